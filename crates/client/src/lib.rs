@@ -1,0 +1,1 @@
+//! RADOS client: engine seam, objecter, IoCtx, asynchronous I/O.

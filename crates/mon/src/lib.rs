@@ -1,0 +1,1 @@
+//! Cluster map authority: MapStore, map logic, commands, health.

@@ -1,0 +1,2 @@
+//! The nacre binary: daemons and every command.
+fn main() {}

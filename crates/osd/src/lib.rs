@@ -1,0 +1,1 @@
+//! Object storage daemon: PG hosting, op execution, recovery.

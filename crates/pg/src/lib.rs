@@ -1,0 +1,1 @@
+//! The replication state machine of one placement group: pure, events in, commands out.

@@ -1,0 +1,1 @@
+//! Options, messenger, authentication, logs, metrics, and the seams for clock and disk.

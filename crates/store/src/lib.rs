@@ -1,0 +1,1 @@
+//! The ObjectStore trait and its implementations.

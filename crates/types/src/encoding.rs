@@ -1,0 +1,166 @@
+//! Versioned envelopes for everything persisted or sent whole.
+//!
+//! An envelope is `version u8 | compat u8 | length u32 le | body`, the body being postcard
+//! (docs/format/encoding.md). `version` says what wrote it, `compat` the oldest reader that may read it. A reader
+//! refuses an envelope whose `compat` is above its own version, and skips what a newer, still compatible writer
+//! appended. This mirrors Ceph's ENCODE_START / DECODE_START.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Why bytes could not be decoded. Never retried: the bytes are corrupt or too new.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// Written by a newer release in a way this one can't read.
+    #[error(
+        "{what}: written in format {compat}, this release reads up to {supported}: upgrade before reading it"
+    )]
+    TooNew {
+        /// The structure's name.
+        what: &'static str,
+        /// The oldest reader version that the writer allows.
+        compat: u8,
+        /// The version that this build understands.
+        supported: u8,
+    },
+    /// Older than anything that this release still reads.
+    #[error("{what}: format {version} is older than any that this release reads")]
+    TooOld {
+        /// The structure's name.
+        what: &'static str,
+        /// The version found.
+        version: u8,
+    },
+    /// Cut short, trailing rubbish or values out of range.
+    #[error("{what}: corrupt encoding ({detail})")]
+    Corrupt {
+        /// The structure's name.
+        what: &'static str,
+        /// What was found wrong.
+        detail: String,
+    },
+}
+
+/// A structure with a versioned encoding.
+pub trait Versioned: Serialize + DeserializeOwned {
+    /// Name for error texts.
+    const NAME: &'static str;
+    /// The version that this build writes.
+    const VERSION: u8 = 1;
+    /// The oldest reader version that can read what this build writes.
+    const COMPAT: u8 = 1;
+
+    /// Decodes the body of an older version. Refuses by default.
+    fn decode_old(version: u8, _body: &[u8]) -> Result<Self, DecodeError> {
+        Err(DecodeError::TooOld { what: Self::NAME, version })
+    }
+}
+
+/// Bytes that precede the body.
+pub const ENVELOPE_HEADER_BYTES: usize = 6;
+
+/// Encodes `value` in its envelope.
+pub fn encode<T: Versioned>(value: &T) -> Vec<u8> {
+    let mut out = Vec::with_capacity(64);
+    encode_into(value, &mut out);
+    out
+}
+
+/// Appends `value` in its envelope to `out`.
+pub fn encode_into<T: Versioned>(value: &T, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.extend_from_slice(&[T::VERSION, T::COMPAT, 0, 0, 0, 0]);
+    let mut taken = postcard::to_extend(value, std::mem::take(out))
+        .expect("invariant: postcard serialization into a Vec only fails for unsized sequences, which no type here has");
+    let body = (taken.len() - start - ENVELOPE_HEADER_BYTES) as u32;
+    taken[start + 2..start + ENVELOPE_HEADER_BYTES].copy_from_slice(&body.to_le_bytes());
+    *out = taken;
+}
+
+/// Decodes one envelope that fills `buf` exactly.
+pub fn decode<T: Versioned>(buf: &[u8]) -> Result<T, DecodeError> {
+    let (value, rest) = decode_prefix(buf)?;
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(DecodeError::Corrupt { what: T::NAME, detail: format!("{} bytes after the end", rest.len()) })
+    }
+}
+
+/// Decodes one envelope from the front of `buf` and returns what follows it.
+pub fn decode_prefix<T: Versioned>(buf: &[u8]) -> Result<(T, &[u8]), DecodeError> {
+    let short = || DecodeError::Corrupt { what: T::NAME, detail: "cut short".into() };
+    let (header, rest) = buf.split_at_checked(ENVELOPE_HEADER_BYTES).ok_or_else(short)?;
+    let (version, compat) = (header[0], header[1]);
+    if compat > T::VERSION {
+        return Err(DecodeError::TooNew { what: T::NAME, compat, supported: T::VERSION });
+    }
+    let length = u32::from_le_bytes([header[2], header[3], header[4], header[5]]) as usize;
+    let (body, after) = rest.split_at_checked(length).ok_or_else(short)?;
+    if version < T::VERSION {
+        return Ok((T::decode_old(version, body)?, after));
+    }
+    let (value, unread) = postcard::take_from_bytes::<T>(body)
+        .map_err(|e| DecodeError::Corrupt { what: T::NAME, detail: e.to_string() })?;
+    if version == T::VERSION && !unread.is_empty() {
+        return Err(DecodeError::Corrupt { what: T::NAME, detail: format!("{} bytes unread", unread.len()) });
+    }
+    Ok((value, after))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde::Deserialize;
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Now {
+        a: u32,
+    }
+    impl Versioned for Now {
+        const NAME: &'static str = "Now";
+    }
+
+    #[derive(Debug, PartialEq, Serialize, Deserialize)]
+    struct Newer {
+        a: u32,
+        b: String,
+    }
+    impl Versioned for Newer {
+        const NAME: &'static str = "Newer";
+        const VERSION: u8 = 2;
+        fn decode_old(_version: u8, body: &[u8]) -> Result<Self, DecodeError> {
+            let old: Now = postcard::from_bytes(body)
+                .map_err(|e| DecodeError::Corrupt { what: Self::NAME, detail: e.to_string() })?;
+            Ok(Self { a: old.a, b: String::new() })
+        }
+    }
+
+    #[test]
+    fn compatible_newer_writer_is_read_and_its_additions_skipped() {
+        let bytes = encode(&Newer { a: 7, b: "x".into() });
+        assert_eq!(decode::<Now>(&bytes).unwrap(), Now { a: 7 });
+        let old = encode(&Now { a: 9 });
+        assert_eq!(decode::<Newer>(&old).unwrap(), Newer { a: 9, b: String::new() });
+    }
+
+    #[test]
+    fn incompatible_newer_format_is_refused_by_name() {
+        let mut bytes = encode(&Now { a: 7 });
+        (bytes[0], bytes[1]) = (9, 9);
+        let error = decode::<Now>(&bytes).unwrap_err();
+        assert_eq!(error, DecodeError::TooNew { what: "Now", compat: 9, supported: 1 });
+        assert!(error.to_string().contains("upgrade"));
+    }
+
+    #[test]
+    fn every_truncation_is_corrupt() {
+        let bytes = encode(&Newer { a: 300, b: "hello".into() });
+        for cut in 0..bytes.len() {
+            assert!(
+                matches!(decode::<Newer>(&bytes[..cut]), Err(DecodeError::Corrupt { .. })),
+                "cut at {cut}"
+            );
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Newtypes for everything that is counted or named.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use uuid::Uuid;
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub $inner);
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result { self.0.fmt(f) }
+        }
+        impl FromStr for $name {
+            type Err = std::num::ParseIntError;
+            fn from_str(s: &str) -> Result<Self, Self::Err> { s.parse().map($name) }
+        }
+    };
+}
+
+number! {
+    /// Version of the OSDMap: one more with each published change; 0 means none yet.
+    Epoch(u32)
+}
+number! {
+    /// A pool's id. Positive, never reused.
+    PoolId(i64)
+}
+number! {
+    /// Version of a PG's membership: one more with each compare-and-swap of (primary, in-sync set). 0: not yet created.
+    Interval(u64)
+}
+number! {
+    /// A client session's id, unique in the life of the cluster; given out by the map authority at authentication.
+    ClientId(u64)
+}
+
+impl Epoch {
+    /// The next epoch.
+    pub fn next(self) -> Epoch {
+        Epoch(self.0 + 1)
+    }
+}
+
+impl Interval {
+    /// The next interval.
+    pub fn next(self) -> Interval {
+        Interval(self.0 + 1)
+    }
+}
+
+/// An OSD's id: the N of `osd.N`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct OsdId(pub u32);
+
+impl fmt::Display for OsdId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "osd.{}", self.0)
+    }
+}
+
+impl FromStr for OsdId {
+    type Err = std::num::ParseIntError;
+
+    /// Takes `osd.3` and `3`.
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        s.strip_prefix("osd.").unwrap_or(s).parse().map(OsdId)
+    }
+}
+
+/// Identity of a store's contents. Losing the contents (a new disk, a crashed MemStore) mints a new one (rule R2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Incarnation(pub Uuid);
+
+impl fmt::Display for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// A placement group, written `pool.seed` with the seed in hex: `2.1f`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PgId {
+    /// The pool.
+    pub pool: PoolId,
+    /// Which of the pool's PGs, below `pg_num`.
+    pub seed: u32,
+}
+
+impl PgId {
+    /// The PG `seed` of `pool`.
+    pub fn new(pool: PoolId, seed: u32) -> PgId {
+        PgId { pool, seed }
+    }
+}
+
+impl fmt::Display for PgId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:x}", self.pool, self.seed)
+    }
+}
+
+/// Why a text is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{text}' is not {expected}")]
+pub struct ParseIdError {
+    text: String,
+    expected: &'static str,
+}
+
+impl ParseIdError {
+    fn new(text: &str, expected: &'static str) -> Self {
+        Self { text: text.to_owned(), expected }
+    }
+}
+
+impl FromStr for PgId {
+    type Err = ParseIdError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let bad = || ParseIdError::new(s, "a placement group id such as 2.1f");
+        let (pool, seed) = s.split_once('.').ok_or_else(bad)?;
+        let pool = pool.parse::<i64>().map_err(|_| bad())?;
+        let seed = u32::from_str_radix(seed, 16).map_err(|_| bad())?;
+        Ok(PgId::new(PoolId(pool), seed))
+    }
+}
+
+/// Position of an update in a PG's history: the interval it was ordered in, then a counter that never restarts
+/// within the PG. Printed as Ceph's `epoch'version`. The default, `0'0`, precedes every update.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Eversion {
+    /// The interval in which the primary ordered the update.
+    pub interval: Interval,
+    /// The PG's update counter.
+    pub version: u64,
+}
+
+impl Eversion {
+    /// Update `version` ordered in `interval`.
+    pub fn new(interval: Interval, version: u64) -> Eversion {
+        Eversion { interval, version }
+    }
+}
+
+impl fmt::Display for Eversion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}'{}", self.interval, self.version)
+    }
+}
+
+/// Names a client's request across resends (rule R6).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ReqId {
+    /// The session.
+    pub client: ClientId,
+    /// The request's number within the session; rising.
+    pub tid: u64,
+}
+
+impl fmt::Display for ReqId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client.{}:{}", self.client, self.tid)
+    }
+}
+
+/// A user or daemon that authenticates, `type.id`: `client.admin`, `osd.0`, `mon.`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct EntityName {
+    /// What kind of entity.
+    pub kind: EntityKind,
+    /// The part after the dot.
+    pub id: String,
+}
+
+/// The kinds of entity that Ceph's `type.id` names know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum EntityKind {
+    /// The map authority.
+    Mon,
+    /// An object storage daemon.
+    Osd,
+    /// A manager; Nacre runs none, the name is kept for keyrings.
+    Mgr,
+    /// A metadata server; Nacre runs none, the name is kept for keyrings.
+    Mds,
+    /// Everybody else.
+    Client,
+}
+
+impl EntityKind {
+    /// Ceph's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EntityKind::Mon => "mon",
+            EntityKind::Osd => "osd",
+            EntityKind::Mgr => "mgr",
+            EntityKind::Mds => "mds",
+            EntityKind::Client => "client",
+        }
+    }
+}
+
+impl FromStr for EntityKind {
+    type Err = ParseIdError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        Ok(match s {
+            "mon" => EntityKind::Mon,
+            "osd" => EntityKind::Osd,
+            "mgr" => EntityKind::Mgr,
+            "mds" => EntityKind::Mds,
+            "client" => EntityKind::Client,
+            _ => return Err(ParseIdError::new(s, "an entity type (mon, osd, mgr, mds or client)")),
+        })
+    }
+}
+
+impl EntityName {
+    /// `kind.id`.
+    pub fn new(kind: EntityKind, id: impl Into<String>) -> EntityName {
+        EntityName { kind, id: id.into() }
+    }
+
+    /// `client.ID`.
+    pub fn client(id: impl Into<String>) -> EntityName {
+        Self::new(EntityKind::Client, id)
+    }
+
+    /// `osd.N`.
+    pub fn osd(id: OsdId) -> EntityName {
+        Self::new(EntityKind::Osd, id.0.to_string())
+    }
+
+    /// `mon.`, the name whose key every monitor shares.
+    pub fn mon() -> EntityName {
+        Self::new(EntityKind::Mon, "")
+    }
+
+    /// The OSD's number where this names an OSD.
+    pub fn osd_id(&self) -> Option<OsdId> {
+        (self.kind == EntityKind::Osd).then(|| self.id.parse().ok().map(OsdId)).flatten()
+    }
+}
+
+impl fmt::Display for EntityName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.kind.as_str(), self.id)
+    }
+}
+
+impl FromStr for EntityName {
+    type Err = ParseIdError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let (kind, id) =
+            s.split_once('.').ok_or_else(|| ParseIdError::new(s, "an entity name such as client.admin"))?;
+        Ok(EntityName::new(kind.parse()?, id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_print_and_parse_in_cephs_spelling() {
+        let pg: PgId = "2.1f".parse().unwrap();
+        assert_eq!((pg, pg.to_string().as_str()), (PgId::new(PoolId(2), 31), "2.1f"));
+        assert!("2".parse::<PgId>().is_err() && "x.1".parse::<PgId>().is_err());
+        assert_eq!("osd.7".parse::<OsdId>().unwrap().to_string(), "osd.7");
+        let mon: EntityName = "mon.".parse().unwrap();
+        assert_eq!(mon, EntityName::mon());
+        assert_eq!("osd.3".parse::<EntityName>().unwrap().osd_id(), Some(OsdId(3)));
+        assert!("admin".parse::<EntityName>().unwrap_err().to_string().contains("client.admin"));
+    }
+}

@@ -1,0 +1,21 @@
+//! Ids, OSDMap, CRUSH, op and transaction encodings: the vocabulary that every other crate shares.
+//!
+//! Pure data and pure functions: no I/O, no clock, no randomness. Everything that crosses the wire or is persisted
+//! is defined here or in `pg`, and carries a version (see [`encoding`]).
+
+pub mod crush;
+pub mod encoding;
+pub mod errno;
+pub mod hash;
+pub mod ids;
+pub mod msg;
+pub mod object;
+pub mod op;
+pub mod osdmap;
+pub mod payload;
+pub mod pool;
+pub mod stats;
+pub mod txn;
+
+pub use ids::{ClientId, EntityName, Epoch, Eversion, Incarnation, Interval, OsdId, PgId, PoolId, ReqId};
+pub use object::ObjectId;

@@ -1,0 +1,307 @@
+//! Messages between clients, OSDs and the map authority. (Those between OSDs about one PG are in `pg`.)
+//!
+//! A message is sent as its kind and a [`crate::payload`] split; framing, checksums and authentication are the
+//! messenger's business. Kinds are never reused.
+
+use crate::ids::{Epoch, Incarnation, Interval, OsdId, PgId, ReqId};
+use crate::object::ObjectId;
+use crate::op::{OpResult, OsdOp};
+use crate::osdmap::{Member, PgMembership};
+use crate::stats::{OsdStats, PgStats};
+use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use uuid::Uuid;
+
+/// A type that travels as a message of its own.
+pub trait Message: Serialize + DeserializeOwned + Send + 'static {
+    /// Its number on the wire.
+    const KIND: u16;
+    /// Its name in logs and errors.
+    const NAME: &'static str;
+}
+
+macro_rules! messages {
+    ($($type:ident = $kind:literal),* $(,)?) => {
+        $(impl Message for $type { const KIND: u16 = $kind; const NAME: &'static str = stringify!($type); })*
+    };
+}
+
+messages! {
+    OsdRequest = 1, OsdReply = 2, OsdBackoff = 3,
+    MonCommand = 10, MonCommandReply = 11, MonSubscribe = 12, MapPublish = 13, ConfigPublish = 14, LogAppend = 15,
+    OsdBoot = 20, OsdFailure = 21, OsdAlive = 22, OsdMarkMeDown = 23, PgCas = 24, PgCasReply = 25, StatsReport = 26,
+    DaemonCommand = 30, DaemonCommandReply = 31,
+}
+
+/// A client's request on one object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdRequest {
+    /// Names the request across resends.
+    pub reqid: ReqId,
+    /// The oldest of the client's requests for which it still waits: dup records below may go (rule R6).
+    pub oldest_tid: u64,
+    /// How often it was sent before.
+    pub attempt: u32,
+    /// The client's map epoch.
+    pub epoch: Epoch,
+    /// The PG.
+    pub pg: PgId,
+    /// The PG's interval in the client's map; the request is dropped where a later one has begun.
+    pub interval: Interval,
+    /// The object; for listings only its hash counts.
+    pub object: ObjectId,
+    /// The client's clock, nanoseconds since 1970: becomes the object's mtime.
+    pub mtime_ns: u64,
+    /// Bits of [`crate::op::request_flag`].
+    pub flags: u32,
+    /// Snapshot to read ([`crate::object::SNAP_HEAD`] for the current state).
+    pub snap: u64,
+    /// Snapshot context for writes: the newest snapshot id, then all existing ones, newest first.
+    pub snap_context: Option<(u64, Vec<u64>)>,
+    /// The operations, applied atomically in order.
+    pub ops: Vec<OsdOp>,
+}
+
+impl OsdRequest {
+    /// Whether any of its ops changes the object. Class calls declare it in their registry; the OSD knows.
+    pub fn may_write(&self) -> bool {
+        self.ops.iter().any(|op| op.op.is_write())
+    }
+
+    /// Payload bytes, as throttles count them.
+    pub fn payload_bytes(&self) -> usize {
+        use crate::op::Op::{Append, Write, WriteFull};
+        self.ops
+            .iter()
+            .map(|op| match &op.op {
+                Write { data, .. } | WriteFull { data } | Append { data } => data.len(),
+                _ => 0,
+            })
+            .sum()
+    }
+}
+
+/// The answer to an [`OsdRequest`]. A write's reply means: durable on all in-sync replicas.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdReply {
+    /// Whose request.
+    pub reqid: ReqId,
+    /// The attempt that is answered.
+    pub attempt: u32,
+    /// The OSD's map epoch.
+    pub epoch: Epoch,
+    /// 0 or more on success, else a negated errno.
+    pub result: i32,
+    /// The object's version for the user after the request.
+    pub user_version: u64,
+    /// Per op: code and output. Ops after a failing one are missing.
+    pub ops: Vec<OpResult>,
+}
+
+/// Tells a client that its map is too old or the request misdirected: fetch `epoch` or later and send again.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdBackoff {
+    /// Whose request.
+    pub reqid: ReqId,
+    /// The attempt that was refused.
+    pub attempt: u32,
+    /// The least epoch to have before sending again.
+    pub epoch: Epoch,
+}
+
+/// A command in Ceph's JSON form: `{"prefix": "osd pool create", "pool": "p", …}`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MonCommand {
+    /// Pairs the reply with the command on its connection.
+    pub tid: u64,
+    /// The JSON text, as librados' callers pass it.
+    pub cmd: String,
+    /// Input data (`-i FILE`).
+    #[serde(with = "crate::payload")]
+    pub input: Bytes,
+}
+
+/// The answer to a [`MonCommand`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MonCommandReply {
+    /// The command's number.
+    pub tid: u64,
+    /// 0 or a negated errno.
+    pub code: i32,
+    /// Text for people (Ceph's `outs`, printed to stderr).
+    pub status: String,
+    /// Output data (Ceph's `outbl`, printed to stdout).
+    #[serde(with = "crate::payload")]
+    pub output: Bytes,
+}
+
+/// As [`MonCommand`], to an OSD (`ceph tell osd.N`, `ceph daemon`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DaemonCommand {
+    /// Pairs the reply with the command on its connection.
+    pub tid: u64,
+    /// The JSON text.
+    pub cmd: String,
+    /// Input data.
+    #[serde(with = "crate::payload")]
+    pub input: Bytes,
+}
+
+/// The answer to a [`DaemonCommand`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DaemonCommandReply {
+    /// The command's number.
+    pub tid: u64,
+    /// 0 or a negated errno.
+    pub code: i32,
+    /// Text for people.
+    pub status: String,
+    /// Output data.
+    #[serde(with = "crate::payload")]
+    pub output: Bytes,
+}
+
+/// Asks the map authority for maps from `next_epoch` on, now and as they come.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MonSubscribe {
+    /// The first epoch wanted; 0 asks for a full map.
+    pub next_epoch: Epoch,
+    /// Whether to send configuration too.
+    pub config: bool,
+}
+
+/// Maps, in order: at most one full map, then the incrementals that follow it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MapPublish {
+    /// The cluster.
+    pub fsid: Uuid,
+    /// An encoded [`crate::osdmap::OsdMap`].
+    #[serde(with = "crate::payload")]
+    pub full: Bytes,
+    /// Encoded [`crate::osdmap::Incremental`]s, oldest first.
+    pub incrementals: Vec<MapBlob>,
+    /// The newest epoch that exists.
+    pub newest: Epoch,
+}
+
+/// One encoded incremental.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MapBlob(#[serde(with = "crate::payload")] pub Bytes);
+
+/// The configuration that applies to the subscriber: `config set` values by option name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ConfigPublish {
+    /// Option name to value text.
+    pub values: BTreeMap<String, String>,
+}
+
+/// A line for the cluster log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogAppend {
+    /// `error`, `warn`, `info` or `debug`.
+    pub level: String,
+    /// The text.
+    pub text: String,
+}
+
+/// An OSD came up.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdBoot {
+    /// Which.
+    pub osd: OsdId,
+    /// Its disk's uuid.
+    pub uuid: Uuid,
+    /// Its store's incarnation.
+    pub incarnation: Incarnation,
+    /// Identifies this run of the process.
+    pub boot_nonce: u64,
+    /// Where it listens.
+    pub addr: SocketAddr,
+    /// The newest map that it has.
+    pub epoch: Epoch,
+    /// The MapStore generation that it last saw; 0 for none (rule R7).
+    pub generation: u64,
+    /// Its store's size in bytes: the initial CRUSH weight in TiB.
+    pub total_bytes: u64,
+    /// `osd metadata`.
+    pub metadata: BTreeMap<String, String>,
+    /// CRUSH location (`crush_location`), type to name.
+    pub location: BTreeMap<String, String>,
+    /// CRUSH device class (`ssd`, `hdd`, `mem`, …).
+    pub device_class: String,
+}
+
+/// An OSD reports that it hears nothing of another one, or takes that back.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdFailure {
+    /// The silent one.
+    pub target: OsdId,
+    /// The boot whose silence is reported.
+    pub boot_nonce: u64,
+    /// For how long, in milliseconds; 0 takes the report back.
+    pub silent_ms: u64,
+    /// Whether the connection was refused, which means the process is gone: no need to wait.
+    pub refused: bool,
+    /// The reporter's map.
+    pub epoch: Epoch,
+}
+
+/// An OSD's sign of life to the map authority (beacon).
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdAlive {
+    /// Which run of the process.
+    pub boot_nonce: u64,
+    /// Its map.
+    pub epoch: Epoch,
+    /// Whether its store is too full for writes.
+    pub full: bool,
+}
+
+/// An OSD stops in order: mark it down at once.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdMarkMeDown {
+    /// Which run of the process.
+    pub boot_nonce: u64,
+}
+
+/// Proposes a PG's next membership: takes effect where the PG is still at `expected`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PgCas {
+    /// Pairs the reply with the proposal on its connection.
+    pub tid: u64,
+    /// The PG.
+    pub pg: PgId,
+    /// The proposer's store: it must be the OSD's current one.
+    pub proposer: Member,
+    /// The membership that it replaces; `None` creates the PG.
+    pub expected: Option<PgMembership>,
+    /// The next one; its interval must be the next.
+    pub proposed: PgMembership,
+}
+
+/// The outcome of a [`PgCas`]. No answer means unknown, not failed (rule R1).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PgCasReply {
+    /// The proposal's number.
+    pub tid: u64,
+    /// The PG.
+    pub pg: PgId,
+    /// Whether it took effect.
+    pub accepted: bool,
+    /// The membership now.
+    pub current: Option<PgMembership>,
+    /// The epoch that shows it.
+    pub epoch: Epoch,
+}
+
+/// Periodic statistics of an OSD.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StatsReport {
+    /// Its store and process.
+    pub osd: OsdStats,
+    /// The PGs that it is primary of; only those that changed since the last report, all of them from time to time.
+    pub pgs: Vec<PgStats>,
+}

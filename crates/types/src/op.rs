@@ -1,0 +1,465 @@
+//! Object operations: what a client asks of one object in one atomic request, and the replies.
+//!
+//! Names follow librados and `CEPH_OSD_OP_*`. Variants are only ever appended: the encoding numbers them.
+
+use crate::encoding::Versioned;
+use crate::errno::Errno;
+use crate::ids::{Eversion, ReqId};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// How `cmpxattr` and `omap_cmp` compare (`CEPH_OSD_CMPXATTR_OP_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CmpOp {
+    /// Equal.
+    Eq,
+    /// Not equal.
+    Ne,
+    /// Greater: the given value is greater than the stored one.
+    Gt,
+    /// Greater or equal.
+    Gte,
+    /// Less.
+    Lt,
+    /// Less or equal.
+    Lte,
+}
+
+/// What `cmpxattr` compares with (`CEPH_OSD_CMPXATTR_MODE_*`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CmpValue {
+    /// As bytes.
+    Bytes(Bytes),
+    /// As an unsigned number; the stored text is parsed as decimal.
+    U64(u64),
+}
+
+impl CmpOp {
+    /// Whether `given OP stored` holds: Ceph compares the given value with the stored one, in this order.
+    pub fn holds<T: Ord + ?Sized>(self, given: &T, stored: &T) -> bool {
+        match self {
+            CmpOp::Eq => given == stored,
+            CmpOp::Ne => given != stored,
+            CmpOp::Gt => given > stored,
+            CmpOp::Gte => given >= stored,
+            CmpOp::Lt => given < stored,
+            CmpOp::Lte => given <= stored,
+        }
+    }
+}
+
+/// One operation of a compound request on one object.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Op {
+    /// Creates the object; with `exclusive` an existing one fails with EEXIST.
+    Create {
+        /// Fail where it exists.
+        exclusive: bool,
+    },
+    /// Reads; a length of 0 reads to the end. Output: the data, short at the object's end.
+    Read {
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Writes at an offset.
+    Write {
+        /// Start in bytes.
+        offset: u64,
+        /// The data.
+        #[serde(with = "crate::payload")]
+        data: Bytes,
+    },
+    /// Replaces the whole object's data.
+    WriteFull {
+        /// The data.
+        #[serde(with = "crate::payload")]
+        data: Bytes,
+    },
+    /// Writes at the object's end.
+    Append {
+        /// The data.
+        #[serde(with = "crate::payload")]
+        data: Bytes,
+    },
+    /// Sets the size.
+    Truncate {
+        /// New size in bytes.
+        size: u64,
+    },
+    /// Makes a range zero without extending the object.
+    Zero {
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Removes the object: ENOENT where it is absent.
+    Remove,
+    /// Output: [`StatReply`].
+    Stat,
+    /// Output: the attribute's value; ENODATA where it is absent.
+    GetXattr {
+        /// The user's name for it.
+        name: String,
+    },
+    /// Output: a list of (name, value) encoded as [`Pairs`].
+    GetXattrs,
+    /// Sets an attribute.
+    SetXattr {
+        /// The user's name for it.
+        name: String,
+        /// The value.
+        value: Bytes,
+    },
+    /// Removes an attribute.
+    RmXattr {
+        /// The user's name for it.
+        name: String,
+    },
+    /// Fails with ECANCELED unless the comparison holds.
+    CmpXattr {
+        /// The user's name for it.
+        name: String,
+        /// The comparison.
+        op: CmpOp,
+        /// The given value.
+        value: CmpValue,
+    },
+    /// Output: [`OmapKeysReply`].
+    OmapGetKeys {
+        /// Only keys above this one.
+        start_after: Bytes,
+        /// At most so many.
+        max: u64,
+    },
+    /// Output: [`OmapValsReply`].
+    OmapGetVals {
+        /// Only keys above this one.
+        start_after: Bytes,
+        /// Only keys that begin so.
+        filter_prefix: Bytes,
+        /// At most so many.
+        max: u64,
+    },
+    /// Output: the entries that exist, encoded as [`Pairs`].
+    OmapGetValsByKeys {
+        /// The keys.
+        keys: Vec<Bytes>,
+    },
+    /// Output: the header.
+    OmapGetHeader,
+    /// Sets entries.
+    OmapSet {
+        /// Keys and values.
+        entries: Vec<(Bytes, Bytes)>,
+    },
+    /// Sets the header.
+    OmapSetHeader {
+        /// The header.
+        header: Bytes,
+    },
+    /// Removes entries.
+    OmapRmKeys {
+        /// The keys.
+        keys: Vec<Bytes>,
+    },
+    /// Removes entries with `first <= key < last`.
+    OmapRmRange {
+        /// The first removed.
+        first: Bytes,
+        /// The first kept.
+        last: Bytes,
+    },
+    /// Removes all entries and the header.
+    OmapClear,
+    /// Fails with ECANCELED unless every comparison holds.
+    OmapCmp {
+        /// Key, comparison, given value.
+        assertions: Vec<(Bytes, CmpOp, Bytes)>,
+    },
+    /// Fails with ENOENT where the object is absent.
+    AssertExists,
+    /// Fails with ERANGE where the object's user version is above, EOVERFLOW where it is below the given one.
+    AssertVersion {
+        /// The version expected.
+        version: u64,
+    },
+    /// Lists a PG's objects in hash order; the request's object names only the PG. Output: [`ListReply`].
+    PgList {
+        /// Where to go on; `None` begins.
+        cursor: Option<crate::object::ObjectId>,
+        /// At most so many.
+        max: u64,
+        /// Only this namespace; `None` lists all of them.
+        namespace: Option<String>,
+    },
+    /// Calls an object class method. Output: what the method returns.
+    Call {
+        /// The class.
+        class: String,
+        /// The method.
+        method: String,
+        /// Its input.
+        input: Bytes,
+    },
+    /// Allocation hint; never fails.
+    SetAllocHint {
+        /// Expected object size in bytes.
+        expected_object_size: u64,
+        /// Expected write size in bytes.
+        expected_write_size: u64,
+        /// `LIBRADOS_ALLOC_HINT_FLAG_*`.
+        flags: u32,
+    },
+}
+
+impl Op {
+    /// Whether it changes the object.
+    pub fn is_write(&self) -> bool {
+        use Op::*;
+        matches!(
+            self,
+            Create { .. }
+                | Write { .. }
+                | WriteFull { .. }
+                | Append { .. }
+                | Truncate { .. }
+                | Zero { .. }
+                | Remove
+                | SetXattr { .. }
+                | RmXattr { .. }
+                | OmapSet { .. }
+                | OmapSetHeader { .. }
+                | OmapRmKeys { .. }
+                | OmapRmRange { .. }
+                | OmapClear
+                | SetAllocHint { .. }
+        )
+    }
+
+    /// Ceph's name for it in op traces (`ceph_osd_op_name`).
+    pub fn name(&self) -> &'static str {
+        use Op::*;
+        match self {
+            Create { .. } => "create",
+            Read { .. } => "read",
+            Write { .. } => "write",
+            WriteFull { .. } => "writefull",
+            Append { .. } => "append",
+            Truncate { .. } => "truncate",
+            Zero { .. } => "zero",
+            Remove => "delete",
+            Stat => "stat",
+            GetXattr { .. } => "getxattr",
+            GetXattrs => "getxattrs",
+            SetXattr { .. } => "setxattr",
+            RmXattr { .. } => "rmxattr",
+            CmpXattr { .. } => "cmpxattr",
+            OmapGetKeys { .. } => "omap-get-keys",
+            OmapGetVals { .. } => "omap-get-vals",
+            OmapGetValsByKeys { .. } => "omap-get-vals-by-keys",
+            OmapGetHeader => "omap-get-header",
+            OmapSet { .. } => "omap-set-vals",
+            OmapSetHeader { .. } => "omap-set-header",
+            OmapRmKeys { .. } => "omap-rm-keys",
+            OmapRmRange { .. } => "omap-rm-key-range",
+            OmapClear => "omap-clear",
+            OmapCmp { .. } => "omap-cmp",
+            AssertExists => "assert-exists",
+            AssertVersion { .. } => "assert-version",
+            PgList { .. } => "pgnls",
+            Call { .. } => "call",
+            SetAllocHint { .. } => "set-alloc-hint",
+        }
+    }
+}
+
+/// An [`Op`] with its flags.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdOp {
+    /// What to do.
+    pub op: Op,
+    /// Bits of [`op_flag`].
+    pub flags: u32,
+}
+
+impl From<Op> for OsdOp {
+    fn from(op: Op) -> OsdOp {
+        OsdOp { op, flags: 0 }
+    }
+}
+
+/// Per-op flags (`LIBRADOS_OP_FLAG_*`).
+pub mod op_flag {
+    /// Fail the op where the object exists.
+    pub const EXCL: u32 = 0x1;
+    /// A failure of this op does not fail the request.
+    pub const FAILOK: u32 = 0x2;
+    /// Random access is expected.
+    pub const FADVISE_RANDOM: u32 = 0x4;
+    /// Sequential access is expected.
+    pub const FADVISE_SEQUENTIAL: u32 = 0x8;
+    /// The data will be needed soon.
+    pub const FADVISE_WILLNEED: u32 = 0x10;
+    /// The data will not be needed soon.
+    pub const FADVISE_DONTNEED: u32 = 0x20;
+    /// The data will not be cached.
+    pub const FADVISE_NOCACHE: u32 = 0x40;
+}
+
+/// Request flags (`LIBRADOS_OPERATION_*`).
+pub mod request_flag {
+    /// Reads may go to any in-sync replica.
+    pub const BALANCE_READS: u32 = 0x1;
+    /// Reads may go to a near replica.
+    pub const LOCALIZE_READS: u32 = 0x2;
+    /// Order reads with earlier writes.
+    pub const ORDER_READS_WRITES: u32 = 0x4;
+    /// Go to the pool itself, not to its cache tier.
+    pub const IGNORE_OVERLAY: u32 = 0x8;
+    /// Fail with ENOSPC or EDQUOT at once instead of waiting where the pool is full.
+    pub const FULL_TRY: u32 = 0x10;
+    /// Write although the pool is full.
+    pub const FULL_FORCE: u32 = 0x20;
+    /// Ignore redirects.
+    pub const IGNORE_REDIRECT: u32 = 0x40;
+    /// Order by snapshot context.
+    pub const ORDERSNAP: u32 = 0x80;
+    /// Return values and outputs of write ops too.
+    pub const RETURNVEC: u32 = 0x100;
+}
+
+/// What one op of a request brought.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct OpResult {
+    /// 0 or more on success, else a negated errno.
+    pub code: i32,
+    /// The op's output.
+    #[serde(with = "crate::payload")]
+    pub output: Bytes,
+}
+
+impl OpResult {
+    /// Success with output.
+    pub fn output(output: impl Into<Bytes>) -> OpResult {
+        OpResult { code: 0, output: output.into() }
+    }
+
+    /// A failure.
+    pub fn error(errno: Errno) -> OpResult {
+        OpResult { code: errno.negated(), output: Bytes::new() }
+    }
+}
+
+/// Output of [`Op::Stat`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatReply {
+    /// Size in bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since 1970.
+    pub mtime_ns: u64,
+}
+
+/// Output of [`Op::OmapGetKeys`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OmapKeysReply {
+    /// The keys in order.
+    pub keys: Vec<Bytes>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// Output of [`Op::OmapGetVals`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OmapValsReply {
+    /// Keys and values in order.
+    pub entries: Vec<(Bytes, Bytes)>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// Output of [`Op::PgList`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListReply {
+    /// The objects, in order.
+    pub objects: Vec<crate::object::ObjectId>,
+    /// Where to go on; `None` at the PG's end.
+    pub next: Option<crate::object::ObjectId>,
+}
+
+macro_rules! versioned {
+    ($($type:ty),*) => { $(impl Versioned for $type { const NAME: &'static str = stringify!($type); })* };
+}
+versioned!(StatReply, OmapKeysReply, OmapValsReply, ListReply, Pairs, ObjectInfo);
+
+/// Names or keys with their values, as outputs carry them.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pairs(pub Vec<(Bytes, Bytes)>);
+
+/// The attribute that holds a head object's [`ObjectInfo`] (`OI_ATTR`).
+pub const OI_ATTR: &str = "_";
+
+/// The stored name of a user's attribute: preceded by an underscore, as in Ceph.
+pub fn user_attr(name: &str) -> String {
+    ["_", name].concat()
+}
+
+/// Bits of [`ObjectInfo::flags`], numbered as in Ceph's `object_info_t`.
+pub mod object_flag {
+    /// Logically deleted in a cache tier.
+    pub const WHITEOUT: u32 = 1 << 1;
+    /// Changed since it was last flushed to the base tier.
+    pub const DIRTY: u32 = 1 << 2;
+    /// Has omap data.
+    pub const OMAP: u32 = 1 << 3;
+    /// Whole-object data digest is valid.
+    pub const DATA_DIGEST: u32 = 1 << 4;
+    /// Omap digest is valid.
+    pub const OMAP_DIGEST: u32 = 1 << 5;
+    /// Pinned in a cache tier.
+    pub const CACHE_PIN: u32 = 1 << 6;
+}
+
+/// What the OSD keeps about an object besides the store's own record (`object_info_t`), in attribute [`OI_ATTR`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectInfo {
+    /// The last update.
+    pub version: Eversion,
+    /// The update before it.
+    pub prior_version: Eversion,
+    /// The version that users see; rises with changes of data, attributes and omap.
+    pub user_version: u64,
+    /// The request that made the last update.
+    pub last_reqid: ReqId,
+    /// Modification time, nanoseconds since 1970.
+    pub mtime_ns: u64,
+    /// Bits of [`object_flag`].
+    pub flags: u32,
+    /// Expected object size in bytes, from the allocation hint.
+    pub expected_object_size: u64,
+    /// Expected write size in bytes, from the allocation hint.
+    pub expected_write_size: u64,
+    /// Allocation hint flags.
+    pub alloc_hint_flags: u32,
+    /// crc32c of the data, seed -1, where DATA_DIGEST is set.
+    pub data_digest: u32,
+    /// crc32c of the omap, where OMAP_DIGEST is set.
+    pub omap_digest: u32,
+    /// Watches that persist with the object (rule R9).
+    pub watchers: Vec<WatchInfo>,
+}
+
+/// A watch registered on an object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchInfo {
+    /// The watching client.
+    pub client: crate::ids::ClientId,
+    /// The client's cookie.
+    pub cookie: u64,
+    /// After so many seconds without a ping the watch lapses.
+    pub timeout_s: u32,
+    /// The client's address, for listings.
+    pub addr: String,
+}

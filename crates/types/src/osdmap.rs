@@ -1,0 +1,405 @@
+//! The OSDMap: the one picture of the cluster that everybody works from, published by the map authority in epochs.
+//!
+//! Besides what Ceph's OSDMap holds, it carries every PG's membership ([`PgMembership`]): interval, primary and
+//! in-sync set, which change only by compare-and-swap at the map authority.
+
+use crate::crush::CrushMap;
+use crate::encoding::{DecodeError, Versioned};
+use crate::ids::{EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
+use crate::pool::Pool;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// 1.0 in the 16.16 fixed point of reweights and affinities.
+pub const WEIGHT_ONE: u32 = 0x1_0000;
+
+/// Bits of [`OsdMap::flags`] (`osd set`), numbered as in Ceph.
+pub mod flag {
+    /// Space is running out.
+    pub const NEARFULL: u32 = 1 << 0;
+    /// No space for writes.
+    pub const FULL: u32 = 1 << 1;
+    /// Clients pause reads.
+    pub const PAUSERD: u32 = 1 << 2;
+    /// Clients pause writes.
+    pub const PAUSEWR: u32 = 1 << 3;
+    /// OSDs may not come up.
+    pub const NOUP: u32 = 1 << 5;
+    /// OSDs are not marked down.
+    pub const NODOWN: u32 = 1 << 6;
+    /// OSDs are not marked out.
+    pub const NOOUT: u32 = 1 << 7;
+    /// Booting OSDs are not marked in.
+    pub const NOIN: u32 = 1 << 8;
+    /// No backfill.
+    pub const NOBACKFILL: u32 = 1 << 9;
+    /// No recovery.
+    pub const NORECOVER: u32 = 1 << 10;
+    /// No scrub.
+    pub const NOSCRUB: u32 = 1 << 11;
+    /// No deep scrub.
+    pub const NODEEP_SCRUB: u32 = 1 << 12;
+    /// Cache tier agents are idle.
+    pub const NOTIERAGENT: u32 = 1 << 13;
+    /// No backfill for movement alone.
+    pub const NOREBALANCE: u32 = 1 << 14;
+    /// Objects order by reversed hash bits.
+    pub const SORTBITWISE: u32 = 1 << 15;
+    /// Deletes are recovered.
+    pub const RECOVERY_DELETES: u32 = 1 << 18;
+    /// Snapshots are purged by epoch.
+    pub const PURGED_SNAPDIRS: u32 = 1 << 19;
+    /// No snapshot trimming.
+    pub const NOSNAPTRIM: u32 = 1 << 20;
+    /// The pg counts are hard limits.
+    pub const PGLOG_HARDLIMIT: u32 = 1 << 21;
+
+    /// Flag names in the order in which `osd dump` prints them.
+    pub const NAMES: &[(u32, &str)] = &[
+        (NEARFULL, "nearfull"),
+        (FULL, "full"),
+        (PAUSERD, "pauserd"),
+        (PAUSEWR, "pausewr"),
+        (NOUP, "noup"),
+        (NODOWN, "nodown"),
+        (NOOUT, "noout"),
+        (NOIN, "noin"),
+        (NOBACKFILL, "nobackfill"),
+        (NORECOVER, "norecover"),
+        (NOSCRUB, "noscrub"),
+        (NODEEP_SCRUB, "nodeep-scrub"),
+        (NOTIERAGENT, "notieragent"),
+        (NOREBALANCE, "norebalance"),
+        (SORTBITWISE, "sortbitwise"),
+        (RECOVERY_DELETES, "recovery_deletes"),
+        (PURGED_SNAPDIRS, "purged_snapdirs"),
+        (NOSNAPTRIM, "nosnaptrim"),
+        (PGLOG_HARDLIMIT, "pglog_hardlimit"),
+    ];
+}
+
+/// One member of a PG's in-sync set (rule R2): an OSD with the contents it had when it joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Member {
+    /// The OSD.
+    pub osd: OsdId,
+    /// Its store's incarnation; a wiped OSD has another one and is not this member.
+    pub incarnation: Incarnation,
+}
+
+/// A PG's membership, changed only by compare-and-swap on `interval`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct PgMembership {
+    /// One more with each change.
+    pub interval: Interval,
+    /// The OSD that orders the PG's operations; always one of `in_sync`.
+    pub primary: OsdId,
+    /// Those that hold every acknowledged write, the primary included; in the order in which they would take over.
+    pub in_sync: Vec<Member>,
+}
+
+impl PgMembership {
+    /// Whether `member` holds every acknowledged write.
+    pub fn is_in_sync(&self, member: Member) -> bool {
+        self.in_sync.contains(&member)
+    }
+
+    /// The in-sync OSDs' ids, primary first: the acting set.
+    pub fn acting(&self) -> Vec<OsdId> {
+        let others = self.in_sync.iter().map(|m| m.osd).filter(|o| *o != self.primary);
+        std::iter::once(self.primary).chain(others).collect()
+    }
+}
+
+/// What the map says of one OSD.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdInfo {
+    /// Identity of the OSD's disk as `osd new` was told.
+    pub uuid: Uuid,
+    /// Alive as far as the map authority knows.
+    pub up: bool,
+    /// Reweight, 16.16: 0 is out, [`WEIGHT_ONE`] fully in.
+    pub weight: u32,
+    /// The weight before it was marked out automatically, restored when it comes back.
+    pub weight_before_auto_out: Option<u32>,
+    /// Primary affinity, 16.16.
+    pub primary_affinity: u32,
+    /// Where clients and peers connect.
+    pub addr: Option<SocketAddr>,
+    /// The incarnation of its store at the last boot.
+    pub incarnation: Option<Incarnation>,
+    /// Identifies the running process; a new one with each boot.
+    pub boot_nonce: u64,
+    /// Epoch of the last boot.
+    pub up_from: Epoch,
+    /// Last epoch in which an earlier boot was up.
+    pub up_thru: Epoch,
+    /// Epoch in which it was last marked down.
+    pub down_at: Epoch,
+    /// Epoch in which the operator declared its data lost.
+    pub lost_at: Epoch,
+    /// Whether its store is too full for writes (rule R8, `OSD_FULL`).
+    pub full: bool,
+    /// `osd metadata`: hostname, objectstore, version and so on.
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl OsdInfo {
+    /// Takes part in placement.
+    pub fn is_in(&self) -> bool {
+        self.weight > 0
+    }
+}
+
+/// One epoch of the cluster.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OsdMap {
+    /// The cluster's id.
+    pub fsid: Uuid,
+    /// This map's version.
+    pub epoch: Epoch,
+    /// Identity of the MapStore's history: restoring an old copy mints a new one (rule R7).
+    pub generation: u64,
+    /// Creation of the cluster, nanoseconds since 1970.
+    pub created_ns: u64,
+    /// Time of this epoch, nanoseconds since 1970.
+    pub modified_ns: u64,
+    /// Bits of [`flag`].
+    pub flags: u32,
+    /// The highest pool id ever given out (rule R2: never reused).
+    pub pool_max: PoolId,
+    /// The pools.
+    pub pools: BTreeMap<PoolId, Arc<Pool>>,
+    /// The OSDs that exist.
+    pub osds: BTreeMap<OsdId, OsdInfo>,
+    /// One more than the highest OSD id ever in use.
+    pub max_osd: u32,
+    /// The hierarchy and rules.
+    pub crush: Arc<CrushMap>,
+    /// Membership per PG, by pool and seed; `None` before the PG is created.
+    pub pgs: BTreeMap<PoolId, Arc<Vec<Option<PgMembership>>>>,
+    /// `pg-upmap` overrides.
+    pub pg_upmap: BTreeMap<PgId, Vec<OsdId>>,
+    /// `pg-upmap-items` overrides: (from, to) pairs.
+    pub pg_upmap_items: BTreeMap<PgId, Vec<(OsdId, OsdId)>>,
+    /// Clients that may not do I/O, by address or `client.ID`, until a time in nanoseconds since 1970.
+    pub blocklist: BTreeMap<String, u64>,
+    /// `full_ratio`.
+    pub full_ratio: f32,
+    /// `backfillfull_ratio`.
+    pub backfillfull_ratio: f32,
+    /// `nearfull_ratio`.
+    pub nearfull_ratio: f32,
+}
+
+impl Versioned for OsdMap {
+    const NAME: &'static str = "OsdMap";
+}
+
+/// One PG's new membership inside an [`Incremental`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PgChange {
+    /// The PG.
+    pub pg: PgId,
+    /// Its membership from this epoch on.
+    pub membership: PgMembership,
+}
+
+/// What turns epoch `epoch - 1` into `epoch`. Fields that are `None` or empty change nothing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Incremental {
+    /// The cluster's id.
+    pub fsid: Uuid,
+    /// The epoch that this makes.
+    pub epoch: Epoch,
+    /// Time of this epoch, nanoseconds since 1970.
+    pub modified_ns: u64,
+    /// A new MapStore generation.
+    pub generation: Option<u64>,
+    /// All flags anew.
+    pub flags: Option<u32>,
+    /// A higher pool id in use.
+    pub pool_max: Option<PoolId>,
+    /// Pools created or changed, whole.
+    pub pools: BTreeMap<PoolId, Arc<Pool>>,
+    /// Pools removed.
+    pub removed_pools: Vec<PoolId>,
+    /// OSDs created or changed, whole.
+    pub osds: BTreeMap<OsdId, OsdInfo>,
+    /// OSDs removed.
+    pub removed_osds: Vec<OsdId>,
+    /// A new `max_osd`.
+    pub max_osd: Option<u32>,
+    /// A new CRUSH map.
+    pub crush: Option<Arc<CrushMap>>,
+    /// New memberships.
+    pub pgs: Vec<PgChange>,
+    /// Upmaps set (`Some`) or removed.
+    pub pg_upmap: BTreeMap<PgId, Option<Vec<OsdId>>>,
+    /// Upmap items set (`Some`) or removed.
+    pub pg_upmap_items: BTreeMap<PgId, Option<Vec<(OsdId, OsdId)>>>,
+    /// Blocklist entries set (`Some`, expiry) or removed.
+    pub blocklist: BTreeMap<String, Option<u64>>,
+    /// New full, backfillfull and nearfull ratios.
+    pub ratios: Option<(f32, f32, f32)>,
+}
+
+impl Versioned for Incremental {
+    const NAME: &'static str = "OsdMap::Incremental";
+}
+
+impl Incremental {
+    /// Whether it changes anything.
+    pub fn is_empty(&self) -> bool {
+        let nothing = Incremental {
+            fsid: self.fsid,
+            epoch: self.epoch,
+            modified_ns: self.modified_ns,
+            ..Incremental::default()
+        };
+        *self == nothing
+    }
+}
+
+impl OsdMap {
+    /// The empty map of a new cluster, at epoch 1.
+    pub fn new(fsid: Uuid, created_ns: u64, crush: CrushMap) -> OsdMap {
+        OsdMap {
+            fsid,
+            epoch: Epoch(1),
+            generation: 1,
+            created_ns,
+            modified_ns: created_ns,
+            flags: flag::SORTBITWISE | flag::RECOVERY_DELETES | flag::PURGED_SNAPDIRS | flag::PGLOG_HARDLIMIT,
+            pool_max: PoolId(0),
+            pools: BTreeMap::new(),
+            osds: BTreeMap::new(),
+            max_osd: 0,
+            crush: Arc::new(crush),
+            pgs: BTreeMap::new(),
+            pg_upmap: BTreeMap::new(),
+            pg_upmap_items: BTreeMap::new(),
+            blocklist: BTreeMap::new(),
+            full_ratio: 0.95,
+            backfillfull_ratio: 0.90,
+            nearfull_ratio: 0.85,
+        }
+    }
+
+    /// The next epoch's map. Refuses an incremental of another cluster or of an epoch other than the next.
+    pub fn apply(&self, inc: &Incremental) -> Result<OsdMap, DecodeError> {
+        let refuse = |detail: String| DecodeError::Corrupt { what: Incremental::NAME, detail };
+        if inc.fsid != self.fsid {
+            return Err(refuse(format!("belongs to cluster {}, this is {}", inc.fsid, self.fsid)));
+        }
+        if inc.epoch != self.epoch.next() {
+            return Err(refuse(format!("makes epoch {}, but the map is at {}", inc.epoch, self.epoch)));
+        }
+        let mut map = self.clone();
+        map.epoch = inc.epoch;
+        map.modified_ns = inc.modified_ns;
+        map.generation = inc.generation.unwrap_or(map.generation);
+        map.flags = inc.flags.unwrap_or(map.flags);
+        map.pool_max = inc.pool_max.unwrap_or(map.pool_max);
+        map.max_osd = inc.max_osd.unwrap_or(map.max_osd);
+        if let Some(crush) = &inc.crush {
+            map.crush = crush.clone();
+        }
+        if let Some((full, backfillfull, nearfull)) = inc.ratios {
+            (map.full_ratio, map.backfillfull_ratio, map.nearfull_ratio) = (full, backfillfull, nearfull);
+        }
+        for id in &inc.removed_pools {
+            map.pools.remove(id);
+            map.pgs.remove(id);
+            map.pg_upmap.retain(|pg, _| pg.pool != *id);
+            map.pg_upmap_items.retain(|pg, _| pg.pool != *id);
+        }
+        for (id, pool) in &inc.pools {
+            let pgs = Arc::make_mut(map.pgs.entry(*id).or_default());
+            pgs.resize(pool.pg_num as usize, None);
+            map.pools.insert(*id, pool.clone());
+        }
+        map.osds.extend(inc.osds.iter().map(|(id, info)| (*id, info.clone())));
+        map.osds.retain(|id, _| !inc.removed_osds.contains(id));
+        for change in &inc.pgs {
+            let slot = map
+                .pgs
+                .get_mut(&change.pg.pool)
+                .and_then(|pgs| Arc::make_mut(pgs).get_mut(change.pg.seed as usize))
+                .ok_or_else(|| refuse(format!("names pg {}, which does not exist", change.pg)))?;
+            *slot = Some(change.membership.clone());
+        }
+        merge(&mut map.pg_upmap, &inc.pg_upmap);
+        merge(&mut map.pg_upmap_items, &inc.pg_upmap_items);
+        merge(&mut map.blocklist, &inc.blocklist);
+        Ok(map)
+    }
+
+    /// The pool `name`.
+    pub fn pool_by_name(&self, name: &str) -> Option<(PoolId, &Arc<Pool>)> {
+        self.pools.iter().find(|(_, pool)| pool.name == name).map(|(id, pool)| (*id, pool))
+    }
+
+    /// A PG's membership; `None` where the PG does not exist or was not created yet.
+    pub fn membership(&self, pg: PgId) -> Option<&PgMembership> {
+        self.pgs.get(&pg.pool)?.get(pg.seed as usize)?.as_ref()
+    }
+
+    /// All PGs that exist by their pools' `pg_num`, created or not.
+    pub fn pg_ids(&self) -> impl Iterator<Item = PgId> + '_ {
+        self.pools.iter().flat_map(|(id, pool)| (0..pool.pg_num).map(|seed| PgId::new(*id, seed)))
+    }
+
+    /// Whether the OSD exists and is up.
+    pub fn is_up(&self, osd: OsdId) -> bool {
+        self.osds.get(&osd).is_some_and(|info| info.up)
+    }
+
+    /// Whether the OSD is up with just this store incarnation.
+    pub fn is_member_up(&self, member: Member) -> bool {
+        self.osds.get(&member.osd).is_some_and(|info| info.up && info.incarnation == Some(member.incarnation))
+    }
+
+    /// The OSD's address while it is up.
+    pub fn addr(&self, osd: OsdId) -> Option<SocketAddr> {
+        self.osds.get(&osd).filter(|info| info.up).and_then(|info| info.addr)
+    }
+
+    /// The OSD as a member of in-sync sets, while it is up.
+    pub fn member(&self, osd: OsdId) -> Option<Member> {
+        let info = self.osds.get(&osd).filter(|info| info.up)?;
+        info.incarnation.map(|incarnation| Member { osd, incarnation })
+    }
+
+    /// Whether all bits of `flag` are set.
+    pub fn has_flag(&self, flag: u32) -> bool {
+        self.flags & flag == flag
+    }
+
+    /// Whether `client` may not do I/O at `now_ns`.
+    pub fn is_blocklisted(&self, client: &str, now_ns: u64) -> bool {
+        self.blocklist.get(client).is_some_and(|until| *until > now_ns)
+    }
+
+    /// The OSD that an entity runs, if it is one that exists.
+    pub fn osd_of(&self, entity: &EntityName) -> Option<OsdId> {
+        entity.osd_id().filter(|id| self.osds.contains_key(id))
+    }
+
+    /// The membership's interval, 0 where the PG was not created yet.
+    pub fn interval(&self, pg: PgId) -> Interval {
+        self.membership(pg).map_or(Interval(0), |m| m.interval)
+    }
+}
+
+fn merge<K: Ord + Clone, V: Clone>(into: &mut BTreeMap<K, V>, changes: &BTreeMap<K, Option<V>>) {
+    for (key, value) in changes {
+        match value {
+            Some(value) => into.insert(key.clone(), value.clone()),
+            None => into.remove(key),
+        };
+    }
+}

@@ -1,0 +1,190 @@
+//! Store transactions: what a primary makes of client operations, sends to replicas and gives to its store.
+//!
+//! A transaction touches one collection (one PG) and is applied whole or not at all. Order within it counts.
+
+use crate::encoding::Versioned;
+use crate::ids::{Eversion, PgId};
+use crate::object::ObjectId;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+
+/// One step of a [`Transaction`]. Steps that change an object create it when it is absent, `Remove`, `RmAttr`,
+/// `OmapRm…`, `Clone` and `Rename` apart: `Clone` and `Rename` of an absent source fail the transaction, the others
+/// then do nothing.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum TxnOp {
+    /// Creates the collection; an existing one stays.
+    CreateCollection,
+    /// Removes the collection, which must hold no objects any more; its log and metadata go with it.
+    RemoveCollection,
+    /// Creates the object empty.
+    Touch(ObjectId),
+    /// Writes `data` at `offset`, extending the object and leaving a hole before it as needed.
+    Write {
+        /// The object.
+        oid: ObjectId,
+        /// Where, in bytes.
+        offset: u64,
+        /// What.
+        #[serde(with = "crate::payload")]
+        data: Bytes,
+    },
+    /// Makes a range read as zeros, extending the object as needed.
+    Zero {
+        /// The object.
+        oid: ObjectId,
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Sets the size, cutting or adding a hole.
+    Truncate {
+        /// The object.
+        oid: ObjectId,
+        /// The new size in bytes.
+        size: u64,
+    },
+    /// Removes the object with its attributes and omap.
+    Remove(ObjectId),
+    /// Sets attributes.
+    SetAttrs {
+        /// The object.
+        oid: ObjectId,
+        /// Names and values.
+        attrs: Vec<(String, Bytes)>,
+    },
+    /// Removes one attribute.
+    RmAttr {
+        /// The object.
+        oid: ObjectId,
+        /// Its name.
+        name: String,
+    },
+    /// Removes all attributes.
+    RmAttrs(ObjectId),
+    /// Sets omap entries.
+    OmapSet {
+        /// The object.
+        oid: ObjectId,
+        /// Keys and values.
+        entries: Vec<(Bytes, Bytes)>,
+    },
+    /// Removes omap entries.
+    OmapRm {
+        /// The object.
+        oid: ObjectId,
+        /// Their keys.
+        keys: Vec<Bytes>,
+    },
+    /// Removes omap entries with `first <= key < last`.
+    OmapRmRange {
+        /// The object.
+        oid: ObjectId,
+        /// The first key removed.
+        first: Bytes,
+        /// The first key kept.
+        last: Bytes,
+    },
+    /// Removes all omap entries and the header.
+    OmapClear(ObjectId),
+    /// Sets the omap header.
+    OmapSetHeader {
+        /// The object.
+        oid: ObjectId,
+        /// The header.
+        header: Bytes,
+    },
+    /// Makes `to` a copy of `from`: data (shared, not copied, where the store can), attributes and omap. What `to`
+    /// held before is gone.
+    Clone {
+        /// The source.
+        from: ObjectId,
+        /// The copy.
+        to: ObjectId,
+    },
+    /// Copies a range of data between objects.
+    CloneRange {
+        /// The source.
+        from: ObjectId,
+        /// The destination.
+        to: ObjectId,
+        /// Start in the source.
+        from_offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// Start in the destination.
+        to_offset: u64,
+    },
+    /// Renames an object within the collection, replacing what is at the new name.
+    Rename {
+        /// The old name.
+        from: ObjectId,
+        /// The new name.
+        to: ObjectId,
+    },
+    /// Hints at the object's final size and how it is written.
+    AllocHint {
+        /// The object.
+        oid: ObjectId,
+        /// Expected object size in bytes.
+        expected_object_size: u64,
+        /// Expected write size in bytes.
+        expected_write_size: u64,
+        /// `LIBRADOS_ALLOC_HINT_FLAG_*`.
+        flags: u32,
+    },
+    /// Sets the collection's own small values (PG info and the like).
+    MetaSet(Vec<(String, Bytes)>),
+    /// Removes the collection's own values.
+    MetaRm(Vec<String>),
+    /// Appends entries to the collection's log.
+    LogAppend(Vec<(Eversion, Bytes)>),
+    /// Removes log entries up to and with this version.
+    LogTrim(Eversion),
+    /// Removes log entries above this version: divergent ones.
+    LogTruncate(Eversion),
+}
+
+/// An atomic change of one collection.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Transaction {
+    /// The collection: one PG's objects, log and metadata.
+    pub collection: PgId,
+    /// The steps, in order.
+    pub ops: Vec<TxnOp>,
+}
+
+impl Versioned for Transaction {
+    const NAME: &'static str = "Transaction";
+}
+
+impl Transaction {
+    /// A transaction without steps.
+    pub fn new(collection: PgId) -> Transaction {
+        Transaction { collection, ops: Vec::new() }
+    }
+
+    /// Adds a step.
+    pub fn push(&mut self, op: TxnOp) -> &mut Transaction {
+        self.ops.push(op);
+        self
+    }
+
+    /// Payload bytes that it writes: what throttles count.
+    pub fn payload_bytes(&self) -> usize {
+        let pairs = |list: &[(Bytes, Bytes)]| list.iter().map(|(k, v)| k.len() + v.len()).sum::<usize>();
+        self.ops
+            .iter()
+            .map(|op| match op {
+                TxnOp::Write { data, .. } => data.len(),
+                TxnOp::SetAttrs { attrs, .. } => attrs.iter().map(|(k, v)| k.len() + v.len()).sum(),
+                TxnOp::OmapSet { entries, .. } => pairs(entries),
+                TxnOp::OmapSetHeader { header, .. } => header.len(),
+                TxnOp::MetaSet(list) => list.iter().map(|(k, v)| k.len() + v.len()).sum(),
+                TxnOp::LogAppend(list) => list.iter().map(|(_, v)| v.len()).sum(),
+                _ => 0,
+            })
+            .sum()
+    }
+}
