@@ -1,7 +1,24 @@
-//! CRUSH: the hierarchy of devices and the rules that place data on them.
+//! CRUSH: where the replicas of a placement seed go, and everything that describes it.
+//!
+//! Owns the map's model ([`CrushMap`]), the placement function ([`CrushMap::do_rule`], in [`mapper`]) and Ceph's binary
+//! format ([`codec`], byte tables in `docs/format/crushmap.md`), which is also what serde sees.
+//!
+//! Invariants: placement is bit-exact with Ceph 16.2; `buckets[i]` holds the bucket of id `-1 - i` or nothing; a map
+//! that was decoded or built here has no cycles and no item that names a missing bucket; choose_args fit their
+//! buckets. Knows nothing of OSDs' states, pools or PGs.
 
-use serde::{Deserialize, Serialize};
+pub mod codec;
+mod ln_table;
+pub mod mapper;
+mod model;
+pub(crate) mod rjenkins;
+pub mod straw;
 
-/// A CRUSH map.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CrushMap {}
+pub use codec::CrushDecodeError;
+pub use mapper::Workspace;
+pub use model::{
+    Bucket, BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, DEFAULT_CHOOSE_ARGS, ITEM_NONE,
+    LEGACY_ALLOWED_BUCKET_ALGS, MAX_BUCKETS, MAX_DEVICES, Rule, RuleType, Step, StepOp, Tunables,
+    TunablesProfile, WEIGHT_ONE,
+};
+pub use rjenkins::{hash32_1, hash32_2, hash32_3, hash32_4, hash32_5};

@@ -1,50 +1,112 @@
-//! Hashes that place objects: Robert Jenkins' string hash as Ceph uses it, and the stable modulo.
+//! From an object's name to its PG and to CRUSH's input: `rjenkins` string hash, `stable_mod`, PG masks, placement seed.
+//!
+//! Pure functions whose values are part of the cluster's format: objects live where they say.
 
-/// The placement hash of an object name (`ceph_str_hash_rjenkins`, after Jenkins' evahash, public domain).
-pub fn ceph_str_hash_rjenkins(text: &[u8]) -> u32 {
-    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let (mut a, mut b, mut c) = (0x9e37_79b9u32, 0x9e37_79b9u32, 0u32);
-    let mut chunks = text.chunks_exact(12);
-    for chunk in &mut chunks {
-        a = a.wrapping_add(word(&chunk[0..]));
-        b = b.wrapping_add(word(&chunk[4..]));
-        c = c.wrapping_add(word(&chunk[8..]));
-        (a, b, c) = mix(a, b, c);
+use crate::crush::{hash32_2, rjenkins};
+
+/// Separates a namespace from the object's name (or locator key) in what is hashed.
+const NAMESPACE_SEPARATOR: u8 = 0o37;
+
+/// `ceph_str_hash_rjenkins`: Jenkins' `lookup2` over bytes, as objects' names are hashed.
+pub fn ceph_str_hash_rjenkins(bytes: &[u8]) -> u32 {
+    let mut a = 0x9e37_79b9_u32;
+    let mut b = a;
+    let mut c = 0_u32;
+    let mut words = bytes.chunks_exact(12);
+    for word in &mut words {
+        a = a.wrapping_add(u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        b = b.wrapping_add(u32::from_le_bytes([word[4], word[5], word[6], word[7]]));
+        c = c.wrapping_add(u32::from_le_bytes([word[8], word[9], word[10], word[11]]));
+        rjenkins::mix(&mut a, &mut b, &mut c);
     }
-    let tail = chunks.remainder();
-    c = c.wrapping_add(text.len() as u32);
-    for (i, &byte) in tail.iter().enumerate() {
-        let byte = u32::from(byte);
-        match i {
-            0..=3 => a = a.wrapping_add(byte << (8 * i)),
-            4..=7 => b = b.wrapping_add(byte << (8 * (i - 4))),
-            // The lowest byte of c holds the length.
-            _ => c = c.wrapping_add(byte << (8 * (i - 7))),
-        }
+    // The lowest byte of the last word carries the length, so the tail's third part is shifted by one byte.
+    let mut tail = [0_u8; 12];
+    let rest = words.remainder();
+    for (at, &byte) in rest.iter().enumerate() {
+        tail[if at < 8 { at } else { at + 1 }] = byte;
     }
-    mix(a, b, c).2
+    a = a.wrapping_add(u32::from_le_bytes([tail[0], tail[1], tail[2], tail[3]]));
+    b = b.wrapping_add(u32::from_le_bytes([tail[4], tail[5], tail[6], tail[7]]));
+    c = c.wrapping_add(u32::from_le_bytes([0, tail[9], tail[10], tail[11]])).wrapping_add(bytes.len() as u32);
+    rjenkins::mix(&mut a, &mut b, &mut c);
+    c
 }
 
-fn mix(mut a: u32, mut b: u32, mut c: u32) -> (u32, u32, u32) {
-    a = a.wrapping_sub(b).wrapping_sub(c) ^ (c >> 13);
-    b = b.wrapping_sub(c).wrapping_sub(a) ^ (a << 8);
-    c = c.wrapping_sub(a).wrapping_sub(b) ^ (b >> 13);
-    a = a.wrapping_sub(b).wrapping_sub(c) ^ (c >> 12);
-    b = b.wrapping_sub(c).wrapping_sub(a) ^ (a << 16);
-    c = c.wrapping_sub(a).wrapping_sub(b) ^ (b >> 5);
-    a = a.wrapping_sub(b).wrapping_sub(c) ^ (c >> 3);
-    b = b.wrapping_sub(c).wrapping_sub(a) ^ (a << 10);
-    c = c.wrapping_sub(a).wrapping_sub(b) ^ (b >> 15);
-    (a, b, c)
+/// The placement hash of an object: of its locator key if it has one, else of its name, within its namespace
+/// (`pg_pool_t::hash_key`).
+pub fn object_hash(namespace: &[u8], name_or_locator: &[u8]) -> u32 {
+    if namespace.is_empty() {
+        return ceph_str_hash_rjenkins(name_or_locator);
+    }
+    let mut key = Vec::with_capacity(namespace.len() + 1 + name_or_locator.len());
+    key.extend_from_slice(namespace);
+    key.push(NAMESPACE_SEPARATOR);
+    key.extend_from_slice(name_or_locator);
+    ceph_str_hash_rjenkins(&key)
 }
 
-/// Maps `x` to `0..b` so that growing `b` towards the next power of two moves few inputs (`ceph_stable_mod`).
-/// `mask` is the next power of two of `b`, less one.
+/// `ceph_stable_mod`: `x` modulo `b` such that growing `b` splits buckets instead of reshuffling them.
+/// `mask` is [`pg_mask`] of `b`.
+#[inline]
 pub fn stable_mod(x: u32, b: u32, mask: u32) -> u32 {
     if x & mask < b { x & mask } else { x & (mask >> 1) }
 }
 
-/// The mask that goes with `count` PGs in [`stable_mod`]: the next power of two, less one.
-pub fn pg_mask(count: u32) -> u32 {
-    count.max(1).next_power_of_two() - 1
+/// The smallest `2^k - 1` that covers PG numbers `0..pg_num`.
+#[inline]
+pub fn pg_mask(pg_num: u32) -> u32 {
+    match pg_num {
+        0 | 1 => 0,
+        n => u32::MAX >> (n - 1).leading_zeros(),
+    }
+}
+
+/// The PG number that a placement hash falls into (`raw_pg_to_pg`).
+#[inline]
+pub fn pg_of_hash(hash: u32, pg_num: u32) -> u32 {
+    stable_mod(hash, pg_num, pg_mask(pg_num))
+}
+
+/// CRUSH's input for a PG (`raw_pg_to_pps`). With `hashpspool` the pool's id is hashed in; without, PGs of successive
+/// pools overlap (`pg + pool`).
+#[inline]
+pub fn placement_seed(pg: u32, pgp_num: u32, pool: i64, hashpspool: bool) -> u32 {
+    let base = stable_mod(pg, pgp_num, pg_mask(pgp_num));
+    if hashpspool { hash32_2(base, pool as u32) } else { base.wrapping_add(pool as u32) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn masks_cover_exactly_the_pg_numbers() {
+        for (pg_num, mask) in
+            [(0, 0), (1, 0), (2, 1), (3, 3), (4, 3), (5, 7), (8, 7), (9, 15), (u32::MAX, u32::MAX)]
+        {
+            assert_eq!(pg_mask(pg_num), mask, "pg_num {pg_num}");
+        }
+    }
+
+    #[test]
+    fn growing_a_pool_only_splits_pgs() {
+        for pg_num in 1..200_u32 {
+            for hash in (0..5000_u32).map(|i| i.wrapping_mul(2_654_435_761)) {
+                let before = pg_of_hash(hash, pg_num);
+                let after = pg_of_hash(hash, pg_num + 1);
+                assert!(
+                    after == before || after == pg_num,
+                    "{hash} went from {before} to {after} of {pg_num}+1"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn every_tail_length_of_the_string_hash_matters() {
+        let text = b"the quick brown fox jumps over";
+        let hashes: std::collections::BTreeSet<u32> =
+            (0..=text.len()).map(|n| ceph_str_hash_rjenkins(&text[..n])).collect();
+        assert_eq!(hashes.len(), text.len() + 1);
+    }
 }
