@@ -1,0 +1,83 @@
+# Nacre's commands. `make help` lists them.
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+
+# Outside the clone, so that a fresh clone does not compile RocksDB again.
+export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nacre/target
+export PATH := $(HOME)/.cargo/bin:$(PATH)
+
+NACRE := $(CARGO_TARGET_DIR)/debug/nacre
+SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
+DATA ?= ./data
+PREFIX ?= /usr/local
+SEEDS ?= 1000
+ARGS ?=
+
+BUILD_PACKAGES := clang libclang-dev lld make pkg-config
+TEST_PACKAGES := $(BUILD_PACKAGES) ceph-base ceph-common python3-rados jq
+BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr fio
+
+.PHONY: help run build test test-long sim lint deny bench install setup-build setup-test setup-bench clean
+
+help: ## List these commands
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C stops it
+	@exec $(NACRE) serve --data $(DATA) $(ARGS)
+
+build: setup-build ## Build the nacre binary
+	@echo "== building nacre (the first build compiles RocksDB: about 10 minutes on 2 cores)"
+	cargo build --locked -p nacre
+
+test: setup-test ## Set up and run every test (at most 30 minutes on 2 cores once dependencies are built)
+	@echo "== building and running the tests"
+	cargo nextest run --locked --workspace
+	cargo test --locked --workspace --doc
+	$(MAKE) --no-print-directory sim
+
+test-long: test ## The tests with larger counts, and what takes longer
+	cargo nextest run --locked --workspace --profile long
+	$(MAKE) --no-print-directory sim SEEDS=20000
+
+sim: setup-build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
+	@echo "== simulating"
+	cargo run --locked -q -p nacre-sim --bin nacre-sim -- $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
+
+lint: setup-test ## Formatting, clippy and cargo-deny
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- -D warnings
+	$(MAKE) --no-print-directory deny
+
+deny: ## Licences, sources and duplicates of dependencies
+	@command -v cargo-deny >/dev/null || { echo "== installing cargo-deny"; cargo install --locked cargo-deny; }
+	cargo deny --offline check bans licenses sources
+
+bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench/compare-ceph
+	bench/compare-ceph $(ARGS)
+
+install: build ## Install the binary in $(PREFIX)/bin
+	install -D -m 755 $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
+
+define apt_install
+	@missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
+	if [ -n "$$missing" ]; then \
+	  command -v apt-get >/dev/null || { echo "please install: $$missing" >&2; exit 1; }; \
+	  echo "== installing Debian packages: "$$missing; \
+	  $(SUDO) apt-get update -qq && DEBIAN_FRONTEND=noninteractive $(SUDO) apt-get install -y -qq --no-install-recommends $$missing >/dev/null; \
+	fi
+endef
+
+setup-build:
+	$(call apt_install,$(BUILD_PACKAGES))
+	@command -v cargo >/dev/null || { echo "Nacre needs Rust 1.95 or newer: see https://rustup.rs" >&2; exit 1; }
+
+setup-test:
+	$(call apt_install,$(TEST_PACKAGES))
+	@command -v cargo >/dev/null || { echo "Nacre needs Rust 1.95 or newer: see https://rustup.rs" >&2; exit 1; }
+	@command -v cargo-nextest >/dev/null || { echo "== installing cargo-nextest (some minutes, once)"; cargo install --locked cargo-nextest; }
+
+setup-bench:
+	$(call apt_install,$(BENCH_PACKAGES))
+
+clean: ## Remove build output
+	cargo clean
