@@ -1,0 +1,289 @@
+//! Ceph's command language: the tables of signatures that the CLI parses words with and the daemons check JSON with.
+//!
+//! One table per kind of daemon ([`mon_commands`], [`osd_commands`]) is all that either side knows: the CLI turns words
+//! into JSON by it ([`Table::parse_words`]), a daemon turns JSON into a checked [`Call`] by it ([`Table::resolve`]),
+//! and `get_command_descriptions` prints it. A command that a daemon does not carry out has no line here.
+
+mod call;
+mod mon;
+mod osd;
+mod words;
+
+pub use call::{Call, CommandError};
+use serde_json::{Map, Value, json};
+use std::fmt;
+use std::sync::LazyLock;
+
+/// The map authority's commands.
+pub fn mon_commands() -> &'static Table {
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(mon::LINES));
+    &TABLE
+}
+
+/// An OSD's commands (`tell osd.N`, and `pg PGID …` at the PG's primary).
+pub fn osd_commands() -> &'static Table {
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(osd::LINES));
+    &TABLE
+}
+
+/// One line of a table: the signature in the notation below, its help, the module and the permission it needs.
+///
+/// Notation: prefix words, then parameters `name=type`; `[name=type]` is optional, `name...=type` repeats. Types:
+/// `int(LO..HI)`, `float(LO..HI)` (bounds optional), `string`, `bool`, `choice(a|b)`, `poolname`, `objectname`, `pgid`,
+/// `osdname`, `entityaddr`, `uuid`, `name`.
+pub(crate) type Line = (&'static str, &'static str, &'static str, &'static str);
+
+/// What values a parameter takes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ParamKind {
+    /// A whole number within bounds, both included.
+    Int {
+        /// Least value.
+        min: i64,
+        /// Greatest value.
+        max: i64,
+    },
+    /// A number within bounds, both included.
+    Float {
+        /// Least value.
+        min: f64,
+        /// Greatest value.
+        max: f64,
+    },
+    /// Any text.
+    String,
+    /// A switch: `--name`, or `true` and `false`.
+    Bool,
+    /// One of some words.
+    Choice(Vec<&'static str>),
+    /// A pool's name.
+    PoolName,
+    /// An object's name.
+    ObjectName,
+    /// A placement group, `2.1f`.
+    PgId,
+    /// An OSD, `osd.3` or `3`; travels as its number.
+    OsdName,
+    /// An address with an optional port.
+    EntityAddr,
+    /// A uuid.
+    Uuid,
+    /// An entity, `client.admin`.
+    Name,
+}
+
+/// One parameter of a command.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Param {
+    /// Its key in the JSON form.
+    pub name: &'static str,
+    /// Its values.
+    pub kind: ParamKind,
+    /// Whether it must be given.
+    pub required: bool,
+    /// Whether it takes several values.
+    pub repeats: bool,
+}
+
+/// One command.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Signature {
+    /// The words that name it, joined by blanks: the `prefix` of the JSON form.
+    pub prefix: String,
+    /// Its parameters in order.
+    pub params: Vec<Param>,
+    /// One line of help.
+    pub help: &'static str,
+    /// Ceph's module (`mon`, `osd`, `pg`, `config-key`, …).
+    pub module: &'static str,
+    /// Needed capability: some of `r`, `w`, `x`.
+    pub perm: &'static str,
+}
+
+/// All commands of one kind of daemon.
+#[derive(Clone, Debug)]
+pub struct Table {
+    signatures: Vec<Signature>,
+}
+
+impl Table {
+    fn new(lines: &[Line]) -> Table {
+        let signatures = lines.iter().map(|line| Signature::parse(*line)).collect();
+        Table { signatures }
+    }
+
+    /// The commands, in the table's order.
+    pub fn signatures(&self) -> &[Signature] {
+        &self.signatures
+    }
+
+    /// The command whose prefix is exactly `prefix`.
+    pub fn find(&self, prefix: &str) -> Option<&Signature> {
+        self.signatures.iter().find(|s| s.prefix == prefix)
+    }
+
+    /// The output of `get_command_descriptions`.
+    pub fn descriptions(&self) -> Value {
+        let entries = self.signatures.iter().enumerate().map(|(at, signature)| {
+            let description = json!({
+                "sig": signature.description(),
+                "help": signature.help,
+                "module": signature.module,
+                "perm": signature.perm,
+                "flags": 0,
+            });
+            (format!("cmd{at:03}"), description)
+        });
+        Value::Object(entries.collect())
+    }
+}
+
+impl Signature {
+    fn parse((text, help, module, perm): Line) -> Signature {
+        let mut words = Vec::new();
+        let mut params = Vec::new();
+        for part in text.split(' ') {
+            match Param::parse(part) {
+                Some(param) => params.push(param),
+                None => words.push(part),
+            }
+        }
+        Signature { prefix: words.join(" "), params, help, module, perm }
+    }
+
+    /// Number of words in the prefix.
+    pub(crate) fn prefix_words(&self) -> usize {
+        self.prefix.split(' ').count()
+    }
+
+    fn description(&self) -> Value {
+        let words = self.prefix.split(' ').map(Value::from);
+        words.chain(self.params.iter().map(Param::description)).collect()
+    }
+}
+
+impl fmt::Display for Signature {
+    /// As Ceph's help shows it: `osd pool create <pool> [<pg_num:int>] …`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.prefix)?;
+        self.params.iter().try_for_each(|param| write!(f, " {param}"))
+    }
+}
+
+impl Param {
+    fn parse(part: &'static str) -> Option<Param> {
+        let (inner, required) = match part.strip_prefix('[').and_then(|p| p.strip_suffix(']')) {
+            Some(inner) => (inner, false),
+            None => (part, true),
+        };
+        let (name, kind) = inner.split_once('=')?;
+        let (name, repeats) = match name.strip_suffix("...") {
+            Some(name) => (name, true),
+            None => (name, false),
+        };
+        let kind =
+            ParamKind::parse(kind).expect("invariant: every line of the tables names a known type (tested)");
+        Some(Param { name, kind, required, repeats })
+    }
+
+    fn description(&self) -> Value {
+        let mut entry = Map::new();
+        entry.insert("name".into(), self.name.into());
+        entry.insert("type".into(), self.kind.ceph_name().into());
+        match &self.kind {
+            ParamKind::Int { min, max } if (*min, *max) != (i64::MIN, i64::MAX) => {
+                let upper = if *max == i64::MAX { String::new() } else { format!("|{max}") };
+                entry.insert("range".into(), format!("{min}{upper}").into());
+            }
+            ParamKind::Float { min, max } if (*min, *max) != (f64::MIN, f64::MAX) => {
+                let upper = if *max == f64::MAX { String::new() } else { format!("|{max}") };
+                entry.insert("range".into(), format!("{min}{upper}").into());
+            }
+            ParamKind::Choice(words) => {
+                entry.insert("strings".into(), words.join("|").into());
+            }
+            _ => {}
+        }
+        if self.repeats {
+            entry.insert("n".into(), "N".into());
+        }
+        if !self.required {
+            entry.insert("req".into(), false.into());
+        }
+        Value::Object(entry)
+    }
+
+    /// The command line's form of a switch: `--yes-i-really-mean-it`.
+    pub(crate) fn switch(&self) -> String {
+        format!("--{}", self.name.replace('_', "-"))
+    }
+}
+
+impl fmt::Display for Param {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.name;
+        let mut text = match &self.kind {
+            ParamKind::Int { .. } => format!("<{name}:int>"),
+            ParamKind::Float { .. } => format!("<{name}:float>"),
+            ParamKind::Bool => self.switch(),
+            ParamKind::Choice(words) => words.join("|"),
+            ParamKind::OsdName => format!("<{name}:osd.N>"),
+            ParamKind::PgId => "<pgid>".to_owned(),
+            _ => format!("<{name}>"),
+        };
+        if self.repeats {
+            text.push_str("...");
+        }
+        if self.required { f.write_str(&text) } else { write!(f, "[{text}]") }
+    }
+}
+
+impl ParamKind {
+    fn parse(text: &'static str) -> Option<ParamKind> {
+        let (word, inner) = match text.split_once('(') {
+            Some((word, rest)) => (word, rest.strip_suffix(')')?),
+            None => (text, ""),
+        };
+        let (low, high) = inner.split_once("..").unwrap_or((inner, ""));
+        Some(match word {
+            "int" => ParamKind::Int { min: bound(low, i64::MIN)?, max: bound(high, i64::MAX)? },
+            "float" => ParamKind::Float { min: bound(low, f64::MIN)?, max: bound(high, f64::MAX)? },
+            "string" => ParamKind::String,
+            "bool" => ParamKind::Bool,
+            "choice" => ParamKind::Choice(inner.split('|').collect()),
+            "poolname" => ParamKind::PoolName,
+            "objectname" => ParamKind::ObjectName,
+            "pgid" => ParamKind::PgId,
+            "osdname" => ParamKind::OsdName,
+            "entityaddr" => ParamKind::EntityAddr,
+            "uuid" => ParamKind::Uuid,
+            "name" => ParamKind::Name,
+            _ => return None,
+        })
+    }
+
+    /// Ceph's name of the type, as `get_command_descriptions` prints it.
+    pub fn ceph_name(&self) -> &'static str {
+        match self {
+            ParamKind::Int { .. } => "CephInt",
+            ParamKind::Float { .. } => "CephFloat",
+            ParamKind::String => "CephString",
+            ParamKind::Bool => "CephBool",
+            ParamKind::Choice(_) => "CephChoices",
+            ParamKind::PoolName => "CephPoolname",
+            ParamKind::ObjectName => "CephObjectname",
+            ParamKind::PgId => "CephPgid",
+            ParamKind::OsdName => "CephOsdName",
+            ParamKind::EntityAddr => "CephEntityAddr",
+            ParamKind::Uuid => "CephUUID",
+            ParamKind::Name => "CephName",
+        }
+    }
+}
+
+fn bound<T: std::str::FromStr>(text: &str, missing: T) -> Option<T> {
+    if text.is_empty() { Some(missing) } else { text.parse().ok() }
+}
+
+#[cfg(test)]
+mod tests;

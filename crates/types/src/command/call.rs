@@ -1,0 +1,252 @@
+//! A command in its JSON form, checked against the table.
+
+use super::{Param, ParamKind, Signature, Table};
+use crate::errno::Errno;
+use crate::ids::{EntityName, OsdId, PgId};
+use serde_json::{Map, Value};
+
+/// Why words or JSON are not a command.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum CommandError {
+    /// The text is not a JSON object with a `prefix`.
+    #[error("command is not valid JSON: {0}")]
+    NotJson(String),
+    /// No command of that name.
+    #[error("no valid command found{}", nearest(.closest))]
+    Unknown {
+        /// Usage lines of the commands that come nearest.
+        closest: Vec<String>,
+    },
+    /// A parameter is missing, unknown or has a wrong value.
+    #[error("{detail}")]
+    Invalid {
+        /// The command's prefix.
+        prefix: String,
+        /// What is wrong with which parameter.
+        detail: String,
+        /// The command's usage line.
+        usage: String,
+    },
+}
+
+fn nearest(lines: &[String]) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    format!("; {} closest matches:\n{}", lines.len(), lines.join("\n"))
+}
+
+impl CommandError {
+    /// Always EINVAL, as Ceph answers.
+    pub fn errno(&self) -> Errno {
+        Errno::EINVAL
+    }
+}
+
+/// A checked command: every required parameter is there, every value has its type and is within its bounds.
+///
+/// The getters panic on a name that the signature does not have: that is a daemon's slip, not a user's.
+#[derive(Clone, Debug)]
+pub struct Call<'a> {
+    /// Which command.
+    pub signature: &'a Signature,
+    args: Map<String, Value>,
+    format: Option<String>,
+}
+
+impl Table {
+    /// Reads a command's JSON. Values may have their JSON type or be text, as librados' callers write both.
+    pub fn resolve(&self, json: &str) -> Result<Call<'_>, CommandError> {
+        let fields: Map<String, Value> =
+            serde_json::from_str(json).map_err(|e| CommandError::NotJson(e.to_string()))?;
+        let prefix = fields
+            .get("prefix")
+            .and_then(Value::as_str)
+            .ok_or_else(|| CommandError::NotJson("it has no \"prefix\"".into()))?;
+        let signature =
+            self.find(prefix).ok_or_else(|| CommandError::Unknown { closest: self.closest_to(prefix) })?;
+        let mut args = Map::new();
+        for param in &signature.params {
+            match fields.get(param.name) {
+                Some(value) => {
+                    let value = signature.check_value(param, value)?;
+                    args.insert(param.name.to_owned(), value);
+                }
+                None if param.required => return Err(signature.missing(param)),
+                None => {}
+            }
+        }
+        let format = fields.get("format").and_then(Value::as_str).map(str::to_owned);
+        Ok(Call { signature, args, format })
+    }
+}
+
+impl Signature {
+    pub(super) fn invalid(&self, detail: String) -> CommandError {
+        CommandError::Invalid {
+            prefix: self.prefix.clone(),
+            detail,
+            usage: format!("{self} :  {}", self.help),
+        }
+    }
+
+    pub(super) fn missing(&self, param: &Param) -> CommandError {
+        self.invalid(format!("missing required parameter {}({param})", param.name))
+    }
+
+    fn check_value(&self, param: &Param, value: &Value) -> Result<Value, CommandError> {
+        if !param.repeats {
+            return self.check_one(param, value);
+        }
+        match value {
+            Value::Array(values) if values.is_empty() && param.required => Err(self.missing(param)),
+            Value::Array(values) => values.iter().map(|value| self.check_one(param, value)).collect(),
+            single => Ok(Value::Array(vec![self.check_one(param, single)?])),
+        }
+    }
+
+    fn check_one(&self, param: &Param, value: &Value) -> Result<Value, CommandError> {
+        let text = match value {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            Value::Bool(flag) => flag.to_string(),
+            _ => return Err(self.invalid(format!("{}: {value} is neither text nor a number", param.name))),
+        };
+        param.kind.check(&text).map_err(|detail| self.invalid(format!("{}: {detail}", param.name)))
+    }
+}
+
+impl ParamKind {
+    /// The JSON value that `text` stands for, or what is wrong with it.
+    pub(super) fn check(&self, text: &str) -> Result<Value, String> {
+        match self {
+            ParamKind::Int { min, max } => {
+                let value: i64 = text.parse().map_err(|_| format!("{text} doesn't represent an int"))?;
+                let number = (min..=max).contains(&&value);
+                number
+                    .then(|| value.into())
+                    .ok_or_else(|| format!("{value} not in range {}", range(min, max)))
+            }
+            ParamKind::Float { min, max } => {
+                let value: f64 = text.parse().map_err(|_| format!("{text} doesn't represent a float"))?;
+                let number = value.is_finite() && (min..=max).contains(&&value);
+                number
+                    .then(|| value.into())
+                    .ok_or_else(|| format!("{value} not in range {}", range(min, max)))
+            }
+            ParamKind::Bool => match text {
+                "true" | "True" | "1" | "yes" | "on" => Ok(true.into()),
+                "false" | "False" | "0" | "no" | "off" => Ok(false.into()),
+                _ => Err(format!("{text} not one of 'true', 'false'")),
+            },
+            ParamKind::Choice(words) if words.contains(&text) => Ok(text.into()),
+            ParamKind::Choice(words) => {
+                let quoted: Vec<_> = words.iter().map(|word| format!("'{word}'")).collect();
+                Err(format!("{text} not in {}", quoted.join("|")))
+            }
+            ParamKind::PgId => match text.parse::<PgId>() {
+                Ok(pg) => Ok(pg.to_string().into()),
+                Err(error) => Err(error.to_string()),
+            },
+            ParamKind::OsdName => match text.parse::<OsdId>() {
+                Ok(osd) => Ok(osd.0.into()),
+                Err(_) => Err(format!("osd id {text} is not of the form osd.N or N")),
+            },
+            ParamKind::Name => match text.parse::<EntityName>() {
+                Ok(name) => Ok(name.to_string().into()),
+                Err(error) => Err(error.to_string()),
+            },
+            ParamKind::Uuid => match text.parse::<uuid::Uuid>() {
+                Ok(uuid) => Ok(uuid.to_string().into()),
+                Err(error) => Err(format!("invalid UUID {text}: {error}")),
+            },
+            ParamKind::PoolName | ParamKind::ObjectName if text.is_empty() => Err("is empty".into()),
+            ParamKind::String | ParamKind::PoolName | ParamKind::ObjectName | ParamKind::EntityAddr => {
+                Ok(text.into())
+            }
+        }
+    }
+}
+
+fn range<T: ToString + PartialEq + Bounds>(min: &T, max: &T) -> String {
+    if *max == T::MOST {
+        format!("[{}, ]", min.to_string())
+    } else {
+        format!("[{}, {}]", min.to_string(), max.to_string())
+    }
+}
+
+trait Bounds {
+    const MOST: Self;
+}
+impl Bounds for i64 {
+    const MOST: i64 = i64::MAX;
+}
+impl Bounds for f64 {
+    const MOST: f64 = f64::MAX;
+}
+
+impl Call<'_> {
+    /// The command's name: its words joined by blanks.
+    pub fn prefix(&self) -> &str {
+        &self.signature.prefix
+    }
+
+    /// The output format asked for (`json`, `json-pretty`, `plain`, …), where one was.
+    pub fn format(&self) -> Option<&str> {
+        self.format.as_deref()
+    }
+
+    fn arg(&self, name: &str) -> Option<&Value> {
+        assert!(
+            self.signature.params.iter().any(|param| param.name == name),
+            "invariant: '{}' has a parameter '{name}'",
+            self.signature.prefix
+        );
+        self.args.get(name)
+    }
+
+    /// A text parameter.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.arg(name)?.as_str()
+    }
+
+    /// A required text parameter.
+    pub fn required(&self, name: &str) -> &str {
+        self.text(name).expect("invariant: required parameters are there after the check")
+    }
+
+    /// A whole number, or an OSD's.
+    pub fn int(&self, name: &str) -> Option<i64> {
+        self.arg(name)?.as_i64()
+    }
+
+    /// A number.
+    pub fn float(&self, name: &str) -> Option<f64> {
+        self.arg(name)?.as_f64()
+    }
+
+    /// A switch; off where it is absent.
+    pub fn flag(&self, name: &str) -> bool {
+        self.arg(name).and_then(Value::as_bool).unwrap_or(false)
+    }
+
+    /// An OSD.
+    pub fn osd(&self, name: &str) -> Option<OsdId> {
+        self.arg(name)?.as_u64().and_then(|id| u32::try_from(id).ok()).map(OsdId)
+    }
+
+    /// A placement group.
+    pub fn pg(&self, name: &str) -> Option<PgId> {
+        self.text(name)?.parse().ok()
+    }
+
+    /// The values of a repeated text parameter; none where it is absent.
+    pub fn texts(&self, name: &str) -> Vec<&str> {
+        match self.arg(name) {
+            Some(Value::Array(values)) => values.iter().filter_map(Value::as_str).collect(),
+            Some(Value::String(value)) => vec![value],
+            _ => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+use super::*;
+use crate::ids::OsdId;
+
+fn words(text: &str) -> Vec<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}
+
+fn json_of(text: &str) -> String {
+    Value::Object(mon_commands().parse_words(&words(text)).unwrap()).to_string()
+}
+
+fn error_of(text: &str) -> String {
+    mon_commands().parse_words(&words(text)).unwrap_err().to_string()
+}
+
+#[test]
+fn every_line_parses_and_names_its_command_once() {
+    for table in [mon_commands(), osd_commands()] {
+        let mut prefixes: Vec<_> = table.signatures().iter().map(|s| s.prefix.as_str()).collect();
+        assert!(prefixes.iter().all(|prefix| !prefix.contains(['=', '['])));
+        let count = prefixes.len();
+        prefixes.sort_unstable();
+        prefixes.dedup();
+        assert_eq!(prefixes.len(), count);
+        assert_eq!(table.descriptions().as_object().unwrap().len(), count);
+    }
+}
+
+#[test]
+fn words_become_the_json_that_ceph_sends() {
+    assert_eq!(
+        json_of("osd pool create data 64 replicated"),
+        r#"{"prefix":"osd pool create","pool":"data","pg_num":64,"pool_type":"replicated"}"#
+    );
+    assert_eq!(
+        json_of("osd pool rm data data --yes-i-really-really-mean-it"),
+        r#"{"prefix":"osd pool rm","yes_i_really_really_mean_it":true,"pool":"data","pool2":"data"}"#
+    );
+    assert_eq!(json_of("osd out osd.1 2"), r#"{"prefix":"osd out","ids":["osd.1","2"]}"#);
+    assert_eq!(json_of("osd reweight osd.3 0.5"), r#"{"prefix":"osd reweight","id":3,"weight":0.5}"#);
+    assert_eq!(json_of("osd tree down"), r#"{"prefix":"osd tree","states":["down"]}"#);
+    assert_eq!(json_of("osd pool create p --size=2"), r#"{"prefix":"osd pool create","size":2,"pool":"p"}"#);
+    assert_eq!(json_of("osd blocklist ls"), r#"{"prefix":"osd blocklist ls"}"#);
+    assert_eq!(
+        json_of("config set global k -- --v"),
+        r#"{"prefix":"config set","who":"global","name":"k","value":"--v"}"#
+    );
+}
+
+#[test]
+fn errors_name_the_parameter() {
+    assert_eq!(error_of("osd pool create"), "missing required parameter pool(<pool>)");
+    assert_eq!(error_of("osd reweight 1 2.5"), "weight: 2.5 not in range [0, 1]");
+    assert_eq!(error_of("osd reweight x 0.5"), "id: osd id x is not of the form osd.N or N");
+    assert_eq!(error_of("pg map nothing"), "pgid: 'nothing' is not a placement group id such as 2.1f");
+    assert_eq!(error_of("osd stat more"), "unused arguments: 'more'");
+    assert!(error_of("osd pool frobnicate").contains("closest matches:\nosd pool ls [detail]"));
+    assert_eq!(error_of("frobnicate"), "no valid command found");
+}
+
+#[test]
+fn json_is_checked_and_typed() {
+    let table = mon_commands();
+    let call =
+        table.resolve(r#"{"prefix":"osd reweight","id":"osd.4","weight":"0.25","format":"json"}"#).unwrap();
+    assert_eq!(
+        (call.osd("id"), call.float("weight"), call.format()),
+        (Some(OsdId(4)), Some(0.25), Some("json"))
+    );
+    let call = table.resolve(r#"{"prefix":"osd out","ids":"3"}"#).unwrap();
+    assert_eq!(call.texts("ids"), ["3"]);
+    let call =
+        table.resolve(r#"{"prefix":"osd pool rm","pool":"p","yes_i_really_really_mean_it":true}"#).unwrap();
+    assert!(call.flag("yes_i_really_really_mean_it") && call.text("pool2").is_none());
+    for wrong in [
+        r#"{"prefix":"osd pool rm"}"#,
+        r#"{"prefix":"osd out","ids":[]}"#,
+        r#"{"prefix":"pg map","pgid":{}}"#,
+        r#"{"prefix":"nonsense"}"#,
+        r#"{}"#,
+        "[",
+    ] {
+        assert!(table.resolve(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn usage_is_printed_as_ceph_prints_it() {
+    let signature = mon_commands().find("osd pool ls").unwrap();
+    assert_eq!(signature.to_string(), "osd pool ls [detail]");
+    let signature = mon_commands().find("osd lost").unwrap();
+    assert_eq!(signature.to_string(), "osd lost <id:osd.N> [--yes-i-really-mean-it]");
+    let description = mon_commands().descriptions();
+    let first = description.as_object().unwrap().values().find(|d| d["sig"][1] == "reweight").unwrap();
+    assert_eq!(first["sig"][3], serde_json::json!({"name": "weight", "type": "CephFloat", "range": "0|1"}));
+}
