@@ -1,20 +1,25 @@
 //! CRUSH: where the replicas of a placement seed go, and everything that describes it.
 //!
-//! Owns the map's model ([`CrushMap`]), the placement function ([`CrushMap::do_rule`], in [`mapper`]) and Ceph's binary
-//! format ([`codec`], byte tables in `docs/format/crushmap.md`), which is also what serde sees.
+//! Owns the map's model ([`CrushMap`]), the placement function ([`CrushMap::do_rule`], in [`mapper`]), Ceph's binary
+//! format ([`codec`], byte tables in `docs/format/crushmap.md`), which is also what serde sees, and the edits that the
+//! map authority and `crushtool` make ([`edit`], [`classes`], [`rules`]).
 //!
 //! Invariants: placement is bit-exact with Ceph 16.2; `buckets[i]` holds the bucket of id `-1 - i` or nothing; a map
 //! that was decoded or built here has no cycles and no item that names a missing bucket; choose_args fit their
 //! buckets. Knows nothing of OSDs' states, pools or PGs.
 
+pub mod classes;
 pub mod codec;
+pub mod edit;
 mod ln_table;
 pub mod mapper;
 mod model;
 pub(crate) mod rjenkins;
+pub mod rules;
 pub mod straw;
 
 pub use codec::CrushDecodeError;
+pub use edit::{CrushError, Location};
 pub use mapper::Workspace;
 pub use model::{
     Bucket, BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, DEFAULT_CHOOSE_ARGS, ITEM_NONE,

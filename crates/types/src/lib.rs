@@ -14,6 +14,7 @@ pub mod object;
 pub mod op;
 pub mod osdmap;
 pub mod payload;
+pub mod placement;
 pub mod pool;
 pub mod stats;
 pub mod txn;

@@ -188,14 +188,18 @@ impl CrushMap {
         Ok(map)
     }
 
-    /// `crush_finalize`: the device count is one more than the highest device in any bucket.
+    /// `finalize`: the device count is one more than the highest device in any bucket or with a name.
     pub(crate) fn recompute_max_devices(&mut self) {
-        let highest = self.buckets().flat_map(|b| b.items.iter().copied()).max().unwrap_or(-1);
-        self.max_devices = highest.max(-1) + 1;
+        let placed = self.buckets().flat_map(|b| b.items.iter().copied()).max().unwrap_or(-1);
+        let named = self.item_names.last_key_value().map_or(-1, |(&id, _)| id);
+        self.max_devices = placed.max(named).max(-1) + 1;
     }
 
     /// Every item is a device within bounds or a bucket that exists, and nothing contains itself.
     fn check_structure(&self) -> Result<(), CrushDecodeError> {
+        if let Some(&device) = self.item_names.keys().find(|id| **id >= MAX_DEVICES) {
+            return corrupt(format!("device {device} is out of range"));
+        }
         let mut holders = vec![0_u32; self.buckets.len()];
         for bucket in self.buckets() {
             for &item in &bucket.items {

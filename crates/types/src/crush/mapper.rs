@@ -443,8 +443,11 @@ impl<'a> Draws<'a> {
             }
             // A uniform bucket whose size is a multiple of the stride would meet the same items at every retry.
             let uniform = matches!(within.body, BucketBody::Uniform { .. });
-            let stride =
-                if uniform && size % ask.replicas == 0 { ask.replicas.wrapping_add(1) } else { ask.replicas };
+            let stride = if uniform && size.is_multiple_of(ask.replicas) {
+                ask.replicas.wrapping_add(1)
+            } else {
+                ask.replicas
+            };
             let r = (position as u32).wrapping_add(ask.parent_r).wrapping_add(stride.wrapping_mul(retries));
             let item = self.draw(within, r, ask.start);
             match self.classify(item, choice.type_id) {

@@ -1,0 +1,725 @@
+//! Changes to the hierarchy: adding, moving, removing and reweighting items.
+//!
+//! Every edit keeps the map's invariants: bucket weights are sums, ancestors follow, nothing contains itself, weight
+//! sets keep one weight per item, and the shadow trees of device classes are rebuilt (with the ids that they had).
+//! An edit that fails leaves the map as it was.
+
+use super::model::{
+    Bucket, BucketAlg, BucketBody, ChooseArg, CrushMap, MAX_BUCKETS, MAX_DEVICES, TunablesProfile,
+    WEIGHT_ONE, id_of, slot_of,
+};
+use super::straw::{BodyError, build_body};
+use crate::errno::Errno;
+use std::collections::BTreeMap;
+
+/// Where an item is: type name to bucket name, as in `root=default host=a`.
+pub type Location = BTreeMap<String, String>;
+
+/// Types of a new cluster's map, from 0 up.
+const DEFAULT_TYPES: [&str; 12] =
+    ["osd", "host", "chassis", "rack", "row", "pdu", "pod", "room", "datacenter", "zone", "region", "root"];
+
+/// The largest weight of a device (16.16).
+pub const MAX_DEVICE_WEIGHT: u32 = 100 * WEIGHT_ONE;
+/// The largest weight of a bucket as an item (16.16).
+pub const MAX_BUCKET_WEIGHT: u32 = 65_535 * WEIGHT_ONE;
+
+/// Why an edit was refused. The map is unchanged.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CrushError {
+    /// What was named does not exist.
+    #[error("{0}")]
+    NotFound(String),
+    /// What should be made exists.
+    #[error("{0}")]
+    Exists(String),
+    /// Something still refers to it.
+    #[error("{0}")]
+    InUse(String),
+    /// A bucket that still holds items.
+    #[error("{0}")]
+    NotEmpty(String),
+    /// An argument that makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// A bucket would contain itself.
+    #[error("{0}")]
+    Loop(String),
+    /// A weight or number beyond its limit.
+    #[error("{0}")]
+    OutOfRange(String),
+}
+
+impl CrushError {
+    /// The error number of Ceph's commands for this.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Self::NotFound(_) => Errno::ENOENT,
+            Self::Exists(_) => Errno::EEXIST,
+            Self::InUse(_) => Errno::EBUSY,
+            Self::NotEmpty(_) => Errno::ENOTEMPTY,
+            Self::Invalid(_) => Errno::EINVAL,
+            Self::Loop(_) => Errno::ELOOP,
+            Self::OutOfRange(_) => Errno::ERANGE,
+        }
+    }
+}
+
+/// Whether `name` may name a type, item, class or rule: `[-_.0-9a-zA-Z]+`.
+pub fn is_valid_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+}
+
+/// A weight as a user writes it to 16.16, truncated as Ceph does. Fails beyond [`MAX_BUCKET_WEIGHT`] and below 0.
+pub fn weight_from_f32(weight: f32) -> Result<u32, CrushError> {
+    let scaled = weight * WEIGHT_ONE as f32;
+    if (0.0..=MAX_BUCKET_WEIGHT as f32).contains(&scaled) {
+        Ok(scaled as u32)
+    } else {
+        Err(CrushError::OutOfRange(format!("weight {weight} is out of range")))
+    }
+}
+
+impl CrushMap {
+    /// An empty map with the default (`jewel`) tunables and no types.
+    pub fn empty() -> Self {
+        Self { tunables: TunablesProfile::Jewel.tunables(), ..Self::default() }
+    }
+
+    /// A new cluster's map: Ceph's types, the root `default` and the rule `replicated_rule`, which spreads replicas
+    /// over buckets of type `failure_domain` (`osd` for a single machine).
+    pub fn new_cluster(failure_domain: &str) -> Result<Self, CrushError> {
+        let mut map = Self::empty();
+        for (id, name) in DEFAULT_TYPES.into_iter().enumerate() {
+            map.set_type_name(id as i32, name)?;
+        }
+        let root = (DEFAULT_TYPES.len() - 1) as u16;
+        map.add_bucket(None, map.default_bucket_alg(), 0, root, &[], "default")?;
+        map.add_simple_rule(
+            "replicated_rule",
+            "default",
+            failure_domain,
+            None,
+            true,
+            super::RuleType::Replicated,
+        )?;
+        Ok(map)
+    }
+
+    /// The best algorithm that `allowed_bucket_algs` permits for new buckets.
+    pub fn default_bucket_alg(&self) -> BucketAlg {
+        [BucketAlg::Straw2, BucketAlg::Straw, BucketAlg::Tree, BucketAlg::List]
+            .into_iter()
+            .find(|alg| self.tunables.allowed_bucket_algs & (1 << *alg as u32) != 0)
+            .unwrap_or(BucketAlg::Uniform)
+    }
+
+    /// Takes the values of a profile. As in Ceph, straw lengths are recomputed only when buckets next change.
+    pub fn set_tunables_profile(&mut self, profile: TunablesProfile) {
+        let kept = self.tunables.straw_calc_version;
+        self.tunables = profile.tunables();
+        if matches!(profile, TunablesProfile::Argonaut | TunablesProfile::Bobtail | TunablesProfile::Firefly)
+        {
+            self.tunables.straw_calc_version = kept.min(self.tunables.straw_calc_version);
+        }
+    }
+
+    /// Names a type; 0 is the device type.
+    pub fn set_type_name(&mut self, type_id: i32, name: &str) -> Result<(), CrushError> {
+        check_name(name)?;
+        if !(0..=i32::from(u16::MAX)).contains(&type_id) {
+            return Err(CrushError::OutOfRange(format!("type {type_id} is out of range")));
+        }
+        self.type_names.insert(type_id, name.to_owned());
+        Ok(())
+    }
+
+    /// Names a device or bucket, or renames it; a device need not be in the hierarchy. Shadow buckets follow.
+    pub fn set_item_name(&mut self, item: i32, name: &str) -> Result<(), CrushError> {
+        check_name(name)?;
+        match self.item_id(name) {
+            Some(owner) if owner == item => return Ok(()),
+            Some(_) => return Err(CrushError::Exists(format!("item '{name}' already exists"))),
+            None => {}
+        }
+        if item >= MAX_DEVICES {
+            return Err(CrushError::OutOfRange(format!("device {item} is out of range")));
+        }
+        self.item_names.insert(item, name.to_owned());
+        self.recompute_max_devices();
+        if let Some(shadows) = self.class_buckets.get(&item) {
+            for (class, &shadow) in shadows {
+                if let Some(class) = self.class_names.get(class) {
+                    self.item_names.insert(shadow, format!("{name}~{class}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// `osd crush rename-bucket`.
+    pub fn rename_bucket(&mut self, from: &str, to: &str) -> Result<(), CrushError> {
+        let Some(id) = self.item_id(from) else {
+            return Err(CrushError::NotFound(format!("srcname = '{from}' does not exist")));
+        };
+        if self.item_id(to).is_some() {
+            return Err(CrushError::Exists(format!("dstname = '{to}' already exists")));
+        }
+        if id >= 0 {
+            let why = format!("srcname = '{from}' is not a bucket because its id = {id} is >= 0");
+            return Err(CrushError::Invalid(why));
+        }
+        self.set_item_name(id, to)
+    }
+
+    /// Adds a bucket, outside of the hierarchy, with its items' weights (16.16); picks the id if none is given.
+    pub fn add_bucket(
+        &mut self,
+        id: Option<i32>,
+        alg: BucketAlg,
+        hash: u8,
+        type_id: u16,
+        items: &[(i32, u32)],
+        name: &str,
+    ) -> Result<i32, CrushError> {
+        check_name(name)?;
+        if self.item_id(name).is_some() {
+            return Err(CrushError::Exists(format!("item '{name}' already exists")));
+        }
+        let id = self.insert_bucket(id, alg, hash, type_id, items)?;
+        self.item_names.insert(id, name.to_owned());
+        self.recompute_max_devices();
+        Ok(id)
+    }
+
+    /// Adds a bucket without a name.
+    pub(crate) fn insert_bucket(
+        &mut self,
+        id: Option<i32>,
+        alg: BucketAlg,
+        hash: u8,
+        type_id: u16,
+        items: &[(i32, u32)],
+    ) -> Result<i32, CrushError> {
+        if type_id == 0 {
+            return Err(CrushError::Invalid("a bucket can't have the devices' type 0".into()));
+        }
+        let slot = match id {
+            Some(id) => slot_of(id).ok_or_else(|| CrushError::Invalid(format!("{id} is not a bucket id")))?,
+            None => self.buckets.iter().position(Option::is_none).unwrap_or(self.buckets.len()),
+        };
+        if slot >= MAX_BUCKETS {
+            return Err(CrushError::OutOfRange(format!("bucket {} is out of range", id_of(slot))));
+        }
+        if self.bucket(id_of(slot)).is_some() {
+            return Err(CrushError::Exists(format!("bucket {} exists", id_of(slot))));
+        }
+        let (ids, weights): (Vec<i32>, Vec<u32>) = items.iter().copied().unzip();
+        for &item in &ids {
+            if item >= MAX_DEVICES || (item < 0 && self.bucket(item).is_none()) {
+                return Err(CrushError::NotFound(format!("item {item} does not exist")));
+            }
+        }
+        let (body, weight) =
+            build_body(alg, &weights, self.tunables.straw_calc_version).map_err(body_error)?;
+        // Slots grow as Ceph's do: the map's encoding shows their number.
+        while slot >= self.buckets.len() {
+            let grown = (self.buckets.len() * 2).max(8);
+            self.buckets.resize(grown, None);
+        }
+        self.buckets[slot] = Some(Bucket { id: id_of(slot), type_id, hash, weight, items: ids, body });
+        self.recompute_max_devices();
+        Ok(id_of(slot))
+    }
+
+    /// Replaces a bucket's items. Neither its weight sets nor its ancestors follow.
+    fn set_bucket_items(&mut self, id: i32, items: &[(i32, u32)]) -> Result<(), CrushError> {
+        let version = self.tunables.straw_calc_version;
+        let Some(bucket) = self.bucket_mut(id) else {
+            return Err(CrushError::NotFound(format!("bucket {id} does not exist")));
+        };
+        let (ids, weights): (Vec<i32>, Vec<u32>) = items.iter().copied().unzip();
+        let (body, weight) = build_body(bucket.alg(), &weights, version).map_err(body_error)?;
+        (bucket.items, bucket.body, bucket.weight) = (ids, body, weight);
+        Ok(())
+    }
+
+    /// Appends an item to a bucket and to its weight sets.
+    fn link(&mut self, bucket_id: i32, item: i32, weight: u32) -> Result<(), CrushError> {
+        let bucket = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?;
+        let mut items: Vec<_> = bucket.weighted_items().collect();
+        items.push((item, weight));
+        self.set_bucket_items(bucket_id, &items)?;
+        for args in self.choose_args.values_mut() {
+            if let Some(arg) = args.get_mut(!bucket_id as usize) {
+                arg.weight_set.iter_mut().for_each(|weights| weights.push(weight));
+                if !arg.ids.is_empty() {
+                    arg.ids.push(item);
+                }
+            }
+        }
+        self.propagate_weight(bucket_id)
+    }
+
+    /// Takes an item out of a bucket and of its weight sets.
+    fn unlink(&mut self, bucket_id: i32, item: i32) -> Result<(), CrushError> {
+        let bucket = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?;
+        let Some(at) = bucket.position(item) else { return Ok(()) };
+        let mut items: Vec<_> = bucket.weighted_items().collect();
+        items.remove(at);
+        self.set_bucket_items(bucket_id, &items)?;
+        let slot = !bucket_id as usize;
+        for args in self.choose_args.values_mut() {
+            let Some(arg) = args.get(slot) else { continue };
+            let mut arg: ChooseArg = arg.clone();
+            if items.is_empty() {
+                arg = ChooseArg::default();
+            } else {
+                for weights in &mut arg.weight_set {
+                    weights.remove(at);
+                }
+                if !arg.ids.is_empty() {
+                    arg.ids.remove(at);
+                }
+            }
+            args.set(slot, arg);
+        }
+        self.propagate_weight(bucket_id)
+    }
+
+    /// Sets the weight of an item in one bucket and carries it to the ancestors.
+    fn set_weight_in(
+        &mut self,
+        bucket_id: i32,
+        item: i32,
+        weight: u32,
+        with_sets: bool,
+    ) -> Result<(), CrushError> {
+        let bucket = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?;
+        let Some(at) = bucket.position(item) else { return Ok(()) };
+        let mut items: Vec<_> = bucket.weighted_items().collect();
+        match bucket.body {
+            BucketBody::Uniform { .. } => items.iter_mut().for_each(|(_, w)| *w = weight),
+            _ => items[at].1 = weight,
+        }
+        self.set_bucket_items(bucket_id, &items)?;
+        if with_sets {
+            for args in self.choose_args.values_mut() {
+                if let Some(arg) = args.get_mut(!bucket_id as usize) {
+                    arg.weight_set.iter_mut().for_each(|weights| weights[at] = weight);
+                }
+            }
+        }
+        self.propagate_weight(bucket_id)
+    }
+
+    /// Makes every parent's entry for this bucket equal to the bucket's weight, and weight sets to its weight sets.
+    fn propagate_weight(&mut self, bucket_id: i32) -> Result<(), CrushError> {
+        let weight = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?.weight;
+        let parents: Vec<i32> = self.parents(bucket_id).map(|b| b.id).collect();
+        for parent in parents {
+            let Some(at) = self.bucket(parent).and_then(|b| b.position(bucket_id)) else { continue };
+            for args in self.choose_args.values_mut() {
+                let sums: Vec<u32> = match args.get(!bucket_id as usize) {
+                    Some(arg) => arg
+                        .weight_set
+                        .iter()
+                        .map(|w| w.iter().fold(0_u32, |a, &b| a.saturating_add(b)))
+                        .collect(),
+                    None => continue,
+                };
+                let Some(parent_arg) = args.get_mut(!parent as usize) else { continue };
+                for (position, weights) in parent_arg.weight_set.iter_mut().enumerate() {
+                    if let Some(&sum) = sums.get(position).or(sums.last()) {
+                        weights[at] = sum;
+                    }
+                }
+            }
+            self.set_weight_in(parent, bucket_id, weight, false)?;
+        }
+        Ok(())
+    }
+
+    /// Applies `edit` to a copy, rebuilds what depends on the hierarchy, and keeps the copy if all went well.
+    fn transact<T>(
+        &mut self,
+        edit: impl FnOnce(&mut Self) -> Result<T, CrushError>,
+    ) -> Result<T, CrushError> {
+        let mut next = self.clone();
+        let result = edit(&mut next)?;
+        next.rebuild_class_roots()?;
+        next.recompute_max_devices();
+        *self = next;
+        Ok(result)
+    }
+
+    /// `osd crush add`: puts an item that is nowhere yet at a location, creating the buckets of `loc` that are missing.
+    pub fn insert_item(
+        &mut self,
+        item: i32,
+        weight: u32,
+        name: &str,
+        loc: &Location,
+    ) -> Result<(), CrushError> {
+        self.transact(|map| map.insert(item, weight, name, loc))
+    }
+
+    fn insert(&mut self, item: i32, weight: u32, name: &str, loc: &Location) -> Result<(), CrushError> {
+        check_name(name)?;
+        self.check_location_names(loc)?;
+        if item >= 0 && weight > MAX_DEVICE_WEIGHT {
+            return Err(CrushError::OutOfRange(format!(
+                "device weight limited to {}",
+                MAX_DEVICE_WEIGHT / WEIGHT_ONE
+            )));
+        }
+        let item_type = self.item_type(item).ok_or_else(|| no_bucket(item))?;
+        match self.item_id(name) {
+            Some(owner) if owner != item => {
+                return Err(CrushError::Exists(format!("device name '{name}' already exists as id {owner}")));
+            }
+            Some(_) => {}
+            None => self.set_item_name(item, name)?,
+        }
+        let levels: Vec<(i32, String)> =
+            self.type_names().filter(|(id, _)| *id > item_type).map(|(id, n)| (id, n.to_owned())).collect();
+        let mut lowest = item;
+        for (type_id, type_name) in levels {
+            let Some(bucket_name) = loc.get(&type_name) else { continue };
+            let Some(id) = self.item_id(bucket_name) else {
+                let new =
+                    self.add_bucket(None, self.default_bucket_alg(), 0, type_id as u16, &[], bucket_name)?;
+                self.link(new, lowest, self.weight_below(lowest, item, weight))?;
+                lowest = new;
+                continue;
+            };
+            let bucket = self.bucket(id).ok_or_else(|| {
+                CrushError::Invalid(format!("{bucket_name} is a device, not a {type_name}"))
+            })?;
+            if i32::from(bucket.type_id) != type_id {
+                let is = self.type_name(i32::from(bucket.type_id)).unwrap_or("unknown");
+                return Err(CrushError::Invalid(format!("{bucket_name} is a {is}, not a {type_name}")));
+            }
+            if bucket.items.contains(&lowest) {
+                return Err(CrushError::Exists(format!("{name} is already in {bucket_name}")));
+            }
+            if self.subtree_contains(lowest, id) {
+                return Err(CrushError::Loop(format!(
+                    "{name} can't be moved below itself, to {bucket_name}"
+                )));
+            }
+            self.link(id, lowest, self.weight_below(lowest, item, weight))?;
+            return Ok(());
+        }
+        if lowest == item {
+            return Err(CrushError::Invalid(format!("no location given for {name}")));
+        }
+        Ok(())
+    }
+
+    /// The weight with which `lowest` (the new item, or a bucket just made around it) enters its parent.
+    fn weight_below(&self, lowest: i32, item: i32, weight: u32) -> u32 {
+        if lowest == item { weight } else { self.bucket(lowest).map_or(0, |b| b.weight) }
+    }
+
+    fn check_location_names(&self, loc: &Location) -> Result<(), CrushError> {
+        for (type_name, bucket_name) in loc {
+            if self.type_id(type_name).is_none_or(|id| id == 0) {
+                return Err(CrushError::Invalid(format!("unknown bucket type '{type_name}'")));
+            }
+            check_name(bucket_name)?;
+        }
+        Ok(())
+    }
+
+    /// The weight (16.16) with which the item is directly in the lowest bucket of `loc`; nothing if it is not there.
+    pub fn weight_at(&self, item: i32, loc: &Location) -> Option<u32> {
+        let (_, bucket_name) =
+            self.type_names().filter(|(id, _)| *id > 0).find_map(|(id, name)| Some((id, loc.get(name)?)))?;
+        let bucket = self.bucket(self.item_id(bucket_name)?)?;
+        bucket.position(item).map(|at| bucket.item_weight(at))
+    }
+
+    /// `osd crush set`: puts an item where `loc` says with this weight, wherever it was. True if the map changed.
+    pub fn update_item(
+        &mut self,
+        item: i32,
+        weight: u32,
+        name: &str,
+        loc: &Location,
+    ) -> Result<bool, CrushError> {
+        if let Some(now) = self.weight_at(item, loc) {
+            let renamed = self.item_name(item) != Some(name);
+            if now == weight && !renamed {
+                return Ok(false);
+            }
+            self.transact(|map| {
+                map.set_item_name(item, name)?;
+                map.set_weight_everywhere(item, weight, Some(loc))
+            })?;
+            return Ok(true);
+        }
+        self.transact(|map| {
+            map.detach(item)?;
+            map.insert(item, weight, name, loc)
+        })?;
+        Ok(true)
+    }
+
+    /// `osd crush create-or-move`: leaves an item that is at `loc` alone, moves it there with the weight it has, or
+    /// adds it with `weight`. True if the map changed.
+    pub fn create_or_move_item(
+        &mut self,
+        item: i32,
+        weight: u32,
+        name: &str,
+        loc: &Location,
+    ) -> Result<bool, CrushError> {
+        if self.weight_at(item, loc).is_some() {
+            return Ok(false);
+        }
+        let weight = self.item_weight(item).unwrap_or(weight);
+        self.transact(|map| {
+            map.detach(item)?;
+            map.insert(item, weight, name, loc)
+        })?;
+        Ok(true)
+    }
+
+    /// `osd crush move`: moves a bucket or device, with its weight, to `loc`.
+    pub fn move_item(&mut self, name: &str, loc: &Location) -> Result<(), CrushError> {
+        let item = self.item_id(name).ok_or_else(|| no_item(name))?;
+        let weight = self.item_weight(item).or(self.bucket(item).map(|b| b.weight)).unwrap_or(0);
+        self.transact(|map| {
+            map.detach(item)?;
+            map.insert(item, weight, name, loc)
+        })
+    }
+
+    /// `osd crush link`: an additional place for a bucket.
+    pub fn link_bucket(&mut self, name: &str, loc: &Location) -> Result<(), CrushError> {
+        let item = self.item_id(name).ok_or_else(|| no_item(name))?;
+        let weight =
+            self.bucket(item).ok_or_else(|| CrushError::Invalid(format!("{name} is not a bucket")))?.weight;
+        self.transact(|map| map.insert(item, weight, name, loc))
+    }
+
+    /// `osd crush add-bucket`: an empty bucket, at `loc` if that is not empty.
+    pub fn add_named_bucket(
+        &mut self,
+        name: &str,
+        type_name: &str,
+        loc: &Location,
+    ) -> Result<i32, CrushError> {
+        let type_id = self
+            .type_id(type_name)
+            .ok_or_else(|| CrushError::Invalid(format!("type '{type_name}' does not exist")))?;
+        self.transact(|map| {
+            let id = map.add_bucket(None, map.default_bucket_alg(), 0, type_id as u16, &[], name)?;
+            if !loc.is_empty() {
+                map.insert(id, 0, name, loc)?;
+            }
+            Ok(id)
+        })
+    }
+
+    fn detach(&mut self, item: i32) -> Result<(), CrushError> {
+        let parents: Vec<i32> = self.parents(item).map(|b| b.id).filter(|id| !self.is_shadow(*id)).collect();
+        parents.into_iter().try_for_each(|parent| self.unlink(parent, item))
+    }
+
+    /// `osd crush rm`: takes an item out of the map. A bucket must be empty and not be a rule's root.
+    pub fn remove_item(&mut self, name: &str) -> Result<(), CrushError> {
+        let item = self.item_id(name).ok_or_else(|| no_item(name))?;
+        if let Some(bucket) = self.bucket(item) {
+            if !bucket.items.is_empty() {
+                return Err(CrushError::NotEmpty(format!("bucket '{name}' is not empty")));
+            }
+            if self.is_taken_by_rule(item) || self.is_shadow(item) {
+                return Err(CrushError::InUse(format!("bucket '{name}' is in use")));
+            }
+        }
+        self.transact(|map| {
+            map.detach(item)?;
+            map.forget(item);
+            Ok(())
+        })
+    }
+
+    /// `osd crush rm NAME ANCESTOR`, `osd crush unlink`: takes an item from below one ancestor; it stays elsewhere.
+    pub fn remove_item_under(&mut self, name: &str, ancestor: &str) -> Result<(), CrushError> {
+        let item = self.item_id(name).ok_or_else(|| no_item(name))?;
+        let root = self.item_id(ancestor).ok_or_else(|| no_item(ancestor))?;
+        self.transact(|map| {
+            let parents: Vec<i32> =
+                map.parents(item).map(|b| b.id).filter(|&id| map.subtree_contains(root, id)).collect();
+            if parents.is_empty() {
+                return Err(CrushError::NotFound(format!("{name} is not below {ancestor}")));
+            }
+            parents.into_iter().try_for_each(|parent| map.unlink(parent, item))?;
+            if item >= 0 && !map.is_linked(item) {
+                map.forget(item);
+            }
+            Ok(())
+        })
+    }
+
+    /// Drops an unlinked item's name, class and bucket.
+    pub(crate) fn forget(&mut self, item: i32) {
+        self.item_names.remove(&item);
+        self.device_classes.remove(&item);
+        if let Some(slot) = slot_of(item) {
+            self.class_buckets.remove(&item);
+            if let Some(bucket) = self.buckets.get_mut(slot) {
+                *bucket = None;
+            }
+            for args in self.choose_args.values_mut() {
+                if args.get(slot).is_some() {
+                    args.set(slot, ChooseArg::default());
+                }
+            }
+        }
+    }
+
+    /// Whether a rule takes this bucket or one of its shadows.
+    pub fn is_taken_by_rule(&self, bucket: i32) -> bool {
+        let is_it = |taken: i32| {
+            taken == bucket
+                || self
+                    .class_buckets
+                    .get(&bucket)
+                    .is_some_and(|shadows| shadows.values().any(|&s| s == taken))
+        };
+        self.rules().any(|(_, rule)| rule.steps.iter().any(|s| s.op == super::StepOp::Take && is_it(s.arg1)))
+    }
+
+    /// The weight (16.16) of an item in the first bucket that holds it.
+    pub fn item_weight(&self, item: i32) -> Option<u32> {
+        let bucket = self.parents(item).find(|b| !self.is_shadow(b.id))?;
+        bucket.position(item).map(|at| bucket.item_weight(at))
+    }
+
+    /// `osd crush reweight`: the weight (16.16) of an item, wherever it is. A bucket's weight is the sum of its items
+    /// and can't be set.
+    pub fn reweight_item(&mut self, name: &str, weight: u32) -> Result<(), CrushError> {
+        let item = self.item_id(name).ok_or_else(|| no_item(name))?;
+        if item < 0 {
+            return Err(CrushError::Invalid(format!("device '{name}' is not a leaf in the crush map")));
+        }
+        self.transact(|map| map.set_weight_everywhere(item, weight, None))
+    }
+
+    /// `osd crush reweight-subtree`: the weight (16.16) of all devices below a bucket.
+    pub fn reweight_subtree(&mut self, name: &str, weight: u32) -> Result<(), CrushError> {
+        let root = self.item_id(name).ok_or_else(|| no_item(name))?;
+        self.transact(|map| {
+            let devices = map.devices_below(root);
+            devices.into_iter().try_for_each(|device| map.set_weight_everywhere(device, weight, None))
+        })
+    }
+
+    fn set_weight_everywhere(
+        &mut self,
+        item: i32,
+        weight: u32,
+        loc: Option<&Location>,
+    ) -> Result<(), CrushError> {
+        if item >= 0 && weight > MAX_DEVICE_WEIGHT {
+            return Err(CrushError::OutOfRange(format!(
+                "device weight limited to {}",
+                MAX_DEVICE_WEIGHT / WEIGHT_ONE
+            )));
+        }
+        let wanted = |b: &Bucket| match loc {
+            None => true,
+            Some(loc) => self.item_name(b.id).is_some_and(|name| loc.values().any(|n| n == name)),
+        };
+        let parents: Vec<i32> =
+            self.parents(item).filter(|b| !self.is_shadow(b.id) && wanted(b)).map(|b| b.id).collect();
+        if parents.is_empty() {
+            let name = self.item_name(item).unwrap_or("item").to_owned();
+            return Err(CrushError::NotFound(format!("{name} is not in the hierarchy")));
+        }
+        parents.into_iter().try_for_each(|parent| self.set_weight_in(parent, item, weight, true))
+    }
+
+    /// `osd crush reweight-all`: makes every bucket's weight the sum of what is below it.
+    pub fn reweight_all(&mut self) -> Result<(), CrushError> {
+        self.transact(|map| {
+            let roots = map.roots(true);
+            roots.into_iter().try_for_each(|root| map.reweight_below(root))
+        })
+    }
+
+    fn reweight_below(&mut self, id: i32) -> Result<(), CrushError> {
+        let Some(bucket) = self.bucket(id) else { return Ok(()) };
+        let mut items: Vec<_> = bucket.weighted_items().collect();
+        for (item, weight) in items.iter_mut().filter(|(item, _)| *item < 0) {
+            self.reweight_below(*item)?;
+            *weight = self.bucket(*item).map_or(*weight, |b| b.weight);
+        }
+        self.set_bucket_items(id, &items)
+    }
+
+    /// All devices in or below `item`, each once, in descending order of the walk.
+    pub fn devices_below(&self, item: i32) -> Vec<i32> {
+        let mut devices = Vec::new();
+        let mut seen = std::collections::BTreeSet::new();
+        let mut queue = vec![item];
+        while let Some(next) = queue.pop() {
+            if !seen.insert(next) {
+                continue;
+            }
+            match self.bucket(next) {
+                Some(bucket) => queue.extend(bucket.items.iter().rev()),
+                None if next >= 0 => devices.push(next),
+                None => {}
+            }
+        }
+        devices
+    }
+
+    /// Where an item is: every ancestor on the way up through first parents, shadows excluded.
+    pub fn full_location(&self, item: i32) -> Location {
+        let mut loc = Location::new();
+        let mut at = item;
+        while let Some(parent) = self.parents(at).find(|b| !self.is_shadow(b.id)) {
+            if let (Some(kind), Some(name)) =
+                (self.type_name(i32::from(parent.type_id)), self.item_name(parent.id))
+            {
+                loc.insert(kind.to_owned(), name.to_owned());
+            }
+            at = parent.id;
+        }
+        loc
+    }
+}
+
+fn check_name(name: &str) -> Result<(), CrushError> {
+    if is_valid_name(name) {
+        Ok(())
+    } else {
+        Err(CrushError::Invalid(format!("invalid name '{name}': it must match [-_.0-9a-zA-Z]+")))
+    }
+}
+
+fn no_item(name: &str) -> CrushError {
+    CrushError::NotFound(format!("item '{name}' does not exist"))
+}
+
+fn no_bucket(id: i32) -> CrushError {
+    CrushError::NotFound(format!("bucket {id} does not exist"))
+}
+
+fn body_error(error: BodyError) -> CrushError {
+    match error {
+        BodyError::WeightOverflow => CrushError::OutOfRange("bucket weight overflows".into()),
+        BodyError::TreeTooBig => CrushError::OutOfRange(format!(
+            "a tree bucket holds at most {} items",
+            super::straw::MAX_TREE_ITEMS
+        )),
+        BodyError::NotUniform => {
+            CrushError::Invalid("items of a uniform bucket must have identical weights".into())
+        }
+    }
+}
