@@ -1,0 +1,321 @@
+//! A client that resends by rule R6: in tid order, after every reset and every new interval, with the same request id.
+//!
+//! It has its own copy of the map and never gives up: a request ends with its answer, or with the client. What it asks
+//! and is told goes to the [`History`]; everything about the network and time is the caller's.
+
+use crate::history::{Action, Broken, EntryId, History, Outcome, Token, Value};
+use crate::network::Node;
+use crate::schedule::Nanos;
+use bytes::Bytes;
+use nacre_types::errno::Errno;
+use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::object::SNAP_HEAD;
+use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs};
+use nacre_types::osdmap::OsdMap;
+use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, ReqId, encoding};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The attribute that holds an object's mark.
+pub const MARK: &str = "mark";
+/// The omap key that mirrors it.
+pub const MARK_KEY: &[u8] = b"mark";
+
+/// What a client sends.
+pub type Sent = Vec<(OsdId, OsdRequest)>;
+
+#[derive(Clone, Debug)]
+struct Pending {
+    object: ObjectId,
+    action: Action,
+    entry: EntryId,
+    attempt: u32,
+    /// Where it was sent, in which interval; `None` while it must be sent (again).
+    sent: Option<(OsdId, Interval)>,
+    /// The map that it waits for.
+    epoch: Epoch,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Client {
+    /// Its place in the network.
+    pub node: Node,
+    /// Its session.
+    pub session: ClientId,
+    map: Option<Arc<OsdMap>>,
+    next_tid: u64,
+    pending: BTreeMap<u64, Pending>,
+    /// Answers of writes, to compare later answers of the same request with.
+    answers: BTreeMap<u64, (i32, u64)>,
+    /// The last mark that it saw of each object.
+    marks: BTreeMap<ObjectId, Token>,
+}
+
+impl Client {
+    /// A client without a map.
+    pub fn new(node: Node, session: ClientId) -> Client {
+        Client {
+            node,
+            session,
+            map: None,
+            next_tid: 1,
+            pending: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            marks: BTreeMap::new(),
+        }
+    }
+
+    /// Its map's epoch; 0 without a map.
+    pub fn epoch(&self) -> Epoch {
+        self.map.as_ref().map_or(Epoch(0), |map| map.epoch)
+    }
+
+    /// Its map.
+    pub fn map(&self) -> Option<&Arc<OsdMap>> {
+        self.map.as_ref()
+    }
+
+    /// Requests without an answer.
+    pub fn outstanding(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// One line per request without an answer, for reports.
+    pub fn describe_pending(&self) -> Vec<String> {
+        let line = |(tid, p): (&u64, &Pending)| {
+            format!(
+                "{}:{tid} {:?} on {} attempt {} sent {:?} needs epoch {}",
+                self.node, p.action, p.object, p.attempt, p.sent, p.epoch
+            )
+        };
+        self.pending.iter().map(line).collect()
+    }
+
+    /// The map that its requests wait for, if it is newer than its own.
+    pub fn wants_epoch(&self) -> Option<Epoch> {
+        self.pending.values().map(|p| p.epoch).max().filter(|epoch| *epoch > self.epoch())
+    }
+
+    /// The mark that it last saw of an object.
+    pub fn mark(&self, object: &ObjectId) -> Token {
+        self.marks.get(object).copied().unwrap_or(0)
+    }
+
+    /// A token that nobody else writes.
+    pub fn next_token(&self) -> Token {
+        let Node::Client(number) = self.node else { unreachable!("invariant: clients are client nodes") };
+        (u64::from(number) + 1) << 32 | self.next_tid
+    }
+
+    /// Asks something of an object.
+    pub fn ask(&mut self, now: Nanos, history: &mut History, object: ObjectId, action: Action) -> Sent {
+        let tid = self.next_tid;
+        self.next_tid += 1;
+        let entry = history.begin(now, self.node, tid, &object, action);
+        let pending = Pending { object, action, entry, attempt: 0, sent: None, epoch: Epoch(0) };
+        self.pending.insert(tid, pending);
+        self.send_waiting(now)
+    }
+
+    /// A newer map came: requests whose PG has another primary or interval go again. Requests of pools that are gone end
+    /// without an outcome.
+    pub fn on_map(&mut self, now: Nanos, map: &Arc<OsdMap>) -> Sent {
+        if map.epoch <= self.epoch() {
+            return Vec::new();
+        }
+        self.map = Some(map.clone());
+        self.pending
+            .retain(|_, p| map.pools.contains_key(&p.object.pool()) || map.pool_max < p.object.pool());
+        for pending in self.pending.values_mut() {
+            let target = target(map, &pending.object).map(|(_, osd, interval)| (osd, interval));
+            if pending.sent.is_some() && pending.sent != target {
+                pending.sent = None;
+            }
+        }
+        self.send_waiting(now)
+    }
+
+    /// The connection to an OSD broke: what was sent there goes again, in tid order.
+    pub fn on_reset(&mut self, now: Nanos, osd: OsdId) -> Sent {
+        for pending in self.pending.values_mut() {
+            if pending.sent.is_some_and(|(to, _)| to == osd) {
+                pending.sent = None;
+            }
+        }
+        self.send_waiting(now)
+    }
+
+    /// The OSD wants the client to have a newer map first. Later requests on the same PG go again too, to keep their
+    /// order.
+    pub fn on_backoff(&mut self, now: Nanos, backoff: &OsdBackoff) -> Sent {
+        let tid = backoff.reqid.tid;
+        let Some(pending) = self.pending.get_mut(&tid).filter(|p| p.attempt == backoff.attempt + 1) else {
+            return Vec::new();
+        };
+        (pending.sent, pending.epoch) = (None, backoff.epoch);
+        self.send_waiting(now)
+    }
+
+    /// An answer came. Late answers of earlier attempts count: the request was executed then.
+    pub fn on_reply(&mut self, now: Nanos, history: &mut History, reply: &OsdReply) -> Result<Sent, Broken> {
+        let tid = reply.reqid.tid;
+        let Some(pending) = self.pending.get(&tid) else {
+            return self.compare_with_earlier(reply).map(|()| Vec::new());
+        };
+        let (outcome, version) = outcome(pending.action, reply)
+            .map_err(|detail| Broken { rule: "malformed reply", detail: format!("{detail}: {reply:?}") })?;
+        if let Outcome::Saw(Some(value)) = &outcome {
+            self.marks.insert(pending.object.clone(), value.mark);
+        }
+        if outcome != Outcome::Unknown {
+            history.finish(now, &pending.entry, outcome, version)?;
+        }
+        if pending.action.is_write() {
+            self.answers.insert(tid, (reply.result, reply.user_version));
+        }
+        self.pending.remove(&tid);
+        Ok(Vec::new())
+    }
+
+    /// The answers to two attempts of one write must be the same (rule R6). A session that has expired is told so instead.
+    fn compare_with_earlier(&self, reply: &OsdReply) -> Result<(), Broken> {
+        let Some(earlier) = self.answers.get(&reply.reqid.tid) else { return Ok(()) };
+        let refused = [Errno::ENOSPC, Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated);
+        if *earlier == (reply.result, reply.user_version)
+            || [reply.result, earlier.0].iter().any(|r| refused.contains(r))
+        {
+            return Ok(());
+        }
+        Err(Broken {
+            rule: "a resend was answered differently",
+            detail: format!(
+                "{}: first {earlier:?}, then {:?}",
+                reply.reqid,
+                (reply.result, reply.user_version)
+            ),
+        })
+    }
+
+    /// Sends, in tid order, what must be sent and can be. A request that waits holds back later ones on its PG.
+    fn send_waiting(&mut self, now: Nanos) -> Sent {
+        let Some(map) = &self.map else { return Vec::new() };
+        let oldest_tid = self.pending.keys().next().copied().unwrap_or(self.next_tid);
+        let mut held: Vec<PgId> = Vec::new();
+        let mut sent = Vec::new();
+        for (tid, pending) in &mut self.pending {
+            let Some((pg, osd, interval)) = target(map, &pending.object) else { continue };
+            if held.contains(&pg) || pending.sent.is_some() {
+                continue;
+            }
+            if pending.epoch > map.epoch {
+                held.push(pg);
+                continue;
+            }
+            let request = OsdRequest {
+                reqid: ReqId { client: self.session, tid: *tid },
+                oldest_tid,
+                attempt: pending.attempt,
+                epoch: map.epoch,
+                pg,
+                interval,
+                object: pending.object.clone(),
+                mtime_ns: now,
+                flags: 0,
+                snap: SNAP_HEAD,
+                snap_context: None,
+                ops: ops(pending.action),
+            };
+            pending.attempt += 1;
+            pending.sent = Some((osd, interval));
+            sent.push((osd, request));
+        }
+        sent
+    }
+}
+
+/// Where a request on the object goes: the PG, its primary, its interval. `None` while the PG has no living primary.
+fn target(map: &OsdMap, object: &ObjectId) -> Option<(PgId, OsdId, Interval)> {
+    let pg = map.pools.get(&object.pool())?.pg_of(object);
+    let membership = map.membership(pg)?;
+    map.is_up(membership.primary).then_some((pg, membership.primary, membership.interval))
+}
+
+fn token_bytes(token: Token) -> Bytes {
+    Bytes::copy_from_slice(&token.to_le_bytes())
+}
+
+/// The mark's stored form: nothing where there is none.
+fn mark_bytes(mark: Token) -> Bytes {
+    if mark == 0 { Bytes::new() } else { token_bytes(mark) }
+}
+
+/// The request that does `action`.
+pub fn ops(action: Action) -> Vec<OsdOp> {
+    let ops = match action {
+        Action::Read => vec![
+            Op::Read { offset: 0, len: 0 },
+            Op::GetXattrs,
+            Op::OmapGetVals { start_after: Bytes::new(), filter_prefix: Bytes::new(), max: 16 },
+        ],
+        Action::WriteFull(token) => vec![Op::WriteFull { data: token_bytes(token) }],
+        Action::Append(token) => vec![Op::Append { data: token_bytes(token) }],
+        Action::WriteAt(at, token) => vec![Op::Write { offset: 8 * u64::from(at), data: token_bytes(token) }],
+        Action::Truncate(len) => vec![Op::Truncate { size: 8 * u64::from(len) }],
+        Action::Remove => vec![Op::Remove],
+        Action::Swap { expect, set } => vec![
+            Op::AssertExists,
+            Op::CmpXattr { name: MARK.into(), op: CmpOp::Eq, value: CmpValue::Bytes(mark_bytes(expect)) },
+            Op::SetXattr { name: MARK.into(), value: mark_bytes(set) },
+            Op::OmapSet { entries: vec![(Bytes::from_static(MARK_KEY), mark_bytes(set))] },
+        ],
+    };
+    ops.into_iter().map(OsdOp::from).collect()
+}
+
+/// What an answer means, and its version where that means something.
+fn outcome(action: Action, reply: &OsdReply) -> Result<(Outcome, Option<u64>), String> {
+    let version = Some(reply.user_version);
+    if reply.result >= 0 {
+        return Ok(match action {
+            Action::Read => (Outcome::Saw(Some(value(&reply.ops)?)), version),
+            _ => (Outcome::Done, version),
+        });
+    }
+    match Errno(-reply.result) {
+        Errno::ENOENT if action == Action::Read => Ok((Outcome::Saw(None), None)),
+        Errno::ENOENT => Ok((Outcome::Absent, None)),
+        Errno::ECANCELED => Ok((Outcome::Mismatch, None)),
+        Errno::ENOSPC => Ok((Outcome::Refused, None)),
+        // The session has expired: whether an earlier attempt was executed is not known any more.
+        Errno::ESTALE | Errno::EBLOCKLISTED => Ok((Outcome::Unknown, None)),
+        other => Err(format!("unexpected result {other:?} of {action:?}")),
+    }
+}
+
+/// What a read returned.
+fn value(results: &[OpResult]) -> Result<Value, String> {
+    let [data, attrs, omap] = results else { return Err(format!("{} results of a read", results.len())) };
+    let token = |bytes: &[u8]| match bytes {
+        [] => Ok(0),
+        _ => {
+            bytes.try_into().map(Token::from_le_bytes).map_err(|_| format!("a mark of {} bytes", bytes.len()))
+        }
+    };
+    let pairs: Pairs = encoding::decode(&attrs.output).map_err(|e| e.to_string())?;
+    let entries: OmapValsReply = encoding::decode(&omap.output).map_err(|e| e.to_string())?;
+    let find = |list: &[(Bytes, Bytes)], name: &[u8]| {
+        list.iter().find(|(key, _)| key == name).map_or(Ok(0), |(_, bytes)| token(bytes))
+    };
+    let mark = find(&pairs.0, MARK.as_bytes())?;
+    if find(&entries.entries, MARK_KEY)? != mark {
+        return Err(format!("torn object: attribute {mark:x} and omap {:?} disagree", entries.entries));
+    }
+    let words = data.output.chunks_exact(8);
+    if !words.remainder().is_empty() {
+        return Err(format!("torn data of {} bytes", data.output.len()));
+    }
+    let tokens =
+        words.map(|w| Token::from_le_bytes(w.try_into().expect("invariant: chunks of eight"))).collect();
+    Ok(Value { tokens, mark })
+}

@@ -1,0 +1,342 @@
+//! A simulated store: what the OSD sees at once, what a crash leaves, and how long a flush takes.
+//!
+//! Two images of the same contents: the *seen* one, to which transactions apply at once, and the *durable* one, to which
+//! they apply in the same order when they are flushed. A crash keeps the durable image and any prefix of what was not yet
+//! flushed. Transactions are whole or absent, as the real stores promise.
+
+use bytes::Bytes;
+use nacre_types::txn::{Transaction, TxnOp};
+use nacre_types::{Eversion, ObjectId, PgId};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+/// An object's contents.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Object {
+    /// Its data.
+    pub data: Vec<u8>,
+    /// Its attributes.
+    pub attrs: BTreeMap<String, Bytes>,
+    /// Its omap entries.
+    pub omap: BTreeMap<Bytes, Bytes>,
+    /// Its omap header.
+    pub header: Bytes,
+}
+
+/// One PG's contents.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Collection {
+    /// Objects in listing order.
+    pub objects: BTreeMap<ObjectId, Arc<Object>>,
+    /// The log.
+    pub log: BTreeMap<Eversion, Bytes>,
+    /// The highest version ever trimmed from the log.
+    pub trimmed: Eversion,
+    /// Small values.
+    pub meta: BTreeMap<String, Bytes>,
+}
+
+/// A transaction that broke its contract: the machine that made it is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadTransaction(pub String);
+
+/// A whole store's contents at some instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    /// The PGs.
+    pub collections: BTreeMap<PgId, Collection>,
+    /// What the OSD itself keeps beside its PGs (its superblock), by name.
+    pub superblock: BTreeMap<String, Bytes>,
+}
+
+/// A store with what is not yet flushed.
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    seen: Image,
+    durable: Image,
+    unflushed: VecDeque<Change>,
+    /// Bytes that the store can hold; 0 is no limit.
+    capacity: u64,
+}
+
+/// One thing to be flushed.
+#[derive(Clone, Debug)]
+enum Change {
+    Transaction(Transaction),
+    Superblock(String, Bytes),
+}
+
+impl Disk {
+    /// What the OSD sees.
+    pub fn seen(&self) -> &Image {
+        &self.seen
+    }
+
+    /// What is safe.
+    pub fn durable(&self) -> &Image {
+        &self.durable
+    }
+
+    /// One PG as the OSD sees it.
+    pub fn collection(&self, pg: PgId) -> Option<&Collection> {
+        self.seen.collections.get(&pg)
+    }
+
+    /// An object as the OSD sees it.
+    pub fn object(&self, pg: PgId, oid: &ObjectId) -> Option<&Arc<Object>> {
+        self.collection(pg)?.objects.get(oid)
+    }
+
+    /// Applies a transaction to what is seen and queues it for the next flush.
+    pub fn apply(&mut self, transaction: Transaction) -> Result<(), BadTransaction> {
+        self.seen.apply(&transaction)?;
+        self.unflushed.push_back(Change::Transaction(transaction));
+        Ok(())
+    }
+
+    /// Sets a value of the OSD's own, in order with its transactions.
+    pub fn set_superblock(&mut self, name: &str, value: Bytes) {
+        self.seen.superblock.insert(name.to_owned(), value.clone());
+        self.unflushed.push_back(Change::Superblock(name.to_owned(), value));
+    }
+
+    /// Changes not yet flushed.
+    pub fn unflushed(&self) -> usize {
+        self.unflushed.len()
+    }
+
+    /// Makes the `count` oldest unflushed changes durable.
+    pub fn flush(&mut self, count: usize) {
+        for change in self.unflushed.drain(..count.min(self.unflushed.len())) {
+            match change {
+                Change::Transaction(transaction) => self
+                    .durable
+                    .apply(&transaction)
+                    .expect("invariant: it applied to the same contents before"),
+                Change::Superblock(name, value) => {
+                    self.durable.superblock.insert(name, value);
+                }
+            }
+        }
+    }
+
+    /// Power fails: the `surviving` oldest unflushed changes made it, the others did not.
+    pub fn crash(&mut self, surviving: usize) {
+        self.flush(surviving);
+        self.unflushed.clear();
+        self.seen = self.durable.clone();
+    }
+
+    /// The contents are gone.
+    pub fn wipe(&mut self) {
+        *self = Disk { capacity: self.capacity, ..Disk::default() };
+    }
+
+    /// Limits what the store holds; 0 lifts the limit.
+    pub fn set_capacity(&mut self, bytes: u64) {
+        self.capacity = bytes;
+    }
+
+    /// Whether `bytes` more would not fit.
+    pub fn lacks_room(&self, bytes: u64) -> bool {
+        self.capacity > 0 && self.used() + bytes > self.capacity
+    }
+
+    /// Bytes of object data.
+    pub fn used(&self) -> u64 {
+        self.seen.collections.values().flat_map(|c| c.objects.values()).map(|o| o.data.len() as u64).sum()
+    }
+}
+
+impl Image {
+    /// Applies a transaction whole, or says what is wrong with it.
+    pub fn apply(&mut self, transaction: &Transaction) -> Result<(), BadTransaction> {
+        let pg = transaction.collection;
+        for op in &transaction.ops {
+            self.step(pg, op).map_err(|why| BadTransaction(format!("{why} ({op:?} on {pg})")))?;
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, pg: PgId, op: &TxnOp) -> Result<(), &'static str> {
+        match op {
+            TxnOp::CreateCollection => {
+                self.collections.entry(pg).or_default();
+                return Ok(());
+            }
+            TxnOp::RemoveCollection => {
+                let Some(collection) = self.collections.remove(&pg) else { return Err("no such collection") };
+                return if collection.objects.is_empty() { Ok(()) } else { Err("collection is not empty") };
+            }
+            _ => {}
+        }
+        let collection = self.collections.get_mut(&pg).ok_or("no such collection")?;
+        collection.step(op)
+    }
+}
+
+impl Collection {
+    fn object(&mut self, oid: &ObjectId) -> &mut Object {
+        Arc::make_mut(self.objects.entry(oid.clone()).or_default())
+    }
+
+    fn existing(&mut self, oid: &ObjectId) -> Option<&mut Object> {
+        self.objects.get_mut(oid).map(Arc::make_mut)
+    }
+
+    fn step(&mut self, op: &TxnOp) -> Result<(), &'static str> {
+        match op {
+            TxnOp::CreateCollection | TxnOp::RemoveCollection => {}
+            TxnOp::Touch(oid) => {
+                self.object(oid);
+            }
+            TxnOp::Write { oid, offset, data } => {
+                let (object, start) = (self.object(oid), *offset as usize);
+                let end = start + data.len();
+                if object.data.len() < end {
+                    object.data.resize(end, 0);
+                }
+                object.data[start..end].copy_from_slice(data);
+            }
+            TxnOp::Zero { oid, offset, len } => {
+                let (object, start) = (self.object(oid), *offset as usize);
+                let end = start + *len as usize;
+                if object.data.len() < end {
+                    object.data.resize(end, 0);
+                }
+                object.data[start..end].fill(0);
+            }
+            TxnOp::Truncate { oid, size } => self.object(oid).data.resize(*size as usize, 0),
+            TxnOp::Remove(oid) => {
+                self.objects.remove(oid);
+            }
+            TxnOp::SetAttrs { oid, attrs } => self.object(oid).attrs.extend(attrs.iter().cloned()),
+            TxnOp::RmAttr { oid, name } => {
+                if let Some(object) = self.existing(oid) {
+                    object.attrs.remove(name);
+                }
+            }
+            TxnOp::RmAttrs(oid) => {
+                if let Some(object) = self.existing(oid) {
+                    object.attrs.clear();
+                }
+            }
+            TxnOp::OmapSet { oid, entries } => self.object(oid).omap.extend(entries.iter().cloned()),
+            TxnOp::OmapRm { oid, keys } => {
+                if let Some(object) = self.existing(oid) {
+                    object.omap.retain(|key, _| !keys.contains(key));
+                }
+            }
+            TxnOp::OmapRmRange { oid, first, last } => {
+                if let Some(object) = self.existing(oid) {
+                    object.omap.retain(|key, _| key < first || key >= last);
+                }
+            }
+            TxnOp::OmapClear(oid) => {
+                if let Some(object) = self.existing(oid) {
+                    object.omap.clear();
+                    object.header = Bytes::new();
+                }
+            }
+            TxnOp::OmapSetHeader { oid, header } => self.object(oid).header = header.clone(),
+            TxnOp::Clone { from, to } => {
+                let source = self.objects.get(from).cloned().ok_or("clone of an absent object")?;
+                self.objects.insert(to.clone(), source);
+            }
+            TxnOp::CloneRange { from, to, from_offset, len, to_offset } => {
+                let source = self.objects.get(from).cloned().ok_or("clone of an absent object")?;
+                let (start, to_start, len) = (*from_offset as usize, *to_offset as usize, *len as usize);
+                let object = self.object(to);
+                if object.data.len() < to_start + len {
+                    object.data.resize(to_start + len, 0);
+                }
+                for at in 0..len {
+                    object.data[to_start + at] = source.data.get(start + at).copied().unwrap_or(0);
+                }
+            }
+            TxnOp::Rename { from, to } => {
+                let source = self.objects.remove(from).ok_or("rename of an absent object")?;
+                self.objects.insert(to.clone(), source);
+            }
+            TxnOp::AllocHint { oid, .. } => {
+                self.object(oid);
+            }
+            TxnOp::MetaSet(values) => self.meta.extend(values.iter().cloned()),
+            TxnOp::MetaRm(names) => self.meta.retain(|name, _| !names.contains(name)),
+            TxnOp::LogAppend(entries) => {
+                for (version, entry) in entries {
+                    if self.log.insert(*version, entry.clone()).is_some_and(|old| old != *entry) {
+                        return Err("two entries of one version");
+                    }
+                }
+            }
+            TxnOp::LogTrim(upto) => {
+                self.log = self.log.split_off(upto);
+                self.log.remove(upto);
+                self.trimmed = self.trimmed.max(*upto);
+            }
+            TxnOp::LogTruncate(after) => {
+                self.log.retain(|version, _| version <= after);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::{Interval, PoolId};
+
+    fn pg() -> PgId {
+        PgId::new(PoolId(1), 0)
+    }
+
+    fn write(text: &str) -> Transaction {
+        let oid = ObjectId::new(PoolId(1), "", "", "a");
+        let mut txn = Transaction::new(pg());
+        txn.push(TxnOp::CreateCollection);
+        txn.push(TxnOp::Truncate { oid: oid.clone(), size: 0 });
+        txn.push(TxnOp::Write { oid, offset: 0, data: Bytes::copy_from_slice(text.as_bytes()) });
+        txn
+    }
+
+    fn data(disk: &Disk) -> &[u8] {
+        &disk.collection(pg()).unwrap().objects.values().next().unwrap().data
+    }
+
+    #[test]
+    fn a_crash_keeps_what_was_flushed_and_a_prefix_of_the_rest() {
+        let mut disk = Disk::default();
+        for text in ["one", "two", "three", "four"] {
+            disk.apply(write(text)).unwrap();
+        }
+        disk.flush(1);
+        assert_eq!((data(&disk), disk.unflushed()), (&b"four"[..], 3));
+        let mut other = disk.clone();
+        disk.crash(1);
+        assert_eq!((data(&disk), disk.unflushed()), (&b"two"[..], 0));
+        other.crash(0);
+        assert_eq!(data(&other), b"one");
+        other.wipe();
+        assert!(other.collection(pg()).is_none());
+    }
+
+    #[test]
+    fn broken_contracts_are_noticed() {
+        let mut disk = Disk::default();
+        disk.apply(write("x")).unwrap();
+        let mut remove = Transaction::new(pg());
+        remove.push(TxnOp::RemoveCollection);
+        assert!(disk.apply(remove).unwrap_err().0.contains("not empty"));
+        let mut absent = Transaction::new(PgId::new(PoolId(2), 0));
+        absent.push(TxnOp::LogTrim(Eversion::default()));
+        assert!(disk.apply(absent).unwrap_err().0.contains("no such collection"));
+        let mut log = Transaction::new(pg());
+        log.push(TxnOp::CreateCollection);
+        let version = Eversion::new(Interval(1), 1);
+        log.push(TxnOp::LogAppend(vec![(version, Bytes::from_static(b"a"))]));
+        log.push(TxnOp::LogAppend(vec![(version, Bytes::from_static(b"b"))]));
+        assert!(disk.apply(log).unwrap_err().0.contains("two entries"));
+    }
+}

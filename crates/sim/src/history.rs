@@ -1,0 +1,323 @@
+//! What clients asked and were told, per object, and the checks that hold at every single reply.
+//!
+//! An object is a list of *tokens* (eight bytes each, every one written only once in a run) and a *mark* (an attribute,
+//! set by compare-and-swap and mirrored in an omap entry). So a write applied twice, out of order, or not at all shows in
+//! what a read returns.
+//!
+//! Two kinds of check. At each reply ([`History::finish`]): versions never go back, each belongs to one write and to one
+//! value, a resend is answered as the first attempt was. After the run: the whole history of each object is
+//! linearizable ([`crate::linearize`]).
+
+use crate::network::Node;
+use crate::schedule::Nanos;
+use nacre_types::ObjectId;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// A value written once.
+pub type Token = u64;
+
+/// An object as a reader sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Value {
+    /// The data, eight bytes each.
+    pub tokens: Vec<Token>,
+    /// The attribute that compare-and-swap works on; 0 where there is none.
+    pub mark: Token,
+}
+
+/// What a client asks of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Reads data, mark and its mirror.
+    Read,
+    /// Replaces the data.
+    WriteFull(Token),
+    /// Adds to the data.
+    Append(Token),
+    /// Overwrites the token at a position, extending the data with zeros.
+    WriteAt(u8, Token),
+    /// Cuts the data to so many tokens, or extends it.
+    Truncate(u8),
+    /// Removes the object.
+    Remove,
+    /// Sets the mark where it is as expected (0: there is none).
+    Swap {
+        /// The mark expected.
+        expect: Token,
+        /// The new one.
+        set: Token,
+    },
+}
+
+impl Action {
+    /// Whether it changes the object.
+    pub fn is_write(self) -> bool {
+        self != Action::Read
+    }
+
+    /// The state after the action and what it answers, where `state` is what it found.
+    pub fn apply(self, state: &Option<Value>) -> (Option<Value>, Outcome) {
+        let changed = |edit: &dyn Fn(&mut Value)| {
+            let mut value = state.clone().unwrap_or_default();
+            edit(&mut value);
+            (Some(value), Outcome::Done)
+        };
+        match self {
+            Action::Read => (state.clone(), Outcome::Saw(state.clone())),
+            Action::WriteFull(token) => changed(&|v| v.tokens = vec![token]),
+            Action::Append(token) => changed(&|v| v.tokens.push(token)),
+            Action::WriteAt(at, token) => changed(&|v| {
+                let at = usize::from(at);
+                v.tokens.resize(v.tokens.len().max(at + 1), 0);
+                v.tokens[at] = token;
+            }),
+            Action::Truncate(len) => changed(&|v| v.tokens.resize(usize::from(len), 0)),
+            Action::Remove => match state {
+                Some(_) => (None, Outcome::Done),
+                None => (None, Outcome::Absent),
+            },
+            Action::Swap { expect, set } => match state {
+                None => (None, Outcome::Absent),
+                Some(value) if value.mark == expect => changed(&|v| v.mark = set),
+                Some(_) => (state.clone(), Outcome::Mismatch),
+            },
+        }
+    }
+}
+
+/// What a client was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// A read's answer; `None` for ENOENT.
+    Saw(Option<Value>),
+    /// Done.
+    Done,
+    /// Not done: the object is absent (ENOENT).
+    Absent,
+    /// Not done: the comparison failed (ECANCELED).
+    Mismatch,
+    /// Not done and without effect, whatever the state was (ENOSPC).
+    Refused,
+    /// Nothing: it may have happened at any time since, may still happen, or never.
+    Unknown,
+}
+
+/// One request and its answer.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Who asked.
+    pub client: Node,
+    /// The request's number.
+    pub tid: u64,
+    /// When it was asked first.
+    pub call: Nanos,
+    /// When the answer came; `None` while the outcome is unknown.
+    pub reply: Option<Nanos>,
+    /// What was asked.
+    pub action: Action,
+    /// What was answered.
+    pub outcome: Outcome,
+    /// The object's user version with the answer, where the answer carries a meaningful one.
+    pub version: Option<u64>,
+    /// The highest version that had been answered for the object when this was asked.
+    floor: u64,
+}
+
+impl Entry {
+    /// An entry for hand-made histories.
+    pub fn new(
+        client: u32,
+        tid: u64,
+        action: Action,
+        span: (Nanos, Option<Nanos>),
+        outcome: Outcome,
+    ) -> Entry {
+        let client = Node::Client(client);
+        Entry { client, tid, call: span.0, reply: span.1, action, outcome, version: None, floor: 0 }
+    }
+
+    /// The same with a version.
+    pub fn at_version(self, version: u64) -> Entry {
+        Entry { version: Some(version), ..self }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |at: Nanos| at as f64 / 1e6;
+        write!(f, "{:>12.3} ms .. ", ms(self.call))?;
+        match self.reply {
+            Some(at) => write!(f, "{:>12.3} ms", ms(at))?,
+            None => write!(f, "      no answer")?,
+        }
+        write!(f, "  {}:{:<4} {:?} -> {:?}", self.client, self.tid, self.action, self.outcome)?;
+        self.version.map_or(Ok(()), |version| write!(f, " v{version}"))
+    }
+}
+
+/// A promise to clients that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Broken {
+    /// Which one, in a few words.
+    pub rule: &'static str,
+    /// What happened.
+    pub detail: String,
+}
+
+/// Names an entry.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryId {
+    object: ObjectId,
+    index: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+struct ObjectHistory {
+    entries: Vec<Entry>,
+    /// The highest version in any answer.
+    highest: u64,
+    /// Which write made a version.
+    writers: BTreeMap<u64, usize>,
+    /// What a version read as.
+    values: BTreeMap<u64, Value>,
+}
+
+/// All that clients asked and were told.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    objects: BTreeMap<ObjectId, ObjectHistory>,
+}
+
+impl History {
+    /// A client asks.
+    pub fn begin(
+        &mut self,
+        now: Nanos,
+        client: Node,
+        tid: u64,
+        object: &ObjectId,
+        action: Action,
+    ) -> EntryId {
+        let of = self.objects.entry(object.clone()).or_default();
+        let floor = of.highest;
+        let (call, reply, outcome, version) = (now, None, Outcome::Unknown, None);
+        of.entries.push(Entry { client, tid, call, reply, action, outcome, version, floor });
+        EntryId { object: object.clone(), index: of.entries.len() - 1 }
+    }
+
+    /// The answer comes, with the object's user version where the answer carries one that means something.
+    pub fn finish(
+        &mut self,
+        now: Nanos,
+        id: &EntryId,
+        outcome: Outcome,
+        version: Option<u64>,
+    ) -> Result<(), Broken> {
+        let of = self.objects.get_mut(&id.object).expect("invariant: begun before");
+        let entry = &mut of.entries[id.index];
+        (entry.reply, entry.outcome, entry.version) = (Some(now), outcome, version);
+        let Some(version) = version else { return Ok(()) };
+        let entry = &of.entries[id.index];
+        let broken =
+            |rule, detail: String| Err(Broken { rule, detail: format!("{}: {detail}: {entry}", id.object) });
+        if version < entry.floor {
+            let rule = if entry.action.is_write() { "lost write" } else { "stale read" };
+            return broken(rule, format!("version {} had been answered before it was asked", entry.floor));
+        }
+        if entry.action.is_write() && entry.outcome == Outcome::Done {
+            if version == entry.floor {
+                return broken("lost write", "its version had been answered before it was asked".into());
+            }
+            if let Some(other) = of.writers.insert(version, id.index).filter(|other| *other != id.index) {
+                return broken("one version, two writes", format!("the other is {}", of.entries[other]));
+            }
+        }
+        if let Outcome::Saw(Some(value)) = &entry.outcome {
+            let known = of.values.entry(version).or_insert_with(|| value.clone());
+            if known != value {
+                return broken("one version, two values", format!("it also read as {known:?}"));
+            }
+        }
+        of.highest = of.highest.max(version);
+        Ok(())
+    }
+
+    /// Each object's entries, in the order in which they were asked.
+    pub fn objects(&self) -> impl Iterator<Item = (&ObjectId, &[Entry])> {
+        self.objects.iter().map(|(object, of)| (object, of.entries.as_slice()))
+    }
+
+    /// Requests recorded.
+    pub fn len(&self) -> usize {
+        self.objects.values().map(|of| of.entries.len()).sum()
+    }
+
+    /// Whether nothing was asked.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// Requests that were answered.
+    pub fn answered(&self) -> usize {
+        self.objects.values().flat_map(|of| &of.entries).filter(|e| e.reply.is_some()).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::PoolId;
+
+    fn object() -> ObjectId {
+        ObjectId::new(PoolId(1), "", "", "o")
+    }
+
+    fn value(tokens: &[Token]) -> Outcome {
+        Outcome::Saw(Some(Value { tokens: tokens.to_vec(), mark: 0 }))
+    }
+
+    /// Asks and answers at once, one after the other.
+    fn run(steps: &[(Action, Outcome, u64)]) -> Result<(), Broken> {
+        let mut history = History::default();
+        for (n, (action, outcome, version)) in steps.iter().enumerate() {
+            let at = 10 * n as Nanos;
+            let id = history.begin(at, Node::Client(0), n as u64, &object(), *action);
+            history.finish(at + 5, &id, outcome.clone(), Some(*version))?;
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn versions_that_rise_are_accepted() {
+        let done = Outcome::Done;
+        run(&[
+            (Action::WriteFull(1), done.clone(), 3),
+            (Action::Read, value(&[1]), 3),
+            (Action::Append(2), done.clone(), 4),
+            (Action::Read, value(&[1, 2]), 4),
+            (Action::Remove, done, 9),
+        ])
+        .unwrap();
+    }
+
+    #[test]
+    fn a_version_that_goes_back_is_refused() {
+        let writes = [(Action::WriteFull(1), Outcome::Done, 3), (Action::Append(2), Outcome::Done, 4)];
+        let stale = [&writes[..], &[(Action::Read, value(&[1]), 3)]].concat();
+        assert_eq!(run(&stale).unwrap_err().rule, "stale read");
+        let lost = [&writes[..], &[(Action::Append(3), Outcome::Done, 4)]].concat();
+        assert_eq!(run(&lost).unwrap_err().rule, "lost write");
+    }
+
+    #[test]
+    fn a_version_of_two_values_is_refused() {
+        let reads = [(Action::Read, value(&[1]), 3), (Action::Read, value(&[2]), 3)];
+        assert_eq!(run(&reads).unwrap_err().rule, "one version, two values");
+        let mut history = History::default();
+        let ids = [1, 2].map(|n| history.begin(0, Node::Client(n), 1, &object(), Action::Append(n.into())));
+        history.finish(5, &ids[0], Outcome::Done, Some(1)).unwrap();
+        let broken = history.finish(6, &ids[1], Outcome::Done, Some(1)).unwrap_err();
+        assert_eq!(broken.rule, "one version, two writes");
+    }
+}

@@ -1,0 +1,238 @@
+//! Whether an object's history is linearizable: some order of its requests, in which each lies between question and
+//! answer, explains every answer.
+//!
+//! Wing and Gong's search with Lowe's memo of configurations that failed, and three cuts that keep it almost linear on
+//! real histories:
+//!
+//! - a request that changes nothing and whose answer fits the present state is taken at once (taking it later cannot
+//!   help);
+//! - acknowledged writes go in the order of the versions that their replies carry, and a version that a read returns
+//!   must be the one of the state that it sees;
+//! - requests without an answer are tried only where those with one do not fit.
+
+use crate::history::{Broken, Entry, History, Outcome, Value};
+use crate::schedule::Nanos;
+use std::collections::{BTreeSet, HashSet};
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+
+/// Configurations looked at for one object before the search gives up.
+pub const BUDGET: usize = 400_000;
+/// Requests without an answer that one object's search can hold.
+const MAX_UNKNOWN: usize = 64;
+
+/// Checks every object.
+pub fn check_all(history: &History) -> Result<(), Broken> {
+    history.objects().try_for_each(|(object, entries)| {
+        check(entries).map_err(|broken| Broken { detail: format!("{object}: {}", broken.detail), ..broken })
+    })
+}
+
+/// Checks one object's entries.
+pub fn check(entries: &[Entry]) -> Result<(), Broken> {
+    no_token_twice(entries)?;
+    let mut search = Search::new(entries)?;
+    if search.explains(&Configuration::start(search.definite.len())) {
+        return Ok(());
+    }
+    let rule = if search.budget == 0 { "history too long to decide" } else { "not linearizable" };
+    let mut shown: Vec<&Entry> = entries.iter().collect();
+    shown.sort_by_key(|e| e.call);
+    let lines: Vec<String> = shown.iter().map(|e| format!("\n    {e}")).collect();
+    Err(Broken { rule, detail: format!("no order explains{}", lines.concat()) })
+}
+
+/// A token in one value twice is a write applied twice; named apart because it says more than the search would.
+fn no_token_twice(entries: &[Entry]) -> Result<(), Broken> {
+    for entry in entries {
+        let Outcome::Saw(Some(value)) = &entry.outcome else { continue };
+        let mut seen = BTreeSet::new();
+        if let Some(token) = value.tokens.iter().find(|t| **t != 0 && !seen.insert(**t)) {
+            return Err(Broken { rule: "write applied twice", detail: format!("token {token:x}: {entry}") });
+        }
+    }
+    Ok(())
+}
+
+/// What is known of the present state's version.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Version {
+    Exactly(u64),
+    Above(u64),
+}
+
+#[derive(Clone)]
+struct Configuration {
+    state: Option<Value>,
+    version: Version,
+    /// Definite entries before this one are all placed.
+    first: usize,
+    placed: Vec<bool>,
+    /// Which unanswered requests have been placed.
+    unknown: u64,
+}
+
+impl Configuration {
+    fn start(definite: usize) -> Configuration {
+        Configuration {
+            state: None,
+            version: Version::Exactly(0),
+            first: 0,
+            placed: vec![false; definite],
+            unknown: 0,
+        }
+    }
+
+    fn place(&mut self, index: usize) {
+        self.placed[index] = true;
+        while self.placed.get(self.first) == Some(&true) {
+            self.first += 1;
+        }
+    }
+
+    fn key(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.state, self.version, self.first, &self.placed[self.first..], self.unknown).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+struct Search<'a> {
+    /// Answered entries by call time.
+    definite: Vec<&'a Entry>,
+    unknown: Vec<&'a Entry>,
+    failed: HashSet<u64, BuildHasherDefault<DefaultHasher>>,
+    budget: usize,
+}
+
+impl<'a> Search<'a> {
+    fn new(entries: &'a [Entry]) -> Result<Search<'a>, Broken> {
+        let mut definite: Vec<&Entry> =
+            entries.iter().filter(|e| e.reply.is_some() && e.outcome != Outcome::Refused).collect();
+        definite.sort_by_key(|e| e.call);
+        let unknown: Vec<&Entry> =
+            entries.iter().filter(|e| e.reply.is_none() && e.action.is_write()).collect();
+        if unknown.len() > MAX_UNKNOWN {
+            let detail = format!("{} requests of unknown outcome", unknown.len());
+            return Err(Broken { rule: "history too long to decide", detail });
+        }
+        Ok(Search { definite, unknown, failed: HashSet::default(), budget: BUDGET })
+    }
+
+    /// Whether some order explains all that is not placed yet. Recursion is as deep as there are writes.
+    fn explains(&mut self, from: &Configuration) -> bool {
+        let mut at = from.clone();
+        let horizon = self.take_what_changes_nothing(&mut at);
+        if at.first == self.definite.len() {
+            return true;
+        }
+        if self.budget == 0 || !self.failed.insert(at.key()) {
+            return false;
+        }
+        self.budget -= 1;
+
+        let next_write = self.next_write(&at, horizon);
+        if let Some((index, state, version)) = next_write {
+            let mut next = at.clone();
+            (next.state, next.version) = (state, version);
+            next.place(index);
+            if self.explains(&next) {
+                return true;
+            }
+        }
+        for bit in 0..self.unknown.len() {
+            let entry = self.unknown[bit];
+            if at.unknown & (1 << bit) != 0 || entry.call > horizon {
+                continue;
+            }
+            let (state, outcome) = entry.action.apply(&at.state);
+            if outcome != Outcome::Done {
+                continue;
+            }
+            let (Version::Exactly(low) | Version::Above(low)) = at.version;
+            let mut next = at.clone();
+            (next.state, next.version) = (state, Version::Above(low));
+            next.unknown |= 1 << bit;
+            if self.explains(&next) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Places every request that may come now, changes nothing and is answered by the present state. Returns the latest
+    /// call time that may come now.
+    fn take_what_changes_nothing(&self, at: &mut Configuration) -> Nanos {
+        loop {
+            let horizon = self.horizon(at);
+            let mut took = false;
+            for index in at.first..self.definite.len() {
+                let entry = self.definite[index];
+                if entry.call > horizon {
+                    break;
+                }
+                if at.placed[index] {
+                    continue;
+                }
+                let (_, outcome) = entry.action.apply(&at.state);
+                if entry.outcome == Outcome::Done || outcome != entry.outcome {
+                    continue;
+                }
+                if let (Outcome::Saw(Some(_)), Some(version)) = (&entry.outcome, entry.version) {
+                    match at.version {
+                        Version::Exactly(known) if known != version => continue,
+                        Version::Above(low) if version <= low || self.write_due(at, version) => continue,
+                        _ => at.version = Version::Exactly(version),
+                    }
+                }
+                at.place(index);
+                took = true;
+            }
+            if !took {
+                return horizon;
+            }
+        }
+    }
+
+    /// Whether an acknowledged write of this version or a lower one is still to be placed.
+    fn write_due(&self, at: &Configuration, version: u64) -> bool {
+        (at.first..self.definite.len()).any(|index| {
+            let entry = self.definite[index];
+            !at.placed[index] && entry.outcome == Outcome::Done && entry.version.is_some_and(|v| v <= version)
+        })
+    }
+
+    /// The earliest answer among what is not placed: nothing asked after it may come before it.
+    fn horizon(&self, at: &Configuration) -> Nanos {
+        let mut horizon = Nanos::MAX;
+        for index in at.first..self.definite.len() {
+            if self.definite[index].call > horizon {
+                break;
+            }
+            if !at.placed[index] {
+                horizon = horizon.min(self.definite[index].reply.unwrap_or(Nanos::MAX));
+            }
+        }
+        horizon
+    }
+
+    /// The acknowledged write of the lowest version, if it may come now and fits.
+    fn next_write(&self, at: &Configuration, horizon: Nanos) -> Option<(usize, Option<Value>, Version)> {
+        let open = (at.first..self.definite.len())
+            .filter(|index| !at.placed[*index] && self.definite[*index].outcome == Outcome::Done);
+        let index = open.min_by_key(|index| (self.definite[*index].version, self.definite[*index].call))?;
+        let entry = self.definite[index];
+        let (state, outcome) = entry.action.apply(&at.state);
+        if entry.call > horizon || outcome != Outcome::Done {
+            return None;
+        }
+        let (Version::Exactly(low) | Version::Above(low)) = at.version;
+        match entry.version {
+            Some(version) if version <= low => None,
+            Some(version) => Some((index, state, Version::Exactly(version))),
+            None => Some((index, state, Version::Above(low))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

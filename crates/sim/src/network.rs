@@ -1,0 +1,282 @@
+//! The network between machines: connections that deliver in order, late, or not at all.
+//!
+//! A connection joins two nodes; each of its directions is a queue. Order holds within a direction; across connections
+//! there is none. Three kinds of trouble:
+//!
+//! - *Blips* break a connection whose session lives on (the lossless policy between OSDs): everything under way arrives
+//!   once, in order, later.
+//! - *Resets* end a session (the lossy policy of clients and the map authority, or the peer's process is another one): of
+//!   each direction a suffix is lost, and both ends are told. Part of that suffix may still come out of the receiver's
+//!   socket later, after the sender has already sent it again on the next session: a *ghost*.
+//! - *Partitions* hold a direction's messages back for as long as they last.
+//!
+//! The network knows nothing of what it carries.
+
+use crate::random::Random;
+use crate::schedule::{MICRO, MILLI, Nanos};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+
+/// Who sends and receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Node {
+    /// The map authority.
+    Mon,
+    /// An OSD, by its id.
+    Osd(u32),
+    /// A client, by its index.
+    Client(u32),
+}
+
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Node::Mon => f.write_str("mon"),
+            Node::Osd(id) => write!(f, "osd.{id}"),
+            Node::Client(id) => write!(f, "client.{id}"),
+        }
+    }
+}
+
+/// One direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Link {
+    /// The sender.
+    pub from: Node,
+    /// The receiver.
+    pub to: Node,
+}
+
+impl Link {
+    /// From `from` to `to`.
+    pub fn new(from: Node, to: Node) -> Link {
+        Link { from, to }
+    }
+
+    /// The other direction.
+    pub fn back(self) -> Link {
+        Link { from: self.to, to: self.from }
+    }
+}
+
+/// How long messages take.
+#[derive(Clone, Copy, Debug)]
+pub struct Delays {
+    /// The usual one-way delay is up to this.
+    pub usual: Nanos,
+    /// One message in a thousand, times this, is held up.
+    pub slow_per_mille: u32,
+    /// By up to this.
+    pub slow: Nanos,
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Delays { usual: 500 * MICRO, slow_per_mille: 0, slow: 200 * MILLI }
+    }
+}
+
+#[derive(Debug)]
+struct Direction<M> {
+    queue: VecDeque<(Nanos, M)>,
+    /// Nothing sent later arrives before this.
+    last: Nanos,
+    /// Whether a delivery is scheduled for the head of the queue.
+    armed: bool,
+}
+
+impl<M> Default for Direction<M> {
+    fn default() -> Self {
+        Direction { queue: VecDeque::new(), last: 0, armed: false }
+    }
+}
+
+/// All connections.
+#[derive(Debug)]
+pub struct Network<M> {
+    directions: BTreeMap<Link, Direction<M>>,
+    blocked: BTreeSet<Link>,
+    delays: Delays,
+    random: Random,
+    longest: usize,
+}
+
+/// When the caller has to come back for [`Network::deliver`].
+pub type Due = Option<(Nanos, Link)>;
+
+impl<M> Network<M> {
+    /// A network without messages.
+    pub fn new(random: Random, delays: Delays) -> Network<M> {
+        Network { directions: BTreeMap::new(), blocked: BTreeSet::new(), delays, random, longest: 0 }
+    }
+
+    /// Sends. Returns when a delivery on the link is due that was not due before.
+    pub fn send(&mut self, now: Nanos, link: Link, message: M) -> Due {
+        let mut delay = 20 * MICRO + self.random.range(0, self.delays.usual);
+        if self.delays.slow_per_mille > 0 && self.random.chance(self.delays.slow_per_mille) {
+            delay += self.random.range(0, self.delays.slow);
+        }
+        let direction = self.directions.entry(link).or_default();
+        direction.last = direction.last.max(now + delay);
+        direction.queue.push_back((direction.last, message));
+        self.longest = self.longest.max(direction.queue.len());
+        self.arm(link)
+    }
+
+    /// Takes the message at the head of the link, if it has arrived, and says when the next is due.
+    pub fn deliver(&mut self, now: Nanos, link: Link) -> (Option<M>, Due) {
+        let blocked = self.blocked.contains(&link);
+        let Some(direction) = self.directions.get_mut(&link) else { return (None, None) };
+        direction.armed = false;
+        let arrived = !blocked && direction.queue.front().is_some_and(|(at, _)| *at <= now);
+        let message = arrived.then(|| direction.queue.pop_front()).flatten().map(|(_, message)| message);
+        (message, self.arm(link))
+    }
+
+    /// Whether messages pass from `link.from` to `link.to`.
+    pub fn is_open(&self, link: Link) -> bool {
+        !self.blocked.contains(&link)
+    }
+
+    /// Holds the direction's messages back from now on.
+    pub fn block(&mut self, link: Link) {
+        self.blocked.insert(link);
+    }
+
+    /// Lets the direction's messages through again; what was held arrives now.
+    pub fn unblock(&mut self, now: Nanos, link: Link) -> Due {
+        if !self.blocked.remove(&link) {
+            return None;
+        }
+        self.hold_up(now, link, 0)
+    }
+
+    /// The directions held back.
+    pub fn blocked(&self) -> Vec<Link> {
+        self.blocked.iter().copied().collect()
+    }
+
+    /// Delays everything under way on a direction by `by` (a reconnect of a session that lives on).
+    pub fn hold_up(&mut self, now: Nanos, link: Link, by: Nanos) -> Due {
+        let direction = self.directions.get_mut(&link)?;
+        for (at, _) in &mut direction.queue {
+            *at = (*at).max(now) + by;
+        }
+        direction.last = direction.last.max(now) + by;
+        self.arm(link)
+    }
+
+    /// Ends the session between `a` and `b`: what has not arrived is gone. Returns what was lost from `a` to `b` and from
+    /// `b` to `a`, in order.
+    pub fn reset(&mut self, a: Node, b: Node) -> (Vec<M>, Vec<M>) {
+        let mut take = |link| {
+            self.directions
+                .get_mut(&link)
+                .map(|d| d.queue.drain(..).map(|(_, message)| message).collect())
+                .unwrap_or_default()
+        };
+        let lost = take(Link::new(a, b));
+        (lost, take(Link::new(b, a)))
+    }
+
+    /// Changes the delays of messages sent from now on.
+    pub fn set_delays(&mut self, delays: Delays) {
+        self.delays = delays;
+    }
+
+    /// Messages under way.
+    pub fn under_way(&self) -> usize {
+        self.directions.values().map(|d| d.queue.len()).sum()
+    }
+
+    /// The longest queue that any direction ever had.
+    pub fn longest(&self) -> usize {
+        self.longest
+    }
+
+    fn arm(&mut self, link: Link) -> Due {
+        if self.blocked.contains(&link) {
+            return None;
+        }
+        let direction = self.directions.get_mut(&link)?;
+        let (at, _) = direction.queue.front()?;
+        if direction.armed {
+            return None;
+        }
+        direction.armed = true;
+        Some((*at, link))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Stream;
+
+    const LINK: Link = Link { from: Node::Osd(0), to: Node::Osd(1) };
+
+    fn network() -> Network<u32> {
+        let delays = Delays { slow_per_mille: 300, ..Delays::default() };
+        Network::new(Random::new(1, Stream::Network), delays)
+    }
+
+    /// Delivers on `LINK` until nothing is due, and returns what came.
+    fn drain(network: &mut Network<u32>, mut due: Due) -> Vec<u32> {
+        let mut came = Vec::new();
+        while let Some((at, link)) = due {
+            let (message, next) = network.deliver(at, link);
+            came.extend(message);
+            due = next;
+        }
+        came
+    }
+
+    #[test]
+    fn order_holds_within_a_connection() {
+        let mut network = network();
+        let due = network.send(0, LINK, 0);
+        for n in 1..50 {
+            assert_eq!(network.send(n, LINK, n as u32), None, "one delivery is due already");
+        }
+        assert_eq!(drain(&mut network, due), (0..50).collect::<Vec<_>>());
+        assert_eq!((network.under_way(), network.longest()), (0, 50));
+    }
+
+    #[test]
+    fn a_reset_loses_a_suffix_and_a_blip_nothing() {
+        let mut network = network();
+        let due = network.send(0, LINK, 0).unwrap();
+        for n in 1..10 {
+            network.send(0, LINK, n);
+        }
+        let (first, due) = network.deliver(due.0, due.1);
+        assert_eq!(first, Some(0));
+        network.hold_up(due.unwrap().0, LINK, 1_000_000_000);
+        let (lost, back) = network.reset(LINK.from, LINK.to);
+        assert_eq!((lost, back), ((1..10).collect(), vec![]));
+        let due = due.map(|(_, link)| (5_000_000_000, link));
+        assert!(drain(&mut network, due).is_empty());
+    }
+
+    #[test]
+    fn a_partition_holds_messages_until_it_heals() {
+        let mut network = network();
+        network.block(LINK);
+        assert_eq!(network.send(0, LINK, 1), None);
+        assert_eq!(network.send(0, LINK, 2), None);
+        assert!(network.is_open(LINK.back()) && !network.is_open(LINK));
+        let due = network.unblock(7_000_000_000, LINK);
+        assert!(due.unwrap().0 >= 7_000_000_000);
+        assert_eq!(drain(&mut network, due), [1, 2]);
+    }
+
+    #[test]
+    fn blocking_with_a_delivery_due_holds_the_message_too() {
+        let mut network = network();
+        let due = network.send(0, LINK, 1).unwrap();
+        network.block(LINK);
+        assert_eq!(network.deliver(due.0, LINK), (None, None));
+        let due = network.unblock(9_000_000_000, LINK);
+        assert_eq!(drain(&mut network, due), [1]);
+    }
+}

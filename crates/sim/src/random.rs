@@ -1,0 +1,95 @@
+//! Randomness from one seed, split into streams that do not disturb one another.
+//!
+//! Each concern (network, disks, workload, every kind of fault, …) draws from its own ChaCha stream, so that taking one
+//! kind of fault away leaves the draws of all others as they were: that is what makes minimising a failing seed work.
+
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Who draws. The number is the ChaCha stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stream {
+    /// The scenario itself: sizes, counts, which faults there are.
+    Scenario,
+    /// Delays, losses and reorderings.
+    Network,
+    /// Flush times and what survives a crash.
+    Disk,
+    /// Clients' operations and pauses.
+    Workload,
+    /// Clocks' offsets and drifts.
+    Clock,
+    /// The map authority's delays.
+    Monitor,
+    /// One kind of fault.
+    Fault(u8),
+}
+
+/// A deterministic source for one [`Stream`].
+#[derive(Clone, Debug)]
+pub struct Random(ChaCha8Rng);
+
+impl Random {
+    /// The stream `stream` of `seed`.
+    pub fn new(seed: u64, stream: Stream) -> Random {
+        let number = match stream {
+            Stream::Scenario => 0,
+            Stream::Network => 1,
+            Stream::Disk => 2,
+            Stream::Workload => 3,
+            Stream::Clock => 4,
+            Stream::Monitor => 5,
+            Stream::Fault(kind) => 64 + u64::from(kind),
+        };
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(number);
+        Random(rng)
+    }
+
+    /// Uniform in `low..high`; `low` where the range is empty.
+    pub fn range(&mut self, low: u64, high: u64) -> u64 {
+        if low >= high { low } else { self.0.random_range(low..high) }
+    }
+
+    /// An index into something of `len` elements.
+    pub fn index(&mut self, len: usize) -> usize {
+        self.range(0, len as u64) as usize
+    }
+
+    /// True `per_mille` times in a thousand.
+    pub fn chance(&mut self, per_mille: u32) -> bool {
+        self.0.random_range(0..1000) < per_mille
+    }
+
+    /// Any 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0.random()
+    }
+
+    /// An exponentially distributed wait with this mean, cut at ten times the mean.
+    pub fn wait(&mut self, mean: u64) -> u64 {
+        let unit: f64 = self.0.random::<f64>().max(1e-9);
+        ((-unit.ln()).min(10.0) * mean as f64) as u64
+    }
+
+    /// One element of `list`, `None` where it is empty.
+    pub fn pick<'a, T>(&mut self, list: &'a [T]) -> Option<&'a T> {
+        list.get(self.index(list.len()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn streams_are_reproducible_and_independent() {
+        let draw = |stream| {
+            let mut random = Random::new(7, stream);
+            (0..8).map(|_| random.bits()).collect::<Vec<_>>()
+        };
+        assert_eq!(draw(Stream::Network), draw(Stream::Network));
+        assert_ne!(draw(Stream::Network), draw(Stream::Disk));
+        assert_ne!(draw(Stream::Fault(0)), draw(Stream::Fault(1)));
+    }
+}

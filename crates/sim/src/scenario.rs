@@ -1,0 +1,230 @@
+//! What a seed means: how big the cluster is, what goes wrong and how often.
+//!
+//! A scenario is plain data, drawn from the seed, so that a failing one can be taken apart: [`Scenario::without`] takes a
+//! kind of fault away and leaves everything else as it was.
+
+use crate::random::{Random, Stream};
+use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! faults {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $mean:expr;)*) => {
+        /// Kinds of trouble.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Fault { $($(#[$doc])* $name,)* }
+
+        impl Fault {
+            /// All kinds.
+            pub const ALL: &[Fault] = &[$(Fault::$name,)*];
+
+            /// The name in reports and options.
+            pub fn name(self) -> &'static str {
+                match self { $(Fault::$name => $text,)* }
+            }
+
+            /// The usual time between two of the kind.
+            fn usual_interval(self) -> Nanos {
+                match self { $(Fault::$name => $mean,)* }
+            }
+        }
+    };
+}
+
+faults! {
+    /// A connection breaks; lossy sessions lose what is under way, lossless ones go on.
+    Reset = "reset", 2 * SECOND;
+    /// Messages of a broken lossy session arrive after all, late.
+    Ghost = "ghost", 5 * SECOND;
+    /// Some messages are held up for long.
+    Delay = "delay", 10 * SECOND;
+    /// Two sides hear nothing of each other.
+    Partition = "partition", 20 * SECOND;
+    /// One direction is silent.
+    OneWay = "one-way", 20 * SECOND;
+    /// OSDs lose the map authority, but not one another.
+    MonPartition = "mon-partition", 20 * SECOND;
+    /// Clocks drift at the bound and change direction.
+    Drift = "drift", 15 * SECOND;
+    /// An OSD dies and comes back; unflushed writes may be gone.
+    Crash = "crash", 15 * SECOND;
+    /// Every OSD dies at once.
+    Blackout = "blackout", 60 * SECOND;
+    /// An OSD stops in order and starts again.
+    Restart = "restart", 30 * SECOND;
+    /// An OSD dies and comes back with an empty disk.
+    Wipe = "wipe", 25 * SECOND;
+    /// A disk takes long to flush.
+    SlowDisk = "slow-disk", 10 * SECOND;
+    /// The map authority dies; what it was about to commit may or may not have been.
+    MonCrash = "mon-crash", 15 * SECOND;
+    /// A commit of the map authority takes so long that its proposers give up.
+    SlowCas = "slow-cas", 5 * SECOND;
+    /// The MapStore is restored from an older copy.
+    Restore = "restore", 40 * SECOND;
+    /// OSDs are marked out and in.
+    OutIn = "out-in", 15 * SECOND;
+    /// OSDs are reweighted.
+    Reweight = "reweight", 15 * SECOND;
+    /// Weights in the CRUSH map change.
+    Crush = "crush", 20 * SECOND;
+    /// A pool's size or min_size changes.
+    PoolSize = "pool-size", 20 * SECOND;
+    /// Pools are created.
+    PoolCreate = "pool-create", 25 * SECOND;
+    /// Pools are deleted.
+    PoolDelete = "pool-delete", 40 * SECOND;
+    /// A client hears and says nothing for long, and then goes on.
+    ClientPause = "client-pause", 15 * SECOND;
+    /// A client dies.
+    ClientStop = "client-stop", 30 * SECOND;
+    /// A store fills up.
+    Full = "full", 20 * SECOND;
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Fault {
+    type Err = String;
+
+    fn from_str(s: &str) -> Result<Fault, String> {
+        Fault::ALL
+            .iter()
+            .copied()
+            .find(|f| f.name() == s)
+            .ok_or_else(|| format!("no kind of fault is called '{s}'"))
+    }
+}
+
+/// A pool that exists from the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolSpec {
+    /// Copies.
+    pub size: u32,
+    /// Fewest copies for I/O.
+    pub min_size: u32,
+    /// PGs.
+    pub pg_num: u32,
+}
+
+/// One run's parameters.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scenario {
+    /// What it was drawn from.
+    pub seed: u64,
+    /// OSDs, each on a host of its own.
+    pub osds: u32,
+    /// The pools.
+    pub pools: Vec<PoolSpec>,
+    /// Clients.
+    pub clients: u32,
+    /// Distinct objects per pool.
+    pub objects: u32,
+    /// Requests that a client has outstanding at most.
+    pub outstanding: usize,
+    /// Mean time between a client's requests.
+    pub think: Nanos,
+    /// Requests over all clients while faults happen.
+    pub requests: u32,
+    /// How long faults happen.
+    pub trouble: Nanos,
+    /// In this time after the last fault the cluster must be whole again.
+    pub patience: Nanos,
+    /// What goes wrong.
+    pub faults: BTreeSet<Fault>,
+    /// Faults come so many times as often as usual, in percent.
+    pub fault_rate: u32,
+    /// A flush takes up to this.
+    pub flush: Nanos,
+    /// A map commit takes up to this.
+    pub commit: Nanos,
+    /// Clocks drift by at most this.
+    pub drift_ppm: u64,
+    /// A restored MapStore is at most so many commits old.
+    pub restore_depth: usize,
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn of(seed: u64) -> Scenario {
+        let mut random = Random::new(seed, Stream::Scenario);
+        let osds = random.range(3, 7) as u32;
+        let pools = (0..random.range(1, 3))
+            .map(|_| {
+                let size = *random.pick(&[1, 2, 2, 3, 3, 3, 3]).expect("invariant: the list is not empty");
+                let min_size = if size == 1 { 1 } else { random.range(1, u64::from(size) + 1) as u32 };
+                PoolSpec { size, min_size, pg_num: 1 << random.range(0, 3) }
+            })
+            .collect();
+        // Few kinds at a time reach deeper states than all at once; some runs have all.
+        let share = *random.pick(&[100, 250, 400, 700]).expect("invariant: the list is not empty");
+        let faults = Fault::ALL.iter().copied().filter(|_| random.chance(share)).collect();
+        Scenario {
+            seed,
+            osds,
+            pools,
+            clients: random.range(1, 5) as u32,
+            objects: random.range(2, 9) as u32,
+            outstanding: random.range(1, 6) as usize,
+            think: random.range(20, 200) * MILLI,
+            requests: 300,
+            trouble: random.range(20, 60) * SECOND,
+            patience: 180 * SECOND,
+            faults,
+            fault_rate: random.range(50, 250) as u32,
+            flush: random.range(200, 8_000) * MICRO,
+            commit: random.range(200, 10_000) * MICRO,
+            drift_ppm: 200,
+            restore_depth: 40,
+        }
+    }
+
+    /// The same without one kind of fault.
+    pub fn without(&self, fault: Fault) -> Scenario {
+        let mut less = self.clone();
+        less.faults.remove(&fault);
+        less
+    }
+
+    /// The same with just these kinds of fault.
+    pub fn with_only(&self, faults: &[Fault]) -> Scenario {
+        Scenario { faults: faults.iter().copied().collect(), ..self.clone() }
+    }
+
+    /// The mean time between two faults of a kind, `None` where the kind does not happen.
+    pub fn interval(&self, fault: Fault) -> Option<Nanos> {
+        self.faults.contains(&fault).then(|| fault.usual_interval() * 100 / u64::from(self.fault_rate.max(1)))
+    }
+
+    /// The kinds of fault, as options spell them.
+    pub fn fault_list(&self) -> String {
+        let names: Vec<_> = self.faults.iter().map(|f| f.name()).collect();
+        names.join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_vary_sizes_and_faults() {
+        let scenarios: Vec<_> = (0..200).map(Scenario::of).collect();
+        assert_eq!(scenarios[7], Scenario::of(7));
+        for osds in 3..7 {
+            assert!(scenarios.iter().any(|s| s.osds == osds));
+        }
+        for fault in Fault::ALL {
+            let with = scenarios.iter().filter(|s| s.faults.contains(fault)).count();
+            assert!((20..180).contains(&with), "{fault} in {with} of 200 seeds");
+            assert_eq!(fault.name().parse(), Ok(*fault));
+        }
+        assert!(scenarios.iter().any(|s| s.pools.iter().any(|p| (p.size, p.min_size) == (2, 1))));
+        assert!("nothing".parse::<Fault>().is_err());
+    }
+}
