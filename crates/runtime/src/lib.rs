@@ -1,1 +1,10 @@
 //! Options, messenger, authentication, logs, metrics, and the seams for clock and disk.
+//!
+//! What every daemon and client stands on. Nothing here knows of PGs, stores or maps.
+
+pub mod config;
+pub mod error;
+pub mod options;
+
+pub use config::Config;
+pub use error::{Error, Result};

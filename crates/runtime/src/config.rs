@@ -1,0 +1,452 @@
+//! Layered option values and the handle through which code reads them.
+//!
+//! Layers, each over the one before: compiled default, the monitors' configuration database, the configuration file,
+//! `CEPH_ARGS`, the command line, run-time overrides. A [`Config`] holds one typed [`Options`] snapshot behind an
+//! atomic pointer: reading costs a few nanoseconds, a change builds a new snapshot and tells observers.
+//!
+//! Invariant: the current snapshot always parsed completely. A change with a bad value changes nothing. Once
+//! [`Config::mark_started`] was called, options that can't change at run time keep the value they had.
+
+mod argv;
+mod conf_file;
+mod expand;
+
+pub use argv::{Invocation, Program, parse_argv, split_args};
+pub use conf_file::{ConfFile, Entry};
+
+use crate::error::{Error, Result};
+use crate::options::{self, OptionSpec, Options};
+use arc_swap::{ArcSwap, Guard};
+use expand::Identity;
+use nacre_types::ids::{EntityKind, EntityName};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Where a value comes from, weakest first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// The option table.
+    Default,
+    /// `config set`.
+    Mon,
+    /// The configuration file.
+    File,
+    /// `CEPH_ARGS`.
+    Env,
+    /// The command line.
+    Cmdline,
+    /// Set in the running process.
+    Override,
+}
+
+impl Source {
+    /// Ceph's spelling in `config show` and `config diff`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::Default => "default",
+            Source::Mon => "mon",
+            Source::File => "file",
+            Source::Env => "env",
+            Source::Cmdline => "cmdline",
+            Source::Override => "override",
+        }
+    }
+}
+
+type Layer = BTreeMap<&'static str, String>;
+
+/// The layers above the compiled defaults.
+#[derive(Debug, Clone, Default)]
+struct Layers {
+    by_source: [Layer; 5],
+}
+
+impl Layers {
+    fn of(&mut self, source: Source) -> &mut Layer {
+        &mut self.by_source[source as usize - 1]
+    }
+
+    fn lookup(&self, spec: &OptionSpec, daemon: bool) -> (Source, String) {
+        const SOURCES: [Source; 5] =
+            [Source::Mon, Source::File, Source::Env, Source::Cmdline, Source::Override];
+        for (layer, source) in self.by_source.iter().zip(SOURCES).rev() {
+            if let Some(text) = layer.get(spec.name) {
+                return (source, text.clone());
+            }
+        }
+        let default = spec.daemon_default.filter(|_| daemon).unwrap_or(spec.default);
+        (Source::Default, default.to_owned())
+    }
+}
+
+/// One option's effective value, as `config show` lists it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// The option.
+    pub name: &'static str,
+    /// Its value, variables expanded, in canonical spelling.
+    pub value: String,
+    /// Where it comes from.
+    pub source: Source,
+    /// A newer value that takes effect at the next start.
+    pub pending: Option<String>,
+}
+
+/// Names of options that changed.
+pub type Changed = BTreeSet<&'static str>;
+type Observer = Arc<dyn Fn(&Options, &Changed) + Send + Sync>;
+
+struct State {
+    layers: Layers,
+    effective: BTreeMap<&'static str, (Source, String)>,
+    pending: BTreeMap<&'static str, String>,
+    started: bool,
+}
+
+struct Inner {
+    identity: Identity,
+    conf_path: Option<PathBuf>,
+    current: ArcSwap<Options>,
+    state: Mutex<State>,
+    observers: Mutex<Vec<(BTreeSet<&'static str>, Observer)>>,
+}
+
+/// A shared handle on the configuration of one entity. Cloning is cheap.
+#[derive(Clone)]
+pub struct Config(Arc<Inner>);
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config").field("entity", &self.0.identity.entity.to_string()).finish_non_exhaustive()
+    }
+}
+
+/// Which configuration file to read.
+#[derive(Debug, Clone)]
+enum File {
+    None,
+    Search,
+    Path(PathBuf),
+    Parsed(ConfFile),
+}
+
+/// Gathers what a [`Config`] is made from.
+#[derive(Debug, Clone)]
+pub struct ConfigBuilder {
+    entity: EntityName,
+    cluster: String,
+    file: File,
+    env: Vec<(String, String)>,
+    cmdline: Vec<(String, String)>,
+}
+
+impl ConfigBuilder {
+    /// Nothing but defaults so far.
+    pub fn new(entity: EntityName) -> ConfigBuilder {
+        let cluster = "ceph".to_owned();
+        ConfigBuilder { entity, cluster, file: File::None, env: Vec::new(), cmdline: Vec::new() }
+    }
+
+    /// The cluster's name, `$cluster`; `ceph` otherwise.
+    pub fn cluster(mut self, name: impl Into<String>) -> Self {
+        self.cluster = name.into();
+        self
+    }
+
+    /// Reads this file, which must exist.
+    pub fn conf(mut self, path: impl Into<PathBuf>) -> Self {
+        self.file = File::Path(path.into());
+        self
+    }
+
+    /// Uses a parsed file.
+    pub fn conf_file(mut self, file: ConfFile) -> Self {
+        self.file = File::Parsed(file);
+        self
+    }
+
+    /// Looks for a file where Ceph does, see [`search_conf`]; goes on without one.
+    pub fn search(mut self) -> Self {
+        self.file = File::Search;
+        self
+    }
+
+    /// A value as if from the command line.
+    pub fn set(mut self, name: &str, value: impl Into<String>) -> Self {
+        self.cmdline.push((name.to_owned(), value.into()));
+        self
+    }
+
+    /// Reads files, checks every value, and makes the handle. Unknown names in files are warned about and left out;
+    /// on the command line and in `CEPH_ARGS` they are errors.
+    pub fn build(self) -> Result<Config> {
+        let mut layers = Layers::default();
+        let path = match &self.file {
+            File::None => None,
+            File::Search => search_conf(&self.cluster)?,
+            File::Path(path) => Some(path.clone()),
+            File::Parsed(file) => Some(file.path().to_owned()),
+        };
+        let file = match (self.file, &path) {
+            (File::Parsed(file), _) => Some(file),
+            (_, Some(path)) => Some(ConfFile::read(path)?),
+            (_, None) => None,
+        };
+        if let Some(file) = &file {
+            *layers.of(Source::File) = file_layer(file, &self.entity)?;
+        }
+        for (source, pairs) in [(Source::Env, self.env), (Source::Cmdline, self.cmdline)] {
+            for (name, value) in pairs {
+                let spec = options::get(&name)?;
+                spec.canonical(&value)?;
+                layers.of(source).insert(spec.name, value);
+            }
+        }
+        let host = layers.lookup(options::get("host")?, false).1;
+        let identity = Identity::new(self.cluster, self.entity, host);
+        let effective = effective(&layers, &identity)?;
+        let options = typed(&effective)?;
+        Ok(Config(Arc::new(Inner {
+            identity,
+            conf_path: path,
+            current: ArcSwap::from_pointee(options),
+            state: Mutex::new(State { layers, effective, pending: BTreeMap::new(), started: false }),
+            observers: Mutex::new(Vec::new()),
+        })))
+    }
+}
+
+/// What of a file applies to an entity: `[osd.3]` over `[osd]` over `[global]`.
+fn file_layer(file: &ConfFile, entity: &EntityName) -> Result<Layer> {
+    let mut layer = Layer::new();
+    for section in sections_of(entity) {
+        for entry in file.section(&section) {
+            match options::find(&entry.name) {
+                Some(spec) => {
+                    spec.canonical(&entry.value).map_err(|e| file.syntax(entry.line, e.to_string()))?;
+                    layer.insert(spec.name, entry.value.clone());
+                }
+                None => tracing::warn!(
+                    file = %file.path().display(), line = entry.line, option = %entry.name,
+                    "unknown option is ignored"
+                ),
+            }
+        }
+    }
+    Ok(layer)
+}
+
+/// The sections that apply to an entity, weakest first: `global`, `osd`, `osd.3`.
+pub fn sections_of(entity: &EntityName) -> [String; 3] {
+    ["global".to_owned(), entity.kind.as_str().to_owned(), entity.to_string()]
+}
+
+/// Where Ceph's programs look for the configuration file of `cluster`, first match counts: `CEPH_CONF` (which must
+/// exist), `/etc/ceph/CLUSTER.conf`, `~/.ceph/CLUSTER.conf`, `./CLUSTER.conf`; and at last `./data/ceph.conf`, where
+/// `nacre serve` writes one.
+pub fn search_conf(cluster: &str) -> Result<Option<PathBuf>> {
+    if let Some(path) = std::env::var_os("CEPH_CONF").filter(|v| !v.is_empty()) {
+        let path = PathBuf::from(path);
+        return if path.is_file() {
+            Ok(Some(path))
+        } else {
+            Err(Error::NotFound(format!("CEPH_CONF names {}, which is not a file", path.display())))
+        };
+    }
+    let name = format!("{cluster}.conf");
+    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".ceph").join(&name));
+    let candidates = [Some(Path::new("/etc/ceph").join(&name)), home, Some(PathBuf::from(&name))];
+    let ours = Some(PathBuf::from("./data/ceph.conf"));
+    Ok(candidates.into_iter().chain([ours]).flatten().find(|path| path.is_file()))
+}
+
+fn effective(layers: &Layers, identity: &Identity) -> Result<BTreeMap<&'static str, (Source, String)>> {
+    let daemon = identity.is_daemon();
+    let raw = |spec: &OptionSpec| layers.lookup(spec, daemon);
+    options::all()
+        .map(|spec| {
+            let (source, text) = raw(spec);
+            let text = identity.expand(&text, &|name| options::find(name).map(|spec| raw(spec).1))?;
+            Ok((spec.name, (source, text)))
+        })
+        .collect()
+}
+
+fn typed(effective: &BTreeMap<&'static str, (Source, String)>) -> Result<Options> {
+    Options::from_text(&|spec| Ok(effective[spec.name].1.clone()))
+}
+
+impl Config {
+    /// Makes the configuration of a program from its parsed command line, `CEPH_ARGS` and the configuration file.
+    pub fn load(invocation: &Invocation) -> Result<Config> {
+        let file = match &invocation.conf {
+            Some(path) => File::Path(path.clone()),
+            None => File::Search,
+        };
+        let builder = ConfigBuilder {
+            entity: invocation.entity.clone(),
+            cluster: invocation.cluster.clone(),
+            file,
+            env: invocation.env.clone(),
+            cmdline: invocation.options.clone(),
+        };
+        builder.build()
+    }
+
+    /// The current values. Cheap; hold the guard for the length of one decision, not across awaits.
+    pub fn get(&self) -> Guard<Arc<Options>> {
+        self.0.current.load()
+    }
+
+    /// The current values, to keep.
+    pub fn snapshot(&self) -> Arc<Options> {
+        self.0.current.load_full()
+    }
+
+    /// Whose configuration it is.
+    pub fn entity(&self) -> &EntityName {
+        &self.0.identity.entity
+    }
+
+    /// The cluster's name, `$cluster`.
+    pub fn cluster(&self) -> &str {
+        &self.0.identity.cluster
+    }
+
+    /// The host's name, `$host`.
+    pub fn host(&self) -> &str {
+        &self.0.identity.host
+    }
+
+    /// Whether it is a daemon's.
+    pub fn is_daemon(&self) -> bool {
+        self.0.identity.is_daemon()
+    }
+
+    /// The file that was read.
+    pub fn conf_path(&self) -> Option<&Path> {
+        self.0.conf_path.as_deref()
+    }
+
+    /// From now on, options that can't change at run time keep their values.
+    pub fn mark_started(&self) {
+        self.0.state.lock().started = true;
+    }
+
+    /// Replaces the values that come from the monitors' database (a `ConfigPublish`). Values that this release
+    /// does not know or accept are warned about and left out. Returns what changed.
+    pub fn set_mon_values<'a>(
+        &self,
+        values: impl IntoIterator<Item = (&'a str, &'a str)>,
+    ) -> Result<Changed> {
+        let mut layer = Layer::new();
+        for (name, value) in values {
+            match options::get(name).and_then(|spec| spec.canonical(value).map(|text| (spec, text))) {
+                Ok((spec, _)) if spec.flags.no_mon_update => {
+                    tracing::warn!(option = name, "option can't come from the monitors and is ignored");
+                }
+                Ok((spec, text)) => {
+                    layer.insert(spec.name, text);
+                }
+                Err(error) => tracing::warn!(option = name, %error, "value from the monitors is ignored"),
+            }
+        }
+        self.change(|layers| *layers.of(Source::Mon) = layer)
+    }
+
+    /// Overrides one option in this process, over every other source. Refuses options that can't change at run time.
+    pub fn set(&self, name: &str, value: &str) -> Result<Changed> {
+        let spec = options::get(name)?;
+        if self.0.state.lock().started && !spec.can_update_at_runtime() {
+            return Err(Error::bad_value(spec.name, "can't be changed at run time; set it and restart"));
+        }
+        let text = spec.canonical(value)?;
+        self.change(|layers| {
+            layers.of(Source::Override).insert(spec.name, text);
+        })
+    }
+
+    /// Takes an override back.
+    pub fn unset(&self, name: &str) -> Result<Changed> {
+        let spec = options::get(name)?;
+        self.change(|layers| {
+            layers.of(Source::Override).remove(spec.name);
+        })
+    }
+
+    fn change(&self, mutate: impl FnOnce(&mut Layers)) -> Result<Changed> {
+        let mut state = self.0.state.lock();
+        let mut layers = state.layers.clone();
+        mutate(&mut layers);
+        let mut wanted = effective(&layers, &self.0.identity)?;
+        let mut changed = Changed::new();
+        let mut pending = BTreeMap::new();
+        for (name, new) in &mut wanted {
+            let old = &state.effective[name];
+            if new.1 == old.1 {
+                continue;
+            }
+            let spec = options::find(name).expect("invariant: effective values come from the table");
+            if state.started && !spec.can_update_at_runtime() {
+                pending.insert(*name, std::mem::replace(new, old.clone()).1);
+            } else {
+                changed.insert(*name);
+            }
+        }
+        let options = Arc::new(typed(&wanted)?);
+        (state.layers, state.effective, state.pending) = (layers, wanted, pending);
+        self.0.current.store(options.clone());
+        let observers: Vec<Observer> = {
+            let list = self.0.observers.lock();
+            list.iter().filter(|(names, _)| !names.is_disjoint(&changed)).map(|(_, f)| f.clone()).collect()
+        };
+        // Still under the state's lock: observers see changes one at a time and in order.
+        for observer in observers {
+            observer(&options, &changed);
+        }
+        Ok(changed)
+    }
+
+    /// Calls `observer` after each change of one of `names`, with the new values and all that changed. It runs on
+    /// the changing thread, must be quick, and must not change the configuration itself.
+    pub fn observe(&self, names: &[&str], observer: impl Fn(&Options, &Changed) + Send + Sync + 'static) {
+        let names = names
+            .iter()
+            .map(|name| options::get(name).expect("invariant: observers name options of the table").name)
+            .collect();
+        self.0.observers.lock().push((names, Arc::new(observer)));
+    }
+
+    /// One option's effective value, in canonical spelling.
+    pub fn text(&self, name: &str) -> Result<String> {
+        let spec = options::get(name)?;
+        spec.canonical(&self.0.state.lock().effective[spec.name].1)
+    }
+
+    /// All effective values and where they come from (`config show`); those not at their default are `config diff`.
+    pub fn show(&self) -> Vec<Shown> {
+        let state = self.0.state.lock();
+        state
+            .effective
+            .iter()
+            .map(|(name, (source, text))| Shown {
+                name,
+                value: options::find(name)
+                    .and_then(|spec| spec.canonical(text).ok())
+                    .unwrap_or_else(|| text.clone()),
+                source: *source,
+                pending: state.pending.get(name).cloned(),
+            })
+            .collect()
+    }
+}
+
+/// Whether an entity of this kind is a daemon.
+fn is_daemon(kind: EntityKind) -> bool {
+    kind != EntityKind::Client
+}
+
+#[cfg(test)]
+mod tests;

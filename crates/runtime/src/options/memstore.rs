@@ -1,0 +1,14 @@
+//! Options of MemStore.
+
+use super::kinds::Size;
+use super::option_group;
+use super::spec::Service::Osd;
+
+option_group! {
+    /// MemStore: its bound.
+    MemstoreOptions:
+    memstore_device_bytes: Size = "1Gi", "Memory that the store may use; writes beyond it fail with ENOSPC"
+        [min("1Mi"), services(&[Osd]), long("Bounds the memory that the store really takes, keys and bookkeeping \
+        included, not only the bytes of objects.")];
+    memstore_page_size: Size = "64Ki", "Bytes that an object's data grows by" [range("4Ki", "16Mi"), services(&[Osd])];
+}

@@ -1,0 +1,79 @@
+//! Options of object storage daemons.
+
+use super::kinds::{Bool, Float, FloatSecs, IntSecs, ObjectStoreKind, Size, Str, Uint, UuidKind};
+use super::option_group;
+use super::spec::Service::{Mon, Osd};
+
+option_group! {
+    /// Object storage daemons: store, limits, heartbeats, logs of PGs, recovery.
+    OsdOptions:
+    osd_data: Str = "/var/lib/ceph/osd/$cluster-$id", "Directory of the OSD's data"
+        [services(&[Osd]), startup(), no_mon_update()];
+    osd_objectstore: ObjectStoreKind = "bluestore", "The store that a new OSD keeps its data in"
+        [services(&[Osd]), create(), long("bluestore is for disks, memstore keeps everything in memory and loses it \
+        in a crash, filestore uses plain files. What an existing OSD uses is written beside its data.")];
+    osd_uuid: UuidKind = "00000000-0000-0000-0000-000000000000", "Id of a new OSD; zeros to make one up"
+        [services(&[Osd]), create()];
+    osd_op_num_shards: Uint = "0", "Threads that PGs are spread over; 0 for half of the cores"
+        [range("0", "256"), services(&[Osd]), startup()];
+    osd_max_object_size: Size = "128Mi", "The greatest size of an object" [min("1"), services(&[Osd])];
+    osd_max_write_size: Size = "90", "The greatest write in one request, in MiB" [min("4"), services(&[Osd])];
+    osd_max_object_name_len: Uint = "2048", "The longest object name, in bytes" [range("16", "4096"), services(&[Osd])];
+    osd_max_object_namespace_len: Uint = "256", "The longest object namespace, in bytes"
+        [range("0", "4096"), services(&[Osd])];
+    osd_max_attr_name_len: Uint = "100", "The longest name of an extended attribute, in bytes"
+        [range("1", "255"), services(&[Osd])];
+    osd_max_attr_size: Size = "0", "The longest extended attribute; 0 leaves it to the store" [services(&[Osd])];
+    osd_max_omap_entries_per_request: Uint = "1024", "Entries of an omap that one request returns"
+        [min("1"), services(&[Osd])];
+    osd_max_omap_bytes_per_request: Size = "1Gi", "Bytes of an omap that one request returns"
+        [min("4Ki"), services(&[Osd])];
+    osd_max_pgls: Uint = "1024", "Objects that one listing request returns" [range("1", "65536"), services(&[Osd])];
+    osd_max_write_op_reply_len: Size = "64", "Output that a write may return, per op, in bytes"
+        [services(&[Osd])];
+    osd_client_message_cap: Uint = "256", "Requests of clients in hand at a time; 0 for no limit" [services(&[Osd]), startup()];
+    osd_client_message_size_cap: Size = "500Mi", "Bytes of clients' requests in hand at a time"
+        [min("1Mi"), services(&[Osd]), startup(), see(&["ms_dispatch_throttle_bytes"])];
+    osd_heartbeat_interval: IntSecs = "6", "Seconds between pings of a peer" [range("1", "60"), services(&[Osd])];
+    osd_heartbeat_grace: IntSecs = "20", "Seconds of a peer's silence after which it is reported as failed"
+        [min("1"), services(&[Osd, Mon]), see(&["osd_heartbeat_interval"])];
+    osd_heartbeat_min_peers: Uint = "10", "The least number of peers to ping" [services(&[Osd])];
+    osd_fast_fail_on_connection_refused: Bool = "true", "Report a peer as failed at once when its port is closed"
+        [services(&[Osd])];
+    osd_beacon_report_interval: IntSecs = "300", "Seconds between signs of life to the monitors"
+        [min("1"), services(&[Osd]), see(&["mon_osd_report_timeout"])];
+    osd_mon_report_interval: IntSecs = "5", "Seconds between reports of statistics to the monitors"
+        [min("1"), services(&[Osd])];
+    osd_mon_shutdown_timeout: FloatSecs = "5", "Seconds to wait for the monitors when stopping" [services(&[Osd])];
+    osd_min_pg_log_entries: Uint = "250", "Entries of a PG's log that are always kept"
+        [min("1"), services(&[Osd]), see(&["osd_max_pg_log_entries"])];
+    osd_max_pg_log_entries: Uint = "10000", "Entries of a PG's log that are kept for members that are away"
+        [min("1"), services(&[Osd]), see(&["osd_min_pg_log_entries"])];
+    osd_pg_log_dups_tracked: Uint = "3000", "Requests whose outcome is remembered to recognise resends"
+        [min("1"), services(&[Osd])];
+    osd_max_backfills: Uint = "1", "Backfills that one OSD takes part in at a time" [min("1"), services(&[Osd])];
+    osd_recovery_max_active: Uint = "0", "Objects that one OSD recovers at a time; 0 chooses by the device"
+        [services(&[Osd]), see(&["osd_recovery_max_active_hdd", "osd_recovery_max_active_ssd"])];
+    osd_recovery_max_active_hdd: Uint = "3", "Objects recovered at a time on rotating disks" [services(&[Osd])];
+    osd_recovery_max_active_ssd: Uint = "10", "Objects recovered at a time on solid state" [services(&[Osd])];
+    osd_recovery_max_chunk: Size = "8Mi", "Bytes of an object that are recovered at a time" [min("4Ki"), services(&[Osd])];
+    osd_recovery_sleep: FloatSecs = "0", "Seconds between recovered objects" [range("0", "60"), services(&[Osd])];
+    osd_backfill_scan_min: Uint = "64", "The least number of objects in a backfill scan" [min("1"), services(&[Osd])];
+    osd_backfill_scan_max: Uint = "512", "The greatest number of objects in a backfill scan" [min("1"), services(&[Osd])];
+    osd_backfill_retry_interval: FloatSecs = "30", "Seconds before a refused backfill is tried again" [services(&[Osd])];
+    osd_failsafe_full_ratio: Float = "0.97", "Use of a store at which the OSD itself refuses writes"
+        [range("0", "1"), services(&[Osd])];
+    osd_op_complaint_time: FloatSecs = "30", "Seconds after which a request counts as slow" [services(&[Osd])];
+    osd_op_history_size: Uint = "20", "Finished requests that are kept for inspection" [services(&[Osd])];
+    osd_op_history_duration: IntSecs = "600", "Seconds for which finished requests are kept" [services(&[Osd])];
+    osd_client_watch_timeout: IntSecs = "30", "Seconds after which a silent watcher is forgotten"
+        [min("1"), services(&[Osd])];
+    osd_crush_update_on_start: Bool = "true", "Place the OSD in the CRUSH map when it starts" [services(&[Osd])];
+    osd_crush_initial_weight: Float = "-1", "CRUSH weight of a new OSD; negative for its size in TiB"
+        [services(&[Osd]), startup()];
+    crush_location: Str = "", "Where a new OSD goes in the CRUSH map, such as 'root=default host=a'"
+        [services(&[Osd]), startup()];
+    osd_class_default_list: Str = "*", "Object classes that clients may call without naming them in their caps"
+        [services(&[Osd]), startup()];
+    osd_class_load_list: Str = "*", "Object classes that are offered" [services(&[Osd]), startup()];
+}

@@ -1,0 +1,297 @@
+//! One row of the option table.
+
+use super::kinds::Kind;
+use crate::error::{Error, Result};
+
+/// Ceph's option types, as `config help` names them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OptionType {
+    /// Signed number.
+    Int,
+    /// Unsigned number.
+    Uint,
+    /// Number with a fraction.
+    Float,
+    /// Text, path or choice.
+    Str,
+    /// `true` or `false`.
+    Bool,
+    /// Network address.
+    Addr,
+    /// Universally unique id.
+    Uuid,
+    /// Bytes, with binary unit suffixes.
+    Size,
+    /// Seconds, with time unit suffixes.
+    Secs,
+    /// Milliseconds.
+    Millisecs,
+}
+
+impl OptionType {
+    /// Ceph's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OptionType::Int => "int",
+            OptionType::Uint => "uint",
+            OptionType::Float => "float",
+            OptionType::Str => "str",
+            OptionType::Bool => "bool",
+            OptionType::Addr => "addr",
+            OptionType::Uuid => "uuid",
+            OptionType::Size => "size",
+            OptionType::Secs => "secs",
+            OptionType::Millisecs => "millisecs",
+        }
+    }
+}
+
+/// How likely an operator is to touch an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    /// For everybody.
+    Basic,
+    /// For those who know why.
+    Advanced,
+    /// For developers and tests.
+    Dev,
+}
+
+impl Level {
+    /// Ceph's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Basic => "basic",
+            Level::Advanced => "advanced",
+            Level::Dev => "dev",
+        }
+    }
+}
+
+/// Who reads an option.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Service {
+    /// Every program.
+    Common,
+    /// The map authority.
+    Mon,
+    /// Object storage daemons.
+    Osd,
+    /// Clients of RADOS.
+    Rados,
+}
+
+impl Service {
+    /// Ceph's spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Service::Common => "common",
+            Service::Mon => "mon",
+            Service::Osd => "osd",
+            Service::Rados => "rados",
+        }
+    }
+}
+
+/// When an option may be set, as Ceph's flags of the same names.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// May change while the daemon runs, although its type suggests otherwise.
+    pub runtime: bool,
+    /// Takes effect at the next start only.
+    pub startup: bool,
+    /// Counts when a daemon's store is made, never afterwards.
+    pub create: bool,
+    /// Counts when the cluster is made, never afterwards.
+    pub cluster_create: bool,
+    /// Can't come from the monitors' configuration database, because it is needed to reach them.
+    pub no_mon_update: bool,
+}
+
+/// A row of the option table. Built in constants by [`OptionSpec::new`] and the modifiers.
+#[derive(Debug)]
+pub struct OptionSpec {
+    /// Ceph's name, with underscores.
+    pub name: &'static str,
+    /// The type.
+    pub ty: OptionType,
+    /// For how many people it is.
+    pub level: Level,
+    /// The compiled default's text.
+    pub default: &'static str,
+    /// The default for daemons where it differs.
+    pub daemon_default: Option<&'static str>,
+    /// The least value.
+    pub min: Option<&'static str>,
+    /// The greatest value.
+    pub max: Option<&'static str>,
+    /// The permitted values of a choice.
+    pub choices: &'static [&'static str],
+    /// When it may be set.
+    pub flags: Flags,
+    /// Who reads it.
+    pub services: &'static [Service],
+    /// One line.
+    pub desc: &'static str,
+    /// Everything else to know.
+    pub long_desc: &'static str,
+    /// Related options.
+    pub see_also: &'static [&'static str],
+    /// Whether Nacre has it and Ceph does not.
+    pub nacre_only: bool,
+    canonical: fn(&OptionSpec, &str) -> Result<String>,
+}
+
+fn canonical_of<K: Kind>(spec: &OptionSpec, text: &str) -> Result<String> {
+    Ok(K::show(&spec.parse::<K>(text)?))
+}
+
+impl OptionSpec {
+    /// A row of level `advanced` that every program reads.
+    pub const fn new<K: Kind>(name: &'static str, default: &'static str, desc: &'static str) -> OptionSpec {
+        OptionSpec {
+            name,
+            ty: K::TYPE,
+            level: Level::Advanced,
+            default,
+            daemon_default: None,
+            min: None,
+            max: None,
+            choices: K::CHOICES,
+            flags: Flags {
+                runtime: false,
+                startup: false,
+                create: false,
+                cluster_create: false,
+                no_mon_update: false,
+            },
+            services: &[Service::Common],
+            desc,
+            long_desc: "",
+            see_also: &[],
+            nacre_only: false,
+            canonical: canonical_of::<K>,
+        }
+    }
+
+    /// Level `basic`.
+    pub const fn basic(mut self) -> Self {
+        self.level = Level::Basic;
+        self
+    }
+
+    /// Level `dev`.
+    pub const fn dev(mut self) -> Self {
+        self.level = Level::Dev;
+        self
+    }
+
+    /// The least value allowed.
+    pub const fn min(mut self, least: &'static str) -> Self {
+        self.min = Some(least);
+        self
+    }
+
+    /// The least and the greatest value allowed.
+    pub const fn range(mut self, least: &'static str, greatest: &'static str) -> Self {
+        self.min = Some(least);
+        self.max = Some(greatest);
+        self
+    }
+
+    /// The default where the program is a daemon.
+    pub const fn daemon(mut self, default: &'static str) -> Self {
+        self.daemon_default = Some(default);
+        self
+    }
+
+    /// Who reads it.
+    pub const fn services(mut self, services: &'static [Service]) -> Self {
+        self.services = services;
+        self
+    }
+
+    /// May change while the daemon runs.
+    pub const fn runtime(mut self) -> Self {
+        self.flags.runtime = true;
+        self
+    }
+
+    /// Takes effect at the next start.
+    pub const fn startup(mut self) -> Self {
+        self.flags.startup = true;
+        self
+    }
+
+    /// Counts when a store is made.
+    pub const fn create(mut self) -> Self {
+        self.flags.create = true;
+        self
+    }
+
+    /// Counts when the cluster is made.
+    pub const fn cluster_create(mut self) -> Self {
+        self.flags.cluster_create = true;
+        self
+    }
+
+    /// Not from the monitors.
+    pub const fn no_mon_update(mut self) -> Self {
+        self.flags.no_mon_update = true;
+        self
+    }
+
+    /// Everything else to know.
+    pub const fn long(mut self, text: &'static str) -> Self {
+        self.long_desc = text;
+        self
+    }
+
+    /// Related options.
+    pub const fn see(mut self, names: &'static [&'static str]) -> Self {
+        self.see_also = names;
+        self
+    }
+
+    /// An option that Ceph does not have.
+    pub const fn nacre(mut self) -> Self {
+        self.nacre_only = true;
+        self
+    }
+
+    /// Whether a change reaches a running daemon. Ceph's rule: numbers and switches do unless marked, texts don't.
+    pub fn can_update_at_runtime(&self) -> bool {
+        let by_type = !matches!(self.ty, OptionType::Str | OptionType::Addr | OptionType::Uuid);
+        (self.flags.runtime || by_type)
+            && !(self.flags.startup || self.flags.create || self.flags.cluster_create)
+    }
+
+    /// Parses and checks the range.
+    pub(crate) fn parse<K: Kind>(&self, text: &str) -> Result<K::Value> {
+        let bad = |reason| Error::bad_value(self.name, reason);
+        let value = K::read(text).map_err(bad)?;
+        let bound = |text: &'static str| {
+            K::read(text).expect("invariant: a test parses every default and bound of the table")
+        };
+        if let Some(min) = self.min
+            && K::below(&value, &bound(min))
+        {
+            return Err(bad(format!("Value '{text}' is below minimum {min}")));
+        }
+        if let Some(max) = self.max
+            && K::below(&bound(max), &value)
+        {
+            return Err(bad(format!("Value '{text}' exceeds maximum {max}")));
+        }
+        Ok(value)
+    }
+
+    /// Checks `text` and returns it in canonical spelling.
+    pub fn canonical(&self, text: &str) -> Result<String> {
+        // Values that refer to other options can only be checked once those are known.
+        if text.contains('$') {
+            return Ok(text.to_owned());
+        }
+        (self.canonical)(self, text)
+    }
+}
