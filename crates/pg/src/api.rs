@@ -1,0 +1,560 @@
+//! What goes in and out of a [`crate::Pg`]: events, commands, messages between members, settings.
+
+use bytes::Bytes;
+use nacre_types::ids::{Eversion, Interval, OsdId, PgId, ReqId};
+use nacre_types::msg::{Message, PgCas, PgCasReply};
+use nacre_types::object::ObjectId;
+use nacre_types::osdmap::{OsdMap, PgMembership};
+use nacre_types::stats::PgStats;
+use nacre_types::txn::Transaction;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// A rule broken on purpose, to prove that the simulator notices. `None` in production.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Mutation {
+    /// All rules hold.
+    #[default]
+    None,
+    /// R1: a shrinking proposal counts as accepted before its outcome is known.
+    AckBeforeCasOutcome,
+    /// R1: members that a proposal would add are not waited for until it is confirmed by a map.
+    IgnoreProposedMembers,
+    /// R2: a wiped member that lacks the PG is taken for an empty but valid copy.
+    TrustWipedMember,
+    /// R3: a new primary does not adopt the longest log.
+    SkipTailRepair,
+    /// R3: operations of the old interval are still accepted after the promotion was proposed.
+    AcceptOldIntervalOps,
+    /// R3: reads do not wait for earlier writes to commit.
+    ReadUncommitted,
+    /// R4: reads are answered without a lease.
+    IgnoreLease,
+    /// R4: a new primary serves before the old one's leases have run out.
+    SkipLeaseWait,
+    /// R5: the in-sync set shrinks below min_size.
+    ShrinkBelowMinSize,
+    /// R5: writes are accepted below min_size and acknowledged without the dead.
+    AckBelowMinSize,
+    /// R6: dup records are not kept.
+    ForgetDups,
+    /// R6: operations sent before the interval began are executed.
+    ExecuteStaleOps,
+    /// R7: after a restore the map's record is trusted over a higher one on disk.
+    IgnoreHighestRecord,
+    /// R8: the old replica is dropped before the target is filled.
+    DropBeforeFilled,
+    /// R8: writes past the backfill cursor are applied.
+    ApplyPastCursor,
+    /// R8: a member enters the set before its missing objects have arrived.
+    JoinWithMissing,
+}
+
+/// What a host lets a [`crate::Pg`] do; from options.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `osd_min_pg_log_entries`.
+    pub min_log_entries: usize,
+    /// `osd_max_pg_log_entries`.
+    pub max_log_entries: usize,
+    /// Client operations that may wait on one PG (for activation, recovery, earlier writes); further ones are refused
+    /// with [`Command::Drop`] and resent by the client.
+    pub max_waiting_ops: usize,
+    /// Writes ordered but not committed; further ones wait.
+    pub max_inflight_writes: usize,
+    /// Objects being recovered to one member at once (`osd_recovery_max_active`).
+    pub max_recoveries: usize,
+    /// Bytes of one recovery message.
+    pub push_bytes: usize,
+    /// Objects per backfill scan.
+    pub scan_objects: usize,
+    /// An unanswered proposal is sent again after so many nanoseconds; its outcome stays unknown (R1).
+    pub cas_retry_ns: u64,
+    /// Unanswered peering and recovery messages are sent again after so many nanoseconds.
+    pub retry_ns: u64,
+    /// Client sessions without contact for so long are forgotten and their resends refused (R6).
+    pub session_expiry_ns: u64,
+    /// A rule to break.
+    pub mutation: Mutation,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        const SECOND: u64 = 1_000_000_000;
+        Settings {
+            min_log_entries: 250,
+            max_log_entries: 10_000,
+            max_waiting_ops: 4096,
+            max_inflight_writes: 1024,
+            max_recoveries: 3,
+            push_bytes: 8 << 20,
+            scan_objects: 256,
+            cas_retry_ns: SECOND,
+            retry_ns: 2 * SECOND,
+            session_expiry_ns: 3600 * SECOND,
+            mutation: Mutation::None,
+        }
+    }
+}
+
+/// The host's lease table as a PG needs it (rule R4).
+pub trait LeaseView {
+    /// Whether this OSD holds a lease from `from` now.
+    fn held_from(&self, from: OsdId) -> bool;
+
+    /// The time (CLOCK_BOOTTIME, ns) from which no lease that this OSD ever granted to `to` can be valid.
+    fn quiet_at(&self, to: OsdId) -> u64;
+}
+
+/// A client's request as far as replication cares. The host keeps the request itself under `token`.
+#[derive(Clone, Debug)]
+pub struct ClientOp {
+    /// The host's handle.
+    pub token: u64,
+    /// Names the request across resends.
+    pub reqid: ReqId,
+    /// The client's oldest outstanding tid.
+    pub oldest_tid: u64,
+    /// How often it was sent before.
+    pub attempt: u32,
+    /// The PG's interval in the client's map.
+    pub interval: Interval,
+    /// The object.
+    pub object: ObjectId,
+    /// Whether it may change the object.
+    pub write: bool,
+    /// Whether it does not look at one object but lists the PG: waits for nothing but activity and lease.
+    pub listing: bool,
+}
+
+/// What executing an operation brought ([`Event::Executed`]).
+#[derive(Clone, Debug)]
+pub enum Executed {
+    /// Nothing changed: a read, or a write that failed. The reply waits for earlier writes to the object and for the
+    /// lease.
+    Read,
+    /// The object changes.
+    Write {
+        /// The change, without log steps. Must be applicable: the host has checked it against its store's state.
+        txn: Transaction,
+        /// Whether the object is gone afterwards.
+        delete: bool,
+        /// The object's version before; the default where it did not exist.
+        prior: Eversion,
+        /// The user's version after.
+        user_version: u64,
+        /// mtime, nanoseconds since 1970.
+        mtime_ns: u64,
+        /// The encoded reply, kept for resends (R6).
+        result: Bytes,
+    },
+}
+
+/// Into a [`crate::Pg`].
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A new map. `up` is where CRUSH wants the PG under it.
+    Map {
+        /// The map.
+        map: Arc<OsdMap>,
+        /// CRUSH's up set, holes left out.
+        up: Vec<OsdId>,
+    },
+    /// A client's request.
+    Client(ClientOp),
+    /// The answer to [`Command::Execute`]; fed at once, before any other event.
+    Executed {
+        /// The request.
+        token: u64,
+        /// What it did.
+        outcome: Executed,
+    },
+    /// A message from another member.
+    Peer {
+        /// Who sent it.
+        from: OsdId,
+        /// What.
+        msg: PeerMsg,
+    },
+    /// The connection to a peer was lost with messages possibly undelivered, or the peer restarted.
+    PeerReset(OsdId),
+    /// A [`Command::Persist`] is durable. Ids become durable in rising order.
+    Committed {
+        /// The highest durable id.
+        persist: u64,
+    },
+    /// The map authority's answer to a proposal.
+    Cas(PgCasReply),
+    /// The answer to [`Command::ReadObject`]: the object from `offset` on as the store has it now.
+    ObjectRead {
+        /// The command's handle.
+        read: u64,
+        /// What was read; `None` where the object does not exist; an error where it can't be read.
+        piece: Result<Option<ObjectPiece>, nacre_types::errno::Errno>,
+    },
+    /// The answer to [`Command::ListObjects`]: objects with their versions, in order.
+    Listed {
+        /// The command's handle.
+        list: u64,
+        /// The objects.
+        objects: Vec<(ObjectId, Eversion)>,
+        /// Whether the collection ends here.
+        end: bool,
+    },
+    /// The lease table changed for the better, or a peer restarted.
+    Leases,
+    /// Time has passed; at least as often as [`crate::Pg::next_wake`] asks for.
+    Tick,
+}
+
+/// Part of an object on its way to another member. The first piece carries attributes; omap follows the data.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ObjectPiece {
+    /// The object's version.
+    pub version: Eversion,
+    /// Whole size of the data in bytes.
+    pub size: u64,
+    /// Where `data` belongs.
+    pub offset: u64,
+    /// Data.
+    #[serde(with = "nacre_types::payload")]
+    pub data: Bytes,
+    /// Attributes; in the first piece.
+    pub attrs: Vec<(String, Bytes)>,
+    /// The omap header; in the first piece.
+    pub omap_header: Bytes,
+    /// Omap entries.
+    pub omap: Vec<(Bytes, Bytes)>,
+    /// Where to go on: data offset and last omap key sent; `None` when this is the last piece.
+    pub next: Option<PieceCursor>,
+}
+
+/// Where the next [`ObjectPiece`] begins.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PieceCursor {
+    /// Data offset in bytes.
+    pub offset: u64,
+    /// The last omap key that was sent, once the data is through.
+    pub omap_after: Option<Bytes>,
+}
+
+/// Why a client's request is dropped without an answer: the client sends it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// This OSD is not the PG's primary, or the request was sent before the interval began.
+    StaleInterval,
+    /// Too many requests wait.
+    Full,
+}
+
+/// Out of a [`crate::Pg`]; to be carried out in order.
+#[derive(Clone, Debug)]
+pub enum Command {
+    /// Run the request against the store's present state and feed [`Event::Executed`] at once.
+    Execute {
+        /// The request.
+        token: u64,
+        /// The version that it gets if it changes the object.
+        version: Eversion,
+    },
+    /// Queue a transaction; report [`Event::Committed`] when durable.
+    Persist {
+        /// Rising.
+        id: u64,
+        /// What.
+        txn: Transaction,
+    },
+    /// Send to another member; in order per member.
+    Send {
+        /// Whom.
+        to: OsdId,
+        /// What.
+        msg: PeerMsg,
+    },
+    /// The request took effect and is durable, or its reply may go out: send what `Execute` produced.
+    Reply {
+        /// The request.
+        token: u64,
+    },
+    /// The request was executed before: answer with this recorded reply.
+    ReplyDup {
+        /// The request.
+        token: u64,
+        /// The version it has.
+        version: Eversion,
+        /// The encoded reply.
+        result: Bytes,
+    },
+    /// Tell the client to fetch a newer map and send again; forget the request.
+    Drop {
+        /// The request.
+        token: u64,
+        /// Why.
+        reason: DropReason,
+    },
+    /// Refuse for good: the session has expired (R6), the client must not retry. Answer ESTALE... as `errno` says.
+    Refuse {
+        /// The request.
+        token: u64,
+        /// The error to answer with.
+        errno: nacre_types::errno::Errno,
+    },
+    /// Forget a request without answering: a resend of it has taken its place.
+    Forget {
+        /// The superseded request.
+        token: u64,
+    },
+    /// Send a proposal to the map authority; the host fills in `tid` and routes the answer back.
+    Propose(PgCas),
+    /// Read an object for recovery, from `cursor` on, about `max_bytes`.
+    ReadObject {
+        /// Handle for the answer.
+        read: u64,
+        /// Which.
+        object: ObjectId,
+        /// From where.
+        cursor: PieceCursor,
+        /// How much.
+        max_bytes: usize,
+    },
+    /// List objects with their versions for backfill.
+    ListObjects {
+        /// Handle for the answer.
+        list: u64,
+        /// The first candidate; `None` begins.
+        from: Option<ObjectId>,
+        /// At most so many.
+        max: usize,
+    },
+    /// An object's contents changed behind the executor's back (recovery, backfill): drop what is cached of it.
+    Invalidate {
+        /// The object; `None` means all of the PG's.
+        object: Option<ObjectId>,
+    },
+    /// This copy is not wanted any more: remove it in the background, then forget the PG.
+    RemovePg,
+}
+
+/// What a member knows of its copy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct MemberInfo {
+    /// Whether it has the PG at all; if not, nothing else counts (R2).
+    pub exists: bool,
+    /// The highest membership that it has seen (R7).
+    pub highest: Option<PgMembership>,
+    /// Its log's head.
+    pub head: Eversion,
+    /// Its log's tail.
+    pub tail: Eversion,
+    /// The highest update that it knows to be acknowledged.
+    pub committed_to: Eversion,
+    /// Whether every object is there up to the log's head, apart from `missing`.
+    pub complete: bool,
+    /// Number of objects that the log names but that have not arrived.
+    pub missing: u64,
+    /// The process, so that a restarted primary's leases are known to be gone.
+    pub boot_nonce: u64,
+}
+
+/// Between members of one PG.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum PeerMsg {
+    /// Primary asks a member for its info, under this interval. With `versions` also for its log's versions above
+    /// `tail`.
+    Query {
+        /// The primary's interval.
+        interval: Interval,
+        /// Above which version the member should list its log; `None` for none.
+        versions_after: Option<Eversion>,
+    },
+    /// The answer.
+    Info {
+        /// The interval of the query.
+        interval: Interval,
+        /// The copy.
+        info: MemberInfo,
+        /// The log's versions asked for, in order.
+        versions: Vec<Eversion>,
+    },
+    /// Primary to an in-sync member that is ahead: send what follows `after` (R3: the longest log is adopted).
+    GetTail {
+        /// The interval.
+        interval: Interval,
+        /// The primary's head.
+        after: Eversion,
+    },
+    /// In-sync member's entries above `after`; and primary's to an in-sync member that is behind. The objects they name
+    /// follow as [`PeerMsg::TailObject`]; all of it takes effect at once.
+    Tail {
+        /// The interval.
+        interval: Interval,
+        /// The receiver's head.
+        after: Eversion,
+        /// Encoded entries, oldest first.
+        entries: Vec<Bytes>,
+        /// Number of objects that follow.
+        objects: u64,
+    },
+    /// One piece of an object that a [`PeerMsg::Tail`] names.
+    TailObject {
+        /// The interval.
+        interval: Interval,
+        /// Which.
+        object: ObjectId,
+        /// The piece; `None`: the object does not exist.
+        piece: Option<ObjectPiece>,
+    },
+    /// The tail is durable: the receiver's head.
+    TailDone {
+        /// The interval.
+        interval: Interval,
+        /// Its head now.
+        head: Eversion,
+    },
+    /// Primary to a member to catch up: your log is to become mine. Entries above `common` of the receiver's log are
+    /// divergent and go; `entries` follow. Objects of both become missing. With `backfill` the copy starts from nothing
+    /// known and is filled in object order.
+    CatchUp {
+        /// The interval.
+        interval: Interval,
+        /// The last version that both logs have.
+        common: Eversion,
+        /// The new log's tail where it is replaced whole (backfill).
+        tail: Eversion,
+        /// Encoded entries above `common`.
+        entries: Vec<Bytes>,
+        /// Retained dup records, where the log is replaced whole.
+        dups: Vec<(String, Bytes)>,
+        /// Whether the copy is filled by backfill.
+        backfill: bool,
+    },
+    /// The catch-up log is durable; these objects are missing.
+    CaughtLog {
+        /// The interval.
+        interval: Interval,
+        /// Objects with the version needed (`None`: to be deleted is done already, not listed).
+        missing: Vec<(ObjectId, Eversion)>,
+    },
+    /// A write, to in-sync and catching-up members.
+    RepOp {
+        /// The interval.
+        interval: Interval,
+        /// Encoded [`crate::log::LogEntry`].
+        entry: Bytes,
+        /// The change; empty ops where the receiver only logs it (R8).
+        txn: Transaction,
+        /// Everything up to here is acknowledged.
+        committed_to: Eversion,
+        /// Trim the log up to here.
+        trim_to: Eversion,
+        /// Client's oldest outstanding tid: its dup records below may go.
+        oldest_tid: u64,
+    },
+    /// Everything up to `head` is durable here.
+    RepAck {
+        /// The interval.
+        interval: Interval,
+        /// The durable log head.
+        head: Eversion,
+    },
+    /// One piece of an object for a catching-up member.
+    Push {
+        /// The interval.
+        interval: Interval,
+        /// Which.
+        object: ObjectId,
+        /// The version that the pieces make up; the default deletes the object.
+        version: Eversion,
+        /// The piece; `None` deletes.
+        piece: Option<ObjectPiece>,
+    },
+    /// The object is durable there.
+    PushDone {
+        /// The interval.
+        interval: Interval,
+        /// Which.
+        object: ObjectId,
+        /// Which version.
+        version: Eversion,
+    },
+    /// Primary asks a member being backfilled for its objects from `from` on.
+    Scan {
+        /// The interval.
+        interval: Interval,
+        /// The first candidate; `None` begins.
+        from: Option<ObjectId>,
+        /// At most so many.
+        max: u64,
+    },
+    /// The answer.
+    ScanReply {
+        /// The interval.
+        interval: Interval,
+        /// Objects with versions, in order.
+        objects: Vec<(ObjectId, Eversion)>,
+        /// Whether the collection ends here.
+        end: bool,
+    },
+    /// Everything below the cursor is in place; `None`: everything is.
+    BackfillCursor {
+        /// The interval.
+        interval: Interval,
+        /// The cursor.
+        cursor: Option<ObjectId>,
+    },
+    /// A copy outside the membership announces itself.
+    Stray {
+        /// The interval that it knows.
+        interval: Interval,
+    },
+    /// The primary, clean in this interval, lets a stray remove itself.
+    RemoveStray {
+        /// The interval.
+        interval: Interval,
+    },
+    /// Asks any possible member for its highest record after a MapStore restore (R7).
+    HighestQuery {
+        /// The new generation.
+        generation: u64,
+    },
+    /// The answer to [`PeerMsg::HighestQuery`].
+    HighestReply {
+        /// The generation of the query.
+        generation: u64,
+        /// The highest record that this OSD ever saw; `None` for none.
+        highest: Option<PgMembership>,
+    },
+}
+
+/// [`PeerMsg`] on the wire.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PgEnvelope {
+    /// The PG.
+    pub pg: PgId,
+    /// The message.
+    pub msg: PeerMsg,
+}
+
+impl Message for PgEnvelope {
+    const KIND: u16 = 50;
+    const NAME: &'static str = "PgEnvelope";
+}
+
+/// `pg query`: what a PG knows of itself.
+#[derive(Clone, Debug, Serialize)]
+pub struct PgQuery {
+    /// Statistics and state.
+    pub stats: PgStats,
+    /// This OSD's copy.
+    pub info: MemberInfo,
+    /// The membership in effect.
+    pub membership: Option<PgMembership>,
+    /// Proposals whose outcome is unknown.
+    pub proposals: Vec<PgMembership>,
+    /// What the machine is doing, in words.
+    pub phase: String,
+    /// Members that are being filled: OSD, objects missing, backfill position.
+    pub catching_up: Vec<(OsdId, u64, Option<String>)>,
+    /// What blocks activity, in words; empty when nothing does.
+    pub blocked_by: Vec<String>,
+}
