@@ -17,6 +17,7 @@ mod model;
 pub(crate) mod rjenkins;
 pub mod rules;
 pub mod straw;
+pub mod text;
 
 pub use codec::CrushDecodeError;
 pub use edit::{CrushError, Location};
@@ -27,3 +28,7 @@ pub use model::{
     TunablesProfile, WEIGHT_ONE,
 };
 pub use rjenkins::{hash32_1, hash32_2, hash32_3, hash32_4, hash32_5};
+pub use text::CompileError;
+
+#[cfg(test)]
+mod tests;

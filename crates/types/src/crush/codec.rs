@@ -430,7 +430,7 @@ impl Reader<'_> {
             BucketAlg::Straw2 => BucketBody::Straw2 { item_weights: self.words(size)? },
             BucketAlg::Tree => {
                 let nodes = usize::from(self.u8()?);
-                if !nodes.is_power_of_two() || nodes / 2 < size {
+                if nodes / 2 < size || !(nodes == 0 || nodes.is_power_of_two()) {
                     return corrupt(format!("tree bucket {id} has {nodes} nodes for {size} items"));
                 }
                 BucketBody::Tree { node_weights: self.words(nodes)? }
@@ -483,7 +483,10 @@ impl Reader<'_> {
                 return corrupt(format!("choose_args of bucket {} with another number of ids", bucket.id));
             }
             arg.ids = self.signed_words(ids)?;
-            args.set(slot, arg);
+            // Only straw2 draws look at them; Ceph drops the others' too.
+            if bucket.alg() == BucketAlg::Straw2 {
+                args.set(slot, arg);
+            }
         }
         Ok(args)
     }

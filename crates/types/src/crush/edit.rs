@@ -5,8 +5,8 @@
 //! An edit that fails leaves the map as it was.
 
 use super::model::{
-    Bucket, BucketAlg, BucketBody, ChooseArg, CrushMap, MAX_BUCKETS, MAX_DEVICES, TunablesProfile,
-    WEIGHT_ONE, id_of, slot_of,
+    Bucket, BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, MAX_BUCKETS, MAX_DEVICES,
+    TunablesProfile, WEIGHT_ONE, id_of, slot_of,
 };
 use super::straw::{BodyError, build_body};
 use crate::errno::Errno;
@@ -521,6 +521,32 @@ impl CrushMap {
             }
             Ok(id)
         })
+    }
+
+    /// Sets the weight sets and ids of a pool, or of all pools ([`super::DEFAULT_CHOOSE_ARGS`]). They must fit the buckets;
+    /// those of other algorithms than straw2 have no effect and are dropped.
+    pub fn set_choose_args(&mut self, id: i64, args: ChooseArgs) -> Result<(), CrushError> {
+        let mut kept = ChooseArgs::default();
+        for (slot, arg) in args.iter() {
+            let Some(bucket) = self.bucket(id_of(slot)) else { return Err(no_bucket(id_of(slot))) };
+            let size = bucket.items.len();
+            if arg.weight_set.iter().any(|weights| weights.len() != size)
+                || !(arg.ids.is_empty() || arg.ids.len() == size)
+            {
+                let why = format!("choose_args of bucket {} need exactly {size} weights and ids", bucket.id);
+                return Err(CrushError::Invalid(why));
+            }
+            if bucket.alg() == BucketAlg::Straw2 {
+                kept.set(slot, arg.clone());
+            }
+        }
+        self.choose_args.insert(id, kept);
+        Ok(())
+    }
+
+    /// Removes the choose_args of a pool. True if there were any.
+    pub fn remove_choose_args(&mut self, id: i64) -> bool {
+        self.choose_args.remove(&id).is_some()
     }
 
     fn detach(&mut self, item: i32) -> Result<(), CrushError> {

@@ -71,9 +71,9 @@ pub enum BucketBody {
         /// Weight of the items up to and including this one.
         sum_weights: Vec<u32>,
     },
-    /// A binary tree; item `i` is node `2 i + 1`.
+    /// A binary tree; item `i` is node `2 i + 1`. Node 0 is not used.
     Tree {
-        /// Weight below each node; a power of two of them.
+        /// Weight below each node; a power of two of them, none without items.
         node_weights: Vec<u32>,
     },
     /// Lengths of straws computed from all weights.

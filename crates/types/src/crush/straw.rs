@@ -52,7 +52,10 @@ fn tree_nodes(weights: &[u32]) -> Result<Vec<u32>, BodyError> {
     if weights.len() > MAX_TREE_ITEMS {
         return Err(BodyError::TreeTooBig);
     }
-    let nodes = if weights.is_empty() { 1 } else { weights.len().next_power_of_two() * 2 };
+    if weights.is_empty() {
+        return Ok(Vec::new());
+    }
+    let nodes = weights.len().next_power_of_two() * 2;
     let mut node_weights = vec![0_u32; nodes];
     for (at, &weight) in weights.iter().enumerate() {
         let mut node = 2 * at + 1;
