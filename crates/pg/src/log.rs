@@ -1,0 +1,407 @@
+//! The log of one PG: what was updated, in which order, and for which request.
+//!
+//! Owns the entries in memory, the index by object, and the dup records by which a resent request is answered
+//! instead of executed again (rule R6; kept in [`dups`]). The caller owns the durable copy: it writes an entry's
+//! [`LogEntry::encode`] and the pairs of [`PgLog::dup_meta_updates`] in the transaction that has the effect
+//! (docs/format/pglog.md), and restores them with [`PgLog::load`].
+//!
+//! Invariants: entries are those in `(tail, head]`; `version.version` rises by exactly one from entry to entry and
+//! `version.interval` never falls, so an entry is found by subtraction. Everything at or before `tail` is in the
+//! objects. Every request that was ever executed is in the log, or retained, or below its client's floor.
+//!
+//! Must not know stores, messages or who is primary.
+
+mod dups;
+
+use bytes::Bytes;
+use dups::Dups;
+pub use dups::{DUP_META_PREFIX, DupLimits, DupRecord, DupSnapshot};
+use nacre_types::encoding::{self, DecodeError, Versioned};
+use nacre_types::{ClientId, Eversion, ObjectId, ReqId};
+use serde::{Deserialize, Serialize};
+use std::collections::{HashMap, VecDeque};
+
+/// The longest encoded reply kept for resends, in bytes.
+pub const MAX_DUP_RESULT_BYTES: usize = 64 << 10;
+
+/// What an update did to its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EntryKind {
+    /// Created or changed it.
+    Modify,
+    /// Removed it.
+    Delete,
+}
+
+/// One update.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// Its place in the PG's history.
+    pub version: Eversion,
+    /// The object's version before; the default where it did not exist.
+    pub prior: Eversion,
+    /// The object.
+    pub object: ObjectId,
+    /// What became of it.
+    pub kind: EntryKind,
+    /// The request. Client 0 stands for the OSD itself and has no dup record.
+    pub reqid: ReqId,
+    /// The object's version for the user afterwards.
+    pub user_version: u64,
+    /// The object's mtime, nanoseconds since 1970.
+    pub mtime_ns: u64,
+    /// The encoded reply, kept for resends; at most [`MAX_DUP_RESULT_BYTES`].
+    pub result: Bytes,
+}
+
+impl Versioned for LogEntry {
+    const NAME: &'static str = "PG log entry";
+}
+
+impl LogEntry {
+    /// The entry's durable form (docs/format/pglog.md).
+    pub fn encode(&self) -> Bytes {
+        let mut out = Vec::with_capacity(96 + self.object.name().len() + self.result.len());
+        encoding::encode_into(self, &mut out);
+        out.into()
+    }
+
+    /// Reads [`LogEntry::encode`]'s bytes.
+    pub fn decode(bytes: &[u8]) -> Result<LogEntry, DecodeError> {
+        let entry: LogEntry = encoding::decode(bytes)?;
+        if entry.result.len() > MAX_DUP_RESULT_BYTES {
+            let detail = format!("result of {} bytes", entry.result.len());
+            return Err(DecodeError::Corrupt { what: Self::NAME, detail });
+        }
+        Ok(entry)
+    }
+}
+
+/// What is known of a request that took effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dup {
+    /// The update that it made. The reply must wait until this version is committed.
+    pub version: Eversion,
+    /// The encoded reply.
+    pub result: Bytes,
+}
+
+/// What to do with an arriving request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// It was not executed before.
+    Execute,
+    /// It was: answer with this.
+    Duplicate(Dup),
+    /// It may have been, and nobody remembers the outcome: refuse it.
+    Refused,
+}
+
+/// Why a stored log can't be used. Corruption: never retried, never hidden.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// A record does not decode.
+    #[error("PG log record '{key}': {source}")]
+    Record {
+        /// The record's key or version.
+        key: String,
+        /// What is wrong with it.
+        source: DecodeError,
+    },
+    /// A record is stored under another one's key, or under a key that means nothing.
+    #[error("PG log record '{key}' does not belong there: {detail}")]
+    Misplaced {
+        /// The key or version.
+        key: String,
+        /// What was found.
+        detail: String,
+    },
+    /// An entry does not follow the one before it.
+    #[error("PG log entry {found} does not follow {after}")]
+    Gap {
+        /// The entry.
+        found: Eversion,
+        /// What precedes it.
+        after: Eversion,
+    },
+}
+
+/// An entry with what undoes its share in the indices. Links are update counters, 0 for none.
+#[derive(Clone, Debug)]
+struct Slot {
+    entry: LogEntry,
+    previous_of_object: u64,
+    previous_of_request: u64,
+}
+
+/// The log of one PG.
+#[derive(Clone, Debug)]
+pub struct PgLog {
+    tail: Eversion,
+    slots: VecDeque<Slot>,
+    latest: HashMap<ObjectId, u64>,
+    dups: Dups,
+}
+
+impl PgLog {
+    /// An empty log of a PG whose objects are at `tail` (the default for a new PG).
+    pub fn new(tail: Eversion, limits: DupLimits) -> PgLog {
+        PgLog { tail, slots: VecDeque::new(), latest: HashMap::new(), dups: Dups::new(limits) }
+    }
+
+    /// Restores a log from its stored entries, oldest first, each with the version it was stored under, and the
+    /// pairs whose keys begin with [`DUP_META_PREFIX`]. Any record that is corrupt, misplaced or missing is an error.
+    pub fn load(
+        tail: Eversion,
+        entries: Vec<(Eversion, Bytes)>,
+        dup_meta: &[(String, Bytes)],
+        limits: DupLimits,
+    ) -> Result<PgLog, LogError> {
+        let mut log = PgLog::new(tail, limits);
+        log.dups.load(dup_meta)?;
+        for (stored_as, bytes) in entries {
+            let key = || stored_as.to_string();
+            let entry = LogEntry::decode(&bytes).map_err(|source| LogError::Record { key: key(), source })?;
+            if entry.version != stored_as {
+                return Err(LogError::Misplaced { key: key(), detail: format!("it is {}", entry.version) });
+            }
+            if !log.accepts(stored_as) {
+                return Err(LogError::Gap { found: stored_as, after: log.head() });
+            }
+            log.append(entry);
+        }
+        log.dups.restored();
+        Ok(log)
+    }
+
+    /// The newest entry's version; the tail where there is none.
+    pub fn head(&self) -> Eversion {
+        self.slots.back().map_or(self.tail, |slot| slot.entry.version)
+    }
+
+    /// The version just before the first entry.
+    pub fn tail(&self) -> Eversion {
+        self.tail
+    }
+
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is no entry.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Whether an entry of `version` may be appended: the next counter, in the head's interval or a later one.
+    pub fn accepts(&self, version: Eversion) -> bool {
+        let head = self.head();
+        version.version == head.version + 1 && version.interval >= head.interval
+    }
+
+    /// Appends an entry and remembers its request.
+    ///
+    /// # Panics
+    /// When [`PgLog::accepts`] refuses its version or its result is too long: check what a peer sent first.
+    pub fn append(&mut self, entry: LogEntry) {
+        assert!(
+            self.accepts(entry.version),
+            "PG log entry {} does not follow {}",
+            entry.version,
+            self.head()
+        );
+        assert!(entry.result.len() <= MAX_DUP_RESULT_BYTES, "result of {} bytes", entry.result.len());
+        let counter = entry.version.version;
+        let previous_of_object = self.latest.insert(entry.object.clone(), counter).unwrap_or(0);
+        let previous_of_request = self.dups.logged(entry.reqid, counter);
+        self.slots.push_back(Slot { entry, previous_of_object, previous_of_request });
+    }
+
+    /// All entries, oldest first.
+    pub fn entries(&self) -> impl DoubleEndedIterator<Item = &LogEntry> + ExactSizeIterator {
+        self.slots.iter().map(|slot| &slot.entry)
+    }
+
+    /// The entries above `version`, oldest first. Complete only where `version` is not below the tail.
+    pub fn entries_after(
+        &self,
+        version: Eversion,
+    ) -> impl DoubleEndedIterator<Item = &LogEntry> + ExactSizeIterator {
+        let start = self.slots.partition_point(|slot| slot.entry.version <= version);
+        self.slots.range(start..).map(|slot| &slot.entry)
+    }
+
+    /// The versions of all entries, oldest first.
+    pub fn versions(&self) -> Vec<Eversion> {
+        self.entries().map(|entry| entry.version).collect()
+    }
+
+    /// The entry of exactly this version.
+    pub fn find(&self, version: Eversion) -> Option<&LogEntry> {
+        self.at(version.version).filter(|entry| entry.version == version)
+    }
+
+    /// Whether `version` is part of this history as far as the log shows: the tail or an entry.
+    pub fn contains(&self, version: Eversion) -> bool {
+        version == self.tail || self.find(version).is_some()
+    }
+
+    fn at(&self, counter: u64) -> Option<&LogEntry> {
+        let index = counter.checked_sub(self.tail.version)?.checked_sub(1)?;
+        self.slots.get(usize::try_from(index).ok()?).map(|slot| &slot.entry)
+    }
+
+    /// The newest entry of `object`.
+    pub fn latest_for_object(&self, object: &ObjectId) -> Option<&LogEntry> {
+        self.at(*self.latest.get(object)?)
+    }
+
+    /// The newest version that both this log and another one hold, the tails included; `None` where they do not
+    /// overlap, so that only backfill helps. `other` are the other log's versions, oldest first.
+    ///
+    /// Equal versions mean equal histories up to them, for one primary orders each interval.
+    pub fn last_common(&self, other_tail: Eversion, other: &[Eversion]) -> Option<Eversion> {
+        other.iter().rev().chain(std::iter::once(&other_tail)).copied().find(|v| self.contains(*v))
+    }
+
+    /// Removes every entry above `version`, with its dup record, and returns them newest first: the divergent
+    /// entries, whose objects have to be fetched again (rule R3).
+    ///
+    /// # Panics
+    /// When the log does not [contain](PgLog::contains) `version`.
+    pub fn truncate_after(&mut self, version: Eversion) -> Vec<LogEntry> {
+        assert!(self.contains(version), "{version} is not in the PG log");
+        let mut removed = Vec::new();
+        while let Some(slot) = self.slots.pop_back_if(|slot| slot.entry.version > version) {
+            let Slot { entry, previous_of_object, previous_of_request } = slot;
+            if previous_of_object > self.tail.version {
+                self.latest.insert(entry.object.clone(), previous_of_object);
+            } else {
+                self.latest.remove(&entry.object);
+            }
+            let previous = (previous_of_request > self.tail.version).then_some(previous_of_request);
+            self.dups.unlogged(entry.reqid, previous);
+            removed.push(entry);
+        }
+        removed
+    }
+
+    /// Where to trim to when there are more than `max_entries`: the version that leaves `min_entries`, but none above
+    /// `committed_to`, for those may still have to be sent or removed again.
+    pub fn trim_candidates(
+        &self,
+        min_entries: usize,
+        max_entries: usize,
+        committed_to: Eversion,
+    ) -> Option<Eversion> {
+        if self.len() <= max_entries.max(min_entries) {
+            return None;
+        }
+        let target = self.slots[self.len() - min_entries - 1].entry.version.min(committed_to);
+        let kept = self.slots.partition_point(|slot| slot.entry.version <= target);
+        kept.checked_sub(1).map(|last| self.slots[last].entry.version)
+    }
+
+    /// Moves the tail up to `version`, retains the trimmed entries' dups, and returns the trimmed versions, oldest
+    /// first: their records are to be deleted in the transaction that writes [`PgLog::dup_meta_updates`].
+    ///
+    /// # Panics
+    /// When the log does not [contain](PgLog::contains) `version`.
+    pub fn trim_to(&mut self, version: Eversion) -> Vec<Eversion> {
+        assert!(self.contains(version), "{version} is not in the PG log");
+        let mut trimmed = Vec::new();
+        while let Some(slot) = self.slots.pop_front_if(|slot| slot.entry.version <= version) {
+            let entry = slot.entry;
+            if self.latest.get(&entry.object) == Some(&entry.version.version) {
+                self.latest.remove(&entry.object);
+            }
+            self.tail = entry.version;
+            trimmed.push(entry.version);
+            self.dups.trimmed(entry.reqid, entry.version, entry.result);
+        }
+        trimmed
+    }
+
+    /// Replaces everything by another member's log, at the start of a backfill. The next
+    /// [`PgLog::dup_meta_updates`] turns the stored dup records into the new ones.
+    ///
+    /// # Errors
+    /// [`LogError::Gap`] where the entries do not follow each other, [`LogError::Record`] where one's result is too
+    /// long; the log is unchanged then.
+    pub fn install(
+        &mut self,
+        tail: Eversion,
+        entries: Vec<LogEntry>,
+        dups: &DupSnapshot,
+    ) -> Result<(), LogError> {
+        let mut log = PgLog { dups: self.dups.replaced_by(dups), ..PgLog::new(tail, self.dups.limits()) };
+        for entry in entries {
+            if !log.accepts(entry.version) {
+                return Err(LogError::Gap { found: entry.version, after: log.head() });
+            }
+            if entry.result.len() > MAX_DUP_RESULT_BYTES {
+                let detail = format!("result of {} bytes", entry.result.len());
+                let source = DecodeError::Corrupt { what: LogEntry::NAME, detail };
+                return Err(LogError::Record { key: entry.version.to_string(), source });
+            }
+            log.append(entry);
+        }
+        log.dups.settle_all();
+        *self = log;
+        Ok(())
+    }
+
+    /// What took effect for `reqid`, from the log or the retained dups.
+    pub fn lookup(&self, reqid: ReqId) -> Option<Dup> {
+        if let Some(counter) = self.dups.logged_at(reqid) {
+            let entry = self.at(counter).expect("invariant: the dup index holds only counters of entries");
+            return Some(Dup { version: entry.version, result: entry.result.clone() });
+        }
+        self.dups.retained(reqid).map(|(version, result)| Dup { version, result: result.clone() })
+    }
+
+    /// Whether a request without a dup record must not be executed, for it may have been before: it is below its
+    /// client's floor (any attempt), or a resend (`attempt` above 0) of a client forgotten altogether.
+    pub fn is_refused(&self, reqid: ReqId, attempt: u32) -> bool {
+        self.lookup(reqid).is_none() && self.dups.is_refused(reqid, attempt)
+    }
+
+    /// Decides over an arriving request that may write. `attempt` is how often it was sent before.
+    pub fn admit(&self, reqid: ReqId, attempt: u32) -> Admission {
+        match self.lookup(reqid) {
+            Some(dup) => Admission::Duplicate(dup),
+            None if self.dups.is_refused(reqid, attempt) => Admission::Refused,
+            None => Admission::Execute,
+        }
+    }
+
+    /// Notes that `client` was heard of at `now_ns` (CLOCK_BOOTTIME) and no longer waits for requests below
+    /// `oldest_tid`: their retained dups go, and they are refused from then on.
+    pub fn note_oldest(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
+        self.dups.note_oldest(client, oldest_tid, now_ns);
+    }
+
+    /// Expires the sessions not heard of for `term_ns` and returns them. Their retained dups go; a resend that the
+    /// log does not answer is refused. A session first seen here by its log entries starts its term with this call.
+    pub fn expire_sessions(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {
+        self.dups.expire_sessions(now_ns, term_ns)
+    }
+
+    /// The changes to the stored dup records since the last call, in key order: `None` deletes the key. To be called
+    /// and written with every trim; between trims nothing needs to be written, since what is stored still covers it.
+    pub fn dup_meta_updates(&mut self) -> Vec<(String, Option<Bytes>)> {
+        self.dups.meta_updates()
+    }
+
+    /// The retained dups and floors, for a backfill target or a split's children. What the log's entries say is not
+    /// part of it.
+    pub fn dup_snapshot(&self) -> DupSnapshot {
+        self.dups.snapshot()
+    }
+
+    /// How many dups are retained, and their size in bytes.
+    pub fn retained_dups(&self) -> (usize, usize) {
+        self.dups.retained_size()
+    }
+}

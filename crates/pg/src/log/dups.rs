@@ -1,0 +1,457 @@
+//! Who executed what: the index of the log's requests, the dups retained from trimmed entries, and the floors below
+//! which a request is refused (rule R6).
+//!
+//! Invariant: the tid of every request ever executed is in its session's `in_log` or `retained`, or below the
+//! session's `floor`, or the session was forgotten and its client is at or below `forgotten`. All maps are bounded:
+//! `retained` by [`DupLimits`], `in_log` by the log, sessions without records by [`DupLimits::clients`].
+
+use super::{LogError, MAX_DUP_RESULT_BYTES};
+use bytes::Bytes;
+use nacre_types::encoding::{self, DecodeError, Versioned};
+use nacre_types::{ClientId, Eversion, ReqId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What the keys of all stored dup records begin with.
+pub const DUP_META_PREFIX: &str = "dup.";
+const RECORD_PREFIX: &str = "dup.r.";
+const FLOOR_PREFIX: &str = "dup.f.";
+const FORGOTTEN_KEY: &str = "dup.z";
+
+/// What a retained dup counts for beside its result, in bytes.
+const DUP_OVERHEAD_BYTES: usize = 96;
+
+/// Bounds on what a PG remembers of trimmed requests. What is dropped at a bound is refused, never executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DupLimits {
+    /// Retained dups per client.
+    pub per_client: usize,
+    /// Retained dups of all clients (`osd_pg_log_dups_tracked`).
+    pub total: usize,
+    /// Bytes of all retained dups.
+    pub total_bytes: usize,
+    /// Sessions of which only the floor is left.
+    pub clients: usize,
+}
+
+impl Default for DupLimits {
+    /// One client's `objecter_inflight_ops`, Ceph's 3000 tracked dups, 4 MiB, 4096 clients.
+    fn default() -> Self {
+        DupLimits { per_client: 1024, total: 3000, total_bytes: 4 << 20, clients: 4096 }
+    }
+}
+
+/// A dup retained after its entry was trimmed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DupRecord {
+    /// The request.
+    pub reqid: ReqId,
+    /// The update that it made.
+    pub version: Eversion,
+    /// The encoded reply.
+    pub result: Bytes,
+}
+
+impl Versioned for DupRecord {
+    const NAME: &'static str = "dup record";
+}
+
+/// A stored floor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Floor {
+    tid: u64,
+}
+
+impl Versioned for Floor {
+    const NAME: &'static str = "dup floor";
+}
+
+/// The newest client that was forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Forgotten {
+    client: ClientId,
+}
+
+impl Versioned for Forgotten {
+    const NAME: &'static str = "forgotten clients";
+}
+
+/// All that is remembered of trimmed requests, whole: for a backfill target or a split's children.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DupSnapshot {
+    /// Retained dups by version.
+    pub records: Vec<DupRecord>,
+    /// Per client the tid below which requests without record are refused.
+    pub floors: Vec<(ClientId, u64)>,
+    /// Resends of unknown clients up to this one are refused; client 0 for none.
+    pub forgotten: ClientId,
+}
+
+impl Versioned for DupSnapshot {
+    const NAME: &'static str = "dup snapshot";
+}
+
+#[derive(Clone, Debug)]
+struct Retained {
+    version: Eversion,
+    result: Bytes,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Session {
+    /// Requests below it that have no record are refused.
+    floor: u64,
+    /// What the client said it still waits for: dups below are not retained.
+    oldest: u64,
+    /// tid to update counter, for the entries in the log.
+    in_log: BTreeMap<u64, u64>,
+    retained: BTreeMap<u64, Retained>,
+    contact_ns: Option<u64>,
+    expired: bool,
+}
+
+impl Session {
+    fn is_bare(&self) -> bool {
+        self.in_log.is_empty() && self.retained.is_empty()
+    }
+
+    fn raise_floor_above(&mut self, tid: u64) {
+        self.floor = self.floor.max(tid.saturating_add(1));
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum MetaKey {
+    Floor(ClientId),
+    Record(ReqId),
+    Forgotten,
+}
+
+impl MetaKey {
+    fn text(self) -> String {
+        match self {
+            MetaKey::Floor(client) => format!("{FLOOR_PREFIX}{:016x}", client.0),
+            MetaKey::Record(r) => format!("{RECORD_PREFIX}{:016x}.{:016x}", r.client.0, r.tid),
+            MetaKey::Forgotten => FORGOTTEN_KEY.to_owned(),
+        }
+    }
+
+    fn parse(text: &str) -> Option<MetaKey> {
+        let hex = |s: &str| u64::from_str_radix(s, 16).ok();
+        let key = if let Some(rest) = text.strip_prefix(RECORD_PREFIX) {
+            let (client, tid) = rest.split_once('.')?;
+            MetaKey::Record(ReqId { client: ClientId(hex(client)?), tid: hex(tid)? })
+        } else if let Some(rest) = text.strip_prefix(FLOOR_PREFIX) {
+            MetaKey::Floor(ClientId(hex(rest)?))
+        } else {
+            MetaKey::Forgotten
+        };
+        (key.text() == text).then_some(key)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Dups {
+    limits: DupLimits,
+    clients: BTreeMap<ClientId, Session>,
+    /// Retained dups by update counter, oldest first.
+    by_age: BTreeMap<u64, ReqId>,
+    retained_bytes: usize,
+    /// Clients without any record, of which only the floor is kept.
+    bare: BTreeSet<ClientId>,
+    forgotten: ClientId,
+    dirty: BTreeSet<MetaKey>,
+}
+
+/// The OSD's own updates, for which nobody waits.
+fn is_internal(reqid: ReqId) -> bool {
+    reqid.client == ClientId(0)
+}
+
+fn cost_bytes(result: &Bytes) -> usize {
+    DUP_OVERHEAD_BYTES + result.len()
+}
+
+impl Dups {
+    pub(super) fn new(limits: DupLimits) -> Dups {
+        Dups {
+            limits,
+            clients: BTreeMap::new(),
+            by_age: BTreeMap::new(),
+            retained_bytes: 0,
+            bare: BTreeSet::new(),
+            forgotten: ClientId(0),
+            dirty: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn limits(&self) -> DupLimits {
+        self.limits
+    }
+
+    pub(super) fn retained_size(&self) -> (usize, usize) {
+        (self.by_age.len(), self.retained_bytes)
+    }
+
+    pub(super) fn logged_at(&self, reqid: ReqId) -> Option<u64> {
+        self.clients.get(&reqid.client)?.in_log.get(&reqid.tid).copied()
+    }
+
+    pub(super) fn retained(&self, reqid: ReqId) -> Option<(Eversion, &Bytes)> {
+        let found = self.clients.get(&reqid.client)?.retained.get(&reqid.tid)?;
+        Some((found.version, &found.result))
+    }
+
+    pub(super) fn is_refused(&self, reqid: ReqId, attempt: u32) -> bool {
+        match self.clients.get(&reqid.client) {
+            Some(session) => reqid.tid < session.floor,
+            None => attempt > 0 && !is_internal(reqid) && reqid.client <= self.forgotten,
+        }
+    }
+
+    /// An entry was appended. Returns the counter of an earlier entry of the same request, 0 for none.
+    pub(super) fn logged(&mut self, reqid: ReqId, counter: u64) -> u64 {
+        if is_internal(reqid) {
+            return 0;
+        }
+        self.drop_retained(reqid);
+        self.bare.remove(&reqid.client);
+        let session = self.clients.entry(reqid.client).or_default();
+        if session.expired {
+            (session.expired, session.contact_ns) = (false, None);
+        }
+        session.in_log.insert(reqid.tid, counter).unwrap_or(0)
+    }
+
+    /// The newest entry of `reqid` was removed as divergent; `previous` is an earlier one still in the log.
+    pub(super) fn unlogged(&mut self, reqid: ReqId, previous: Option<u64>) {
+        let Some(session) = self.clients.get_mut(&reqid.client) else { return };
+        match previous {
+            Some(counter) => session.in_log.insert(reqid.tid, counter),
+            None => session.in_log.remove(&reqid.tid),
+        };
+        self.settle(reqid.client);
+    }
+
+    /// An entry left the log at its old end.
+    pub(super) fn trimmed(&mut self, reqid: ReqId, version: Eversion, result: Bytes) {
+        let Some(session) = self.clients.get_mut(&reqid.client) else { return };
+        if session.in_log.get(&reqid.tid) != Some(&version.version) {
+            return;
+        }
+        session.in_log.remove(&reqid.tid);
+        if session.expired || reqid.tid < session.oldest {
+            session.raise_floor_above(reqid.tid);
+            self.dirty.insert(MetaKey::Floor(reqid.client));
+            self.settle(reqid.client);
+        } else {
+            self.retain(DupRecord { reqid, version, result });
+        }
+    }
+
+    fn retain(&mut self, record: DupRecord) {
+        let DupRecord { reqid, version, result } = record;
+        self.drop_retained(reqid);
+        self.retained_bytes += cost_bytes(&result);
+        self.by_age.insert(version.version, reqid);
+        self.dirty.insert(MetaKey::Record(reqid));
+        let session = self.clients.entry(reqid.client).or_default();
+        session.retained.insert(reqid.tid, Retained { version, result });
+        if session.retained.len() > self.limits.per_client
+            && let Some((&tid, _)) = session.retained.first_key_value()
+        {
+            self.forget_retained(ReqId { client: reqid.client, tid });
+        }
+        while self.by_age.len() > self.limits.total || self.retained_bytes > self.limits.total_bytes {
+            let Some((_, &oldest)) = self.by_age.first_key_value() else { break };
+            self.forget_retained(oldest);
+        }
+    }
+
+    /// Drops a retained dup because another record takes its place.
+    fn drop_retained(&mut self, reqid: ReqId) {
+        let Some(session) = self.clients.get_mut(&reqid.client) else { return };
+        let Some(gone) = session.retained.remove(&reqid.tid) else { return };
+        self.retained_bytes -= cost_bytes(&gone.result);
+        self.by_age.remove(&gone.version.version);
+        self.dirty.insert(MetaKey::Record(reqid));
+    }
+
+    /// Drops a retained dup for good: the floor takes its place.
+    fn forget_retained(&mut self, reqid: ReqId) {
+        self.drop_retained(reqid);
+        if let Some(session) = self.clients.get_mut(&reqid.client) {
+            session.raise_floor_above(reqid.tid);
+            self.dirty.insert(MetaKey::Floor(reqid.client));
+        }
+        self.settle(reqid.client);
+    }
+
+    /// Keeps account of sessions without records, and forgets the least client of them at the bound.
+    fn settle(&mut self, client: ClientId) {
+        let Some(session) = self.clients.get(&client) else { return };
+        if !session.is_bare() {
+            self.bare.remove(&client);
+            return;
+        }
+        if session.floor == 0 {
+            self.clients.remove(&client);
+            self.bare.remove(&client);
+            return;
+        }
+        self.bare.insert(client);
+        while self.bare.len() > self.limits.clients {
+            let Some(least) = self.bare.pop_first() else { break };
+            self.clients.remove(&least);
+            self.forgotten = self.forgotten.max(least);
+            self.dirty.extend([MetaKey::Floor(least), MetaKey::Forgotten]);
+        }
+    }
+
+    pub(super) fn note_oldest(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
+        let Some(session) = self.clients.get_mut(&client) else { return };
+        session.contact_ns = Some(now_ns);
+        session.expired = false;
+        if oldest_tid <= session.oldest {
+            return;
+        }
+        session.oldest = oldest_tid;
+        session.floor = session.floor.max(oldest_tid);
+        while let Some((&tid, _)) =
+            self.clients.get(&client).and_then(|s| s.retained.range(..oldest_tid).next())
+        {
+            self.forget_retained(ReqId { client, tid });
+        }
+    }
+
+    pub(super) fn expire_sessions(&mut self, now_ns: u64, term_ns: u64) -> Vec<ClientId> {
+        let mut expired = Vec::new();
+        for (client, session) in &mut self.clients {
+            let contact_ns = *session.contact_ns.get_or_insert(now_ns);
+            if !session.expired && now_ns.saturating_sub(contact_ns) >= term_ns {
+                session.expired = true;
+                let newest = session
+                    .in_log
+                    .last_key_value()
+                    .map(|(t, _)| *t)
+                    .max(session.retained.keys().last().copied());
+                if let Some(tid) = newest {
+                    session.raise_floor_above(tid);
+                }
+                expired.push(*client);
+            }
+        }
+        for &client in &expired {
+            self.dirty.insert(MetaKey::Floor(client));
+            while let Some((&tid, _)) = self.clients.get(&client).and_then(|s| s.retained.first_key_value()) {
+                self.forget_retained(ReqId { client, tid });
+            }
+            self.settle(client);
+        }
+        expired
+    }
+
+    pub(super) fn meta_updates(&mut self) -> Vec<(String, Option<Bytes>)> {
+        let dirty = std::mem::take(&mut self.dirty);
+        dirty.into_iter().map(|key| (key.text(), self.meta_value(key))).collect()
+    }
+
+    fn meta_value(&self, key: MetaKey) -> Option<Bytes> {
+        match key {
+            MetaKey::Floor(client) => {
+                let floor = self.clients.get(&client)?.floor;
+                (floor > 0).then(|| encoding::encode(&Floor { tid: floor }).into())
+            }
+            MetaKey::Record(reqid) => {
+                let (version, result) = self.retained(reqid)?;
+                Some(encoding::encode(&DupRecord { reqid, version, result: result.clone() }).into())
+            }
+            MetaKey::Forgotten => (self.forgotten > ClientId(0))
+                .then(|| encoding::encode(&Forgotten { client: self.forgotten }).into()),
+        }
+    }
+
+    /// Restores what [`Dups::meta_updates`] had stored. Follow with the log's entries, then [`Dups::restored`].
+    pub(super) fn load(&mut self, meta: &[(String, Bytes)]) -> Result<(), LogError> {
+        let mut snapshot = DupSnapshot::default();
+        for (key, value) in meta {
+            let corrupt = |source: DecodeError| LogError::Record { key: key.clone(), source };
+            let misplaced = |detail: String| LogError::Misplaced { key: key.clone(), detail };
+            match MetaKey::parse(key).ok_or_else(|| misplaced("unknown key".into()))? {
+                MetaKey::Floor(client) => {
+                    snapshot.floors.push((client, encoding::decode::<Floor>(value).map_err(corrupt)?.tid));
+                }
+                MetaKey::Record(reqid) => {
+                    let record: DupRecord = encoding::decode(value).map_err(corrupt)?;
+                    if record.reqid != reqid {
+                        return Err(misplaced(format!("it is of {}", record.reqid)));
+                    }
+                    if record.result.len() > MAX_DUP_RESULT_BYTES {
+                        return Err(misplaced(format!("result of {} bytes", record.result.len())));
+                    }
+                    snapshot.records.push(record);
+                }
+                MetaKey::Forgotten => {
+                    snapshot.forgotten = encoding::decode::<Forgotten>(value).map_err(corrupt)?.client;
+                }
+            }
+        }
+        snapshot.records.sort_by_key(|record| record.version);
+        self.restore(&snapshot);
+        Ok(())
+    }
+
+    /// Ends a load: nothing differs from what is stored, but for what the present limits dropped.
+    pub(super) fn restored(&mut self) {
+        let dirty = std::mem::take(&mut self.dirty);
+        self.dirty = dirty
+            .into_iter()
+            .filter(|key| !matches!(key, MetaKey::Record(reqid) if self.retained(*reqid).is_some()))
+            .collect();
+        self.settle_all();
+    }
+
+    /// Applies the bound on sessions once all entries are known.
+    pub(super) fn settle_all(&mut self) {
+        let clients: Vec<ClientId> = self.clients.keys().copied().collect();
+        for client in clients {
+            self.settle(client);
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> DupSnapshot {
+        let record = |reqid: &ReqId| {
+            let (version, result) = self.retained(*reqid)?;
+            Some(DupRecord { reqid: *reqid, version, result: result.clone() })
+        };
+        DupSnapshot {
+            records: self.by_age.values().filter_map(record).collect(),
+            floors: self.clients.iter().filter(|(_, s)| s.floor > 0).map(|(c, s)| (*c, s.floor)).collect(),
+            forgotten: self.forgotten,
+        }
+    }
+
+    fn restore(&mut self, snapshot: &DupSnapshot) {
+        self.forgotten = self.forgotten.max(snapshot.forgotten);
+        for (client, floor) in &snapshot.floors {
+            let session = self.clients.entry(*client).or_default();
+            session.floor = session.floor.max(*floor);
+        }
+        for record in &snapshot.records {
+            self.retain(record.clone());
+        }
+    }
+
+    /// A set that holds `snapshot` and whose next [`Dups::meta_updates`] replaces what this one had stored.
+    pub(super) fn replaced_by(&self, snapshot: &DupSnapshot) -> Dups {
+        let mut new = Dups::new(self.limits);
+        new.restore(snapshot);
+        for dups in [self, &new.clone()] {
+            new.dirty.extend(dups.clients.keys().map(|client| MetaKey::Floor(*client)));
+            new.dirty.extend(dups.by_age.values().map(|reqid| MetaKey::Record(*reqid)));
+        }
+        new.dirty.extend(self.dirty.iter().copied());
+        new.dirty.insert(MetaKey::Forgotten);
+        new
+    }
+}
