@@ -1,0 +1,279 @@
+//! Execution of client requests: an [`OsdRequest`]'s ops against one object, atomically.
+//!
+//! [`execute`] reads the store, decides every op's result and hands back the one transaction that carries the request
+//! out; it changes nothing itself. An op sees what earlier ops of the same request did; the first failing op fails the
+//! request and then nothing changes. Semantics, limits and errno are Ceph's (`PrimaryLogPG::do_osd_ops`).
+//!
+//! This module knows nothing of replication: versions are given to it, and who persists the transaction is not its
+//! business.
+
+mod class;
+mod context;
+mod limits;
+mod list;
+mod omap;
+mod ops;
+mod pending;
+
+pub use class::{classes_may_write, unknown_class};
+pub use context::{ContextCache, ObjectContext, load_context};
+pub use limits::Limits;
+
+use crate::exec::pending::Pending;
+use bytes::Bytes;
+use nacre_store::ObjectStore;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Eversion, PgId};
+use nacre_types::msg::OsdRequest;
+use nacre_types::object::ObjectId;
+use nacre_types::op::{OI_ATTR, Op, OpResult, OsdOp, op_flag, request_flag};
+use nacre_types::pool::{self, Pool};
+use nacre_types::txn::{Transaction, TxnOp};
+
+/// What a request is executed in.
+pub struct Environment<'a> {
+    /// Where the PG's objects are.
+    pub store: &'a dyn ObjectStore,
+    /// The PG, which is the collection's name.
+    pub pg: PgId,
+    /// Its pool.
+    pub pool: &'a Pool,
+    /// Ceph's limits as configured.
+    pub limits: &'a Limits,
+    /// Whether writes that need space are refused: the store of a member or the cluster is full.
+    pub full: bool,
+    /// The version that the request gets if it changes anything.
+    pub at: Eversion,
+    /// The highest user version ever given in the PG: objects that are created again go on from there.
+    pub last_user_version: u64,
+}
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub struct Executed {
+    /// 0 or more on success, else a negated errno.
+    pub result: i32,
+    /// Per op: code and output, up to the failing one.
+    pub ops: Vec<OpResult>,
+    /// The object's version for the user after the request.
+    pub user_version: u64,
+    /// What changes; `None` for reads, failures and writes that change nothing.
+    pub change: Option<Change>,
+}
+
+/// What a successful write changes.
+#[derive(Debug)]
+pub struct Change {
+    /// The steps to take.
+    pub transaction: Transaction,
+    /// The object as it is afterwards, for the context cache.
+    pub context: ObjectContext,
+    /// The object's version before; `0'0` where it did not exist.
+    pub prior_version: Eversion,
+    /// How the PG's sums change.
+    pub delta: SumsDelta,
+    /// Payload bytes written, for counters.
+    pub written_bytes: u64,
+}
+
+/// A change of [`nacre_types::stats::ObjectSums`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SumsDelta {
+    /// Bytes of data.
+    pub bytes: i64,
+    /// Head objects.
+    pub objects: i64,
+    /// Dirty objects.
+    pub dirty: i64,
+    /// Whiteouts.
+    pub whiteouts: i64,
+    /// Objects with omap data.
+    pub omap_objects: i64,
+}
+
+impl Executed {
+    /// A request that failed as a whole.
+    pub fn failed(errno: Errno, user_version: u64) -> Executed {
+        Executed { result: errno.negated(), ops: Vec::new(), user_version, change: None }
+    }
+}
+
+/// Whether the request may change its object: any writing op, or a class method registered as writing.
+pub fn may_write(request: &OsdRequest) -> bool {
+    request.ops.iter().any(|op| match &op.op {
+        Op::Call { class, method, .. } => classes_may_write(class, method),
+        other => other.is_write(),
+    })
+}
+
+/// Checks what can be refused before the request is ordered (`PrimaryLogPG::do_op`): names, size, snapshots, classes.
+pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
+    let object = &request.object;
+    if object.name().len() > limits.max_object_name_len
+        || object.locator().len() > limits.max_object_name_len
+        || object.namespace().len() > limits.max_object_namespace_len
+    {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+    if listing {
+        let all = request.ops.iter().all(|op| matches!(op.op, Op::PgList { .. }));
+        return if all { Ok(()) } else { Err(Errno::EINVAL) };
+    }
+    if object.name().is_empty() {
+        return Err(Errno::EINVAL);
+    }
+    if request.ops.iter().any(|op| unknown_class(&op.op)) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    if may_write(request) {
+        if request.snap != nacre_types::object::SNAP_HEAD {
+            return Err(Errno::EINVAL);
+        }
+        let payload: usize = request.ops.iter().map(|op| input_bytes(&op.op)).sum();
+        if limits.max_write_size_bytes != 0 && payload as u64 > limits.max_write_size_bytes {
+            return Err(Errno::EMSGSIZE);
+        }
+    }
+    Ok(())
+}
+
+/// Executes `request` on the object as `context` describes it.
+pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectContext) -> Executed {
+    if request.ops.first().is_some_and(|op| matches!(op.op, Op::PgList { .. })) {
+        return list::execute(env, request);
+    }
+    let writes = may_write(request);
+    if !writes && !context.exists_for_users() {
+        return Executed::failed(Errno::ENOENT, env.last_user_version);
+    }
+    let mut pending = Pending::new(env, &request.object, context, request.ops.len());
+    let mut results = Vec::with_capacity(request.ops.len());
+    let mut result = 0;
+    for op in &request.ops {
+        let outcome = run(&mut pending, op);
+        result = outcome.code;
+        results.push(outcome);
+        if result < 0 {
+            if op.flags & op_flag::FAILOK == 0 {
+                break;
+            }
+            result = 0;
+        }
+    }
+    let user_version = context.user_version(env.last_user_version);
+    if result < 0 || !pending.changed() {
+        return Executed { result, ops: results, user_version, change: None };
+    }
+    if let Err(errno) = check_full(env, request, &pending) {
+        return Executed { result: errno.negated(), ops: Vec::new(), user_version, change: None };
+    }
+    if request.flags & request_flag::RETURNVEC == 0 {
+        // Ceph hands back neither outputs nor codes of a successful update unless it is asked to.
+        result = 0;
+        for outcome in &mut results {
+            *outcome = OpResult::default();
+        }
+    } else if let Some(long) =
+        results.iter_mut().find(|outcome| outcome.output.len() > env.limits.max_write_op_reply_len)
+    {
+        *long = OpResult::error(Errno::EOVERFLOW);
+        return Executed { result: Errno::EOVERFLOW.negated(), ops: results, user_version, change: None };
+    }
+    let change = finish(env, request, context, pending);
+    Executed {
+        result,
+        ops: results,
+        user_version: change.context.user_version(0).max(user_version),
+        change: Some(change),
+    }
+}
+
+fn run(pending: &mut Pending<'_>, op: &OsdOp) -> OpResult {
+    match ops::run(pending, op) {
+        Ok(outcome) => outcome,
+        Err(errno) => OpResult::error(errno),
+    }
+}
+
+/// Payload of one op as it counts for `osd_max_write_size`.
+fn input_bytes(op: &Op) -> usize {
+    match op {
+        Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data } => data.len(),
+        Op::SetXattr { name, value } => name.len() + value.len(),
+        Op::OmapSet { entries } => entries.iter().map(|(k, v)| k.len() + v.len()).sum(),
+        Op::OmapSetHeader { header } => header.len(),
+        Op::OmapRmKeys { keys } => keys.iter().map(Bytes::len).sum(),
+        Op::Call { input, .. } => input.len(),
+        _ => 0,
+    }
+}
+
+/// Refuses what needs space while there is none; removals always pass.
+fn check_full(env: &Environment<'_>, request: &OsdRequest, pending: &Pending<'_>) -> Result<(), Errno> {
+    let pool_full = env.pool.has_flag(pool::flag::FULL);
+    if !(env.full || pool_full) || request.flags & request_flag::FULL_FORCE != 0 || !pending.needs_space() {
+        return Ok(());
+    }
+    let quota = pool_full && !env.full && env.pool.has_flag(pool::flag::FULL_QUOTA);
+    Err(if quota { Errno::EDQUOT } else { Errno::ENOSPC })
+}
+
+/// Completes the transaction: the object's info with its new versions.
+fn finish(
+    env: &Environment<'_>,
+    request: &OsdRequest,
+    before: &ObjectContext,
+    pending: Pending<'_>,
+) -> Change {
+    let written_bytes = pending.written_bytes();
+    let (mut steps, mut after) = pending.into_parts();
+    let prior_version = if before.exists { before.info.version } else { Eversion::default() };
+    let user_version = env.last_user_version.max(before.info.user_version) + 1;
+    after.info.user_version = user_version.max(env.at.version);
+    if after.exists {
+        after.info.prior_version = prior_version;
+        after.info.version = env.at;
+        after.info.last_reqid = request.reqid;
+        if request.mtime_ns != 0 {
+            after.info.mtime_ns = request.mtime_ns;
+        }
+        after.info.flags |= nacre_types::op::object_flag::DIRTY;
+        let encoded = Bytes::from(nacre_types::encoding::encode(&after.info));
+        match steps.last_mut() {
+            // User attributes set last travel in the same step.
+            Some(TxnOp::SetAttrs { attrs, .. }) => attrs.push((OI_ATTR.to_owned(), encoded)),
+            _ => steps.push(TxnOp::SetAttrs {
+                oid: request.object.clone(),
+                attrs: vec![(OI_ATTR.to_owned(), encoded)],
+            }),
+        }
+    }
+    let delta = SumsDelta::between(before, &after);
+    let transaction = Transaction { collection: env.pg, ops: steps };
+    Change { transaction, context: after, prior_version, delta, written_bytes }
+}
+
+impl SumsDelta {
+    /// From one state of an object to the next.
+    pub fn between(before: &ObjectContext, after: &ObjectContext) -> SumsDelta {
+        use nacre_types::op::object_flag::{DIRTY, OMAP, WHITEOUT};
+        let difference = |f: &dyn Fn(&ObjectContext) -> u64| f(after) as i64 - f(before) as i64;
+        let flag = |bit: u32| difference(&|c: &ObjectContext| u64::from(c.exists && c.info.flags & bit != 0));
+        SumsDelta {
+            bytes: difference(&|c| if c.exists { c.size } else { 0 }),
+            objects: difference(&|c| u64::from(c.exists)),
+            dirty: flag(DIRTY),
+            whiteouts: flag(WHITEOUT),
+            omap_objects: flag(OMAP),
+        }
+    }
+}
+
+/// The namespace of objects that only the cluster itself uses; listings hide it (`osd_hit_set_namespace`).
+pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
+
+/// Whether listings show the object: heads outside the internal namespace.
+pub(crate) fn is_listed(object: &ObjectId) -> bool {
+    object.snap() == nacre_types::object::SNAP_HEAD && object.namespace() != INTERNAL_NAMESPACE
+}

@@ -1,0 +1,43 @@
+//! Ceph's limits on requests, as the options set them.
+
+/// Limits of one OSD; the defaults are those of Ceph's options, whose names the fields carry without `osd_`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// `osd_max_object_size`: no object grows beyond so many bytes (EFBIG).
+    pub max_object_size_bytes: u64,
+    /// `osd_max_write_size` in bytes: the payload of one request (EMSGSIZE); 0 is no limit.
+    pub max_write_size_bytes: u64,
+    /// `osd_max_object_name_len` (ENAMETOOLONG), for names and locator keys.
+    pub max_object_name_len: usize,
+    /// `osd_max_object_namespace_len` (ENAMETOOLONG).
+    pub max_object_namespace_len: usize,
+    /// `osd_max_attr_name_len` (ENAMETOOLONG).
+    pub max_attr_name_len: usize,
+    /// `osd_max_attr_size` (EFBIG); 0 is no limit.
+    pub max_attr_size_bytes: u64,
+    /// `osd_max_omap_entries_per_request`: a reply is cut there.
+    pub max_omap_entries_per_request: u64,
+    /// `osd_max_omap_bytes_per_request`: a reply is cut there.
+    pub max_omap_bytes_per_request: u64,
+    /// `osd_max_pgls`: objects per listing reply.
+    pub max_pgls: u64,
+    /// `osd_max_write_op_reply_len`: output per op of an update (EOVERFLOW).
+    pub max_write_op_reply_len: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_object_size_bytes: 128 << 20,
+            max_write_size_bytes: 90 << 20,
+            max_object_name_len: 2048,
+            max_object_namespace_len: 256,
+            max_attr_name_len: 100,
+            max_attr_size_bytes: 0,
+            max_omap_entries_per_request: 1024,
+            max_omap_bytes_per_request: 1 << 30,
+            max_pgls: 1024,
+            max_write_op_reply_len: 64,
+        }
+    }
+}

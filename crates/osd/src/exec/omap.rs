@@ -1,0 +1,94 @@
+//! The omap ops.
+
+use crate::exec::pending::Pending;
+use bytes::Bytes;
+use nacre_types::encoding::encode;
+use nacre_types::errno::Errno;
+use nacre_types::op::{CmpOp, OmapKeysReply, OmapValsReply, Op, OpResult, Pairs};
+
+/// Runs one omap op.
+pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> {
+    let done = || Ok(OpResult::default());
+    match op {
+        Op::OmapGetKeys { start_after, max } => {
+            let page = page(object, start_after, &Bytes::new(), *max)?;
+            let keys = page.entries.into_iter().map(|(key, _)| key).collect();
+            Ok(OpResult::output(encode(&OmapKeysReply { keys, more: page.more })))
+        }
+        Op::OmapGetVals { start_after, filter_prefix, max } => {
+            Ok(OpResult::output(encode(&page(object, start_after, filter_prefix, *max)?)))
+        }
+        Op::OmapGetValsByKeys { keys } => Ok(OpResult::output(encode(&Pairs(object.omap_values(keys)?)))),
+        Op::OmapGetHeader => Ok(OpResult::output(object.omap_header()?)),
+        Op::OmapSet { entries } => {
+            object.create();
+            object.omap_set(entries.clone());
+            done()
+        }
+        Op::OmapSetHeader { header } => {
+            object.create();
+            object.omap_set_header(header.clone());
+            done()
+        }
+        Op::OmapRmKeys { keys } => {
+            present(object)?;
+            object.omap_rm(keys.clone());
+            done()
+        }
+        Op::OmapRmRange { first, last } => {
+            present(object)?;
+            object.omap_rm_range(first.clone(), last.clone());
+            done()
+        }
+        Op::OmapClear => {
+            present(object)?;
+            object.omap_clear();
+            done()
+        }
+        Op::OmapCmp { assertions } => compare(object, assertions),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+fn present(object: &Pending<'_>) -> Result<(), Errno> {
+    if object.exists() { Ok(()) } else { Err(Errno::ENOENT) }
+}
+
+/// Entries above `start_after` that begin with `prefix`, cut at the configured number and size.
+fn page(object: &Pending<'_>, start_after: &Bytes, prefix: &Bytes, max: u64) -> Result<OmapValsReply, Errno> {
+    let limits = object.limits();
+    let max = usize::try_from(max.min(limits.max_omap_entries_per_request)).unwrap_or(usize::MAX);
+    let mut entries: Vec<(Bytes, Bytes)> = Vec::new();
+    let mut bytes = 0_u64;
+    let mut more = false;
+    object.omap_scan(start_after, prefix, &mut |key, value| {
+        if entries.len() >= max || bytes >= limits.max_omap_bytes_per_request {
+            more = true;
+            return false;
+        }
+        bytes += (key.len() + value.len()) as u64;
+        entries.push((key, value));
+        true
+    })?;
+    Ok(OmapValsReply { entries, more })
+}
+
+/// Ceph knows EQ, LT and GT here, and compares `stored OP given`; a missing key counts as an empty value.
+fn compare(object: &Pending<'_>, assertions: &[(Bytes, CmpOp, Bytes)]) -> Result<OpResult, Errno> {
+    present(object)?;
+    let keys: Vec<Bytes> = assertions.iter().map(|(key, _, _)| key.clone()).collect();
+    let found = object.omap_values(&keys)?;
+    for (key, op, given) in assertions {
+        let stored = found.iter().find(|(k, _)| k == key).map(|(_, v)| &v[..]).unwrap_or_default();
+        let holds = match op {
+            CmpOp::Eq => stored == &given[..],
+            CmpOp::Lt => stored < &given[..],
+            CmpOp::Gt => stored > &given[..],
+            CmpOp::Ne | CmpOp::Gte | CmpOp::Lte => return Err(Errno::EINVAL),
+        };
+        if !holds {
+            return Err(Errno::ECANCELED);
+        }
+    }
+    Ok(OpResult::default())
+}
