@@ -16,9 +16,13 @@
 //!
 //! The crate knows nothing of maps, peers, clients or PG states.
 
+mod admission;
 mod error;
+mod files;
+mod mem;
 
 pub use error::{Result, StoreError};
+pub use mem::{MemStore, MemStoreConfig};
 
 use bytes::Bytes;
 use nacre_types::ids::{Eversion, Incarnation, PgId, PoolId};

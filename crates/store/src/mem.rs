@@ -1,0 +1,389 @@
+//! MemStore: objects in memory, bounded by what they really take.
+//!
+//! A transaction is durable as soon as it is applied, in the sense that nothing more will be done for it: contents
+//! survive a clean unmount, which saves them to a file, and nothing else. After a crash the store comes back empty
+//! with a new incarnation and a [`MountReport`] that says so. The store's own values (`super_set`) are an exception:
+//! they are journalled to a file at once, so that an OSD keeps its identity.
+//!
+//! # Invariants
+//! - `used` is the sum of the costs of all collections as [`cost`] counts allocations; writes are refused where it
+//!   would pass the limit, transactions that only free are taken up to a small ballast beyond it.
+//! - A collection's lock is held while a transaction is applied, so readers see it whole or not at all. No lock is held
+//!   while a completion runs.
+
+mod collection;
+mod cost;
+mod data;
+mod save;
+mod supers;
+
+use crate::admission;
+use crate::error::{Result, StoreError};
+use crate::files::StoreLock;
+use crate::{Completion, MountReport, ObjectStat, ObjectStore, Page, PoolUsage, Reservation, Statfs};
+use bytes::Bytes;
+use collection::Collection;
+use nacre_types::ids::{Eversion, Incarnation, PgId};
+use nacre_types::object::ObjectId;
+use nacre_types::txn::{Transaction, TxnOp};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+use supers::Supers;
+
+/// How a [`MemStore`] is set up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MemStoreConfig {
+    /// `memstore_device_bytes`: what the contents may take of memory.
+    pub device_bytes: u64,
+    /// The share of it, in parts per million, at which [`ObjectStore::reserve`] refuses.
+    pub full_micro: u32,
+}
+
+impl Default for MemStoreConfig {
+    /// Ceph's default of 1 GiB, full at 95 %.
+    fn default() -> Self {
+        MemStoreConfig { device_bytes: 1 << 30, full_micro: 950_000 }
+    }
+}
+
+/// A store in memory.
+pub struct MemStore {
+    config: MemStoreConfig,
+    directory: PathBuf,
+    incarnation: Incarnation,
+    collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
+    used: AtomicU64,
+    reserved: Arc<AtomicU64>,
+    supers: Mutex<Supers>,
+    mounted: AtomicBool,
+    lock: Mutex<Option<StoreLock>>,
+}
+
+impl std::fmt::Debug for MemStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemStore").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+impl MemStore {
+    /// Makes an empty store in `directory`, which is created where it is absent and must hold no store.
+    pub fn mkfs(directory: &Path) -> Result<Incarnation> {
+        std::fs::create_dir_all(directory)
+            .map_err(|e| StoreError::io(format!("create {}", directory.display()), &e))?;
+        let _lock = StoreLock::take(directory)?;
+        save::Label::create(directory)
+    }
+
+    /// Opens the store in `directory` and loads what a clean unmount saved.
+    pub fn mount(directory: &Path, config: MemStoreConfig) -> Result<(MemStore, MountReport)> {
+        let begun = Instant::now();
+        if !directory.is_dir() {
+            return Err(StoreError::WrongStore {
+                path: directory.display().to_string(),
+                reason: "no such directory".into(),
+            });
+        }
+        let lock = StoreLock::take(directory)?;
+        let loaded = save::load(directory)?;
+        let collections: BTreeMap<_, _> = loaded
+            .collections
+            .into_iter()
+            .map(|collection| (collection.id(), Arc::new(Mutex::new(collection))))
+            .collect();
+        let (mut objects, mut used) = (0, 0);
+        for collection in collections.values() {
+            let collection = collection.lock();
+            objects += collection.usage().objects;
+            used += collection.cost();
+        }
+        let report = MountReport {
+            incarnation: loaded.incarnation,
+            clean: loaded.clean,
+            loss: loaded.loss,
+            collections: collections.len() as u64,
+            objects,
+            quarantined_bytes: 0,
+            took: begun.elapsed(),
+        };
+        if let Some(loss) = &report.loss {
+            tracing::error!(directory = %directory.display(), incarnation = %report.incarnation, "memstore: {loss}");
+        }
+        let store = MemStore {
+            config,
+            directory: directory.to_owned(),
+            incarnation: loaded.incarnation,
+            collections: RwLock::new(collections),
+            used: AtomicU64::new(used),
+            reserved: Arc::default(),
+            supers: Mutex::new(Supers::open(directory)?),
+            mounted: AtomicBool::new(true),
+            lock: Mutex::new(Some(lock)),
+        };
+        Ok((store, report))
+    }
+
+    /// Bytes of memory that the contents take, by count.
+    pub fn used_bytes(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn check_mounted(&self) -> Result<()> {
+        if self.mounted.load(Ordering::Acquire) { Ok(()) } else { Err(StoreError::NotMounted) }
+    }
+
+    fn collection(&self, coll: PgId) -> Result<Arc<Mutex<Collection>>> {
+        self.check_mounted()?;
+        self.collections.read().get(&coll).cloned().ok_or(StoreError::NoCollection(coll))
+    }
+
+    fn with<R>(&self, coll: PgId, f: impl FnOnce(&Collection) -> Result<R>) -> Result<R> {
+        f(&self.collection(coll)?.lock())
+    }
+
+    /// What transactions that only free may take beyond the limit, in bytes.
+    fn ballast(&self) -> u64 {
+        (self.config.device_bytes / 64).max(64 << 10)
+    }
+
+    fn admit(&self, wanted_bytes: u64, only_frees: bool) -> Result<()> {
+        let limit = self.config.device_bytes + if only_frees { self.ballast() } else { 0 };
+        let available_bytes = limit.saturating_sub(self.used_bytes());
+        if wanted_bytes <= available_bytes {
+            return Ok(());
+        }
+        Err(StoreError::NoSpace { wanted_bytes, available_bytes })
+    }
+
+    fn account(&self, before: u64, after: u64) {
+        if after >= before {
+            self.used.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.used.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// Applies a transaction that creates or removes its collection: rare, so under the lock of the whole map.
+    fn apply_with_map(&self, txn: &Transaction) -> Result<()> {
+        let mut map = self.collections.write();
+        self.check_mounted()?;
+        let existing = map.get(&txn.collection).cloned();
+        let fresh = || Arc::new(Mutex::new(Collection::new(txn.collection)));
+        let collection = existing.clone().unwrap_or_else(fresh);
+        let mut locked = collection.lock();
+        let before = if existing.is_some() { locked.cost() } else { 0 };
+        locked.check(txn, existing.is_some())?;
+        self.admit(locked.estimate(txn), admission::only_frees(txn))?;
+        let exists = locked.apply(txn, existing.is_some());
+        self.account(before, if exists { locked.cost() } else { 0 });
+        drop(locked);
+        if exists {
+            map.insert(txn.collection, collection);
+        } else {
+            map.remove(&txn.collection);
+        }
+        Ok(())
+    }
+
+    fn apply(&self, txn: &Transaction) -> Result<()> {
+        let changes_map = |op: &TxnOp| matches!(op, TxnOp::CreateCollection | TxnOp::RemoveCollection);
+        if txn.ops.iter().any(changes_map) {
+            return self.apply_with_map(txn);
+        }
+        let collection = self.collection(txn.collection)?;
+        let mut collection = collection.lock();
+        // Between the lookup and the lock the collection may have been removed.
+        if collection.is_removed() {
+            return Err(StoreError::NoCollection(txn.collection));
+        }
+        collection.check(txn, true)?;
+        self.admit(collection.estimate(txn), admission::only_frees(txn))?;
+        let before = collection.cost();
+        collection.apply(txn, true);
+        self.account(before, collection.cost());
+        Ok(())
+    }
+}
+
+impl ObjectStore for MemStore {
+    fn kind(&self) -> &'static str {
+        "memstore"
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()> {
+        self.apply(txn)?;
+        if let Some(completion) = on_commit {
+            completion.sink.committed(&[completion.token]);
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        self.check_mounted()
+    }
+
+    fn umount(&self) -> Result<()> {
+        // Everybody who changes something holds this map's lock or a collection's; from here on nobody can start.
+        let map = self.collections.write();
+        if !self.mounted.swap(false, Ordering::AcqRel) {
+            return Err(StoreError::NotMounted);
+        }
+        let saved = save::save(&self.directory, self.incarnation, map.values());
+        self.lock.lock().take();
+        saved
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        None
+    }
+
+    fn health(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
+        let (parts, len) = self.with(coll, |collection| {
+            let data = &collection.object(oid)?.data;
+            let len = len.min(data.size().saturating_sub(offset));
+            Ok((data.parts(offset, len), len))
+        })?;
+        Ok(data::Data::assemble(parts, offset, len))
+    }
+
+    fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
+        self.with(coll, |collection| {
+            let object = collection.object(oid)?;
+            Ok(ObjectStat { size: object.data.size(), has_omap: object.has_omap() })
+        })
+    }
+
+    fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>> {
+        self.with(coll, |collection| Ok(collection.object(oid)?.attr(name)))
+    }
+
+    fn get_attrs(&self, coll: PgId, oid: &ObjectId) -> Result<Vec<(String, Bytes)>> {
+        self.with(coll, |collection| Ok(collection.object(oid)?.attrs()))
+    }
+
+    fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes> {
+        self.with(coll, |collection| Ok(collection.object(oid)?.omap_header()))
+    }
+
+    fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>> {
+        self.with(coll, |collection| Ok(collection.object(oid)?.omap_get(keys)))
+    }
+
+    fn omap_iterate(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<(Bytes, Bytes)>> {
+        let pair = |key: &Bytes, value: &Bytes| ((key.clone(), value.clone()), key.len() + value.len());
+        self.with(coll, |collection| {
+            Ok(collection.object(oid)?.omap_page(start_after, prefix, max, max_bytes, pair))
+        })
+    }
+
+    fn omap_get_keys(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<Bytes>> {
+        let only_key = |key: &Bytes, _: &Bytes| (key.clone(), key.len());
+        self.with(coll, |collection| {
+            Ok(collection.object(oid)?.omap_page(start_after, prefix, max, max_bytes, only_key))
+        })
+    }
+
+    fn list_objects(
+        &self,
+        coll: PgId,
+        from: &ObjectId,
+        to: Option<&ObjectId>,
+        max: usize,
+    ) -> Result<Page<ObjectId>> {
+        self.with(coll, |collection| Ok(collection.list(from, to, max)))
+    }
+
+    fn list_collections(&self) -> Result<Vec<PgId>> {
+        self.check_mounted()?;
+        Ok(self.collections.read().keys().copied().collect())
+    }
+
+    fn collection_exists(&self, coll: PgId) -> Result<bool> {
+        self.check_mounted()?;
+        Ok(self.collections.read().contains_key(&coll))
+    }
+
+    fn collection_meta(&self, coll: PgId) -> Result<Vec<(String, Bytes)>> {
+        self.with(coll, |collection| Ok(collection.meta()))
+    }
+
+    fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
+        self.with(coll, |collection| Ok(collection.log_after(after, max)))
+    }
+
+    fn statfs(&self) -> Result<Statfs> {
+        self.check_mounted()?;
+        let used = self.used_bytes();
+        let mut statfs = Statfs {
+            total_bytes: self.config.device_bytes,
+            available_bytes: self.config.device_bytes.saturating_sub(used),
+            allocated_bytes: used,
+            ..Statfs::default()
+        };
+        for (pg, collection) in self.collections.read().iter() {
+            let usage = collection.lock().usage();
+            statfs.stored_bytes += usage.stored_bytes;
+            let pool: &mut PoolUsage = statfs.pools.entry(pg.pool).or_default();
+            pool.stored_bytes += usage.stored_bytes;
+            pool.allocated_bytes += usage.allocated_bytes;
+            pool.objects += usage.objects;
+        }
+        Ok(statfs)
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        self.check_mounted()?;
+        let full =
+            (u128::from(self.config.device_bytes) * u128::from(self.config.full_micro) / 1_000_000) as u64;
+        let taken = self.used_bytes() + self.reserved.load(Ordering::Relaxed);
+        if taken + bytes > full {
+            return Err(StoreError::NoSpace {
+                wanted_bytes: bytes,
+                available_bytes: full.saturating_sub(taken),
+            });
+        }
+        Ok(Reservation::new(&self.reserved, bytes))
+    }
+
+    fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
+        self.check_mounted()?;
+        Ok(self.supers.lock().get(key))
+    }
+
+    fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        self.check_mounted()?;
+        self.supers.lock().set(values)
+    }
+
+    fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
+        self.check_mounted()?;
+        Ok(self.supers.lock().list(prefix))
+    }
+}

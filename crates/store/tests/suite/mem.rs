@@ -1,0 +1,142 @@
+//! What is particular to MemStore: its memory is what it says, and a crash is loud.
+
+use crate::stores::{oid, pattern, pg, txn, write};
+use bytes::Bytes;
+use nacre_store::{MemStore, MemStoreConfig, ObjectStore, StoreError};
+use nacre_types::txn::TxnOp;
+use std::process::Command;
+
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+/// Set in the child process that measures itself.
+const LOAD: &str = "NACRE_TEST_MEMORY_LOAD";
+
+/// Each load runs in a process of its own: other tests would blur the figures.
+#[test]
+fn counted_memory_is_what_the_process_takes() {
+    if let Ok(load) = std::env::var(LOAD) {
+        return measure(&load);
+    }
+    for load in ["small objects", "large payloads", "tiny overwrites", "omap", "attrs and log"] {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "mem::counted_memory_is_what_the_process_takes", "--nocapture"])
+            .env(LOAD, load)
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{load}: {}", String::from_utf8_lossy(&child.stderr));
+    }
+}
+
+fn measure(load: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    MemStore::mkfs(directory.path()).unwrap();
+    let config = MemStoreConfig { device_bytes: 256 << 20, ..MemStoreConfig::default() };
+    let (store, _) = MemStore::mount(directory.path(), config).unwrap();
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection])).unwrap();
+    let before = resident_bytes();
+    let counted_before = store.used_bytes();
+    let mut refused = None;
+    // A receive buffer of which each payload is a small slice: keeping slices would pin all of it.
+    for i in 0..2_000_000_u64 {
+        let name = format!("object {}", i % 200_000);
+        let buffer = |len: usize| Bytes::from(vec![(i % 251) as u8; len]);
+        let op = match load {
+            "small objects" => {
+                TxnOp::Write { oid: oid(&name), offset: 0, data: buffer(65_536).slice(100..4196) }
+            }
+            "large payloads" => write(&name, 0, buffer(1 << 20)),
+            "tiny overwrites" => write(&format!("object {}", i % 2_000), (i * 7919) % 100_000, buffer(100)),
+            "omap" => TxnOp::OmapSet {
+                oid: oid(&format!("object {}", i % 100)),
+                entries: vec![(Bytes::from(format!("key {i}")), buffer(4000).slice(0..200))],
+            },
+            _ => TxnOp::SetAttrs {
+                oid: oid(&name),
+                attrs: vec![
+                    ("_".into(), buffer(4000).slice(0..250)),
+                    (format!("user.{}", i % 3), buffer(30)),
+                ],
+            },
+        };
+        let log = TxnOp::LogAppend(vec![(crate::stores::version(1, i), buffer(4000).slice(0..150))]);
+        let ops = if load == "attrs and log" { vec![op, log] } else { vec![op] };
+        if let Err(error) = store.queue_transaction(&txn(pg(0), ops), None) {
+            assert!(matches!(error, StoreError::NoSpace { .. }), "{error}");
+            refused = Some(i);
+            break;
+        }
+    }
+    let counted = store.used_bytes() - counted_before;
+    let grown = resident_bytes() - before;
+    eprintln!("{load}: counted {counted}, process grew by {grown}, refused {refused:?}");
+    assert!(counted > 100 << 20, "{load}: too little for a measurement: {counted}");
+    let ratio = grown as f64 / counted as f64;
+    assert!((0.75..1.10).contains(&ratio), "{load}: counted {counted}, process grew by {grown}");
+}
+
+#[test]
+fn crash_is_reported_with_a_new_incarnation() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = MemStoreConfig::default();
+    let made = MemStore::mkfs(directory.path()).unwrap();
+    let (store, report) = MemStore::mount(directory.path(), config).unwrap();
+    assert_eq!((report.incarnation, report.loss), (made, None));
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "x")])).unwrap();
+    store.super_set(&[("whoami", Some("5".into()))]).unwrap();
+    drop(store);
+    let (store, report) = MemStore::mount(directory.path(), config).unwrap();
+    assert!(!report.clean && report.loss.is_some() && report.incarnation != made, "{report:?}");
+    assert!(store.list_collections().unwrap().is_empty());
+    assert_eq!(store.super_get("whoami").unwrap(), Some("5".into()));
+    let second = store.incarnation();
+    store.umount().unwrap();
+    let (store, report) = MemStore::mount(directory.path(), config).unwrap();
+    assert_eq!((report.clean, report.loss, report.incarnation), (true, None, second));
+    drop(store);
+}
+
+#[test]
+fn damaged_save_is_a_loss_and_not_served() {
+    let directory = tempfile::tempdir().unwrap();
+    MemStore::mkfs(directory.path()).unwrap();
+    let saved = |flip: Option<usize>| {
+        let (store, _) = MemStore::mount(directory.path(), MemStoreConfig::default()).unwrap();
+        let ops = vec![TxnOp::CreateCollection, write("a", 0, pattern(1, 10_000))];
+        store.commit(&txn(pg(0), ops)).unwrap();
+        let incarnation = store.incarnation();
+        store.umount().unwrap();
+        if let Some(at) = flip {
+            let path = directory.path().join("save");
+            let mut bytes = std::fs::read(&path).unwrap();
+            let at = at % bytes.len();
+            bytes[at] ^= 4;
+            std::fs::write(&path, bytes).unwrap();
+        }
+        let (store, report) = MemStore::mount(directory.path(), MemStoreConfig::default()).unwrap();
+        let lost = report.loss.is_some();
+        assert_eq!(lost, store.list_collections().unwrap().is_empty());
+        assert_eq!(lost, store.incarnation() != incarnation);
+        store.umount().unwrap();
+        lost
+    };
+    assert!(!saved(None));
+    for at in [0, 17, 25, 5_000, usize::MAX / 2] {
+        assert!(saved(Some(at)), "flipped bit at {at} was not noticed");
+    }
+}
+
+#[test]
+fn store_in_use_and_foreign_directories_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = || MemStore::mount(directory.path(), MemStoreConfig::default());
+    assert!(matches!(mount(), Err(StoreError::WrongStore { .. })));
+    MemStore::mkfs(directory.path()).unwrap();
+    assert!(matches!(MemStore::mkfs(directory.path()), Err(StoreError::WrongStore { .. })));
+    let (store, _) = mount().unwrap();
+    assert!(matches!(mount(), Err(StoreError::InUse(_))));
+    store.umount().unwrap();
+    assert!(mount().is_ok());
+}

@@ -1,0 +1,167 @@
+//! The stores under test, behind one factory, and shorthands for transactions.
+
+use bytes::Bytes;
+use nacre_store::{CommitSink, MemStore, MemStoreConfig, MountReport, ObjectStore, StoreError};
+use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
+use nacre_types::object::ObjectId;
+use nacre_types::txn::{Transaction, TxnOp};
+use parking_lot::{Condvar, Mutex};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A kind of store: how to make one and open it.
+pub(crate) trait Kind: Send + Sync {
+    fn name(&self) -> &'static str;
+    fn mkfs(&self, directory: &Path);
+    fn mount(&self, directory: &Path) -> (Arc<dyn ObjectStore>, MountReport);
+    /// Checks an unmounted store's consistency.
+    fn fsck(&self, directory: &Path);
+}
+
+/// MemStore with a limit in bytes.
+pub(crate) struct Mem(pub(crate) u64);
+
+impl Kind for Mem {
+    fn name(&self) -> &'static str {
+        "memstore"
+    }
+
+    fn mkfs(&self, directory: &Path) {
+        MemStore::mkfs(directory).unwrap();
+    }
+
+    fn mount(&self, directory: &Path) -> (Arc<dyn ObjectStore>, MountReport) {
+        let config = MemStoreConfig { device_bytes: self.0, ..MemStoreConfig::default() };
+        let (store, report) = MemStore::mount(directory, config).unwrap();
+        (Arc::new(store), report)
+    }
+
+    fn fsck(&self, _directory: &Path) {}
+}
+
+/// One of each kind, with room for `bytes`.
+pub(crate) fn kinds(bytes: u64) -> Vec<Box<dyn Kind>> {
+    vec![Box::new(Mem(bytes))]
+}
+
+/// A mounted store in a directory of its own.
+pub(crate) struct Fixture {
+    kind: Box<dyn Kind>,
+    directory: TempDir,
+    store: Option<Arc<dyn ObjectStore>>,
+    pub(crate) report: MountReport,
+}
+
+impl Fixture {
+    pub(crate) fn new(kind: Box<dyn Kind>) -> Fixture {
+        let directory = tempfile::Builder::new().prefix("nacre-store-").tempdir().unwrap();
+        kind.mkfs(directory.path());
+        let (store, report) = kind.mount(directory.path());
+        Fixture { kind, directory, store: Some(store), report }
+    }
+
+    /// Unmounts, checks and mounts again.
+    pub(crate) fn remount(&mut self) {
+        let store = self.store.take().unwrap();
+        store.umount().unwrap();
+        drop(store);
+        self.kind.fsck(self.directory.path());
+        let (store, report) = self.kind.mount(self.directory.path());
+        (self.store, self.report) = (Some(store), report);
+    }
+
+    pub(crate) fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+}
+
+impl std::ops::Deref for Fixture {
+    type Target = dyn ObjectStore;
+
+    fn deref(&self) -> &Self::Target {
+        &**self.store.as_ref().unwrap()
+    }
+}
+
+/// Runs `test` on one store of each kind.
+pub(crate) fn on_every_store(bytes: u64, test: impl Fn(&mut Fixture)) {
+    for kind in kinds(bytes) {
+        let mut fixture = Fixture::new(kind);
+        eprintln!("on {}", fixture.name());
+        test(&mut fixture);
+        fixture.remount();
+    }
+}
+
+pub(crate) const POOL: PoolId = PoolId(3);
+
+pub(crate) fn pg(seed: u32) -> PgId {
+    PgId::new(POOL, seed)
+}
+
+pub(crate) fn oid(name: &str) -> ObjectId {
+    ObjectId::new(POOL, "", "", name)
+}
+
+pub(crate) fn version(interval: u64, version: u64) -> Eversion {
+    Eversion::new(Interval(interval), version)
+}
+
+pub(crate) fn txn(coll: PgId, ops: Vec<TxnOp>) -> Transaction {
+    Transaction { collection: coll, ops }
+}
+
+pub(crate) fn write(name: &str, offset: u64, data: impl Into<Bytes>) -> TxnOp {
+    TxnOp::Write { oid: oid(name), offset, data: data.into() }
+}
+
+/// Bytes that differ at every position and by seed.
+pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut out = Vec::with_capacity(len + 8);
+    while out.len() < len {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        out.extend_from_slice(&state.to_le_bytes());
+    }
+    out.truncate(len);
+    out
+}
+
+/// Collects completions.
+#[derive(Default)]
+pub(crate) struct Collect {
+    pub(crate) groups: Mutex<Vec<Vec<u64>>>,
+    pub(crate) failures: Mutex<Vec<(Vec<u64>, StoreError)>>,
+    changed: Condvar,
+}
+
+impl Collect {
+    /// Waits until `done` says so of the tokens seen so far.
+    pub(crate) fn wait(&self, done: impl Fn(&[u64]) -> bool) -> Vec<u64> {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut groups = self.groups.lock();
+        loop {
+            let tokens = groups.concat();
+            if done(&tokens) {
+                return tokens;
+            }
+            assert!(!self.changed.wait_until(&mut groups, deadline).timed_out(), "no completion: {tokens:?}");
+        }
+    }
+}
+
+impl CommitSink for Collect {
+    fn committed(&self, tokens: &[u64]) {
+        self.groups.lock().push(tokens.to_vec());
+        self.changed.notify_all();
+    }
+
+    fn failed(&self, tokens: &[u64], error: &StoreError) {
+        self.failures.lock().push((tokens.to_vec(), error.clone()));
+        self.changed.notify_all();
+    }
+}
