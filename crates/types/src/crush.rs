@@ -20,7 +20,7 @@ pub mod straw;
 pub mod text;
 
 pub use codec::CrushDecodeError;
-pub use edit::{CrushError, Location};
+pub use edit::{CrushError, Location, is_valid_name, weight_from_f32};
 pub use mapper::Workspace;
 pub use model::{
     Bucket, BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, DEFAULT_CHOOSE_ARGS, ITEM_NONE,

@@ -148,6 +148,26 @@ pub struct OsdInfo {
 }
 
 impl OsdInfo {
+    /// An OSD of which only the id is known: down and out, never up.
+    pub fn absent() -> OsdInfo {
+        OsdInfo {
+            uuid: Uuid::nil(),
+            up: false,
+            weight: 0,
+            weight_before_auto_out: None,
+            primary_affinity: WEIGHT_ONE,
+            addr: None,
+            incarnation: None,
+            boot_nonce: 0,
+            up_from: Epoch(0),
+            up_thru: Epoch(0),
+            down_at: Epoch(0),
+            lost_at: Epoch(0),
+            full: false,
+            metadata: BTreeMap::new(),
+        }
+    }
+
     /// Takes part in placement.
     pub fn is_in(&self) -> bool {
         self.weight > 0

@@ -1,0 +1,169 @@
+//! OSDs that come up: their entry, their place in CRUSH, and whether they are in.
+
+use super::{LogLevel, MapState, Now};
+use nacre_types::crush::weight_from_f32;
+use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::msg::OsdBoot;
+use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Ids above this are taken for a mistake: an OSD's id is an index.
+const MAX_OSD_ID: u32 = 100_000;
+
+/// Why an OSD may not come up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BootRefusal {
+    /// `noup` is set.
+    #[error("noup is set")]
+    NoUp,
+    /// The id is not a sensible one.
+    #[error("id is above {MAX_OSD_ID}")]
+    BadId,
+    /// Another disk runs under this id.
+    #[error("another osd with this id is up, with another uuid")]
+    Duplicate,
+    /// The OSD has seen a later history than this store holds (R7).
+    #[error(
+        "it has seen epoch {seen} of generation {generation}, which this map store does not hold: \
+         the store was restored from an old copy; mint a new generation"
+    )]
+    StoreRolledBack {
+        /// The OSD's newest epoch.
+        seen: u32,
+        /// The generation that it belongs to.
+        generation: u64,
+    },
+}
+
+impl MapState {
+    pub(super) fn boot(&mut self, now: Now, boot: &OsdBoot) {
+        if let Err(refusal) = self.may_boot(boot) {
+            if matches!(refusal, BootRefusal::StoreRolledBack { .. }) {
+                self.rolled_back.insert(boot.osd, refusal.to_string());
+            }
+            let text = format!("{} boot refused: {refusal}", boot.osd);
+            self.log.append(now, "mon", LogLevel::Warn, text);
+            return;
+        }
+        self.rolled_back.remove(&boot.osd);
+        self.last_beacon.insert(boot.osd, now.mono_ms);
+        let known = self.working.osds.get(&boot.osd);
+        if known.is_some_and(|info| info.up && info.boot_nonce == boot.boot_nonce) {
+            // A resent boot of the process that is up.
+            return;
+        }
+        let next = self.next_epoch();
+        let mut info = known.cloned().unwrap_or_else(|| new_osd(boot));
+        if info.up {
+            // It restarted before anybody noticed.
+            info.down_at = next;
+        }
+        if info.up_from > Epoch(0) {
+            info.up_thru = if info.up { self.working.epoch } else { info.up_thru };
+        }
+        if info.uuid != boot.uuid {
+            let text = format!("{} has a new disk: uuid {} instead of {}", boot.osd, boot.uuid, info.uuid);
+            self.log.append(now, "mon", LogLevel::Warn, text);
+        }
+        self.mark_in_at_boot(now, boot.osd, &mut info);
+        info.uuid = boot.uuid;
+        info.up = true;
+        info.addr = Some(boot.addr);
+        info.incarnation = Some(boot.incarnation);
+        info.boot_nonce = boot.boot_nonce;
+        info.up_from = next;
+        info.metadata = boot.metadata.clone();
+        self.working.osds.insert(boot.osd, info);
+        self.changes.osds.insert(boot.osd);
+        if self.working.max_osd <= boot.osd.0 {
+            self.working.max_osd = boot.osd.0 + 1;
+            self.changes.max_osd = true;
+        }
+        self.down_since.remove(&boot.osd);
+        self.failures.forget(boot.osd);
+        if self.tuning.crush_update_on_start {
+            self.place(now, boot);
+        }
+        self.log.append(now, "mon", LogLevel::Info, format!("{} {} boot", boot.osd, boot.addr));
+    }
+
+    fn may_boot(&self, boot: &OsdBoot) -> Result<(), BootRefusal> {
+        if boot.osd.0 > MAX_OSD_ID {
+            return Err(BootRefusal::BadId);
+        }
+        let ahead = boot.generation == self.working.generation && boot.epoch > self.working.epoch;
+        if boot.generation > self.working.generation || ahead {
+            return Err(BootRefusal::StoreRolledBack { seen: boot.epoch.0, generation: boot.generation });
+        }
+        if self.working.has_flag(flag::NOUP) {
+            return Err(BootRefusal::NoUp);
+        }
+        match self.working.osds.get(&boot.osd) {
+            Some(info) if info.up && info.uuid != boot.uuid => Err(BootRefusal::Duplicate),
+            _ => Ok(()),
+        }
+    }
+
+    fn mark_in_at_boot(&mut self, now: Now, osd: OsdId, info: &mut OsdInfo) {
+        if info.is_in() {
+            return;
+        }
+        let is_new = info.up_from == Epoch(0);
+        let wanted = self.tuning.auto_mark_in
+            || (is_new && self.tuning.auto_mark_new_in)
+            || (info.weight_before_auto_out.is_some() && self.tuning.auto_mark_auto_out_in);
+        if !wanted || self.working.has_flag(flag::NOIN) {
+            return;
+        }
+        info.weight = info.weight_before_auto_out.take().unwrap_or(WEIGHT_ONE);
+        if !is_new {
+            self.log.append(now, "mon", LogLevel::Info, format!("Marking {osd} in (it came back)"));
+        }
+    }
+
+    /// Puts the OSD where its host is, and gives it its class, unless it is there already.
+    fn place(&mut self, now: Now, boot: &OsdBoot) {
+        let mut location = boot.location.clone();
+        if location.is_empty() {
+            location = default_location(&boot.metadata);
+        }
+        let tib = match self.tuning.crush_initial_weight {
+            weight if weight >= 0.0 => weight,
+            _ => (boot.total_bytes as f64 / (1_u64 << 40) as f64).max(0.000_01),
+        };
+        let device = boot.osd.0 as i32;
+        let name = boot.osd.to_string();
+        let mut crush = (*self.working.crush).clone();
+        let placed = weight_from_f32(tib as f32)
+            .and_then(|weight| crush.create_or_move_item(device, weight, &name, &location));
+        let classed = match &placed {
+            Ok(_) if !boot.device_class.is_empty() && crush.device_class(device).is_none() => {
+                crush.set_device_class(device, &boot.device_class)
+            }
+            _ => Ok(false),
+        };
+        match (placed, classed) {
+            (Ok(moved), Ok(classed)) if moved || classed => {
+                self.working.crush = Arc::new(crush);
+                self.changes.crush = true;
+            }
+            (Ok(_), Ok(_)) => {}
+            (Err(error), _) | (_, Err(error)) => {
+                let text = format!("{name} keeps its place in the crush map: {error}");
+                self.log.append(now, "mon", LogLevel::Warn, text);
+            }
+        }
+    }
+}
+
+/// Where an OSD goes that names no place: under its host, short name, under the root `default`.
+fn default_location(metadata: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let hostname = metadata.get("hostname").map_or("localhost", String::as_str);
+    let host = hostname.split('.').next().unwrap_or(hostname);
+    [("root", "default"), ("host", host)].map(|(k, v)| (k.to_owned(), v.to_owned())).into()
+}
+
+fn new_osd(boot: &OsdBoot) -> OsdInfo {
+    OsdInfo { uuid: boot.uuid, ..OsdInfo::absent() }
+}

@@ -1,0 +1,78 @@
+//! What the working map differs in, by name, until it becomes an incremental.
+
+use nacre_types::ids::{OsdId, PgId, PoolId};
+use nacre_types::osdmap::{Incremental, OsdMap, PgChange};
+use std::collections::BTreeSet;
+
+/// Names of everything that changed since the last proposal.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Changes {
+    pub(super) osds: BTreeSet<OsdId>,
+    pub(super) pools: BTreeSet<PoolId>,
+    pub(super) pgs: BTreeSet<PgId>,
+    pub(super) blocklist: BTreeSet<String>,
+    pub(super) crush: bool,
+    pub(super) flags: bool,
+    pub(super) ratios: bool,
+    pub(super) max_osd: bool,
+    pub(super) generation: bool,
+}
+
+impl Changes {
+    /// Whether anything changed.
+    pub(super) fn any(&self) -> bool {
+        !self.osds.is_empty()
+            || !self.pools.is_empty()
+            || !self.pgs.is_empty()
+            || !self.blocklist.is_empty()
+            || self.crush
+            || self.flags
+            || self.ratios
+            || self.max_osd
+            || self.generation
+    }
+
+    /// What turns `from` into `to`, where only what is named here differs.
+    pub(super) fn incremental(self, from: &OsdMap, to: &OsdMap) -> Incremental {
+        let mut inc = Incremental {
+            fsid: to.fsid,
+            epoch: to.epoch,
+            modified_ns: to.modified_ns,
+            generation: self.generation.then_some(to.generation),
+            flags: self.flags.then_some(to.flags),
+            pool_max: (from.pool_max != to.pool_max).then_some(to.pool_max),
+            max_osd: self.max_osd.then_some(to.max_osd),
+            crush: self.crush.then(|| to.crush.clone()),
+            ratios: self.ratios.then_some((to.full_ratio, to.backfillfull_ratio, to.nearfull_ratio)),
+            ..Incremental::default()
+        };
+        for id in self.osds {
+            match to.osds.get(&id) {
+                Some(info) => {
+                    inc.osds.insert(id, info.clone());
+                }
+                None => inc.removed_osds.push(id),
+            }
+        }
+        for id in self.pools {
+            match to.pools.get(&id) {
+                Some(pool) => {
+                    inc.pools.insert(id, pool.clone());
+                }
+                None => inc.removed_pools.push(id),
+            }
+        }
+        for pg in self.pgs {
+            // The PG's pool may have been removed since.
+            if let Some(membership) = to.membership(pg) {
+                inc.pgs.push(PgChange { pg, membership: membership.clone() });
+            }
+        }
+        for who in self.blocklist {
+            let until = to.blocklist.get(&who).copied();
+            inc.blocklist.insert(who, until);
+        }
+        debug_assert_eq!(from.apply(&inc).ok().as_ref(), Some(to), "invariant: the incremental is complete");
+        inc
+    }
+}

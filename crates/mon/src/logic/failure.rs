@@ -1,0 +1,255 @@
+//! Failure detection: who is marked down, and who out.
+//!
+//! An OSD goes down when enough peers in different subtrees have heard nothing of it for the grace time, when its
+//! address refuses connections, when it asks for it, or when it has been silent towards the map authority itself for
+//! `mon_osd_report_timeout`. Nothing else does: a lost lease marks nobody down (rule R7).
+//!
+//! Where the cluster has fewer subtrees of the wanted level than there must be reporters (all OSDs on one host, say),
+//! OSDs count one by one. The grace time is not stretched for OSDs that were slow before
+//! (`mon_osd_adjust_heartbeat_grace`).
+
+use super::{LogLevel, MapState, Now};
+use nacre_types::crush::CrushMap;
+use nacre_types::ids::OsdId;
+use nacre_types::msg::{OsdAlive, OsdFailure, OsdMarkMeDown};
+use nacre_types::osdmap::flag;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Reports that have not been taken back: by silent OSD, then by reporter, since when it has been silent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FailureReports {
+    by_target: BTreeMap<OsdId, BTreeMap<OsdId, u64>>,
+}
+
+impl FailureReports {
+    /// Forgets what was said of `osd`, and what it said of others.
+    pub(super) fn forget(&mut self, osd: OsdId) {
+        self.by_target.remove(&osd);
+        self.by_target.values_mut().for_each(|reports| {
+            reports.remove(&osd);
+        });
+        self.by_target.retain(|_, reports| !reports.is_empty());
+    }
+
+    fn take_back(&mut self, target: OsdId, reporter: OsdId) {
+        if let Some(reports) = self.by_target.get_mut(&target) {
+            reports.remove(&reporter);
+            if reports.is_empty() {
+                self.by_target.remove(&target);
+            }
+        }
+    }
+}
+
+impl MapState {
+    pub(super) fn failure(&mut self, now: Now, reporter: OsdId, report: &OsdFailure) {
+        let target = report.target;
+        let known = self.working.osds.get(&target);
+        let applies = known.is_some_and(|info| info.up && info.boot_nonce == report.boot_nonce);
+        if !applies || !self.working.is_up(reporter) || reporter == target {
+            return;
+        }
+        if report.refused {
+            if self.may_mark_down(now, target) {
+                let text = format!(
+                    "{target} failed ({}) (connection refused reported by {reporter})",
+                    self.location_text(target)
+                );
+                self.log.append(now, "mon", LogLevel::Info, text);
+                self.mark_down(now, target);
+            }
+            return;
+        }
+        if report.silent_ms == 0 {
+            self.failures.take_back(target, reporter);
+            return;
+        }
+        let since = now.mono_ms.saturating_sub(report.silent_ms);
+        self.failures.by_target.entry(target).or_default().insert(reporter, since);
+        self.check_failure(now, target);
+    }
+
+    pub(super) fn check_failures(&mut self, now: Now) {
+        let targets: Vec<OsdId> = self.failures.by_target.keys().copied().collect();
+        targets.into_iter().for_each(|target| self.check_failure(now, target));
+    }
+
+    fn check_failure(&mut self, now: Now, target: OsdId) {
+        let Some(reports) = self.failures.by_target.get(&target) else { return };
+        // The silence counts from the last reporter that lost sight of the OSD, as in Ceph.
+        let since = reports.values().copied().max().unwrap_or(now.mono_ms);
+        let silent_ms = now.mono_ms.saturating_sub(since);
+        if silent_ms < self.tuning.heartbeat_grace_ms {
+            return;
+        }
+        let level = self.reporting_level(target);
+        let subtrees: BTreeSet<String> =
+            reports.keys().map(|osd| subtree_of(&self.working.crush, *osd, level.as_deref())).collect();
+        if subtrees.len() < self.tuning.min_down_reporters || !self.may_mark_down(now, target) {
+            return;
+        }
+        let text = format!(
+            "{target} failed ({}) ({} reporters from different {} after {:.6} >= grace {:.6})",
+            self.location_text(target),
+            subtrees.len(),
+            level.as_deref().unwrap_or("osd"),
+            silent_ms as f64 / 1e3,
+            self.tuning.heartbeat_grace_ms as f64 / 1e3,
+        );
+        self.log.append(now, "mon", LogLevel::Info, text);
+        self.mark_down(now, target);
+    }
+
+    /// The CRUSH type by which reporters of `target` are told apart; `None` for OSDs one by one.
+    fn reporting_level(&self, target: OsdId) -> Option<String> {
+        let level = self.tuning.reporter_subtree_level.as_str();
+        let up = self.working.osds.iter().filter(|(id, info)| info.up && **id != target);
+        let possible: BTreeSet<String> =
+            up.map(|(id, _)| subtree_of(&self.working.crush, *id, Some(level))).collect();
+        (possible.len() >= self.tuning.min_down_reporters).then(|| level.to_owned())
+    }
+
+    pub(super) fn alive(&mut self, now: Now, osd: OsdId, alive: &OsdAlive) {
+        let Some(info) = self.working.osds.get_mut(&osd) else { return };
+        if !info.up || info.boot_nonce != alive.boot_nonce {
+            return;
+        }
+        self.last_beacon.insert(osd, now.mono_ms);
+        if info.full != alive.full {
+            info.full = alive.full;
+            self.changes.osds.insert(osd);
+            self.update_fullness(now);
+        }
+    }
+
+    pub(super) fn check_beacons(&mut self, now: Now) {
+        let timeout = self.tuning.report_timeout_ms;
+        let silent = self.last_beacon.iter().filter(|(_, at)| now.mono_ms.saturating_sub(**at) > timeout);
+        let silent: Vec<OsdId> = silent.map(|(osd, _)| *osd).collect();
+        for osd in silent {
+            if self.working.is_up(osd) && self.may_mark_down(now, osd) {
+                let text =
+                    format!("{osd} marked down after no beacon for {:.6} seconds", timeout as f64 / 1e3);
+                self.log.append(now, "mon", LogLevel::Info, text);
+                self.mark_down(now, osd);
+            }
+        }
+    }
+
+    pub(super) fn mark_me_down(&mut self, now: Now, osd: OsdId, request: &OsdMarkMeDown) {
+        let known = self.working.osds.get(&osd);
+        // An orderly stop is a fact, not a suspicion: `nodown` does not hold it up.
+        if known.is_some_and(|info| info.up && info.boot_nonce == request.boot_nonce) {
+            self.log.append(now, "mon", LogLevel::Info, format!("{osd} marked itself down and dead"));
+            self.mark_down(now, osd);
+        }
+    }
+
+    /// Marks an OSD that is up down.
+    pub(crate) fn mark_down(&mut self, now: Now, osd: OsdId) {
+        let next = self.next_epoch();
+        let epoch = self.working.epoch;
+        let Some(info) = self.working.osds.get_mut(&osd).filter(|info| info.up) else { return };
+        info.up = false;
+        info.down_at = next;
+        info.up_thru = epoch;
+        if info.is_in() {
+            self.down_since.insert(osd, now.mono_ms);
+        }
+        self.changes.osds.insert(osd);
+        self.last_beacon.remove(&osd);
+        self.failures.forget(osd);
+    }
+
+    fn may_mark_down(&mut self, now: Now, osd: OsdId) -> bool {
+        if self.working.has_flag(flag::NODOWN) {
+            return false;
+        }
+        let total = self.working.osds.len();
+        let up = self.working.osds.values().filter(|info| info.up).count();
+        let ratio = (up as f64 - 1.0) / total.max(1) as f64;
+        // The last OSDs of a small cluster may go down too: a dead process is dead whatever the ratio says.
+        let small = up <= 3;
+        if ratio < self.tuning.min_up_ratio && !small {
+            let text = format!(
+                "not marking {osd} down: only {up} of {total} osds are up (mon_osd_min_up_ratio {})",
+                self.tuning.min_up_ratio
+            );
+            self.log.append_once_a_minute(now, "mon", LogLevel::Warn, text);
+            return false;
+        }
+        true
+    }
+
+    pub(super) fn check_down_out(&mut self, now: Now) {
+        let interval = self.tuning.down_out_interval_ms;
+        if interval == 0 || self.working.has_flag(flag::NOOUT) {
+            return;
+        }
+        let due = self.down_since.iter().filter(|(_, since)| now.mono_ms.saturating_sub(**since) >= interval);
+        let due: Vec<OsdId> = due.map(|(osd, _)| *osd).collect();
+        for osd in due {
+            if !self.may_mark_out(osd) {
+                continue;
+            }
+            self.down_since.remove(&osd);
+            let Some(info) = self.working.osds.get_mut(&osd) else { continue };
+            if info.up || !info.is_in() {
+                continue;
+            }
+            info.weight_before_auto_out = Some(info.weight);
+            info.weight = 0;
+            self.changes.osds.insert(osd);
+            let text = format!("Marking {osd} out (has been down for {} seconds)", interval / 1000);
+            self.log.append(now, "mon", LogLevel::Info, text);
+        }
+    }
+
+    fn may_mark_out(&self, osd: OsdId) -> bool {
+        let total = self.working.osds.len().max(1);
+        let in_now = self.working.osds.values().filter(|info| info.is_in()).count();
+        if (in_now as f64 / total as f64) < self.tuning.min_in_ratio {
+            return false;
+        }
+        !self.whole_subtree_is_down(osd)
+    }
+
+    /// Whether everything in the OSD's subtree of type `mon_osd_down_out_subtree_limit` is down.
+    fn whole_subtree_is_down(&self, osd: OsdId) -> bool {
+        let crush = &self.working.crush;
+        let Some(limit) = crush.type_id(&self.tuning.down_out_subtree_limit) else { return false };
+        let mut item = osd.0 as i32;
+        while let Some(parent) = crush.parents(item).find(|b| !crush.is_shadow(b.id)) {
+            if i32::from(parent.type_id) == limit {
+                let devices = crush.devices_below(parent.id);
+                return devices.iter().all(|device| !self.working.is_up(OsdId(*device as u32)));
+            }
+            item = parent.id;
+        }
+        false
+    }
+
+    /// `root=default,host=a`, as Ceph's log and health print an OSD's place.
+    pub(crate) fn location_text(&self, osd: OsdId) -> String {
+        location_text(&self.working.crush, osd)
+    }
+}
+
+/// `root=default,host=a`: an item's ancestors, the topmost first.
+pub(crate) fn location_text(crush: &CrushMap, osd: OsdId) -> String {
+    let mut parts = Vec::new();
+    let mut item = osd.0 as i32;
+    while let Some(parent) = crush.parents(item).find(|b| !crush.is_shadow(b.id)) {
+        let type_name = crush.type_name(i32::from(parent.type_id)).unwrap_or("?");
+        parts.push(format!("{type_name}={}", crush.item_name(parent.id).unwrap_or("?")));
+        item = parent.id;
+    }
+    parts.reverse();
+    parts.join(",")
+}
+
+/// The name of the OSD's ancestor of type `level`, or the OSD itself where it has none.
+fn subtree_of(crush: &CrushMap, osd: OsdId, level: Option<&str>) -> String {
+    let location = crush.full_location(osd.0 as i32);
+    level.and_then(|level| location.get(level).cloned()).unwrap_or_else(|| osd.to_string())
+}

@@ -1,0 +1,120 @@
+//! Full OSDs and full pools: flags in the map that stop writes before anything breaks.
+
+use super::{LogLevel, MapState, Now};
+use nacre_types::ids::{OsdId, PoolId};
+use nacre_types::pool::flag;
+use nacre_types::stats::ObjectSums;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// How full an OSD is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fullness {
+    /// Has room.
+    Fine,
+    /// Above `nearfull_ratio`.
+    Near,
+    /// Above `backfillfull_ratio`: takes no backfill.
+    Backfill,
+    /// Above `full_ratio`, or its store says so: takes no writes.
+    Full,
+}
+
+impl MapState {
+    /// How full an OSD is, by its last report and its own word.
+    pub fn fullness(&self, osd: OsdId) -> Fullness {
+        let map = &self.working;
+        if map.osds.get(&osd).is_some_and(|info| info.full) {
+            return Fullness::Full;
+        }
+        let Some(stats) = self.stats.osds.get(&osd).filter(|s| s.total_bytes > 0) else {
+            return Fullness::Fine;
+        };
+        let used = stats.total_bytes.saturating_sub(stats.available_bytes) as f64 / stats.total_bytes as f64;
+        if used >= f64::from(map.full_ratio) {
+            Fullness::Full
+        } else if used >= f64::from(map.backfillfull_ratio) {
+            Fullness::Backfill
+        } else if used >= f64::from(map.nearfull_ratio) {
+            Fullness::Near
+        } else {
+            Fullness::Fine
+        }
+    }
+
+    /// Objects of a pool, as last reported.
+    pub fn pool_sums(&self, pool: PoolId) -> ObjectSums {
+        let mut sums = ObjectSums::default();
+        let pgs = self.stats.pgs.iter().filter(|(pg, _)| pg.pool == pool);
+        for (_, stats) in pgs {
+            sums.bytes += stats.sums.bytes;
+            sums.objects += stats.sums.objects;
+            sums.clones += stats.sums.clones;
+            sums.dirty += stats.sums.dirty;
+            sums.whiteouts += stats.sums.whiteouts;
+            sums.omap_objects += stats.sums.omap_objects;
+            sums.omap_bytes += stats.sums.omap_bytes;
+            sums.omap_keys += stats.sums.omap_keys;
+        }
+        sums
+    }
+
+    /// Sets and clears the pools' full flags and the OSDs' full marks.
+    pub(crate) fn update_fullness(&mut self, now: Now) {
+        self.stats.prune(&self.working);
+        let level = |wanted: Fullness| -> BTreeSet<i32> {
+            let osds = self.working.osds.iter().filter(|(_, info)| info.up && info.is_in());
+            osds.filter(|(id, _)| self.fullness(**id) >= wanted).map(|(id, _)| id.0 as i32).collect()
+        };
+        let (full, backfill, near) =
+            (level(Fullness::Full), level(Fullness::Backfill), level(Fullness::Near));
+        let mut changed = Vec::new();
+        for (id, pool) in &self.working.pools {
+            let devices = self.devices_of_rule(u32::from(pool.crush_rule));
+            let hit = |osds: &BTreeSet<i32>| !osds.is_empty() && osds.iter().any(|o| devices.contains(o));
+            let over_quota = (pool.quota_max_bytes > 0 || pool.quota_max_objects > 0) && {
+                let sums = self.pool_sums(*id);
+                (pool.quota_max_bytes > 0 && sums.bytes >= pool.quota_max_bytes)
+                    || (pool.quota_max_objects > 0 && sums.objects >= pool.quota_max_objects)
+            };
+            let mut flags =
+                pool.flags & !(flag::FULL | flag::FULL_QUOTA | flag::BACKFILLFULL | flag::NEARFULL);
+            if over_quota {
+                flags |= flag::FULL | flag::FULL_QUOTA;
+            } else if hit(&full) {
+                flags |= flag::FULL;
+            } else if hit(&backfill) {
+                flags |= flag::BACKFILLFULL;
+            } else if hit(&near) {
+                flags |= flag::NEARFULL;
+            }
+            if flags != pool.flags {
+                changed.push((*id, flags, over_quota));
+            }
+        }
+        let next = self.next_epoch();
+        for (id, flags, over_quota) in changed {
+            let Some(pool) = self.working.pools.get_mut(&id).map(Arc::make_mut) else { continue };
+            let was = pool.flags;
+            pool.flags = flags;
+            pool.last_change = next;
+            self.changes.pools.insert(id);
+            let text = if over_quota && was & flag::FULL_QUOTA == 0 {
+                format!("pool '{}' is full (running out of quota)", pool.name)
+            } else if flags & flag::FULL != 0 && was & flag::FULL == 0 {
+                format!("pool '{}' is full (no space)", pool.name)
+            } else if flags & flag::FULL == 0 && was & flag::FULL != 0 {
+                format!("pool '{}' no longer out of quota or space; removing NO_QUOTA flag", pool.name)
+            } else {
+                continue;
+            };
+            self.log.append(now, "mon", LogLevel::Warn, text);
+        }
+    }
+
+    /// The devices that a rule can choose.
+    fn devices_of_rule(&self, rule: u32) -> BTreeSet<i32> {
+        let crush = &self.working.crush;
+        crush.rule_roots(rule).into_iter().flat_map(|root| crush.devices_below(root)).collect()
+    }
+}

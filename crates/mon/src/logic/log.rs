@@ -1,0 +1,129 @@
+//! The cluster log: what operators read back with `log last`.
+
+use super::Now;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Lines kept.
+const KEPT: usize = 5_000;
+/// Longest line; the rest is cut.
+const MAX_TEXT: usize = 4_096;
+
+/// How much a line matters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LogLevel {
+    /// For developers.
+    Debug,
+    /// State changes.
+    Info,
+    /// Security.
+    Sec,
+    /// Degraded.
+    Warn,
+    /// An operator must act.
+    Error,
+}
+
+impl LogLevel {
+    /// From `error`, `warn`, `sec`, `info` or `debug`; anything else is `info`.
+    pub fn parse(text: &str) -> LogLevel {
+        match text {
+            "error" => LogLevel::Error,
+            "warn" => LogLevel::Warn,
+            "sec" => LogLevel::Sec,
+            "debug" => LogLevel::Debug,
+            _ => LogLevel::Info,
+        }
+    }
+
+    /// As Ceph prints it: `[WRN]`.
+    pub fn tag(self) -> &'static str {
+        match self {
+            LogLevel::Debug => "[DBG]",
+            LogLevel::Info => "[INF]",
+            LogLevel::Sec => "[SEC]",
+            LogLevel::Warn => "[WRN]",
+            LogLevel::Error => "[ERR]",
+        }
+    }
+}
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogEntry {
+    /// When, nanoseconds since 1970.
+    pub stamp_ns: u64,
+    /// Who: `mon.a`, `osd.3`, `client.admin`.
+    pub name: String,
+    /// Counts the lines of this log.
+    pub seq: u64,
+    /// How much it matters.
+    pub level: LogLevel,
+    /// The text.
+    pub text: String,
+}
+
+/// The newest lines.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterLog {
+    entries: VecDeque<LogEntry>,
+    next_seq: u64,
+    /// Lines with a lower number are stored.
+    stored_below: u64,
+    /// Texts that repeat while a condition lasts, and when they were last said.
+    throttled: BTreeMap<String, u64>,
+}
+
+impl ClusterLog {
+    /// Goes on after `entries`, which are stored.
+    pub(crate) fn restore(entries: Vec<LogEntry>) -> ClusterLog {
+        let next_seq = entries.last().map_or(0, |e| e.seq + 1);
+        ClusterLog { entries: entries.into(), next_seq, stored_below: next_seq, throttled: BTreeMap::new() }
+    }
+
+    pub(crate) fn append(&mut self, now: Now, name: &str, level: LogLevel, mut text: String) {
+        if text.len() > MAX_TEXT {
+            let cut = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+            text.truncate(cut);
+        }
+        let text = text.replace(['\n', '\r'], " ");
+        let name = if name == "mon" { "mon.a" } else { name };
+        let entry =
+            LogEntry { stamp_ns: now.wall_ns, name: name.to_owned(), seq: self.next_seq, level, text };
+        self.next_seq += 1;
+        self.entries.push_back(entry);
+        if self.entries.len() > KEPT {
+            self.entries.pop_front();
+        }
+    }
+
+    /// For conditions that hold for long.
+    pub(super) fn append_once_a_minute(&mut self, now: Now, name: &str, level: LogLevel, text: String) {
+        self.throttled.retain(|_, at| now.mono_ms.saturating_sub(*at) < 60_000);
+        if !self.throttled.contains_key(&text) {
+            self.throttled.insert(text.clone(), now.mono_ms);
+            self.append(now, name, level, text);
+        }
+    }
+
+    /// The newest `count` lines of at least `level`, oldest first.
+    pub fn last(&self, count: usize, level: LogLevel) -> Vec<&LogEntry> {
+        let mut lines: Vec<_> = self.entries.iter().rev().filter(|e| e.level >= level).take(count).collect();
+        lines.reverse();
+        lines
+    }
+
+    /// Lines that are not stored yet, at most `count`; they count as stored from now on.
+    pub(crate) fn take_unstored(&mut self, count: usize) -> Vec<LogEntry> {
+        let first = self.stored_below;
+        let taken: Vec<LogEntry> =
+            self.entries.iter().filter(|e| e.seq >= first).take(count).cloned().collect();
+        self.stored_below = taken.last().map_or(first, |e| e.seq + 1);
+        taken
+    }
+
+    /// The number below which stored lines are not needed any more.
+    pub(crate) fn trim_below(&self) -> u64 {
+        self.next_seq.saturating_sub(KEPT as u64)
+    }
+}

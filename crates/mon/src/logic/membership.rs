@@ -1,0 +1,152 @@
+//! PG memberships: which compare-and-swaps are allowed (rules R1, R2 and R5).
+
+use super::{Effect, MapState, Origin};
+use nacre_types::ids::{Interval, OsdId, PgId};
+use nacre_types::msg::{PgCas, PgCasReply};
+use nacre_types::osdmap::{Member, OsdMap, PgMembership};
+use nacre_types::placement::PgMapper;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The most members of an in-sync set: a pool's largest size, twice, for a complete move.
+const MAX_MEMBERS: usize = 32;
+
+/// Why a membership proposal does not take effect.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CasRefusal {
+    /// The record is not the expected one any more.
+    #[error("the membership has changed")]
+    Lost,
+    /// There is no such PG.
+    #[error("the pg does not exist")]
+    NoSuchPg,
+    /// The proposer is not the OSD of the connection, or not up with that incarnation.
+    #[error("the proposer is not a running OSD with that incarnation")]
+    NotRunning,
+    /// The proposer may not change this PG (R5).
+    #[error("the proposer is not in sync")]
+    NotInSync,
+    /// The proposer may not create this PG (R2).
+    #[error("the proposer is not in the up set")]
+    NotUpSet,
+    /// The next interval must be the current one plus one.
+    #[error("the interval is not the next one")]
+    WrongInterval,
+    /// Empty, too large, with an OSD twice, or without its primary.
+    #[error("malformed in-sync set")]
+    Malformed,
+    /// A member that is to be added is not up with that incarnation (R2).
+    #[error("a new member is not up with that incarnation")]
+    MemberNotUp,
+    /// The in-sync set would shrink below min_size (R5).
+    #[error("the in-sync set may not shrink below min_size")]
+    BelowMinSize,
+    /// Nobody who is in sync now would stay.
+    #[error("no member of the in-sync set stays")]
+    NoneStays,
+    /// Only the proposer itself may be promoted, over a set that it does not enlarge.
+    #[error("a replica may only promote itself, and add nobody")]
+    ForeignPromotion,
+}
+
+/// Whether `cas` from `osd` may take effect on `map`.
+pub fn check_cas(map: &OsdMap, osd: OsdId, cas: &PgCas) -> Result<(), CasRefusal> {
+    let pool = map.pools.get(&cas.pg.pool).filter(|pool| cas.pg.seed < pool.pg_num);
+    let pool = pool.ok_or(CasRefusal::NoSuchPg)?;
+    if cas.proposer.osd != osd || !map.is_member_up(cas.proposer) {
+        return Err(CasRefusal::NotRunning);
+    }
+    let current = map.membership(cas.pg);
+    if current != cas.expected.as_ref() {
+        return Err(CasRefusal::Lost);
+    }
+    let next = &cas.proposed;
+    if next.interval != current.map_or(Interval(1), |c| c.interval.next()) {
+        return Err(CasRefusal::WrongInterval);
+    }
+    check_form(next)?;
+    match current {
+        None => check_creation(map, cas),
+        Some(current) => check_change(map, current, cas, pool.min_size as usize),
+    }
+}
+
+fn check_form(next: &PgMembership) -> Result<(), CasRefusal> {
+    let osds: BTreeSet<OsdId> = next.in_sync.iter().map(|m| m.osd).collect();
+    let well_formed = !osds.is_empty()
+        && osds.len() == next.in_sync.len()
+        && osds.len() <= MAX_MEMBERS
+        && osds.contains(&next.primary);
+    if well_formed { Ok(()) } else { Err(CasRefusal::Malformed) }
+}
+
+fn check_creation(map: &OsdMap, cas: &PgCas) -> Result<(), CasRefusal> {
+    let up = PgMapper::new(map).up(cas.pg);
+    if !up.contains(&cas.proposer.osd) || !cas.proposed.in_sync.iter().all(|m| up.contains(&m.osd)) {
+        return Err(CasRefusal::NotUpSet);
+    }
+    if !cas.proposed.in_sync.iter().all(|m| map.is_member_up(*m)) {
+        return Err(CasRefusal::MemberNotUp);
+    }
+    Ok(())
+}
+
+fn check_change(
+    map: &OsdMap,
+    current: &PgMembership,
+    cas: &PgCas,
+    min_size: usize,
+) -> Result<(), CasRefusal> {
+    let next = &cas.proposed;
+    if !current.is_in_sync(cas.proposer) {
+        return Err(CasRefusal::NotInSync);
+    }
+    let added = |m: &&Member| !current.is_in_sync(**m);
+    if !next.in_sync.iter().filter(added).all(|m| map.is_member_up(*m)) {
+        return Err(CasRefusal::MemberNotUp);
+    }
+    if !next.in_sync.iter().any(|m| current.is_in_sync(*m)) {
+        return Err(CasRefusal::NoneStays);
+    }
+    let promotes = cas.proposer.osd != current.primary;
+    if promotes && (next.primary != cas.proposer.osd || next.in_sync.iter().any(|m| added(&m))) {
+        return Err(CasRefusal::ForeignPromotion);
+    }
+    // A member that the operator gave up for lost does not count: dropping it is his decision.
+    let given_up = |m: &&Member| is_lost(map, m.osd);
+    let kept_back = current.in_sync.iter().filter(|m| !given_up(m)).count();
+    if next.in_sync.len() < kept_back && next.in_sync.len() < min_size {
+        return Err(CasRefusal::BelowMinSize);
+    }
+    Ok(())
+}
+
+/// Whether the operator declared the OSD's data lost, or removed the OSD.
+fn is_lost(map: &OsdMap, osd: OsdId) -> bool {
+    map.osds.get(&osd).is_none_or(|info| !info.up && info.lost_at > info.up_from)
+}
+
+impl MapState {
+    pub(super) fn cas(&mut self, origin: Origin, osd: OsdId, cas: PgCas) {
+        let (tid, pg) = (cas.tid, cas.pg);
+        let outcome = check_cas(&self.working, osd, &cas);
+        if outcome.is_ok() {
+            self.set_membership(pg, cas.proposed);
+        }
+        let reply = PgCasReply {
+            tid,
+            pg,
+            accepted: outcome.is_ok(),
+            current: self.working.membership(pg).cloned(),
+            epoch: self.showing_epoch(),
+        };
+        self.answer(Effect::CasReply { to: origin, reply });
+    }
+
+    fn set_membership(&mut self, pg: PgId, membership: PgMembership) {
+        let pgs = self.working.pgs.get_mut(&pg.pool).map(Arc::make_mut);
+        let slot = pgs.and_then(|pgs| pgs.get_mut(pg.seed as usize));
+        *slot.expect("invariant: the PG's existence was checked") = Some(membership);
+        self.changes.pgs.insert(pg);
+    }
+}

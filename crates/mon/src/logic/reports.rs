@@ -1,0 +1,145 @@
+//! Statistics of OSDs and PGs, as last reported. Not stored: OSDs report all of it from time to time.
+
+use super::{MapState, Now};
+use nacre_types::ids::{OsdId, PgId, PoolId};
+use nacre_types::msg::StatsReport;
+use nacre_types::osdmap::OsdMap;
+use nacre_types::stats::{IoCounters, OsdStats, PgStats};
+use std::collections::{BTreeMap, VecDeque};
+
+/// Samples of I/O counters kept for rates.
+const SAMPLES: usize = 64;
+/// Health lines that one OSD may have.
+const MAX_OSD_HEALTH: usize = 64;
+
+/// I/O rates of a pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PoolIo {
+    /// Bytes read per second.
+    pub read_bytes_s: u64,
+    /// Bytes written per second.
+    pub write_bytes_s: u64,
+    /// Reads per second.
+    pub reads_s: u64,
+    /// Writes per second.
+    pub writes_s: u64,
+    /// Objects recovered per second.
+    pub recovered_objects_s: u64,
+    /// Bytes recovered per second.
+    pub recovered_bytes_s: u64,
+}
+
+/// The latest reports.
+#[derive(Clone, Debug, Default)]
+pub struct StatsState {
+    /// By OSD.
+    pub osds: BTreeMap<OsdId, OsdStats>,
+    /// By PG, from its primary.
+    pub pgs: BTreeMap<PgId, PgStats>,
+    /// Which OSD sent a PG's report.
+    reporters: BTreeMap<PgId, OsdId>,
+    /// I/O since this map authority started, by pool.
+    totals: BTreeMap<PoolId, IoCounters>,
+    samples: VecDeque<(u64, BTreeMap<PoolId, IoCounters>)>,
+    /// Counts reports, as `pg dump`'s version.
+    pub version: u64,
+    /// When the last report came, nanoseconds since 1970.
+    pub stamp_ns: u64,
+}
+
+impl StatsState {
+    /// Whether the PG's primary is gone, so that its report says nothing of now.
+    pub fn is_stale(&self, map: &OsdMap, pg: PgId) -> bool {
+        self.reporters.get(&pg).is_some_and(|osd| !map.is_up(*osd))
+    }
+
+    /// I/O since this map authority started.
+    pub fn total(&self, pool: PoolId) -> IoCounters {
+        self.totals.get(&pool).copied().unwrap_or_default()
+    }
+
+    /// Rates over the last samples that lie at most `smooth_s` seconds back from `now_ms`.
+    pub fn io_rates(&self, smooth_s: u64) -> BTreeMap<PoolId, PoolIo> {
+        let Some((last_ms, last)) = self.samples.back() else { return BTreeMap::new() };
+        let from = last_ms.saturating_sub(smooth_s * 1000);
+        let Some((first_ms, first)) = self.samples.iter().find(|(at, _)| *at >= from) else {
+            return BTreeMap::new();
+        };
+        let elapsed_ms = last_ms - first_ms;
+        if elapsed_ms == 0 {
+            return BTreeMap::new();
+        }
+        let rate = |later: u64, earlier: u64| later.saturating_sub(earlier).saturating_mul(1000) / elapsed_ms;
+        let pool_rate = |(pool, b): (&PoolId, &IoCounters)| {
+            let a = first.get(pool).copied().unwrap_or_default();
+            let io = PoolIo {
+                read_bytes_s: rate(b.read_bytes, a.read_bytes),
+                write_bytes_s: rate(b.write_bytes, a.write_bytes),
+                reads_s: rate(b.reads, a.reads),
+                writes_s: rate(b.writes, a.writes),
+                recovered_objects_s: rate(b.recovered_objects, a.recovered_objects),
+                recovered_bytes_s: rate(b.recovered_bytes, a.recovered_bytes),
+            };
+            (*pool, io)
+        };
+        last.iter().map(pool_rate).collect()
+    }
+
+    pub(super) fn sample(&mut self, now: Now) {
+        self.samples.push_back((now.mono_ms, self.totals.clone()));
+        if self.samples.len() > SAMPLES {
+            self.samples.pop_front();
+        }
+    }
+
+    fn take(&mut self, osd: OsdId, stats: PgStats) {
+        let old = self.pgs.get(&stats.pg);
+        let same_source = self.reporters.get(&stats.pg) == Some(&osd);
+        if same_source
+            && old.is_some_and(|o| o.reported_seq > stats.reported_seq && o.interval == stats.interval)
+        {
+            return;
+        }
+        let before = old.map(|o| o.io).unwrap_or_default();
+        let total = self.totals.entry(stats.pg.pool).or_default();
+        // Counters of another process start anew: what it says then is all new.
+        let grown = |now: u64, before: u64| if now >= before { now - before } else { now };
+        total.reads += grown(stats.io.reads, before.reads);
+        total.read_bytes += grown(stats.io.read_bytes, before.read_bytes);
+        total.writes += grown(stats.io.writes, before.writes);
+        total.write_bytes += grown(stats.io.write_bytes, before.write_bytes);
+        total.recovered_objects += grown(stats.io.recovered_objects, before.recovered_objects);
+        total.recovered_bytes += grown(stats.io.recovered_bytes, before.recovered_bytes);
+        self.reporters.insert(stats.pg, osd);
+        self.pgs.insert(stats.pg, stats);
+    }
+
+    /// Forgets what belongs to pools and OSDs that are gone.
+    pub(super) fn prune(&mut self, map: &OsdMap) {
+        let exists = |pg: &PgId| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num);
+        self.pgs.retain(|pg, _| exists(pg));
+        self.reporters.retain(|pg, _| exists(pg));
+        self.totals.retain(|pool, _| map.pools.contains_key(pool));
+        self.osds.retain(|osd, _| map.osds.contains_key(osd));
+    }
+}
+
+impl MapState {
+    pub(super) fn report(&mut self, now: Now, osd: OsdId, mut report: StatsReport) {
+        if !self.working.is_up(osd) {
+            return;
+        }
+        self.last_beacon.insert(osd, now.mono_ms);
+        report.osd.health.truncate(MAX_OSD_HEALTH);
+        self.stats.osds.insert(osd, report.osd);
+        for stats in report.pgs {
+            // Only the primary speaks for a PG.
+            if self.working.membership(stats.pg).is_some_and(|m| m.primary == osd) {
+                self.stats.take(osd, stats);
+            }
+        }
+        self.stats.version += 1;
+        self.stats.stamp_ns = now.wall_ns;
+        self.update_fullness(now);
+    }
+}

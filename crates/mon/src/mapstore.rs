@@ -1,0 +1,319 @@
+//! The seam to what keeps the cluster's map: a small ordered key-value store with compare-and-swap transactions.
+//!
+//! The contract is that of etcd's v3 API in its smaller part, limits included, so that an embedded store and etcd can
+//! stand behind it alike: one revision counter for the whole store, one more with each transaction that changes
+//! something; every key remembers the revision of its creation and of its last change. Implementations pass the suite
+//! in [`conformance`].
+//!
+//! Knows nothing of maps: keys and values are bytes.
+
+pub mod conformance;
+mod local;
+
+pub use local::LocalStore;
+
+use nacre_types::errno::Errno;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The most comparisons, and the most operations, of one transaction (etcd's `--max-txn-ops`).
+pub const MAX_TXN_OPS: usize = 128;
+/// The most bytes of keys and values in one transaction (etcd's `--max-request-bytes`).
+pub const MAX_TXN_BYTES: usize = 1536 * 1024;
+/// The most entries that one page of a range read returns.
+pub const MAX_PAGE: usize = 1000;
+
+/// Why the store did not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// Another process uses the store.
+    #[error("{0} is in use by another process")]
+    Locked(String),
+    /// The transaction exceeds the store's limits. Nothing changed.
+    #[error(
+        "transaction of {ops} operations and {bytes} bytes exceeds the limits ({MAX_TXN_OPS} operations, {MAX_TXN_BYTES} bytes)"
+    )]
+    TooLarge {
+        /// Operations or comparisons, whichever are more.
+        ops: usize,
+        /// Bytes of keys and values.
+        bytes: usize,
+    },
+    /// A key appears twice in a transaction, or is empty. Nothing changed.
+    #[error("malformed transaction: {0}")]
+    Malformed(&'static str),
+    /// The lease has expired or never was.
+    #[error("lease {0:x} does not exist")]
+    NoLease(u64),
+    /// A watch asked for changes that are no longer kept: read the range again and watch from its revision.
+    #[error("changes before revision {oldest} are no longer kept")]
+    Compacted {
+        /// The oldest revision that can be watched from.
+        oldest: u64,
+    },
+    /// The medium failed. Whether the transaction took effect is unknown.
+    #[error("I/O: {0}")]
+    Io(String),
+    /// Stored bytes are damaged. Never retried.
+    #[error("corrupt: {0}")]
+    Corrupt(String),
+}
+
+impl StoreError {
+    /// The error number for callers that need one.
+    pub fn errno(&self) -> Errno {
+        match self {
+            StoreError::Locked(_) => Errno::EBUSY,
+            StoreError::TooLarge { .. } => Errno::E2BIG,
+            StoreError::Malformed(_) => Errno::EINVAL,
+            StoreError::NoLease(_) => Errno::ENOENT,
+            StoreError::Compacted { .. } => Errno::ESTALE,
+            StoreError::Io(_) | StoreError::Corrupt(_) => Errno::EIO,
+        }
+    }
+}
+
+/// Names a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseId(pub u64);
+
+/// A condition of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Compare {
+    /// The key has exactly this value.
+    Value {
+        /// The key.
+        key: Vec<u8>,
+        /// Its value.
+        value: Vec<u8>,
+    },
+    /// The key was last changed in exactly this revision.
+    ModRevision {
+        /// The key.
+        key: Vec<u8>,
+        /// The revision.
+        revision: u64,
+    },
+    /// The key does not exist.
+    Absent {
+        /// The key.
+        key: Vec<u8>,
+    },
+}
+
+impl Compare {
+    /// The key that is looked at.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Compare::Value { key, .. } | Compare::ModRevision { key, .. } | Compare::Absent { key } => key,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Compare::Value { key, value } => key.len() + value.len(),
+            Compare::ModRevision { key, .. } | Compare::Absent { key } => key.len(),
+        }
+    }
+}
+
+/// A change of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Sets a key.
+    Put {
+        /// The key.
+        key: Vec<u8>,
+        /// Its new value.
+        value: Vec<u8>,
+        /// The lease with which it goes away; `None` keeps it for good.
+        lease: Option<LeaseId>,
+    },
+    /// Removes a key, if it exists.
+    Delete {
+        /// The key.
+        key: Vec<u8>,
+    },
+}
+
+impl Op {
+    /// The key that changes.
+    pub fn key(&self) -> &[u8] {
+        match self {
+            Op::Put { key, .. } | Op::Delete { key } => key,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Op::Put { key, value, .. } => key.len() + value.len(),
+            Op::Delete { key } => key.len(),
+        }
+    }
+}
+
+/// Changes that take effect together if all conditions hold.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Txn {
+    /// All must hold.
+    pub compares: Vec<Compare>,
+    /// Applied in order; no key twice.
+    pub ops: Vec<Op>,
+}
+
+impl Txn {
+    /// Adds a condition.
+    pub fn when(mut self, compare: Compare) -> Txn {
+        self.compares.push(compare);
+        self
+    }
+
+    /// Adds a lasting key.
+    pub fn put(mut self, key: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Txn {
+        self.ops.push(Op::Put { key: key.into(), value: value.into(), lease: None });
+        self
+    }
+
+    /// Adds a removal.
+    pub fn delete(mut self, key: impl Into<Vec<u8>>) -> Txn {
+        self.ops.push(Op::Delete { key: key.into() });
+        self
+    }
+
+    /// Bytes of keys and values, as the limit counts them.
+    pub fn bytes(&self) -> usize {
+        self.compares.iter().map(Compare::bytes).sum::<usize>()
+            + self.ops.iter().map(Op::bytes).sum::<usize>()
+    }
+
+    /// Refuses what etcd would refuse. Every implementation calls this first.
+    pub fn check(&self) -> Result<(), StoreError> {
+        let ops = self.ops.len().max(self.compares.len());
+        let bytes = self.bytes();
+        if ops > MAX_TXN_OPS || bytes > MAX_TXN_BYTES {
+            return Err(StoreError::TooLarge { ops, bytes });
+        }
+        if self.ops.iter().map(Op::key).chain(self.compares.iter().map(Compare::key)).any(<[u8]>::is_empty) {
+            return Err(StoreError::Malformed("empty key"));
+        }
+        let mut keys = BTreeSet::new();
+        if !self.ops.iter().all(|op| keys.insert(op.key())) {
+            return Err(StoreError::Malformed("key given twice"));
+        }
+        Ok(())
+    }
+}
+
+/// What became of a transaction. Returned when it is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything took effect, in this revision.
+    Committed {
+        /// The store's revision after it.
+        revision: u64,
+    },
+    /// A condition did not hold; nothing changed.
+    Conflict {
+        /// The store's revision at that moment.
+        revision: u64,
+    },
+}
+
+/// A key with its value and history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+    /// Revision in which it came into being.
+    pub create_revision: u64,
+    /// Revision of its last change.
+    pub mod_revision: u64,
+    /// The lease that it depends on.
+    pub lease: Option<LeaseId>,
+}
+
+/// One page of a range read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Entries in ascending order of keys.
+    pub entries: Vec<Entry>,
+    /// Whether the range holds more: go on after the last key.
+    pub more: bool,
+    /// The store's revision at the read: watch from the next one to miss nothing.
+    pub revision: u64,
+}
+
+/// One change that a watcher sees.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The revision that made it.
+    pub revision: u64,
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its new value; `None` where it was removed.
+    pub value: Option<Vec<u8>>,
+}
+
+/// A running watch; dropping it ends it.
+pub trait Watch: Send {
+    /// The next change, in order of revisions, waiting at most `timeout`; `None` if there was none.
+    /// A watcher that falls too far behind gets [`StoreError::Compacted`].
+    fn next(&mut self, timeout: Duration) -> Result<Option<Change>, StoreError>;
+}
+
+/// An ordered key-value store with compare-and-swap transactions, leases and watches.
+pub trait MapStore: Send + Sync {
+    /// Carries out `txn` if its conditions hold. Durable on return; an I/O error leaves the outcome unknown.
+    fn transact(&self, txn: &Txn) -> Result<Outcome, StoreError>;
+
+    /// Reads one key.
+    fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError>;
+
+    /// Reads keys in `start..end`, at most `limit` and [`MAX_PAGE`] of them and some 1 MiB.
+    fn range(&self, start: &[u8], end: &[u8], limit: usize) -> Result<Page, StoreError>;
+
+    /// A lease that ends unless it is kept alive within each `ttl`; its keys end with it.
+    fn grant_lease(&self, ttl: Duration) -> Result<LeaseId, StoreError>;
+
+    /// Starts a lease's time anew.
+    fn keep_alive(&self, lease: LeaseId) -> Result<(), StoreError>;
+
+    /// Ends a lease now, its keys with it.
+    fn revoke_lease(&self, lease: LeaseId) -> Result<(), StoreError>;
+
+    /// Changes to keys in `start..end` from `revision` on, the past ones first.
+    fn watch(&self, start: &[u8], end: &[u8], revision: u64) -> Result<Box<dyn Watch>, StoreError>;
+}
+
+/// The end of the range of all keys that begin with `prefix`: the least key that is greater than all of them.
+pub fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // Nothing is greater than a prefix of 0xff bytes only; no such prefix is in use.
+    vec![u8::MAX; prefix.len() + 1]
+}
+
+/// All entries whose keys begin with `prefix`, page by page, at no one point in time.
+pub fn read_prefix(store: &dyn MapStore, prefix: &[u8]) -> Result<Vec<Entry>, StoreError> {
+    let end = prefix_end(prefix);
+    let mut start = prefix.to_vec();
+    let mut entries = Vec::new();
+    loop {
+        let page = store.range(&start, &end, MAX_PAGE)?;
+        if let Some(last) = page.entries.last() {
+            start = last.key.clone();
+            start.push(0);
+        }
+        entries.extend(page.entries);
+        if !page.more {
+            return Ok(entries);
+        }
+    }
+}
