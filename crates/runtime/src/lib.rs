@@ -2,8 +2,10 @@
 //!
 //! What every daemon and client stands on. Nothing here knows of PGs, stores or maps.
 
+pub mod auth;
 pub mod config;
 pub mod error;
+pub mod msgr;
 pub mod options;
 
 pub use config::Config;

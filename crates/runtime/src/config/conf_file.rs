@@ -51,6 +51,16 @@ impl ConfFile {
 
     /// Parses `text`; `path` is for messages.
     pub fn parse(path: &Path, text: &str) -> Result<ConfFile> {
+        ConfFile::parse_quoting(path, text, true)
+    }
+
+    /// Parses `text` that may hold secrets: error messages quote none of it.
+    pub(crate) fn parse_secret(path: &Path, text: &str) -> Result<ConfFile> {
+        ConfFile::parse_quoting(path, text, false)
+    }
+
+    fn parse_quoting(path: &Path, text: &str, quote: bool) -> Result<ConfFile> {
+        let short = |text: &str| if quote { text.chars().take(60).collect() } else { "…".to_owned() };
         let mut file = ConfFile { path: path.to_owned(), sections: Vec::new() };
         let mut current = "global".to_owned();
         for (line, logical) in logical_lines(text) {
@@ -99,6 +109,11 @@ impl ConfFile {
         &self.path
     }
 
+    /// The sections with their lines.
+    pub(crate) fn into_sections(self) -> Vec<(String, Vec<Entry>)> {
+        self.sections
+    }
+
     /// The sections' names in the file's order.
     pub fn section_names(&self) -> impl Iterator<Item = &str> {
         self.sections.iter().map(|(name, _)| name.as_str())
@@ -117,7 +132,7 @@ impl ConfFile {
         })
     }
 
-    pub(super) fn syntax(&self, line: usize, reason: impl Into<String>) -> Error {
+    pub(crate) fn syntax(&self, line: usize, reason: impl Into<String>) -> Error {
         Error::Syntax { file: self.path.clone(), line, reason: reason.into() }
     }
 }
@@ -182,8 +197,4 @@ fn unquote(text: &str) -> Result<String, String> {
     }
     out.truncate(kept);
     Ok(out)
-}
-
-fn short(text: &str) -> String {
-    text.chars().take(60).collect()
 }

@@ -8,17 +8,12 @@ option_group! {
     MsOptions:
     ms_cluster_mode: ConnModes = "crc secure", "Modes of connections between daemons, preferred first"
         [basic(), startup(), see(&["ms_service_mode", "ms_client_mode"]), long("crc checks each message against \
-        corruption; secure encrypts and authenticates every byte. Both authenticate the peers when they connect.")];
+        corruption; secure encrypts and authenticates every byte. Both authenticate the peers when they connect. \
+        Sessions with monitors are always secure, because keys are handed out in them.")];
     ms_service_mode: ConnModes = "crc secure", "Modes that daemons take from clients, preferred first"
         [basic(), startup(), see(&["ms_cluster_mode", "ms_client_mode"])];
     ms_client_mode: ConnModes = "crc secure", "Modes that clients ask of daemons, preferred first"
         [basic(), startup(), see(&["ms_cluster_mode", "ms_service_mode"])];
-    ms_mon_cluster_mode: ConnModes = "secure crc", "Modes of connections between daemons and monitors"
-        [basic(), startup(), see(&["ms_mon_service_mode", "ms_mon_client_mode"])];
-    ms_mon_service_mode: ConnModes = "secure crc", "Modes that monitors take from clients"
-        [basic(), startup(), see(&["ms_mon_cluster_mode", "ms_mon_client_mode"])];
-    ms_mon_client_mode: ConnModes = "secure crc", "Modes that clients ask of monitors"
-        [basic(), startup(), see(&["ms_mon_cluster_mode", "ms_mon_service_mode"])];
     ms_crc_data: Bool = "true", "Checksum the data of messages" [dev(), long("The description of a message is \
         always checksummed. Takes effect on messages sent from now on.")];
     ms_tcp_nodelay: Bool = "true", "Send small messages at once" [startup()];

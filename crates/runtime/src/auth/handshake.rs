@@ -1,0 +1,319 @@
+//! The mutual handshake, as a machine without I/O: bytes in, bytes out.
+//!
+//! ```text
+//! initiator                                     responder
+//!   banner                       ⇄                banner
+//!   Hello (claim, modes, whom)   →
+//!   Noise 1 (psk, e)             →                looks the secret up
+//!                                ←                Noise 2 (e, ee; who, process, mode)
+//!   Confirm (sealed: process, session)  →         only now does anything change on this side
+//!                                ←                Ready (sealed: outcome, position)
+//! ```
+//!
+//! Both banners and the Hello are the Noise prologue: whoever alters them in between (to a weaker mode, another
+//! version) makes the handshake fail. A replayed Hello and Noise 1 get no further than Noise 2, since the Confirm needs
+//! the initiator's ephemeral key. Formats: docs/format/messenger.md.
+
+use super::{Credential, Peer, Verifier};
+use crate::error::{Error, Result};
+use crate::options::kinds::ConnMode;
+use bytes::Bytes;
+use nacre_types::ids::EntityName;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use snow::{HandshakeState, StatelessTransportState};
+
+const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
+/// The longest handshake record, which a ticket with its caps fits into.
+pub const MAX_RECORD_BYTES: usize = 48 << 10;
+/// What Noise adds to a sealed record.
+const TAG_BYTES: usize = 16;
+
+/// Bytes of a banner.
+pub const BANNER_BYTES: usize = 16;
+const MAGIC: [u8; 8] = *b"nacremsg";
+/// The protocol versions that this build speaks.
+const VERSIONS: (u16, u16) = (1, 1);
+
+/// What each side sends first: magic, oldest and newest version spoken (u16 le each), 4 reserved bytes.
+pub fn banner() -> [u8; BANNER_BYTES] {
+    let mut banner = [0; BANNER_BYTES];
+    banner[..8].copy_from_slice(&MAGIC);
+    banner[8..10].copy_from_slice(&VERSIONS.0.to_le_bytes());
+    banner[10..12].copy_from_slice(&VERSIONS.1.to_le_bytes());
+    banner
+}
+
+/// Checks the other side's banner; the error says what it speaks instead.
+pub fn check_banner(banner: &[u8; BANNER_BYTES]) -> Result<u16, String> {
+    if banner[..8] != MAGIC {
+        return Err(if banner.starts_with(b"ceph v") {
+            "is a Ceph daemon; Nacre speaks a protocol of its own on the wire".to_owned()
+        } else {
+            "does not speak Nacre's messenger protocol".to_owned()
+        });
+    }
+    let oldest = u16::from_le_bytes([banner[8], banner[9]]);
+    let newest = u16::from_le_bytes([banner[10], banner[11]]);
+    let version = newest.min(VERSIONS.1);
+    if version < oldest.max(VERSIONS.0) {
+        return Err(format!(
+            "speaks messenger versions {oldest} to {newest}, this release {} to {}: upgrade the older one",
+            VERSIONS.0, VERSIONS.1
+        ));
+    }
+    Ok(version)
+}
+
+/// Whom a connecting side claims to be; proven by the handshake.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Claim {
+    /// The entity, by its key.
+    Key(EntityName),
+    /// Whoever the ticket names.
+    Ticket(Bytes),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Hello {
+    claim: Claim,
+    /// Connection modes by preference: 1 crc, 2 secure.
+    modes: Vec<u8>,
+    /// Whom the connecting side means to reach.
+    target: Option<EntityName>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Welcome {
+    entity: EntityName,
+    nonce: u64,
+    mode: u8,
+}
+
+/// How a refusal is worded on the wire.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Refusal {
+    /// Whether a fresh ticket would help.
+    pub expired: bool,
+    /// Why.
+    pub text: String,
+}
+
+impl Refusal {
+    /// What the other side learns of `error`.
+    pub fn of(error: &Error) -> Refusal {
+        match error {
+            Error::Expired(text) => Refusal { expired: true, text: text.clone() },
+            Error::Denied(text) => Refusal { expired: false, text: text.clone() },
+            other => Refusal { expired: false, text: other.to_string() },
+        }
+    }
+
+    /// The error on the side that was refused.
+    pub fn into_error(self) -> Error {
+        if self.expired { Error::Expired(self.text) } else { Error::Denied(self.text) }
+    }
+}
+
+pub(super) fn wrong_key(entity: &EntityName) -> String {
+    format!("{entity} is unknown or its key does not match")
+}
+
+fn mode_number(mode: ConnMode) -> u8 {
+    match mode {
+        ConnMode::Crc => 1,
+        ConnMode::Secure => 2,
+    }
+}
+
+fn mode_of(number: u8) -> Option<ConnMode> {
+    match number {
+        1 => Some(ConnMode::Crc),
+        2 => Some(ConnMode::Secure),
+        _ => None,
+    }
+}
+
+/// Encodes a record's body.
+pub fn encode<T: Serialize>(value: &T) -> Vec<u8> {
+    postcard::to_extend(value, Vec::with_capacity(128))
+        .expect("invariant: postcard into a Vec fails for unsized sequences only")
+}
+
+/// Decodes a record's body that fills `bytes`.
+pub fn decode<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T> {
+    match postcard::take_from_bytes(bytes) {
+        Ok((value, [])) => Ok(value),
+        Ok(_) => Err(Error::Corrupt { what, detail: "bytes left over".into() }),
+        Err(e) => Err(Error::Corrupt { what, detail: e.to_string() }),
+    }
+}
+
+fn noise_error(what: &'static str) -> impl Fn(snow::Error) -> Error {
+    move |e| Error::Corrupt { what, detail: e.to_string() }
+}
+
+fn builder(prologue: &[u8]) -> Result<snow::Builder<'_>> {
+    let params = NOISE.parse().map_err(noise_error("noise parameters"))?;
+    snow::Builder::new(params).prologue(prologue).map_err(noise_error("noise prologue"))
+}
+
+/// Keys for what follows the handshake.
+pub struct Transport {
+    state: StatelessTransportState,
+    /// What protects the messages.
+    pub mode: ConnMode,
+}
+
+impl Transport {
+    /// Seals `plain` as record number `nonce` of this direction, appending to `out`.
+    pub fn seal(&self, nonce: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<()> {
+        let start = out.len();
+        out.resize(start + plain.len() + TAG_BYTES, 0);
+        let written = self
+            .state
+            .write_message(nonce, plain, &mut out[start..])
+            .map_err(noise_error("sealed record"))?;
+        out.truncate(start + written);
+        Ok(())
+    }
+
+    /// Opens record number `nonce` of the other direction into `out`; returns the plain length.
+    pub fn open(&self, nonce: u64, sealed: &[u8], out: &mut [u8]) -> Result<usize> {
+        self.state.read_message(nonce, sealed, out).map_err(noise_error("sealed record"))
+    }
+
+    /// Opens a short record.
+    pub fn open_vec(&self, nonce: u64, sealed: &[u8]) -> Result<Vec<u8>> {
+        let mut out = vec![0; sealed.len()];
+        let length = self.open(nonce, sealed, &mut out)?;
+        out.truncate(length);
+        Ok(out)
+    }
+}
+
+/// The connecting side, after its first two records.
+pub struct Initiator {
+    noise: HandshakeState,
+    claimed: EntityName,
+    modes: Vec<ConnMode>,
+}
+
+impl Initiator {
+    /// Makes the Hello and Noise 1 records. With a key credential only `secure` is offered.
+    pub fn start(
+        credential: &Credential,
+        modes: &[ConnMode],
+        target: Option<&EntityName>,
+        banners: [&[u8; BANNER_BYTES]; 2],
+    ) -> Result<(Initiator, Vec<u8>, Vec<u8>)> {
+        let (claim, claimed, psk, modes) = match credential {
+            Credential::Key { entity, key } => {
+                (Claim::Key(entity.clone()), entity, key.session_key(), vec![ConnMode::Secure])
+            }
+            Credential::Ticket(ticket) => (
+                Claim::Ticket(ticket.blob.clone()),
+                &ticket.entity,
+                ticket.session_key.clone(),
+                modes.to_vec(),
+            ),
+        };
+        let hello = encode(&Hello {
+            claim,
+            modes: modes.iter().copied().map(mode_number).collect(),
+            target: target.cloned(),
+        });
+        if hello.len() > MAX_RECORD_BYTES {
+            return Err(Error::TooBig { bytes: hello.len() as u64, limit: MAX_RECORD_BYTES as u64 });
+        }
+        let prologue = [&banners[0][..], banners[1], &hello].concat();
+        let mut noise = builder(&prologue)?
+            .psk(0, &psk.0)
+            .and_then(snow::Builder::build_initiator)
+            .map_err(noise_error("noise state"))?;
+        let mut first = vec![0; 128];
+        let length = noise.write_message(&[], &mut first).map_err(noise_error("noise message 1"))?;
+        first.truncate(length);
+        Ok((Initiator { noise, claimed: claimed.clone(), modes }, hello, first))
+    }
+
+    /// Reads Noise 2: the other side has proven to know the secret.
+    pub fn finish(mut self, second: &[u8]) -> Result<(Transport, Peer)> {
+        let mut plain = vec![0; second.len()];
+        let length = self
+            .noise
+            .read_message(second, &mut plain)
+            .map_err(|_| Error::Denied(format!("the other side can't prove the key of {}", self.claimed)))?;
+        let welcome: Welcome = decode("handshake", &plain[..length])?;
+        let mode = mode_of(welcome.mode)
+            .filter(|mode| self.modes.contains(mode))
+            .ok_or_else(|| Error::Denied("the other side chose a mode that was not offered".into()))?;
+        let state = self.noise.into_stateless_transport_mode().map_err(noise_error("noise state"))?;
+        let peer =
+            Peer { entity: welcome.entity, client: None, caps: Default::default(), nonce: welcome.nonce };
+        Ok((Transport { state, mode }, peer))
+    }
+}
+
+/// Who a Hello claims to be, for logs: unproven, and only as printable as its sender made it.
+pub fn claimed_name(hello: &[u8]) -> String {
+    match decode::<Hello>("handshake", hello) {
+        Ok(Hello { claim: Claim::Key(entity), .. }) => {
+            entity.to_string().chars().filter(|c| !c.is_control()).take(64).collect()
+        }
+        Ok(Hello { claim: Claim::Ticket(_), .. }) => "(ticket)".to_owned(),
+        Err(_) => "(unreadable)".to_owned(),
+    }
+}
+
+/// What the side that is connected to says of itself.
+#[derive(Debug, Clone)]
+pub struct Identity {
+    /// Who it is.
+    pub entity: EntityName,
+    /// This run of its process.
+    pub nonce: u64,
+}
+
+/// The side that is connected to: answers Hello and Noise 1 with Noise 2. `modes` gives the modes allowed for a kind
+/// of peer. The peer counts as authenticated once it has sent a record that [`Transport::open`] accepts.
+pub fn respond(
+    verifier: &Verifier,
+    me: &Identity,
+    modes: impl FnOnce(&EntityName) -> Vec<ConnMode>,
+    banners: [&[u8; BANNER_BYTES]; 2],
+    hello_record: &[u8],
+    first: &[u8],
+    now_unix: u64,
+) -> Result<(Transport, Peer, Vec<u8>)> {
+    let hello: Hello = decode("handshake", hello_record)?;
+    let (peer, psk) = verifier.verify(&hello.claim, now_unix)?;
+    let prologue = [&banners[0][..], banners[1], hello_record].concat();
+    let mut noise = builder(&prologue)?
+        .psk(0, &psk.0)
+        .and_then(snow::Builder::build_responder)
+        .map_err(noise_error("noise state"))?;
+    let mut rest = vec![0; first.len()];
+    noise.read_message(first, &mut rest).map_err(|_| Error::Denied(wrong_key(&peer.entity)))?;
+    if let Some(target) = &hello.target
+        && *target != me.entity
+    {
+        return Err(Error::Denied(format!("{target} was wanted, but this is {}", me.entity)));
+    }
+    let allowed = match hello.claim {
+        Claim::Key(_) => vec![ConnMode::Secure],
+        Claim::Ticket(_) => modes(&peer.entity),
+    };
+    let mode = hello
+        .modes
+        .iter()
+        .filter_map(|number| mode_of(*number))
+        .find(|mode| allowed.contains(mode))
+        .ok_or_else(|| Error::Denied("no connection mode is allowed on both sides".into()))?;
+    let welcome = encode(&Welcome { entity: me.entity.clone(), nonce: me.nonce, mode: mode_number(mode) });
+    let mut second = vec![0; welcome.len() + 128];
+    let length = noise.write_message(&welcome, &mut second).map_err(noise_error("noise message 2"))?;
+    second.truncate(length);
+    let state = noise.into_stateless_transport_mode().map_err(noise_error("noise state"))?;
+    Ok((Transport { state, mode }, peer, second))
+}

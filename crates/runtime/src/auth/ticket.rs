@@ -1,0 +1,226 @@
+//! Tickets: what a monitor vouches for, sealed under service keys that rotate.
+//!
+//! Three service keys exist at a time: the previous one, whose tickets are still running out; the current one, which
+//! seals; and the next one, which daemons get ahead of its time, so that no ticket reaches a daemon before its key.
+//! A key is current for as long as a ticket lives, so when a key is dropped all of its tickets have expired.
+//!
+//! A sealed ticket is `version u8 | key id u64 le | nonce 24 bytes | XChaCha20-Poly1305 of the body`, with version and
+//! key id authenticated too (docs/format/messenger.md).
+
+use super::Caps;
+use super::key::{SessionKey, random_bytes};
+use crate::error::{Error, Result};
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use nacre_types::ids::{ClientId, EntityName};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+use zeroize::Zeroizing;
+
+const VERSION: u8 = 1;
+const PREFIX_BYTES: usize = 9;
+const NONCE_BYTES: usize = 24;
+/// A longer blob is refused unread.
+pub(crate) const MAX_TICKET_BYTES: usize = 32 << 10;
+
+/// What a ticket says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TicketBody {
+    /// Who may use it.
+    pub entity: EntityName,
+    /// The session's id.
+    pub client: Option<ClientId>,
+    /// What the entity may do.
+    pub caps: Caps,
+    /// From when it is valid, seconds since 1970.
+    pub issued_unix: u64,
+    /// Until when it is valid, seconds since 1970.
+    pub expires_unix: u64,
+    /// What its holder must prove to know.
+    pub session_key: SessionKey,
+}
+
+/// A ticket in its holder's hands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ticket {
+    /// Who holds it.
+    pub entity: EntityName,
+    /// The sealed body, shown to services.
+    pub blob: Bytes,
+    /// The secret that goes with it.
+    pub session_key: SessionKey,
+    /// Until when it is valid, seconds since 1970.
+    pub expires_unix: u64,
+}
+
+/// One generation of a service's key.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceKey {
+    /// Its number; rising.
+    pub id: u64,
+    /// The secret.
+    pub secret: SessionKey,
+    /// From when it seals, seconds since 1970.
+    pub valid_from_unix: u64,
+}
+
+impl ServiceKey {
+    fn generate(id: u64, valid_from_unix: u64) -> Result<ServiceKey> {
+        Ok(ServiceKey { id, secret: SessionKey::generate()?, valid_from_unix })
+    }
+
+    fn cipher(&self) -> XChaCha20Poly1305 {
+        XChaCha20Poly1305::new((&self.secret.0).into())
+    }
+
+    fn prefix(&self) -> [u8; PREFIX_BYTES] {
+        let mut prefix = [VERSION; PREFIX_BYTES];
+        prefix[1..].copy_from_slice(&self.id.to_le_bytes());
+        prefix
+    }
+
+    fn seal(&self, body: &TicketBody) -> Result<Bytes> {
+        let plain = Zeroizing::new(
+            postcard::to_extend(body, Vec::with_capacity(512))
+                .expect("invariant: postcard into a Vec fails for unsized sequences only"),
+        );
+        let nonce: [u8; NONCE_BYTES] = random_bytes()?;
+        let prefix = self.prefix();
+        let sealed = self
+            .cipher()
+            .encrypt(XNonce::from_slice(&nonce), Payload { msg: &plain, aad: &prefix })
+            .map_err(|_| Error::TooBig { bytes: plain.len() as u64, limit: MAX_TICKET_BYTES as u64 })?;
+        let blob = [&prefix[..], &nonce, &sealed].concat();
+        if blob.len() > MAX_TICKET_BYTES {
+            return Err(Error::TooBig { bytes: blob.len() as u64, limit: MAX_TICKET_BYTES as u64 });
+        }
+        Ok(blob.into())
+    }
+}
+
+/// Opens `blob` with whichever of `keys` sealed it.
+fn unseal(keys: &[ServiceKey], blob: &[u8]) -> Result<TicketBody> {
+    let corrupt = |detail: &str| Error::Corrupt { what: "ticket", detail: detail.to_owned() };
+    if blob.len() > MAX_TICKET_BYTES {
+        return Err(corrupt("too long"));
+    }
+    let (prefix, rest) = blob.split_at_checked(PREFIX_BYTES).ok_or_else(|| corrupt("cut short"))?;
+    let (nonce, sealed) = rest.split_at_checked(NONCE_BYTES).ok_or_else(|| corrupt("cut short"))?;
+    if prefix[0] != VERSION {
+        return Err(corrupt("unknown version"));
+    }
+    let mut id = [0; 8];
+    id.copy_from_slice(&prefix[1..]);
+    let id = u64::from_le_bytes(id);
+    let key = keys
+        .iter()
+        .find(|key| key.id == id)
+        .ok_or_else(|| Error::Expired(format!("the ticket's service key {id} is not among those in use")))?;
+    let plain = key
+        .cipher()
+        .decrypt(XNonce::from_slice(nonce), Payload { msg: sealed, aad: prefix })
+        .map(Zeroizing::new)
+        .map_err(|_| corrupt("not sealed with its service key"))?;
+    match postcard::take_from_bytes::<TicketBody>(&plain) {
+        Ok((body, [])) => Ok(body),
+        _ => Err(corrupt("its body makes no sense")),
+    }
+}
+
+/// The map authority's service keys: persisted as a whole, rotated by [`ServiceKeyring::rotate`].
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ServiceKeyring {
+    /// Previous, current, next.
+    keys: [ServiceKey; 3],
+}
+
+impl ServiceKeyring {
+    /// Fresh keys, the second of them current from `now_unix` on for `ttl_secs`.
+    pub fn generate(now_unix: u64, ttl_secs: u64) -> Result<ServiceKeyring> {
+        Ok(ServiceKeyring {
+            keys: [
+                ServiceKey::generate(1, now_unix.saturating_sub(ttl_secs))?,
+                ServiceKey::generate(2, now_unix)?,
+                ServiceKey::generate(3, now_unix.saturating_add(ttl_secs))?,
+            ],
+        })
+    }
+
+    /// Makes the keys fit `now_unix`: the next key becomes current when its time has come. Returns whether anything
+    /// changed, and so must be persisted and sent to daemons before the next ticket is sealed.
+    pub fn rotate(&mut self, now_unix: u64, ttl_secs: u64) -> Result<bool> {
+        let next = &self.keys[2];
+        if now_unix < next.valid_from_unix {
+            return Ok(false);
+        }
+        // After a long standstill no daemon holds a valid ticket any more: one step with the clock set anew will do.
+        let start = if now_unix - next.valid_from_unix < ttl_secs { next.valid_from_unix } else { now_unix };
+        let following = ServiceKey::generate(next.id + 1, start.saturating_add(ttl_secs))?;
+        self.keys.rotate_left(1);
+        self.keys[1].valid_from_unix = start;
+        self.keys[2] = following;
+        Ok(true)
+    }
+
+    /// What daemons need to open tickets.
+    pub fn keys(&self) -> &[ServiceKey] {
+        &self.keys
+    }
+
+    /// Seals a ticket with the current key.
+    pub fn seal(&self, body: TicketBody) -> Result<Ticket> {
+        let blob = self.keys[1].seal(&body)?;
+        Ok(Ticket {
+            entity: body.entity.clone(),
+            blob,
+            session_key: body.session_key.clone(),
+            expires_unix: body.expires_unix,
+        })
+    }
+
+    /// Opens a ticket regardless of its expiry: for renewals, where its session's id goes on.
+    pub fn open_expired(&self, blob: &[u8]) -> Result<TicketBody> {
+        unseal(&self.keys, blob)
+    }
+}
+
+/// A daemon's copy of its service's keys; replaced as a whole when the monitors send new ones.
+#[derive(Debug, Default)]
+pub struct ServiceKeys {
+    keys: ArcSwap<Vec<ServiceKey>>,
+    skew_secs: u64,
+}
+
+impl ServiceKeys {
+    /// None yet: every ticket is refused. Clocks may differ by `skew_secs`.
+    pub fn new(skew_secs: u64) -> ServiceKeys {
+        ServiceKeys { keys: ArcSwap::default(), skew_secs }
+    }
+
+    /// Takes the keys in use now.
+    pub fn update(&self, keys: Vec<ServiceKey>) {
+        self.keys.store(Arc::new(keys));
+    }
+
+    /// Whether there are any.
+    pub fn is_empty(&self) -> bool {
+        self.keys.load().is_empty()
+    }
+
+    /// Opens a ticket that is valid at `now_unix`, seconds since 1970.
+    pub fn unseal(&self, blob: &[u8], now_unix: u64) -> Result<TicketBody> {
+        let body = unseal(&self.keys.load(), blob)?;
+        if now_unix > body.expires_unix.saturating_add(self.skew_secs) {
+            return Err(Error::Expired(format!("the ticket of {} has expired", body.entity)));
+        }
+        if now_unix.saturating_add(self.skew_secs) < body.issued_unix {
+            return Err(Error::Expired(format!(
+                "the ticket of {} is from the future: the clocks differ",
+                body.entity
+            )));
+        }
+        Ok(body)
+    }
+}

@@ -1,0 +1,389 @@
+//! The messenger: authenticated, checksummed, framed messages over TCP.
+//!
+//! A [`Messenger`] belongs to one entity. It runs on one or more *lanes*, each a tokio runtime handle with the
+//! [`Dispatcher`] that is called there; every connection lives on one lane, in one task that reads, writes and keeps
+//! alive. Handlers run synchronously in the reader; what they send is gathered and written with one vectored write
+//! once the reader has nothing left.
+//!
+//! Two policies. *Lossy*: the first fault ends the connection and is reported with `on_reset`; the owner connects
+//! again and resends. *Lossless*: a session outlives its sockets; each message has a sequence number, is kept until
+//! acknowledged, sent again after a reconnect, and dispatched exactly once, in order. Its only resets are those that
+//! lose the other side's memory: another process answers, or it closed the session.
+//!
+//! Bounds: bytes per frame, bytes queued per connection ([`Conn::send`] refuses with `Full`), bytes and messages in
+//! handlers' hands ([`Throttle`], per class of peer: at the bound, reading stops), handshakes at a time. Formats:
+//! docs/format/messenger.md.
+
+mod accept;
+mod conn;
+mod connect;
+mod frame;
+mod link;
+mod queue;
+mod throttle;
+mod wire;
+
+pub use conn::{Conn, Encoded};
+pub use frame::{ALIGN_DATA_FROM_BYTES, DATA_ALIGNMENT, Frame};
+pub use throttle::{Permit, Throttle};
+
+use crate::auth::handshake::Identity;
+use crate::auth::{Credentials, Verifier};
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::options::kinds::ConnMode;
+use conn::ConnInner;
+use nacre_types::ids::{EntityKind, EntityName};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+/// What a fault means for messages in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum Policy {
+    /// The connection ends; whoever made it starts over.
+    Lossy,
+    /// The session goes on over the next socket.
+    Lossless,
+}
+
+/// Why a connection or session is over.
+#[derive(Debug, Clone)]
+pub enum Reset {
+    /// The other side closed it.
+    PeerClosed,
+    /// Another process answers at the address, or the other side has forgotten the session: everything that was in
+    /// flight may or may not have been handled. An outgoing lossless connection goes on with a new session.
+    PeerRestarted,
+    /// A lossy connection failed.
+    Failed(Error),
+    /// Nothing was sent or received for `ms_connection_idle_timeout` on a lossy connection.
+    Idle,
+    /// The other side did not return to its lossless session within `ms_session_timeout`.
+    Lapsed,
+}
+
+/// Receives what happens on a lane's connections. Called on the lane's runtime, one call at a time per connection;
+/// must not block. On a current-thread runtime all calls of a lane are on one thread.
+pub trait Dispatcher: Send + Sync + 'static {
+    /// A message arrived.
+    fn on_message(&self, conn: &Conn, frame: Frame);
+
+    /// A peer connected and authenticated; messages may follow. Not called again when a lossless session resumes.
+    fn on_accept(&self, _conn: &Conn) {}
+
+    /// An outgoing connection is up; called again each time a lossless one is re-established.
+    fn on_connect(&self, _conn: &Conn) {}
+
+    /// A connection is over, or a lossless session starts afresh (see [`Reset::PeerRestarted`]). Not called after
+    /// [`Conn::close`] on this side.
+    fn on_reset(&self, conn: &Conn, reset: Reset);
+
+    /// A lossless connection lost its socket, or could not connect, and will try again.
+    fn on_fault(&self, _conn: &Conn, _error: &Error) {}
+}
+
+/// What a connection is made to.
+#[derive(Clone)]
+pub struct Target {
+    /// The address.
+    pub addr: SocketAddr,
+    /// Who must answer there; anybody who can prove the credential's secret where `None`.
+    pub entity: Option<EntityName>,
+    /// What happens on faults.
+    pub policy: Policy,
+    /// The lane that the connection lives on.
+    pub lane: usize,
+    /// How to authenticate.
+    pub credentials: Arc<dyn Credentials>,
+}
+
+/// Counters of a messenger, rising since its start.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Messages handed to dispatchers.
+    pub messages_received: AtomicU64,
+    /// Their bytes, headers included.
+    pub bytes_received: AtomicU64,
+    /// Messages written to sockets, repeats included.
+    pub messages_sent: AtomicU64,
+    /// Their bytes, headers included.
+    pub bytes_sent: AtomicU64,
+    /// Sockets lost.
+    pub faults: AtomicU64,
+    /// Peers refused at authentication.
+    pub refusals: AtomicU64,
+    /// Messages received again after a reconnect and dropped.
+    pub duplicates: AtomicU64,
+    /// Waits of readers for a throttle.
+    pub throttle_waits: AtomicU64,
+}
+
+pub(crate) struct Lane {
+    pub(crate) handle: Handle,
+    pub(crate) dispatcher: Arc<dyn Dispatcher>,
+}
+
+/// Bounds and times that hold for the messenger's life.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    pub(crate) meta_bytes: u64,
+    pub(crate) data_bytes: u64,
+    pub(crate) queue_bytes: usize,
+    pub(crate) keepalive_interval: Duration,
+    pub(crate) keepalive_timeout: Duration,
+    pub(crate) session_timeout: Duration,
+    pub(crate) nodelay: bool,
+    pub(crate) rcvbuf: usize,
+    pub(crate) backlog: i32,
+}
+
+pub(crate) struct Inner {
+    pub(crate) identity: Identity,
+    pub(crate) config: Config,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) verifier: Verifier,
+    pub(crate) limits: Limits,
+    pub(crate) client_throttle: Throttle,
+    pub(crate) cluster_throttle: Throttle,
+    pub(crate) handshakes: Arc<Semaphore>,
+    pub(crate) crc_data: Arc<AtomicBool>,
+    pub(crate) counters: Counters,
+    pub(crate) next_lane: AtomicUsize,
+    pub(crate) next_conn: AtomicU64,
+    pub(crate) conns: Mutex<HashMap<u64, Weak<ConnInner>>>,
+    pub(crate) sessions: Mutex<accept::Sessions>,
+    pub(crate) refusals: Mutex<accept::RefusalLog>,
+    pub(crate) stopping: tokio::sync::watch::Sender<bool>,
+}
+
+/// One entity's messenger. Cloning is cheap; dropping the last clone stops nothing, see [`Messenger::shutdown`].
+#[derive(Clone)]
+pub struct Messenger(Arc<Inner>);
+
+/// Gathers what a [`Messenger`] is made from.
+pub struct MessengerBuilder {
+    config: Config,
+    entity: EntityName,
+    nonce: Option<u64>,
+    lanes: Vec<Lane>,
+    verifier: Verifier,
+    client_throttle: Option<Throttle>,
+    cluster_throttle: Option<Throttle>,
+}
+
+impl MessengerBuilder {
+    /// Adds a lane: connections are spread over the lanes in turn, or placed by [`Target::lane`].
+    pub fn lane(mut self, handle: Handle, dispatcher: Arc<dyn Dispatcher>) -> Self {
+        self.lanes.push(Lane { handle, dispatcher });
+        self
+    }
+
+    /// Who may connect. Nobody where it is not called.
+    pub fn verifier(mut self, verifier: Verifier) -> Self {
+        self.verifier = verifier;
+        self
+    }
+
+    /// The number that tells this run of the process from others; random where it is not called.
+    pub fn nonce(mut self, nonce: u64) -> Self {
+        self.nonce = Some(nonce);
+        self
+    }
+
+    /// The bound on clients' messages in handlers' hands.
+    pub fn client_throttle(mut self, throttle: Throttle) -> Self {
+        self.client_throttle = Some(throttle);
+        self
+    }
+
+    /// The bound on daemons' messages in handlers' hands.
+    pub fn cluster_throttle(mut self, throttle: Throttle) -> Self {
+        self.cluster_throttle = Some(throttle);
+        self
+    }
+
+    /// Makes the messenger. Needs at least one lane.
+    pub fn build(self) -> Result<Messenger> {
+        if self.lanes.is_empty() {
+            return Err(Error::Usage("a messenger needs a lane to run on".into()));
+        }
+        let nonce = match self.nonce {
+            Some(nonce) => nonce,
+            None => u64::from_le_bytes(crate::auth::random_bytes()?),
+        };
+        let options = self.config.snapshot();
+        let (ms, osd) = (&options.ms, &options.osd);
+        let crc_data = Arc::new(AtomicBool::new(ms.ms_crc_data));
+        let observed = crc_data.clone();
+        self.config.observe(&["ms_crc_data"], move |options, _| {
+            observed.store(options.ms.ms_crc_data, Ordering::Relaxed);
+        });
+        let limits = Limits {
+            meta_bytes: ms.ms_max_frame_meta_bytes,
+            data_bytes: ms.ms_max_frame_data_bytes,
+            queue_bytes: ms.ms_out_queue_bytes as usize,
+            keepalive_interval: ms.ms_keepalive_interval,
+            keepalive_timeout: ms.ms_keepalive_timeout,
+            session_timeout: ms.ms_session_timeout,
+            nodelay: ms.ms_tcp_nodelay,
+            rcvbuf: ms.ms_tcp_rcvbuf as usize,
+            backlog: ms.ms_tcp_listen_backlog as i32,
+        };
+        let client_throttle = self.client_throttle.unwrap_or_else(|| {
+            if self.entity.kind == EntityKind::Osd {
+                Throttle::new(osd.osd_client_message_size_cap, osd.osd_client_message_cap)
+            } else {
+                Throttle::new(ms.ms_dispatch_throttle_bytes, 0)
+            }
+        });
+        let cluster_throttle =
+            self.cluster_throttle.unwrap_or_else(|| Throttle::new(ms.ms_dispatch_throttle_bytes, 0));
+        Ok(Messenger(Arc::new(Inner {
+            identity: Identity { entity: self.entity, nonce },
+            lanes: self.lanes,
+            verifier: self.verifier,
+            limits,
+            client_throttle,
+            cluster_throttle,
+            handshakes: Arc::new(Semaphore::new(ms.ms_max_handshakes as usize)),
+            crc_data,
+            counters: Counters::default(),
+            next_lane: AtomicUsize::new(0),
+            next_conn: AtomicU64::new(1),
+            conns: Mutex::default(),
+            sessions: Mutex::default(),
+            refusals: Mutex::default(),
+            stopping: tokio::sync::watch::Sender::new(false),
+            config: self.config,
+        })))
+    }
+}
+
+impl Messenger {
+    /// Starts making the messenger of `config`'s entity.
+    pub fn builder(config: &Config) -> MessengerBuilder {
+        MessengerBuilder {
+            entity: config.entity().clone(),
+            config: config.clone(),
+            nonce: None,
+            lanes: Vec::new(),
+            verifier: Verifier::new(),
+            client_throttle: None,
+            cluster_throttle: None,
+        }
+    }
+
+    /// Listens on `addr` (port 0 for any free one) and returns the address. Connections are accepted at once.
+    pub fn bind(&self, addr: SocketAddr) -> Result<SocketAddr> {
+        accept::bind(&self.0, addr)
+    }
+
+    /// Listens on the first free port from `ms_bind_port_min` to `ms_bind_port_max`.
+    pub fn bind_in_range(&self, ip: IpAddr) -> Result<SocketAddr> {
+        let options = self.0.config.snapshot();
+        let (least, greatest) = (options.ms.ms_bind_port_min as u16, options.ms.ms_bind_port_max as u16);
+        for port in least..=greatest {
+            match self.bind(SocketAddr::new(ip, port)) {
+                Err(Error::Io { source, .. }) if source.kind() == std::io::ErrorKind::AddrInUse => {}
+                other => return other,
+            }
+        }
+        Err(Error::Busy(format!(
+            "no port from {least} to {greatest} is free on {ip} (ms_bind_port_min, ms_bind_port_max)"
+        )))
+    }
+
+    /// Connects. Returns at once: what is sent is queued until the connection is up ([`Conn::ready`] waits for that),
+    /// and failures are reported to the lane's dispatcher.
+    pub fn connect(&self, target: Target) -> Result<Conn> {
+        if target.lane >= self.0.lanes.len() {
+            return Err(Error::Usage(format!("no lane {}", target.lane)));
+        }
+        if *self.0.stopping.borrow() {
+            return Err(Error::Closed);
+        }
+        Ok(connect::start(&self.0, target))
+    }
+
+    /// Who it is.
+    pub fn entity(&self) -> &EntityName {
+        &self.0.identity.entity
+    }
+
+    /// The number of this run of the process.
+    pub fn nonce(&self) -> u64 {
+        self.0.identity.nonce
+    }
+
+    /// Its counters.
+    pub fn counters(&self) -> &Counters {
+        &self.0.counters
+    }
+
+    /// Stops listening, lets connections write what they have queued for at most `grace`, then ends them all.
+    /// Returns when every connection is over. Reports no resets.
+    pub async fn shutdown(&self, grace: Duration) {
+        self.0.stopping.send_replace(true);
+        let live = || -> Vec<Arc<ConnInner>> {
+            self.0.conns.lock().values().filter_map(Weak::upgrade).filter(|c| !c.is_over()).collect()
+        };
+        for conn in live() {
+            conn.close();
+        }
+        let deadline = Instant::now() + grace;
+        while let Some(conn) = live().first() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if tokio::time::timeout(left, conn.over()).await.is_err() {
+                break;
+            }
+        }
+        for conn in live() {
+            conn.abort();
+        }
+        while let Some(conn) = live().first() {
+            conn.over().await;
+        }
+    }
+}
+
+impl Inner {
+    pub(crate) fn throttle(&self, kind: EntityKind) -> &Throttle {
+        if kind == EntityKind::Client { &self.client_throttle } else { &self.cluster_throttle }
+    }
+
+    /// The modes for connections with a peer, by both sides' kinds.
+    pub(crate) fn modes(&self, peer: Option<EntityKind>, connecting: bool) -> Vec<ConnMode> {
+        let options = self.config.get();
+        if self.identity.entity.kind == EntityKind::Client {
+            options.ms.ms_client_mode.clone()
+        } else if !connecting && peer == Some(EntityKind::Client) {
+            options.ms.ms_service_mode.clone()
+        } else {
+            options.ms.ms_cluster_mode.clone()
+        }
+    }
+
+    /// Registers a new connection.
+    pub(crate) fn register(self: &Arc<Self>, make: impl FnOnce(u64) -> ConnInner) -> Arc<ConnInner> {
+        let id = self.next_conn.fetch_add(1, Ordering::Relaxed);
+        let conn = Arc::new(make(id));
+        let mut conns = self.conns.lock();
+        conns.insert(id, Arc::downgrade(&conn));
+        conn
+    }
+
+    /// Forgets a connection that is over.
+    pub(crate) fn unregister(&self, conn: &ConnInner) {
+        self.conns.lock().remove(&conn.id);
+        conn.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,362 @@
+//! The side that is connected to: listener, handshake, sessions that wait for their peers.
+
+use super::conn::{Conn, ConnInner, Stop};
+use super::connect::{Confirm, Outcome, Ready, exchange_banners, prepare, read_record, record, write_record};
+use super::link::{self, End};
+use super::{Inner, Policy, Reset};
+use crate::auth::Peer;
+use crate::auth::handshake::{Refusal, Transport, banner, decode, encode, respond};
+use crate::error::{Error, Result};
+use nacre_types::ids::EntityName;
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+
+/// Lossless sessions that one entity may have here.
+const MAX_SESSIONS_PER_ENTITY: usize = 1024;
+/// Peers whose refusal is remembered.
+const MAX_REFUSALS: usize = 1024;
+/// How long to wait when no connection can be accepted for lack of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// A socket on which a peer returns to its session, on its way to the session's lane.
+pub(super) struct Attach {
+    stream: std::net::TcpStream,
+    transport: Transport,
+    outcome: Outcome,
+    peer_has: u64,
+}
+
+struct Session {
+    peer_nonce: u64,
+    conn: Arc<ConnInner>,
+    attach: mpsc::Sender<Attach>,
+}
+
+/// Incoming lossless sessions by entity and cookie.
+#[derive(Default)]
+pub(crate) struct Sessions(HashMap<EntityName, HashMap<u64, Session>>);
+
+impl Sessions {
+    fn remove(&mut self, entity: &EntityName, cookie: u64) {
+        if let Some(of_entity) = self.0.get_mut(entity) {
+            of_entity.remove(&cookie);
+            if of_entity.is_empty() {
+                self.0.remove(entity);
+            }
+        }
+    }
+}
+
+/// Remembers whose refusal was logged.
+#[derive(Default)]
+pub(crate) struct RefusalLog(HashMap<(IpAddr, String), Instant>);
+
+impl RefusalLog {
+    /// Whether this refusal is the first in `window`.
+    fn is_news(&mut self, ip: IpAddr, who: String, window: Duration) -> bool {
+        let now = Instant::now();
+        self.0.retain(|_, at| now.duration_since(*at) < window);
+        if self.0.len() >= MAX_REFUSALS {
+            return false;
+        }
+        let mut news = false;
+        self.0.entry((ip, who)).or_insert_with(|| {
+            news = true;
+            now
+        });
+        news
+    }
+}
+
+/// Listens on `addr`.
+pub(super) fn bind(inner: &Arc<Inner>, addr: SocketAddr) -> Result<SocketAddr> {
+    let failed = |e: std::io::Error| Error::Io { what: format!("listen on {addr}"), source: Arc::new(e) };
+    let listen = || -> std::io::Result<std::net::TcpListener> {
+        let socket = socket2::Socket::new(socket2::Domain::for_address(addr), socket2::Type::STREAM, None)?;
+        // A restarted daemon gets its port back while old connections are still in TIME_WAIT.
+        socket.set_reuse_address(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&addr.into())?;
+        socket.listen(inner.limits.backlog)?;
+        Ok(socket.into())
+    };
+    let listener = listen().map_err(failed)?;
+    let bound = listener.local_addr().map_err(failed)?;
+    let lane = &inner.lanes[0];
+    let listener = {
+        let _in_runtime = lane.handle.enter();
+        TcpListener::from_std(listener).map_err(failed)?
+    };
+    lane.handle.spawn(accept_all(inner.clone(), listener));
+    Ok(bound)
+}
+
+async fn accept_all(inner: Arc<Inner>, listener: TcpListener) {
+    let mut stopping = inner.stopping.subscribe();
+    loop {
+        let Ok(slot) = inner.handshakes.clone().acquire_owned().await else { return };
+        let accepted = tokio::select! {
+            _ = stopping.wait_for(|stop| *stop) => return,
+            accepted = listener.accept() => accepted,
+        };
+        match accepted.and_then(|(stream, addr)| Ok((stream.into_std()?, addr))) {
+            Ok((stream, addr)) => {
+                let lane = inner.next_lane.fetch_add(1, Ordering::Relaxed) % inner.lanes.len();
+                let served = inner.clone();
+                inner.lanes[lane].handle.spawn(async move {
+                    serve(served, lane, stream, addr, slot).await;
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "can't accept connections");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+async fn serve(
+    inner: Arc<Inner>,
+    lane: usize,
+    stream: std::net::TcpStream,
+    addr: SocketAddr,
+    slot: tokio::sync::OwnedSemaphorePermit,
+) {
+    let limit = inner.config.get().ms.ms_connection_ready_timeout;
+    let mut who = String::new();
+    let authenticated = tokio::time::timeout(limit, authenticate(&inner, stream, addr, &mut who)).await;
+    drop(slot);
+    match authenticated {
+        Ok(Ok((stream, transport, peer, confirm))) => {
+            if let Err(error) = admit(&inner, lane, addr, stream, transport, peer, confirm).await {
+                tracing::debug!(peer = %addr, %error, "connection lost while connecting");
+            }
+        }
+        Ok(Err(error)) => refused(&inner, addr, who, &error),
+        Err(_) => {
+            let error = Error::TimedOut(format!("authentication of {addr}"));
+            refused(&inner, addr, who, &error);
+        }
+    }
+}
+
+fn refused(inner: &Inner, addr: SocketAddr, who: String, error: &Error) {
+    if matches!(error, Error::Unreachable { .. }) {
+        tracing::debug!(peer = %addr, %error, "connection lost while authenticating");
+        return;
+    }
+    inner.counters.refusals.fetch_add(1, Ordering::Relaxed);
+    let window = inner.config.get().global.auth_refusal_log_interval;
+    if inner.refusals.lock().is_news(addr.ip(), who.clone(), window) {
+        tracing::warn!(peer = %addr, entity = %who, %error, "peer refused");
+    }
+}
+
+/// Runs the handshake up to the peer's sealed Confirm. `who` receives the name that the peer claims.
+async fn authenticate(
+    inner: &Arc<Inner>,
+    stream: std::net::TcpStream,
+    addr: SocketAddr,
+    who: &mut String,
+) -> Result<(TcpStream, Transport, Peer, Confirm)> {
+    let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
+    let mut stream = TcpStream::from_std(stream).map_err(broken)?;
+    prepare(inner, &stream).map_err(broken)?;
+    let theirs = exchange_banners(&mut stream, addr).await?;
+    let hello = read_record(&mut stream, record::HELLO, addr).await?;
+    *who = crate::auth::handshake::claimed_name(&hello);
+    let first = read_record(&mut stream, record::NOISE_1, addr).await?;
+    let now_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    let answer = respond(
+        &inner.verifier,
+        &inner.identity,
+        |peer| inner.modes(Some(peer.kind), false),
+        [&theirs, &banner()],
+        &hello,
+        &first,
+        now_unix,
+    );
+    let (transport, peer, second) = match answer {
+        Ok(answer) => answer,
+        Err(error) => {
+            // The refusal is a courtesy; a peer that does not read it is refused all the same.
+            let _ = write_record(&mut stream, record::REFUSED, &encode(&Refusal::of(&error))).await;
+            let _ = stream.shutdown().await;
+            return Err(error);
+        }
+    };
+    write_record(&mut stream, record::NOISE_2, &second).await.map_err(broken)?;
+    let sealed = read_record(&mut stream, record::CONFIRM, addr).await?;
+    let confirm: Confirm = decode("handshake", &transport.open_vec(0, &sealed)?)?;
+    let peer = Peer { nonce: confirm.nonce, ..peer };
+    Ok((stream, transport, peer, confirm))
+}
+
+/// Gives an authenticated peer its connection or session, and runs it.
+async fn admit(
+    inner: &Arc<Inner>,
+    lane: usize,
+    addr: SocketAddr,
+    mut stream: TcpStream,
+    transport: Transport,
+    peer: Peer,
+    confirm: Confirm,
+) -> Result<()> {
+    if *inner.stopping.borrow() {
+        return Err(Error::Closed);
+    }
+    let entity = peer.entity.clone();
+    let make = |peer| {
+        inner.register(|id| ConnInner::new(id, inner.clone(), lane, confirm.policy, false, addr, Some(peer)))
+    };
+    if confirm.policy == Policy::Lossy {
+        send_ready(&mut stream, &transport, Outcome::New, 0).await?;
+        let conn = make(peer);
+        run_lossy(&conn, stream, &transport).await;
+        inner.unregister(&conn);
+        return Ok(());
+    }
+    let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
+    let outcome = if confirm.established { Outcome::Reset } else { Outcome::New };
+    let mut attach = Attach { stream: stream.into_std().map_err(broken)?, transport, outcome, peer_has: 0 };
+    let (conn, receiver) = {
+        let mut sessions = inner.sessions.lock();
+        let of_entity = sessions.0.entry(entity.clone()).or_default();
+        if let Some(session) = of_entity.get(&confirm.cookie)
+            && session.peer_nonce == confirm.nonce
+            && !session.attach.is_closed()
+        {
+            attach.outcome = Outcome::Resumed;
+            attach.peer_has = confirm.in_seq;
+            // A session that has not yet taken the last socket: this one is dropped, and the peer tries again.
+            return session
+                .attach
+                .try_send(attach)
+                .map_err(|_| Error::Busy("session is being resumed".into()));
+        }
+        for session in of_entity.values().filter(|session| session.peer_nonce != confirm.nonce) {
+            session.conn.supersede();
+        }
+        if of_entity.len() >= MAX_SESSIONS_PER_ENTITY {
+            return Err(Error::Busy(format!("{entity} has too many sessions")));
+        }
+        let conn = make(peer);
+        let (sender, receiver) = mpsc::channel(1);
+        of_entity.insert(
+            confirm.cookie,
+            Session { peer_nonce: confirm.nonce, conn: conn.clone(), attach: sender },
+        );
+        (conn, receiver)
+    };
+    run_session(&conn, attach, receiver).await;
+    // Only this session's own entry: a successor may have the same cookie.
+    {
+        let mut sessions = inner.sessions.lock();
+        let own = sessions
+            .0
+            .get(&entity)
+            .and_then(|of_entity| of_entity.get(&confirm.cookie))
+            .is_some_and(|session| Arc::ptr_eq(&session.conn, &conn));
+        if own {
+            sessions.remove(&entity, confirm.cookie);
+        }
+    }
+    inner.unregister(&conn);
+    Ok(())
+}
+
+async fn send_ready(
+    stream: &mut TcpStream,
+    transport: &Transport,
+    outcome: Outcome,
+    in_seq: u64,
+) -> Result<()> {
+    let mut sealed = Vec::new();
+    transport.seal(0, &encode(&Ready { outcome, in_seq }), &mut sealed)?;
+    write_record(stream, record::READY, &sealed)
+        .await
+        .map_err(|e| Error::Io { what: "answer a connecting peer".into(), source: Arc::new(e) })
+}
+
+async fn run_lossy(conn: &Arc<ConnInner>, stream: TcpStream, transport: &Transport) {
+    let dispatcher = &conn.messenger.lanes[conn.lane].dispatcher;
+    let handle = Conn(conn.clone());
+    dispatcher.on_accept(&handle);
+    let reset = match link::run(conn, stream, transport, None).await {
+        End::LocalClosed | End::Stopped | End::Replaced(_) => return,
+        End::PeerClosed => Reset::PeerClosed,
+        End::Idle => Reset::Idle,
+        End::Fault(error) => Reset::Failed(error),
+    };
+    conn.queue.lock().closing = true;
+    if !conn.closed.load(Ordering::Acquire) {
+        dispatcher.on_reset(&handle, reset);
+    }
+}
+
+/// Runs a lossless session over one socket after the other until it is over.
+async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Receiver<Attach>) {
+    let inner = &conn.messenger;
+    let dispatcher = &inner.lanes[conn.lane].dispatcher;
+    let handle = Conn(conn.clone());
+    let mut next = Some(first);
+    let mut accepted = false;
+    let reset = loop {
+        let attach = match next.take() {
+            Some(attach) => attach,
+            None => tokio::select! {
+                biased;
+                () = conn.stopped(Stop::Close) => break stop_reason(conn),
+                attach = tokio::time::timeout(inner.limits.session_timeout, sockets.recv()) => match attach {
+                    Ok(Some(attach)) => attach,
+                    Ok(None) | Err(_) => break Some(Reset::Lapsed),
+                },
+            },
+        };
+        if conn.queue.lock().resume(attach.peer_has).is_err() {
+            break Some(Reset::PeerRestarted);
+        }
+        if !accepted {
+            accepted = true;
+            dispatcher.on_accept(&handle);
+        }
+        let in_seq = conn.in_seq.load(Ordering::Relaxed);
+        let Ok(mut stream) = TcpStream::from_std(attach.stream) else { continue };
+        let limit = inner.config.get().ms.ms_connection_ready_timeout;
+        let ready = send_ready(&mut stream, &attach.transport, attach.outcome, in_seq);
+        if !matches!(tokio::time::timeout(limit, ready).await, Ok(Ok(()))) {
+            continue;
+        }
+        conn.acked_out.store(in_seq, Ordering::Relaxed);
+        match link::run(conn, stream, &attach.transport, Some(&mut sockets)).await {
+            End::LocalClosed => break None,
+            End::Stopped => break stop_reason(conn),
+            End::PeerClosed => break Some(Reset::PeerClosed),
+            End::Idle => break Some(Reset::Idle),
+            End::Replaced(attach) => next = Some(attach),
+            End::Fault(error) => {
+                if !conn.closed.load(Ordering::Acquire) {
+                    dispatcher.on_fault(&handle, &error);
+                }
+            }
+        }
+    };
+    sockets.close();
+    conn.queue.lock().closing = true;
+    if let Some(reset) = reset
+        && accepted
+        && !conn.closed.load(Ordering::Acquire)
+    {
+        dispatcher.on_reset(&handle, reset);
+    }
+}
+
+fn stop_reason(conn: &ConnInner) -> Option<Reset> {
+    (*conn.stop.borrow() == Stop::Superseded).then_some(Reset::PeerRestarted)
+}

@@ -1,0 +1,342 @@
+//! The handle on a connection that everybody else holds.
+
+use super::queue::{OutFrame, Queue, header_of};
+use super::{Inner, Policy};
+use crate::auth::Peer;
+use crate::error::{Error, Result};
+use arc_swap::ArcSwapOption;
+use bytes::Bytes;
+use nacre_types::ids::{ClientId, EntityName};
+use nacre_types::msg::Message;
+use nacre_types::payload;
+use parking_lot::Mutex;
+use std::any::Any;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use tokio::sync::{Notify, watch};
+
+/// How a connection is being ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Stop {
+    /// It is not.
+    Run,
+    /// Write what is queued, then close.
+    Close,
+    /// At once.
+    Abort,
+    /// At once, because the peer's next process has come.
+    Superseded,
+}
+
+/// Where a connection stands.
+#[derive(Debug, Clone)]
+pub(super) enum Phase {
+    Connecting,
+    Up,
+    /// For good, with the failure that ended it.
+    Over(Option<Error>),
+}
+
+pub(crate) struct ConnInner {
+    pub(super) id: u64,
+    pub(super) messenger: Arc<Inner>,
+    pub(super) lane: usize,
+    pub(super) policy: Policy,
+    pub(super) outgoing: bool,
+    pub(super) addr: SocketAddr,
+    pub(super) peer: ArcSwapOption<Peer>,
+    pub(super) queue: Mutex<Queue>,
+    /// Wakes the writer.
+    pub(super) wake: Notify,
+    /// Wakes senders that wait for room.
+    pub(super) room: Notify,
+    /// The last message dispatched.
+    pub(super) in_seq: AtomicU64,
+    /// The last message that the other side was told we have.
+    pub(super) acked_out: AtomicU64,
+    /// Closed on this side: nothing is dispatched any more.
+    pub(super) closed: AtomicBool,
+    pub(super) stop: watch::Sender<Stop>,
+    pub(super) phase: watch::Sender<Phase>,
+    context: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl ConnInner {
+    pub(super) fn new(
+        id: u64,
+        messenger: Arc<Inner>,
+        lane: usize,
+        policy: Policy,
+        outgoing: bool,
+        addr: SocketAddr,
+        peer: Option<Peer>,
+    ) -> ConnInner {
+        ConnInner {
+            id,
+            messenger,
+            lane,
+            policy,
+            outgoing,
+            addr,
+            peer: ArcSwapOption::from_pointee(peer),
+            queue: Mutex::default(),
+            wake: Notify::new(),
+            room: Notify::new(),
+            in_seq: AtomicU64::new(0),
+            acked_out: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            stop: watch::Sender::new(Stop::Run),
+            phase: watch::Sender::new(Phase::Connecting),
+            context: OnceLock::new(),
+        }
+    }
+
+    /// Returns once the connection is to stop at least as hard as `level`.
+    pub(super) async fn stopped(&self, level: Stop) {
+        // The sender lives in self: waiting can't fail while somebody waits.
+        let _ = self.stop.subscribe().wait_for(|stop| *stop >= level).await;
+    }
+
+    fn stop_at(&self, level: Stop) {
+        self.closed.store(true, Ordering::Release);
+        self.stop.send_if_modified(|stop| {
+            let rises = *stop < level;
+            *stop = level.max(*stop);
+            rises
+        });
+        self.room.notify_waiters();
+    }
+
+    pub(crate) fn close(&self) {
+        {
+            let mut queue = self.queue.lock();
+            queue.closing = true;
+            queue.writer_idle = false;
+        }
+        self.wake.notify_one();
+        self.stop_at(Stop::Close);
+    }
+
+    pub(crate) fn abort(&self) {
+        self.queue.lock().closing = true;
+        self.stop_at(Stop::Abort);
+    }
+
+    pub(super) fn supersede(&self) {
+        self.queue.lock().closing = true;
+        self.stop.send_replace(Stop::Superseded);
+        self.room.notify_waiters();
+    }
+
+    /// Marks it as over for good.
+    pub(super) fn finish(&self) {
+        let mut queue = self.queue.lock();
+        queue.reset();
+        queue.closing = true;
+        drop(queue);
+        self.phase.send_if_modified(|phase| {
+            let first = !matches!(phase, Phase::Over(_));
+            if first {
+                *phase = Phase::Over(None);
+            }
+            first
+        });
+        self.room.notify_waiters();
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Over(_))
+    }
+
+    /// Returns when it is over.
+    pub(crate) async fn over(&self) {
+        let _ = self.phase.subscribe().wait_for(|phase| matches!(phase, Phase::Over(_))).await;
+    }
+
+    fn enqueue(&self, frame: OutFrame) -> Result<(), (Error, OutFrame)> {
+        let wake = {
+            let mut queue = self.queue.lock();
+            if queue.closing {
+                return Err((Error::Closed, frame));
+            }
+            queue.push(frame, self.messenger.limits.queue_bytes).map_err(|frame| (Error::Full, frame))?;
+            std::mem::take(&mut queue.writer_idle)
+        };
+        if wake {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    fn frame(&self, kind: u16, meta: Vec<u8>, data: Vec<Bytes>) -> Result<OutFrame> {
+        let limits = &self.messenger.limits;
+        let data_bytes: u64 = data.iter().map(|bytes| bytes.len() as u64).sum();
+        for (bytes, limit) in [(meta.len() as u64, limits.meta_bytes), (data_bytes, limits.data_bytes)] {
+            if bytes > limit {
+                return Err(Error::TooBig { bytes, limit });
+            }
+        }
+        let crc = self.messenger.crc_data.load(Ordering::Relaxed);
+        Ok(OutFrame { header: header_of(kind, &meta, &data, crc), meta, data })
+    }
+}
+
+/// A message encoded once, to be sent on several connections.
+#[derive(Debug, Clone)]
+pub struct Encoded {
+    kind: u16,
+    split: payload::Split,
+}
+
+impl Encoded {
+    /// Encodes `message`; its payloads are kept by reference.
+    pub fn new<M: Message>(message: &M) -> Encoded {
+        Encoded { kind: M::KIND, split: payload::encode(message) }
+    }
+}
+
+/// A connection, or a lossless session. Cloning shares it; it lives until closed or reset, whoever holds it.
+#[derive(Clone)]
+pub struct Conn(pub(super) Arc<ConnInner>);
+
+impl fmt::Debug for Conn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Conn")
+            .field("id", &self.0.id)
+            .field("peer", &self.peer_entity().map(|entity| entity.to_string()))
+            .field("addr", &self.0.addr)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Conn {
+    fn eq(&self, other: &Conn) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Conn {}
+
+impl Conn {
+    /// Queues a message, from any thread, without waiting. Errors: `Full` where the queue's bound is reached, `Closed`,
+    /// `TooBig`. On a lossy connection nothing is known of delivery; on a lossless one it is delivered unless a reset
+    /// is reported.
+    pub fn send<M: Message>(&self, message: &M) -> Result<()> {
+        let split = payload::encode(message);
+        let frame = self.0.frame(M::KIND, split.meta, split.data)?;
+        self.0.enqueue(frame).map_err(|(error, _)| error)
+    }
+
+    /// As [`Conn::send`], of a message that was encoded before.
+    pub fn send_encoded(&self, message: &Encoded) -> Result<()> {
+        let frame = self.0.frame(message.kind, message.split.meta.clone(), message.split.data.clone())?;
+        self.0.enqueue(frame).map_err(|(error, _)| error)
+    }
+
+    /// As [`Conn::send`], but waits for room. Messages of several waiting senders are queued in no certain order.
+    pub async fn send_when_room<M: Message>(&self, message: &M) -> Result<()> {
+        let split = payload::encode(message);
+        let mut frame = self.0.frame(M::KIND, split.meta, split.data)?;
+        loop {
+            let room = self.0.room.notified();
+            tokio::pin!(room);
+            // Registered before the attempt, so that room made in between is not missed.
+            room.as_mut().enable();
+            frame = match self.0.enqueue(frame) {
+                Ok(()) => return Ok(()),
+                Err((Error::Full, frame)) => frame,
+                Err((error, _)) => return Err(error),
+            };
+            room.await;
+        }
+    }
+
+    /// Returns when the connection is up. Fails when it ended before that; a lossless one keeps trying until closed.
+    pub async fn ready(&self) -> Result<()> {
+        let mut phase = self.0.phase.subscribe();
+        let reached = phase.wait_for(|phase| !matches!(phase, Phase::Connecting)).await;
+        match reached.as_deref() {
+            Ok(Phase::Over(Some(error))) => Err(error.clone()),
+            Ok(Phase::Up) => Ok(()),
+            _ => Err(Error::Closed),
+        }
+    }
+
+    /// Whether a socket is connected now.
+    pub fn is_up(&self) -> bool {
+        matches!(*self.0.phase.borrow(), Phase::Up)
+    }
+
+    /// Whether it has been closed or reset for good.
+    pub fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    /// Distinguishes the messenger's connections; never reused.
+    pub fn id(&self) -> u64 {
+        self.0.id
+    }
+
+    /// The lane that it lives on.
+    pub fn lane(&self) -> usize {
+        self.0.lane
+    }
+
+    /// What happens on faults.
+    pub fn policy(&self) -> Policy {
+        self.0.policy
+    }
+
+    /// Whether this side connected.
+    pub fn is_outgoing(&self) -> bool {
+        self.0.outgoing
+    }
+
+    /// The peer's address: where this side connected to, or where the peer's socket was.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.0.addr
+    }
+
+    /// The authenticated peer; `None` before an outgoing connection is up.
+    pub fn peer(&self) -> Option<Arc<Peer>> {
+        self.0.peer.load_full()
+    }
+
+    /// The peer's name.
+    pub fn peer_entity(&self) -> Option<EntityName> {
+        self.0.peer.load().as_ref().map(|peer| peer.entity.clone())
+    }
+
+    /// The peer's session id, where it came with a ticket.
+    pub fn client_id(&self) -> Option<ClientId> {
+        self.0.peer.load().as_ref().and_then(|peer| peer.client)
+    }
+
+    /// Bytes that wait to be written or, on a lossless connection, to be acknowledged.
+    pub fn queued_bytes(&self) -> usize {
+        self.0.queue.lock().bytes()
+    }
+
+    /// Attaches the owner's state for this connection, once; later calls return `false` and change nothing.
+    pub fn set_context(&self, context: Arc<dyn Any + Send + Sync>) -> bool {
+        self.0.context.set(context).is_ok()
+    }
+
+    /// The attached state, where it is a `T`.
+    pub fn context<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.0.context.get().and_then(|context| context.downcast_ref())
+    }
+
+    /// Ends the connection: what is queued is still written if it is up, nothing more is dispatched, no reset is
+    /// reported on this side. The peer is told.
+    pub fn close(&self) {
+        self.0.close();
+    }
+
+    /// Ends the connection at once, dropping what is queued.
+    pub fn abort(&self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,508 @@
+//! One socket at work: the reader, the writer and the keepalive of a connection, in one task.
+
+use super::accept::Attach;
+use super::conn::{Conn, ConnInner, Phase, Stop};
+use super::frame::{Body, Frame};
+use super::queue::Batch;
+use super::wire::{ACK, CLOSE, CONTROL, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
+use super::{Dispatcher, Policy};
+use crate::auth::handshake::Transport;
+use crate::error::{Error, Result};
+use crate::options::kinds::ConnMode;
+use bytes::BufMut;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::sync::mpsc;
+
+/// Small frames are read through a buffer of this size, so that several come with one system call.
+const READ_BUFFER_BYTES: usize = 64 << 10;
+/// A frame's missing rest up to this size is read through the buffer too, together with what follows it.
+const BUFFERED_REST_BYTES: usize = 32 << 10;
+/// The longest sealed record and the plain text that fits into it.
+const SEALED_BYTES: usize = 65_535;
+const PLAIN_BYTES: usize = SEALED_BYTES - 16;
+/// An acknowledgement is sent on its own after so many messages or bytes without one going out beside a message.
+const ACK_AFTER_MESSAGES: u64 = 32;
+const ACK_AFTER_BYTES: u64 = 256 << 10;
+/// How long a closing connection may take to write what it has queued.
+const CLOSE_GRACE: Duration = Duration::from_secs(2);
+
+/// Why a socket is no longer used.
+pub(super) enum End {
+    PeerClosed,
+    /// Closed on this side; everything queued was written, or there was no time.
+    LocalClosed,
+    Stopped,
+    Idle,
+    /// The peer came back to its session on another socket.
+    Replaced(Attach),
+    Fault(Error),
+}
+
+/// What the three parts of a link share.
+struct Link<'a> {
+    conn: &'a Arc<ConnInner>,
+    transport: &'a Transport,
+    secure: bool,
+    /// Something arrived since the keepalive looked last.
+    heard: AtomicBool,
+    /// A message went either way since then.
+    used: AtomicBool,
+    /// The reader waits for its throttle, so silence says nothing of the peer.
+    throttled: AtomicBool,
+}
+
+/// Runs the socket until it ends. `replacements` brings the sockets on which the peer returns to this session.
+pub(super) async fn run(
+    conn: &Arc<ConnInner>,
+    mut stream: TcpStream,
+    transport: &Transport,
+    replacements: Option<&mut mpsc::Receiver<Attach>>,
+) -> End {
+    let secure = transport.mode == ConnMode::Secure;
+    let link = Link {
+        conn,
+        transport,
+        secure,
+        heard: AtomicBool::new(true),
+        used: AtomicBool::new(true),
+        throttled: AtomicBool::new(false),
+    };
+    conn.phase.send_replace(Phase::Up);
+    let end = {
+        let (read, write) = stream.split();
+        let replaced = async {
+            match replacements {
+                Some(receiver) => match receiver.recv().await {
+                    Some(attach) => End::Replaced(attach),
+                    None => std::future::pending().await,
+                },
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = conn.stopped(Stop::Abort) => End::Stopped,
+            end = link.read(read) => end,
+            end = link.write(write) => end,
+            end = link.keep_alive() => end,
+            end = replaced => end,
+        }
+    };
+    if matches!(end, End::Fault(_)) {
+        conn.messenger.counters.faults.fetch_add(1, Ordering::Relaxed);
+    }
+    conn.phase.send_if_modified(|phase| {
+        let was_up = matches!(phase, Phase::Up);
+        if was_up {
+            *phase = Phase::Connecting;
+        }
+        was_up
+    });
+    end
+}
+
+impl Link<'_> {
+    fn fault(&self, error: io::Error) -> End {
+        let reason = match error.kind() {
+            io::ErrorKind::UnexpectedEof => "the connection was closed".to_owned(),
+            _ => error.to_string(),
+        };
+        End::Fault(Error::Unreachable { peer: self.conn.addr, refused: false, reason })
+    }
+
+    fn protocol(&self, reason: impl Into<String>) -> End {
+        End::Fault(Error::Protocol { peer: self.conn.addr, reason: reason.into() })
+    }
+
+    fn wake_writer(&self, ask: impl FnOnce(&mut super::queue::Queue)) {
+        let idle = {
+            let mut queue = self.conn.queue.lock();
+            ask(&mut queue);
+            std::mem::take(&mut queue.writer_idle)
+        };
+        if idle {
+            self.conn.wake.notify_one();
+        }
+    }
+
+    async fn read(&self, half: ReadHalf<'_>) -> End {
+        let mut source = Source::new(half, self.secure.then_some(self.transport));
+        match self.read_frames(&mut source).await {
+            Ok(end) | Err(end) => end,
+        }
+    }
+
+    async fn read_frames(&self, source: &mut Source<'_>) -> Result<End, End> {
+        let conn = self.conn;
+        let dispatcher: &dyn Dispatcher = &*conn.messenger.lanes[conn.lane].dispatcher;
+        let handle = Conn(conn.clone());
+        let kind = conn.peer.load().as_ref().map(|peer| peer.entity.kind);
+        let kind = kind.ok_or_else(|| self.protocol("is not authenticated"))?;
+        let throttle = conn.messenger.throttle(kind);
+        let limits = conn.messenger.limits;
+        let counters = &conn.messenger.counters;
+        let lossless = conn.policy == Policy::Lossless;
+        let mut seen_ack = 0;
+        let mut unacked_bytes = 0;
+        loop {
+            if source.available() < HEADER_BYTES {
+                // What handlers have sent goes out before more is read.
+                if source.more_expected() {
+                    tokio::task::yield_now().await;
+                }
+                while source.available() < HEADER_BYTES {
+                    source.fill().await.map_err(|e| self.fault(e))?;
+                    self.heard.store(true, Ordering::Relaxed);
+                }
+            }
+            let header = Header::decode(source.header()).map_err(|e| self.protocol(e))?;
+            source.consume(HEADER_BYTES);
+            if lossless && header.ack > seen_ack {
+                seen_ack = header.ack;
+                let made_room = conn.queue.lock().acknowledge(header.ack).map_err(|e| self.protocol(e))?;
+                if made_room {
+                    conn.room.notify_waiters();
+                }
+            }
+            if header.kind >= CONTROL {
+                if header.body_len() > 0 || header.seq > 0 {
+                    return Err(self.protocol("control frame with a body"));
+                }
+                match header.kind {
+                    ACK | KEEPALIVE_ACK => {}
+                    KEEPALIVE => self.wake_writer(|queue| queue.ask_keepalive(true)),
+                    CLOSE => return Ok(End::PeerClosed),
+                    _ => return Err(self.protocol("unknown control frame")),
+                }
+                continue;
+            }
+            if u64::from(header.meta_len) > limits.meta_bytes
+                || u64::from(header.data_len) > limits.data_bytes
+            {
+                return Err(self.protocol("frame exceeds the size limits"));
+            }
+            let last = conn.in_seq.load(Ordering::Relaxed);
+            if header.seq > last + 1 || (header.seq <= last && !lossless) {
+                return Err(self.protocol(format!("message {} follows message {last}", header.seq)));
+            }
+            let wire_bytes = HEADER_BYTES as u64 + header.body_len();
+            let permit = match throttle.try_take(wire_bytes) {
+                Some(permit) => permit,
+                None => {
+                    counters.throttle_waits.fetch_add(1, Ordering::Relaxed);
+                    self.throttled.store(true, Ordering::Relaxed);
+                    let permit = throttle.take(wire_bytes).await;
+                    self.heard.store(true, Ordering::Relaxed);
+                    self.throttled.store(false, Ordering::Relaxed);
+                    permit
+                }
+            };
+            let mut body = Body::new(&header);
+            source.read_body(&mut body, &self.heard).await.map_err(|e| self.fault(e))?;
+            let (meta, data) = body.finish(&header).map_err(|e| self.protocol(e))?;
+            if header.seq <= last {
+                counters.duplicates.fetch_add(1, Ordering::Relaxed);
+                continue;
+            }
+            conn.in_seq.store(header.seq, Ordering::Relaxed);
+            self.used.store(true, Ordering::Relaxed);
+            counters.messages_received.fetch_add(1, Ordering::Relaxed);
+            counters.bytes_received.fetch_add(wire_bytes, Ordering::Relaxed);
+            if !conn.closed.load(Ordering::Acquire) {
+                dispatcher.on_message(&handle, Frame::new(&header, meta, data, Some(permit)));
+            }
+            if lossless {
+                unacked_bytes += wire_bytes;
+                let unacked = header.seq - conn.acked_out.load(Ordering::Relaxed);
+                if unacked >= ACK_AFTER_MESSAGES || unacked_bytes >= ACK_AFTER_BYTES {
+                    unacked_bytes = 0;
+                    self.wake_writer(super::queue::Queue::ask_ack);
+                }
+            }
+        }
+    }
+
+    async fn write(&self, mut half: WriteHalf<'_>) -> End {
+        let conn = self.conn;
+        let lossless = conn.policy == Policy::Lossless;
+        let mut batch = Batch::default();
+        let mut sealer = self.secure.then(|| Sealer::new(self.transport));
+        loop {
+            let ack = conn.in_seq.load(Ordering::Relaxed);
+            let (any, over) = {
+                let mut queue = conn.queue.lock();
+                let any = queue.take(&mut batch, lossless, ack);
+                queue.writer_idle = !any;
+                (any, !any && queue.close_written())
+            };
+            if over {
+                // The peer may be gone already; it is over either way.
+                let _ = half.shutdown().await;
+                return End::LocalClosed;
+            }
+            if !any {
+                conn.wake.notified().await;
+                continue;
+            }
+            conn.acked_out.store(ack, Ordering::Relaxed);
+            let written = match &mut sealer {
+                None => write_plain(&mut half, &mut batch).await,
+                Some(sealer) => sealer.write(&mut half, &batch).await,
+            };
+            if let Err(error) = written {
+                return self.fault(error);
+            }
+            if batch.frames > 0 {
+                self.used.store(true, Ordering::Relaxed);
+                let counters = &conn.messenger.counters;
+                counters.messages_sent.fetch_add(batch.frames as u64, Ordering::Relaxed);
+                counters.bytes_sent.fetch_add(batch.bytes as u64, Ordering::Relaxed);
+                if !lossless {
+                    conn.room.notify_waiters();
+                }
+            }
+        }
+    }
+
+    async fn keep_alive(&self) -> End {
+        let conn = self.conn;
+        let limits = conn.messenger.limits;
+        let closing = async {
+            conn.stopped(Stop::Close).await;
+            tokio::time::sleep(CLOSE_GRACE).await;
+        };
+        tokio::pin!(closing);
+        let (mut silent, mut idle) = (Duration::ZERO, Duration::ZERO);
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(limits.keepalive_interval) => {}
+                () = &mut closing => return End::LocalClosed,
+            }
+            if self.heard.swap(false, Ordering::Relaxed) {
+                silent = Duration::ZERO;
+            } else if !self.throttled.load(Ordering::Relaxed) {
+                silent += limits.keepalive_interval;
+                if silent >= limits.keepalive_timeout {
+                    let what = format!("a sign of life of {}", conn.addr);
+                    return End::Fault(Error::TimedOut(what));
+                }
+            }
+            if self.used.swap(false, Ordering::Relaxed) {
+                idle = Duration::ZERO;
+            } else {
+                idle += limits.keepalive_interval;
+                if conn.policy == Policy::Lossy
+                    && idle >= conn.messenger.config.get().ms.ms_connection_idle_timeout
+                {
+                    return End::Idle;
+                }
+            }
+            let ack = conn.policy == Policy::Lossless
+                && conn.in_seq.load(Ordering::Relaxed) > conn.acked_out.load(Ordering::Relaxed);
+            let ask = silent > Duration::ZERO || self.throttled.load(Ordering::Relaxed);
+            if ack || ask {
+                self.wake_writer(|queue| {
+                    if ack {
+                        queue.ask_ack();
+                    }
+                    if ask {
+                        queue.ask_keepalive(false);
+                    }
+                });
+            }
+        }
+    }
+}
+
+async fn write_plain(half: &mut WriteHalf<'_>, batch: &mut Batch) -> io::Result<()> {
+    loop {
+        let mut slices = Batch::no_slices();
+        let filled = batch.slices(&mut slices);
+        if filled == 0 {
+            return Ok(());
+        }
+        let written = half.write_vectored(&slices[..filled]).await?;
+        if written == 0 {
+            return Err(io::ErrorKind::WriteZero.into());
+        }
+        batch.advance(written);
+    }
+}
+
+/// Cuts the outgoing stream into sealed records: `length u16 le | ciphertext`.
+struct Sealer<'a> {
+    transport: &'a Transport,
+    nonce: u64,
+    plain: Vec<u8>,
+    out: Vec<u8>,
+}
+
+/// Record number 0 of each direction belongs to the handshake.
+const FIRST_RECORD: u64 = 1;
+
+impl<'a> Sealer<'a> {
+    fn new(transport: &'a Transport) -> Sealer<'a> {
+        Sealer { transport, nonce: FIRST_RECORD, plain: Vec::with_capacity(PLAIN_BYTES), out: Vec::new() }
+    }
+
+    fn seal(&mut self) -> io::Result<()> {
+        let at = self.out.len();
+        self.out.extend_from_slice(&[0, 0]);
+        self.transport.seal(self.nonce, &self.plain, &mut self.out).map_err(io::Error::other)?;
+        let length = (self.out.len() - at - 2) as u16;
+        self.out[at..at + 2].copy_from_slice(&length.to_le_bytes());
+        self.nonce += 1;
+        self.plain.clear();
+        Ok(())
+    }
+
+    async fn write(&mut self, half: &mut WriteHalf<'_>, batch: &Batch) -> io::Result<()> {
+        for chunk in batch.chunks(PLAIN_BYTES) {
+            let mut rest = chunk;
+            while !rest.is_empty() {
+                let part = rest.len().min(PLAIN_BYTES - self.plain.len());
+                self.plain.extend_from_slice(&rest[..part]);
+                rest = &rest[part..];
+                if self.plain.len() == PLAIN_BYTES {
+                    self.seal()?;
+                }
+            }
+        }
+        if !self.plain.is_empty() {
+            self.seal()?;
+        }
+        half.write_all(&self.out).await?;
+        self.out.clear();
+        Ok(())
+    }
+}
+
+/// The incoming stream: a fixed buffer, filled from the socket directly or from sealed records.
+struct Source<'a> {
+    half: ReadHalf<'a>,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The last read filled all the room there was.
+    filled_up: bool,
+    opener: Option<Opener<'a>>,
+}
+
+struct Opener<'a> {
+    transport: &'a Transport,
+    nonce: u64,
+    sealed: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl<'a> Source<'a> {
+    fn new(half: ReadHalf<'a>, secure: Option<&'a Transport>) -> Source<'a> {
+        let room = if secure.is_some() { READ_BUFFER_BYTES + PLAIN_BYTES } else { READ_BUFFER_BYTES };
+        let opener = secure.map(|transport| Opener {
+            transport,
+            nonce: FIRST_RECORD,
+            sealed: vec![0; 2 * SEALED_BYTES],
+            start: 0,
+            end: 0,
+        });
+        Source { half, buffer: vec![0; room], start: 0, end: 0, filled_up: false, opener }
+    }
+
+    fn available(&self) -> usize {
+        self.end - self.start
+    }
+
+    fn more_expected(&self) -> bool {
+        self.filled_up
+    }
+
+    fn header(&self) -> &[u8; HEADER_BYTES] {
+        self.buffer[self.start..]
+            .first_chunk()
+            .expect("invariant: called once a header's bytes are available")
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.start += bytes;
+    }
+
+    /// Reads more into the buffer, at least one byte.
+    async fn fill(&mut self) -> io::Result<()> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.buffer.len() - self.end < READ_BUFFER_BYTES / 2 {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        match &mut self.opener {
+            None => {
+                let read = self.half.read(&mut self.buffer[self.end..]).await?;
+                if read == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                self.end += read;
+                self.filled_up = self.end == self.buffer.len();
+            }
+            Some(opener) => {
+                if self.buffer.len() - self.end < PLAIN_BYTES {
+                    self.buffer.copy_within(self.start..self.end, 0);
+                    (self.start, self.end) = (0, self.end - self.start);
+                }
+                self.end += opener.open(&mut self.half, &mut self.buffer[self.end..]).await?;
+                self.filled_up = opener.end > opener.start;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads a frame's body into its final place.
+    async fn read_body(&mut self, body: &mut Body, heard: &AtomicBool) -> io::Result<()> {
+        loop {
+            self.start += body.fill(&self.buffer[self.start..self.end]);
+            let Some((buffer, missing)) = body.next() else { return Ok(()) };
+            if self.opener.is_some() || missing <= BUFFERED_REST_BYTES {
+                self.fill().await?;
+            } else if self.half.read_buf(&mut buffer.limit(missing)).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            heard.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Opener<'_> {
+    /// Opens the next record into `out`, which must have room for [`PLAIN_BYTES`]; returns its plain length.
+    async fn open(&mut self, half: &mut ReadHalf<'_>, out: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let available = &self.sealed[self.start..self.end];
+            if let Some(length) = available.first_chunk::<2>() {
+                let length = usize::from(u16::from_le_bytes(*length));
+                if let Some(record) = available[2..].get(..length) {
+                    let plain = self.transport.open(self.nonce, record, out).map_err(io::Error::other)?;
+                    if plain == 0 {
+                        return Err(io::Error::other("empty sealed record"));
+                    }
+                    self.nonce += 1;
+                    self.start += 2 + length;
+                    return Ok(plain);
+                }
+            }
+            if self.sealed.len() - self.end < SEALED_BYTES {
+                self.sealed.copy_within(self.start..self.end, 0);
+                (self.start, self.end) = (0, self.end - self.start);
+            }
+            let read = half.read(&mut self.sealed[self.end..]).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.end += read;
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! A connection's outgoing messages: waiting to be written and, on lossless connections, written but not yet
+//! acknowledged. Bounded in bytes over both.
+
+use super::wire::{ACK, CLOSE, FLAG_DATA_CRC, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+/// Data shorter than this is copied beside the header instead of being a vector of its own.
+const INLINE_DATA_BYTES: usize = 512;
+/// Bounds of one write.
+const BATCH_FRAMES: usize = 64;
+const BATCH_BYTES: usize = 1 << 20;
+/// Vectors handed to one system call; Linux takes up to 1024.
+const MAX_SLICES: usize = 64;
+
+/// A message ready to be written.
+#[derive(Debug, Clone)]
+pub(super) struct OutFrame {
+    pub(super) header: Header,
+    pub(super) meta: Vec<u8>,
+    pub(super) data: Vec<Bytes>,
+}
+
+impl OutFrame {
+    pub(super) fn bytes(&self) -> usize {
+        HEADER_BYTES + self.meta.len() + self.header.data_len as usize
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    waiting: VecDeque<OutFrame>,
+    /// Written and not acknowledged; lossless only.
+    unacked: VecDeque<OutFrame>,
+    bytes: usize,
+    last_seq: u64,
+    /// Everything up to here was acknowledged.
+    acked: u64,
+    ack_due: bool,
+    keepalive_due: bool,
+    keepalive_ack_due: bool,
+    /// No more is taken; what waits is written, then Close.
+    pub(super) closing: bool,
+    close_written: bool,
+    /// The writer sleeps and must be woken.
+    pub(super) writer_idle: bool,
+}
+
+impl Queue {
+    /// Takes a message, unless that exceeds `limit` bytes; an empty queue takes any.
+    pub(super) fn push(&mut self, mut frame: OutFrame, limit: usize) -> Result<(), OutFrame> {
+        let bytes = frame.bytes();
+        if self.bytes > 0 && self.bytes + bytes > limit {
+            return Err(frame);
+        }
+        self.last_seq += 1;
+        frame.header.seq = self.last_seq;
+        self.bytes += bytes;
+        self.waiting.push_back(frame);
+        Ok(())
+    }
+
+    /// Bytes waiting or unacknowledged.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether everything has been written, the Close included.
+    pub(super) fn close_written(&self) -> bool {
+        self.close_written
+    }
+
+    pub(super) fn ask_ack(&mut self) {
+        self.ack_due = true;
+    }
+
+    pub(super) fn ask_keepalive(&mut self, answer: bool) {
+        if answer {
+            self.keepalive_ack_due = true;
+        } else {
+            self.keepalive_due = true;
+        }
+    }
+
+    /// The other side has everything up to `seq`. Returns whether that made room. An acknowledgement of what was
+    /// never sent is refused.
+    pub(super) fn acknowledge(&mut self, seq: u64) -> Result<bool, &'static str> {
+        if seq > self.last_seq {
+            return Err("acknowledges what was never sent");
+        }
+        self.acked = self.acked.max(seq);
+        let before = self.bytes;
+        while self.unacked.front().is_some_and(|frame| frame.header.seq <= seq) {
+            self.bytes -= self.unacked.pop_front().map_or(0, |frame| frame.bytes());
+        }
+        Ok(self.bytes < before)
+    }
+
+    /// A new socket: everything that the other side, which has all up to `peer_has`, lacks is to be written again.
+    pub(super) fn resume(&mut self, peer_has: u64) -> Result<(), &'static str> {
+        while let Some(frame) = self.unacked.pop_back() {
+            self.waiting.push_front(frame);
+        }
+        if peer_has > self.last_seq {
+            return Err("has received what was never sent");
+        }
+        if peer_has < self.acked {
+            return Err("has forgotten what it acknowledged");
+        }
+        while self.waiting.front().is_some_and(|frame| frame.header.seq <= peer_has) {
+            self.bytes -= self.waiting.pop_front().map_or(0, |frame| frame.bytes());
+        }
+        self.acked = self.acked.max(peer_has);
+        (self.ack_due, self.keepalive_due, self.keepalive_ack_due) = (false, false, false);
+        self.close_written = false;
+        Ok(())
+    }
+
+    /// A new session: everything is dropped and numbering starts anew.
+    pub(super) fn reset(&mut self) {
+        let (closing, writer_idle) = (self.closing, self.writer_idle);
+        *self = Queue { closing, writer_idle, ..Queue::default() };
+    }
+
+    /// Moves what is to be written next into `batch`, acknowledging everything up to `ack`. Returns whether there is
+    /// anything.
+    pub(super) fn take(&mut self, batch: &mut Batch, lossless: bool, ack: u64) -> bool {
+        batch.clear();
+        while batch.frames < BATCH_FRAMES && batch.bytes < BATCH_BYTES {
+            let Some(mut frame) = self.waiting.pop_front() else { break };
+            frame.header.ack = ack;
+            if lossless {
+                batch.add(&frame.header, &frame.meta, frame.data.iter().cloned());
+                self.unacked.push_back(frame);
+            } else {
+                self.bytes -= frame.bytes();
+                batch.add(&frame.header, &frame.meta, frame.data.into_iter());
+            }
+        }
+        if batch.frames > 0 {
+            self.ack_due = false;
+        }
+        let controls = [
+            (&mut self.ack_due, ACK),
+            (&mut self.keepalive_due, KEEPALIVE),
+            (&mut self.keepalive_ack_due, KEEPALIVE_ACK),
+        ];
+        for (due, kind) in controls {
+            if std::mem::take(due) {
+                batch.add(&Header::control(kind, ack), &[], std::iter::empty());
+            }
+        }
+        if self.closing && self.waiting.is_empty() && !self.close_written {
+            batch.add(&Header::control(CLOSE, ack), &[], std::iter::empty());
+            self.close_written = true;
+        }
+        !batch.parts.is_empty()
+    }
+}
+
+enum Part {
+    /// A range of the batch's own bytes: headers, descriptions, short data.
+    Inline { start: usize, end: usize },
+    /// Data by reference.
+    Data(Bytes),
+}
+
+/// What one or more vectored writes put on the socket.
+#[derive(Default)]
+pub(super) struct Batch {
+    scratch: Vec<u8>,
+    parts: Vec<Part>,
+    /// Messages in it, control frames left out.
+    pub(super) frames: usize,
+    /// Its bytes.
+    pub(super) bytes: usize,
+    /// The first part that is not yet written, and how much of it is.
+    part: usize,
+    offset: usize,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.scratch.clear();
+        self.parts.clear();
+        (self.frames, self.bytes, self.part, self.offset) = (0, 0, 0, 0);
+    }
+
+    fn inline(&mut self, bytes: &[u8]) {
+        let start = self.scratch.len();
+        self.scratch.extend_from_slice(bytes);
+        let end = self.scratch.len();
+        match self.parts.last_mut() {
+            Some(Part::Inline { end: last, .. }) => *last = end,
+            _ => self.parts.push(Part::Inline { start, end }),
+        }
+    }
+
+    fn add(&mut self, header: &Header, meta: &[u8], data: impl Iterator<Item = Bytes>) {
+        self.inline(&header.encode());
+        if !meta.is_empty() {
+            self.inline(meta);
+        }
+        for bytes in data {
+            if bytes.len() < INLINE_DATA_BYTES {
+                self.inline(&bytes);
+            } else {
+                self.parts.push(Part::Data(bytes));
+            }
+        }
+        self.bytes += HEADER_BYTES + header.body_len() as usize;
+        if header.kind < super::wire::CONTROL {
+            self.frames += 1;
+        }
+    }
+
+    fn part_bytes(&self, part: &Part) -> (usize, usize) {
+        match part {
+            Part::Inline { start, end } => (*start, *end),
+            Part::Data(bytes) => (0, bytes.len()),
+        }
+    }
+
+    /// Puts what is not yet written into `slices`; returns how many it filled, 0 when all is written.
+    pub(super) fn slices<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
+        let mut filled = 0;
+        for (at, part) in self.parts[self.part..].iter().enumerate().take(MAX_SLICES) {
+            let bytes = match part {
+                Part::Inline { start, end } => &self.scratch[*start..*end],
+                Part::Data(bytes) => &bytes[..],
+            };
+            slices[at] = IoSlice::new(if at == 0 { &bytes[self.offset..] } else { bytes });
+            filled = at + 1;
+        }
+        filled
+    }
+
+    /// An array for [`Batch::slices`].
+    pub(super) fn no_slices<'a>() -> [IoSlice<'a>; MAX_SLICES] {
+        [IoSlice::new(&[]); MAX_SLICES]
+    }
+
+    /// `written` bytes have gone out.
+    pub(super) fn advance(&mut self, mut written: usize) {
+        while written > 0 {
+            let (start, end) = self.part_bytes(&self.parts[self.part]);
+            let left = end - start - self.offset;
+            if written < left {
+                self.offset += written;
+                return;
+            }
+            written -= left;
+            self.part += 1;
+            self.offset = 0;
+        }
+    }
+
+    /// All bytes in order, in chunks of at most `limit`.
+    pub(super) fn chunks(&self, limit: usize) -> impl Iterator<Item = &[u8]> {
+        self.parts.iter().flat_map(move |part| {
+            let bytes = match part {
+                Part::Inline { start, end } => &self.scratch[*start..*end],
+                Part::Data(bytes) => &bytes[..],
+            };
+            bytes.chunks(limit)
+        })
+    }
+}
+
+/// A message's header, ready but for its sequence number.
+pub(super) fn header_of(kind: u16, meta: &[u8], data: &[Bytes], crc_data: bool) -> Header {
+    let data_len: usize = data.iter().map(Bytes::len).sum();
+    let data_crc =
+        if crc_data { data.iter().fold(0, |crc, bytes| crc32c::crc32c_append(crc, bytes)) } else { 0 };
+    Header {
+        flags: if crc_data { FLAG_DATA_CRC } else { 0 },
+        kind,
+        seq: 0,
+        ack: 0,
+        meta_len: meta.len() as u32,
+        data_len: data_len as u32,
+        meta_crc: crc32c::crc32c(meta),
+        data_crc,
+    }
+}

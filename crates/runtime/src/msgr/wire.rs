@@ -1,0 +1,90 @@
+//! The frame header, and the frames that belong to the messenger itself (docs/format/messenger.md).
+
+use crc32c::crc32c;
+
+/// Bytes of a frame's header.
+pub(super) const HEADER_BYTES: usize = 44;
+const MAGIC: u32 = u32::from_le_bytes(*b"NcFr");
+const VERSION: u8 = 1;
+
+/// The data's checksum is there and must be right.
+pub(super) const FLAG_DATA_CRC: u8 = 1;
+
+/// Kinds from here on are the messenger's own; they have no body and no sequence number.
+pub(super) const CONTROL: u16 = 0xff00;
+/// Carries an acknowledgement only.
+pub(super) const ACK: u16 = 0xff01;
+/// Asks for a sign of life.
+pub(super) const KEEPALIVE: u16 = 0xff02;
+/// Gives one.
+pub(super) const KEEPALIVE_ACK: u16 = 0xff03;
+/// The session is over.
+pub(super) const CLOSE: u16 = 0xff04;
+
+/// A frame's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Header {
+    pub(super) flags: u8,
+    pub(super) kind: u16,
+    pub(super) seq: u64,
+    pub(super) ack: u64,
+    pub(super) meta_len: u32,
+    pub(super) data_len: u32,
+    pub(super) meta_crc: u32,
+    pub(super) data_crc: u32,
+}
+
+impl Header {
+    /// A control frame's.
+    pub(super) fn control(kind: u16, ack: u64) -> Header {
+        Header { flags: 0, kind, seq: 0, ack, meta_len: 0, data_len: 0, meta_crc: 0, data_crc: 0 }
+    }
+
+    /// Body bytes that follow.
+    pub(super) fn body_len(&self) -> u64 {
+        u64::from(self.meta_len) + u64::from(self.data_len)
+    }
+
+    /// The bytes on the wire.
+    pub(super) fn encode(&self) -> [u8; HEADER_BYTES] {
+        let mut out = [0; HEADER_BYTES];
+        out[0..4].copy_from_slice(&MAGIC.to_le_bytes());
+        out[4] = VERSION;
+        out[5] = self.flags;
+        out[6..8].copy_from_slice(&self.kind.to_le_bytes());
+        out[8..16].copy_from_slice(&self.seq.to_le_bytes());
+        out[16..24].copy_from_slice(&self.ack.to_le_bytes());
+        out[24..28].copy_from_slice(&self.meta_len.to_le_bytes());
+        out[28..32].copy_from_slice(&self.data_len.to_le_bytes());
+        out[32..36].copy_from_slice(&self.meta_crc.to_le_bytes());
+        out[36..40].copy_from_slice(&self.data_crc.to_le_bytes());
+        let crc = crc32c(&out[..40]);
+        out[40..44].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads and checks a header.
+    pub(super) fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Header, &'static str> {
+        let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
+        if u32_at(0) != MAGIC {
+            return Err("bad magic");
+        }
+        if crc32c(&bytes[..40]) != u32_at(40) {
+            return Err("bad header checksum");
+        }
+        if bytes[4] != VERSION {
+            return Err("unknown frame version");
+        }
+        Ok(Header {
+            flags: bytes[5],
+            kind: u16::from_le_bytes([bytes[6], bytes[7]]),
+            seq: u64_at(8),
+            ack: u64_at(16),
+            meta_len: u32_at(24),
+            data_len: u32_at(28),
+            meta_crc: u32_at(32),
+            data_crc: u32_at(36),
+        })
+    }
+}
