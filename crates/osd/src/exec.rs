@@ -14,6 +14,8 @@ mod list;
 mod omap;
 mod ops;
 mod pending;
+#[cfg(test)]
+mod tests;
 
 pub use class::{classes_may_write, unknown_class};
 pub use context::{ContextCache, ObjectContext, load_context};
