@@ -10,6 +10,7 @@
 
 pub mod classes;
 pub mod codec;
+pub mod dump;
 pub mod edit;
 mod ln_table;
 pub mod mapper;
@@ -20,6 +21,7 @@ pub mod straw;
 pub mod text;
 
 pub use codec::CrushDecodeError;
+pub use dump::TreeItem;
 pub use edit::{CrushError, Location, is_valid_name, weight_from_f32};
 pub use mapper::Workspace;
 pub use model::{

@@ -1,6 +1,8 @@
 //! CRUSH against the real thing: Debian's `crushtool` and `osdmaptool` (package `ceph-base`) are asked the same
 //! questions as this crate, about maps from a seeded generator. Nothing may differ.
 
+#![allow(clippy::unwrap_used)]
+
 #[path = "oracle/formats.rs"]
 mod formats;
 #[path = "oracle/generate.rs"]

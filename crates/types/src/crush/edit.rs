@@ -635,6 +635,13 @@ impl CrushMap {
         self.transact(|map| map.set_weight_everywhere(item, weight, None))
     }
 
+    /// `crushtool --reweight-item`: as [`CrushMap::reweight_item`], but also of a bucket, whose weight in its parent then
+    /// is no sum until [`CrushMap::reweight_all`].
+    pub fn adjust_item_weight(&mut self, name: &str, weight: u32) -> Result<(), CrushError> {
+        let item = self.item_id(name).ok_or_else(|| no_item(name))?;
+        self.transact(|map| map.set_weight_everywhere(item, weight, None))
+    }
+
     /// `osd crush reweight-subtree`: the weight (16.16) of all devices below a bucket.
     pub fn reweight_subtree(&mut self, name: &str, weight: u32) -> Result<(), CrushError> {
         let root = self.item_id(name).ok_or_else(|| no_item(name))?;
