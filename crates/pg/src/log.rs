@@ -126,6 +126,18 @@ pub enum LogError {
     },
 }
 
+impl From<LogError> for DecodeError {
+    fn from(error: LogError) -> DecodeError {
+        match error {
+            LogError::Record {
+                source: source @ (DecodeError::TooNew { .. } | DecodeError::TooOld { .. }),
+                ..
+            } => source,
+            other => DecodeError::Corrupt { what: "PG log", detail: other.to_string() },
+        }
+    }
+}
+
 /// An entry with what undoes its share in the indices. Links are update counters, 0 for none.
 #[derive(Clone, Debug)]
 struct Slot {
@@ -394,6 +406,11 @@ impl PgLog {
         self.dups.meta_updates()
     }
 
+    /// All stored dup records as [`PgLog::dup_meta_updates`] would write them into an empty collection, in key order.
+    pub fn dup_meta(&self) -> Vec<(String, Bytes)> {
+        self.dups.meta()
+    }
+
     /// The retained dups and floors, for a backfill target or a split's children. What the log's entries say is not
     /// part of it.
     pub fn dup_snapshot(&self) -> DupSnapshot {
@@ -405,3 +422,6 @@ impl PgLog {
         self.dups.retained_size()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,6 +91,37 @@ impl Versioned for DupSnapshot {
     const NAME: &'static str = "dup snapshot";
 }
 
+impl DupSnapshot {
+    /// Reads the pairs that [`super::PgLog::dup_meta`] gives, or a collection's stored ones.
+    pub fn from_meta(meta: &[(String, Bytes)]) -> Result<DupSnapshot, LogError> {
+        let mut snapshot = DupSnapshot::default();
+        for (key, value) in meta {
+            let corrupt = |source: DecodeError| LogError::Record { key: key.clone(), source };
+            let misplaced = |detail: String| LogError::Misplaced { key: key.clone(), detail };
+            match MetaKey::parse(key).ok_or_else(|| misplaced("unknown key".into()))? {
+                MetaKey::Floor(client) => {
+                    snapshot.floors.push((client, encoding::decode::<Floor>(value).map_err(corrupt)?.tid));
+                }
+                MetaKey::Record(reqid) => {
+                    let record: DupRecord = encoding::decode(value).map_err(corrupt)?;
+                    if record.reqid != reqid {
+                        return Err(misplaced(format!("it is of {}", record.reqid)));
+                    }
+                    if record.result.len() > MAX_DUP_RESULT_BYTES {
+                        return Err(misplaced(format!("result of {} bytes", record.result.len())));
+                    }
+                    snapshot.records.push(record);
+                }
+                MetaKey::Forgotten => {
+                    snapshot.forgotten = encoding::decode::<Forgotten>(value).map_err(corrupt)?.client;
+                }
+            }
+        }
+        snapshot.records.sort_by_key(|record| record.version);
+        Ok(snapshot)
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Retained {
     version: Eversion,
@@ -216,11 +247,17 @@ impl Dups {
         }
         self.drop_retained(reqid);
         self.bare.remove(&reqid.client);
-        let session = self.clients.entry(reqid.client).or_default();
+        let session = self.session(reqid);
         if session.expired {
             (session.expired, session.contact_ns) = (false, None);
         }
         session.in_log.insert(reqid.tid, counter).unwrap_or(0)
+    }
+
+    /// The session of a request that took effect. What a forgotten client sent before it is refused.
+    fn session(&mut self, reqid: ReqId) -> &mut Session {
+        let floor = if reqid.client <= self.forgotten { reqid.tid } else { 0 };
+        self.clients.entry(reqid.client).or_insert_with(|| Session { floor, ..Session::default() })
     }
 
     /// The newest entry of `reqid` was removed as divergent; `previous` is an earlier one still in the log.
@@ -255,9 +292,10 @@ impl Dups {
         self.retained_bytes += cost_bytes(&result);
         self.by_age.insert(version.version, reqid);
         self.dirty.insert(MetaKey::Record(reqid));
-        let session = self.clients.entry(reqid.client).or_default();
+        let per_client = self.limits.per_client;
+        let session = self.session(reqid);
         session.retained.insert(reqid.tid, Retained { version, result });
-        if session.retained.len() > self.limits.per_client
+        if session.retained.len() > per_client
             && let Some((&tid, _)) = session.retained.first_key_value()
         {
             self.forget_retained(ReqId { client: reqid.client, tid });
@@ -371,33 +409,18 @@ impl Dups {
         }
     }
 
+    pub(super) fn meta(&self) -> Vec<(String, Bytes)> {
+        let floors = self.clients.keys().map(|client| MetaKey::Floor(*client));
+        let records = self.clients.iter().flat_map(|(client, session)| {
+            session.retained.keys().map(|tid| MetaKey::Record(ReqId { client: *client, tid: *tid }))
+        });
+        let keys = floors.chain(records).chain(std::iter::once(MetaKey::Forgotten));
+        keys.filter_map(|key| Some((key.text(), self.meta_value(key)?))).collect()
+    }
+
     /// Restores what [`Dups::meta_updates`] had stored. Follow with the log's entries, then [`Dups::restored`].
     pub(super) fn load(&mut self, meta: &[(String, Bytes)]) -> Result<(), LogError> {
-        let mut snapshot = DupSnapshot::default();
-        for (key, value) in meta {
-            let corrupt = |source: DecodeError| LogError::Record { key: key.clone(), source };
-            let misplaced = |detail: String| LogError::Misplaced { key: key.clone(), detail };
-            match MetaKey::parse(key).ok_or_else(|| misplaced("unknown key".into()))? {
-                MetaKey::Floor(client) => {
-                    snapshot.floors.push((client, encoding::decode::<Floor>(value).map_err(corrupt)?.tid));
-                }
-                MetaKey::Record(reqid) => {
-                    let record: DupRecord = encoding::decode(value).map_err(corrupt)?;
-                    if record.reqid != reqid {
-                        return Err(misplaced(format!("it is of {}", record.reqid)));
-                    }
-                    if record.result.len() > MAX_DUP_RESULT_BYTES {
-                        return Err(misplaced(format!("result of {} bytes", record.result.len())));
-                    }
-                    snapshot.records.push(record);
-                }
-                MetaKey::Forgotten => {
-                    snapshot.forgotten = encoding::decode::<Forgotten>(value).map_err(corrupt)?.client;
-                }
-            }
-        }
-        snapshot.records.sort_by_key(|record| record.version);
-        self.restore(&snapshot);
+        self.restore(&DupSnapshot::from_meta(meta)?);
         Ok(())
     }
 
