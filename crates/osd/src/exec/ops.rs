@@ -64,6 +64,15 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
             let reply = StatReply { size: object.size(), mtime_ns: object.info().mtime_ns };
             Ok(OpResult::output(encode(&reply)))
         }
+        // It would be stored under the name of the object's own info.
+        Op::GetXattr { name }
+        | Op::SetXattr { name, .. }
+        | Op::RmXattr { name }
+        | Op::CmpXattr { name, .. }
+            if name.is_empty() =>
+        {
+            Err(Errno::EINVAL)
+        }
         Op::GetXattr { name } => Ok(OpResult::output(object.user_attr(name)?.ok_or(Errno::ENODATA)?)),
         Op::GetXattrs => {
             let pairs = object.user_attrs()?.into_iter().map(|(name, value)| (Bytes::from(name), value));

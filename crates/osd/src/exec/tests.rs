@@ -178,7 +178,7 @@ fn writes_extend_append_truncate_and_zero_as_ceph_does() {
     assert_eq!(b.read("o"), "\0\0\0\0da\0\0");
     b.ok("o", vec![full("0123456789")]);
     b.ok("o", vec![Op::Zero { offset: 2, len: 3 }]);
-    assert_eq!(b.read("o"), "01\0\0\056789");
+    assert_eq!(b.read("o"), "01\0\0\x0056789");
     b.ok("o", vec![Op::Zero { offset: 8, len: 100 }]);
     assert_eq!(b.size("o"), 8, "zeroing to the end truncates");
     let version = b.version;
@@ -491,7 +491,7 @@ fn ops_see_what_earlier_ops_of_the_request_did() {
     let executed = b.execute(&oid("o"), ops, request_flag::RETURNVEC);
     assert_eq!(executed.result, 0, "{executed:?}");
     let output = |at: usize| executed.ops[at].output.clone();
-    assert_eq!(output(3), "1AB4\0\0789xy");
+    assert_eq!(output(3), "1AB4\0\x00789xy");
     assert_eq!(output(5), "new");
     assert_eq!(page_of(&output(8)).0, "k2=2 k3=three");
     assert_eq!(decode::<Pairs>(&output(9)).unwrap().0, [(bytes("k3"), bytes("three"))]);
