@@ -14,9 +14,9 @@
 //! persisted: a booted OSD takes it that it granted to everybody just before it went down
 //! ([`LeaseTable::boot_wait_until`]).
 //!
-//! Two fences keep a deposed primary from getting new leases: an OSD marked down is granted nothing
-//! ([`LeaseTable::stop_granting`]), and one that came back only when it has seen the map that says so
-//! ([`LeaseTable::resume_granting`]).
+//! Two fences keep a deposed primary from using new leases: an OSD marked down is granted nothing
+//! ([`LeaseTable::stop_granting`]), so that its grants run out; and a grant names the newest epoch that the granter has
+//! acted on, and counts only once the holder has that map too: who was replaced can't go on by its successor's lease.
 //!
 //! All times are nanoseconds of this OSD's CLOCK_BOOTTIME; those in messages are the holder's and only echoed.
 
@@ -24,6 +24,9 @@ use crate::api::LeaseView;
 use nacre_types::{Epoch, OsdId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Grants kept per peer that wait for this OSD to get the granter's map; the newest are kept.
+const MAX_EARLY_GRANTS: usize = 8;
 
 /// Processes of one OSD whose grants are remembered apart. The newest are kept apart; the end of an older one's grant
 /// is kept in the OSD's common one.
@@ -39,9 +42,10 @@ pub struct LeaseSettings {
 }
 
 impl Default for LeaseSettings {
-    /// 5 s and 1000 ppm: twice the 500 ppm by which NTP slews at most.
+    /// 16 s, Ceph's `osd_pool_default_read_lease_ratio` of `osd_heartbeat_grace`; and 1000 ppm, twice the 500 ppm by
+    /// which NTP slews at most.
     fn default() -> Self {
-        LeaseSettings { term_ns: 5_000_000_000, drift_ppm: 1000 }
+        LeaseSettings { term_ns: 16_000_000_000, drift_ppm: 1000 }
     }
 }
 
@@ -73,7 +77,7 @@ impl LeaseSettings {
 pub struct LeaseRequest {
     /// The asking process.
     pub boot_nonce: u64,
-    /// The newest map that it acts by.
+    /// The newest map that it has.
     pub epoch: Epoch,
     /// When it asked, on its clock.
     pub sent_at_ns: u64,
@@ -84,22 +88,31 @@ pub struct LeaseRequest {
 pub struct LeaseGrant {
     /// The granting process.
     pub boot_nonce: u64,
+    /// The newest epoch that the granter has acted on: the lease counts for a holder that has it too.
+    pub epoch: Epoch,
     /// The process that asked.
     pub for_boot_nonce: u64,
     /// The request's time.
     pub sent_at_ns: u64,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Held {
     last_sent_ns: u64,
     until_ns: u64,
+    /// Grants by an epoch that this OSD does not have yet, with their ends.
+    early: Vec<(Epoch, u64)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fence {
-    Stopped,
-    Epoch(Epoch),
+impl Held {
+    /// Counts the grants whose map has come. Returns whether a lease is held now that was not before.
+    fn count(&mut self, epoch: Epoch, now_ns: u64) -> bool {
+        let was_held = now_ns < self.until_ns;
+        for (_, until_ns) in self.early.extract_if(.., |(of, _)| *of <= epoch) {
+            self.until_ns = self.until_ns.max(until_ns);
+        }
+        !was_held && now_ns < self.until_ns
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -108,7 +121,7 @@ struct Granted {
     until_ns: BTreeMap<u64, u64>,
     /// End of the grants to processes that are no longer told apart.
     others_until_ns: u64,
-    fence: Option<Fence>,
+    stopped: bool,
     /// No process of the peer can hold a lease from before this OSD booted.
     fresh: bool,
 }
@@ -119,6 +132,10 @@ pub struct LeaseTable {
     settings: LeaseSettings,
     boot_nonce: u64,
     boot_wait_until_ns: u64,
+    /// The newest map that this OSD has.
+    map_epoch: Epoch,
+    /// The newest epoch that it has acted on; ahead of its map after an accepted proposal.
+    acted_epoch: Epoch,
     held: BTreeMap<OsdId, Held>,
     granted: BTreeMap<OsdId, Granted>,
 }
@@ -130,6 +147,8 @@ impl LeaseTable {
             settings,
             boot_nonce,
             boot_wait_until_ns: boot_ns.saturating_add(settings.granter_term_ns()),
+            map_epoch: Epoch(0),
+            acted_epoch: Epoch(0),
             held: BTreeMap::new(),
             granted: BTreeMap::new(),
         }
@@ -140,23 +159,38 @@ impl LeaseTable {
         self.settings
     }
 
-    /// The request to send to `to` now.
-    pub fn request(&mut self, to: OsdId, epoch: Epoch, now_ns: u64) -> LeaseRequest {
-        self.held.entry(to).or_default().last_sent_ns = now_ns;
-        LeaseRequest { boot_nonce: self.boot_nonce, epoch, sent_at_ns: now_ns }
+    /// Notes that this OSD has the map of `epoch`. Returns the peers whose leases are held from now on, in order.
+    pub fn on_map(&mut self, epoch: Epoch, now_ns: u64) -> Vec<OsdId> {
+        self.map_epoch = self.map_epoch.max(epoch);
+        self.acts_on(epoch);
+        let map_epoch = self.map_epoch;
+        self.held.iter_mut().filter_map(|(osd, held)| held.count(map_epoch, now_ns).then_some(*osd)).collect()
     }
 
-    /// Takes `from`'s grant. Returns whether it brought a lease that was not held at `now_ns`. A grant for another
-    /// process or for a request that was never sent counts for nothing; late and repeated ones do no harm.
+    /// Notes that this OSD acts on what `epoch` shows though it may not have that map yet: the answer to a proposal.
+    /// To be called before it does.
+    pub fn acts_on(&mut self, epoch: Epoch) {
+        self.acted_epoch = self.acted_epoch.max(epoch);
+    }
+
+    /// The request to send to `to` now.
+    pub fn request(&mut self, to: OsdId, now_ns: u64) -> LeaseRequest {
+        self.held.entry(to).or_default().last_sent_ns = now_ns;
+        LeaseRequest { boot_nonce: self.boot_nonce, epoch: self.map_epoch, sent_at_ns: now_ns }
+    }
+
+    /// Takes `from`'s grant. Returns whether a lease is held now that was not before. A grant for another process or
+    /// for a request that was never sent counts for nothing; late and repeated ones do no harm.
     pub fn granted(&mut self, from: OsdId, grant: &LeaseGrant, now_ns: u64) -> bool {
         let Some(held) = self.held.get_mut(&from) else { return false };
         if grant.for_boot_nonce != self.boot_nonce || grant.sent_at_ns > held.last_sent_ns.min(now_ns) {
             return false;
         }
-        let was_held = now_ns < held.until_ns;
-        let until_ns = grant.sent_at_ns.saturating_add(self.settings.holder_term_ns());
-        held.until_ns = held.until_ns.max(until_ns);
-        !was_held && now_ns < held.until_ns
+        if held.early.len() == MAX_EARLY_GRANTS {
+            held.early.remove(0);
+        }
+        held.early.push((grant.epoch, grant.sent_at_ns.saturating_add(self.settings.holder_term_ns())));
+        held.count(self.map_epoch, now_ns)
     }
 
     /// Until when a lease from `from` is held; 0 for never.
@@ -179,14 +213,12 @@ impl LeaseTable {
         self.held.get(&to).map_or(0, |held| held.last_sent_ns.saturating_add(self.settings.renew_ns()))
     }
 
-    /// Answers `to`'s request, received at `received_ns`, and remembers the grant; `None` where the fence forbids it.
+    /// Answers `to`'s request, received at `received_ns`, and remembers the grant; `None` while granting is stopped.
     /// The caller has checked that the asking process is the one that the map shows.
     pub fn grant(&mut self, to: OsdId, request: &LeaseRequest, received_ns: u64) -> Option<LeaseGrant> {
         let granted = self.granted.entry(to).or_default();
-        match granted.fence {
-            Some(Fence::Stopped) => return None,
-            Some(Fence::Epoch(epoch)) if request.epoch < epoch => return None,
-            _ => {}
+        if granted.stopped {
+            return None;
         }
         let until_ns = received_ns.saturating_add(self.settings.granter_term_ns());
         granted.until_ns.retain(|nonce, until| *nonce == request.boot_nonce || received_ns < *until);
@@ -204,6 +236,7 @@ impl LeaseTable {
         }
         Some(LeaseGrant {
             boot_nonce: self.boot_nonce,
+            epoch: self.acted_epoch,
             for_boot_nonce: request.boot_nonce,
             sent_at_ns: request.sent_at_ns,
         })
@@ -214,15 +247,15 @@ impl LeaseTable {
         self.granted.get(&to)?.until_ns.get(&boot_nonce).copied()
     }
 
-    /// Grants `to` nothing more, until [`LeaseTable::resume_granting`]: the map shows it down. To be called before any
-    /// PG acts on that map.
+    /// Grants `to` nothing more: the map shows it down. To be called before any PG acts on that map.
     pub fn stop_granting(&mut self, to: OsdId) {
-        self.granted.entry(to).or_default().fence = Some(Fence::Stopped);
+        self.granted.entry(to).or_default().stopped = true;
     }
 
-    /// Grants `to` again, once it acts by `epoch` or a later map: the map of `epoch` shows it up.
-    pub fn resume_granting(&mut self, to: OsdId, epoch: Epoch) {
-        self.granted.entry(to).or_default().fence = Some(Fence::Epoch(epoch));
+    /// Grants `to` again: the map shows it up. To be called after [`LeaseTable::on_map`] with that map, so that the
+    /// grants count only once `to` knows that it was down.
+    pub fn resume_granting(&mut self, to: OsdId) {
+        self.granted.entry(to).or_default().stopped = false;
     }
 
     /// Forgets the grants to a process of `to` that is proven to have ended; silence is no proof.

@@ -12,6 +12,7 @@
 //! ground and filled before it enters the set.
 
 mod api;
+pub mod heartbeat;
 pub mod lease;
 pub mod log;
 mod pg;

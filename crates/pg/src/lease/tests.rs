@@ -39,7 +39,7 @@ fn lease_ends(assumed: LeaseSettings, clocks: (Clock, Clock), sent_ns: u64, dela
     let mut holder = LeaseTable::new(assumed, 1, a.read(0));
     let mut granter = LeaseTable::new(assumed, 2, b.read(0));
     granter.proved_fresh(A);
-    let asked = holder.request(B, Epoch(1), a.read(sent_ns));
+    let asked = holder.request(B, a.read(sent_ns));
     let grant = granter.grant(A, &asked, b.read(sent_ns + delay_ns)).unwrap();
     holder.granted(B, &grant, a.read(sent_ns + 2 * delay_ns));
     (a.shows(holder.held_until(B)), b.shows(granter.quiet_at(A)))
@@ -59,7 +59,7 @@ fn without_the_margin_a_slow_holder_outlives_the_grant() {
 fn a_lease_runs_from_the_send() {
     let mut holder = LeaseTable::new(SETTINGS, 1, 0);
     let mut granter = LeaseTable::new(SETTINGS, 2, 0);
-    let asked = holder.request(B, Epoch(1), SECOND);
+    let asked = holder.request(B, SECOND);
     assert!(!holder.valid(&[B], SECOND));
     let grant = granter.grant(A, &asked, SECOND).unwrap();
     assert!(holder.granted(B, &grant, 3 * SECOND));
@@ -71,7 +71,7 @@ fn a_lease_runs_from_the_send() {
     assert!(holder.valid(&[], end), "alone, nothing is needed");
     assert_eq!(holder.renew_at(B), SECOND + SETTINGS.renew_ns());
     assert_eq!(granter.granted_until(A, 1), Some(SECOND + 5 * SECOND + 5_000_000));
-    let late = holder.request(B, Epoch(1), 2 * SECOND);
+    let late = holder.request(B, 2 * SECOND);
     let grant = granter.grant(A, &late, 2 * SECOND).unwrap();
     assert!(!holder.granted(B, &grant, 20 * SECOND), "over before it came");
 }
@@ -79,25 +79,44 @@ fn a_lease_runs_from_the_send() {
 #[test]
 fn grants_for_other_processes_or_unsent_requests_count_for_nothing() {
     let mut holder = LeaseTable::new(SETTINGS, 1, 0);
-    let grant = LeaseGrant { boot_nonce: 2, for_boot_nonce: 1, sent_at_ns: 10 };
+    let grant = LeaseGrant { boot_nonce: 2, epoch: Epoch(0), for_boot_nonce: 1, sent_at_ns: 10 };
     assert!(!holder.granted(B, &grant, 10), "never asked");
-    holder.request(B, Epoch(1), 10);
+    holder.request(B, 10);
     assert!(!holder.granted(B, &LeaseGrant { for_boot_nonce: 9, ..grant }, 10));
     assert!(!holder.granted(B, &LeaseGrant { sent_at_ns: 11, ..grant }, 12));
     assert!(holder.granted(B, &grant, 12));
 }
 
 #[test]
-fn fenced_osds_get_no_lease_until_they_know_the_map() {
+fn an_osd_marked_down_gets_no_lease_and_its_grants_run_out() {
     let mut granter = LeaseTable::new(SETTINGS, 2, 0);
     assert!(granter.grant(A, &request(1, 4, 0), 10 * SECOND).is_some());
     granter.stop_granting(A);
     let quiet = granter.quiet_at(A);
     assert_eq!(granter.grant(A, &request(1, 9, 0), 11 * SECOND), None);
     assert_eq!(granter.quiet_at(A), quiet, "a refusal does not prolong");
-    granter.resume_granting(A, Epoch(6));
-    assert_eq!(granter.grant(A, &request(1, 5, 0), 12 * SECOND), None, "it may not know that it was deposed");
+    granter.resume_granting(A);
     assert!(granter.grant(A, &request(1, 6, 0), 13 * SECOND).is_some());
+}
+
+#[test]
+fn a_successors_lease_does_not_count_for_who_does_not_know_that_it_was_replaced() {
+    let mut holder = LeaseTable::new(SETTINGS, 1, 0);
+    let mut granter = LeaseTable::new(SETTINGS, 2, 0);
+    holder.on_map(Epoch(5), 0);
+    granter.on_map(Epoch(5), 0);
+    granter.acts_on(Epoch(6));
+    for second in 1..=20 {
+        let asked = holder.request(B, second * SECOND);
+        let grant = granter.grant(A, &asked, second * SECOND).unwrap();
+        assert!(!holder.granted(B, &grant, second * SECOND));
+        assert!(holder.held[&B].early.len() <= MAX_EARLY_GRANTS);
+    }
+    assert_eq!(holder.on_map(Epoch(5), 20 * SECOND), []);
+    assert_eq!(holder.held_until(B), 0);
+    assert_eq!(holder.on_map(Epoch(6), 20 * SECOND), [B]);
+    assert_eq!(holder.held_until(B), 20 * SECOND + SETTINGS.holder_term_ns());
+    assert_eq!(holder.on_map(Epoch(7), 20 * SECOND), [], "held already");
 }
 
 #[test]

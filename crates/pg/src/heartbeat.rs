@@ -1,0 +1,448 @@
+//! Heartbeats between OSDs: who is alive, and the leases that ride on pings (rule R4).
+//!
+//! One machine per OSD, pure: maps, messages and time in, messages and reports out. It pings the OSDs that share a PG
+//! with this one and some neighbours, renews leases by the same pings (every quarter of a term, or more often if
+//! `osd_heartbeat_interval` says so), and reports a peer to the map authority when its connection is refused or when a
+//! ping stays unanswered for `osd_heartbeat_grace`. It also tells the [`LeaseTable`] what maps say: who is granted
+//! nothing, and which processes are gone.
+//!
+//! Invariants: a lease is granted only to the process that the map shows up; a peer's answer counts only for the process
+//! that was pinged; a pause of this OSD is no evidence against its peers.
+//!
+//! Must not know connections or PGs. Bounded: one record per OSD of the map, one output per peer and event.
+
+use crate::lease::{LeaseGrant, LeaseRequest, LeaseTable};
+use nacre_types::msg::{Message, OsdFailure};
+use nacre_types::osdmap::OsdMap;
+use nacre_types::{Epoch, OsdId};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// From options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeartbeatSettings {
+    /// `osd_heartbeat_interval`, nanoseconds.
+    pub interval_ns: u64,
+    /// `osd_heartbeat_grace`, nanoseconds.
+    pub grace_ns: u64,
+    /// `osd_mon_report_interval`, nanoseconds: a failure is reported again after so long.
+    pub report_interval_ns: u64,
+}
+
+impl Default for HeartbeatSettings {
+    /// Ceph's: 6 s, 20 s, 5 s.
+    fn default() -> Self {
+        const SECOND: u64 = 1_000_000_000;
+        HeartbeatSettings { interval_ns: 6 * SECOND, grace_ns: 20 * SECOND, report_interval_ns: 5 * SECOND }
+    }
+}
+
+/// What OSDs send each other to show that they live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HbMsg {
+    /// Are you there, and may I have a lease?
+    Ping {
+        /// The process that is meant; another one's answer does not count.
+        to_boot_nonce: u64,
+        /// The sender, its map and the time, which the answer repeats.
+        lease: LeaseRequest,
+    },
+    /// Yes.
+    Pong {
+        /// The answering process.
+        boot_nonce: u64,
+        /// Its map.
+        epoch: Epoch,
+        /// The process that asked.
+        for_boot_nonce: u64,
+        /// The ping's time.
+        sent_at_ns: u64,
+        /// The lease, unless it is refused.
+        lease: Option<LeaseGrant>,
+    },
+}
+
+impl Message for HbMsg {
+    const KIND: u16 = 51;
+    const NAME: &'static str = "HbMsg";
+}
+
+/// An OSD that the map shows up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UpOsd {
+    /// Its process.
+    pub boot_nonce: u64,
+    /// The epoch of its last boot.
+    pub up_from: Epoch,
+}
+
+/// What heartbeats need of a map.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeartbeatMap {
+    /// The map's epoch.
+    pub epoch: Epoch,
+    /// Every OSD that is up, this one too.
+    pub up: BTreeMap<OsdId, UpOsd>,
+    /// Whom to ping.
+    pub peers: BTreeSet<OsdId>,
+}
+
+impl HeartbeatMap {
+    /// Picks from `map`, as `me` sees it: the up OSDs of `sharing` (those with which it shares a PG), its neighbours by
+    /// id, and more of them up to `min_peers` (`osd_heartbeat_min_peers`).
+    pub fn new(map: &OsdMap, me: OsdId, sharing: &BTreeSet<OsdId>, min_peers: usize) -> HeartbeatMap {
+        let up: BTreeMap<OsdId, UpOsd> = map
+            .osds
+            .iter()
+            .filter(|(_, info)| info.up)
+            .map(|(osd, info)| (*osd, UpOsd { boot_nonce: info.boot_nonce, up_from: info.up_from }))
+            .collect();
+        let after = up.keys().filter(|osd| **osd > me);
+        let before = up.keys().filter(|osd| **osd < me);
+        let ring: Vec<OsdId> = after.chain(before).copied().collect();
+        let mut peers: BTreeSet<OsdId> = ring.iter().filter(|osd| sharing.contains(osd)).copied().collect();
+        peers.extend(ring.first().into_iter().chain(ring.last()));
+        for osd in &ring {
+            if peers.len() >= min_peers {
+                break;
+            }
+            peers.insert(*osd);
+        }
+        HeartbeatMap { epoch: map.epoch, up, peers }
+    }
+}
+
+/// Into a [`Heartbeat`].
+#[derive(Clone, Debug)]
+pub enum HbEvent {
+    /// A newer map; to be fed before any PG acts on it, so that the fences stand.
+    Map(HeartbeatMap),
+    /// From another OSD.
+    Message {
+        /// Who.
+        from: OsdId,
+        /// What.
+        msg: HbMsg,
+    },
+    /// The connection to the map authority was lost: reports may not have arrived, or be forgotten there.
+    MonReset,
+    /// A connection to the address of this process was refused: nobody listens there.
+    Refused {
+        /// Whose.
+        target: OsdId,
+        /// The process that the map shows at that address.
+        boot_nonce: u64,
+    },
+    /// Time has passed; at least as often as [`Heartbeat::next_wake`] asks for.
+    Tick,
+}
+
+/// Out of a [`Heartbeat`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HbCommand {
+    /// Send a ping, on a connection of which nothing else holds it up.
+    SendPing {
+        /// Whom.
+        to: OsdId,
+        /// The ping.
+        msg: HbMsg,
+    },
+    /// Answer a ping.
+    SendReply {
+        /// Whom.
+        to: OsdId,
+        /// The answer.
+        msg: HbMsg,
+    },
+    /// Tell the map authority that a peer does not answer.
+    ReportFailure(OsdFailure),
+    /// Take a report back (`silent_ms` is 0).
+    CancelFailure(OsdFailure),
+    /// A lease is held that was not before: PGs waiting for it may go on.
+    LeaseGained(OsdId),
+    /// A peer acts by a map newer than this OSD's.
+    NewerMap(Epoch),
+}
+
+#[derive(Clone, Debug)]
+struct Peer {
+    boot_nonce: u64,
+    last_ping_ns: Option<u64>,
+    /// When the oldest ping without an answer was sent.
+    unanswered_since_ns: Option<u64>,
+    refused: bool,
+    reported_at_ns: Option<u64>,
+}
+
+impl Peer {
+    fn new(boot_nonce: u64) -> Peer {
+        Peer {
+            boot_nonce,
+            last_ping_ns: None,
+            unanswered_since_ns: None,
+            refused: false,
+            reported_at_ns: None,
+        }
+    }
+}
+
+/// The heartbeats of one OSD.
+#[derive(Clone, Debug)]
+pub struct Heartbeat {
+    me: OsdId,
+    boot_nonce: u64,
+    settings: HeartbeatSettings,
+    epoch: Epoch,
+    up: BTreeMap<OsdId, UpOsd>,
+    peers: BTreeMap<OsdId, Peer>,
+    /// The last process seen of each OSD, and the newest map that showed it.
+    seen: BTreeMap<OsdId, (u64, Epoch)>,
+    last_tick_ns: Option<u64>,
+}
+
+impl Heartbeat {
+    /// The machine of process `boot_nonce` of `me`. Silent until the first map.
+    pub fn new(me: OsdId, boot_nonce: u64, settings: HeartbeatSettings) -> Heartbeat {
+        Heartbeat {
+            me,
+            boot_nonce,
+            settings,
+            epoch: Epoch(0),
+            up: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            last_tick_ns: None,
+        }
+    }
+
+    /// Changes intervals.
+    pub fn set_settings(&mut self, settings: HeartbeatSettings) {
+        self.settings = settings;
+    }
+
+    /// Whom this OSD pings.
+    pub fn peers(&self) -> impl Iterator<Item = OsdId> {
+        self.peers.keys().copied()
+    }
+
+    /// Takes an event and appends what to do to `out`. `now_ns` is CLOCK_BOOTTIME, read before the call.
+    pub fn handle(&mut self, now_ns: u64, leases: &mut LeaseTable, event: HbEvent, out: &mut Vec<HbCommand>) {
+        match event {
+            HbEvent::Map(map) => self.on_map(now_ns, leases, map, out),
+            HbEvent::Message { from, msg: HbMsg::Ping { to_boot_nonce, lease } } => {
+                self.on_ping(now_ns, leases, from, to_boot_nonce, &lease, out);
+            }
+            HbEvent::Message {
+                from,
+                msg: HbMsg::Pong { boot_nonce, epoch, for_boot_nonce, sent_at_ns, lease },
+            } => {
+                if for_boot_nonce != self.boot_nonce {
+                    return;
+                }
+                self.note_epoch(epoch, out);
+                self.on_pong(from, boot_nonce, sent_at_ns, out);
+                if let Some(grant) = lease
+                    && leases.granted(from, &grant, now_ns)
+                {
+                    out.push(HbCommand::LeaseGained(from));
+                }
+            }
+            HbEvent::Refused { target, boot_nonce } => self.on_refused(now_ns, target, boot_nonce, out),
+            HbEvent::MonReset => {
+                let reported = self.peers.iter().filter(|(_, peer)| peer.reported_at_ns.is_some());
+                for osd in reported.map(|(osd, _)| *osd).collect::<Vec<_>>() {
+                    self.report(now_ns, osd, out);
+                }
+            }
+            HbEvent::Tick => self.tick(now_ns, leases, out),
+        }
+    }
+
+    /// When to send [`HbEvent::Tick`] at the latest; `None` while there is nobody to ping.
+    pub fn next_wake(&self, leases: &LeaseTable) -> Option<u64> {
+        let every_ns = self.ping_every_ns(leases);
+        self.peers
+            .values()
+            .map(|peer| {
+                let ping_ns = peer.last_ping_ns.map_or(0, |last| last.saturating_add(every_ns));
+                self.report_due_ns(peer).map_or(ping_ns, |due| due.min(ping_ns))
+            })
+            .min()
+    }
+
+    fn ping_every_ns(&self, leases: &LeaseTable) -> u64 {
+        self.settings.interval_ns.min(leases.settings().renew_ns()).max(1)
+    }
+
+    fn report_due_ns(&self, peer: &Peer) -> Option<u64> {
+        match (peer.reported_at_ns, peer.unanswered_since_ns) {
+            (Some(reported), _) => Some(reported.saturating_add(self.settings.report_interval_ns)),
+            (None, Some(since)) => Some(since.saturating_add(self.settings.grace_ns)),
+            (None, None) => None,
+        }
+    }
+
+    fn on_map(&mut self, now_ns: u64, leases: &mut LeaseTable, map: HeartbeatMap, out: &mut Vec<HbCommand>) {
+        if map.epoch < self.epoch {
+            return;
+        }
+        let gained = leases.on_map(map.epoch, now_ns);
+        out.extend(gained.into_iter().map(HbCommand::LeaseGained));
+        let my_boot = map.up.get(&self.me).filter(|me| me.boot_nonce == self.boot_nonce).copied();
+        for osd in self.up.keys().filter(|osd| !map.up.contains_key(osd)) {
+            leases.stop_granting(*osd);
+        }
+        for (osd, now_up) in &map.up {
+            if *osd == self.me {
+                continue;
+            }
+            leases.resume_granting(*osd);
+            if let Some((old_nonce, shown_by)) = self.seen.get(osd)
+                && *old_nonce != now_up.boot_nonce
+            {
+                // A process boots only with its store's lock, so the one before it has ended.
+                leases.process_gone(*osd, *old_nonce);
+                // The old process was the current one in a map made after this OSD booted, so the new one has never
+                // been granted anything by an earlier run of this OSD.
+                if my_boot.is_some_and(|me| *shown_by >= me.up_from) {
+                    leases.proved_fresh(*osd);
+                }
+            }
+            self.seen.insert(*osd, (now_up.boot_nonce, map.epoch));
+        }
+        (self.epoch, self.up) = (map.epoch, map.up);
+
+        let mut before = std::mem::take(&mut self.peers);
+        // Who is not shown up pings nobody: nobody would grant it a lease or believe its reports.
+        let wanted = if my_boot.is_some() { map.peers } else { BTreeSet::new() };
+        for osd in wanted {
+            let Some(up) = self.up.get(&osd).filter(|_| osd != self.me) else { continue };
+            let peer = before.remove(&osd).filter(|peer| peer.boot_nonce == up.boot_nonce);
+            self.peers.insert(osd, peer.unwrap_or_else(|| Peer::new(up.boot_nonce)));
+        }
+        for (osd, peer) in before {
+            let still_up = self.up.get(&osd).is_some_and(|up| up.boot_nonce == peer.boot_nonce);
+            if peer.reported_at_ns.is_some() && still_up && my_boot.is_some() {
+                out.push(self.cancel(osd, peer.boot_nonce));
+            }
+        }
+        self.send_pings(now_ns, leases, out);
+    }
+
+    fn on_ping(
+        &mut self,
+        now_ns: u64,
+        leases: &mut LeaseTable,
+        from: OsdId,
+        to_boot_nonce: u64,
+        request: &LeaseRequest,
+        out: &mut Vec<HbCommand>,
+    ) {
+        self.note_epoch(request.epoch, out);
+        let is_current = self.up.get(&from).is_some_and(|up| up.boot_nonce == request.boot_nonce);
+        let may_grant = is_current && to_boot_nonce == self.boot_nonce && from != self.me;
+        let lease = if may_grant { leases.grant(from, request, now_ns) } else { None };
+        let msg = HbMsg::Pong {
+            boot_nonce: self.boot_nonce,
+            epoch: self.epoch,
+            for_boot_nonce: request.boot_nonce,
+            sent_at_ns: request.sent_at_ns,
+            lease,
+        };
+        out.push(HbCommand::SendReply { to: from, msg });
+    }
+
+    fn on_pong(&mut self, from: OsdId, boot_nonce: u64, sent_at_ns: u64, out: &mut Vec<HbCommand>) {
+        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.boot_nonce == boot_nonce) else {
+            return;
+        };
+        let Some(last_ping_ns) = peer.last_ping_ns.filter(|last| sent_at_ns <= *last) else { return };
+        if peer.unanswered_since_ns.is_some_and(|since| sent_at_ns >= since) {
+            peer.unanswered_since_ns = (sent_at_ns < last_ping_ns).then_some(last_ping_ns);
+        }
+        peer.refused = false;
+        if peer.reported_at_ns.take().is_some() {
+            out.push(self.cancel(from, boot_nonce));
+        }
+    }
+
+    fn on_refused(&mut self, now_ns: u64, target: OsdId, boot_nonce: u64, out: &mut Vec<HbCommand>) {
+        let settings = self.settings;
+        let Some(peer) = self.peers.get_mut(&target).filter(|peer| peer.boot_nonce == boot_nonce) else {
+            return;
+        };
+        let recently = |at: u64| now_ns < at.saturating_add(settings.report_interval_ns);
+        if peer.refused && peer.reported_at_ns.is_some_and(recently) {
+            return;
+        }
+        peer.refused = true;
+        self.report(now_ns, target, out);
+    }
+
+    fn tick(&mut self, now_ns: u64, leases: &mut LeaseTable, out: &mut Vec<HbCommand>) {
+        let last_tick_ns = self.last_tick_ns.replace(now_ns).unwrap_or(now_ns);
+        if now_ns.saturating_sub(last_tick_ns) > self.settings.grace_ns / 2 {
+            // This OSD did not run: answers may wait unread, so the count begins anew.
+            for peer in self.peers.values_mut() {
+                peer.unanswered_since_ns = peer.unanswered_since_ns.map(|_| now_ns);
+            }
+        }
+        let due: Vec<OsdId> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| self.report_due_ns(peer).is_some_and(|due| now_ns >= due))
+            .map(|(osd, _)| *osd)
+            .collect();
+        for osd in due {
+            self.report(now_ns, osd, out);
+        }
+        self.send_pings(now_ns, leases, out);
+    }
+
+    fn send_pings(&mut self, now_ns: u64, leases: &mut LeaseTable, out: &mut Vec<HbCommand>) {
+        let every_ns = self.ping_every_ns(leases);
+        for (osd, peer) in &mut self.peers {
+            if peer.last_ping_ns.is_some_and(|last| now_ns < last.saturating_add(every_ns)) {
+                continue;
+            }
+            peer.last_ping_ns = Some(now_ns);
+            peer.unanswered_since_ns.get_or_insert(now_ns);
+            let lease = leases.request(*osd, now_ns);
+            let msg = HbMsg::Ping { to_boot_nonce: peer.boot_nonce, lease };
+            out.push(HbCommand::SendPing { to: *osd, msg });
+        }
+    }
+
+    fn report(&mut self, now_ns: u64, target: OsdId, out: &mut Vec<HbCommand>) {
+        let Some(peer) = self.peers.get_mut(&target) else { return };
+        peer.reported_at_ns = Some(now_ns);
+        let silent_ns = now_ns.saturating_sub(peer.unanswered_since_ns.unwrap_or(now_ns));
+        out.push(HbCommand::ReportFailure(OsdFailure {
+            target,
+            boot_nonce: peer.boot_nonce,
+            // 0 would take the report back.
+            silent_ms: (silent_ns / 1_000_000).max(1),
+            refused: peer.refused,
+            epoch: self.epoch,
+        }));
+    }
+
+    fn cancel(&self, target: OsdId, boot_nonce: u64) -> HbCommand {
+        HbCommand::CancelFailure(OsdFailure {
+            target,
+            boot_nonce,
+            silent_ms: 0,
+            refused: false,
+            epoch: self.epoch,
+        })
+    }
+
+    fn note_epoch(&self, epoch: Epoch, out: &mut Vec<HbCommand>) {
+        if epoch > self.epoch {
+            out.push(HbCommand::NewerMap(epoch));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
