@@ -16,6 +16,7 @@ pub mod heartbeat;
 pub mod lease;
 pub mod log;
 mod pg;
+pub mod reserve;
 
 pub use api::{
     ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, Mutation, ObjectPiece, PeerMsg,
