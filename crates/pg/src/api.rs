@@ -1,5 +1,6 @@
 //! What goes in and out of a [`crate::Pg`]: events, commands, messages between members, settings.
 
+use crate::log::DupSnapshot;
 use bytes::Bytes;
 use nacre_types::ids::{Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, PgCas, PgCasReply};
@@ -201,6 +202,8 @@ pub enum Event {
         /// Whether the collection ends here.
         end: bool,
     },
+    /// The answer to [`Command::Reserve`]: recovery may start.
+    Reserved,
     /// The lease table changed for the better, or a peer restarted.
     Leases,
     /// Time has passed; at least as often as [`crate::Pg::next_wake`] asks for.
@@ -210,6 +213,8 @@ pub enum Event {
 /// Part of an object on its way to another member. The first piece carries attributes; omap follows the data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObjectPiece {
+    /// Whether it is the object's first piece: what the receiver had before goes.
+    pub first: bool,
     /// The object's version.
     pub version: Eversion,
     /// Whole size of the data in bytes.
@@ -292,7 +297,7 @@ pub enum Command {
         /// Why.
         reason: DropReason,
     },
-    /// Refuse for good: the session has expired (R6), the client must not retry. Answer ESTALE... as `errno` says.
+    /// Refuse for good: what became of the request is not known any more (R6).
     Refuse {
         /// The request.
         token: u64,
@@ -326,6 +331,13 @@ pub enum Command {
         /// At most so many.
         max: usize,
     },
+    /// Ask for one of the OSD's recovery slots; answered by [`Event::Reserved`], given back by [`Command::Release`].
+    Reserve {
+        /// Whether whole copies are to be made (`osd_max_backfills`), or only missing objects.
+        backfill: bool,
+    },
+    /// Give the slot back, or withdraw the request.
+    Release,
     /// An object's contents changed behind the executor's back (recovery, backfill): drop what is cached of it.
     Invalidate {
         /// The object; `None` means all of the PG's.
@@ -424,7 +436,7 @@ pub enum PeerMsg {
         /// Encoded entries above `common`.
         entries: Vec<Bytes>,
         /// Retained dup records, where the log is replaced whole.
-        dups: Vec<(String, Bytes)>,
+        dups: DupSnapshot,
         /// Whether the copy is filled by backfill.
         backfill: bool,
     },
@@ -442,7 +454,7 @@ pub enum PeerMsg {
         /// Encoded [`crate::log::LogEntry`].
         entry: Bytes,
         /// The change; empty ops where the receiver only logs it (R8).
-        txn: Transaction,
+        txn: Arc<Transaction>,
         /// Everything up to here is acknowledged.
         committed_to: Eversion,
         /// Trim the log up to here.

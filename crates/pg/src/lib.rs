@@ -12,14 +12,22 @@
 //! ground and filled before it enters the set.
 
 mod api;
+mod copy;
 pub mod heartbeat;
 pub mod lease;
 pub mod log;
+mod membership;
+mod peering;
 mod pg;
+mod primary;
+mod recovery;
+mod replica;
 pub mod reserve;
+mod tail;
 
 pub use api::{
     ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, Mutation, ObjectPiece, PeerMsg,
     PgEnvelope, PgQuery, PieceCursor, Settings,
 };
+pub use copy::{TEMP_NAMESPACE, is_temp};
 pub use pg::Pg;

@@ -1,68 +1,480 @@
-//! One PG on one OSD.
+//! The machine's state, and the way of an event through it.
+//!
+//! [`Pg::handle`] dispatches; `membership` decides on proposals, `peering` brings the in-sync members to one log,
+//! `primary` orders clients' operations, `replica` follows, `recovery` fills members that catch up, `tail` moves the
+//! last updates between in-sync members.
 
-use crate::api::{Command, Event, LeaseView, PgQuery, Settings};
+use crate::api::{Command, Event, LeaseView, MemberInfo, PeerMsg, PgQuery, PieceCursor, Settings};
+use crate::copy::{self, CopyRecord};
+use crate::log::{DupLimits, LogError, PgLog};
+use crate::membership::Restoring;
+use crate::primary::Primary;
+use crate::replica::{Replica, Staged};
+use crate::tail::TailSender;
 use bytes::Bytes;
 use nacre_types::encoding::DecodeError;
-use nacre_types::ids::{Eversion, PgId};
-use nacre_types::osdmap::Member;
-use nacre_types::stats::PgStats;
+use nacre_types::ids::{Eversion, Interval, OsdId, PgId};
+use nacre_types::object::ObjectId;
+use nacre_types::osdmap::{Member, OsdMap, PgMembership};
+use nacre_types::stats::{PgStats, pg_state};
+use nacre_types::txn::{Transaction, TxnOp};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+/// What to do once a transaction is durable.
+#[derive(Clone, Debug)]
+pub(crate) enum Durable {
+    /// Nothing.
+    Nothing,
+    /// The log is durable up to here.
+    Head(Eversion),
+    /// Answer the primary's query.
+    Info { to: OsdId, interval: Interval, versions_after: Option<Eversion> },
+    /// The primary's tail took effect.
+    TailDone { to: OsdId, interval: Interval },
+    /// The catch-up log took effect, or a backfill is complete.
+    CaughtLog { to: OsdId, interval: Interval },
+    /// An object was put in place.
+    Pushed { to: OsdId, interval: Interval, object: ObjectId, version: Eversion },
+}
+
+/// What an object is read for.
+#[derive(Clone, Debug)]
+pub(crate) enum ReadFor {
+    /// A tail's object.
+    Tail { to: OsdId },
+    /// A catching-up member.
+    Push { to: OsdId, object: ObjectId },
+}
 
 /// One PG on one OSD.
 #[derive(Debug)]
 pub struct Pg {
-    pg: PgId,
-    me: Member,
-    boot_nonce: u64,
-    settings: Arc<Settings>,
+    pub(crate) id: PgId,
+    pub(crate) me: Member,
+    pub(crate) boot_nonce: u64,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) now: u64,
+    pub(crate) map: Option<Arc<OsdMap>>,
+    pub(crate) up: Vec<OsdId>,
+    /// Whether the collection exists here.
+    pub(crate) exists: bool,
+    pub(crate) copy: CopyRecord,
+    pub(crate) missing: BTreeMap<ObjectId, Eversion>,
+    pub(crate) temps: Vec<ObjectId>,
+    pub(crate) log: PgLog,
+    pub(crate) durable_head: Eversion,
+    /// Everything up to here is acknowledged, as far as this member knows.
+    pub(crate) committed_to: Eversion,
+    pub(crate) next_persist: u64,
+    pub(crate) pending: VecDeque<(u64, Durable)>,
+    /// The membership in effect.
+    pub(crate) membership: Option<PgMembership>,
+    /// Nothing of an interval below this one is taken part in (R3).
+    pub(crate) promised: Interval,
+    pub(crate) restoring: Option<Restoring>,
+    /// A promotion or creation that this member proposed, and when.
+    pub(crate) bid: Option<(nacre_types::msg::PgCas, u64)>,
+    pub(crate) primary: Option<Primary>,
+    pub(crate) replica: Replica,
+    pub(crate) staged: Option<Staged>,
+    pub(crate) senders: BTreeMap<OsdId, TailSender>,
+    pub(crate) next_read: u64,
+    pub(crate) reads: BTreeMap<u64, ReadFor>,
+    pub(crate) removing: bool,
+    state_since: (u64, u64),
 }
 
 impl Pg {
     /// A PG of which this OSD has nothing yet.
     pub fn new(pg: PgId, me: Member, boot_nonce: u64, settings: Arc<Settings>) -> Pg {
-        Pg { pg, me, boot_nonce, settings }
+        Pg {
+            id: pg,
+            me,
+            boot_nonce,
+            settings,
+            now: 0,
+            map: None,
+            up: Vec::new(),
+            exists: false,
+            copy: CopyRecord { complete: true, ..CopyRecord::default() },
+            missing: BTreeMap::new(),
+            temps: Vec::new(),
+            log: PgLog::new(Eversion::default(), DupLimits::default()),
+            durable_head: Eversion::default(),
+            committed_to: Eversion::default(),
+            next_persist: 1,
+            pending: VecDeque::new(),
+            membership: None,
+            promised: Interval(0),
+            restoring: None,
+            bid: None,
+            primary: None,
+            replica: Replica::default(),
+            staged: None,
+            senders: BTreeMap::new(),
+            next_read: 1,
+            reads: BTreeMap::new(),
+            removing: false,
+            state_since: (0, 0),
+        }
     }
 
-    /// A PG as its collection holds it: all of its metadata and log.
+    /// A PG as its collection holds it: all of its metadata and log. A copy that can't be read is corrupt: it must not
+    /// be used, and the OSD must not act as if it had none.
     pub fn load(
         pg: PgId,
         me: Member,
         boot_nonce: u64,
         settings: Arc<Settings>,
-        _meta: &[(String, Bytes)],
-        _log: Vec<(Eversion, Bytes)>,
+        meta: &[(String, Bytes)],
+        log: Vec<(Eversion, Bytes)>,
     ) -> Result<Pg, DecodeError> {
-        Ok(Pg::new(pg, me, boot_nonce, settings))
+        let loaded = copy::load(meta)?;
+        let log =
+            PgLog::load(loaded.record.tail, log, &loaded.dups, DupLimits::default()).map_err(corrupt_log)?;
+        let mut machine = Pg::new(pg, me, boot_nonce, settings);
+        machine.exists = true;
+        machine.durable_head = log.head();
+        machine.log = log;
+        machine.missing = loaded.missing;
+        machine.temps = loaded.temps;
+        machine.committed_to = loaded.record.committed_to;
+        machine.promised = loaded.record.highest.as_ref().map_or(Interval(0), |m| m.interval);
+        machine.copy = loaded.record;
+        Ok(machine)
     }
 
     /// Takes an event and appends what to do to `out`. `now_ns` is CLOCK_BOOTTIME.
-    pub fn handle(&mut self, _now_ns: u64, _leases: &dyn LeaseView, _event: Event, _out: &mut Vec<Command>) {}
+    pub fn handle(&mut self, now_ns: u64, leases: &dyn LeaseView, event: Event, out: &mut Vec<Command>) {
+        self.now = now_ns;
+        if self.removing {
+            return self.refuse_while_removing(event, out);
+        }
+        match event {
+            Event::Executed { token, outcome } => return self.on_executed(leases, token, outcome, out),
+            Event::Client(op) => return self.on_client(leases, op, out),
+            Event::Committed { persist } => self.on_committed(leases, persist, out),
+            Event::Peer { from, msg } => self.on_peer(leases, from, msg, out),
+            Event::Map { map, up } => self.on_map(map, up, out),
+            Event::PeerReset(osd) => self.on_peer_reset(osd, out),
+            Event::Cas(reply) => self.on_cas(reply, out),
+            Event::ObjectRead { read, piece } => self.on_object_read(read, piece, out),
+            Event::Listed { list, objects, end } => self.on_listed(list, objects, end, out),
+            Event::Reserved => self.on_reserved(out),
+            Event::Leases => self.release_lease_waiters(leases, out),
+            Event::Tick => self.on_tick(leases, out),
+        }
+        self.advance(leases, out);
+    }
+
+    /// Moves on whatever can move on, until nothing does.
+    fn advance(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        self.consider_restore(out);
+        self.consider_bid(out);
+        self.step_peering(leases, out);
+        self.consider_proposals(out);
+        self.step_recovery(out);
+        self.resume_waiting(leases, out);
+    }
+
+    fn refuse_while_removing(&mut self, event: Event, out: &mut Vec<Command>) {
+        match event {
+            Event::Client(op) => {
+                out.push(Command::Drop { token: op.token, reason: crate::api::DropReason::StaleInterval });
+            }
+            Event::Peer { from, msg: PeerMsg::Query { interval, .. } } => {
+                let info = MemberInfo { boot_nonce: self.boot_nonce, ..MemberInfo::default() };
+                out.push(Command::Send {
+                    to: from,
+                    msg: PeerMsg::Info { interval, info, versions: Vec::new() },
+                });
+            }
+            _ => {}
+        }
+    }
+
+    fn on_peer(&mut self, leases: &dyn LeaseView, from: OsdId, msg: PeerMsg, out: &mut Vec<Command>) {
+        match msg {
+            PeerMsg::RepOp { interval, entry, txn, committed_to, trim_to, oldest_tid } => {
+                self.on_rep_op(from, interval, &entry, txn, committed_to, trim_to, oldest_tid, out);
+            }
+            PeerMsg::RepAck { interval, head } => self.on_rep_ack(leases, from, interval, head, out),
+            PeerMsg::Query { interval, versions_after } => self.on_query(from, interval, versions_after, out),
+            PeerMsg::Info { interval, info, versions } => self.on_info(from, interval, info, versions, out),
+            PeerMsg::GetTail { interval, after } => self.on_get_tail(from, interval, after, out),
+            PeerMsg::Tail { interval, after, entries, objects } => {
+                self.on_tail(from, interval, after, entries, objects, out);
+            }
+            PeerMsg::TailObject { interval, object, piece } => {
+                self.on_tail_object(from, interval, object, piece, out);
+            }
+            PeerMsg::TailDone { interval, head } => self.on_tail_done(from, interval, head),
+            PeerMsg::CatchUp { interval, common, tail, entries, dups, backfill } => {
+                self.on_catch_up(from, interval, common, tail, entries, &dups, backfill, out);
+            }
+            PeerMsg::CaughtLog { interval, missing } => self.on_caught_log(from, interval, missing),
+            PeerMsg::Push { interval, object, version, piece } => {
+                self.on_push(from, interval, object, version, piece, out);
+            }
+            PeerMsg::PushDone { interval, object, version } => {
+                self.on_push_done(from, interval, &object, version)
+            }
+            PeerMsg::Scan { interval, from: start, max } => self.on_scan(from, interval, start, max, out),
+            PeerMsg::ScanReply { interval, objects, end } => self.on_scan_reply(from, interval, objects, end),
+            PeerMsg::BackfillCursor { interval, cursor } => {
+                self.on_backfill_cursor(from, interval, cursor, out)
+            }
+            PeerMsg::Stray { interval } => self.on_stray(from, interval, out),
+            PeerMsg::RemoveStray { interval } => self.on_remove_stray(from, interval, out),
+            PeerMsg::HighestQuery { generation } => {
+                let highest = self.copy.highest.clone().filter(|_| self.exists);
+                out.push(Command::Send { to: from, msg: PeerMsg::HighestReply { generation, highest } });
+            }
+            PeerMsg::HighestReply { generation, highest } => self.on_highest(from, generation, highest),
+        }
+    }
+
+    fn on_committed(&mut self, leases: &dyn LeaseView, persist: u64, out: &mut Vec<Command>) {
+        let mut acked = false;
+        while self.pending.front().is_some_and(|(id, _)| *id <= persist) {
+            let Some((_, durable)) = self.pending.pop_front() else { break };
+            match durable {
+                Durable::Nothing => {}
+                Durable::Head(head) => {
+                    self.durable_head = self.durable_head.max(head);
+                    acked = true;
+                }
+                Durable::Info { to, interval, versions_after } => {
+                    self.send_info(to, interval, versions_after, out);
+                }
+                Durable::TailDone { to, interval } => {
+                    self.durable_head = self.log.head();
+                    if to != self.me.osd {
+                        let msg = PeerMsg::TailDone { interval, head: self.durable_head };
+                        out.push(Command::Send { to, msg });
+                    }
+                }
+                Durable::CaughtLog { to, interval } => {
+                    let missing = self.missing.iter().map(|(o, v)| (o.clone(), *v)).collect();
+                    out.push(Command::Send { to, msg: PeerMsg::CaughtLog { interval, missing } });
+                }
+                Durable::Pushed { to, interval, object, version } => {
+                    out.push(Command::Send { to, msg: PeerMsg::PushDone { interval, object, version } });
+                }
+            }
+        }
+        if !acked {
+            return;
+        }
+        if self.primary.is_some() {
+            self.settle(leases, out);
+        } else {
+            self.ack(out);
+        }
+    }
+
+    /// Queues `txn`; `durable` is done when it is on disk.
+    pub(crate) fn persist(&mut self, txn: Transaction, durable: Durable, out: &mut Vec<Command>) {
+        let id = self.next_persist;
+        self.next_persist += 1;
+        self.pending.push_back((id, durable));
+        out.push(Command::Persist { id, txn });
+    }
+
+    /// Writes the copy's record, if there is a copy.
+    pub(crate) fn persist_record(&mut self, durable: Durable, out: &mut Vec<Command>) {
+        let mut txn = Transaction::new(self.id);
+        if self.exists {
+            self.put_record(&mut txn);
+        }
+        self.persist(txn, durable, out);
+    }
+
+    pub(crate) fn put_record(&mut self, txn: &mut Transaction) {
+        self.copy.tail = self.log.tail();
+        self.copy.committed_to = self.committed_to;
+        copy::put_record(&self.copy, txn);
+    }
+
+    /// Brings the collection into being in `txn`.
+    pub(crate) fn create_copy(&mut self, txn: &mut Transaction) {
+        self.exists = true;
+        self.copy.highest = self.membership.clone();
+        self.copy.generation = self.map.as_ref().map_or(0, |m| m.generation);
+        txn.push(TxnOp::CreateCollection);
+    }
+
+    /// Removes what a tail that was never finished left behind.
+    pub(crate) fn drop_temps(&mut self, txn: &mut Transaction) {
+        for temp in std::mem::take(&mut self.temps) {
+            txn.push(TxnOp::Remove(temp));
+        }
+        copy::put_temps(&[], txn);
+    }
+
+    pub(crate) fn read_object(
+        &mut self,
+        purpose: ReadFor,
+        object: ObjectId,
+        cursor: PieceCursor,
+        out: &mut Vec<Command>,
+    ) {
+        let read = self.next_read;
+        self.next_read += 1;
+        self.reads.insert(read, purpose);
+        out.push(Command::ReadObject { read, object, cursor, max_bytes: self.settings.push_bytes });
+    }
+
+    /// The interval in effect; 0 before the PG is created.
+    pub fn interval(&self) -> Interval {
+        self.membership.as_ref().map_or(Interval(0), |m| m.interval)
+    }
+
+    /// The membership in effect.
+    pub fn membership(&self) -> Option<&PgMembership> {
+        self.membership.as_ref()
+    }
+
+    /// The log's head.
+    pub fn head(&self) -> Eversion {
+        self.log.head()
+    }
+
+    /// The log.
+    pub fn log(&self) -> &PgLog {
+        &self.log
+    }
+
+    /// Whether this OSD has a copy, complete or not.
+    pub fn has_copy(&self) -> bool {
+        self.exists
+    }
+
+    /// Whether the copy is whole: nothing missing, no backfill under way.
+    pub fn is_whole(&self) -> bool {
+        self.exists && self.copy.complete && self.missing.is_empty()
+    }
+
+    /// Whether this OSD is the PG's primary.
+    pub fn is_primary(&self) -> bool {
+        self.primary.is_some()
+    }
+
+    pub(crate) fn in_sync(&self) -> &[Member] {
+        self.membership.as_ref().map_or(&[], |m| &m.in_sync)
+    }
+
+    pub(crate) fn others_in_sync(&self) -> Vec<Member> {
+        self.in_sync().iter().copied().filter(|m| m.osd != self.me.osd).collect()
+    }
+
+    pub(crate) fn min_size(&self) -> usize {
+        self.pool().map_or(1, |pool| pool.min_size as usize)
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.pool().map_or(1, |pool| pool.size as usize)
+    }
+
+    fn pool(&self) -> Option<&nacre_types::pool::Pool> {
+        self.map.as_ref()?.pools.get(&self.id.pool).map(Arc::as_ref)
+    }
+
+    pub(crate) fn member_up(&self, member: Member) -> bool {
+        self.map.as_ref().is_some_and(|map| map.is_member_up(member))
+    }
+
+    pub(crate) fn info(&self) -> MemberInfo {
+        MemberInfo {
+            exists: self.exists,
+            highest: self.copy.highest.clone(),
+            head: self.log.head(),
+            tail: self.log.tail(),
+            committed_to: self.committed_to,
+            complete: self.copy.complete,
+            missing: self.missing.len() as u64,
+            boot_nonce: self.boot_nonce,
+        }
+    }
+
+    fn on_tick(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        self.retry_bid(out);
+        self.retry_primary(out);
+        self.release_lease_waiters(leases, out);
+        self.announce_stray(out);
+        if self.primary.is_some() {
+            self.log.expire_sessions(self.now, self.settings.session_expiry_ns);
+        }
+    }
 
     /// When to send [`Event::Tick`] at the latest; `None` while nothing waits for time.
     pub fn next_wake(&self) -> Option<u64> {
-        None
+        let bid = self.bid.as_ref().map(|(_, sent)| sent + self.settings.cas_retry_ns);
+        let restoring = self.restoring.as_ref().map(|r| r.asked_at + self.settings.retry_ns);
+        let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
+        let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
+        [bid, restoring, primary, stray].into_iter().flatten().min()
     }
 
-    /// Statistics and state, without the sums that only the store knows.
-    pub fn stats(&self) -> PgStats {
-        PgStats { pg: self.pg, ..PgStats::default() }
+    /// Bits of [`pg_state`].
+    pub fn state(&self) -> u64 {
+        let Some(primary) = &self.primary else {
+            return if self.membership.is_none() { pg_state::CREATING } else { 0 };
+        };
+        self.primary_state(primary)
     }
 
-    /// Whether clients' operations are served here now.
-    pub fn is_active(&self) -> bool {
-        false
+    /// Statistics and state. `objects` is the number of objects in the collection; the host fills in sums and I/O.
+    pub fn stats(&mut self, objects: u64, wall_ns: u64) -> PgStats {
+        let state = self.state();
+        if self.state_since.0 != state || self.state_since.1 == 0 {
+            self.state_since = (state, wall_ns);
+        }
+        let acting = self.membership.as_ref().map_or_else(Vec::new, PgMembership::acting);
+        let (degraded, misplaced, targets) = self.recovery_counts(objects);
+        PgStats {
+            pg: self.id,
+            state,
+            reported_epoch: self.map.as_ref().map_or_else(Default::default, |m| m.epoch),
+            interval: self.interval(),
+            up: self.up.clone(),
+            acting,
+            backfill_targets: targets,
+            last_update: self.log.head(),
+            last_complete: self.committed_to,
+            log_tail: self.log.tail(),
+            log_size: self.log.len() as u64,
+            degraded,
+            misplaced,
+            last_change_ns: self.state_since.1,
+            last_active_ns: if state & pg_state::ACTIVE != 0 { wall_ns } else { 0 },
+            last_clean_ns: if state & pg_state::CLEAN != 0 { wall_ns } else { 0 },
+            ..PgStats::default()
+        }
     }
 
     /// What the PG knows of itself.
-    pub fn query(&self) -> PgQuery {
+    pub fn query(&mut self, objects: u64, wall_ns: u64) -> PgQuery {
+        let stats = self.stats(objects, wall_ns);
+        let phase = match &self.primary {
+            Some(primary) => format!("primary, {}", primary.phase_name()),
+            None if self.in_sync().contains(&self.me) => "replica".to_owned(),
+            None if self.membership.is_none() => "not created".to_owned(),
+            None => "stray or catching up".to_owned(),
+        };
         PgQuery {
-            stats: self.stats(),
-            info: crate::api::MemberInfo { boot_nonce: self.boot_nonce, ..Default::default() },
-            membership: None,
-            proposals: Vec::new(),
-            phase: format!("{} of {:?}", self.me.osd, self.settings.mutation),
-            catching_up: Vec::new(),
-            blocked_by: Vec::new(),
+            stats,
+            info: self.info(),
+            membership: self.membership.clone(),
+            proposals: self.outstanding().cloned().collect(),
+            phase,
+            catching_up: self.catching_up(),
+            blocked_by: self.blocked_by(),
         }
     }
+}
+
+fn corrupt_log(error: LogError) -> DecodeError {
+    DecodeError::Corrupt { what: "PG log", detail: error.to_string() }
 }

@@ -1,0 +1,325 @@
+//! Peering: before it serves, a primary brings every in-sync member to the longest of their logs (R3).
+//!
+//! In-sync members' logs are prefixes of one another: within an interval one primary sends every update to all of them
+//! in order, and no interval orders an update before all of its in-sync members were brought to one log. So the longest
+//! log holds all that any of them has, acknowledged or not, and adopting it loses nothing; whoever is behind takes the
+//! tail, objects included, in one transaction ([`crate::tail`]).
+//!
+//! Activation then waits until no earlier primary can hold a lease of this OSD (R4).
+
+use crate::api::{Command, LeaseView, MemberInfo, Mutation, PeerMsg};
+use crate::pg::{Durable, Pg};
+use crate::primary::Phase;
+use nacre_types::ids::{Eversion, Interval, OsdId};
+use nacre_types::osdmap::{Member, PgMembership};
+use nacre_types::txn::Transaction;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Progress of one round of peering.
+#[derive(Debug, Default)]
+pub(crate) struct Peering {
+    /// The in-sync members that take part: those up when it began.
+    pub(crate) peers: Vec<Member>,
+    pub(crate) infos: BTreeMap<OsdId, MemberInfo>,
+    pub(crate) asked_at: u64,
+    /// Whom the tail was asked of.
+    adopting: Option<OsdId>,
+    /// Who was sent a tail and has not confirmed it.
+    behind: BTreeSet<OsdId>,
+    tails_sent: bool,
+}
+
+impl Pg {
+    /// Begins a round of peering in the interval in effect.
+    pub(crate) fn start_peering(&mut self, out: &mut Vec<Command>) {
+        let peers: Vec<Member> = self.others_in_sync().into_iter().filter(|m| self.member_up(*m)).collect();
+        self.senders.clear();
+        self.reads.retain(|_, purpose| !matches!(purpose, crate::pg::ReadFor::Tail { .. }));
+        let Some(primary) = &mut self.primary else { return };
+        primary.phase = Phase::Peering;
+        primary.lacking.clear();
+        primary.peering = Peering { peers, asked_at: self.now.max(1), ..Peering::default() };
+        self.ask_peers(out);
+    }
+
+    /// A member that was down takes part again: what it knows must be heard.
+    pub(crate) fn restart_peering_for_returned(&mut self, out: &mut Vec<Command>) {
+        let Some(primary) = &self.primary else { return };
+        let live: Vec<Member> = self.others_in_sync().into_iter().filter(|m| self.member_up(*m)).collect();
+        let heard = &primary.peering.peers;
+        let gone = primary.phase == Phase::Peering && heard.iter().any(|m| !live.contains(m));
+        if gone || live.iter().any(|m| !heard.contains(m) && !primary.joined.contains(&m.osd)) {
+            self.start_peering(out);
+        }
+    }
+
+    fn ask_peers(&self, out: &mut Vec<Command>) {
+        let Some(primary) = &self.primary else { return };
+        let interval = self.interval();
+        let unheard = |osd: &OsdId| !primary.peering.infos.contains_key(osd);
+        let up = |osd: &OsdId| self.map.as_ref().is_some_and(|map| map.is_up(*osd));
+        let holders = self.copy.lease_holders.iter().copied().filter(|osd| *osd != self.me.osd && up(osd));
+        let asked: BTreeSet<OsdId> = primary.peering.peers.iter().map(|m| m.osd).chain(holders).collect();
+        for to in asked.into_iter().filter(unheard) {
+            out.push(Command::Send { to, msg: PeerMsg::Query { interval, versions_after: None } });
+        }
+    }
+
+    /// Repeats what peering still waits for.
+    pub(crate) fn retry_peering(&mut self, out: &mut Vec<Command>) {
+        let Some(primary) = &self.primary else { return };
+        if primary.phase != Phase::Peering || self.now < primary.peering.asked_at + self.settings.retry_ns {
+            return;
+        }
+        if primary.peering.infos.len() < primary.peering.peers.len() {
+            let now = self.now;
+            if let Some(primary) = &mut self.primary {
+                primary.peering.asked_at = now;
+            }
+            self.ask_peers(out);
+        } else if primary.peering.adopting.is_some() || !primary.peering.behind.is_empty() {
+            // A lost connection may have swallowed part of a tail: begin anew.
+            self.staged = None;
+            self.start_peering(out);
+        }
+    }
+
+    pub(crate) fn on_info(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        info: MemberInfo,
+        versions: Vec<Eversion>,
+        out: &mut Vec<Command>,
+    ) {
+        if interval != self.interval() || self.primary.is_none() {
+            return;
+        }
+        if self.is_catching_up(from) {
+            self.on_catch_up_info(from, &info, &versions, out);
+        }
+        if let Some(primary) = &mut self.primary {
+            primary.peering.infos.insert(from, info);
+        }
+    }
+
+    pub(crate) fn on_tail_done(&mut self, from: OsdId, interval: Interval, head: Eversion) {
+        if interval != self.interval() || head != self.log.head() {
+            return;
+        }
+        if let Some(primary) = &mut self.primary
+            && primary.peering.behind.remove(&from)
+        {
+            primary.heads.insert(from, head);
+        }
+    }
+
+    /// Takes the next step that is possible.
+    pub(crate) fn step_peering(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        let Some(primary) = &self.primary else { return };
+        if primary.phase != Phase::Peering || self.restoring.is_some() {
+            return;
+        }
+        let peers = primary.peering.peers.clone();
+        if peers.iter().any(|m| !primary.peering.infos.contains_key(&m.osd)) {
+            return;
+        }
+        if !self.exists && !self.create_if_nobody_has_more(out) {
+            return;
+        }
+        if self.judge(&peers) {
+            return;
+        }
+        if self.settings.mutation != Mutation::SkipTailRepair {
+            if self.adopt_longest(&peers, out) {
+                return;
+            }
+            if self.durable_head != self.log.head() || !self.pending.is_empty() {
+                return;
+            }
+            if self.level_peers(&peers, out) {
+                return;
+            }
+        } else {
+            // The mutation lets members with other logs pass for equal.
+            let head = self.log.head();
+            if let Some(primary) = &mut self.primary {
+                primary.heads.extend(peers.iter().map(|m| (m.osd, head)));
+            }
+        }
+        self.finish_peering(leases, &peers, out);
+    }
+
+    /// R2: the PG comes into being only where none of its first members has anything.
+    fn create_if_nobody_has_more(&mut self, out: &mut Vec<Command>) -> bool {
+        let Some(primary) = &self.primary else { return false };
+        let fresh = |info: &MemberInfo| !info.exists || info.head == Eversion::default();
+        let trusted = self.settings.mutation == Mutation::TrustWipedMember;
+        if !primary.peering.infos.values().all(fresh) && !trusted
+            || self.interval() != Interval(1) && !trusted
+        {
+            return false;
+        }
+        self.copy.complete = true;
+        let mut txn = Transaction::new(self.id);
+        self.create_copy(&mut txn);
+        self.put_record(&mut txn);
+        self.persist(txn, Durable::Nothing, out);
+        true
+    }
+
+    /// Notes members that lack what they must have; returns whether one was newly found.
+    fn judge(&mut self, peers: &[Member]) -> bool {
+        let known = peers.iter().filter_map(|m| self.primary.as_ref()?.peering.infos.get(&m.osd));
+        let acknowledged = known.map(|i| i.committed_to).max().unwrap_or_default().max(self.committed_to);
+        let fresh_pg = self.log.head() == Eversion::default();
+        let log = &self.log;
+        let trusted = self.settings.mutation == Mutation::TrustWipedMember;
+        let Some(primary) = &mut self.primary else { return false };
+        let mut found = false;
+        for member in peers {
+            let Some(info) = primary.peering.infos.get(&member.osd) else { continue };
+            let absent = !info.exists && !fresh_pg;
+            let short = info.exists && (info.head < acknowledged || !info.complete || info.missing > 0);
+            let other = info.exists && info.head <= log.head() && !log.contains(info.head);
+            if (absent || short || other) && !trusted {
+                found |= primary.lacking.insert(member.osd);
+            }
+        }
+        found
+    }
+
+    /// Fetches the tail of the longest log; returns whether there is still something to wait for.
+    fn adopt_longest(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
+        let (head, interval) = (self.log.head(), self.interval());
+        let Some(primary) = &mut self.primary else { return true };
+        let heads = peers.iter().filter(|m| !primary.lacking.contains(&m.osd));
+        let longest = heads.filter_map(|m| Some((primary.peering.infos.get(&m.osd)?.head, m.osd))).max();
+        let Some((longest, from)) = longest.filter(|(longest, _)| *longest > head) else { return false };
+        if primary.peering.adopting.is_none() {
+            primary.peering.adopting = Some(from);
+            primary.peering.asked_at = self.now;
+            // Members being filled follow another log now.
+            primary.catching_up.clear();
+            debug_assert!(longest > head);
+            out.push(Command::Send { to: from, msg: PeerMsg::GetTail { interval, after: head } });
+        }
+        true
+    }
+
+    /// Sends the tail to whoever is behind; returns whether there is still something to wait for.
+    fn level_peers(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
+        let head = self.log.head();
+        let Some(primary) = &mut self.primary else { return true };
+        if !primary.peering.tails_sent {
+            primary.peering.tails_sent = true;
+            primary.peering.asked_at = self.now;
+            let mut behind = Vec::new();
+            for member in peers.iter().filter(|m| !primary.lacking.contains(&m.osd)) {
+                let Some(info) = primary.peering.infos.get(&member.osd) else { continue };
+                if info.exists && info.head == head {
+                    primary.heads.insert(member.osd, head);
+                } else {
+                    behind.push((member.osd, info.head));
+                }
+            }
+            primary.peering.behind = behind.iter().map(|(osd, _)| *osd).collect();
+            for (osd, after) in behind {
+                self.send_tail(osd, after, out);
+            }
+        }
+        self.primary.as_ref().is_some_and(|p| !p.peering.behind.is_empty())
+    }
+
+    /// All that take part are equal: serve, if all in-sync members take part and leases allow.
+    fn finish_peering(&mut self, leases: &dyn LeaseView, peers: &[Member], out: &mut Vec<Command>) {
+        let whole = self.others_in_sync().iter().all(|m| peers.contains(m));
+        let interval = self.interval();
+        let enough = self.in_sync().len() >= self.min_size();
+        let Some(primary) = &mut self.primary else { return };
+        let below = self.settings.mutation == Mutation::AckBelowMinSize;
+        if (!whole || !primary.lacking.is_empty()) && !below {
+            primary.phase = Phase::Peered;
+            primary.quiet_at = None;
+            return;
+        }
+        if !enough && !below {
+            primary.phase = Phase::Peered;
+            primary.quiet_at = None;
+            return;
+        }
+        if self.copy.activated != interval && self.settings.mutation != Mutation::SkipLeaseWait {
+            let told = |osd: &OsdId| primary.peering.infos.contains_key(osd);
+            let holders = self.copy.lease_holders.iter().filter(|osd| **osd != self.me.osd && !told(osd));
+            let quiet_at = holders.map(|osd| leases.quiet_at(*osd)).max().unwrap_or(0);
+            if self.now < quiet_at {
+                primary.quiet_at = Some(quiet_at);
+                return;
+            }
+        }
+        primary.phase = Phase::Active;
+        primary.quiet_at = None;
+        primary.retried_at = self.now;
+        self.committed_to = self.log.head();
+        if self.copy.activated != interval {
+            self.copy.activated = interval;
+            self.copy.lease_holders = vec![self.me.osd];
+            self.persist_record(Durable::Nothing, out);
+        }
+        self.settle(leases, out);
+        self.resume_waiting(leases, out);
+    }
+
+    /// Goes on as primary in the next interval: nothing is peered anew, the set alone changes.
+    pub(crate) fn continue_primary(&mut self, next: &PgMembership, out: &mut Vec<Command>) {
+        let Some(primary) = &mut self.primary else { return };
+        if primary.proposal.as_ref().is_some_and(|(cas, _)| cas.proposed.interval <= next.interval) {
+            primary.proposal = None;
+            primary.handing_over = false;
+        }
+        let members: BTreeSet<OsdId> = next.in_sync.iter().map(|m| m.osd).collect();
+        let joined: Vec<OsdId> =
+            primary.catching_up.keys().copied().filter(|osd| members.contains(osd)).collect();
+        for osd in joined {
+            primary.catching_up.remove(&osd);
+            primary.joined.insert(osd);
+        }
+        primary.heads.retain(|osd, _| members.contains(osd) || primary.catching_up.contains_key(osd));
+        primary.lacking.retain(|osd| members.contains(osd));
+        let me = self.me.osd;
+        primary.peering.peers = next.in_sync.iter().copied().filter(|m| m.osd != me).collect();
+        match primary.phase {
+            Phase::Active => {
+                self.copy.activated = next.interval;
+                if next.in_sync.len() < self.min_size() {
+                    if let Some(primary) = &mut self.primary {
+                        primary.phase = Phase::Peered;
+                    }
+                }
+            }
+            // With the dead gone or the new in, it may be able to serve.
+            Phase::Peered | Phase::Peering => self.start_peering(out),
+        }
+    }
+
+    pub(crate) fn on_peer_reset(&mut self, osd: OsdId, out: &mut Vec<Command>) {
+        if self.replica.session.is_some_and(|s| s.primary == osd) {
+            // Updates may be lost between those that arrived and those that will.
+            self.replica.session = None;
+        }
+        if self.staged.as_ref().is_some_and(|s| s.from == osd) {
+            self.staged = None;
+        }
+        self.senders.remove(&osd);
+        let in_sync = self.in_sync().iter().any(|m| m.osd == osd);
+        let Some(primary) = &mut self.primary else { return };
+        primary.peering.infos.remove(&osd);
+        if primary.catching_up.remove(&osd).is_some() || primary.joined.remove(&osd) || in_sync {
+            primary.heads.remove(&osd);
+            self.reads.retain(|_, r| !matches!(r, crate::pg::ReadFor::Push { to, .. } if *to == osd));
+        }
+        if in_sync || self.proposed(osd) {
+            self.start_peering(out);
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! The primary's hot path: admit, execute, replicate, acknowledge.
+//!
+//! A write gets the next version, goes into the log, to the store and to every member, and is acknowledged when all
+//! required members have it durable: the in-sync set, and every set proposed whose outcome is unknown (R1). Acks are
+//! cumulative. Reads execute at once and are answered when the writes that they may have seen are committed (R3) and
+//! the leases hold (R4). Resends are answered from the log (R6).
+
+use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView, Mutation, PeerMsg, Settings};
+use crate::log::{Admission, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
+use crate::peering::Peering;
+use crate::pg::{Durable, Pg};
+use crate::recovery::CatchUp;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Eversion, Interval, OsdId, ReqId};
+use nacre_types::msg::PgCas;
+use nacre_types::object::ObjectId;
+use nacre_types::stats::pg_state;
+use nacre_types::txn::{Transaction, TxnOp};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+/// How far a primary is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Brings the in-sync members to one log.
+    Peering,
+    /// Those that are up are equal, but too few to serve.
+    Peered,
+    /// Serves.
+    Active,
+}
+
+/// A write that is ordered but not committed.
+#[derive(Debug)]
+struct Inflight {
+    version: Eversion,
+    token: u64,
+}
+
+/// What waits for a version to commit.
+#[derive(Debug)]
+enum Waiter {
+    /// Its reply is ready.
+    Reply(u64),
+    /// It was executed before; the reply comes from the log.
+    Dup(u64, ReqId),
+}
+
+/// What a PG's primary keeps besides what every member keeps.
+#[derive(Debug)]
+pub(crate) struct Primary {
+    /// Since which interval this OSD is primary without a break.
+    pub(crate) since: Interval,
+    pub(crate) phase: Phase,
+    pub(crate) peering: Peering,
+    /// In-sync members that turned out not to have what they must have.
+    pub(crate) lacking: BTreeSet<OsdId>,
+    /// Members that entered the set under this primary, by recovery instead of peering.
+    pub(crate) joined: BTreeSet<OsdId>,
+    /// How far each other member's log is durable.
+    pub(crate) heads: BTreeMap<OsdId, Eversion>,
+    inflight: VecDeque<Inflight>,
+    waiting: VecDeque<ClientOp>,
+    wait_commit: BTreeMap<Eversion, Vec<Waiter>>,
+    wait_lease: Vec<u64>,
+    executing: Option<(ClientOp, Eversion)>,
+    pub(crate) proposal: Option<(PgCas, u64)>,
+    pub(crate) refused_at: u64,
+    pub(crate) handing_over: bool,
+    pub(crate) catching_up: BTreeMap<OsdId, CatchUp>,
+    pub(crate) slot_asked: bool,
+    pub(crate) slot_held: bool,
+    /// When the last lease of an earlier primary runs out.
+    pub(crate) quiet_at: Option<u64>,
+    pub(crate) retried_at: u64,
+}
+
+impl Primary {
+    pub(crate) fn new(since: Interval) -> Primary {
+        Primary {
+            since,
+            phase: Phase::Peering,
+            peering: Peering::default(),
+            lacking: BTreeSet::new(),
+            joined: BTreeSet::new(),
+            heads: BTreeMap::new(),
+            inflight: VecDeque::new(),
+            waiting: VecDeque::new(),
+            wait_commit: BTreeMap::new(),
+            wait_lease: Vec::new(),
+            executing: None,
+            proposal: None,
+            refused_at: 0,
+            handing_over: false,
+            catching_up: BTreeMap::new(),
+            slot_asked: false,
+            slot_held: false,
+            quiet_at: None,
+            retried_at: 0,
+        }
+    }
+
+    /// Every request that waits here, each once.
+    pub(crate) fn all_tokens(&self) -> BTreeSet<u64> {
+        let waiters = self.wait_commit.values().flatten().map(|w| match w {
+            Waiter::Reply(token) | Waiter::Dup(token, _) => *token,
+        });
+        let inflight = self.inflight.iter().map(|i| i.token);
+        let waiting = self.waiting.iter().map(|op| op.token);
+        inflight.chain(waiting).chain(waiters).chain(self.wait_lease.iter().copied()).collect()
+    }
+
+    /// Nothing is under way that a change of primary would disturb.
+    pub(crate) fn idle(&self) -> bool {
+        self.inflight.is_empty() && self.catching_up.is_empty() && self.waiting.is_empty()
+    }
+
+    pub(crate) fn phase_name(&self) -> &'static str {
+        match self.phase {
+            Phase::Peering if self.quiet_at.is_some() => "waiting for an earlier primary's leases to run out",
+            Phase::Peering => "peering",
+            Phase::Peered => "peered, but too few members to serve",
+            Phase::Active => "active",
+        }
+    }
+
+    pub(crate) fn next_wake(&self, settings: &Settings) -> Option<u64> {
+        let peering = match self.phase {
+            Phase::Peering => Some(self.quiet_at.unwrap_or(self.peering.asked_at + settings.retry_ns)),
+            _ => None,
+        };
+        let proposal = self.proposal.as_ref().map(|(_, sent)| sent + settings.cas_retry_ns);
+        let refused = (self.refused_at > 0).then_some(self.refused_at + settings.cas_retry_ns);
+        let stuck = !self.inflight.is_empty() || !self.catching_up.is_empty();
+        let retry = stuck.then_some(self.retried_at + settings.retry_ns);
+        [peering, proposal, refused.filter(|at| *at > self.retried_at), retry].into_iter().flatten().min()
+    }
+}
+
+impl Pg {
+    // Admission.
+
+    pub(crate) fn on_client(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
+        let stale = self.settings.mutation == Mutation::ExecuteStaleOps;
+        let (limit, interval) = (self.settings.max_waiting_ops, self.interval());
+        let Some(primary) = &mut self.primary else {
+            out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
+            return;
+        };
+        if (op.interval < primary.since || op.interval > interval) && !stale {
+            out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
+            return;
+        }
+        if primary.waiting.is_empty() && self.can_order(&op) {
+            self.start(leases, op, out);
+        } else if let Some(primary) = &mut self.primary {
+            if primary.waiting.len() < limit {
+                primary.waiting.push_back(op);
+            } else {
+                out.push(Command::Drop { token: op.token, reason: DropReason::Full });
+            }
+        }
+    }
+
+    /// Whether `op` may be executed now, as far as the PG's state goes.
+    fn can_order(&self, op: &ClientOp) -> bool {
+        let Some(primary) = &self.primary else { return false };
+        let below = self.settings.mutation == Mutation::AckBelowMinSize;
+        primary.phase == Phase::Active
+            && !primary.handing_over
+            && (self.in_sync().len() >= self.min_size() || below)
+            && (!op.write
+                || primary.inflight.len() < self.settings.max_inflight_writes
+                    && !self.is_being_copied(&op.object))
+    }
+
+    pub(crate) fn resume_waiting(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        while let Some(primary) = &mut self.primary
+            && let Some(op) = primary.waiting.pop_front()
+        {
+            if !self.can_order(&op) {
+                if let Some(primary) = &mut self.primary {
+                    primary.waiting.push_front(op);
+                }
+                return;
+            }
+            self.start(leases, op, out);
+            // The host answers `Execute` at once, but only after this event: one at a time.
+            if self.primary.as_ref().is_some_and(|p| p.executing.is_some()) {
+                return;
+            }
+        }
+    }
+
+    fn start(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
+        self.log.note_oldest(op.reqid.client, op.oldest_tid, self.now);
+        if op.write && self.settings.mutation != Mutation::ForgetDups {
+            match self.log.admit(op.reqid, op.attempt) {
+                Admission::Execute => {}
+                Admission::Refused => {
+                    out.push(Command::Refuse { token: op.token, errno: Errno::ESTALE });
+                    return;
+                }
+                Admission::Duplicate(dup) if dup.version <= self.committed_to => {
+                    let (version, result) = (dup.version, dup.result);
+                    out.push(Command::ReplyDup { token: op.token, version, result });
+                    return;
+                }
+                Admission::Duplicate(dup) => {
+                    if let Some(primary) = &mut self.primary {
+                        let waiters = primary.wait_commit.entry(dup.version).or_default();
+                        waiters.push(Waiter::Dup(op.token, op.reqid));
+                    }
+                    return;
+                }
+            }
+        }
+        let head = self.log.head();
+        let version = Eversion::new(self.interval(), head.version + 1);
+        let token = op.token;
+        let Some(primary) = &mut self.primary else { return };
+        assert!(primary.executing.is_none(), "an execution must be answered before the next event");
+        primary.executing = Some((op, version));
+        let _ = leases;
+        out.push(Command::Execute { token, version });
+    }
+
+    pub(crate) fn on_executed(
+        &mut self,
+        leases: &dyn LeaseView,
+        token: u64,
+        outcome: Executed,
+        out: &mut Vec<Command>,
+    ) {
+        let Some((op, version)) = self.primary.as_mut().and_then(|p| p.executing.take()) else { return };
+        assert_eq!(op.token, token, "executions are answered in order");
+        match outcome {
+            Executed::Read => self.answer_read(leases, &op, out),
+            Executed::Write { txn, delete, prior, user_version, mtime_ns, result } => {
+                let result = if result.len() > MAX_DUP_RESULT_BYTES { Default::default() } else { result };
+                let entry = LogEntry {
+                    version,
+                    prior,
+                    object: op.object.clone(),
+                    kind: if delete { EntryKind::Delete } else { EntryKind::Modify },
+                    reqid: op.reqid,
+                    user_version,
+                    mtime_ns,
+                    result,
+                };
+                self.replicate(entry, txn, &op, out);
+                self.settle(leases, out);
+            }
+        }
+        self.resume_waiting(leases, out);
+    }
+
+    fn answer_read(&mut self, leases: &dyn LeaseView, op: &ClientOp, out: &mut Vec<Command>) {
+        let uncommitted = self.settings.mutation == Mutation::ReadUncommitted;
+        let newest = if op.listing { None } else { self.log.latest_for_object(&op.object) };
+        let newest = newest.map(|e| e.version).filter(|v| *v > self.committed_to && !uncommitted);
+        let Some(primary) = &mut self.primary else { return };
+        match newest {
+            Some(version) => primary.wait_commit.entry(version).or_default().push(Waiter::Reply(op.token)),
+            None => self.reply_under_lease(leases, op.token, out),
+        }
+    }
+
+    /// R4: what was read may be told only while no other primary can act.
+    fn reply_under_lease(&mut self, leases: &dyn LeaseView, token: u64, out: &mut Vec<Command>) {
+        if self.holds_leases(leases) {
+            out.push(Command::Reply { token });
+        } else if let Some(primary) = &mut self.primary {
+            primary.wait_lease.push(token);
+        }
+    }
+
+    fn holds_leases(&self, leases: &dyn LeaseView) -> bool {
+        self.settings.mutation == Mutation::IgnoreLease
+            || self.in_sync().iter().all(|m| m.osd == self.me.osd || leases.held_from(m.osd))
+                && self.primary.as_ref().is_some_and(|p| !p.handing_over)
+    }
+
+    pub(crate) fn release_lease_waiters(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        if self.primary.as_ref().is_none_or(|p| p.wait_lease.is_empty()) || !self.holds_leases(leases) {
+            return;
+        }
+        if let Some(primary) = &mut self.primary
+            && primary.phase == Phase::Active
+        {
+            out.extend(primary.wait_lease.drain(..).map(|token| Command::Reply { token }));
+        }
+    }
+
+    // Replication.
+
+    fn replicate(&mut self, entry: LogEntry, mut txn: Transaction, op: &ClientOp, out: &mut Vec<Command>) {
+        let version = entry.version;
+        let encoded = entry.encode();
+        let trim_to = self.trim_target();
+        let shared = Arc::new(txn.clone());
+        let empty = Arc::new(Transaction::new(self.id));
+        let (interval, committed_to) = (self.interval(), self.committed_to);
+        let delete = entry.kind == EntryKind::Delete;
+        let message = |txn: &Arc<Transaction>| PeerMsg::RepOp {
+            interval,
+            entry: encoded.clone(),
+            txn: txn.clone(),
+            committed_to,
+            trim_to,
+            oldest_tid: op.oldest_tid,
+        };
+        let me = self.me.osd;
+        let past_cursor = self.settings.mutation == Mutation::ApplyPastCursor;
+        for member in self.in_sync().iter().filter(|m| m.osd != me) {
+            out.push(Command::Send { to: member.osd, msg: message(&shared) });
+        }
+        if let Some(primary) = &mut self.primary {
+            for (to, catching_up) in primary.catching_up.iter_mut().filter(|(_, c)| c.follows()) {
+                let applies = catching_up.takes(&entry.object, version, delete) || past_cursor;
+                out.push(Command::Send { to: *to, msg: message(if applies { &shared } else { &empty }) });
+            }
+            primary.inflight.push_back(Inflight { version, token: op.token });
+        }
+        self.log.append(entry);
+        txn.push(TxnOp::LogAppend(vec![(version, encoded)]));
+        self.trim(trim_to, &mut txn);
+        self.persist(txn, Durable::Head(version), out);
+    }
+
+    /// Where the log is to be trimmed to; its tail while it is not.
+    fn trim_target(&self) -> Eversion {
+        let (min, max) = (self.settings.min_log_entries, self.settings.max_log_entries);
+        // Trimming in strides keeps its cost off most writes.
+        let due = self.log.len() >= max.min(min + min / 4 + 64);
+        let target = due.then(|| self.log.trim_candidates(min, min, self.committed_to)).flatten();
+        target.unwrap_or(self.log.tail())
+    }
+
+    /// Trims the log in `txn`, with what that does to the dup records.
+    pub(crate) fn trim(&mut self, to: Eversion, txn: &mut Transaction) {
+        if to <= self.log.tail() || !self.log.contains(to) {
+            return;
+        }
+        self.log.trim_to(to);
+        txn.push(TxnOp::LogTrim(to));
+        self.put_dups(txn);
+        self.put_record(txn);
+    }
+
+    pub(crate) fn put_dups(&mut self, txn: &mut Transaction) {
+        let (mut set, mut removed) = (Vec::new(), Vec::new());
+        for (key, value) in self.log.dup_meta_updates() {
+            match value {
+                Some(value) => set.push((key, value)),
+                None => removed.push(key),
+            }
+        }
+        if !removed.is_empty() {
+            txn.push(TxnOp::MetaRm(removed));
+        }
+        if !set.is_empty() {
+            txn.push(TxnOp::MetaSet(set));
+        }
+    }
+
+    pub(crate) fn on_rep_ack(
+        &mut self,
+        leases: &dyn LeaseView,
+        from: OsdId,
+        interval: Interval,
+        head: Eversion,
+        out: &mut Vec<Command>,
+    ) {
+        let Some(primary) = &mut self.primary else { return };
+        if interval < primary.since || head > self.log.head() {
+            return;
+        }
+        let known = primary.heads.entry(from).or_default();
+        *known = head.max(*known);
+        if let Some(catching_up) = primary.catching_up.get_mut(&from) {
+            catching_up.acked = catching_up.acked.max(head);
+        }
+        self.settle(leases, out);
+        self.resume_waiting(leases, out);
+    }
+
+    /// Whether an outstanding proposal would make `osd` a member.
+    pub(crate) fn proposed(&self, osd: OsdId) -> bool {
+        self.outstanding().any(|m| m.in_sync.iter().any(|m| m.osd == osd))
+    }
+
+    /// Up to where every required member has the log durable (R1).
+    fn agreed(&self) -> Eversion {
+        let Some(primary) = &self.primary else { return self.committed_to };
+        let mutation = self.settings.mutation;
+        let proposal =
+            primary.proposal.as_ref().map(|(cas, _)| cas.proposed.in_sync.as_slice()).unwrap_or(&[]);
+        let confirmed = match mutation {
+            Mutation::AckBeforeCasOutcome if !proposal.is_empty() => &[],
+            _ => self.in_sync(),
+        };
+        let proposal = if mutation == Mutation::IgnoreProposedMembers { &[] } else { proposal };
+        let head = |osd: OsdId| primary.heads.get(&osd).copied().unwrap_or_default();
+        let counts = |osd: OsdId| {
+            mutation != Mutation::AckBelowMinSize || self.map.as_ref().is_some_and(|map| map.is_up(osd))
+        };
+        let others = confirmed.iter().chain(proposal).filter(|m| m.osd != self.me.osd && counts(m.osd));
+        others.map(|m| head(m.osd)).fold(self.durable_head, Eversion::min)
+    }
+
+    /// Acknowledges what has become durable everywhere.
+    pub(crate) fn settle(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        if self.primary.as_ref().is_none_or(|p| p.phase != Phase::Active) {
+            return;
+        }
+        let agreed = self.agreed();
+        if agreed > self.committed_to {
+            self.committed_to = agreed;
+        }
+        let committed_to = self.committed_to;
+        let Some(primary) = &mut self.primary else { return };
+        while primary.inflight.front().is_some_and(|write| write.version <= committed_to) {
+            if let Some(write) = primary.inflight.pop_front() {
+                out.push(Command::Reply { token: write.token });
+                primary.retried_at = self.now;
+            }
+        }
+        let mut ready = Vec::new();
+        while let Some(entry) = primary.wait_commit.first_entry()
+            && *entry.key() <= committed_to
+        {
+            ready.extend(entry.remove());
+        }
+        for waiter in ready {
+            match waiter {
+                Waiter::Reply(token) => self.reply_under_lease(leases, token, out),
+                Waiter::Dup(token, reqid) => match self.log.lookup(reqid) {
+                    Some(dup) => {
+                        out.push(Command::ReplyDup { token, version: dup.version, result: dup.result })
+                    }
+                    None => out.push(Command::Refuse { token, errno: Errno::ESTALE }),
+                },
+            }
+        }
+    }
+
+    /// Repeats what the primary still waits for.
+    pub(crate) fn retry_primary(&mut self, out: &mut Vec<Command>) {
+        let (now, settings) = (self.now, self.settings.clone());
+        self.retry_peering(out);
+        let Some(primary) = &mut self.primary else { return };
+        if let Some((cas, sent)) = &mut primary.proposal
+            && now >= *sent + settings.cas_retry_ns
+        {
+            *sent = now;
+            out.push(Command::Propose(cas.clone()));
+        }
+        if now < primary.retried_at + settings.retry_ns {
+            return;
+        }
+        primary.retried_at = now;
+        let stuck = primary.phase == Phase::Active && !primary.inflight.is_empty();
+        self.retry_recovery(out);
+        if stuck && self.in_sync().iter().all(|m| m.osd == self.me.osd || self.member_up(*m)) {
+            // All are up, yet nothing moves: a connection swallowed something.
+            self.start_peering(out);
+        }
+    }
+
+    /// Everything is where CRUSH wants it, on as many OSDs as the pool asks for.
+    pub(crate) fn is_clean(&self) -> bool {
+        let Some(primary) = &self.primary else { return false };
+        let set = self.in_sync();
+        primary.phase == Phase::Active
+            && primary.catching_up.is_empty()
+            && primary.proposal.is_none()
+            && set.len() >= self.size()
+            && set.iter().all(|m| self.up.contains(&m.osd))
+            && self.up.iter().all(|osd| set.iter().any(|m| m.osd == *osd))
+    }
+
+    pub(crate) fn primary_state(&self, primary: &Primary) -> u64 {
+        let set = self.in_sync();
+        let live = set.iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let mut state = match primary.phase {
+            Phase::Active if live >= self.min_size() => pg_state::ACTIVE,
+            Phase::Active | Phase::Peered => pg_state::PEERED,
+            Phase::Peering => pg_state::PEERING,
+        };
+        if self.is_clean() {
+            return state | pg_state::CLEAN;
+        }
+        if live < self.size() {
+            state |= pg_state::UNDERSIZED;
+            if primary.phase != Phase::Peering {
+                state |= pg_state::DEGRADED;
+            }
+        }
+        if set.iter().any(|m| !self.up.contains(&m.osd)) {
+            state |= pg_state::REMAPPED;
+        }
+        state | self.recovery_state(primary)
+    }
+
+    pub(crate) fn blocked_by(&self) -> Vec<String> {
+        let Some(primary) = &self.primary else { return Vec::new() };
+        let dead = self.in_sync().iter().filter(|m| m.osd != self.me.osd && !self.member_up(**m));
+        let mut reasons: Vec<String> =
+            dead.map(|m| format!("{} is in the in-sync set but down", m.osd)).collect();
+        reasons.extend(
+            primary.lacking.iter().map(|osd| format!("{osd} lacks what it must have as an in-sync member")),
+        );
+        if self.in_sync().len() < self.min_size() {
+            reasons.push(format!(
+                "{} in-sync members, min_size is {}",
+                self.in_sync().len(),
+                self.min_size()
+            ));
+        }
+        if self.restoring.is_some() {
+            reasons.push("the MapStore was restored: waiting for every OSD's highest record".into());
+        }
+        reasons
+    }
+
+    /// Whether writes to `object` wait because it is on its way to a member in several pieces.
+    fn is_being_copied(&self, object: &ObjectId) -> bool {
+        self.primary.as_ref().is_some_and(|p| p.catching_up.values().any(|c| c.is_copying(object)))
+    }
+}

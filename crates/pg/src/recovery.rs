@@ -1,0 +1,560 @@
+//! Filling members that catch up, from the primary.
+//!
+//! A member that CRUSH wants and that is not in sync is asked for its log. Where that meets the primary's, it is rolled
+//! back to common ground and given the rest, and the objects that either names are copied; else it is backfilled: both
+//! sides list their objects in order, range by range, and what differs is copied. From the moment it has the log it is
+//! sent every update, and applies those of objects that it has. When nothing is missing it is proposed as a member.
+
+use crate::api::{Command, MemberInfo, Mutation, ObjectPiece, PeerMsg, PieceCursor};
+use crate::copy::is_temp;
+use crate::pg::{Pg, ReadFor};
+use crate::primary::{Phase, Primary};
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Eversion, Interval, OsdId};
+use nacre_types::object::ObjectId;
+use nacre_types::osdmap::{Member, flag};
+use nacre_types::stats::pg_state;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How far a member is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Asked for its log.
+    Asked,
+    /// Given the log; it has not said yet what is missing.
+    Log,
+    /// Objects are copied.
+    Filling,
+    /// Told that its backfill is complete.
+    Finishing,
+    /// Nothing is missing.
+    Ready,
+}
+
+/// One range of a backfill.
+#[derive(Debug, Default)]
+struct Backfill {
+    /// Everything up to here is in place.
+    cursor: Option<ObjectId>,
+    scanning: bool,
+    mine: Option<(Vec<(ObjectId, Eversion)>, bool)>,
+    theirs: Option<(Vec<(ObjectId, Eversion)>, bool)>,
+    /// The range's last object, and whether it is the last range; while it is worked on.
+    range: Option<(Option<ObjectId>, bool)>,
+    /// Objects of the range to be copied.
+    work: BTreeSet<ObjectId>,
+    /// Objects of the range that were copied or were equal and are updated since.
+    done: BTreeSet<ObjectId>,
+    /// Objects beyond the cursor that were changed during the scan.
+    dirty: BTreeSet<ObjectId>,
+}
+
+/// A member that catches up.
+#[derive(Debug)]
+pub(crate) struct CatchUp {
+    member: Member,
+    stage: Stage,
+    asked_at: u64,
+    missing: BTreeMap<ObjectId, Eversion>,
+    pub(crate) acked: Eversion,
+    /// Objects on their way: whether several pieces are needed, so that writes wait.
+    pushing: BTreeMap<ObjectId, bool>,
+    /// Objects sent whole whose arrival is not confirmed.
+    unconfirmed: BTreeSet<ObjectId>,
+    /// Objects that can't be read here.
+    unreadable: BTreeSet<ObjectId>,
+    backfill: Option<Backfill>,
+}
+
+impl CatchUp {
+    fn new(member: Member, now: u64) -> CatchUp {
+        CatchUp {
+            member,
+            stage: Stage::Asked,
+            asked_at: now,
+            missing: BTreeMap::new(),
+            acked: Eversion::default(),
+            pushing: BTreeMap::new(),
+            unconfirmed: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
+            backfill: None,
+        }
+    }
+
+    /// Whether it is sent updates.
+    pub(crate) fn follows(&self) -> bool {
+        self.stage != Stage::Asked
+    }
+
+    /// Whether it applies an update of `object`, or only logs it; notes what follows from that.
+    pub(crate) fn takes(&mut self, object: &ObjectId, version: Eversion, delete: bool) -> bool {
+        if let Some(backfill) = &mut self.backfill {
+            let below =
+                self.stage != Stage::Log && backfill.cursor.as_ref().is_some_and(|cursor| object <= cursor);
+            if below
+                || backfill.done.contains(object)
+                || matches!(self.stage, Stage::Finishing | Stage::Ready)
+            {
+                return true;
+            }
+            match &backfill.range {
+                Some((bound, end)) if *end || bound.as_ref().is_some_and(|bound| object <= bound) => {
+                    backfill.work.insert(object.clone());
+                }
+                _ => {
+                    backfill.dirty.insert(object.clone());
+                }
+            }
+            return false;
+        }
+        if delete {
+            self.missing.remove(object);
+            return true;
+        }
+        match self.missing.get_mut(object) {
+            Some(needed) => {
+                *needed = version;
+                false
+            }
+            None => true,
+        }
+    }
+
+    pub(crate) fn is_copying(&self, object: &ObjectId) -> bool {
+        self.pushing.get(object).copied().unwrap_or(false)
+    }
+}
+
+impl Pg {
+    pub(crate) fn is_catching_up(&self, osd: OsdId) -> bool {
+        self.primary.as_ref().is_some_and(|p| p.catching_up.contains_key(&osd))
+    }
+
+    /// Begins, drives and ends the filling of members.
+    pub(crate) fn step_recovery(&mut self, out: &mut Vec<Command>) {
+        let Some(map) = self.map.clone() else { return };
+        let in_sync: BTreeSet<Member> = self.in_sync().iter().copied().collect();
+        let proposed: BTreeSet<OsdId> =
+            self.outstanding().flat_map(|m| m.in_sync.iter().map(|m| m.osd)).collect();
+        let wanted: Vec<Member> = self.up.iter().filter_map(|osd| map.member(*osd)).collect();
+        let (now, head) = (self.now, self.log.head());
+        let Some(primary) = &mut self.primary else { return };
+        primary.catching_up.retain(|osd, c| {
+            map.is_member_up(c.member) && (wanted.contains(&c.member) || proposed.contains(osd))
+        });
+        if primary.phase == Phase::Peering || self.restoring.is_some() {
+            return;
+        }
+        let paused = map.has_flag(flag::NORECOVER);
+        for member in wanted.iter().filter(|m| !in_sync.contains(m)) {
+            if !paused && !primary.catching_up.contains_key(&member.osd) && primary.slot_held {
+                primary.catching_up.insert(member.osd, CatchUp::new(*member, now));
+                let msg = PeerMsg::Query {
+                    interval: self.membership.as_ref().map_or(Interval(0), |m| m.interval),
+                    versions_after: Some(self.log.tail()),
+                };
+                out.push(Command::Send { to: member.osd, msg });
+            }
+        }
+        let needed = wanted.iter().any(|m| !in_sync.contains(m)) && !paused;
+        if needed && !primary.slot_asked {
+            primary.slot_asked = true;
+            out.push(Command::Reserve { backfill: head.version > 0 && self.log.is_empty() });
+        } else if !needed && primary.slot_asked && primary.catching_up.is_empty() {
+            primary.slot_asked = false;
+            primary.slot_held = false;
+            out.push(Command::Release);
+        }
+        let members: Vec<OsdId> = primary.catching_up.keys().copied().collect();
+        for osd in members {
+            self.fill(osd, out);
+        }
+    }
+
+    pub(crate) fn on_reserved(&mut self, out: &mut Vec<Command>) {
+        match &mut self.primary {
+            Some(primary) if primary.slot_asked => primary.slot_held = true,
+            _ => out.push(Command::Release),
+        }
+    }
+
+    /// The member's log is known: decide how it is brought to this one.
+    pub(crate) fn on_catch_up_info(
+        &mut self,
+        from: OsdId,
+        info: &MemberInfo,
+        versions: &[Eversion],
+        out: &mut Vec<Command>,
+    ) {
+        let interval = self.interval();
+        let usable = info.exists && info.complete;
+        let tail = self.log.tail();
+        let start = info.tail.max(tail);
+        let meets =
+            usable.then(|| self.log.last_common(if info.tail >= tail { info.tail } else { start }, versions));
+        // Below this log's tail only the tail itself is known to be common history.
+        let reaches = |v: &Eversion| {
+            *v > tail || *v == tail && (info.tail == tail || info.head >= tail && info.tail <= tail)
+        };
+        let common =
+            meets.flatten().filter(reaches).filter(|v| *v > tail || self.tail_is_theirs(info, versions));
+        let Some(primary) = &mut self.primary else { return };
+        let Some(catching_up) = primary.catching_up.get_mut(&from) else { return };
+        if catching_up.stage != Stage::Asked {
+            return;
+        }
+        catching_up.stage = Stage::Log;
+        catching_up.asked_at = self.now;
+        catching_up.backfill = common.is_none().then(Backfill::default);
+        let kept = common.unwrap_or_default();
+        let entries = self.log.entries_after(kept).map(|entry| entry.encode()).collect();
+        let backfill = common.is_none();
+        let dups = if backfill { self.log.dup_snapshot() } else { Default::default() };
+        let msg = PeerMsg::CatchUp { interval, common: kept, tail, entries, dups, backfill };
+        out.push(Command::Send { to: from, msg });
+    }
+
+    /// Whether this log's tail is certainly part of the member's history: it begins there, or ends there.
+    fn tail_is_theirs(&self, info: &MemberInfo, _versions: &[Eversion]) -> bool {
+        info.tail == self.log.tail() || info.head == self.log.tail()
+    }
+
+    pub(crate) fn on_caught_log(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        missing: Vec<(ObjectId, Eversion)>,
+    ) {
+        let known = self.reign_includes(interval);
+        let Some(primary) = &mut self.primary else { return };
+        let Some(catching_up) = primary.catching_up.get_mut(&from).filter(|_| known) else { return };
+        match catching_up.stage {
+            Stage::Log => {
+                catching_up.stage = Stage::Filling;
+                catching_up.missing.extend(missing);
+            }
+            Stage::Finishing => catching_up.stage = Stage::Ready,
+            _ => {}
+        }
+    }
+
+    fn reign_includes(&self, interval: Interval) -> bool {
+        self.primary.as_ref().is_some_and(|p| interval >= p.since && interval <= self.interval())
+    }
+
+    /// Members that may be proposed: nothing is missing, and all that is acknowledged is durable there.
+    pub(crate) fn ready_to_join(&self, primary: &Primary) -> Vec<Member> {
+        let early = self.settings.mutation == Mutation::JoinWithMissing;
+        let ready = |c: &&CatchUp| {
+            c.acked >= self.committed_to
+                && (c.stage == Stage::Ready || early && matches!(c.stage, Stage::Filling | Stage::Finishing))
+        };
+        primary.catching_up.values().filter(ready).map(|c| c.member).collect()
+    }
+
+    fn fill(&mut self, osd: OsdId, out: &mut Vec<Command>) {
+        let (interval, scan) = (self.interval(), self.settings.scan_objects.max(2));
+        let max = self.settings.max_recoveries.max(1);
+        let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&osd)) else {
+            return;
+        };
+        if catching_up.stage != Stage::Filling {
+            return;
+        }
+        let mut scan_from = None;
+        let mut start: Vec<ObjectId> = Vec::new();
+        let busy = catching_up.pushing.len() + catching_up.unconfirmed.len();
+        let room = max.saturating_sub(busy);
+        match &mut catching_up.backfill {
+            Some(backfill) => {
+                if let (None, Some(mine), Some(theirs)) = (&backfill.range, &backfill.mine, &backfill.theirs)
+                {
+                    let (range, work) = compare(backfill.cursor.as_ref(), mine, theirs);
+                    backfill.work.extend(work);
+                    let inside = |o: &ObjectId| range.1 || range.0.as_ref().is_some_and(|bound| o <= bound);
+                    let dirty = std::mem::take(&mut backfill.dirty);
+                    let (now, later) = dirty.into_iter().partition::<BTreeSet<_>, _>(inside);
+                    backfill.work.extend(now);
+                    backfill.dirty = later;
+                    backfill.range = Some(range);
+                    (backfill.mine, backfill.theirs, backfill.scanning) = (None, None, false);
+                }
+                if backfill.range.is_none() && !backfill.scanning {
+                    backfill.scanning = true;
+                    scan_from = Some(backfill.cursor.clone());
+                }
+                start.extend(backfill.work.iter().take(room).cloned());
+                for object in &start {
+                    backfill.work.remove(object);
+                }
+                if let Some((bound, end)) = &backfill.range
+                    && busy == 0
+                    && start.is_empty()
+                    && backfill.work.is_empty()
+                {
+                    let end = *end;
+                    backfill.cursor = bound.clone();
+                    backfill.range = None;
+                    backfill.done.clear();
+                    if end {
+                        catching_up.stage = Stage::Finishing;
+                        let msg = PeerMsg::BackfillCursor { interval, cursor: None };
+                        out.push(Command::Send { to: osd, msg });
+                        return;
+                    }
+                    return self.fill(osd, out);
+                }
+            }
+            None => {
+                let idle = |o: &&ObjectId| {
+                    !catching_up.pushing.contains_key(*o) && !catching_up.unreadable.contains(*o)
+                };
+                start.extend(catching_up.missing.keys().filter(idle).take(room).cloned());
+                if catching_up.missing.is_empty() && busy == 0 {
+                    catching_up.stage = Stage::Ready;
+                }
+            }
+        }
+        for object in &start {
+            catching_up.pushing.insert(object.clone(), false);
+        }
+        if let Some(from) = scan_from {
+            let list = self.list_for(self.me.osd) | LIST_FOR_BACKFILL | u64::from(osd.0);
+            out.push(Command::ListObjects { list, from: from.clone(), max: scan });
+            out.push(Command::Send { to: osd, msg: PeerMsg::Scan { interval, from, max: scan as u64 } });
+        }
+        for object in start {
+            let purpose = ReadFor::Push { to: osd, object: object.clone() };
+            self.read_object(purpose, object, PieceCursor::default(), out);
+        }
+    }
+
+    pub(crate) fn on_object_read(
+        &mut self,
+        read: u64,
+        piece: Result<Option<ObjectPiece>, Errno>,
+        out: &mut Vec<Command>,
+    ) {
+        match self.reads.remove(&read) {
+            Some(ReadFor::Tail { to }) => match piece {
+                Ok(piece) => self.on_tail_read(to, piece, out),
+                // The copy is damaged: the tail can't be sent, the primary's retry asks again or another.
+                Err(_) => drop(self.senders.remove(&to)),
+            },
+            Some(ReadFor::Push { to, object }) => self.push(to, object, piece, out),
+            None => {}
+        }
+    }
+
+    fn push(
+        &mut self,
+        to: OsdId,
+        object: ObjectId,
+        piece: Result<Option<ObjectPiece>, Errno>,
+        out: &mut Vec<Command>,
+    ) {
+        let interval = self.interval();
+        // What was read may have been overtaken by a write; the copy must be of the newest version.
+        let newest = self.log.latest_for_object(&object);
+        let expected = newest.map(|e| match e.kind {
+            crate::log::EntryKind::Delete => Eversion::default(),
+            crate::log::EntryKind::Modify => e.version,
+        });
+        let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) else {
+            return;
+        };
+        if !catching_up.pushing.contains_key(&object) {
+            return;
+        }
+        let piece = match piece {
+            Ok(piece) => piece,
+            Err(_) => {
+                catching_up.pushing.remove(&object);
+                catching_up.unreadable.insert(object);
+                return;
+            }
+        };
+        let version = piece.as_ref().map_or(Eversion::default(), |p| p.version);
+        if expected.is_some_and(|expected| expected != version) {
+            let purpose = ReadFor::Push { to, object: object.clone() };
+            return self.read_object(purpose, object, PieceCursor::default(), out);
+        }
+        let next = piece.as_ref().and_then(|p| p.next.clone());
+        out.push(Command::Send {
+            to,
+            msg: PeerMsg::Push { interval, object: object.clone(), version, piece },
+        });
+        match next {
+            Some(cursor) => {
+                catching_up.pushing.insert(object.clone(), true);
+                self.read_object(ReadFor::Push { to, object: object.clone() }, object, cursor, out);
+            }
+            None => {
+                catching_up.pushing.remove(&object);
+                catching_up.missing.remove(&object);
+                catching_up.unconfirmed.insert(object.clone());
+                if let Some(backfill) = &mut catching_up.backfill {
+                    backfill.work.remove(&object);
+                    backfill.done.insert(object);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn on_push_done(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        object: &ObjectId,
+        _version: Eversion,
+    ) {
+        let known = self.reign_includes(interval);
+        if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&from))
+            && known
+        {
+            catching_up.unconfirmed.remove(object);
+        }
+    }
+
+    pub(crate) fn list_for(&mut self, requester: OsdId) -> u64 {
+        // The handle says whom the listing is for: its answer needs no table.
+        u64::from(requester.0)
+    }
+
+    pub(crate) fn on_listed(
+        &mut self,
+        list: u64,
+        mut objects: Vec<(ObjectId, Eversion)>,
+        end: bool,
+        out: &mut Vec<Command>,
+    ) {
+        let last = objects.last().map(|(o, _)| o.clone());
+        objects.retain(|(object, _)| !is_temp(object));
+        if objects.is_empty() && !end {
+            // Nothing but temporary objects: their position still moves the listing on.
+            objects.extend(last.map(|o| (o, Eversion::default())));
+        }
+        if list & LIST_FOR_BACKFILL == 0 {
+            let to = OsdId(list as u32);
+            if let Some(session) = self.replica.session.filter(|s| s.primary == to) {
+                let interval = session.since.max(self.interval().min(self.promised));
+                out.push(Command::Send { to, msg: PeerMsg::ScanReply { interval, objects, end } });
+            }
+            return;
+        }
+        let of = OsdId(list as u32);
+        if let Some(backfill) = self.backfill_of(of) {
+            backfill.mine = Some((objects, end));
+        }
+    }
+
+    pub(crate) fn on_scan_reply(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        objects: Vec<(ObjectId, Eversion)>,
+        end: bool,
+    ) {
+        if self.reign_includes(interval)
+            && let Some(backfill) = self.backfill_of(from)
+        {
+            backfill.theirs = Some((objects, end));
+        }
+    }
+
+    fn backfill_of(&mut self, osd: OsdId) -> Option<&mut Backfill> {
+        let catching_up = self.primary.as_mut()?.catching_up.get_mut(&osd)?;
+        catching_up.backfill.as_mut().filter(|b| b.scanning)
+    }
+
+    /// Repeats questions that were not answered; a member that stays silent begins anew.
+    pub(crate) fn retry_recovery(&mut self, out: &mut Vec<Command>) {
+        let (now, retry) = (self.now, self.settings.retry_ns);
+        let Some(primary) = &mut self.primary else { return };
+        for catching_up in primary.catching_up.values_mut() {
+            // What could not be read is tried again: the device may have recovered, or scrub repaired it.
+            catching_up.unreadable.clear();
+        }
+        let silent: Vec<OsdId> = primary
+            .catching_up
+            .iter()
+            .filter(|(_, c)| matches!(c.stage, Stage::Asked | Stage::Log) && now >= c.asked_at + retry)
+            .map(|(osd, _)| *osd)
+            .collect();
+        for osd in silent {
+            if !self.proposed(osd)
+                && let Some(primary) = &mut self.primary
+            {
+                primary.catching_up.remove(&osd);
+            }
+        }
+        self.step_recovery(out);
+    }
+
+    pub(crate) fn recovery_state(&self, primary: &Primary) -> u64 {
+        let mut state = 0;
+        for catching_up in primary.catching_up.values() {
+            state |=
+                if catching_up.backfill.is_some() { pg_state::BACKFILLING } else { pg_state::RECOVERING };
+        }
+        if primary.slot_asked && !primary.slot_held {
+            state |= pg_state::BACKFILL_WAIT;
+        }
+        state
+    }
+
+    /// Degraded and misplaced object copies, and whom backfill fills.
+    pub(crate) fn recovery_counts(&self, objects: u64) -> (u64, u64, Vec<OsdId>) {
+        let Some(primary) = &self.primary else { return (0, 0, Vec::new()) };
+        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let lacking = self.size().saturating_sub(live) as u64;
+        let mut absent = lacking * objects;
+        let mut targets = Vec::new();
+        for (osd, catching_up) in &primary.catching_up {
+            if catching_up.backfill.is_some() {
+                targets.push(*osd);
+            } else if lacking > 0 {
+                absent = absent.saturating_sub(objects).saturating_add(catching_up.missing.len() as u64);
+            }
+        }
+        let misplaced = self.in_sync().iter().filter(|m| !self.up.contains(&m.osd)).count() as u64 * objects;
+        (absent, misplaced, targets)
+    }
+
+    pub(crate) fn catching_up(&self) -> Vec<(OsdId, u64, Option<String>)> {
+        let Some(primary) = &self.primary else { return Vec::new() };
+        let row = |(osd, c): (&OsdId, &CatchUp)| {
+            let cursor =
+                c.backfill.as_ref().map(|b| b.cursor.as_ref().map_or("start".into(), ToString::to_string));
+            (*osd, c.missing.len() as u64, cursor)
+        };
+        primary.catching_up.iter().map(row).collect()
+    }
+}
+
+/// Marks the handles of listings made for a backfill's source.
+const LIST_FOR_BACKFILL: u64 = 1 << 63;
+
+/// What two sides' listings from `cursor` on say: the range that both cover, as (last object, whether all is covered),
+/// and the objects in it that differ.
+#[expect(clippy::type_complexity, reason = "two listings in, one range out; named in the text")]
+fn compare(
+    cursor: Option<&ObjectId>,
+    (mine, my_end): &(Vec<(ObjectId, Eversion)>, bool),
+    (theirs, their_end): &(Vec<(ObjectId, Eversion)>, bool),
+) -> ((Option<ObjectId>, bool), BTreeSet<ObjectId>) {
+    let last = |list: &[(ObjectId, Eversion)], end: bool| {
+        if end { None } else { list.last().map(|(object, _)| object.clone()) }
+    };
+    let bound = [last(mine, *my_end), last(theirs, *their_end)].into_iter().flatten().min();
+    let inside = |o: &ObjectId| cursor.is_none_or(|c| o > c) && bound.as_ref().is_none_or(|b| o <= b);
+    let select = |list: &[(ObjectId, Eversion)]| -> BTreeMap<ObjectId, Eversion> {
+        list.iter().filter(|(o, _)| inside(o)).cloned().collect()
+    };
+    let (mine, theirs) = (select(mine), select(theirs));
+    let differing = mine.iter().filter(|(o, v)| theirs.get(*o) != Some(v)).map(|(o, _)| o.clone());
+    let surplus = theirs.keys().filter(|o| !mine.contains_key(*o)).cloned();
+    let work = differing.chain(surplus).collect();
+    let whole = bound.is_none();
+    ((bound, whole), work)
+}

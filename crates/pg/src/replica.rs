@@ -1,0 +1,325 @@
+//! Following a primary: applying its updates, and becoming equal to it again after having been away.
+//!
+//! A session begins with the primary's query under an interval that is not below what was promised; only within it are
+//! updates taken, in order, without gaps. An update of an object that is missing here is logged, not applied: the
+//! object arrives whole later (R8).
+
+use crate::api::{Command, Mutation, ObjectPiece, PeerMsg};
+use crate::copy;
+use crate::log::{DupSnapshot, EntryKind, LogEntry};
+use crate::pg::{Durable, Pg};
+use crate::tail::put_piece;
+use bytes::Bytes;
+use nacre_types::ids::{Eversion, Interval, OsdId};
+use nacre_types::object::ObjectId;
+use nacre_types::txn::{Transaction, TxnOp};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Whom this member follows, and since which interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Session {
+    pub(crate) primary: OsdId,
+    pub(crate) since: Interval,
+}
+
+/// What a member keeps while it follows.
+#[derive(Debug, Default)]
+pub(crate) struct Replica {
+    pub(crate) session: Option<Session>,
+    /// Attributes of objects whose last piece has not arrived.
+    open: BTreeMap<ObjectId, Vec<(String, Bytes)>>,
+    pub(crate) announced_at: u64,
+}
+
+/// A tail being received.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    pub(crate) from: OsdId,
+    pub(crate) interval: Interval,
+    pub(crate) after: Eversion,
+    pub(crate) entries: Vec<LogEntry>,
+    pub(crate) awaited: u64,
+    /// Objects that have arrived, with where they wait; `None`: to be removed.
+    pub(crate) ready: Vec<(ObjectId, Option<ObjectId>)>,
+    /// Attributes of the object that is arriving.
+    pub(crate) open: Option<Vec<(String, Bytes)>>,
+}
+
+impl Pg {
+    pub(crate) fn on_query(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        versions_after: Option<Eversion>,
+        out: &mut Vec<Command>,
+    ) {
+        if interval < self.promised || self.restoring.is_some() {
+            return;
+        }
+        self.promised = interval;
+        if self.primary.is_some() && interval > self.interval() {
+            // Somebody else holds a later interval: what waits here is answered there. The map follows.
+            self.step_down(out);
+        }
+        if self.replica.session != Some(Session { primary: from, since: interval }) {
+            self.replica.session = Some(Session { primary: from, since: interval });
+            self.replica.open.clear();
+            self.staged = None;
+        }
+        // What is answered must be durable: the answer waits for everything before it.
+        self.persist_record(Durable::Info { to: from, interval, versions_after }, out);
+    }
+
+    fn step_down(&mut self, out: &mut Vec<Command>) {
+        let Some(primary) = self.primary.take() else { return };
+        for token in primary.all_tokens() {
+            out.push(Command::Drop { token, reason: crate::api::DropReason::StaleInterval });
+        }
+        if primary.slot_asked {
+            out.push(Command::Release);
+        }
+        self.senders.clear();
+        out.push(Command::Invalidate { object: None });
+    }
+
+    pub(crate) fn send_info(
+        &self,
+        to: OsdId,
+        interval: Interval,
+        versions_after: Option<Eversion>,
+        out: &mut Vec<Command>,
+    ) {
+        let versions = match versions_after {
+            Some(after) => self.log.entries_after(after).map(|entry| entry.version).collect(),
+            None => Vec::new(),
+        };
+        out.push(Command::Send { to, msg: PeerMsg::Info { interval, info: self.info(), versions } });
+    }
+
+    fn follows(&self, from: OsdId, interval: Interval) -> bool {
+        let stale = self.settings.mutation == Mutation::AcceptOldIntervalOps;
+        self.replica.session.is_some_and(|s| s.primary == from && interval >= s.since)
+            && (interval >= self.promised || self.same_reign(from) || stale)
+    }
+
+    /// Whether `from` is primary in the membership in effect, so that its updates under an earlier interval of the same
+    /// unbroken reign still count.
+    fn same_reign(&self, from: OsdId) -> bool {
+        self.promised == self.interval() && self.membership.as_ref().is_some_and(|m| m.primary == from)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(crate) fn on_rep_op(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        entry: &Bytes,
+        txn: Arc<Transaction>,
+        committed_to: Eversion,
+        trim_to: Eversion,
+        oldest_tid: u64,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.follows(from, interval) || !self.exists {
+            return;
+        }
+        let Ok(decoded) = LogEntry::decode(entry) else {
+            self.replica.session = None;
+            return;
+        };
+        if !self.log.accepts(decoded.version) {
+            // A gap: what was lost comes again when the primary peers anew.
+            return;
+        }
+        let mut txn = Arc::try_unwrap(txn).unwrap_or_else(|shared| (*shared).clone());
+        let (object, version) = (decoded.object.clone(), decoded.version);
+        let logged_only = txn.ops.is_empty();
+        if decoded.kind == EntryKind::Delete {
+            if self.missing.remove(&object).is_some() {
+                copy::remove_missing(&object, &mut txn);
+            }
+        } else if self.missing.contains_key(&object) || logged_only && self.copy.complete {
+            txn.ops.clear();
+            self.missing.insert(object.clone(), version);
+            copy::put_missing(&object, version, &mut txn);
+        }
+        self.log.note_oldest(decoded.reqid.client, oldest_tid, self.now);
+        self.log.append(decoded);
+        self.committed_to = self.committed_to.max(committed_to.min(self.log.head()));
+        txn.push(TxnOp::LogAppend(vec![(version, entry.clone())]));
+        self.trim(trim_to, &mut txn);
+        self.persist(txn, Durable::Head(version), out);
+    }
+
+    /// Tells the primary how far the log is durable.
+    pub(crate) fn ack(&mut self, out: &mut Vec<Command>) {
+        let Some(session) = self.replica.session else { return };
+        let interval = session.since.max(self.interval().min(self.promised));
+        out.push(Command::Send {
+            to: session.primary,
+            msg: PeerMsg::RepAck { interval, head: self.durable_head },
+        });
+    }
+
+    // Catching up.
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(crate) fn on_catch_up(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        common: Eversion,
+        tail: Eversion,
+        entries: Vec<Bytes>,
+        dups: &DupSnapshot,
+        backfill: bool,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.follows(from, interval) || self.in_sync().contains(&self.me) && self.interval() == interval {
+            return;
+        }
+        let decoded: Result<Vec<LogEntry>, _> = entries.iter().map(|bytes| LogEntry::decode(bytes)).collect();
+        let Ok(decoded) = decoded else { return };
+        let mut txn = Transaction::new(self.id);
+        if !self.exists {
+            self.create_copy(&mut txn);
+        }
+        self.drop_temps(&mut txn);
+        if backfill {
+            if self.log.install(tail, decoded, dups).is_err() {
+                return;
+            }
+            for object in std::mem::take(&mut self.missing).into_keys() {
+                copy::remove_missing(&object, &mut txn);
+            }
+            self.copy.complete = false;
+            txn.push(TxnOp::LogTruncate(Eversion::default()));
+        } else {
+            if !self.log.contains(common) {
+                return;
+            }
+            self.roll_back(common, &decoded, &mut txn, out);
+            txn.push(TxnOp::LogTruncate(common));
+        }
+        let kept = if backfill { Eversion::default() } else { common };
+        let appended: Vec<_> =
+            self.log.entries_after(kept).map(|entry| (entry.version, entry.encode())).collect();
+        if !appended.is_empty() {
+            txn.push(TxnOp::LogAppend(appended));
+        }
+        self.put_dups(&mut txn);
+        self.committed_to = self.committed_to.min(self.log.head());
+        self.durable_head = Eversion::default();
+        self.put_record(&mut txn);
+        self.persist(txn, Durable::Head(self.log.head()), out);
+        self.persist(Transaction::new(self.id), Durable::CaughtLog { to: from, interval }, out);
+        out.push(Command::Invalidate { object: None });
+    }
+
+    /// Makes the log the primary's: divergent entries above `common` go, `entries` follow, and every object that either
+    /// names becomes missing, unless it is known to be absent.
+    fn roll_back(
+        &mut self,
+        common: Eversion,
+        entries: &[LogEntry],
+        txn: &mut Transaction,
+        out: &mut Vec<Command>,
+    ) {
+        let mut needed: BTreeMap<ObjectId, Eversion> = BTreeMap::new();
+        for divergent in self.log.truncate_after(common) {
+            // Newest first: the oldest divergent entry's prior version is the common one.
+            needed.insert(divergent.object, divergent.prior);
+        }
+        for entry in entries {
+            if !self.log.accepts(entry.version) {
+                break;
+            }
+            let absent = entry.kind == EntryKind::Delete;
+            needed.insert(entry.object.clone(), if absent { Eversion::default() } else { entry.version });
+            self.log.append(entry.clone());
+        }
+        for (object, version) in needed {
+            if version == Eversion::default() {
+                txn.push(TxnOp::Remove(object.clone()));
+                if self.missing.remove(&object).is_some() {
+                    copy::remove_missing(&object, txn);
+                }
+                out.push(Command::Invalidate { object: Some(object) });
+            } else {
+                copy::put_missing(&object, version, txn);
+                self.missing.insert(object, version);
+            }
+        }
+    }
+
+    pub(crate) fn on_push(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        object: ObjectId,
+        version: Eversion,
+        piece: Option<ObjectPiece>,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.follows(from, interval) || !self.exists {
+            return;
+        }
+        let mut txn = Transaction::new(self.id);
+        let last = match piece {
+            None => {
+                txn.push(TxnOp::Remove(object.clone()));
+                true
+            }
+            Some(piece) => {
+                let last = piece.next.is_none();
+                if piece.first {
+                    self.replica.open.insert(object.clone(), piece.attrs.clone());
+                } else if !self.replica.open.contains_key(&object) {
+                    return;
+                }
+                let attrs =
+                    if last { self.replica.open.remove(&object).unwrap_or_default() } else { Vec::new() };
+                put_piece(&object, piece, attrs, &mut txn);
+                last
+            }
+        };
+        out.push(Command::Invalidate { object: Some(object.clone()) });
+        if !last {
+            self.persist(txn, Durable::Nothing, out);
+            return;
+        }
+        if self.missing.remove(&object).is_some() {
+            copy::remove_missing(&object, &mut txn);
+        }
+        self.persist(txn, Durable::Pushed { to: from, interval, object, version }, out);
+    }
+
+    pub(crate) fn on_scan(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        start: Option<ObjectId>,
+        max: u64,
+        out: &mut Vec<Command>,
+    ) {
+        if self.follows(from, interval) {
+            let list = self.list_for(from);
+            out.push(Command::ListObjects { list, from: start, max: max as usize });
+        }
+    }
+
+    pub(crate) fn on_backfill_cursor(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        cursor: Option<ObjectId>,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.follows(from, interval) || cursor.is_some() {
+            return;
+        }
+        self.copy.complete = true;
+        self.persist_record(Durable::CaughtLog { to: from, interval }, out);
+    }
+}
