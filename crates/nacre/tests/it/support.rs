@@ -1,0 +1,229 @@
+//! A cluster of separate `nacre` processes in a temporary folder: one mon and N OSDs that a test may kill, wipe and
+//! start again. Processes end with the value.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a cluster gets to reach a state that it must reach by itself.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Which daemon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Daemon {
+    Mon,
+    Osd(usize),
+}
+
+pub struct TestCluster {
+    folder: tempfile::TempDir,
+    mon: Option<Child>,
+    osds: Vec<Option<Child>>,
+}
+
+impl TestCluster {
+    /// Makes a cluster of `osds` OSDs on `objectstore` and starts all of it.
+    pub fn start(osds: usize, objectstore: &str) -> TestCluster {
+        Self::start_with(osds, objectstore, "")
+    }
+
+    /// As [`TestCluster::start`], with more lines for ceph.conf.
+    pub fn start_with(osds: usize, objectstore: &str, conf: &str) -> TestCluster {
+        let folder = tempfile::Builder::new().prefix("nacre-it-").tempdir().unwrap();
+        let listen = format!("127.0.0.1:{}", free_port());
+        let made = Command::new(nacre())
+            .args(["serve", "--mkfs-only", "--listen", &listen, "--objectstore", objectstore])
+            .args(["--osds", &osds.to_string(), "--data"])
+            .arg(folder.path())
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "mkfs: {}", String::from_utf8_lossy(&made.stderr));
+        let path = folder.path().join("ceph.conf");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{text}\n{conf}\n")).unwrap();
+        let mut cluster = TestCluster { folder, mon: None, osds: (0..osds).map(|_| None).collect() };
+        cluster.spawn(Daemon::Mon);
+        for osd in 0..osds {
+            cluster.spawn(Daemon::Osd(osd));
+        }
+        cluster.wait_for("all OSDs up", |c| c.up_osds() == osds);
+        cluster
+    }
+
+    pub fn conf(&self) -> PathBuf {
+        self.folder.path().join("ceph.conf")
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn slot(&mut self, daemon: Daemon) -> &mut Option<Child> {
+        match daemon {
+            Daemon::Mon => &mut self.mon,
+            Daemon::Osd(osd) => &mut self.osds[osd],
+        }
+    }
+
+    /// Starts a daemon's process; its output goes to a file of its own.
+    pub fn spawn(&mut self, daemon: Daemon) {
+        let (args, name) = match daemon {
+            Daemon::Mon => (vec!["mon".to_owned()], "mon".to_owned()),
+            Daemon::Osd(osd) => (vec!["osd".into(), "--id".into(), osd.to_string()], format!("osd.{osd}")),
+        };
+        let log = fs::File::options()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join(format!("{name}.out")))
+            .unwrap();
+        let child = Command::new(nacre())
+            .args(args)
+            .arg("-c")
+            .arg(self.conf())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let old = self.slot(daemon).replace(child);
+        assert!(old.is_none(), "{daemon:?} runs already");
+    }
+
+    /// kill -9, and waits for the process to be gone.
+    pub fn kill(&mut self, daemon: Daemon) {
+        let mut child = self.slot(daemon).take().expect("a running daemon");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// SIGTERM, and waits for an orderly end.
+    pub fn terminate(&mut self, daemon: Daemon) {
+        let mut child = self.slot(daemon).take().expect("a running daemon");
+        signal(&child, "TERM");
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if let Some(status) = child.try_wait().unwrap() {
+                assert!(status.success(), "{daemon:?} ended with {status}: {}", self.log_of(daemon));
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        child.kill().unwrap();
+        panic!("{daemon:?} did not stop at SIGTERM: {}", self.log_of(daemon));
+    }
+
+    /// Empties a stopped OSD's disk: it comes back as a new store with the old id and key.
+    pub fn wipe(&mut self, osd: usize) {
+        assert!(self.osds[osd].is_none(), "stop osd.{osd} before wiping it");
+        let made = Command::new(nacre())
+            .args(["osd", "--id", &osd.to_string(), "--mkfs", "--force", "-c"])
+            .arg(self.conf())
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "mkfs: {}", String::from_utf8_lossy(&made.stderr));
+    }
+
+    /// The last lines that a daemon printed.
+    pub fn log_of(&self, daemon: Daemon) -> String {
+        let name = match daemon {
+            Daemon::Mon => "mon.out".to_owned(),
+            Daemon::Osd(osd) => format!("osd.{osd}.out"),
+        };
+        let text = fs::read_to_string(self.folder.path().join(name)).unwrap_or_default();
+        let lines: Vec<_> = text.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// Runs the binary with `-c CONF` and returns what came of it.
+    pub fn run(&self, args: &[&str]) -> Output {
+        Command::new(nacre()).args(args).arg("-c").arg(self.conf()).stdin(Stdio::null()).output().unwrap()
+    }
+
+    /// Runs the binary, which must succeed; returns its standard output.
+    pub fn ok(&self, args: &[&str]) -> String {
+        let out = self.run(args);
+        let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success(), "nacre {}: {}\n{stdout}{stderr}", args.join(" "), out.status);
+        stdout.into_owned()
+    }
+
+    /// A cluster command's JSON.
+    pub fn json(&self, args: &[&str]) -> serde_json::Value {
+        let text = self.ok(&[&["ceph"], args, &["--format", "json"]].concat());
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e} in {text}", args.join(" ")))
+    }
+
+    fn up_osds(&self) -> usize {
+        let out = self.run(&["ceph", "osd", "stat", "--format", "json"]);
+        let value: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_default();
+        value["num_up_osds"].as_u64().unwrap_or(0) as usize
+    }
+
+    /// Polls until `reached` holds.
+    pub fn wait_for(&self, what: &str, reached: impl Fn(&TestCluster) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !reached(self) {
+            if Instant::now() > deadline {
+                let health = self.run(&["ceph", "health", "detail"]);
+                let logs: Vec<_> = std::iter::once(Daemon::Mon)
+                    .chain((0..self.osds.len()).map(Daemon::Osd))
+                    .map(|d| format!("--- {d:?}\n{}", self.log_of(d)))
+                    .collect();
+                let health = String::from_utf8_lossy(&health.stdout).into_owned();
+                panic!("never reached: {what}\n{health}\n{}", logs.join("\n"));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    }
+
+    /// Waits until every PG is active+clean and health is HEALTH_OK.
+    pub fn wait_healthy(&self) {
+        self.wait_for("HEALTH_OK with all PGs active+clean", |c| {
+            let out = c.run(&["ceph", "status", "--format", "json"]);
+            let Ok(status) = serde_json::from_slice::<serde_json::Value>(&out.stdout) else { return false };
+            let states = status["pgmap"]["pgs_by_state"].as_array().cloned().unwrap_or_default();
+            let clean = states.iter().all(|s| s["state_name"] == "active+clean");
+            status["health"]["status"] == "HEALTH_OK" && clean
+        });
+    }
+
+    /// Creates a replicated pool and waits until it is usable.
+    pub fn create_pool(&self, name: &str, pgs: u32, size: u32, min_size: u32) {
+        self.ok(&["ceph", "osd", "pool", "create", name, &pgs.to_string(), &pgs.to_string(), "replicated"]);
+        let sure = "--yes-i-really-mean-it";
+        self.ok(&["ceph", "osd", "pool", "set", name, "size", &size.to_string(), sure]);
+        self.ok(&["ceph", "osd", "pool", "set", name, "min_size", &min_size.to_string()]);
+        self.ok(&["ceph", "osd", "pool", "application", "enable", name, "test"]);
+    }
+}
+
+impl Drop for TestCluster {
+    fn drop(&mut self) {
+        for child in self.osds.iter_mut().chain([&mut self.mon]).filter_map(Option::as_mut) {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// The binary under test.
+pub fn nacre() -> &'static str {
+    env!("CARGO_BIN_EXE_nacre")
+}
+
+/// Sends a signal by name to a process that the test started.
+pub fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// A port above 40000 that was free a moment ago.
+pub fn free_port() -> u16 {
+    (0..200)
+        .filter_map(|_| TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok())
+        .map(|addr| addr.port())
+        .find(|port| *port > 40000)
+        .expect("a free port")
+}
