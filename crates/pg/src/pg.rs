@@ -8,7 +8,7 @@ use crate::api::{Command, Event, LeaseView, MemberInfo, PeerMsg, PgQuery, PieceC
 use crate::copy::{self, CopyRecord};
 use crate::log::{DupLimits, LogError, PgLog};
 use crate::membership::Restoring;
-use crate::primary::Primary;
+use crate::primary::{Phase, Primary};
 use crate::replica::{Replica, Staged};
 use crate::tail::TailSender;
 use bytes::Bytes;
@@ -151,6 +151,10 @@ impl Pg {
         if self.removing {
             return self.refuse_while_removing(event, out);
         }
+        let hot = matches!(
+            event,
+            Event::Committed { .. } | Event::Peer { msg: PeerMsg::RepOp { .. } | PeerMsg::RepAck { .. }, .. }
+        );
         match event {
             Event::Executed { token, outcome } => return self.on_executed(leases, token, outcome, out),
             Event::Client(op) => return self.on_client(leases, op, out),
@@ -165,7 +169,21 @@ impl Pg {
             Event::Leases => self.release_lease_waiters(leases, out),
             Event::Tick => self.on_tick(leases, out),
         }
-        self.advance(leases, out);
+        if hot && self.is_settled() {
+            self.resume_waiting(leases, out);
+        } else {
+            self.advance(leases, out);
+        }
+    }
+
+    /// Whether nothing but clients' operations is under way, so that the events of the hot path need not look further.
+    fn is_settled(&self) -> bool {
+        match &self.primary {
+            Some(primary) => {
+                primary.phase == Phase::Active && primary.proposal.is_none() && !primary.recovers()
+            }
+            None => self.bid.is_none() && self.restoring.is_none(),
+        }
     }
 
     /// Moves on whatever can move on, until nothing does.

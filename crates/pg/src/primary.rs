@@ -115,6 +115,11 @@ impl Primary {
         self.inflight.is_empty() && self.catching_up.is_empty() && self.waiting.is_empty()
     }
 
+    /// Whether members are being filled or are about to be.
+    pub(crate) fn recovers(&self) -> bool {
+        !self.catching_up.is_empty() || self.slot_asked
+    }
+
     pub(crate) fn phase_name(&self) -> &'static str {
         match self.phase {
             Phase::Peering if self.quiet_at.is_some() => "waiting for an earlier primary's leases to run out",
