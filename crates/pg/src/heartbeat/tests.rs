@@ -191,6 +191,8 @@ fn an_osd_marked_down_gets_no_lease_until_it_is_back_and_knows() {
     b.feed(SECOND, HbEvent::Map(map_of(6, &[(B, 200, 2), (C, 300, 2)])));
     let commands = a.feed(4 * SECOND, HbEvent::Tick);
     assert_eq!(answer(&mut a, &mut b, 4 * SECOND, &commands), [HbCommand::NewerMap(Epoch(6))]);
+    let asked = LeaseRequest { boot_nonce: 100, epoch: Epoch(6), sent_at_ns: 1 };
+    assert_eq!(b.leases.grant(A, &asked, 4 * SECOND), None);
     assert_eq!(b.leases.quiet_at(A), quiet);
 
     // Up again in the same process, but A has not seen the map.

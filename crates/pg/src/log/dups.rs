@@ -245,7 +245,6 @@ impl Dups {
         if is_internal(reqid) {
             return 0;
         }
-        self.drop_retained(reqid);
         self.bare.remove(&reqid.client);
         let session = self.session(reqid);
         if session.expired {
@@ -380,7 +379,6 @@ impl Dups {
             }
         }
         for &client in &expired {
-            self.dirty.insert(MetaKey::Floor(client));
             while let Some((&tid, _)) = self.clients.get(&client).and_then(|s| s.retained.first_key_value()) {
                 self.forget_retained(ReqId { client, tid });
             }

@@ -374,6 +374,8 @@ impl Model {
             let naive = self.entries.iter().rev().find(|e| e.object == object(n));
             assert_eq!(log.latest_for_object(&object(n)), naive);
         }
+        let objects: std::collections::HashSet<&ObjectId> = self.entries.iter().map(|e| &e.object).collect();
+        assert_eq!(log.latest.len(), objects.len(), "the index holds nothing beyond the log");
         for (reqid, version) in &self.effective {
             match log.admit(*reqid, 1) {
                 Admission::Execute => panic!("a resend of {reqid} would be executed again"),
