@@ -122,7 +122,7 @@ impl Pg {
     /// Proposals of this member whose outcome is unknown.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = &PgMembership> {
         let bid = self.bid.iter().map(|(cas, _)| &cas.proposed);
-        bid.chain(self.primary.iter().flat_map(|p| p.proposal.iter().map(|(cas, _)| &cas.proposed)))
+        bid.chain(self.primary.iter().flat_map(Primary::proposals))
     }
 
     // Creation and promotion.
@@ -204,9 +204,10 @@ impl Pg {
             && !reply.accepted
             && cas.expected.as_ref() == Some(&current)
         {
-            primary.proposal = None;
+            // An earlier copy of it may still reach the map authority and be accepted then: its set counts until the
+            // record has changed.
+            primary.refused.extend(primary.proposal.take().map(|(cas, _)| cas.proposed));
             primary.refused_at = self.now;
-            primary.handing_over = false;
         }
         if self.restoring.is_none() || current.interval > self.interval() {
             self.enter(current, out);
@@ -231,7 +232,7 @@ impl Pg {
         out.push(Command::Propose(cas.clone()));
         let now = self.now;
         if let Some(primary) = &mut self.primary {
-            primary.handing_over = next_primary != self.me.osd;
+            primary.handing_over |= next_primary != self.me.osd;
             primary.proposal = Some((cas, now));
         }
     }
@@ -257,6 +258,10 @@ impl Pg {
             if !joiners.is_empty() {
                 return Some((self.me.osd, [current.in_sync.as_slice(), &joiners].concat()));
             }
+        }
+        if !primary.refused.is_empty() && enough(&live) {
+            // The same set in a new interval: refused proposals can't take effect any more.
+            return Some((self.me.osd, live));
         }
         let settled = primary.phase == Phase::Active && live.len() == current.in_sync.len();
         let all_wanted_in = self.up.iter().all(|osd| live.iter().any(|m| m.osd == *osd));

@@ -277,6 +277,7 @@ impl Pg {
             primary.proposal = None;
             primary.handing_over = false;
         }
+        primary.refused.clear();
         let members: BTreeSet<OsdId> = next.in_sync.iter().map(|m| m.osd).collect();
         let joined: Vec<OsdId> =
             primary.catching_up.keys().copied().filter(|osd| members.contains(osd)).collect();

@@ -14,6 +14,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId, ReqId};
 use nacre_types::msg::PgCas;
 use nacre_types::object::ObjectId;
+use nacre_types::osdmap::PgMembership;
 use nacre_types::stats::pg_state;
 use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -65,6 +66,8 @@ pub(crate) struct Primary {
     wait_lease: Vec<u64>,
     executing: Option<(ClientOp, Eversion)>,
     pub(crate) proposal: Option<(PgCas, u64)>,
+    /// Proposals that were refused as things stood, but might be accepted yet.
+    pub(crate) refused: Vec<PgMembership>,
     pub(crate) refused_at: u64,
     pub(crate) handing_over: bool,
     pub(crate) catching_up: BTreeMap<OsdId, CatchUp>,
@@ -90,6 +93,7 @@ impl Primary {
             wait_lease: Vec::new(),
             executing: None,
             proposal: None,
+            refused: Vec::new(),
             refused_at: 0,
             handing_over: false,
             catching_up: BTreeMap::new(),
@@ -108,6 +112,11 @@ impl Primary {
         let inflight = self.inflight.iter().map(|i| i.token);
         let waiting = self.waiting.iter().map(|op| op.token);
         inflight.chain(waiting).chain(waiters).chain(self.wait_lease.iter().copied()).collect()
+    }
+
+    /// Proposals whose outcome is unknown.
+    pub(crate) fn proposals(&self) -> impl Iterator<Item = &PgMembership> {
+        self.proposal.iter().map(|(cas, _)| &cas.proposed).chain(&self.refused)
     }
 
     /// Nothing is under way that a change of primary would disturb.
@@ -399,18 +408,17 @@ impl Pg {
     fn agreed(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
         let mutation = self.settings.mutation;
-        let proposal =
-            primary.proposal.as_ref().map(|(cas, _)| cas.proposed.in_sync.as_slice()).unwrap_or(&[]);
         let confirmed = match mutation {
-            Mutation::AckBeforeCasOutcome if !proposal.is_empty() => &[],
+            Mutation::AckBeforeCasOutcome if primary.proposal.is_some() => &[],
             _ => self.in_sync(),
         };
-        let proposal = if mutation == Mutation::IgnoreProposedMembers { &[] } else { proposal };
+        let proposed = primary.proposals().filter(|_| mutation != Mutation::IgnoreProposedMembers);
+        let proposed = proposed.flat_map(|m| &m.in_sync);
         let head = |osd: OsdId| primary.heads.get(&osd).copied().unwrap_or_default();
         let counts = |osd: OsdId| {
             mutation != Mutation::AckBelowMinSize || self.map.as_ref().is_some_and(|map| map.is_up(osd))
         };
-        let others = confirmed.iter().chain(proposal).filter(|m| m.osd != self.me.osd && counts(m.osd));
+        let others = confirmed.iter().chain(proposed).filter(|m| m.osd != self.me.osd && counts(m.osd));
         others.map(|m| head(m.osd)).fold(self.durable_head, Eversion::min)
     }
 
