@@ -55,7 +55,6 @@ errnos! {
     EBADMSG = 74, "Bad message";
     EOVERFLOW = 75, "Value too large for defined data type";
     EILSEQ = 84, "Invalid or incomplete multibyte or wide character";
-    EMSGSIZE = 90, "Message too long";
     ENOTSUP = 95, "Operation not supported";
     ENOTCONN = 107, "Transport endpoint is not connected";
     ESHUTDOWN = 108, "Cannot send after transport endpoint shutdown";
@@ -66,12 +65,14 @@ errnos! {
     ESTALE = 116, "Stale file handle";
     EDQUOT = 122, "Disk quota exceeded";
     ECANCELED = 125, "Operation canceled";
-    EBLOCKLISTED = 200, "Client is blocklisted";
 }
 
 impl Errno {
     /// `-EOPNOTSUPP` of the C headers; the same number as `ENOTSUP` on Linux.
     pub const EOPNOTSUPP: Errno = Errno::ENOTSUP;
+
+    /// What Ceph answers a client on the blocklist (`include/rados.h`); the same number as `ESHUTDOWN`.
+    pub const EBLOCKLISTED: Errno = Errno::ESHUTDOWN;
 
     /// The value that goes into replies: the negated number.
     pub fn negated(self) -> i32 {

@@ -69,6 +69,11 @@ impl ObjectId {
         ObjectId { snap, ..self.clone() }
     }
 
+    /// The same name, hash and snapshot in another pool (cache tiers share names and hashes).
+    pub fn with_pool(&self, pool: PoolId) -> ObjectId {
+        ObjectId { pool, ..self.clone() }
+    }
+
     /// The least possible position at `hash` in `pool`: an open lower bound for listings.
     pub fn min_at_hash(pool: PoolId, hash: u32) -> ObjectId {
         Self::with_hash(pool, "", "", "", 0, hash)

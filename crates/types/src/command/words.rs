@@ -82,7 +82,7 @@ impl Signature {
                     }
                 }
             }
-            while let Some(value) = values.next() {
+            for value in values.by_ref() {
                 self.put(&mut fields, param, value)?;
                 if !param.repeats {
                     break;

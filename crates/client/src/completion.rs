@@ -1,0 +1,139 @@
+//! Handles of operations in flight: futures that any executor can poll and any thread can wait for.
+//!
+//! An operation is under way as soon as its handle exists; dropping the handle does not cancel it. The exception is an
+//! operation that found the client's bounds on operations in flight exhausted: it starts once it is polled (or waited
+//! for) and there is room.
+
+use crate::error::{Error, Result};
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
+use tokio::sync::oneshot;
+
+/// An operation in flight: a future, or [`Pending::wait`] for callers without an executor.
+#[must_use = "the operation's outcome is only known by awaiting or waiting"]
+pub struct Pending<T> {
+    state: State<T>,
+}
+
+enum State<T> {
+    Ready(Option<Result<T>>),
+    Receiving(oneshot::Receiver<Result<T>>),
+    Boxed(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
+}
+
+/// Where an operation's outcome is delivered.
+pub(crate) type Sender<T> = oneshot::Sender<Result<T>>;
+
+impl<T: Send + 'static> Pending<T> {
+    /// A handle and the end that completes it.
+    pub(crate) fn channel() -> (Sender<T>, Pending<T>) {
+        let (sender, receiver) = oneshot::channel();
+        (sender, Pending { state: State::Receiving(receiver) })
+    }
+
+    /// A handle whose outcome is known already.
+    pub fn ready(result: Result<T>) -> Pending<T> {
+        Pending { state: State::Ready(Some(result)) }
+    }
+
+    /// A handle on any future.
+    pub fn of(future: impl Future<Output = Result<T>> + Send + 'static) -> Pending<T> {
+        Pending { state: State::Boxed(Box::pin(future)) }
+    }
+
+    /// The handle of what `convert` makes of this one's outcome.
+    pub fn then<U: Send + 'static>(
+        self,
+        convert: impl FnOnce(Result<T>) -> Result<U> + Send + 'static,
+    ) -> Pending<U> {
+        match self.state {
+            State::Ready(result) => Pending { state: State::Ready(result.map(convert)) },
+            state => Pending::of(async move { convert(Pending { state }.await) }),
+        }
+    }
+
+    /// Blocks the calling thread until the outcome is there.
+    ///
+    /// # Panics
+    /// On the client's own thread, where the outcome could never arrive.
+    pub fn wait(self) -> Result<T> {
+        block_on(self)
+    }
+}
+
+impl<T> Future for Pending<T> {
+    type Output = Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        match &mut self.state {
+            State::Ready(result) => {
+                Poll::Ready(result.take().expect("invariant: a future is not polled after it is ready"))
+            }
+            State::Receiving(receiver) => {
+                Pin::new(receiver).poll(cx).map(|outcome| outcome.unwrap_or(Err(Error::ShutDown)))
+            }
+            State::Boxed(future) => future.as_mut().poll(cx),
+        }
+    }
+}
+
+impl<T> Unpin for Pending<T> {}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+thread_local! {
+    static ON_CLIENT_THREAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// Marks the calling thread as the one that completes operations.
+pub(crate) fn mark_client_thread() {
+    ON_CLIENT_THREAD.set(true);
+}
+
+/// Whether the calling thread completes operations, so that it must never block on one.
+pub(crate) fn on_client_thread() -> bool {
+    ON_CLIENT_THREAD.get()
+}
+
+/// Runs a future on the calling thread, which is parked while there is nothing to do.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    assert!(!on_client_thread(), "a completion callback must not block on another operation");
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut cx) {
+            Poll::Ready(output) => return output,
+            Poll::Pending => std::thread::park(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_reaches_a_waiting_thread() {
+        let (sender, pending) = Pending::channel();
+        let waiter = std::thread::spawn(move || pending.then(|r| r.map(|n: u32| n + 1)).wait());
+        sender.send(Ok(41)).unwrap();
+        assert_eq!(waiter.join().unwrap().unwrap(), 42);
+    }
+
+    #[test]
+    fn a_lost_operation_is_an_error_not_a_hang() {
+        let (sender, pending) = Pending::<u32>::channel();
+        drop(sender);
+        assert!(matches!(pending.wait(), Err(Error::ShutDown)));
+    }
+}

@@ -1,0 +1,132 @@
+//! The engine seam: what `Cluster` and `IoCtx` need of whatever speaks to the cluster.
+//!
+//! `native` speaks Nacre's own protocol. Everything above the seam (the gateway, the tools, the C library) knows only
+//! this trait's operations, all of which a real librados can carry out too.
+
+use crate::completion::Pending;
+use crate::error::Result;
+use crate::ops::OpReply;
+use bytes::Bytes;
+use nacre_types::op::OsdOp;
+use nacre_types::osdmap::OsdMap;
+use nacre_types::{ObjectId, OsdId, PgId, PoolId};
+use std::sync::Arc;
+
+/// Called once with an operation's outcome, on the engine's thread: it must be short and never block.
+pub type OnReply = Box<dyn FnOnce(Result<OpReply>) + Send>;
+
+/// One compound operation on one object.
+#[derive(Debug)]
+pub struct ObjectRequest {
+    /// Pool, namespace, locator and name.
+    pub object: ObjectId,
+    /// The parts, applied in order, all or none.
+    pub ops: Vec<OsdOp>,
+    /// Bits of [`nacre_types::op::request_flag`].
+    pub flags: u32,
+    /// Snapshot to read ([`nacre_types::object::SNAP_HEAD`] for the present).
+    pub snap: u64,
+    /// Snapshot context for writes: the newest snapshot's id and all existing ones, newest first.
+    pub snap_context: Option<(u64, Vec<u64>)>,
+    /// The modification time for the object, nanoseconds since 1970; `None` is now.
+    pub mtime_ns: Option<u64>,
+}
+
+/// Whom a command is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CommandTarget {
+    /// The map authority.
+    Mon,
+    /// An OSD.
+    Osd(OsdId),
+    /// The primary of a PG.
+    Pg(PgId),
+}
+
+/// A command's output.
+#[derive(Clone, Debug, Default)]
+pub struct CommandReply {
+    /// Text for people (Ceph's `outs`).
+    pub status: String,
+    /// Data (Ceph's `outbl`).
+    pub output: Bytes,
+}
+
+/// A position in a pool's listing: everything before it in hash order is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cursor {
+    /// Go on at this position.
+    At(ObjectId),
+    /// There is nothing more.
+    End,
+}
+
+/// One step of a listing.
+#[derive(Clone, Debug)]
+pub struct ListPage {
+    /// Objects in hash order.
+    pub objects: Vec<ObjectId>,
+    /// Where the next step begins.
+    pub next: Cursor,
+}
+
+/// Figures of the engine's own work.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct EngineStats {
+    /// Operations in flight.
+    pub in_flight: usize,
+    /// Operations sent more than once.
+    pub resends: u64,
+}
+
+/// A connection to one cluster.
+pub trait Engine: Send + Sync + 'static {
+    /// Which engine: `native`.
+    fn name(&self) -> &'static str;
+
+    /// Starts an operation; `done` gets its outcome. Waits for room where too much is in flight, except on the engine's
+    /// own thread. A write's success means: durable on all in-sync replicas.
+    fn submit(&self, request: ObjectRequest, done: OnReply);
+
+    /// Starts an operation; see [`Pending`] for what happens where too much is in flight.
+    fn operate(&self, request: ObjectRequest) -> Pending<OpReply>;
+
+    /// Lists from `cursor`, at most `max` objects, of one namespace or (`None`) of all.
+    fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage>;
+
+    /// Runs a command in Ceph's JSON form.
+    fn command(&self, target: CommandTarget, command: String, input: Bytes) -> Pending<CommandReply>;
+
+    /// Returns once the engine has the newest cluster map.
+    fn refresh_map(&self) -> Pending<()>;
+
+    /// The cluster's id.
+    fn fsid(&self) -> String;
+
+    /// This session's number, unique in the cluster (`rados_get_instance_id`).
+    fn instance_id(&self) -> u64;
+
+    /// The pool of that name in the map at hand.
+    fn pool_id(&self, name: &str) -> Option<PoolId>;
+
+    /// The pool's name in the map at hand.
+    fn pool_name(&self, pool: PoolId) -> Option<String>;
+
+    /// All pools of the map at hand.
+    fn pools(&self) -> Vec<(PoolId, String)>;
+
+    /// The cluster map, where the engine keeps one in Nacre's form.
+    fn osdmap(&self) -> Option<Arc<OsdMap>>;
+
+    /// An option's value in this client's configuration.
+    fn option(&self, name: &str) -> Option<String>;
+
+    /// The engine's figures.
+    fn stats(&self) -> EngineStats;
+
+    /// Operations in flight, one line each (`objecter_requests`).
+    fn requests(&self) -> Vec<String>;
+
+    /// Ends the session; operations in flight fail.
+    fn shut_down(&self);
+}

@@ -1,0 +1,319 @@
+//! Object I/O in one pool.
+//!
+//! Every operation starts at once and returns its handle ([`Pending`]): await it, or [`Pending::wait`] for it, or start
+//! more of them first. A write's success means: durable on all in-sync replicas.
+
+use crate::cluster::Cluster;
+use crate::completion::Pending;
+use crate::engine::{Engine, ObjectRequest, OnReply};
+use crate::error::{Error, Result};
+use crate::list::{ListRange, Lister};
+use crate::ops::{OpReply, ReadOp, WriteOp};
+use bytes::Bytes;
+use nacre_types::errno::Errno;
+use nacre_types::object::{MAX_NAMESPACE_BYTES, MAX_OBJECT_NAME_BYTES, SNAP_HEAD};
+use nacre_types::op::{OmapKeysReply, OmapValsReply, Op, OsdOp, StatReply, request_flag};
+use nacre_types::{ObjectId, PoolId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The most bytes that one write takes, as in librados.
+const MAX_WRITE_BYTES: usize = (u32::MAX / 2) as usize;
+
+/// A pool with the namespace, locator and flags for operations in it. Cheap to clone.
+#[derive(Clone)]
+pub struct IoCtx {
+    engine: Arc<dyn Engine>,
+    pool: PoolId,
+    pool_name: Arc<str>,
+    namespace: Arc<str>,
+    locator: Arc<str>,
+    flags: u32,
+}
+
+impl IoCtx {
+    pub(crate) fn new(engine: Arc<dyn Engine>, pool: PoolId, pool_name: &str) -> IoCtx {
+        let empty: Arc<str> = Arc::from("");
+        let (namespace, locator) = (empty.clone(), empty);
+        IoCtx { engine, pool, pool_name: pool_name.into(), namespace, locator, flags: 0 }
+    }
+
+    /// The same pool with another namespace; empty for the default one.
+    pub fn with_namespace(&self, namespace: &str) -> IoCtx {
+        IoCtx { namespace: namespace.into(), ..self.clone() }
+    }
+
+    /// The same with a locator, which places objects instead of their names; empty for none.
+    pub fn with_locator(&self, locator: &str) -> IoCtx {
+        IoCtx { locator: locator.into(), ..self.clone() }
+    }
+
+    /// The same with request flags ([`request_flag`]) on every operation.
+    pub fn with_flags(&self, flags: u32) -> IoCtx {
+        IoCtx { flags: self.flags | flags, ..self.clone() }
+    }
+
+    /// The same, failing with ENOSPC or EDQUOT instead of waiting where the pool is full.
+    pub fn with_full_try(&self) -> IoCtx {
+        self.with_flags(request_flag::FULL_TRY)
+    }
+
+    /// The pool's id.
+    pub fn pool(&self) -> PoolId {
+        self.pool
+    }
+
+    /// The pool's name when the context was made.
+    pub fn pool_name(&self) -> &str {
+        &self.pool_name
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The locator.
+    pub fn locator(&self) -> &str {
+        &self.locator
+    }
+
+    /// The cluster that the pool belongs to.
+    pub fn cluster(&self) -> Cluster {
+        Cluster::of(self.engine.clone())
+    }
+
+    fn object(&self, name: &str) -> Result<ObjectId> {
+        let too_long = |what: &str, len: usize, limit: usize| {
+            let detail = format!("{what} of {len} bytes exceeds the limit of {limit}");
+            Err(Error::Invalid { errno: Errno::ENAMETOOLONG, detail })
+        };
+        if name.is_empty() {
+            return Err(Error::Invalid { errno: Errno::EINVAL, detail: "the object's name is empty".into() });
+        }
+        if name.len() > MAX_OBJECT_NAME_BYTES {
+            return too_long("object name", name.len(), MAX_OBJECT_NAME_BYTES);
+        }
+        if self.locator.len() > MAX_OBJECT_NAME_BYTES {
+            return too_long("object locator", self.locator.len(), MAX_OBJECT_NAME_BYTES);
+        }
+        if self.namespace.len() > MAX_NAMESPACE_BYTES {
+            return too_long("namespace", self.namespace.len(), MAX_NAMESPACE_BYTES);
+        }
+        Ok(ObjectId::new(self.pool, &self.namespace, &self.locator, name))
+    }
+
+    fn request(
+        &self,
+        name: &str,
+        ops: Vec<OsdOp>,
+        flags: u32,
+        mtime_ns: Option<u64>,
+    ) -> Result<ObjectRequest> {
+        for op in &ops {
+            let (Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data }) = &op.op else {
+                continue;
+            };
+            if data.len() > MAX_WRITE_BYTES {
+                let detail =
+                    format!("a write of {} bytes exceeds the limit of {MAX_WRITE_BYTES}", data.len());
+                return Err(Error::Invalid { errno: Errno::E2BIG, detail });
+            }
+        }
+        let object = self.object(name)?;
+        let flags = flags | self.flags;
+        Ok(ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns })
+    }
+
+    fn start(&self, request: Result<ObjectRequest>) -> Pending<OpReply> {
+        match request {
+            Ok(request) => self.engine.operate(request),
+            Err(error) => Pending::ready(Err(error)),
+        }
+    }
+
+    /// Starts a compound write. The reply may hold a negative result: see [`OpReply::success`].
+    pub fn operate(&self, name: &str, op: WriteOp) -> Pending<OpReply> {
+        self.start(self.request(name, op.ops, op.flags, op.mtime_ns))
+    }
+
+    /// Starts a compound read. The reply may hold a negative result: see [`OpReply::success`].
+    pub fn operate_read(&self, name: &str, op: ReadOp) -> Pending<OpReply> {
+        self.start(self.request(name, op.ops, op.flags, None))
+    }
+
+    /// Starts a compound write and calls `done` with its outcome (see [`Engine::submit`]).
+    pub fn aio_operate(&self, name: &str, op: WriteOp, done: OnReply) {
+        match self.request(name, op.ops, op.flags, op.mtime_ns) {
+            Ok(request) => self.engine.submit(request, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Starts a compound read and calls `done` with its outcome (see [`Engine::submit`]).
+    pub fn aio_operate_read(&self, name: &str, op: ReadOp, done: OnReply) {
+        match self.request(name, op.ops, op.flags, None) {
+            Ok(request) => self.engine.submit(request, done),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn single(&self, name: &str, op: Op) -> Pending<OpReply> {
+        self.start(self.request(name, vec![OsdOp::from(op)], 0, None))
+    }
+
+    fn single_write(&self, name: &str, op: Op) -> Pending<()> {
+        self.single(name, op).then(|reply| reply?.success().map(drop))
+    }
+
+    fn single_read<T: Send + 'static>(
+        &self,
+        name: &str,
+        op: Op,
+        read: impl FnOnce(&mut OpReply) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        self.single(name, op).then(|reply| read(&mut reply?.success()?))
+    }
+
+    /// Writes at `offset` bytes.
+    pub fn write(&self, name: &str, offset: u64, data: impl Into<Bytes>) -> Pending<()> {
+        self.single_write(name, Op::Write { offset, data: data.into() })
+    }
+
+    /// Replaces the object's data.
+    pub fn write_full(&self, name: &str, data: impl Into<Bytes>) -> Pending<()> {
+        self.single_write(name, Op::WriteFull { data: data.into() })
+    }
+
+    /// Writes at the object's end.
+    pub fn append(&self, name: &str, data: impl Into<Bytes>) -> Pending<()> {
+        self.single_write(name, Op::Append { data: data.into() })
+    }
+
+    /// Reads at most `len` bytes from `offset`, to the end where `len` is 0; short at the object's end.
+    pub fn read(&self, name: &str, offset: u64, len: u64) -> Pending<Bytes> {
+        self.single_read(name, Op::Read { offset, len }, |reply| reply.output(0))
+    }
+
+    /// Size and modification time.
+    pub fn stat(&self, name: &str) -> Pending<StatReply> {
+        self.single_read(name, Op::Stat, |reply| reply.stat(0))
+    }
+
+    /// Creates the object; with `exclusive` an existing one fails with EEXIST.
+    pub fn create(&self, name: &str, exclusive: bool) -> Pending<()> {
+        let mut op = WriteOp::new();
+        op.create(exclusive);
+        self.operate(name, op).then(|reply| reply?.success().map(drop))
+    }
+
+    /// Sets the size in bytes.
+    pub fn truncate(&self, name: &str, size: u64) -> Pending<()> {
+        self.single_write(name, Op::Truncate { size })
+    }
+
+    /// Makes a range zero.
+    pub fn zero(&self, name: &str, offset: u64, len: u64) -> Pending<()> {
+        self.single_write(name, Op::Zero { offset, len })
+    }
+
+    /// Removes the object; ENOENT where it is absent.
+    pub fn remove(&self, name: &str) -> Pending<()> {
+        self.single_write(name, Op::Remove)
+    }
+
+    /// An attribute's value; ENODATA where it is absent.
+    pub fn get_xattr(&self, name: &str, attr: &str) -> Pending<Bytes> {
+        self.single_read(name, Op::GetXattr { name: attr.to_owned() }, |reply| reply.output(0))
+    }
+
+    /// All attributes by name.
+    pub fn get_xattrs(&self, name: &str) -> Pending<BTreeMap<Bytes, Bytes>> {
+        self.single_read(name, Op::GetXattrs, |reply| reply.pairs(0))
+    }
+
+    /// Sets an attribute.
+    pub fn set_xattr(&self, name: &str, attr: &str, value: impl Into<Bytes>) -> Pending<()> {
+        self.single_write(name, Op::SetXattr { name: attr.to_owned(), value: value.into() })
+    }
+
+    /// Removes an attribute.
+    pub fn rm_xattr(&self, name: &str, attr: &str) -> Pending<()> {
+        self.single_write(name, Op::RmXattr { name: attr.to_owned() })
+    }
+
+    /// At most `max` omap entries above `start_after` whose keys begin with `filter_prefix`.
+    pub fn omap_get_vals(
+        &self,
+        name: &str,
+        start_after: impl Into<Bytes>,
+        filter_prefix: impl Into<Bytes>,
+        max: u64,
+    ) -> Pending<OmapValsReply> {
+        let (start_after, filter_prefix) = (start_after.into(), filter_prefix.into());
+        let op = Op::OmapGetVals { start_after, filter_prefix, max };
+        self.single_read(name, op, |reply| reply.omap_vals(0))
+    }
+
+    /// At most `max` omap keys above `start_after`.
+    pub fn omap_get_keys(
+        &self,
+        name: &str,
+        start_after: impl Into<Bytes>,
+        max: u64,
+    ) -> Pending<OmapKeysReply> {
+        let op = Op::OmapGetKeys { start_after: start_after.into(), max };
+        self.single_read(name, op, |reply| reply.omap_keys(0))
+    }
+
+    /// The omap entries of these keys that exist.
+    pub fn omap_get_vals_by_keys(&self, name: &str, keys: Vec<Bytes>) -> Pending<BTreeMap<Bytes, Bytes>> {
+        self.single_read(name, Op::OmapGetValsByKeys { keys }, |reply| reply.pairs(0))
+    }
+
+    /// The omap header, empty where none was set.
+    pub fn omap_get_header(&self, name: &str) -> Pending<Bytes> {
+        self.single_read(name, Op::OmapGetHeader, |reply| reply.output(0))
+    }
+
+    /// Sets omap entries.
+    pub fn omap_set(&self, name: &str, entries: Vec<(Bytes, Bytes)>) -> Pending<()> {
+        self.single_write(name, Op::OmapSet { entries })
+    }
+
+    /// Sets the omap header.
+    pub fn omap_set_header(&self, name: &str, header: impl Into<Bytes>) -> Pending<()> {
+        self.single_write(name, Op::OmapSetHeader { header: header.into() })
+    }
+
+    /// Removes omap entries.
+    pub fn omap_rm_keys(&self, name: &str, keys: Vec<Bytes>) -> Pending<()> {
+        self.single_write(name, Op::OmapRmKeys { keys })
+    }
+
+    /// Removes all omap entries and the header.
+    pub fn omap_clear(&self, name: &str) -> Pending<()> {
+        self.single_write(name, Op::OmapClear)
+    }
+
+    /// Calls an object class's method and returns its output.
+    pub fn call(&self, name: &str, class: &str, method: &str, input: impl Into<Bytes>) -> Pending<Bytes> {
+        let op = Op::Call { class: class.to_owned(), method: method.to_owned(), input: input.into() };
+        self.single_read(name, op, |reply| reply.output(0))
+    }
+
+    /// Lists the objects of this context's namespace in hash order.
+    pub fn list(&self) -> Lister {
+        Lister::new(self.engine.clone(), ListRange::whole(self.pool), Some(self.namespace.to_string()))
+    }
+
+    /// Lists the objects of all namespaces in hash order.
+    pub fn list_all(&self) -> Lister {
+        Lister::new(self.engine.clone(), ListRange::whole(self.pool), None)
+    }
+
+    /// Lists a part of the pool, of one namespace or (`None`) of all.
+    pub fn list_range(&self, range: ListRange, namespace: Option<&str>) -> Lister {
+        Lister::new(self.engine.clone(), range, namespace.map(str::to_owned))
+    }
+}

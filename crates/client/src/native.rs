@@ -1,0 +1,396 @@
+//! The engine that speaks Nacre's own protocol.
+//!
+//! One background thread runs a tokio runtime of its own with the messenger, the session with the map authority and the
+//! timers. Requests are placed, encoded and queued on the calling thread under one lock; the reader of a connection
+//! completes them directly, outside the lock. Callers need no runtime.
+
+mod commands;
+mod dispatch;
+mod mon;
+mod state;
+
+use crate::cluster::Cluster;
+use crate::completion::{Pending, block_on, mark_client_thread, on_client_thread};
+use crate::engine::{
+    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, ObjectRequest, OnReply,
+};
+use crate::error::{Error, Result};
+use crate::list::pg_end;
+use crate::objecter::{Answer, Submission};
+use crate::ops::OpReply;
+use crate::throttle::{Share, Throttle};
+use bytes::Bytes;
+use nacre_runtime::Config;
+use nacre_runtime::auth::find_key;
+use nacre_runtime::msgr::Messenger;
+use nacre_types::encoding;
+use nacre_types::errno::Errno;
+use nacre_types::object::SNAP_HEAD;
+use nacre_types::op::{ListReply, Op, OsdOp};
+use nacre_types::osdmap::OsdMap;
+use nacre_types::{ClientId, Epoch, ObjectId, PgId, PoolId};
+use parking_lot::Mutex;
+use state::{Batch, Done, State, Token};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+/// How long a closing session may take to write what it has queued.
+const GRACE: Duration = Duration::from_millis(500);
+/// The longest sleep of the timer, so that a request's deadline is met within this time.
+const LONGEST_SLEEP: Duration = Duration::from_secs(1);
+
+/// Connects to the cluster of `config` as its entity.
+///
+/// Fails with [`Error::Configuration`] where keyring or monitors are not configured, and with [`Error::Unreachable`]
+/// after `client_mount_timeout` without a session, or at once where the monitors refuse the key.
+pub fn connect(config: &Config) -> Pending<Cluster> {
+    match start(config) {
+        Ok(engine) => Pending::of(async move {
+            engine.shared.established().await?;
+            Ok(Cluster::of(Arc::new(engine)))
+        }),
+        Err(error) => Pending::ready(Err(error)),
+    }
+}
+
+/// What the threads of one session share.
+pub(crate) struct Shared {
+    config: Config,
+    state: Mutex<State>,
+    throttle: Throttle,
+    op_timeout: Option<Duration>,
+    mon_op_timeout: Option<Duration>,
+    started: Instant,
+    /// The newest map's epoch.
+    epoch: watch::Sender<Epoch>,
+    /// How far the session is.
+    session: watch::Sender<mon::Session>,
+    /// The connection to a monitor that broke last, by its id, and why.
+    mon_lost: watch::Sender<(u64, nacre_runtime::Error)>,
+    /// Wakes the timer: something was put off.
+    timer: Notify,
+    /// Asks the monitor session for a fresh ticket.
+    renew: Notify,
+    stop: watch::Sender<bool>,
+}
+
+struct Native {
+    shared: Arc<Shared>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+fn start(config: &Config) -> Result<Native> {
+    let credential = find_key(config)
+        .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
+    let options = config.snapshot();
+    if options.global.mon_host.0.is_empty() {
+        let searched = match config.conf_path() {
+            Some(path) => format!("{} has no mon_host", path.display()),
+            None => "no configuration file was found".to_owned(),
+        };
+        let detail = format!(
+            "{searched}: name the cluster with -c FILE or -m ADDRESS, or run in the directory of its data"
+        );
+        return Err(Error::Configuration { errno: Errno::ENOENT, detail });
+    }
+    let timeout = |value: Duration| (!value.is_zero()).then_some(value);
+    let shared = Arc::new(Shared {
+        config: config.clone(),
+        state: Mutex::new(State::new(ClientId(0))),
+        throttle: Throttle::new(
+            options.client.objecter_inflight_ops,
+            options.client.objecter_inflight_op_bytes,
+        ),
+        op_timeout: timeout(options.client.rados_osd_op_timeout),
+        mon_op_timeout: timeout(options.client.rados_mon_op_timeout),
+        started: Instant::now(),
+        epoch: watch::Sender::new(Epoch(0)),
+        session: watch::Sender::new(mon::Session::Connecting),
+        mon_lost: watch::Sender::new((0, nacre_runtime::Error::Closed)),
+        timer: Notify::new(),
+        renew: Notify::new(),
+        stop: watch::Sender::new(false),
+    });
+    let system = |error: std::io::Error| Error::Configuration {
+        errno: Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)),
+        detail: format!("the client's thread can't be started: {error}"),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
+    let messenger = Messenger::builder(config)
+        .lane(runtime.handle().clone(), Arc::new(dispatch::Dispatch::new(&shared)))
+        .build()
+        .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
+    shared.state.lock().attach(messenger.clone());
+    let worker = shared.clone();
+    let thread = std::thread::Builder::new()
+        .name("nacre-client".into())
+        .spawn(move || {
+            mark_client_thread();
+            runtime.block_on(run(&worker, &messenger, credential));
+        })
+        .map_err(system)?;
+    Ok(Native { shared, thread: Mutex::new(Some(thread)) })
+}
+
+/// The background thread's work, until the session is shut down.
+async fn run(shared: &Arc<Shared>, messenger: &Messenger, credential: nacre_runtime::auth::Credential) {
+    let handle = Handle::current();
+    let mon = handle.spawn(mon::run(shared.clone(), messenger.clone(), credential));
+    let timer = handle.spawn(tick(shared.clone()));
+    // The sender lives in `shared`, so waiting can't fail.
+    let _ = shared.stop.subscribe().wait_for(|stop| *stop).await;
+    mon.abort();
+    timer.abort();
+    messenger.shutdown(GRACE).await;
+}
+
+/// Ends holds and expires requests.
+async fn tick(shared: Arc<Shared>) {
+    loop {
+        let wake = shared.state.lock().objecter.next_wake_ms();
+        let sleep = wake.map_or(LONGEST_SLEEP, |at| {
+            Duration::from_millis(at.saturating_sub(shared.now_ms())).min(LONGEST_SLEEP)
+        });
+        tokio::select! {
+            () = tokio::time::sleep(sleep) => {}
+            () = shared.timer.notified() => {}
+        }
+        let now_ms = shared.now_ms();
+        shared.with_objecter(|objecter, sink| objecter.on_tick(now_ms, sink));
+        commands::expire(&shared, now_ms);
+    }
+}
+
+impl Shared {
+    /// Milliseconds on this session's clock; never 0.
+    fn now_ms(&self) -> u64 {
+        self.started.elapsed().as_millis() as u64 + 1
+    }
+
+    /// Runs one step of the objecter and delivers, outside the lock, what it completed.
+    fn with_objecter<R>(
+        &self,
+        step: impl FnOnce(&mut crate::objecter::Objecter<Token>, &mut state::Outside<'_>) -> R,
+    ) -> R {
+        let mut batch = Batch::default();
+        let result = {
+            let mut state = self.state.lock();
+            let (objecter, mut outside) = state.split(&mut batch);
+            step(objecter, &mut outside)
+        };
+        batch.deliver();
+        result
+    }
+
+    /// Places and queues a request.
+    fn start(&self, request: ObjectRequest, token: Token) {
+        let now_ms = self.now_ms();
+        let submission = Submission {
+            object: request.object,
+            ops: request.ops,
+            flags: request.flags,
+            snap: request.snap,
+            snap_context: request.snap_context,
+            mtime_ns: request.mtime_ns.unwrap_or_else(now_ns),
+            deadline_ms: self.op_timeout.map(|timeout| now_ms + timeout.as_millis() as u64),
+        };
+        self.with_objecter(|objecter, sink| {
+            if *self.stop.borrow() {
+                crate::objecter::Sink::complete(sink, token, Err(Error::ShutDown));
+            } else {
+                objecter.submit(submission, token, now_ms, sink);
+            }
+        });
+    }
+
+    fn map(&self) -> Option<Arc<OsdMap>> {
+        self.state.lock().objecter.map().cloned()
+    }
+
+    fn shut_down(&self) {
+        if self.stop.send_replace(true) {
+            return;
+        }
+        self.with_objecter(|objecter, sink| objecter.fail_all(&Error::ShutDown, sink));
+        let (mon, daemons) = self.state.lock().take_commands();
+        for command in mon.into_iter().chain(daemons) {
+            // Nobody may wait any more.
+            let _ = command.done.send(Err(Error::ShutDown));
+        }
+        self.session.send_replace(mon::Session::Failed(Error::ShutDown));
+    }
+}
+
+/// The time of day in nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
+}
+
+fn payload_bytes(ops: &[OsdOp]) -> usize {
+    ops.iter()
+        .map(|op| match &op.op {
+            Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data } => data.len(),
+            Op::Read { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+            _ => 0,
+        })
+        .fold(0, usize::saturating_add)
+}
+
+impl Native {
+    /// Starts a request whose outcome goes through `pending`, when there is room for it.
+    fn operate_with<T: Send + 'static>(
+        &self,
+        request: ObjectRequest,
+        done: impl FnOnce(crate::completion::Sender<T>) -> Done + Send + 'static,
+    ) -> Pending<T> {
+        let bytes = payload_bytes(&request.ops);
+        let (sender, pending) = Pending::channel();
+        if let Some(share) = self.shared.throttle.try_acquire(bytes) {
+            self.shared.start(request, Token { share, done: done(sender) });
+            return pending;
+        }
+        let shared = self.shared.clone();
+        Pending::of(async move {
+            let share = shared.throttle.acquire(bytes).await;
+            shared.start(request, Token { share, done: done(sender) });
+            pending.await
+        })
+    }
+}
+
+impl Engine for Native {
+    fn name(&self) -> &'static str {
+        "native"
+    }
+
+    fn submit(&self, request: ObjectRequest, done: OnReply) {
+        let bytes = payload_bytes(&request.ops);
+        let share = match self.shared.throttle.try_acquire(bytes) {
+            Some(share) => share,
+            // A callback that starts the next request has just given back its own share: what exceeds the bound for a
+            // moment is bounded by the requests whose callbacks run.
+            None if on_client_thread() => Share::default(),
+            None => block_on(self.shared.throttle.acquire(bytes)),
+        };
+        self.shared.start(request, Token { share, done: Done::Callback(done) });
+    }
+
+    fn operate(&self, request: ObjectRequest) -> Pending<OpReply> {
+        self.operate_with(request, Done::Channel)
+    }
+
+    fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage> {
+        let position = ObjectId::min_at_hash(cursor.pool(), cursor.hash());
+        let request = ObjectRequest {
+            object: position,
+            ops: vec![OsdOp::from(Op::PgList { cursor: Some(cursor), max, namespace })],
+            flags: nacre_types::op::request_flag::IGNORE_OVERLAY,
+            snap: SNAP_HEAD,
+            snap_context: None,
+            mtime_ns: None,
+        };
+        let answered = self.operate_with(request, |sender| {
+            Done::Answer(Box::new(move |answer| {
+                // Nobody may wait any more.
+                let _ = sender.send(answer);
+            }))
+        });
+        answered.then(|answer| list_page(answer?))
+    }
+
+    fn command(&self, target: CommandTarget, command: String, input: Bytes) -> Pending<CommandReply> {
+        commands::start(&self.shared, target, command, input)
+    }
+
+    fn refresh_map(&self) -> Pending<()> {
+        let status =
+            self.command(CommandTarget::Mon, r#"{"prefix":"osd stat","format":"json"}"#.into(), Bytes::new());
+        let mut epoch = self.shared.epoch.subscribe();
+        Pending::of(async move {
+            let reply = status.await?;
+            let stat: serde_json::Value = serde_json::from_slice(&reply.output).unwrap_or_default();
+            let newest = stat["epoch"].as_u64().and_then(|epoch| u32::try_from(epoch).ok()).map(Epoch);
+            let newest = newest.ok_or_else(|| corrupt("osd stat", "it has no epoch"))?;
+            epoch.wait_for(|have| *have >= newest).await.map_err(|_| Error::ShutDown)?;
+            Ok(())
+        })
+    }
+
+    fn fsid(&self) -> String {
+        self.shared.map().map_or_else(String::new, |map| map.fsid.to_string())
+    }
+
+    fn instance_id(&self) -> u64 {
+        self.shared.state.lock().objecter.client().0
+    }
+
+    fn pool_id(&self, name: &str) -> Option<PoolId> {
+        self.shared.map()?.pool_by_name(name).map(|(id, _)| id)
+    }
+
+    fn pool_name(&self, pool: PoolId) -> Option<String> {
+        self.shared.map()?.pools.get(&pool).map(|pool| pool.name.clone())
+    }
+
+    fn pools(&self) -> Vec<(PoolId, String)> {
+        let map = self.shared.map();
+        let pools = map.iter().flat_map(|map| &map.pools);
+        pools.map(|(id, pool)| (*id, pool.name.clone())).collect()
+    }
+
+    fn osdmap(&self) -> Option<Arc<OsdMap>> {
+        self.shared.map()
+    }
+
+    fn option(&self, name: &str) -> Option<String> {
+        self.shared.config.text(name).ok()
+    }
+
+    fn stats(&self) -> EngineStats {
+        let state = self.shared.state.lock();
+        EngineStats { in_flight: state.objecter.in_flight(), resends: state.objecter.resends() }
+    }
+
+    fn requests(&self) -> Vec<String> {
+        let described = self.shared.state.lock().objecter.describe();
+        let line = |(tid, osd, what): (u64, Option<nacre_types::OsdId>, String)| match osd {
+            Some(osd) => format!("{tid}: {what} at {osd}"),
+            None => format!("{tid}: {what}, waits"),
+        };
+        described.into_iter().map(line).collect()
+    }
+
+    fn shut_down(&self) {
+        self.shared.shut_down();
+        if !on_client_thread()
+            && let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the client's thread panicked");
+        }
+    }
+}
+
+impl Drop for Native {
+    fn drop(&mut self) {
+        self.shut_down();
+    }
+}
+
+fn corrupt(what: &'static str, detail: &str) -> Error {
+    Error::Corrupt(encoding::DecodeError::Corrupt { what, detail: detail.to_owned() })
+}
+
+/// What a PG's listing says of the pool's: past its last object, the PG that follows in the order.
+fn list_page(answer: Answer) -> Result<ListPage> {
+    let Answer { mut reply, pg, pg_num } = answer;
+    Errno::from_result(reply.result)?;
+    let part = reply.ops.first_mut().ok_or_else(|| corrupt("OsdReply", "a listing without output"))?;
+    Errno::from_result(part.code)?;
+    let listed: ListReply = encoding::decode(&part.output)?;
+    let next = listed.next.or_else(|| pg_end(PgId::new(pg.pool, pg.seed), pg_num));
+    Ok(ListPage { objects: listed.objects, next: next.map_or(Cursor::End, Cursor::At) })
+}

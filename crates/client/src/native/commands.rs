@@ -1,0 +1,107 @@
+//! Commands to the map authority and to OSDs.
+//!
+//! Commands to the monitors survive the loss of a session: they are sent again on the next one. Commands to an OSD are
+//! sent once; a lost connection fails them, since the caller alone knows whether to repeat them.
+
+use super::Shared;
+use super::state::Command;
+use crate::completion::Pending;
+use crate::engine::{CommandReply, CommandTarget};
+use crate::error::{Error, Result};
+use bytes::Bytes;
+use nacre_types::errno::Errno;
+use nacre_types::msg::{DaemonCommand, MonCommand};
+use nacre_types::{OsdId, PgId};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+pub(super) fn start(
+    shared: &Arc<Shared>,
+    target: CommandTarget,
+    cmd: String,
+    input: Bytes,
+) -> Pending<CommandReply> {
+    let (done, pending) = Pending::channel();
+    let mut state = shared.state.lock();
+    if *shared.stop.borrow() {
+        return Pending::ready(Err(Error::ShutDown));
+    }
+    let tid = state.next_command();
+    let message = MonCommand { tid, cmd, input };
+    let osd = match target {
+        CommandTarget::Mon => None,
+        CommandTarget::Osd(osd) => Some(Ok(osd)),
+        CommandTarget::Pg(pg) => Some(primary(&state, pg)),
+    };
+    let Some(osd) = osd else {
+        if let Some(conn) = &state.mon {
+            // A connection that is over is replaced, and the command sent on the next one.
+            if let Err(error) = conn.send(&message)
+                && !matches!(error, nacre_runtime::Error::Closed)
+            {
+                return Pending::ready(Err(Error::Invalid {
+                    errno: error.errno(),
+                    detail: error.to_string(),
+                }));
+            }
+        }
+        let deadline_ms = shared.mon_op_timeout.map(|timeout| shared.now_ms() + timeout.as_millis() as u64);
+        state.mon_commands.insert(tid, Command { message, done, deadline_ms });
+        return pending;
+    };
+    let found = osd.and_then(|osd| osd_addr(&state, osd));
+    let sent = found.and_then(|(osd, addr)| {
+        let conn = state.osd_conn(osd, addr)?;
+        let MonCommand { tid, cmd, input } = message.clone();
+        conn.send(&DaemonCommand { tid, cmd, input })
+            .map_err(|error| Error::Command { errno: error.errno(), status: format!("{osd}: {error}") })?;
+        Ok(osd)
+    });
+    match sent {
+        Ok(osd) => {
+            state.osd_commands.insert(tid, (osd, Command { message, done, deadline_ms: None }));
+            pending
+        }
+        Err(error) => Pending::ready(Err(error)),
+    }
+}
+
+/// Fails the commands that took longer than `rados_mon_op_timeout`.
+pub(super) fn expire(shared: &Shared, now_ms: u64) {
+    let mut expired = Vec::new();
+    {
+        let mut state = shared.state.lock();
+        let due = |command: &Command| command.deadline_ms.is_some_and(|deadline| deadline <= now_ms);
+        let mon: Vec<u64> = state.mon_commands.iter().filter(|(_, c)| due(c)).map(|(tid, _)| *tid).collect();
+        expired.extend(mon.iter().filter_map(|tid| state.mon_commands.remove(tid)));
+    }
+    for command in expired {
+        let detail = format!("{}: no answer within rados_mon_op_timeout", Errno::ETIMEDOUT.text());
+        // Nobody may wait any more.
+        let _ = command.done.send(Err(Error::TimedOut(detail)));
+    }
+}
+
+fn osd_addr(state: &super::State, osd: OsdId) -> Result<(OsdId, SocketAddr)> {
+    let refuse = |errno, status| Err(Error::Command { errno, status });
+    let Some(map) = state.objecter.map() else { return refuse(Errno::ENOTCONN, "no osdmap yet".into()) };
+    if !map.osds.contains_key(&osd) {
+        return refuse(Errno::ENOENT, format!("{osd} does not exist"));
+    }
+    match map.addr(osd) {
+        Some(addr) => Ok((osd, addr)),
+        None => refuse(Errno::ENXIO, format!("{osd} is not up")),
+    }
+}
+
+fn primary(state: &super::State, pg: PgId) -> Result<OsdId> {
+    let refuse = |errno, status| Err(Error::Command { errno, status });
+    let Some(map) = state.objecter.map() else { return refuse(Errno::ENOTCONN, "no osdmap yet".into()) };
+    if map.pools.get(&pg.pool).is_none_or(|pool| pg.seed >= pool.pg_num) {
+        return refuse(Errno::ENOENT, format!("i don't have pgid {pg}"));
+    }
+    match map.membership(pg) {
+        Some(membership) => Ok(membership.primary),
+        None => refuse(Errno::EAGAIN, format!("pg {pg} has no primary yet")),
+    }
+}

@@ -1,0 +1,206 @@
+//! What arrives on the session's connections.
+
+use super::{Shared, mon};
+use crate::cluster::command_result;
+use crate::error::Error;
+use nacre_runtime::auth::AuthTicketReply;
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
+use nacre_types::encoding;
+use nacre_types::errno::Errno;
+use nacre_types::msg::{
+    ConfigPublish, DaemonCommandReply, MapPublish, Message, MonCommandReply, OsdBackoff, OsdReply,
+};
+use nacre_types::osdmap::{Incremental, OsdMap};
+use nacre_types::{Epoch, OsdId};
+use std::sync::{Arc, Weak};
+
+pub(super) struct Dispatch {
+    /// The messenger outlives the session by the time of its shutdown.
+    shared: Weak<Shared>,
+}
+
+impl Dispatch {
+    pub(super) fn new(shared: &Arc<Shared>) -> Dispatch {
+        Dispatch { shared: Arc::downgrade(shared) }
+    }
+}
+
+impl Dispatcher for Dispatch {
+    fn on_message(&self, conn: &Conn, frame: Frame) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let handled = match frame.kind() {
+            OsdReply::KIND => frame.decode().map(|reply| shared.on_reply(reply)),
+            OsdBackoff::KIND => frame.decode().map(|backoff| shared.on_backoff(backoff)),
+            MapPublish::KIND => frame.decode().map(|maps| shared.on_maps(conn, &maps)),
+            MonCommandReply::KIND => frame.decode().map(|reply| shared.on_mon_reply(reply)),
+            DaemonCommandReply::KIND => frame.decode().map(|reply| shared.on_daemon_reply(reply)),
+            ConfigPublish::KIND => frame.decode().map(|config| shared.on_config(&config)),
+            AuthTicketReply::KIND => frame.decode().map(|reply| shared.on_ticket(conn, reply)),
+            kind => {
+                tracing::debug!(kind, peer = %conn.peer_addr(), "message of an unknown kind ignored");
+                Ok(())
+            }
+        };
+        if let Err(error) = handled {
+            tracing::error!(peer = %conn.peer_addr(), %error, "bad message; the connection is dropped");
+            conn.abort();
+            self.on_reset(conn, Reset::Failed(error));
+        }
+    }
+
+    fn on_reset(&self, conn: &Conn, reset: Reset) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let osd = shared.state.lock().forget(conn);
+        if let Reset::Failed(nacre_runtime::Error::Expired(_)) = &reset {
+            shared.renew.notify_one();
+        }
+        tracing::debug!(peer = %conn.peer_addr(), ?reset, "connection reset");
+        match osd {
+            Some(osd) => shared.on_osd_reset(osd),
+            None => shared.on_mon_reset(conn, &reset),
+        }
+    }
+}
+
+impl Shared {
+    fn on_reply(&self, reply: OsdReply) {
+        self.with_objecter(|objecter, sink| objecter.on_reply(reply, sink));
+    }
+
+    fn on_backoff(&self, backoff: OsdBackoff) {
+        let now_ms = self.now_ms();
+        self.state.lock().objecter.on_backoff(backoff, now_ms);
+        self.timer.notify_one();
+    }
+
+    fn on_osd_reset(&self, osd: OsdId) {
+        let now_ms = self.now_ms();
+        let lost = {
+            let mut state = self.state.lock();
+            state.objecter.on_reset(osd, now_ms);
+            let tids: Vec<u64> =
+                state.osd_commands.iter().filter(|(_, (to, _))| *to == osd).map(|(tid, _)| *tid).collect();
+            tids.iter().filter_map(|tid| state.osd_commands.remove(tid)).collect::<Vec<_>>()
+        };
+        self.timer.notify_one();
+        for (_, command) in lost {
+            let status = format!("the connection to {osd} was lost");
+            // Nobody may wait any more.
+            let _ = command.done.send(Err(Error::Command { errno: Errno::ENXIO, status }));
+        }
+    }
+
+    fn on_mon_reset(&self, conn: &Conn, reset: &Reset) {
+        self.state.lock().mon.take_if(|mon| mon == conn);
+        let reason = match reset {
+            Reset::Failed(error) => error.clone(),
+            _ => nacre_runtime::Error::Closed,
+        };
+        self.mon_lost.send_replace((conn.id(), reason));
+    }
+
+    fn on_mon_reply(&self, reply: MonCommandReply) {
+        let command = self.state.lock().mon_commands.remove(&reply.tid);
+        if let Some(command) = command {
+            // Nobody may wait any more.
+            let _ = command.done.send(command_result(reply.code, reply.status, reply.output));
+        }
+    }
+
+    fn on_daemon_reply(&self, reply: DaemonCommandReply) {
+        let command = self.state.lock().osd_commands.remove(&reply.tid);
+        if let Some((_, command)) = command {
+            // Nobody may wait any more.
+            let _ = command.done.send(command_result(reply.code, reply.status, reply.output));
+        }
+    }
+
+    fn on_config(&self, publish: &ConfigPublish) {
+        let values = publish.values.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        if let Err(error) = self.config.set_mon_values(values) {
+            tracing::warn!(%error, "configuration from the monitor not taken");
+        }
+    }
+
+    /// Applies published maps in order. Ones that do not follow are asked for anew.
+    fn on_maps(&self, conn: &Conn, publish: &MapPublish) {
+        let now_ms = self.now_ms();
+        let applied: Result<Option<Epoch>, encoding::DecodeError> = self.with_objecter(|objecter, sink| {
+            let have = objecter.map().cloned();
+            let map = next_map(have.as_ref(), publish)?;
+            if let Some(map) = map {
+                let epoch = map.epoch;
+                objecter.on_map(map, super::now_ns(), now_ms, sink);
+                return Ok(Some(epoch));
+            }
+            Ok(None)
+        });
+        match applied {
+            Ok(Some(epoch)) => {
+                self.epoch.send_replace(epoch);
+                self.timer.notify_one();
+                self.session_progress();
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "published map does not fit; asking for a full one");
+                mon::subscribe(conn, Epoch(0));
+            }
+        }
+    }
+
+    /// Marks the session as established once ticket and map are there.
+    fn session_progress(&self) {
+        let established = {
+            let state = self.state.lock();
+            state.objecter.map().is_some() && state.ticket.lock().is_some()
+        };
+        if established {
+            self.session.send_if_modified(|session| match session {
+                mon::Session::Connecting => {
+                    *session = mon::Session::Established;
+                    true
+                }
+                _ => false,
+            });
+        }
+    }
+
+    fn on_ticket(&self, conn: &Conn, reply: AuthTicketReply) {
+        mon::take_ticket(self, conn, reply);
+        self.session_progress();
+    }
+}
+
+/// The map that a publication leads to; `None` where it holds nothing new.
+fn next_map(
+    have: Option<&Arc<OsdMap>>,
+    publish: &MapPublish,
+) -> Result<Option<Arc<OsdMap>>, encoding::DecodeError> {
+    let mut map = have.cloned();
+    let mut changed = false;
+    if !publish.full.is_empty() {
+        let full: OsdMap = encoding::decode(&publish.full)?;
+        let newer =
+            map.as_ref().is_none_or(|map| map.epoch < full.epoch || map.generation != full.generation);
+        if newer {
+            map = Some(Arc::new(full));
+            changed = true;
+        }
+    }
+    for blob in &publish.incrementals {
+        let inc: Incremental = encoding::decode(&blob.0)?;
+        match &map {
+            Some(current) if inc.epoch <= current.epoch => {}
+            Some(current) => {
+                map = Some(Arc::new(current.apply(&inc)?));
+                changed = true;
+            }
+            None => {
+                let detail = format!("incremental {} without a map before it", inc.epoch);
+                return Err(encoding::DecodeError::Corrupt { what: "MapPublish", detail });
+            }
+        }
+    }
+    Ok(map.filter(|_| changed))
+}

@@ -1,0 +1,240 @@
+//! The session with the map authority: a connection by key, a ticket for the OSDs that is renewed in time, the
+//! subscription to maps and configuration, and the commands that wait for an answer.
+
+use super::Shared;
+use crate::error::{Error, Result};
+use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, Credential, Ticket};
+use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
+use nacre_types::Epoch;
+use nacre_types::errno::Errno;
+use nacre_types::msg::MonSubscribe;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+/// The first delay between attempts to reach a monitor; it doubles.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+/// The longest such delay.
+const LONGEST_DELAY: Duration = Duration::from_secs(2);
+/// A monitor that has not finished the handshake by then is left for the next one.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// The shortest time between two requests for a ticket.
+const LEAST_RENEWAL: Duration = Duration::from_millis(200);
+
+/// How far the session is.
+#[derive(Debug, Clone)]
+pub(super) enum Session {
+    /// No ticket or no map yet.
+    Connecting,
+    /// There were a ticket and a map at least once: from then on the session is kept up.
+    Established,
+    /// It will not be established.
+    Failed(Error),
+}
+
+/// Why a connection to a monitor ended.
+enum Ended {
+    /// Try the next one.
+    Again(nacre_runtime::Error),
+    /// Our key is not taken.
+    Refused(String),
+}
+
+/// Keeps a session with one of the monitors for as long as the client lives.
+pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, credential: Credential) {
+    let mount_timeout = shared.config.snapshot().client.client_mount_timeout;
+    let give_up = Instant::now() + mount_timeout;
+    let mut established = false;
+    let mut delay = FIRST_DELAY;
+    let mut last: Option<(SocketAddr, String)> = None;
+    let mut at = 0_usize;
+    loop {
+        let hosts = shared.config.snapshot().global.mon_host.clone();
+        let resolved = tokio::task::spawn_blocking(move || hosts.resolve()).await;
+        let addrs = match resolved {
+            Ok(Ok(addrs)) if !addrs.is_empty() => addrs,
+            Ok(Err(error)) => {
+                tracing::warn!(%error, "monitors' names can't be looked up");
+                Vec::new()
+            }
+            _ => Vec::new(),
+        };
+        if let Some(addr) = addrs.get(at % addrs.len().max(1)).copied() {
+            let mut up = false;
+            match serve(&shared, &messenger, &credential, addr, &mut up).await {
+                Ended::Refused(detail) => {
+                    if !established && !up {
+                        let detail =
+                            format!("the monitor at {addr} refuses {}: {detail}", messenger.entity());
+                        let failed = Error::Unreachable { errno: Errno::EACCES, detail };
+                        shared.session.send_replace(Session::Failed(failed));
+                        return;
+                    }
+                    tracing::error!(%addr, detail, "the monitor refuses our key");
+                    last = Some((addr, detail));
+                }
+                Ended::Again(error) => last = Some((addr, error.to_string())),
+            }
+            if up {
+                established = true;
+                delay = FIRST_DELAY;
+            }
+        }
+        if !established && Instant::now() >= give_up {
+            let tried = match last {
+                Some((addr, reason)) => format!("no session with the monitor at {addr}: {reason}"),
+                None => "no monitor's address could be looked up".to_owned(),
+            };
+            let detail =
+                format!("{tried} (gave up after {} s; is the cluster running?)", mount_timeout.as_secs());
+            shared
+                .session
+                .send_replace(Session::Failed(Error::Unreachable { errno: Errno::ETIMEDOUT, detail }));
+            return;
+        }
+        sleep(delay).await;
+        delay = (delay * 2).min(LONGEST_DELAY);
+        at += 1;
+    }
+}
+
+/// One connection's life; sets `up` once the monitor has taken our key.
+async fn serve(
+    shared: &Arc<Shared>,
+    messenger: &Messenger,
+    credential: &Credential,
+    addr: SocketAddr,
+    up: &mut bool,
+) -> Ended {
+    let target = Target {
+        addr,
+        entity: None,
+        policy: Policy::Lossy,
+        lane: 0,
+        credentials: Arc::new(credential.clone()),
+    };
+    let conn = match messenger.connect(target) {
+        Ok(conn) => conn,
+        Err(error) => return Ended::Again(error),
+    };
+    let mut lost = shared.mon_lost.subscribe();
+    match timeout(HANDSHAKE, conn.ready()).await {
+        Ok(Ok(())) => *up = true,
+        Ok(Err(nacre_runtime::Error::Denied(detail))) => return Ended::Refused(detail),
+        Ok(Err(error)) => return Ended::Again(error),
+        Err(_) => {
+            conn.abort();
+            return Ended::Again(nacre_runtime::Error::TimedOut("the handshake".into()));
+        }
+    }
+    let epoch = {
+        // Commands started from now on are sent by their callers; those before are sent here.
+        let mut state = shared.state.lock();
+        state.mon = Some(conn.clone());
+        request_ticket(shared, &conn, state.ticket.lock().as_ref());
+        for command in state.mon_commands.values() {
+            if let Err(error) = conn.send(&command.message) {
+                tracing::warn!(%error, "command not sent again");
+            }
+        }
+        state.objecter.map().map_or(Epoch(0), |map| map.epoch.next())
+    };
+    subscribe(&conn, epoch);
+    let id = conn.id();
+    let error = tokio::select! {
+        lost = lost.wait_for(|(lost, _)| *lost == id) => match lost {
+            Ok(lost) => lost.1.clone(),
+            Err(_) => nacre_runtime::Error::Closed,
+        },
+        error = keep_ticket(shared, &conn) => error,
+    };
+    Ended::Again(error)
+}
+
+/// Asks for a new ticket in time, and when an OSD finds ours expired.
+async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_runtime::Error {
+    loop {
+        let expires = shared.state.lock().ticket.lock().as_ref().map(|ticket| ticket.expires_unix);
+        let left = expires.map_or(0, |expires| expires.saturating_sub(now_unix()));
+        // Halfway: the service keys outlive several tickets, so that a slow monitor does no harm.
+        let renew_at = Instant::now() + Duration::from_secs(left / 2).max(LEAST_RENEWAL);
+        tokio::select! {
+            () = sleep_until(renew_at) => {}
+            () = shared.renew.notified() => {}
+        }
+        let sent = {
+            let state = shared.state.lock();
+            let ticket = state.ticket.lock();
+            request_ticket(shared, conn, ticket.as_ref())
+        };
+        if !sent {
+            return nacre_runtime::Error::Closed;
+        }
+        sleep(LEAST_RENEWAL).await;
+    }
+}
+
+fn now_unix() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Asks the monitor for a ticket that replaces `old`; whether it could be sent.
+fn request_ticket(shared: &Shared, conn: &Conn, old: Option<&Ticket>) -> bool {
+    let request = AuthTicketRequest { tid: shared.now_ms(), renew: old.map(|ticket| ticket.blob.clone()) };
+    conn.send(&request).is_ok()
+}
+
+/// Subscribes to maps from `next_epoch` on (0 for a full one) and to configuration.
+pub(super) fn subscribe(conn: &Conn, next_epoch: Epoch) {
+    if let Err(error) = conn.send(&MonSubscribe { next_epoch, config: true }) {
+        // The connection's end is reported on its own.
+        tracing::debug!(%error, "subscription not sent");
+    }
+}
+
+/// Takes a granted ticket into use.
+pub(super) fn take_ticket(shared: &Shared, conn: &Conn, reply: AuthTicketReply) {
+    if let Err(error) = granted(shared, reply) {
+        tracing::error!(monitor = %conn.peer_addr(), %error, "the monitor grants no ticket");
+        shared.session.send_if_modified(|session| {
+            let first = matches!(session, Session::Connecting);
+            if first {
+                *session = Session::Failed(error);
+            }
+            first
+        });
+    }
+}
+
+fn granted(shared: &Shared, reply: AuthTicketReply) -> Result<()> {
+    let refused = |errno, detail| Error::Unreachable { errno, detail };
+    if let Err(errno) = Errno::from_result(reply.code) {
+        return Err(refused(errno, format!("no ticket: {}", reply.status)));
+    }
+    let Some(grant) = reply.ticket else {
+        return Err(refused(Errno::EACCES, "no ticket: the monitor's answer holds none".into()));
+    };
+    let ticket = Ticket {
+        entity: shared.config.entity().clone(),
+        blob: grant.blob,
+        session_key: grant.session_key,
+        expires_unix: grant.expires_unix,
+    };
+    *shared.state.lock().ticket.lock() = Some(ticket);
+    shared.with_objecter(|objecter, sink| objecter.set_client(reply.client, sink));
+    Ok(())
+}
+
+impl Shared {
+    /// Returns once the session is established for the first time, or has failed for good.
+    pub(super) async fn established(&self) -> Result<()> {
+        let mut session = self.session.subscribe();
+        let reached = session.wait_for(|s| matches!(s, Session::Established | Session::Failed(_))).await;
+        match reached.as_deref() {
+            Ok(Session::Failed(error)) => Err(error.clone()),
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::ShutDown),
+        }
+    }
+}

@@ -1,0 +1,398 @@
+//! The objecter: which OSD each request goes to, when it is sent again, and when it fails. Pure: events in, calls of
+//! a [`Sink`] out; no clock, no sockets.
+//!
+//! Invariants (rule R6):
+//! - Requests of one PG are sent and resent in tid order: while a PG or its OSD is held, later requests wait too.
+//! - A request is sent anew whenever its PG's interval, its primary or the primary's process changes, its connection
+//!   was lost, or its OSD asked for it. Dup records on the OSDs make that safe for writes.
+//! - An answer to any attempt counts (a deposed primary can't answer: leases and fences forbid it); a backoff counts
+//!   only for the newest attempt.
+//! - `oldest_tid` never passes a request that still waits.
+//! - The pool is resolved anew at each send: overlays of cache tiers come and go with the map.
+
+mod target;
+
+use crate::error::Error;
+use nacre_types::errno::Errno;
+use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::osdmap::OsdMap;
+use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, PoolId, ReqId};
+use std::collections::{BTreeMap, HashMap};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use target::{Placement, Target, place};
+
+/// The first delay before a refused request or a lost connection is tried again, in milliseconds; it doubles.
+const FIRST_RETRY_MS: u64 = 10;
+/// The longest such delay, in milliseconds.
+const LONGEST_RETRY_MS: u64 = 2_000;
+
+/// The outside of the [`Objecter`].
+pub(crate) trait Sink<T> {
+    /// Sends on the connection to `osd`, opening it where there is none. Never blocks.
+    fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> Sent;
+    /// Closes the connection to `osd`: its process is gone or unreachable.
+    fn close(&mut self, osd: OsdId);
+    /// A request is answered or has failed.
+    fn complete(&mut self, token: T, result: Result<Answer, Error>);
+}
+
+/// What became of a request handed to [`Sink::send`].
+#[derive(Debug)]
+pub(crate) enum Sent {
+    /// It is on its way, or its connection's reset will be reported.
+    Queued,
+    /// The connection's out-queue is full.
+    Full,
+    /// It can never be sent.
+    Refused(Error),
+}
+
+/// A request's answer.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Answer {
+    /// What the OSD said.
+    pub reply: OsdReply,
+    /// The PG that it went to.
+    pub pg: PgId,
+    /// The number of PGs in that pool when it was sent.
+    pub pg_num: u32,
+}
+
+/// A request as the caller gives it: the objecter adds where and when.
+#[derive(Debug)]
+pub(crate) struct Submission {
+    pub object: ObjectId,
+    pub ops: Vec<nacre_types::op::OsdOp>,
+    /// Bits of [`nacre_types::op::request_flag`].
+    pub flags: u32,
+    /// Snapshot to read.
+    pub snap: u64,
+    /// Snapshot context for writes.
+    pub snap_context: Option<(u64, Vec<u64>)>,
+    /// The client's clock, nanoseconds since 1970.
+    pub mtime_ns: u64,
+    /// When to give up, on the caller's clock in milliseconds.
+    pub deadline_ms: Option<u64>,
+}
+
+struct Pending<T> {
+    token: T,
+    request: OsdRequest,
+    /// The pool that the caller named; the request's object names the one it is sent to.
+    pool: PoolId,
+    writes: bool,
+    deadline_ms: Option<u64>,
+    sent: Option<Target>,
+    /// Waits to be sent (again).
+    waiting: bool,
+}
+
+/// Why nothing is sent to an OSD or PG for the moment.
+#[derive(Debug, Default, Clone, Copy)]
+struct Hold {
+    failures: u32,
+    /// Not before this time; 0 once it has passed.
+    until_ms: u64,
+    /// Not before this epoch.
+    epoch: Epoch,
+}
+
+impl Hold {
+    fn delay(&mut self, now_ms: u64) {
+        let delay = FIRST_RETRY_MS.saturating_mul(1 << self.failures.min(20)).min(LONGEST_RETRY_MS);
+        self.failures += 1;
+        self.until_ms = now_ms + delay;
+    }
+
+    fn holds(&self, map: &OsdMap) -> bool {
+        self.until_ms > 0 || self.epoch > map.epoch
+    }
+}
+
+/// A connection to an OSD's process.
+struct Session {
+    addr: SocketAddr,
+    boot_nonce: u64,
+    hold: Hold,
+}
+
+/// The state of all requests of one client; `T` is what the caller gets back with the answer.
+pub(crate) struct Objecter<T> {
+    client: ClientId,
+    next_tid: u64,
+    map: Option<Arc<OsdMap>>,
+    ops: BTreeMap<u64, Box<Pending<T>>>,
+    sessions: HashMap<OsdId, Session>,
+    held_pgs: HashMap<PgId, Hold>,
+    blocklisted: bool,
+    resends: u64,
+}
+
+impl<T> Objecter<T> {
+    /// Nothing in flight, no map yet.
+    pub(crate) fn new(client: ClientId) -> Objecter<T> {
+        Objecter {
+            client,
+            next_tid: 1,
+            map: None,
+            ops: BTreeMap::new(),
+            sessions: HashMap::new(),
+            held_pgs: HashMap::new(),
+            blocklisted: false,
+            resends: 0,
+        }
+    }
+
+    /// The session's id.
+    pub(crate) fn client(&self) -> ClientId {
+        self.client
+    }
+
+    /// Goes on as another session: what is in flight belongs to the old one and fails, since nobody can tell any more
+    /// whether it was executed.
+    pub(crate) fn set_client(&mut self, client: ClientId, sink: &mut impl Sink<T>) {
+        if self.client != client {
+            self.client = client;
+            let lost = "the session was lost: writes in flight may or may not have taken effect";
+            self.fail_all(&Error::TimedOut(lost.to_owned()), sink);
+        }
+    }
+
+    /// How often requests were sent again.
+    pub(crate) fn resends(&self) -> u64 {
+        self.resends
+    }
+
+    /// The current map.
+    pub(crate) fn map(&self) -> Option<&Arc<OsdMap>> {
+        self.map.as_ref()
+    }
+
+    /// Requests that are not answered yet.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// Takes a request and sends it where nothing holds it back.
+    pub(crate) fn submit(&mut self, submission: Submission, token: T, now_ms: u64, sink: &mut impl Sink<T>) {
+        if self.blocklisted {
+            return sink.complete(token, Err(Error::Blocklisted));
+        }
+        let tid = self.next_tid;
+        self.next_tid += 1;
+        let pool = submission.object.pool();
+        let request = OsdRequest {
+            reqid: ReqId { client: self.client, tid },
+            oldest_tid: tid,
+            attempt: 0,
+            epoch: Epoch(0),
+            pg: PgId::new(pool, 0),
+            interval: Interval(0),
+            object: submission.object,
+            mtime_ns: submission.mtime_ns,
+            flags: submission.flags,
+            snap: submission.snap,
+            snap_context: submission.snap_context,
+            ops: submission.ops,
+        };
+        let writes = request.may_write();
+        let deadline_ms = submission.deadline_ms;
+        let pending = Pending { token, request, pool, writes, deadline_ms, sent: None, waiting: true };
+        self.ops.insert(tid, Box::new(pending));
+        self.try_send(tid, now_ms, sink);
+    }
+
+    /// Sends one waiting request if it may go.
+    fn try_send(&mut self, tid: u64, now_ms: u64, sink: &mut impl Sink<T>) {
+        let Some(map) = self.map.as_ref() else { return };
+        let oldest_tid = self.ops.first_key_value().map_or(tid, |(oldest, _)| *oldest);
+        let Some(op) = self.ops.get_mut(&tid) else { return };
+        let target = match place(map, op.pool, &op.request, op.writes) {
+            Placement::At(target) => target,
+            Placement::Wait => return,
+            Placement::NoPool => {
+                return self.finish(tid, Err(Error::NoSuchPool(pool_text(tid, &self.ops))), sink);
+            }
+        };
+        if self.held_pgs.get(&target.pg).is_some_and(|hold| hold.holds(map)) {
+            return;
+        }
+        let session = self.sessions.entry(target.osd).or_insert_with(|| Session {
+            addr: target.addr,
+            boot_nonce: target.boot_nonce,
+            hold: Hold::default(),
+        });
+        if session.hold.holds(map) {
+            return;
+        }
+        let request = &mut op.request;
+        if op.sent.is_some() {
+            request.attempt += 1;
+            self.resends += 1;
+        }
+        request.oldest_tid = oldest_tid;
+        request.epoch = map.epoch;
+        request.pg = target.pg;
+        request.interval = target.interval;
+        if request.object.pool() != target.pg.pool {
+            request.object = request.object.with_pool(target.pg.pool);
+        }
+        op.sent = Some(target);
+        op.waiting = false;
+        match sink.send(target.osd, target.addr, request) {
+            Sent::Queued => {}
+            Sent::Full => {
+                op.waiting = true;
+                session.hold.delay(now_ms);
+            }
+            Sent::Refused(error) => self.finish(tid, Err(error), sink),
+        }
+    }
+
+    fn finish(&mut self, tid: u64, result: Result<Answer, Error>, sink: &mut impl Sink<T>) {
+        if let Some(op) = self.ops.remove(&tid) {
+            sink.complete(op.token, result);
+        }
+    }
+
+    /// An OSD answered.
+    pub(crate) fn on_reply(&mut self, reply: OsdReply, sink: &mut impl Sink<T>) {
+        let tid = reply.reqid.tid;
+        let current = reply.reqid.client == self.client;
+        let Some(target) = self.ops.get(&tid).filter(|_| current).and_then(|op| op.sent) else { return };
+        self.held_pgs.remove(&target.pg);
+        if let Some(session) = self.sessions.get_mut(&target.osd).filter(|s| s.hold.until_ms == 0) {
+            session.hold.failures = 0;
+        }
+        self.finish(tid, Ok(Answer { reply, pg: target.pg, pg_num: target.pg_num }), sink);
+    }
+
+    /// An OSD refuses a request until the client has a newer map: its whole PG waits, then goes again in order.
+    pub(crate) fn on_backoff(&mut self, backoff: OsdBackoff, now_ms: u64) {
+        let op = self.ops.get(&backoff.reqid.tid).filter(|_| backoff.reqid.client == self.client);
+        let Some(op) = op.filter(|op| op.request.attempt == backoff.attempt && !op.waiting) else { return };
+        let (Some(target), Some(map)) = (op.sent, self.map.as_ref()) else { return };
+        let hold = self.held_pgs.entry(target.pg).or_default();
+        hold.epoch = hold.epoch.max(backoff.epoch);
+        if hold.epoch <= map.epoch && hold.until_ms == 0 {
+            hold.delay(now_ms);
+        }
+        for op in self.ops.values_mut().filter(|op| op.sent.is_some_and(|sent| sent.pg == target.pg)) {
+            op.waiting = true;
+        }
+    }
+
+    /// The connection to `osd` was lost: its requests go again, in order, after a growing delay.
+    pub(crate) fn on_reset(&mut self, osd: OsdId, now_ms: u64) {
+        let Some(session) = self.sessions.get_mut(&osd) else { return };
+        session.hold.delay(now_ms);
+        for op in self.ops.values_mut().filter(|op| op.sent.is_some_and(|sent| sent.osd == osd)) {
+            op.waiting = true;
+        }
+    }
+
+    /// A newer map arrived. `now_ns` is the time of day, for the blocklist.
+    pub(crate) fn on_map(&mut self, map: Arc<OsdMap>, now_ns: u64, now_ms: u64, sink: &mut impl Sink<T>) {
+        if self.map.as_ref().is_some_and(|current| map.epoch <= current.epoch) {
+            return;
+        }
+        let identity = format!("client.{}", self.client);
+        self.map = Some(map.clone());
+        self.blocklisted = map.is_blocklisted(&identity, now_ns);
+        if self.blocklisted {
+            return self.fail_all(&Error::Blocklisted, sink);
+        }
+        self.sessions.retain(|osd, session| {
+            let same = map.osds.get(osd).is_some_and(|info| {
+                info.up && info.addr == Some(session.addr) && info.boot_nonce == session.boot_nonce
+            });
+            if !same {
+                sink.close(*osd);
+            }
+            same
+        });
+        self.held_pgs.retain(|pg, _| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num));
+        for op in self.ops.values_mut().filter(|op| !op.waiting) {
+            op.waiting = match place(&map, op.pool, &op.request, op.writes) {
+                Placement::At(target) => op.sent != Some(target),
+                Placement::NoPool => true,
+                // Paused or without a primary: an answer may still come, and if the target was another one by then
+                // the next map that has one shows it.
+                Placement::Wait => !op.sent.is_some_and(|sent| sent.still_stands(&map)),
+            };
+        }
+        self.send_waiting(now_ms, sink);
+    }
+
+    /// Sends all waiting requests that may go, in tid order.
+    fn send_waiting(&mut self, now_ms: u64, sink: &mut impl Sink<T>) {
+        let waiting: Vec<u64> = self.ops.iter().filter(|(_, op)| op.waiting).map(|(tid, _)| *tid).collect();
+        for tid in waiting {
+            self.try_send(tid, now_ms, sink);
+        }
+    }
+
+    /// Time passed: holds end, requests expire.
+    pub(crate) fn on_tick(&mut self, now_ms: u64, sink: &mut impl Sink<T>) {
+        let expired: Vec<u64> = self
+            .ops
+            .iter()
+            .filter(|(_, op)| op.deadline_ms.is_some_and(|deadline| deadline <= now_ms))
+            .map(|(tid, _)| *tid)
+            .collect();
+        for tid in expired {
+            let text = self.ops.get(&tid).map_or_else(String::new, |op| timeout_text(op));
+            self.finish(tid, Err(Error::TimedOut(text)), sink);
+        }
+        let holds = self.held_pgs.values_mut().chain(self.sessions.values_mut().map(|s| &mut s.hold));
+        let mut released = false;
+        for hold in holds.filter(|hold| hold.until_ms > 0 && hold.until_ms <= now_ms) {
+            hold.until_ms = 0;
+            released = true;
+        }
+        if released {
+            self.send_waiting(now_ms, sink);
+        }
+    }
+
+    /// When [`Objecter::on_tick`] has something to do at the latest, where it is known.
+    pub(crate) fn next_wake_ms(&self) -> Option<u64> {
+        let holds = self.held_pgs.values().chain(self.sessions.values().map(|s| &s.hold));
+        let holds = holds.map(|hold| hold.until_ms).filter(|until| *until > 0);
+        holds.chain(self.ops.values().filter_map(|op| op.deadline_ms)).min()
+    }
+
+    /// Fails everything that is in flight.
+    pub(crate) fn fail_all(&mut self, error: &Error, sink: &mut impl Sink<T>) {
+        for op in std::mem::take(&mut self.ops).into_values() {
+            sink.complete(op.token, Err(error.clone()));
+        }
+    }
+
+    /// Requests that are not answered yet, described for people: `(tid, OSD, what)`.
+    pub(crate) fn describe(&self) -> Vec<(u64, Option<OsdId>, String)> {
+        let osd = |op: &Pending<T>| op.sent.filter(|_| !op.waiting).map(|sent| sent.osd);
+        self.ops.iter().map(|(tid, op)| (*tid, osd(op), op_text(op))).collect()
+    }
+}
+
+fn pool_text<T>(tid: u64, ops: &BTreeMap<u64, Box<Pending<T>>>) -> String {
+    ops.get(&tid).map_or_else(String::new, |op| op.pool.to_string())
+}
+
+fn op_text<T>(op: &Pending<T>) -> String {
+    let names: Vec<_> = op.request.ops.iter().map(|op| op.op.name()).collect();
+    format!("{} of '{}' in pool {}", names.join("+"), op.request.object.name(), op.pool)
+}
+
+fn timeout_text<T>(op: &Pending<T>) -> String {
+    let at = match op.sent.filter(|_| !op.waiting) {
+        Some(sent) => format!("pg {} at {}", sent.pg, sent.osd),
+        None => "not sent: no OSD serves its PG, the pool is full or paused".to_owned(),
+    };
+    format!("{}: {} ({at})", Errno::ETIMEDOUT.text(), op_text(op))
+}
+
+#[cfg(test)]
+mod tests;

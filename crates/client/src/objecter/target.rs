@@ -1,0 +1,100 @@
+//! Where a request goes by a map.
+
+use nacre_types::msg::OsdRequest;
+use nacre_types::op::{Op, request_flag};
+use nacre_types::osdmap::{OsdMap, flag};
+use nacre_types::pool::{Pool, flag as pool_flag};
+use nacre_types::{Interval, OsdId, PgId, PoolId};
+use std::net::SocketAddr;
+
+/// The one process that may execute a request, and the interval in which it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    pub pg: PgId,
+    pub pg_num: u32,
+    pub interval: Interval,
+    pub osd: OsdId,
+    pub addr: SocketAddr,
+    pub boot_nonce: u64,
+}
+
+impl Target {
+    /// Whether the map still shows the same process as primary of the same interval.
+    pub(super) fn still_stands(&self, map: &OsdMap) -> bool {
+        let same_process = map.osds.get(&self.osd).is_some_and(|info| {
+            info.up && info.addr == Some(self.addr) && info.boot_nonce == self.boot_nonce
+        });
+        let same_interval =
+            map.membership(self.pg).is_some_and(|m| m.interval == self.interval && m.primary == self.osd);
+        let same_pool = map.pools.get(&self.pg.pool).is_some_and(|pool| pool.pg_num == self.pg_num);
+        same_process && same_interval && same_pool
+    }
+}
+
+/// What the map says of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    /// Send it there.
+    At(Target),
+    /// Nobody serves it now: no primary that is up, paused, or full.
+    Wait,
+    /// Its pool was removed.
+    NoPool,
+}
+
+/// Places a request for `pool` by `map`; `request.object`'s own pool is that of an earlier send and does not count.
+pub(crate) fn place(map: &OsdMap, pool: PoolId, request: &OsdRequest, writes: bool) -> Placement {
+    let Some(base) = map.pools.get(&pool) else {
+        // An id above all that the map knows is of a pool so new that the map has yet to come.
+        return if pool > map.pool_max { Placement::Wait } else { Placement::NoPool };
+    };
+    let tier = if request.flags & request_flag::IGNORE_OVERLAY != 0 {
+        None
+    } else if writes {
+        base.tiering.write_tier
+    } else {
+        base.tiering.read_tier
+    };
+    let (pool_id, pool) = match tier.and_then(|id| map.pools.get_key_value(&id)) {
+        Some((id, tier)) => (*id, tier),
+        None => (pool, base),
+    };
+    if is_paused(map, pool, request, writes) {
+        return Placement::Wait;
+    }
+    let pg = pool.pg_of_hash(pool_id, request.object.hash());
+    let Some(membership) = map.membership(pg) else { return Placement::Wait };
+    let Some(info) = map.osds.get(&membership.primary).filter(|info| info.up) else { return Placement::Wait };
+    let Some(addr) = info.addr else { return Placement::Wait };
+    Placement::At(Target {
+        pg,
+        pg_num: pool.pg_num,
+        interval: membership.interval,
+        osd: membership.primary,
+        addr,
+        boot_nonce: info.boot_nonce,
+    })
+}
+
+fn is_paused(map: &OsdMap, pool: &Pool, request: &OsdRequest, writes: bool) -> bool {
+    if !writes {
+        return map.has_flag(flag::PAUSERD);
+    }
+    if map.has_flag(flag::PAUSEWR) {
+        return true;
+    }
+    let full = map.has_flag(flag::FULL) || pool.has_flag(pool_flag::FULL);
+    let respects_full = request.flags & (request_flag::FULL_TRY | request_flag::FULL_FORCE) == 0;
+    full && respects_full && !only_frees_space(request)
+}
+
+/// Whether the request can only make room: those go on while the cluster is full, or it would stay so for ever.
+fn only_frees_space(request: &OsdRequest) -> bool {
+    let frees = |op: &Op| {
+        matches!(
+            op,
+            Op::Remove | Op::RmXattr { .. } | Op::OmapRmKeys { .. } | Op::OmapRmRange { .. } | Op::OmapClear
+        )
+    };
+    request.ops.iter().filter(|op| op.op.is_write()).all(|op| frees(&op.op))
+}

@@ -1,0 +1,302 @@
+//! Compound operations on one object: what `rados_write_op_t` and `rados_read_op_t` are in C.
+//!
+//! An operation is applied whole or not at all, in the order in which its parts were added.
+
+use crate::error::{Error, Result};
+use bytes::Bytes;
+use nacre_types::encoding;
+use nacre_types::errno::Errno;
+use nacre_types::op::{
+    CmpOp, CmpValue, OmapKeysReply, OmapValsReply, Op, OpResult, OsdOp, Pairs, StatReply, op_flag,
+    request_flag,
+};
+use std::collections::BTreeMap;
+
+/// Parts that guard both reads and writes.
+macro_rules! guards {
+    () => {
+        /// Fails the operation with ENOENT where the object is absent.
+        pub fn assert_exists(&mut self) -> &mut Self {
+            self.push(Op::AssertExists)
+        }
+
+        /// Fails the operation with ERANGE or EOVERFLOW unless the object's user version is this one.
+        pub fn assert_version(&mut self, version: u64) -> &mut Self {
+            self.push(Op::AssertVersion { version })
+        }
+
+        /// Fails the operation with ECANCELED unless `value OP attribute` holds, both as bytes.
+        pub fn cmp_xattr(&mut self, name: &str, op: CmpOp, value: impl Into<Bytes>) -> &mut Self {
+            let value = CmpValue::Bytes(value.into());
+            self.push(Op::CmpXattr { name: name.to_owned(), op, value })
+        }
+
+        /// As [`Self::cmp_xattr`], both as unsigned numbers.
+        pub fn cmp_xattr_u64(&mut self, name: &str, op: CmpOp, value: u64) -> &mut Self {
+            self.push(Op::CmpXattr { name: name.to_owned(), op, value: CmpValue::U64(value) })
+        }
+
+        /// Fails the operation with ECANCELED unless every `(key, OP, value)` holds.
+        pub fn omap_cmp(&mut self, assertions: Vec<(Bytes, CmpOp, Bytes)>) -> &mut Self {
+            self.push(Op::OmapCmp { assertions })
+        }
+
+        /// Calls an object class's method.
+        pub fn call(&mut self, class: &str, method: &str, input: impl Into<Bytes>) -> &mut Self {
+            self.push(Op::Call { class: class.to_owned(), method: method.to_owned(), input: input.into() })
+        }
+
+        /// Sets flags ([`op_flag`]) of the part added last.
+        pub fn op_flags(&mut self, flags: u32) -> &mut Self {
+            if let Some(last) = self.ops.last_mut() {
+                last.flags |= flags;
+            }
+            self
+        }
+
+        /// Adds request flags ([`request_flag`]).
+        pub fn flags(&mut self, flags: u32) -> &mut Self {
+            self.flags |= flags;
+            self
+        }
+
+        /// Adds any part.
+        pub fn push(&mut self, op: Op) -> &mut Self {
+            self.ops.push(OsdOp::from(op));
+            self
+        }
+
+        /// Number of parts.
+        pub fn len(&self) -> usize {
+            self.ops.len()
+        }
+
+        /// Whether nothing was added.
+        pub fn is_empty(&self) -> bool {
+            self.ops.is_empty()
+        }
+    };
+}
+
+/// A compound write.
+#[derive(Debug, Clone, Default)]
+pub struct WriteOp {
+    pub(crate) ops: Vec<OsdOp>,
+    pub(crate) flags: u32,
+    pub(crate) mtime_ns: Option<u64>,
+}
+
+impl WriteOp {
+    /// Nothing yet.
+    pub fn new() -> WriteOp {
+        WriteOp::default()
+    }
+
+    guards!();
+
+    /// Creates the object; with `exclusive` an existing one fails the operation with EEXIST.
+    pub fn create(&mut self, exclusive: bool) -> &mut Self {
+        self.push(Op::Create { exclusive });
+        if exclusive { self.op_flags(op_flag::EXCL) } else { self }
+    }
+
+    /// Writes at `offset` bytes.
+    pub fn write(&mut self, offset: u64, data: impl Into<Bytes>) -> &mut Self {
+        self.push(Op::Write { offset, data: data.into() })
+    }
+
+    /// Replaces the object's data.
+    pub fn write_full(&mut self, data: impl Into<Bytes>) -> &mut Self {
+        self.push(Op::WriteFull { data: data.into() })
+    }
+
+    /// Writes at the object's end.
+    pub fn append(&mut self, data: impl Into<Bytes>) -> &mut Self {
+        self.push(Op::Append { data: data.into() })
+    }
+
+    /// Sets the object's size in bytes.
+    pub fn truncate(&mut self, size: u64) -> &mut Self {
+        self.push(Op::Truncate { size })
+    }
+
+    /// Makes a range zero.
+    pub fn zero(&mut self, offset: u64, len: u64) -> &mut Self {
+        self.push(Op::Zero { offset, len })
+    }
+
+    /// Removes the object.
+    pub fn remove(&mut self) -> &mut Self {
+        self.push(Op::Remove)
+    }
+
+    /// Sets an attribute.
+    pub fn set_xattr(&mut self, name: &str, value: impl Into<Bytes>) -> &mut Self {
+        self.push(Op::SetXattr { name: name.to_owned(), value: value.into() })
+    }
+
+    /// Removes an attribute.
+    pub fn rm_xattr(&mut self, name: &str) -> &mut Self {
+        self.push(Op::RmXattr { name: name.to_owned() })
+    }
+
+    /// Sets omap entries.
+    pub fn omap_set(&mut self, entries: Vec<(Bytes, Bytes)>) -> &mut Self {
+        self.push(Op::OmapSet { entries })
+    }
+
+    /// Sets the omap header.
+    pub fn omap_set_header(&mut self, header: impl Into<Bytes>) -> &mut Self {
+        self.push(Op::OmapSetHeader { header: header.into() })
+    }
+
+    /// Removes omap entries.
+    pub fn omap_rm_keys(&mut self, keys: Vec<Bytes>) -> &mut Self {
+        self.push(Op::OmapRmKeys { keys })
+    }
+
+    /// Removes omap entries with `first <= key < last`.
+    pub fn omap_rm_range(&mut self, first: impl Into<Bytes>, last: impl Into<Bytes>) -> &mut Self {
+        self.push(Op::OmapRmRange { first: first.into(), last: last.into() })
+    }
+
+    /// Removes all omap entries and the header.
+    pub fn omap_clear(&mut self) -> &mut Self {
+        self.push(Op::OmapClear)
+    }
+
+    /// Hints at the object's final size and the size of writes, in bytes.
+    pub fn set_alloc_hint(
+        &mut self,
+        expected_object_size: u64,
+        expected_write_size: u64,
+        flags: u32,
+    ) -> &mut Self {
+        self.push(Op::SetAllocHint { expected_object_size, expected_write_size, flags })
+    }
+
+    /// Sets the object's modification time, in nanoseconds since 1970, instead of the present.
+    pub fn mtime_ns(&mut self, mtime_ns: u64) -> &mut Self {
+        self.mtime_ns = Some(mtime_ns);
+        self
+    }
+
+    /// Goes on although the cluster or pool is full, with ENOSPC or EDQUOT where there is no room.
+    pub fn full_try(&mut self) -> &mut Self {
+        self.flags(request_flag::FULL_TRY)
+    }
+}
+
+/// A compound read. Outputs come back in the order in which the parts were added ([`ReadResults`]).
+#[derive(Debug, Clone, Default)]
+pub struct ReadOp {
+    pub(crate) ops: Vec<OsdOp>,
+    pub(crate) flags: u32,
+}
+
+impl ReadOp {
+    /// Nothing yet.
+    pub fn new() -> ReadOp {
+        ReadOp::default()
+    }
+
+    guards!();
+
+    /// Reads `len` bytes from `offset`, to the end where `len` is 0.
+    pub fn read(&mut self, offset: u64, len: u64) -> &mut Self {
+        self.push(Op::Read { offset, len })
+    }
+
+    /// Size and modification time.
+    pub fn stat(&mut self) -> &mut Self {
+        self.push(Op::Stat)
+    }
+
+    /// An attribute.
+    pub fn get_xattr(&mut self, name: &str) -> &mut Self {
+        self.push(Op::GetXattr { name: name.to_owned() })
+    }
+
+    /// All attributes.
+    pub fn get_xattrs(&mut self) -> &mut Self {
+        self.push(Op::GetXattrs)
+    }
+
+    /// At most `max` omap keys above `start_after`.
+    pub fn omap_get_keys(&mut self, start_after: impl Into<Bytes>, max: u64) -> &mut Self {
+        self.push(Op::OmapGetKeys { start_after: start_after.into(), max })
+    }
+
+    /// At most `max` omap entries above `start_after` whose keys begin with `filter_prefix`.
+    pub fn omap_get_vals(
+        &mut self,
+        start_after: impl Into<Bytes>,
+        filter_prefix: impl Into<Bytes>,
+        max: u64,
+    ) -> &mut Self {
+        let (start_after, filter_prefix) = (start_after.into(), filter_prefix.into());
+        self.push(Op::OmapGetVals { start_after, filter_prefix, max })
+    }
+
+    /// The omap entries of these keys that exist.
+    pub fn omap_get_vals_by_keys(&mut self, keys: Vec<Bytes>) -> &mut Self {
+        self.push(Op::OmapGetValsByKeys { keys })
+    }
+
+    /// The omap header.
+    pub fn omap_get_header(&mut self) -> &mut Self {
+        self.push(Op::OmapGetHeader)
+    }
+}
+
+/// What an operation brought: its result, the object's version and one entry per part that was reached.
+#[derive(Debug, Clone, Default)]
+pub struct OpReply {
+    /// 0 or more on success, else a negated errno.
+    pub result: i32,
+    /// The object's user version after the operation.
+    pub version: u64,
+    /// Codes and outputs of the parts.
+    pub ops: Vec<OpResult>,
+}
+
+impl OpReply {
+    /// The reply itself where the operation succeeded.
+    pub fn success(self) -> Result<OpReply> {
+        Errno::from_result(self.result)?;
+        Ok(self)
+    }
+
+    /// Takes the output of part `at`; the part's own error where it failed (with `FAILOK` the operation goes on).
+    pub fn output(&mut self, at: usize) -> Result<Bytes> {
+        let part = self.ops.get_mut(at).ok_or_else(|| no_output(at))?;
+        Errno::from_result(part.code)?;
+        Ok(std::mem::take(&mut part.output))
+    }
+
+    /// Part `at` as [`StatReply`].
+    pub fn stat(&mut self, at: usize) -> Result<StatReply> {
+        Ok(encoding::decode(&self.output(at)?)?)
+    }
+
+    /// Part `at` as names or keys with values.
+    pub fn pairs(&mut self, at: usize) -> Result<BTreeMap<Bytes, Bytes>> {
+        let pairs: Pairs = encoding::decode(&self.output(at)?)?;
+        Ok(pairs.0.into_iter().collect())
+    }
+
+    /// Part `at` as omap keys.
+    pub fn omap_keys(&mut self, at: usize) -> Result<OmapKeysReply> {
+        Ok(encoding::decode(&self.output(at)?)?)
+    }
+
+    /// Part `at` as omap entries.
+    pub fn omap_vals(&mut self, at: usize) -> Result<OmapValsReply> {
+        Ok(encoding::decode(&self.output(at)?)?)
+    }
+}
+
+fn no_output(at: usize) -> Error {
+    let detail = format!("the answer has no part {at}");
+    Error::Corrupt(encoding::DecodeError::Corrupt { what: "OsdReply", detail })
+}

@@ -1,0 +1,207 @@
+//! `nacre rados`: the `rados` program's verbs, options, output and exit codes.
+//!
+//! Extensions: `put-tree DIR [PREFIX]` and `get-tree DIR [PREFIX]` store a directory's files as objects named by their
+//! path below it, and fetch them; benchmarks print the client's CPU time per operation.
+
+mod args;
+mod bench;
+mod objects;
+mod pools;
+pub(crate) mod print;
+mod transfer;
+mod tree;
+
+use super::session;
+pub(crate) use args::Format;
+use args::Args;
+use nacre_client::{Cluster, Error, IoCtx, block_on};
+use nacre_types::errno::Errno;
+use std::ffi::OsString;
+use std::io::{ErrorKind, Write};
+use std::process::ExitCode;
+
+/// What went wrong, as the user reads it, and the exit code.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) text: String,
+    pub(crate) code: u8,
+}
+
+/// `-EINVAL` as an exit code, which the real program gives for values that it can't read.
+const EXIT_INVALID: u8 = 234;
+
+impl Failure {
+    fn new(text: impl Into<String>) -> Failure {
+        Failure { text: text.into(), code: 1 }
+    }
+
+    fn invalid(text: impl Into<String>) -> Failure {
+        Failure { text: text.into(), code: EXIT_INVALID }
+    }
+
+    fn unsupported(what: &str) -> Failure {
+        let errno = Errno::ENOTSUP;
+        Failure::new(format!("{what} is not supported by this release\nerror {}: {errno}", errno.0))
+    }
+
+    fn usage() -> Failure {
+        Failure::new(USAGE)
+    }
+}
+
+/// `DOING pool/object: (2) No such file or directory`, with what the number alone does not say.
+fn failed(doing: impl std::fmt::Display) -> impl FnOnce(Error) -> Failure {
+    move |error| Failure::new(format!("{doing}: {}", reason(&error)))
+}
+
+fn reason(error: &Error) -> String {
+    match error {
+        Error::Refused(errno) => errno.to_string(),
+        Error::NoSuchPool(_) | Error::Blocklisted => error.errno().to_string(),
+        other => format!("{} ({other})", other.errno()),
+    }
+}
+
+/// Writes to standard output. A closed pipe ends the program quietly.
+fn out(text: impl AsRef<[u8]>) -> Result<(), Failure> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_ref()).and_then(|()| stdout.flush()) {
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+        result => result.map_err(|e| Failure::new(format!("error writing to stdout: {e}"))),
+    }
+}
+
+/// Runs the program with the arguments after `nacre rados`.
+pub fn main(args: Vec<OsString>) -> ExitCode {
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure { text, code }) => {
+            if !text.is_empty() {
+                eprintln!("{text}");
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+fn run(args: Vec<OsString>) -> Result<(), Failure> {
+    let invocation = session::parse(args).map_err(Failure::new)?;
+    let args = Args::parse(&invocation.rest)?;
+    if args.help {
+        return out(USAGE);
+    }
+    if args.version {
+        return out(format!("nacre version {}\n", env!("CARGO_PKG_VERSION")));
+    }
+    let Some((verb, operands)) = args.words.split_first() else {
+        return Err(Failure::new("rados: -h or --help for usage"));
+    };
+    let Some(command) = command(verb) else {
+        let errno = Errno::EINVAL;
+        let text = format!("unrecognized command {verb}; -h or --help for usage\nerror {}: {errno}", errno.0);
+        return Err(Failure::new(text));
+    };
+    let operands: Vec<&str> = operands.iter().map(String::as_str).collect();
+    if !command.operands.contains(&operands.len()) {
+        return Err(Failure::usage());
+    }
+    if command.needs_pool && args.pool.is_none() {
+        return Err(match verb.as_str() {
+            "ls" => Failure::new("either pool name or pg id needs to be specified"),
+            _ => Failure::usage(),
+        });
+    }
+    let cluster = session::connect(&invocation).map_err(|e| Failure::new(format!("couldn't connect to cluster: {e}")))?;
+    let pool = match args.pool.as_deref().filter(|_| command.needs_pool || command.takes_pool) {
+        Some(name) => Some(open_pool(&cluster, name, &args)?),
+        None => None,
+    };
+    let result = (command.run)(&Context { cluster: &cluster, pool, args: &args }, &operands);
+    cluster.shut_down();
+    result
+}
+
+fn open_pool(cluster: &Cluster, name: &str, args: &Args) -> Result<IoCtx, Failure> {
+    let pool = block_on(cluster.open_pool(name)).map_err(failed(format_args!("error opening pool {name}")))?;
+    Ok(pool.with_namespace(&args.namespace).with_locator(&args.locator).with_full_try())
+}
+
+/// What a verb works with.
+struct Context<'a> {
+    cluster: &'a Cluster,
+    pool: Option<IoCtx>,
+    args: &'a Args,
+}
+
+impl Context<'_> {
+    fn pool(&self) -> &IoCtx {
+        self.pool.as_ref().expect("invariant: the table says that the verb needs a pool")
+    }
+
+    /// `pool/object`, as messages name it.
+    fn name(&self, object: &str) -> String {
+        format!("{}/{object}", self.pool().pool_name())
+    }
+
+    /// `-b`, or the real program's 4 MiB.
+    fn op_size(&self) -> u64 {
+        self.args.op_size.filter(|size| *size > 0).unwrap_or(4 << 20)
+    }
+
+    /// The largest object that OSDs take, by this client's configuration.
+    fn max_object_size(&self) -> u64 {
+        let configured = self.cluster.option("osd_max_object_size").and_then(|text| text.parse().ok());
+        configured.unwrap_or(128 << 20)
+    }
+}
+
+type Run = fn(&Context<'_>, &[&str]) -> Result<(), Failure>;
+
+struct Command {
+    operands: std::ops::RangeInclusive<usize>,
+    needs_pool: bool,
+    takes_pool: bool,
+    run: Run,
+}
+
+fn command(verb: &str) -> Option<Command> {
+    const MANY: usize = usize::MAX;
+    let in_pool = |least, most, run| Some(Command { operands: least..=most, needs_pool: true, takes_pool: true, run });
+    let global = |least, most, run| Some(Command { operands: least..=most, needs_pool: false, takes_pool: false, run });
+    match verb {
+        "lspools" => global(0, 0, pools::list_pools),
+        "df" => Some(Command { operands: 0..=0, needs_pool: false, takes_pool: true, run: pools::df }),
+        "purge" => global(1, 1, pools::purge),
+        "ls" => in_pool(0, 1, pools::list_objects),
+        "get" => in_pool(2, 2, transfer::get),
+        "put" => in_pool(2, 2, transfer::put),
+        "append" => in_pool(2, 2, transfer::append),
+        "put-tree" => in_pool(1, 2, tree::put),
+        "get-tree" => in_pool(1, 2, tree::get),
+        "stat" => in_pool(1, 1, objects::stat),
+        "stat2" => in_pool(1, 1, objects::stat2),
+        "touch" => in_pool(1, 2, objects::touch),
+        "truncate" => in_pool(2, 2, objects::truncate),
+        "create" => in_pool(1, 1, objects::create),
+        "rm" => in_pool(1, MANY, objects::remove),
+        "cp" => in_pool(1, 2, objects::copy),
+        "setxattr" => in_pool(2, 3, objects::set_xattr),
+        "getxattr" => in_pool(2, 2, objects::get_xattr),
+        "rmxattr" => in_pool(2, 2, objects::rm_xattr),
+        "listxattr" => in_pool(1, 1, objects::list_xattr),
+        "setomapval" => in_pool(1, 3, objects::omap::set_value),
+        "getomapval" => in_pool(1, 3, objects::omap::get_value),
+        "rmomapkey" => in_pool(1, 2, objects::omap::rm_key),
+        "clearomap" => in_pool(1, MANY, objects::omap::clear),
+        "listomapkeys" => in_pool(1, 1, objects::omap::list_keys),
+        "listomapvals" => in_pool(1, 1, objects::omap::list_values),
+        "getomapheader" => in_pool(1, 2, objects::omap::get_header),
+        "setomapheader" => in_pool(2, 2, objects::omap::set_header),
+        "set-alloc-hint" => in_pool(3, 3, objects::set_alloc_hint),
+        "bench" => in_pool(2, 2, bench::bench),
+        "cleanup" => in_pool(0, 0, bench::cleanup),
+        _ => None,
+    }
+}
+
+const USAGE: &str = include_str!("rados/usage.txt");

@@ -1,0 +1,178 @@
+//! The command line of `rados`: its own options, taken apart from verbs and their arguments.
+
+use super::Failure;
+use std::path::PathBuf;
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Format {
+    #[default]
+    Plain,
+    Json,
+    JsonPretty,
+}
+
+/// Everything that follows what all of Ceph's programs share.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Args {
+    pub(super) pool: Option<String>,
+    pub(super) target_pool: Option<String>,
+    pub(super) namespace: String,
+    pub(super) target_namespace: Option<String>,
+    /// `--all`, unless `--default` overrides it.
+    pub(super) all: bool,
+    pub(super) locator: String,
+    pub(super) target_locator: Option<String>,
+    pub(super) format: Format,
+    /// `-b`, in bytes.
+    pub(super) op_size: Option<u64>,
+    /// `-O`, in bytes.
+    pub(super) object_size: Option<u64>,
+    pub(super) max_objects: u64,
+    pub(super) concurrent: Option<u32>,
+    pub(super) offset: u64,
+    pub(super) show_time: bool,
+    pub(super) no_cleanup: bool,
+    pub(super) no_hints: bool,
+    pub(super) no_verify: bool,
+    pub(super) run_name: Option<String>,
+    pub(super) prefix: Option<String>,
+    pub(super) force_full: bool,
+    pub(super) confirmed: bool,
+    pub(super) input_file: Option<PathBuf>,
+    pub(super) omap_key_file: Option<PathBuf>,
+    pub(super) help: bool,
+    pub(super) version: bool,
+    /// Verb and its arguments.
+    pub(super) words: Vec<String>,
+}
+
+/// Options that the real program has and this release does not carry out.
+const UNSUPPORTED: &[&str] =
+    &["--striper", "--pgid", "-s", "--snap", "--create", "--reuse-bench", "--write-omap", "--write-xattr", "--with-clones"];
+
+impl Args {
+    /// Takes the arguments apart.
+    pub(super) fn parse(args: &[String]) -> Result<Args, Failure> {
+        let mut out = Args::default();
+        let mut default_namespace = false;
+        let mut obj_name_file: Option<PathBuf> = None;
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            if arg == "--" {
+                out.words.extend(args.by_ref().cloned());
+                break;
+            }
+            let (flag, inline) = match arg.split_once('=') {
+                Some((flag, value)) if arg.starts_with("--") => (flag, Some(value)),
+                _ => (arg.as_str(), None),
+            };
+            let mut value = || match inline.or_else(|| args.next().map(String::as_str)) {
+                Some(value) => Ok(value),
+                None => Err(Failure::invalid(format!("Option {flag} requires an argument."))),
+            };
+            match flag {
+                "-p" | "--pool" => out.pool = Some(value()?.to_owned()),
+                "--target-pool" => out.target_pool = Some(value()?.to_owned()),
+                "-N" | "--namespace" => out.namespace = value()?.to_owned(),
+                "--target-nspace" => out.target_namespace = Some(value()?.to_owned()),
+                "--all" => out.all = true,
+                "--default" => default_namespace = true,
+                "--object-locator" => out.locator = value()?.to_owned(),
+                "--target-locator" => out.target_locator = Some(value()?.to_owned()),
+                "-f" | "--format" => {
+                    out.format = match value()? {
+                        "plain" => Format::Plain,
+                        "json" => Format::Json,
+                        "json-pretty" => Format::JsonPretty,
+                        other => return Err(Failure::invalid(format!("unrecognized format: {other}"))),
+                    }
+                }
+                "-b" | "--block-size" => out.op_size = Some(size("block-size", value()?)?),
+                "-O" | "--object-size" => out.object_size = Some(size("object-size", value()?)?),
+                "--max-objects" => out.max_objects = number("max-objects", value()?)?,
+                "-t" | "--concurrent-ios" => {
+                    out.concurrent = Some(number("concurrent-ios", value()?)?);
+                }
+                "--offset" => out.offset = size("offset", value()?)?,
+                "--show-time" => out.show_time = true,
+                "--no-cleanup" => out.no_cleanup = true,
+                "--no-hints" => out.no_hints = true,
+                "--no-verify" => out.no_verify = true,
+                "--write-object" => {}
+                "--run-name" => out.run_name = Some(value()?.to_owned()),
+                "--prefix" => out.prefix = Some(value()?.to_owned()),
+                "--force-full" => out.force_full = true,
+                "--yes-i-really-really-mean-it" => out.confirmed = true,
+                "--input-file" => out.input_file = Some(value()?.into()),
+                "--omap-key-file" => out.omap_key_file = Some(value()?.into()),
+                "--obj-name-file" => obj_name_file = Some(value()?.into()),
+                "-h" | "--help" => out.help = true,
+                "--version" | "-v" => out.version = true,
+                flag if UNSUPPORTED.contains(&flag) => return Err(Failure::unsupported(flag)),
+                _ => out.words.push(arg.clone()),
+            }
+        }
+        out.all &= !default_namespace;
+        if let Some(path) = obj_name_file {
+            let name = std::fs::read_to_string(&path)
+                .map_err(|e| Failure::new(format!("error reading {}: {e}", path.display())))?;
+            let name = name.strip_suffix('\n').unwrap_or(&name).to_owned();
+            let at = out.words.len().min(1);
+            out.words.insert(at, name);
+        }
+        Ok(out)
+    }
+}
+
+fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
+    text.parse().map_err(|_| Failure::invalid(format!("Invalid value for {what}: expected a number, got '{text}'")))
+}
+
+/// A number of bytes with Ceph's binary suffixes: `4096`, `64K`, `4M`, `1Gi`.
+fn size(what: &str, text: &str) -> Result<u64, Failure> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = text[digits..].trim_end_matches('B').trim_end_matches('i');
+    let shift = match unit {
+        "" => Some(0),
+        "K" | "k" => Some(10),
+        "M" => Some(20),
+        "G" => Some(30),
+        "T" => Some(40),
+        _ => None,
+    };
+    let value = text[..digits].parse::<u64>().ok();
+    let bytes = value.zip(shift).and_then(|(value, shift)| value.checked_mul(1 << shift));
+    bytes.ok_or_else(|| {
+        Failure::invalid(format!("Invalid value for {what}: '{text}' is not a number of bytes such as 4096, 64K or 4M"))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Args, Failure> {
+        Args::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn options_stand_anywhere_among_the_words() {
+        let args = parse("-p data bench 10 write -b 4K --concurrent-ios=4 --no-cleanup -O 4M --run-name r").unwrap();
+        assert_eq!(args.words, ["bench", "10", "write"]);
+        assert_eq!((args.op_size, args.object_size, args.concurrent), (Some(4096), Some(4 << 20), Some(4)));
+        assert!(args.no_cleanup && args.pool.as_deref() == Some("data"));
+        let args = parse("put -p x obj - -- --file").unwrap();
+        assert_eq!(args.words, ["put", "obj", "-", "--file"]);
+        assert!(parse("ls --all --default").unwrap().words == ["ls"] && !parse("--all --default").unwrap().all);
+    }
+
+    #[test]
+    fn wrong_values_are_refused_by_name() {
+        assert!(parse("-b 4097x").unwrap_err().text.contains("block-size"));
+        assert!(parse("ls -p").unwrap_err().text.contains("-p requires an argument"));
+        assert!(parse("ls -f xml").unwrap_err().text.contains("unrecognized format: xml"));
+        assert!(parse("--striper ls").unwrap_err().text.contains("--striper"));
+        assert_eq!(parse("-b 18446744073709551615T").unwrap_err().code, 234);
+    }
+}

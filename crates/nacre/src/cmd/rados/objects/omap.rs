@@ -1,0 +1,115 @@
+//! Verbs on an object's omap.
+
+use super::super::{Context, Failure, failed, out, print};
+use super::{PAGE, read_all};
+use bytes::Bytes;
+use nacre_client::block_on;
+
+/// The key among the operands or in `--omap-key-file`, and the operands after it.
+fn key<'a>(context: &Context<'_>, operands: &'a [&'a str]) -> Result<(Bytes, &'a [&'a str]), Failure> {
+    if let Some(path) = &context.args.omap_key_file {
+        return Ok((read_all(path)?.into(), &operands[1..]));
+    }
+    match operands.get(1) {
+        Some(key) => Ok((Bytes::copy_from_slice(key.as_bytes()), &operands[2..])),
+        None => Err(Failure::usage()),
+    }
+}
+
+/// `pool/object/key`.
+fn name(context: &Context<'_>, object: &str, key: &[u8]) -> String {
+    format!("{}/{}", context.name(object), String::from_utf8_lossy(key))
+}
+
+pub(in super::super) fn set_value(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let (key, rest) = key(context, operands)?;
+    let value = match (rest.first(), &context.args.input_file) {
+        (Some(value), None) => value.as_bytes().to_vec(),
+        (None, Some(path)) => read_all(path)?,
+        (None, None) => read_all("-".as_ref())?,
+        (Some(_), Some(_)) => return Err(Failure::usage()),
+    };
+    let doing = format!("error setting omap value {}", name(context, operands[0], &key));
+    context.pool().omap_set(operands[0], vec![(key, value.into())]).wait().map_err(failed(doing))
+}
+
+pub(in super::super) fn get_value(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let (key, rest) = key(context, operands)?;
+    let name = name(context, operands[0], &key);
+    let found = context.pool().omap_get_vals_by_keys(operands[0], vec![key.clone()]).wait();
+    let mut found = found.map_err(failed(format_args!("error getting omap value {name}")))?;
+    match found.remove(&key) {
+        None => {
+            out(format!("No such key: {name}\n"))?;
+            Err(Failure::new(""))
+        }
+        Some(value) => show("value", &value, rest.first()),
+    }
+}
+
+/// Into the file, or as a dump.
+fn show(what: &str, value: &[u8], file: Option<&&str>) -> Result<(), Failure> {
+    let Some(path) = file else { return out(dump(what, value)) };
+    eprintln!("Writing to {path}");
+    std::fs::write(path, value).map_err(|e| Failure::new(format!("error writing to {path}: {e}")))
+}
+
+fn dump(what: &str, value: &[u8]) -> String {
+    format!("{what} ({} bytes) :\n{}\n", value.len(), print::hexdump(value))
+}
+
+pub(in super::super) fn rm_key(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let (key, _) = key(context, operands)?;
+    let doing = format!("error removing omap key {}", name(context, operands[0], &key));
+    context.pool().omap_rm_keys(operands[0], vec![key]).wait().map_err(failed(doing))
+}
+
+pub(in super::super) fn clear(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    operands.iter().try_for_each(|object| {
+        let doing = format!("error clearing omap keys {}", context.name(object));
+        context.pool().omap_clear(object).wait().map_err(failed(doing))
+    })
+}
+
+pub(in super::super) fn list_keys(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let doing = format!("error getting omap key set {}", context.name(operands[0]));
+    let mut after = Bytes::new();
+    loop {
+        let page = context.pool().omap_get_keys(operands[0], after, PAGE).wait();
+        let page = page.map_err(failed(doing.as_str()))?;
+        page.keys.iter().try_for_each(|key| out([key, &b"\n"[..]].concat()))?;
+        match page.keys.last().filter(|_| page.more) {
+            Some(last) => after = last.clone(),
+            None => return Ok(()),
+        }
+    }
+}
+
+pub(in super::super) fn list_values(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let doing = format!("error getting omap keys {}", context.name(operands[0]));
+    let mut after = Bytes::new();
+    loop {
+        let page = context.pool().omap_get_vals(operands[0], after, "", PAGE).wait();
+        let page = page.map_err(failed(doing.as_str()))?;
+        for (key, value) in &page.entries {
+            out([key, &b"\n"[..]].concat())?;
+            out(dump("value", value))?;
+        }
+        match page.entries.last().filter(|_| page.more) {
+            Some((last, _)) => after = last.clone(),
+            None => return Ok(()),
+        }
+    }
+}
+
+pub(in super::super) fn get_header(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let doing = format!("error getting omap header {}", context.name(operands[0]));
+    let header = block_on(context.pool().omap_get_header(operands[0])).map_err(failed(doing))?;
+    show("header", &header, operands.get(1))
+}
+
+pub(in super::super) fn set_header(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let doing = format!("error setting omap value {}", context.name(operands[0]));
+    let header = operands[1].as_bytes().to_vec();
+    context.pool().omap_set_header(operands[0], header).wait().map_err(failed(doing))
+}

@@ -1,0 +1,254 @@
+//! Objects to files and back, in pieces of the op size with several in flight.
+
+use super::{Context, Failure, failed, reason};
+use bytes::Bytes;
+use indicatif::{ProgressBar, ProgressStyle};
+use nacre_client::{IoCtx, Pending, ReadOp};
+use nacre_types::errno::Errno;
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{IsTerminal, Read, Write};
+use std::time::Duration;
+
+/// Bytes in flight at a time; at least one piece.
+const WINDOW_BYTES: u64 = 32 << 20;
+/// Transfers of fewer bytes show no progress.
+const BAR_FROM_BYTES: u64 = 64 << 20;
+/// Fewer objects show no progress.
+const BAR_FROM_OBJECTS: u64 = 100;
+
+/// What a progress bar counts.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unit {
+    Bytes,
+    Objects,
+}
+
+/// A progress bar on standard error, where that is a terminal and the work is not over at once.
+pub(super) fn progress(total: u64, unit: Unit) -> ProgressBar {
+    let (least, template) = match unit {
+        Unit::Bytes => (
+            BAR_FROM_BYTES,
+            "{elapsed_precise} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+        ),
+        Unit::Objects => (BAR_FROM_OBJECTS, "{elapsed_precise} {wide_bar} {pos}/{len} objects {per_sec} {eta}"),
+    };
+    if total < least || !std::io::stderr().is_terminal() {
+        return ProgressBar::hidden();
+    }
+    let bar = ProgressBar::new(total);
+    bar.set_style(ProgressStyle::with_template(template).expect("invariant: the template is well formed"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+/// The system's error as Ceph prints it.
+pub(super) fn io_text(error: &std::io::Error) -> String {
+    match error.raw_os_error() {
+        Some(number) => Errno(number).to_string(),
+        None => error.to_string(),
+    }
+}
+
+/// Pieces in flight for the op size.
+pub(super) fn window(op_size: u64) -> usize {
+    usize::try_from(WINDOW_BYTES / op_size.max(1)).unwrap_or(1).clamp(1, 64)
+}
+
+/// Fills a buffer of `size` bytes, short only at the end of the input.
+pub(super) fn read_piece(input: &mut impl Read, size: u64) -> std::io::Result<Bytes> {
+    let mut piece = Vec::with_capacity(usize::try_from(size).unwrap_or(0).min(16 << 20));
+    input.take(size).read_to_end(&mut piece)?;
+    Ok(piece.into())
+}
+
+pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let (object, path) = (operands[0], operands[1]);
+    let name = context.name(object);
+    let reading = |e: std::io::Error| Failure::new(format!("error reading input file {path}: {}", io_text(&e)));
+    let mut known = None;
+    let mut input: Box<dyn Read> = if path == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        let file = File::open(path).map_err(reading)?;
+        let meta = file.metadata().map_err(reading)?;
+        if meta.is_dir() {
+            let hint = "use put-tree for directories";
+            return Err(Failure::new(format!("error reading input file {path}: {} ({hint})", Errno::EISDIR)));
+        }
+        known = meta.is_file().then_some(meta.len());
+        Box::new(file)
+    };
+    check_size(context, &name, known.unwrap_or(0))?;
+    let bar = progress(known.unwrap_or(0), Unit::Bytes);
+    let written = write_pieces(context, object, &mut input, &mut |bytes| bar.inc(bytes));
+    bar.finish_and_clear();
+    written
+}
+
+/// Refuses what the OSDs would refuse, before a byte is sent.
+fn check_size(context: &Context<'_>, name: &str, len: u64) -> Result<(), Failure> {
+    let (limit, end) = (context.max_object_size(), context.args.offset.saturating_add(len));
+    if end <= limit {
+        return Ok(());
+    }
+    let errno = Errno::EFBIG;
+    Err(Failure::new(format!("error putting {name}: {errno} ({end} bytes; osd_max_object_size is {limit})")))
+}
+
+fn write_pieces(
+    context: &Context<'_>,
+    object: &str,
+    input: &mut dyn Read,
+    advance: &mut dyn FnMut(u64),
+) -> Result<(), Failure> {
+    let (pool, op_size) = (context.pool(), context.op_size());
+    let name = context.name(object);
+    let mut offset = context.args.offset;
+    let mut in_flight = VecDeque::new();
+    let mut first = true;
+    loop {
+        let mut source = &mut *input;
+        let piece = read_piece(&mut source, op_size)
+            .map_err(|e| Failure::new(format!("error reading the input for {name}: {}", io_text(&e))))?;
+        let len = piece.len() as u64;
+        let last = len < op_size;
+        if len > 0 || (first && offset == 0) {
+            // The first piece at offset 0 replaces what was there; requests on one object stay in order.
+            let pending = match first && offset == 0 {
+                true => pool.write_full(object, piece),
+                false => pool.write(object, offset, piece),
+            };
+            in_flight.push_back((len, pending));
+        }
+        (first, offset) = (false, offset + len);
+        let keep = if last { 0 } else { window(op_size) - 1 };
+        while in_flight.len() > keep {
+            let (len, pending): (u64, Pending<()>) =
+                in_flight.pop_front().expect("invariant: there are more than `keep`");
+            pending.wait().map_err(failed(format_args!("error putting {name}")))?;
+            advance(len);
+        }
+        if last {
+            return Ok(());
+        }
+        check_size(context, &name, offset - context.args.offset)?;
+    }
+}
+
+pub(super) fn append(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let (object, path) = (operands[0], operands[1]);
+    let mut input: Box<dyn Read> = if path == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(File::open(path).map_err(|e| {
+            Failure::new(format!("error reading input file {path}: {}", io_text(&e)))
+        })?)
+    };
+    let op_size = context.op_size();
+    loop {
+        let piece = read_piece(&mut input, op_size)
+            .map_err(|e| Failure::new(format!("error reading input file {path}: {}", io_text(&e))))?;
+        let last = (piece.len() as u64) < op_size;
+        if !piece.is_empty() {
+            let doing = format!("error appending {}", context.name(object));
+            context.pool().append(object, piece).wait().map_err(failed(doing))?;
+        }
+        if last {
+            return Ok(());
+        }
+    }
+}
+
+pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let (object, path) = (operands[0], operands[1]);
+    let name = context.name(object);
+    let first = read_first(context.pool(), object, context.args.offset, context.op_size());
+    let (size, piece) = first.map_err(failed(format_args!("error getting {name}")))?;
+    let writing = |e: std::io::Error| Failure::new(format!("error writing to file {path}: {}", io_text(&e)));
+    let mut output: Box<dyn Write> = match path {
+        "-" => Box::new(std::io::stdout().lock()),
+        path => Box::new(File::create(path).map_err(writing)?),
+    };
+    let bar = progress(size, Unit::Bytes);
+    let fetched = fetch(
+        context,
+        object,
+        size,
+        piece,
+        &mut |data| output.write_all(data),
+        &mut |bytes| bar.inc(bytes),
+    );
+    bar.finish_and_clear();
+    match fetched {
+        Err(Stopped::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe && path == "-" => Ok(()),
+        Err(Stopped::Output(e)) => Err(writing(e)),
+        Err(Stopped::Object(e)) => Err(Failure::new(format!("error getting {name}: {}", reason(&e)))),
+        Ok(()) => output.flush().map_err(writing),
+    }
+}
+
+/// An object's size and its first piece from `offset`, in one request.
+pub(super) fn read_first(
+    pool: &IoCtx,
+    object: &str,
+    offset: u64,
+    op_size: u64,
+) -> nacre_client::Result<(u64, Bytes)> {
+    let mut op = ReadOp::new();
+    op.stat().read(offset, op_size);
+    let mut reply = pool.operate_read(object, op).wait()?.success()?;
+    Ok((reply.stat(0)?.size, reply.output(1)?))
+}
+
+/// Why a fetch ended early.
+pub(super) enum Stopped {
+    Output(std::io::Error),
+    Object(nacre_client::Error),
+}
+
+/// Hands an object's pieces to `write` in order, the first of which is there already.
+pub(super) fn fetch(
+    context: &Context<'_>,
+    object: &str,
+    size: u64,
+    first: Bytes,
+    write: &mut dyn FnMut(&[u8]) -> std::io::Result<()>,
+    advance: &mut dyn FnMut(u64),
+) -> Result<(), Stopped> {
+    let (pool, op_size) = (context.pool(), context.op_size());
+    let mut next = context.args.offset + first.len() as u64;
+    let mut in_flight = VecDeque::new();
+    write(&first).map_err(Stopped::Output)?;
+    advance(first.len() as u64);
+    loop {
+        while next < size && in_flight.len() < window(op_size) {
+            in_flight.push_back(pool.read(object, next, op_size.min(size - next)));
+            next += op_size.min(size - next);
+        }
+        let Some(pending) = in_flight.pop_front() else { return Ok(()) };
+        let data = pending.wait().map_err(Stopped::Object)?;
+        write(&data).map_err(Stopped::Output)?;
+        advance(data.len() as u64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_short_only_at_the_end() {
+        let mut input = &b"abcdefgh"[..];
+        assert_eq!(read_piece(&mut input, 5).unwrap(), "abcde");
+        assert_eq!(read_piece(&mut input, 5).unwrap(), "fgh");
+        assert!(read_piece(&mut input, 5).unwrap().is_empty());
+    }
+
+    #[test]
+    fn the_window_is_bounded_in_bytes_and_pieces() {
+        assert_eq!(window(4 << 20), 8);
+        assert_eq!(window(1 << 30), 1);
+        assert_eq!(window(1), 64);
+    }
+}
