@@ -3,10 +3,15 @@
 //! What every daemon and client stands on. Nothing here knows of PGs, stores or maps.
 
 pub mod auth;
+pub mod clock;
 pub mod config;
 pub mod error;
+pub mod lock;
+pub mod log;
+pub mod metrics;
 pub mod msgr;
 pub mod options;
+pub mod signal;
 
 pub use config::Config;
 pub use error::{Error, Result};

@@ -19,6 +19,7 @@ mod conn;
 mod connect;
 mod frame;
 mod link;
+mod metrics;
 mod queue;
 mod throttle;
 mod wire;

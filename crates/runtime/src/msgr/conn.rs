@@ -155,19 +155,26 @@ impl ConnInner {
         let _ = self.phase.subscribe().wait_for(|phase| matches!(phase, Phase::Over(_))).await;
     }
 
-    fn enqueue(&self, frame: OutFrame) -> Result<(), (Error, OutFrame)> {
+    /// Queues a frame, or gives it back for lack of room.
+    fn enqueue(&self, frame: OutFrame) -> Result<Option<OutFrame>> {
         let wake = {
             let mut queue = self.queue.lock();
             if queue.closing {
-                return Err((Error::Closed, frame));
+                return Err(Error::Closed);
             }
-            queue.push(frame, self.messenger.limits.queue_bytes).map_err(|frame| (Error::Full, frame))?;
+            if let Some(frame) = queue.push(frame, self.messenger.limits.queue_bytes) {
+                return Ok(Some(frame));
+            }
             std::mem::take(&mut queue.writer_idle)
         };
         if wake {
             self.wake.notify_one();
         }
-        Ok(())
+        Ok(None)
+    }
+
+    fn try_enqueue(&self, frame: OutFrame) -> Result<()> {
+        if self.enqueue(frame)?.is_some() { Err(Error::Full) } else { Ok(()) }
     }
 
     fn frame(&self, kind: u16, meta: Vec<u8>, data: Vec<Bytes>) -> Result<OutFrame> {
@@ -226,13 +233,13 @@ impl Conn {
     pub fn send<M: Message>(&self, message: &M) -> Result<()> {
         let split = payload::encode(message);
         let frame = self.0.frame(M::KIND, split.meta, split.data)?;
-        self.0.enqueue(frame).map_err(|(error, _)| error)
+        self.0.try_enqueue(frame)
     }
 
     /// As [`Conn::send`], of a message that was encoded before.
     pub fn send_encoded(&self, message: &Encoded) -> Result<()> {
         let frame = self.0.frame(message.kind, message.split.meta.clone(), message.split.data.clone())?;
-        self.0.enqueue(frame).map_err(|(error, _)| error)
+        self.0.try_enqueue(frame)
     }
 
     /// As [`Conn::send`], but waits for room. Messages of several waiting senders are queued in no certain order.
@@ -244,11 +251,10 @@ impl Conn {
             tokio::pin!(room);
             // Registered before the attempt, so that room made in between is not missed.
             room.as_mut().enable();
-            frame = match self.0.enqueue(frame) {
-                Ok(()) => return Ok(()),
-                Err((Error::Full, frame)) => frame,
-                Err((error, _)) => return Err(error),
-            };
+            match self.0.enqueue(frame)? {
+                None => return Ok(()),
+                Some(refused) => frame = refused,
+            }
             room.await;
         }
     }

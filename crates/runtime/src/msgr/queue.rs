@@ -48,17 +48,17 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Takes a message, unless that exceeds `limit` bytes; an empty queue takes any.
-    pub(super) fn push(&mut self, mut frame: OutFrame, limit: usize) -> Result<(), OutFrame> {
+    /// Takes a message, or gives it back where that would exceed `limit` bytes; an empty queue takes any.
+    pub(super) fn push(&mut self, mut frame: OutFrame, limit: usize) -> Option<OutFrame> {
         let bytes = frame.bytes();
         if self.bytes > 0 && self.bytes + bytes > limit {
-            return Err(frame);
+            return Some(frame);
         }
         self.last_seq += 1;
         frame.header.seq = self.last_seq;
         self.bytes += bytes;
         self.waiting.push_back(frame);
-        Ok(())
+        None
     }
 
     /// Bytes waiting or unacknowledged.

@@ -171,8 +171,8 @@ async fn messages_of_all_sizes_arrive_in_order_and_come_back() {
         until("the echo", || client.count() == sizes.len()).await;
         for (number, echoed) in client.notes.lock().iter().enumerate() {
             assert_eq!(*echoed, note(number as u64, sizes[number]), "{mode}");
-            if sizes[number] >= frame::ALIGN_DATA_FROM_BYTES {
-                assert_eq!(echoed.data.as_ptr() as usize % frame::DATA_ALIGNMENT, 0);
+            if sizes[number] >= ALIGN_DATA_FROM_BYTES {
+                assert_eq!(echoed.data.as_ptr() as usize % DATA_ALIGNMENT, 0);
             }
         }
         let accepted = server.accepted.lock()[0].clone();

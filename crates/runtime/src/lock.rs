@@ -1,0 +1,91 @@
+//! Lock files and pid files: one daemon per data directory.
+
+use crate::error::{Error, Result};
+use rustix::fs::{FlockOperation, flock};
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+/// An exclusively locked file that holds the locker's pid. Unlocked when dropped or when the process ends, however
+/// it ends; the file itself stays.
+#[derive(Debug)]
+pub struct FileLock {
+    file: File,
+}
+
+impl FileLock {
+    /// Locks `path`, creating it where it is missing. `Busy` where another process holds it.
+    pub fn take(path: &Path) -> Result<FileLock> {
+        let failed = |e: std::io::Error| Error::io("lock", path, e);
+        let mut file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o644)
+            .open(path)
+            .map_err(failed)?;
+        if let Err(errno) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            if errno != rustix::io::Errno::WOULDBLOCK {
+                return Err(failed(errno.into()));
+            }
+            let mut pid = String::new();
+            // Who holds it is only for the message.
+            let _ = file.read_to_string(&mut pid);
+            return Err(Error::Busy(format!(
+                "{} is locked by another process ({}); stop it first",
+                path.display(),
+                if pid.trim().is_empty() { "pid unknown" } else { pid.trim() },
+            )));
+        }
+        file.set_len(0).map_err(failed)?;
+        writeln!(file, "{}", std::process::id()).map_err(failed)?;
+        Ok(FileLock { file })
+    }
+}
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // An empty file tells readers that nobody runs; the lock goes with the descriptor in any case.
+        let _ = self.file.set_len(0);
+    }
+}
+
+/// A pid file, locked while the daemon runs and removed when it stops in order.
+#[derive(Debug)]
+pub struct PidFile {
+    path: PathBuf,
+    _lock: FileLock,
+}
+
+impl PidFile {
+    /// Writes the pid file, refusing where the process that an existing one names still runs.
+    pub fn create(path: &Path) -> Result<PidFile> {
+        Ok(PidFile { _lock: FileLock::take(path)?, path: path.to_owned() })
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // A pid file that stays behind is harmless: the next daemon takes its lock.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_locker_is_refused_with_the_first_ones_pid() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pid");
+        let first = PidFile::create(&path).unwrap();
+        let error = PidFile::create(&path).unwrap_err();
+        assert!(matches!(&error, Error::Busy(text) if text.contains(&std::process::id().to_string())));
+        drop(first);
+        assert!(!path.exists());
+        drop(PidFile::create(&path).unwrap());
+    }
+}

@@ -1,0 +1,232 @@
+//! Log lines: where they go and which are written, by the options `log_*` and `debug_*`.
+//!
+//! One subscriber serves the process, whichever daemons it hosts; it follows option changes. `debug_X = N` becomes a
+//! level for the modules of subsystem X: 0 warnings, 1 to 5 state changes (info), 6 to 15 operations (debug), above
+//! everything (trace).
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::options::{DebugLevel, LogLevel, Options};
+use arc_swap::ArcSwap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{Layer, reload};
+
+/// The modules of each subsystem and its option.
+type Subsystem = (&'static [&'static str], fn(&Options) -> DebugLevel);
+
+const SUBSYSTEMS: &[Subsystem] = &[
+    (&["nacre_runtime::auth"], |o| o.debug.debug_auth),
+    (&["nacre_runtime::msgr"], |o| o.debug.debug_ms),
+    (&["nacre_mon"], |o| o.debug.debug_mon),
+    (&["nacre_client::mon"], |o| o.debug.debug_monc),
+    (&["nacre_osd", "nacre_pg"], |o| o.debug.debug_osd),
+    (&["nacre_store::blue"], |o| o.debug.debug_bluestore),
+    (&["nacre_store::mem"], |o| o.debug.debug_memstore),
+    (&["nacre_store::file"], |o| o.debug.debug_filestore),
+    (&["nacre_types::crush"], |o| o.debug.debug_crush),
+    (&["nacre_client::objecter"], |o| o.debug.debug_objecter),
+    (&["nacre_client"], |o| o.debug.debug_rados),
+];
+
+const OPTION_NAMES: &[&str] = &[
+    "log_level",
+    "debug_auth",
+    "debug_ms",
+    "debug_mon",
+    "debug_monc",
+    "debug_osd",
+    "debug_bluestore",
+    "debug_memstore",
+    "debug_filestore",
+    "debug_crush",
+    "debug_objecter",
+    "debug_rados",
+];
+
+fn level_of(debug: DebugLevel) -> LevelFilter {
+    match debug.log {
+        0 => LevelFilter::WARN,
+        1..=5 => LevelFilter::INFO,
+        6..=15 => LevelFilter::DEBUG,
+        _ => LevelFilter::TRACE,
+    }
+}
+
+fn filter(options: &Options) -> Targets {
+    let default = match options.global.log_level {
+        LogLevel::Error => LevelFilter::ERROR,
+        LogLevel::Warn => LevelFilter::WARN,
+        LogLevel::Info => LevelFilter::INFO,
+        LogLevel::Debug => LevelFilter::DEBUG,
+        LogLevel::Trace => LevelFilter::TRACE,
+    };
+    let mut targets = Targets::new().with_default(default);
+    for (modules, level) in SUBSYSTEMS {
+        for module in *modules {
+            targets = targets.with_target(*module, level_of(level(options)));
+        }
+    }
+    targets
+}
+
+/// A log file that can be reopened while others write to it.
+#[derive(Debug)]
+pub struct LogFile {
+    path: PathBuf,
+    file: ArcSwap<File>,
+}
+
+fn open(path: &Path) -> Result<File> {
+    let opened = OpenOptions::new().append(true).create(true).mode(0o640).open(path);
+    opened.map_err(|e| Error::io("open log file", path, e))
+}
+
+impl LogFile {
+    /// Opens `path` for appending, creating its directory where that is missing.
+    pub fn open(path: &Path) -> Result<LogFile> {
+        if let Some(parent) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent).map_err(|e| Error::io("create", parent, e))?;
+        }
+        Ok(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(open(path)?) })
+    }
+
+    /// Opens the path anew, after it was moved away. On failure goes on with the old file.
+    pub fn reopen(&self) -> Result<()> {
+        self.file.store(Arc::new(open(&self.path)?));
+        Ok(())
+    }
+}
+
+/// One line's way into the file. The formatter hands over whole lines, and appending writes are atomic.
+#[derive(Debug)]
+pub struct LineWriter(Arc<File>);
+
+impl Write for LineWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        (&*self.0).write(line)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        (&*self.0).flush()
+    }
+}
+
+#[derive(Debug, Clone)]
+struct LogFileHandle(Arc<LogFile>);
+
+impl<'a> MakeWriter<'a> for LogFileHandle {
+    type Writer = LineWriter;
+
+    fn make_writer(&'a self) -> LineWriter {
+        LineWriter(self.0.file.load_full())
+    }
+}
+
+/// The running log.
+#[derive(Debug, Clone)]
+pub struct Log {
+    file: Option<Arc<LogFile>>,
+}
+
+impl Log {
+    /// Reopens the file (SIGHUP). A failure is logged and the old file kept.
+    pub fn reopen(&self) {
+        if let Some(file) = &self.file
+            && let Err(error) = file.reopen()
+        {
+            tracing::error!(%error, "can't reopen the log file");
+        }
+    }
+}
+
+/// Starts logging for the process by `config`'s options, and follows their changes. In the foreground lines go to
+/// stderr whatever `log_to_stderr` says. A log file that can't be opened is reported and stderr used instead. Fails
+/// where logging has been started before.
+pub fn start(config: &Config, foreground: bool) -> Result<Log> {
+    let options = config.snapshot();
+    let path = options.global.log_file.trim();
+    let wanted = options.global.log_to_file && !path.is_empty();
+    let (file, problem) = match wanted.then(|| LogFile::open(Path::new(path))) {
+        Some(Ok(file)) => (Some(Arc::new(file)), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
+    let stderr = foreground || options.global.log_to_stderr || problem.is_some();
+    let (filter, reload) = reload::Layer::new(filter(&options));
+    let layer = || tracing_subscriber::fmt::layer().with_thread_names(true).with_ansi(false);
+    let mut outputs = Vec::new();
+    if let Some(file) = &file {
+        outputs.push(layer().with_writer(LogFileHandle(file.clone())).boxed());
+    }
+    if stderr {
+        outputs.push(layer().with_writer(io::stderr).boxed());
+    }
+    let subscriber = tracing_subscriber::registry().with(outputs).with(filter);
+    tracing::subscriber::set_global_default(subscriber)
+        .map_err(|_| Error::Usage("logging has been started before".into()))?;
+    if let Some(error) = problem {
+        tracing::warn!(%error, "logging to stderr instead");
+    }
+    config.observe(OPTION_NAMES, move |options, _| {
+        // Fails only when the subscriber is gone, and with it anybody to tell.
+        let _ = reload.reload(self::filter(options));
+    });
+    Ok(Log { file })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ConfigBuilder;
+    use nacre_types::ids::EntityName;
+    use tracing::Level;
+
+    #[test]
+    fn debug_options_decide_for_their_modules() {
+        let config = ConfigBuilder::new(EntityName::client("a"))
+            .set("log_level", "warn")
+            .set("debug_osd", "10")
+            .set("debug_bluestore", "20/0")
+            .build()
+            .unwrap();
+        let targets = filter(&config.get());
+        assert!(targets.would_enable("nacre_osd::shard", &Level::DEBUG));
+        assert!(!targets.would_enable("nacre_osd::shard", &Level::TRACE));
+        assert!(targets.would_enable("nacre_store::bluestore::alloc", &Level::TRACE));
+        assert!(!targets.would_enable("nacre_runtime::msgr::link", &Level::INFO));
+        assert!(targets.would_enable("nacre_runtime::msgr::link", &Level::WARN));
+        assert!(!targets.would_enable("elsewhere", &Level::INFO));
+    }
+
+    #[test]
+    fn every_debug_option_of_a_subsystem_is_followed() {
+        for name in OPTION_NAMES {
+            assert!(crate::options::find(name).is_some_and(|spec| spec.can_update_at_runtime()), "{name}");
+        }
+        assert_eq!(OPTION_NAMES.len(), SUBSYSTEMS.len() + 1);
+    }
+
+    #[test]
+    fn a_moved_log_file_is_written_anew_after_reopening() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("logs/x.log");
+        let file = Arc::new(LogFile::open(&path).unwrap());
+        let handle = LogFileHandle(file.clone());
+        handle.make_writer().write_all(b"one\n").unwrap();
+        let moved = dir.path().join("old.log");
+        std::fs::rename(&path, &moved).unwrap();
+        handle.make_writer().write_all(b"two\n").unwrap();
+        file.reopen().unwrap();
+        handle.make_writer().write_all(b"three\n").unwrap();
+        assert_eq!(std::fs::read_to_string(moved).unwrap(), "one\ntwo\n");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), "three\n");
+    }
+}

@@ -1,0 +1,88 @@
+//! Graceful stop: the first SIGINT or SIGTERM asks the daemon to stop in order, the second ends it at once.
+
+use crate::error::{Error, Result};
+use std::sync::Arc;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Tells everybody who waits that the program is to stop. Cloning shares it.
+#[derive(Debug, Clone)]
+pub struct Stop(Arc<watch::Sender<bool>>);
+
+impl Default for Stop {
+    fn default() -> Stop {
+        Stop(Arc::new(watch::Sender::new(false)))
+    }
+}
+
+impl Stop {
+    /// Not yet requested, by nobody but [`Stop::request`].
+    pub fn new() -> Stop {
+        Stop::default()
+    }
+
+    /// Asks for the stop.
+    pub fn request(&self) {
+        self.0.send_replace(true);
+    }
+
+    /// Whether it was asked for.
+    pub fn is_requested(&self) -> bool {
+        *self.0.borrow()
+    }
+
+    /// Returns when it was asked for.
+    pub async fn requested(&self) {
+        // The sender lives in self: waiting can't fail.
+        let _ = self.0.subscribe().wait_for(|stop| *stop).await;
+    }
+}
+
+/// Handles SIGINT and SIGTERM from now on, on the current tokio runtime; `hangup` runs at each SIGHUP (to reopen log
+/// files). A second SIGINT or SIGTERM exits with 128 + its number, flushing nothing.
+pub fn install(hangup: impl Fn() + Send + 'static) -> Result<Stop> {
+    let listen =
+        |kind| signal(kind).map_err(|e| Error::Io { what: "handle signals".into(), source: Arc::new(e) });
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let mut terminate = listen(SignalKind::terminate())?;
+    let mut hang_up = listen(SignalKind::hangup())?;
+    let stop = Stop::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        loop {
+            let (name, number) = tokio::select! {
+                _ = interrupt.recv() => ("SIGINT", 2),
+                _ = terminate.recv() => ("SIGTERM", 15),
+                _ = hang_up.recv() => {
+                    hangup();
+                    continue;
+                }
+            };
+            if told.is_requested() {
+                tracing::warn!(signal = name, "second signal, ending at once");
+                std::process::exit(128 + number);
+            }
+            tracing::info!(signal = name, "stopping; once more to end at once");
+            told.request();
+        }
+    });
+    Ok(stop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_signal_requests_the_stop_and_hangup_does_not() {
+        let (sender, mut hangups) = tokio::sync::mpsc::unbounded_channel();
+        let stop = install(move || sender.send(()).unwrap()).unwrap();
+        let me = rustix::process::getpid();
+        rustix::process::kill_process(me, rustix::process::Signal::HUP).unwrap();
+        hangups.recv().await.unwrap();
+        assert!(!stop.is_requested());
+        rustix::process::kill_process(me, rustix::process::Signal::TERM).unwrap();
+        stop.requested().await;
+        assert!(stop.is_requested());
+    }
+}
