@@ -160,6 +160,7 @@ pub(crate) struct Inner {
     pub(crate) conns: Mutex<HashMap<u64, Weak<ConnInner>>>,
     pub(crate) sessions: Mutex<accept::Sessions>,
     pub(crate) refusals: Mutex<accept::RefusalLog>,
+    pub(crate) listeners: Mutex<Vec<tokio::task::JoinHandle<()>>>,
     pub(crate) stopping: tokio::sync::watch::Sender<bool>,
 }
 
@@ -260,6 +261,7 @@ impl MessengerBuilder {
             conns: Mutex::default(),
             sessions: Mutex::default(),
             refusals: Mutex::default(),
+            listeners: Mutex::default(),
             stopping: tokio::sync::watch::Sender::new(false),
             config: self.config,
         })))
@@ -331,6 +333,11 @@ impl Messenger {
     /// Returns when every connection is over. Reports no resets.
     pub async fn shutdown(&self, grace: Duration) {
         self.0.stopping.send_replace(true);
+        let listeners = std::mem::take(&mut *self.0.listeners.lock());
+        for listener in listeners {
+            // It fails only where its runtime is gone, and then it listens no more either.
+            let _ = listener.await;
+        }
         let live = || -> Vec<Arc<ConnInner>> {
             self.0.conns.lock().values().filter_map(Weak::upgrade).filter(|c| !c.is_over()).collect()
         };

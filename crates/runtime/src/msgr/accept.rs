@@ -59,7 +59,7 @@ pub(crate) struct RefusalLog(HashMap<(IpAddr, String), Instant>);
 
 impl RefusalLog {
     /// Whether this refusal is the first in `window`.
-    fn is_news(&mut self, ip: IpAddr, who: String, window: Duration) -> bool {
+    pub(super) fn is_news(&mut self, ip: IpAddr, who: String, window: Duration) -> bool {
         let now = Instant::now();
         self.0.retain(|_, at| now.duration_since(*at) < window);
         if self.0.len() >= MAX_REFUSALS {
@@ -71,6 +71,13 @@ impl RefusalLog {
             now
         });
         news
+    }
+}
+
+#[cfg(test)]
+impl RefusalLog {
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
     }
 }
 
@@ -93,7 +100,8 @@ pub(super) fn bind(inner: &Arc<Inner>, addr: SocketAddr) -> Result<SocketAddr> {
         let _in_runtime = lane.handle.enter();
         TcpListener::from_std(listener).map_err(failed)?
     };
-    lane.handle.spawn(accept_all(inner.clone(), listener));
+    let task = lane.handle.spawn(accept_all(inner.clone(), listener));
+    inner.listeners.lock().push(task);
     Ok(bound)
 }
 

@@ -1,5 +1,7 @@
+mod faults;
+
 use super::*;
-use crate::auth::{Caps, Credential, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
+use crate::auth::{Caps, Credential, Key, Keyring, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
 use crate::config::ConfigBuilder;
 use bytes::Bytes;
 use nacre_types::ids::{ClientId, OsdId};
@@ -186,5 +188,231 @@ async fn messages_of_all_sizes_arrive_in_order_and_come_back() {
         assert!(client.resets.lock().is_empty());
         messenger.shutdown(Duration::from_secs(5)).await;
         osd0.shutdown(Duration::from_secs(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn peers_without_the_right_key_are_refused_and_told_why() {
+    let key = Key::generate().unwrap();
+    let mut keyring = Keyring::new();
+    keyring.insert(EntityName::client("admin"), key.clone(), Caps::new());
+    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let mon = messenger(EntityName::mon(), &[], Verifier::new().with_keys(Arc::new(keyring)), &server);
+    let addr = mon.bind(loopback()).unwrap();
+    let admin = messenger(EntityName::client("admin"), &[], Verifier::new(), &client);
+    let wrong = Key::generate().unwrap();
+    for (name, key, fits) in [("admin", &key, true), ("admin", &wrong, false), ("nobody", &wrong, false)] {
+        let credential = Credential::Key { entity: EntityName::client(name), key: key.clone() };
+        let conn = admin.connect(target(addr, Policy::Lossy, credential)).unwrap();
+        match conn.ready().await {
+            Ok(()) => assert!(fits),
+            Err(error) => {
+                let text = format!("client.{name} is unknown or its key does not match");
+                assert!(matches!(&error, Error::Denied(why) if *why == text), "{error}");
+                assert!(!fits && conn.is_over());
+                assert!(matches!(conn.send(&note(0, 0)), Err(Error::Closed)));
+            }
+        }
+    }
+    let realm = Realm::new();
+    let ticket = Credential::Ticket(realm.ticket(&EntityName::client("admin")));
+    let refused = admin.connect(target(addr, Policy::Lossy, ticket)).unwrap().ready().await;
+    assert!(matches!(refused, Err(Error::Denied(_))), "a monitor takes no tickets");
+    until("refusals", || mon.counters().refusals.load(Ordering::Relaxed) == 3).await;
+    assert_eq!(client.resets.lock().len(), 3);
+    admin.shutdown(Duration::from_secs(1)).await;
+    mon.shutdown(Duration::from_secs(1)).await;
+}
+
+#[tokio::test]
+async fn an_expired_ticket_is_refused_as_such() {
+    let realm = Realm::new();
+    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
+    let addr = osd0.bind(loopback()).unwrap();
+    let name = EntityName::client("a");
+    let user = messenger(name.clone(), &[], Verifier::new(), &client);
+    let stale = Credential::Ticket(realm.ticket_until(&name, now_unix() - 100));
+    let error = user.connect(target(addr, Policy::Lossy, stale)).unwrap().ready().await.unwrap_err();
+    assert!(matches!(error, Error::Expired(_)), "{error}");
+    let ticket = Credential::Ticket(realm.ticket(&name));
+    let wrong = Target { entity: Some(osd(5)), ..target(addr, Policy::Lossy, ticket) };
+    let error = user.connect(wrong).unwrap().ready().await.unwrap_err();
+    assert!(error.to_string().contains("osd.5 was wanted, but this is osd.0"), "{error}");
+    user.shutdown(Duration::ZERO).await;
+    osd0.shutdown(Duration::ZERO).await;
+}
+
+#[test]
+fn refusals_of_one_peer_are_news_once() {
+    let mut log = accept::RefusalLog::default();
+    let window = Duration::from_secs(600);
+    let mut news = |host: u8, who: &str| log.is_news([127, 0, 0, host].into(), who.to_owned(), window);
+    assert!(news(1, "client.a"));
+    assert!(!news(1, "client.a"));
+    assert!(news(1, "client.b") && news(2, "client.a"));
+    for at in 0..5000 {
+        news(3, &at.to_string());
+    }
+    assert!(log.len() <= 1024);
+}
+
+#[tokio::test]
+async fn reading_stops_at_the_throttle_and_senders_at_their_queue() {
+    let realm = Realm::new();
+    let server = Arc::new(Seen { hold: true, ..Seen::default() });
+    let client = Arc::new(Seen::default());
+    let limits = [("ms_out_queue_bytes", "1Mi")];
+    let osd0 = Messenger::builder(&config(osd(0), &limits))
+        .lane(Handle::current(), server.clone())
+        .verifier(realm.verifier())
+        .client_throttle(Throttle::new(256 << 10, 0))
+        .build()
+        .unwrap();
+    let addr = osd0.bind(loopback()).unwrap();
+    let name = EntityName::client("a");
+    let user = messenger(name.clone(), &limits, Verifier::new(), &client);
+    let ticket = Credential::Ticket(realm.ticket(&name));
+    let conn = user.connect(target(addr, Policy::Lossy, ticket)).unwrap();
+    conn.ready().await.unwrap();
+    // Far more than throttle, queue and both socket buffers hold together.
+    let message = note(1, 60 << 10);
+    let mut sent = 0;
+    until("a full queue", || {
+        while conn.send(&message).is_ok() {
+            sent += 1;
+            assert!(sent < 100_000 && conn.queued_bytes() <= 1 << 20);
+        }
+        server.count() == 4 && matches!(conn.send(&message), Err(Error::Full))
+    })
+    .await;
+    assert_eq!(server.frames.lock().len(), 4, "256 KiB hold four messages of 60 KiB");
+    let waiting = tokio::spawn({
+        let (conn, message) = (conn.clone(), message.clone());
+        async move { conn.send_when_room(&message).await }
+    });
+    until("everything handled", || {
+        server.frames.lock().clear();
+        assert!(server.frames.lock().len() <= 4);
+        server.count() > sent
+    })
+    .await;
+    waiting.await.unwrap().unwrap();
+    assert!(osd0.counters().throttle_waits.load(Ordering::Relaxed) > 0);
+    assert_eq!(conn.queued_bytes(), 0);
+    user.shutdown(Duration::ZERO).await;
+    osd0.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn the_number_of_messages_in_hand_is_bounded_too() {
+    let throttle = Throttle::new(1 << 20, 2);
+    let one = throttle.try_take(10).unwrap();
+    let two = throttle.try_take(10).unwrap();
+    assert!(throttle.try_take(10).is_none());
+    drop(one);
+    let big = throttle.take(64 << 20);
+    assert!(tokio::time::timeout(Duration::from_millis(5), big).await.is_err(), "others hold bytes");
+    drop(two);
+    let big = throttle.take(64 << 20).await;
+    assert_eq!(throttle.free_bytes(), 0);
+    drop(big);
+    assert_eq!(throttle.free_bytes(), 1 << 20);
+}
+
+#[tokio::test]
+async fn a_frame_over_the_receiver_s_limit_ends_the_connection() {
+    let realm = Realm::new();
+    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let osd0 = messenger(osd(0), &[("ms_max_frame_data_bytes", "1Mi")], realm.verifier(), &server);
+    let addr = osd0.bind(loopback()).unwrap();
+    let name = EntityName::client("a");
+    let user = messenger(name.clone(), &[("ms_max_frame_data_bytes", "2Mi")], Verifier::new(), &client);
+    let ticket = Credential::Ticket(realm.ticket(&name));
+    let conn = user.connect(target(addr, Policy::Lossy, ticket)).unwrap();
+    conn.send(&note(1, 1 << 20)).unwrap();
+    conn.send(&note(2, (1 << 20) + 1)).unwrap();
+    assert!(matches!(conn.send(&note(3, (2 << 20) + 1)), Err(Error::TooBig { limit: 2_097_152, .. })));
+    until("the reset", || !client.resets.lock().is_empty()).await;
+    assert!(
+        matches!(&server.resets.lock()[0], Reset::Failed(Error::Protocol { reason, .. }) if reason.contains("size limits"))
+    );
+    assert_eq!(server.count(), 1);
+    user.shutdown(Duration::ZERO).await;
+    osd0.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn shutdown_writes_what_is_queued() {
+    let realm = Realm::new();
+    let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
+    let addr = osd0.bind(loopback()).unwrap();
+    let name = EntityName::client("a");
+    let user = messenger(name.clone(), &[], Verifier::new(), &client);
+    let ticket = Credential::Ticket(realm.ticket(&name));
+    let conn = user.connect(target(addr, Policy::Lossy, ticket.clone())).unwrap();
+    conn.ready().await.unwrap();
+    for number in 0..200 {
+        conn.send(&note(number, 50_000)).unwrap();
+    }
+    user.shutdown(Duration::from_secs(30)).await;
+    assert!(conn.is_over() && user.connect(target(addr, Policy::Lossy, ticket)).is_err());
+    until("all messages", || server.count() == 200).await;
+    until("the reset", || matches!(server.resets.lock()[..], [Reset::PeerClosed])).await;
+    osd0.shutdown(Duration::ZERO).await;
+    assert!(std::net::TcpStream::connect(addr).is_err(), "nobody listens any more");
+}
+
+/// Notes on which thread each connection's messages are handled.
+#[derive(Default)]
+struct Threads(Mutex<HashMap<u64, std::collections::HashSet<std::thread::ThreadId>>>);
+
+impl Dispatcher for Threads {
+    fn on_message(&self, conn: &Conn, _frame: Frame) {
+        self.0.lock().entry(conn.id()).or_default().insert(std::thread::current().id());
+    }
+    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+}
+
+#[test]
+fn each_lane_handles_its_connections_on_its_own_thread() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let realm = Realm::new();
+    let stop = crate::signal::Stop::new();
+    let lanes: Vec<(Handle, Arc<Threads>, std::thread::JoinHandle<()>)> = (0..2)
+        .map(|_| {
+            let (runtime, stop) = (runtime(), stop.clone());
+            let handle = runtime.handle().clone();
+            let thread = std::thread::spawn(move || runtime.block_on(stop.requested()));
+            (handle, Arc::new(Threads::default()), thread)
+        })
+        .collect();
+    let mut builder = Messenger::builder(&config(osd(0), &[])).verifier(realm.verifier());
+    for (handle, dispatcher, _) in &lanes {
+        builder = builder.lane(handle.clone(), dispatcher.clone());
+    }
+    let osd0 = builder.build().unwrap();
+    let addr = osd0.bind(loopback()).unwrap();
+    runtime().block_on(async {
+        let name = osd(1);
+        let user = messenger(name.clone(), &[], Verifier::new(), &Arc::new(Seen::default()));
+        let ticket = Credential::Ticket(realm.ticket(&name));
+        for policy in [Policy::Lossy, Policy::Lossless, Policy::Lossy, Policy::Lossless] {
+            let conn = user.connect(target(addr, policy, ticket.clone())).unwrap();
+            conn.ready().await.unwrap();
+            conn.send(&note(1, 10)).unwrap();
+        }
+        let handled = || lanes.iter().map(|(_, seen, _)| seen.0.lock().len()).sum::<usize>();
+        until("all messages", || handled() == 4).await;
+        user.shutdown(Duration::from_secs(1)).await;
+        osd0.shutdown(Duration::from_secs(1)).await;
+    });
+    for (_, seen, thread) in lanes {
+        let seen = seen.0.lock();
+        assert_eq!(seen.len(), 2, "connections are spread over the lanes");
+        assert!(seen.values().all(|threads| threads.len() == 1 && threads.contains(&thread.thread().id())));
+        stop.request();
+        thread.join().unwrap();
     }
 }
