@@ -55,6 +55,7 @@ errnos! {
     EBADMSG = 74, "Bad message";
     EOVERFLOW = 75, "Value too large for defined data type";
     EILSEQ = 84, "Invalid or incomplete multibyte or wide character";
+    EMSGSIZE = 90, "Message too long";
     ENOTSUP = 95, "Operation not supported";
     ENOTCONN = 107, "Transport endpoint is not connected";
     ESHUTDOWN = 108, "Cannot send after transport endpoint shutdown";
