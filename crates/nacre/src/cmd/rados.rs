@@ -7,12 +7,11 @@ mod args;
 mod bench;
 mod objects;
 mod pools;
-pub(crate) mod print;
+mod print;
 mod transfer;
 mod tree;
 
 use super::session;
-pub(crate) use args::Format;
 use args::Args;
 use nacre_client::{Cluster, Error, IoCtx, block_on};
 use nacre_types::errno::Errno;
@@ -72,7 +71,7 @@ fn out(text: impl AsRef<[u8]>) -> Result<(), Failure> {
 }
 
 /// Runs the program with the arguments after `nacre rados`.
-pub fn main(args: Vec<OsString>) -> ExitCode {
+pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
     match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure { text, code }) => {
@@ -111,7 +110,8 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
             _ => Failure::usage(),
         });
     }
-    let cluster = session::connect(&invocation).map_err(|e| Failure::new(format!("couldn't connect to cluster: {e}")))?;
+    let cluster = session::connect(&invocation)
+        .map_err(|e| Failure::new(format!("couldn't connect to cluster: {e}")))?;
     let pool = match args.pool.as_deref().filter(|_| command.needs_pool || command.takes_pool) {
         Some(name) => Some(open_pool(&cluster, name, &args)?),
         None => None,
@@ -122,7 +122,8 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
 }
 
 fn open_pool(cluster: &Cluster, name: &str, args: &Args) -> Result<IoCtx, Failure> {
-    let pool = block_on(cluster.open_pool(name)).map_err(failed(format_args!("error opening pool {name}")))?;
+    let pool =
+        block_on(cluster.open_pool(name)).map_err(failed(format_args!("error opening pool {name}")))?;
     Ok(pool.with_namespace(&args.namespace).with_locator(&args.locator).with_full_try())
 }
 
@@ -166,8 +167,11 @@ struct Command {
 
 fn command(verb: &str) -> Option<Command> {
     const MANY: usize = usize::MAX;
-    let in_pool = |least, most, run| Some(Command { operands: least..=most, needs_pool: true, takes_pool: true, run });
-    let global = |least, most, run| Some(Command { operands: least..=most, needs_pool: false, takes_pool: false, run });
+    let in_pool =
+        |least, most, run| Some(Command { operands: least..=most, needs_pool: true, takes_pool: true, run });
+    let global = |least, most, run| {
+        Some(Command { operands: least..=most, needs_pool: false, takes_pool: false, run })
+    };
     match verb {
         "lspools" => global(0, 0, pools::list_pools),
         "df" => Some(Command { operands: 0..=0, needs_pool: false, takes_pool: true, run: pools::df }),

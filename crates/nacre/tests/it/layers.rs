@@ -44,7 +44,8 @@ fn workspace() -> BTreeMap<String, Vec<String>> {
 fn crates_use_only_what_their_layer_allows() {
     let found = workspace();
     for (name, dependencies) in &found {
-        let (_, allowed) = ALLOWED.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name} is not in the table"));
+        let (_, allowed) =
+            ALLOWED.iter().find(|(n, _)| n == name).unwrap_or_else(|| panic!("{name} is not in the table"));
         for dependency in dependencies.iter().filter_map(|d| d.strip_prefix("nacre-")) {
             assert!(allowed.contains(&dependency), "{name} may not use {dependency}");
         }

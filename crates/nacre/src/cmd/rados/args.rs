@@ -48,8 +48,17 @@ pub(super) struct Args {
 }
 
 /// Options that the real program has and this release does not carry out.
-const UNSUPPORTED: &[&str] =
-    &["--striper", "--pgid", "-s", "--snap", "--create", "--reuse-bench", "--write-omap", "--write-xattr", "--with-clones"];
+const UNSUPPORTED: &[&str] = &[
+    "--striper",
+    "--pgid",
+    "-s",
+    "--snap",
+    "--create",
+    "--reuse-bench",
+    "--write-omap",
+    "--write-xattr",
+    "--with-clones",
+];
 
 impl Args {
     /// Takes the arguments apart.
@@ -126,7 +135,8 @@ impl Args {
 }
 
 fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
-    text.parse().map_err(|_| Failure::invalid(format!("Invalid value for {what}: expected a number, got '{text}'")))
+    text.parse()
+        .map_err(|_| Failure::invalid(format!("Invalid value for {what}: expected a number, got '{text}'")))
 }
 
 /// A number of bytes with Ceph's binary suffixes: `4096`, `64K`, `4M`, `1Gi`.
@@ -144,7 +154,9 @@ fn size(what: &str, text: &str) -> Result<u64, Failure> {
     let value = text[..digits].parse::<u64>().ok();
     let bytes = value.zip(shift).and_then(|(value, shift)| value.checked_mul(1 << shift));
     bytes.ok_or_else(|| {
-        Failure::invalid(format!("Invalid value for {what}: '{text}' is not a number of bytes such as 4096, 64K or 4M"))
+        Failure::invalid(format!(
+            "Invalid value for {what}: '{text}' is not a number of bytes such as 4096, 64K or 4M"
+        ))
     })
 }
 
@@ -158,13 +170,16 @@ mod tests {
 
     #[test]
     fn options_stand_anywhere_among_the_words() {
-        let args = parse("-p data bench 10 write -b 4K --concurrent-ios=4 --no-cleanup -O 4M --run-name r").unwrap();
+        let args =
+            parse("-p data bench 10 write -b 4K --concurrent-ios=4 --no-cleanup -O 4M --run-name r").unwrap();
         assert_eq!(args.words, ["bench", "10", "write"]);
         assert_eq!((args.op_size, args.object_size, args.concurrent), (Some(4096), Some(4 << 20), Some(4)));
         assert!(args.no_cleanup && args.pool.as_deref() == Some("data"));
         let args = parse("put -p x obj - -- --file").unwrap();
         assert_eq!(args.words, ["put", "obj", "-", "--file"]);
-        assert!(parse("ls --all --default").unwrap().words == ["ls"] && !parse("--all --default").unwrap().all);
+        assert!(
+            parse("ls --all --default").unwrap().words == ["ls"] && !parse("--all --default").unwrap().all
+        );
     }
 
     #[test]

@@ -33,8 +33,9 @@ pub(super) fn touch(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     let mtime_ns = match operands.get(1) {
         None => print::now_ns(),
         Some(seconds) => {
-            let seconds: u64 =
-                seconds.parse().map_err(|_| Failure::new(format!("Invalid value for timestamp: '{seconds}'")))?;
+            let seconds: u64 = seconds
+                .parse()
+                .map_err(|_| Failure::new(format!("Invalid value for timestamp: '{seconds}'")))?;
             seconds.saturating_mul(1_000_000_000)
         }
     };
@@ -104,12 +105,12 @@ pub(super) fn copy(context: &Context<'_>, operands: &[&str]) -> Result<(), Failu
     if let Some(namespace) = &args.target_namespace {
         to = to.with_namespace(namespace);
     }
-    let same_place = to.pool() == from.pool() && to.locator() == from.locator() && to.namespace() == from.namespace();
+    let same_place =
+        to.pool() == from.pool() && to.locator() == from.locator() && to.namespace() == from.namespace();
     if same_place && target_name == operands[0] {
         return Err(Failure::new("cannot copy object into itself"));
     }
-    let doing =
-        format!("error copying {} => {}/{target_name}", context.name(operands[0]), to.pool_name());
+    let doing = format!("error copying {} => {}/{target_name}", context.name(operands[0]), to.pool_name());
     block_on(copy_object(from, operands[0], &to, target_name)).map_err(failed(doing))
 }
 
@@ -193,7 +194,8 @@ pub(super) fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(),
 
 pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let parse = |what: &str, text: &str| {
-        text.parse::<u64>().map_err(|_| Failure::new(format!("couldn't parse expected_{what}_size: '{text}'")))
+        text.parse::<u64>()
+            .map_err(|_| Failure::new(format!("couldn't parse expected_{what}_size: '{text}'")))
     };
     let (object_size, write_size) = (parse("object", operands[1])?, parse("write", operands[2])?);
     let mut op = WriteOp::new();
@@ -210,6 +212,10 @@ pub(super) fn read_all(path: &Path) -> Result<Vec<u8>, Failure> {
     };
     match result {
         Ok(_) => Ok(data),
-        Err(e) => Err(Failure::new(format!("error reading file {}: {}", path.display(), super::transfer::io_text(&e)))),
+        Err(e) => Err(Failure::new(format!(
+            "error reading file {}: {}",
+            path.display(),
+            super::transfer::io_text(&e)
+        ))),
     }
 }

@@ -243,7 +243,10 @@ mod tests {
         let plain = ObjectId::new(PoolId(1), "", "", "foo");
         let placed = ObjectId::new(PoolId(1), "ns", "loc", "bar");
         assert_eq!((line(&plain, false), line(&plain, true)), ("foo\n".into(), "\tfoo\n".into()));
-        assert_eq!((line(&placed, false), line(&placed, true)), ("bar\tloc\n".into(), "ns\tbar\tloc\n".into()));
+        assert_eq!(
+            (line(&placed, false), line(&placed, true)),
+            ("bar\tloc\n".into(), "ns\tbar\tloc\n".into())
+        );
         assert_eq!(entry(&plain).to_string(), r#"{"namespace":"","name":"foo"}"#);
         assert_eq!(entry(&placed).to_string(), r#"{"namespace":"ns","name":"bar","locator":"loc"}"#);
     }
@@ -269,7 +272,13 @@ total_space      4 GiB
 ";
         assert_eq!(df_table(&[pool("device_health_metrics"), pool("p")], &totals), expected);
         let json = df_json(&[pool("p")], &totals).to_string();
-        assert!(json.starts_with(r#"{"pools":[{"name":"p","id":1,"size_bytes":0,"size_kb":0,"num_objects":0,"#));
-        assert!(json.ends_with(r#""total_objects":0,"total_used":12,"total_avail":4194291,"total_space":4194304}"#));
+        assert!(
+            json.starts_with(r#"{"pools":[{"name":"p","id":1,"size_bytes":0,"size_kb":0,"num_objects":0,"#)
+        );
+        assert!(
+            json.ends_with(
+                r#""total_objects":0,"total_used":12,"total_avail":4194291,"total_space":4194304}"#
+            )
+        );
     }
 }

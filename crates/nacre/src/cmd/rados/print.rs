@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A number of bytes as `byte_u_t` prints it: `12 KiB`, `1.5 MiB`, seven characters where it can be.
-pub(crate) fn bytes(value: u64) -> String {
+pub(super) fn bytes(value: u64) -> String {
     const UNITS: [&str; 7] = [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
     let index = if value == 0 { 0 } else { (value.ilog2() / 10) as usize };
     let unit = 1_u64 << (10 * index);
@@ -26,7 +26,7 @@ pub(crate) fn bytes(value: u64) -> String {
 }
 
 /// A floating point number as C++ streams print it: six significant digits, exponents where they are shorter.
-pub(crate) fn general(value: f64) -> String {
+pub(super) fn general(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
@@ -49,7 +49,7 @@ fn trim_zeros(text: &str) -> &str {
 }
 
 /// Nanoseconds since 1970 as Ceph prints times: `2026-11-21T21:30:46.965984+0000` (in UTC).
-pub(crate) fn time(ns: u64) -> String {
+pub(super) fn time(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     // Civil date from days: eras of 400 years beginning on 1 March.
@@ -67,12 +67,12 @@ pub(crate) fn time(ns: u64) -> String {
 }
 
 /// The present in nanoseconds since 1970.
-pub(crate) fn now_ns() -> u64 {
+pub(super) fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
 /// Bytes in hex and text, sixteen a line, with the length in the last line.
-pub(crate) fn hexdump(data: &[u8]) -> String {
+pub(super) fn hexdump(data: &[u8]) -> String {
     let mut out = String::new();
     for (line, chunk) in data.chunks(16).enumerate() {
         let mut hex = String::new();
@@ -89,7 +89,7 @@ pub(crate) fn hexdump(data: &[u8]) -> String {
 }
 
 /// Ceph's JSON: compact without a newline, or indented by four with one.
-pub(crate) fn json(value: &Value, format: Format) -> String {
+pub(super) fn json(value: &Value, format: Format) -> String {
     if format != Format::JsonPretty {
         return value.to_string();
     }

@@ -31,7 +31,9 @@ pub(super) fn progress(total: u64, unit: Unit) -> ProgressBar {
             BAR_FROM_BYTES,
             "{elapsed_precise} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
         ),
-        Unit::Objects => (BAR_FROM_OBJECTS, "{elapsed_precise} {wide_bar} {pos}/{len} objects {per_sec} {eta}"),
+        Unit::Objects => {
+            (BAR_FROM_OBJECTS, "{elapsed_precise} {wide_bar} {pos}/{len} objects {per_sec} {eta}")
+        }
     };
     if total < least || !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -65,7 +67,8 @@ pub(super) fn read_piece(input: &mut impl Read, size: u64) -> std::io::Result<By
 pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let (object, path) = (operands[0], operands[1]);
     let name = context.name(object);
-    let reading = |e: std::io::Error| Failure::new(format!("error reading input file {path}: {}", io_text(&e)));
+    let reading =
+        |e: std::io::Error| Failure::new(format!("error reading input file {path}: {}", io_text(&e)));
     let mut known = None;
     let mut input: Box<dyn Read> = if path == "-" {
         Box::new(std::io::stdin().lock())
@@ -141,9 +144,10 @@ pub(super) fn append(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
     let mut input: Box<dyn Read> = if path == "-" {
         Box::new(std::io::stdin().lock())
     } else {
-        Box::new(File::open(path).map_err(|e| {
-            Failure::new(format!("error reading input file {path}: {}", io_text(&e)))
-        })?)
+        Box::new(
+            File::open(path)
+                .map_err(|e| Failure::new(format!("error reading input file {path}: {}", io_text(&e))))?,
+        )
     };
     let op_size = context.op_size();
     loop {
@@ -171,14 +175,8 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         path => Box::new(File::create(path).map_err(writing)?),
     };
     let bar = progress(size, Unit::Bytes);
-    let fetched = fetch(
-        context,
-        object,
-        size,
-        piece,
-        &mut |data| output.write_all(data),
-        &mut |bytes| bar.inc(bytes),
-    );
+    let fetched =
+        fetch(context, object, size, piece, &mut |data| output.write_all(data), &mut |bytes| bar.inc(bytes));
     bar.finish_and_clear();
     match fetched {
         Err(Stopped::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe && path == "-" => Ok(()),

@@ -82,8 +82,9 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
     let mut in_flight_bytes = 0;
     let op_size = context.op_size();
     for (at, file) in files.iter().enumerate() {
-        let reading =
-            |e: std::io::Error| Failure::new(format!("error reading {}: {}", file.path.display(), io_text(&e)));
+        let reading = |e: std::io::Error| {
+            Failure::new(format!("error reading {}: {}", file.path.display(), io_text(&e)))
+        };
         let mut input = File::open(&file.path).map_err(reading)?;
         let mut offset = 0;
         loop {
@@ -181,15 +182,17 @@ fn get_one(context: &Context<'_>, root: &Path, prefix: &str, name: &str) -> Resu
     };
     let Some(path) = file_for(root, &name[prefix.len()..]) else {
         let target = root.display();
-        return Err(Failure::new(format!("object '{name}' has no place below {target}: choose another prefix")));
+        return Err(Failure::new(format!(
+            "object '{name}' has no place below {target}: choose another prefix"
+        )));
     };
-    let writing =
-        |e: std::io::Error| Failure::new(format!("error writing to file {}: {}", path.display(), io_text(&e)));
+    let writing = |e: std::io::Error| {
+        Failure::new(format!("error writing to file {}: {}", path.display(), io_text(&e)))
+    };
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(writing)?;
     }
-    let (size, first) =
-        read_first(context.pool(), name, 0, context.op_size()).map_err(|e| getting(&e))?;
+    let (size, first) = read_first(context.pool(), name, 0, context.op_size()).map_err(|e| getting(&e))?;
     let mut output = File::create(&path).map_err(writing)?;
     let fetched = fetch(context, name, size, first, &mut |data| output.write_all(data), &mut |_| {});
     match fetched {

@@ -1,0 +1,261 @@
+//! From the words of a `ceph` command line to a command and whom it is for.
+
+use nacre_types::command::{CommandError, Table, mon_commands, osd_commands};
+use nacre_types::{OsdId, PgId};
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// The output formats of Ceph that Nacre has.
+const FORMATS: [&str; 3] = ["plain", "json", "json-pretty"];
+
+/// Whom a command is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Destination {
+    Mon,
+    Osd(OsdId),
+    /// `tell osd.*`
+    AllOsds,
+    Pg(PgId),
+}
+
+/// What to do.
+#[derive(Debug, PartialEq)]
+pub(super) enum Action {
+    Help(String),
+    Command { destination: Destination, command: String },
+}
+
+/// A command line, understood.
+#[derive(Debug, PartialEq)]
+pub(super) struct Plan {
+    pub(super) action: Action,
+    /// `-f`, unless it is `plain`.
+    pub(super) format: Option<String>,
+    /// `-i`.
+    pub(super) input: Option<PathBuf>,
+    /// `-o`.
+    pub(super) output: Option<PathBuf>,
+    /// `--connect-timeout`, in seconds.
+    pub(super) connect_timeout: Option<u32>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, PartialEq)]
+pub(super) enum Problem {
+    /// The program's own options are wrong.
+    Usage(String),
+    /// The words are no command.
+    Command(String),
+}
+
+impl Plan {
+    pub(super) fn parse(args: &[String]) -> Result<Plan, Problem> {
+        let mut words: Vec<String> = Vec::new();
+        let (mut format, mut input, mut output, mut connect_timeout) = (None, None, None, None);
+        let (mut help, mut version, mut status) = (false, false, false);
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
+            if arg == "--" {
+                words.push(arg.clone());
+                words.extend(args.by_ref().cloned());
+                break;
+            }
+            let (flag, inline) = match arg.split_once('=') {
+                Some((flag, value)) if arg.starts_with("--") => (flag, Some(value)),
+                _ => (arg.as_str(), None),
+            };
+            let mut value = || {
+                let value = inline.or_else(|| args.next().map(String::as_str));
+                value.ok_or_else(|| Problem::Usage(format!("argument {flag}: expected one argument")))
+            };
+            match flag {
+                "-f" | "--format" => format = Some(read_format(value()?)?),
+                "-i" | "--in-file" => input = Some(PathBuf::from(value()?)),
+                "-o" | "--out-file" => output = Some(PathBuf::from(value()?)),
+                "--connect-timeout" => {
+                    let text = value()?;
+                    let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
+                    let wrong =
+                        || Problem::Usage(format!("argument --connect-timeout: invalid value: '{text}'"));
+                    connect_timeout = Some(seconds.ok_or_else(wrong)?);
+                }
+                "-s" | "--status" => status = true,
+                "-w" | "--watch" => {
+                    let text =
+                        "following the cluster log (-w) is not supported by this release; use 'log last'";
+                    return Err(Problem::Usage(text.to_owned()));
+                }
+                "-h" | "--help" => help = true,
+                "-v" | "--version" => version = true,
+                "--verbose" | "--concise" => {}
+                _ => words.push(arg.clone()),
+            }
+        }
+        if status && words.is_empty() {
+            words.push("status".to_owned());
+        }
+        let format = format.filter(|format| format != "plain");
+        let action = if version {
+            Action::Help(format!("nacre version {}\n", env!("CARGO_PKG_VERSION")))
+        } else if help || words.is_empty() {
+            Action::Help(help_for(&words))
+        } else {
+            command(&words, format.as_deref())?
+        };
+        Ok(Plan { action, format, input, output, connect_timeout })
+    }
+}
+
+fn read_format(text: &str) -> Result<String, Problem> {
+    if FORMATS.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    let choices = FORMATS.map(|format| format!("'{format}'")).join(", ");
+    Err(Problem::Usage(format!("argument -f/--format: invalid choice: '{text}' (choose from {choices})")))
+}
+
+fn command(words: &[String], format: Option<&str>) -> Result<Action, Problem> {
+    let word = |at: usize| words.get(at).map(String::as_str);
+    let (destination, table, words) = match (word(0), word(1)) {
+        (Some("tell" | "daemon"), Some(target)) => {
+            let rest = words[2..].to_vec();
+            match target {
+                "mon" | "mon." | "mon.*" => (Destination::Mon, mon_commands(), rest),
+                mon if mon.starts_with("mon.") => (Destination::Mon, mon_commands(), rest),
+                "osd.*" => (Destination::AllOsds, osd_commands(), rest),
+                osd if osd.starts_with("osd.") => (Destination::Osd(osd_id(osd)?), osd_commands(), rest),
+                pg => to_pg(pg.parse().map_err(|_| no_target(pg))?, &words[2..]),
+            }
+        }
+        (Some("tell" | "daemon"), None) => {
+            return Err(Problem::Command(format!(
+                "Invalid command: {} needs a target such as osd.0",
+                words[0]
+            )));
+        }
+        (Some("pg"), Some(pg)) if pg.parse::<PgId>().is_ok() => {
+            to_pg(pg.parse().map_err(|_| no_target(pg))?, &words[2..])
+        }
+        _ => (Destination::Mon, mon_commands(), words.to_vec()),
+    };
+    let mut fields = table.parse_words(&words).map_err(|error| Problem::Command(explain(&error)))?;
+    if let Some(format) = format {
+        fields.insert("format".into(), format.into());
+    }
+    Ok(Action::Command { destination, command: Value::Object(fields).to_string() })
+}
+
+/// `query` and its like name the PG as a parameter too.
+fn to_pg(pg: PgId, verb: &[String]) -> (Destination, &'static Table, Vec<String>) {
+    let mut words = verb.to_vec();
+    words.insert(words.len().min(1), pg.to_string());
+    (Destination::Pg(pg), osd_commands(), words)
+}
+
+fn osd_id(text: &str) -> Result<OsdId, Problem> {
+    text.parse().map_err(|_| no_target(text))
+}
+
+fn no_target(text: &str) -> Problem {
+    Problem::Command(format!(
+        "Invalid command: '{text}' is none of mon, osd.N, osd.* or a placement group such as 2.1f"
+    ))
+}
+
+/// What is wrong and how the command is used, as the `ceph` program words it.
+fn explain(error: &CommandError) -> String {
+    match error {
+        CommandError::Invalid { detail, usage, .. } => format!("Invalid command: {detail}\n{usage}"),
+        other => other.to_string(),
+    }
+}
+
+/// General usage, then the commands that begin with the words.
+fn help_for(words: &[String]) -> String {
+    let begins = |prefix: &str| prefix.split(' ').zip(words).all(|(have, word)| have == word);
+    let signatures = mon_commands().signatures().iter();
+    let chosen = signatures.filter(|signature| begins(&signature.prefix));
+    let lines: String = chosen.map(|signature| format!("{signature}\n    {}\n", signature.help)).collect();
+    if words.is_empty() { format!("{USAGE}{lines}") } else { lines }
+}
+
+const USAGE: &str = "\
+usage: nacre ceph [-h] [-c CEPHCONF] [-i INPUT_FILE] [-o OUTPUT_FILE] [-k KEYRING] [-m ADDRESS]
+                  [--id CLIENT_ID] [--name CLIENT_NAME] [--cluster CLUSTER] [-s] [-f {plain,json,json-pretty}]
+                  [--connect-timeout SECONDS] [--version] COMMAND...
+
+  -i, --in-file FILE    input file, '-' for standard input
+  -o, --out-file FILE   output file, '-' for raw data on standard output
+  -s, --status          show cluster status
+  -f, --format FORMAT   plain, json or json-pretty
+
+Commands of daemons: 'tell osd.N COMMAND', 'tell osd.* COMMAND', 'pg PGID query'.
+
+Monitor commands:
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan(text: &str) -> Result<Plan, Problem> {
+        Plan::parse(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    fn sent(text: &str) -> (Destination, String) {
+        match plan(text).unwrap().action {
+            Action::Command { destination, command } => (destination, command),
+            Action::Help(text) => panic!("help: {text}"),
+        }
+    }
+
+    #[test]
+    fn words_go_to_whom_they_are_for() {
+        assert_eq!(sent("-s"), (Destination::Mon, r#"{"prefix":"status"}"#.into()));
+        assert_eq!(
+            sent("osd tree -f json"),
+            (Destination::Mon, r#"{"prefix":"osd tree","format":"json"}"#.into())
+        );
+        let query = r#"{"prefix":"query","pgid":"2.1f"}"#;
+        let pg = Destination::Pg("2.1f".parse().unwrap());
+        assert_eq!(sent("pg 2.1f query"), (pg, query.into()));
+        assert_eq!(sent("tell 2.1f query"), (pg, query.into()));
+        assert_eq!(
+            sent("tell osd.3 version"),
+            (Destination::Osd(OsdId(3)), r#"{"prefix":"version"}"#.into())
+        );
+        assert_eq!(sent("tell osd.* perf dump").0, Destination::AllOsds);
+        assert_eq!(sent("tell mon.a version").0, Destination::Mon);
+        assert_eq!(sent("pg map 2.1f").1, r#"{"prefix":"pg map","pgid":"2.1f"}"#);
+    }
+
+    #[test]
+    fn options_may_stand_anywhere() {
+        let plan = plan("osd -i in setcrushmap --out-file=out --connect-timeout 5 -f json-pretty").unwrap();
+        assert_eq!((plan.input, plan.output), (Some("in".into()), Some("out".into())));
+        assert_eq!((plan.connect_timeout, plan.format.as_deref()), (Some(5), Some("json-pretty")));
+    }
+
+    #[test]
+    fn errors_are_worded_as_cephs() {
+        let Err(Problem::Command(text)) = plan("osd pool create") else { panic!() };
+        assert!(text.starts_with(
+            "Invalid command: missing required parameter pool(<pool>)\nosd pool create <pool> [<pg_num:int>]"
+        ));
+        let Err(Problem::Command(text)) = plan("osd frob") else { panic!() };
+        assert!(text.starts_with("no valid command found; 10 closest matches:\nosd stat\n"));
+        assert!(
+            matches!(plan("status -f xml"), Err(Problem::Usage(text)) if text.contains("invalid choice: 'xml'"))
+        );
+        assert!(matches!(plan("tell"), Err(Problem::Command(_))));
+        assert!(matches!(plan("tell osd.x version"), Err(Problem::Command(_))));
+    }
+
+    #[test]
+    fn help_lists_the_commands_that_begin_so() {
+        let Action::Help(text) = plan("osd pool -h").unwrap().action else { panic!() };
+        assert!(text.starts_with("osd pool ls [detail]\n    list pools\n") && !text.contains("osd tree"));
+        let Action::Help(text) = plan("").unwrap().action else { panic!() };
+        assert!(text.starts_with("usage: nacre ceph") && text.contains("\nosd tree "));
+    }
+}

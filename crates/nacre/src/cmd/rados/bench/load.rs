@@ -1,0 +1,350 @@
+//! The load itself: slots that each keep one operation in flight, and the figures they gather.
+
+use bytes::{Bytes, BytesMut};
+use nacre_client::{IoCtx, OpReply, ReadOp, WriteOp};
+use nacre_types::errno::Errno;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Write,
+    Sequential,
+    Random,
+}
+
+/// How it is done.
+pub(super) struct Plan {
+    pub(super) kind: Kind,
+    pub(super) prefix: String,
+    pub(super) op_size: u64,
+    pub(super) ops_per_object: u64,
+    pub(super) object_size: u64,
+    /// Objects that a read benchmark finds.
+    pub(super) objects: u32,
+    /// Objects that a write benchmark makes at most; 0 is no limit.
+    pub(super) max_objects: u64,
+    pub(super) concurrent: u32,
+    pub(super) verify: bool,
+    pub(super) hints: bool,
+}
+
+/// Figures at one moment.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sample {
+    pub(super) in_flight: u64,
+    pub(super) started: u64,
+    pub(super) finished: u64,
+    /// Latency of the operation that finished last, in seconds.
+    pub(super) last_latency: f64,
+    pub(super) mean_latency: f64,
+}
+
+/// Figures of the whole run.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) finished: u64,
+    pub(super) bytes: u64,
+    pub(super) last_completion: Instant,
+    pub(super) latency: Spread,
+    pub(super) failure: Option<(String, Errno)>,
+}
+
+/// Mean, deviation and extremes of what was added (Welford's method).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spread {
+    pub(super) count: u64,
+    pub(super) mean: f64,
+    squares: f64,
+    pub(super) min: f64,
+    pub(super) max: f64,
+}
+
+impl Default for Spread {
+    fn default() -> Spread {
+        Spread { count: 0, mean: 0.0, squares: 0.0, min: f64::MAX, max: 0.0 }
+    }
+}
+
+impl Spread {
+    pub(super) fn add(&mut self, value: f64) {
+        self.count += 1;
+        let delta = value - self.mean;
+        self.mean += delta / self.count as f64;
+        self.squares += delta * (value - self.mean);
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+    }
+
+    /// The sample's standard deviation; 0 below two values.
+    pub(super) fn deviation(&self) -> f64 {
+        if self.count < 2 { 0.0 } else { (self.squares / (self.count - 1) as f64).sqrt() }
+    }
+}
+
+struct Figures {
+    started: u64,
+    finished: u64,
+    bytes: u64,
+    last_latency: f64,
+    last_completion: Instant,
+    latency: Spread,
+    random: u64,
+    failure: Option<(String, Errno)>,
+    stopped: bool,
+}
+
+struct Inner {
+    pool: IoCtx,
+    plan: Plan,
+    end: Instant,
+    figures: Mutex<Figures>,
+    idle: Condvar,
+}
+
+/// A load under way.
+pub(super) struct Load(Arc<Inner>);
+
+/// One operation's place in the run.
+#[derive(Clone, Copy)]
+struct Step {
+    /// Its number among the writes: it decides object, offset and contents.
+    number: u64,
+    begun: Instant,
+}
+
+pub(super) fn object_name(prefix: &str, object: u64) -> String {
+    format!("{prefix}_object{object}")
+}
+
+/// The text that the data of write `number` begins with.
+fn stamp(number: u64) -> String {
+    format!("I'm the {number:16}th op!")
+}
+
+fn fill(buffer: &mut [u8], number: u64) {
+    let stamp = stamp(number);
+    let len = stamp.len().min(buffer.len());
+    buffer[..len].copy_from_slice(&stamp.as_bytes()[..len]);
+}
+
+/// Whether `data` is what write `number` wrote.
+fn matches(data: &[u8], number: u64, op_size: u64) -> bool {
+    let stamp = stamp(number);
+    let len = stamp.len().min(data.len());
+    data.len() as u64 == op_size
+        && data[..len] == stamp.as_bytes()[..len]
+        && data[len..].iter().all(|b| *b == b'z')
+}
+
+impl Load {
+    /// Starts as many operations as the plan keeps in flight.
+    pub(super) fn start(pool: IoCtx, plan: Plan, end: Instant) -> Load {
+        let concurrent = plan.concurrent;
+        let figures = Figures {
+            started: 0,
+            finished: 0,
+            bytes: 0,
+            last_latency: 0.0,
+            last_completion: Instant::now(),
+            latency: Spread::default(),
+            // Any seed but 0 will do: every run reads in the same random order.
+            random: 0x9e37_79b9_7f4a_7c15,
+            failure: None,
+            stopped: false,
+        };
+        let inner = Arc::new(Inner { pool, plan, end, figures: Mutex::new(figures), idle: Condvar::new() });
+        for _ in 0..concurrent {
+            inner.clone().next(Bytes::new());
+        }
+        Load(inner)
+    }
+
+    pub(super) fn sample(&self) -> Sample {
+        let figures = self.0.lock();
+        Sample {
+            in_flight: figures.started - figures.finished,
+            started: figures.started,
+            finished: figures.finished,
+            last_latency: figures.last_latency,
+            mean_latency: figures.latency.mean,
+        }
+    }
+
+    /// Waits for `until`, or for the end of the work; whether that came first.
+    pub(super) fn wait_idle_until(&self, until: Instant) -> bool {
+        let mut figures = self.0.lock();
+        loop {
+            if figures.stopped && figures.started == figures.finished {
+                return true;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left == Duration::ZERO {
+                return false;
+            }
+            let waited = self.0.idle.wait_timeout(figures, left);
+            figures = waited.expect("invariant: no holder of the lock panics").0;
+        }
+    }
+
+    /// Starts nothing more and waits for what is in flight.
+    pub(super) fn finish(self) -> Outcome {
+        self.0.lock().stopped = true;
+        let far = Instant::now() + Duration::from_secs(u64::from(u32::MAX));
+        self.wait_idle_until(far);
+        let mut figures = self.0.lock();
+        Outcome {
+            finished: figures.finished,
+            bytes: figures.bytes,
+            last_completion: figures.last_completion,
+            latency: figures.latency,
+            failure: figures.failure.take(),
+        }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, Figures> {
+        self.figures.lock().expect("invariant: no holder of the lock panics")
+    }
+
+    /// The next operation's place, unless the run is over.
+    fn take_step(&self) -> Option<Step> {
+        let begun = Instant::now();
+        let mut figures = self.lock();
+        let plan = &self.plan;
+        let total = u64::from(plan.objects) * plan.ops_per_object;
+        let over = figures.stopped
+            || begun >= self.end
+            || match plan.kind {
+                Kind::Write => {
+                    plan.max_objects > 0 && figures.started >= plan.max_objects * plan.ops_per_object
+                }
+                Kind::Sequential => figures.started >= total,
+                Kind::Random => total == 0,
+            };
+        if over {
+            figures.stopped = true;
+            self.idle.notify_all();
+            return None;
+        }
+        let number = match plan.kind {
+            Kind::Write | Kind::Sequential => figures.started,
+            Kind::Random => {
+                // xorshift64*
+                figures.random ^= figures.random >> 12;
+                figures.random ^= figures.random << 25;
+                figures.random ^= figures.random >> 27;
+                figures.random.wrapping_mul(0x2545_f491_4f6c_dd1d) % total
+            }
+        };
+        figures.started += 1;
+        Some(Step { number, begun })
+    }
+
+    /// Starts one more operation, reusing the buffer of the slot's last write.
+    fn next(self: Arc<Self>, buffer: Bytes) {
+        let Some(step) = self.take_step() else { return };
+        let plan = &self.plan;
+        let name = object_name(&plan.prefix, step.number / plan.ops_per_object);
+        let offset = step.number % plan.ops_per_object * plan.op_size;
+        let pool = self.pool.clone();
+        if plan.kind == Kind::Write {
+            let data = stamped(buffer, step.number, plan.op_size);
+            let mut op = WriteOp::new();
+            if plan.hints {
+                op.set_alloc_hint(plan.object_size, plan.op_size, 0);
+            }
+            op.write(offset, data.clone());
+            pool.aio_operate(&name, op, Box::new(move |reply| self.written(step, data, reply)));
+        } else {
+            let mut op = ReadOp::new();
+            op.read(offset, plan.op_size);
+            pool.aio_operate_read(&name, op, Box::new(move |reply| self.read(step, reply)));
+        }
+    }
+
+    fn written(self: Arc<Self>, step: Step, data: Bytes, reply: nacre_client::Result<OpReply>) {
+        match reply.and_then(OpReply::success) {
+            Ok(_) => {
+                self.account(step, self.plan.op_size);
+                self.next(data);
+            }
+            Err(error) => self.fail(step, format!("write {} failed: {error}", step.number), error.errno()),
+        }
+    }
+
+    fn read(self: Arc<Self>, step: Step, reply: nacre_client::Result<OpReply>) {
+        match reply.and_then(OpReply::success).and_then(|mut reply| reply.output(0)) {
+            Ok(data) if self.plan.verify && !matches(&data, step.number, self.plan.op_size) => {
+                let prefix = &self.plan.prefix;
+                let name = object_name(prefix, step.number / self.plan.ops_per_object);
+                let text = format!("{name} is not correct! ({} bytes of write {})", data.len(), step.number);
+                self.fail(step, text, Errno::EIO);
+            }
+            Ok(data) => {
+                self.account(step, data.len() as u64);
+                self.next(Bytes::new());
+            }
+            Err(error) => self.fail(step, format!("read {} failed: {error}", step.number), error.errno()),
+        }
+    }
+
+    fn account(&self, step: Step, bytes: u64) {
+        let now = Instant::now();
+        let latency = now.duration_since(step.begun).as_secs_f64();
+        let mut figures = self.lock();
+        figures.finished += 1;
+        figures.bytes += bytes;
+        figures.last_latency = latency;
+        figures.last_completion = now;
+        figures.latency.add(latency);
+    }
+
+    fn fail(&self, step: Step, text: String, errno: Errno) {
+        let mut figures = self.lock();
+        // It is over, but does not count.
+        figures.started -= 1;
+        figures.last_completion = figures.last_completion.max(step.begun);
+        figures.failure.get_or_insert((text, errno));
+        figures.stopped = true;
+        self.idle.notify_all();
+    }
+}
+
+/// The data of write `number`, in `buffer` where nobody else holds it any more.
+fn stamped(buffer: Bytes, number: u64, op_size: u64) -> Bytes {
+    let size = usize::try_from(op_size).unwrap_or(usize::MAX);
+    let mut buffer = match buffer.try_into_mut() {
+        Ok(buffer) if buffer.len() == size => buffer,
+        _ => BytesMut::from(vec![b'z'; size].as_slice()),
+    };
+    fill(&mut buffer, number);
+    buffer.freeze()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_says_which_write_it_is_of() {
+        let data = stamped(Bytes::new(), 17, 4096);
+        assert!(matches(&data, 17, 4096));
+        assert!(!matches(&data, 18, 4096) && !matches(&data[..4095], 17, 4096));
+        let again = stamped(data, 18, 4096);
+        assert!(matches(&again, 18, 4096));
+        assert!(matches(&stamped(Bytes::new(), 5, 10), 5, 10));
+    }
+
+    #[test]
+    fn spread_is_that_of_the_textbook() {
+        let mut spread = Spread::default();
+        assert_eq!((spread.mean, spread.deviation()), (0.0, 0.0));
+        [2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0].into_iter().for_each(|v| spread.add(v));
+        assert!((spread.mean - 5.0).abs() < 1e-12);
+        assert!((spread.deviation() - (32.0_f64 / 7.0).sqrt()).abs() < 1e-12);
+        assert_eq!((spread.min, spread.max), (2.0, 9.0));
+    }
+}
