@@ -1,7 +1,40 @@
 //! Object storage daemon: PG hosting, op execution, recovery.
+//!
+//! An [`Osd`] is a store, some shards and a control thread:
+//!
+//! - A *shard* is a thread that owns PGs outright: their replication machines (`nacre-pg`), the clients' requests in
+//!   their hands, the object contexts. It also runs connections, so that most messages are handled where they are read.
+//!   The store's completions come to it in batches.
+//! - The *control thread* talks to the map authority, applies maps in order, sends heartbeats and reports.
+//! - [`exec`] turns a request into results and one transaction; it knows nothing of replication.
+//!
+//! A write's way: frame → `dispatch` → shard: admission, `Pg` orders it → `exec` → transaction to the store and to the
+//! replicas → completions and acknowledgements back to `Pg` → reply. On a shard's own connections that is one thread.
+//!
+//! Invariants: a request is answered only when its PG's machine says so; a transaction that the store refuses after it was
+//! ordered stops the OSD, as does any failed write of the store; nothing here decides about membership.
 
 pub mod caps;
+pub mod error;
 pub mod exec;
 pub mod metrics;
+pub mod superblock;
 pub mod tracker;
 pub mod up_sets;
+
+mod beats;
+mod clock;
+mod commands;
+mod control;
+mod dispatch;
+mod inbox;
+mod peers;
+mod server;
+mod session;
+mod shard;
+mod shared;
+mod store_kind;
+
+pub use error::OsdError;
+pub use server::{Osd, mkfs};
+pub use shared::RunState;

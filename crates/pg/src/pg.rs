@@ -374,6 +374,11 @@ impl Pg {
         self.exists && self.copy.complete && self.missing.is_empty()
     }
 
+    /// Whether clients' operations are served here now.
+    pub fn is_active(&self) -> bool {
+        self.primary.as_ref().is_some_and(|primary| primary.phase == Phase::Active)
+    }
+
     /// Whether this OSD is the PG's primary.
     pub fn is_primary(&self) -> bool {
         self.primary.is_some()

@@ -1,0 +1,95 @@
+//! Heartbeats and leases of one OSD: pg's pure machines behind one lock, and what comes out of them on its way.
+//!
+//! Pings arrive on any lane and are answered there; everything else that the machines say goes to the control thread.
+
+use nacre_pg::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatSettings};
+use nacre_pg::lease::{LeaseSettings, LeaseTable, LeasesAt};
+use nacre_runtime::options::Options;
+use nacre_types::ids::OsdId;
+
+/// The longest lease term, in nanoseconds, whatever the heartbeat grace.
+const MAX_TERM_NS: u64 = 5_000_000_000;
+
+/// See the module's documentation.
+pub(crate) struct Beats {
+    heartbeat: Heartbeat,
+    leases: LeaseTable,
+    /// Said and not yet carried out by the control thread.
+    said: Vec<HbCommand>,
+}
+
+/// Heartbeat intervals as the options have them.
+pub(crate) fn settings_of(options: &Options) -> HeartbeatSettings {
+    let osd = &options.osd;
+    HeartbeatSettings {
+        interval_ns: osd.osd_heartbeat_interval.as_nanos() as u64,
+        grace_ns: osd.osd_heartbeat_grace.as_nanos() as u64,
+        report_interval_ns: osd.osd_mon_report_interval.as_nanos() as u64,
+    }
+}
+
+/// Leases last for Ceph's share of the heartbeat grace (`osd_pool_default_read_lease_ratio`), at most 5 s.
+fn lease_settings_of(options: &Options) -> LeaseSettings {
+    let share = options.osd.osd_heartbeat_grace.mul_f64(options.mon.osd_pool_default_read_lease_ratio);
+    let term_ns = (share.as_nanos() as u64).clamp(1, MAX_TERM_NS);
+    LeaseSettings { term_ns, ..LeaseSettings::default() }
+}
+
+impl Beats {
+    /// The machines of a process that starts now.
+    pub(crate) fn new(me: OsdId, boot_nonce: u64, options: &Options, now_ns: u64) -> Beats {
+        Beats {
+            heartbeat: Heartbeat::new(me, boot_nonce, settings_of(options)),
+            leases: LeaseTable::new(lease_settings_of(options), boot_nonce, now_ns),
+            said: Vec::new(),
+        }
+    }
+
+    /// The leases as a PG sees them.
+    pub(crate) fn view(&self, now_ns: u64) -> LeasesAt<'_> {
+        self.leases.at(now_ns)
+    }
+
+    /// Feeds an event; what comes of it waits for [`Beats::take_said`].
+    pub(crate) fn feed(&mut self, now_ns: u64, event: HbEvent) {
+        self.heartbeat.handle(now_ns, &mut self.leases, event, &mut self.said);
+    }
+
+    /// Takes a peer's message; returns the answer for the connection that it came on.
+    pub(crate) fn on_message(&mut self, now_ns: u64, from: OsdId, msg: HbMsg) -> Option<HbMsg> {
+        self.feed(now_ns, HbEvent::Message { from, msg });
+        let at = self
+            .said
+            .iter()
+            .position(|said| matches!(said, HbCommand::SendReply { to, .. } if *to == from))?;
+        match self.said.remove(at) {
+            HbCommand::SendReply { msg, .. } => Some(msg),
+            _ => None,
+        }
+    }
+
+    /// What the machines said.
+    pub(crate) fn take_said(&mut self) -> Vec<HbCommand> {
+        std::mem::take(&mut self.said)
+    }
+
+    /// Whether something waits for the control thread.
+    pub(crate) fn has_said(&self) -> bool {
+        !self.said.is_empty()
+    }
+
+    /// When the machines want to hear of time again.
+    pub(crate) fn next_wake(&self) -> Option<u64> {
+        self.heartbeat.next_wake(&self.leases)
+    }
+
+    /// Whom this OSD pings.
+    pub(crate) fn peers(&self) -> Vec<OsdId> {
+        self.heartbeat.peers().collect()
+    }
+
+    /// Changes intervals.
+    pub(crate) fn set_settings(&mut self, settings: HeartbeatSettings) {
+        self.heartbeat.set_settings(settings);
+    }
+}

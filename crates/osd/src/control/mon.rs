@@ -1,0 +1,186 @@
+//! The session with the map authority: connecting and coming back, tickets, what it sends.
+
+use super::{Control, SECOND_NS, State};
+use crate::clock;
+use crate::inbox::Note;
+use nacre_pg::heartbeat::HbEvent;
+use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, RotatingKeys, Ticket};
+use nacre_runtime::error::Error;
+use nacre_runtime::msgr::{Conn, Frame, Policy, Target};
+use nacre_types::ids::{EntityName, Epoch};
+use nacre_types::msg::{ConfigPublish, MapPublish, Message, MonSubscribe, PgCasReply};
+use std::sync::Arc;
+
+/// The first and the longest wait before the monitor is tried again.
+const BACKOFF_NS: (u64, u64) = (SECOND_NS / 10, 2 * SECOND_NS);
+/// An unanswered request for a ticket is sent again after this.
+const TICKET_RETRY_NS: u64 = 5 * SECOND_NS;
+
+/// Where the session stands.
+#[derive(Default)]
+pub(super) struct MonSession {
+    conn: Option<Conn>,
+    up: bool,
+    /// Which of the monitors' addresses is tried next.
+    turn: usize,
+    backoff_ns: u64,
+    retry_ns: u64,
+    next_ticket_ns: u64,
+    asked_epoch: Epoch,
+}
+
+impl MonSession {
+    /// Whether messages reach the monitor now.
+    pub(super) fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// When something is due.
+    pub(super) fn next_ns(&self) -> u64 {
+        if self.conn.is_none() { self.retry_ns } else { u64::MAX }
+    }
+
+    /// Whether to ask for `epoch`: once per epoch.
+    pub(super) fn may_ask(&mut self, epoch: Epoch) -> bool {
+        let may = epoch > self.asked_epoch;
+        self.asked_epoch = self.asked_epoch.max(epoch);
+        may
+    }
+}
+
+impl Control {
+    /// Connects where there is no connection, renews the ticket in time, boots where the map does not show this OSD.
+    pub(super) fn keep_session(&self, state: &mut State, now_ns: u64) {
+        if state.mon.conn.is_none() && now_ns >= state.mon.retry_ns {
+            self.connect(state, now_ns);
+        }
+        if state.mon.up && now_ns >= state.mon.next_ticket_ns {
+            self.ask_ticket(state, now_ns);
+        }
+        if state.mon.up {
+            self.boot(state, now_ns);
+        }
+    }
+
+    fn connect(&self, state: &mut State, now_ns: u64) {
+        let session = &mut state.mon;
+        session.backoff_ns = (session.backoff_ns * 2).clamp(BACKOFF_NS.0, BACKOFF_NS.1);
+        session.retry_ns = now_ns + session.backoff_ns;
+        let addrs = match self.shared.config.get().global.mon_host.resolve() {
+            Ok(addrs) if !addrs.is_empty() => addrs,
+            Ok(_) => {
+                self.shared.fatal("mon_host is not set: no monitor to go to");
+                return;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "can't resolve mon_host");
+                return;
+            }
+        };
+        let Some(messenger) = self.messenger.get() else { return };
+        let addr = addrs[session.turn % addrs.len()];
+        session.turn = session.turn.wrapping_add(1);
+        let target =
+            Target { addr, entity: None, policy: Policy::Lossy, lane: 0, credentials: Arc::clone(&self.key) };
+        match messenger.connect(target) {
+            Ok(conn) => session.conn = Some(conn),
+            Err(error) => tracing::warn!(%addr, %error, "can't connect to the monitor"),
+        }
+    }
+
+    pub(super) fn on_mon_connected(&self, conn: &Conn) {
+        let now_ns = clock::boot_ns();
+        let state = &mut *self.state.lock();
+        if state.mon.conn.as_ref() != Some(conn) {
+            return;
+        }
+        tracing::info!(addr = %conn.peer_addr(), "connected to the monitor");
+        state.mon.up = true;
+        state.mon.backoff_ns = 0;
+        self.shared.mon.store(Some(Arc::new(conn.clone())));
+        self.ask_ticket(state, now_ns);
+        let next_epoch = self.shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch.next());
+        self.shared.to_mon(&MonSubscribe { next_epoch, config: true });
+        state.next_boot_ns = 0;
+        state.next_beacon_ns = 0;
+        state.next_full_report_ns = 0;
+        state.next_round_ns = 0;
+        self.boot(state, now_ns);
+        self.shared.beats.lock().feed(now_ns, HbEvent::MonReset);
+        self.shared.report.notify_one();
+    }
+
+    /// The connection ended: another one is made, soon.
+    pub(super) fn mon_lost(&self, conn: &Conn) {
+        let state = &mut *self.state.lock();
+        if state.mon.conn.as_ref() != Some(conn) {
+            return;
+        }
+        self.shared.mon.store(None);
+        state.mon.conn = None;
+        state.mon.up = false;
+        state.mon.retry_ns = clock::boot_ns() + state.mon.backoff_ns;
+        state.next_round_ns = 0;
+        self.shared.report.notify_one();
+    }
+
+    fn ask_ticket(&self, state: &mut State, now_ns: u64) {
+        state.mon.next_ticket_ns = now_ns + TICKET_RETRY_NS;
+        let renew = self.ticket.load().as_ref().map(|ticket| ticket.blob.clone());
+        self.shared.to_mon(&AuthTicketRequest { tid: self.shared.next_tid(), renew });
+    }
+
+    pub(super) fn on_mon_message(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
+        let state = &mut *self.state.lock();
+        if state.mon.conn.as_ref() != Some(conn) {
+            return Ok(());
+        }
+        match frame.kind() {
+            MapPublish::KIND => {
+                let publish: MapPublish = frame.decode()?;
+                self.on_maps(state, &publish)
+                    .map_err(|error| Error::Corrupt { what: "map", detail: error.to_string() })?;
+            }
+            PgCasReply::KIND => {
+                let reply: PgCasReply = frame.decode()?;
+                self.shared.inboxes[self.shared.shard_of(reply.pg)].post(Note::Cas(reply));
+            }
+            AuthTicketReply::KIND => self.on_ticket(state, frame.decode()?),
+            RotatingKeys::KIND => {
+                let keys: RotatingKeys = frame.decode()?;
+                self.service_keys.update(keys.keys);
+            }
+            ConfigPublish::KIND => {
+                let publish: ConfigPublish = frame.decode()?;
+                let values = publish.values.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+                if let Err(error) = self.shared.config.set_mon_values(values) {
+                    tracing::warn!(%error, "the monitor's configuration is not taken");
+                }
+            }
+            kind => tracing::debug!(kind, "message of an unknown kind from the monitor"),
+        }
+        Ok(())
+    }
+
+    fn on_ticket(&self, state: &mut State, reply: AuthTicketReply) {
+        if reply.code < 0 {
+            tracing::error!(code = reply.code, status = %reply.status, "the monitor gives no ticket");
+            return;
+        }
+        if !reply.keys.is_empty() {
+            self.service_keys.update(reply.keys);
+        }
+        let Some(grant) = reply.ticket else { return };
+        let now_ns = clock::boot_ns();
+        let life_s = grant.expires_unix.saturating_sub(clock::wall_s());
+        // Renewed when three quarters of its life are over.
+        state.mon.next_ticket_ns = now_ns + (life_s * SECOND_NS / 4 * 3).max(SECOND_NS);
+        self.ticket.store(Some(Arc::new(Ticket {
+            entity: EntityName::osd(self.shared.whoami),
+            blob: grant.blob,
+            session_key: grant.session_key,
+            expires_unix: grant.expires_unix,
+        })));
+        self.boot(state, now_ns);
+    }
+}

@@ -1,0 +1,130 @@
+//! What arrives on a shard's lane: requests, peers' messages, pings, commands.
+
+use crate::clock;
+use crate::commands;
+use crate::inbox::Note;
+use crate::session::{Arrival, Session};
+use crate::shard::ShardCell;
+use crate::shared::Shared;
+use nacre_pg::PgEnvelope;
+use nacre_pg::heartbeat::HbMsg;
+use nacre_runtime::error::Error;
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
+use nacre_types::ids::OsdId;
+use nacre_types::msg::{DaemonCommand, Message, OsdRequest};
+use std::sync::Arc;
+
+/// One shard's dispatcher.
+pub(crate) struct LaneDispatcher {
+    pub(crate) shared: Arc<Shared>,
+    /// All shards; this lane's at `index`.
+    pub(crate) cells: Arc<Vec<ShardCell>>,
+    pub(crate) index: usize,
+}
+
+impl Dispatcher for LaneDispatcher {
+    fn on_message(&self, conn: &Conn, frame: Frame) {
+        let outcome = match frame.kind() {
+            OsdRequest::KIND => self.on_request(conn, frame),
+            PgEnvelope::KIND => self.on_envelope(conn, frame),
+            HbMsg::KIND => self.on_heartbeat(conn, &frame),
+            DaemonCommand::KIND => self.on_command(conn, &frame),
+            kind => {
+                tracing::warn!(peer = ?conn.peer_entity(), kind, "message of an unknown kind");
+                Ok(())
+            }
+        };
+        if let Err(error) = outcome {
+            // The checksum was right, so the peer meant it: nothing good will come of that connection.
+            tracing::error!(peer = ?conn.peer_entity(), %error, "closing a connection that makes no sense");
+            conn.close();
+        }
+    }
+
+    fn on_accept(&self, conn: &Conn) {
+        if let Some(peer) = conn.peer() {
+            conn.set_context(Arc::new(Session::new(&peer, conn)));
+        }
+    }
+
+    fn on_reset(&self, conn: &Conn, reset: Reset) {
+        let Some(osd) = conn.peer_entity().and_then(|entity| entity.osd_id()) else { return };
+        tracing::info!(peer = %osd, ?reset, "session with a peer is over");
+        if conn.is_outgoing() && conn.is_over() {
+            self.shared.peers.drop_conn(osd);
+        }
+        self.shared.post_all(|| Note::PeerReset(osd));
+    }
+}
+
+impl LaneDispatcher {
+    fn on_request(&self, conn: &Conn, frame: Frame) -> Result<(), Error> {
+        let request: OsdRequest = frame.decode()?;
+        let arrival = Arrival {
+            conn: conn.clone(),
+            permit: frame.into_permit(),
+            arrived_ns: clock::boot_ns(),
+            request,
+        };
+        let owner = self.shared.shard_of(arrival.request.pg);
+        if owner == self.index {
+            self.cells[owner].enter(|shard| shard.on_request(arrival));
+        } else {
+            self.shared.inboxes[owner].post(Note::Client(Box::new(arrival)));
+        }
+        Ok(())
+    }
+
+    fn on_envelope(&self, conn: &Conn, frame: Frame) -> Result<(), Error> {
+        let Some(from) = self.peer_of(conn) else { return Ok(()) };
+        let envelope: PgEnvelope = frame.decode()?;
+        let owner = self.shared.shard_of(envelope.pg);
+        if owner == self.index {
+            self.cells[owner].enter(|shard| shard.on_peer(from, envelope));
+        } else {
+            let envelope = Box::new(envelope);
+            self.shared.inboxes[owner].post(Note::Peer { from, envelope, permit: frame.into_permit() });
+        }
+        Ok(())
+    }
+
+    fn on_heartbeat(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
+        let Some(from) = self.peer_of(conn) else { return Ok(()) };
+        let msg: HbMsg = frame.decode()?;
+        let (answer, said) = {
+            let mut beats = self.shared.beats.lock();
+            (beats.on_message(clock::boot_ns(), from, msg), beats.has_said())
+        };
+        if let Some(answer) = answer
+            && let Err(error) = conn.send(&answer)
+        {
+            tracing::debug!(peer = %from, %error, "could not answer a ping");
+        }
+        if said {
+            self.shared.report.notify_one();
+        }
+        Ok(())
+    }
+
+    fn on_command(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
+        let command: DaemonCommand = frame.decode()?;
+        let allowed = conn.context::<Session>().is_some_and(|session| session.caps.is_allow_all());
+        let reply = commands::run(&self.shared, &self.cells, &command, allowed);
+        if let Err(error) = conn.send(&reply) {
+            tracing::debug!(%error, "could not answer a command");
+        }
+        Ok(())
+    }
+
+    /// The OSD at the other end, if it is one with an OSD's rights.
+    fn peer_of(&self, conn: &Conn) -> Option<OsdId> {
+        // Where this side connected, the messenger has checked who answers.
+        let osd = conn.peer_entity()?.osd_id()?;
+        let trusted = conn.is_outgoing()
+            || conn.context::<Session>().is_some_and(|session| session.caps.is_allow_all());
+        if !trusted {
+            tracing::warn!(peer = %osd, "an OSD without an OSD's capabilities");
+        }
+        trusted.then_some(osd)
+    }
+}

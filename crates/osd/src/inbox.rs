@@ -1,0 +1,139 @@
+//! How other threads reach a shard: notes and the store's completions, gathered in one place, one wake per batch.
+//!
+//! The shard's own thread posts here too (a store that commits at once calls back from within its shard); then nothing
+//! is woken, since the shard looks into its inbox before it rests.
+
+use crate::session::Arrival;
+use nacre_pg::PgEnvelope;
+use nacre_runtime::msgr::Permit;
+use nacre_store::{CommitSink, StoreError};
+use nacre_types::ids::{OsdId, PgId};
+use nacre_types::msg::PgCasReply;
+use nacre_types::osdmap::OsdMap;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::Notify;
+
+/// Where CRUSH wants every PG.
+pub(crate) type UpMap = Arc<HashMap<PgId, Vec<OsdId>>>;
+
+/// Something for a shard to do.
+pub(crate) enum Note {
+    /// A newer map.
+    Map { map: Arc<OsdMap>, up: UpMap },
+    /// A client's request for a PG of this shard that came in on another one.
+    Client(Box<Arrival>),
+    /// A peer's message about a PG of this shard that came in on another one.
+    Peer { from: OsdId, envelope: Box<PgEnvelope>, permit: Option<Permit> },
+    /// The map authority's answer to a proposal.
+    Cas(PgCasReply),
+    /// A peer was reset.
+    PeerReset(OsdId),
+    /// A PG has a recovery slot now.
+    Reserved(PgId),
+    /// The lease table changed for the better.
+    Leases,
+}
+
+#[derive(Default)]
+struct Contents {
+    notes: Vec<Note>,
+    committed: Vec<u64>,
+}
+
+thread_local! {
+    /// The inbox whose shard is at work on this thread.
+    static AT_WORK: Cell<u64> = const { Cell::new(0) };
+}
+
+/// See the module's documentation.
+pub(crate) struct Inbox {
+    id: u64,
+    contents: Mutex<Contents>,
+    notify: Notify,
+    failed: AtomicBool,
+    on_failure: Box<dyn Fn(&StoreError) + Send + Sync>,
+}
+
+/// While it lives, the shard of `Inbox` is at work on this thread.
+pub(crate) struct AtWork(u64);
+
+impl Drop for AtWork {
+    fn drop(&mut self) {
+        AT_WORK.set(self.0);
+    }
+}
+
+impl Inbox {
+    /// An empty inbox; `on_failure` hears of a store that stopped.
+    pub(crate) fn new(on_failure: impl Fn(&StoreError) + Send + Sync + 'static) -> Inbox {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Inbox {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
+            contents: Mutex::default(),
+            notify: Notify::new(),
+            failed: AtomicBool::new(false),
+            on_failure: Box::new(on_failure),
+        }
+    }
+
+    /// Marks this thread as at work on the inbox's shard.
+    pub(crate) fn at_work(&self) -> AtWork {
+        AtWork(AT_WORK.replace(self.id))
+    }
+
+    /// Leaves a note.
+    pub(crate) fn post(&self, note: Note) {
+        let first = {
+            let mut contents = self.contents.lock();
+            contents.notes.push(note);
+            contents.notes.len() == 1 && contents.committed.is_empty()
+        };
+        self.wake(first);
+    }
+
+    /// Moves everything into the caller's buffers, which must be empty; returns whether there was anything.
+    pub(crate) fn take(&self, notes: &mut Vec<Note>, committed: &mut Vec<u64>) -> bool {
+        let mut contents = self.contents.lock();
+        std::mem::swap(&mut contents.notes, notes);
+        std::mem::swap(&mut contents.committed, committed);
+        !(notes.is_empty() && committed.is_empty())
+    }
+
+    /// Returns when somebody has posted.
+    pub(crate) async fn wait(&self) {
+        self.notify.notified().await;
+    }
+
+    /// Makes the shard's task look at its timers anew.
+    pub(crate) fn nudge(&self) {
+        self.notify.notify_one();
+    }
+
+    fn wake(&self, first: bool) {
+        if first && AT_WORK.get() != self.id {
+            self.notify.notify_one();
+        }
+    }
+}
+
+impl CommitSink for Inbox {
+    fn committed(&self, tokens: &[u64]) {
+        let first = {
+            let mut contents = self.contents.lock();
+            let first = contents.notes.is_empty() && contents.committed.is_empty();
+            contents.committed.extend_from_slice(tokens);
+            first
+        };
+        self.wake(first);
+    }
+
+    fn failed(&self, _tokens: &[u64], error: &StoreError) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
+            (self.on_failure)(error);
+        }
+    }
+}

@@ -1,0 +1,416 @@
+//! An OSD from start to stop: store, threads, messengers.
+
+use crate::beats::Beats;
+use crate::clock;
+use crate::control::{Control, ControlDispatcher, Identity, TicketCredentials};
+use crate::dispatch::LaneDispatcher;
+use crate::error::OsdError;
+use crate::inbox::Inbox;
+use crate::metrics::Metrics;
+use crate::peers::PeerLinks;
+use crate::shard::ShardCell;
+use crate::shared::{RunState, Shared, limits_of};
+use crate::store_kind;
+use crate::superblock::Superblock;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use nacre_pg::Settings;
+use nacre_pg::reserve::Reserver;
+use nacre_runtime::auth::{ServiceKeys, Verifier, find_key};
+use nacre_runtime::config::Config;
+use nacre_runtime::msgr::{Messenger, Throttle};
+use nacre_runtime::options::Options;
+use nacre_store::{MountReport, ObjectStore, StoreError, StoreEvents};
+use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::osdmap::Member;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, oneshot, watch};
+use uuid::Uuid;
+
+/// How long connections may write what they have queued when the OSD stops.
+const STOP_GRACE: Duration = Duration::from_millis(500);
+/// The most that recovery reads or sends at a time, so that requests come in between.
+const MAX_PUSH_BYTES: u64 = 1 << 20;
+
+/// Makes the store of the OSD that `config` speaks for (`osd.N`), in `osd_data`. Needs `fsid`. Fails where there is a
+/// store already, unless `force` says that it may be lost.
+pub fn mkfs(config: &Config, force: bool) -> Result<(), OsdError> {
+    let options = config.snapshot();
+    let osd = osd_of(config)?;
+    let fsid = options.global.fsid.ok_or_else(|| OsdError::Invalid("fsid is not set".into()))?;
+    let directory = store_kind::directory_of(&options);
+    store_kind::make(&directory, &options, force)?;
+    let (store, _) = store_kind::mount(&directory, &options, Arc::new(nacre_store::IgnoreEvents))?;
+    let superblock = Superblock {
+        fsid,
+        osd,
+        uuid: options.osd.osd_uuid.unwrap_or_else(Uuid::new_v4),
+        epoch: Epoch(0),
+        generation: 0,
+    };
+    superblock.write(&*store)?;
+    store.umount()?;
+    Ok(())
+}
+
+fn osd_of(config: &Config) -> Result<OsdId, OsdError> {
+    let entity = config.entity();
+    entity.osd_id().ok_or_else(|| OsdError::Invalid(format!("{entity} is not an OSD")))
+}
+
+/// A thread with a runtime of its own.
+struct Worker {
+    handle: Handle,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Worker {
+    fn start(name: String) -> Result<Worker, OsdError> {
+        let (stop, stopped) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|source| OsdError::Io { what: "make a runtime", source })?;
+        let handle = runtime.handle().clone();
+        let thread = std::thread::Builder::new()
+            .name(name)
+            .spawn(move || {
+                // The sender is dropped or used: both end the thread.
+                let _ = runtime.block_on(stopped);
+            })
+            .map_err(|source| OsdError::Io { what: "start a thread", source })?;
+        Ok(Worker { handle, stop: Some(stop), thread: Some(thread) })
+    }
+
+    fn end(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            // It only fails where the thread has ended already.
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("a thread of the OSD panicked");
+        }
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// What a store that stops by itself tells.
+#[derive(Default)]
+struct Fatal(OnceLock<std::sync::Weak<Shared>>);
+
+impl StoreEvents for Fatal {
+    fn fatal(&self, error: &StoreError) {
+        match self.0.get().and_then(std::sync::Weak::upgrade) {
+            Some(shared) => shared.store_failed("the store stopped", error),
+            None => tracing::error!(%error, "the store stopped before the OSD started"),
+        }
+    }
+}
+
+/// A running OSD. Dropped without [`Osd::stop`] it ends as in a crash: nothing is flushed.
+pub struct Osd {
+    shared: Arc<Shared>,
+    control: Arc<Control>,
+    messengers: Vec<Messenger>,
+    shard_threads: Vec<Worker>,
+    control_thread: Worker,
+    addr: SocketAddr,
+}
+
+impl Osd {
+    /// Starts the OSD that `config` speaks for: mounts its store, loads its PGs, listens, and goes to the map authority.
+    /// Returns when it listens; it is up when the map says so.
+    pub async fn start(config: &Config) -> Result<Osd, OsdError> {
+        let config = config.clone();
+        let prepared = tokio::task::spawn_blocking(move || Prepared::new(&config)).await;
+        prepared.map_err(|error| OsdError::Invalid(format!("the OSD's start failed: {error}")))??.launch()
+    }
+
+    /// The OSD's id.
+    pub fn id(&self) -> OsdId {
+        self.shared.whoami
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// Whether the map shows it up.
+    pub fn is_up(&self) -> bool {
+        self.control.is_up()
+    }
+
+    /// Its metrics, added up over threads.
+    pub fn metrics(&self) -> Vec<crate::metrics::Metric> {
+        crate::metrics::collect(self.shared.metrics.iter().map(|m| &**m))
+    }
+
+    /// Returns when it can't go on by itself, with the reason.
+    pub async fn failed(&self) -> String {
+        let mut state = self.shared.state.subscribe();
+        let failed = state.wait_for(|state| matches!(state, RunState::Failed(_))).await;
+        match failed.as_deref() {
+            Ok(RunState::Failed(reason)) => reason.clone(),
+            _ => "the OSD is gone".to_owned(),
+        }
+    }
+
+    /// Stops in order: tells the map authority, lets connections finish, flushes and closes the store.
+    pub async fn stop(mut self) -> Result<(), OsdError> {
+        let failed = matches!(&*self.shared.state.borrow(), RunState::Failed(_));
+        if !failed {
+            self.shared.state.send_replace(RunState::Stopping);
+            self.control.go_down().await;
+        }
+        for messenger in &self.messengers {
+            messenger.shutdown(STOP_GRACE).await;
+        }
+        let ended = tokio::task::spawn_blocking(move || {
+            self.end_threads();
+            if failed {
+                return Ok(());
+            }
+            self.control.save_superblock()?;
+            self.shared.store.flush()?;
+            Ok(self.shared.store.umount()?)
+        });
+        ended.await.map_err(|error| OsdError::Invalid(format!("stopping failed: {error}")))?
+    }
+
+    fn end_threads(&mut self) {
+        for worker in &mut self.shard_threads {
+            worker.end();
+        }
+        self.control_thread.end();
+    }
+}
+
+impl std::fmt::Debug for Osd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Osd")
+            .field("id", &self.shared.whoami)
+            .field("addr", &self.addr)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Everything but threads that run and sockets that listen.
+struct Prepared {
+    shared: Arc<Shared>,
+    cells: Arc<Vec<ShardCell>>,
+    superblock: Superblock,
+    shard_threads: Vec<Worker>,
+    control_thread: Worker,
+    ticket: Arc<ArcSwapOption<nacre_runtime::auth::Ticket>>,
+}
+
+impl Prepared {
+    fn new(config: &Config) -> Result<Prepared, OsdError> {
+        let options = config.snapshot();
+        let whoami = osd_of(config)?;
+        let events = Arc::new(Fatal::default());
+        let directory = store_kind::directory_of(&options);
+        let (store, report) =
+            store_kind::mount(&directory, &options, Arc::clone(&events) as Arc<dyn StoreEvents>)?;
+        let superblock = check_owner(&*store, &options, whoami)?;
+        tell_mount(whoami, &*store, &report);
+        let shards = shards_of(&options);
+        let ticket = Arc::new(ArcSwapOption::empty());
+        let boot_nonce = Uuid::new_v4().as_u64_pair().0;
+        let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
+            let inboxes = (0..shards).map(|_| {
+                let weak = weak.clone();
+                Arc::new(Inbox::new(move |error: &StoreError| {
+                    if let Some(shared) = weak.upgrade() {
+                        shared.store_failed("a commit failed", error);
+                    }
+                }))
+            });
+            Shared {
+                config: config.clone(),
+                whoami,
+                me: Member { osd: whoami, incarnation: report.incarnation },
+                boot_nonce,
+                store,
+                settings: Arc::new(settings_of(&options)),
+                limits: ArcSwap::from_pointee(limits_of(&options)),
+                beats: Mutex::new(Beats::new(whoami, boot_nonce, &options, clock::boot_ns())),
+                inboxes: inboxes.collect(),
+                metrics: (0..shards).map(|_| Arc::new(Metrics::default())).collect(),
+                map: ArcSwapOption::empty(),
+                peers: PeerLinks::new(Arc::new(TicketCredentials(Arc::clone(&ticket)))),
+                mon: ArcSwapOption::empty(),
+                next_tid: AtomicU64::new(1),
+                full: AtomicBool::new(false),
+                backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
+                recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
+                report: Notify::new(),
+                state: watch::Sender::new(RunState::Running),
+            }
+        });
+        if events.0.set(Arc::downgrade(&shared)).is_err() {
+            tracing::error!("the store's events were given twice");
+        }
+        let cells: Arc<Vec<ShardCell>> =
+            Arc::new((0..shards).map(|index| ShardCell::new(&shared, index)).collect());
+        load_pgs(&shared, &cells)?;
+        let mut shard_threads = Vec::with_capacity(shards);
+        for index in 0..shards {
+            shard_threads.push(Worker::start(format!("{whoami}-shard{index}"))?);
+        }
+        let control_thread = Worker::start(format!("{whoami}-control"))?;
+        Ok(Prepared { shared, cells, superblock, shard_threads, control_thread, ticket })
+    }
+
+    fn launch(self) -> Result<Osd, OsdError> {
+        let Prepared { shared, cells, superblock, shard_threads, control_thread, ticket } = self;
+        let config = shared.config.clone();
+        let options = config.snapshot();
+        let service_keys = Arc::new(ServiceKeys::new(options.global.auth_clock_skew.as_secs()));
+        let identity = Identity { superblock, addr: OnceLock::new(), metadata: metadata_of(&shared) };
+        let key = Arc::new(find_key(&config)?);
+        let control = Arc::new(Control::new(
+            Arc::clone(&shared),
+            Arc::clone(&cells),
+            identity,
+            key,
+            ticket,
+            Arc::clone(&service_keys),
+        ));
+
+        let osd = &options.osd;
+        let mut lanes = Messenger::builder(&config)
+            .nonce(shared.boot_nonce)
+            .verifier(Verifier::new().with_tickets(service_keys))
+            .client_throttle(Throttle::new(osd.osd_client_message_size_cap, osd.osd_client_message_cap));
+        for (index, worker) in shard_threads.iter().enumerate() {
+            let dispatcher = LaneDispatcher { shared: Arc::clone(&shared), cells: Arc::clone(&cells), index };
+            lanes = lanes.lane(worker.handle.clone(), Arc::new(dispatcher));
+        }
+        let messenger = lanes.build()?;
+        shared.peers.set_messenger(messenger.clone());
+        let addr = bind(&messenger, options.global.public_addr)?;
+        if control.identity.addr.set(addr).is_err() {
+            tracing::error!("the OSD's address was given twice");
+        }
+
+        let outward = Messenger::builder(&config)
+            .nonce(shared.boot_nonce)
+            .lane(control_thread.handle.clone(), Arc::new(ControlDispatcher(Arc::clone(&control))))
+            .build()?;
+        if control.messenger.set(outward.clone()).is_err() {
+            tracing::error!("the control messenger was given twice");
+        }
+        control.observe_options();
+
+        for (index, worker) in shard_threads.iter().enumerate() {
+            let cells = Arc::clone(&cells);
+            worker.handle.spawn(async move { cells[index].run().await });
+        }
+        control_thread.handle.spawn(Arc::clone(&control).run());
+        tracing::info!(osd = %shared.whoami, %addr, store = shared.store.kind(), "OSD started");
+        Ok(Osd { shared, control, messengers: vec![messenger, outward], shard_threads, control_thread, addr })
+    }
+}
+
+fn check_owner(store: &dyn ObjectStore, options: &Options, whoami: OsdId) -> Result<Superblock, OsdError> {
+    let superblock = Superblock::read(store)?;
+    let fsid = options.global.fsid.unwrap_or(superblock.fsid);
+    if superblock.osd != whoami || superblock.fsid != fsid {
+        return Err(OsdError::WrongOwner {
+            found: superblock.osd,
+            found_fsid: superblock.fsid,
+            wanted: whoami,
+            wanted_fsid: fsid,
+        });
+    }
+    Ok(superblock)
+}
+
+fn tell_mount(osd: OsdId, store: &dyn ObjectStore, report: &MountReport) {
+    let MountReport { incarnation, clean, collections, objects, took, .. } = report;
+    tracing::info!(%osd, store = store.kind(), %incarnation, clean, collections, objects, ?took, "store mounted");
+    if let Some(loss) = &report.loss {
+        tracing::error!(%osd, %loss, "the store has lost its contents: the OSD starts empty");
+    }
+    if report.quarantined_bytes > 0 {
+        tracing::error!(%osd, bytes = report.quarantined_bytes, "space is withheld: records can't be trusted");
+    }
+}
+
+/// `osd_op_num_shards`; half of the cores where it is 0.
+fn shards_of(options: &Options) -> usize {
+    match options.osd.osd_op_num_shards as usize {
+        0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
+        given => given,
+    }
+}
+
+fn recoveries_of(options: &Options) -> usize {
+    match options.osd.osd_recovery_max_active as usize {
+        0 => options.osd.osd_recovery_max_active_ssd.max(1) as usize,
+        given => given,
+    }
+}
+
+fn settings_of(options: &Options) -> Settings {
+    let osd = &options.osd;
+    Settings {
+        min_log_entries: osd.osd_min_pg_log_entries as usize,
+        max_log_entries: osd.osd_max_pg_log_entries as usize,
+        max_recoveries: recoveries_of(options),
+        push_bytes: osd.osd_recovery_max_chunk.min(MAX_PUSH_BYTES) as usize,
+        scan_objects: (osd.osd_backfill_scan_max as usize).max(1),
+        ..Settings::default()
+    }
+}
+
+/// Loads the store's PGs into their shards. One that can't be read stops the start: an OSD must not act as if it had
+/// none.
+fn load_pgs(shared: &Arc<Shared>, cells: &[ShardCell]) -> Result<(), OsdError> {
+    for pg in shared.store.list_collections()? {
+        let cell = &cells[shared.shard_of(pg)];
+        cell.with(|shard| shard.load(pg)).map_err(|error| OsdError::Pg { pg, detail: error.to_string() })?;
+    }
+    Ok(())
+}
+
+fn bind(messenger: &Messenger, public_addr: Option<SocketAddr>) -> Result<SocketAddr, OsdError> {
+    Ok(match public_addr {
+        Some(addr) if addr.port() != 0 => messenger.bind(addr)?,
+        Some(addr) => messenger.bind_in_range(addr.ip())?,
+        None => messenger.bind_in_range(IpAddr::V4(Ipv4Addr::LOCALHOST))?,
+    })
+}
+
+/// `osd metadata`.
+fn metadata_of(shared: &Shared) -> BTreeMap<String, String> {
+    let options = shared.config.snapshot();
+    let text = |value: &str| value.to_owned();
+    [
+        ("ceph_version", format!("nacre {}", env!("CARGO_PKG_VERSION"))),
+        ("hostname", text(shared.config.host())),
+        ("osd_objectstore", text(shared.store.kind())),
+        ("osd_data", options.osd.osd_data.clone()),
+        ("arch", text(std::env::consts::ARCH)),
+        ("os", text(std::env::consts::OS)),
+        ("pid", std::process::id().to_string()),
+    ]
+    .map(|(key, value)| (key.to_owned(), value))
+    .into()
+}

@@ -1,0 +1,58 @@
+//! Clients as an OSD sees them: what their connection may do, and requests on their way to a PG.
+
+use crate::caps::OsdCaps;
+use nacre_runtime::auth::Peer;
+use nacre_runtime::msgr::{Conn, Permit};
+use nacre_types::ids::{ClientId, EntityName};
+use nacre_types::msg::OsdRequest;
+use nacre_types::osdmap::OsdMap;
+
+/// What is known of a connection's other side, attached to the connection.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Who it is.
+    pub(crate) entity: EntityName,
+    /// Its session id; requests must carry it.
+    pub(crate) client: Option<ClientId>,
+    /// What it may do.
+    pub(crate) caps: OsdCaps,
+    /// Its names on the blocklist: `client.ID`, address with and without port.
+    names: [String; 3],
+}
+
+impl Session {
+    /// The session of an authenticated peer. Capabilities that do not parse grant nothing, and are logged.
+    pub(crate) fn new(peer: &Peer, conn: &Conn) -> Session {
+        let text = peer.caps.get("osd").map(String::as_str).unwrap_or_default();
+        let caps = OsdCaps::parse(text).unwrap_or_else(|error| {
+            tracing::warn!(entity = %peer.entity, %error, "capabilities grant nothing");
+            OsdCaps::default()
+        });
+        let addr = conn.peer_addr();
+        let id = peer.client.map(|id| format!("client.{id}")).unwrap_or_default();
+        Session {
+            entity: peer.entity.clone(),
+            client: peer.client,
+            caps,
+            names: [id, addr.to_string(), addr.ip().to_string()],
+        }
+    }
+
+    /// Whether the client may not do I/O.
+    pub(crate) fn is_blocklisted(&self, map: &OsdMap, now_ns: u64) -> bool {
+        !map.blocklist.is_empty() && self.names.iter().any(|name| map.is_blocklisted(name, now_ns))
+    }
+}
+
+/// A request with what it came on.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    /// The request.
+    pub(crate) request: OsdRequest,
+    /// Where the answer goes.
+    pub(crate) conn: Conn,
+    /// Its share of the throttles.
+    pub(crate) permit: Option<Permit>,
+    /// When it came, CLOCK_BOOTTIME.
+    pub(crate) arrived_ns: u64,
+}

@@ -1,0 +1,669 @@
+//! A shard: the PGs of one thread, with everything that they need at hand.
+//!
+//! A shard owns its PGs' machines, the client requests in their hands, the object contexts and the timers. Its thread
+//! also runs the connections that its messenger lane was given, so that most messages are handled where they are read.
+//! The mutex around a [`Shard`] is taken by its own thread for each event, and by others only for admin dumps: it is
+//! never contended on the hot path.
+//!
+//! Invariants: a machine's commands are carried out in order, and what it says to [`Event::Executed`] before the rest;
+//! no lock of another shard is ever taken; the store is called with no lock but the shard's own.
+
+mod background;
+mod ops;
+mod sums;
+
+use crate::clock;
+use crate::exec::ContextCache;
+use crate::inbox::{Inbox, Note, UpMap};
+use crate::metrics::Metrics;
+use crate::shared::Shared;
+use crate::tracker::{OpTracker, TrackerLimits};
+use background::Work;
+use bytes::Bytes;
+use nacre_pg::{Command, Event, PeerMsg, Pg, PgEnvelope};
+use nacre_runtime::msgr::Conn;
+use nacre_store::{CommitSink, Completion, Reservation, StoreError};
+use nacre_types::encoding::DecodeError;
+use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId};
+use nacre_types::msg::PgCas;
+use nacre_types::osdmap::OsdMap;
+use nacre_types::stats::{IoCounters, PgStats};
+use nacre_types::txn::{Transaction, TxnOp};
+use ops::Ops;
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use sums::Sums;
+
+/// Bits of a completion's token that hold the machine's persist id; the PG's slot is above.
+const PERSIST_BITS: u32 = 40;
+/// Requests held for a map that this OSD does not have yet.
+const MAX_EARLY_REQUESTS: usize = 1024;
+/// Work done in the background before readers get their turn again.
+const WORK_PER_TURN: usize = 1;
+
+/// A PG on this OSD.
+struct Hosted {
+    pg: PgId,
+    machine: Pg,
+    /// Under which its object contexts are valid; a new one with each interval.
+    generation: u64,
+    interval: Interval,
+    /// When its next tick is set for; `u64::MAX` for never.
+    tick_ns: u64,
+    active: bool,
+    /// The highest id that a batch of completions brought.
+    committed: Option<u64>,
+    sums: Sums,
+    io: IoCounters,
+    /// The last statistics sent, without what changes with every report.
+    reported: Option<PgStats>,
+    report_seq: u64,
+}
+
+/// See the module's documentation.
+pub(crate) struct Shard {
+    shared: Arc<Shared>,
+    index: usize,
+    inbox: Arc<Inbox>,
+    metrics: Arc<Metrics>,
+    map: Option<Arc<OsdMap>>,
+    up: UpMap,
+    by_pg: HashMap<PgId, u32>,
+    /// Slots are never used again: late completions and answers of a PG that is gone find nothing.
+    slots: Vec<Option<Box<Hosted>>>,
+    /// Collections being removed; a PG among them is not hosted until that is done.
+    removing: HashMap<PgId, ()>,
+    ops: Ops,
+    contexts: ContextCache,
+    next_generation: u64,
+    tracker: OpTracker,
+    early: VecDeque<crate::session::Arrival>,
+    timers: BinaryHeap<Reverse<(u64, u32)>>,
+    background: VecDeque<Work>,
+    links: HashMap<OsdId, Conn>,
+    inflight: VecDeque<(u64, u64)>,
+    reservations: Vec<Reservation>,
+    /// Buffers for machines' commands, by depth of recursion.
+    spare: Vec<Vec<Command>>,
+    notes: Vec<Note>,
+    committed: Vec<u64>,
+    now_ns: u64,
+}
+
+/// A shard as its thread and dispatcher hold it.
+pub(crate) struct ShardCell {
+    inbox: Arc<Inbox>,
+    shard: Mutex<Shard>,
+}
+
+impl ShardCell {
+    /// Makes a shard that hosts nothing yet.
+    pub(crate) fn new(shared: &Arc<Shared>, index: usize) -> ShardCell {
+        let options = shared.config.snapshot();
+        let osd = &options.osd;
+        let limits = TrackerLimits {
+            complaint_ns: osd.osd_op_complaint_time.as_nanos() as u64,
+            history_size: osd.osd_op_history_size as usize,
+            history_ns: osd.osd_op_history_duration.as_nanos() as u64,
+        };
+        let inbox = Arc::clone(&shared.inboxes[index]);
+        let shard = Shard {
+            shared: Arc::clone(shared),
+            index,
+            inbox: Arc::clone(&inbox),
+            metrics: Arc::clone(&shared.metrics[index]),
+            map: None,
+            up: UpMap::default(),
+            by_pg: HashMap::new(),
+            slots: Vec::new(),
+            removing: HashMap::new(),
+            ops: Ops::default(),
+            contexts: ContextCache::new(CONTEXTS_PER_SHARD),
+            next_generation: 1,
+            tracker: OpTracker::new(limits),
+            early: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            background: VecDeque::new(),
+            links: HashMap::new(),
+            inflight: VecDeque::new(),
+            reservations: Vec::new(),
+            spare: Vec::new(),
+            notes: Vec::new(),
+            committed: Vec::new(),
+            now_ns: clock::boot_ns(),
+        };
+        ShardCell { inbox, shard: Mutex::new(shard) }
+    }
+
+    /// Runs `f` on the shard and then everything that came of it.
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
+        let _at_work = self.inbox.at_work();
+        let mut shard = self.shard.lock();
+        shard.now_ns = clock::boot_ns();
+        let result = f(&mut shard);
+        shard.settle();
+        result
+    }
+
+    /// Looks at the shard from another thread, changing nothing.
+    pub(crate) fn inspect<R>(&self, f: impl FnOnce(&Shard) -> R) -> R {
+        f(&self.shard.lock())
+    }
+
+    /// Works on the shard from another thread, without running what comes of it: that is left to its own.
+    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
+        f(&mut self.shard.lock())
+    }
+
+    /// The shard's own task: notes, completions, timers and background work, until dropped.
+    pub(crate) async fn run(&self) {
+        loop {
+            let (next_ns, busy) = self.enter(|shard| {
+                shard.due_ticks();
+                for _ in 0..WORK_PER_TURN {
+                    shard.work();
+                }
+                (shard.timers.peek().map(|Reverse((at, _))| *at), !shard.background.is_empty())
+            });
+            if busy {
+                // Readers have their turn between two pieces of background work.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let wait = next_ns.map_or(Duration::from_secs(3600), |at| {
+                Duration::from_nanos(at.saturating_sub(clock::boot_ns()))
+            });
+            tokio::select! {
+                () = self.inbox.wait() => {}
+                () = tokio::time::sleep(wait) => {}
+            }
+        }
+    }
+}
+
+/// Object contexts that a shard remembers.
+const CONTEXTS_PER_SHARD: usize = 16 * 1024;
+
+/// Feeding of events and carrying out of commands.
+impl Shard {
+    fn settle(&mut self) {
+        loop {
+            let mut notes = std::mem::take(&mut self.notes);
+            let mut committed = std::mem::take(&mut self.committed);
+            let some = self.inbox.take(&mut notes, &mut committed);
+            if some {
+                self.on_committed(&mut committed);
+                for note in notes.drain(..) {
+                    self.on_note(note);
+                }
+            }
+            (self.notes, self.committed) = (notes, committed);
+            if !some {
+                return;
+            }
+        }
+    }
+
+    fn on_note(&mut self, note: Note) {
+        match note {
+            Note::Map { map, up } => self.on_map(map, up),
+            Note::Client(arrival) => self.on_request(*arrival),
+            Note::Peer { from, envelope, permit } => {
+                self.on_peer(from, *envelope);
+                drop(permit);
+            }
+            Note::Cas(reply) => {
+                if let Some(slot) = self.by_pg.get(&reply.pg) {
+                    self.feed(*slot, Event::Cas(reply));
+                }
+            }
+            Note::PeerReset(osd) => {
+                self.links.remove(&osd);
+                self.feed_all(|| Event::PeerReset(osd));
+            }
+            Note::Reserved(pg) => match self.by_pg.get(&pg) {
+                Some(slot) => self.feed(*slot, Event::Reserved),
+                None => self.shared.release(pg),
+            },
+            Note::Leases => self.feed_all(|| Event::Leases),
+        }
+    }
+
+    fn feed_all(&mut self, event: impl Fn() -> Event) {
+        for slot in 0..self.slots.len() as u32 {
+            if self.slots[slot as usize].is_some() {
+                self.feed(slot, event());
+            }
+        }
+    }
+
+    /// Feeds a machine and carries out what it commands.
+    fn feed(&mut self, slot: u32, event: Event) {
+        let mut commands = self.spare.pop().unwrap_or_default();
+        let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
+        {
+            let beats = self.shared.beats.lock();
+            hosted.machine.handle(self.now_ns, &beats.view(self.now_ns), event, &mut commands);
+        }
+        for command in commands.drain(..) {
+            self.carry_out(slot, command);
+        }
+        self.spare.push(commands);
+        self.after_event(slot);
+    }
+
+    /// What follows from a machine's new state.
+    fn after_event(&mut self, slot: u32) {
+        let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
+        if let Some(at) = hosted.machine.next_wake()
+            && at < hosted.tick_ns
+        {
+            hosted.tick_ns = at;
+            self.timers.push(Reverse((at, slot)));
+            // The task sleeps until the earliest timer that it knew.
+            if self.timers.peek() == Some(&Reverse((at, slot))) {
+                self.inbox.nudge();
+            }
+        }
+        let active = hosted.machine.is_active();
+        if active != hosted.active {
+            hosted.active = active;
+            if active {
+                self.background.push_back(Work::Sums { slot });
+                self.inbox.nudge();
+            } else {
+                hosted.sums = Sums::default();
+            }
+            self.shared.report.notify_one();
+        }
+    }
+
+    fn carry_out(&mut self, slot: u32, command: Command) {
+        match command {
+            Command::Execute { token, version } => {
+                let outcome = self.execute(slot, token, version);
+                self.feed(slot, Event::Executed { token, outcome });
+                self.reservations.clear();
+            }
+            Command::Persist { id, txn } => self.persist(slot, id, &txn),
+            Command::Send { to, msg } => self.send(slot, to, msg),
+            Command::Reply { token } => self.reply(slot, token),
+            Command::ReplyDup { token, version, result } => self.reply_dup(token, version, &result),
+            Command::Drop { token, reason } => self.drop_request(token, reason),
+            Command::Refuse { token, errno } => self.refuse(token, errno),
+            Command::Forget { token } => self.forget(token),
+            Command::Propose(cas) => self.propose(cas),
+            Command::ReadObject { read, object, cursor, max_bytes } => {
+                self.background.push_back(Work::Read { slot, read, object, cursor, max_bytes });
+                self.inbox.nudge();
+            }
+            Command::ListObjects { list, from, max } => {
+                self.background.push_back(Work::List { slot, list, from, max });
+                self.inbox.nudge();
+            }
+            Command::Reserve { backfill } => {
+                if let Some(hosted) = self.slots[slot as usize].as_ref() {
+                    self.shared.reserve(hosted.pg, backfill);
+                }
+            }
+            Command::Release => {
+                if let Some(hosted) = self.slots[slot as usize].as_ref() {
+                    self.shared.release(hosted.pg);
+                }
+            }
+            Command::Invalidate { object } => self.invalidate(slot, object.as_ref()),
+            Command::RemovePg => self.retire(slot),
+        }
+    }
+
+    fn persist(&mut self, slot: u32, id: u64, txn: &Transaction) {
+        debug_assert!(id < 1 << PERSIST_BITS);
+        let token = u64::from(slot) << PERSIST_BITS | id;
+        if txn.ops.is_empty() && !self.inflight.iter().any(|(of, _)| (of >> PERSIST_BITS) as u32 == slot) {
+            // A machine without a copy waits for nothing: there is no collection to write to.
+            self.inbox.committed(&[token]);
+            return;
+        }
+        self.metrics.transactions.inc();
+        self.inflight.push_back((token, self.now_ns));
+        let sink = Arc::clone(&self.inbox);
+        if let Err(error) = self.shared.store.queue_transaction(txn, Some(Completion { sink, token })) {
+            // What the machine ordered must be applied: a member that can't must not go on (rule R8).
+            self.shared.store_failed(&format!("{}: a change could not be applied", txn.collection), &error);
+        }
+    }
+
+    /// Completions of a group commit: each machine hears once, of its newest.
+    fn on_committed(&mut self, tokens: &mut Vec<u64>) {
+        if tokens.is_empty() {
+            return;
+        }
+        self.metrics.commit_batches.inc();
+        let mut slots: Vec<u32> = Vec::with_capacity(8);
+        for token in tokens.drain(..) {
+            // Completions come in the order of queueing, but for those of stores with several commit threads.
+            let queued = self.inflight.iter().take(64).position(|(of, _)| *of == token);
+            if let Some((_, queued_ns)) = queued.and_then(|at| self.inflight.remove(at)) {
+                self.metrics.commit_latency.record(self.now_ns.saturating_sub(queued_ns));
+            }
+            let slot = (token >> PERSIST_BITS) as u32;
+            let id = token & ((1 << PERSIST_BITS) - 1);
+            if let Some(hosted) = self.slots[slot as usize].as_mut()
+                && hosted.committed.replace(id).is_none()
+            {
+                slots.push(slot);
+            }
+        }
+        for slot in slots {
+            if let Some(persist) =
+                self.slots[slot as usize].as_mut().and_then(|hosted| hosted.committed.take())
+            {
+                self.feed(slot, Event::Committed { persist });
+            }
+        }
+    }
+
+    fn send(&mut self, slot: u32, to: OsdId, msg: PeerMsg) {
+        let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
+        let envelope = PgEnvelope { pg: hosted.pg, msg };
+        if let Some(conn) = self.links.get(&to) {
+            match conn.send(&envelope) {
+                Ok(()) => return,
+                Err(error) => self.lose_link(to, &error),
+            }
+        }
+        match self.shared.peers.get(to, self.index) {
+            // The map shows no process: the machine hears of that by the map.
+            Ok(None) => {}
+            Ok(Some(conn)) => match conn.send(&envelope) {
+                Ok(()) => {
+                    self.links.insert(to, conn);
+                }
+                Err(error) => self.lose_link(to, &error),
+            },
+            Err(error) => tracing::debug!(%to, %error, "no connection to a peer"),
+        }
+    }
+
+    /// A message could not be queued: what was sent before counts as lost too, for all PGs.
+    fn lose_link(&mut self, to: OsdId, error: &nacre_runtime::error::Error) {
+        tracing::warn!(%to, %error, "messages to a peer were lost");
+        self.links.remove(&to);
+        self.shared.peers.drop_conn(to);
+        self.shared.post_all(|| Note::PeerReset(to));
+    }
+
+    fn propose(&mut self, mut cas: PgCas) {
+        cas.tid = self.shared.next_tid();
+        self.shared.to_mon(&cas);
+    }
+
+    fn due_ticks(&mut self) {
+        while let Some(Reverse((at, slot))) = self.timers.peek().copied() {
+            if at > self.now_ns {
+                break;
+            }
+            self.timers.pop();
+            let Some(hosted) = self.slots[slot as usize].as_mut() else { continue };
+            // A timer that an earlier one replaced.
+            if hosted.tick_ns == at {
+                hosted.tick_ns = u64::MAX;
+                self.feed(slot, Event::Tick);
+            }
+        }
+    }
+}
+
+/// Maps, peers and the life of PGs.
+impl Shard {
+    fn on_map(&mut self, map: Arc<OsdMap>, up: UpMap) {
+        self.metrics.map_epochs.inc();
+        self.links.retain(|_, conn| !conn.is_over());
+        (self.map, self.up) = (Some(Arc::clone(&map)), Arc::clone(&up));
+        for slot in 0..self.slots.len() as u32 {
+            if self.slots[slot as usize].is_some() {
+                self.feed_map(slot, &map, &up);
+            }
+        }
+        let whoami = self.shared.whoami;
+        let wanted: Vec<PgId> = map
+            .pg_ids()
+            .filter(|pg| self.shared.shard_of(*pg) == self.index && !self.by_pg.contains_key(pg))
+            .filter(|pg| {
+                up.get(pg).is_some_and(|up| up.contains(&whoami))
+                    || map.membership(*pg).is_some_and(|m| m.in_sync.iter().any(|m| m.osd == whoami))
+            })
+            .collect();
+        for pg in wanted {
+            self.host(pg);
+        }
+        for arrival in std::mem::take(&mut self.early) {
+            self.on_request(arrival);
+        }
+    }
+
+    fn feed_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &UpMap) {
+        let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
+        let interval = map.interval(hosted.pg);
+        if interval != hosted.interval {
+            hosted.interval = interval;
+            hosted.generation = self.next_generation;
+            self.next_generation += 1;
+        }
+        let up = up.get(&hosted.pg).cloned().unwrap_or_default();
+        self.feed(slot, Event::Map { map: Arc::clone(map), up });
+    }
+
+    /// Begins to host a PG of which the store has nothing; `None` while its old copy is being removed.
+    fn host(&mut self, pg: PgId) -> Option<u32> {
+        if self.removing.contains_key(&pg) {
+            return None;
+        }
+        let shared = &self.shared;
+        let machine = Pg::new(pg, shared.me, shared.boot_nonce, Arc::clone(&shared.settings));
+        Some(self.take_in(pg, machine))
+    }
+
+    /// Hosts a PG from what the store has of it.
+    pub(crate) fn load(&mut self, pg: PgId) -> Result<(), LoadError> {
+        let shared = Arc::clone(&self.shared);
+        let meta = shared.store.collection_meta(pg)?;
+        if meta.iter().any(|(name, _)| name == REMOVING_KEY) {
+            self.removing.insert(pg, ());
+            self.background.push_back(Work::Remove { pg });
+            return Ok(());
+        }
+        let mut log = Vec::new();
+        let mut after = Eversion::default();
+        loop {
+            let page = shared.store.read_log(pg, after, LOG_PAGE)?;
+            let full = page.len() == LOG_PAGE;
+            match page.last() {
+                Some((version, _)) => after = *version,
+                None => break,
+            }
+            log.extend(page);
+            if !full {
+                break;
+            }
+        }
+        let machine = Pg::load(pg, shared.me, shared.boot_nonce, Arc::clone(&shared.settings), &meta, log)?;
+        self.take_in(pg, machine);
+        Ok(())
+    }
+
+    fn take_in(&mut self, pg: PgId, machine: Pg) -> u32 {
+        let slot = self.slots.len() as u32;
+        let generation = self.next_generation;
+        self.next_generation += 1;
+        self.slots.push(Some(Box::new(Hosted {
+            pg,
+            machine,
+            generation,
+            interval: Interval(0),
+            tick_ns: u64::MAX,
+            active: false,
+            committed: None,
+            sums: Sums::default(),
+            io: IoCounters::default(),
+            reported: None,
+            report_seq: 0,
+        })));
+        self.by_pg.insert(pg, slot);
+        if let Some(map) = self.map.clone() {
+            let up = Arc::clone(&self.up);
+            self.feed_map(slot, &map, &up);
+        }
+        slot
+    }
+
+    /// A peer's message about a PG.
+    pub(crate) fn on_peer(&mut self, from: OsdId, envelope: PgEnvelope) {
+        self.metrics.subop.inc();
+        let PgEnvelope { pg, msg } = envelope;
+        let slot = match self.by_pg.get(&pg) {
+            Some(slot) => *slot,
+            None => {
+                // Without its pool in the map there is nothing to host; the peer asks again.
+                let known = self
+                    .map
+                    .as_ref()
+                    .is_some_and(|map| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num));
+                match known.then(|| self.host(pg)).flatten() {
+                    Some(slot) => slot,
+                    None => return,
+                }
+            }
+        };
+        self.feed(slot, Event::Peer { from, msg });
+    }
+
+    fn invalidate(&mut self, slot: u32, object: Option<&nacre_types::ObjectId>) {
+        match object {
+            Some(object) => self.contexts.forget(object),
+            None => {
+                if let Some(hosted) = self.slots[slot as usize].as_mut() {
+                    hosted.generation = self.next_generation;
+                    self.next_generation += 1;
+                }
+            }
+        }
+    }
+
+    /// Stops hosting a PG and removes its collection in the background.
+    fn retire(&mut self, slot: u32) {
+        let Some(hosted) = self.slots[slot as usize].take() else { return };
+        tracing::info!(pg = %hosted.pg, "removing the PG's copy");
+        self.by_pg.remove(&hosted.pg);
+        self.fail_requests_of(slot);
+        self.shared.release(hosted.pg);
+        let mut txn = Transaction::new(hosted.pg);
+        txn.push(TxnOp::MetaSet(vec![(REMOVING_KEY.to_owned(), Bytes::from_static(b"1"))]));
+        match self.shared.store.queue_transaction(&txn, None) {
+            Ok(()) | Err(StoreError::NoCollection(_)) => {}
+            Err(error) => self.shared.store_failed(&format!("{}: beginning its removal", hosted.pg), &error),
+        }
+        self.removing.insert(hosted.pg, ());
+        self.background.push_back(Work::Remove { pg: hosted.pg });
+        self.inbox.nudge();
+        self.shared.report.notify_one();
+    }
+
+    /// A collection is gone; hosts its PG anew if the map wants it here.
+    fn removed(&mut self, pg: PgId) {
+        self.removing.remove(&pg);
+        let whoami = self.shared.whoami;
+        let wanted = self.up.get(&pg).is_some_and(|up| up.contains(&whoami));
+        if wanted && !self.by_pg.contains_key(&pg) {
+            self.host(pg);
+        }
+    }
+}
+
+/// Marks a collection whose removal has begun: what is left of it is no copy of the PG any more.
+const REMOVING_KEY: &str = "removing";
+
+/// Log entries read from the store at a time.
+const LOG_PAGE: usize = 1024;
+
+/// Why a PG's copy can't be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LoadError {
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Its records are corrupt.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+}
+
+/// What others ask of a shard.
+impl Shard {
+    /// Number of PGs hosted.
+    pub(crate) fn pg_count(&self) -> usize {
+        self.by_pg.len()
+    }
+
+    /// OSDs that share a PG with this one.
+    pub(crate) fn neighbours(&self, into: &mut std::collections::BTreeSet<OsdId>) {
+        let Some(map) = &self.map else { return };
+        for pg in self.by_pg.keys() {
+            into.extend(self.up.get(pg).into_iter().flatten());
+            into.extend(map.membership(*pg).into_iter().flat_map(|m| m.in_sync.iter().map(|m| m.osd)));
+        }
+    }
+
+    /// The ops in flight and of late.
+    pub(crate) fn tracker(&self) -> &OpTracker {
+        &self.tracker
+    }
+
+    /// `pg query`.
+    pub(crate) fn query(&mut self, pg: PgId) -> Option<nacre_pg::PgQuery> {
+        let hosted = self.slots[*self.by_pg.get(&pg)? as usize].as_mut()?;
+        let mut query = hosted.machine.query(hosted.sums.current().objects, clock::wall_ns());
+        hosted.complete(&mut query.stats);
+        Some(query)
+    }
+
+    /// Statistics of PGs that this OSD is primary of: those that changed since the last call, or all.
+    pub(crate) fn report(&mut self, all: bool) -> Vec<PgStats> {
+        let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
+        let now_ns = clock::wall_ns();
+        let mut out = Vec::new();
+        for slot in 0..self.slots.len() {
+            let Some(hosted) = self.slots[slot].as_mut() else { continue };
+            let primary = self.map.as_ref().and_then(|map| map.membership(hosted.pg)).map(|m| m.primary);
+            if primary != Some(self.shared.whoami) {
+                continue;
+            }
+            let mut stats = hosted.machine.stats(hosted.sums.current().objects, now_ns);
+            hosted.complete(&mut stats);
+            let times = (stats.last_active_ns, stats.last_clean_ns);
+            // What changes with every report alone is no reason for one.
+            (stats.reported_epoch, stats.reported_seq) = (Epoch(0), 0);
+            (stats.last_active_ns, stats.last_clean_ns) = (0, 0);
+            if !all && hosted.reported.as_ref() == Some(&stats) {
+                continue;
+            }
+            hosted.report_seq += 1;
+            hosted.reported = Some(stats.clone());
+            (stats.reported_epoch, stats.reported_seq) = (epoch, hosted.report_seq);
+            (stats.last_active_ns, stats.last_clean_ns) = times;
+            out.push(stats);
+        }
+        out
+    }
+}
+
+impl Hosted {
+    /// Adds what only the host knows.
+    fn complete(&self, stats: &mut PgStats) {
+        stats.sums = self.sums.current();
+        stats.io = self.io;
+        stats.stored_bytes = stats.sums.bytes;
+    }
+}

@@ -1,0 +1,426 @@
+//! Clients' requests from arrival to answer.
+
+use super::{MAX_EARLY_REQUESTS, Shard};
+use crate::caps::{Access, Target};
+use crate::clock;
+use crate::exec::{self, Environment, ObjectContext};
+use crate::session::{Arrival, Session};
+use crate::tracker::{OpHandle, Stage};
+use bytes::Bytes;
+use nacre_pg::{ClientOp, DropReason, Event, Executed};
+use nacre_runtime::msgr::{Conn, Permit};
+use nacre_store::StoreError;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Epoch, Eversion, PgId};
+use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::op::{Op, OpResult};
+use nacre_types::osdmap::{OsdMap, flag};
+use serde::{Deserialize, Serialize};
+
+/// Space set aside for a write beyond its payload: metadata, allocation units.
+const WRITE_OVERHEAD_BYTES: u64 = 64 << 10;
+
+/// What a reply says besides whom it is for; kept with the log for resends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Outcome {
+    result: i32,
+    user_version: u64,
+    /// Empty where all are successes without output; their number is the request's.
+    ops: Vec<OpResult>,
+}
+
+/// A request in a PG's hands.
+struct InHand {
+    request: OsdRequest,
+    conn: Conn,
+    _permit: Option<Permit>,
+    slot: u32,
+    track: OpHandle,
+    arrived_ns: u64,
+    writes: bool,
+    outcome: Option<Outcome>,
+}
+
+/// Requests in PGs' hands, by token.
+#[derive(Default)]
+pub(super) struct Ops {
+    slots: Vec<(u32, Option<Box<InHand>>)>,
+    free: Vec<u32>,
+}
+
+impl Ops {
+    fn insert(&mut self, op: Box<InHand>) -> u64 {
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            self.slots.len() as u32 - 1
+        });
+        let (serial, slot) = &mut self.slots[at as usize];
+        *slot = Some(op);
+        u64::from(*serial) << 32 | u64::from(at)
+    }
+
+    fn at(&self, token: u64) -> Option<usize> {
+        let at = token as u32 as usize;
+        self.slots.get(at).is_some_and(|(serial, _)| *serial == (token >> 32) as u32).then_some(at)
+    }
+
+    fn get_mut(&mut self, token: u64) -> Option<&mut InHand> {
+        let at = self.at(token)?;
+        self.slots[at].1.as_deref_mut()
+    }
+
+    fn remove(&mut self, token: u64) -> Option<Box<InHand>> {
+        let at = self.at(token)?;
+        let (serial, slot) = &mut self.slots[at];
+        let op = slot.take()?;
+        // Another request in the same place gets another token.
+        *serial = serial.wrapping_add(1);
+        self.free.push(at as u32);
+        Some(op)
+    }
+
+    fn tokens_of(&self, of: u32) -> Vec<u64> {
+        self.slots
+            .iter()
+            .enumerate()
+            .filter(|(_, (_, op))| op.as_ref().is_some_and(|op| op.slot == of))
+            .map(|(at, (serial, _))| u64::from(*serial) << 32 | at as u64)
+            .collect()
+    }
+}
+
+impl Shard {
+    /// A client's request came in.
+    pub(crate) fn on_request(&mut self, arrival: Arrival) {
+        let Some(map) = self.map.clone() else {
+            self.hold_for_map(arrival);
+            return;
+        };
+        let Arrival { request, conn, .. } = &arrival;
+        if request.epoch > map.epoch {
+            self.hold_for_map(arrival);
+            return;
+        }
+        match self.admit(&map, request, conn) {
+            Admission::Pass { slot, writes, listing } => self.start(arrival, slot, writes, listing),
+            Admission::Answer(errno) => {
+                self.metrics.op_errors.inc();
+                answer(conn, request, map.epoch, Outcome { result: errno.negated(), ..Outcome::default() });
+            }
+            Admission::Backoff => {
+                self.metrics.op_backoffs.inc();
+                backoff(conn, request, map.epoch);
+            }
+        }
+    }
+
+    /// Keeps a request from a newer map until this OSD has that map too.
+    fn hold_for_map(&mut self, arrival: Arrival) {
+        if self.early.len() < MAX_EARLY_REQUESTS {
+            self.early.push_back(arrival);
+        } else {
+            self.metrics.op_backoffs.inc();
+            backoff(&arrival.conn, &arrival.request, arrival.request.epoch);
+        }
+    }
+
+    fn admit(&mut self, map: &OsdMap, request: &OsdRequest, conn: &Conn) -> Admission {
+        let Some(session) = conn.context::<Session>() else {
+            return Admission::Answer(Errno::EPERM);
+        };
+        if session.client.is_some_and(|id| id != request.reqid.client) {
+            tracing::warn!(entity = %session.entity, reqid = %request.reqid, "a request in another session's name");
+            return Admission::Answer(Errno::EPERM);
+        }
+        let Some(pool) = map.pools.get(&request.pg.pool) else { return Admission::Backoff };
+        if request.object.pool() != request.pg.pool || request.pg.seed >= pool.pg_num {
+            return Admission::Answer(Errno::EINVAL);
+        }
+        let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+        if !listing && pool.pg_of(&request.object) != request.pg {
+            // An older map may have put it there; in the map that both have it is misdirected.
+            return if request.epoch < pool.last_change {
+                Admission::Backoff
+            } else {
+                Admission::Answer(Errno::ENXIO)
+            };
+        }
+        if let Err(errno) = exec::validate(request, &self.shared.limits.load()) {
+            return Admission::Answer(errno);
+        }
+        let writes = exec::may_write(request);
+        let target = Target { pool, namespace: request.object.namespace(), object: request.object.name() };
+        if !session.caps.allows(target, wanted_access(request, writes)) {
+            self.metrics.op_denied.inc();
+            return Admission::Answer(Errno::EPERM);
+        }
+        if session.is_blocklisted(map, clock::wall_ns()) {
+            return Admission::Answer(Errno::ESHUTDOWN);
+        }
+        match self.by_pg.get(&request.pg) {
+            Some(slot) => Admission::Pass { slot: *slot, writes, listing },
+            None => Admission::Backoff,
+        }
+    }
+
+    fn start(&mut self, arrival: Arrival, slot: u32, writes: bool, listing: bool) {
+        let Arrival { request, conn, permit, arrived_ns } = arrival;
+        let track = self.tracker.start(&request, arrived_ns);
+        let mut op = ClientOp {
+            token: 0,
+            reqid: request.reqid,
+            oldest_tid: request.oldest_tid,
+            attempt: request.attempt,
+            interval: request.interval,
+            object: request.object.clone(),
+            write: writes,
+            listing,
+        };
+        let in_hand =
+            InHand { request, conn, _permit: permit, slot, track, arrived_ns, writes, outcome: None };
+        op.token = self.ops.insert(Box::new(in_hand));
+        let token = op.token;
+        self.feed(slot, Event::Client(op));
+        if let Some(op) = self.ops.get_mut(token) {
+            let stage = if op.outcome.is_some() { Stage::WaitingForSubOps } else { Stage::Delayed };
+            self.tracker.stage(op.track, stage, self.now_ns);
+        }
+    }
+
+    /// Runs a request against the store.
+    pub(super) fn execute(&mut self, slot: u32, token: u64, version: Eversion) -> Executed {
+        let shared = std::sync::Arc::clone(&self.shared);
+        let (Some(hosted), Some(map)) = (self.slots[slot as usize].as_mut(), self.map.as_ref()) else {
+            return Executed::Read;
+        };
+        let Some(op) = self.ops.get_mut(token) else {
+            tracing::error!(pg = %hosted.pg, token, "execution of an unknown request");
+            return Executed::Read;
+        };
+        let request = &op.request;
+        let Some(pool) = map.pools.get(&hosted.pg.pool) else {
+            op.outcome = Some(Outcome { result: Errno::ENOENT.negated(), ..Outcome::default() });
+            return Executed::Read;
+        };
+        let cached = self.contexts.get(&request.object, hosted.generation).cloned();
+        let context = match cached {
+            Some(context) => {
+                self.metrics.context_hits.inc();
+                context
+            }
+            None => {
+                self.metrics.context_misses.inc();
+                match exec::load_context(&*shared.store, hosted.pg, &request.object) {
+                    Ok(context) => {
+                        self.contexts.put(&request.object, hosted.generation, context.clone());
+                        context
+                    }
+                    // A PG that was never written to has no collection yet.
+                    Err(StoreError::NoCollection(_)) => ObjectContext::default(),
+                    Err(error) => {
+                        tracing::error!(object = %request.object, %error, "can't read an object's state");
+                        op.outcome = Some(Outcome { result: error.errno().negated(), ..Outcome::default() });
+                        return Executed::Read;
+                    }
+                }
+            }
+        };
+        let mut full = false;
+        if op.writes {
+            let payload = request.payload_bytes() as u64;
+            full = shared.is_full() || map.has_flag(flag::FULL) || any_member_full(map, hosted.pg);
+            match shared.store.reserve(payload + WRITE_OVERHEAD_BYTES) {
+                // Held until the change is queued (rule B6).
+                Ok(reservation) => self.reservations.push(reservation),
+                Err(StoreError::NoSpace { .. }) => {
+                    full = true;
+                    shared.report.notify_one();
+                }
+                Err(error) => {
+                    op.outcome = Some(Outcome { result: error.errno().negated(), ..Outcome::default() });
+                    return Executed::Read;
+                }
+            }
+        }
+        let limits = shared.limits.load();
+        let env = Environment {
+            store: &*shared.store,
+            pg: hosted.pg,
+            pool,
+            limits: &limits,
+            full,
+            at: version,
+            last_user_version: version.version.saturating_sub(1),
+        };
+        let executed = exec::execute(&env, request, &context);
+        count(&self.metrics, &mut hosted.io, op.writes, request, &executed);
+        let trivial = executed.ops.iter().all(|op| op.code == 0 && op.output.is_empty());
+        let outcome = Outcome {
+            result: executed.result,
+            user_version: executed.user_version,
+            ops: if trivial { Vec::new() } else { executed.ops },
+        };
+        let Some(change) = executed.change else {
+            op.outcome = Some(outcome);
+            return Executed::Read;
+        };
+        hosted.sums.changed(&request.object, &change.delta);
+        let result = postcard::to_extend(&outcome, Vec::with_capacity(16))
+            .expect("invariant: outcomes hold no unsized sequences");
+        op.outcome = Some(outcome);
+        let (delete, user_version, mtime_ns) =
+            (!change.context.exists, change.context.info.user_version, change.context.info.mtime_ns);
+        self.contexts.put(&request.object, hosted.generation, change.context);
+        Executed::Write {
+            txn: change.transaction,
+            delete,
+            prior: change.prior_version,
+            user_version,
+            mtime_ns,
+            result: Bytes::from(result),
+        }
+    }
+
+    /// Answers with what execution brought.
+    pub(super) fn reply(&mut self, _slot: u32, token: u64) {
+        let Some(mut op) = self.ops.remove(token) else {
+            tracing::error!(token, "answer to an unknown request");
+            return;
+        };
+        let Some(outcome) = op.outcome.take() else {
+            tracing::error!(reqid = %op.request.reqid, "answer without an outcome");
+            return;
+        };
+        self.finish(&op, outcome);
+    }
+
+    /// Answers a resend with the recorded outcome.
+    pub(super) fn reply_dup(&mut self, token: u64, version: Eversion, result: &Bytes) {
+        let Some(op) = self.ops.remove(token) else { return };
+        let outcome = postcard::from_bytes(result).unwrap_or_else(|error| {
+            tracing::error!(reqid = %op.request.reqid, %version, %error, "a recorded reply is corrupt");
+            Outcome { result: Errno::EIO.negated(), ..Outcome::default() }
+        });
+        self.finish(&op, outcome);
+    }
+
+    /// Answers with an error.
+    pub(super) fn refuse(&mut self, token: u64, errno: Errno) {
+        let Some(op) = self.ops.remove(token) else { return };
+        self.finish(&op, Outcome { result: errno.negated(), ..Outcome::default() });
+    }
+
+    /// Sends the request back to its client.
+    pub(super) fn drop_request(&mut self, token: u64, reason: DropReason) {
+        let Some(op) = self.ops.remove(token) else { return };
+        self.tracker.finish(op.track, self.now_ns);
+        self.metrics.op_dropped.inc();
+        let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
+        tracing::debug!(reqid = %op.request.reqid, ?reason, %epoch, "request sent back");
+        backoff(&op.conn, &op.request, epoch);
+    }
+
+    /// Forgets a request whose resend has taken its place.
+    pub(super) fn forget(&mut self, token: u64) {
+        if let Some(op) = self.ops.remove(token) {
+            self.tracker.finish(op.track, self.now_ns);
+        }
+    }
+
+    /// Sends back all requests in the hands of a PG that is hosted no more.
+    pub(super) fn fail_requests_of(&mut self, slot: u32) {
+        for token in self.ops.tokens_of(slot) {
+            self.drop_request(token, DropReason::StaleInterval);
+        }
+    }
+
+    fn finish(&mut self, op: &InHand, outcome: Outcome) {
+        let now = clock::boot_ns();
+        let took = self.tracker.finish(op.track, now).max(now.saturating_sub(op.arrived_ns));
+        self.metrics.op.inc();
+        self.metrics.op_latency.record(took);
+        if op.writes {
+            self.metrics.op_w.inc();
+            self.metrics.op_w_latency.record(took);
+        } else {
+            self.metrics.op_r.inc();
+            self.metrics.op_r_latency.record(took);
+        }
+        if outcome.result < 0 {
+            self.metrics.op_errors.inc();
+        }
+        let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
+        answer(&op.conn, &op.request, epoch, outcome);
+    }
+}
+
+enum Admission {
+    Pass { slot: u32, writes: bool, listing: bool },
+    Answer(Errno),
+    Backoff,
+}
+
+/// What a request needs of its client's capabilities.
+fn wanted_access(request: &OsdRequest, writes: bool) -> Access {
+    let mut wanted = if writes { Access::WRITE } else { Access::READ };
+    for op in &request.ops {
+        wanted = wanted.and(match &op.op {
+            Op::Call { class, method, .. } if exec::classes_may_write(class, method) => {
+                Access::CLASS_READ.and(Access::CLASS_WRITE)
+            }
+            Op::Call { .. } => Access::CLASS_READ,
+            op if op.is_write() => Access::WRITE,
+            _ => Access::READ,
+        });
+    }
+    wanted
+}
+
+fn any_member_full(map: &OsdMap, pg: PgId) -> bool {
+    let members = map.membership(pg).map(|membership| &membership.in_sync[..]).unwrap_or_default();
+    members.iter().any(|member| map.osds.get(&member.osd).is_some_and(|info| info.full))
+}
+
+fn count(
+    metrics: &crate::metrics::Metrics,
+    io: &mut nacre_types::stats::IoCounters,
+    writes: bool,
+    request: &OsdRequest,
+    executed: &exec::Executed,
+) {
+    if writes {
+        let bytes = executed.change.as_ref().map_or(0, |change| change.written_bytes);
+        io.writes += 1;
+        io.write_bytes += bytes;
+        metrics.op_in_bytes.add(bytes);
+    } else {
+        let bytes: usize = request
+            .ops
+            .iter()
+            .zip(&executed.ops)
+            .map(|(op, result)| if matches!(op.op, Op::Read { .. }) { result.output.len() } else { 0 })
+            .sum();
+        io.reads += 1;
+        io.read_bytes += bytes as u64;
+        metrics.op_out_bytes.add(bytes as u64);
+    }
+}
+
+fn answer(conn: &Conn, request: &OsdRequest, epoch: Epoch, outcome: Outcome) {
+    let Outcome { result, user_version, mut ops } = outcome;
+    if ops.is_empty() && result >= 0 {
+        ops = vec![OpResult::default(); request.ops.len()];
+    }
+    let reply = OsdReply { reqid: request.reqid, attempt: request.attempt, epoch, result, user_version, ops };
+    // A client that is gone asks again on its next connection.
+    if let Err(error) = conn.send(&reply) {
+        tracing::debug!(reqid = %request.reqid, %error, "could not answer");
+    }
+}
+
+fn backoff(conn: &Conn, request: &OsdRequest, epoch: Epoch) {
+    let message = OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch };
+    if let Err(error) = conn.send(&message) {
+        tracing::debug!(reqid = %request.reqid, %error, "could not send back");
+    }
+}

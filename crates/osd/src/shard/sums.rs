@@ -1,0 +1,96 @@
+//! Sums over a PG's objects, as its primary reports them.
+//!
+//! They are not persisted: when a PG becomes active here, the objects are counted in the background in object order,
+//! and what changes behind the counting's position is added as it happens; what changes ahead of it is counted later.
+
+use crate::exec::SumsDelta;
+use nacre_types::object::ObjectId;
+use nacre_types::stats::ObjectSums;
+
+/// See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Sums {
+    counted: ObjectSums,
+    /// Where counting goes on; `None` before it begins.
+    position: Option<ObjectId>,
+    complete: bool,
+}
+
+impl Sums {
+    /// What is known so far.
+    pub(super) fn current(&self) -> ObjectSums {
+        self.counted
+    }
+
+    /// Whether everything has been counted.
+    pub(super) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// Where to go on counting.
+    pub(super) fn position(&self) -> Option<&ObjectId> {
+        self.position.as_ref()
+    }
+
+    /// The objects up to `position` (`None`: all) have been counted, and sum up to `delta`.
+    pub(super) fn counted(&mut self, delta: &SumsDelta, position: Option<ObjectId>) {
+        self.add(delta);
+        self.complete = position.is_none();
+        self.position = position;
+    }
+
+    /// An object changed.
+    pub(super) fn changed(&mut self, object: &ObjectId, delta: &SumsDelta) {
+        let behind = self.complete || self.position.as_ref().is_some_and(|position| object < position);
+        if behind {
+            self.add(delta);
+        }
+    }
+
+    fn add(&mut self, delta: &SumsDelta) {
+        let sums = &mut self.counted;
+        for (sum, delta) in [
+            (&mut sums.bytes, delta.bytes),
+            (&mut sums.objects, delta.objects),
+            (&mut sums.dirty, delta.dirty),
+            (&mut sums.whiteouts, delta.whiteouts),
+            (&mut sums.omap_objects, delta.omap_objects),
+        ] {
+            *sum = sum.saturating_add_signed(delta);
+        }
+    }
+}
+
+impl std::ops::AddAssign for SumsDelta {
+    fn add_assign(&mut self, other: SumsDelta) {
+        self.bytes += other.bytes;
+        self.objects += other.objects;
+        self.dirty += other.dirty;
+        self.whiteouts += other.whiteouts;
+        self.omap_objects += other.omap_objects;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::ids::PoolId;
+
+    #[test]
+    fn changes_count_once_whichever_side_of_the_position_they_are_on() {
+        let mut objects: Vec<_> =
+            ["a", "b", "c"].into_iter().map(|name| ObjectId::new(PoolId(1), "", "", name)).collect();
+        objects.sort();
+        let one = SumsDelta { bytes: 10, objects: 1, ..SumsDelta::default() };
+        let mut sums = Sums::default();
+        sums.changed(&objects[0], &one);
+        assert_eq!(sums.current().objects, 0, "counting will find it");
+        sums.counted(&one, Some(objects[1].clone()));
+        sums.changed(&objects[0], &SumsDelta { bytes: 5, ..SumsDelta::default() });
+        sums.changed(&objects[1], &one);
+        assert_eq!((sums.current().objects, sums.current().bytes), (1, 15));
+        sums.counted(&one, None);
+        sums.changed(&objects[2], &one);
+        assert_eq!((sums.current().objects, sums.current().bytes, sums.is_complete()), (3, 35, true));
+    }
+}

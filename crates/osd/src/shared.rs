@@ -1,0 +1,156 @@
+//! What all threads of one OSD share.
+
+use crate::beats::Beats;
+use crate::exec::Limits;
+use crate::inbox::{Inbox, Note};
+use crate::metrics::Metrics;
+use crate::peers::PeerLinks;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use nacre_pg::Settings;
+use nacre_pg::reserve::{Reservation, Reserver};
+use nacre_runtime::config::Config;
+use nacre_runtime::msgr::Conn;
+use nacre_runtime::options::Options;
+use nacre_store::{ObjectStore, StoreError};
+use nacre_types::ids::{OsdId, PgId};
+use nacre_types::msg::Message;
+use nacre_types::osdmap::{Member, OsdMap};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use tokio::sync::{Notify, watch};
+
+/// All PGs recover with the same priority: in order of arrival.
+const RECOVERY_PRIORITY: u8 = 1;
+
+/// How an OSD's run ended, or that it has not.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RunState {
+    /// It runs.
+    Running,
+    /// It was asked to stop.
+    Stopping,
+    /// It has stopped because something that it can't go on without failed; the text says what.
+    Failed(String),
+}
+
+/// See the module's documentation.
+pub(crate) struct Shared {
+    pub(crate) config: Config,
+    pub(crate) whoami: OsdId,
+    pub(crate) me: Member,
+    pub(crate) boot_nonce: u64,
+    pub(crate) store: Arc<dyn ObjectStore>,
+    pub(crate) settings: Arc<Settings>,
+    pub(crate) limits: ArcSwap<Limits>,
+    pub(crate) beats: Mutex<Beats>,
+    pub(crate) inboxes: Vec<Arc<Inbox>>,
+    pub(crate) metrics: Vec<Arc<Metrics>>,
+    pub(crate) map: ArcSwapOption<OsdMap>,
+    pub(crate) peers: PeerLinks,
+    /// The connection to the map authority, while there is one.
+    pub(crate) mon: ArcSwapOption<Conn>,
+    pub(crate) next_tid: AtomicU64,
+    /// The store refused for lack of space, or is above the full ratio.
+    pub(crate) full: AtomicBool,
+    /// PGs that may make whole copies now, of those that this OSD is primary of.
+    pub(crate) backfills: Mutex<Reserver<PgId>>,
+    /// PGs that may recover missing objects now.
+    pub(crate) recoveries: Mutex<Reserver<PgId>>,
+    /// Wakes the control task: statistics or fullness changed.
+    pub(crate) report: Notify,
+    pub(crate) state: watch::Sender<RunState>,
+}
+
+impl Shared {
+    /// The shard that owns a PG.
+    pub(crate) fn shard_of(&self, pg: PgId) -> usize {
+        (pg.seed as usize).wrapping_add(pg.pool.0 as usize) % self.inboxes.len()
+    }
+
+    /// Leaves a note for every shard.
+    pub(crate) fn post_all(&self, note: impl Fn() -> Note) {
+        for inbox in &self.inboxes {
+            inbox.post(note());
+        }
+    }
+
+    /// Asks for a slot for `pg`; its shard hears when it has one.
+    pub(crate) fn reserve(&self, pg: PgId, backfill: bool) {
+        let slots = if backfill { &self.backfills } else { &self.recoveries };
+        if slots.lock().request(pg, RECOVERY_PRIORITY) == Reservation::Granted {
+            self.inboxes[self.shard_of(pg)].post(Note::Reserved(pg));
+        }
+    }
+
+    /// Gives `pg`'s slots back, or withdraws its requests.
+    pub(crate) fn release(&self, pg: PgId) {
+        for slots in [&self.backfills, &self.recoveries] {
+            for next in slots.lock().release(&pg) {
+                self.inboxes[self.shard_of(next)].post(Note::Reserved(next));
+            }
+        }
+    }
+
+    /// Sends to the map authority; without a connection nothing is sent, and who asked asks again.
+    pub(crate) fn to_mon<M: Message>(&self, message: &M) {
+        if let Some(mon) = self.mon.load().as_ref()
+            && let Err(error) = mon.send(message)
+        {
+            tracing::debug!(%error, message = M::NAME, "could not send to the monitor");
+        }
+    }
+
+    /// A number for a message to the map authority.
+    pub(crate) fn next_tid(&self) -> u64 {
+        self.next_tid.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Stops the OSD: what it stands on is gone. Says so once, loudly.
+    pub(crate) fn fatal(&self, reason: &str) {
+        let first = self.state.send_if_modified(|state| {
+            let first = !matches!(state, RunState::Failed(_));
+            if first {
+                *state = RunState::Failed(reason.to_owned());
+            }
+            first
+        });
+        if first {
+            tracing::error!(osd = %self.whoami, reason, "the OSD stops: it can't go on safely");
+        }
+    }
+
+    /// Stops the OSD for an error of its store (rule B5: nothing is retried).
+    pub(crate) fn store_failed(&self, what: &str, error: &StoreError) {
+        self.fatal(&format!("{what}: {error}"));
+    }
+
+    /// Whether the store is full, as last judged.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the store is full, or no longer; the map authority hears of a change at once.
+    pub(crate) fn set_full(&self, full: bool) {
+        if self.full.swap(full, Ordering::Relaxed) != full {
+            tracing::warn!(osd = %self.whoami, full, "fullness of the store changed");
+        }
+    }
+}
+
+/// Ceph's limits on requests as the options have them.
+pub(crate) fn limits_of(options: &Options) -> Limits {
+    let osd = &options.osd;
+    Limits {
+        max_object_size_bytes: osd.osd_max_object_size,
+        max_write_size_bytes: osd.osd_max_write_size << 20,
+        max_object_name_len: osd.osd_max_object_name_len as usize,
+        max_object_namespace_len: osd.osd_max_object_namespace_len as usize,
+        max_attr_name_len: osd.osd_max_attr_name_len as usize,
+        max_attr_size_bytes: osd.osd_max_attr_size,
+        max_omap_entries_per_request: osd.osd_max_omap_entries_per_request,
+        max_omap_bytes_per_request: osd.osd_max_omap_bytes_per_request,
+        max_pgls: osd.osd_max_pgls,
+        max_write_op_reply_len: osd.osd_max_write_op_reply_len as usize,
+    }
+}

@@ -1,0 +1,87 @@
+//! Which store an OSD's data is in: made by `mkfs`, recorded beside the data, opened at start.
+
+use crate::error::OsdError;
+use nacre_runtime::options::{ObjectStoreKind, Options};
+use nacre_store::{MemStore, MemStoreConfig, MountReport, ObjectStore, StoreEvents};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The file that names the kind of store, as in Ceph's OSD directories.
+const TYPE_FILE: &str = "type";
+
+fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> OsdError {
+    move |source| OsdError::Io { what, source }
+}
+
+/// The OSD's directory.
+pub(crate) fn directory_of(options: &Options) -> PathBuf {
+    PathBuf::from(&options.osd.osd_data)
+}
+
+/// Makes an empty store of the configured kind. With `force` what is there is lost, the keyring apart.
+pub(crate) fn make(directory: &Path, options: &Options, force: bool) -> Result<(), OsdError> {
+    fs::create_dir_all(directory).map_err(io("create the OSD's directory"))?;
+    let used = directory.join(TYPE_FILE).exists();
+    if used && !force {
+        return Err(OsdError::Invalid(format!(
+            "{} holds a store already; --force makes a new one and loses what is in it",
+            directory.display()
+        )));
+    }
+    if used {
+        clear(directory)?;
+    }
+    let kind = options.osd.osd_objectstore;
+    match kind {
+        ObjectStoreKind::Memstore => {
+            MemStore::mkfs(directory)?;
+        }
+        other => return Err(unsupported(other.as_str())),
+    }
+    // Last, so that a cut short attempt is not taken for a store.
+    fs::write(directory.join(TYPE_FILE), format!("{}\n", kind.as_str()))
+        .map_err(io("write the store's type"))?;
+    Ok(())
+}
+
+fn clear(directory: &Path) -> Result<(), OsdError> {
+    for entry in fs::read_dir(directory).map_err(io("list the OSD's directory"))? {
+        let entry = entry.map_err(io("list the OSD's directory"))?;
+        if entry.file_name() == "keyring" {
+            continue;
+        }
+        let is_dir = entry.file_type().map_err(io("list the OSD's directory"))?.is_dir();
+        let removed = if is_dir { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
+        removed.map_err(io("clear the OSD's directory"))?;
+    }
+    Ok(())
+}
+
+fn unsupported(kind: &str) -> OsdError {
+    OsdError::Invalid(format!("osd_objectstore {kind} is not available in this build"))
+}
+
+/// Mounts the store that is there, whatever kind the options name for new ones.
+pub(crate) fn mount(
+    directory: &Path,
+    options: &Options,
+    _events: Arc<dyn StoreEvents>,
+) -> Result<(Arc<dyn ObjectStore>, MountReport), OsdError> {
+    let kind = match fs::read_to_string(directory.join(TYPE_FILE)) {
+        Ok(text) => text.trim().to_owned(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(OsdError::NoSuperblock),
+        Err(source) => return Err(OsdError::Io { what: "read the store's type", source }),
+    };
+    match kind.as_str() {
+        "memstore" => {
+            let config = MemStoreConfig {
+                device_bytes: options.memstore.memstore_device_bytes,
+                ..MemStoreConfig::default()
+            };
+            let (store, report) = MemStore::mount(directory, config)?;
+            Ok((Arc::new(store), report))
+        }
+        other => Err(unsupported(other)),
+    }
+}

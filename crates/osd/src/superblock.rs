@@ -1,0 +1,42 @@
+//! The store's record of whose it is.
+
+use crate::error::OsdError;
+use nacre_store::ObjectStore;
+use nacre_types::encoding::{self, Versioned};
+use nacre_types::ids::{Epoch, OsdId};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+const KEY: &str = "osd_superblock";
+
+/// Which OSD of which cluster a store belongs to, and the newest map that it saw (rule R7).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Superblock {
+    /// The cluster.
+    pub fsid: Uuid,
+    /// The OSD.
+    pub osd: OsdId,
+    /// The OSD's own id, as `osd new` was told.
+    pub uuid: Uuid,
+    /// The newest map applied, as of the last orderly stop or change of generation.
+    pub epoch: Epoch,
+    /// The highest MapStore generation seen; 0 for none.
+    pub generation: u64,
+}
+
+impl Versioned for Superblock {
+    const NAME: &'static str = "OSD superblock";
+}
+
+impl Superblock {
+    /// Reads a store's superblock.
+    pub fn read(store: &dyn ObjectStore) -> Result<Superblock, OsdError> {
+        let bytes = store.super_get(KEY)?.ok_or(OsdError::NoSuperblock)?;
+        Ok(encoding::decode(&bytes)?)
+    }
+
+    /// Writes it; durable on return.
+    pub fn write(&self, store: &dyn ObjectStore) -> Result<(), OsdError> {
+        Ok(store.super_set(&[(KEY, Some(encoding::encode(self).into()))])?)
+    }
+}
