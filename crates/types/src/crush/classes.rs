@@ -180,9 +180,6 @@ impl CrushMap {
         // Weight sets follow: devices keep theirs, child shadows enter with the sum of theirs.
         for args in self.choose_args.values_mut() {
             let Some(arg) = args.get(!id as usize) else { continue };
-            if items.is_empty() {
-                continue;
-            }
             let weight_set = (0..arg.weight_set.len())
                 .map(|set| {
                     let weight_of = |(&(item, _), &at): (&(i32, u32), &usize)| {

@@ -150,7 +150,9 @@ impl CrushMap {
             | StepOp::ChooseleafIndep => {
                 json!({"op": op, "num": step.arg1, "type": self.type_name(step.arg2).unwrap_or_default()})
             }
-            _ => json!({"op": op, "num": step.arg1}),
+            StepOp::SetChooseTries | StepOp::SetChooseleafTries => json!({"op": op, "num": step.arg1}),
+            // Ceph's dump does not know the names of the others.
+            other => json!({"opcode": other as u32, "arg1": step.arg1, "arg2": step.arg2}),
         }
     }
 

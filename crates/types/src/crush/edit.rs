@@ -4,9 +4,11 @@
 //! sets keep one weight per item, and the shadow trees of device classes are rebuilt (with the ids that they had).
 //! An edit that fails leaves the map as it was.
 
+mod links;
+
 use super::model::{
-    Bucket, BucketAlg, BucketBody, ChooseArg, ChooseArgs, CrushMap, MAX_BUCKETS, MAX_DEVICES,
-    TunablesProfile, WEIGHT_ONE, id_of, slot_of,
+    Bucket, BucketAlg, ChooseArg, ChooseArgs, CrushMap, MAX_BUCKETS, MAX_DEVICES, TunablesProfile,
+    WEIGHT_ONE, id_of, slot_of,
 };
 use super::straw::{BodyError, build_body};
 use crate::errno::Errno;
@@ -232,114 +234,6 @@ impl CrushMap {
         Ok(id_of(slot))
     }
 
-    /// Replaces a bucket's items. Neither its weight sets nor its ancestors follow.
-    fn set_bucket_items(&mut self, id: i32, items: &[(i32, u32)]) -> Result<(), CrushError> {
-        let version = self.tunables.straw_calc_version;
-        let Some(bucket) = self.bucket_mut(id) else {
-            return Err(CrushError::NotFound(format!("bucket {id} does not exist")));
-        };
-        let (ids, weights): (Vec<i32>, Vec<u32>) = items.iter().copied().unzip();
-        let (body, weight) = build_body(bucket.alg(), &weights, version).map_err(body_error)?;
-        (bucket.items, bucket.body, bucket.weight) = (ids, body, weight);
-        Ok(())
-    }
-
-    /// Appends an item to a bucket and to its weight sets.
-    fn link(&mut self, bucket_id: i32, item: i32, weight: u32) -> Result<(), CrushError> {
-        let bucket = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?;
-        let mut items: Vec<_> = bucket.weighted_items().collect();
-        items.push((item, weight));
-        self.set_bucket_items(bucket_id, &items)?;
-        for args in self.choose_args.values_mut() {
-            if let Some(arg) = args.get_mut(!bucket_id as usize) {
-                arg.weight_set.iter_mut().for_each(|weights| weights.push(weight));
-                if !arg.ids.is_empty() {
-                    arg.ids.push(item);
-                }
-            }
-        }
-        self.propagate_weight(bucket_id)
-    }
-
-    /// Takes an item out of a bucket and of its weight sets.
-    fn unlink(&mut self, bucket_id: i32, item: i32) -> Result<(), CrushError> {
-        let bucket = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?;
-        let Some(at) = bucket.position(item) else { return Ok(()) };
-        let mut items: Vec<_> = bucket.weighted_items().collect();
-        items.remove(at);
-        self.set_bucket_items(bucket_id, &items)?;
-        let slot = !bucket_id as usize;
-        for args in self.choose_args.values_mut() {
-            let Some(arg) = args.get(slot) else { continue };
-            let mut arg: ChooseArg = arg.clone();
-            if items.is_empty() {
-                arg = ChooseArg::default();
-            } else {
-                for weights in &mut arg.weight_set {
-                    weights.remove(at);
-                }
-                if !arg.ids.is_empty() {
-                    arg.ids.remove(at);
-                }
-            }
-            args.set(slot, arg);
-        }
-        self.propagate_weight(bucket_id)
-    }
-
-    /// Sets the weight of an item in one bucket and carries it to the ancestors.
-    fn set_weight_in(
-        &mut self,
-        bucket_id: i32,
-        item: i32,
-        weight: u32,
-        with_sets: bool,
-    ) -> Result<(), CrushError> {
-        let bucket = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?;
-        let Some(at) = bucket.position(item) else { return Ok(()) };
-        let mut items: Vec<_> = bucket.weighted_items().collect();
-        match bucket.body {
-            BucketBody::Uniform { .. } => items.iter_mut().for_each(|(_, w)| *w = weight),
-            _ => items[at].1 = weight,
-        }
-        self.set_bucket_items(bucket_id, &items)?;
-        if with_sets {
-            for args in self.choose_args.values_mut() {
-                if let Some(arg) = args.get_mut(!bucket_id as usize) {
-                    arg.weight_set.iter_mut().for_each(|weights| weights[at] = weight);
-                }
-            }
-        }
-        self.propagate_weight(bucket_id)
-    }
-
-    /// Makes every parent's entry for this bucket equal to the bucket's weight, and weight sets to its weight sets.
-    fn propagate_weight(&mut self, bucket_id: i32) -> Result<(), CrushError> {
-        let weight = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?.weight;
-        let parents: Vec<i32> = self.parents(bucket_id).map(|b| b.id).collect();
-        for parent in parents {
-            let Some(at) = self.bucket(parent).and_then(|b| b.position(bucket_id)) else { continue };
-            for args in self.choose_args.values_mut() {
-                let sums: Vec<u32> = match args.get(!bucket_id as usize) {
-                    Some(arg) => arg
-                        .weight_set
-                        .iter()
-                        .map(|w| w.iter().fold(0_u32, |a, &b| a.saturating_add(b)))
-                        .collect(),
-                    None => continue,
-                };
-                let Some(parent_arg) = args.get_mut(!parent as usize) else { continue };
-                for (position, weights) in parent_arg.weight_set.iter_mut().enumerate() {
-                    if let Some(&sum) = sums.get(position).or(sums.last()) {
-                        weights[at] = sum;
-                    }
-                }
-            }
-            self.set_weight_in(parent, bucket_id, weight, false)?;
-        }
-        Ok(())
-    }
-
     /// Applies `edit` to a copy, rebuilds what depends on the hierarchy, and keeps the copy if all went well.
     fn transact<T>(
         &mut self,
@@ -373,7 +267,7 @@ impl CrushMap {
                 MAX_DEVICE_WEIGHT / WEIGHT_ONE
             )));
         }
-        let item_type = self.item_type(item).ok_or_else(|| no_bucket(item))?;
+        self.item_type(item).ok_or_else(|| no_bucket(item))?;
         match self.item_id(name) {
             Some(owner) if owner != item => {
                 return Err(CrushError::Exists(format!("device name '{name}' already exists as id {owner}")));
@@ -382,13 +276,14 @@ impl CrushMap {
             None => self.set_item_name(item, name)?,
         }
         let levels: Vec<(i32, String)> =
-            self.type_names().filter(|(id, _)| *id > item_type).map(|(id, n)| (id, n.to_owned())).collect();
+            self.type_names().filter(|(id, _)| *id > 0).map(|(id, n)| (id, n.to_owned())).collect();
         let mut lowest = item;
         for (type_id, type_name) in levels {
             let Some(bucket_name) = loc.get(&type_name) else { continue };
             let Some(id) = self.item_id(bucket_name) else {
                 let new =
                     self.add_bucket(None, self.default_bucket_alg(), 0, type_id as u16, &[], bucket_name)?;
+                self.start_weight_sets(new);
                 self.link(new, lowest, self.weight_below(lowest, item, weight))?;
                 lowest = new;
                 continue;
@@ -400,13 +295,13 @@ impl CrushMap {
                 let is = self.type_name(i32::from(bucket.type_id)).unwrap_or("unknown");
                 return Err(CrushError::Invalid(format!("{bucket_name} is a {is}, not a {type_name}")));
             }
-            if bucket.items.contains(&lowest) {
-                return Err(CrushError::Exists(format!("{name} is already in {bucket_name}")));
-            }
             if self.subtree_contains(lowest, id) {
                 return Err(CrushError::Loop(format!(
                     "{name} can't be moved below itself, to {bucket_name}"
                 )));
+            }
+            if bucket.items.contains(&lowest) {
+                return Err(CrushError::Exists(format!("{name} is already in {bucket_name}")));
             }
             self.link(id, lowest, self.weight_below(lowest, item, weight))?;
             return Ok(());
@@ -517,6 +412,7 @@ impl CrushMap {
         self.transact(|map| {
             let id = map.add_bucket(None, map.default_bucket_alg(), 0, type_id as u16, &[], name)?;
             if !loc.is_empty() {
+                map.start_weight_sets(id);
                 map.insert(id, 0, name, loc)?;
             }
             Ok(id)
@@ -682,16 +578,6 @@ impl CrushMap {
             let roots = map.roots(true);
             roots.into_iter().try_for_each(|root| map.reweight_below(root))
         })
-    }
-
-    fn reweight_below(&mut self, id: i32) -> Result<(), CrushError> {
-        let Some(bucket) = self.bucket(id) else { return Ok(()) };
-        let mut items: Vec<_> = bucket.weighted_items().collect();
-        for (item, weight) in items.iter_mut().filter(|(item, _)| *item < 0) {
-            self.reweight_below(*item)?;
-            *weight = self.bucket(*item).map_or(*weight, |b| b.weight);
-        }
-        self.set_bucket_items(id, &items)
     }
 
     /// All devices in or below `item`, each once, in descending order of the walk.

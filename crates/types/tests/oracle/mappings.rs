@@ -1,7 +1,7 @@
 //! `do_rule` against `crushtool --test --show-mappings`.
 
 use super::{MAPS, generate, in_parallel, run_ok};
-use nacre_types::crush::{ITEM_NONE, WEIGHT_ONE, Workspace};
+use nacre_types::crush::{WEIGHT_ONE, Workspace};
 use std::fmt::Write;
 
 const INPUTS: u32 = 10_000;
@@ -41,7 +41,6 @@ fn every_rule_maps_every_input_as_crushtool_does() {
                 map.do_rule_with(&mut work, rule, x, size, &weights, choose_args, &mut out);
                 write!(ours, "CRUSH rule {rule} x {x} [").unwrap();
                 for (at, item) in out.iter().enumerate() {
-                    assert!(*item <= ITEM_NONE);
                     write!(ours, "{}{item}", if at == 0 { "" } else { "," }).unwrap();
                 }
                 ours.push_str("]\n");
