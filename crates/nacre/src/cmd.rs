@@ -1,0 +1,3 @@
+//! The commands that `nacre` is called with, one module each.
+
+pub(crate) mod crushtool;

@@ -1,0 +1,343 @@
+//! `nacre crushtool`: Ceph's `crushtool`, with its syntax, output and exit codes.
+//!
+//! Five stages, as there: input (read, compile or build a map), tunables, changes, display and test, output. All the
+//! map's logic is in `nacre_types::crush`; here are the files, the words and the layout of what is printed.
+//!
+//! Not offered: `--simulate`, `--output-csv`, `--reclassify` and the XML and table formats of `--dump`.
+
+mod args;
+mod build;
+mod tester;
+mod tree;
+
+use args::{Args, ItemChange, RuleMode};
+use nacre_types::crush::{CrushError, CrushMap, RuleType};
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+/// How the tool names itself in its messages.
+const ME: &str = "crushtool";
+
+/// Runs the command with what follows the word `crushtool`.
+pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let mut err = io::stderr().lock();
+    let status = run(&words, &mut out, &mut err);
+    match status.and_then(|code| out.flush().map(|()| code)) {
+        Ok(code) => ExitCode::from(code),
+        // Whoever reads our output has gone: that is how `| head` works.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{ME}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why the tool stops early.
+enum Stop {
+    /// A message for standard error, and the exit code.
+    Failed(String, u8),
+    /// Output could not be written.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl Stop {
+    fn failed(message: impl Into<String>) -> Self {
+        Self::Failed(message.into(), 1)
+    }
+
+    /// An error number as crushtool ends with one: its text, and the negated number as exit code.
+    fn edit(error: &CrushError) -> Self {
+        Self::Failed(format!("{ME} {}", error.errno()), exit_code(error))
+    }
+}
+
+fn exit_code(error: &CrushError) -> u8 {
+    error.errno().negated() as u8
+}
+
+fn run(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> io::Result<u8> {
+    match stages(words, out, err) {
+        Ok(code) => Ok(code),
+        Err(Stop::Failed(message, code)) => {
+            out.flush()?;
+            writeln!(err, "{message}")?;
+            Ok(code)
+        }
+        Err(Stop::Io(error)) => Err(error),
+    }
+}
+
+fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Result<u8, Stop> {
+    let args = Args::parse(words).map_err(Stop::failed)?;
+    if args.help {
+        out.write_all(args::USAGE.as_bytes())?;
+        return Ok(0);
+    }
+    args.check(err)?;
+
+    let mut map = CrushMap::empty();
+    let mut modified = false;
+    if let Some(file) = &args.input {
+        map = read_map(file)?;
+    }
+    if let Some(file) = &args.compile {
+        let bytes = fs::read(file).map_err(|_| {
+            Stop::Failed(
+                format!("input file {file} not found"),
+                nacre_types::errno::Errno::ENOENT.negated() as u8,
+            )
+        })?;
+        let text = String::from_utf8_lossy(&bytes);
+        map = CrushMap::compile(&text).map_err(|error| Stop::failed(format!("{file}:{error}")))?;
+        modified = true;
+    }
+    if args.build {
+        map = build::build(args.num_osds, &args.rest, err)?;
+        modified = true;
+    }
+
+    for &(name, value) in &args.tunables {
+        modified |= map.tunables.set_by_name(name, value);
+    }
+    modified |= change(&mut map, &args, out, err)?;
+
+    display(&map, &args, out)?;
+    if let Some(most) = args.check_ids {
+        tester::check_names(&map, most).map_err(|why| {
+            // crushtool tells this on standard output.
+            match writeln!(out, "{why}") {
+                Ok(()) => Stop::Failed(String::new(), 1),
+                Err(error) => Stop::Io(error),
+            }
+        })?;
+    }
+    let mut code = 0;
+    if args.test {
+        tester::test(&map, &args.tester, out, err)?;
+    }
+    if let Some(file) = &args.compare {
+        let other = read_map(file)?;
+        if !tester::compare(&map, &other, &args.tester, out)? {
+            code = 1;
+            out.flush()?;
+            writeln!(err, "warning: maps are NOT equivalent")?;
+        }
+    }
+    if modified {
+        match &args.output {
+            None => {
+                writeln!(out, "{ME} successfully built or modified map.  Use '-o <file>' to write it out.")?
+            }
+            Some(file) => {
+                write_file(file, &map.encode())?;
+                if args.verbose {
+                    writeln!(out, "wrote crush map to {file}")?;
+                }
+            }
+        }
+    }
+    Ok(code)
+}
+
+fn read_map(file: &str) -> Result<CrushMap, Stop> {
+    let mut bytes = Vec::new();
+    let read = match file {
+        "-" => io::stdin().lock().read_to_end(&mut bytes),
+        _ => fs::File::open(file).and_then(|mut f| f.read_to_end(&mut bytes)),
+    };
+    read.map_err(|error| {
+        let why = match error.kind() {
+            io::ErrorKind::NotFound => "(2) No such file or directory".to_owned(),
+            _ => error.to_string(),
+        };
+        Stop::failed(format!("{ME}: error reading '{file}': can't open {file}: {why}"))
+    })?;
+    CrushMap::decode(&bytes).map_err(|error| Stop::failed(format!("{ME}: unable to decode {file}: {error}")))
+}
+
+fn write_file(file: &str, bytes: &[u8]) -> Result<(), Stop> {
+    fs::write(file, bytes).map_err(|_| Stop::failed(format!("{ME}: error writing '{file}'")))
+}
+
+/// The changes that the words ask for; true if the map may be another.
+fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Write) -> Result<bool, Stop> {
+    let mut modified = false;
+    if let Some((name, weight)) = &args.reweight_item {
+        writeln!(out, "{ME} reweighting item {name} to {}", tester::general(f64::from(*weight)))?;
+        known_item(map, name, out, err)?;
+        let weight = fixed(*weight)?;
+        map.adjust_item_weight(name, weight).map_err(|e| Stop::edit(&e))?;
+        modified = true;
+    }
+    if let Some(name) = &args.remove_item {
+        writeln!(out, "{ME} removing item {name}")?;
+        known_item(map, name, out, err)?;
+        map.remove_item(name).map_err(|e| Stop::edit(&e))?;
+        modified = true;
+    }
+    match &args.item {
+        None => {}
+        Some(ItemChange::Add { id, weight, name }) => {
+            let weight = fixed(*weight)?;
+            map.insert_item(*id, weight, name, &args.loc).map_err(|e| Stop::edit(&e))?;
+            modified = true;
+        }
+        Some(ItemChange::Update { id, weight, name }) => {
+            let weight = fixed(*weight)?;
+            map.update_item(*id, weight, name, &args.loc).map_err(|e| Stop::edit(&e))?;
+            modified = true;
+        }
+    }
+    if let Some((name, type_name)) = &args.add_bucket {
+        if map.item_id(name).is_some() {
+            let exists = CrushError::Exists(String::new());
+            return Err(Stop::Failed(format!("{ME} bucket '{name}' already exists"), exit_code(&exists)));
+        }
+        if map.type_id(type_name).is_none_or(|id| id <= 0) {
+            let invalid = CrushError::Invalid(String::new());
+            return Err(Stop::Failed(format!("{ME} bad bucket type: {type_name}"), exit_code(&invalid)));
+        }
+        map.add_named_bucket(name, type_name, &args.loc).map_err(|e| Stop::edit(&e))?;
+        modified = true;
+    }
+    if let Some(name) = &args.move_item {
+        if map.item_id(name).is_none() {
+            let missing = CrushError::NotFound(String::new());
+            return Err(Stop::Failed(format!("{ME} item '{name}' does not exist"), exit_code(&missing)));
+        }
+        map.move_item(name, &args.loc).map_err(|e| Stop::edit(&e))?;
+        modified = true;
+    }
+    if let Some(rule) = &args.create_rule {
+        let (option, mode_shown) = match &rule.mode {
+            RuleMode::Replicated => ("--create-replicated-rule", String::new()),
+            RuleMode::Simple(mode) => ("--create-simple-rule", format!(" mode={mode}")),
+        };
+        writeln!(
+            out,
+            "{option}: name={} root={} type={}{mode_shown}",
+            rule.name, rule.root, rule.failure_domain
+        )?;
+        if map.rule_id(&rule.name).is_some() {
+            return Err(Stop::failed(format!("rule {} already exists", rule.name)));
+        }
+        let mode = match &rule.mode {
+            RuleMode::Replicated => "firstn",
+            RuleMode::Simple(mode) => mode,
+        };
+        let class = args.device_class.as_deref();
+        let before = (mode != "firstn" && mode != "indep").then(|| map.clone());
+        let firstn = mode != "indep";
+        map.add_simple_rule(
+            &rule.name,
+            &rule.root,
+            &rule.failure_domain,
+            class,
+            firstn,
+            RuleType::Replicated,
+        )
+        .map_err(|error| Stop::failed(error.to_string()))?;
+        // The mode is what crushtool checks last.
+        if let Some(before) = before {
+            *map = before;
+            return Err(Stop::failed(format!("unknown mode {mode}")));
+        }
+        modified = true;
+    }
+    if let Some(name) = &args.remove_rule {
+        if map.rule_id(name).is_none() {
+            // Not an error there, nor here.
+            out.flush()?;
+            writeln!(err, "rule {name} does not exist")?;
+        } else {
+            map.remove_rule(name).map_err(|e| Stop::edit(&e))?;
+            modified = true;
+        }
+    }
+    if args.reweight {
+        map.reweight_all().map_err(|e| Stop::edit(&e))?;
+        modified = true;
+    }
+    if let Some((bucket, class)) = &args.set_subtree_class {
+        let Some(root) = map.item_id(bucket) else {
+            return Err(Stop::failed(format!("node {bucket} does not exist")));
+        };
+        for device in map.devices_below(root) {
+            if map.device_class(device) != Some(class) {
+                map.remove_device_class(device).map_err(|e| Stop::edit(&e))?;
+                map.set_device_class(device, class).map_err(|e| Stop::edit(&e))?;
+            }
+        }
+        modified = true;
+    }
+    if args.rebuild_class_roots {
+        map.rebuild_class_roots().map_err(|e| Stop::edit(&e))?;
+        modified = true;
+    }
+    Ok(modified)
+}
+
+fn known_item(map: &CrushMap, name: &str, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Stop> {
+    if map.item_id(name).is_some() {
+        return Ok(());
+    }
+    out.flush()?;
+    writeln!(err, " name {name} dne")?;
+    Err(Stop::edit(&CrushError::NotFound(String::new())))
+}
+
+fn fixed(weight: f32) -> Result<u32, Stop> {
+    nacre_types::crush::edit::weight_from_f32(weight).map_err(|e| Stop::edit(&e))
+}
+
+fn display(map: &CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+    if let Some(id) = args.show_location {
+        for (kind, name) in map.full_location(id) {
+            writeln!(out, "{kind}\t{name}")?;
+        }
+    }
+    if args.tree {
+        tree::print(map, out)?;
+    }
+    if args.bucket_tree {
+        let name = args
+            .bucket_name
+            .as_deref()
+            .ok_or_else(|| Stop::failed(": error bucket_name is empty".to_owned()))?;
+        if let Some(root) = map.item_id(name) {
+            for device in map.devices_below(root) {
+                writeln!(out, "{}", map.item_name(device).unwrap_or_default())?;
+            }
+        }
+    }
+    if args.dump {
+        let dump = map.dump();
+        match args.format.as_deref() {
+            Some("json") => writeln!(out, "{dump}")?,
+            Some(format @ ("xml" | "xml-pretty" | "table" | "table-kv" | "html" | "html-pretty")) => {
+                return Err(Stop::failed(format!(
+                    "{ME}: format '{format}' is not available, use json or json-pretty"
+                )));
+            }
+            _ => tree::print_pretty(&dump, out)?,
+        }
+    }
+    if args.decompile {
+        let text = map.decompile();
+        match &args.output {
+            None => out.write_all(text.as_bytes())?,
+            Some(file) => write_file(file, text.as_bytes())?,
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! `--test`, `--compare` and `--check`.
+
+use super::args::TestArgs;
+use nacre_types::crush::{Bucket, CrushMap, ITEM_NONE, Rule, Step, StepOp, WEIGHT_ONE, Workspace, hash32_2};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+/// A number as C++ streams print it: six significant digits, no trailing zeros.
+pub(super) fn general(number: f64) -> String {
+    if number == 0.0 {
+        return "0".to_owned();
+    }
+    let scientific = format!("{number:.5e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trim = |digits: &str| {
+        if digits.contains('.') {
+            digits.trim_end_matches('0').trim_end_matches('.').to_owned()
+        } else {
+            digits.to_owned()
+        }
+    };
+    if (-4..6).contains(&exponent) {
+        trim(&format!("{number:.*}", (5 - exponent) as usize))
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        format!("{}e{sign}{:02}", trim(mantissa), exponent.abs())
+    }
+}
+
+fn list(items: &[i32], text: &mut String) {
+    use std::fmt::Write;
+    text.clear();
+    text.push('[');
+    for (at, item) in items.iter().enumerate() {
+        let comma = if at == 0 { "" } else { "," };
+        let _ = write!(text, "{comma}{item}");
+    }
+    text.push(']');
+}
+
+/// What a run maps: the ranges of the words with the defaults filled in, and the devices' weights.
+struct Plan<'a> {
+    args: &'a TestArgs,
+    rules: std::ops::RangeInclusive<i64>,
+    inputs: std::ops::RangeInclusive<i64>,
+    weights: Vec<u32>,
+}
+
+impl<'a> Plan<'a> {
+    fn new(map: &CrushMap, args: &'a TestArgs) -> Self {
+        let rules = if args.min_rule < 0 || args.max_rule < 0 {
+            0..=map.max_rules() as i64 - 1
+        } else {
+            args.min_rule..=args.max_rule.min(map.max_rules() as i64 - 1)
+        };
+        let inputs = if args.min_x < 0 || args.max_x < 0 { 0..=1023 } else { args.min_x..=args.max_x };
+        let given: BTreeMap<i64, u32> = args
+            .weights
+            .iter()
+            .map(|(device, weight)| {
+                (*device, ((weight * WEIGHT_ONE as f32) as i64).clamp(0, WEIGHT_ONE.into()) as u32)
+            })
+            .collect();
+        let mut present = vec![false; map.max_devices() as usize];
+        for device in map.buckets().flat_map(|b| b.items.iter()).filter(|item| **item >= 0) {
+            present[*device as usize] = true;
+        }
+        let weights = present
+            .iter()
+            .enumerate()
+            .map(|(device, present)| {
+                given.get(&(device as i64)).copied().unwrap_or(if *present { WEIGHT_ONE } else { 0 })
+            })
+            .collect();
+        Self { args, rules, inputs, weights }
+    }
+
+    fn sizes(&self, rule: &Rule) -> std::ops::RangeInclusive<i64> {
+        if self.args.min_rep < 0 || self.args.max_rep < 0 {
+            rule.min_size.into()..=rule.max_size.into()
+        } else {
+            self.args.min_rep..=self.args.max_rep
+        }
+    }
+
+    fn seed(&self, x: i64) -> u32 {
+        match self.args.pool_id {
+            -1 => x as u32,
+            pool => hash32_2(x as u32, pool as u32),
+        }
+    }
+
+    fn skips(&self, rule: &Rule) -> bool {
+        self.args.ruleset >= 0 && i64::from(rule.ruleset) != self.args.ruleset
+    }
+
+    fn input_count(&self) -> i64 {
+        self.inputs.end() - self.inputs.start() + 1
+    }
+}
+
+/// Maps and tells.
+pub(super) fn test(
+    map: &CrushMap,
+    args: &TestArgs,
+    out: &mut dyn Write,
+    err: &mut dyn Write,
+) -> io::Result<()> {
+    let plan = Plan::new(map, args);
+    if args.utilization_all {
+        let words: Vec<String> = plan.weights.iter().map(|weight| format!("{weight:x}")).collect();
+        writeln!(err, "devices weights (hex): [{}]", words.join(","))?;
+    }
+    let statistics = args.statistics || args.utilization || args.utilization_all;
+    let mut work = Workspace::new();
+    if args.choose_tries {
+        work.start_choose_profile(map.tunables.choose_total_tries.min(1 << 20) as usize);
+    }
+    for id in plan.rules.clone() {
+        let Some(rule) = map.rule(id as u32) else {
+            if statistics {
+                writeln!(out, "rule {id} dne")?;
+            }
+            continue;
+        };
+        if plan.skips(rule) {
+            continue;
+        }
+        let sizes = plan.sizes(rule);
+        if statistics {
+            let name = map.rule_name(id as u32).unwrap_or_default();
+            let ((min_x, max_x), (min, max)) = (plan.inputs.clone().into_inner(), sizes.clone().into_inner());
+            writeln!(out, "rule {id} ({name}), x = {min_x}..{max_x}, numrep = {min}..{max}")?;
+        }
+        for size in sizes {
+            test_size(map, &plan, id as u32, size, statistics, &mut work, out)?;
+        }
+    }
+    if args.choose_tries {
+        for (retries, count) in work.take_choose_profile().into_iter().enumerate() {
+            writeln!(out, "{retries:2}: {count:9}")?;
+        }
+    }
+    Ok(())
+}
+
+fn test_size(
+    map: &CrushMap,
+    plan: &Plan<'_>,
+    rule: u32,
+    size: i64,
+    statistics: bool,
+    work: &mut Workspace,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let args = plan.args;
+    let total: i32 = plan.weights.iter().fold(0_i32, |sum, weight| sum.wrapping_add(*weight as i32));
+    if total == 0 {
+        return Ok(());
+    }
+    let expected_objects = (size.min(most_affected(map, rule)) * plan.input_count()) as f32;
+    let expected: Vec<f32> =
+        plan.weights.iter().map(|weight| (*weight as f32 / total as f32) * expected_objects).collect();
+
+    let choose_args = map.choose_args_with_fallback(0);
+    let mut stored = vec![0_u64; plan.weights.len()];
+    let mut result_sizes: BTreeMap<usize, u64> = BTreeMap::new();
+    let (mut mapped, mut text) = (Vec::new(), String::new());
+    for x in plan.inputs.clone() {
+        map.do_rule_with(
+            work,
+            rule,
+            plan.seed(x),
+            size.max(0) as usize,
+            &plan.weights,
+            choose_args,
+            &mut mapped,
+        );
+        let is_bad = mapped.len() as i64 != size || mapped.contains(&ITEM_NONE);
+        if args.mappings || (args.bad_mappings && is_bad) {
+            list(&mapped, &mut text);
+        }
+        if args.mappings {
+            writeln!(out, "CRUSH rule {rule} x {x} {text}")?;
+        }
+        for item in &mapped {
+            if let Some(count) = usize::try_from(*item).ok().and_then(|device| stored.get_mut(device)) {
+                *count += 1;
+            }
+        }
+        *result_sizes.entry(mapped.len()).or_default() += 1;
+        if args.bad_mappings && is_bad {
+            writeln!(out, "bad mapping rule {rule} x {x} num_rep {size} result {text}")?;
+        }
+    }
+    if !statistics {
+        return Ok(());
+    }
+    let name = map.rule_name(rule).unwrap_or_default();
+    for (result_size, count) in result_sizes {
+        let inputs = plan.input_count();
+        writeln!(out, "rule {rule} ({name}) num_rep {size} result size == {result_size}:\t{count}/{inputs}")?;
+    }
+    for (device, (stored, expected)) in stored.iter().zip(&expected).enumerate() {
+        let shown = if args.utilization { *expected > 0.0 && *stored > 0 } else { args.utilization_all };
+        if shown {
+            let expected = general(f64::from(*expected));
+            writeln!(out, "  device {device}:\t\t stored : {stored}\t expected : {expected}")?;
+        }
+    }
+    Ok(())
+}
+
+/// How many replicas a rule can place at most, as crushtool estimates it: by the named buckets of the types that the
+/// steps speak of. It takes settings for choices of devices and counts a type again for each step, and so do we.
+fn most_affected(map: &CrushMap, rule: u32) -> i64 {
+    let steps = map.rule(rule).map_or(&[][..], |rule| &rule.steps);
+    let speaking = |step: &&Step| !matches!(step.op, StepOp::Noop | StepOp::Take | StepOp::Emit);
+    // Type to (number of steps, number asked for by the last).
+    let mut types: BTreeMap<i32, (i64, i64)> = BTreeMap::new();
+    for step in steps.iter().filter(speaking) {
+        let entry = types.entry(step.arg2).or_default();
+        *entry = (entry.0 + 1, i64::from(step.arg1));
+    }
+    let mut most = (map.max_buckets() as i64).max(i64::from(map.max_devices()));
+    for (type_id, (times, wanted)) in types {
+        let is_named =
+            |bucket: &&Bucket| i32::from(bucket.type_id) == type_id && map.item_name(bucket.id).is_some();
+        let named = times * map.buckets().filter(is_named).count() as i64;
+        let available = if wanted > 0 && wanted < named { wanted } else { named };
+        if available > 0 && available < most {
+            most = available;
+        }
+    }
+    most
+}
+
+/// Maps with both maps; true if all results are the same.
+pub(super) fn compare(
+    map: &CrushMap,
+    other: &CrushMap,
+    args: &TestArgs,
+    out: &mut dyn Write,
+) -> io::Result<bool> {
+    let plan = Plan::new(map, args);
+    let (mut work, mut other_work) = (Workspace::new(), Workspace::new());
+    let (mut mapped, mut other_mapped) = (Vec::new(), Vec::new());
+    let mut same = true;
+    for id in plan.rules.clone() {
+        let Some(rule) = map.rule(id as u32) else {
+            if args.statistics {
+                writeln!(out, "rule {id} dne")?;
+            }
+            continue;
+        };
+        if plan.skips(rule) {
+            continue;
+        }
+        let (mut bad, mut all) = (0_i64, 0_i64);
+        for size in plan.sizes(rule) {
+            let max = size.max(0) as usize;
+            for x in plan.inputs.clone() {
+                let (seed, w) = (plan.seed(x), &plan.weights);
+                let (ours, theirs) = (map.choose_args_with_fallback(0), other.choose_args_with_fallback(0));
+                map.do_rule_with(&mut work, id as u32, seed, max, w, ours, &mut mapped);
+                other.do_rule_with(&mut other_work, id as u32, seed, max, w, theirs, &mut other_mapped);
+                bad += i64::from(mapped != other_mapped);
+                all += 1;
+            }
+        }
+        same &= bad == 0;
+        let ratio = general(bad as f64 / all as f64);
+        writeln!(out, "rule {id} had {bad}/{all} mismatched mappings ({ratio})")?;
+    }
+    if same {
+        writeln!(out, "maps appear equivalent")?;
+    }
+    Ok(same)
+}
+
+/// Whether all items below the roots have names, types and, with `max_id` above 0, device ids below it.
+pub(super) fn check_names(map: &CrushMap, max_id: i64) -> Result<(), String> {
+    for item in map.tree(true) {
+        let type_id = match map.bucket(item.id) {
+            Some(_) if map.item_name(item.id).is_none() => {
+                return Err(format!("unknown item name: item#{}", item.id));
+            }
+            Some(bucket) => i32::from(bucket.type_id),
+            None if max_id > 0 && i64::from(item.id) >= max_id => {
+                return Err(format!("item id too large: item#{}", item.id));
+            }
+            None => 0,
+        };
+        if map.type_name(type_id).is_none() {
+            return Err(format!("unknown type name: item#{}", item.id));
+        }
+    }
+    // Stray devices are listed by their type, too.
+    if map.type_name(0).is_none() { Err("unknown type name: item#0".to_owned()) } else { Ok(()) }
+}

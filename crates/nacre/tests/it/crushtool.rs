@@ -1,0 +1,315 @@
+//! `nacre crushtool` against Debian's `crushtool`: the same words in the same place give the same output, the same
+//! file and the same exit code.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+const CLASSES: &str = "\
+tunable choose_total_tries 50
+device 0 osd.0 class hdd
+device 1 osd.1 class ssd
+device 2 osd.2 class hdd
+device 3 osd.3
+device 9 osd.9 class nvme
+type 0 osd
+type 1 host
+type 11 root
+host a {
+	id -2
+	id -7 class hdd
+	alg straw2
+	hash 0	# rjenkins1
+	item osd.0 weight 1.2345
+	item osd.1 weight 0.3333
+}
+host b {
+	id -3
+	alg straw
+	hash rjenkins1
+	item osd.2 weight 1.0006
+	item osd.3 weight 99.9995
+}
+root default {
+	id -1
+	alg straw2
+	item a weight 2.0
+	item b
+}
+rule r1 {
+	id 0
+	type replicated
+	min_size 1
+	max_size 4
+	step take default class ssd
+	step chooseleaf firstn 0 type host
+	step emit
+}
+rule r2 {
+	ruleset 3
+	type erasure
+	min_size 3
+	max_size 5
+	step set_chooseleaf_tries 5
+	step set_choose_tries 100
+	step take default
+	step choose indep 0 type host
+	step choose indep 1 type osd
+	step emit
+}
+choose_args 5 {
+  {
+    bucket_id -1
+    weight_set [
+      [ 1.2345 0.3333 ]
+      [ 3.0 4.5 ]
+    ]
+    ids [ -20 -30 ]
+  }
+}
+";
+
+/// Every bucket has a weight set, as the balancer makes them.
+const WEIGHT_SETS: &str = "
+choose_args 18446744073709551615 {
+  { bucket_id -1 weight_set [ [ 3.5 2.5 ] ] }
+  { bucket_id -2 weight_set [ [ 0.5 1.5 1.5 ] ] }
+  { bucket_id -3 weight_set [ [ 3.5 ] ] }
+  { bucket_id -4 weight_set [ [ 1.5 1.0 ] ] }
+  { bucket_id -5 weight_set [ [ 2.5 ] ] }
+}
+";
+
+struct Ran {
+    code: Option<i32>,
+    out: String,
+    err: String,
+    file: Option<Vec<u8>>,
+}
+
+impl Ran {
+    fn new(dir: &Path, output: Output) -> Self {
+        let file = dir.join("OUT");
+        let contents = fs::read(&file).ok();
+        let _ = fs::remove_file(&file);
+        let err = String::from_utf8_lossy(&output.stderr);
+        let err: Vec<&str> = err.lines().filter(|line| !line.trim().is_empty()).collect();
+        Ran {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: err.join("\n"),
+            file: contents,
+        }
+    }
+}
+
+fn theirs(dir: &Path, words: &[&str]) -> Ran {
+    let mut command = Command::new("crushtool");
+    // Its log would cut into standard error at any place.
+    let quiet = "--debug_crush=0/0 --log_to_stderr=false";
+    command.args(words).current_dir(dir).env("CEPH_ARGS", quiet).env_remove("CEPH_CONF");
+    let output = command.output().unwrap_or_else(|error| {
+        panic!(
+            "can't run crushtool ({error}): this test compares with the real one, install Debian's ceph-base"
+        )
+    });
+    Ran::new(dir, output)
+}
+
+fn ours(dir: &Path, words: &[&str]) -> Ran {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
+    command.arg("crushtool").args(words).current_dir(dir);
+    Ran::new(dir, command.output().unwrap())
+}
+
+/// Runs the words (separated by spaces) with both; all must be the same.
+fn same(dir: &Path, line: &str) {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (theirs, ours) = (theirs(dir, &words), ours(dir, &words));
+    assert_eq!(ours.out, theirs.out, "standard output of crushtool {line}");
+    assert_eq!(ours.err, theirs.err, "standard error of crushtool {line}");
+    assert_eq!(ours.code, theirs.code, "exit code of crushtool {line}");
+    assert!(ours.file == theirs.file, "crushtool {line} writes another file");
+}
+
+/// A directory with the maps `simple`, `classes` and `sets`.
+fn maps() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    fs::write(path.join("classes.txt"), CLASSES).unwrap();
+    for line in [
+        "--build --num_osds 3 host straw2 0 rack straw2 0 root straw2 0 -o built",
+        "-i built --add-item 3 2 osd.3 --loc host h2 --loc rack r2 --loc root root -o simple",
+        "-i simple --add-item 4 1 osd.4 --loc host h2 -o simple",
+        "-c classes.txt -o classes",
+        "-d simple -o simple.txt",
+    ] {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ran = theirs(path, &words);
+        assert_eq!(ran.code, Some(0), "crushtool {line}: {}", ran.err);
+    }
+    let text = fs::read_to_string(path.join("simple.txt")).unwrap();
+    fs::write(path.join("sets.txt"), text + &sets_for(path)).unwrap();
+    let ran = theirs(path, &["-c", "sets.txt", "-o", "sets"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    dir
+}
+
+/// [`WEIGHT_SETS`] with the ids that the buckets of `simple` have.
+fn sets_for(dir: &Path) -> String {
+    let map = nacre_types::crush::CrushMap::decode(&fs::read(dir.join("simple")).unwrap()).unwrap();
+    let id = |name: &str| map.item_id(name).unwrap_or_else(|| panic!("no bucket {name}")).to_string();
+    let mut sets = WEIGHT_SETS.to_owned();
+    let names = [("-1", "root"), ("-2", "host"), ("-3", "rack"), ("-4", "h2"), ("-5", "r2")];
+    for (placeholder, _) in names {
+        sets = sets.replace(&format!("bucket_id {placeholder} "), &format!("bucket_id @{placeholder}@ "));
+    }
+    for (placeholder, name) in names {
+        sets = sets.replace(&format!("@{placeholder}@"), &id(name));
+    }
+    sets
+}
+
+#[test]
+fn reading_writing_and_showing() {
+    let dir = maps();
+    for line in [
+        "",
+        "foo",
+        "-i simple foo --test",
+        "-c classes.txt",
+        "-c classes.txt -o OUT",
+        "-c sets.txt -v -o OUT --set-choose-total-tries 9 --dump",
+        "-c missing",
+        "-d classes",
+        "-d classes -o OUT",
+        "-d simple -c classes.txt",
+        "-d simple -o /nonexistent/x",
+        "-i missing --test",
+        "-i simple",
+        "-i simple --tree -o OUT",
+        "-i simple --check",
+        "-i simple --check 2",
+        "-i simple --show-location 4",
+        "-i simple --show-location 99",
+        "-i simple --bucket-tree --bucket-name r2",
+        "--min-x",
+        "-i simple --test --show-mappings --weight 1",
+        "-i simple --test --show-mappings --weight x 1",
+        "-i simple --test --show-mappings --min-x abc",
+    ] {
+        // The verbose compiler's log is not offered.
+        same(dir.path(), &line.replace("-v ", ""));
+    }
+    for map in ["simple", "classes", "sets"] {
+        for option in ["--tree", "--dump", "--dump --format json", "--dump -f json-pretty"] {
+            same(dir.path(), &format!("-i {map} {option}"));
+        }
+    }
+}
+
+#[test]
+fn testing_a_map() {
+    let dir = maps();
+    for map in ["simple", "classes", "sets"] {
+        for shows in [
+            "",
+            "--show-mappings",
+            "--show-bad-mappings",
+            "--show-statistics",
+            "--show-utilization",
+            "--show-utilization-all",
+            "--show-choose-tries",
+            "--show-statistics --show-utilization --show-choose-tries --show-bad-mappings --show-mappings",
+        ] {
+            for range in [
+                "--num-rep 3",
+                "--min-x 3 --max-x 40",
+                "--x 7 --pool-id 3 --rule 0",
+                "--weight 1 0.3 --weight 0 0 --max_x 99 --min_x 0 --num-rep=2",
+                "--rule 77",
+                "--ruleset 3 --min-x 0 --max-x 9",
+                "--min-rule 0 --max-rule 3 --num-rep 1 --batches 3",
+            ] {
+                same(dir.path(), &format!("-i {map} --test {shows} {range}"));
+            }
+        }
+    }
+    for line in [
+        "-i simple --reweight-item osd.1 3 -o other",
+        "-i simple --compare simple",
+        "-i simple --compare other --min-x 0 --max-x 99 --num-rep 2 --rule 0",
+    ] {
+        same(dir.path(), line);
+    }
+}
+
+#[test]
+fn changing_a_map() {
+    let dir = maps();
+    for change in [
+        "--reweight",
+        "--rebuild-class-roots",
+        "--reweight-item osd.1 3.5",
+        "--reweight-item osd.77 3.5",
+        "--add-item 9 1.5 osd.9 --loc host h2 --loc rack r2 --loc root root",
+        "--add-item 9 1.5 osd.9 --loc host h3 --loc rack r2 --loc root root",
+        "--add-item 9 1.5 osd.9",
+        "--add-item 9 1.5",
+        "--add-item x 1 y --loc root root",
+        "--add-item 9 1.5 osd.1 --loc root root",
+        "--update-item 1 2.5 osd.1 --loc host h2",
+        "--update_item 1 2.5 osd.1 --loc host host",
+        "--update-item 1 2.5 osd.11 --loc host host",
+        "--update-item 1 2.5 osd.1 --loc root root --loc host new",
+        "--remove-item osd.77",
+        "--remove-item osd.0",
+        "--remove-item root",
+        "--remove-item h2",
+        "--add-bucket b1 rack",
+        "--add-bucket b1 rack --loc root root",
+        "--add-bucket b1 nothing",
+        "--add-bucket root rack",
+        "--move h2 --loc root root",
+        "--move h2 --loc rack rack",
+        "--move osd.1 --loc host new --loc root root",
+        "--move nothing --loc root root",
+        "--create-simple-rule foo root host firstn",
+        "--create-simple-rule foo root osd indep",
+        "--create-simple-rule foo root host mode",
+        "--create-simple-rule foo missing nothing mode",
+        "--create-simple-rule foo root nothing firstn",
+        "--create-simple-rule replicated_rule root host firstn",
+        "--create-simple-rule foo root",
+        "--create-replicated-rule bar root osd",
+        "--create-replicated-rule bar root osd --device-class floppy",
+        "--remove-rule missing",
+        "--remove-rule replicated_rule",
+        "--set-choose-local-tries 3 --set-chooseleaf-vary-r 2 --set-straw-calc-version 0",
+    ] {
+        same(dir.path(), &format!("-i simple {change} -o OUT"));
+        same(dir.path(), &format!("-i sets {change} -o OUT"));
+        same(dir.path(), &format!("-i simple {change}"));
+    }
+    same(dir.path(), "-i classes --remove-rule r1 -o OUT");
+    same(dir.path(), "-i classes --create-replicated-rule bar default osd --device-class ssd -o OUT");
+}
+
+#[test]
+fn building_a_map() {
+    let dir = maps();
+    for layers in [
+        "node straw 2 rack straw2 2 root straw2 0",
+        "host uniform 2 r list 1",
+        "a tree 4 r tree 0",
+        "root straw2 0",
+        "host straw 3 root straw 0",
+        "h list 2 m list 2 r uniform 0",
+        "host uniform 2 r foo 1",
+        "host uniform",
+    ] {
+        for osds in [1, 4, 9, 10] {
+            same(dir.path(), &format!("-o OUT --build --num_osds {osds} {layers}"));
+        }
+    }
+}
