@@ -6,8 +6,24 @@
 //! Invariants: an epoch is durable before anybody sees it; every transaction compares the fencing key, so at most one
 //! authority commits; a PG's membership changes only by compare-and-swap on the whole record.
 
+#![recursion_limit = "256"]
+
+mod auth_db;
+mod caps;
+mod commands;
+mod config_db;
 pub mod error;
+
+pub mod health;
+mod keys;
 pub mod logic;
 pub mod mapstore;
+mod pgview;
+mod text;
+mod usage;
 
+pub use auth_db::AuthDb;
+pub use caps::{CapsError, MonCaps};
+pub use commands::CommandRequest;
+pub use config_db::{ConfigDb, Mask, Subject, Who};
 pub use error::MonError;

@@ -22,20 +22,26 @@ mod tuning;
 pub(crate) mod tests;
 
 pub use boot::BootRefusal;
+pub(crate) use boot::MAX_OSD_ID;
+pub(crate) use failure::location_text;
 pub use fullness::Fullness;
 pub use log::{ClusterLog, LogEntry, LogLevel};
 pub use membership::{CasRefusal, check_cas};
 pub use reports::{PoolIo, StatsState};
 pub use tuning::Tuning;
 
+use crate::auth_db::AuthDb;
+use crate::commands::CommandRequest;
+use crate::config_db::ConfigDb;
 use changes::Changes;
 use failure::FailureReports;
 use nacre_types::ids::{EntityName, Epoch, OsdId};
 use nacre_types::msg::{
-    LogAppend, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, PgCasReply, StatsReport,
+    LogAppend, MonCommandReply, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, PgCasReply, StatsReport,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// When something happens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,6 +105,8 @@ pub enum Event {
         /// The line.
         line: LogAppend,
     },
+    /// A command of an operator or a client.
+    Command(Box<CommandRequest>),
     /// Time passed; send one every second or so.
     Tick,
 }
@@ -112,6 +120,13 @@ pub enum Effect {
         to: Origin,
         /// The outcome.
         reply: PgCasReply,
+    },
+    /// Send a command's answer.
+    CommandReply {
+        /// To whom.
+        to: Origin,
+        /// The answer.
+        reply: MonCommandReply,
     },
 }
 
@@ -129,37 +144,73 @@ pub struct Proposal {
 /// Everything that the map authority knows.
 pub struct MapState {
     /// What is durable and may be shown.
-    committed: OsdMap,
+    pub(crate) committed: OsdMap,
     /// `committed` with everything that happened since.
-    working: OsdMap,
-    changes: Changes,
-    keys: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
+    pub(crate) working: OsdMap,
+    pub(crate) changes: Changes,
+    pub(crate) keys: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
     /// The proposal that is being made durable, and the map that it makes.
     in_flight: Option<(u64, OsdMap)>,
     last_proposal: u64,
     /// Answers that wait for a proposal.
     waiting: Vec<(u64, Effect)>,
     out: Vec<Effect>,
-    tuning: Tuning,
+    pub(crate) tuning: Tuning,
     failures: FailureReports,
     /// Last sign of life of OSDs that are up, in milliseconds of the monotonic clock.
-    last_beacon: BTreeMap<OsdId, u64>,
+    pub(crate) last_beacon: BTreeMap<OsdId, u64>,
     /// Since when OSDs that are in have been down, likewise.
-    down_since: BTreeMap<OsdId, u64>,
-    stats: StatsState,
-    log: ClusterLog,
+    pub(crate) down_since: BTreeMap<OsdId, u64>,
+    pub(crate) stats: StatsState,
+    pub(crate) log: ClusterLog,
     /// OSDs that have seen a later history than the store holds, and what they said (rule R7).
-    rolled_back: BTreeMap<OsdId, String>,
+    pub(crate) rolled_back: BTreeMap<OsdId, String>,
+    pub(crate) config: ConfigDb,
+    /// Grows with each change of `config`.
+    pub(crate) config_version: u64,
+    pub(crate) auth: AuthDb,
+    pub(crate) crush_version: u64,
+    pub(crate) mon_name: String,
+    pub(crate) mon_addr: Option<SocketAddr>,
+    /// When this map authority started, nanoseconds since 1970; likewise the next two.
+    pub(crate) started_ns: u64,
+    pub(crate) last_up_change_ns: u64,
+    pub(crate) last_in_change_ns: u64,
+}
+
+/// What a map authority has besides the map and what OSDs tell it.
+#[derive(Clone, Debug, Default)]
+pub struct Databases {
+    /// `config …`.
+    pub config: ConfigDb,
+    /// `auth …`.
+    pub auth: AuthDb,
+    /// The cluster log's stored lines, oldest first.
+    pub log: Vec<LogEntry>,
+    /// How often the CRUSH map changed.
+    pub crush_version: u64,
+    /// The X of `mon.X`.
+    pub mon_name: String,
+    /// Where it listens.
+    pub mon_addr: Option<SocketAddr>,
 }
 
 impl MapState {
     /// Starts from a durable map at `now`. All OSDs that are up get their time to report anew.
     pub fn new(map: OsdMap, tuning: Tuning, now: Now) -> MapState {
+        MapState::with_databases(map, tuning, now, Databases { mon_name: "a".into(), ..Databases::default() })
+    }
+
+    /// As [`MapState::new`], with everything else that was stored.
+    pub fn with_databases(map: OsdMap, tuning: Tuning, now: Now, databases: Databases) -> MapState {
         let up = map.osds.iter().filter(|(_, info)| info.up);
         let last_beacon = up.map(|(id, _)| (*id, now.mono_ms)).collect();
         let down = map.osds.iter().filter(|(_, info)| !info.up && info.is_in());
         let down_since = down.map(|(id, _)| (*id, now.mono_ms)).collect();
         MapState {
+            last_up_change_ns: map.modified_ns,
+            last_in_change_ns: map.modified_ns,
+            started_ns: now.wall_ns,
             working: map.clone(),
             committed: map,
             changes: Changes::default(),
@@ -173,8 +224,14 @@ impl MapState {
             last_beacon,
             down_since,
             stats: StatsState::default(),
-            log: ClusterLog::default(),
+            log: ClusterLog::restore(databases.log),
             rolled_back: BTreeMap::new(),
+            config: databases.config,
+            config_version: 1,
+            auth: databases.auth,
+            crush_version: databases.crush_version,
+            mon_name: databases.mon_name,
+            mon_addr: databases.mon_addr,
         }
     }
 
@@ -198,6 +255,16 @@ impl MapState {
         &self.stats
     }
 
+    /// Keys and caps.
+    pub fn auth(&self) -> &AuthDb {
+        &self.auth
+    }
+
+    /// Grows with each change of the configuration database.
+    pub fn config_version(&self) -> u64 {
+        self.config_version
+    }
+
     /// The cluster log's newest lines.
     pub fn log(&self) -> &ClusterLog {
         &self.log
@@ -215,6 +282,7 @@ impl MapState {
             Event::Log { entity, line } => {
                 self.log.append(now, &entity.to_string(), LogLevel::parse(&line.level), line.text);
             }
+            Event::Command(request) => self.command(now, *request),
             Event::Tick => self.tick(now),
         }
         std::mem::take(&mut self.out)
@@ -268,7 +336,7 @@ impl MapState {
     }
 
     /// The epoch that will show what is being changed now.
-    fn next_epoch(&self) -> Epoch {
+    pub(crate) fn next_epoch(&self) -> Epoch {
         self.working.epoch.next()
     }
 
@@ -278,7 +346,7 @@ impl MapState {
     }
 
     /// Sends an answer as soon as everything that it may rest on is durable.
-    fn answer(&mut self, effect: Effect) {
+    pub(crate) fn answer(&mut self, effect: Effect) {
         if self.has_changes() {
             let number = self.last_proposal + 1;
             self.waiting.push((number, effect));

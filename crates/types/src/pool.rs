@@ -216,6 +216,8 @@ pub struct Pool {
     pub quota_max_objects: u64,
     /// The epoch in which the pool was created.
     pub created: Epoch,
+    /// When it was created, nanoseconds since 1970.
+    pub created_ns: u64,
     /// The epoch of the last change.
     pub last_change: Epoch,
     /// The owner (`auid`), 0 unless set by an old client.
@@ -256,6 +258,7 @@ impl Pool {
             quota_max_bytes: 0,
             quota_max_objects: 0,
             created,
+            created_ns: 0,
             last_change: created,
             auid: 0,
             pg_autoscale_mode: "off".into(),

@@ -6,10 +6,9 @@ use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::msg::OsdBoot;
 use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 /// Ids above this are taken for a mistake: an OSD's id is an index.
-const MAX_OSD_ID: u32 = 100_000;
+pub(crate) const MAX_OSD_ID: u32 = 100_000;
 
 /// Why an OSD may not come up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -74,6 +73,10 @@ impl MapState {
         info.boot_nonce = boot.boot_nonce;
         info.up_from = next;
         info.metadata = boot.metadata.clone();
+        if self.working.osds.get(&boot.osd).map_or(0, |old| old.weight) != info.weight {
+            self.last_in_change_ns = now.wall_ns;
+        }
+        self.last_up_change_ns = now.wall_ns;
         self.working.osds.insert(boot.osd, info);
         self.changes.osds.insert(boot.osd);
         if self.working.max_osd <= boot.osd.0 {
@@ -145,8 +148,7 @@ impl MapState {
         };
         match (placed, classed) {
             (Ok(moved), Ok(classed)) if moved || classed => {
-                self.working.crush = Arc::new(crush);
-                self.changes.crush = true;
+                self.set_crush(crush);
             }
             (Ok(_), Ok(_)) => {}
             (Err(error), _) | (_, Err(error)) => {

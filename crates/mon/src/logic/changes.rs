@@ -6,21 +6,21 @@ use std::collections::BTreeSet;
 
 /// Names of everything that changed since the last proposal.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Changes {
-    pub(super) osds: BTreeSet<OsdId>,
-    pub(super) pools: BTreeSet<PoolId>,
-    pub(super) pgs: BTreeSet<PgId>,
-    pub(super) blocklist: BTreeSet<String>,
-    pub(super) crush: bool,
-    pub(super) flags: bool,
-    pub(super) ratios: bool,
-    pub(super) max_osd: bool,
-    pub(super) generation: bool,
+pub(crate) struct Changes {
+    pub(crate) osds: BTreeSet<OsdId>,
+    pub(crate) pools: BTreeSet<PoolId>,
+    pub(crate) pgs: BTreeSet<PgId>,
+    pub(crate) blocklist: BTreeSet<String>,
+    pub(crate) crush: bool,
+    pub(crate) flags: bool,
+    pub(crate) ratios: bool,
+    pub(crate) max_osd: bool,
+    pub(crate) generation: bool,
 }
 
 impl Changes {
     /// Whether anything changed.
-    pub(super) fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         !self.osds.is_empty()
             || !self.pools.is_empty()
             || !self.pgs.is_empty()
@@ -33,7 +33,7 @@ impl Changes {
     }
 
     /// What turns `from` into `to`, where only what is named here differs.
-    pub(super) fn incremental(self, from: &OsdMap, to: &OsdMap) -> Incremental {
+    pub(crate) fn incremental(self, from: &OsdMap, to: &OsdMap) -> Incremental {
         let mut inc = Incremental {
             fsid: to.fsid,
             epoch: to.epoch,

@@ -156,6 +156,7 @@ impl MapState {
         if info.is_in() {
             self.down_since.insert(osd, now.mono_ms);
         }
+        self.last_up_change_ns = now.wall_ns;
         self.changes.osds.insert(osd);
         self.last_beacon.remove(&osd);
         self.failures.forget(osd);
@@ -199,6 +200,7 @@ impl MapState {
             }
             info.weight_before_auto_out = Some(info.weight);
             info.weight = 0;
+            self.last_in_change_ns = now.wall_ns;
             self.changes.osds.insert(osd);
             let text = format!("Marking {osd} out (has been down for {} seconds)", interval / 1000);
             self.log.append(now, "mon", LogLevel::Info, text);

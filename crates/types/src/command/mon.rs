@@ -87,7 +87,7 @@ pub(super) const LINES: &[Line] = &[
 
     ("osd pool ls [detail=choice(detail)]", "list pools", "osd", "r"),
     ("osd lspools", "list pools", "osd", "r"),
-    ("osd pool create pool=poolname [pg_num=int(0..)] [pgp_num=int(0..)] [pool_type=choice(replicated|erasure)] [erasure_code_profile=string] [rule=string] [expected_num_objects=int(0..)] [size=int(0..)] [pg_num_min=int(0..)] [autoscale_mode=choice(on|off|warn)]",
+    ("osd pool create pool=poolname [pg_num=int(0..)] [pgp_num=int(0..)] [pool_type=choice(replicated|erasure)] [erasure_code_profile=string] [rule=string] [expected_num_objects=int(0..)] [size=int(0..)] [pg_num_min=int(0..)] [autoscale_mode=choice(on|off|warn)] [yes_i_really_mean_it=bool]",
         "create pool", "osd", "rw"),
     ("osd pool rm pool=poolname [pool2=poolname] [yes_i_really_really_mean_it=bool] [yes_i_really_really_mean_it_not_faking=bool]",
         "remove pool", "osd", "rw"),

@@ -1,0 +1,66 @@
+//! Entities with their keys and caps, as `auth …` commands manage them.
+
+use nacre_runtime::auth::{Caps, Key, KeyRecord};
+use nacre_types::ids::EntityName;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The entities.
+#[derive(Clone, Debug, Default)]
+pub struct AuthDb {
+    entries: BTreeMap<EntityName, KeyRecord>,
+}
+
+/// The stored form of one entity.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    key: String,
+    caps: Caps,
+}
+
+impl AuthDb {
+    /// One entity.
+    pub fn get(&self, entity: &EntityName) -> Option<&KeyRecord> {
+        self.entries.get(entity)
+    }
+
+    /// Adds or replaces one.
+    pub fn insert(&mut self, entity: EntityName, record: KeyRecord) {
+        self.entries.insert(entity, record);
+    }
+
+    /// Removes one. Returns whether it was there.
+    pub fn remove(&mut self, entity: &EntityName) -> bool {
+        self.entries.remove(entity).is_some()
+    }
+
+    /// All of them, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&EntityName, &KeyRecord)> {
+        self.entries.iter()
+    }
+}
+
+/// What is stored of an entity.
+pub(crate) fn encode(record: &KeyRecord) -> Vec<u8> {
+    let stored = Stored { key: record.key.to_base64().to_string(), caps: record.caps.clone() };
+    postcard::to_extend(&stored, Vec::new()).expect("invariant: a plain structure always encodes")
+}
+
+/// Reads what [`encode`] wrote; `None` for anything else.
+pub(crate) fn decode(bytes: &[u8]) -> Option<KeyRecord> {
+    let stored: Stored = postcard::from_bytes(bytes).ok()?;
+    Some(KeyRecord { key: Key::from_base64(&stored.key).ok()?, caps: stored.caps })
+}
+
+/// An entity as a section of a keyring file.
+pub(crate) fn keyring_text(entity: &EntityName, record: &KeyRecord, with_caps: bool) -> String {
+    let mut out = format!("[{entity}]\n\tkey = {}\n", *record.key.to_base64());
+    if with_caps {
+        for (service, caps) in &record.caps {
+            // Writing into a String can't fail.
+            let _ = writeln!(out, "\tcaps {service} = \"{caps}\"");
+        }
+    }
+    out
+}

@@ -1,0 +1,240 @@
+//! The commands of `nacre` and `ceph` that the map authority answers, with Ceph 16.2's words, fields and errors.
+//!
+//! [`nacre_types::command`] says which commands there are and checks their arguments; here each is carried out on the
+//! map state. A command either fails and has changed nothing, or succeeds and is answered once its change is durable.
+//! What commands show is the durable map.
+
+mod auth;
+mod cluster;
+mod config;
+mod crush;
+mod osd;
+mod osd_df;
+mod osd_show;
+mod pg;
+mod pool;
+mod pool_show;
+mod pool_vars;
+
+use crate::caps::MonCaps;
+use crate::logic::{Effect, LogLevel, MapState, Now, Origin};
+use bytes::Bytes;
+use nacre_runtime::auth::Key;
+use nacre_types::command::{Call, mon_commands};
+use nacre_types::errno::Errno;
+use nacre_types::ids::{EntityName, PoolId};
+use nacre_types::msg::{MonCommand, MonCommandReply};
+use serde_json::Value;
+
+/// A command with everything that it may need.
+#[derive(Clone, Debug)]
+pub struct CommandRequest {
+    /// Where the answer goes.
+    pub origin: Origin,
+    /// Who asks, as authenticated.
+    pub entity: EntityName,
+    /// What they may do.
+    pub caps: MonCaps,
+    /// The command.
+    pub command: MonCommand,
+    /// A new random key, for commands that make an entity.
+    pub fresh_key: Key,
+}
+
+/// The formats of output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    Plain,
+    Json,
+    JsonPretty,
+}
+
+/// What a command needs besides its arguments.
+pub(crate) struct Context {
+    now: Now,
+    format: Format,
+    entity: EntityName,
+    input: Bytes,
+    fresh_key: Key,
+}
+
+impl Context {
+    fn is_json(&self) -> bool {
+        self.format != Format::Plain
+    }
+}
+
+/// A command's success.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Answer {
+    /// For people (Ceph's `outs`).
+    status: String,
+    output: Output,
+}
+
+#[derive(Clone, Debug, Default, PartialEq)]
+enum Output {
+    #[default]
+    Nothing,
+    Text(String),
+    Json(Value),
+    Bytes(Vec<u8>),
+}
+
+impl Answer {
+    fn status(text: impl Into<String>) -> Answer {
+        Answer { status: text.into(), output: Output::Nothing }
+    }
+
+    fn text(text: impl Into<String>) -> Answer {
+        Answer { status: String::new(), output: Output::Text(text.into()) }
+    }
+
+    /// Data that is JSON whatever was asked for.
+    fn json(value: Value) -> Answer {
+        Answer { status: String::new(), output: Output::Json(value) }
+    }
+
+    fn bytes(bytes: Vec<u8>) -> Answer {
+        Answer { status: String::new(), output: Output::Bytes(bytes) }
+    }
+
+    fn with_status(mut self, status: impl Into<String>) -> Answer {
+        self.status = status.into();
+        self
+    }
+
+    /// JSON if that was asked for, else text.
+    fn either(ctx: &Context, json: impl FnOnce() -> Value, text: impl FnOnce() -> String) -> Answer {
+        if ctx.is_json() { Answer::json(json()) } else { Answer::text(text()) }
+    }
+}
+
+/// A command's failure; nothing has changed.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Failure {
+    errno: Errno,
+    text: String,
+}
+
+impl Failure {
+    fn new(errno: Errno, text: impl Into<String>) -> Failure {
+        Failure { errno, text: text.into() }
+    }
+
+    fn invalid(text: impl Into<String>) -> Failure {
+        Failure::new(Errno::EINVAL, text)
+    }
+
+    fn not_found(text: impl Into<String>) -> Failure {
+        Failure::new(Errno::ENOENT, text)
+    }
+}
+
+type Outcome = Result<Answer, Failure>;
+
+impl MapState {
+    pub(crate) fn command(&mut self, now: Now, request: CommandRequest) {
+        let (to, tid) = (request.origin, request.command.tid);
+        let outcome = self.run(now, request);
+        let reply = match outcome {
+            Ok((answer, format)) => MonCommandReply {
+                tid,
+                code: 0,
+                status: answer.status,
+                output: Bytes::from(render(answer.output, format)),
+            },
+            Err(failure) => MonCommandReply {
+                tid,
+                code: failure.errno.negated(),
+                status: failure.text,
+                output: Bytes::new(),
+            },
+        };
+        self.answer(Effect::CommandReply { to, reply });
+    }
+
+    fn run(&mut self, now: Now, request: CommandRequest) -> Result<(Answer, Format), Failure> {
+        let json = request.command.cmd;
+        let call = mon_commands().resolve(&json).map_err(|e| Failure::new(e.errno(), e.to_string()))?;
+        let signature = call.signature;
+        if !request.caps.allows_command(call.prefix(), signature.module, signature.perm) {
+            return Err(Failure::new(Errno::EACCES, "access denied"));
+        }
+        let format = match call.format() {
+            None | Some("plain" | "") => Format::Plain,
+            Some("json") => Format::Json,
+            Some("json-pretty") => Format::JsonPretty,
+            Some(other) => return Err(Failure::invalid(format!("format '{other}' is not supported"))),
+        };
+        let writes = signature.perm.contains('w');
+        if writes {
+            // As Ceph's audit log. Keys come in as input, never as arguments.
+            let text = format!("from='{}' cmd={}", request.entity, call.prefix());
+            self.log.append(now, "mon", LogLevel::Debug, text);
+        }
+        let ctx = Context {
+            now,
+            format,
+            entity: request.entity,
+            input: request.command.input,
+            fresh_key: request.fresh_key,
+        };
+        self.dispatch(&call, &ctx).map(|answer| (answer, format))
+    }
+
+    fn dispatch(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        match call.prefix() {
+            "get_command_descriptions" => Ok(Answer::json(mon_commands().descriptions())),
+            prefix if prefix.starts_with("auth ") => self.auth_command(call, ctx),
+            prefix if prefix.starts_with("config ") => self.config_command(call, ctx),
+            prefix if prefix.starts_with("pg ") => self.pg_command(call, ctx),
+            prefix if prefix.starts_with("osd pool ") || prefix == "osd lspools" => {
+                self.pool_command(call, ctx)
+            }
+            prefix if prefix.starts_with("osd crush ") => self.crush_command(call, ctx),
+            "osd getcrushmap" | "osd setcrushmap" => self.crush_command(call, ctx),
+            prefix if prefix.starts_with("osd ") => self.osd_command(call, ctx),
+            _ => self.cluster_command(call, ctx),
+        }
+    }
+
+    /// The pool `name`, or Ceph's error.
+    fn pool_named(&self, name: &str) -> Result<PoolId, Failure> {
+        let found = self.working.pool_by_name(name).map(|(id, _)| id);
+        found.ok_or_else(|| Failure::not_found(format!("unrecognized pool '{name}'")))
+    }
+}
+
+/// A command that the table has and nobody carries out: a slip that a test finds.
+fn unhandled(call: &Call<'_>) -> Outcome {
+    Err(Failure::new(Errno::ENOTSUP, format!("command '{}' is not available", call.prefix())))
+}
+
+fn render(output: Output, format: Format) -> Vec<u8> {
+    match output {
+        Output::Nothing => Vec::new(),
+        Output::Text(text) => text.into_bytes(),
+        Output::Bytes(bytes) => bytes,
+        Output::Json(value) if format == Format::Json => {
+            let mut text = value.to_string().into_bytes();
+            text.push(b'\n');
+            text
+        }
+        Output::Json(value) => pretty(&value),
+    }
+}
+
+/// Ceph's `json-pretty`: four blanks of indentation.
+pub(crate) fn pretty(value: &Value) -> Vec<u8> {
+    use serde::Serialize;
+    let mut out = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
+    value.serialize(&mut serializer).expect("invariant: a JSON value always serializes into memory");
+    out.push(b'\n');
+    out
+}
+
+#[cfg(test)]
+mod tests;

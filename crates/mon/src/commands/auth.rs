@@ -1,0 +1,216 @@
+//! `auth …`.
+
+use super::{Answer, Context, Failure, Outcome, unhandled};
+use crate::auth_db::{encode, keyring_text};
+use crate::caps::MonCaps;
+use crate::logic::MapState;
+use nacre_runtime::auth::{Caps, KeyRecord, Keyring};
+use nacre_types::command::Call;
+use nacre_types::errno::Errno;
+use nacre_types::ids::EntityName;
+use serde_json::{Value, json};
+use std::path::Path;
+
+impl MapState {
+    pub(super) fn auth_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        match call.prefix() {
+            "auth ls" => Ok(self.auth_ls(ctx)),
+            "auth import" => self.auth_import(ctx),
+            prefix => {
+                let entity: EntityName =
+                    call.required("entity").parse().map_err(|_| Failure::invalid("bad entity name"))?;
+                match prefix {
+                    "auth get" => self.auth_get(&entity, ctx),
+                    "auth get-key" | "auth print-key" => self.auth_get_key(&entity, ctx),
+                    "auth add" => self.auth_add(&entity, &parse_caps(call)?, ctx),
+                    "auth get-or-create" => self.auth_get_or_create(&entity, &parse_caps(call)?, ctx, false),
+                    "auth get-or-create-key" => {
+                        self.auth_get_or_create(&entity, &parse_caps(call)?, ctx, true)
+                    }
+                    "auth caps" => self.auth_caps(&entity, parse_caps(call)?),
+                    "auth rm" | "auth del" => Ok(self.auth_rm(&entity)),
+                    _ => unhandled(call),
+                }
+            }
+        }
+    }
+
+    fn auth_ls(&self, ctx: &Context) -> Answer {
+        if ctx.is_json() {
+            let entries: Vec<Value> =
+                self.auth.iter().map(|(entity, record)| entry_json(entity, record)).collect();
+            return Answer::json(json!({ "auth_dump": entries }));
+        }
+        let mut out = String::new();
+        for (entity, record) in self.auth.iter() {
+            out.push_str(&format!("{entity}\n\tkey: {}\n", *record.key.to_base64()));
+            for (service, caps) in &record.caps {
+                out.push_str(&format!("\tcaps: [{service}] {caps}\n"));
+            }
+        }
+        let status = if out.is_empty() { "no installed auth entries!" } else { "installed auth entries:" };
+        Answer::text(out).with_status(status)
+    }
+
+    fn auth_get(&self, entity: &EntityName, ctx: &Context) -> Outcome {
+        let record = self
+            .auth
+            .get(entity)
+            .ok_or_else(|| Failure::not_found(format!("failed to find {entity} in keyring")))?;
+        let answer = Answer::either(
+            ctx,
+            || json!([entry_json(entity, record)]),
+            || keyring_text(entity, record, true),
+        );
+        Ok(answer.with_status(format!("exported keyring for {entity}")))
+    }
+
+    fn auth_get_key(&self, entity: &EntityName, ctx: &Context) -> Outcome {
+        let record =
+            self.auth.get(entity).ok_or_else(|| Failure::not_found(format!("don't have {entity}")))?;
+        let key = record.key.to_base64();
+        Ok(Answer::either(ctx, || json!({ "key": *key }), || key.to_string()))
+    }
+
+    fn auth_add(&mut self, entity: &EntityName, caps: &Caps, ctx: &Context) -> Outcome {
+        let mut record = KeyRecord { key: ctx.fresh_key.clone(), caps: caps.clone() };
+        if !ctx.input.is_empty() {
+            let given = parse_keyring(&ctx.input)?;
+            let found = given.get(entity);
+            let found =
+                found.ok_or_else(|| Failure::not_found(format!("{entity} is not in the given keyring")))?;
+            record.key = found.key.clone();
+            if !found.caps.is_empty() {
+                if !caps.is_empty() {
+                    return Err(Failure::invalid("caps cannot be specified both in keyring and in command"));
+                }
+                record.caps = found.caps.clone();
+            }
+        }
+        if let Some(existing) = self.auth.get(entity) {
+            if !ctx.input.is_empty() && existing.key != record.key {
+                return Err(Failure::invalid(format!("entity {entity} exists but key does not match")));
+            }
+            if existing.caps != record.caps {
+                return Err(Failure::invalid(format!("entity {entity} exists but caps do not match")));
+            }
+            return Ok(Answer::default());
+        }
+        check_caps(&record.caps)?;
+        self.put_auth(entity.clone(), record);
+        Ok(Answer::status(format!("added key for {entity}")))
+    }
+
+    fn auth_get_or_create(
+        &mut self,
+        entity: &EntityName,
+        caps: &Caps,
+        ctx: &Context,
+        key_only: bool,
+    ) -> Outcome {
+        if let Some(existing) = self.auth.get(entity) {
+            let differs = caps.iter().find(|(service, text)| existing.caps.get(*service) != Some(*text));
+            if let Some((service, _)) = differs {
+                return Err(Failure::invalid(format!(
+                    "key for {entity} exists but cap {service} does not match"
+                )));
+            }
+        } else {
+            check_caps(caps)?;
+            self.put_auth(entity.clone(), KeyRecord { key: ctx.fresh_key.clone(), caps: caps.clone() });
+        }
+        let record = self.auth.get(entity).expect("invariant: it exists now");
+        Ok(match key_only {
+            true => Answer::either(
+                ctx,
+                || json!({ "key": *record.key.to_base64() }),
+                || record.key.to_base64().to_string(),
+            ),
+            false => Answer::either(
+                ctx,
+                || json!([entry_json(entity, record)]),
+                || keyring_text(entity, record, false),
+            ),
+        })
+    }
+
+    fn auth_caps(&mut self, entity: &EntityName, caps: Caps) -> Outcome {
+        let record = self.auth.get(entity);
+        let record = record.ok_or_else(|| Failure::not_found(format!("couldn't find entry {entity}")))?;
+        check_caps(&caps)?;
+        let record = KeyRecord { key: record.key.clone(), caps };
+        self.put_auth(entity.clone(), record);
+        Ok(Answer::status(format!("updated caps for {entity}")))
+    }
+
+    fn auth_rm(&mut self, entity: &EntityName) -> Answer {
+        if !self.auth.remove(entity) {
+            return Answer::status(format!("entity {entity} does not exist"));
+        }
+        self.keys.insert(crate::keys::auth(entity), None);
+        Answer::status("updated")
+    }
+
+    fn auth_import(&mut self, ctx: &Context) -> Outcome {
+        if ctx.input.is_empty() {
+            return Err(Failure::invalid("auth import: no data supplied"));
+        }
+        let given = parse_keyring(&ctx.input)?;
+        let entries: Vec<(EntityName, KeyRecord)> = given
+            .iter()
+            .map(|(entity, e)| (entity.clone(), KeyRecord { key: e.key.clone(), caps: e.caps.clone() }))
+            .collect();
+        entries.iter().try_for_each(|(_, record)| check_caps(&record.caps))?;
+        for (entity, record) in entries {
+            self.put_auth(entity, record);
+        }
+        Ok(Answer::status("imported keyring"))
+    }
+
+    fn put_auth(&mut self, entity: EntityName, record: KeyRecord) {
+        self.keys.insert(crate::keys::auth(&entity), Some(encode(&record)));
+        self.auth.insert(entity, record);
+    }
+}
+
+fn entry_json(entity: &EntityName, record: &KeyRecord) -> Value {
+    json!({ "entity": entity.to_string(), "key": *record.key.to_base64(), "caps": record.caps })
+}
+
+/// `mon 'allow r' osd 'allow rw'`: services and their caps in turns.
+fn parse_caps(call: &Call<'_>) -> Result<Caps, Failure> {
+    let words = call.texts("caps");
+    if words.len() % 2 != 0 {
+        return Err(Failure::invalid("bad capabilities request; odd number of arguments"));
+    }
+    Ok(words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect())
+}
+
+fn check_caps(caps: &Caps) -> Result<(), Failure> {
+    for (service, text) in caps {
+        match service.as_str() {
+            "mon" => {
+                MonCaps::parse(text).map_err(|e| Failure::invalid(e.to_string()))?;
+            }
+            "osd" | "mgr" | "mds" => {}
+            other => return Err(Failure::invalid(format!("unknown cap type '{other}'"))),
+        }
+        if text.contains(['"', '\n']) && service != "mon" {
+            return Err(Failure::new(
+                Errno::EINVAL,
+                format!("{service} capability can't hold quotes or line ends"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+fn parse_keyring(input: &[u8]) -> Result<Keyring, Failure> {
+    let text = std::str::from_utf8(input)
+        .map_err(|_| Failure::invalid("error decoding keyring cannot parse buffer: Malformed input"))?;
+    let keyring = Keyring::parse(Path::new("input"), text);
+    match keyring {
+        Ok(keyring) if keyring.iter().next().is_some() => Ok(keyring),
+        _ => Err(Failure::invalid("error decoding keyring cannot parse buffer: Malformed input")),
+    }
+}

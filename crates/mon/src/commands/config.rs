@@ -1,0 +1,222 @@
+//! `config …`.
+
+use super::{Answer, Context, Failure, Outcome, unhandled};
+use crate::config_db::{Mask, Subject, Who};
+use crate::logic::MapState;
+use crate::text::{Align, Table};
+use nacre_runtime::options::{self, OptionSpec};
+use nacre_types::command::Call;
+use nacre_types::ids::{EntityKind, EntityName};
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+impl MapState {
+    pub(super) fn config_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        match call.prefix() {
+            "config set" => self.config_set(
+                call.required("who"),
+                call.required("name"),
+                call.required("value"),
+                call.flag("force"),
+            ),
+            "config rm" => self.config_rm(call.required("who"), call.required("name")),
+            "config dump" => Ok(self.config_dump(ctx)),
+            "config get" => self.config_get(call.required("who"), call.text("key"), ctx),
+            "config help" => config_help(call.required("key"), ctx),
+            "config ls" => {
+                let mut names: Vec<&str> = options::all().map(|spec| spec.name).collect();
+                names.sort_unstable();
+                Ok(Answer::either(
+                    ctx,
+                    || json!(names),
+                    || names.iter().map(|name| format!("{name}\n")).collect(),
+                ))
+            }
+            _ => unhandled(call),
+        }
+    }
+
+    fn config_set(&mut self, who: &str, name: &str, value: &str, force: bool) -> Outcome {
+        let unknown = || Failure::invalid(format!("unrecognized config option '{name}'"));
+        let (name, value) = match options::find(name) {
+            Some(spec) if spec.flags.no_mon_update => {
+                return Err(Failure::invalid(format!(
+                    "{} is special and cannot be stored by the mon",
+                    spec.name
+                )));
+            }
+            Some(spec) => (spec.name, check_value(spec, value)?),
+            // Forced, an option of another release may be stored; nobody here will obey it.
+            None if force && crush_like_name(name) => (name, value.to_owned()),
+            None => return Err(unknown()),
+        };
+        let who = parse_who(who)?;
+        if let Mask::Location(type_name, _) = &who.mask {
+            if self.working.crush.type_id(type_name).is_none() {
+                return Err(Failure::invalid(format!("unrecognized config target '{who}'")));
+            }
+        }
+        let key = crate::keys::config(&who, name);
+        if self.config.set(who, name, &value) {
+            self.keys.insert(key, Some(value.into_bytes()));
+            self.config_version += 1;
+        }
+        Ok(Answer::default())
+    }
+
+    fn config_rm(&mut self, who: &str, name: &str) -> Outcome {
+        let name = options::find(name).map_or(name, |spec| spec.name);
+        let who = parse_who(who)?;
+        if self.config.remove(&who, name) {
+            self.keys.insert(crate::keys::config(&who, name), None);
+            self.config_version += 1;
+        }
+        Ok(Answer::default())
+    }
+
+    fn config_dump(&self, ctx: &Context) -> Answer {
+        if ctx.is_json() {
+            let entries: Vec<Value> = self
+                .config
+                .iter()
+                .map(|(who, name, value)| {
+                    let mut entry = Map::new();
+                    entry.insert("section".into(), who.section.as_str().into());
+                    entry.insert("name".into(), name.into());
+                    entry.insert("value".into(), value.into());
+                    entry.insert("level".into(), level(name).into());
+                    entry.insert("can_update_at_runtime".into(), runtime(name).into());
+                    entry.insert("mask".into(), who.mask.to_string().into());
+                    entry.extend(mask_fields(&who.mask));
+                    Value::Object(entry)
+                })
+                .collect();
+            return Answer::json(Value::Array(entries));
+        }
+        let rows = self.config.iter().map(|(who, name, value)| {
+            let indent = "  ".repeat(usize::from(who.rank));
+            (format!("{indent}{}", who.section), who, name, value)
+        });
+        Answer::text(table(rows))
+    }
+
+    fn config_get(&self, who: &str, key: Option<&str>, ctx: &Context) -> Outcome {
+        let entity = entity_of(who)?;
+        let osd = entity.osd_id();
+        let device = osd.map(|osd| osd.0 as i32);
+        let subject = Subject {
+            entity: &entity,
+            location: device.map_or_else(BTreeMap::new, |d| self.committed.crush.full_location(d)),
+            device_class: device.and_then(|d| self.committed.crush.device_class(d)),
+        };
+        let resolved = self.config.resolve(&subject);
+        if let Some(key) = key {
+            if key == "fsid" {
+                return Ok(Answer::text(format!("{}\n", self.committed.fsid)));
+            }
+            let spec =
+                options::find(key).ok_or_else(|| Failure::not_found(format!("unrecognized key '{key}'")))?;
+            let daemon = entity.kind != EntityKind::Client;
+            let default = spec.daemon_default.filter(|_| daemon).unwrap_or(spec.default);
+            let default = spec.canonical(default).unwrap_or_else(|_| default.to_owned());
+            let value = resolved.get(spec.name).map_or(default, |(value, _)| (*value).to_owned());
+            return Ok(Answer::either(ctx, || json!(value), || format!("{value}\n")));
+        }
+        Ok(Answer::either(
+            ctx,
+            || {
+                let entry = |(name, (value, who)): (&&str, &(&str, &Who))| {
+                    let fields = json!({
+                        "value": value,
+                        "section": who.section,
+                        "mask": mask_fields(&who.mask),
+                        "can_update_at_runtime": runtime(name),
+                    });
+                    ((*name).to_owned(), fields)
+                };
+                Value::Object(resolved.iter().map(entry).collect())
+            },
+            || table(resolved.iter().map(|(name, (value, who))| (who.section.clone(), *who, *name, *value))),
+        ))
+    }
+
+    /// The configuration of one entity, as `ConfigPublish` carries it.
+    pub fn config_of(&self, entity: &EntityName) -> BTreeMap<String, String> {
+        let device = entity.osd_id().map(|osd| osd.0 as i32);
+        let subject = Subject {
+            entity,
+            location: device.map_or_else(BTreeMap::new, |d| self.committed.crush.full_location(d)),
+            device_class: device.and_then(|d| self.committed.crush.device_class(d)),
+        };
+        let resolved = self.config.resolve(&subject);
+        resolved.into_iter().map(|(name, (value, _))| (name.to_owned(), value.to_owned())).collect()
+    }
+}
+
+fn config_help(key: &str, ctx: &Context) -> Outcome {
+    let spec = options::find(key).ok_or_else(|| Failure::not_found(""))?;
+    Ok(Answer::either(ctx, || spec.help_json(), || spec.help_text()))
+}
+
+fn check_value(spec: &OptionSpec, value: &str) -> Result<String, Failure> {
+    spec.canonical(value).map_err(|error| match error {
+        nacre_runtime::error::Error::BadValue { reason, .. } => {
+            Failure::invalid(format!("error parsing value: {reason}"))
+        }
+        other => Failure::invalid(format!("error parsing value: {other}")),
+    })
+}
+
+/// Names that can't break a key or a file: letters, digits and underscores.
+fn crush_like_name(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 128 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
+fn parse_who(text: &str) -> Result<Who, Failure> {
+    Who::parse(text).ok_or_else(|| Failure::invalid(format!("unrecognized config target '{text}'")))
+}
+
+/// `osd.0` as it is, `osd` for a daemon of that kind that has no section of its own.
+fn entity_of(text: &str) -> Result<EntityName, Failure> {
+    if let Ok(entity) = text.parse() {
+        return Ok(entity);
+    }
+    let kind = text.parse::<EntityKind>();
+    kind.map(|kind| EntityName::new(kind, ""))
+        .map_err(|_| Failure::invalid(format!("unrecognized entity '{text}'")))
+}
+
+fn level(name: &str) -> &'static str {
+    options::find(name).map_or("unknown", |spec| spec.level.as_str())
+}
+
+fn runtime(name: &str) -> bool {
+    options::find(name).is_some_and(OptionSpec::can_update_at_runtime)
+}
+
+fn mask_fields(mask: &Mask) -> Map<String, Value> {
+    let mut fields = Map::new();
+    match mask {
+        Mask::None => {}
+        Mask::Class(class) => {
+            fields.insert("device_class".into(), class.as_str().into());
+        }
+        Mask::Location(type_name, name) => {
+            fields.insert("location_type".into(), type_name.as_str().into());
+            fields.insert("location_value".into(), name.as_str().into());
+        }
+    }
+    fields
+}
+
+fn table<'a>(rows: impl Iterator<Item = (String, &'a Who, &'a str, &'a str)>) -> String {
+    let columns =
+        ["WHO", "MASK", "LEVEL", "OPTION", "VALUE", "RO"].map(|name| (name, Align::Left, Align::Left));
+    let mut table = Table::new(&columns);
+    for (section, who, name, value) in rows {
+        let read_only = if runtime(name) { "" } else { "*" };
+        let cells = [section.as_str(), &who.mask.to_string(), level(name), name, value, read_only];
+        table.row(cells.map(str::to_owned).to_vec());
+    }
+    table.render()
+}

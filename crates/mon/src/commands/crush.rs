@@ -1,0 +1,264 @@
+//! `osd crush …`, `osd getcrushmap`, `osd setcrushmap`.
+
+use super::osd_show::{node_cells, node_json, tree};
+use super::{Answer, Context, Failure, Outcome, unhandled};
+use crate::logic::MapState;
+use crate::text::{Align, Table, float};
+use nacre_types::command::Call;
+use nacre_types::crush::{
+    CrushDecodeError, CrushError, CrushMap, Rule, StepOp, TunablesProfile, weight_from_f32,
+};
+use nacre_types::errno::Errno;
+use nacre_types::ids::OsdId;
+use serde_json::{Map, Value, json};
+
+impl From<CrushError> for Failure {
+    fn from(error: CrushError) -> Failure {
+        Failure::new(error.errno(), error.to_string())
+    }
+}
+
+impl MapState {
+    pub(super) fn crush_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        match call.prefix() {
+            "osd getcrushmap" => {
+                self.check_epoch(call)?;
+                Ok(Answer::bytes(self.committed.crush.encode()).with_status(self.crush_version.to_string()))
+            }
+            "osd setcrushmap" => self.set_crush_map(call, ctx),
+            "osd crush dump" => Ok(Answer::json(dump(&self.committed.crush))),
+            "osd crush tree" => Ok(self.crush_tree(call.flag("show_shadow"), ctx)),
+            "osd crush rule ls" => {
+                let crush = &self.committed.crush;
+                let names: Vec<&str> = crush.rules().filter_map(|(id, _)| crush.rule_name(id)).collect();
+                Ok(Answer::either(ctx, || json!(names), || names.iter().map(|n| format!("{n}\n")).collect()))
+            }
+            "osd crush rule dump" => self.rule_dump(call.text("name")),
+            "osd crush reweight" => self.crush_reweight(call),
+            _ => unhandled(call),
+        }
+    }
+
+    fn set_crush_map(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        let cut_short = || Failure::invalid("Failed to parse crushmap: End of buffer");
+        if ctx.input.is_empty() {
+            return Err(cut_short());
+        }
+        let crush = CrushMap::decode(&ctx.input).map_err(|error| match error {
+            CrushDecodeError::BadMagic => {
+                Failure::invalid("Failed to parse crushmap: bad magic number: Malformed input")
+            }
+            CrushDecodeError::CutShort(_) => cut_short(),
+            CrushDecodeError::Corrupt(detail) => {
+                Failure::invalid(format!("Failed to parse crushmap: {detail}"))
+            }
+        })?;
+        if let Some(prior) = call.int("prior_version") {
+            let current = self.crush_version as i64;
+            if prior == current - 1 && *self.working.crush == crush {
+                // The same request again: its first answer was lost.
+                return Ok(Answer::status(self.crush_version.to_string()));
+            }
+            if prior != current {
+                return Err(Failure::new(
+                    Errno::EPERM,
+                    format!("prior_version {prior} != crush version {current}"),
+                ));
+            }
+        }
+        self.check_crush_map(&crush)?;
+        if *self.working.crush != crush {
+            self.set_crush(crush);
+        }
+        Ok(Answer::status(self.crush_version.to_string()))
+    }
+
+    /// Refuses a map that pools in use could not live with.
+    fn check_crush_map(&self, crush: &CrushMap) -> Result<(), Failure> {
+        for pool in self.working.pools.values() {
+            let rule = u32::from(pool.crush_rule);
+            if crush.rule(rule).is_none() {
+                return Err(Failure::invalid(format!(
+                    "the crush rule no {rule} has been deleted, but is in use by pool '{}'",
+                    pool.name
+                )));
+            }
+            let roots = crush.rule_roots(rule);
+            if roots.iter().all(|root| crush.devices_below(*root).is_empty()) && !self.working.osds.is_empty()
+            {
+                return Err(Failure::invalid(format!(
+                    "crush rule {rule} of pool '{}' reaches no device",
+                    pool.name
+                )));
+            }
+        }
+        let unknown = |id: i32| !self.working.osds.contains_key(&OsdId(id as u32));
+        let missing: Vec<i32> = crush
+            .buckets()
+            .flat_map(|b| b.items.iter().copied())
+            .filter(|id| *id >= 0 && unknown(*id) && !self.working.crush.is_linked(*id))
+            .collect();
+        if let Some(id) = missing.first() {
+            return Err(Failure::invalid(format!("osd.{id} in the crush map does not exist")));
+        }
+        Ok(())
+    }
+
+    fn crush_tree(&self, shadows: bool, ctx: &Context) -> Answer {
+        let crush = &self.committed.crush;
+        let nodes = tree(crush, shadows, &|_| true, true);
+        if ctx.is_json() {
+            let nodes: Vec<Value> = nodes.iter().map(|node| Value::Object(node_json(crush, node))).collect();
+            return Answer::json(json!({ "nodes": nodes, "stray": [] }));
+        }
+        use Align::{Left, Right};
+        let mut table = Table::new(&[
+            ("ID", Left, Right),
+            ("CLASS", Right, Right),
+            ("WEIGHT", Left, Right),
+            ("TYPE NAME", Left, Left),
+        ]);
+        nodes.iter().for_each(|node| table.row(node_cells(crush, node)));
+        Answer::text(table.render())
+    }
+
+    fn rule_dump(&self, name: Option<&str>) -> Outcome {
+        let crush = &self.committed.crush;
+        let Some(name) = name else {
+            return Ok(Answer::json(crush.rules().map(|(id, rule)| rule_json(crush, id, rule)).collect()));
+        };
+        let found = crush.rule_id(name).and_then(|id| Some((id, crush.rule(id)?)));
+        let (id, rule) = found.ok_or_else(|| Failure::not_found(format!("unknown crush rule '{name}'")))?;
+        Ok(Answer::json(rule_json(crush, id, rule)))
+    }
+
+    fn crush_reweight(&mut self, call: &Call<'_>) -> Outcome {
+        let name = call.required("name");
+        let mut crush = (*self.working.crush).clone();
+        let item = crush
+            .item_id(name)
+            .ok_or_else(|| Failure::not_found(format!("device '{name}' does not appear in the crush map")))?;
+        if item < 0 {
+            return Err(Failure::invalid(format!("device '{name}' is not a leaf in the crush map")));
+        }
+        let weight = call.float("weight").unwrap_or(0.0);
+        crush.reweight_item(name, weight_from_f32(weight as f32)?)?;
+        if crush != *self.working.crush {
+            self.set_crush(crush);
+        }
+        Ok(Answer::status(format!(
+            "reweighted item id {item} name '{name}' to {} in crush map",
+            float(weight)
+        )))
+    }
+}
+
+fn rule_json(crush: &CrushMap, id: u32, rule: &Rule) -> Value {
+    let steps = rule.steps.iter().map(|step| {
+        let type_name = || crush.type_name(step.arg2).unwrap_or("").to_owned();
+        match step.op {
+            StepOp::Take => json!({
+                "op": "take", "item": step.arg1, "item_name": crush.item_name(step.arg1).unwrap_or(""),
+            }),
+            StepOp::ChooseFirstn
+            | StepOp::ChooseIndep
+            | StepOp::ChooseleafFirstn
+            | StepOp::ChooseleafIndep => {
+                json!({ "op": step.op.name(), "num": step.arg1, "type": type_name() })
+            }
+            StepOp::Emit | StepOp::Noop => json!({ "op": step.op.name() }),
+            _ => json!({ "op": step.op.name(), "num": step.arg1 }),
+        }
+    });
+    json!({
+        "rule_id": id,
+        "rule_name": crush.rule_name(id).unwrap_or(""),
+        "ruleset": rule.ruleset,
+        "type": rule.kind.number(),
+        "min_size": rule.min_size,
+        "max_size": rule.max_size,
+        "steps": steps.collect::<Vec<_>>(),
+    })
+}
+
+fn dump(crush: &CrushMap) -> Value {
+    let devices = (0..crush.max_devices()).filter_map(|id| {
+        let name = crush.item_name(id)?;
+        let mut device = json!({ "id": id, "name": name });
+        if let Some(class) = crush.device_class(id) {
+            device["class"] = class.into();
+        }
+        Some(device)
+    });
+    let types = crush.type_names().map(|(id, name)| json!({ "type_id": id, "name": name }));
+    let buckets = crush.buckets().map(|bucket| {
+        let items = bucket
+            .weighted_items()
+            .enumerate()
+            .map(|(pos, (id, weight))| json!({ "id": id, "weight": weight, "pos": pos }));
+        json!({
+            "id": bucket.id,
+            "name": crush.item_name(bucket.id).unwrap_or(""),
+            "type_id": bucket.type_id,
+            "type_name": crush.type_name(i32::from(bucket.type_id)).unwrap_or(""),
+            "weight": bucket.weight,
+            "alg": bucket.alg().name(),
+            "hash": "rjenkins1",
+            "items": items.collect::<Vec<_>>(),
+        })
+    });
+    let choose_args: Map<String, Value> = crush
+        .choose_args()
+        .map(|(id, args)| {
+            let entries = args.iter().map(|(slot, arg)| {
+                let mut entry = json!({ "bucket_id": -1 - slot as i64 });
+                if !arg.weight_set.is_empty() {
+                    let shown = |w: &u32| f64::from(*w) / 65_536.0;
+                    entry["weight_set"] =
+                        arg.weight_set.iter().map(|set| set.iter().map(shown).collect::<Vec<_>>()).collect();
+                }
+                if !arg.ids.is_empty() {
+                    entry["ids"] = json!(arg.ids);
+                }
+                entry
+            });
+            (id.to_string(), entries.collect())
+        })
+        .collect();
+    json!({
+        "devices": devices.collect::<Vec<_>>(),
+        "types": types.collect::<Vec<_>>(),
+        "buckets": buckets.collect::<Vec<_>>(),
+        "rules": crush.rules().map(|(id, rule)| rule_json(crush, id, rule)).collect::<Vec<_>>(),
+        "tunables": tunables(crush),
+        "choose_args": choose_args,
+    })
+}
+
+fn tunables(crush: &CrushMap) -> Value {
+    let t = &crush.tunables;
+    let profile = TunablesProfile::ALL.into_iter().find(|p| p.tunables() == *t);
+    let at_least = |wanted: TunablesProfile| u8::from(profile.is_none_or(|p| p as u8 >= wanted as u8));
+    json!({
+        "choose_local_tries": t.choose_local_tries,
+        "choose_local_fallback_tries": t.choose_local_fallback_tries,
+        "choose_total_tries": t.choose_total_tries,
+        "chooseleaf_descend_once": t.chooseleaf_descend_once,
+        "chooseleaf_vary_r": t.chooseleaf_vary_r,
+        "chooseleaf_stable": t.chooseleaf_stable,
+        "straw_calc_version": t.straw_calc_version,
+        "allowed_bucket_algs": t.allowed_bucket_algs,
+        "profile": profile.map_or("unknown", TunablesProfile::name),
+        "optimal_tunables": u8::from(profile == Some(TunablesProfile::Jewel)),
+        "legacy_tunables": u8::from(profile == Some(TunablesProfile::Argonaut)),
+        "minimum_required_version": profile.map_or("jewel", TunablesProfile::name),
+        "require_feature_tunables": at_least(TunablesProfile::Bobtail),
+        "require_feature_tunables2": at_least(TunablesProfile::Bobtail),
+        "has_v2_rules": 0,
+        "require_feature_tunables3": at_least(TunablesProfile::Firefly),
+        "has_v3_rules": 0,
+        "has_v4_buckets": at_least(TunablesProfile::Hammer),
+        "require_feature_tunables5": at_least(TunablesProfile::Jewel),
+        "has_v5_rules": 0,
+    })
+}

@@ -1,0 +1,352 @@
+//! `osd …` commands that change the map.
+
+use super::{Answer, Context, Failure, Outcome, unhandled};
+use crate::logic::{LogLevel, MapState};
+use crate::text::{float, stamp};
+use nacre_types::command::Call;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use uuid::Uuid;
+
+/// How long `osd blocklist add` lasts without an expiry, in seconds.
+const BLOCKLIST_S: f64 = 3600.0;
+
+impl MapState {
+    pub(super) fn osd_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        match call.prefix() {
+            "osd out" => self.osd_out(&call.texts("ids"), ctx),
+            "osd in" => self.osd_in(&call.texts("ids"), ctx),
+            "osd down" => self.osd_down(&call.texts("ids"), ctx),
+            "osd reweight" => self.osd_reweight(call),
+            "osd primary-affinity" => self.osd_primary_affinity(call),
+            "osd new" => self.osd_new(call, ctx),
+            "osd rm" => self.osd_rm(&call.texts("ids")),
+            "osd lost" => self.osd_lost(call),
+            "osd purge" => self.osd_purge(call),
+            "osd set" => self.osd_set(call.required("key"), true),
+            "osd unset" => self.osd_set(call.required("key"), false),
+            "osd pause" => self.osd_set("pause", true),
+            "osd unpause" => self.osd_set("pause", false),
+            "osd set-full-ratio" | "osd set-backfillfull-ratio" | "osd set-nearfull-ratio" => {
+                self.osd_set_ratio(call, ctx)
+            }
+            "osd blocklist" => self.osd_blocklist(call, ctx),
+            "osd blocklist clear" => {
+                let all: Vec<String> = self.working.blocklist.keys().cloned().collect();
+                self.working.blocklist.clear();
+                self.changes.blocklist.extend(all);
+                Ok(Answer::status(" removed all blocklist entries"))
+            }
+            "osd getmaxosd" | "osd stat" | "osd dump" | "osd tree" | "osd ls" | "osd getmap" | "osd find"
+            | "osd metadata" | "osd map" | "osd blocklist ls" | "osd perf" => self.osd_show(call, ctx),
+            "osd df" => Ok(self.osd_df(call.text("output_method") == Some("tree"), ctx)),
+            _ => unhandled(call),
+        }
+    }
+
+    /// The OSDs that `words` name; `all` and `any` stand for those that `matching` picks.
+    fn osds_named(&self, words: &[&str], matching: impl Fn(&OsdInfo) -> bool) -> Result<Vec<OsdId>, Failure> {
+        let mut osds = Vec::new();
+        for word in words {
+            if matches!(*word, "all" | "any" | "*") {
+                osds.extend(self.working.osds.iter().filter(|(_, info)| matching(info)).map(|(id, _)| *id));
+                continue;
+            }
+            let osd = word.parse().map_err(|_| {
+                Failure::invalid(format!("Expected option value to be integer, got '{word}'invalid osd id-1"))
+            })?;
+            osds.push(osd);
+        }
+        let mut seen = BTreeSet::new();
+        osds.retain(|osd| seen.insert(*osd));
+        Ok(osds)
+    }
+
+    fn osd_out(&mut self, words: &[&str], ctx: &Context) -> Outcome {
+        let mut status = String::new();
+        for osd in self.osds_named(words, OsdInfo::is_in)? {
+            let Some(info) = self.working.osds.get_mut(&osd) else {
+                status.push_str(&format!("{osd} does not exist. "));
+                continue;
+            };
+            if !info.is_in() {
+                // An operator's `out` is for good: it does not come in by itself.
+                if info.weight_before_auto_out.take().is_some() {
+                    self.changes.osds.insert(osd);
+                }
+                status.push_str(&format!("{osd} is already out. "));
+                continue;
+            }
+            (info.weight, info.weight_before_auto_out) = (0, None);
+            self.changes.osds.insert(osd);
+            self.down_since.remove(&osd);
+            self.last_in_change_ns = ctx.now.wall_ns;
+            status.push_str(&format!("marked out {osd}. "));
+        }
+        Ok(Answer::status(status))
+    }
+
+    fn osd_in(&mut self, words: &[&str], ctx: &Context) -> Outcome {
+        let mut status = String::new();
+        for osd in self.osds_named(words, |info| !info.is_in())? {
+            let Some(info) = self.working.osds.get_mut(&osd) else {
+                status.push_str(&format!("{osd} does not exist. "));
+                continue;
+            };
+            if info.is_in() {
+                status.push_str(&format!("{osd} is already in. "));
+                continue;
+            }
+            info.weight = info.weight_before_auto_out.take().unwrap_or(WEIGHT_ONE);
+            if !info.up {
+                self.down_since.insert(osd, ctx.now.mono_ms);
+            }
+            self.changes.osds.insert(osd);
+            self.last_in_change_ns = ctx.now.wall_ns;
+            status.push_str(&format!("marked in {osd}. "));
+        }
+        Ok(Answer::status(status))
+    }
+
+    fn osd_down(&mut self, words: &[&str], ctx: &Context) -> Outcome {
+        let mut status = String::new();
+        for osd in self.osds_named(words, |info| info.up)? {
+            match self.working.osds.get(&osd) {
+                None => status.push_str(&format!("{osd} does not exist. ")),
+                Some(info) if !info.up => status.push_str(&format!("{osd} is already down. ")),
+                Some(_) => {
+                    self.mark_down(ctx.now, osd);
+                    self.log.append(
+                        ctx.now,
+                        "mon",
+                        LogLevel::Info,
+                        format!("{osd} marked down by {}", ctx.entity),
+                    );
+                    status.push_str(&format!("marked down {osd}. "));
+                }
+            }
+        }
+        Ok(Answer::status(status))
+    }
+
+    /// The OSD that a command names by `id`.
+    pub(super) fn existing_osd(&self, call: &Call<'_>) -> Result<OsdId, Failure> {
+        let osd = call.osd("id").ok_or_else(|| Failure::invalid("invalid osd id"))?;
+        let exists = self.working.osds.contains_key(&osd);
+        exists.then_some(osd).ok_or_else(|| Failure::not_found(format!("{osd} does not exist")))
+    }
+
+    fn change_osd(&mut self, osd: OsdId, change: impl FnOnce(&mut OsdInfo)) {
+        if let Some(info) = self.working.osds.get_mut(&osd) {
+            let before = info.clone();
+            change(info);
+            if *info != before {
+                self.changes.osds.insert(osd);
+            }
+        }
+    }
+
+    fn osd_reweight(&mut self, call: &Call<'_>) -> Outcome {
+        let osd = self.existing_osd(call)?;
+        let weight = call.float("weight").unwrap_or(1.0);
+        let scaled = (weight * f64::from(WEIGHT_ONE)) as u32;
+        self.change_osd(osd, |info| (info.weight, info.weight_before_auto_out) = (scaled, None));
+        Ok(Answer::status(format!("reweighted {osd} to {} ({scaled:x})", float(weight))))
+    }
+
+    fn osd_primary_affinity(&mut self, call: &Call<'_>) -> Outcome {
+        let osd = self.existing_osd(call)?;
+        let affinity = call.float("weight").unwrap_or(1.0);
+        let scaled = (affinity * f64::from(WEIGHT_ONE)) as u32;
+        self.change_osd(osd, |info| info.primary_affinity = scaled);
+        Ok(Answer::status(format!("set {osd} primary-affinity to {} ({scaled})", float(affinity))))
+    }
+
+    fn osd_new(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        let uuid: Uuid = call.required("uuid").parse().map_err(|_| Failure::invalid("invalid UUID"))?;
+        let known = self.working.osds.iter().find(|(_, info)| info.uuid == uuid).map(|(id, _)| *id);
+        let wanted = call.osd("id");
+        let id = match (known, wanted) {
+            (Some(known), Some(wanted)) if known != wanted => {
+                return Err(Failure::new(
+                    Errno::EEXIST,
+                    format!("uuid {uuid} already in use for different id {}", known.0),
+                ));
+            }
+            (Some(known), _) => known,
+            (None, Some(wanted)) if wanted.0 >= crate::logic::MAX_OSD_ID => {
+                return Err(Failure::new(Errno::ERANGE, format!("id {} is too high", wanted.0)));
+            }
+            (None, Some(wanted)) if self.working.osds.contains_key(&wanted) => {
+                return Err(Failure::new(
+                    Errno::EEXIST,
+                    format!("id {} already in use and does not match uuid {uuid}", wanted.0),
+                ));
+            }
+            (None, Some(wanted)) => wanted,
+            (None, None) => {
+                let free =
+                    (0..crate::logic::MAX_OSD_ID).find(|id| !self.working.osds.contains_key(&OsdId(*id)));
+                OsdId(free.ok_or_else(|| Failure::new(Errno::ENOSPC, "no osd id is free"))?)
+            }
+        };
+        if known.is_none() {
+            self.working.osds.insert(id, OsdInfo { uuid, ..OsdInfo::absent() });
+            self.changes.osds.insert(id);
+            if self.working.max_osd <= id.0 {
+                self.working.max_osd = id.0 + 1;
+                self.changes.max_osd = true;
+            }
+        }
+        Ok(Answer::either(ctx, || json!({ "osdid": id.0 }), || format!("{}\n", id.0)))
+    }
+
+    fn osd_rm(&mut self, words: &[&str]) -> Outcome {
+        let osds = self.osds_named(words, |_| true)?;
+        if let Some(up) = osds.iter().find(|osd| self.working.is_up(**osd)) {
+            return Err(Failure::new(
+                Errno::EBUSY,
+                format!("{up} is still up; must be down before removal. "),
+            ));
+        }
+        let mut removed = Vec::new();
+        let mut status = String::new();
+        for osd in osds {
+            if self.working.osds.remove(&osd).is_none() {
+                status.push_str(&format!("{osd} does not exist. "));
+                continue;
+            }
+            self.forget_osd(osd);
+            removed.push(osd.to_string());
+        }
+        if !removed.is_empty() {
+            status.push_str(&format!("removed {}", removed.join(", ")));
+        }
+        Ok(Answer::status(status))
+    }
+
+    fn forget_osd(&mut self, osd: OsdId) {
+        self.changes.osds.insert(osd);
+        self.down_since.remove(&osd);
+        self.last_beacon.remove(&osd);
+        self.stats.osds.remove(&osd);
+    }
+
+    fn osd_lost(&mut self, call: &Call<'_>) -> Outcome {
+        if !call.flag("yes_i_really_mean_it") {
+            return Err(Failure::new(
+                Errno::EPERM,
+                "are you SURE?  this might mean real, permanent data loss.  pass --yes-i-really-mean-it if you really do.",
+            ));
+        }
+        let osd = self.existing_osd(call)?;
+        if self.working.is_up(osd) {
+            return Err(Failure::new(Errno::EBUSY, format!("{osd} is not down")));
+        }
+        let epoch = self.next_epoch();
+        self.change_osd(osd, |info| info.lost_at = epoch);
+        Ok(Answer::status(format!("marked osd lost in epoch {epoch}")))
+    }
+
+    fn osd_purge(&mut self, call: &Call<'_>) -> Outcome {
+        let Some(osd) = call.osd("id") else { return Err(Failure::invalid("invalid osd id")) };
+        if !call.flag("force") && !call.flag("yes_i_really_mean_it") {
+            return Err(Failure::new(
+                Errno::EPERM,
+                "Are you SURE?  Did you verify with 'ceph osd safe-to-destroy'?  This will PERMANENTLY DESTROY all data \
+                 on that disk.  Pass --yes-i-really-mean-it if you really do.",
+            ));
+        }
+        if self.working.is_up(osd) {
+            return Err(Failure::new(Errno::EBUSY, format!("{osd} is not `down`.")));
+        }
+        let name = osd.to_string();
+        if self.working.crush.item_name(osd.0 as i32).is_some() {
+            let mut crush = (*self.working.crush).clone();
+            crush.remove_item(&name).map_err(|e| Failure::new(e.errno(), e.to_string()))?;
+            self.set_crush(crush);
+        }
+        if self.working.osds.remove(&osd).is_some() {
+            self.forget_osd(osd);
+        }
+        let entity = nacre_types::ids::EntityName::osd(osd);
+        if self.auth.remove(&entity) {
+            self.keys.insert(crate::keys::auth(&entity), None);
+        }
+        Ok(Answer::status(format!("purged {name}")))
+    }
+
+    /// Takes a new CRUSH map; its version grows.
+    pub(crate) fn set_crush(&mut self, crush: nacre_types::crush::CrushMap) {
+        self.working.crush = Arc::new(crush);
+        self.changes.crush = true;
+        self.crush_version += 1;
+        self.keys
+            .insert(crate::keys::CRUSH_VERSION.to_vec(), Some(self.crush_version.to_be_bytes().to_vec()));
+    }
+
+    fn osd_set(&mut self, key: &str, on: bool) -> Outcome {
+        let (bits, name) = match key {
+            "pause" => (flag::PAUSERD | flag::PAUSEWR, "pauserd,pausewr"),
+            "full" => return Err(Failure::invalid("unrecognized flag 'full'")),
+            _ => {
+                let found = flag::NAMES.iter().find(|(_, name)| *name == key);
+                *found.ok_or_else(|| Failure::invalid(format!("unrecognized flag '{key}'")))?
+            }
+        };
+        if on {
+            self.set_flags(bits);
+        } else {
+            self.clear_flags(bits);
+        }
+        Ok(Answer::status(format!("{name} is {}", if on { "set" } else { "unset" })))
+    }
+
+    fn osd_set_ratio(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        let ratio = call.float("ratio").unwrap_or(0.0);
+        let map = &mut self.working;
+        match call.prefix() {
+            "osd set-full-ratio" => map.full_ratio = ratio as f32,
+            "osd set-backfillfull-ratio" => map.backfillfull_ratio = ratio as f32,
+            _ => map.nearfull_ratio = ratio as f32,
+        }
+        self.changes.ratios = true;
+        self.update_fullness(ctx.now);
+        Ok(Answer::status(format!("{} {}", call.prefix(), float(ratio))))
+    }
+
+    fn osd_blocklist(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        let who = call.required("addr");
+        if who.len() > 256 || who.chars().any(char::is_whitespace) {
+            return Err(Failure::invalid(format!("unable to parse address {who}")));
+        }
+        if call.required("blocklistop") == "rm" {
+            if self.working.blocklist.remove(who).is_none() {
+                return Ok(Answer::status(format!("{who} isn't blocklisted")));
+            }
+            self.changes.blocklist.insert(who.to_owned());
+            return Ok(Answer::status(format!("un-blocklisting {who}")));
+        }
+        let seconds = call.float("expire").filter(|s| *s > 0.0).unwrap_or(BLOCKLIST_S);
+        let until_ns = ctx.now.wall_ns.saturating_add((seconds * 1e9) as u64);
+        self.working.blocklist.insert(who.to_owned(), until_ns);
+        self.changes.blocklist.insert(who.to_owned());
+        Ok(Answer::status(format!("blocklisting {who} until {} ({} sec)", stamp(until_ns), float(seconds))))
+    }
+
+    /// The map of `epoch`, as far as it is the durable one: older ones are not kept in memory.
+    pub(super) fn check_epoch(&self, call: &Call<'_>) -> Result<(), Failure> {
+        match call.int("epoch") {
+            Some(epoch)
+                if Epoch(u32::try_from(epoch).unwrap_or(u32::MAX)) != self.committed.epoch && epoch != 0 =>
+            {
+                Err(Failure::not_found(format!("there is no map for epoch {epoch}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,513 @@
+//! `osd pool get` and `osd pool set`: every variable of Ceph 16.2, typed and checked.
+
+use super::pool::{check_rule, parse_si};
+use super::pool_show::{hit_set_name, option_json};
+use super::{Answer, Context, Failure, Outcome};
+use crate::logic::MapState;
+use crate::text::float;
+use nacre_types::command::Call;
+use nacre_types::errno::Errno;
+use nacre_types::ids::PoolId;
+use nacre_types::pool::{HitSetKind, Pool, flag};
+use serde_json::{Map, Value, json};
+
+/// What a variable of [`Pool::options`] takes.
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Int(i64, i64),
+    Float(f64, f64),
+    Choice(&'static [&'static str]),
+}
+
+use Kind::{Choice, Float, Int, Text};
+
+/// The variables kept as options, in the order of `osd pool get … all`.
+const OPTIONS: &[(&str, Kind)] = &[
+    ("scrub_min_interval", Float(f64::MIN, f64::MAX)),
+    ("scrub_max_interval", Float(f64::MIN, f64::MAX)),
+    ("deep_scrub_interval", Float(f64::MIN, f64::MAX)),
+    ("recovery_priority", Int(-10, 10)),
+    ("recovery_op_priority", Int(i64::MIN, i64::MAX)),
+    ("scrub_priority", Int(i64::MIN, i64::MAX)),
+    ("compression_mode", Choice(&["none", "passive", "aggressive", "force"])),
+    ("compression_algorithm", Choice(&["none", "snappy", "zlib", "zstd", "lz4"])),
+    ("compression_required_ratio", Float(0.0, 1.0)),
+    ("compression_max_blob_size", Int(0, i64::MAX)),
+    ("compression_min_blob_size", Int(0, i64::MAX)),
+    ("csum_type", Choice(&["none", "xxhash32", "xxhash64", "crc32c", "crc32c_16", "crc32c_8"])),
+    ("csum_max_block", Int(0, i64::MAX)),
+    ("csum_min_block", Int(0, i64::MAX)),
+    ("fingerprint_algorithm", Choice(&["none", "sha1", "sha256", "sha512"])),
+    ("pg_num_min", Int(1, i64::MAX)),
+    ("target_size_bytes", Int(0, i64::MAX)),
+    ("target_size_ratio", Float(0.0, f64::MAX)),
+    ("pg_autoscale_bias", Float(0.0, 1000.0)),
+    ("dedup_tier", Text),
+    ("dedup_chunk_algorithm", Choice(&["fixed", "fastcdc"])),
+    ("dedup_cdc_chunk_size", Int(1, i64::MAX)),
+];
+
+/// Flags that are variables.
+const FLAGS: &[(&str, u64)] = &[
+    ("hashpspool", flag::HASHPSPOOL),
+    ("nodelete", flag::NODELETE),
+    ("nopgchange", flag::NOPGCHANGE),
+    ("nosizechange", flag::NOSIZECHANGE),
+    ("write_fadvise_dontneed", flag::WRITE_FADVISE_DONTNEED),
+    ("noscrub", flag::NOSCRUB),
+    ("nodeep-scrub", flag::NODEEP_SCRUB),
+];
+
+/// Variables of cache tiers only.
+const TIER_VARS: &[&str] = &[
+    "hit_set_type",
+    "hit_set_period",
+    "hit_set_count",
+    "hit_set_fpp",
+    "target_max_objects",
+    "target_max_bytes",
+    "cache_target_dirty_ratio",
+    "cache_target_dirty_high_ratio",
+    "cache_target_full_ratio",
+    "cache_min_flush_age",
+    "cache_min_evict_age",
+    "min_read_recency_for_promote",
+    "min_write_recency_for_promote",
+    "hit_set_grade_decay_rate",
+    "hit_set_search_last_n",
+];
+
+/// Variables of erasure-coded pools only.
+const EC_VARS: &[&str] = &["erasure_code_profile", "allow_ec_overwrites"];
+
+/// The other variables of `osd pool get`, in the order of `all`.
+const PLAIN_VARS: &[&str] = &["size", "min_size", "pg_num", "pgp_num", "crush_rule"];
+
+fn is_variable(name: &str) -> bool {
+    PLAIN_VARS.contains(&name)
+        || TIER_VARS.contains(&name)
+        || EC_VARS.contains(&name)
+        || FLAGS.iter().any(|(n, _)| *n == name)
+        || OPTIONS.iter().any(|(n, _)| *n == name)
+        || matches!(
+            name,
+            "use_gmt_hitset"
+                | "fast_read"
+                | "pg_autoscale_mode"
+                | "bulk"
+                | "all"
+                | "pgp_num_actual"
+                | "pg_num_actual"
+        )
+}
+
+fn unknown(name: &str) -> Failure {
+    let mut names: Vec<&str> = PLAIN_VARS.to_vec();
+    names.extend(FLAGS.iter().map(|(n, _)| *n));
+    names.extend(TIER_VARS);
+    names.extend(["use_gmt_hitset", "fast_read", "pg_autoscale_mode", "bulk"]);
+    names.extend(OPTIONS.iter().map(|(n, _)| *n));
+    Failure::invalid(format!("{name} not in {}", names.join("|")))
+}
+
+impl MapState {
+    pub(super) fn pool_get(&self, name: &str, var: &str, ctx: &Context) -> Outcome {
+        let (id, pool) = self.shown_pool(name)?;
+        if !is_variable(var) {
+            return Err(unknown(var));
+        }
+        let is_tier = pool.tiering.tier_of.is_some();
+        let not_applicable = |what: &str| {
+            Failure::new(
+                Errno::EACCES,
+                format!("pool '{name}' is not a {what} pool: variable not applicable"),
+            )
+        };
+        if TIER_VARS.contains(&var) && !is_tier {
+            return Err(not_applicable("tier"));
+        }
+        if EC_VARS.contains(&var) {
+            return Err(not_applicable("erasure"));
+        }
+        let mut values: Vec<(&str, Value, String)> = Vec::new();
+        if var == "all" {
+            let tier: &[&str] = if is_tier { TIER_VARS } else { &[] };
+            let flags = FLAGS.iter().map(|(n, _)| *n);
+            let names = PLAIN_VARS.iter().copied().chain(flags).chain(tier.iter().copied());
+            let options = OPTIONS.iter().map(|(n, _)| *n);
+            let names = names
+                .chain(["use_gmt_hitset", "fast_read"])
+                .chain(options)
+                .chain(["pg_autoscale_mode", "bulk"]);
+            values.extend(names.filter_map(|n| self.value_of(pool, n).map(|(json, text)| (n, json, text))));
+        } else {
+            let (json, text) = self
+                .value_of(pool, var)
+                .ok_or_else(|| Failure::not_found(format!("option '{var}' is not set on pool '{name}'")))?;
+            values.push((var, json, text));
+        }
+        Ok(Answer::either(
+            ctx,
+            || {
+                let mut fields = Map::new();
+                fields.insert("pool".into(), name.into());
+                fields.insert("pool_id".into(), id.0.into());
+                fields.extend(values.iter().map(|(n, json, _)| ((*n).to_owned(), json.clone())));
+                Value::Object(fields)
+            },
+            || values.iter().map(|(n, _, text)| format!("{n}: {text}\n")).collect(),
+        ))
+    }
+
+    /// A variable's value as JSON and as text.
+    fn value_of(&self, pool: &Pool, var: &str) -> Option<(Value, String)> {
+        let number = |n: u64| Some((json!(n), n.to_string()));
+        let micro = |n: u32| Some((json!(f64::from(n) / 1e6), float(f64::from(n) / 1e6)));
+        let text = |t: &str| Some((json!(t), t.to_owned()));
+        let switch = |on: bool| Some((json!(on), on.to_string()));
+        if let Some((_, bit)) = FLAGS.iter().find(|(n, _)| *n == var) {
+            return switch(pool.has_flag(*bit));
+        }
+        let t = &pool.tiering;
+        match var {
+            "size" => number(pool.size.into()),
+            "min_size" => number(pool.min_size.into()),
+            "pg_num" => number(pool.pg_num.into()),
+            "pgp_num" => number(pool.pgp_num.into()),
+            "crush_rule" => match self.committed.crush.rule_name(pool.crush_rule.into()) {
+                Some(name) => text(name),
+                None => text(&pool.crush_rule.to_string()),
+            },
+            "use_gmt_hitset" => Some((json!(t.use_gmt_hitset), u8::from(t.use_gmt_hitset).to_string())),
+            "fast_read" => number(0),
+            "pg_autoscale_mode" => text(&pool.pg_autoscale_mode),
+            "bulk" => switch(pool.has_flag(flag::BULK)),
+            "hit_set_type" => text(hit_set_name(&t.hit_set)),
+            "hit_set_fpp" => match t.hit_set {
+                HitSetKind::Bloom { fpp } => Some((json!(fpp), float(fpp))),
+                _ => None,
+            },
+            "hit_set_period" => number(t.hit_set_period_s.into()),
+            "hit_set_count" => number(t.hit_set_count.into()),
+            "target_max_objects" => number(t.target_max_objects),
+            "target_max_bytes" => number(t.target_max_bytes),
+            "cache_target_dirty_ratio" => micro(t.dirty_ratio_micro),
+            "cache_target_dirty_high_ratio" => micro(t.dirty_high_ratio_micro),
+            "cache_target_full_ratio" => micro(t.full_ratio_micro),
+            "cache_min_flush_age" => number(t.min_flush_age_s.into()),
+            "cache_min_evict_age" => number(t.min_evict_age_s.into()),
+            "min_read_recency_for_promote" => number(t.min_read_recency_for_promote.into()),
+            "min_write_recency_for_promote" => number(t.min_write_recency_for_promote.into()),
+            "hit_set_grade_decay_rate" => number(t.hit_set_grade_decay_rate.into()),
+            "hit_set_search_last_n" => number(t.hit_set_search_last_n.into()),
+            option => pool.options.get(option).map(|value| (option_json(value), value.clone())),
+        }
+    }
+
+    pub(super) fn pool_set(&mut self, call: &Call<'_>) -> Outcome {
+        let (name, var, text) = (call.required("pool"), call.required("var"), call.required("val"));
+        let id = self.pool_named(name)?;
+        if !is_variable(var) || var == "all" {
+            return Err(unknown(var));
+        }
+        let pool = (*self.working.pools[&id]).clone();
+        let next = self.changed_pool(id, pool, var, text, call.flag("yes_i_really_mean_it"))?;
+        self.change_pool(id, |pool| *pool = next);
+        Ok(Answer::status(format!("set pool {id} {var} to {text}")))
+    }
+
+    fn changed_pool(
+        &self,
+        id: PoolId,
+        mut pool: Pool,
+        var: &str,
+        text: &str,
+        sure: bool,
+    ) -> Result<Pool, Failure> {
+        let is_tier = pool.tiering.tier_of.is_some();
+        if (TIER_VARS.contains(&var) || var == "use_gmt_hitset") && !is_tier {
+            return Err(Failure::new(Errno::EACCES, "(13) Permission denied"));
+        }
+        if let Some((_, bit)) = FLAGS.iter().find(|(n, _)| *n == var) {
+            if var == "hashpspool" && !sure {
+                return Err(Failure::new(
+                    Errno::EPERM,
+                    "are you SURE?  this will remap all placement groups in this pool, this triggers large data movement, \
+                     pass --yes-i-really-mean-it if you really do.",
+                ));
+            }
+            set_bit(&mut pool, *bit, text)?;
+            return Ok(pool);
+        }
+        match var {
+            "size" => {
+                if pool.has_flag(flag::NOSIZECHANGE) {
+                    return Err(Failure::new(
+                        Errno::EPERM,
+                        "pool size change is disabled; you must unset nosizechange flag for the pool first",
+                    ));
+                }
+                let size = self.size_value(text)?;
+                self.check_size(size, sure)?;
+                check_rule(&self.working.crush, pool.crush_rule.into(), size)?;
+                if size > pool.size {
+                    self.check_pg_num(Some(id), pool.pg_num, size)?;
+                }
+                pool.size = size;
+                // As in Ceph: growing keeps min_size where it is sensible, shrinking pulls it along.
+                if size < pool.min_size {
+                    pool.min_size = self.default_min_size(size);
+                }
+            }
+            "min_size" => {
+                let n = integer(text)?;
+                if n < 1 || n > i64::from(pool.size) {
+                    return Err(Failure::invalid(format!(
+                        "pool min_size must be between 1 and size, which is set to {}",
+                        pool.size
+                    )));
+                }
+                pool.min_size = n as u32;
+            }
+            "pg_num" | "pg_num_actual" => self.set_pg_num(id, &mut pool, text)?,
+            "pgp_num" | "pgp_num_actual" => {
+                if pool.has_flag(flag::NOPGCHANGE) {
+                    return Err(Failure::new(
+                        Errno::EPERM,
+                        "pool pgp_num change is disabled; you must unset nopgchange flag for the pool first",
+                    ));
+                }
+                let n = integer(text)?;
+                if n <= 0 {
+                    return Err(Failure::invalid(format!("specified pgp_num must > 0, but you set to {n}")));
+                }
+                if n > i64::from(pool.pg_num) {
+                    return Err(Failure::invalid(format!("specified pgp_num {n} > pg_num {}", pool.pg_num)));
+                }
+                pool.pgp_num = n as u32;
+            }
+            "crush_rule" => {
+                let crush = &self.working.crush;
+                let rule = crush
+                    .rule_id(text)
+                    .ok_or_else(|| Failure::not_found(format!("crush rule {text} does not exist")))?;
+                pool.crush_rule = check_rule(crush, rule, pool.size)?;
+            }
+            "pg_autoscale_mode" => {
+                if !matches!(text, "on" | "off" | "warn") {
+                    return Err(Failure::invalid(format!("specified invalid mode {text}")));
+                }
+                text.clone_into(&mut pool.pg_autoscale_mode);
+            }
+            "bulk" => set_bit(&mut pool, flag::BULK, text)?,
+            "fast_read" => {
+                if switch(text)? {
+                    return Err(Failure::invalid("fast read is not supported in replication pool"));
+                }
+            }
+            "allow_ec_overwrites" => {
+                return Err(Failure::invalid("ec overwrites can only be enabled for an erasure coded pool"));
+            }
+            "erasure_code_profile" => return Err(Failure::invalid("erasure_code_profile can't be changed")),
+            _ if TIER_VARS.contains(&var) || var == "use_gmt_hitset" => set_tiering(&mut pool, var, text)?,
+            _ => self.set_option(&mut pool, var, text)?,
+        }
+        Ok(pool)
+    }
+
+    fn size_value(&self, text: &str) -> Result<u32, Failure> {
+        u32::try_from(integer(text)?).map_err(|_| Failure::invalid("pool size must be between 1 and 10"))
+    }
+
+    fn set_pg_num(&self, id: PoolId, pool: &mut Pool, text: &str) -> Result<(), Failure> {
+        if pool.has_flag(flag::NOPGCHANGE) {
+            return Err(Failure::new(
+                Errno::EPERM,
+                "pool pg_num change is disabled; you must unset nopgchange flag for the pool first",
+            ));
+        }
+        let n = integer(text)?;
+        if n == i64::from(pool.pg_num) {
+            return Ok(());
+        }
+        self.check_pg_num_range(u32::try_from(n).unwrap_or(0))?;
+        let n = n as u32;
+        if n > pool.pg_num {
+            self.check_pg_num(Some(id), n, pool.size)?;
+        }
+        Err(Failure::new(
+            Errno::ENOTSUP,
+            format!(
+                "pg_num of pool '{}' stays at {}: this release can't split or merge placement groups; create a pool with \
+                 pg_num {n} and copy the objects",
+                pool.name, pool.pg_num
+            ),
+        ))
+    }
+
+    fn set_option(&self, pool: &mut Pool, var: &str, text: &str) -> Result<(), Failure> {
+        let kind =
+            OPTIONS.iter().find(|(n, _)| *n == var).map(|(_, kind)| *kind).ok_or_else(|| unknown(var))?;
+        let (value, unset) = match kind {
+            Text => {
+                let base = self.working.pool_by_name(text).map(|(id, _)| id);
+                let base = base.ok_or_else(|| Failure::invalid("expecting value 'pool name'"))?;
+                (base.to_string(), false)
+            }
+            Choice(words) => {
+                if !words.contains(&text) && text != "unset" {
+                    let spelled = if var == "compression_mode" { "compression mode" } else { var };
+                    return Err(Failure::invalid(format!("unrecognized {spelled} '{text}'")));
+                }
+                (text.to_owned(), text == "unset")
+            }
+            Int(min, max) => {
+                let n = match var {
+                    "target_size_bytes" | "compression_max_blob_size" | "compression_min_blob_size" => {
+                        iec(text)? as i64
+                    }
+                    _ => integer(text)?,
+                };
+                if n < min || n > max {
+                    return Err(Failure::invalid(match var {
+                        "recovery_priority" => {
+                            format!("pool recovery_priority must be between {min} and {max}")
+                        }
+                        _ => format!("{var} is out of range: '{text}'"),
+                    }));
+                }
+                (n.to_string(), n == 0)
+            }
+            Float(min, max) => {
+                let n = number(text)?;
+                if n < min || n > max {
+                    return Err(Failure::invalid(match var {
+                        "compression_required_ratio" => {
+                            format!("compression_required_ratio is out of range (0-1): '{text}'")
+                        }
+                        "target_size_ratio" => "target_size_ratio cannot be negative".to_owned(),
+                        "pg_autoscale_bias" => "pg_autoscale_bias must be between 0 and 1000".to_owned(),
+                        _ => format!("{var} is out of range: '{text}'"),
+                    }));
+                }
+                (float(n), n == 0.0)
+            }
+        };
+        // In Ceph too, nothing and 0 take an option back.
+        if unset {
+            pool.options.remove(var);
+        } else {
+            pool.options.insert(var.to_owned(), value);
+        }
+        Ok(())
+    }
+}
+
+fn set_tiering(pool: &mut Pool, var: &str, text: &str) -> Result<(), Failure> {
+    let t = &mut pool.tiering;
+    let whole = || -> Result<u32, Failure> {
+        u32::try_from(integer(text)?)
+            .map_err(|_| Failure::invalid(format!("{var} is out of range: '{text}'")))
+    };
+    let micro = || -> Result<u32, Failure> {
+        let n = number(text)?;
+        if !(0.0..=1.0).contains(&n) {
+            return Err(Failure::new(Errno::ERANGE, format!("{var} must be in the range 0..1")));
+        }
+        Ok((n * 1e6) as u32)
+    };
+    match var {
+        "hit_set_type" => {
+            t.hit_set = match text {
+                "none" => HitSetKind::None,
+                "explicit_hash" => HitSetKind::ExplicitHash,
+                "explicit_object" => HitSetKind::ExplicitObject,
+                "bloom" => HitSetKind::Bloom { fpp: 0.05 },
+                _ => return Err(Failure::invalid(format!("unrecognized hit_set type '{text}'"))),
+            };
+        }
+        "hit_set_fpp" => {
+            let fpp = number(text)?;
+            let HitSetKind::Bloom { fpp: current } = &mut t.hit_set else {
+                return Err(Failure::invalid(
+                    "hit set is not of type Bloom; invalid to set a false positive rate!",
+                ));
+            };
+            if !(fpp > 0.0 && fpp < 1.0) {
+                return Err(Failure::invalid("hit_set_fpp must be in the range 0..1"));
+            }
+            *current = fpp;
+        }
+        "hit_set_period" => t.hit_set_period_s = whole()?,
+        "hit_set_count" => t.hit_set_count = whole()?,
+        "target_max_objects" => t.target_max_objects = iec(text)?,
+        "target_max_bytes" => t.target_max_bytes = iec(text)?,
+        "cache_target_dirty_ratio" => t.dirty_ratio_micro = micro()?,
+        "cache_target_dirty_high_ratio" => t.dirty_high_ratio_micro = micro()?,
+        "cache_target_full_ratio" => t.full_ratio_micro = micro()?,
+        "cache_min_flush_age" => t.min_flush_age_s = whole()?,
+        "cache_min_evict_age" => t.min_evict_age_s = whole()?,
+        "min_read_recency_for_promote" => t.min_read_recency_for_promote = whole()?,
+        "min_write_recency_for_promote" => t.min_write_recency_for_promote = whole()?,
+        "hit_set_grade_decay_rate" => {
+            let n = whole()?;
+            if n > 100 {
+                return Err(Failure::invalid("value out of range,valid range is 0 - 100"));
+            }
+            t.hit_set_grade_decay_rate = n;
+        }
+        "hit_set_search_last_n" => {
+            let n = whole()?;
+            if n > t.hit_set_count {
+                return Err(Failure::invalid(format!(
+                    "value out of range,valid range is 0 - {}",
+                    t.hit_set_count
+                )));
+            }
+            t.hit_set_search_last_n = n;
+        }
+        "use_gmt_hitset" => t.use_gmt_hitset = switch(text)?,
+        _ => return Err(unknown(var)),
+    }
+    Ok(())
+}
+
+fn set_bit(pool: &mut Pool, bit: u64, text: &str) -> Result<(), Failure> {
+    if switch(text)? {
+        pool.flags |= bit;
+    } else {
+        pool.flags &= !bit;
+    }
+    Ok(())
+}
+
+fn switch(text: &str) -> Result<bool, Failure> {
+    match text {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err(Failure::invalid("expecting value 'true', 'false', '0', or '1'")),
+    }
+}
+
+fn integer(text: &str) -> Result<i64, Failure> {
+    text.parse().map_err(|_| {
+        Failure::invalid(format!(
+            "error parsing integer value '{text}': Expected option value to be integer, got '{text}'"
+        ))
+    })
+}
+
+fn number(text: &str) -> Result<f64, Failure> {
+    text.parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| {
+        Failure::invalid(format!(
+            "error parsing floating point value '{text}': strict_strtod: expected double, got: '{text}'"
+        ))
+    })
+}
+
+fn iec(text: &str) -> Result<u64, Failure> {
+    let units = [("k", 10), ("M", 20), ("G", 30), ("T", 40), ("P", 50), ("E", 60)];
+    parse_si(text, &units, true)
+        .map_err(|reason| Failure::invalid(format!("error parsing int value '{text}': {reason}")))
+}

@@ -1,0 +1,207 @@
+//! The configuration database: values set with `config set`, for whom, and who gets which.
+//!
+//! A value's section is `global`, a kind of daemon or one entity; a mask narrows it to a device class or a CRUSH
+//! location. As in Ceph 16.2 the most precise mask wins, and among equals the most specific section.
+
+use nacre_types::ids::{EntityKind, EntityName};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Whom a value is for, `osd/class:ssd` for instance. Sorts as `config dump` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Who {
+    /// 0 `global`, 1 a kind, 2 an entity.
+    pub(crate) rank: u8,
+    kind: Option<EntityKind>,
+    /// The section's name.
+    pub section: String,
+    /// The narrowing.
+    pub mask: Mask,
+}
+
+/// Narrows a section to some daemons.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Mask {
+    /// Those on devices of this class.
+    Class(String),
+    /// Those below this bucket: CRUSH type and name.
+    Location(String, String),
+    /// All.
+    None,
+}
+
+impl fmt::Display for Mask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Mask::None => Ok(()),
+            Mask::Class(class) => write!(f, "class:{class}"),
+            Mask::Location(type_name, name) => write!(f, "{type_name}:{name}"),
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.section)?;
+        if self.mask == Mask::None { Ok(()) } else { write!(f, "/{}", self.mask) }
+    }
+}
+
+impl Who {
+    /// Reads `global`, `osd`, `osd.3`, `osd/class:ssd`, `class:ssd`, `osd/host:a`. `None` for anything else.
+    pub fn parse(text: &str) -> Option<Who> {
+        let mut section = None;
+        let mut mask = Mask::None;
+        for part in text.split('/') {
+            match part.split_once(':') {
+                Some(("class", class)) if !class.is_empty() => mask = Mask::Class(class.to_owned()),
+                Some((type_name, name)) if !type_name.is_empty() && !name.is_empty() => {
+                    mask = Mask::Location(type_name.to_owned(), name.to_owned());
+                }
+                Some(_) => return None,
+                None if section.is_none() => section = Some(part),
+                None => return None,
+            }
+        }
+        let section = section.unwrap_or("global");
+        let (rank, kind) = if section == "global" {
+            (0, None)
+        } else if let Ok(kind) = section.parse::<EntityKind>() {
+            (1, Some(kind))
+        } else {
+            let entity: EntityName = section.parse().ok()?;
+            (2, Some(entity.kind))
+        };
+        (!section.contains(char::is_whitespace)).then(|| Who {
+            rank,
+            kind,
+            section: section.to_owned(),
+            mask,
+        })
+    }
+
+    fn applies_to(&self, subject: &Subject<'_>) -> bool {
+        let in_section = match self.rank {
+            0 => true,
+            1 => self.kind == Some(subject.entity.kind),
+            _ => self.section == subject.entity.to_string() || self.is_prefix_of(subject.entity),
+        };
+        in_section
+            && match &self.mask {
+                Mask::None => true,
+                Mask::Class(class) => subject.device_class == Some(class.as_str()),
+                Mask::Location(type_name, name) => subject.location.get(type_name) == Some(name),
+            }
+    }
+
+    /// `client.rgw` is a section of `client.rgw.a`.
+    fn is_prefix_of(&self, entity: &EntityName) -> bool {
+        entity.to_string().strip_prefix(&self.section).is_some_and(|rest| rest.starts_with('.'))
+    }
+}
+
+/// Whose configuration is asked for.
+#[derive(Clone, Debug)]
+pub struct Subject<'a> {
+    /// The entity.
+    pub entity: &'a EntityName,
+    /// Its place in CRUSH, for OSDs.
+    pub location: BTreeMap<String, String>,
+    /// Its device class, for OSDs.
+    pub device_class: Option<&'a str>,
+}
+
+/// The values.
+#[derive(Clone, Debug, Default)]
+pub struct ConfigDb {
+    values: BTreeMap<Who, BTreeMap<String, String>>,
+}
+
+impl ConfigDb {
+    /// Sets a value that was checked. Returns whether something changed.
+    pub fn set(&mut self, who: Who, name: &str, value: &str) -> bool {
+        let old = self.values.entry(who).or_default().insert(name.to_owned(), value.to_owned());
+        old.as_deref() != Some(value)
+    }
+
+    /// Removes a value. Returns whether it was there.
+    pub fn remove(&mut self, who: &Who, name: &str) -> bool {
+        let Some(values) = self.values.get_mut(who) else { return false };
+        let removed = values.remove(name).is_some();
+        if values.is_empty() {
+            self.values.remove(who);
+        }
+        removed
+    }
+
+    /// All values, in the order of `config dump`.
+    pub fn iter(&self) -> impl Iterator<Item = (&Who, &str, &str)> {
+        self.values
+            .iter()
+            .flat_map(|(who, values)| values.iter().map(move |(k, v)| (who, k.as_str(), v.as_str())))
+    }
+
+    /// What applies to `subject`: by option the value and whom it was set for.
+    pub fn resolve(&self, subject: &Subject<'_>) -> BTreeMap<&str, (&str, &Who)> {
+        let mut found: BTreeMap<&str, (&str, &Who)> = BTreeMap::new();
+        // Ascending order is from `global` to entities, so a later one wins unless its mask is less precise.
+        for (who, name, value) in self.iter().filter(|(who, _, _)| who.applies_to(subject)) {
+            let precise = |who: &Who| match who.mask {
+                Mask::None => 0,
+                Mask::Location(..) => 1,
+                Mask::Class(_) => 2,
+            };
+            match found.get(name) {
+                Some((_, current)) if precise(current) > precise(who) => {}
+                _ => {
+                    found.insert(name, (value, who));
+                }
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn db(values: &[(&str, &str)]) -> ConfigDb {
+        let mut db = ConfigDb::default();
+        for (who, value) in values {
+            db.set(Who::parse(who).unwrap(), "x", value);
+        }
+        db
+    }
+
+    fn value_for(db: &ConfigDb, entity: &str, class: Option<&str>) -> Option<String> {
+        let entity = entity.parse().unwrap();
+        let location = [("host".to_owned(), "h".to_owned())].into();
+        let subject = Subject { entity: &entity, location, device_class: class };
+        db.resolve(&subject).get("x").map(|(v, _)| (*v).to_owned())
+    }
+
+    #[test]
+    fn masks_win_over_sections_and_entities_over_kinds() {
+        let db =
+            db(&[("global", "1"), ("osd", "2"), ("osd.0", "3"), ("osd/class:ssd", "4"), ("osd/host:h", "5")]);
+        assert_eq!(value_for(&db, "mon.a", None).as_deref(), Some("1"));
+        assert_eq!(value_for(&db, "osd.1", Some("ssd")).as_deref(), Some("4"));
+        assert_eq!(value_for(&db, "osd.0", Some("hdd")).as_deref(), Some("5"));
+        let plain = super::tests::db(&[("global", "1"), ("osd", "2"), ("osd.0", "3"), ("client.rgw", "6")]);
+        assert_eq!(value_for(&plain, "osd.0", None).as_deref(), Some("3"));
+        assert_eq!(value_for(&plain, "client.rgw.a", None).as_deref(), Some("6"));
+        assert_eq!(value_for(&plain, "client.rgwx", None).as_deref(), Some("1"));
+    }
+
+    #[test]
+    fn targets_parse_and_print_alike() {
+        for text in ["global", "osd", "osd.3", "osd/class:ssd", "client.admin", "mon/host:a"] {
+            assert_eq!(Who::parse(text).unwrap().to_string(), text);
+        }
+        for bad in ["foo", "osd/", "osd/class:", "osd/ssd", "x.y", ""] {
+            assert_eq!(Who::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Who::parse("class:ssd").unwrap().to_string(), "global/class:ssd");
+    }
+}
