@@ -11,7 +11,7 @@ mod argv;
 mod conf_file;
 mod expand;
 
-pub use argv::{Invocation, Program, parse_argv, split_args};
+pub use argv::{Invocation, Program, Settings, parse_argv, split_args};
 pub use conf_file::{ConfFile, Entry};
 
 use crate::error::{Error, Result};
@@ -138,15 +138,21 @@ pub struct ConfigBuilder {
     entity: EntityName,
     cluster: String,
     file: File,
-    env: Vec<(String, String)>,
-    cmdline: Vec<(String, String)>,
+    env: Settings,
+    cmdline: Settings,
 }
 
 impl ConfigBuilder {
     /// Nothing but defaults so far.
     pub fn new(entity: EntityName) -> ConfigBuilder {
         let cluster = "ceph".to_owned();
-        ConfigBuilder { entity, cluster, file: File::None, env: Vec::new(), cmdline: Vec::new() }
+        ConfigBuilder {
+            entity,
+            cluster,
+            file: File::None,
+            env: Settings::default(),
+            cmdline: Settings::default(),
+        }
     }
 
     /// The cluster's name, `$cluster`; `ceph` otherwise.
@@ -198,7 +204,7 @@ impl ConfigBuilder {
             *layers.of(Source::File) = file_layer(file, &self.entity)?;
         }
         for (source, pairs) in [(Source::Env, self.env), (Source::Cmdline, self.cmdline)] {
-            for (name, value) in pairs {
+            for (name, value) in pairs.0 {
                 let spec = options::get(&name)?;
                 spec.canonical(&value)?;
                 layers.of(source).insert(spec.name, value);
@@ -419,10 +425,11 @@ impl Config {
         self.0.observers.lock().push((names, Arc::new(observer)));
     }
 
-    /// One option's effective value, in canonical spelling.
+    /// One option's effective value, in canonical spelling; dots for a secret.
     pub fn text(&self, name: &str) -> Result<String> {
         let spec = options::get(name)?;
-        spec.canonical(&self.0.state.lock().effective[spec.name].1)
+        let value = spec.canonical(&self.0.state.lock().effective[spec.name].1)?;
+        Ok(options::shown(spec.name, &value).to_owned())
     }
 
     /// All effective values and where they come from (`config show`); those not at their default are `config diff`.
@@ -435,6 +442,7 @@ impl Config {
                 name,
                 value: options::find(name)
                     .and_then(|spec| spec.canonical(text).ok())
+                    .map(|value| options::shown(name, &value).to_owned())
                     .unwrap_or_else(|| text.clone()),
                 source: *source,
                 pending: state.pending.get(name).cloned(),

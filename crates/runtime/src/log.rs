@@ -26,7 +26,7 @@ const SUBSYSTEMS: &[Subsystem] = &[
     (&["nacre_runtime::auth"], |o| o.debug.debug_auth),
     (&["nacre_runtime::msgr"], |o| o.debug.debug_ms),
     (&["nacre_mon"], |o| o.debug.debug_mon),
-    (&["nacre_client::mon"], |o| o.debug.debug_monc),
+    (&["nacre_client::native::mon"], |o| o.debug.debug_monc),
     (&["nacre_osd", "nacre_pg"], |o| o.debug.debug_osd),
     (&["nacre_store::blue"], |o| o.debug.debug_bluestore),
     (&["nacre_store::mem"], |o| o.debug.debug_memstore),

@@ -164,6 +164,9 @@ pub(crate) struct Inner {
     pub(crate) stopping: tokio::sync::watch::Sender<bool>,
 }
 
+/// How long aborted connections may take to notice.
+const ABORT_GRACE: Duration = Duration::from_secs(2);
+
 /// One entity's messenger. Cloning is cheap; dropping the last clone stops nothing, see [`Messenger::shutdown`].
 #[derive(Clone)]
 pub struct Messenger(Arc<Inner>);
@@ -354,9 +357,13 @@ impl Messenger {
         for conn in live() {
             conn.abort();
         }
-        while let Some(conn) = live().first() {
-            conn.over().await;
-        }
+        // Where a lane's runtime is gone its connections end without a word: nobody waits for those.
+        let all_over = async {
+            while let Some(conn) = live().first() {
+                conn.over().await;
+            }
+        };
+        let _ = tokio::time::timeout(ABORT_GRACE, all_over).await;
     }
 }
 
@@ -381,8 +388,11 @@ impl Inner {
     pub(crate) fn register(self: &Arc<Self>, make: impl FnOnce(u64) -> ConnInner) -> Arc<ConnInner> {
         let id = self.next_conn.fetch_add(1, Ordering::Relaxed);
         let conn = Arc::new(make(id));
-        let mut conns = self.conns.lock();
-        conns.insert(id, Arc::downgrade(&conn));
+        self.conns.lock().insert(id, Arc::downgrade(&conn));
+        // Shutdown, which looks at what is registered, may have passed already.
+        if *self.stopping.borrow() {
+            conn.abort();
+        }
         conn
     }
 

@@ -108,6 +108,11 @@ pub fn validate(name: &str, value: &str) -> Result<String> {
     get(name)?.canonical(value)
 }
 
+/// `value` as it may be shown: dots where the option is a secret.
+pub fn shown<'a>(name: &str, value: &'a str) -> &'a str {
+    if find(name).is_some_and(|spec| spec.secret) && !value.is_empty() { "…" } else { value }
+}
+
 /// `name` with underscores for spaces and dashes, runs of them taken as one.
 pub fn normalize_name(name: &str) -> String {
     let mut out = String::with_capacity(name.len());

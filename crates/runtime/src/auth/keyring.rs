@@ -164,8 +164,9 @@ impl Keyring {
 pub fn find_key(config: &Config) -> Result<Credential> {
     let options = config.snapshot();
     let entity = config.entity().clone();
-    if !options.global.key.is_empty() {
-        return Ok(Credential::Key { key: Key::from_base64(&options.global.key)?, entity });
+    let key = options.global.key.expose();
+    if !key.is_empty() {
+        return Ok(Credential::Key { key: Key::from_base64(key)?, entity });
     }
     if !options.global.keyfile.is_empty() {
         let path = Path::new(&options.global.keyfile);

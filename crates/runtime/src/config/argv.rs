@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::options::{self, OptionType};
 use nacre_types::ids::{EntityKind, EntityName};
+use std::fmt;
 use std::path::PathBuf;
 
 /// What kind of program parses its command line: it decides the default entity and what `-i` means.
@@ -14,6 +15,23 @@ pub enum Program {
     Client,
 }
 
+/// Options by name, in order. Secrets print as dots.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Settings(pub Vec<(String, String)>);
+
+impl Settings {
+    /// Adds one; the last of one name counts.
+    pub fn push(&mut self, pair: (String, String)) {
+        self.0.push(pair);
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.0.iter().map(|(name, value)| (name, options::shown(name, value)))).finish()
+    }
+}
+
 /// A command line taken apart.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Invocation {
@@ -23,10 +41,10 @@ pub struct Invocation {
     pub cluster: String,
     /// `-c FILE`.
     pub conf: Option<PathBuf>,
-    /// Options by name, in order; the last of one name counts.
-    pub options: Vec<(String, String)>,
+    /// Options by name; the last of one name counts.
+    pub options: Settings,
     /// The same from `CEPH_ARGS`.
-    pub env: Vec<(String, String)>,
+    pub env: Settings,
     /// What is not shared by all programs: verbs, their arguments and flags, in order.
     pub rest: Vec<String>,
 }
@@ -62,8 +80,8 @@ pub fn parse_argv(program: Program, args: &[String], ceph_args: Option<&str>) ->
         entity: entity(&line).or_else(|| entity(&env)).unwrap_or_else(|| EntityName::new(kind, default_id)),
         cluster: line.cluster.or(env.cluster).unwrap_or_else(|| "ceph".to_owned()),
         conf: line.conf.or(env.conf),
-        options: line.options,
-        env: env.options,
+        options: Settings(line.options),
+        env: Settings(env.options),
         rest: if env.rest.is_empty() { line.rest } else { [env.rest, line.rest].concat() },
     })
 }

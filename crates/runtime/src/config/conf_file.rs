@@ -5,14 +5,15 @@
 //! literally. Lines before the first section count as `[global]`.
 
 use crate::error::{Error, Result};
-use crate::options::normalize_name;
+use crate::options::{normalize_name, shown};
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// A file longer than this is not a configuration.
 const MAX_BYTES: u64 = 4 << 20;
 
-/// One `name = value` line.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One `name = value` line. Secrets print as dots.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     /// The name, normalised.
     pub name: String,
@@ -20,6 +21,12 @@ pub struct Entry {
     pub value: String,
     /// Its line, counted from 1.
     pub line: usize,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {:?}", self.name, shown(&self.name, &self.value))
+    }
 }
 
 /// A parsed configuration file.

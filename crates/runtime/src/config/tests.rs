@@ -60,9 +60,9 @@ fn layers_override_each_other_in_cephs_order() {
     let config = Config::load(&invocation).unwrap();
     assert_eq!(config.get().osd.osd_max_backfills, 6);
     assert_eq!(config.get().debug.debug_osd, DebugLevel { log: 20, gather: 20 });
-    invocation.options.clear();
+    invocation.options.0.clear();
     assert_eq!(Config::load(&invocation).unwrap().get().osd.osd_max_backfills, 5);
-    invocation.env.clear();
+    invocation.env.0.clear();
     let config = Config::load(&invocation).unwrap();
     assert_eq!(config.get().osd.osd_max_backfills, 4);
     assert_eq!(config.conf_path(), Some(path.as_path()));
@@ -155,6 +155,24 @@ fn unknown_options_are_refused_on_set_and_skipped_in_files() {
 }
 
 #[test]
+fn secrets_are_never_shown() {
+    let secret = "AQBSdFhcAAAAABAAEm+vBQ0tEyVmXPjNhDl9zw==";
+    let line = [format!("--key={secret}")];
+    let invocation = parse_argv(Program::Client, &line, Some(&line[0])).unwrap();
+    let file = conf(&format!("[global]\nkey = {secret}\n"));
+    let builder = ConfigBuilder::new(osd(0)).conf_file(file.clone()).set("key", secret);
+    let config = builder.clone().build().unwrap();
+    assert_eq!(config.get().global.key.expose(), secret);
+    let shown = format!(
+        "{invocation:?} {file:?} {builder:?} {config:?} {:?} {:?} {:?}",
+        config.get(),
+        config.show(),
+        config.text("key")
+    );
+    assert!(!shown.contains("AQBSdFhc") && shown.contains('…'), "{shown}");
+}
+
+#[test]
 fn command_lines_are_taken_apart_as_ceph_does() {
     let parsed = |program, line: &str| parse_argv(program, &args(line), None).unwrap();
     let client = parsed(
@@ -164,7 +182,7 @@ fn command_lines_are_taken_apart_as_ceph_does() {
     assert_eq!(client.entity.to_string(), "client.bob");
     assert_eq!(client.conf, Some(PathBuf::from("/x.conf")));
     assert_eq!(client.rest, ["-p", "pool", "put", "-i", "file", "--", "--id", "no"]);
-    let pairs: Vec<_> = client.options.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+    let pairs: Vec<_> = client.options.0.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     assert_eq!(
         pairs,
         [("mon_host", "127.0.0.1:40300"), ("keyring", "ring"), ("mon_allow_pool_delete", "false")]
@@ -173,7 +191,7 @@ fn command_lines_are_taken_apart_as_ceph_does() {
         parsed(Program::Daemon(EntityKind::Osd), "-i 3 --ms_crc_data --osd-data=/d --cluster east -f");
     assert_eq!((daemon.entity, daemon.cluster.as_str()), (osd(3), "east"));
     assert_eq!(daemon.rest, ["-f"]);
-    assert_eq!(daemon.options[0], ("ms_crc_data".to_owned(), "true".to_owned()));
+    assert_eq!(daemon.options.0[0], ("ms_crc_data".to_owned(), "true".to_owned()));
     assert_eq!(parsed(Program::Client, "").entity.to_string(), "client.admin");
     assert_eq!(parsed(Program::Client, "-n osd.7").entity, osd(7));
     assert!(parse_argv(Program::Client, &args("--name"), None).is_err());

@@ -1,6 +1,8 @@
 //! Options of every program: identity, paths, keys, logs, authentication.
 
-use super::kinds::{Addr, AddrListKind, AuthMethod, Bool, FloatSecs, IntSecs, LogLevel, Str, UuidKind};
+use super::kinds::{
+    Addr, AddrListKind, AuthMethod, Bool, FloatSecs, IntSecs, LogLevel, Secret, Str, UuidKind,
+};
 use super::option_group;
 use super::spec::Service::{Mon, Osd};
 
@@ -20,7 +22,7 @@ option_group! {
     keyring: Str = "/etc/ceph/$cluster.$name.keyring,/etc/ceph/$cluster.keyring,/etc/ceph/keyring",
         "Paths of keyring files, the first that exists counts"
         [startup(), no_mon_update(), see(&["key", "keyfile"])];
-    key: Str = "", "The entity's key itself" [startup(), no_mon_update(), see(&["keyfile", "keyring"]),
+    key: Secret = "", "The entity's key itself" [startup(), no_mon_update(), see(&["keyfile", "keyring"]),
         long("A key on the command line or in a configuration file is visible to others; a keyring file is not.")];
     keyfile: Str = "", "Path of a file that holds only the entity's key"
         [startup(), no_mon_update(), see(&["key", "keyring"])];

@@ -5,6 +5,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 use uuid::Uuid;
+use zeroize::Zeroizing;
 
 /// A kind of value: Ceph's type on the outside, a Rust type on the inside.
 pub trait Kind {
@@ -14,6 +15,8 @@ pub trait Kind {
     const TYPE: OptionType;
     /// The permitted values of a choice; empty for anything else.
     const CHOICES: &'static [&'static str] = &[];
+    /// Whether values must not be shown.
+    const SECRET: bool = false;
 
     /// Reads a text; the error says what was expected, as Ceph words it.
     fn read(text: &str) -> Result<Self::Value, String>;
@@ -137,6 +140,41 @@ kind! {
 kind! {
     /// `N` or `N/M`, each 0 to 99.
     Debug, DebugLevel, Str, DebugLevel::parse, DebugLevel::to_string
+}
+
+/// Text that is never shown: `Debug` prints dots, and memory is wiped.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretText(Zeroizing<String>);
+
+impl SecretText {
+    /// The text.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
+/// A secret text; empty for none.
+#[derive(Debug)]
+pub enum Secret {}
+
+impl Kind for Secret {
+    type Value = SecretText;
+    const TYPE: OptionType = OptionType::Str;
+    const SECRET: bool = true;
+
+    fn read(text: &str) -> Result<SecretText, String> {
+        Ok(SecretText(Zeroizing::new(text.to_owned())))
+    }
+
+    fn show(value: &SecretText) -> String {
+        value.0.to_string()
+    }
 }
 
 fn read_bool(text: &str) -> Result<bool, String> {

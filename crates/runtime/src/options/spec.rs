@@ -137,6 +137,8 @@ pub struct OptionSpec {
     pub long_desc: &'static str,
     /// Related options.
     pub see_also: &'static [&'static str],
+    /// Whether its value must not be shown.
+    pub secret: bool,
     /// Whether Nacre has it and Ceph does not.
     pub nacre_only: bool,
     canonical: fn(&OptionSpec, &str) -> Result<String>,
@@ -170,6 +172,7 @@ impl OptionSpec {
             long_desc: "",
             see_also: &[],
             nacre_only: false,
+            secret: K::SECRET,
             canonical: canonical_of::<K>,
         }
     }

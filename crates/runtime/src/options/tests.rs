@@ -129,6 +129,16 @@ fn reference_page_has_every_option() {
 }
 
 #[test]
+fn the_reference_page_in_the_repository_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/options.md");
+    let page = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        page == reference_markdown(),
+        "docs/options.md is out of date: cargo run -p nacre-runtime --example options_reference > docs/options.md"
+    );
+}
+
+#[test]
 fn texts_and_startup_options_do_not_change_at_run_time() {
     for (name, runtime) in [
         ("osd_max_backfills", true),
