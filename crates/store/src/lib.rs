@@ -17,10 +17,12 @@
 //! The crate knows nothing of maps, peers, clients or PG states.
 
 mod admission;
+mod blue;
 mod error;
 mod files;
 mod mem;
 
+pub use blue::{BlueStore, BlueStoreConfig, BlueStoreCounters, Finding, FsckReport};
 pub use error::{Result, StoreError};
 pub use mem::{MemStore, MemStoreConfig};
 

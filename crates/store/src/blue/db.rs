@@ -1,0 +1,341 @@
+//! The metadata database: its column families, how RocksDB is set up, and batches built without it.
+//!
+//! One thread writes (the commit thread), with the WAL on and synced. Write batches are put together on the submitting
+//! threads as raw records and only concatenated by the commit thread.
+
+use super::varint;
+use crate::error::{Result, StoreError};
+use rocksdb::{
+    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBPinnableSlice,
+    DBRecoveryMode, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions,
+};
+use std::path::Path;
+
+/// The column families (docs/format/bluestore.md). The order is that of [`FAMILIES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// Objects' records.
+    Onodes,
+    /// Checksums by blob id.
+    Csum,
+    /// Omap entries by omap id.
+    Omap,
+    /// PG logs.
+    PgLog,
+    /// Collections and their own values.
+    Collections,
+    /// Shared blobs' reference counts.
+    Shared,
+    /// Deferred writes; empty as yet.
+    Deferred,
+    /// Allocation deltas; empty as yet.
+    AllocDelta,
+    /// The store's own state and values.
+    Super,
+}
+
+const FAMILIES: [(Family, &str); 9] = [
+    (Family::Onodes, "onodes"),
+    (Family::Csum, "csum"),
+    (Family::Omap, "omap"),
+    (Family::PgLog, "pglog"),
+    (Family::Collections, "collections"),
+    (Family::Shared, "shared"),
+    (Family::Deferred, "deferred"),
+    (Family::AllocDelta, "allocdelta"),
+    (Family::Super, "super"),
+];
+
+/// What the database may use of memory and threads.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DbConfig {
+    /// Block cache in bytes.
+    pub(super) cache_bytes: usize,
+    /// Memtable size of the busy families in bytes.
+    pub(super) write_buffer_bytes: usize,
+}
+
+/// The open database.
+pub(super) struct Db {
+    db: DB,
+    /// RocksDB's number of each family, by position in [`FAMILIES`].
+    ids: [u32; FAMILIES.len()],
+}
+
+impl Db {
+    /// Opens the database in `path`; creates it where `create` is set.
+    pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<Db> {
+        let cache = Cache::new_lru_cache(config.cache_bytes);
+        let options = database_options(config, create);
+        let families = FAMILIES
+            .map(|(family, name)| ColumnFamilyDescriptor::new(name, family_options(family, config, &cache)));
+        let db = DB::open_cf_descriptors(&options, path, families)
+            .map_err(|e| StoreError::database("open the metadata database", &e))?;
+        let mut ids = [0; FAMILIES.len()];
+        for (id, (_, name)) in ids.iter_mut().zip(FAMILIES) {
+            *id = family_id(&db, name)?;
+        }
+        Ok(Db { db, ids })
+    }
+
+    fn family(&self, family: Family) -> &ColumnFamily {
+        self.db.cf_handle(FAMILIES[family as usize].1).expect("invariant: open() opened every family")
+    }
+
+    /// RocksDB's number of a family, as raw batches name it.
+    pub(super) fn ids(&self) -> FamilyIds {
+        FamilyIds(self.ids)
+    }
+
+    pub(super) fn get(&self, family: Family, key: &[u8]) -> Result<Option<DBPinnableSlice<'_>>> {
+        self.db
+            .get_pinned_cf(self.family(family), key)
+            .map_err(|e| StoreError::database("read the metadata database", &e))
+    }
+
+    /// The entries of `family` with `first <= key < end` (`None`: no end). The view is that of the moment of the call.
+    pub(super) fn range(&self, family: Family, first: &[u8], end: Option<Vec<u8>>) -> Range<'_> {
+        let mut options = ReadOptions::default();
+        if let Some(end) = end {
+            options.set_iterate_upper_bound(end);
+        }
+        let mut iterator = self.db.raw_iterator_cf_opt(self.family(family), options);
+        iterator.seek(first);
+        Range { iterator, started: false }
+    }
+
+    /// All entries of `family`, for scans: not cached, read ahead.
+    pub(super) fn scan(&self, family: Family) -> impl Iterator<Item = Result<(Box<[u8]>, Box<[u8]>)>> + '_ {
+        let mut options = ReadOptions::default();
+        options.fill_cache(false);
+        options.set_readahead_size(2 << 20);
+        self.db
+            .iterator_cf_opt(self.family(family), options, IteratorMode::Start)
+            .map(|entry| entry.map_err(|e| StoreError::database("scan the metadata database", &e)))
+    }
+
+    /// Writes the batches as one, atomically and durably.
+    pub(super) fn write(&self, batch: &RawBatch) -> Result<()> {
+        fail::fail_point!("store::wal_write", |_| Err(StoreError::Database {
+            what: "write the metadata database",
+            detail: "failpoint".into()
+        }));
+        let mut options = WriteOptions::default();
+        options.set_sync(sync_is_on());
+        self.db
+            .write_opt(WriteBatch::from_data(batch.as_raw()), &options)
+            .map_err(|e| StoreError::database("write the metadata database", &e))
+    }
+
+    /// RocksDB's number of the last write.
+    pub(super) fn sequence(&self) -> u64 {
+        self.db.latest_sequence_number()
+    }
+
+    /// About how many bytes a family takes, memtables included.
+    pub(super) fn estimated_bytes(&self, family: Family) -> u64 {
+        let property =
+            |name: &str| self.db.property_int_value_cf(self.family(family), name).ok().flatten().unwrap_or(0);
+        property("rocksdb.estimate-live-data-size") + property("rocksdb.cur-size-all-mem-tables")
+    }
+}
+
+fn sync_is_on() -> bool {
+    fail::fail_point!("store::skip_wal_sync", |_| false);
+    true
+}
+
+/// Entries in key order.
+pub(super) struct Range<'a> {
+    iterator: rocksdb::DBRawIterator<'a>,
+    started: bool,
+}
+
+impl Range<'_> {
+    /// The next entry.
+    pub(super) fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        if self.started {
+            self.iterator.next();
+        }
+        self.started = true;
+        if !self.iterator.valid() {
+            self.iterator.status().map_err(|e| StoreError::database("read the metadata database", &e))?;
+            return Ok(None);
+        }
+        Ok(self.iterator.item())
+    }
+}
+
+/// RocksDB's numbers of the families.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FamilyIds([u32; FAMILIES.len()]);
+
+/// Changes to the database in RocksDB's own write batch format, without its library's calls.
+#[derive(Debug, Default)]
+pub(super) struct RawBatch {
+    /// Sequence (8 bytes, set by RocksDB), count (4 bytes), records. Empty until the first record.
+    raw: Vec<u8>,
+    count: u32,
+}
+
+/// Length of a write batch's header in bytes.
+const BATCH_HEADER_BYTES: usize = 12;
+/// Record tags (`ValueType` in RocksDB's db/dbformat.h).
+const TAG_DELETE: u8 = 0x4;
+const TAG_PUT: u8 = 0x5;
+const TAG_SINGLE_DELETE: u8 = 0x8;
+const TAG_DELETE_RANGE: u8 = 0xe;
+
+impl RawBatch {
+    pub(super) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    fn begin(&mut self, ids: FamilyIds, family: Family, tag: u8) {
+        if self.raw.is_empty() {
+            self.raw.reserve(1024);
+            self.raw.extend_from_slice(&[0; BATCH_HEADER_BYTES]);
+        }
+        self.count += 1;
+        self.raw.push(tag);
+        varint::put(&mut self.raw, u64::from(ids.0[family as usize]));
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        varint::put(&mut self.raw, bytes.len() as u64);
+        self.raw.extend_from_slice(bytes);
+    }
+
+    pub(super) fn put(&mut self, ids: FamilyIds, family: Family, key: &[u8], value: &[u8]) {
+        self.begin(ids, family, TAG_PUT);
+        self.bytes(key);
+        self.bytes(value);
+    }
+
+    pub(super) fn delete(&mut self, ids: FamilyIds, family: Family, key: &[u8]) {
+        self.begin(ids, family, TAG_DELETE);
+        self.bytes(key);
+    }
+
+    /// Deletes a key that was put exactly once since it was last deleted; both vanish as soon as they meet.
+    pub(super) fn single_delete(&mut self, ids: FamilyIds, family: Family, key: &[u8]) {
+        self.begin(ids, family, TAG_SINGLE_DELETE);
+        self.bytes(key);
+    }
+
+    /// Deletes `first <= key < end`.
+    pub(super) fn delete_range(&mut self, ids: FamilyIds, family: Family, first: &[u8], end: &[u8]) {
+        self.begin(ids, family, TAG_DELETE_RANGE);
+        self.bytes(first);
+        self.bytes(end);
+    }
+
+    /// Appends another batch's records.
+    pub(super) fn append(&mut self, other: &RawBatch) {
+        if other.is_empty() {
+            return;
+        }
+        if self.raw.is_empty() {
+            self.raw.extend_from_slice(&[0; BATCH_HEADER_BYTES]);
+        }
+        self.raw.extend_from_slice(&other.raw[BATCH_HEADER_BYTES..]);
+        self.count += other.count;
+    }
+
+    /// Forgets all records and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.raw.clear();
+        self.count = 0;
+    }
+
+    /// Sets the count in the header.
+    pub(super) fn finish(&mut self) {
+        if !self.raw.is_empty() {
+            let count = self.count.to_le_bytes();
+            self.raw[8..BATCH_HEADER_BYTES].copy_from_slice(&count);
+        }
+    }
+
+    fn as_raw(&self) -> &[u8] {
+        if self.raw.is_empty() { &[0; BATCH_HEADER_BYTES] } else { &self.raw }
+    }
+}
+
+/// Finds out RocksDB's number of a family from the record that its own library writes.
+fn family_id(db: &DB, name: &str) -> Result<u32> {
+    let unknown = || StoreError::corrupt("metadata database", format!("no column family {name}"));
+    let mut batch = WriteBatch::default();
+    batch.put_cf(db.cf_handle(name).ok_or_else(unknown)?, b"", b"");
+    let record = &batch.data()[BATCH_HEADER_BYTES..];
+    let id = match record.first() {
+        Some(&TAG_PUT) => varint::Fields(&record[1..]).small(),
+        _ => None,
+    };
+    id.ok_or_else(unknown)
+}
+
+fn database_options(config: DbConfig, create: bool) -> Options {
+    let mut options = Options::default();
+    options.create_if_missing(create);
+    options.set_error_if_exists(create);
+    options.create_missing_column_families(create);
+    // Recovery stops cleanly at a torn tail; that it reached everything synced is checked with the watermark. The
+    // stricter modes can't tell a torn tail from damage and exclude recycling of WAL files.
+    options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
+    options.set_track_and_verify_wals_in_manifest(true);
+    // A recycled WAL file has its blocks already: syncing it needs no journal commit of the file system.
+    options.set_recycle_log_file_num(4);
+    options.set_max_total_wal_size(config.write_buffer_bytes as u64 * 6);
+    options.set_max_background_jobs(2);
+    options.set_allow_concurrent_memtable_write(false);
+    options.set_bytes_per_sync(1 << 20);
+    options.set_max_open_files(512);
+    options.set_keep_log_file_num(2);
+    options.set_max_log_file_size(4 << 20);
+    options.set_log_level(LogLevel::Warn);
+    options.set_stats_dump_period_sec(0);
+    options.set_stats_persist_period_sec(0);
+    options.set_skip_stats_update_on_db_open(true);
+    options
+}
+
+fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
+    let busy =
+        matches!(family, Family::Onodes | Family::Csum | Family::Omap | Family::PgLog | Family::Deferred);
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(cache);
+    table.set_block_size(if family == Family::Onodes { 16 << 10 } else { 8 << 10 });
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+    table.set_format_version(6);
+    if family != Family::PgLog {
+        table.set_bloom_filter(10.0, false);
+    }
+    let mut options = Options::default();
+    options.set_block_based_table_factory(&table);
+    options.set_write_buffer_size(if busy {
+        config.write_buffer_bytes
+    } else {
+        config.write_buffer_bytes / 4
+    });
+    options.set_max_write_buffer_number(4);
+    // Log entries are deleted soon after they were put; merged before a flush, most never reach a file.
+    options.set_min_write_buffer_number_to_merge(if family == Family::PgLog { 2 } else { 1 });
+    options.set_level_zero_file_num_compaction_trigger(4);
+    options.set_level_zero_slowdown_writes_trigger(48);
+    options.set_level_zero_stop_writes_trigger(96);
+    options.set_soft_pending_compaction_bytes_limit(0);
+    options.set_hard_pending_compaction_bytes_limit(0);
+    options.set_level_compaction_dynamic_level_bytes(true);
+    // Checksums do not compress.
+    options.set_compression_type(if family == Family::Csum {
+        DBCompressionType::None
+    } else {
+        DBCompressionType::Lz4
+    });
+    options
+}

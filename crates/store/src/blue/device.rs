@@ -1,0 +1,149 @@
+//! The `block` file or device: direct reads and writes of whole blocks, and the flush.
+//!
+//! All calls go through the C library, so that the crash suite can record them. An error of a write or flush is handed
+//! up and never retried (rule B5).
+#![allow(unsafe_code)]
+
+use super::aligned::{AlignedBuffer, is_aligned};
+use super::onode::BLOCK_BYTES;
+use crate::error::{Result, StoreError};
+use bytes::Bytes;
+use nacre_types::errno::Errno;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The most buffers that one `pwritev` takes (`IOV_MAX`).
+const MAX_BUFFERS: usize = 1024;
+
+/// An open block file or device.
+#[derive(Debug)]
+pub(super) struct Device {
+    file: File,
+    path: PathBuf,
+    /// A block special file: its space is there from the start.
+    raw: bool,
+}
+
+impl Device {
+    /// Opens `path` for direct I/O; where the file system has no direct I/O, through the page cache.
+    pub(super) fn open(path: &Path) -> Result<Device> {
+        let failed = |error: &io::Error| StoreError::io(format!("open {}", path.display()), error);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file = match options.clone().custom_flags(libc::O_DIRECT).open(path) {
+            Err(error) if error.raw_os_error() == Some(Errno::EINVAL.0) => {
+                tracing::warn!(path = %path.display(), "no direct I/O here, going through the page cache");
+                options.open(path)
+            }
+            other => other,
+        }
+        .map_err(|e| failed(&e))?;
+        let raw = file.metadata().map_err(|e| failed(&e))?.file_type().is_block_device();
+        Ok(Device { file, path: path.to_owned(), raw })
+    }
+
+    /// Size in bytes.
+    pub(super) fn size(&self) -> Result<u64> {
+        use std::io::{Seek, SeekFrom};
+        // Seeking tells the size of block special files too.
+        (&self.file).seek(SeekFrom::End(0)).map_err(|e| self.failed("seek", &e))
+    }
+
+    /// Makes sure that `from..to`, in bytes, has space on the file system below. Fails with ENOSPC where there is none.
+    pub(super) fn grow(&self, from: u64, to: u64) -> Result<()> {
+        if self.raw {
+            return Ok(());
+        }
+        // SAFETY: plain system call on an open descriptor.
+        let done = unsafe { libc::fallocate64(self.file.as_raw_fd(), 0, from as i64, (to - from) as i64) };
+        if done == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.raw_os_error() == Some(Errno::ENOTSUP.0) {
+            return Ok(());
+        }
+        Err(self.failed("allocate space in", &error))
+    }
+
+    /// Reads whole blocks at `offset`.
+    pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        debug_assert!(is_aligned(buffer) && offset.is_multiple_of(BLOCK_BYTES));
+        self.file.read_exact_at(buffer, offset).map_err(|e| self.failed("read", &e))
+    }
+
+    /// Writes `pieces`, each whole blocks, one after the other at `offset`.
+    pub(super) fn write(&self, offset: u64, pieces: &[Bytes]) -> Result<()> {
+        fail::fail_point!("store::data_write", |_| Err(StoreError::Io {
+            what: "write (failpoint)".into(),
+            code: Errno::EIO.0
+        }));
+        let mut offset = offset;
+        for pieces in pieces.chunks(MAX_BUFFERS) {
+            let pieces: Vec<Bytes> = pieces
+                .iter()
+                .map(|piece| match is_aligned(piece) {
+                    true => piece.clone(),
+                    false => AlignedBuffer::copy_of(piece, piece.len()).freeze(),
+                })
+                .collect();
+            let total: usize = pieces.iter().map(Bytes::len).sum();
+            let vectors: Vec<libc::iovec> = pieces
+                .iter()
+                .map(|piece| libc::iovec { iov_base: piece.as_ptr().cast_mut().cast(), iov_len: piece.len() })
+                .collect();
+            // SAFETY: every vector points into a piece that lives until the call returns; the kernel only reads.
+            let written = unsafe {
+                libc::pwritev64(self.file.as_raw_fd(), vectors.as_ptr(), vectors.len() as i32, offset as i64)
+            };
+            if written < 0 {
+                return Err(self.failed("write", &io::Error::last_os_error()));
+            }
+            let mut done = written as usize;
+            // Direct I/O writes all or fails; a short write ends at the device's end or at an interrupted piece.
+            for piece in &pieces {
+                let skip = done.min(piece.len());
+                done -= skip;
+                if skip < piece.len() {
+                    self.file
+                        .write_all_at(&piece[skip..], offset + skip as u64)
+                        .map_err(|e| self.failed("write", &e))?;
+                }
+                offset += piece.len() as u64;
+            }
+            debug_assert!(written as usize <= total);
+        }
+        Ok(())
+    }
+
+    /// Makes all completed writes durable.
+    pub(super) fn flush(&self) -> Result<()> {
+        fail::fail_point!("store::skip_data_flush", |_| Ok(()));
+        fail::fail_point!("store::data_flush", |_| Err(StoreError::Io {
+            what: "fsync (failpoint)".into(),
+            code: Errno::EIO.0
+        }));
+        self.file.sync_data().map_err(|e| self.failed("fsync", &e))
+    }
+
+    fn failed(&self, what: &str, error: &io::Error) -> StoreError {
+        StoreError::io(format!("{what} {}", self.path.display()), error)
+    }
+}
+
+/// Creates the block file of `size` bytes, without space yet.
+pub(super) fn create(path: &Path, size: u64) -> Result<()> {
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)
+        .and_then(|file| {
+            file.set_len(size)?;
+            file.sync_all()
+        })
+        .map_err(|e| StoreError::io(format!("create {}", path.display()), &e))
+}

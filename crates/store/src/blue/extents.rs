@@ -1,0 +1,356 @@
+//! How a transaction changes an object's data: writes to fresh blocks, cuts, and sharing of blobs.
+
+use super::aligned::{AlignedBuffer, is_aligned};
+use super::apply::Txn;
+use super::db::Family;
+use super::keys;
+use super::onode::{
+    BLOCK_BYTES, Blob, Extent, MAX_BLOB_BLOCKS, MAX_INLINE_SUMS, Onode, Run, SharedBlob, Sums, encode_sums,
+};
+use crate::error::Result;
+use bytes::Bytes;
+
+/// Payloads below this are copied into a buffer of their own: they may be slices of a much larger receive buffer,
+/// which would stay as long as the data is cached.
+const KEEP_BYTES: u64 = 64 << 10;
+
+/// Blobs of another onode to refer to, and extents with indexes into them.
+type Shared = (Vec<Blob>, Vec<Extent>);
+
+impl Txn<'_> {
+    /// Writes `data` at `offset` into fresh blocks; parts of the first and last block that stay are read and written
+    /// along.
+    pub(super) fn write(&mut self, onode: &mut Onode, offset: u64, data: &Bytes) -> Result<()> {
+        let end = offset + data.len() as u64;
+        let base = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let limit = end.next_multiple_of(BLOCK_BYTES);
+        // What the object has of these two blocks besides the written range.
+        let low = if is_mapped(onode, base, offset) { base } else { offset };
+        let high = limit.min(onode.size).max(end);
+        let high = if is_mapped(onode, end, high) { high } else { end };
+        let head = self.inner.read_onode(onode, low, offset - low, &mut Vec::new())?;
+        let tail = self.inner.read_onode(onode, end, high - end, &mut Vec::new())?;
+        let pieces = block_pieces(base, limit, (low, &head), (offset, data), (end, &tail));
+
+        let mut runs = Vec::with_capacity(1);
+        self.inner.allocate((limit - base) / BLOCK_BYTES, MAX_BLOB_BLOCKS, &mut runs)?;
+        self.allocated.extend_from_slice(&runs);
+        let at = self.cut(onode, low, high);
+        let mut inline: u64 =
+            onode.blobs.iter().filter(|blob| blob.inline_sums).map(|blob| blob.run.blocks).sum();
+        let (mut logical, mut extents) = (base, Vec::with_capacity(runs.len()));
+        for run in runs {
+            let run_end = logical + run.blocks * BLOCK_BYTES;
+            let cached = cut_pieces(&pieces, logical - base, run_end - base);
+            let mut sums = Vec::with_capacity(run.blocks as usize);
+            for (first, bytes) in &cached {
+                self.writes.push((run.start + u64::from(*first), bytes.clone()));
+                sums.extend(bytes.chunks_exact(BLOCK_BYTES as usize).map(crc32c::crc32c));
+            }
+            let inline_sums = inline + run.blocks <= MAX_INLINE_SUMS;
+            let id = self.inner.new_id();
+            if inline_sums {
+                inline += run.blocks;
+            } else {
+                self.batch.put(self.inner.ids, Family::Csum, &keys::id(id), &encode_sums(&sums));
+            }
+            let (from, to) = (logical.max(low), run_end.min(high));
+            extents.push(Extent {
+                logical: from,
+                len: to - from,
+                blob: onode.blobs.len() as u32,
+                offset: from - logical,
+            });
+            let sums = Sums::from_slice(&sums);
+            onode.blobs.push(Blob { id, run, shared: false, inline_sums, sums, cached });
+            logical = run_end;
+        }
+        onode.extents.splice(at..at, extents);
+        onode.size = onode.size.max(end);
+        self.collect(onode)
+    }
+
+    /// Makes `from..to` a hole and gives up the blocks that nothing maps any more.
+    pub(super) fn punch(&mut self, onode: &mut Onode, from: u64, to: u64) -> Result<()> {
+        self.cut(onode, from, to);
+        self.collect(onode)
+    }
+
+    /// Unmaps `from..to`; returns where in the list an extent for that range belongs.
+    fn cut(&mut self, onode: &mut Onode, from: u64, to: u64) -> usize {
+        let first = onode.extents.partition_point(|extent| extent.end() <= from);
+        let last = first + onode.extents[first..].partition_point(|extent| extent.logical < to);
+        let left = onode.extents[first..last].first().filter(|extent| extent.logical < from);
+        let left = left.map(|extent| Extent { len: from - extent.logical, ..*extent });
+        let right = onode.extents[first..last].last().filter(|extent| extent.end() > to);
+        let right = right.map(|extent| {
+            let skip = to - extent.logical;
+            Extent { logical: to, len: extent.len - skip, blob: extent.blob, offset: extent.offset + skip }
+        });
+        onode.extents.splice(first..last, left.into_iter().chain(right));
+        first + usize::from(left.is_some())
+    }
+
+    /// Gives up blobs that no extent maps any more, and unmapped blocks of the others where they are not shared.
+    fn collect(&mut self, onode: &mut Onode) -> Result<()> {
+        let mut used = vec![0_u64; onode.blobs.len()];
+        for extent in &onode.extents {
+            let (from, to) =
+                (extent.offset / BLOCK_BYTES, (extent.offset + extent.len).div_ceil(BLOCK_BYTES));
+            used[extent.blob as usize] |= block_mask(from, to);
+        }
+        let is_whole = |blob: &Blob, used: u64| {
+            if blob.shared { used != 0 } else { used == block_mask(0, blob.run.blocks) }
+        };
+        if onode.blobs.iter().zip(&used).all(|(blob, used)| is_whole(blob, *used)) {
+            return Ok(());
+        }
+        // For each old blob: (first block kept, index of the blob that has it).
+        let mut moved: Vec<Vec<(u64, u32)>> = Vec::with_capacity(used.len());
+        let mut kept: Vec<Blob> = Vec::with_capacity(used.len() + 1);
+        for (blob, used) in std::mem::take(&mut onode.blobs).into_iter().zip(used) {
+            if is_whole(&blob, used) {
+                moved.push(vec![(0, kept.len() as u32)]);
+                kept.push(blob);
+            } else if used == 0 {
+                moved.push(Vec::new());
+                self.release_blob(&blob)?;
+            } else {
+                let first = kept.len() as u32;
+                let parts = self.split_blob(blob, used, &mut kept)?;
+                moved.push(parts.into_iter().zip(first..).collect());
+            }
+        }
+        onode.blobs = kept;
+        for extent in &mut onode.extents {
+            let block = extent.offset / BLOCK_BYTES;
+            let parts = &moved[extent.blob as usize];
+            let at = parts.partition_point(|(first, _)| *first <= block);
+            let (first, blob) =
+                *parts[..at].last().expect("invariant: mapped blocks are kept by construction");
+            extent.blob = blob;
+            extent.offset -= first * BLOCK_BYTES;
+        }
+        Ok(())
+    }
+
+    /// Cuts an unshared blob into the runs of its used blocks, appended to `kept`; returns their first blocks.
+    fn split_blob(&mut self, blob: Blob, used: u64, kept: &mut Vec<Blob>) -> Result<Vec<u64>> {
+        let ids = self.inner.ids;
+        let sums = match &blob.sums {
+            Sums::Stored => self.inner.load_sums(blob.id, blob.run.blocks)?,
+            loaded => loaded.clone(),
+        };
+        let sums = sums.as_slice().unwrap_or_default();
+        if !blob.inline_sums {
+            self.batch.delete(ids, Family::Csum, &keys::id(blob.id));
+        }
+        let (mut block, mut starts) = (0, Vec::new());
+        while block < blob.run.blocks {
+            let in_use = used >> block & 1 == 1;
+            let same =
+                if in_use { (used >> block).trailing_ones() } else { (used >> block).trailing_zeros() };
+            let end = (block + u64::from(same)).min(blob.run.blocks);
+            let run = Run { start: blob.run.start + block, blocks: end - block };
+            if in_use {
+                let part = &sums[block as usize..end as usize];
+                let id = self.inner.new_id();
+                if !blob.inline_sums {
+                    self.batch.put(ids, Family::Csum, &keys::id(id), &encode_sums(part));
+                }
+                let pieces: Vec<_> =
+                    blob.cached.iter().map(|(first, bytes)| (u64::from(*first), bytes)).collect();
+                let cached = overlap(&pieces, block, end);
+                let (shared, inline_sums) = (false, blob.inline_sums);
+                kept.push(Blob { id, run, shared, inline_sums, sums: Sums::from_slice(part), cached });
+                starts.push(block);
+            } else {
+                self.freed.push(run);
+            }
+            block = end;
+        }
+        Ok(starts)
+    }
+
+    /// Gives up an onode's hold on a blob.
+    pub(super) fn release_blob(&mut self, blob: &Blob) -> Result<()> {
+        let ids = self.inner.ids;
+        if blob.shared {
+            let shared = self.shared_blob(blob.id)?;
+            if shared.refs > 1 {
+                self.set_shared_blob(blob.id, Some(SharedBlob { refs: shared.refs - 1, ..shared }));
+                return Ok(());
+            }
+            self.set_shared_blob(blob.id, None);
+        }
+        if !blob.inline_sums {
+            self.batch.delete(ids, Family::Csum, &keys::id(blob.id));
+        }
+        self.freed.push(blob.run);
+        Ok(())
+    }
+
+    /// Counts one more onode that holds this blob.
+    fn share_blob(&mut self, blob: &mut Blob) -> Result<()> {
+        let refs = if blob.shared { self.shared_blob(blob.id)?.refs + 1 } else { 2 };
+        blob.shared = true;
+        self.set_shared_blob(blob.id, Some(SharedBlob { refs, run: blob.run }));
+        Ok(())
+    }
+
+    /// Makes all blobs shared and returns a copy of the record that holds them too.
+    pub(super) fn share_all(&mut self, onode: &mut Onode) -> Result<Onode> {
+        for blob in &mut onode.blobs {
+            self.share_blob(blob)?;
+        }
+        Ok(onode.clone())
+    }
+
+    /// The blobs and extents of a range, to be given to [`Txn::adopt`].
+    pub(super) fn share_range(&mut self, onode: &mut Onode, offset: u64, len: u64) -> Result<Shared> {
+        let end = offset + len;
+        let inside = onode.extents.iter().filter(|extent| extent.end() > offset && extent.logical < end);
+        let mut extents: Vec<Extent> = inside
+            .map(|extent| {
+                let (from, to) = (extent.logical.max(offset), extent.end().min(end));
+                Extent {
+                    logical: from,
+                    len: to - from,
+                    offset: extent.offset + from - extent.logical,
+                    ..*extent
+                }
+            })
+            .collect();
+        let (mut blobs, mut index) = (Vec::new(), vec![None; onode.blobs.len()]);
+        for extent in &mut extents {
+            let at = extent.blob as usize;
+            let place = match index[at] {
+                Some(place) => place,
+                None => {
+                    let blob = &mut onode.blobs[at];
+                    if !blob.shared {
+                        // Shared with itself as yet; adopt() counts the second holder.
+                        blob.shared = true;
+                        self.set_shared_blob(blob.id, Some(SharedBlob { refs: 1, run: blob.run }));
+                    }
+                    blobs.push(blob.clone());
+                    *index[at].insert(blobs.len() as u32 - 1)
+                }
+            };
+            extent.blob = place;
+        }
+        Ok((blobs, extents))
+    }
+
+    /// Maps another onode's extents, moved by `shift`, into a hole of this one.
+    pub(super) fn adopt(
+        &mut self,
+        onode: &mut Onode,
+        blobs: &[Blob],
+        extents: &[Extent],
+        shift: u64,
+    ) -> Result<()> {
+        let Some(first) = extents.first() else { return Ok(()) };
+        let mut places = Vec::with_capacity(blobs.len());
+        for blob in blobs {
+            let held = onode.blobs.iter().position(|have| have.id == blob.id);
+            places.push(match held {
+                Some(place) => place as u32,
+                None => {
+                    let mut blob = blob.clone();
+                    self.share_blob(&mut blob)?;
+                    onode.blobs.push(blob);
+                    onode.blobs.len() as u32 - 1
+                }
+            });
+        }
+        let start = first.logical.wrapping_add(shift);
+        let at = onode.extents.partition_point(|extent| extent.end() <= start);
+        let moved = extents.iter().map(|extent| Extent {
+            logical: extent.logical.wrapping_add(shift),
+            blob: places[extent.blob as usize],
+            ..*extent
+        });
+        onode.extents.splice(at..at, moved);
+        Ok(())
+    }
+}
+
+/// Blocks `from..to` of a blob as bits.
+fn block_mask(from: u64, to: u64) -> u64 {
+    debug_assert!(from < to && to <= MAX_BLOB_BLOCKS);
+    (u64::MAX >> (64 - (to - from))) << from
+}
+
+fn is_mapped(onode: &Onode, from: u64, to: u64) -> bool {
+    let first = onode.extents.partition_point(|extent| extent.end() <= from);
+    from < to && onode.extents.get(first).is_some_and(|extent| extent.logical < to)
+}
+
+/// The contents of blocks `base..limit` as buffers of whole blocks: `data` with `head` before and `tail` behind it,
+/// each with its place, and zeros around. Large, aligned payloads are taken by reference.
+fn block_pieces(
+    base: u64,
+    limit: u64,
+    head: (u64, &Bytes),
+    data: (u64, &Bytes),
+    tail: (u64, &Bytes),
+) -> Vec<Bytes> {
+    let (offset, end) = (data.0, data.0 + data.1.len() as u64);
+    let assemble = |from: u64, to: u64| {
+        let mut buffer = AlignedBuffer::zeroed((to - from) as usize);
+        for (at, part) in [head, data, tail] {
+            let (low, high) = (at.max(from), (at + part.len() as u64).min(to));
+            if low < high {
+                buffer[(low - from) as usize..(high - from) as usize]
+                    .copy_from_slice(&part[(low - at) as usize..(high - at) as usize]);
+            }
+        }
+        buffer.freeze()
+    };
+    let (inner, inner_end) = (offset.next_multiple_of(BLOCK_BYTES), end / BLOCK_BYTES * BLOCK_BYTES);
+    if inner >= inner_end || inner_end - inner < KEEP_BYTES {
+        return vec![assemble(base, limit)];
+    }
+    let middle = data.1.slice((inner - offset) as usize..(inner_end - offset) as usize);
+    if !is_aligned(&middle) {
+        return vec![assemble(base, limit)];
+    }
+    let mut pieces = Vec::with_capacity(3);
+    if base < inner {
+        pieces.push(assemble(base, inner));
+    }
+    pieces.push(middle);
+    if inner_end < limit {
+        pieces.push(assemble(inner_end, limit));
+    }
+    pieces
+}
+
+/// The parts of `pieces`, taken as one stretch of bytes, between `from` and `to`: (block from `from` on, bytes).
+fn cut_pieces(pieces: &[Bytes], from: u64, to: u64) -> Vec<(u32, Bytes)> {
+    let mut start = 0;
+    let placed: Vec<_> = pieces
+        .iter()
+        .map(|bytes| {
+            let at = start;
+            start += bytes.len() as u64 / BLOCK_BYTES;
+            (at, bytes)
+        })
+        .collect();
+    overlap(&placed, from / BLOCK_BYTES, to / BLOCK_BYTES)
+}
+
+/// The parts of placed pieces within blocks `from..to`, placed relative to `from`.
+fn overlap(pieces: &[(u64, &Bytes)], from: u64, to: u64) -> Vec<(u32, Bytes)> {
+    let mut out = Vec::with_capacity(pieces.len());
+    for (at, bytes) in pieces {
+        let end = at + bytes.len() as u64 / BLOCK_BYTES;
+        let (low, high) = ((*at).max(from), end.min(to));
+        if low < high {
+            let range = ((low - at) * BLOCK_BYTES) as usize..((high - at) * BLOCK_BYTES) as usize;
+            out.push(((low - from) as u32, bytes.slice(range)));
+        }
+    }
+    out
+}

@@ -1,0 +1,287 @@
+//! Checks that an unmounted store is consistent: every block owned once, every record readable, nothing stray.
+
+use super::db::Family;
+use super::keys;
+use super::label::FIRST_DATA_BLOCK;
+use super::mount::Opened;
+use super::onode::{BLOCK_BYTES, Blob, Onode, Run, SharedBlob, decode_sums};
+use crate::PoolUsage;
+use crate::error::Result;
+use nacre_types::ids::{PgId, PoolId};
+use nacre_types::object::ObjectId;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// Something wrong with a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The database lost what was synced.
+    Loss(String),
+    /// A record can't be decoded: column family and key.
+    Undecodable(&'static str, Vec<u8>),
+    /// An object's blob lies outside the store's allocated part: object, first block, blocks.
+    OutOfBounds(ObjectId, u64, u64),
+    /// A block has several owners that don't share it.
+    OwnedTwice(u64),
+    /// A shared blob's count is not the number of objects that hold it: blob, count, holders.
+    WrongReferences(u64, u64, u64),
+    /// An object holds a shared blob that has no record, or one of other blocks.
+    NoSharedRecord(ObjectId, u64),
+    /// A blob's checksums are absent or undecodable.
+    NoChecksums(ObjectId, u64),
+    /// Checksums of a blob that nothing holds.
+    StrayChecksums(u64),
+    /// A block's contents are not what the checksum covers (deep checks only).
+    BadData(ObjectId, u64),
+    /// A block could not be read (deep checks only).
+    Unreadable(ObjectId, u64),
+    /// Omap entries that belong to no object.
+    StrayOmap(u64),
+    /// Two objects have the same omap.
+    OmapOwnedTwice(u64),
+    /// An object, log entry or value of a collection that does not exist.
+    NoCollection(PgId, &'static str),
+    /// The pool's recorded usage is not what its objects take: pool, recorded, found.
+    WrongUsage(PoolId, PoolUsage, PoolUsage),
+    /// A number in use is beyond what is recorded as given out.
+    NumberTooHigh(u64),
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FsckReport {
+    /// What is wrong; empty for a sound store.
+    pub findings: Vec<Finding>,
+    /// Objects checked.
+    pub objects: u64,
+    /// Bytes of data read and verified.
+    pub verified_bytes: u64,
+}
+
+struct Check {
+    opened: Opened,
+    deep: bool,
+    report: FsckReport,
+    collections: BTreeSet<PgId>,
+    owners: Vec<u64>,
+    shared: HashMap<u64, (SharedBlob, u64)>,
+    keyed_sums: BTreeSet<u64>,
+    omaps: BTreeSet<u64>,
+    usage: BTreeMap<PoolId, PoolUsage>,
+    /// Shared blobs counted towards a pool's allocation.
+    counted: BTreeSet<u64>,
+}
+
+/// Checks an opened store.
+pub(super) fn check(opened: Opened, deep: bool) -> Result<FsckReport> {
+    let blocks = (opened.label.size / BLOCK_BYTES) as usize;
+    let mut check = Check {
+        opened,
+        deep,
+        report: FsckReport::default(),
+        collections: BTreeSet::new(),
+        owners: vec![0; blocks.div_ceil(64)],
+        shared: HashMap::new(),
+        keyed_sums: BTreeSet::new(),
+        omaps: BTreeSet::new(),
+        usage: BTreeMap::new(),
+        counted: BTreeSet::new(),
+    };
+    if let Some(loss) = check.opened.loss.clone() {
+        check.found(Finding::Loss(loss));
+    }
+    check.collections()?;
+    check.shared()?;
+    check.onodes()?;
+    check.shared_counts();
+    check.checksums()?;
+    check.omaps()?;
+    check.usage();
+    Ok(check.report)
+}
+
+impl Check {
+    fn found(&mut self, finding: Finding) {
+        self.report.findings.push(finding);
+    }
+
+    fn entries(&self, family: Family) -> Result<Vec<(Box<[u8]>, Box<[u8]>)>> {
+        self.opened.db.scan(family).collect()
+    }
+
+    fn collections(&mut self) -> Result<()> {
+        for (key, _) in self.entries(Family::Collections)? {
+            match keys::split_collection(&key) {
+                Some((coll, [keys::COLLECTION_RECORD])) => _ = self.collections.insert(coll),
+                Some((coll, [keys::COLLECTION_META, ..])) => {
+                    if !self.collections.contains(&coll) {
+                        self.found(Finding::NoCollection(coll, "value"));
+                    }
+                }
+                _ => self.found(Finding::Undecodable("collections", key.to_vec())),
+            }
+        }
+        for (key, _) in self.entries(Family::PgLog)? {
+            match keys::split_log(&key) {
+                Some((coll, _)) if self.collections.contains(&coll) => {}
+                Some((coll, _)) => self.found(Finding::NoCollection(coll, "log entry")),
+                None => self.found(Finding::Undecodable("pglog", key.to_vec())),
+            }
+        }
+        Ok(())
+    }
+
+    fn own(&mut self, run: Run) {
+        for block in run.start..run.start + run.blocks {
+            let (word, bit) = ((block / 64) as usize, 1 << (block % 64));
+            if self.owners[word] & bit != 0 {
+                self.found(Finding::OwnedTwice(block));
+            }
+            self.owners[word] |= bit;
+        }
+    }
+
+    fn in_bounds(&self, run: Run) -> bool {
+        let end = run.start.checked_add(run.blocks);
+        run.start >= FIRST_DATA_BLOCK && end.is_some_and(|end| end <= self.opened.state.frontier)
+    }
+
+    fn shared(&mut self) -> Result<()> {
+        for (key, value) in self.entries(Family::Shared)? {
+            match (key.as_ref().try_into().map(u64::from_be_bytes), SharedBlob::decode(&value)) {
+                (Ok(id), Some(blob)) if self.in_bounds(blob.run) => {
+                    self.own(blob.run);
+                    self.shared.insert(id, (blob, 0));
+                }
+                _ => self.found(Finding::Undecodable("shared", key.to_vec())),
+            }
+        }
+        Ok(())
+    }
+
+    fn onodes(&mut self) -> Result<()> {
+        for (key, value) in self.entries(Family::Onodes)? {
+            let (Some((coll, oid)), Ok(onode)) = (keys::split_onode(&key), Onode::decode(&value)) else {
+                self.found(Finding::Undecodable("onodes", key.to_vec()));
+                continue;
+            };
+            self.report.objects += 1;
+            if !self.collections.contains(&coll) {
+                self.found(Finding::NoCollection(coll, "object"));
+            }
+            let id_max = self.opened.state.id_max;
+            for id in [onode.nid, onode.omap].into_iter().chain(onode.blobs.iter().map(|blob| blob.id)) {
+                if id >= id_max {
+                    self.found(Finding::NumberTooHigh(id));
+                }
+            }
+            if onode.omap != 0 && !self.omaps.insert(onode.omap) {
+                self.found(Finding::OmapOwnedTwice(onode.omap));
+            }
+            let usage = self.usage.entry(coll.pool).or_default();
+            usage.objects += 1;
+            usage.stored_bytes += onode.stored_bytes();
+            for blob in &onode.blobs {
+                self.blob(coll.pool, &oid, blob)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn blob(&mut self, pool: PoolId, oid: &ObjectId, blob: &Blob) -> Result<()> {
+        if !self.in_bounds(blob.run) {
+            self.found(Finding::OutOfBounds(oid.clone(), blob.run.start, blob.run.blocks));
+            return Ok(());
+        }
+        let first_holder = !blob.shared || self.counted.insert(blob.id);
+        if !blob.shared {
+            self.own(blob.run);
+        } else {
+            match self.shared.get_mut(&blob.id) {
+                Some((shared, holders)) if shared.run == blob.run => *holders += 1,
+                _ => self.found(Finding::NoSharedRecord(oid.clone(), blob.id)),
+            }
+        }
+        if first_holder {
+            self.usage.entry(pool).or_default().allocated_bytes += blob.run.blocks * BLOCK_BYTES;
+        }
+        let sums = if blob.inline_sums {
+            Some(blob.sums.clone())
+        } else {
+            self.keyed_sums.insert(blob.id);
+            let value = self.opened.db.get(Family::Csum, &keys::id(blob.id))?;
+            value.and_then(|value| decode_sums(&value, blob.run.blocks))
+        };
+        let Some(sums) = sums else {
+            self.found(Finding::NoChecksums(oid.clone(), blob.id));
+            return Ok(());
+        };
+        if self.deep && first_holder {
+            self.verify(oid, blob.run, sums.as_slice().unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self, oid: &ObjectId, run: Run, sums: &[u32]) {
+        let mut buffer = super::aligned::AlignedBuffer::zeroed((run.blocks * BLOCK_BYTES) as usize);
+        if self.opened.device.read(run.start * BLOCK_BYTES, &mut buffer).is_err() {
+            self.found(Finding::Unreadable(oid.clone(), run.start));
+            return;
+        }
+        for ((block, data), sum) in (run.start..).zip(buffer.chunks_exact(BLOCK_BYTES as usize)).zip(sums) {
+            if crc32c::crc32c(data) != *sum {
+                self.found(Finding::BadData(oid.clone(), block));
+            }
+        }
+        self.report.verified_bytes += buffer.len() as u64;
+    }
+
+    fn shared_counts(&mut self) {
+        let wrong: Vec<_> = self
+            .shared
+            .iter()
+            .filter(|(_, (blob, holders))| blob.refs != *holders)
+            .map(|(id, (blob, holders))| Finding::WrongReferences(*id, blob.refs, *holders))
+            .collect();
+        self.report.findings.extend(wrong);
+    }
+
+    fn checksums(&mut self) -> Result<()> {
+        for (key, _) in self.entries(Family::Csum)? {
+            match key.as_ref().try_into().map(u64::from_be_bytes) {
+                Ok(id) if self.keyed_sums.contains(&id) => {}
+                Ok(id) => self.found(Finding::StrayChecksums(id)),
+                Err(_) => self.found(Finding::Undecodable("csum", key.to_vec())),
+            }
+        }
+        Ok(())
+    }
+
+    fn omaps(&mut self) -> Result<()> {
+        let mut stray = BTreeSet::new();
+        for (key, _) in self.entries(Family::Omap)? {
+            match key.split_first_chunk::<8>() {
+                Some((id, [keys::OMAP_HEADER] | [keys::OMAP_ENTRY, ..])) => {
+                    let id = u64::from_be_bytes(*id);
+                    if !self.omaps.contains(&id) {
+                        stray.insert(id);
+                    }
+                }
+                _ => self.found(Finding::Undecodable("omap", key.to_vec())),
+            }
+        }
+        self.report.findings.extend(stray.into_iter().map(Finding::StrayOmap));
+        Ok(())
+    }
+
+    fn usage(&mut self) {
+        let recorded = self.opened.state.usage.clone();
+        let pools: BTreeSet<PoolId> = recorded.keys().chain(self.usage.keys()).copied().collect();
+        for pool in pools {
+            let recorded = recorded.get(&pool).copied().unwrap_or_default();
+            let found = self.usage.get(&pool).copied().unwrap_or_default();
+            if recorded != found {
+                self.found(Finding::WrongUsage(pool, recorded, found));
+            }
+        }
+    }
+}

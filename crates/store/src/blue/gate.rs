@@ -1,0 +1,97 @@
+//! Keeps freed blocks from being reused while a read that began before may still be on them (rule B1).
+
+use super::onode::Run;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+
+/// Readers grouped by generation; each retirement of blocks begins a new one.
+#[derive(Debug)]
+pub(super) struct ReadGate {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    first: u64,
+    generations: VecDeque<Generation>,
+}
+
+#[derive(Debug, Default)]
+struct Generation {
+    readers: u64,
+    /// Freed while this was the newest generation: reusable when it and all before have no readers.
+    retired: Vec<Run>,
+}
+
+/// A read under way.
+#[must_use]
+#[derive(Debug)]
+pub(super) struct Ticket(u64);
+
+impl Default for ReadGate {
+    fn default() -> Self {
+        let state = State { first: 0, generations: VecDeque::from([Generation::default()]) };
+        ReadGate { state: Mutex::new(state) }
+    }
+}
+
+impl ReadGate {
+    /// Begins a read; to be called while the record that names the blocks can't change.
+    pub(super) fn enter(&self) -> Ticket {
+        let mut state = self.state.lock();
+        let newest = state.first + state.generations.len() as u64 - 1;
+        state.newest().readers += 1;
+        Ticket(newest)
+    }
+
+    /// Ends a read; returns the blocks that became reusable by that.
+    pub(super) fn leave(&self, ticket: Ticket) -> Vec<Run> {
+        let mut state = self.state.lock();
+        let at = (ticket.0 - state.first) as usize;
+        state.generations[at].readers -= 1;
+        state.reap()
+    }
+
+    /// Takes blocks whose freeing is durable; returns those that are reusable now.
+    pub(super) fn retire(&self, runs: Vec<Run>) -> Vec<Run> {
+        let mut state = self.state.lock();
+        state.newest().retired.extend(runs);
+        state.generations.push_back(Generation::default());
+        state.reap()
+    }
+}
+
+impl State {
+    fn newest(&mut self) -> &mut Generation {
+        self.generations.back_mut().expect("invariant: there is always a newest generation")
+    }
+
+    fn reap(&mut self) -> Vec<Run> {
+        let mut reusable = Vec::new();
+        while self.generations.len() > 1 && self.generations[0].readers == 0 {
+            let done = self.generations.pop_front().unwrap_or_default();
+            reusable.extend(done.retired);
+            self.first += 1;
+        }
+        reusable
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_wait_for_earlier_reads_only() {
+        let gate = ReadGate::default();
+        let run = |start| Run { start, blocks: 1 };
+        assert_eq!(gate.retire(vec![run(1)]), [run(1)]);
+        let early = gate.enter();
+        assert_eq!(gate.retire(vec![run(2)]), []);
+        let late = gate.enter();
+        assert_eq!(gate.retire(vec![run(3)]), []);
+        assert_eq!(gate.leave(early), [run(2)]);
+        assert_eq!(gate.retire(vec![run(4)]), []);
+        assert_eq!(gate.leave(late), [run(3), run(4)]);
+    }
+}

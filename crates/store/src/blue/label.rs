@@ -1,0 +1,126 @@
+//! The first blocks of the device: the label that tells whose device it is, and the watermark of rule B3
+//! (byte tables in docs/format/bluestore.md).
+
+use super::aligned::AlignedBuffer;
+use super::device::Device;
+use super::onode::BLOCK_BYTES;
+use crate::error::{Result, StoreError};
+use uuid::Uuid;
+
+/// The first block that data may take; those before hold the label and the watermark.
+pub(super) const FIRST_DATA_BLOCK: u64 = 16;
+
+const LABEL_MAGIC: &[u8; 16] = b"nacre bluestore\n";
+const LABEL_VERSION: u32 = 1;
+const WATERMARK_MAGIC: &[u8; 16] = b"nacre watermark\n";
+/// Two slots, written in turn, so that a torn write spares the other.
+const WATERMARK_BLOCKS: [u64; 2] = [1, 2];
+
+/// What the device is part of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Label {
+    /// Also in the database: a device and a database that don't belong together are refused.
+    pub(super) uuid: Uuid,
+    /// Size that the store uses, in bytes.
+    pub(super) size: u64,
+}
+
+impl Label {
+    pub(super) fn write(&self, device: &Device) -> Result<()> {
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
+        block[..16].copy_from_slice(LABEL_MAGIC);
+        block[16..20].copy_from_slice(&LABEL_VERSION.to_le_bytes());
+        block[20..24].copy_from_slice(&(BLOCK_BYTES as u32).to_le_bytes());
+        block[24..40].copy_from_slice(self.uuid.as_bytes());
+        block[40..48].copy_from_slice(&self.size.to_le_bytes());
+        seal(&mut block);
+        device.write(0, &[block.freeze()])?;
+        device.flush()
+    }
+
+    /// Reads the label of `path`'s device, or says what is there instead.
+    pub(super) fn read(device: &Device, path: &str) -> Result<Label> {
+        let wrong =
+            |reason: &str| StoreError::WrongStore { path: path.to_owned(), reason: reason.to_owned() };
+        if device.size()? < FIRST_DATA_BLOCK * BLOCK_BYTES {
+            return Err(wrong("too small for a bluestore device"));
+        }
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
+        device.read(0, &mut block)?;
+        if &block[..16] != LABEL_MAGIC {
+            return Err(wrong("no bluestore label on the device"));
+        }
+        if !is_sealed(&block) {
+            return Err(StoreError::corrupt(format!("label of {path}"), "checksum mismatch"));
+        }
+        if u32_at(&block, 16) != LABEL_VERSION || u64::from(u32_at(&block, 20)) != BLOCK_BYTES {
+            return Err(wrong("label of a format that this release does not read"));
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&block[24..40]);
+        let label = Label { uuid: Uuid::from_bytes(uuid), size: u64_at(&block, 40) };
+        if device.size()? < label.size {
+            return Err(wrong("the device is smaller than the store on it"));
+        }
+        Ok(label)
+    }
+}
+
+/// The database's sequence number up to which everything was synced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Watermark {
+    /// Counts watermark writes: tells the newer slot and which one is next.
+    pub(super) generation: u64,
+    /// The database's sequence number.
+    pub(super) sequence: u64,
+}
+
+impl Watermark {
+    /// The block to write and where. It is durable with the next flush; being late is harmless, as the number only
+    /// ever understates.
+    pub(super) fn block(&self, uuid: Uuid) -> (u64, bytes::Bytes) {
+        let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
+        block[..16].copy_from_slice(WATERMARK_MAGIC);
+        block[16..32].copy_from_slice(uuid.as_bytes());
+        block[32..40].copy_from_slice(&self.generation.to_le_bytes());
+        block[40..48].copy_from_slice(&self.sequence.to_le_bytes());
+        seal(&mut block);
+        (WATERMARK_BLOCKS[(self.generation % 2) as usize], block.freeze())
+    }
+
+    /// The newest valid watermark of the store `uuid`, the default where there is none.
+    pub(super) fn read(device: &Device, uuid: Uuid) -> Result<Watermark> {
+        let mut newest = Watermark::default();
+        for block_number in WATERMARK_BLOCKS {
+            let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
+            device.read(block_number * BLOCK_BYTES, &mut block)?;
+            if &block[..16] == WATERMARK_MAGIC && block[16..32] == *uuid.as_bytes() && is_sealed(&block) {
+                let found = Watermark { generation: u64_at(&block, 32), sequence: u64_at(&block, 40) };
+                if found.generation > newest.generation {
+                    newest = found;
+                }
+            }
+        }
+        Ok(newest)
+    }
+}
+
+/// Puts the checksum of everything before into the last four bytes.
+fn seal(block: &mut [u8]) {
+    let at = block.len() - 4;
+    let crc = crc32c::crc32c(&block[..at]);
+    block[at..].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn is_sealed(block: &[u8]) -> bool {
+    let at = block.len() - 4;
+    crc32c::crc32c(&block[..at]) == u32_at(block, at)
+}
+
+fn u32_at(block: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
+}
+
+fn u64_at(block: &[u8], at: usize) -> u64 {
+    u64::from(u32_at(block, at)) | u64::from(u32_at(block, at + 4)) << 32
+}

@@ -1,0 +1,484 @@
+//! An object's record: where its data lies, its attributes, size and omap (docs/format/bluestore.md).
+//!
+//! Data lies in *blobs*: runs of device blocks, each written once, with one checksum per block. *Extents* map ranges of
+//! the object to ranges of blobs, byte by byte, such that position in object and in blob agree modulo the block size.
+//! A blob belongs to one onode or, after a clone, is shared and reference-counted.
+//!
+//! [`OnodeView`] decodes without allocating, for scans; [`Onode::decode`] builds the record that transactions change.
+
+use super::varint::{self, Fields};
+use bytes::Bytes;
+use std::sync::Arc;
+
+/// Bytes of a block: the unit of allocation and of checksums.
+pub(super) const BLOCK_BYTES: u64 = 4096;
+/// The longest blob, in blocks.
+pub(super) const MAX_BLOB_BLOCKS: u64 = 64;
+/// An onode keeps checksums of up to this many blocks inline; further blobs have theirs in the `csum` family.
+pub(super) const MAX_INLINE_SUMS: u64 = 64;
+
+const VERSION: u8 = 1;
+const COMPAT: u8 = 1;
+const FLAG_HINT: u64 = 1;
+const KNOWN_FLAGS: u64 = FLAG_HINT;
+const BLOB_SHARED: u64 = 1;
+const BLOB_INLINE_SUMS: u64 = 2;
+
+/// crc32c of each block of a blob.
+#[derive(Clone, Debug)]
+pub(super) enum Sums {
+    /// Of the only block.
+    One(u32),
+    /// Of several blocks.
+    Many(Arc<[u32]>),
+    /// In the `csum` family and committed, not loaded.
+    Stored,
+}
+
+impl Sums {
+    pub(super) fn from_slice(sums: &[u32]) -> Sums {
+        match sums {
+            [one] => Sums::One(*one),
+            many => Sums::Many(many.into()),
+        }
+    }
+
+    /// The checksums, `None` where they are not loaded.
+    pub(super) fn as_slice(&self) -> Option<&[u32]> {
+        match self {
+            Sums::One(sum) => Some(std::slice::from_ref(sum)),
+            Sums::Many(sums) => Some(sums),
+            Sums::Stored => None,
+        }
+    }
+}
+
+/// A run of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// First block on the device.
+    pub(super) start: u64,
+    /// Number of blocks.
+    pub(super) blocks: u64,
+}
+
+/// A run of device blocks that was written once.
+#[derive(Clone, Debug)]
+pub(super) struct Blob {
+    /// Names its checksums and, when shared, its reference count.
+    pub(super) id: u64,
+    pub(super) run: Run,
+    pub(super) shared: bool,
+    /// Whether the checksums are in the onode.
+    pub(super) inline_sums: bool,
+    pub(super) sums: Sums,
+    /// Contents in memory: (first block within the blob, whole blocks), sorted, disjoint. Holds everything until the
+    /// blob is written.
+    pub(super) cached: Vec<(u32, Bytes)>,
+}
+
+impl Blob {
+    /// Bytes of contents in memory.
+    pub(super) fn cached_bytes(&self) -> u64 {
+        self.cached.iter().map(|(_, bytes)| bytes.len() as u64).sum()
+    }
+}
+
+/// Maps a range of the object to a range of a blob.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Extent {
+    /// Start in the object, in bytes.
+    pub(super) logical: u64,
+    /// Length in bytes.
+    pub(super) len: u64,
+    /// Index into the onode's blobs.
+    pub(super) blob: u32,
+    /// Start in the blob, in bytes.
+    pub(super) offset: u64,
+}
+
+impl Extent {
+    pub(super) fn end(&self) -> u64 {
+        self.logical + self.len
+    }
+}
+
+/// `AllocHint` as it was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Hint {
+    pub(super) object_size: u64,
+    pub(super) write_size: u64,
+    pub(super) flags: u32,
+}
+
+/// An object's record in memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Onode {
+    /// The onode's number, unique in the life of the store.
+    pub(super) nid: u64,
+    /// Size in bytes.
+    pub(super) size: u64,
+    /// Names its omap entries; 0 where it has none.
+    pub(super) omap: u64,
+    pub(super) hint: Option<Hint>,
+    /// Sorted by name.
+    pub(super) attrs: Vec<(Arc<str>, Bytes)>,
+    pub(super) blobs: Vec<Blob>,
+    /// Sorted, disjoint.
+    pub(super) extents: Vec<Extent>,
+}
+
+impl Onode {
+    /// Bytes of data present, holes left out.
+    pub(super) fn stored_bytes(&self) -> u64 {
+        self.extents.iter().map(|extent| extent.len).sum()
+    }
+
+    pub(super) fn attr(&self, name: &str) -> Option<&Bytes> {
+        let at = self.attrs.binary_search_by(|(have, _)| (**have).cmp(name)).ok()?;
+        Some(&self.attrs[at].1)
+    }
+
+    /// About what the record and its cached contents take of memory, in bytes.
+    pub(super) fn memory(&self) -> u64 {
+        let attrs: usize = self.attrs.iter().map(|(name, value)| 96 + name.len() + value.len()).sum();
+        let lists = self.blobs.capacity() * size_of::<Blob>() + self.extents.capacity() * size_of::<Extent>();
+        let blobs: u64 = self
+            .blobs
+            .iter()
+            .map(|blob| {
+                let sums = if let Sums::Many(sums) = &blob.sums { sums.len() as u64 * 4 + 32 } else { 0 };
+                sums + blob.cached_bytes() + blob.cached.capacity() as u64 * 40
+            })
+            .sum();
+        (size_of::<Onode>() + attrs + lists) as u64 + blobs
+    }
+
+    /// Appends the record's encoding to `out`.
+    pub(super) fn encode_into(&self, out: &mut Vec<u8>) {
+        let start = out.len();
+        out.extend_from_slice(&[VERSION, COMPAT]);
+        varint::put(out, if self.hint.is_some() { FLAG_HINT } else { 0 });
+        varint::put(out, self.nid);
+        varint::put(out, self.size);
+        varint::put(out, self.omap);
+        if let Some(hint) = &self.hint {
+            varint::put(out, hint.object_size);
+            varint::put(out, hint.write_size);
+            varint::put(out, u64::from(hint.flags));
+        }
+        varint::put(out, self.blobs.len() as u64);
+        let (mut last_id, mut last_end) = (self.nid, 0);
+        for blob in &self.blobs {
+            let flags = if blob.shared { BLOB_SHARED } else { 0 }
+                | if blob.inline_sums { BLOB_INLINE_SUMS } else { 0 };
+            varint::put_signed(out, blob.id.wrapping_sub(last_id) as i64);
+            varint::put(out, blob.run.blocks << 2 | flags);
+            varint::put_signed(out, blob.run.start.wrapping_sub(last_end) as i64);
+            (last_id, last_end) = (blob.id, blob.run.start + blob.run.blocks);
+        }
+        varint::put(out, self.extents.len() as u64);
+        let mut last_end = 0;
+        for extent in &self.extents {
+            varint::put(out, extent.logical - last_end);
+            varint::put(out, extent.len);
+            varint::put(out, u64::from(extent.blob));
+            varint::put(out, extent.offset);
+            last_end = extent.end();
+        }
+        varint::put(out, self.attrs.len() as u64);
+        for (name, value) in &self.attrs {
+            varint::put(out, name.len() as u64);
+            out.extend_from_slice(name.as_bytes());
+            varint::put(out, value.len() as u64);
+            out.extend_from_slice(value);
+        }
+        for blob in self.blobs.iter().filter(|blob| blob.inline_sums) {
+            let sums = blob.sums.as_slice().expect("invariant: inline checksums are always loaded");
+            sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
+        }
+        let crc = crc32c::crc32c(&out[start..]);
+        out.extend_from_slice(&crc.to_le_bytes());
+    }
+
+    /// Decodes a record; checks everything that later code relies on.
+    pub(super) fn decode(value: &[u8]) -> Result<Onode, &'static str> {
+        let view = OnodeView::parse(value)?;
+        let mut onode =
+            Onode { nid: view.nid, size: view.size, omap: view.omap, hint: view.hint, ..Onode::default() };
+        let mut blobs = view.blobs();
+        onode.blobs.reserve_exact(view.blob_count as usize);
+        for blob in &mut blobs {
+            let blob = blob?;
+            onode.blobs.push(Blob {
+                id: blob.id,
+                run: blob.run,
+                shared: blob.shared,
+                inline_sums: blob.inline_sums,
+                sums: Sums::Stored,
+                cached: Vec::new(),
+            });
+        }
+        let mut fields = blobs.rest;
+        onode.decode_extents(&mut fields).ok_or("malformed extents")?;
+        onode.decode_attrs(&mut fields).ok_or("malformed attributes")?;
+        for blob in onode.blobs.iter_mut().filter(|blob| blob.inline_sums) {
+            let bytes = fields.bytes(blob.run.blocks as usize * 4).ok_or("checksums cut short")?;
+            let sums: Vec<u32> =
+                bytes.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
+            blob.sums = Sums::from_slice(&sums);
+        }
+        if fields.0.is_empty() { Ok(onode) } else { Err("bytes left over") }
+    }
+
+    fn decode_extents(&mut self, fields: &mut Fields<'_>) -> Option<()> {
+        let count = fields.number()?;
+        let mut last_end = 0_u64;
+        for _ in 0..count {
+            let logical = last_end.checked_add(fields.number()?)?;
+            let extent =
+                Extent { logical, len: fields.number()?, blob: fields.small()?, offset: fields.number()? };
+            last_end = logical.checked_add(extent.len)?;
+            let blob = self.blobs.get(extent.blob as usize)?;
+            let fits = extent.offset.checked_add(extent.len)? <= blob.run.blocks * BLOCK_BYTES;
+            if !fits
+                || extent.len == 0
+                || last_end > self.size
+                || (logical ^ extent.offset) % BLOCK_BYTES != 0
+            {
+                return None;
+            }
+            self.extents.push(extent);
+        }
+        Some(())
+    }
+
+    fn decode_attrs(&mut self, fields: &mut Fields<'_>) -> Option<()> {
+        for _ in 0..fields.number()? {
+            let len = fields.number()? as usize;
+            let name = std::str::from_utf8(fields.bytes(len)?).ok()?;
+            let len = fields.number()? as usize;
+            let value = Bytes::copy_from_slice(fields.bytes(len)?);
+            if self.attrs.last().is_some_and(|(last, _)| **last >= *name) {
+                return None;
+            }
+            self.attrs.push((name.into(), value));
+        }
+        Some(())
+    }
+}
+
+/// A record read in place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnodeView<'a> {
+    pub(super) nid: u64,
+    pub(super) size: u64,
+    pub(super) omap: u64,
+    pub(super) hint: Option<Hint>,
+    blob_count: u64,
+    blobs: Fields<'a>,
+}
+
+/// A blob as a scan sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlobView {
+    pub(super) id: u64,
+    pub(super) run: Run,
+    pub(super) shared: bool,
+    pub(super) inline_sums: bool,
+}
+
+impl<'a> OnodeView<'a> {
+    /// Checks version and checksum and reads the fixed part.
+    pub(super) fn parse(value: &'a [u8]) -> Result<OnodeView<'a>, &'static str> {
+        let (body, crc) = value.split_last_chunk::<4>().ok_or("cut short")?;
+        if body.get(1).is_some_and(|compat| *compat > VERSION) {
+            return Err("written in a newer format");
+        }
+        if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+            return Err("checksum mismatch");
+        }
+        if body.first() != Some(&VERSION) {
+            return Err("unknown format");
+        }
+        Self::parse_fields(Fields(&body[2..])).ok_or("malformed")
+    }
+
+    fn parse_fields(mut fields: Fields<'a>) -> Option<OnodeView<'a>> {
+        let flags = fields.number()?;
+        if flags & !KNOWN_FLAGS != 0 {
+            return None;
+        }
+        let (nid, size, omap) = (fields.number()?, fields.number()?, fields.number()?);
+        let hint = if flags & FLAG_HINT == 0 {
+            None
+        } else {
+            Some(Hint { object_size: fields.number()?, write_size: fields.number()?, flags: fields.small()? })
+        };
+        let blob_count = fields.number()?;
+        // Each blob takes at least three bytes: bounds what a decoder allocates.
+        if blob_count > fields.0.len() as u64 / 3 {
+            return None;
+        }
+        Some(OnodeView { nid, size, omap, hint, blob_count, blobs: fields })
+    }
+
+    /// The blobs; [`BlobViews::rest`] is at the extents once they are through.
+    pub(super) fn blobs(&self) -> BlobViews<'a> {
+        BlobViews { rest: self.blobs, left: self.blob_count, last_id: self.nid, last_end: 0 }
+    }
+}
+
+/// Iterates over a record's blobs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlobViews<'a> {
+    rest: Fields<'a>,
+    left: u64,
+    last_id: u64,
+    last_end: u64,
+}
+
+impl BlobViews<'_> {
+    fn read(&mut self) -> Option<BlobView> {
+        let id = self.last_id.wrapping_add(self.rest.signed()? as u64);
+        let flags = self.rest.number()?;
+        let start = self.last_end.wrapping_add(self.rest.signed()? as u64);
+        let run = Run { start, blocks: flags >> 2 };
+        self.last_end = start.checked_add(run.blocks)?;
+        self.last_id = id;
+        if run.blocks == 0 || run.blocks > MAX_BLOB_BLOCKS {
+            return None;
+        }
+        let (shared, inline_sums) = (flags & BLOB_SHARED != 0, flags & BLOB_INLINE_SUMS != 0);
+        Some(BlobView { id, run, shared, inline_sums })
+    }
+}
+
+impl Iterator for BlobViews<'_> {
+    type Item = Result<BlobView, &'static str>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left == 0 {
+            return None;
+        }
+        let blob = self.read();
+        self.left = if blob.is_some() { self.left - 1 } else { 0 };
+        Some(blob.ok_or("malformed blob"))
+    }
+}
+
+/// A shared blob's record: where it lies and how many onodes hold it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SharedBlob {
+    pub(super) refs: u64,
+    pub(super) run: Run,
+}
+
+impl SharedBlob {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION, COMPAT];
+        varint::put(&mut out, self.refs);
+        varint::put(&mut out, self.run.start);
+        varint::put(&mut out, self.run.blocks);
+        let crc = crc32c::crc32c(&out);
+        out.extend_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Option<SharedBlob> {
+        let (body, crc) = value.split_last_chunk::<4>()?;
+        if crc32c::crc32c(body) != u32::from_le_bytes(*crc)
+            || !body.starts_with(&[VERSION])
+            || body.get(1)? > &VERSION
+        {
+            return None;
+        }
+        let mut fields = Fields(&body[2..]);
+        let refs = fields.number()?;
+        let run = Run { start: fields.number()?, blocks: fields.number()? };
+        (fields.0.is_empty() && refs > 0 && run.blocks > 0).then_some(SharedBlob { refs, run })
+    }
+}
+
+/// A `csum` record: the checksums, then their own.
+pub(super) fn encode_sums(sums: &[u32]) -> Vec<u8> {
+    let mut out: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+    let crc = crc32c::crc32c(&out);
+    out.extend_from_slice(&crc.to_le_bytes());
+    out
+}
+
+/// Decodes a `csum` record of a blob of `blocks`.
+pub(super) fn decode_sums(value: &[u8], blocks: u64) -> Option<Sums> {
+    let (body, crc) = value.split_last_chunk::<4>()?;
+    if body.len() as u64 != blocks * 4 || crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+        return None;
+    }
+    let sums: Vec<u32> = body.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
+    Some(Sums::from_slice(&sums))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Onode {
+        let blob = |id, start, blocks: u64, inline_sums| Blob {
+            id,
+            run: Run { start, blocks },
+            shared: id == 9,
+            inline_sums,
+            sums: if inline_sums { Sums::from_slice(&vec![7; blocks as usize]) } else { Sums::Stored },
+            cached: Vec::new(),
+        };
+        Onode {
+            nid: 12,
+            size: 1 << 20,
+            omap: 13,
+            hint: Some(Hint { object_size: 4 << 20, write_size: 4096, flags: 5 }),
+            attrs: vec![("_".into(), Bytes::from_static(b"info")), ("snapset".into(), Bytes::new())],
+            blobs: vec![blob(14, 1000, 1, true), blob(9, 20, 64, false), blob(300, 5000, 2, true)],
+            extents: vec![
+                Extent { logical: 100, len: 3996, blob: 0, offset: 100 },
+                Extent { logical: 8192, len: 5000, blob: 1, offset: 4096 },
+                Extent { logical: 65536, len: 8192, blob: 2, offset: 0 },
+            ],
+        }
+    }
+
+    #[test]
+    fn records_round_trip() {
+        let mut bytes = Vec::new();
+        sample().encode_into(&mut bytes);
+        let decoded = Onode::decode(&bytes).unwrap();
+        assert_eq!(format!("{decoded:?}"), format!("{:?}", sample()));
+        let view = OnodeView::parse(&bytes).unwrap();
+        let starts: Vec<_> = view.blobs().map(|blob| blob.unwrap().run.start).collect();
+        assert_eq!((view.nid, view.size, starts), (12, 1 << 20, vec![1000, 20, 5000]));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_truncation_is_refused() {
+        let mut bytes = Vec::new();
+        sample().encode_into(&mut bytes);
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(Onode::decode(&damaged).is_err(), "bit {bit}");
+        }
+        for len in 0..bytes.len() {
+            assert!(Onode::decode(&bytes[..len]).is_err(), "{len} bytes");
+        }
+    }
+
+    #[test]
+    fn shared_and_checksum_records_round_trip() {
+        let shared = SharedBlob { refs: 3, run: Run { start: 77, blocks: 5 } };
+        let bytes = shared.encode();
+        assert_eq!(SharedBlob::decode(&bytes), Some(shared));
+        assert_eq!(SharedBlob::decode(&bytes[1..]), None);
+        let sums = encode_sums(&[1, 2, 3]);
+        assert_eq!(decode_sums(&sums, 3).unwrap().as_slice(), Some(&[1, 2, 3][..]));
+        assert!(decode_sums(&sums, 2).is_none() && decode_sums(&sums[1..], 3).is_none());
+    }
+}
