@@ -18,7 +18,9 @@ pub mod health;
 mod keys;
 pub mod logic;
 pub mod mapstore;
+mod persist;
 mod pgview;
+mod server;
 mod text;
 mod usage;
 
@@ -27,3 +29,4 @@ pub use caps::{CapsError, MonCaps};
 pub use commands::CommandRequest;
 pub use config_db::{ConfigDb, Mask, Subject, Who};
 pub use error::MonError;
+pub use server::{MonServer, cluster_of, mint_generation, mkfs};

@@ -141,6 +141,13 @@ pub struct Proposal {
     pub keys: BTreeMap<Vec<u8>, Option<Vec<u8>>>,
 }
 
+impl Proposal {
+    /// One that changes nothing, to store log lines with.
+    pub(crate) fn empty() -> Proposal {
+        Proposal { number: 0, incremental: None, keys: BTreeMap::new() }
+    }
+}
+
 /// Everything that the map authority knows.
 pub struct MapState {
     /// What is durable and may be shown.
@@ -265,9 +272,24 @@ impl MapState {
         self.config_version
     }
 
+    /// Grows with each change of the CRUSH map.
+    pub fn crush_version(&self) -> u64 {
+        self.crush_version
+    }
+
     /// The cluster log's newest lines.
     pub fn log(&self) -> &ClusterLog {
         &self.log
+    }
+
+    /// Log lines that are not stored yet, at most `count`; the caller stores them.
+    pub(crate) fn take_unstored_log(&mut self, count: usize) -> Vec<LogEntry> {
+        self.log.take_unstored(count)
+    }
+
+    /// Adds a line of the map authority's own.
+    pub(crate) fn append_log(&mut self, now: Now, level: LogLevel, text: String) {
+        self.log.append(now, "mon", level, text);
     }
 
     /// Takes note of an event. Returns what is to be done at once.

@@ -740,4 +740,3 @@ fn osd_stats_fields(s: &OsdStats, pgs: u64, up_from: u32, osds: usize) -> Map<St
         _ => Map::new(),
     }
 }
-

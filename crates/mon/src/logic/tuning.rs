@@ -1,5 +1,7 @@
 //! The options that the map logic obeys, with Ceph's names and defaults.
 
+use nacre_runtime::options::Options;
+
 /// Options of the map logic. [`Tuning::default`] has Ceph 16.2's defaults.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuning {
@@ -67,6 +69,42 @@ pub struct Tuning {
     pub pg_stuck_threshold_s: u64,
     /// `mon_delta_reset_interval`-like: seconds over which client I/O rates are averaged.
     pub stat_smooth_s: u64,
+}
+
+impl Tuning {
+    /// The values of the option table.
+    pub fn from_options(options: &Options) -> Tuning {
+        let (mon, osd) = (&options.mon, &options.osd);
+        let small = |n: u64| u32::try_from(n).unwrap_or(u32::MAX);
+        Tuning {
+            min_down_reporters: mon.mon_osd_min_down_reporters as usize,
+            reporter_subtree_level: mon.mon_osd_reporter_subtree_level.clone(),
+            heartbeat_grace_ms: osd.osd_heartbeat_grace.as_millis() as u64,
+            report_timeout_ms: mon.mon_osd_report_timeout.as_millis() as u64,
+            down_out_interval_ms: mon.mon_osd_down_out_interval.as_millis() as u64,
+            down_out_subtree_limit: mon.mon_osd_down_out_subtree_limit.clone(),
+            min_up_ratio: mon.mon_osd_min_up_ratio,
+            min_in_ratio: mon.mon_osd_min_in_ratio,
+            pool_default_size: small(mon.osd_pool_default_size),
+            pool_default_min_size: small(mon.osd_pool_default_min_size),
+            pool_default_pg_num: small(mon.osd_pool_default_pg_num),
+            pool_default_pgp_num: small(mon.osd_pool_default_pgp_num),
+            pool_default_crush_rule: i32::try_from(mon.osd_pool_default_crush_rule).unwrap_or(-1),
+            pool_default_pg_autoscale_mode: mon.osd_pool_default_pg_autoscale_mode.to_string(),
+            pool_default_hashpspool: mon.osd_pool_default_flag_hashpspool,
+            pool_default_nodelete: mon.osd_pool_default_flag_nodelete,
+            pool_default_nopgchange: mon.osd_pool_default_flag_nopgchange,
+            pool_default_nosizechange: mon.osd_pool_default_flag_nosizechange,
+            max_pg_per_osd: small(mon.mon_max_pg_per_osd),
+            max_pool_pg_num: small(mon.mon_max_pool_pg_num),
+            allow_pool_delete: mon.mon_allow_pool_delete,
+            allow_pool_size_one: mon.mon_allow_pool_size_one,
+            warn_on_pool_no_redundancy: mon.mon_warn_on_pool_no_redundancy,
+            warn_on_pool_no_app: mon.mon_warn_on_pool_no_app,
+            pg_stuck_threshold_s: mon.mon_pg_stuck_threshold.as_secs(),
+            ..Tuning::default()
+        }
+    }
 }
 
 impl Default for Tuning {

@@ -1,0 +1,409 @@
+//! The thread that owns the map: applies what arrives, commits it, answers and publishes.
+
+use super::sessions::Sessions;
+use super::{SharedKeys, now};
+use crate::caps::MonCaps;
+use crate::commands::CommandRequest;
+use crate::error::MonError;
+use crate::logic::{Effect, Event, LogLevel, MapState, Now, Origin, Tuning};
+use crate::persist::Persistence;
+use nacre_runtime::auth::{
+    AuthTicketReply, AuthTicketRequest, Key, RotatingKeys, ServiceKeyring, SessionKey, TicketBody,
+    TicketGrant,
+};
+use nacre_runtime::clock::Clock;
+use nacre_runtime::config::Config;
+use nacre_runtime::msgr::{Conn, Frame};
+use nacre_types::errno::Errno;
+use nacre_types::ids::{ClientId, EntityName};
+use nacre_types::msg::{
+    DaemonCommand, DaemonCommandReply, LogAppend, Message, MonCommand, MonSubscribe, OsdAlive, OsdBoot,
+    OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
+};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+/// What arrives.
+pub(super) enum Input {
+    Message(Conn, Frame),
+    /// A connection is over.
+    Gone(u64),
+    Stop,
+}
+
+/// Messages applied before one commit, at most.
+const BATCH: usize = 1_024;
+/// Time between ticks.
+const TICK: Duration = Duration::from_secs(1);
+/// Ticks from one look at the health to the next.
+const HEALTH_TICKS: u64 = 5;
+
+pub(super) struct Authority {
+    config: Config,
+    state: MapState,
+    persistence: Persistence,
+    service_keys: ServiceKeyring,
+    shared_keys: Arc<SharedKeys>,
+    clock: Arc<dyn Clock>,
+    inputs: Receiver<Input>,
+    sessions: Sessions,
+    config_version: u64,
+    next_tick: Duration,
+    /// Not before this is the next epoch made (`mon_propose_interval` after the last one).
+    next_commit: Duration,
+    ticks: u64,
+    held: Vec<Frame>,
+}
+
+impl Authority {
+    pub(super) fn new(
+        config: Config,
+        state: MapState,
+        persistence: Persistence,
+        service_keys: ServiceKeyring,
+        shared_keys: Arc<SharedKeys>,
+        clock: Arc<dyn Clock>,
+        inputs: Receiver<Input>,
+    ) -> Authority {
+        let sessions = Sessions::default();
+        Authority {
+            config,
+            state,
+            persistence,
+            service_keys,
+            shared_keys,
+            clock,
+            inputs,
+            sessions,
+            config_version: 0,
+            next_tick: Duration::ZERO,
+            next_commit: Duration::ZERO,
+            ticks: 0,
+            held: Vec::new(),
+        }
+    }
+
+    /// Serves until it is told to stop.
+    pub(super) fn run(&mut self) -> Result<(), MonError> {
+        self.take_configuration();
+        loop {
+            let mut stop = false;
+            match self.inputs.recv_timeout(self.due().saturating_sub(self.clock.monotonic())) {
+                Ok(input) => stop |= self.take(input)?,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            while self.held.len() < BATCH && !stop {
+                match self.inputs.try_recv() {
+                    Ok(input) => stop |= self.take(input)?,
+                    Err(_) => break,
+                }
+            }
+            if self.clock.monotonic() >= self.next_tick {
+                self.tick()?;
+            }
+            if stop || self.held.len() >= BATCH || self.clock.monotonic() >= self.next_commit {
+                self.commit()?;
+                // Only now do the messages give their share of the throttle back.
+                self.held.clear();
+            }
+            if stop {
+                return self.flush_log();
+            }
+        }
+    }
+
+    /// When there is something to do even if nothing arrives.
+    fn due(&self) -> Duration {
+        if self.state.has_changes() || !self.held.is_empty() {
+            self.next_tick.min(self.next_commit)
+        } else {
+            self.next_tick
+        }
+    }
+
+    fn now(&self) -> Now {
+        now(self.clock.as_ref())
+    }
+
+    fn take(&mut self, input: Input) -> Result<bool, MonError> {
+        match input {
+            Input::Stop => return Ok(true),
+            Input::Gone(id) => self.sessions.remove(id),
+            Input::Message(conn, frame) => {
+                if let Err(error) = self.message(&conn, &frame)? {
+                    tracing::warn!(peer = %conn.peer_addr(), kind = frame.kind(), %error, "message can't be read");
+                    conn.abort();
+                    self.sessions.remove(conn.id());
+                }
+                self.held.push(frame);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The outer error ends the authority, the inner one the connection.
+    #[allow(clippy::type_complexity)]
+    fn message(&mut self, conn: &Conn, frame: &Frame) -> Result<Result<(), nacre_runtime::Error>, MonError> {
+        let Some(peer) = conn.peer() else { return Ok(Ok(())) };
+        let entity = &peer.entity;
+        // Caps as they are now, not as they were when the peer connected.
+        let record = self.state.auth().get(entity);
+        let Some(caps) = record.map(|r| r.caps.get("mon").map_or("", String::as_str)) else {
+            return Ok(Err(nacre_runtime::Error::Denied(format!("{entity} exists no more"))));
+        };
+        let caps = MonCaps::parse(caps).unwrap_or_default();
+        macro_rules! decode {
+            () => {
+                match frame.decode() {
+                    Ok(message) => message,
+                    Err(error) => return Ok(Err(error)),
+                }
+            };
+        }
+        match frame.kind() {
+            MonCommand::KIND => self.command(conn, entity, caps, decode!()),
+            MonSubscribe::KIND => self.subscribe(conn, entity, &caps, decode!()),
+            AuthTicketRequest::KIND => self.ticket(conn, entity, &caps, decode!())?,
+            LogAppend::KIND => self.apply(Event::Log { entity: entity.clone(), line: decode!() }),
+            DaemonCommand::KIND => refuse_daemon_command(conn, &decode!()),
+            OsdBoot::KIND
+            | OsdFailure::KIND
+            | OsdAlive::KIND
+            | OsdMarkMeDown::KIND
+            | PgCas::KIND
+            | StatsReport::KIND => {
+                let osd = entity.osd_id().filter(|_| caps.allows_osd(entity));
+                let Some(osd) = osd else {
+                    let what = format!("{entity} may not speak as an osd");
+                    return Ok(Err(nacre_runtime::Error::Denied(what)));
+                };
+                let event = match frame.kind() {
+                    OsdBoot::KIND => {
+                        let boot: OsdBoot = decode!();
+                        if boot.osd != osd {
+                            let what = format!("{entity} may not boot as {}", boot.osd);
+                            return Ok(Err(nacre_runtime::Error::Denied(what)));
+                        }
+                        Event::Boot(boot)
+                    }
+                    OsdFailure::KIND => Event::Failure { reporter: osd, report: decode!() },
+                    OsdAlive::KIND => Event::Alive { osd, alive: decode!() },
+                    OsdMarkMeDown::KIND => Event::MarkMeDown { osd, request: decode!() },
+                    PgCas::KIND => {
+                        self.sessions.expect_answer(conn);
+                        Event::Cas { origin: Origin(conn.id()), osd, cas: decode!() }
+                    }
+                    _ => Event::Stats { osd, report: decode!() },
+                };
+                self.apply(event);
+            }
+            other => tracing::debug!(kind = other, %entity, "message of an unknown kind is ignored"),
+        }
+        Ok(Ok(()))
+    }
+
+    fn apply(&mut self, event: Event) {
+        let now = self.now();
+        let effects = self.state.handle(now, event);
+        self.carry_out(effects);
+    }
+
+    fn command(&mut self, conn: &Conn, entity: &EntityName, caps: MonCaps, command: MonCommand) {
+        let fresh_key = match Key::generate() {
+            Ok(key) => key,
+            Err(error) => {
+                tracing::error!(%error, "no random key for a command");
+                return;
+            }
+        };
+        self.sessions.expect_answer(conn);
+        let request =
+            CommandRequest { origin: Origin(conn.id()), entity: entity.clone(), caps, command, fresh_key };
+        self.apply(Event::Command(Box::new(request)));
+    }
+
+    fn subscribe(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: MonSubscribe) {
+        if !caps.allows_subscription() {
+            tracing::warn!(%entity, "subscription refused: no capability to read");
+            return;
+        }
+        self.sessions.subscribe(conn, entity, wanted);
+        self.sessions.publish(&self.state, &self.persistence);
+        self.sessions.publish_config(&self.state);
+    }
+
+    fn ticket(
+        &mut self,
+        conn: &Conn,
+        entity: &EntityName,
+        caps: &MonCaps,
+        request: AuthTicketRequest,
+    ) -> Result<(), MonError> {
+        let now_unix = self.clock.wall_ns() / 1_000_000_000;
+        let ttl = self.config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
+        let renewed = request
+            .renew
+            .and_then(|blob| self.service_keys.open_expired(&blob).ok())
+            .filter(|body| body.entity == *entity)
+            .and_then(|body| body.client);
+        let client = match renewed {
+            Some(client) => client,
+            None => ClientId(self.persistence.next_client()?),
+        };
+        let record = self.state.auth().get(entity);
+        let caps_of = record.map(|r| r.caps.clone()).unwrap_or_default();
+        let sealed = SessionKey::generate().and_then(|session_key| {
+            self.service_keys.seal(TicketBody {
+                entity: entity.clone(),
+                client: Some(client),
+                caps: caps_of,
+                issued_unix: now_unix,
+                expires_unix: now_unix + ttl,
+                session_key,
+            })
+        });
+        let reply = match sealed {
+            Ok(ticket) => AuthTicketReply {
+                tid: request.tid,
+                code: 0,
+                status: String::new(),
+                client,
+                ticket: Some(TicketGrant {
+                    blob: ticket.blob,
+                    session_key: ticket.session_key,
+                    expires_unix: ticket.expires_unix,
+                }),
+                keys: if caps.allows_osd(entity) { self.service_keys.keys().to_vec() } else { Vec::new() },
+            },
+            Err(error) => AuthTicketReply {
+                tid: request.tid,
+                code: error.errno().negated(),
+                status: error.to_string(),
+                client,
+                ticket: None,
+                keys: Vec::new(),
+            },
+        };
+        if caps.allows_osd(entity) {
+            self.sessions.keep_keys_fresh(conn);
+        }
+        send(conn, &reply);
+        Ok(())
+    }
+
+    /// Makes what gathered durable, then answers and publishes.
+    fn commit(&mut self) -> Result<(), MonError> {
+        while let Some(proposal) = self.state.propose(self.now()) {
+            let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
+            self.persistence.commit(&proposal, &lines)?;
+            self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
+            if proposal.keys.keys().any(|key| key.starts_with(crate::keys::AUTH)) {
+                self.shared_keys.replace(self.state.auth());
+            }
+            let effects = self.state.committed(proposal.number);
+            if proposal.incremental.is_some() {
+                self.sessions.publish(&self.state, &self.persistence);
+            }
+            self.carry_out(effects);
+            if self.state.config_version() != self.config_version {
+                self.take_configuration();
+            }
+        }
+        Ok(())
+    }
+
+    fn flush_log(&mut self) -> Result<(), MonError> {
+        let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
+        if !lines.is_empty() {
+            self.persistence.commit(&crate::logic::Proposal::empty(), &lines)?;
+        }
+        Ok(())
+    }
+
+    fn carry_out(&mut self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::CasReply { to, reply } => self.sessions.answer(to, &reply),
+                Effect::CommandReply { to, reply } => self.sessions.answer(to, &reply),
+            }
+        }
+    }
+
+    fn tick(&mut self) -> Result<(), MonError> {
+        self.next_tick = self.clock.monotonic() + TICK;
+        self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
+        self.apply(Event::Tick);
+        if self.ticks % HEALTH_TICKS == 0 {
+            self.log_health();
+        }
+        self.ticks += 1;
+        self.flush_log()?;
+        let log_from = self.state.log().trim_below();
+        self.persistence.tidy(self.state.map(), log_from)?;
+        self.rotate_keys()
+    }
+
+    /// Tells the cluster log what became worse or better.
+    fn log_health(&mut self) {
+        let now = self.now();
+        let health = self.state.health(now);
+        for (level, text) in self.sessions.health_changes(&health) {
+            if level >= LogLevel::Warn {
+                tracing::warn!("{text}");
+            } else {
+                tracing::info!("{text}");
+            }
+            self.state.append_log(now, level, text);
+        }
+    }
+
+    fn rotate_keys(&mut self) -> Result<(), MonError> {
+        let now_unix = self.clock.wall_ns() / 1_000_000_000;
+        let ttl = self.config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
+        let mut next = self.service_keys.clone();
+        match next.rotate(now_unix, ttl) {
+            Ok(false) => Ok(()),
+            Ok(true) => {
+                self.persistence.put_service_keys(&next)?;
+                self.service_keys = next;
+                self.sessions.send_keys(&RotatingKeys { keys: self.service_keys.keys().to_vec() });
+                Ok(())
+            }
+            Err(error) => {
+                tracing::error!(%error, "service keys could not be rotated; trying again");
+                Ok(())
+            }
+        }
+    }
+
+    /// Obeys the configuration database itself and sends it to those who subscribed.
+    fn take_configuration(&mut self) {
+        self.config_version = self.state.config_version();
+        let own = self.state.config_of(self.config.entity());
+        let values = own.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        if let Err(error) = self.config.set_mon_values(values) {
+            tracing::error!(%error, "the configuration database does not apply");
+        }
+        self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
+        self.sessions.publish_config(&self.state);
+    }
+}
+
+fn refuse_daemon_command(conn: &Conn, command: &DaemonCommand) {
+    let reply = DaemonCommandReply {
+        tid: command.tid,
+        code: Errno::EOPNOTSUPP.negated(),
+        status: "the monitor takes monitor commands only".into(),
+        output: bytes::Bytes::new(),
+    };
+    send(conn, &reply);
+}
+
+/// Sends to a peer that may have gone; its reset is reported on its own.
+fn send<M: Message>(conn: &Conn, message: &M) {
+    if let Err(error) = conn.send(message) {
+        tracing::debug!(peer = %conn.peer_addr(), message = M::NAME, %error, "not sent");
+    }
+}
