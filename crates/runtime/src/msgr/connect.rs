@@ -13,6 +13,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
@@ -25,6 +26,9 @@ pub(super) mod record {
     pub(in crate::msgr) const READY: u8 = 5;
     pub(in crate::msgr) const REFUSED: u8 = 15;
 }
+
+/// A connection that lasted so long is tried again at once when it is lost; others after a growing wait.
+const STEADY_AFTER: Duration = Duration::from_secs(1);
 
 /// What the connecting side wants, sealed.
 #[derive(Debug, Serialize, Deserialize)]
@@ -163,14 +167,18 @@ async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Res
             attempt.unwrap_or_else(|_| Err(Error::TimedOut(format!("connecting to {}", target.addr))));
         let error = match attempt {
             Ok((stream, transport, ready)) => {
-                failures = 0;
+                let up_since = Instant::now();
                 if lossless {
                     adopt(conn, &mut session, &ready);
                 }
                 if !conn.closed.load(Ordering::Acquire) {
                     dispatcher.on_connect(&Conn(conn.clone()));
                 }
-                match link::run(conn, stream, &transport, None).await {
+                let end = link::run(conn, stream, &transport, None).await;
+                // Lost soon after it came up counts as not having come up: two processes that claim one name, or a
+                // peer that fails on what it is sent, must not make both sides spin.
+                failures = if up_since.elapsed() < STEADY_AFTER { failures.saturating_add(1) } else { 0 };
+                match end {
                     End::LocalClosed | End::Stopped | End::Replaced(_) => return Ok(()),
                     End::PeerClosed => return Err((Error::Closed, Reset::PeerClosed)),
                     End::Idle => return Err((Error::Closed, Reset::Idle)),

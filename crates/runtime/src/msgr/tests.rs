@@ -125,7 +125,7 @@ fn osd(id: u32) -> EntityName {
 
 fn config(entity: EntityName, settings: &[(&str, &str)]) -> Config {
     let mut builder =
-        ConfigBuilder::new(entity).set("ms_initial_backoff", "0.001").set("ms_max_backoff", "0.01");
+        ConfigBuilder::new(entity).set("ms_initial_backoff", "0.001").set("ms_max_backoff", "0.002");
     for (name, value) in settings {
         builder = builder.set(name, *value);
     }

@@ -213,11 +213,38 @@ async fn a_restarted_client_supersedes_its_old_session() {
         conn.send(&note(run, 0)).unwrap();
         same.send(&note(run, 0)).unwrap();
         until("the messages", || server.count() as u64 == 2 * run).await;
+        if run == 1 {
+            // As a crash: no goodbye, and nobody comes back to these sessions.
+            conn.abort();
+            same.abort();
+        }
     }
     until("the resets", || server.resets.lock().len() == 2).await;
     assert!(server.resets.lock().iter().all(|reset| matches!(reset, Reset::PeerRestarted)));
     let accepted = server.accepted.lock().clone();
     assert!(accepted[..2].iter().all(Conn::is_over) && accepted[2..].iter().all(Conn::is_up));
+    osd0.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn two_processes_that_claim_one_name_do_not_make_the_server_spin() {
+    let realm = Realm::new();
+    let server = Arc::new(Seen::default());
+    let osd0 = messenger(osd(0), &[], realm.verifier(), &server);
+    let addr = osd0.bind(loopback()).unwrap();
+    let ticket = Credential::Ticket(realm.ticket(&osd(1)));
+    let slow = [("ms_initial_backoff", "0.02"), ("ms_max_backoff", "0.2")];
+    let twins = [(); 2].map(|()| messenger(osd(1), &slow, Verifier::new(), &Arc::new(Seen::default())));
+    for twin in &twins {
+        twin.connect(target(addr, Policy::Lossless, ticket.clone())).unwrap();
+    }
+    until("the quarrel", || server.accepted.lock().len() > 8).await;
+    let (before, began) = (server.accepted.lock().len(), Instant::now());
+    until("more of it", || server.accepted.lock().len() >= before + 10).await;
+    assert!(began.elapsed() >= Duration::from_millis(500), "10 sessions in {:?}", began.elapsed());
+    for twin in &twins {
+        twin.shutdown(Duration::ZERO).await;
+    }
     osd0.shutdown(Duration::ZERO).await;
 }
 
