@@ -312,6 +312,54 @@ mod tests {
     }
 
     #[test]
+    fn an_osdmap_maps_as_its_parts_do() {
+        use crate::ids::{Epoch, PoolId};
+        let mut map = OsdMap::new(uuid::Uuid::nil(), 0, flat_map(6));
+        map.max_osd = 6;
+        for id in 0..6 {
+            let weight = if id == 3 { 0 } else { WEIGHT_ONE };
+            map.osds.insert(OsdId(id), crate::osdmap::OsdInfo { up: id != 1, weight, ..osd_info() });
+        }
+        map.pools.insert(PoolId(1), Pool::replicated("p", 3, 2, 0, 64, Epoch(1)).into());
+        map.pg_upmap_items.insert(PgId::new(PoolId(1), 5), vec![(OsdId(0), OsdId(4)), (OsdId(2), OsdId(5))]);
+        let mut states = Osds { down: vec![1], ..all_in(6) };
+        states.weights[3] = 0;
+        let (mut mapper, mut work) = (PgMapper::new(&map), Workspace::new());
+        for seed in 0..64 {
+            let items: &[(i32, i32)] = if seed == 5 { &[(0, 4), (2, 5)] } else { &[] };
+            let upmap = Upmap { all: None, items };
+            let expected = map_pg(&map.crush, &pool(RuleType::Replicated), seed, &states, upmap, &mut work);
+            let pg = PgId::new(PoolId(1), seed);
+            assert_eq!(mapper.map(pg), expected);
+            assert_eq!(map.pg_to_up(pg), expected);
+            assert!(expected.up.iter().all(|osd| *osd != 1 && *osd != 3));
+            let up: Vec<i32> = mapper.up(pg).into_iter().map(|osd| osd.0 as i32).collect();
+            assert_eq!((up.first().copied(), up.len()), (expected.up_primary, expected.up.len()));
+        }
+        assert_eq!(mapper.map(PgId::new(PoolId(9), 0)), PgMapping::default(), "no such pool");
+    }
+
+    fn osd_info() -> crate::osdmap::OsdInfo {
+        use crate::ids::Epoch;
+        crate::osdmap::OsdInfo {
+            uuid: uuid::Uuid::nil(),
+            up: true,
+            weight: WEIGHT_ONE,
+            weight_before_auto_out: None,
+            primary_affinity: WEIGHT_ONE,
+            addr: None,
+            incarnation: None,
+            boot_nonce: 0,
+            up_from: Epoch(0),
+            up_thru: Epoch(0),
+            down_at: Epoch(0),
+            lost_at: Epoch(0),
+            full: false,
+            metadata: Default::default(),
+        }
+    }
+
+    #[test]
     fn an_osd_without_affinity_is_primary_of_nothing() {
         let (crush, mut work) = (flat_map(4), Workspace::new());
         let osds = Osds { affinity: vec![WEIGHT_ONE, 0, WEIGHT_ONE, WEIGHT_ONE / 2], ..all_in(4) };

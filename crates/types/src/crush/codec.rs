@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 /// `CRUSH_MAGIC`, the first word of every binary map.
 pub const MAGIC: u32 = 0x0001_0000;
 
+/// How deep buckets may be nested here; Ceph has no bound, real maps have some ten types.
+const MAX_DEPTH: usize = 128;
+
 /// Why bytes are not a crush map that can be used. Never retried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CrushDecodeError {
@@ -196,7 +199,7 @@ impl CrushMap {
     }
 
     /// Every item is a device within bounds or a bucket that exists, and nothing contains itself.
-    fn check_structure(&self) -> Result<(), CrushDecodeError> {
+    pub(crate) fn check_structure(&self) -> Result<(), CrushDecodeError> {
         if let Some(&device) = self.item_names.keys().find(|id| **id >= MAX_DEVICES) {
             return corrupt(format!("device {device} is out of range"));
         }
@@ -218,13 +221,20 @@ impl CrushMap {
             }
         }
         // Peel off buckets that no remaining bucket holds; what is left contains itself.
+        let mut depths = vec![0_usize; self.buckets.len()];
         let mut free: Vec<&Bucket> = self.buckets().filter(|b| holders[!b.id as usize] == 0).collect();
         let mut peeled = 0;
         while let Some(bucket) = free.pop() {
             peeled += 1;
+            let depth = depths[!bucket.id as usize] + 1;
+            if depth > MAX_DEPTH {
+                return corrupt(format!("buckets are nested more than {MAX_DEPTH} deep"));
+            }
             for &item in bucket.items.iter().filter(|&&item| item < 0) {
-                holders[!item as usize] -= 1;
-                if holders[!item as usize] == 0 {
+                let slot = !item as usize;
+                depths[slot] = depths[slot].max(depth);
+                holders[slot] -= 1;
+                if holders[slot] == 0 {
                     free.extend(self.bucket(item));
                 }
             }
@@ -461,8 +471,13 @@ impl Reader<'_> {
 
     fn choose_args(&mut self, map: &CrushMap) -> Result<ChooseArgs, CrushDecodeError> {
         let mut args = ChooseArgs::default();
+        let mut next_slot = 0;
         for _ in 0..self.count(12)? {
             let slot = self.u32()? as usize;
+            if slot < next_slot {
+                return corrupt("choose_args out of order");
+            }
+            next_slot = slot + 1;
             let Some(bucket) = map.buckets.get(slot).and_then(Option::as_ref) else {
                 return corrupt(format!("choose_args of bucket slot {slot}, which is empty"));
             };

@@ -243,6 +243,7 @@ impl CrushMap {
         let result = edit(&mut next)?;
         next.rebuild_class_roots()?;
         next.recompute_max_devices();
+        next.check_structure().map_err(|error| CrushError::OutOfRange(error.to_string()))?;
         *self = next;
         Ok(result)
     }

@@ -433,36 +433,44 @@ impl ChooseArg {
 /// Substitutes for any number of buckets. Canonical: no empty entry is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChooseArgs {
-    /// By bucket slot (`-1 - id`); the last one is never `None`.
-    by_slot: Vec<Option<ChooseArg>>,
+    /// Bucket slots (`-1 - id`) and their substitutes, ascending.
+    by_slot: Vec<(usize, ChooseArg)>,
 }
 
 impl ChooseArgs {
     /// The substitutes for the bucket in `slot`.
     #[inline]
     pub fn get(&self, slot: usize) -> Option<&ChooseArg> {
-        self.by_slot.get(slot)?.as_ref()
+        self.place(slot).ok().map(|at| &self.by_slot[at].1)
+    }
+
+    #[inline]
+    fn place(&self, slot: usize) -> Result<usize, usize> {
+        // Where every bucket has substitutes, as the balancer makes them, the slot is the place.
+        match self.by_slot.get(slot) {
+            Some((at, _)) if *at == slot => Ok(slot),
+            _ => self.by_slot.binary_search_by_key(&slot, |(at, _)| *at),
+        }
     }
 
     /// Slots and their substitutes, in the order of slots.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &ChooseArg)> {
-        self.by_slot.iter().enumerate().filter_map(|(slot, arg)| Some((slot, arg.as_ref()?)))
+        self.by_slot.iter().map(|(slot, arg)| (*slot, arg))
     }
 
     /// Replaces the substitutes of a slot; an empty `arg` removes them.
     pub fn set(&mut self, slot: usize, arg: ChooseArg) {
-        assert!(slot < MAX_BUCKETS, "invariant: bucket slots are bounded");
-        if slot >= self.by_slot.len() {
-            self.by_slot.resize(slot + 1, None);
-        }
-        self.by_slot[slot] = (!arg.is_empty()).then_some(arg);
-        while let Some(None) = self.by_slot.last() {
-            self.by_slot.pop();
+        match (self.place(slot), arg.is_empty()) {
+            (Ok(at), false) => self.by_slot[at].1 = arg,
+            (Ok(at), true) => drop(self.by_slot.remove(at)),
+            (Err(at), false) => self.by_slot.insert(at, (slot, arg)),
+            (Err(_), true) => {}
         }
     }
 
     pub(crate) fn get_mut(&mut self, slot: usize) -> Option<&mut ChooseArg> {
-        self.by_slot.get_mut(slot)?.as_mut()
+        let at = self.place(slot).ok()?;
+        Some(&mut self.by_slot[at].1)
     }
 
     /// Whether no bucket has substitutes.
@@ -650,9 +658,16 @@ impl CrushMap {
 
     /// Whether `item` is `root` or lies below it.
     pub fn subtree_contains(&self, root: i32, item: i32) -> bool {
-        root == item
-            || self
-                .bucket(root)
-                .is_some_and(|b| b.items.iter().any(|&child| self.subtree_contains(child, item)))
+        let mut seen = std::collections::BTreeSet::new();
+        let mut queue = vec![root];
+        while let Some(next) = queue.pop() {
+            if next == item {
+                return true;
+            }
+            if let Some(bucket) = self.bucket(next).filter(|_| seen.insert(next)) {
+                queue.extend(&bucket.items);
+            }
+        }
+        false
     }
 }

@@ -211,6 +211,18 @@ fn every_truncation_is_an_error_or_an_older_release() {
     assert_eq!(older, 8, "one end per generation of the format");
 }
 
+#[test]
+fn nesting_is_bounded() {
+    let nested = |levels: usize| {
+        let mut text = String::from("type 1 box\nbox b0 {\n alg straw2\n}\n");
+        (1..levels).for_each(|at| text += &format!("box b{at} {{\n alg straw2\n item b{}\n}}\n", at - 1));
+        CrushMap::compile(&text)
+    };
+    let deepest = nested(128).unwrap();
+    assert_eq!(CrushMap::decode(&deepest.encode()), Ok(deepest));
+    assert!(nested(129).unwrap_err().message.contains("nested"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 

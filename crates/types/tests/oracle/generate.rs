@@ -14,20 +14,20 @@ const ROOT_TYPE: i32 = 5;
 const CLASSES: [&str; 3] = ["hdd", "ssd", "nvme"];
 
 /// What a map is tested with besides itself.
-pub struct Case {
-    pub map: CrushMap,
+pub(crate) struct Case {
+    pub(crate) map: CrushMap,
     /// Devices that are out or reweighted, as 16.16.
-    pub reweights: Vec<(i32, u32)>,
+    pub(crate) reweights: Vec<(i32, u32)>,
     /// Result sizes by rule id.
-    pub sizes: Vec<(u32, usize)>,
+    pub(crate) sizes: Vec<(u32, usize)>,
 }
 
-pub fn rng(seed: u64) -> ChaCha8Rng {
+pub(crate) fn rng(seed: u64) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed)
 }
 
 /// Case number `seed`; the same on every machine and in every run.
-pub fn case(seed: u64) -> Case {
+pub(crate) fn case(seed: u64) -> Case {
     let mut rng = rng(seed);
     let mut map = CrushMap::empty();
     match seed % 6 {

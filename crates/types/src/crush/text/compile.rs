@@ -34,7 +34,10 @@ impl CrushMap {
         };
         c.run()?;
         c.map.recompute_max_devices();
-        Ok(c.map)
+        match c.map.check_structure() {
+            Ok(()) => Ok(c.map),
+            Err(error) => c.fail(error.to_string()),
+        }
     }
 }
 
