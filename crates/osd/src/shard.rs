@@ -34,6 +34,7 @@ use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use sums::Sums;
 
@@ -96,7 +97,22 @@ pub(crate) struct Shard {
 /// A shard as its thread and dispatcher hold it.
 pub(crate) struct ShardCell {
     inbox: Arc<Inbox>,
+    shared: Arc<Shared>,
+    /// A panic left the shard's state half changed: it must not be used any more.
+    broken: AtomicBool,
     shard: Mutex<Shard>,
+}
+
+/// Marks the shard as broken when a panic passes.
+struct Broken<'a>(&'a ShardCell);
+
+impl Drop for Broken<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.broken.store(true, Ordering::Release);
+            self.0.shared.fatal("a shard panicked: an invariant does not hold");
+        }
+    }
 }
 
 impl ShardCell {
@@ -135,17 +151,22 @@ impl ShardCell {
             committed: Vec::new(),
             now_ns: clock::boot_ns(),
         };
-        ShardCell { inbox, shard: Mutex::new(shard) }
+        let shared = Arc::clone(shared);
+        ShardCell { inbox, shared, broken: AtomicBool::new(false), shard: Mutex::new(shard) }
     }
 
-    /// Runs `f` on the shard and then everything that came of it.
-    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
+    /// Runs `f` on the shard and then everything that came of it; `None` where the shard is broken.
+    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         let _at_work = self.inbox.at_work();
         let mut shard = self.shard.lock();
+        if self.broken.load(Ordering::Acquire) {
+            return None;
+        }
+        let _broken = Broken(self);
         shard.now_ns = clock::boot_ns();
         let result = f(&mut shard);
         shard.settle();
-        result
+        Some(result)
     }
 
     /// Looks at the shard from another thread, changing nothing.
@@ -161,13 +182,14 @@ impl ShardCell {
     /// The shard's own task: notes, completions, timers and background work, until dropped.
     pub(crate) async fn run(&self) {
         loop {
-            let (next_ns, busy) = self.enter(|shard| {
+            let entered = self.enter(|shard| {
                 shard.due_ticks();
                 for _ in 0..WORK_PER_TURN {
                     shard.work();
                 }
                 (shard.timers.peek().map(|Reverse((at, _))| *at), !shard.background.is_empty())
             });
+            let Some((next_ns, busy)) = entered else { return };
             if busy {
                 // Readers have their turn between two pieces of background work.
                 tokio::task::yield_now().await;

@@ -2,7 +2,9 @@
 
 use crate::error::OsdError;
 use nacre_runtime::options::{ObjectStoreKind, Options};
-use nacre_store::{MemStore, MemStoreConfig, MountReport, ObjectStore, StoreEvents};
+use nacre_store::{
+    BlueStore, BlueStoreConfig, MemStore, MemStoreConfig, MountReport, ObjectStore, StoreEvents,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,6 +39,14 @@ pub(crate) fn make(directory: &Path, options: &Options, force: bool) -> Result<(
         ObjectStoreKind::Memstore => {
             MemStore::mkfs(directory)?;
         }
+        ObjectStoreKind::Bluestore => {
+            let block = &options.bluestore.bluestore_block_path;
+            if !block.is_empty() {
+                std::os::unix::fs::symlink(block, directory.join("block"))
+                    .map_err(io("link the block device"))?;
+            }
+            BlueStore::mkfs(directory, options.bluestore.bluestore_block_size, &bluestore_config(options))?;
+        }
         other => return Err(unsupported(other.as_str())),
     }
     // Last, so that a cut short attempt is not taken for a store.
@@ -66,7 +76,7 @@ fn unsupported(kind: &str) -> OsdError {
 pub(crate) fn mount(
     directory: &Path,
     options: &Options,
-    _events: Arc<dyn StoreEvents>,
+    events: Arc<dyn StoreEvents>,
 ) -> Result<(Arc<dyn ObjectStore>, MountReport), OsdError> {
     let kind = match fs::read_to_string(directory.join(TYPE_FILE)) {
         Ok(text) => text.trim().to_owned(),
@@ -82,6 +92,26 @@ pub(crate) fn mount(
             let (store, report) = MemStore::mount(directory, config)?;
             Ok((Arc::new(store), report))
         }
+        "bluestore" => {
+            let (store, report) = BlueStore::mount(directory, bluestore_config(options), events)?;
+            Ok((Arc::new(store), report))
+        }
         other => Err(unsupported(other)),
+    }
+}
+
+fn bluestore_config(options: &Options) -> BlueStoreConfig {
+    let blue = &options.bluestore;
+    let defaults = BlueStoreConfig::default();
+    BlueStoreConfig {
+        // Without a size the store's own default counts: several OSDs may share this machine's memory.
+        cache_bytes: if blue.bluestore_cache_size == 0 {
+            defaults.cache_bytes
+        } else {
+            blue.bluestore_cache_size
+        },
+        db_cache_bytes: blue.bluestore_rocksdb_cache_size as usize,
+        queue_bytes: blue.bluestore_throttle_bytes,
+        ..defaults
     }
 }

@@ -189,7 +189,9 @@ impl Pg {
     }
 
     pub(crate) fn resume_waiting(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        // Several steps of one event may come here, and an execution is answered only after it.
         while let Some(primary) = &mut self.primary
+            && primary.executing.is_none()
             && let Some(op) = primary.waiting.pop_front()
         {
             if !self.can_order(&op) {
@@ -199,10 +201,6 @@ impl Pg {
                 return;
             }
             self.start(leases, op, out);
-            // The host answers `Execute` at once, but only after this event: one at a time.
-            if self.primary.as_ref().is_some_and(|p| p.executing.is_some()) {
-                return;
-            }
         }
     }
 

@@ -1,0 +1,7 @@
+//! OSDs over real sockets and stores, against the real map logic.
+
+mod it {
+    pub(crate) mod authority;
+    pub(crate) mod cluster;
+    mod io;
+}
