@@ -178,7 +178,7 @@ impl Allocator {
             }
             let next = word + 1;
             // Skip 64 full words at a time where the summary says so.
-            at = if next % 64 == 0 && self.full.get(next / 64) == Some(&u64::MAX) {
+            at = if next.is_multiple_of(64) && self.full.get(next / 64) == Some(&u64::MAX) {
                 (next as u64 + 64) * 64
             } else {
                 next as u64 * 64

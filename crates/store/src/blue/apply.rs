@@ -347,7 +347,7 @@ impl<'a> Txn<'a> {
         if len == 0 {
             return Ok(());
         }
-        let aligned = (from_offset ^ to_offset) % super::onode::BLOCK_BYTES == 0;
+        let aligned = (from_offset ^ to_offset).is_multiple_of(super::onode::BLOCK_BYTES);
         if from_at == to_at || !aligned {
             let data = self
                 .with(from_at, |txn, onode| txn.inner.read_onode(onode, from_offset, len, &mut Vec::new()))?;

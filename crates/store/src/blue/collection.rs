@@ -173,26 +173,30 @@ impl SharedBlobs {
     }
 }
 
-/// A change of an omap. Keys are without the omap's id: a kind byte, then the user's key.
+/// A key without the omap's id: a kind byte, then the user's key.
+pub(super) type OmapKey = Arc<[u8]>;
+
+/// A change of an omap.
 #[derive(Clone, Debug)]
 pub(super) enum OmapChange {
-    Set(Arc<[u8]>, Bytes),
-    Remove(Arc<[u8]>),
-    RemoveRange(Arc<[u8]>, Arc<[u8]>),
+    Set(OmapKey, Bytes),
+    Remove(OmapKey),
+    RemoveRange(OmapKey, OmapKey),
 }
 
 /// Omap changes of transactions not yet committed, by omap id.
 #[derive(Debug, Default)]
 pub(super) struct OmapOverlays {
     overlays: HashMap<u64, OmapOverlay>,
-    pending: VecDeque<(u64, u64, Option<Arc<[u8]>>)>,
+    /// Sequence number, omap and changed key, or `None` for a removed range.
+    pending: VecDeque<(u64, u64, Option<OmapKey>)>,
 }
 
 /// One omap's changes: keys set or removed, and below them removed ranges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OmapOverlay {
     pub(super) entries: BTreeMap<Arc<[u8]>, (u64, Option<Bytes>)>,
-    ranges: Vec<(u64, Arc<[u8]>, Arc<[u8]>)>,
+    ranges: Vec<(u64, OmapKey, OmapKey)>,
 }
 
 impl OmapOverlay {
@@ -327,9 +331,7 @@ impl OnodeCache {
             steps -= 1;
             self.hand = if self.hand >= self.slots.len() { 0 } else { self.hand };
             let slot = &mut self.slots[self.hand];
-            if slot.seq > committed {
-                self.hand += 1;
-            } else if std::mem::take(&mut slot.used) {
+            if slot.seq > committed || std::mem::take(&mut slot.used) {
                 self.hand += 1;
             } else if let Some(onode) = &mut slot.onode
                 && onode.blobs.iter().any(|blob| !blob.cached.is_empty())

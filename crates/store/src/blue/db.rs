@@ -105,7 +105,7 @@ impl Db {
     }
 
     /// All entries of `family`, for scans: not cached, read ahead.
-    pub(super) fn scan(&self, family: Family) -> impl Iterator<Item = Result<(Box<[u8]>, Box<[u8]>)>> + '_ {
+    pub(super) fn scan(&self, family: Family) -> impl Iterator<Item = Result<Entry>> + '_ {
         let mut options = ReadOptions::default();
         options.fill_cache(false);
         options.set_readahead_size(2 << 20);
@@ -144,6 +144,9 @@ fn sync_is_on() -> bool {
     fail::fail_point!("store::skip_wal_sync", |_| false);
     true
 }
+
+/// A key and its value.
+pub(super) type Entry = (Box<[u8]>, Box<[u8]>);
 
 /// Entries in key order.
 pub(super) struct Range<'a> {

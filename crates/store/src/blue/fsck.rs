@@ -1,6 +1,6 @@
 //! Checks that an unmounted store is consistent: every block owned once, every record readable, nothing stray.
 
-use super::db::Family;
+use super::db::{Entry, Family};
 use super::keys;
 use super::label::FIRST_DATA_BLOCK;
 use super::mount::Opened;
@@ -104,7 +104,7 @@ impl Check {
         self.report.findings.push(finding);
     }
 
-    fn entries(&self, family: Family) -> Result<Vec<(Box<[u8]>, Box<[u8]>)>> {
+    fn entries(&self, family: Family) -> Result<Vec<Entry>> {
         self.opened.db.scan(family).collect()
     }
 

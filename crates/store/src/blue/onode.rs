@@ -244,7 +244,7 @@ impl Onode {
             if !fits
                 || extent.len == 0
                 || last_end > self.size
-                || (logical ^ extent.offset) % BLOCK_BYTES != 0
+                || !(logical ^ extent.offset).is_multiple_of(BLOCK_BYTES)
             {
                 return None;
             }

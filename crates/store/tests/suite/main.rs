@@ -1,7 +1,11 @@
 //! The suites that every store passes: conformance, model-based properties, full disk; and what is particular to each.
 
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod conformance;
+mod damage;
 mod full;
 mod mem;
 mod model;
+mod reference;
 mod stores;

@@ -1,5 +1,6 @@
 //! The stores under test, behind one factory, and shorthands for transactions.
 
+pub(crate) use crate::reference::pattern;
 use bytes::Bytes;
 use nacre_store::{
     BlueStore, BlueStoreConfig, CommitSink, IgnoreEvents, MemStore, MemStoreConfig, MountReport, ObjectStore,
@@ -153,20 +154,6 @@ pub(crate) fn txn(coll: PgId, ops: Vec<TxnOp>) -> Transaction {
 
 pub(crate) fn write(name: &str, offset: u64, data: impl Into<Bytes>) -> TxnOp {
     TxnOp::Write { oid: oid(name), offset, data: data.into() }
-}
-
-/// Bytes that differ at every position and by seed.
-pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    let mut out = Vec::with_capacity(len + 8);
-    while out.len() < len {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        out.extend_from_slice(&state.to_le_bytes());
-    }
-    out.truncate(len);
-    out
 }
 
 /// Collects completions.
