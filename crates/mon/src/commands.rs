@@ -237,4 +237,4 @@ pub(crate) fn pretty(value: &Value) -> Vec<u8> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

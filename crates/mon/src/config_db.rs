@@ -166,7 +166,7 @@ impl ConfigDb {
 mod tests {
     use super::*;
 
-    fn db(values: &[(&str, &str)]) -> ConfigDb {
+    fn db_of(values: &[(&str, &str)]) -> ConfigDb {
         let mut db = ConfigDb::default();
         for (who, value) in values {
             db.set(Who::parse(who).unwrap(), "x", value);
@@ -183,12 +183,17 @@ mod tests {
 
     #[test]
     fn masks_win_over_sections_and_entities_over_kinds() {
-        let db =
-            db(&[("global", "1"), ("osd", "2"), ("osd.0", "3"), ("osd/class:ssd", "4"), ("osd/host:h", "5")]);
+        let db = db_of(&[
+            ("global", "1"),
+            ("osd", "2"),
+            ("osd.0", "3"),
+            ("osd/class:ssd", "4"),
+            ("osd/host:h", "5"),
+        ]);
         assert_eq!(value_for(&db, "mon.a", None).as_deref(), Some("1"));
         assert_eq!(value_for(&db, "osd.1", Some("ssd")).as_deref(), Some("4"));
         assert_eq!(value_for(&db, "osd.0", Some("hdd")).as_deref(), Some("5"));
-        let plain = super::tests::db(&[("global", "1"), ("osd", "2"), ("osd.0", "3"), ("client.rgw", "6")]);
+        let plain = db_of(&[("global", "1"), ("osd", "2"), ("osd.0", "3"), ("client.rgw", "6")]);
         assert_eq!(value_for(&plain, "osd.0", None).as_deref(), Some("3"));
         assert_eq!(value_for(&plain, "client.rgw.a", None).as_deref(), Some("6"));
         assert_eq!(value_for(&plain, "client.rgwx", None).as_deref(), Some("1"));

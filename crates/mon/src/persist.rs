@@ -98,7 +98,7 @@ pub(crate) struct Loaded {
 /// Makes a cluster in an empty store.
 pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Result<(), MonError> {
     let cluster = Cluster { fsid: map.fsid, store_id: Uuid::new_v4(), created_ns: map.created_ns };
-    let entities: Vec<(Vec<u8>, Vec<u8>)> = keyring
+    let entities: Vec<KeyValue> = keyring
         .iter()
         .map(|(entity, e)| {
             let record = KeyRecord { key: e.key.clone(), caps: e.caps.clone() };
@@ -420,8 +420,11 @@ fn run(store: &dyn MapStore, txn: &Txn) -> Result<(), MonError> {
     }
 }
 
+/// A key with its value.
+type KeyValue = (Vec<u8>, Vec<u8>);
+
 /// A map's head and, where it is too long for that, its chunks.
-fn split(prefix: &[u8], epoch: Epoch, bytes: &[u8]) -> (Vec<u8>, Vec<(Vec<u8>, Vec<u8>)>) {
+fn split(prefix: &[u8], epoch: Epoch, bytes: &[u8]) -> (Vec<u8>, Vec<KeyValue>) {
     let crc = crc32c::crc32c(bytes);
     let length = bytes.len() as u64;
     if bytes.len() <= CHUNK_BYTES {

@@ -185,10 +185,10 @@ impl MonServer {
     fn end(&mut self) {
         // The receiver is gone if the authority has ended by itself.
         let _ = self.inputs.send(Input::Stop);
-        if let Some(thread) = self.thread.take() {
-            if thread.join().is_err() {
-                tracing::error!("the map authority's thread panicked");
-            }
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the map authority's thread panicked");
         }
         if let Some(runtime) = self.runtime.take() {
             let messenger = self.messenger.clone();

@@ -75,7 +75,7 @@ fn scaled(value: u64, base: u64, units: &[&str], gap: &str, suffix: &str) -> Str
         at += 1;
     }
     let unit = format!("{gap}{}{suffix}", units[at]);
-    if value % divisor == 0 {
+    if value.is_multiple_of(divisor) {
         return format!("{}{unit}", value / divisor);
     }
     let shown = |decimals: usize| format!("{:.decimals$}{unit}", value as f64 / divisor as f64);

@@ -180,7 +180,7 @@ fn entry_json(entity: &EntityName, record: &KeyRecord) -> Value {
 /// `mon 'allow r' osd 'allow rw'`: services and their caps in turns.
 fn parse_caps(call: &Call<'_>) -> Result<Caps, Failure> {
     let words = call.texts("caps");
-    if words.len() % 2 != 0 {
+    if !words.len().is_multiple_of(2) {
         return Err(Failure::invalid("bad capabilities request; odd number of arguments"));
     }
     Ok(words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect())

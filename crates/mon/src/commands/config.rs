@@ -51,10 +51,10 @@ impl MapState {
             None => return Err(unknown()),
         };
         let who = parse_who(who)?;
-        if let Mask::Location(type_name, _) = &who.mask {
-            if self.working.crush.type_id(type_name).is_none() {
-                return Err(Failure::invalid(format!("unrecognized config target '{who}'")));
-            }
+        if let Mask::Location(type_name, _) = &who.mask
+            && self.working.crush.type_id(type_name).is_none()
+        {
+            return Err(Failure::invalid(format!("unrecognized config target '{who}'")));
         }
         let key = crate::keys::config(&who, name);
         if self.config.set(who, name, &value) {

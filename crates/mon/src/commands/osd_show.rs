@@ -194,6 +194,7 @@ impl MapState {
             "pg_temp": [],
             "primary_temp": [],
             "blocklist": map.blocklist.iter().map(|(who, until)| (who.clone(), stamp(*until).into())).collect::<Map<_, _>>(),
+            "range_blocklist": {},
             "erasure_code_profiles": {},
             "removed_snaps_queue": [],
             "new_removed_snaps": [],
@@ -449,10 +450,10 @@ pub(super) fn node_json(crush: &CrushMap, node: &Node) -> Map<String, Value> {
         fields.insert(name.to_owned(), value);
     };
     put("id", node.id.into());
-    if node.id >= 0 {
-        if let Some(class) = crush.device_class(node.id) {
-            put("device_class", class.into());
-        }
+    if node.id >= 0
+        && let Some(class) = crush.device_class(node.id)
+    {
+        put("device_class", class.into());
     }
     let type_id = crush.item_type(node.id).unwrap_or(0);
     put("name", crush.item_name(node.id).unwrap_or("?").into());
@@ -487,7 +488,7 @@ fn state_fields(info: &OsdInfo) -> Map<String, Value> {
 
 /// A 16.16 number as JSON: whole numbers without a point.
 fn ratio(fixed: u32) -> Value {
-    if fixed % WEIGHT_ONE == 0 {
+    if fixed.is_multiple_of(WEIGHT_ONE) {
         (fixed / WEIGHT_ONE).into()
     } else {
         (f64::from(fixed) / f64::from(WEIGHT_ONE)).into()

@@ -118,11 +118,9 @@ impl MapState {
             map.insert("last_pg_scan".into(), 0.into());
             map.insert("pg_stats_sum".into(), sum_json(views));
             map.insert("osd_stats_sum".into(), self.osd_stats_sum());
-            if all || has("delta") {
-                let mut delta = sum_json(&[]);
-                delta["stamp_delta"] = "0.000000".into();
-                map.insert("pg_stats_delta".into(), delta);
-            }
+            let mut delta = sum_json(&[]);
+            delta["stamp_delta"] = "0.000000".into();
+            map.insert("pg_stats_delta".into(), delta);
             if all {
                 map.insert("pg_stats".into(), pgs().into());
                 map.insert("pool_stats".into(), self.pool_stats_json(views));
@@ -422,7 +420,7 @@ impl MapState {
             .collect();
         let answer = Answer::either(
             ctx,
-            || json!({ "pg_ready": true, "stuck_pg_stats": views.iter().map(brief_json).collect::<Vec<_>>() }),
+            || json!({ "pg_ready": true, "stuck_pg_stats": views.iter().map(pg_json).collect::<Vec<_>>() }),
             || if views.is_empty() { String::new() } else { brief_table(&views) },
         );
         answer.with_status("ok")

@@ -39,12 +39,10 @@ impl MapState {
         let name = call.required("pool");
         // `osd pool create NAME PG_NUM RULE`: the words before a rule may be left out, as in Ceph.
         let erasure = call.text("pool_type") == Some("erasure");
-        if let Some((id, pool)) = self.working.pool_by_name(name) {
+        if let Some((_, pool)) = self.working.pool_by_name(name) {
             if erasure {
                 return Err(Failure::invalid(format!("pool '{}' cannot change to type erasure", pool.name)));
             }
-            let pending = self.committed.pools.get(&id).is_none();
-            tracing::debug!(pool = name, pending, "pool exists");
             return Ok(Answer::status(format!("pool '{name}' already exists")));
         }
         check_name(name)?;

@@ -1,1 +1,177 @@
+//! Health scenarios: what goes wrong in a cluster, and what is said of it.
 
+use crate::commands::tests::Desk;
+use crate::logic::tests::{at, boot_of, commit};
+use crate::logic::{Event, LogLevel};
+use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::msg::{OsdAlive, OsdBoot, OsdMarkMeDown, StatsReport};
+use nacre_types::stats::{OsdStats, pg_state};
+use serde_json::json;
+
+/// A healthy cluster of three OSDs and two pools.
+fn healthy() -> Desk {
+    let mut desk = Desk::busy();
+    desk.ok("osd pool application enable", json!({ "pool": "p2", "app": "x" }));
+    assert_eq!(text(&mut desk), "HEALTH_OK\n");
+    desk
+}
+
+fn text(desk: &mut Desk) -> String {
+    desk.text("health", json!({ "detail": "detail" }))
+}
+
+fn stop(desk: &mut Desk, osd: u32) {
+    let request = OsdMarkMeDown { boot_nonce: 1 };
+    desk.state.handle(desk.now, Event::MarkMeDown { osd: OsdId(osd), request });
+    commit(&mut desk.state, desk.now);
+}
+
+fn disk(desk: &mut Desk, osd: u32, used_percent: u64, health: &[(&str, &str)]) {
+    let stats = OsdStats {
+        total_bytes: 100 << 20,
+        available_bytes: (100 - used_percent) << 20,
+        health: health.iter().map(|(code, text)| ((*code).to_owned(), (*text).to_owned())).collect(),
+        ..OsdStats::default()
+    };
+    let report = StatsReport { osd: stats, pgs: Vec::new() };
+    desk.state.handle(desk.now, Event::Stats { osd: OsdId(osd), report });
+    commit(&mut desk.state, desk.now);
+}
+
+#[test]
+fn a_down_osd_is_named_with_its_place_and_its_pgs_turn_stale() {
+    let mut desk = healthy();
+    let primaries: usize = desk.state.pg_views().iter().filter(|v| v.acting[0] == OsdId(1)).count();
+    stop(&mut desk, 1);
+    let said = text(&mut desk);
+    assert!(said.starts_with("HEALTH_WARN 1 osds down"), "{said}");
+    assert!(
+        said.contains("[WRN] OSD_DOWN: 1 osds down\n    osd.1 (root=default,host=vm) is down\n"),
+        "{said}"
+    );
+    assert!(said.contains(&format!("Reduced data availability: {primaries} pgs stale")), "{said}");
+    let stale = desk.state.pg_views().iter().filter(|v| v.state_text() == "stale+active+clean").count();
+    assert_eq!(stale, primaries);
+    // Out is not down: nothing is missing any more that should be there.
+    desk.ok("osd out", json!({ "ids": ["1"] }));
+    assert!(!text(&mut desk).contains("OSD_DOWN"));
+}
+
+#[test]
+fn whole_subtrees_are_named_when_all_of_them_is_down() {
+    let mut desk = healthy();
+    (0..3).for_each(|osd| stop(&mut desk, osd));
+    let said = text(&mut desk);
+    assert!(
+        said.contains(
+            "[WRN] OSD_HOST_DOWN: 1 host (3 osds) down\n    host vm (root=default) (3 osds) is down\n"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("OSD_ROOT_DOWN: 1 root (3 osds) down"), "{said}");
+}
+
+#[test]
+fn flags_and_ratios_out_of_order_are_warned_about() {
+    let mut desk = healthy();
+    desk.ok("osd set", json!({ "key": "noout" }));
+    desk.ok("osd set", json!({ "key": "noscrub" }));
+    assert!(text(&mut desk).contains("[WRN] OSDMAP_FLAGS: noout,noscrub flag(s) set\n"));
+    desk.ok("osd set-nearfull-ratio", json!({ "ratio": 0.99 }));
+    let said = text(&mut desk);
+    assert!(said.contains("[ERR] OSD_OUT_OF_ORDER_FULL: full ratio(s) out of order\n    backfillfull_ratio (0.9) < nearfull_ratio (0.99), increased\n"), "{said}");
+    assert!(said.starts_with("HEALTH_ERR "), "{said}");
+}
+
+#[test]
+fn fullness_goes_from_near_over_backfill_to_full_and_back() {
+    let mut desk = healthy();
+    for (percent, code, line, pool_line) in [
+        (86, "[WRN] OSD_NEARFULL: 1 nearfull osd(s)", "osd.2 is near full", "pool 'p1' is nearfull"),
+        (
+            91,
+            "[WRN] OSD_BACKFILLFULL: 1 backfillfull osd(s)",
+            "osd.2 is backfill full",
+            "pool 'p1' is backfillfull",
+        ),
+        (96, "[ERR] OSD_FULL: 1 full osd(s)", "osd.2 is full", "pool 'p1' is full (no space)"),
+    ] {
+        disk(&mut desk, 2, percent, &[]);
+        let said = text(&mut desk);
+        assert!(said.contains(&format!("{code}\n    {line}\n")), "{said}");
+        assert!(said.contains(&format!("    {pool_line}\n")), "{said}");
+    }
+    disk(&mut desk, 2, 10, &[]);
+    assert_eq!(text(&mut desk), "HEALTH_OK\n");
+    // The store's own word counts as much as the numbers.
+    let alive = OsdAlive { boot_nonce: 1, epoch: Epoch(1), full: true };
+    desk.state.handle(desk.now, Event::Alive { osd: OsdId(2), alive });
+    commit(&mut desk.state, desk.now);
+    assert!(text(&mut desk).contains("OSD_FULL: 1 full osd(s)"));
+    assert!(desk.state.map().osds[&OsdId(2)].full);
+}
+
+#[test]
+fn pgs_that_are_not_well_are_counted_and_listed() {
+    let mut desk = healthy();
+    desk.report(pg_state::ACTIVE | pg_state::UNDERSIZED | pg_state::DEGRADED);
+    let said = text(&mut desk);
+    assert!(said.contains("[WRN] PG_DEGRADED: Degraded data redundancy: 12 pgs degraded\n"), "{said}");
+    assert!(said.contains("    pg 1.0 is active+undersized+degraded, acting ["), "{said}");
+    desk.now = at(70_000);
+    let said = text(&mut desk);
+    assert!(said.contains("Degraded data redundancy: 12 pgs degraded, 12 pgs undersized\n"), "{said}");
+    assert!(
+        said.contains(
+            "    pg 1.0 is stuck undersized for 70s, current state active+undersized+degraded, last acting ["
+        ),
+        "{said}"
+    );
+    desk.report(pg_state::PEERING);
+    desk.now = at(140_000);
+    let said = text(&mut desk);
+    assert!(
+        said.contains("[WRN] PG_AVAILABILITY: Reduced data availability: 12 pgs inactive, 12 pgs peering\n"),
+        "{said}"
+    );
+    desk.report(pg_state::ACTIVE | pg_state::CLEAN);
+    assert_eq!(text(&mut desk), "HEALTH_OK\n");
+}
+
+#[test]
+fn pools_without_redundancy_and_too_many_pgs_are_warned_about() {
+    let mut desk = healthy();
+    desk.ok("osd pool set", json!({ "pool": "p2", "var": "size", "val": "1", "yes_i_really_mean_it": true }));
+    assert!(text(&mut desk).contains("[WRN] POOL_NO_REDUNDANCY: 1 pool(s) have no replicas configured\n    pool 'p2' has no replicas configured\n"));
+    desk.ok("osd pool set", json!({ "pool": "p2", "var": "size", "val": "2" }));
+    desk.ok("osd pool set", json!({ "pool": "p1", "var": "pgp_num", "val": "4" }));
+    assert!(text(&mut desk).contains(
+        "[WRN] SMALLER_PGP_NUM: 1 pools have pg_num > pgp_num\n    pool p1 pg_num 8 > pgp_num 4\n"
+    ));
+    desk.ok("osd pool set", json!({ "pool": "p1", "var": "pgp_num", "val": "8" }));
+    desk.state.tuning.max_pg_per_osd = 5;
+    assert!(text(&mut desk).contains("[WRN] TOO_MANY_PGS: too many PGs per OSD (10 > max 5)\n"));
+    desk.state.tuning.max_pg_per_osd = 250;
+    desk.state.tuning.pool_default_size = 4;
+    assert!(text(&mut desk).contains("[WRN] TOO_FEW_OSDS: OSD count 3 < osd_pool_default_size 4\n"));
+}
+
+#[test]
+fn what_osds_report_of_themselves_is_passed_on_while_they_are_up() {
+    let mut desk = healthy();
+    disk(&mut desk, 0, 10, &[("BLUESTORE_QUARANTINE", "2 records can't be decoded")]);
+    let said = text(&mut desk);
+    assert!(said.contains("[WRN] BLUESTORE_QUARANTINE: osd.0 has 2 records can't be decoded\n    osd.0: 2 records can't be decoded\n"), "{said}");
+    stop(&mut desk, 0);
+    assert!(!text(&mut desk).contains("BLUESTORE_QUARANTINE"));
+}
+
+#[test]
+fn a_store_that_went_back_in_time_is_an_error() {
+    let mut desk = healthy();
+    let boot = OsdBoot { epoch: Epoch(10_000), generation: 1, ..boot_of(0, 2) };
+    desk.state.handle(desk.now, Event::Boot(boot));
+    let said = text(&mut desk);
+    assert!(said.contains("[ERR] MON_STORE_ROLLED_BACK: 1 osd(s) have seen a later history"), "{said}");
+    assert!(desk.state.log().last(1, LogLevel::Warn)[0].text.contains("mint a new generation"));
+}

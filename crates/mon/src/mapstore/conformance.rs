@@ -12,12 +12,14 @@ use std::time::Duration;
 /// Longest wait for something that must happen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+type Part = fn(&dyn MapStore);
+
 /// Makes an empty store and whatever must live as long as it.
 pub type Factory<'a> = &'a dyn Fn() -> (Box<dyn MapStore>, Box<dyn Any>);
 
 /// Runs the whole suite, each part on a store of its own.
 pub fn run(make: Factory<'_>) {
-    let parts: [(&str, fn(&dyn MapStore)); 8] = [
+    let parts: [(&str, Part); 8] = [
         ("puts and deletes", puts_and_deletes),
         ("conditions", conditions),
         ("atomicity", a_failed_condition_changes_nothing),

@@ -240,10 +240,10 @@ impl Shared {
             }
         }
         for op in ops {
-            if let Op::Put { key, lease: Some(lease), .. } = op {
-                if let Some(lease) = state.leases.get_mut(lease) {
-                    lease.keys.insert(key.clone());
-                }
+            if let Op::Put { key, lease: Some(lease), .. } = op
+                && let Some(lease) = state.leases.get_mut(lease)
+            {
+                lease.keys.insert(key.clone());
             }
         }
         changes.into_iter().for_each(|change| state.remember(change));
@@ -292,10 +292,10 @@ impl MapStore for LocalStore {
             }
         }
         for op in &txn.ops {
-            if let Op::Put { lease: Some(lease), .. } = op {
-                if !state.leases.contains_key(lease) {
-                    return Err(StoreError::NoLease(lease.0));
-                }
+            if let Op::Put { lease: Some(lease), .. } = op
+                && !state.leases.contains_key(lease)
+            {
+                return Err(StoreError::NoLease(lease.0));
             }
         }
         let revision = self.shared.commit(&mut state, &txn.ops, WriteBatch::default())?;

@@ -335,7 +335,7 @@ impl Authority {
         self.next_tick = self.clock.monotonic() + TICK;
         self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
         self.apply(Event::Tick);
-        if self.ticks % HEALTH_TICKS == 0 {
+        if self.ticks.is_multiple_of(HEALTH_TICKS) {
             self.log_health();
         }
         self.ticks += 1;
