@@ -14,6 +14,7 @@ mod failure;
 mod fullness;
 mod log;
 mod membership;
+mod operator;
 mod pools;
 mod reports;
 mod tuning;
@@ -27,6 +28,7 @@ pub(crate) use failure::location_text;
 pub use fullness::Fullness;
 pub use log::{ClusterLog, LogEntry, LogLevel};
 pub use membership::{CasRefusal, check_cas};
+pub use operator::new_generation;
 pub use reports::{PoolIo, StatsState};
 pub use tuning::Tuning;
 

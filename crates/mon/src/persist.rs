@@ -12,7 +12,7 @@ use crate::auth_db::{self, AuthDb};
 use crate::config_db::{ConfigDb, Who};
 use crate::error::MonError;
 use crate::keys;
-use crate::logic::{Databases, LogEntry, Proposal};
+use crate::logic::{Databases, LogEntry, Now, Proposal, new_generation};
 use crate::mapstore::{
     Compare, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, Op, Outcome, Txn, prefix_end, read_prefix,
 };
@@ -46,8 +46,6 @@ const LOG_LINES: usize = 32;
 const CLIENT_BLOCK: u64 = 1_000;
 /// The first client id, as in Ceph.
 const FIRST_CLIENT: u64 = 4_100;
-/// Epochs that a new generation skips: more than can have been lost with what was restored over.
-const GENERATION_JUMP: u32 = 1 << 20;
 
 /// What a map store belongs to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -131,18 +129,16 @@ pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Res
 /// nobody has seen (rule R7). Returns the generation.
 pub(crate) fn mint_generation(store: Arc<dyn MapStore>, now_ns: u64) -> Result<u64, MonError> {
     let (mut persistence, loaded) = Persistence::open(store, "a")?;
-    let mut map = loaded.map;
     // The time makes generations of two restores of the same copy differ.
-    map.generation = (map.generation + 1).max(now_ns / 1_000_000_000);
-    map.epoch = Epoch(map.epoch.0.saturating_add(GENERATION_JUMP));
-    map.modified_ns = now_ns;
+    let generation = (loaded.map.generation + 1).max(now_ns / 1_000_000_000);
+    let map = new_generation(&loaded.map, generation, Now { mono_ms: 0, wall_ns: now_ns });
     let from = persistence.last;
     persistence.write_full(&map, |txn| {
         txn.when(Compare::Value { key: keys::LAST_EPOCH.to_vec(), value: number(u64::from(from.0)) })
             .put(keys::LAST_EPOCH, number(u64::from(map.epoch.0)))
             .put(keys::FIRST_INCREMENTAL, number(u64::from(map.epoch.0) + 1))
     })?;
-    Ok(map.generation)
+    Ok(generation)
 }
 
 impl Persistence {

@@ -142,6 +142,7 @@ impl MonServer {
         };
         let mut databases = loaded.databases;
         keys.replace(&databases.auth);
+        let _inside = runtime.enter();
         let addr = messenger.bind(listen).map_err(|e| MonError::Network(e.to_string()))?;
         databases.mon_addr = Some(addr);
         let state =

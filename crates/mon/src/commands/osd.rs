@@ -4,6 +4,7 @@ use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::logic::{LogLevel, MapState};
 use crate::text::{float, stamp};
 use nacre_types::command::Call;
+use nacre_types::crush::CrushMap;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
@@ -281,7 +282,7 @@ impl MapState {
     }
 
     /// Takes a new CRUSH map; its version grows.
-    pub(crate) fn set_crush(&mut self, crush: nacre_types::crush::CrushMap) {
+    pub fn set_crush(&mut self, crush: CrushMap) {
         self.working.crush = Arc::new(crush);
         self.changes.crush = true;
         self.crush_version += 1;

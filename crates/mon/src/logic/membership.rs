@@ -61,14 +61,28 @@ pub fn check_cas(map: &OsdMap, osd: OsdId, cas: &PgCas) -> Result<(), CasRefusal
         return Err(CasRefusal::Lost);
     }
     let next = &cas.proposed;
-    if next.interval != current.map_or(Interval(1), |c| c.interval.next()) {
+    check_form(next)?;
+    let following = current.map_or(Interval(1), |c| c.interval.next());
+    if next.interval > following && map.generation > 1 {
+        return check_restored(cas);
+    }
+    if next.interval != following {
         return Err(CasRefusal::WrongInterval);
     }
-    check_form(next)?;
     match current {
         None => check_creation(map, cas),
         Some(current) => check_change(map, current, cas, pool.min_size as usize),
     }
+}
+
+/// After a MapStore restore (R7) the record may be older than what the PG's members remember. The first of the members
+/// of the highest record among all OSDs puts that back, one interval on; it alone knows, so it is believed.
+fn check_restored(cas: &PgCas) -> Result<(), CasRefusal> {
+    let next = &cas.proposed;
+    if !next.is_in_sync(cas.proposer) {
+        return Err(CasRefusal::NotInSync);
+    }
+    if next.primary == cas.proposer.osd { Ok(()) } else { Err(CasRefusal::ForeignPromotion) }
 }
 
 fn check_form(next: &PgMembership) -> Result<(), CasRefusal> {

@@ -18,8 +18,11 @@ impl MapState {
         id
     }
 
-    /// Changes a pool that exists.
-    pub(crate) fn change_pool(&mut self, id: PoolId, change: impl FnOnce(&mut Pool)) {
+    /// Changes a pool.
+    ///
+    /// # Panics
+    /// If there is no such pool.
+    pub fn change_pool(&mut self, id: PoolId, change: impl FnOnce(&mut Pool)) {
         let next = self.next_epoch();
         let pool = self.working.pools.get_mut(&id).map(Arc::make_mut);
         let pool = pool.expect("invariant: the pool's existence was checked");

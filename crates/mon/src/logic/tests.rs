@@ -1,5 +1,7 @@
 //! The map logic by example, on a cluster of a few OSDs.
 
+mod random;
+
 use super::*;
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{Incarnation, Interval, PgId, PoolId};

@@ -1,0 +1,69 @@
+//! What operators change in the map, once their commands have been checked.
+
+use super::{MapState, Now};
+use nacre_types::ids::{Epoch, OsdId, PoolId};
+use nacre_types::osdmap::OsdMap;
+
+/// Epochs that a new generation leaves out: more than can have been published since the copy was made.
+const RESTORED_EPOCH_GAP: u32 = 1_000_000;
+/// Pool ids that a new generation leaves out, likewise (rule R2: they are never reused).
+const RESTORED_POOL_GAP: i64 = 10_000;
+
+/// The first map of generation `generation`, after the MapStore was restored from an older copy that held `map` (rule
+/// R7). Epochs and pool ids go on above any that the lost history can have used, so that nobody takes the restored map
+/// for an old one, and no new pool for one whose copies OSDs still hold. OSDs count as down until they boot again.
+pub fn new_generation(map: &OsdMap, generation: u64, now: Now) -> OsdMap {
+    let mut restored = map.clone();
+    restored.generation = generation;
+    restored.epoch = Epoch(map.epoch.0.saturating_add(RESTORED_EPOCH_GAP));
+    restored.pool_max = PoolId(map.pool_max.0.saturating_add(RESTORED_POOL_GAP));
+    restored.modified_ns = now.wall_ns;
+    for info in restored.osds.values_mut().filter(|info| info.up) {
+        info.up = false;
+        info.down_at = restored.epoch;
+    }
+    restored
+}
+
+impl MapState {
+    /// Sets an OSD's reweight (`osd out`, `osd in`, `osd reweight`). Returns whether there is such an OSD.
+    pub fn set_weight(&mut self, now: Now, osd: OsdId, weight: u32) -> bool {
+        let Some(info) = self.working.osds.get_mut(&osd) else { return false };
+        if info.weight != weight || info.weight_before_auto_out.is_some() {
+            info.weight = weight;
+            info.weight_before_auto_out = None;
+            self.changes.osds.insert(osd);
+            if weight > 0 && !info.up {
+                self.down_since.insert(osd, now.mono_ms);
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{at, cluster, commit};
+    use super::*;
+    use nacre_types::osdmap::WEIGHT_ONE;
+
+    #[test]
+    fn a_new_generation_reuses_nothing() {
+        let state = cluster(3);
+        let restored = new_generation(state.map(), 2, at(5));
+        assert_eq!(restored.generation, 2);
+        assert!(restored.epoch > state.map().epoch && restored.pool_max > state.map().pool_max);
+        assert!(restored.osds.values().all(|info| !info.up));
+    }
+
+    #[test]
+    fn reweights_are_published() {
+        let mut state = cluster(3);
+        assert!(state.set_weight(at(5), OsdId(1), 0) && !state.set_weight(at(5), OsdId(9), 0));
+        commit(&mut state, at(6));
+        assert!(!state.map().osds[&OsdId(1)].is_in());
+        state.set_weight(at(7), OsdId(1), WEIGHT_ONE);
+        commit(&mut state, at(8));
+        assert!(state.map().osds[&OsdId(1)].is_in());
+    }
+}
