@@ -3,6 +3,11 @@
 //! Five stages, as there: input (read, compile or build a map), tunables, changes, display and test, output. All the
 //! map's logic is in `nacre_types::crush`; here are the files, the words and the layout of what is printed.
 //!
+//! On purpose otherwise: a tunable's value must be a number (crushtool takes any other word as 1), an undecodable map
+//! says why, a loop by `--move` is reported; edits of a map in which only some buckets have weight sets add the missing
+//! ones up from their children, where crushtool resets the parents' sets. Accepted besides: `--min-rep`, `--max-rep`,
+//! `-w`.
+//!
 //! Not offered: `--simulate`, `--output-csv`, `--reclassify` and the XML and table formats of `--dump`.
 
 mod args;
