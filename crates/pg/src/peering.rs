@@ -252,8 +252,10 @@ impl Pg {
             let told = |osd: &OsdId| primary.peering.infos.contains_key(osd);
             let holders = self.copy.lease_holders.iter().filter(|osd| **osd != self.me.osd && !told(osd));
             let quiet_at = holders.map(|osd| leases.quiet_at(*osd)).max().unwrap_or(0);
+            // Leases granted since this interval began count for nobody who lacks its map. Were the first answer not
+            // kept, an earlier primary that lives on would hold this one up for ever.
+            let quiet_at = *primary.quiet_at.get_or_insert(quiet_at);
             if self.now < quiet_at {
-                primary.quiet_at = Some(quiet_at);
                 return;
             }
         }

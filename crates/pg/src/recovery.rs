@@ -319,7 +319,7 @@ impl Pg {
             catching_up.pushing.insert(object.clone(), false);
         }
         if let Some(from) = scan_from {
-            let list = self.list_for(self.me.osd) | LIST_FOR_BACKFILL | u64::from(osd.0);
+            let list = LIST_FOR_BACKFILL | u64::from(osd.0);
             out.push(Command::ListObjects { list, from: from.clone(), max: scan });
             out.push(Command::Send { to: osd, msg: PeerMsg::Scan { interval, from, max: scan as u64 } });
         }
