@@ -332,6 +332,15 @@ impl Messenger {
         &self.0.counters
     }
 
+    /// Forgets listeners and connections without a word to anybody, as the end of the process would. For owners whose
+    /// lanes' runtimes have ended already, which is when nothing else gives back what the connections hold on to.
+    pub fn abandon(&self) {
+        self.0.stopping.send_replace(true);
+        self.0.listeners.lock().clear();
+        self.0.sessions.lock().clear();
+        self.0.conns.lock().clear();
+    }
+
     /// Stops listening, lets connections write what they have queued for at most `grace`, then ends them all.
     /// Returns when every connection is over. Reports no resets.
     pub async fn shutdown(&self, grace: Duration) {

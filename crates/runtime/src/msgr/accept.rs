@@ -43,6 +43,11 @@ struct Session {
 pub(crate) struct Sessions(HashMap<EntityName, HashMap<u64, Session>>);
 
 impl Sessions {
+    /// Forgets all of them.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
     fn remove(&mut self, entity: &EntityName, cookie: u64) {
         if let Some(of_entity) = self.0.get_mut(entity) {
             of_entity.remove(&cookie);
