@@ -5,7 +5,7 @@
 use nacre_pg::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatSettings};
 use nacre_pg::lease::{LeaseSettings, LeaseTable, LeasesAt};
 use nacre_runtime::options::Options;
-use nacre_types::ids::OsdId;
+use nacre_types::ids::{Epoch, OsdId};
 
 /// The longest lease term, in nanoseconds, whatever the heartbeat grace.
 const MAX_TERM_NS: u64 = 5_000_000_000;
@@ -66,6 +66,11 @@ impl Beats {
             HbCommand::SendReply { msg, .. } => Some(msg),
             _ => None,
         }
+    }
+
+    /// Notes that PGs are about to act on what `epoch` shows, though its map is not here yet.
+    pub(crate) fn acts_on(&mut self, epoch: Epoch) {
+        self.leases.acts_on(epoch);
     }
 
     /// What the machines said.

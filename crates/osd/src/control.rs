@@ -60,7 +60,7 @@ pub(crate) struct Control {
     /// Proves who this OSD is to its peers, once the map authority has given it.
     pub(crate) ticket: Arc<ArcSwapOption<Ticket>>,
     pub(crate) service_keys: Arc<ServiceKeys>,
-    pub(crate) messenger: OnceLock<Messenger>,
+    messenger: Mutex<Option<Messenger>>,
     state: Mutex<State>,
 }
 
@@ -95,7 +95,7 @@ impl Control {
             key,
             ticket,
             service_keys,
-            messenger: OnceLock::new(),
+            messenger: Mutex::default(),
             state: Mutex::new(state),
         }
     }
@@ -131,6 +131,28 @@ impl Control {
         }
         let beat_ns = self.shared.beats.lock().next_wake().unwrap_or(u64::MAX);
         beat_ns.min(state.next_round_ns).min(state.mon.next_ns()).max(now_ns + 1_000_000)
+    }
+
+    /// Gives the messenger to connect with, before anything else.
+    pub(crate) fn set_messenger(&self, messenger: Messenger) {
+        *self.messenger.lock() = Some(messenger);
+    }
+
+    fn messenger(&self) -> Option<Messenger> {
+        self.messenger.lock().clone()
+    }
+
+    /// Forgets messenger and connections: they hold on to what holds this.
+    pub(crate) fn close(&self) {
+        self.messenger.lock().take();
+        let state = &mut *self.state.lock();
+        state.pings.clear();
+        state.mon = MonSession::default();
+        self.shared.mon.store(None);
+        self.shared.peers.close();
+        for cell in self.cells.iter() {
+            cell.with(|shard| shard.close());
+        }
     }
 
     /// Whether the map shows this very process as up.
@@ -365,7 +387,7 @@ impl Control {
         let conn = match usable {
             Some((_, conn)) => conn.clone(),
             None => {
-                let Some(messenger) = self.messenger.get() else { return };
+                let Some(messenger) = self.messenger() else { return };
                 let credentials: Arc<dyn Credentials> = Arc::new(TicketCredentials(Arc::clone(&self.ticket)));
                 let target = Target {
                     addr,
@@ -542,12 +564,15 @@ impl Control {
 
     /// Follows the options that can change while the OSD runs.
     pub(crate) fn observe_options(self: &Arc<Self>) {
-        let shared = Arc::clone(&self.shared);
+        // The configuration is part of what it would hold on to.
+        let shared = Arc::downgrade(&self.shared);
         let names = ["osd_heartbeat_interval", "osd_heartbeat_grace", "osd_mon_report_interval"];
         self.shared.config.observe(&names, move |options, _| {
-            shared.beats.lock().set_settings(beats::settings_of(options));
+            if let Some(shared) = shared.upgrade() {
+                shared.beats.lock().set_settings(beats::settings_of(options));
+            }
         });
-        let shared = Arc::clone(&self.shared);
+        let shared = Arc::downgrade(&self.shared);
         let names = [
             "osd_max_object_size",
             "osd_max_write_size",
@@ -561,7 +586,9 @@ impl Control {
             "osd_max_write_op_reply_len",
         ];
         self.shared.config.observe(&names, move |options, _| {
-            shared.limits.store(Arc::new(crate::shared::limits_of(options)));
+            if let Some(shared) = shared.upgrade() {
+                shared.limits.store(Arc::new(crate::shared::limits_of(options)));
+            }
         });
     }
 }

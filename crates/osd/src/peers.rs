@@ -8,7 +8,7 @@ use nacre_types::osdmap::OsdMap;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
@@ -24,7 +24,7 @@ struct Peer {
 
 /// See the module's documentation.
 pub(crate) struct PeerLinks {
-    messenger: OnceLock<Messenger>,
+    messenger: Mutex<Option<Messenger>>,
     credentials: Arc<dyn Credentials>,
     peers: Mutex<HashMap<OsdId, Peer>>,
 }
@@ -32,14 +32,18 @@ pub(crate) struct PeerLinks {
 impl PeerLinks {
     /// No connections yet; they authenticate by `credentials`.
     pub(crate) fn new(credentials: Arc<dyn Credentials>) -> PeerLinks {
-        PeerLinks { messenger: OnceLock::new(), credentials, peers: Mutex::default() }
+        PeerLinks { messenger: Mutex::default(), credentials, peers: Mutex::default() }
     }
 
-    /// Gives the messenger to connect with; once, before anything else.
+    /// Gives the messenger to connect with, before anything else.
     pub(crate) fn set_messenger(&self, messenger: Messenger) {
-        if self.messenger.set(messenger).is_err() {
-            tracing::error!("the peers' messenger was given twice");
-        }
+        *self.messenger.lock() = Some(messenger);
+    }
+
+    /// Forgets messenger and connections: they hold on to what holds this.
+    pub(crate) fn close(&self) {
+        self.messenger.lock().take();
+        self.peers.lock().clear();
     }
 
     /// The connection to `osd`, made on `lane` where there is none. `None` while the map shows no process.
@@ -49,7 +53,8 @@ impl PeerLinks {
         if let Some(conn) = peer.conn.as_ref().filter(|conn| !conn.is_over()) {
             return Ok(Some(conn.clone()));
         }
-        let (Some(process), Some(messenger)) = (peer.process, self.messenger.get()) else { return Ok(None) };
+        let messenger = self.messenger.lock().clone();
+        let (Some(process), Some(messenger)) = (peer.process, messenger) else { return Ok(None) };
         let conn = messenger.connect(Target {
             addr: process.addr,
             entity: Some(EntityName::osd(osd)),

@@ -13,6 +13,7 @@ use crate::shared::{RunState, Shared, limits_of};
 use crate::store_kind;
 use crate::superblock::Superblock;
 use arc_swap::{ArcSwap, ArcSwapOption};
+use bytes::Bytes;
 use nacre_pg::Settings;
 use nacre_pg::reserve::Reserver;
 use nacre_runtime::auth::{ServiceKeys, Verifier, find_key};
@@ -21,6 +22,7 @@ use nacre_runtime::msgr::{Messenger, Throttle};
 use nacre_runtime::options::Options;
 use nacre_store::{MountReport, ObjectStore, StoreError, StoreEvents};
 use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::msg::{DaemonCommand, DaemonCommandReply};
 use nacre_types::osdmap::Member;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -187,9 +189,16 @@ impl Osd {
             }
             self.control.save_superblock()?;
             self.shared.store.flush()?;
-            Ok(self.shared.store.umount()?)
+            self.shared.store.umount()?;
+            Ok(())
         });
         ended.await.map_err(|error| OsdError::Invalid(format!("stopping failed: {error}")))?
+    }
+
+    /// Answers a command as `ceph tell` gives it, in JSON, with every right: for whoever has the process.
+    pub fn command(&self, json: &str) -> DaemonCommandReply {
+        let command = DaemonCommand { tid: 0, cmd: json.to_owned(), input: Bytes::new() };
+        crate::commands::run(&self.shared, &self.control.cells, &command, true)
     }
 
     fn end_threads(&mut self) {
@@ -197,6 +206,16 @@ impl Osd {
             worker.end();
         }
         self.control_thread.end();
+        self.control.close();
+        for messenger in &self.messengers {
+            messenger.abandon();
+        }
+    }
+}
+
+impl Drop for Osd {
+    fn drop(&mut self) {
+        self.end_threads();
     }
 }
 
@@ -313,9 +332,7 @@ impl Prepared {
             .nonce(shared.boot_nonce)
             .lane(control_thread.handle.clone(), Arc::new(ControlDispatcher(Arc::clone(&control))))
             .build()?;
-        if control.messenger.set(outward.clone()).is_err() {
-            tracing::error!("the control messenger was given twice");
-        }
+        control.set_messenger(outward.clone());
         control.observe_options();
 
         for (index, worker) in shard_threads.iter().enumerate() {

@@ -391,6 +391,7 @@ impl Shard {
     fn send(&mut self, slot: u32, to: OsdId, msg: PeerMsg) {
         let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
         let envelope = PgEnvelope { pg: hosted.pg, msg };
+        tracing::trace!(pg = %envelope.pg, %to, msg = ?envelope.msg, "to a peer");
         if let Some(conn) = self.links.get(&to) {
             match conn.send(&envelope) {
                 Ok(()) => return,
@@ -546,6 +547,7 @@ impl Shard {
     pub(crate) fn on_peer(&mut self, from: OsdId, envelope: PgEnvelope) {
         self.metrics.subop.inc();
         let PgEnvelope { pg, msg } = envelope;
+        tracing::trace!(%pg, %from, ?msg, "from a peer");
         let slot = match self.by_pg.get(&pg) {
             Some(slot) => *slot,
             None => {
@@ -624,6 +626,15 @@ pub(crate) enum LoadError {
 
 /// What others ask of a shard.
 impl Shard {
+    /// Forgets connections and requests: they hold on to what holds the shard.
+    pub(crate) fn close(&mut self) {
+        self.links.clear();
+        self.early.clear();
+        self.ops = Ops::default();
+        let (mut notes, mut committed) = (Vec::new(), Vec::new());
+        self.inbox.take(&mut notes, &mut committed);
+    }
+
     /// Number of PGs hosted.
     pub(crate) fn pg_count(&self) -> usize {
         self.by_pg.len()

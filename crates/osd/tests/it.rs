@@ -3,5 +3,6 @@
 mod it {
     pub(crate) mod authority;
     pub(crate) mod cluster;
+    mod failures;
     mod io;
 }

@@ -77,7 +77,7 @@ impl Control {
                 return;
             }
         };
-        let Some(messenger) = self.messenger.get() else { return };
+        let Some(messenger) = self.messenger() else { return };
         let addr = addrs[session.turn % addrs.len()];
         session.turn = session.turn.wrapping_add(1);
         let target =
@@ -143,6 +143,7 @@ impl Control {
             }
             PgCasReply::KIND => {
                 let reply: PgCasReply = frame.decode()?;
+                self.shared.beats.lock().acts_on(reply.epoch);
                 self.shared.inboxes[self.shared.shard_of(reply.pg)].post(Note::Cas(reply));
             }
             AuthTicketReply::KIND => self.on_ticket(state, frame.decode()?),

@@ -177,6 +177,11 @@ impl TestCluster {
                         stats.reported_epoch,
                         self.map().membership(pg)
                     );
+                    for (id, osd) in &self.osds {
+                        let reply = osd.command(&format!(r#"{{"prefix": "query", "pgid": "{pg}"}}"#));
+                        let query = String::from_utf8_lossy(&reply.output).replace(['\n', ' '], "");
+                        eprintln!("   {id}: {} {query}", reply.status);
+                    }
                 }
                 panic!("not in time: {what}");
             }
@@ -201,7 +206,7 @@ impl TestCluster {
 }
 
 fn init_logs() {
-    if std::env::var_os("NACRE_TEST_LOG").is_some() {
-        let _ = tracing_subscriber::fmt().with_env_filter("debug").with_test_writer().try_init();
+    if let Ok(filter) = std::env::var("NACRE_TEST_LOG") {
+        let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
     }
 }
