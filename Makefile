@@ -17,7 +17,7 @@ BUILD_PACKAGES := clang libclang-dev lld make pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) ceph-base ceph-common python3-rados jq
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr fio
 
-.PHONY: help run build test test-long sim lint deny bench install setup-build setup-test setup-bench clean
+.PHONY: help run build test test-long sim lint deny docs bench install setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ lint: setup-test ## Formatting, clippy and cargo-deny
 deny: ## Licences, sources and duplicates of dependencies
 	@command -v cargo-deny >/dev/null || { echo "== installing cargo-deny"; cargo install --locked cargo-deny; }
 	cargo deny --offline check bans licenses sources
+
+docs: build ## Generate docs/options.md from the option table
+	$(NACRE) option-reference > docs/options.md
 
 bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench/compare-ceph
 	bench/compare-ceph $(ARGS)

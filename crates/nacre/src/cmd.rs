@@ -1,3 +1,6 @@
-//! The commands that `nacre` is called with, one module each.
+//! The commands that are not daemons, each with the argument syntax of Ceph's program of the name.
 
+pub(crate) mod ceph;
 pub(crate) mod crushtool;
+pub(crate) mod rados;
+mod session;

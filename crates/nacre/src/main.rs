@@ -1,16 +1,102 @@
-//! The nacre binary: daemons and every command.
+//! The nacre binary: daemons and every command, chosen by the first word.
 
 mod cmd;
+mod daemon;
+mod layout;
+mod serve;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
+const USAGE: &str = "\
+Nacre: Ceph's object layer in one binary.
+
+usage: nacre COMMAND [ARGS]...
+
+  serve                a whole cluster in one process: map authority and OSDs
+  mon                  the map authority alone
+  osd --id N           one OSD alone
+  rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
+  crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
+  ceph                 cluster commands; they also run without this word:
+                       nacre status, nacre osd tree, nacre osd pool create P 32, …
+
+Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
+`nacre COMMAND --help` says more. `nacre --version` prints the version.
+";
+
 fn main() -> ExitCode {
-    let mut words = std::env::args_os().skip(1);
-    match words.next() {
-        Some(word) if word == "crushtool" => cmd::crushtool::main(words.collect()),
+    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    // Shared options may come before the command, as in `nacre -c FILE status`.
+    let at = command_position(&args);
+    let Some(command) = at.map(|at| args.remove(at)) else {
+        return no_command(&args);
+    };
+    match command.to_str().unwrap_or_default() {
+        "serve" => run(serve::main, args),
+        "mon" if args.iter().all(|arg| arg.to_str().is_some_and(|a| a != "dump" && a != "stat")) => run(daemon::mon, args),
+        "osd" if texts(&args).is_ok_and(|args| daemon::is_osd_daemon(&args)) => run(daemon::osd, args),
+        "rados" => cmd::rados::main(args),
+        "crushtool" => cmd::crushtool::main(args),
+        "ceph" => cmd::ceph::main(args),
+        "option-reference" => {
+            print!("{}", nacre_runtime::options::reference_markdown());
+            ExitCode::SUCCESS
+        }
+        "help" => no_command(&["--help".into()]),
         _ => {
-            eprintln!("usage: nacre crushtool ...");
-            ExitCode::from(2)
+            args.insert(at.unwrap_or(0), command);
+            cmd::ceph::main(args)
+        }
+    }
+}
+
+/// Where the first word stands that is neither an option nor an option's value.
+fn command_position(args: &[OsString]) -> Option<usize> {
+    let takes_value = ["-c", "--conf", "-n", "--name", "--id", "--user", "-m", "-k", "--keyring", "--cluster"];
+    let mut at = 0;
+    while at < args.len() {
+        let text = args[at].to_string_lossy();
+        if takes_value.contains(&text.as_ref()) {
+            at += 2;
+        } else if text.starts_with('-') {
+            at += 1;
+        } else {
+            return Some(at);
+        }
+    }
+    None
+}
+
+fn no_command(args: &[OsString]) -> ExitCode {
+    let has = |names: &[&str]| args.iter().any(|arg| names.iter().any(|name| arg == name));
+    if has(&["--version", "-v"]) {
+        println!("nacre {}", env!("CARGO_PKG_VERSION"));
+    } else if has(&["--help", "-h"]) {
+        print!("{USAGE}");
+    } else if has(&["-s", "--status", "-w", "--watch"]) {
+        return cmd::ceph::main(args.to_vec());
+    } else {
+        eprint!("{USAGE}");
+        return ExitCode::from(2);
+    }
+    ExitCode::SUCCESS
+}
+
+fn texts(args: &[OsString]) -> Result<Vec<String>, OsString> {
+    args.iter().map(|arg| arg.clone().into_string()).collect()
+}
+
+fn run(command: impl FnOnce(&[String]) -> anyhow::Result<()>, args: Vec<OsString>) -> ExitCode {
+    let outcome = match texts(&args) {
+        Ok(args) => command(&args),
+        Err(arg) => Err(anyhow::anyhow!("argument '{}' is not UTF-8", arg.to_string_lossy())),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nacre: {error:#}");
+            ExitCode::FAILURE
         }
     }
 }

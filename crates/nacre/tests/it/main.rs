@@ -3,5 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod crushtool;
+mod docs;
+mod failures;
 mod layers;
+mod serve;
 mod support;

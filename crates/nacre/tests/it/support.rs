@@ -31,10 +31,16 @@ impl TestCluster {
 
     /// As [`TestCluster::start`], with more lines for ceph.conf.
     pub fn start_with(osds: usize, objectstore: &str, conf: &str) -> TestCluster {
+        Self::start_made(osds, objectstore, &[], conf)
+    }
+
+    /// As [`TestCluster::start_with`], with options for making the cluster.
+    pub fn start_made(osds: usize, objectstore: &str, options: &[&str], conf: &str) -> TestCluster {
         let folder = tempfile::Builder::new().prefix("nacre-it-").tempdir().unwrap();
         let listen = format!("127.0.0.1:{}", free_port());
         let made = Command::new(nacre())
             .args(["serve", "--mkfs-only", "--listen", &listen, "--objectstore", objectstore])
+            .args(options)
             .args(["--osds", &osds.to_string(), "--data"])
             .arg(folder.path())
             .output()

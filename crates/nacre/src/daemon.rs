@@ -1,0 +1,164 @@
+//! `nacre mon` and `nacre osd`: one daemon per process, until a signal.
+
+use crate::layout;
+use anyhow::{Context, Result, bail};
+use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
+use nacre_runtime::signal::{self, Stop};
+use nacre_types::ids::EntityKind;
+use std::sync::Arc;
+
+const MON_USAGE: &str = "\
+Run the map authority in the foreground until SIGINT or SIGTERM.
+
+usage: nacre mon [-c FILE] [--mkfs] [--option-name VALUE]...
+
+  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
+  --mkfs             make an empty store in mon_data, with the keys of the keyring option's file, and stop
+  --mon_data DIR     where the MapStore lives
+";
+
+const OSD_USAGE: &str = "\
+Run an object storage daemon in the foreground until SIGINT or SIGTERM.
+
+usage: nacre osd --id N [-c FILE] [--mkfs [--force]] [--option-name VALUE]...
+
+  -i, --id N         which OSD
+  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
+  --mkfs             make an empty store in osd_data and stop; refuses where there is one
+  --force            with --mkfs: wipe the store that is there; its data is lost, the OSD comes back as a new member
+  --osd_objectstore bluestore|memstore
+  --osd_data DIR     where the store lives
+";
+
+/// Whether `nacre osd ARGS` starts a daemon, and not a cluster command such as `osd tree`.
+pub fn is_osd_daemon(args: &[String]) -> bool {
+    let flags = ["--id", "-i", "--mkfs", "--help", "-h", "-n", "--name"];
+    let first = args.iter().find(|arg| !arg.starts_with('-'));
+    let named = args.iter().any(|arg| flags.contains(&arg.as_str()) || arg.starts_with("--id="));
+    let follows_flag = |word: &String| {
+        let at = args.iter().position(|arg| arg == word).unwrap_or(0);
+        at > 0 && args[at - 1].starts_with('-')
+    };
+    named && first.is_none_or(follows_flag)
+}
+
+/// `nacre mon`.
+pub fn mon(args: &[String]) -> Result<()> {
+    let Some((config, verbs)) = configure(EntityKind::Mon, args, MON_USAGE)? else { return Ok(()) };
+    if verbs.mkfs {
+        let keys = nacre_runtime::auth::Keyring::for_entity(&config)?;
+        return nacre_mon::mkfs(&config, &keys).context("can't make the map authority's store");
+    }
+    run(config, |config| async move {
+        let mon = nacre_mon::MonServer::start(&config).await.context("the map authority did not start")?;
+        tracing::info!(addr = %mon.addr(), "map authority is ready");
+        Ok(Daemon::Mon(mon))
+    })
+}
+
+/// `nacre osd --id N`.
+pub fn osd(args: &[String]) -> Result<()> {
+    let Some((config, verbs)) = configure(EntityKind::Osd, args, OSD_USAGE)? else { return Ok(()) };
+    let id = layout::osd_of(&config)?;
+    if verbs.mkfs {
+        return nacre_osd::mkfs(&config, verbs.force).with_context(|| format!("can't make the store of {id}"));
+    }
+    run(config, move |config| async move {
+        let osd = nacre_osd::Osd::start(&config).await.with_context(|| format!("{id} did not start"))?;
+        tracing::info!(osd = %id, "OSD is running");
+        Ok(Daemon::Osd(osd))
+    })
+}
+
+struct Verbs {
+    mkfs: bool,
+    force: bool,
+}
+
+fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(Config, Verbs)>> {
+    if args.iter().any(|arg| arg == "--help" || arg == "-h") {
+        print!("{usage}");
+        return Ok(None);
+    }
+    let invocation: Invocation =
+        parse_argv(Program::Daemon(kind), args, std::env::var("CEPH_ARGS").ok().as_deref())?;
+    let mut verbs = Verbs { mkfs: false, force: false };
+    for word in &invocation.rest {
+        match word.as_str() {
+            "--mkfs" => verbs.mkfs = true,
+            "--force" => verbs.force = true,
+            // Ceph's daemons take these; here they always run in the foreground as the calling user.
+            "-f" | "-d" | "--foreground" => {}
+            other => bail!("unknown argument '{other}'\n{usage}"),
+        }
+    }
+    Ok(Some((Config::load(&invocation)?, verbs)))
+}
+
+/// A running daemon.
+pub enum Daemon {
+    /// The map authority.
+    Mon(nacre_mon::MonServer),
+    /// An OSD.
+    Osd(nacre_osd::Osd),
+}
+
+impl Daemon {
+    /// Stops in order: nothing acknowledged is in memory only afterwards.
+    pub async fn stop(self) -> Result<()> {
+        match self {
+            Daemon::Mon(mon) => mon.stop().await.context("the map authority did not stop cleanly"),
+            Daemon::Osd(osd) => osd.stop().await.context("the OSD did not stop cleanly"),
+        }
+    }
+
+    /// Waits until the daemon has stopped by itself: a failed store, for instance. Says why.
+    pub async fn failed(&self) -> String {
+        match self {
+            Daemon::Mon(mon) => mon.failed().await,
+            Daemon::Osd(osd) => osd.failed().await,
+        }
+    }
+}
+
+/// Starts logging and the runtime, then the daemon, and stops it at a signal or when it fails.
+fn run<F>(config: Config, start: impl FnOnce(Config) -> F) -> Result<()>
+where
+    F: Future<Output = Result<Daemon>>,
+{
+    let log = Arc::new(nacre_runtime::log::start(&config, true)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    runtime.block_on(async move {
+        let stop = install_signals(&log)?;
+        let daemon = start(config).await?;
+        until_stopped(&stop, vec![daemon]).await
+    })
+}
+
+/// SIGHUP reopens the log; the first SIGINT or SIGTERM stops in order, the second at once.
+pub fn install_signals(log: &Arc<nacre_runtime::log::Log>) -> Result<Stop> {
+    let log = log.clone();
+    Ok(signal::install(move || log.reopen())?)
+}
+
+/// Waits for a signal or a failed daemon, then stops all of them, the last started first.
+pub async fn until_stopped(stop: &Stop, mut daemons: Vec<Daemon>) -> Result<()> {
+    let failed = {
+        let watches = daemons.iter().map(|daemon| Box::pin(daemon.failed()));
+        tokio::select! {
+            () = stop.requested() => None,
+            (why, _, _) = futures::future::select_all(watches) => Some(why),
+        }
+    };
+    let mut outcome = Ok(());
+    while let Some(daemon) = daemons.pop() {
+        if let Err(error) = daemon.stop().await {
+            tracing::error!("{error:#}");
+            outcome = Err(error);
+        }
+    }
+    match failed {
+        Some(why) => bail!("stopped: {why}"),
+        None => outcome,
+    }
+}

@@ -1,0 +1,202 @@
+//! A cluster's folder as `nacre serve` lays it out: `ceph.conf`, keyrings and one folder per daemon.
+//!
+//! ```text
+//! DIR/ceph.conf                     what every command and daemon reads
+//! DIR/ceph.client.admin.keyring     the administrator's key, mode 0600
+//! DIR/mon/                          the map authority's MapStore
+//! DIR/mon.keyring                   the map authority's own key
+//! DIR/osd/N/                        osd.N: its store and its keyring
+//! DIR/log/, DIR/run/                logs, pid files and sockets
+//! ```
+
+use anyhow::{Context, Result, bail, ensure};
+use nacre_runtime::auth::{Key, Keyring};
+use nacre_runtime::config::{Config, ConfigBuilder};
+use nacre_types::ids::{EntityKind, EntityName, OsdId};
+use std::fs;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// What a new cluster is made of.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// Number of OSDs.
+    pub osds: u32,
+    /// `osd_objectstore`.
+    pub objectstore: String,
+    /// Where the map authority listens; OSDs listen on the same address's other ports.
+    pub listen: SocketAddr,
+    /// Further options for `[global]`, checked.
+    pub options: Vec<(String, String)>,
+}
+
+/// A cluster's folder.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    root: PathBuf,
+}
+
+impl Layout {
+    /// The folder `root`, which must exist or be creatable.
+    pub fn at(root: &Path) -> Result<Layout> {
+        fs::create_dir_all(root).with_context(|| format!("can't create {}", root.display()))?;
+        let root = root.canonicalize().with_context(|| format!("can't resolve {}", root.display()))?;
+        Ok(Layout { root })
+    }
+
+    /// The configuration file.
+    pub fn conf(&self) -> PathBuf {
+        self.root.join("ceph.conf")
+    }
+
+    fn mon_data(&self) -> PathBuf {
+        self.root.join("mon")
+    }
+
+    fn osd_data(&self, osd: OsdId) -> PathBuf {
+        self.root.join("osd").join(osd.0.to_string())
+    }
+
+    /// Whether a cluster is there.
+    pub fn exists(&self) -> bool {
+        self.conf().exists()
+    }
+
+    /// The OSDs that have a folder, in order.
+    pub fn osds(&self) -> Result<Vec<OsdId>> {
+        let folder = self.root.join("osd");
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&folder).with_context(|| format!("can't list {}", folder.display()))? {
+            let name = entry?.file_name();
+            found.extend(name.to_str().and_then(|name| name.parse().ok()).map(OsdId));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Configuration of one of the cluster's daemons.
+    pub fn config(&self, entity: EntityName) -> Result<Config> {
+        Ok(ConfigBuilder::new(entity).conf(self.conf()).build()?)
+    }
+
+    /// Makes a cluster: configuration, keys and empty stores. The configuration file comes last, so that a cut short
+    /// attempt is not taken for a cluster and can be repeated.
+    pub fn create(&self, plan: &Plan) -> Result<()> {
+        ensure!(!self.exists(), "{} holds a cluster already", self.root.display());
+        ensure!(plan.osds > 0, "a cluster needs at least one OSD");
+        for folder in [self.mon_data(), self.root.join("osd"), self.root.join("log"), self.root.join("run")] {
+            if folder != self.root.join("log") && folder != self.root.join("run") && folder.exists() {
+                fs::remove_dir_all(&folder).with_context(|| format!("can't clear {}", folder.display()))?;
+            }
+            fs::create_dir_all(&folder).with_context(|| format!("can't create {}", folder.display()))?;
+        }
+        let fsid = Uuid::new_v4();
+        let keys = self.create_keys(plan.osds)?;
+        let text = self.conf_text(fsid, plan);
+        let draft = self.root.join("ceph.conf.new");
+        fs::write(&draft, &text).with_context(|| format!("can't write {}", draft.display()))?;
+        let mon = ConfigBuilder::new(EntityName::mon()).conf(&draft).build()?;
+        nacre_mon::mkfs(&mon, &keys).context("can't make the map authority's store")?;
+        for osd in (0..plan.osds).map(OsdId) {
+            let config = ConfigBuilder::new(EntityName::osd(osd)).conf(&draft).build()?;
+            nacre_osd::mkfs(&config, false).with_context(|| format!("can't make the store of {osd}"))?;
+        }
+        fs::File::open(&draft)?.sync_all()?;
+        fs::rename(&draft, self.conf())?;
+        fs::File::open(&self.root)?.sync_all()?;
+        Ok(())
+    }
+
+    fn create_keys(&self, osds: u32) -> Result<Keyring> {
+        let mut all = Keyring::new();
+        let mut add = |entity: EntityName, caps: &[(&str, &str)], path: PathBuf| -> Result<()> {
+            let caps: std::collections::BTreeMap<String, String> =
+                caps.iter().map(|(service, cap)| ((*service).to_owned(), (*cap).to_owned())).collect();
+            let key = Key::generate()?;
+            let mut own = Keyring::new();
+            own.insert(entity.clone(), key.clone(), caps.clone());
+            if let Some(parent) = path.parent() {
+                fs::create_dir_all(parent)?;
+            }
+            own.write(&path)?;
+            all.insert(entity, key, caps);
+            Ok(())
+        };
+        add(EntityName::mon(), &[("mon", "allow *")], self.root.join("mon.keyring"))?;
+        let admin = [("mon", "allow *"), ("osd", "allow *"), ("mgr", "allow *"), ("mds", "allow *")];
+        add(EntityName::client("admin"), &admin, self.root.join("ceph.client.admin.keyring"))?;
+        for osd in (0..osds).map(OsdId) {
+            let caps = [("mon", "allow profile osd"), ("osd", "allow *"), ("mgr", "allow profile osd")];
+            add(EntityName::osd(osd), &caps, self.osd_data(osd).join("keyring"))?;
+        }
+        Ok(all)
+    }
+
+    fn conf_text(&self, fsid: Uuid, plan: &Plan) -> String {
+        let Self { root } = self;
+        let (root, size) = (root.display(), plan.osds.min(3));
+        let min_size = size - size / 2;
+        let Plan { objectstore, listen, .. } = plan;
+        let ip = listen.ip();
+        let more: String = plan.options.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
+        format!(
+            "[global]\n\
+             fsid = {fsid}\n\
+             mon_host = {listen}\n\
+             public_addr = {ip}\n\
+             keyring = {root}/ceph.$name.keyring\n\
+             run_dir = {root}/run\n\
+             osd_pool_default_size = {size}\n\
+             osd_pool_default_min_size = {min_size}\n\
+             # All OSDs share this host: copies go to different OSDs, not hosts.\n\
+             osd_crush_chooseleaf_type = 0\n\
+             {more}\
+             \n\
+             [mon]\n\
+             mon_data = {root}/mon\n\
+             keyring = {root}/mon.keyring\n\
+             \n\
+             [osd]\n\
+             osd_objectstore = {objectstore}\n\
+             osd_data = {root}/osd/$id\n\
+             keyring = {root}/osd/$id/keyring\n"
+        )
+    }
+
+    /// Changes where the map authority listens. Takes effect at its next start.
+    pub fn set_listen(&self, listen: SocketAddr) -> Result<()> {
+        let text = fs::read_to_string(self.conf())?;
+        let mut found = false;
+        let lines: Vec<String> = text
+            .lines()
+            .map(|line| match line.split_once('=') {
+                Some((name, _)) if name.trim() == "mon_host" => {
+                    found = true;
+                    format!("mon_host = {listen}")
+                }
+                _ => line.to_owned(),
+            })
+            .collect();
+        if !found {
+            bail!("{} has no line 'mon_host = …' to change", self.conf().display());
+        }
+        let draft = self.root.join("ceph.conf.new");
+        let mut file = fs::File::create(&draft)?;
+        file.write_all((lines.join("\n") + "\n").as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&draft, self.conf())?;
+        Ok(())
+    }
+}
+
+/// The OSD that a configuration is for.
+pub fn osd_of(config: &Config) -> Result<OsdId> {
+    match config.entity() {
+        entity if entity.kind == EntityKind::Osd => {
+            entity.osd_id().with_context(|| format!("'{entity}' does not name an OSD: give --id N"))
+        }
+        entity => bail!("'{entity}' is not an OSD: give --id N"),
+    }
+}

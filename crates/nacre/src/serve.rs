@@ -1,0 +1,152 @@
+//! `nacre serve`: a whole cluster in one process.
+
+use crate::daemon::{self, Daemon};
+use crate::layout::{Layout, Plan};
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use nacre_types::ids::EntityName;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How long the OSDs get to come up before the start counts as failed.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Run a whole cluster in one process: the map authority and its OSDs. Makes the cluster at the first start.
+#[derive(Debug, Parser)]
+#[command(name = "nacre serve")]
+struct Args {
+    /// Where everything is kept.
+    #[arg(long, value_name = "DIR", default_value = "./data")]
+    data: PathBuf,
+    /// Number of OSDs of a new cluster [default: 3].
+    #[arg(long, value_name = "N")]
+    osds: Option<u32>,
+    /// What the OSDs of a new cluster keep their data in [default: bluestore].
+    #[arg(long, value_name = "bluestore|memstore", ignore_case = true)]
+    objectstore: Option<String>,
+    /// Where the map authority listens; the OSDs take other ports of the same address [default: 127.0.0.1:3300].
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
+    /// An option for a new cluster's ceph.conf, section [global]; may be given several times.
+    #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
+    options: Vec<String>,
+    /// Make the cluster and stop: the daemons are to run as processes of their own.
+    #[arg(long)]
+    mkfs_only: bool,
+}
+
+/// `nacre serve ARGS`.
+pub fn main(args: &[String]) -> Result<()> {
+    let args = match Args::try_parse_from(std::iter::once(&"nacre serve".to_owned()).chain(args)) {
+        Ok(args) => args,
+        Err(error) => error.exit(),
+    };
+    let began = Instant::now();
+    let layout = Layout::at(&args.data)?;
+    prepare(&layout, &args)?;
+    if args.mkfs_only {
+        println!("made a cluster in {}", args.data.display());
+        return Ok(());
+    }
+    let admin = layout.config(EntityName::client("admin"))?;
+    let log = Arc::new(nacre_runtime::log::start(&layout.config(EntityName::mon())?, true)?);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async move {
+        let stop = daemon::install_signals(&log)?;
+        let mut daemons = Vec::new();
+        let started = start(&layout, &mut daemons).await;
+        let ready = match started {
+            Ok(()) => tokio::select! {
+                ready = wait_until_up(&admin, daemons.len() - 1) => ready,
+                () = stop.requested() => Ok(()),
+            },
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ready {
+            for daemon in daemons.into_iter().rev() {
+                if let Err(error) = daemon.stop().await {
+                    tracing::error!("{error:#}");
+                }
+            }
+            return Err(error);
+        }
+        if !stop.is_requested() {
+            greet(&layout, &daemons, began.elapsed());
+        }
+        daemon::until_stopped(&stop, daemons).await
+    })
+}
+
+/// Makes the cluster where there is none, and checks the arguments against one that is there.
+fn prepare(layout: &Layout, args: &Args) -> Result<()> {
+    if !layout.exists() {
+        let plan = Plan {
+            osds: args.osds.unwrap_or(3),
+            objectstore: args.objectstore.clone().unwrap_or_else(|| "bluestore".into()).to_lowercase(),
+            listen: args.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 3300))),
+            options: args.options.iter().map(|text| checked_option(text)).collect::<Result<_>>()?,
+        };
+        return layout.create(&plan);
+    }
+    ensure!(args.options.is_empty(), "--option counts only for a new cluster: edit {}", layout.conf().display());
+    let count = layout.osds()?.len() as u32;
+    ensure!(
+        args.osds.is_none_or(|osds| osds == count),
+        "{} holds a cluster of {count} OSDs; --osds counts only for a new one",
+        args.data.display()
+    );
+    if let Some(listen) = args.listen {
+        layout.set_listen(listen)?;
+    }
+    Ok(())
+}
+
+/// Takes `NAME=VALUE` apart and checks both against the option table.
+fn checked_option(text: &str) -> Result<(String, String)> {
+    let (name, value) = text.split_once('=').with_context(|| format!("'{text}' is not NAME=VALUE"))?;
+    let value = nacre_runtime::options::validate(name, value)?;
+    Ok((nacre_runtime::options::normalize_name(name), value))
+}
+
+async fn start(layout: &Layout, daemons: &mut Vec<Daemon>) -> Result<()> {
+    let config = layout.config(EntityName::mon())?;
+    let mon = nacre_mon::MonServer::start(&config).await.context("the map authority did not start")?;
+    daemons.push(Daemon::Mon(mon));
+    for id in layout.osds()? {
+        let config = layout.config(EntityName::osd(id))?;
+        let osd = nacre_osd::Osd::start(&config).await.with_context(|| format!("{id} did not start"))?;
+        daemons.push(Daemon::Osd(osd));
+    }
+    Ok(())
+}
+
+/// Waits until clients see all OSDs up.
+async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()> {
+    let deadline = Instant::now() + START_PATIENCE;
+    let cluster = nacre_client::connect(admin).await.context("can't reach the cluster that was just started")?;
+    loop {
+        let up = cluster.osdmap().map_or(0, |map| map.osds.values().filter(|osd| osd.up).count());
+        if up >= osds {
+            return Ok(());
+        }
+        ensure!(Instant::now() < deadline, "only {up} of {osds} OSDs came up: see the messages above");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn greet(layout: &Layout, daemons: &[Daemon], took: Duration) {
+    let conf = layout.conf();
+    let conf = conf.display();
+    println!("cluster is ready: {} OSDs up after {:.1} s", daemons.len() - 1, took.as_secs_f64());
+    if let Some(Daemon::Mon(mon)) = daemons.first() {
+        println!("  mon       {}", mon.addr());
+    }
+    println!("  conf      {conf}");
+    println!("In another terminal:");
+    println!("  nacre -c {conf} status");
+    println!("  nacre -c {conf} osd pool create mypool 32");
+    println!("  echo hello | nacre -c {conf} rados -p mypool put greeting -");
+    println!("Ctrl-C stops it.");
+}

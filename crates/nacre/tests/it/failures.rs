@@ -1,0 +1,208 @@
+//! First failures, for real: processes killed, a disk wiped, the map authority restarted, under load that verifies
+//! every byte.
+
+use crate::support::{Daemon, PATIENCE, TestCluster};
+use bytes::Bytes;
+use nacre_client::{Cluster, IoCtx};
+use nacre_runtime::config::ConfigBuilder;
+use nacre_types::ids::EntityName;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// A client of the cluster under test.
+pub fn connect(cluster: &TestCluster) -> Cluster {
+    let config = ConfigBuilder::new(EntityName::client("admin")).conf(cluster.conf()).build().unwrap();
+    nacre_client::connect(&config).wait().unwrap()
+}
+
+pub fn open(cluster: &TestCluster, pool: &str) -> IoCtx {
+    nacre_client::block_on(connect(cluster).open_pool(pool)).unwrap()
+}
+
+/// What object `name` holds after its `round`-th write: recognisable, and of a length that differs by round.
+fn contents(name: &str, round: u64) -> Bytes {
+    let line = format!("{name} round {round}\n");
+    let length = 1 + (round as usize * 7919 + name.len() * 31) % 20_000;
+    line.into_bytes().into_iter().cycle().take(length.max(32)).collect::<Vec<_>>().into()
+}
+
+/// Clients that write, overwrite, append, read back and verify until told to stop.
+struct Load {
+    stop: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+    clients: Vec<JoinHandle<BTreeMap<String, Bytes>>>,
+    pool: String,
+}
+
+impl Load {
+    fn start(cluster: &TestCluster, pool: &str, clients: usize) -> Load {
+        let stop = Arc::new(AtomicBool::new(false));
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let clients = (0..clients)
+            .map(|client| {
+                let (io, stop, acknowledged) = (open(cluster, pool), stop.clone(), acknowledged.clone());
+                std::thread::spawn(move || run_client(client, &io, &stop, &acknowledged))
+            })
+            .collect();
+        Load { stop, acknowledged, clients, pool: pool.to_owned() }
+    }
+
+    /// Waits until so many more writes were acknowledged.
+    fn expect_progress(&self, writes: u64, cluster: &TestCluster) {
+        let from = self.acknowledged.load(Ordering::SeqCst);
+        cluster.wait_for("progress of clients' writes", |_| self.acknowledged.load(Ordering::SeqCst) >= from + writes);
+    }
+
+    /// Stops the clients and verifies, through a new client, everything that was ever acknowledged.
+    fn finish(self, cluster: &TestCluster) -> u64 {
+        self.stop.store(true, Ordering::SeqCst);
+        let written: Vec<_> = self.clients.into_iter().map(|client| client.join().unwrap()).collect();
+        let io = open(cluster, &self.pool);
+        let mut count = 0;
+        for (name, expected) in written.iter().flatten() {
+            let found = io.read(name, 0, 0).wait().unwrap_or_else(|e| panic!("{name}: {e}"));
+            assert!(found == *expected, "{name}: {} bytes read, {} acknowledged", found.len(), expected.len());
+            count += 1;
+        }
+        count
+    }
+}
+
+fn run_client(client: usize, io: &IoCtx, stop: &AtomicBool, acknowledged: &AtomicU64) -> BTreeMap<String, Bytes> {
+    let mut held: BTreeMap<String, Bytes> = BTreeMap::new();
+    let mut round = 0;
+    while !stop.load(Ordering::SeqCst) {
+        round += 1;
+        let name = format!("client-{client}-object-{}", round % 23);
+        let began = Instant::now();
+        let data = contents(&name, round);
+        let now = if round % 5 == 0 {
+            io.append(&name, data.clone()).wait().unwrap();
+            [held.get(&name).cloned().unwrap_or_default(), data].concat().into()
+        } else {
+            io.write_full(&name, data.clone()).wait().unwrap();
+            data
+        };
+        held.insert(name.clone(), now);
+        acknowledged.fetch_add(1, Ordering::SeqCst);
+        assert!(began.elapsed() < PATIENCE, "a write took {:?}", began.elapsed());
+        let other = format!("client-{client}-object-{}", (round * 13) % 23);
+        if let Some(expected) = held.get(&other) {
+            let found = io.read(&other, 0, 0).wait().unwrap();
+            assert!(found == *expected, "{other}: {} bytes read, {} written", found.len(), expected.len());
+        }
+    }
+    held
+}
+
+fn conf() -> &'static str {
+    // Failures are noticed in seconds, so that a test need not wait for the defaults made for real networks.
+    "[global]\nosd_heartbeat_interval = 1\nosd_heartbeat_grace = 4\nmon_osd_down_out_interval = 600\n"
+}
+
+#[test]
+fn io_goes_on_while_osds_die_a_disk_is_wiped_and_the_mon_restarts() {
+    let mut cluster = TestCluster::start_with(4, "bluestore", conf());
+    cluster.create_pool("data", 16, 3, 2);
+    cluster.wait_healthy();
+    let load = Load::start(&cluster, "data", 3);
+    load.expect_progress(50, &cluster);
+
+    cluster.kill(Daemon::Osd(0));
+    load.expect_progress(50, &cluster);
+    cluster.spawn(Daemon::Osd(0));
+    load.expect_progress(20, &cluster);
+    cluster.wait_healthy();
+
+    cluster.kill(Daemon::Osd(1));
+    cluster.wipe(1);
+    load.expect_progress(50, &cluster);
+    cluster.spawn(Daemon::Osd(1));
+    load.expect_progress(20, &cluster);
+    cluster.wait_healthy();
+
+    cluster.kill(Daemon::Mon);
+    load.expect_progress(20, &cluster);
+    cluster.spawn(Daemon::Mon);
+    load.expect_progress(20, &cluster);
+
+    cluster.terminate(Daemon::Osd(2));
+    load.expect_progress(50, &cluster);
+    cluster.spawn(Daemon::Osd(2));
+    cluster.wait_healthy();
+    load.expect_progress(20, &cluster);
+    assert!(load.finish(&cluster) >= 60);
+    cluster.wait_healthy();
+}
+
+#[test]
+fn restarting_all_osds_at_once_loses_nothing() {
+    let mut cluster = TestCluster::start_with(3, "bluestore", conf());
+    cluster.create_pool("data", 16, 3, 2);
+    cluster.wait_healthy();
+    for orderly in [true, false] {
+        let load = Load::start(&cluster, "data", 2);
+        load.expect_progress(40, &cluster);
+        for osd in 0..3 {
+            if orderly { cluster.terminate(Daemon::Osd(osd)) } else { cluster.kill(Daemon::Osd(osd)) }
+        }
+        for osd in 0..3 {
+            cluster.spawn(Daemon::Osd(osd));
+        }
+        load.expect_progress(40, &cluster);
+        load.finish(&cluster);
+        cluster.wait_healthy();
+    }
+}
+
+#[test]
+fn size_two_with_min_size_one_survives_one_death() {
+    let mut cluster = TestCluster::start_with(2, "bluestore", conf());
+    cluster.create_pool("data", 8, 2, 1);
+    cluster.wait_healthy();
+    let load = Load::start(&cluster, "data", 2);
+    load.expect_progress(30, &cluster);
+    cluster.kill(Daemon::Osd(0));
+    load.expect_progress(30, &cluster);
+    cluster.spawn(Daemon::Osd(0));
+    load.expect_progress(10, &cluster);
+    cluster.wait_healthy();
+    load.finish(&cluster);
+}
+
+#[test]
+fn a_full_store_refuses_writes_and_still_deletes() {
+    let mut cluster = TestCluster::start_made(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
+    cluster.create_pool("data", 8, 3, 2);
+    cluster.wait_healthy();
+    let io = open(&cluster, "data").with_full_try();
+    let block = Bytes::from(vec![7u8; 1 << 20]);
+    let mut stored = 0;
+    let refusal = loop {
+        match io.write_full(&format!("fill-{stored}"), block.clone()).wait() {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 400, "a store of 256 MiB took {stored} MiB");
+    };
+    assert_eq!(refusal.errno(), nacre_types::errno::Errno::ENOSPC);
+    assert!(stored > 50, "full after {stored} MiB");
+    cluster.wait_for("OSD_FULL in health", |c| {
+        String::from_utf8_lossy(&c.run(&["ceph", "health", "detail"]).stdout).contains("OSD_FULL")
+    });
+    for at in 0..stored {
+        assert_eq!(io.read(&format!("fill-{at}"), 0, 0).wait().unwrap(), block, "fill-{at} is damaged");
+    }
+    for at in 0..stored {
+        io.remove(&format!("fill-{at}")).wait().unwrap();
+    }
+    cluster.wait_healthy();
+    io.write_full("afterwards", block.clone()).wait().unwrap();
+    cluster.kill(Daemon::Osd(0));
+    cluster.spawn(Daemon::Osd(0));
+    cluster.wait_healthy();
+    assert_eq!(io.read("afterwards", 0, 0).wait().unwrap(), block);
+}

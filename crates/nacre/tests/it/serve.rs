@@ -1,0 +1,179 @@
+//! `nacre serve`: the tour of the README, with crashes.
+
+use crate::support::{PATIENCE, free_port, nacre, signal};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A served cluster; killed when dropped.
+struct Serve {
+    child: Child,
+}
+
+impl Serve {
+    /// Starts `nacre serve` and waits until it says that it is ready; returns how long that took.
+    fn start(folder: &Path, args: &[&str]) -> (Serve, Duration) {
+        let began = Instant::now();
+        let log = fs::File::options().create(true).append(true).open(folder.join("../serve.err")).unwrap();
+        let mut child = Command::new(nacre())
+            .args(["serve", "--data"])
+            .arg(folder)
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let serve = Serve { child };
+        let mut lines = stdout.lines();
+        let ready = lines.find_map(|line| line.ok().filter(|line| line.starts_with("cluster is ready")));
+        let errors = || fs::read_to_string(folder.join("../serve.err")).unwrap_or_default();
+        assert!(ready.is_some(), "serve ended before it was ready: {}", errors());
+        // The rest of its output must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        (serve, began.elapsed())
+    }
+
+    fn interrupt(mut self) {
+        signal(&self.child, "INT");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                assert!(status.success(), "serve ended with {status}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "serve did not stop at SIGINT");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Runs a command in `folder`'s parent, where `./data/ceph.conf` is found without being named.
+fn run(folder: &Path, args: &[&str]) -> Output {
+    Command::new(nacre())
+        .args(args)
+        .current_dir(folder.parent().unwrap())
+        .env_remove("CEPH_CONF")
+        .env_remove("CEPH_ARGS")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn ok(folder: &Path, args: &[&str]) -> String {
+    let out = run(folder, args);
+    assert!(out.status.success(), "nacre {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr));
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Files below `folder` with their contents, by relative path.
+fn tree(folder: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    let mut open = vec![folder.to_path_buf()];
+    while let Some(next) = open.pop() {
+        for entry in fs::read_dir(&next).unwrap() {
+            let entry = entry.unwrap();
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                open.push(entry.path());
+            } else if kind.is_file() {
+                let name = entry.path().strip_prefix(folder).unwrap().to_string_lossy().into_owned();
+                found.insert(name, fs::read(entry.path()).unwrap());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn a_tree_of_files_survives_ctrl_c_and_kill_9() {
+    let home = tempfile::Builder::new().prefix("nacre-serve-").tempdir().unwrap();
+    let data = home.path().join("data");
+    fs::create_dir_all(&data).unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let (serve, _) = Serve::start(&data, &["--listen", &listen]);
+    ok(&data, &["osd", "pool", "create", "files", "32"]);
+
+    // Real files: this project's own sources and the build tools' documentation.
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
+    let files = home.path().join("files");
+    for part in ["crates", "docs", "bench"] {
+        let copied = Command::new("cp").arg("-rL").arg(source.join(part)).arg({
+            fs::create_dir_all(&files).unwrap();
+            &files
+        });
+        assert!({ copied }.status().unwrap().success());
+    }
+    let big: Vec<u8> = (0..40_000_000u32).flat_map(|i| (i.wrapping_mul(2_654_435_761)).to_le_bytes()).collect();
+    fs::write(files.join("big.bin"), &big[..96 << 20]).unwrap();
+    drop(big);
+    let expected = tree(&files);
+    ok(&data, &["rados", "-p", "files", "put-tree", files.to_str().unwrap(), "tree/"]);
+    let listed = ok(&data, &["rados", "-p", "files", "ls"]);
+    assert_eq!(listed.lines().count(), expected.len());
+
+    serve.interrupt();
+    let (serve, restart) = Serve::start(&data, &[]);
+    println!("ready {restart:?} after an orderly stop");
+    let back = home.path().join("back");
+    ok(&data, &["rados", "-p", "files", "get-tree", back.to_str().unwrap(), "tree/"]);
+    assert!(tree(&back) == expected, "the tree differs after an orderly restart");
+
+    let victim = listed.lines().find(|name| name.ends_with("big.bin")).unwrap();
+    ok(&data, &["rados", "-p", "files", "rm", victim]);
+    ok(&data, &["rados", "-p", "files", "put", "late", files.join("crates/nacre/Cargo.toml").to_str().unwrap()]);
+    serve.kill();
+    let (serve, restart) = Serve::start(&data, &[]);
+    println!("ready {restart:?} after kill -9");
+    let gone = run(&data, &["rados", "-p", "files", "stat", victim]);
+    assert!(!gone.status.success(), "{victim} is back from the dead");
+    let late = run(&data, &["rados", "-p", "files", "get", "late", "-"]);
+    assert_eq!(late.stdout, expected["crates/nacre/Cargo.toml"]);
+    fs::remove_dir_all(&back).unwrap();
+    ok(&data, &["rados", "-p", "files", "get-tree", back.to_str().unwrap(), "tree/"]);
+    let mut left = expected.clone();
+    left.remove("big.bin");
+    assert!(tree(&back) == left, "the tree differs after a crash");
+    serve.interrupt();
+}
+
+#[test]
+fn a_client_without_the_key_is_refused() {
+    let home = tempfile::Builder::new().prefix("nacre-serve-").tempdir().unwrap();
+    let data = home.path().join("data");
+    fs::create_dir_all(&data).unwrap();
+    let listen = format!("127.0.0.1:{}", free_port());
+    let (serve, _) = Serve::start(&data, &["--listen", &listen, "--osds", "1", "--objectstore", "MemStore"]);
+    let conf = data.join("ceph.conf");
+    let conf = conf.to_str().unwrap();
+    assert!(ok(&data, &["-c", conf, "status"]).contains("1 osds: 1 up"));
+    // Another cluster's key: well-formed, but not this entity's.
+    let wrong = home.path().join("wrong.keyring");
+    let key = nacre_runtime::auth::Key::generate().unwrap();
+    fs::write(&wrong, format!("[client.admin]\n\tkey = {}\n", &*key.to_base64())).unwrap();
+    let refused = run(&data, &["-c", conf, "-k", wrong.to_str().unwrap(), "status"]);
+    assert!(!refused.status.success(), "a wrong key was accepted");
+    let nobody = run(&data, &["-c", conf, "-n", "client.nobody", "-k", wrong.to_str().unwrap(), "status"]);
+    assert!(!nobody.status.success(), "an entity without a key was accepted");
+    let mode = |path: &Path| {
+        use std::os::unix::fs::PermissionsExt;
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    };
+    assert_eq!(mode(&data.join("ceph.client.admin.keyring")), 0o600);
+    assert_eq!(mode(&data.join("osd/0/keyring")), 0o600);
+    serve.interrupt();
+}
