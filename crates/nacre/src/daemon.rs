@@ -2,9 +2,12 @@
 
 use crate::layout;
 use anyhow::{Context, Result, bail};
+use nacre_mon::MonServer;
+use nacre_runtime::auth::Keyring;
 use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
 use nacre_runtime::signal::{self, Stop};
 use nacre_types::ids::EntityKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MON_USAGE: &str = "\
@@ -31,7 +34,7 @@ usage: nacre osd --id N [-c FILE] [--mkfs [--force]] [--option-name VALUE]...
 ";
 
 /// Whether `nacre osd ARGS` starts a daemon, and not a cluster command such as `osd tree`.
-pub fn is_osd_daemon(args: &[String]) -> bool {
+pub(crate) fn is_osd_daemon(args: &[String]) -> bool {
     let flags = ["--id", "-i", "--mkfs", "--help", "-h", "-n", "--name"];
     let first = args.iter().find(|arg| !arg.starts_with('-'));
     let named = args.iter().any(|arg| flags.contains(&arg.as_str()) || arg.starts_with("--id="));
@@ -43,21 +46,22 @@ pub fn is_osd_daemon(args: &[String]) -> bool {
 }
 
 /// `nacre mon`.
-pub fn mon(args: &[String]) -> Result<()> {
+pub(crate) fn mon(args: &[String]) -> Result<()> {
     let Some((config, verbs)) = configure(EntityKind::Mon, args, MON_USAGE)? else { return Ok(()) };
     if verbs.mkfs {
-        let keys = nacre_runtime::auth::Keyring::for_entity(&config)?;
-        return nacre_mon::mkfs(&config, &keys).context("can't make the map authority's store");
+        return mon_mkfs(&config);
     }
     run(config, |config| async move {
-        let mon = nacre_mon::MonServer::start(&config).await.context("the map authority did not start")?;
-        tracing::info!(addr = %mon.addr(), "map authority is ready");
-        Ok(Daemon::Mon(mon))
+        let mon = start_mon(&config).await?;
+        if let Daemon::Mon(mon) = &mon {
+            tracing::info!(addr = %mon.addr(), "map authority is ready");
+        }
+        Ok(mon)
     })
 }
 
 /// `nacre osd --id N`.
-pub fn osd(args: &[String]) -> Result<()> {
+pub(crate) fn osd(args: &[String]) -> Result<()> {
     let Some((config, verbs)) = configure(EntityKind::Osd, args, OSD_USAGE)? else { return Ok(()) };
     let id = layout::osd_of(&config)?;
     if verbs.mkfs {
@@ -68,6 +72,30 @@ pub fn osd(args: &[String]) -> Result<()> {
         tracing::info!(osd = %id, "OSD is running");
         Ok(Daemon::Osd(osd))
     })
+}
+
+/// Starts the map authority of `config`: its store is `mon_data`, it listens on the first address of `mon_host`.
+pub(crate) async fn start_mon(config: &Config) -> Result<Daemon> {
+    let config = config.clone();
+    let started = tokio::task::spawn_blocking(move || {
+        let options = config.snapshot();
+        let listen = options.global.mon_host.resolve()?.first().copied();
+        let listen = listen.context("mon_host names no address to listen on")?;
+        let data = PathBuf::from(&options.mon.mon_data);
+        anyhow::Ok(MonServer::start(&config, &data, listen)?)
+    });
+    Ok(Daemon::Mon(started.await?.context("the map authority did not start")?))
+}
+
+/// Makes an empty MapStore in `mon_data` with the keys of the first keyring file that exists.
+fn mon_mkfs(config: &Config) -> Result<()> {
+    let options = config.snapshot();
+    let fsid = options.global.fsid.context("fsid is not set")?;
+    let listed = options.global.keyring.split([',', ';', ' ']).filter(|path| !path.is_empty()).map(Path::new);
+    let path = listed.into_iter().find(|path| path.exists()).context("no file of the keyring option exists")?;
+    let keys = Keyring::read(path)?;
+    nacre_mon::mkfs(config, Path::new(&options.mon.mon_data), fsid, &keys)
+        .context("can't make the map authority's store")
 }
 
 struct Verbs {
@@ -96,26 +124,33 @@ fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(C
 }
 
 /// A running daemon.
-pub enum Daemon {
+pub(crate) enum Daemon {
     /// The map authority.
-    Mon(nacre_mon::MonServer),
+    Mon(MonServer),
     /// An OSD.
     Osd(nacre_osd::Osd),
 }
 
 impl Daemon {
     /// Stops in order: nothing acknowledged is in memory only afterwards.
-    pub async fn stop(self) -> Result<()> {
+    pub(crate) async fn stop(self) -> Result<()> {
         match self {
-            Daemon::Mon(mon) => mon.stop().await.context("the map authority did not stop cleanly"),
+            Daemon::Mon(mon) => Ok(tokio::task::spawn_blocking(move || mon.stop()).await?),
             Daemon::Osd(osd) => osd.stop().await.context("the OSD did not stop cleanly"),
         }
     }
 
     /// Waits until the daemon has stopped by itself: a failed store, for instance. Says why.
-    pub async fn failed(&self) -> String {
+    pub(crate) async fn failed(&self) -> String {
         match self {
-            Daemon::Mon(mon) => mon.failed().await,
+            Daemon::Mon(mon) => {
+                let mut failure = mon.failure();
+                let failed = failure.wait_for(Option::is_some).await.map(|error| error.clone());
+                match failed {
+                    Ok(Some(error)) => format!("the map authority failed: {error}"),
+                    _ => "the map authority is gone".to_owned(),
+                }
+            }
             Daemon::Osd(osd) => osd.failed().await,
         }
     }
@@ -136,13 +171,13 @@ where
 }
 
 /// SIGHUP reopens the log; the first SIGINT or SIGTERM stops in order, the second at once.
-pub fn install_signals(log: &Arc<nacre_runtime::log::Log>) -> Result<Stop> {
+pub(crate) fn install_signals(log: &Arc<nacre_runtime::log::Log>) -> Result<Stop> {
     let log = log.clone();
     Ok(signal::install(move || log.reopen())?)
 }
 
 /// Waits for a signal or a failed daemon, then stops all of them, the last started first.
-pub async fn until_stopped(stop: &Stop, mut daemons: Vec<Daemon>) -> Result<()> {
+pub(crate) async fn until_stopped(stop: &Stop, mut daemons: Vec<Daemon>) -> Result<()> {
     let failed = {
         let watches = daemons.iter().map(|daemon| Box::pin(daemon.failed()));
         tokio::select! {

@@ -21,33 +21,33 @@ use uuid::Uuid;
 
 /// What a new cluster is made of.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Number of OSDs.
-    pub osds: u32,
+    pub(crate) osds: u32,
     /// `osd_objectstore`.
-    pub objectstore: String,
+    pub(crate) objectstore: String,
     /// Where the map authority listens; OSDs listen on the same address's other ports.
-    pub listen: SocketAddr,
+    pub(crate) listen: SocketAddr,
     /// Further options for `[global]`, checked.
-    pub options: Vec<(String, String)>,
+    pub(crate) options: Vec<(String, String)>,
 }
 
 /// A cluster's folder.
 #[derive(Debug, Clone)]
-pub struct Layout {
+pub(crate) struct Layout {
     root: PathBuf,
 }
 
 impl Layout {
     /// The folder `root`, which must exist or be creatable.
-    pub fn at(root: &Path) -> Result<Layout> {
+    pub(crate) fn at(root: &Path) -> Result<Layout> {
         fs::create_dir_all(root).with_context(|| format!("can't create {}", root.display()))?;
         let root = root.canonicalize().with_context(|| format!("can't resolve {}", root.display()))?;
         Ok(Layout { root })
     }
 
     /// The configuration file.
-    pub fn conf(&self) -> PathBuf {
+    pub(crate) fn conf(&self) -> PathBuf {
         self.root.join("ceph.conf")
     }
 
@@ -60,12 +60,12 @@ impl Layout {
     }
 
     /// Whether a cluster is there.
-    pub fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.conf().exists()
     }
 
     /// The OSDs that have a folder, in order.
-    pub fn osds(&self) -> Result<Vec<OsdId>> {
+    pub(crate) fn osds(&self) -> Result<Vec<OsdId>> {
         let folder = self.root.join("osd");
         let mut found = Vec::new();
         for entry in fs::read_dir(&folder).with_context(|| format!("can't list {}", folder.display()))? {
@@ -77,13 +77,13 @@ impl Layout {
     }
 
     /// Configuration of one of the cluster's daemons.
-    pub fn config(&self, entity: EntityName) -> Result<Config> {
+    pub(crate) fn config(&self, entity: EntityName) -> Result<Config> {
         Ok(ConfigBuilder::new(entity).conf(self.conf()).build()?)
     }
 
     /// Makes a cluster: configuration, keys and empty stores. The configuration file comes last, so that a cut short
     /// attempt is not taken for a cluster and can be repeated.
-    pub fn create(&self, plan: &Plan) -> Result<()> {
+    pub(crate) fn create(&self, plan: &Plan) -> Result<()> {
         ensure!(!self.exists(), "{} holds a cluster already", self.root.display());
         ensure!(plan.osds > 0, "a cluster needs at least one OSD");
         for folder in [self.mon_data(), self.root.join("osd"), self.root.join("log"), self.root.join("run")] {
@@ -98,7 +98,7 @@ impl Layout {
         let draft = self.root.join("ceph.conf.new");
         fs::write(&draft, &text).with_context(|| format!("can't write {}", draft.display()))?;
         let mon = ConfigBuilder::new(EntityName::mon()).conf(&draft).build()?;
-        nacre_mon::mkfs(&mon, &keys).context("can't make the map authority's store")?;
+        nacre_mon::mkfs(&mon, &self.mon_data(), fsid, &keys).context("can't make the map authority's store")?;
         for osd in (0..plan.osds).map(OsdId) {
             let config = ConfigBuilder::new(EntityName::osd(osd)).conf(&draft).build()?;
             nacre_osd::mkfs(&config, false).with_context(|| format!("can't make the store of {osd}"))?;
@@ -166,7 +166,7 @@ impl Layout {
     }
 
     /// Changes where the map authority listens. Takes effect at its next start.
-    pub fn set_listen(&self, listen: SocketAddr) -> Result<()> {
+    pub(crate) fn set_listen(&self, listen: SocketAddr) -> Result<()> {
         let text = fs::read_to_string(self.conf())?;
         let mut found = false;
         let lines: Vec<String> = text
@@ -192,7 +192,7 @@ impl Layout {
 }
 
 /// The OSD that a configuration is for.
-pub fn osd_of(config: &Config) -> Result<OsdId> {
+pub(crate) fn osd_of(config: &Config) -> Result<OsdId> {
     match config.entity() {
         entity if entity.kind == EntityKind::Osd => {
             entity.osd_id().with_context(|| format!("'{entity}' does not name an OSD: give --id N"))

@@ -38,7 +38,7 @@ struct Args {
 }
 
 /// `nacre serve ARGS`.
-pub fn main(args: &[String]) -> Result<()> {
+pub(crate) fn main(args: &[String]) -> Result<()> {
     let args = match Args::try_parse_from(std::iter::once(&"nacre serve".to_owned()).chain(args)) {
         Ok(args) => args,
         Err(error) => error.exit(),
@@ -112,8 +112,7 @@ fn checked_option(text: &str) -> Result<(String, String)> {
 
 async fn start(layout: &Layout, daemons: &mut Vec<Daemon>) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
-    let mon = nacre_mon::MonServer::start(&config).await.context("the map authority did not start")?;
-    daemons.push(Daemon::Mon(mon));
+    daemons.push(daemon::start_mon(&config).await?);
     for id in layout.osds()? {
         let config = layout.config(EntityName::osd(id))?;
         let osd = nacre_osd::Osd::start(&config).await.with_context(|| format!("{id} did not start"))?;
@@ -125,7 +124,7 @@ async fn start(layout: &Layout, daemons: &mut Vec<Daemon>) -> Result<()> {
 /// Waits until clients see all OSDs up.
 async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()> {
     let deadline = Instant::now() + START_PATIENCE;
-    let cluster = nacre_client::connect(admin).await.context("can't reach the cluster that was just started")?;
+    let cluster = nacre_client::native::connect(admin).await.context("can't reach the cluster that was just started")?;
     loop {
         let up = cluster.osdmap().map_or(0, |map| map.osds.values().filter(|osd| osd.up).count());
         if up >= osds {

@@ -15,7 +15,7 @@ use std::time::Instant;
 /// A client of the cluster under test.
 pub fn connect(cluster: &TestCluster) -> Cluster {
     let config = ConfigBuilder::new(EntityName::client("admin")).conf(cluster.conf()).build().unwrap();
-    nacre_client::connect(&config).wait().unwrap()
+    nacre_client::native::connect(&config).wait().unwrap()
 }
 
 pub fn open(cluster: &TestCluster, pool: &str) -> IoCtx {
