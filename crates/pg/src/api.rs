@@ -493,6 +493,8 @@ pub enum PeerMsg {
     Scan {
         /// The interval.
         interval: Interval,
+        /// Pairs the answer with the question.
+        scan: u64,
         /// The first candidate; `None` begins.
         from: Option<ObjectId>,
         /// At most so many.
@@ -502,6 +504,8 @@ pub enum PeerMsg {
     ScanReply {
         /// The interval.
         interval: Interval,
+        /// The question that it answers.
+        scan: u64,
         /// Objects with versions, in order.
         objects: Vec<(ObjectId, Eversion)>,
         /// Whether the collection ends here.

@@ -47,6 +47,15 @@ pub(crate) enum ReadFor {
     Push { to: OsdId, object: ObjectId },
 }
 
+/// What objects are listed for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum ListFor {
+    /// The source's side of a backfill of `osd`: scan number `scan`.
+    Backfill { osd: OsdId, scan: u64 },
+    /// A primary's scan of this copy.
+    Scan { to: OsdId, scan: u64 },
+}
+
 /// One PG on one OSD.
 #[derive(Debug)]
 pub struct Pg {
@@ -81,6 +90,7 @@ pub struct Pg {
     pub(crate) senders: BTreeMap<OsdId, TailSender>,
     pub(crate) next_read: u64,
     pub(crate) reads: BTreeMap<u64, ReadFor>,
+    pub(crate) listings: BTreeMap<u64, ListFor>,
     pub(crate) removing: bool,
     state_since: (u64, u64),
 }
@@ -115,6 +125,7 @@ impl Pg {
             senders: BTreeMap::new(),
             next_read: 1,
             reads: BTreeMap::new(),
+            listings: BTreeMap::new(),
             removing: false,
             state_since: (0, 0),
         }
@@ -238,8 +249,12 @@ impl Pg {
             PeerMsg::PushDone { interval, object, version } => {
                 self.on_push_done(from, interval, &object, version)
             }
-            PeerMsg::Scan { interval, from: start, max } => self.on_scan(from, interval, start, max, out),
-            PeerMsg::ScanReply { interval, objects, end } => self.on_scan_reply(from, interval, objects, end),
+            PeerMsg::Scan { interval, scan, from: start, max } => {
+                self.on_scan(from, interval, scan, start, max, out);
+            }
+            PeerMsg::ScanReply { interval, scan, objects, end } => {
+                self.on_scan_reply(from, interval, scan, objects, end);
+            }
             PeerMsg::BackfillCursor { interval, cursor } => {
                 self.on_backfill_cursor(from, interval, cursor, out)
             }
@@ -342,6 +357,19 @@ impl Pg {
         self.next_read += 1;
         self.reads.insert(read, purpose);
         out.push(Command::ReadObject { read, object, cursor, max_bytes: self.settings.push_bytes });
+    }
+
+    pub(crate) fn list_objects(
+        &mut self,
+        purpose: ListFor,
+        from: Option<ObjectId>,
+        max: usize,
+        out: &mut Vec<Command>,
+    ) {
+        let list = self.next_read;
+        self.next_read += 1;
+        self.listings.insert(list, purpose);
+        out.push(Command::ListObjects { list, from, max });
     }
 
     /// The interval in effect; 0 before the PG is created.

@@ -7,7 +7,7 @@
 
 use crate::api::{Command, MemberInfo, Mutation, ObjectPiece, PeerMsg, PieceCursor};
 use crate::copy::is_temp;
-use crate::pg::{Pg, ReadFor};
+use crate::pg::{ListFor, Pg, ReadFor};
 use crate::primary::{Phase, Primary};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};
@@ -36,7 +36,8 @@ enum Stage {
 struct Backfill {
     /// Everything up to here is in place.
     cursor: Option<ObjectId>,
-    scanning: bool,
+    /// The scan under way.
+    scan: Option<u64>,
     mine: Option<(Vec<(ObjectId, Eversion)>, bool)>,
     theirs: Option<(Vec<(ObjectId, Eversion)>, bool)>,
     /// The range's last object, and whether it is the last range; while it is worked on.
@@ -255,6 +256,7 @@ impl Pg {
     fn fill(&mut self, osd: OsdId, out: &mut Vec<Command>) {
         let (interval, scan) = (self.interval(), self.settings.scan_objects.max(2));
         let max = self.settings.max_recoveries.max(1);
+        let next_scan = self.next_read;
         let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&osd)) else {
             return;
         };
@@ -277,10 +279,10 @@ impl Pg {
                     backfill.work.extend(now);
                     backfill.dirty = later;
                     backfill.range = Some(range);
-                    (backfill.mine, backfill.theirs, backfill.scanning) = (None, None, false);
+                    (backfill.mine, backfill.theirs, backfill.scan) = (None, None, None);
                 }
-                if backfill.range.is_none() && !backfill.scanning {
-                    backfill.scanning = true;
+                if backfill.range.is_none() && backfill.scan.is_none() {
+                    backfill.scan = Some(next_scan);
                     scan_from = Some(backfill.cursor.clone());
                 }
                 start.extend(backfill.work.iter().take(room).cloned());
@@ -319,9 +321,9 @@ impl Pg {
             catching_up.pushing.insert(object.clone(), false);
         }
         if let Some(from) = scan_from {
-            let list = LIST_FOR_BACKFILL | u64::from(osd.0);
-            out.push(Command::ListObjects { list, from: from.clone(), max: scan });
-            out.push(Command::Send { to: osd, msg: PeerMsg::Scan { interval, from, max: scan as u64 } });
+            self.list_objects(ListFor::Backfill { osd, scan: next_scan }, from.clone(), scan, out);
+            let msg = PeerMsg::Scan { interval, scan: next_scan, from, max: scan as u64 };
+            out.push(Command::Send { to: osd, msg });
         }
         for object in start {
             let purpose = ReadFor::Push { to: osd, object: object.clone() };
@@ -416,11 +418,6 @@ impl Pg {
         }
     }
 
-    pub(crate) fn list_for(&mut self, requester: OsdId) -> u64 {
-        // The handle says whom the listing is for: its answer needs no table.
-        u64::from(requester.0)
-    }
-
     pub(crate) fn on_listed(
         &mut self,
         list: u64,
@@ -434,17 +431,19 @@ impl Pg {
             // Nothing but temporary objects: their position still moves the listing on.
             objects.extend(last.map(|o| (o, Eversion::default())));
         }
-        if list & LIST_FOR_BACKFILL == 0 {
-            let to = OsdId(list as u32);
-            if let Some(session) = self.replica.session.filter(|s| s.primary == to) {
-                let interval = session.since.max(self.interval().min(self.promised));
-                out.push(Command::Send { to, msg: PeerMsg::ScanReply { interval, objects, end } });
+        match self.listings.remove(&list) {
+            Some(ListFor::Scan { to, scan }) => {
+                if let Some(session) = self.replica.session.filter(|s| s.primary == to) {
+                    let interval = session.since.max(self.interval().min(self.promised));
+                    out.push(Command::Send { to, msg: PeerMsg::ScanReply { interval, scan, objects, end } });
+                }
             }
-            return;
-        }
-        let of = OsdId(list as u32);
-        if let Some(backfill) = self.backfill_of(of) {
-            backfill.mine = Some((objects, end));
+            Some(ListFor::Backfill { osd, scan }) => {
+                if let Some(backfill) = self.backfill_of(osd, scan) {
+                    backfill.mine = Some((objects, end));
+                }
+            }
+            None => {}
         }
     }
 
@@ -452,19 +451,21 @@ impl Pg {
         &mut self,
         from: OsdId,
         interval: Interval,
+        scan: u64,
         objects: Vec<(ObjectId, Eversion)>,
         end: bool,
     ) {
         if self.reign_includes(interval)
-            && let Some(backfill) = self.backfill_of(from)
+            && let Some(backfill) = self.backfill_of(from, scan)
         {
             backfill.theirs = Some((objects, end));
         }
     }
 
-    fn backfill_of(&mut self, osd: OsdId) -> Option<&mut Backfill> {
+    /// The backfill that waits for the answers to this scan; those to earlier ones come too late.
+    fn backfill_of(&mut self, osd: OsdId, scan: u64) -> Option<&mut Backfill> {
         let catching_up = self.primary.as_mut()?.catching_up.get_mut(&osd)?;
-        catching_up.backfill.as_mut().filter(|b| b.scanning)
+        catching_up.backfill.as_mut().filter(|b| b.scan == Some(scan))
     }
 
     /// Repeats questions that were not answered; a member that stays silent begins anew.
@@ -531,9 +532,6 @@ impl Pg {
         primary.catching_up.iter().map(row).collect()
     }
 }
-
-/// Marks the handles of listings made for a backfill's source.
-const LIST_FOR_BACKFILL: u64 = 1 << 63;
 
 /// What two sides' listings from `cursor` on say: the range that both cover, as (last object, whether all is covered),
 /// and the objects in it that differ.

@@ -7,7 +7,7 @@
 use crate::api::{Command, Mutation, ObjectPiece, PeerMsg};
 use crate::copy;
 use crate::log::{DupSnapshot, EntryKind, LogEntry};
-use crate::pg::{Durable, Pg};
+use crate::pg::{Durable, ListFor, Pg};
 use crate::tail::put_piece;
 use bytes::Bytes;
 use nacre_types::ids::{Eversion, Interval, OsdId};
@@ -299,13 +299,13 @@ impl Pg {
         &mut self,
         from: OsdId,
         interval: Interval,
+        scan: u64,
         start: Option<ObjectId>,
         max: u64,
         out: &mut Vec<Command>,
     ) {
         if self.follows(from, interval) {
-            let list = self.list_for(from);
-            out.push(Command::ListObjects { list, from: start, max: max as usize });
+            self.list_objects(ListFor::Scan { to: from, scan }, start, max as usize, out);
         }
     }
 
