@@ -5,7 +5,7 @@
 
 use crate::history::{Action, Broken, EntryId, History, Outcome, Token, Value};
 use crate::network::Node;
-use crate::schedule::Nanos;
+use crate::schedule::{MILLI, Nanos};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
@@ -13,7 +13,7 @@ use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, ReqId, encoding};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The attribute that holds an object's mark.
@@ -23,6 +23,17 @@ pub const MARK_KEY: &[u8] = b"mark";
 
 /// What a client sends.
 pub type Sent = Vec<(OsdId, OsdRequest)>;
+
+/// What an answer meant to its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// A request is done.
+    New,
+    /// It was done before.
+    Known,
+    /// The session has expired: go on with [`Client::new_session`].
+    Expired,
+}
 
 #[derive(Clone, Debug)]
 struct Pending {
@@ -34,7 +45,12 @@ struct Pending {
     sent: Option<(OsdId, Interval)>,
     /// The map that it waits for.
     epoch: Epoch,
+    /// Not sent again before this.
+    not_before: Nanos,
 }
+
+/// How long a client waits before it sends a request again that was refused although its map was new enough.
+const RETRY: Nanos = 300 * MILLI;
 
 /// A client.
 #[derive(Debug)]
@@ -81,15 +97,19 @@ impl Client {
         self.pending.len()
     }
 
-    /// One line per request without an answer, for reports.
-    pub fn describe_pending(&self) -> Vec<String> {
+    /// One line per request without an answer, for reports; those on PGs that are lost are left out.
+    pub fn describe_pending(&self, lost: &BTreeSet<PgId>) -> Vec<String> {
+        let hopeless = |p: &Pending| {
+            let pool = self.map.as_ref().and_then(|map| map.pools.get(&p.object.pool()));
+            pool.is_some_and(|pool| lost.contains(&pool.pg_of(&p.object)))
+        };
         let line = |(tid, p): (&u64, &Pending)| {
             format!(
                 "{}:{tid} {:?} on {} attempt {} sent {:?} needs epoch {}",
                 self.node, p.action, p.object, p.attempt, p.sent, p.epoch
             )
         };
-        self.pending.iter().map(line).collect()
+        self.pending.iter().filter(|(_, p)| !hopeless(p)).map(line).collect()
     }
 
     /// The map that its requests wait for, if it is newer than its own.
@@ -113,7 +133,8 @@ impl Client {
         let tid = self.next_tid;
         self.next_tid += 1;
         let entry = history.begin(now, self.node, tid, &object, action);
-        let pending = Pending { object, action, entry, attempt: 0, sent: None, epoch: Epoch(0) };
+        let pending =
+            Pending { object, action, entry, attempt: 0, sent: None, epoch: Epoch(0), not_before: 0 };
         self.pending.insert(tid, pending);
         self.send_waiting(now)
     }
@@ -121,7 +142,8 @@ impl Client {
     /// A newer map came: requests whose PG has another primary or interval go again. Requests of pools that are gone end
     /// without an outcome.
     pub fn on_map(&mut self, now: Nanos, map: &Arc<OsdMap>) -> Sent {
-        if map.epoch <= self.epoch() {
+        let stamp = |map: &OsdMap| (map.generation, map.epoch);
+        if self.map.as_ref().is_some_and(|known| stamp(known) >= stamp(map)) {
             return Vec::new();
         }
         self.map = Some(map.clone());
@@ -154,28 +176,40 @@ impl Client {
             return Vec::new();
         };
         (pending.sent, pending.epoch) = (None, backoff.epoch);
+        if self.map.as_ref().is_some_and(|map| map.epoch >= backoff.epoch) {
+            pending.not_before = now + RETRY;
+        }
         self.send_waiting(now)
     }
 
     /// An answer came. Late answers of earlier attempts count: the request was executed then.
-    pub fn on_reply(&mut self, now: Nanos, history: &mut History, reply: &OsdReply) -> Result<Sent, Broken> {
+    pub fn on_reply(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        reply: &OsdReply,
+    ) -> Result<Answer, Broken> {
         let tid = reply.reqid.tid;
+        if reply.reqid.client != self.session {
+            return Ok(Answer::Known);
+        }
         let Some(pending) = self.pending.get(&tid) else {
-            return self.compare_with_earlier(reply).map(|()| Vec::new());
+            return self.compare_with_earlier(reply).map(|()| Answer::Known);
         };
         let (outcome, version) = outcome(pending.action, reply)
             .map_err(|detail| Broken { rule: "malformed reply", detail: format!("{detail}: {reply:?}") })?;
         if let Outcome::Saw(Some(value)) = &outcome {
             self.marks.insert(pending.object.clone(), value.mark);
         }
-        if outcome != Outcome::Unknown {
-            history.finish(now, &pending.entry, outcome, version)?;
+        if outcome == Outcome::Unknown {
+            return Ok(Answer::Expired);
         }
+        history.finish(now, &pending.entry, outcome, version)?;
         if pending.action.is_write() {
             self.answers.insert(tid, (reply.result, reply.user_version));
         }
         self.pending.remove(&tid);
-        Ok(Vec::new())
+        Ok(Answer::New)
     }
 
     /// The answers to two attempts of one write must be the same (rule R6). A session that has expired is told so instead.
@@ -197,6 +231,23 @@ impl Client {
         })
     }
 
+    /// When [`Client::on_time`] has something to send.
+    pub fn next_retry(&self, now: Nanos) -> Option<Nanos> {
+        self.pending.values().filter(|p| p.sent.is_none() && p.not_before > now).map(|p| p.not_before).min()
+    }
+
+    /// Time passed: what had to wait is sent.
+    pub fn on_time(&mut self, now: Nanos) -> Sent {
+        self.send_waiting(now)
+    }
+
+    /// Forgets everything that has no answer and goes on under a new session.
+    pub fn new_session(&mut self, session: ClientId) {
+        self.session = session;
+        self.pending.clear();
+        self.answers.clear();
+    }
+
     /// Sends, in tid order, what must be sent and can be. A request that waits holds back later ones on its PG.
     fn send_waiting(&mut self, now: Nanos) -> Sent {
         let Some(map) = &self.map else { return Vec::new() };
@@ -208,7 +259,7 @@ impl Client {
             if held.contains(&pg) || pending.sent.is_some() {
                 continue;
             }
-            if pending.epoch > map.epoch {
+            if pending.epoch > map.epoch || pending.not_before > now {
                 held.push(pg);
                 continue;
             }

@@ -45,17 +45,24 @@ pub struct Link {
     pub from: Node,
     /// The receiver.
     pub to: Node,
+    /// Which of the connections between the two: heartbeats have one of their own.
+    pub beats: bool,
 }
 
 impl Link {
     /// From `from` to `to`.
     pub fn new(from: Node, to: Node) -> Link {
-        Link { from, to }
+        Link { from, to, beats: false }
+    }
+
+    /// The same direction of the connection for heartbeats.
+    pub fn beats(self) -> Link {
+        Link { beats: true, ..self }
     }
 
     /// The other direction.
     pub fn back(self) -> Link {
-        Link { from: self.to, to: self.from }
+        Link { from: self.to, to: self.from, ..self }
     }
 }
 
@@ -151,11 +158,6 @@ impl<M> Network<M> {
         self.hold_up(now, link, 0)
     }
 
-    /// The directions held back.
-    pub fn blocked(&self) -> Vec<Link> {
-        self.blocked.iter().copied().collect()
-    }
-
     /// Delays everything under way on a direction by `by` (a reconnect of a session that lives on).
     pub fn hold_up(&mut self, now: Nanos, link: Link, by: Nanos) -> Due {
         let direction = self.directions.get_mut(&link)?;
@@ -166,17 +168,11 @@ impl<M> Network<M> {
         self.arm(link)
     }
 
-    /// Ends the session between `a` and `b`: what has not arrived is gone. Returns what was lost from `a` to `b` and from
-    /// `b` to `a`, in order.
-    pub fn reset(&mut self, a: Node, b: Node) -> (Vec<M>, Vec<M>) {
-        let mut take = |link| {
-            self.directions
-                .get_mut(&link)
-                .map(|d| d.queue.drain(..).map(|(_, message)| message).collect())
-                .unwrap_or_default()
-        };
-        let lost = take(Link::new(a, b));
-        (lost, take(Link::new(b, a)))
+    /// Ends a session in one direction: what has not arrived is lost. Returns it, in order.
+    pub fn cut(&mut self, link: Link) -> Vec<M> {
+        let Some(direction) = self.directions.get_mut(&link) else { return Vec::new() };
+        direction.last = 0;
+        direction.queue.drain(..).map(|(_, message)| message).collect()
     }
 
     /// Changes the delays of messages sent from now on.
@@ -213,7 +209,7 @@ mod tests {
     use super::*;
     use crate::random::Stream;
 
-    const LINK: Link = Link { from: Node::Osd(0), to: Node::Osd(1) };
+    const LINK: Link = Link { from: Node::Osd(0), to: Node::Osd(1), beats: false };
 
     fn network() -> Network<u32> {
         let delays = Delays { slow_per_mille: 300, ..Delays::default() };
@@ -252,8 +248,8 @@ mod tests {
         let (first, due) = network.deliver(due.0, due.1);
         assert_eq!(first, Some(0));
         network.hold_up(due.unwrap().0, LINK, 1_000_000_000);
-        let (lost, back) = network.reset(LINK.from, LINK.to);
-        assert_eq!((lost, back), ((1..10).collect(), vec![]));
+        assert_eq!(network.cut(LINK), (1..10).collect::<Vec<_>>());
+        assert!(network.cut(LINK.back()).is_empty());
         let due = due.map(|(_, link)| (5_000_000_000, link));
         assert!(drain(&mut network, due).is_empty());
     }

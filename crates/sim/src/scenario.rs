@@ -3,11 +3,23 @@
 //! A scenario is plain data, drawn from the seed, so that a failing one can be taken apart: [`Scenario::without`] takes a
 //! kind of fault away and leaves everything else as it was.
 
+use crate::mutation::Mutation;
+use crate::osd::OsdSettings;
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
+use nacre_mon::logic::Tuning;
+use nacre_pg::Settings;
+use nacre_pg::heartbeat::HeartbeatSettings;
+use nacre_pg::lease::LeaseSettings;
+use nacre_types::PoolId;
+use nacre_types::crush::CrushMap;
+use nacre_types::osdmap::OsdMap;
+use nacre_types::pool::Pool;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
+use uuid::Uuid;
 
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $mean:expr;)*) => {
@@ -147,6 +159,10 @@ pub struct Scenario {
     pub drift_ppm: u64,
     /// A restored MapStore is at most so many commits old.
     pub restore_depth: usize,
+    /// Log entries that a PG keeps at least: few, so that backfill happens too.
+    pub log_entries: usize,
+    /// Sessions without contact for so long expire.
+    pub session_expiry: Nanos,
 }
 
 impl Scenario {
@@ -181,7 +197,64 @@ impl Scenario {
             commit: random.range(200, 10_000) * MICRO,
             drift_ppm: 200,
             restore_depth: 40,
+            log_entries: random.range(3, 60) as usize,
+            session_expiry: random.range(25, 200) * SECOND,
         }
+    }
+
+    /// What the OSDs' machines obey.
+    pub fn settings(&self, mutation: Option<Mutation>) -> OsdSettings {
+        let pg = Settings {
+            min_log_entries: self.log_entries,
+            max_log_entries: 4 * self.log_entries,
+            max_waiting_ops: 200,
+            max_inflight_writes: 16,
+            max_recoveries: 2,
+            // Small enough that objects go in several pieces.
+            push_bytes: 24,
+            scan_objects: 3,
+            cas_retry_ns: SECOND,
+            retry_ns: SECOND,
+            session_expiry_ns: self.session_expiry,
+            mutation: mutation.map_or(nacre_pg::Mutation::None, Mutation::of_pg),
+        };
+        OsdSettings {
+            pg: Arc::new(pg),
+            heartbeat: HeartbeatSettings {
+                interval_ns: SECOND,
+                grace_ns: 3 * SECOND,
+                report_interval_ns: SECOND,
+            },
+            lease: LeaseSettings { term_ns: 2 * SECOND, drift_ppm: 500 },
+            recoveries: 2,
+        }
+    }
+
+    /// What the map authority obeys.
+    pub fn tuning(&self) -> Tuning {
+        Tuning {
+            heartbeat_grace_ms: 3_000,
+            report_timeout_ms: 20_000,
+            down_out_interval_ms: 15_000,
+            crush_initial_weight: 1.0,
+            min_down_reporters: 2,
+            ..Tuning::default()
+        }
+    }
+
+    /// The map before any OSD has booted.
+    pub fn first_map(&self) -> OsdMap {
+        let crush = CrushMap::new_cluster("host").expect("invariant: 'host' is a type of new maps");
+        let mut map = OsdMap::new(Uuid::from_u128(0xf51d), 0, crush);
+        for (number, spec) in self.pools.iter().enumerate() {
+            let id = PoolId(number as i64 + 1);
+            let name = format!("pool{}", id.0);
+            let pool = Pool::replicated(&name, spec.size, spec.min_size, 0, spec.pg_num, map.epoch);
+            map.pgs.insert(id, Arc::new(vec![None; spec.pg_num as usize]));
+            map.pools.insert(id, Arc::new(pool));
+            map.pool_max = id;
+        }
+        map
     }
 
     /// The same without one kind of fault.

@@ -73,7 +73,7 @@ impl<E> Schedule<E> {
     }
 
     /// Takes the next event and moves time to it.
-    pub fn next(&mut self) -> Option<E> {
+    pub fn pop(&mut self) -> Option<E> {
         let entry = self.queue.pop()?;
         self.now = entry.at;
         Some(entry.event)
@@ -149,12 +149,12 @@ mod tests {
         schedule.at(20, "c");
         schedule.at(10, "a");
         schedule.at(10, "b");
-        assert_eq!(schedule.next(), Some("a"));
+        assert_eq!(schedule.pop(), Some("a"));
         schedule.at(5, "late counts as now");
-        assert_eq!(schedule.next(), Some("b"));
-        assert_eq!(schedule.next(), Some("late counts as now"));
-        assert_eq!((schedule.next(), schedule.now()), (Some("c"), 20));
-        assert!(schedule.next().is_none() && schedule.is_empty());
+        assert_eq!(schedule.pop(), Some("b"));
+        assert_eq!(schedule.pop(), Some("late counts as now"));
+        assert_eq!((schedule.pop(), schedule.now()), (Some("c"), 20));
+        assert!(schedule.pop().is_none() && schedule.is_empty());
     }
 
     #[test]

@@ -1,0 +1,168 @@
+//! `nacre-sim`: simulates whole clusters, seed after seed, and prints one line that replays a failure.
+
+use nacre_sim::mutation::Mutation;
+use nacre_sim::scenario::{Fault, Scenario};
+use nacre_sim::sweep::{Found, Runner, sweep};
+use nacre_sim::{Options, Report, run};
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+const USAGE: &str = "\
+usage: nacre-sim [options]
+  --seeds N          simulate N clusters (default 1000)
+  --first-seed S     the first seed (default 1)
+  --jobs N           threads (default: one per core)
+  --replay SEED      simulate one seed
+  --faults A,B,...   only these kinds of fault
+  --mutation NAME    with this rule broken
+  --trace            print every event (with --replay)
+  --list             print the kinds of fault and the mutations";
+
+struct Arguments {
+    seeds: u64,
+    first_seed: u64,
+    jobs: usize,
+    replay: Option<u64>,
+    faults: Option<Vec<Fault>>,
+    mutation: Option<Mutation>,
+    trace: bool,
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(Some(arguments)) => arguments,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nacre-sim: {error}\n{USAGE}");
+            return ExitCode::from(2);
+        }
+    };
+    if !arguments.trace {
+        // A panic is reported as the failure that it is, with its replay line.
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    if arguments.replay.is_some() { replay(&arguments) } else { many(&arguments) }
+}
+
+fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, String> {
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let mut parsed = Arguments {
+        seeds: 1000,
+        first_seed: 1,
+        jobs: cores,
+        replay: None,
+        faults: None,
+        mutation: None,
+        trace: false,
+    };
+    while let Some(option) = args.next() {
+        let mut value = || args.next().ok_or_else(|| format!("{option} needs a value"));
+        let number = |text: String| text.parse::<u64>().map_err(|_| format!("'{text}' is not a number"));
+        match option.as_str() {
+            "--seeds" => parsed.seeds = number(value()?)?,
+            "--first-seed" => parsed.first_seed = number(value()?)?,
+            "--jobs" => parsed.jobs = number(value()?)?.clamp(1, 1024) as usize,
+            "--replay" => parsed.replay = Some(number(value()?)?),
+            "--faults" => {
+                let list = value()?;
+                let kinds = list.split(',').filter(|name| !name.is_empty()).map(str::parse);
+                parsed.faults = Some(kinds.collect::<Result<_, _>>()?);
+            }
+            "--mutation" => parsed.mutation = Some(value()?.parse()?),
+            "--trace" => parsed.trace = true,
+            "--list" => {
+                let faults: Vec<_> = Fault::ALL.iter().map(|f| f.name()).collect();
+                let mutations: Vec<_> = Mutation::ALL.iter().map(|m| m.name()).collect();
+                println!("faults: {}\nmutations: {}", faults.join(" "), mutations.join(" "));
+                return Ok(None);
+            }
+            "--help" | "-h" => {
+                println!("{USAGE}");
+                return Ok(None);
+            }
+            _ => return Err(format!("unknown option {option}")),
+        }
+    }
+    Ok(Some(parsed))
+}
+
+impl Runner for Arguments {
+    fn scenario(&self, seed: u64) -> Scenario {
+        let scenario = Scenario::of(seed);
+        let scenario = self.mutation.map_or(scenario.clone(), |mutation| mutation.shape(scenario));
+        self.faults.as_ref().map_or(scenario.clone(), |faults| scenario.with_only(faults))
+    }
+
+    fn run(&self, scenario: &Scenario) -> Report {
+        run(scenario, &Options { mutation: self.mutation, trace: self.trace })
+    }
+}
+
+fn replay(arguments: &Arguments) -> ExitCode {
+    let seed = arguments.replay.unwrap_or_default();
+    let scenario = arguments.scenario(seed);
+    let report = arguments.run(&scenario);
+    println!(
+        "seed {seed}: {} OSDs, {} clients, faults {}; {} events, {} requests answered, {:.1} s of virtual time, trace {:016x}",
+        scenario.osds,
+        scenario.clients,
+        scenario.fault_list(),
+        report.events,
+        report.answered,
+        report.virtual_ns as f64 / 1e9,
+        report.hash,
+    );
+    match report.failure {
+        None => ExitCode::SUCCESS,
+        Some(failure) => {
+            println!("FAILED at {:.6} s: {}\n{}", failure.at as f64 / 1e9, failure.rule, failure.detail);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn many(arguments: &Arguments) -> ExitCode {
+    let (started, mut shown) = (Instant::now(), Instant::now());
+    let terminal = stderr().is_terminal();
+    let (totals, found) = sweep(arguments, arguments.first_seed, arguments.seeds, arguments.jobs, |totals| {
+        let pause = if terminal { Duration::from_millis(200) } else { Duration::from_secs(30) };
+        if shown.elapsed() > pause {
+            shown = Instant::now();
+            let (start, end) = if terminal { ("\r", "") } else { ("", "\n") };
+            eprint!("{start}{} of {} seeds{end}", totals.seeds, arguments.seeds);
+            // Progress is for eyes only: a closed stderr must not stop the sweep.
+            stderr().flush().ok();
+        }
+    });
+    if terminal {
+        eprint!("\r");
+    }
+    let Some(found) = found else {
+        println!(
+            "{} seeds passed: {:.1} h of virtual time, {} events, {} requests answered, in {:.1} s",
+            totals.seeds,
+            totals.virtual_ns as f64 / 3.6e12,
+            totals.events,
+            totals.answered,
+            started.elapsed().as_secs_f64(),
+        );
+        return ExitCode::SUCCESS;
+    };
+    println!("{}", replay_line(arguments, &found));
+    println!("violated: {}\n{}", found.failure.rule, found.failure.detail);
+    stdout().flush().ok();
+    ExitCode::FAILURE
+}
+
+/// The one line that replays a failure.
+fn replay_line(arguments: &Arguments, found: &Found) -> String {
+    let mut line = format!("make sim SEED={}", found.scenario.seed);
+    if let Some(mutation) = arguments.mutation {
+        line += &format!(" MUTATION={}", mutation.name());
+    }
+    if found.reduced || arguments.faults.is_some() {
+        line += &format!(" ARGS='--faults {}'", found.scenario.fault_list());
+    }
+    line
+}

@@ -1,0 +1,205 @@
+//! What must hold after every step, whatever went wrong before it.
+//!
+//! The simulator sees what no machine can see: all disks, all clocks, all memberships at one instant.
+
+use crate::disk::{Collection, Disk, Object};
+use crate::osd::Osd;
+use crate::packet::MapView;
+use crate::schedule::Nanos;
+use nacre_types::osdmap::PgMembership;
+use nacre_types::{Eversion, Interval, ObjectId, OsdId, PgId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How many of a PG's last acknowledged writes are looked for on each disk.
+const LAST_ACKNOWLEDGED: usize = 6;
+
+/// The rule that is broken, and how.
+pub type Violation = (&'static str, String);
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub struct Invariants {
+    /// The latest interval that read or acknowledged, and who.
+    acted: BTreeMap<PgId, (Interval, OsdId)>,
+    /// Acknowledged writes.
+    acknowledged: BTreeMap<PgId, BTreeSet<Eversion>>,
+    /// The highest interval that was ever durable.
+    highest: BTreeMap<PgId, PgMembership>,
+    generation: u64,
+}
+
+impl Invariants {
+    /// A client was answered by `osd` under `interval`.
+    pub fn answered(
+        &mut self,
+        osds: &[Osd],
+        view: &MapView,
+        osd: u32,
+        pg: PgId,
+        interval: Interval,
+        wrote: Option<Eversion>,
+    ) -> Result<(), Violation> {
+        let osd = OsdId(osd);
+        let acted = self.acted.entry(pg).or_insert((interval, osd));
+        if interval < acted.0 || (interval == acted.0 && osd != acted.1) {
+            let detail =
+                format!("{pg}: {osd} in interval {interval} after {} in interval {}", acted.1, acted.0);
+            return Err(("an earlier interval acts after a later one", detail));
+        }
+        *acted = (interval, osd);
+        let Some(version) = wrote else { return Ok(()) };
+        self.acknowledged.entry(pg).or_default().insert(version);
+        match view.map.membership(pg) {
+            // After a restore the map may be older than what its OSDs know.
+            Some(membership) if self.is_newest(pg, membership) => self.are_held(osds, pg, membership),
+            _ => Ok(()),
+        }
+    }
+
+    /// A map became durable.
+    pub fn published(&mut self, osds: &[Osd], view: &MapView) -> Result<(), Violation> {
+        self.generation = self.generation.max(view.map.generation);
+        for pg in view.up.keys() {
+            let Some(membership) = view.map.membership(*pg) else { continue };
+            if !self.is_newest(*pg, membership) {
+                continue;
+            }
+            let known = self.highest.insert(*pg, membership.clone());
+            if known.as_ref() != Some(membership) {
+                if let Some(known) = known.filter(|known| known.interval == membership.interval) {
+                    let detail = format!("{pg}: {known:?} and {membership:?}");
+                    return Err(("one interval, two memberships", detail));
+                }
+                self.are_held(osds, *pg, membership)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_newest(&self, pg: PgId, membership: &PgMembership) -> bool {
+        self.highest.get(&pg).is_none_or(|known| known.interval <= membership.interval)
+    }
+
+    /// Every acknowledged write is durable on every in-sync member whose disk is intact.
+    fn are_held(&self, osds: &[Osd], pg: PgId, membership: &PgMembership) -> Result<(), Violation> {
+        let Some(acknowledged) = self.acknowledged.get(&pg) else { return Ok(()) };
+        for member in &membership.in_sync {
+            let Some(osd) = osds.iter().find(|osd| osd.member() == *member) else { continue };
+            let lacking =
+                acknowledged.iter().rev().take(LAST_ACKNOWLEDGED).find(|v| !holds(&osd.disk, pg, **v));
+            if let Some(version) = lacking {
+                let head = osd.disk.durable().collections.get(&pg).and_then(|c| c.log.keys().next_back());
+                let detail = format!(
+                    "{pg}: {} is in sync in interval {} but lacks {version}; its durable log ends at {head:?}",
+                    member.osd, membership.interval
+                );
+                return Err(("an in-sync disk lacks an acknowledged write", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// At no instant may two OSDs serve the same PG. `changed` is the only one whose state has changed.
+    pub fn one_server(&self, osds: &[Osd], changed: u32, now: Nanos) -> Result<(), Violation> {
+        let me = &osds[changed as usize];
+        for pg in me.hosted() {
+            if !me.serves(pg, now) {
+                continue;
+            }
+            if let Some(other) = osds.iter().find(|osd| osd.id != me.id && osd.serves(pg, now)) {
+                let intervals: Vec<_> =
+                    [me, other].iter().map(|osd| osd.machine(pg).map(|machine| machine.interval())).collect();
+                let detail = format!("{pg}: {} and {} in intervals {intervals:?}", me.id, other.id);
+                return Err(("two primaries serve at one instant", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// At rest all copies of a PG are the same, and nothing is left of what is not wanted any more.
+    pub fn at_rest(&self, osds: &[Osd], view: &MapView, lost: &BTreeSet<PgId>) -> Result<(), Violation> {
+        for pg in view.up.keys().filter(|pg| !lost.contains(*pg)) {
+            let Some(membership) = view.map.membership(*pg) else { continue };
+            self.are_held(osds, *pg, membership)?;
+            let copies: Vec<(OsdId, &Collection)> = membership
+                .in_sync
+                .iter()
+                .filter_map(|m| osds.iter().find(|osd| osd.member() == *m))
+                .filter_map(|osd| Some((osd.id, osd.disk.collection(*pg)?)))
+                .collect();
+            if copies.len() != membership.in_sync.len() {
+                let detail = format!("{pg}: {} of {} copies", copies.len(), membership.in_sync.len());
+                return Err(("an in-sync member has no copy", detail));
+            }
+            for pair in copies.windows(2) {
+                let ((a, first), (b, second)) = (pair[0], pair[1]);
+                if let Some(difference) = difference(first, second) {
+                    return Err(("replicas differ at rest", format!("{pg} on {a} and {b}: {difference}")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the write is durable on the disk: in the log, or so old that the log begins after it.
+fn holds(disk: &Disk, pg: PgId, version: Eversion) -> bool {
+    let Some(collection) = disk.durable().collections.get(&pg) else { return false };
+    collection.log.contains_key(&version)
+        || version <= collection.trimmed
+        || collection.log.keys().next().is_some_and(|first| version < *first)
+}
+
+fn difference(a: &Collection, b: &Collection) -> Option<String> {
+    let names: BTreeSet<&ObjectId> = a.objects.keys().chain(b.objects.keys()).collect();
+    let show = |object: Option<&Arc<Object>>| object.map_or("absent".to_owned(), |o| format!("{o:?}"));
+    let object = names.into_iter().find(|name| a.objects.get(*name) != b.objects.get(*name));
+    if let Some(name) = object {
+        return Some(format!("{name}: {} and {}", show(a.objects.get(name)), show(b.objects.get(name))));
+    }
+    let (heads, versions) = ((a.log.keys().next_back(), b.log.keys().next_back()), |c: &Collection| {
+        c.log.keys().copied().collect::<BTreeSet<_>>()
+    });
+    if heads.0 != heads.1 {
+        return Some(format!("logs end at {:?} and {:?}", heads.0, heads.1));
+    }
+    let (mine, theirs) = (versions(a), versions(b));
+    let from = mine.first().max(theirs.first()).copied()?;
+    let shared = |set: &BTreeSet<Eversion>| set.range(from..).copied().collect::<Vec<_>>();
+    let entry =
+        a.log.iter().find(|(version, entry)| b.log.get(*version).is_some_and(|other| other != *entry));
+    if shared(&mine) != shared(&theirs) {
+        return Some(format!("logs differ from {from} on: {:?} and {:?}", shared(&mine), shared(&theirs)));
+    }
+    entry.map(|(version, _)| format!("log entries {version} differ"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    fn collection(versions: &[u64], data: &[u8]) -> Collection {
+        let mut collection = Collection::default();
+        for version in versions {
+            collection.log.insert(Eversion::new(Interval(1), *version), Bytes::new());
+        }
+        let object = Object { data: data.to_vec(), ..Object::default() };
+        collection.objects.insert(ObjectId::new(nacre_types::PoolId(1), "", "", "o"), Arc::new(object));
+        collection
+    }
+
+    #[test]
+    fn copies_may_differ_only_in_how_far_their_logs_reach_back() {
+        assert_eq!(difference(&collection(&[1, 2, 3], b"x"), &collection(&[2, 3], b"x")), None);
+        for other in [
+            collection(&[2, 3], b"y"),
+            collection(&[2, 4], b"x"),
+            collection(&[2], b"x"),
+            collection(&[1, 3], b"x"),
+        ] {
+            assert!(difference(&collection(&[1, 2, 3], b"x"), &other).is_some(), "{other:?}");
+        }
+    }
+}

@@ -1,0 +1,567 @@
+//! Who makes the trouble, and who mends it.
+//!
+//! Each kind of fault has its own random stream, which decides when the next one comes, whom it hits and for how long.
+//! Most faults are two blows: one that breaks and one that mends. Faults never destroy the last intact copy of a PG's
+//! in-sync set (losing data then would be nobody's bug) and leave at least one client.
+
+use crate::network::{Delays, Link, Node};
+use crate::packet::Packet;
+use crate::random::{Random, Stream};
+use crate::scenario::{Fault, PoolSpec, Scenario};
+use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND};
+use crate::world::{Happening, World};
+use nacre_mon::logic::{MapState, Now};
+use nacre_types::osdmap::WEIGHT_ONE;
+use nacre_types::pool::Pool;
+use nacre_types::{Epoch, OsdId, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// One change for the worse or the better.
+#[derive(Clone, Debug)]
+pub enum Blow {
+    /// The next fault of a kind.
+    Next(Fault),
+    /// These directions work again.
+    Heal(Vec<Link>),
+    /// Delays are as usual again.
+    Prompt,
+    /// The OSD's disk is as fast as usual again.
+    FastDisk(u32),
+    /// Commits are as fast as usual again.
+    FastCommit,
+    /// The OSD is in again, with full weight.
+    In(u32),
+    /// The pool has these (size, min_size) again.
+    Size(PoolId, u32, u32),
+    /// The client goes on.
+    Resume(u32),
+    /// The OSD's disk has room again.
+    Room(u32),
+    /// Breaks a lossy connection that a partition has held for too long.
+    TimeOut(Link),
+}
+
+/// The state of the trouble.
+pub struct Nemesis {
+    random: BTreeMap<Fault, Random>,
+    seed: u64,
+    slow_disks: BTreeSet<u32>,
+    slow_commit: Nanos,
+    /// OSDs that must not start: their disk is full beyond what a store can bear.
+    stuck: BTreeSet<u32>,
+    paused: BTreeSet<u32>,
+    stopped: BTreeSet<u32>,
+    ghosts: Option<Random>,
+    pools_made: u32,
+    calm: bool,
+}
+
+impl Nemesis {
+    /// The trouble of a scenario.
+    pub fn new(scenario: &Scenario) -> Nemesis {
+        let stream = |fault: Fault| Random::new(scenario.seed, Stream::Fault(fault as u8));
+        Nemesis {
+            random: scenario.faults.iter().map(|fault| (*fault, stream(*fault))).collect(),
+            seed: scenario.seed,
+            slow_disks: BTreeSet::new(),
+            slow_commit: 0,
+            stuck: BTreeSet::new(),
+            paused: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            ghosts: scenario
+                .faults
+                .contains(&Fault::Ghost)
+                .then(|| Random::new(scenario.seed, Stream::Fault(200))),
+            pools_made: 0,
+            calm: false,
+        }
+    }
+
+    /// When each kind strikes first.
+    pub fn first(&mut self, start: Nanos) -> Vec<(Nanos, Blow)> {
+        self.random
+            .iter_mut()
+            .map(|(fault, random)| (start + random.wait(3 * SECOND), Blow::Next(*fault)))
+            .collect()
+    }
+
+    /// How many times slower the OSD's disk is now.
+    pub fn flush_factor(&self, osd: u32) -> u64 {
+        if self.slow_disks.contains(&osd) { 60 } else { 1 }
+    }
+
+    /// What a map commit takes longer now.
+    pub fn commit_delay(&self) -> Nanos {
+        self.slow_commit
+    }
+
+    /// Whether the OSD can't start now.
+    pub fn keeps_down(&self, osd: u32) -> bool {
+        self.stuck.contains(&osd)
+    }
+
+    /// Whether the client is paused or dead.
+    pub fn is_silent(&self, client: u32) -> bool {
+        self.paused.contains(&client) || self.stopped.contains(&client)
+    }
+
+    /// Whether the client is dead.
+    pub fn is_stopped(&self, client: u32) -> bool {
+        self.stopped.contains(&client)
+    }
+
+    /// If a lost message haunts its receiver: how much later than the one before.
+    pub fn ghost(&mut self) -> Option<Nanos> {
+        let random = self.ghosts.as_mut()?;
+        let long = if random.chance(100) { 20 * SECOND } else { 800 * MILLI };
+        random.chance(700).then(|| random.range(MICRO, long))
+    }
+}
+
+impl World {
+    /// Strikes or mends.
+    pub(crate) fn strike(&mut self, blow: Blow) {
+        match blow {
+            Blow::Next(fault) => {
+                if self.nemesis.calm {
+                    return;
+                }
+                let Some(mut random) = self.nemesis.random.remove(&fault) else { return };
+                // Draws of one blow come from a stream of its own, whatever the state makes of them.
+                let mut draws = Random::new(self.nemesis.seed ^ random.bits(), Stream::Fault(fault as u8));
+                let wait = self.scenario.interval(fault).map_or(SECOND, |mean| random.wait(mean));
+                self.nemesis.random.insert(fault, random);
+                self.schedule.after(wait.max(10 * MILLI), Happening::Blow(Blow::Next(fault)));
+                self.inflict(fault, &mut draws);
+            }
+            Blow::Heal(links) => self.heal(&links),
+            Blow::Prompt => self.network.set_delays(Delays::default()),
+            Blow::FastDisk(osd) => {
+                self.nemesis.slow_disks.remove(&osd);
+            }
+            Blow::FastCommit => self.nemesis.slow_commit = 0,
+            Blow::In(osd) => self.reweight(osd, WEIGHT_ONE),
+            Blow::Size(pool, size, min_size) => self.set_size(pool, size, min_size),
+            Blow::Resume(client) => self.resume(client),
+            Blow::Room(osd) => self.make_room(osd),
+            Blow::TimeOut(link) => {
+                if self.partitioned.contains(&link) {
+                    self.lose(link.from, link.to);
+                }
+            }
+        }
+    }
+
+    fn later(&mut self, wait: Nanos, blow: Blow) {
+        self.schedule.after(wait, Happening::Blow(blow));
+    }
+
+    fn any_osd(&self, random: &mut Random) -> u32 {
+        random.index(self.osds.len()) as u32
+    }
+
+    fn inflict(&mut self, fault: Fault, random: &mut Random) {
+        let osd = self.any_osd(random);
+        match fault {
+            Fault::Reset => self.break_connection(random),
+            // Ghosts come with the resets and restarts of other kinds; this kind only lets them.
+            Fault::Ghost => {}
+            Fault::Delay => {
+                let delays = Delays {
+                    usual: random.range(MILLI, 40 * MILLI),
+                    slow_per_mille: random.range(5, 200) as u32,
+                    slow: random.range(50, 1500) * MILLI,
+                };
+                self.network.set_delays(delays);
+                self.later(random.range(SECOND, 8 * SECOND), Blow::Prompt);
+            }
+            Fault::Partition => self.partition(random, false),
+            Fault::OneWay => self.partition(random, true),
+            Fault::MonPartition => {
+                let hit: Vec<Node> =
+                    (0..self.osds.len() as u32).filter(|_| random.chance(500)).map(Node::Osd).collect();
+                let links =
+                    hit.iter().flat_map(|n| [Link::new(*n, Node::Mon), Link::new(Node::Mon, *n)]).collect();
+                self.cut(random, links);
+            }
+            Fault::Drift => {
+                let bound = self.scenario.drift_ppm as i64;
+                let drift = if random.chance(500) { bound } else { -bound };
+                let now = self.schedule.now();
+                self.osds[osd as usize].clock.set_drift(now, drift);
+                // What the OSD's clock says of its next wake has changed.
+                self.with_osd(osd, |_, _| {});
+            }
+            Fault::Crash => {
+                self.kill(osd, random);
+                self.schedule.after(random.range(200 * MILLI, 20 * SECOND), Happening::OsdStart(osd));
+            }
+            Fault::Blackout => {
+                for osd in 0..self.osds.len() as u32 {
+                    self.kill(osd, random);
+                    self.schedule.after(random.range(SECOND, 6 * SECOND), Happening::OsdStart(osd));
+                }
+            }
+            Fault::Restart => {
+                let pending = self.osds[osd as usize].disk.unflushed();
+                let nonce = self.osds[osd as usize].nonce();
+                if nonce != 0 {
+                    let request = nacre_types::msg::OsdMarkMeDown { boot_nonce: nonce };
+                    let event = nacre_mon::logic::Event::MarkMeDown { osd: OsdId(osd), request };
+                    self.send(Node::Osd(osd), Node::Mon, Packet::ToMon(Box::new(event)));
+                    self.osds[osd as usize].crash(pending);
+                }
+                self.schedule.after(random.range(200 * MILLI, 5 * SECOND), Happening::OsdStart(osd));
+            }
+            Fault::Wipe => {
+                if self.is_last_copy(osd) {
+                    return;
+                }
+                self.kill(osd, random);
+                self.say(format_args!("osd.{osd} loses its disk"));
+                self.osds[osd as usize].wipe();
+                self.schedule.after(random.range(SECOND, 15 * SECOND), Happening::OsdStart(osd));
+            }
+            Fault::SlowDisk => {
+                self.nemesis.slow_disks.insert(osd);
+                self.later(random.range(SECOND, 8 * SECOND), Blow::FastDisk(osd));
+            }
+            Fault::MonCrash => {
+                self.crash_monitor(random);
+                self.schedule.after(random.range(100 * MILLI, 8 * SECOND), Happening::MonStart);
+            }
+            Fault::SlowCas => {
+                self.nemesis.slow_commit = random.range(500 * MILLI, 4 * SECOND);
+                self.later(random.range(200 * MILLI, 3 * SECOND), Blow::FastCommit);
+            }
+            Fault::Restore => {
+                self.crash_monitor(random);
+                let (now, age) = (self.schedule.now(), random.index(self.scenario.restore_depth + 1));
+                self.say(format_args!("the map store is restored from {age} commits ago"));
+                self.with_monitor(|monitor, out| monitor.restore(now, age, out));
+                self.schedule.after(random.range(100 * MILLI, 3 * SECOND), Happening::MonStart);
+            }
+            Fault::OutIn => {
+                self.reweight(osd, 0);
+                self.later(random.range(2 * SECOND, 30 * SECOND), Blow::In(osd));
+            }
+            Fault::Reweight => self.reweight(osd, random.range(1, u64::from(WEIGHT_ONE) + 1) as u32),
+            Fault::Crush => self.crush_weight(osd, random.range(1, 8) as u32),
+            Fault::PoolSize => self.resize_pool(random),
+            Fault::PoolCreate => self.make_pool(random),
+            Fault::PoolDelete => {
+                let map = self.monitor.view().map.clone();
+                let pools: Vec<PoolId> = map.pools.keys().copied().collect();
+                if pools.len() > 1
+                    && let Some(pool) = random.pick(&pools)
+                {
+                    self.delete_pool(*pool);
+                }
+            }
+            Fault::ClientPause => {
+                let client = random.index(self.clients.len()) as u32;
+                if self.nemesis.is_silent(client) {
+                    return;
+                }
+                self.nemesis.paused.insert(client);
+                for link in self.links_of(Node::Client(client)) {
+                    self.part(link);
+                }
+                let long = if random.chance(300) { 60 } else { 8 };
+                self.later(random.range(SECOND, long * SECOND), Blow::Resume(client));
+            }
+            Fault::ClientStop => {
+                let client = random.index(self.clients.len()) as u32;
+                let alive = (0..self.clients.len() as u32).filter(|c| !self.nemesis.is_stopped(*c)).count();
+                if alive > 1 {
+                    // What it sent last is still under way; nobody hears the answers.
+                    self.nemesis.stopped.insert(client);
+                    for link in self.links_of(Node::Client(client)) {
+                        if link.to == Node::Client(client) {
+                            self.part(link);
+                        }
+                    }
+                }
+            }
+            Fault::Full => {
+                let disk = &mut self.osds[osd as usize].disk;
+                let room = disk.used() + random.range(0, 200);
+                disk.set_capacity(room.max(1));
+                self.later(random.range(2 * SECOND, 12 * SECOND), Blow::Room(osd));
+            }
+        }
+    }
+
+    fn links_of(&self, node: Node) -> Vec<Link> {
+        let osds = (0..self.osds.len() as u32).map(Node::Osd);
+        osds.chain([Node::Mon]).flat_map(|other| [Link::new(node, other), Link::new(other, node)]).collect()
+    }
+
+    fn break_connection(&mut self, random: &mut Random) {
+        let osd = self.any_osd(random);
+        match random.range(0, 10) {
+            0..3 => {
+                let other = self.any_osd(random);
+                if other != osd {
+                    let by = random.range(MILLI, 400 * MILLI);
+                    let now = self.schedule.now();
+                    for link in [
+                        Link::new(Node::Osd(osd), Node::Osd(other)),
+                        Link::new(Node::Osd(other), Node::Osd(osd)),
+                    ] {
+                        if let Some((at, link)) = self.network.hold_up(now, link, by) {
+                            self.schedule.at(at, Happening::Deliver(link));
+                        }
+                    }
+                }
+            }
+            3 => {
+                // A session between OSDs ends although both live: what is under way is lost, and both are told.
+                let other = self.any_osd(random);
+                if other != osd
+                    && self.osds[osd as usize].is_running()
+                    && self.osds[other as usize].is_running()
+                {
+                    let (a, b) = (Node::Osd(osd), Node::Osd(other));
+                    self.network.cut(Link::new(a, b));
+                    self.network.cut(Link::new(b, a));
+                    let now = self.schedule.now();
+                    self.begin_session(osd, other);
+                    self.with_osd(osd, |osd, out| osd.on_peer_reset(now, OsdId(other), out));
+                }
+            }
+            4..6 => self.lose(Node::Osd(osd), Node::Mon),
+            6 => {
+                let client = random.index(self.clients.len()) as u32;
+                self.lose(Node::Client(client), Node::Mon);
+            }
+            _ => {
+                let client = random.index(self.clients.len()) as u32;
+                self.lose(Node::Client(client), Node::Osd(osd));
+            }
+        }
+    }
+
+    /// A lossy connection is lost with what is under way.
+    fn lose(&mut self, a: Node, b: Node) {
+        let late = self.network.cut(Link::new(a, b));
+        self.network.cut(Link::new(b, a));
+        self.haunt(Link::new(a, b), late);
+        let wait = self.disk_random.range(MILLI, 300 * MILLI);
+        self.schedule.after(wait, Happening::ResetSeen(a, b));
+    }
+
+    fn partition(&mut self, random: &mut Random, one_way: bool) {
+        let osds = (0..self.osds.len() as u32).map(Node::Osd);
+        let clients = (0..self.clients.len() as u32).map(Node::Client);
+        let nodes: Vec<Node> = osds.chain(clients).chain([Node::Mon]).collect();
+        let side: BTreeSet<Node> = nodes.iter().copied().filter(|_| random.chance(350)).collect();
+        let links = nodes
+            .iter()
+            .flat_map(|a| nodes.iter().map(|b| Link::new(*a, *b)))
+            .filter(|l| side.contains(&l.from) != side.contains(&l.to))
+            .filter(|l| !one_way || side.contains(&l.from))
+            .collect();
+        self.cut(random, links);
+    }
+
+    /// Cuts directions for a while.
+    fn cut(&mut self, random: &mut Random, links: Vec<Link>) {
+        let links: Vec<Link> = links.into_iter().filter(|link| !self.partitioned.contains(link)).collect();
+        if links.is_empty() {
+            return;
+        }
+        self.say(format_args!("cut: {}", list(&links)));
+        for link in &links {
+            self.part(*link);
+            let lossy = !matches!((link.from, link.to), (Node::Osd(_), Node::Osd(_)));
+            if lossy {
+                self.later(random.range(500 * MILLI, 6 * SECOND), Blow::TimeOut(*link));
+            }
+        }
+        let long = if random.chance(400) { 25 } else { 5 };
+        self.later(random.range(300 * MILLI, long * SECOND), Blow::Heal(links));
+    }
+
+    fn heal(&mut self, links: &[Link]) {
+        self.say(format_args!("heal: {}", list(links)));
+        for link in links {
+            if self.partitioned.remove(link) {
+                self.release(*link);
+            }
+        }
+        // Lossy connections that were cut are made anew.
+        let lossy: BTreeSet<(Node, Node)> = links
+            .iter()
+            .filter(|l| !matches!((l.from, l.to), (Node::Osd(_), Node::Osd(_))))
+            .map(|l| (l.from.max(l.to), l.from.min(l.to)))
+            .filter(|(a, b)| self.both_alive(*a, *b))
+            .collect();
+        for (a, b) in lossy {
+            self.lose(a, b);
+        }
+    }
+
+    fn both_alive(&self, a: Node, b: Node) -> bool {
+        let alive = |node| match node {
+            Node::Client(client) => !self.nemesis.is_silent(client),
+            Node::Osd(osd) => self.osds[osd as usize].is_running(),
+            Node::Mon => self.monitor.is_running(),
+        };
+        alive(a) && alive(b)
+    }
+
+    fn kill(&mut self, osd: u32, random: &mut Random) {
+        if self.osds[osd as usize].is_running() {
+            let surviving = random.index(self.osds[osd as usize].disk.unflushed() + 1);
+            self.say(format_args!("osd.{osd} dies; {surviving} unflushed changes survive"));
+            self.osds[osd as usize].crash(surviving);
+        }
+        let refuses = !random.chance(400);
+        if refuses {
+            // Only the process is gone: its machine refuses connections, and peers notice at once.
+            for other in (0..self.osds.len() as u32).filter(|other| *other != osd) {
+                let wait = self.disk_random.range(MILLI, 2 * SECOND);
+                self.schedule.after(wait, Happening::Refused(other, osd));
+            }
+        } else {
+            // The machine goes with it, and its clock begins anew.
+            let now = self.schedule.now();
+            let bound = self.scenario.drift_ppm;
+            self.osds[osd as usize].clock = Clock::new(&mut self.clock_random, now, bound);
+        }
+    }
+
+    /// What operators do to the map.
+    fn operate(&mut self, change: impl FnOnce(&mut MapState, Now)) {
+        let now = self.schedule.now();
+        self.with_monitor(|monitor, out| monitor.operate(now, out, change));
+    }
+
+    fn reweight(&mut self, osd: u32, weight: u32) {
+        self.operate(|state, now| {
+            state.set_weight(now, OsdId(osd), weight);
+        });
+    }
+
+    fn crush_weight(&mut self, osd: u32, weight: u32) {
+        self.operate(|state, _| {
+            let mut crush = (*state.map().crush).clone();
+            // An OSD that never booted is not in the hierarchy yet.
+            if crush.reweight_item(&OsdId(osd).to_string(), weight * (WEIGHT_ONE / 4)).is_ok() {
+                state.set_crush(crush);
+            }
+        });
+    }
+
+    fn set_size(&mut self, pool: PoolId, size: u32, min_size: u32) {
+        self.operate(|state, _| {
+            if state.map().pools.contains_key(&pool) {
+                state.change_pool(pool, |pool| (pool.size, pool.min_size) = (size, min_size));
+            }
+        });
+    }
+
+    fn resize_pool(&mut self, random: &mut Random) {
+        let map = self.monitor.view().map.clone();
+        let pools: Vec<PoolId> = map.pools.keys().copied().collect();
+        let Some(id) = random.pick(&pools) else { return };
+        let (size, min_size) = (map.pools[id].size, map.pools[id].min_size);
+        let new_size = random.range(1, 4) as u32;
+        let new_min = random.range(1, u64::from(new_size) + 1) as u32;
+        self.set_size(*id, new_size, new_min);
+        self.later(random.range(2 * SECOND, 25 * SECOND), Blow::Size(*id, size, min_size));
+    }
+
+    fn make_pool(&mut self, random: &mut Random) {
+        if self.nemesis.pools_made >= 3 {
+            return;
+        }
+        self.nemesis.pools_made += 1;
+        let size = random.range(2, 4) as u32;
+        let spec = PoolSpec { size, min_size: size - 1, pg_num: random.range(1, 4) as u32 };
+        let name = format!("extra{}", self.nemesis.pools_made);
+        self.operate(|state, _| {
+            state.add_pool(Pool::replicated(&name, spec.size, spec.min_size, 0, spec.pg_num, Epoch(0)));
+        });
+    }
+
+    fn delete_pool(&mut self, pool: PoolId) {
+        self.deleted.insert(pool);
+        self.operate(|state, _| {
+            if state.map().pools.contains_key(&pool) {
+                state.remove_pool(pool);
+            }
+        });
+    }
+
+    /// Whether some PG's in-sync set has no other intact copy than this OSD's.
+    fn is_last_copy(&self, osd: u32) -> bool {
+        let map = &self.monitor.view().map;
+        let intact = |m: &nacre_types::osdmap::Member| self.osds.iter().any(|o| o.member() == *m);
+        map.pg_ids().filter_map(|pg| map.membership(pg)).any(|membership| {
+            let mine = membership.in_sync.iter().any(|m| m.osd.0 == osd && intact(m));
+            mine && !membership.in_sync.iter().any(|m| m.osd.0 != osd && intact(m))
+        })
+    }
+
+    fn crash_monitor(&mut self, random: &mut Random) {
+        let done = random.chance(500);
+        self.say(format_args!("the mon dies; a commit under way is {}done", if done { "" } else { "not " }));
+        self.with_monitor(|monitor, out| monitor.crash(done, out));
+    }
+
+    fn resume(&mut self, client: u32) {
+        if !self.nemesis.paused.remove(&client) {
+            return;
+        }
+        let links = self.links_of(Node::Client(client));
+        for link in &links {
+            if self.nemesis.is_stopped(client) && link.to == Node::Client(client) {
+                continue;
+            }
+            self.partitioned.remove(link);
+            self.release(*link);
+        }
+        for osd in 0..self.osds.len() as u32 {
+            self.lose(Node::Client(client), Node::Osd(osd));
+        }
+        self.lose(Node::Client(client), Node::Mon);
+    }
+
+    fn make_room(&mut self, osd: u32) {
+        self.osds[osd as usize].disk.set_capacity(0);
+        if self.nemesis.stuck.remove(&osd) {
+            self.schedule.after(100 * MILLI, Happening::OsdStart(osd));
+        }
+    }
+
+    /// Everything is mended.
+    pub(crate) fn mend(&mut self) {
+        self.nemesis.calm = true;
+        self.nemesis.slow_disks.clear();
+        self.nemesis.slow_commit = 0;
+        self.network.set_delays(Delays::default());
+        let stopped = |link: &Link| matches!(link.to, Node::Client(n) if self.nemesis.is_stopped(n));
+        let links: Vec<Link> = self.partitioned.iter().copied().filter(|link| !stopped(link)).collect();
+        self.heal(&links);
+        for client in self.nemesis.paused.clone() {
+            self.resume(client);
+        }
+        if !self.monitor.is_running() {
+            self.schedule.after(0, Happening::MonStart);
+        }
+        for osd in 0..self.osds.len() as u32 {
+            self.make_room(osd);
+            self.schedule.after(10 * MILLI, Happening::OsdStart(osd));
+            // The map authority may be down or about to forget; asking twice does no harm.
+            self.later(2 * SECOND, Blow::In(osd));
+            self.later(10 * SECOND, Blow::In(osd));
+        }
+    }
+}
+
+fn list(links: &[Link]) -> String {
+    let texts: Vec<String> = links.iter().map(|l| format!("{}>{}", l.from, l.to)).collect();
+    texts.join(" ")
+}

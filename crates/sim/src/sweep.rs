@@ -1,0 +1,151 @@
+//! Many seeds, and what to do with one that fails: make it smaller and say how to replay it.
+
+use crate::scenario::{Fault, Scenario};
+use crate::{Failure, Report};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+/// What a sweep does with a seed.
+pub trait Runner: Sync {
+    /// The seed's scenario.
+    fn scenario(&self, seed: u64) -> Scenario {
+        Scenario::of(seed)
+    }
+
+    /// Runs a scenario to its end or to the first failure.
+    fn run(&self, scenario: &Scenario) -> Report;
+}
+
+/// A seed that failed, made smaller.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The scenario with as few kinds of fault as still fail in the same way.
+    pub scenario: Scenario,
+    /// Whether the kinds of fault are fewer than the seed's own, so that a replay must name them.
+    pub reduced: bool,
+    /// How it fails.
+    pub failure: Failure,
+}
+
+/// Sums over a sweep.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Totals {
+    /// Seeds that passed.
+    pub seeds: u64,
+    /// Events simulated.
+    pub events: u64,
+    /// Requests answered.
+    pub answered: u64,
+    /// Virtual nanoseconds.
+    pub virtual_ns: u128,
+}
+
+/// Runs seeds `first..first + count` on `jobs` threads until one fails; `progress` hears of each that passes. The failing
+/// seed is the lowest that any thread had reached, which makes the answer the same from run to run almost always.
+pub fn sweep(
+    runner: &impl Runner,
+    first: u64,
+    count: u64,
+    jobs: usize,
+    mut progress: impl FnMut(&Totals),
+) -> (Totals, Option<Found>) {
+    let (next, stop) = (AtomicU64::new(first), AtomicBool::new(false));
+    let (send, receive) = mpsc::channel();
+    let mut totals = Totals::default();
+    let mut failed: Option<(Scenario, Failure)> = None;
+    thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            let (send, next, stop) = (send.clone(), &next, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first.saturating_add(count) {
+                        return;
+                    }
+                    let scenario = runner.scenario(seed);
+                    let report = runner.run(&scenario);
+                    if report.failure.is_some() {
+                        stop.store(true, Ordering::Relaxed);
+                    }
+                    if send.send((scenario, report)).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(send);
+        for (scenario, report) in receive {
+            match report.failure {
+                None => {
+                    totals.seeds += 1;
+                    totals.events += report.events;
+                    totals.answered += report.answered;
+                    totals.virtual_ns += u128::from(report.virtual_ns);
+                    progress(&totals);
+                }
+                Some(failure) if failed.as_ref().is_none_or(|(s, _)| scenario.seed < s.seed) => {
+                    failed = Some((scenario, failure));
+                }
+                Some(_) => {}
+            }
+        }
+    });
+    let found = failed.map(|(scenario, failure)| minimise(runner, scenario, failure));
+    (totals, found)
+}
+
+/// Takes kinds of fault away, one at a time, as long as the same rule is broken.
+pub fn minimise(runner: &impl Runner, scenario: Scenario, failure: Failure) -> Found {
+    let mut found = Found { scenario, reduced: false, failure };
+    let mut kinds: Vec<Fault> = found.scenario.faults.iter().copied().collect();
+    let mut at = 0;
+    while at < kinds.len() {
+        let less = found.scenario.without(kinds[at]);
+        match runner.run(&less).failure {
+            Some(failure) if failure.rule == found.failure.rule => {
+                found = Found { scenario: less, reduced: true, failure };
+                kinds.remove(at);
+                // What was needed beside this kind may not be needed without it.
+                at = 0;
+            }
+            _ => at += 1,
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails from seed 40 on, where crashes and partitions come together.
+    struct Fake;
+
+    impl Runner for Fake {
+        fn run(&self, scenario: &Scenario) -> Report {
+            let bad = [Fault::Crash, Fault::Partition].iter().all(|f| scenario.faults.contains(f));
+            let failure = (bad && scenario.seed >= 40).then(|| Failure {
+                rule: "made up".into(),
+                detail: String::new(),
+                at: 1,
+            });
+            Report { failure, events: 1, ..Report::default() }
+        }
+    }
+
+    #[test]
+    fn a_failing_seed_is_found_and_reduced_to_what_it_needs() {
+        let (totals, found) = sweep(&Fake, 0, 2000, 2, |_| {});
+        let found = found.expect("some seed has both kinds of fault");
+        assert!(totals.seeds >= 40 && found.scenario.seed >= 40);
+        assert_eq!(found.scenario.fault_list(), "partition,crash");
+    }
+
+    #[test]
+    fn a_sweep_without_failure_runs_every_seed() {
+        let (totals, found) = sweep(&Fake, 10, 20, 3, |_| {});
+        assert!(found.is_none());
+        assert_eq!((totals.seeds, totals.events), (20, 20));
+    }
+}

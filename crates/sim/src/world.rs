@@ -1,0 +1,785 @@
+//! One run: all machines, the network between them, and what happens when.
+//!
+//! Everything that happens is a [`Happening`] on the schedule; each is handled to its end before the next, and the
+//! invariants are checked in between. The run ends when the faults have stopped, every PG is clean, every request is
+//! answered and every object was read once more, or with the first invariant that does not hold.
+
+use crate::client::{Answer, Client, Sent};
+use crate::history::{Action, History};
+use crate::invariants::Invariants;
+use crate::linearize;
+use crate::monitor::{MonOut, Monitor};
+use crate::nemesis::{Blow, Nemesis};
+use crate::network::{Delays, Due, Link, Network, Node};
+use crate::osd::{Handle, Osd, Out, ReadRequest, show_membership};
+use crate::packet::{MapView, Packet};
+use crate::random::{Random, Stream};
+use crate::scenario::Scenario;
+use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
+use crate::{Failure, Options, Report};
+use nacre_types::stats::pg_state;
+use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// Longest queue that a direction of a connection may build up.
+const MAX_QUEUE: usize = 20_000;
+/// Requests that one OSD may hold for clients.
+const MAX_HELD: usize = 2_000;
+/// Events of one run; more mean that something spins.
+const MAX_EVENTS: u64 = 3_000_000;
+/// How often it is looked whether the cluster is whole again.
+const LOOK: Nanos = 500 * MILLI;
+
+/// Something that happens.
+#[derive(Clone, Debug)]
+pub enum Happening {
+    /// The head of a direction's queue may have arrived.
+    Deliver(Link),
+    /// A message of a session that has ended comes out of the receiver's socket.
+    Ghost(Link, Box<Packet>),
+    /// A flush that began in this life ends: so many changes are durable.
+    Flushed(u32, u32, usize),
+    /// A store's read is done.
+    ReadDone(u32, u32, Handle, ReadRequest),
+    /// A recovery slot is free.
+    Reserved(u32, u32, Handle),
+    /// An OSD wanted to be woken.
+    OsdTick(u32, u32),
+    /// An OSD finds that another one's process is gone.
+    Refused(u32, u32),
+    /// An OSD's process starts.
+    OsdStart(u32),
+    /// Two OSDs have made a new session; the first began it with a new process or after a loss.
+    Session(u32, u32),
+    /// Both ends notice that a lossy connection was lost.
+    ResetSeen(Node, Node),
+    /// The map authority's commit is durable.
+    Committed(u32),
+    /// Time for the map authority.
+    MonTick(u32),
+    /// The map authority's process starts.
+    MonStart,
+    /// A client may ask something.
+    Ask(u32),
+    /// A client may send again.
+    Retry(u32),
+    /// Trouble.
+    Blow(Blow),
+    /// No more trouble from here on.
+    Calm,
+    /// Time to look whether all is well.
+    Look,
+}
+
+/// What a seed's run consists of.
+pub struct World {
+    pub(crate) scenario: Scenario,
+    pub(crate) schedule: Schedule<Happening>,
+    pub(crate) network: Network<Packet>,
+    pub(crate) monitor: Monitor,
+    pub(crate) osds: Vec<Osd>,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) nemesis: Nemesis,
+    pub(crate) disk_random: Random,
+    pub(crate) clock_random: Random,
+    invariants: Invariants,
+    history: History,
+    workload: Random,
+    monitor_random: Random,
+    /// Maps that superblocks may name.
+    maps: BTreeMap<(u64, Epoch), Arc<MapView>>,
+    /// Flush under way, per OSD.
+    flushing: Vec<bool>,
+    /// When each OSD is woken next.
+    wakes: Vec<Option<Nanos>>,
+    /// Directions cut by partitions.
+    pub(crate) partitioned: BTreeSet<Link>,
+    /// OSD pairs that are between two sessions.
+    connecting: BTreeSet<(u32, u32)>,
+    asked: u32,
+    next_session: u64,
+    ending: Ending,
+    /// Pools that an operator deleted: their copies may be gone even where a restored map has them again.
+    pub(crate) deleted: BTreeSet<PoolId>,
+    pub(crate) failure: Option<Failure>,
+    events: u64,
+    hash: DefaultHasher,
+    trace: bool,
+    out: Vec<Out>,
+    mon_out: Vec<MonOut>,
+}
+
+/// How far the end of the run has come.
+#[derive(Debug, PartialEq, Eq)]
+enum Ending {
+    /// Faults happen.
+    Trouble,
+    /// Faults have stopped; the cluster heals.
+    Healing,
+    /// All is clean; every object is read once more.
+    LastReads,
+    /// Done.
+    Over,
+}
+
+impl World {
+    /// The world of a scenario at its beginning.
+    pub fn new(scenario: &Scenario, options: &Options) -> World {
+        let seed = scenario.seed;
+        let mut clock_random = Random::new(seed, Stream::Clock);
+        let mutation = options.mutation;
+        let settings = Arc::new(scenario.settings(mutation));
+        let osds: Vec<Osd> = (0..scenario.osds)
+            .map(|id| {
+                Osd::new(OsdId(id), Clock::new(&mut clock_random, 0, scenario.drift_ppm), settings.clone())
+            })
+            .collect();
+        let clients =
+            (0..scenario.clients).map(|n| Client::new(Node::Client(n), ClientId(u64::from(n) + 1))).collect();
+        let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning());
+        let count = osds.len();
+        let mut world = World {
+            scenario: scenario.clone(),
+            schedule: Schedule::default(),
+            network: Network::new(Random::new(seed, Stream::Network), Delays::default()),
+            monitor,
+            osds,
+            clients,
+            nemesis: Nemesis::new(scenario),
+            disk_random: Random::new(seed, Stream::Disk),
+            clock_random,
+            invariants: Invariants::default(),
+            history: History::default(),
+            workload: Random::new(seed, Stream::Workload),
+            monitor_random: Random::new(seed, Stream::Monitor),
+            maps: BTreeMap::new(),
+            flushing: vec![false; count],
+            wakes: vec![None; count],
+            partitioned: BTreeSet::new(),
+            connecting: BTreeSet::new(),
+            asked: 0,
+            next_session: u64::from(scenario.clients) + 1,
+            ending: Ending::Trouble,
+            deleted: BTreeSet::new(),
+            failure: None,
+            events: 0,
+            hash: DefaultHasher::new(),
+            trace: options.trace,
+            out: Vec::new(),
+            mon_out: Vec::new(),
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        let view = self.monitor.view().clone();
+        self.maps.insert((view.map.generation, view.map.epoch), view);
+        for osd in 0..self.osds.len() as u32 {
+            self.schedule.at(u64::from(osd) * MILLI, Happening::OsdStart(osd));
+        }
+        for client in 0..self.clients.len() as u32 {
+            self.schedule.at(SECOND, Happening::ResetSeen(Node::Client(client), Node::Mon));
+            let wait = self.workload.wait(self.scenario.think);
+            self.schedule.at(2 * SECOND + wait, Happening::Ask(client));
+        }
+        self.schedule.at(0, Happening::MonTick(self.monitor.life));
+        for (at, blow) in self.nemesis.first(3 * SECOND) {
+            self.schedule.at(at, Happening::Blow(blow));
+        }
+        self.schedule.at(3 * SECOND + self.scenario.trouble, Happening::Calm);
+    }
+
+    /// Runs to the end or to the first failure.
+    pub fn run(mut self) -> Report {
+        while self.failure.is_none() && self.ending != Ending::Over {
+            let Some(happening) = self.schedule.pop() else {
+                let unfinished = self.describe_unfinished();
+                self.fail("nothing happens any more", unfinished);
+                break;
+            };
+            self.events += 1;
+            self.note(&happening);
+            self.handle(happening);
+            if self.events > MAX_EVENTS {
+                let unfinished = self.describe_unfinished();
+                self.fail("events without end", unfinished);
+            }
+        }
+        if self.failure.is_none()
+            && let Err(broken) = linearize::check_all(&self.history)
+        {
+            self.fail(broken.rule, broken.detail);
+        }
+        Report {
+            failure: self.failure,
+            hash: self.hash.finish(),
+            events: self.events,
+            answered: self.history.answered() as u64,
+            virtual_ns: self.schedule.now(),
+        }
+    }
+
+    /// Ends the run with a failure; the first counts.
+    pub(crate) fn fail(&mut self, rule: &str, detail: String) {
+        if self.failure.is_none() {
+            self.failure = Some(Failure { rule: rule.to_owned(), detail, at: self.schedule.now() });
+        }
+    }
+
+    fn note(&mut self, happening: &Happening) {
+        self.schedule.now().hash(&mut self.hash);
+        std::mem::discriminant(happening).hash(&mut self.hash);
+        if self.trace
+            && !matches!(happening, Happening::Deliver(_) | Happening::OsdTick(..) | Happening::MonTick(_))
+        {
+            self.say(format_args!("{happening:?}"));
+        }
+    }
+
+    pub(crate) fn say(&self, what: fmt::Arguments<'_>) {
+        if self.trace {
+            println!("{:>14.6} {what}", self.schedule.now() as f64 / 1e9);
+        }
+    }
+
+    fn handle(&mut self, happening: Happening) {
+        let now = self.schedule.now();
+        match happening {
+            Happening::Deliver(link) => {
+                let (packet, due) = self.network.deliver(now, link);
+                self.due(due);
+                if let Some(packet) = packet {
+                    self.arrive(link, packet);
+                }
+            }
+            Happening::Ghost(link, packet) => self.arrive(link, *packet),
+            Happening::Flushed(osd, life, count) => {
+                if self.osds[osd as usize].life == life {
+                    self.flushing[osd as usize] = false;
+                    self.with_osd(osd, |osd, out| osd.on_flushed(now, count, out));
+                }
+            }
+            Happening::ReadDone(osd, life, handle, request) => {
+                if self.osds[osd as usize].life == life {
+                    self.with_osd(osd, |osd, out| osd.on_read(now, handle, request, out));
+                }
+            }
+            Happening::Reserved(osd, life, handle) => {
+                if self.osds[osd as usize].life == life {
+                    self.with_osd(osd, |osd, out| osd.on_reserved(now, handle, out));
+                }
+            }
+            Happening::OsdTick(osd, life) => {
+                if self.osds[osd as usize].life == life {
+                    self.wakes[osd as usize] = None;
+                    self.with_osd(osd, |osd, out| osd.on_tick(now, out));
+                }
+            }
+            Happening::Refused(osd, target) => {
+                let link = Link::new(Node::Osd(osd), Node::Osd(target));
+                let reaches = !self.partitioned.contains(&link) && !self.partitioned.contains(&link.back());
+                if reaches && !self.osds[target as usize].is_running() {
+                    self.with_osd(osd, |osd, out| osd.on_refused(now, OsdId(target), out));
+                }
+            }
+            Happening::OsdStart(osd) => self.start_osd(osd),
+            Happening::Session(a, b) => self.session(a, b),
+            Happening::ResetSeen(a, b) => {
+                self.reset_seen(a, b);
+                self.reset_seen(b, a);
+            }
+            Happening::Committed(life) => {
+                if self.monitor.life == life {
+                    self.with_monitor(|monitor, out| monitor.committed(now, out));
+                }
+            }
+            Happening::MonTick(life) => {
+                if self.monitor.life == life {
+                    self.schedule.after(Monitor::TICK, Happening::MonTick(life));
+                    self.with_monitor(|m, out| m.handle(now, nacre_mon::logic::Event::Tick, out));
+                }
+            }
+            Happening::MonStart => self.start_monitor(),
+            Happening::Ask(client) => self.ask(client),
+            Happening::Retry(client) => {
+                let sent = self.clients[client as usize].on_time(now);
+                self.send_requests(client, sent);
+            }
+            Happening::Blow(blow) => self.strike(blow),
+            Happening::Calm => self.calm(),
+            Happening::Look => self.look(),
+        }
+    }
+
+    // Messages.
+
+    fn due(&mut self, due: Due) {
+        if let Some((at, link)) = due {
+            self.schedule.at(at, Happening::Deliver(link));
+        }
+    }
+
+    pub(crate) fn send(&mut self, from: Node, to: Node, packet: Packet) {
+        if self.trace {
+            self.say(format_args!("{from} > {to} {packet:?}"));
+        }
+        let mut link = Link::new(from, to);
+        link.beats = matches!(packet, Packet::Heartbeat(_));
+        let due = self.network.send(self.schedule.now(), link, packet);
+        self.due(due);
+    }
+
+    fn arrive(&mut self, link: Link, packet: Packet) {
+        let now = self.schedule.now();
+        (link, now).hash(&mut self.hash);
+        packet.fold(&mut self.hash);
+        if self.trace {
+            self.say(format_args!("{} < {} {}", link.to, link.from, short(&packet)));
+        }
+        match link.to {
+            Node::Mon => self.with_monitor(|monitor, out| monitor.on_packet(now, link.from, packet, out)),
+            Node::Osd(osd) => self.with_osd(osd, |osd, out| osd.on_packet(now, link.from, packet, out)),
+            Node::Client(client) => self.client_packet(client, link.from, packet),
+        }
+    }
+
+    fn client_packet(&mut self, number: u32, from: Node, packet: Packet) {
+        let now = self.schedule.now();
+        let client = &mut self.clients[number as usize];
+        let sent = match packet {
+            Packet::Map(view) => client.on_map(now, &view.map),
+            Packet::Backoff(backoff) => client.on_backoff(now, &backoff),
+            Packet::Reply(reply) => match client.on_reply(now, &mut self.history, &reply) {
+                Ok(Answer::New | Answer::Known) => Vec::new(),
+                Ok(Answer::Expired) => {
+                    client.new_session(ClientId(self.next_session));
+                    self.next_session += 1;
+                    Vec::new()
+                }
+                Err(broken) => return self.fail(broken.rule, broken.detail),
+            },
+            other => return self.fail("a packet for somebody else", format!("{from}: {other:?}")),
+        };
+        self.send_requests(number, sent);
+    }
+
+    fn send_requests(&mut self, client: u32, sent: Sent) {
+        if self.nemesis.is_stopped(client) {
+            return;
+        }
+        for (osd, request) in sent {
+            self.send(Node::Client(client), Node::Osd(osd.0), Packet::Request(request));
+        }
+        let now = self.schedule.now();
+        if let Some(at) = self.clients[client as usize].next_retry(now) {
+            self.schedule.at(at, Happening::Retry(client));
+        }
+    }
+
+    // Machines.
+
+    /// Lets an OSD act, carries out what it wants, checks what must hold.
+    pub(crate) fn with_osd(&mut self, id: u32, act: impl FnOnce(&mut Osd, &mut Vec<Out>)) {
+        let mut out = std::mem::take(&mut self.out);
+        act(&mut self.osds[id as usize], &mut out);
+        for wanted in out.drain(..) {
+            match wanted {
+                Out::Send(to, packet) => self.send(Node::Osd(id), to, packet),
+                Out::Read(handle, request) => {
+                    let life = self.osds[id as usize].life;
+                    let wait = self.disk_random.range(10 * MICRO, 2 * MILLI);
+                    self.schedule.after(wait, Happening::ReadDone(id, life, handle, request));
+                }
+                Out::Reserved(handle) => {
+                    let life = self.osds[id as usize].life;
+                    self.schedule.after(MICRO, Happening::Reserved(id, life, handle));
+                }
+                Out::Answered { pg, interval, wrote } => {
+                    self.say(format_args!("osd.{id} answers {pg} interval {interval} wrote {wrote:?}"));
+                    let checked =
+                        self.invariants.answered(&self.osds, self.monitor.view(), id, pg, interval, wrote);
+                    self.check(checked);
+                }
+                Out::Broken(rule, detail) => self.fail(rule, detail),
+            }
+        }
+        self.out = out;
+        self.after_osd(id);
+    }
+
+    fn after_osd(&mut self, id: u32) {
+        let now = self.schedule.now();
+        let osd = &self.osds[id as usize];
+        if !osd.is_running() {
+            return;
+        }
+        if !self.flushing[id as usize] && osd.disk.unflushed() > 0 {
+            self.flushing[id as usize] = true;
+            let slow = self.nemesis.flush_factor(id);
+            let wait = (100 * MICRO + self.disk_random.range(0, self.scenario.flush)) * slow;
+            let count = osd.disk.unflushed();
+            self.schedule.after(wait, Happening::Flushed(id, osd.life, count));
+        }
+        let held = osd.waiting_requests();
+        if let Some(at) = osd.next_tick() {
+            let at = at.max(now + 1);
+            if self.wakes[id as usize].is_none_or(|known| at < known) {
+                self.wakes[id as usize] = Some(at);
+                self.schedule.at(at, Happening::OsdTick(id, osd.life));
+            }
+        }
+        if held > MAX_HELD {
+            self.fail("a queue without bound", format!("osd.{id} holds {held} requests"));
+        }
+        let checked = self.invariants.one_server(&self.osds, id, now);
+        self.check(checked);
+    }
+
+    fn check(&mut self, checked: Result<(), (&'static str, String)>) {
+        if let Err((rule, detail)) = checked {
+            self.fail(rule, detail);
+        }
+    }
+
+    /// Lets the map authority act and carries out what it wants.
+    pub(crate) fn with_monitor(&mut self, act: impl FnOnce(&mut Monitor, &mut Vec<MonOut>)) {
+        let mut out = std::mem::take(&mut self.mon_out);
+        act(&mut self.monitor, &mut out);
+        for wanted in out.drain(..) {
+            match wanted {
+                MonOut::Send(to, packet) => self.send(Node::Mon, to, packet),
+                MonOut::Commit => {
+                    let extra = self.nemesis.commit_delay();
+                    let wait = 100 * MICRO + self.monitor_random.range(0, self.scenario.commit) + extra;
+                    self.schedule.after(wait, Happening::Committed(self.monitor.life));
+                }
+                MonOut::Published(view) => {
+                    if self.trace {
+                        self.say(format_args!("published {}", describe_map(&view)));
+                    }
+                    let checked = self.invariants.published(&self.osds, &view);
+                    self.check(checked);
+                    self.maps.insert((view.map.generation, view.map.epoch), view);
+                }
+            }
+        }
+        self.mon_out = out;
+    }
+
+    fn start_osd(&mut self, id: u32) {
+        let now = self.schedule.now();
+        if self.osds[id as usize].is_running() || self.nemesis.keeps_down(id) {
+            return;
+        }
+        let view = self.osds[id as usize].stored_map().and_then(|stamp| self.maps.get(&stamp).cloned());
+        self.flushing[id as usize] = false;
+        self.wakes[id as usize] = None;
+        let me = Node::Osd(id);
+        for other in 0..self.osds.len() as u32 {
+            if other != id {
+                // What the dead process sent and has not arrived never does: the peer takes the new session instead.
+                self.network.cut(Link::new(me, Node::Osd(other)));
+                self.network.cut(Link::new(me, Node::Osd(other)).beats());
+                self.network.cut(Link::new(Node::Osd(other), me).beats());
+                self.begin_session(id, other);
+            }
+        }
+        for client in 0..self.clients.len() as u32 {
+            self.network.cut(Link::new(me, Node::Client(client)));
+            let wait = self.disk_random.range(MILLI, 20 * MILLI);
+            self.schedule.after(wait, Happening::ResetSeen(Node::Client(client), me));
+        }
+        let late = self.network.cut(Link::new(me, Node::Mon));
+        self.haunt(Link::new(me, Node::Mon), late);
+        self.monitor.on_reset(me);
+        self.with_osd(id, |osd, out| osd.start(now, view, out));
+    }
+
+    /// Some of what was under way on a session that has ended arrives after all, late, where there are ghosts.
+    pub(crate) fn haunt(&mut self, link: Link, lost: Vec<Packet>) {
+        let mut wait = 0;
+        for packet in lost {
+            if let Some(more) = self.nemesis.ghost() {
+                wait += more;
+                self.schedule.after(wait, Happening::Ghost(link, Box::new(packet)));
+            }
+        }
+    }
+
+    /// `from` begins a new session with `to`; until both know, nothing passes.
+    pub(crate) fn begin_session(&mut self, from: u32, to: u32) {
+        self.connecting.insert((from, to));
+        self.hold(Link::new(Node::Osd(from), Node::Osd(to)));
+        self.hold(Link::new(Node::Osd(to), Node::Osd(from)));
+        let wait = self.disk_random.range(MILLI, 30 * MILLI);
+        self.schedule.after(wait, Happening::Session(from, to));
+    }
+
+    fn session(&mut self, from: u32, to: u32) {
+        if !self.connecting.contains(&(from, to)) {
+            return;
+        }
+        let (a, b) = (Node::Osd(from), Node::Osd(to));
+        if !self.osds[from as usize].is_running() {
+            self.connecting.remove(&(from, to));
+        } else if self.partitioned.contains(&Link::new(a, b)) || self.partitioned.contains(&Link::new(b, a)) {
+            self.schedule.after(50 * MILLI, Happening::Session(from, to));
+            return;
+        } else {
+            self.connecting.remove(&(from, to));
+            // The peer sent these on the session that has ended.
+            self.network.cut(Link::new(b, a));
+            let now = self.schedule.now();
+            self.with_osd(to, |osd, out| osd.on_peer_reset(now, OsdId(from), out));
+        }
+        self.release(Link::new(a, b));
+        self.release(Link::new(b, a));
+    }
+
+    fn reset_seen(&mut self, node: Node, peer: Node) {
+        let now = self.schedule.now();
+        match (node, peer) {
+            (Node::Client(client), Node::Osd(osd)) => {
+                let sent = self.clients[client as usize].on_reset(now, OsdId(osd));
+                self.send_requests(client, sent);
+            }
+            (Node::Client(client), Node::Mon) => {
+                let (generation, epoch) = self.clients[client as usize]
+                    .map()
+                    .map_or((0, Epoch(0)), |map| (map.generation, map.epoch));
+                self.send(node, Node::Mon, Packet::Subscribe(generation, epoch.0));
+            }
+            (Node::Osd(osd), Node::Mon) => self.with_osd(osd, |osd, out| osd.on_mon_reset(now, out)),
+            (Node::Mon, _) => self.monitor.on_reset(peer),
+            _ => {}
+        }
+    }
+
+    fn start_monitor(&mut self) {
+        let now = self.schedule.now();
+        if self.monitor.is_running() {
+            return;
+        }
+        self.monitor.start(now);
+        self.schedule.after(0, Happening::MonTick(self.monitor.life));
+        let osds = (0..self.osds.len() as u32).map(Node::Osd);
+        let nodes: Vec<Node> = osds.chain((0..self.clients.len() as u32).map(Node::Client)).collect();
+        for node in nodes {
+            self.network.cut(Link::new(Node::Mon, node));
+            let late = self.network.cut(Link::new(node, Node::Mon));
+            self.haunt(Link::new(node, Node::Mon), late);
+            let wait = self.disk_random.range(MILLI, 500 * MILLI);
+            self.schedule.after(wait, Happening::ResetSeen(node, Node::Mon));
+        }
+    }
+
+    /// Stops a direction for as long as a partition or a session that is being made holds it.
+    pub(crate) fn hold(&mut self, link: Link) {
+        self.network.block(link);
+    }
+
+    /// Cuts a direction off: a partition.
+    pub(crate) fn part(&mut self, link: Link) {
+        self.partitioned.insert(link);
+        self.network.block(link);
+        self.network.block(link.beats());
+    }
+
+    /// Lets a direction go on if nothing holds it any more.
+    pub(crate) fn release(&mut self, link: Link) {
+        if self.partitioned.contains(&link) {
+            return;
+        }
+        let due = self.network.unblock(self.schedule.now(), link.beats());
+        self.due(due);
+        if let (Node::Osd(a), Node::Osd(b)) = (link.from, link.to)
+            && (self.connecting.contains(&(a, b)) || self.connecting.contains(&(b, a)))
+        {
+            return;
+        }
+        let due = self.network.unblock(self.schedule.now(), link);
+        self.due(due);
+    }
+
+    // Work.
+
+    fn ask(&mut self, number: u32) {
+        if self.ending != Ending::Trouble || self.asked >= self.scenario.requests {
+            return;
+        }
+        let wait = self.workload.wait(self.scenario.think);
+        self.schedule.after(wait, Happening::Ask(number));
+        if self.nemesis.is_silent(number)
+            || self.clients[number as usize].outstanding() >= self.scenario.outstanding
+        {
+            return;
+        }
+        let Some(map) = self.clients[number as usize].map().cloned() else { return };
+        let pools: Vec<_> = map.pools.keys().copied().collect();
+        let Some(pool) = self.workload.pick(&pools).copied() else { return };
+        let object = self.object(pool, self.workload.clone().range(0, u64::from(self.scenario.objects)));
+        self.workload.bits();
+        let client = &mut self.clients[number as usize];
+        let token = client.next_token();
+        let action = match self.workload.range(0, 100) {
+            0..38 => Action::Read,
+            38..52 => Action::WriteFull(token),
+            52..70 => Action::Append(token),
+            70..78 => Action::WriteAt(self.workload.range(0, 6) as u8, token),
+            78..82 => Action::Truncate(self.workload.range(0, 5) as u8),
+            82..89 => Action::Remove,
+            _ => Action::Swap { expect: client.mark(&object), set: token },
+        };
+        self.asked += 1;
+        let sent = client.ask(self.schedule.now(), &mut self.history, object, action);
+        self.send_requests(number, sent);
+    }
+
+    fn object(&self, pool: PoolId, number: u64) -> ObjectId {
+        ObjectId::new(pool, "", "", &format!("o{number}"))
+    }
+
+    /// Faults end: everything is mended, and the cluster has to become whole by itself.
+    fn calm(&mut self) {
+        self.ending = Ending::Healing;
+        self.mend();
+        self.schedule.after(LOOK, Happening::Look);
+    }
+
+    fn look(&mut self) {
+        let now = self.schedule.now();
+        let whole = self.unclean().is_empty() && self.unanswered().is_empty();
+        if !whole {
+            let began = 3 * SECOND + self.scenario.trouble;
+            if now > began + self.scenario.patience {
+                let unfinished = self.describe_unfinished();
+                self.fail("the cluster does not become whole again", unfinished);
+            }
+            self.schedule.after(LOOK, Happening::Look);
+            return;
+        }
+        match self.ending {
+            Ending::Healing => {
+                self.ending = Ending::LastReads;
+                self.last_reads();
+                self.schedule.after(LOOK, Happening::Look);
+            }
+            _ => {
+                self.ending = Ending::Over;
+                let lost = self.lost_pgs();
+                let checked = self.invariants.at_rest(&self.osds, self.monitor.view(), &lost);
+                self.check(checked);
+                if self.network.longest() > MAX_QUEUE {
+                    let detail = format!("{} messages on one direction", self.network.longest());
+                    self.fail("a queue without bound", detail);
+                }
+            }
+        }
+    }
+
+    /// One client reads every object that was ever used.
+    fn last_reads(&mut self) {
+        let now = self.schedule.now();
+        let Some(number) = (0..self.clients.len() as u32).find(|n| !self.nemesis.is_silent(*n)) else {
+            return;
+        };
+        let lost = self.lost_pgs();
+        let Some(map) = self.clients[number as usize].map().cloned() else { return };
+        let objects: Vec<ObjectId> = self
+            .history
+            .objects()
+            .map(|(object, _)| object.clone())
+            .filter(|o| map.pools.get(&o.pool()).is_some_and(|pool| !lost.contains(&pool.pg_of(o))))
+            .collect();
+        for object in objects {
+            let client = &mut self.clients[number as usize];
+            let sent = client.ask(now, &mut self.history, object, Action::Read);
+            self.send_requests(number, sent);
+        }
+    }
+
+    /// PGs all of whose in-sync copies are gone: nothing can be asked of them any more.
+    pub(crate) fn lost_pgs(&self) -> BTreeSet<PgId> {
+        let map = &self.monitor.view().map;
+        let survives = |pg: &PgId| {
+            map.membership(*pg).is_none_or(|membership| {
+                membership.in_sync.iter().any(|m| self.osds.iter().any(|osd| osd.member() == *m))
+            })
+        };
+        map.pg_ids().filter(|pg| self.deleted.contains(&pg.pool) || !survives(pg)).collect()
+    }
+
+    /// PGs that are not active and clean on a primary, with what they say.
+    fn unclean(&self) -> Vec<(PgId, String)> {
+        let map = &self.monitor.view().map;
+        let lost = self.lost_pgs();
+        let mut unclean = Vec::new();
+        for pg in map.pg_ids().filter(|pg| !lost.contains(pg)) {
+            let primary = map.membership(pg).map(|m| m.primary);
+            let machine =
+                primary.and_then(|osd| self.osds.get(osd.0 as usize)).and_then(|osd| osd.machine(pg));
+            let state = machine.map_or(0, |machine| machine.state());
+            let wanted = pg_state::ACTIVE | pg_state::CLEAN;
+            if state & wanted != wanted {
+                unclean.push((pg, pg_state::to_text(state)));
+            }
+        }
+        unclean
+    }
+
+    fn unanswered(&self) -> Vec<String> {
+        let lost = self.lost_pgs();
+        let silent = |client: &Client| matches!(client.node, Node::Client(n) if self.nemesis.is_silent(n));
+        self.clients.iter().filter(|c| !silent(c)).flat_map(|c| c.describe_pending(&lost)).collect()
+    }
+
+    fn describe_unfinished(&mut self) -> String {
+        let mut text = format!("map: {}", describe_map(self.monitor.view()));
+        for (pg, state) in self.unclean() {
+            text += &format!("\n  {pg} is {state}");
+            for osd in &mut self.osds {
+                if let Some(said) = osd.describe(pg) {
+                    text += &format!("\n    {}: {said}", osd.id);
+                }
+            }
+        }
+        for line in self.unanswered() {
+            text += &format!("\n  unanswered: {line}");
+        }
+        text
+    }
+}
+
+/// What a trace says of a packet that arrives; what it holds was said when it was sent.
+fn short(packet: &Packet) -> String {
+    let text = format!("{packet:?}");
+    text.chars().take(60).collect()
+}
+
+/// A map in one line.
+pub(crate) fn describe_map(view: &MapView) -> String {
+    let map = &view.map;
+    let osds: Vec<String> = map
+        .osds
+        .iter()
+        .map(|(id, info)| {
+            let (up, into) = (if info.up { "up" } else { "down" }, if info.is_in() { "in" } else { "out" });
+            format!("{id} {up} {into}")
+        })
+        .collect();
+    let pgs: Vec<String> = map
+        .pg_ids()
+        .map(|pg| {
+            let up: Vec<u32> = view.up.get(&pg).into_iter().flatten().map(|o| o.0).collect();
+            match map.membership(pg) {
+                Some(m) => format!("{pg} {} up {up:?}", show_membership(m)),
+                None => format!("{pg} none up {up:?}"),
+            }
+        })
+        .collect();
+    format!("g{} e{} [{}] {}", map.generation, map.epoch, osds.join(", "), pgs.join("; "))
+}
