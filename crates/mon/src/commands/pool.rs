@@ -69,8 +69,10 @@ impl MapState {
                     + &pg_num.to_string(),
             ));
         }
-        let size = number("size").unwrap_or(self.tuning.pool_default_size);
-        self.check_size(size, call.flag("yes_i_really_mean_it"))?;
+        // As in Ceph, who has configured `osd_pool_default_size = 1` has said so already.
+        let asked = number("size");
+        let size = asked.unwrap_or(self.tuning.pool_default_size);
+        self.check_size(size, asked.is_none() || call.flag("yes_i_really_mean_it"))?;
         let rule = self.rule_for_new_pool(call.text("rule").or(call.text("erasure_code_profile")), size)?;
         self.check_pg_num(None, pg_num, size)?;
         let min_size = self.default_min_size(size);
