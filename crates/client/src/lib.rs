@@ -24,4 +24,5 @@ pub use engine::{CommandReply, Cursor, EngineStats};
 pub use error::{Error, Result};
 pub use ioctx::IoCtx;
 pub use list::{ListRange, Lister};
+pub use native::connect;
 pub use ops::{OpReply, ReadOp, WriteOp};

@@ -74,6 +74,10 @@ pub(crate) struct Shared {
     timer: Notify,
     /// Asks the monitor session for a fresh ticket.
     renew: Notify,
+    /// A ticket was granted.
+    granted: Notify,
+    /// When the ticket at hand is to be renewed.
+    renew_at: Mutex<Option<tokio::time::Instant>>,
     stop: watch::Sender<bool>,
 }
 
@@ -112,6 +116,8 @@ fn start(config: &Config) -> Result<Native> {
         mon_lost: watch::Sender::new((0, nacre_runtime::Error::Closed)),
         timer: Notify::new(),
         renew: Notify::new(),
+        granted: Notify::new(),
+        renew_at: Mutex::new(None),
         stop: watch::Sender::new(false),
     });
     let system = |error: std::io::Error| Error::Configuration {

@@ -19,6 +19,8 @@ const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 /// A monitor that has not finished the handshake by then is left for the next one.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// How long a monitor may take to grant a ticket before it is asked again.
+const GRANT: Duration = Duration::from_secs(2);
 /// The shortest time between two requests for a ticket.
 const LEAST_RENEWAL: Duration = Duration::from_millis(200);
 
@@ -155,13 +157,13 @@ async fn serve(
 /// Asks for a new ticket in time, and when an OSD finds ours expired.
 async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_runtime::Error {
     loop {
-        let expires = shared.state.lock().ticket.lock().as_ref().map(|ticket| ticket.expires_unix);
-        let left = expires.map_or(0, |expires| expires.saturating_sub(now_unix()));
-        // Halfway: the service keys outlive several tickets, so that a slow monitor does no harm.
-        let renew_at = Instant::now() + Duration::from_secs(left / 2).max(LEAST_RENEWAL);
-        tokio::select! {
-            () = sleep_until(renew_at) => {}
-            () = shared.renew.notified() => {}
+        let due = *shared.renew_at.lock();
+        let forced = tokio::select! {
+            () = sleep_until(due.unwrap_or_else(|| Instant::now() + GRANT)) => false,
+            () = shared.renew.notified() => true,
+        };
+        if !forced && due != *shared.renew_at.lock() {
+            continue;
         }
         let sent = {
             let state = shared.state.lock();
@@ -171,6 +173,8 @@ async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_runtime::Error {
         if !sent {
             return nacre_runtime::Error::Closed;
         }
+        // An answer that takes longer is asked for again; one that came means that the next is due later.
+        let _ = timeout(GRANT, shared.granted.notified()).await;
         sleep(LEAST_RENEWAL).await;
     }
 }
@@ -221,7 +225,11 @@ fn granted(shared: &Shared, reply: AuthTicketReply) -> Result<()> {
         session_key: grant.session_key,
         expires_unix: grant.expires_unix,
     };
+    // Halfway: the service keys outlive several tickets, so that a slow monitor does no harm.
+    let life = Duration::from_secs(ticket.expires_unix.saturating_sub(now_unix()));
+    *shared.renew_at.lock() = Some(Instant::now() + (life / 2).max(LEAST_RENEWAL));
     *shared.state.lock().ticket.lock() = Some(ticket);
+    shared.granted.notify_one();
     shared.with_objecter(|objecter, sink| objecter.set_client(reply.client, sink));
     Ok(())
 }
