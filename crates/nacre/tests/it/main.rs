@@ -6,5 +6,6 @@ mod crushtool;
 mod docs;
 mod failures;
 mod layers;
+mod rados;
 mod serve;
 mod support;
