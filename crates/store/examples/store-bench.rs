@@ -108,7 +108,7 @@ impl Load<'_> {
         txn.push(TxnOp::SetAttrs { oid, attrs });
         txn.push(TxnOp::LogAppend(vec![(at(*version), Bytes::from_static(&[9; 180]))]));
         txn.push(TxnOp::MetaSet(vec![("info".to_owned(), Bytes::from_static(&[1; 150]))]));
-        if *version > 2000 && *version % 64 == 0 {
+        if *version > 2000 && version.is_multiple_of(64) {
             txn.push(TxnOp::LogTrim(at(*version - 2000)));
         }
         txn

@@ -19,6 +19,7 @@ mod apply;
 mod collection;
 mod commit;
 mod db;
+mod deferred;
 mod device;
 mod extents;
 mod fsck;
@@ -73,6 +74,9 @@ pub struct BlueStoreConfig {
     pub write_buffer_bytes: usize,
     /// `bluestore_throttle_bytes`: what may be queued before submitters wait.
     pub queue_bytes: u64,
+    /// `bluestore_prefer_deferred_size`: writes of up to this much go through the database's log, which saves waiting for
+    /// a flush of their own; 0 defers none.
+    pub prefer_deferred_bytes: u64,
     /// By how much the space taken from the file system grows at a time.
     pub grow_bytes: u64,
     /// How far the watermark of durable metadata may lag behind.
@@ -92,6 +96,7 @@ impl Default for BlueStoreConfig {
             db_cache_bytes: 64 << 20,
             write_buffer_bytes: 32 << 20,
             queue_bytes: 64 << 20,
+            prefer_deferred_bytes: 32 << 10,
             grow_bytes: 64 << 20,
             watermark_interval: Duration::from_millis(100),
             full_micro: 950_000,
@@ -334,10 +339,10 @@ impl Inner {
         if space.allocate(blocks, max_run, out) {
             return Ok(());
         }
-        Err(StoreError::NoSpace {
-            wanted_bytes: blocks * BLOCK_BYTES,
-            available_bytes: space.free() * BLOCK_BYTES,
-        })
+        let available_bytes = space.free() * BLOCK_BYTES;
+        drop(space);
+        self.queue.want_settled();
+        Err(StoreError::NoSpace { wanted_bytes: blocks * BLOCK_BYTES, available_bytes })
     }
 
     fn release(&self, runs: Vec<Run>) {

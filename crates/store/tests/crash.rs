@@ -44,13 +44,16 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
 }
 
-fn config() -> BlueStoreConfig {
+fn config(seed: u64) -> BlueStoreConfig {
     BlueStoreConfig {
+        // Some runs defer most writes, some the small ones, some none.
+        prefer_deferred_bytes: [1 << 20, 32 << 10, 0][(seed / 2 % 3) as usize],
         cache_bytes: 2 << 20,
         db_cache_bytes: 1 << 20,
         // Small, so that flushes, compactions and recycled logs happen within a recording.
         write_buffer_bytes: 96 << 10,
-        grow_bytes: 2 << 20,
+        // Little at a time, so that blocks are soon used again.
+        grow_bytes: 256 << 10,
         ballast_bytes: 0,
         watermark_interval: Duration::from_millis(2),
         ..BlueStoreConfig::default()
@@ -81,6 +84,7 @@ struct Recording {
     events: Vec<Event>,
     /// Per collection, the transactions in the order in which they were queued.
     queued: Vec<Vec<Transaction>>,
+    config: BlueStoreConfig,
     /// The first event after which a crash must leave a store behind.
     made: usize,
 }
@@ -95,9 +99,23 @@ fn log_version(index: usize) -> Eversion {
     Eversion::new(Interval(1000), index as u64 + 1)
 }
 
-/// Runs random transactions on a new store in `root`, through a process crash and a clean restart; with a failpoint
-/// once the store is made.
-fn record(root: &Path, seed: u64, transactions: usize, failpoint: Option<&str>) -> Recording {
+/// What a recorded run does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    /// Any operations, with room.
+    Any,
+    /// Small overwrites on a store so full that blocks are reused as soon as they may be.
+    Tight,
+}
+
+fn write(name: &str, seed: u64, len: u64) -> TxnOp {
+    let oid = nacre_types::object::ObjectId::new(PoolId(3), "", "", name);
+    TxnOp::Write { oid, offset: 0, data: Bytes::from(reference::pattern(seed, len as usize)) }
+}
+
+/// Runs random transactions on a new store in `root`, through a process crash and clean restarts; with a failpoint once
+/// the store is made.
+fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Option<&str>) -> Recording {
     let mut bytes = [7; 32];
     bytes[..8].copy_from_slice(&seed.to_le_bytes());
     let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
@@ -105,24 +123,38 @@ fn record(root: &Path, seed: u64, transactions: usize, failpoint: Option<&str>) 
     let mut random = Rng::new(seed);
     let draw = |runner: &mut TestRunner| any_op().new_tree(runner).unwrap().current();
 
+    let config = config(seed);
     recorder::begin(root);
-    BlueStore::mkfs(root, 256 << 20, &config()).unwrap();
+    let size = if load == Load::Tight { 8 << 20 } else { 256 << 20 };
+    BlueStore::mkfs(root, size, &config).unwrap();
     let made = recorder::position();
     failpoint.into_iter().for_each(|failpoint| fail::cfg(failpoint, "return").unwrap());
     let mut models = vec![Model::default(); COLLECTIONS];
     let mut queued = vec![Vec::new(); COLLECTIONS];
     for phase in 0..3 {
-        let (store, report) = BlueStore::mount(root, config(), Arc::new(IgnoreEvents)).unwrap();
+        let (store, report) = BlueStore::mount(root, config.clone(), Arc::new(IgnoreEvents)).unwrap();
         assert_eq!(report.loss, None);
-        for _ in 0..transactions / 3 {
-            let at = random.below(COLLECTIONS as u64) as usize;
+        for step in 0..transactions / 3 {
+            let at = if load == Load::Tight { 0 } else { random.below(COLLECTIONS as u64) as usize };
             let index = queued[at].len();
             let mut txn = Transaction::new(coll(at));
             if index == 0 {
                 txn.push(TxnOp::CreateCollection);
             }
+            if load == Load::Tight && phase == 0 && step < 8 {
+                // 1984 of the 2032 blocks.
+                txn.push(write(&format!("filler {step}"), step as u64, 248 * 4096));
+            }
             for _ in 0..1 + random.below(3) {
-                match draw(&mut runner) {
+                let op = match load {
+                    Load::Any => draw(&mut runner),
+                    Load::Tight => write(
+                        &format!("small {}", random.below(5)),
+                        random.below(1 << 40),
+                        4096 << random.below(2),
+                    ),
+                };
+                match op {
                     // The log is what the test tells progress by.
                     TxnOp::LogAppend(_) | TxnOp::LogTrim(_) | TxnOp::LogTruncate(_) => {}
                     op => _ = txn.push(op),
@@ -132,9 +164,13 @@ fn record(root: &Path, seed: u64, transactions: usize, failpoint: Option<&str>) 
             let Some(next) = models[at].apply(&txn) else { continue };
             models[at] = next;
             let completion = Completion { sink: Arc::new(MarkSink), token: token(at, index) };
-            store.queue_transaction(&txn, Some(completion)).unwrap();
+            if let Err(StoreError::NoSpace { .. }) = store.queue_transaction(&txn, Some(completion.clone())) {
+                // What was freed is free once durable.
+                store.flush().unwrap();
+                store.queue_transaction(&txn, Some(completion)).unwrap();
+            }
             queued[at].push(txn);
-            if random.below(4) == 0 {
+            if random.below(10) == 0 {
                 store.flush().unwrap();
             }
         }
@@ -146,16 +182,17 @@ fn record(root: &Path, seed: u64, transactions: usize, failpoint: Option<&str>) 
         }
     }
     failpoint.into_iter().for_each(fail::remove);
-    Recording { events: recorder::end(), queued, made }
+    Recording { events: recorder::end(), queued, config, made }
 }
 
 /// Checks the store that a crash left in `directory`; says what is wrong.
 fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), String> {
-    let report = BlueStore::fsck(directory, &config(), true).map_err(|error| format!("fsck: {error}"))?;
+    let report =
+        BlueStore::fsck(directory, &recording.config, true).map_err(|error| format!("fsck: {error}"))?;
     if !report.findings.is_empty() {
         return Err(format!("fsck: {:?}", report.findings));
     }
-    let mounted = BlueStore::mount(directory, config(), Arc::new(IgnoreEvents));
+    let mounted = BlueStore::mount(directory, recording.config.clone(), Arc::new(IgnoreEvents));
     let (store, report) = mounted.map_err(|error| format!("mount: {error}"))?;
     if let Some(loss) = report.loss {
         return Err(format!("mount: {loss}"));
@@ -185,17 +222,11 @@ fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), Stri
         }
     }
     // It must also be a store that can go on.
-    let ops = vec![
-        TxnOp::CreateCollection,
-        TxnOp::Write {
-            oid: nacre_types::object::ObjectId::new(PoolId(3), "", "", "after the crash"),
-            offset: 0,
-            data: Bytes::from(reference::pattern(cut as u64, 300_000)),
-        },
-    ];
+    let ops = vec![TxnOp::CreateCollection, write("after the crash", cut as u64, 30_000)];
     let after = Transaction { collection: coll(0), ops };
     store.commit(&after).and_then(|()| store.umount()).map_err(|error| format!("going on: {error}"))?;
-    let report = BlueStore::fsck(directory, &config(), true).map_err(|error| format!("fsck: {error}"))?;
+    let report =
+        BlueStore::fsck(directory, &recording.config, true).map_err(|error| format!("fsck: {error}"))?;
     if report.findings.is_empty() {
         Ok(())
     } else {
@@ -204,9 +235,15 @@ fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), Stri
 }
 
 /// Records a run and checks `cuts` crash states of it; returns the first failure.
-fn crash_run(seed: u64, transactions: usize, cuts: u64, failpoint: Option<&str>) -> Result<(), String> {
+fn crash_run(
+    seed: u64,
+    load: Load,
+    transactions: usize,
+    cuts: u64,
+    failpoint: Option<&str>,
+) -> Result<(), String> {
     let live = tempfile::Builder::new().prefix("nacre-crash-").tempdir().unwrap();
-    let recording = record(live.path(), seed, transactions, failpoint);
+    let recording = record(live.path(), seed, load, transactions, failpoint);
     let mut random = Rng::new(seed ^ 0x5eed);
     for cut_seed in 0..cuts {
         let span = (recording.events.len() - recording.made) as u64;
@@ -228,17 +265,24 @@ fn crash_run(seed: u64, transactions: usize, cuts: u64, failpoint: Option<&str>)
 #[test]
 fn power_cuts_lose_nothing_acknowledged() {
     let _alone = alone();
-    for seed in 0..number("NACRE_CRASH_RUNS", 4) {
-        crash_run(seed, 120, number("NACRE_CRASH_CUTS", 24), None).unwrap();
+    for seed in 0..number("NACRE_CRASH_RUNS", 6) {
+        let load = if seed % 3 == 2 { Load::Tight } else { Load::Any };
+        crash_run(seed, load, 120, number("NACRE_CRASH_CUTS", 20), None).unwrap();
     }
 }
 
-/// The suite must be able to fail: a store that skips one of its two syncs is caught.
+/// The suite must be able to fail: a store that skips one of its two syncs, or reuses blocks before
+/// the transaction that frees them is durable, is caught.
 #[test]
-fn stores_that_skip_a_sync_are_caught() {
+fn stores_that_break_a_rule_are_caught() {
     let _alone = alone();
-    for failpoint in ["store::skip_data_flush", "store::skip_wal_sync"] {
-        let caught = (100..110).find_map(|seed| crash_run(seed, 60, 16, Some(failpoint)).err());
+    let broken = [
+        ("store::skip_data_flush", Load::Any),
+        ("store::skip_wal_sync", Load::Any),
+        ("store::reuse_at_once", Load::Tight),
+    ];
+    for (failpoint, load) in broken {
+        let caught = (99..119).find_map(|seed| crash_run(seed, load, 120, 12, Some(failpoint)).err());
         let problem = caught.unwrap_or_else(|| panic!("{failpoint} went unnoticed"));
         eprintln!("{failpoint}: {problem}");
     }
@@ -249,7 +293,7 @@ fn stores_that_skip_a_sync_are_caught() {
 fn recorder_sees_every_change() {
     let _alone = alone();
     let live = tempfile::Builder::new().prefix("nacre-crash-").tempdir().unwrap();
-    let recording = record(live.path(), 1, 90, None);
+    let recording = record(live.path(), 1, Load::Any, 90, None);
     assert!(recording.events.iter().any(|event| matches!(event, Event::Mark(_))));
     let state = tempfile::Builder::new().prefix("nacre-crash-state-").tempdir().unwrap();
     replay::build(&recording.events, state.path(), Keep::Everything, &mut Rng::new(1));

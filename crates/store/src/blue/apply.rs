@@ -529,7 +529,7 @@ impl<'a> Txn<'a> {
         let queued = Queued {
             batch: std::mem::take(&mut self.batch),
             writes: std::mem::take(&mut self.writes),
-            freed: std::mem::take(&mut self.freed),
+            freed: self.take_freed(),
             pool: self.coll.id.pool,
             usage,
             on_commit,
@@ -559,6 +559,24 @@ impl<'a> Txn<'a> {
         }
         Ok(cache_bytes)
     }
+}
+
+impl Txn<'_> {
+    /// The freed blocks, to be released after the commit (rule B1). A failpoint releases them at once, to prove that
+    /// the crash suite notices.
+    fn take_freed(&mut self) -> Vec<Run> {
+        let freed = std::mem::take(&mut self.freed);
+        if reuses_at_once() {
+            self.inner.release(freed);
+            return Vec::new();
+        }
+        freed
+    }
+}
+
+fn reuses_at_once() -> bool {
+    fail::fail_point!("store::reuse_at_once", |_| true);
+    false
 }
 
 impl Touched {

@@ -1,7 +1,7 @@
 //! Group commit: the queue of applied transactions, and the one thread that makes them durable.
 //!
-//! Per batch, in this order: one merged direct write of all fresh blocks, one flush of the device, one database write
-//! with sync. Then freed blocks become reusable as far as rule B1 allows, and completions go out. While that happens
+//! Per batch, in this order: one merged direct write of all fresh blocks, one flush of the device (unless the data is
+//! small enough to be deferred, see [`super::deferred`]), one database write with sync. Then freed blocks become reusable as far as rule B1 allows, and completions go out. While that happens
 //! the next batch gathers; so under load a flush serves many transactions.
 //!
 //! Any failure stops the store (rule B5).
@@ -9,6 +9,7 @@
 use super::Inner;
 use super::apply::UsageChange;
 use super::db::{Family, RawBatch};
+use super::deferred::{Deferred, MAX_AGE};
 use super::label::Watermark;
 use super::onode::{BLOCK_BYTES, Run};
 use crate::error::{Result, StoreError};
@@ -74,6 +75,10 @@ struct State {
     idle: bool,
     /// Threads waiting for progress.
     waiting: usize,
+    /// Deferred copies, or blocks that they hold back, are about.
+    deferred: bool,
+    /// Somebody waits for these to go.
+    settle_wanted: bool,
     end: End,
     /// Usage with everything queued.
     usage: BTreeMap<PoolId, PoolUsage>,
@@ -100,6 +105,8 @@ impl Queue {
             committed: 0,
             idle: false,
             waiting: 0,
+            deferred: false,
+            settle_wanted: false,
             end: End::Not,
             usage,
             failed: None,
@@ -147,11 +154,15 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits until everything queued so far is durable.
+    /// Waits until everything queued so far is durable and in its place, and the blocks that it freed are free.
     pub(super) fn flush(&self, inner: &Inner) -> Result<()> {
         let mut state = self.state.lock();
         let wanted = state.last_seq;
-        while state.committed < wanted {
+        while state.committed < wanted || state.deferred {
+            if state.committed >= wanted {
+                state.settle_wanted = true;
+                self.work.notify_one();
+            }
             inner.check()?;
             state.waiting += 1;
             self.progress.wait(&mut state);
@@ -175,29 +186,47 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Takes the next batch; `None` when the thread is to end.
-    fn take(&self) -> Option<(Vec<Queued>, u64)> {
+    /// Asks for blocks held back by deferred copies to be freed soon.
+    pub(super) fn want_settled(&self) {
+        let mut state = self.state.lock();
+        if state.deferred {
+            state.settle_wanted = true;
+            self.work.notify_one();
+        }
+    }
+
+    /// Takes the next batch and whether deferred copies are to go with it; an empty batch is for that alone. `None`
+    /// when the thread is to end.
+    fn take(&self) -> Option<(Vec<Queued>, u64, bool)> {
         let mut state = self.state.lock();
         loop {
-            if state.end == End::Abandoned || (state.end == End::Drained && state.transactions.is_empty()) {
+            let empty = state.transactions.is_empty();
+            if state.end == End::Abandoned || (state.end == End::Drained && empty && !state.deferred) {
                 return None;
             }
-            if !state.transactions.is_empty() {
+            let settle = state.deferred && (state.settle_wanted || state.end == End::Drained);
+            if !empty || settle {
                 let rest = state.transactions.len().min(MAX_BATCH);
                 let rest = state.transactions.split_off(rest);
                 let batch = std::mem::replace(&mut state.transactions, rest);
                 let last = state.last_seq - state.transactions.len() as u64;
-                return Some((batch, last));
+                return Some((batch, last, settle));
             }
             state.idle = true;
-            self.work.wait(&mut state);
+            if !state.deferred {
+                self.work.wait(&mut state);
+            } else if self.work.wait_for(&mut state, MAX_AGE).timed_out() {
+                state.settle_wanted = true;
+            }
         }
     }
 
-    fn finish(&self, seq: u64, bytes: u64) {
+    fn finish(&self, seq: u64, bytes: u64, deferred: bool) {
         self.committed.store(seq, Ordering::Release);
         let mut state = self.state.lock();
         state.committed = seq;
+        state.deferred = deferred;
+        state.settle_wanted &= deferred;
         state.bytes -= bytes;
         if state.waiting > 0 {
             self.progress.notify_all();
@@ -225,6 +254,7 @@ pub(super) struct Committer {
     /// Usage as of the last committed transaction.
     pub(super) usage: BTreeMap<PoolId, PoolUsage>,
     batch: RawBatch,
+    deferred: Deferred,
     space_checked: Instant,
 }
 
@@ -240,22 +270,33 @@ impl Committer {
     ) -> Committer {
         let now = Instant::now();
         let batch = RawBatch::default();
-        Committer { watermark, watermark_at: now, id_max, frontier, usage, batch, space_checked: now }
+        let deferred = Deferred::new();
+        Committer {
+            watermark,
+            watermark_at: now,
+            id_max,
+            frontier,
+            usage,
+            batch,
+            deferred,
+            space_checked: now,
+        }
     }
 
     /// The commit thread: runs until the queue ends or something fails.
     pub(super) fn run(mut self, inner: &Inner) {
-        while let Some((mut batch, last_seq)) = inner.queue.take() {
+        while let Some((mut batch, last_seq, settle)) = inner.queue.take() {
             let bytes = batch.iter().map(Queued::bytes).sum();
-            let committed = inner.check().and_then(|()| self.commit(inner, &mut batch));
+            let committed = inner.check().and_then(|()| self.commit(inner, &mut batch, settle));
             match committed {
                 Ok(()) => {
                     let freed: Vec<Run> =
                         batch.iter_mut().flat_map(|queued| queued.freed.drain(..)).collect();
-                    inner.queue.finish(last_seq, bytes);
-                    if !freed.is_empty() {
-                        inner.release(inner.gate.retire(freed));
+                    let reusable = self.deferred.committed(freed);
+                    if !reusable.is_empty() {
+                        inner.release(inner.gate.retire(reusable));
                     }
+                    inner.queue.finish(last_seq, bytes, self.deferred.is_pending());
                     let counters = &inner.counters;
                     counters.transactions.fetch_add(batch.len() as u64, Ordering::Relaxed);
                     counters.batches.fetch_add(1, Ordering::Relaxed);
@@ -275,7 +316,7 @@ impl Committer {
         }
     }
 
-    fn commit(&mut self, inner: &Inner, batch: &mut [Queued]) -> Result<()> {
+    fn commit(&mut self, inner: &Inner, batch: &mut [Queued], settle: bool) -> Result<()> {
         let mut writes: Vec<(u64, Bytes)> =
             batch.iter_mut().flat_map(|queued| queued.writes.drain(..)).collect();
         if self.watermark_at.elapsed() >= inner.config.watermark_interval {
@@ -283,15 +324,24 @@ impl Committer {
             // Everything the database has now was synced: only this thread writes.
             self.watermark =
                 Watermark { generation: self.watermark.generation + 1, sequence: inner.db.sequence() };
-            writes.push(self.watermark.block(inner.uuid));
-        }
-        if !writes.is_empty() {
-            write_merged(inner, writes)?;
-            inner.device.flush()?;
-            inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
+            // Durable with the next flush, whenever that is. Never deferred: the copy would be in what it is to check.
+            let (block, bytes) = self.watermark.block(inner.uuid);
+            inner.device.write(block * BLOCK_BYTES, &[bytes])?;
         }
         let ids = inner.ids;
         self.batch.clear();
+        writes.sort_unstable_by_key(|(block, _)| *block);
+        write_merged(inner, &writes)?;
+        if !settle && self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
+            if !writes.is_empty() {
+                self.deferred.add(&writes, ids, &mut self.batch);
+            }
+        } else {
+            inner.device.flush()?;
+            inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
+            self.deferred.flushed();
+        }
+        self.deferred.remove_flushed(ids, &mut self.batch);
         for queued in batch.iter() {
             self.batch.append(&queued.batch);
         }
@@ -325,25 +375,24 @@ impl Committer {
     }
 }
 
-/// Writes the pieces, those that lie one behind the other with one call.
-fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Result<()> {
-    writes.sort_unstable_by_key(|(block, _)| *block);
+/// Writes the sorted pieces, those that lie one behind the other with one call.
+fn write_merged(inner: &Inner, writes: &[(u64, Bytes)]) -> Result<()> {
     let blocks = |bytes: &Bytes| bytes.len() as u64 / BLOCK_BYTES;
     let mut pieces = Vec::with_capacity(writes.len());
     let mut start = 0;
     let mut next = 0;
     for (block, bytes) in writes {
-        if block != next && !pieces.is_empty() {
+        if *block != next && !pieces.is_empty() {
             inner.device.write(start * BLOCK_BYTES, &pieces)?;
             pieces.clear();
         }
         if pieces.is_empty() {
-            start = block;
+            start = *block;
         }
-        next = block + blocks(&bytes);
-        pieces.push(bytes);
+        next = block + blocks(bytes);
+        pieces.push(bytes.clone());
     }
-    inner.device.write(start * BLOCK_BYTES, &pieces)
+    if pieces.is_empty() { Ok(()) } else { inner.device.write(start * BLOCK_BYTES, &pieces) }
 }
 
 /// Tells the sinks, each once, of all their transactions in order.

@@ -26,7 +26,7 @@ pub(super) enum Family {
     Collections,
     /// Shared blobs' reference counts.
     Shared,
-    /// Deferred writes; empty as yet.
+    /// Copies of data that is written but not flushed.
     Deferred,
     /// Allocation deltas; empty as yet.
     AllocDelta,
@@ -170,7 +170,7 @@ impl Range<'_> {
 }
 
 /// RocksDB's numbers of the families.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FamilyIds([u32; FAMILIES.len()]);
 
 /// Changes to the database in RocksDB's own write batch format, without its library's calls.

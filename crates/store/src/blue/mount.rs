@@ -88,7 +88,7 @@ pub(super) struct Opened {
     pub(super) loss: Option<String>,
 }
 
-/// Opens the store in `directory`.
+/// Opens the store in `directory` and brings deferred data to its place.
 pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened> {
     let path = directory.display().to_string();
     if read_if_present(&directory.join("type"))?.as_deref() != Some(TYPE.as_bytes()) {
@@ -111,6 +111,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
             watermark.sequence
         )
     });
+    super::deferred::replay(&db, &device, label.size / BLOCK_BYTES)?;
     Ok(Opened { lock, device, db, label, watermark, state, loss })
 }
 

@@ -1,7 +1,8 @@
 //! Builds the directory that a power cut would have left.
 //!
-//! Per file, changes that completed before an fsync of it began, if that fsync returned, are there; of later ones each
-//! is there, missing or, for writes, there in some of its sectors. Names in a directory are durable by an fsync of the
+//! Per file, changes that completed before an fsync of it began, if that fsync returned, are there. Of later ones those
+//! within the file are each there, missing or, for writes, there in some of their sectors; of what was appended a prefix
+//! is there (file systems record a new size after the data). Names in a directory are durable by an fsync of the
 //! directory only; of later changes to names a random prefix is there.
 
 use crate::recorder::Event;
@@ -125,6 +126,7 @@ fn names(
 fn write_file(events: &[Event], node: u32, path: &Path, synced: usize, keep: Keep, rng: &mut Rng) {
     let file = OpenOptions::new().write(true).create_new(true).open(path).unwrap();
     let mut size = 0;
+    let mut appends_lost = false;
     for (at, event) in events.iter().enumerate() {
         let sure = at < synced || keep == Keep::Everything;
         match event {
@@ -133,7 +135,17 @@ fn write_file(events: &[Event], node: u32, path: &Path, synced: usize, keep: Kee
                     file.write_all_at(data, *offset).unwrap();
                     size = size.max(offset + data.len() as u64);
                 } else if keep == Keep::Random {
-                    size = size.max(torn_write(&file, *offset, data, rng));
+                    let inside = size.saturating_sub(*offset).min(data.len() as u64) as usize;
+                    torn_write(&file, *offset, &data[..inside], rng);
+                    let mut appended = &data[inside..];
+                    if !appended.is_empty() && !appends_lost {
+                        if rng.below(3) == 0 {
+                            appended = &appended[..rng.below(appended.len() as u64) as usize];
+                            appends_lost = true;
+                        }
+                        file.write_all_at(appended, offset + inside as u64).unwrap();
+                        size = size.max(offset + (inside + appended.len()) as u64);
+                    }
                 }
             }
             Event::Truncate { file: number, size: to }
@@ -145,24 +157,22 @@ fn write_file(events: &[Event], node: u32, path: &Path, synced: usize, keep: Kee
             _ => {}
         }
     }
-    assert_eq!(file.metadata().unwrap().len(), size);
+    // A hole may precede an append of nothing.
+    file.set_len(size).unwrap();
 }
 
-/// Writes all, nothing or some sectors; returns the end of what was written.
-fn torn_write(file: &std::fs::File, offset: u64, data: &[u8], rng: &mut Rng) -> u64 {
+/// Writes all, nothing or some sectors.
+fn torn_write(file: &std::fs::File, offset: u64, data: &[u8], rng: &mut Rng) {
     let fate = rng.below(4);
-    let mut end = 0;
     let mut at = 0;
     while at < data.len() {
         // Sectors end where the device's do.
         let to = (at + SECTOR - (offset as usize + at) % SECTOR).min(data.len());
         if fate == 0 || (fate == 1 && rng.below(2) == 0) {
             file.write_all_at(&data[at..to], offset + at as u64).unwrap();
-            end = offset + to as u64;
         }
         at = to;
     }
-    end
 }
 
 /// All files below `root` that matter, by relative path.

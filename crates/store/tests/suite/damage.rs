@@ -299,7 +299,7 @@ fn stop_by(failpoint: &str) {
     fail::cfg(failpoint, "1*return").unwrap();
     let sink = Arc::new(Collect::default());
     let completion = Completion { sink: sink.clone(), token: 9 };
-    store.queue_transaction(&txn(pg(0), vec![write("a", 0, pattern(2, 5000))]), Some(completion)).unwrap();
+    store.queue_transaction(&txn(pg(0), vec![write("a", 0, pattern(2, 100_000))]), Some(completion)).unwrap();
     let error = store.flush().unwrap_err();
     assert!(matches!(error, StoreError::Stopped(_)), "{error}");
     fail::remove(failpoint);
