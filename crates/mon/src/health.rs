@@ -11,9 +11,6 @@ use nacre_types::stats::pg_state;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Detail lines per check, at most (`mon_health_max_detail`).
-const MAX_DETAIL: usize = 50;
-
 /// How bad a check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
@@ -102,20 +99,16 @@ impl Health {
         json!({ "status": self.status(), "checks": checks, "mutes": [] })
     }
 
-    fn add(
-        &mut self,
-        code: &str,
-        severity: Severity,
-        summary: String,
-        count: usize,
-        mut detail: Vec<String>,
-    ) {
-        if detail.len() > MAX_DETAIL {
-            let more = detail.len() - MAX_DETAIL;
-            detail.truncate(MAX_DETAIL);
-            detail.push(format!("{more} more {}", plural(more, "entry").replace("entrys", "entries")));
-        }
+    fn add(&mut self, code: &str, severity: Severity, summary: String, count: usize, detail: Vec<String>) {
         self.checks.push(Check { code: code.to_owned(), severity, summary, count, detail });
+    }
+
+    fn limit_detail(&mut self, lines: usize) {
+        for check in self.checks.iter_mut().filter(|check| check.detail.len() > lines) {
+            let more = check.detail.len() - lines;
+            check.detail.truncate(lines);
+            check.detail.push(format!("{more} more {}", if more == 1 { "entry" } else { "entries" }));
+        }
     }
 
     fn add_each(&mut self, code: &str, severity: Severity, what: &str, detail: Vec<String>) {
@@ -149,6 +142,7 @@ impl MapState {
             "osd(s) have seen a later history than the map store holds",
             rolled_back,
         );
+        health.limit_detail(self.tuning.health_max_detail);
         health.checks.sort_by(|a, b| a.code.cmp(&b.code));
         health
     }
@@ -335,6 +329,11 @@ impl MapState {
         if self.tuning.warn_on_too_few_osds && osds < wanted {
             let summary = format!("OSD count {osds} < osd_pool_default_size {wanted}");
             health.add("TOO_FEW_OSDS", Severity::Warn, summary, 0, vec![]);
+        }
+        if self.tuning.warn_on_down_out_interval_zero && self.tuning.down_out_interval_ms == 0 {
+            let summary = format!("mon.{} has mon_osd_down_out_interval set to 0", self.mon_name);
+            let detail = "this has the same effect as the 'noout' flag".to_owned();
+            health.add("OSD_NO_DOWN_OUT_INTERVAL", Severity::Warn, summary, 1, vec![detail]);
         }
         let in_osds = map.osds.values().filter(|info| info.is_in()).count() as u64;
         let replicas: u64 =

@@ -23,7 +23,6 @@ mod tuning;
 pub(crate) mod tests;
 
 pub use boot::BootRefusal;
-pub(crate) use boot::MAX_OSD_ID;
 pub(crate) use failure::location_text;
 pub use fullness::Fullness;
 pub use log::{ClusterLog, LogEntry, LogLevel};
@@ -228,12 +227,12 @@ impl MapState {
             last_proposal: 0,
             waiting: Vec::new(),
             out: Vec::new(),
-            tuning,
             failures: FailureReports::default(),
             last_beacon,
             down_since,
             stats: StatsState::default(),
-            log: ClusterLog::restore(databases.log),
+            log: ClusterLog::restore(databases.log, tuning.log_max_lines),
+            tuning,
             rolled_back: BTreeMap::new(),
             config: databases.config,
             config_version: 1,
@@ -256,6 +255,7 @@ impl MapState {
 
     /// Takes new options.
     pub fn set_tuning(&mut self, tuning: Tuning) {
+        self.log.keep(tuning.log_max_lines);
         self.tuning = tuning;
     }
 

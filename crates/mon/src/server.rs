@@ -8,6 +8,7 @@
 //! Fenced off, or on an error of the store, the thread ends and the authority with it: what it knows may be stale.
 
 mod authority;
+mod cluster_log;
 mod sessions;
 
 use crate::error::MonError;

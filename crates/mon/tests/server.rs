@@ -57,7 +57,9 @@ impl Site {
     }
 
     fn start(&self) -> MonServer {
-        MonServer::start(&mon_config(), self.data(), "127.0.0.1:0".parse().unwrap()).unwrap()
+        let log = self.data().join("cluster.log").display().to_string();
+        let config = mon_config_with(&[("mon_cluster_log_file", &log)]);
+        MonServer::start(&config, self.data(), "127.0.0.1:0".parse().unwrap()).unwrap()
     }
 
     fn connect(&self, mon: &MonServer, who: &str) -> Session {
@@ -68,10 +70,13 @@ impl Site {
 }
 
 fn mon_config() -> Config {
-    ConfigBuilder::new(EntityName::new(EntityKind::Mon, "a"))
-        .set("osd_crush_chooseleaf_type", "0")
-        .build()
-        .unwrap()
+    mon_config_with(&[])
+}
+
+fn mon_config_with(options: &[(&str, &str)]) -> Config {
+    let builder =
+        ConfigBuilder::new(EntityName::new(EntityKind::Mon, "a")).set("osd_crush_chooseleaf_type", "0");
+    options.iter().fold(builder, |b, (name, value)| b.set(name, *value)).build().unwrap()
 }
 
 enum Heard {
@@ -255,6 +260,8 @@ fn osds_boot_swap_memberships_and_everybody_is_told() {
         assert!(Instant::now() < deadline, "{log}");
     }
     mon.stop();
+    let file = std::fs::read_to_string(site.data().join("cluster.log")).unwrap();
+    assert!(file.contains("osd.0 127.0.0.1:42000 boot"), "{file}");
 }
 
 #[test]

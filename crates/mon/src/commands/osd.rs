@@ -179,7 +179,7 @@ impl MapState {
                 ));
             }
             (Some(known), _) => known,
-            (None, Some(wanted)) if wanted.0 >= crate::logic::MAX_OSD_ID => {
+            (None, Some(wanted)) if wanted.0 >= self.tuning.max_osd => {
                 return Err(Failure::new(Errno::ERANGE, format!("id {} is too high", wanted.0)));
             }
             (None, Some(wanted)) if self.working.osds.contains_key(&wanted) => {
@@ -190,8 +190,7 @@ impl MapState {
             }
             (None, Some(wanted)) => wanted,
             (None, None) => {
-                let free =
-                    (0..crate::logic::MAX_OSD_ID).find(|id| !self.working.osds.contains_key(&OsdId(*id)));
+                let free = (0..self.tuning.max_osd).find(|id| !self.working.osds.contains_key(&OsdId(*id)));
                 OsdId(free.ok_or_else(|| Failure::new(Errno::ENOSPC, "no osd id is free"))?)
             }
         };

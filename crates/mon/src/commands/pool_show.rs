@@ -92,7 +92,7 @@ impl MapState {
     fn pool_stats(&self, name: Option<&str>, ctx: &Context) -> Outcome {
         let wanted = name.map(|name| self.shown_pool(name)).transpose()?.map(|(id, _)| id);
         let views = self.pg_views();
-        let rates = self.stats.io_rates(self.tuning.stat_smooth_s);
+        let rates = self.stats.io_rates();
         let pools = self.committed.pools.iter().filter(|(id, _)| wanted.is_none_or(|w| w == **id));
         let entries = pools.map(|(id, pool)| {
             let of_pool: Vec<_> = views.iter().filter(|v| v.pg.pool == *id).cloned().collect();
@@ -127,7 +127,7 @@ impl MapState {
     /// Rates of all pools together.
     pub(super) fn io_total(&self) -> PoolIo {
         let mut total = PoolIo::default();
-        for io in self.stats.io_rates(self.tuning.stat_smooth_s).values() {
+        for io in self.stats.io_rates().values() {
             total.read_bytes_s += io.read_bytes_s;
             total.write_bytes_s += io.write_bytes_s;
             total.reads_s += io.reads_s;

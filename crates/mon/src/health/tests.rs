@@ -154,6 +154,13 @@ fn pools_without_redundancy_and_too_many_pgs_are_warned_about() {
     desk.state.tuning.max_pg_per_osd = 250;
     desk.state.tuning.pool_default_size = 4;
     assert!(text(&mut desk).contains("[WRN] TOO_FEW_OSDS: OSD count 3 < osd_pool_default_size 4\n"));
+    desk.state.tuning.down_out_interval_ms = 0;
+    assert!(
+        text(&mut desk).contains("OSD_NO_DOWN_OUT_INTERVAL: mon.a has mon_osd_down_out_interval set to 0\n")
+    );
+    desk.report(pg_state::ACTIVE | pg_state::DEGRADED);
+    desk.state.tuning.health_max_detail = 5;
+    assert!(text(&mut desk).contains("    7 more entries\n"));
 }
 
 #[test]

@@ -7,9 +7,6 @@ use nacre_types::msg::OsdBoot;
 use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
 use std::collections::BTreeMap;
 
-/// Ids above this are taken for a mistake: an OSD's id is an index.
-pub(crate) const MAX_OSD_ID: u32 = 100_000;
-
 /// Why an OSD may not come up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BootRefusal {
@@ -17,8 +14,11 @@ pub enum BootRefusal {
     #[error("noup is set")]
     NoUp,
     /// The id is not a sensible one.
-    #[error("id is above {MAX_OSD_ID}")]
-    BadId,
+    #[error("id is not below {max} (mon_max_osd)")]
+    BadId {
+        /// `mon_max_osd`.
+        max: u32,
+    },
     /// Another disk runs under this id.
     #[error("another osd with this id is up, with another uuid")]
     Duplicate,
@@ -92,8 +92,8 @@ impl MapState {
     }
 
     fn may_boot(&self, boot: &OsdBoot) -> Result<(), BootRefusal> {
-        if boot.osd.0 > MAX_OSD_ID {
-            return Err(BootRefusal::BadId);
+        if boot.osd.0 >= self.tuning.max_osd {
+            return Err(BootRefusal::BadId { max: self.tuning.max_osd });
         }
         let ahead = boot.generation == self.working.generation && boot.epoch > self.working.epoch;
         if boot.generation > self.working.generation || ahead {

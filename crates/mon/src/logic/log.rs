@@ -4,8 +4,6 @@ use super::Now;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Lines kept.
-const KEPT: usize = 5_000;
 /// Longest line; the rest is cut.
 const MAX_TEXT: usize = 4_096;
 
@@ -64,8 +62,10 @@ pub struct LogEntry {
 }
 
 /// The newest lines.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ClusterLog {
+    /// Lines kept.
+    kept: usize,
     entries: VecDeque<LogEntry>,
     next_seq: u64,
     /// Lines with a lower number are stored.
@@ -76,9 +76,15 @@ pub struct ClusterLog {
 
 impl ClusterLog {
     /// Goes on after `entries`, which are stored.
-    pub(crate) fn restore(entries: Vec<LogEntry>) -> ClusterLog {
+    pub(crate) fn restore(entries: Vec<LogEntry>, kept: usize) -> ClusterLog {
         let next_seq = entries.last().map_or(0, |e| e.seq + 1);
-        ClusterLog { entries: entries.into(), next_seq, stored_below: next_seq, throttled: BTreeMap::new() }
+        ClusterLog {
+            kept,
+            entries: entries.into(),
+            next_seq,
+            stored_below: next_seq,
+            throttled: BTreeMap::new(),
+        }
     }
 
     pub(crate) fn append(&mut self, now: Now, name: &str, level: LogLevel, mut text: String) {
@@ -92,7 +98,7 @@ impl ClusterLog {
             LogEntry { stamp_ns: now.wall_ns, name: name.to_owned(), seq: self.next_seq, level, text };
         self.next_seq += 1;
         self.entries.push_back(entry);
-        if self.entries.len() > KEPT {
+        while self.entries.len() > self.kept {
             self.entries.pop_front();
         }
     }
@@ -104,6 +110,11 @@ impl ClusterLog {
             self.throttled.insert(text.clone(), now.mono_ms);
             self.append(now, name, level, text);
         }
+    }
+
+    /// Keeps this many lines from now on.
+    pub(crate) fn keep(&mut self, lines: usize) {
+        self.kept = lines;
     }
 
     /// The newest `count` lines of at least `level`, oldest first.
@@ -124,6 +135,6 @@ impl ClusterLog {
 
     /// The number below which stored lines are not needed any more.
     pub(crate) fn trim_below(&self) -> u64 {
-        self.next_seq.saturating_sub(KEPT as u64)
+        self.next_seq.saturating_sub(self.kept as u64)
     }
 }

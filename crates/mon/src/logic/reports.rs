@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Samples of I/O counters kept for rates.
 const SAMPLES: usize = 64;
+/// Time over which rates are averaged, in milliseconds.
+const SMOOTH_MS: u64 = 10_000;
 /// Health lines that one OSD may have.
 const MAX_OSD_HEALTH: usize = 64;
 
@@ -58,10 +60,10 @@ impl StatsState {
         self.totals.get(&pool).copied().unwrap_or_default()
     }
 
-    /// Rates over the last samples that lie at most `smooth_s` seconds back from `now_ms`.
-    pub fn io_rates(&self, smooth_s: u64) -> BTreeMap<PoolId, PoolIo> {
+    /// Rates over the last ten seconds.
+    pub fn io_rates(&self) -> BTreeMap<PoolId, PoolIo> {
         let Some((last_ms, last)) = self.samples.back() else { return BTreeMap::new() };
-        let from = last_ms.saturating_sub(smooth_s * 1000);
+        let from = last_ms.saturating_sub(SMOOTH_MS);
         let Some((first_ms, first)) = self.samples.iter().find(|(at, _)| *at >= from) else {
             return BTreeMap::new();
         };

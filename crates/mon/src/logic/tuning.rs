@@ -31,6 +31,8 @@ pub struct Tuning {
     pub crush_update_on_start: bool,
     /// `osd_crush_initial_weight`: CRUSH weight of new OSDs; below 0: their size in TiB.
     pub crush_initial_weight: f64,
+    /// `mon_max_osd`: ids are below this.
+    pub max_osd: u32,
     /// `osd_pool_default_size`.
     pub pool_default_size: u32,
     /// `osd_pool_default_min_size`; 0: size less its half.
@@ -65,10 +67,14 @@ pub struct Tuning {
     pub warn_on_pool_no_app: bool,
     /// `mon_warn_on_too_few_osds`.
     pub warn_on_too_few_osds: bool,
+    /// `mon_warn_on_osd_down_out_interval_zero`.
+    pub warn_on_down_out_interval_zero: bool,
+    /// `mon_health_max_detail`: lines of detail per check.
+    pub health_max_detail: usize,
+    /// `mon_cluster_log_max_lines`: lines of the cluster log that are kept.
+    pub log_max_lines: usize,
     /// `mon_pg_stuck_threshold`, in seconds.
     pub pg_stuck_threshold_s: u64,
-    /// `mon_delta_reset_interval`-like: seconds over which client I/O rates are averaged.
-    pub stat_smooth_s: u64,
 }
 
 impl Tuning {
@@ -85,6 +91,12 @@ impl Tuning {
             down_out_subtree_limit: mon.mon_osd_down_out_subtree_limit.clone(),
             min_up_ratio: mon.mon_osd_min_up_ratio,
             min_in_ratio: mon.mon_osd_min_in_ratio,
+            auto_mark_in: mon.mon_osd_auto_mark_in,
+            auto_mark_auto_out_in: mon.mon_osd_auto_mark_auto_out_in,
+            auto_mark_new_in: mon.mon_osd_auto_mark_new_in,
+            crush_update_on_start: osd.osd_crush_update_on_start,
+            crush_initial_weight: osd.osd_crush_initial_weight,
+            max_osd: u32::try_from(mon.mon_max_osd).unwrap_or(u32::MAX),
             pool_default_size: small(mon.osd_pool_default_size),
             pool_default_min_size: small(mon.osd_pool_default_min_size),
             pool_default_pg_num: small(mon.osd_pool_default_pg_num),
@@ -101,8 +113,11 @@ impl Tuning {
             allow_pool_size_one: mon.mon_allow_pool_size_one,
             warn_on_pool_no_redundancy: mon.mon_warn_on_pool_no_redundancy,
             warn_on_pool_no_app: mon.mon_warn_on_pool_no_app,
+            warn_on_too_few_osds: mon.mon_warn_on_too_few_osds,
+            warn_on_down_out_interval_zero: mon.mon_warn_on_osd_down_out_interval_zero,
+            health_max_detail: mon.mon_health_max_detail as usize,
+            log_max_lines: mon.mon_cluster_log_max_lines as usize,
             pg_stuck_threshold_s: mon.mon_pg_stuck_threshold.as_secs(),
-            ..Tuning::default()
         }
     }
 }
@@ -123,6 +138,7 @@ impl Default for Tuning {
             auto_mark_new_in: true,
             crush_update_on_start: true,
             crush_initial_weight: -1.0,
+            max_osd: 10_000,
             pool_default_size: 3,
             pool_default_min_size: 0,
             pool_default_pg_num: 32,
@@ -141,7 +157,9 @@ impl Default for Tuning {
             warn_on_pool_no_app: true,
             warn_on_too_few_osds: true,
             pg_stuck_threshold_s: 60,
-            stat_smooth_s: 10,
+            warn_on_down_out_interval_zero: true,
+            health_max_detail: 50,
+            log_max_lines: 10_000,
         }
     }
 }

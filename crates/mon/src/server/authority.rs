@@ -1,5 +1,6 @@
 //! The thread that owns the map: applies what arrives, commits it, answers and publishes.
 
+use super::cluster_log::ClusterLogFile;
 use super::sessions::Sessions;
 use super::{SharedKeys, now};
 use crate::caps::MonCaps;
@@ -53,6 +54,7 @@ pub(super) struct Authority {
     /// Not before this is the next epoch made (`mon_propose_interval` after the last one).
     next_commit: Duration,
     ticks: u64,
+    log_file: ClusterLogFile,
     held: Vec<Frame>,
 }
 
@@ -80,6 +82,7 @@ impl Authority {
             next_tick: Duration::ZERO,
             next_commit: Duration::ZERO,
             ticks: 0,
+            log_file: ClusterLogFile::default(),
             held: Vec::new(),
         }
     }
@@ -298,6 +301,7 @@ impl Authority {
         while let Some(proposal) = self.state.propose(self.now()) {
             let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
             self.persistence.commit(&proposal, &lines)?;
+            self.log_file.append(&self.config.snapshot(), &lines);
             self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
             if proposal.keys.keys().any(|key| key.starts_with(crate::keys::AUTH)) {
                 self.shared_keys.replace(self.state.auth());
@@ -318,6 +322,7 @@ impl Authority {
         let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
         if !lines.is_empty() {
             self.persistence.commit(&crate::logic::Proposal::empty(), &lines)?;
+            self.log_file.append(&self.config.snapshot(), &lines);
         }
         Ok(())
     }

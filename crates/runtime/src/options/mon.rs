@@ -25,6 +25,10 @@ option_group! {
     mon_osd_down_out_subtree_limit: Str = "rack",
         "The smallest CRUSH level whose OSDs are not marked out when all of it is down"
         [runtime(), services(&[Mon])];
+    mon_osd_auto_mark_in: Bool = "false", "Mark any OSD in when it starts" [services(&[Mon])];
+    mon_osd_auto_mark_auto_out_in: Bool = "true", "Mark an OSD in again that was marked out for being down"
+        [services(&[Mon]), see(&["mon_osd_down_out_interval"])];
+    mon_osd_auto_mark_new_in: Bool = "true", "Mark a new OSD in when it starts" [services(&[Mon])];
     mon_osd_min_in_ratio: Float = "0.75", "The share of OSDs that must stay in for marking others out"
         [range("0", "1"), services(&[Mon])];
     mon_osd_min_up_ratio: Float = "0.3", "The share of OSDs that must stay up for marking others down"
@@ -42,6 +46,9 @@ option_group! {
     mon_pg_stuck_threshold: IntSecs = "60", "Seconds after which an unclean PG is called stuck" [services(&[Mon])];
     mon_warn_on_pool_no_redundancy: Bool = "true", "Warn about pools that keep one copy only" [services(&[Mon])];
     mon_warn_on_pool_no_app: Bool = "true", "Warn about pools without an application" [services(&[Mon])];
+    mon_warn_on_too_few_osds: Bool = "true", "Warn when there are fewer OSDs than osd_pool_default_size"
+        [services(&[Mon])];
+    mon_health_max_detail: Uint = "50", "Lines of detail that one health check has" [min("1"), services(&[Mon])];
     mon_warn_on_osd_down_out_interval_zero: Bool = "true", "Warn when OSDs are never marked out"
         [services(&[Mon])];
     mon_data_avail_warn: Uint = "30", "Free share, in percent, of the monitor's disk at which health warns"

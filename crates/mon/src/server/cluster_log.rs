@@ -1,0 +1,47 @@
+//! The cluster log's file (`mon_cluster_log_file`): what `log last` shows, for as long as the disk has room.
+
+use crate::logic::{LogEntry, LogLevel};
+use crate::text::stamp;
+use nacre_runtime::options::Options;
+use std::fs::{File, OpenOptions};
+use std::io::Write as _;
+
+/// Appends lines to the file that the options name. A file that can't be written is warned about once, then tried
+/// again when the options name another one.
+#[derive(Default)]
+pub(super) struct ClusterLogFile {
+    path: String,
+    file: Option<File>,
+}
+
+impl ClusterLogFile {
+    pub(super) fn append(&mut self, options: &Options, lines: &[LogEntry]) {
+        if !options.mon.mon_cluster_log_to_file || lines.is_empty() {
+            return;
+        }
+        let path = &options.mon.mon_cluster_log_file;
+        if *path != self.path {
+            self.path.clone_from(path);
+            self.file = match OpenOptions::new().create(true).append(true).open(path) {
+                Ok(file) => Some(file),
+                Err(error) => {
+                    tracing::warn!(%path, %error, "the cluster log can't be written to its file");
+                    None
+                }
+            };
+        }
+        let Some(file) = &mut self.file else { return };
+        let least = LogLevel::parse(&options.mon.mon_cluster_log_file_level);
+        let shown: String = lines
+            .iter()
+            .filter(|line| line.level >= least)
+            .map(|l| {
+                format!("{} {} {} : cluster {} {}\n", stamp(l.stamp_ns), l.name, l.seq, l.level.tag(), l.text)
+            })
+            .collect();
+        if let Err(error) = file.write_all(shown.as_bytes()) {
+            tracing::warn!(path = %self.path, %error, "the cluster log is not written any more");
+            self.file = None;
+        }
+    }
+}
