@@ -65,7 +65,8 @@ pub(crate) fn osd(args: &[String]) -> Result<()> {
     let Some((config, verbs)) = configure(EntityKind::Osd, args, OSD_USAGE)? else { return Ok(()) };
     let id = layout::osd_of(&config)?;
     if verbs.mkfs {
-        return nacre_osd::mkfs(&config, verbs.force).with_context(|| format!("can't make the store of {id}"));
+        return nacre_osd::mkfs(&config, verbs.force)
+            .with_context(|| format!("can't make the store of {id}"));
     }
     run(config, move |config| async move {
         let osd = nacre_osd::Osd::start(&config).await.with_context(|| format!("{id} did not start"))?;
@@ -92,7 +93,8 @@ fn mon_mkfs(config: &Config) -> Result<()> {
     let options = config.snapshot();
     let fsid = options.global.fsid.context("fsid is not set")?;
     let listed = options.global.keyring.split([',', ';', ' ']).filter(|path| !path.is_empty()).map(Path::new);
-    let path = listed.into_iter().find(|path| path.exists()).context("no file of the keyring option exists")?;
+    let path =
+        listed.into_iter().find(|path| path.exists()).context("no file of the keyring option exists")?;
     let keys = Keyring::read(path)?;
     nacre_mon::mkfs(config, Path::new(&options.mon.mon_data), fsid, &keys)
         .context("can't make the map authority's store")

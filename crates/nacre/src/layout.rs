@@ -98,7 +98,8 @@ impl Layout {
         let draft = self.root.join("ceph.conf.new");
         fs::write(&draft, &text).with_context(|| format!("can't write {}", draft.display()))?;
         let mon = ConfigBuilder::new(EntityName::mon()).conf(&draft).build()?;
-        nacre_mon::mkfs(&mon, &self.mon_data(), fsid, &keys).context("can't make the map authority's store")?;
+        nacre_mon::mkfs(&mon, &self.mon_data(), fsid, &keys)
+            .context("can't make the map authority's store")?;
         for osd in (0..plan.osds).map(OsdId) {
             let config = ConfigBuilder::new(EntityName::osd(osd)).conf(&draft).build()?;
             nacre_osd::mkfs(&config, false).with_context(|| format!("can't make the store of {osd}"))?;

@@ -34,7 +34,9 @@ fn main() -> ExitCode {
     };
     match command.to_str().unwrap_or_default() {
         "serve" => run(serve::main, args),
-        "mon" if args.iter().all(|arg| arg.to_str().is_some_and(|a| a != "dump" && a != "stat")) => run(daemon::mon, args),
+        "mon" if args.iter().all(|arg| arg.to_str().is_some_and(|a| a != "dump" && a != "stat")) => {
+            run(daemon::mon, args)
+        }
         "osd" if texts(&args).is_ok_and(|args| daemon::is_osd_daemon(&args)) => run(daemon::osd, args),
         "rados" => cmd::rados::main(args),
         "crushtool" => cmd::crushtool::main(args),
@@ -53,7 +55,8 @@ fn main() -> ExitCode {
 
 /// Where the first word stands that is neither an option nor an option's value.
 fn command_position(args: &[OsString]) -> Option<usize> {
-    let takes_value = ["-c", "--conf", "-n", "--name", "--id", "--user", "-m", "-k", "--keyring", "--cluster"];
+    let takes_value =
+        ["-c", "--conf", "-n", "--name", "--id", "--user", "-m", "-k", "--keyring", "--cluster"];
     let mut at = 0;
     while at < args.len() {
         let text = args[at].to_string_lossy();

@@ -90,7 +90,11 @@ fn prepare(layout: &Layout, args: &Args) -> Result<()> {
         };
         return layout.create(&plan);
     }
-    ensure!(args.options.is_empty(), "--option counts only for a new cluster: edit {}", layout.conf().display());
+    ensure!(
+        args.options.is_empty(),
+        "--option counts only for a new cluster: edit {}",
+        layout.conf().display()
+    );
     let count = layout.osds()?.len() as u32;
     ensure!(
         args.osds.is_none_or(|osds| osds == count),
@@ -124,7 +128,9 @@ async fn start(layout: &Layout, daemons: &mut Vec<Daemon>) -> Result<()> {
 /// Waits until clients see all OSDs up.
 async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()> {
     let deadline = Instant::now() + START_PATIENCE;
-    let cluster = nacre_client::native::connect(admin).await.context("can't reach the cluster that was just started")?;
+    let cluster = nacre_client::native::connect(admin)
+        .await
+        .context("can't reach the cluster that was just started")?;
     loop {
         let up = cluster.osdmap().map_or(0, |map| map.osds.values().filter(|osd| osd.up).count());
         if up >= osds {

@@ -13,12 +13,12 @@ use std::thread::JoinHandle;
 use std::time::Instant;
 
 /// A client of the cluster under test.
-pub fn connect(cluster: &TestCluster) -> Cluster {
+pub(crate) fn connect(cluster: &TestCluster) -> Cluster {
     let config = ConfigBuilder::new(EntityName::client("admin")).conf(cluster.conf()).build().unwrap();
     nacre_client::native::connect(&config).wait().unwrap()
 }
 
-pub fn open(cluster: &TestCluster, pool: &str) -> IoCtx {
+pub(crate) fn open(cluster: &TestCluster, pool: &str) -> IoCtx {
     nacre_client::block_on(connect(cluster).open_pool(pool)).unwrap()
 }
 
@@ -53,7 +53,9 @@ impl Load {
     /// Waits until so many more writes were acknowledged.
     fn expect_progress(&self, writes: u64, cluster: &TestCluster) {
         let from = self.acknowledged.load(Ordering::SeqCst);
-        cluster.wait_for("progress of clients' writes", |_| self.acknowledged.load(Ordering::SeqCst) >= from + writes);
+        cluster.wait_for("progress of clients' writes", |_| {
+            self.acknowledged.load(Ordering::SeqCst) >= from + writes
+        });
     }
 
     /// Stops the clients and verifies, through a new client, everything that was ever acknowledged.
@@ -64,14 +66,24 @@ impl Load {
         let mut count = 0;
         for (name, expected) in written.iter().flatten() {
             let found = io.read(name, 0, 0).wait().unwrap_or_else(|e| panic!("{name}: {e}"));
-            assert!(found == *expected, "{name}: {} bytes read, {} acknowledged", found.len(), expected.len());
+            assert!(
+                found == *expected,
+                "{name}: {} bytes read, {} acknowledged",
+                found.len(),
+                expected.len()
+            );
             count += 1;
         }
         count
     }
 }
 
-fn run_client(client: usize, io: &IoCtx, stop: &AtomicBool, acknowledged: &AtomicU64) -> BTreeMap<String, Bytes> {
+fn run_client(
+    client: usize,
+    io: &IoCtx,
+    stop: &AtomicBool,
+    acknowledged: &AtomicU64,
+) -> BTreeMap<String, Bytes> {
     let mut held: BTreeMap<String, Bytes> = BTreeMap::new();
     let mut round = 0;
     while !stop.load(Ordering::SeqCst) {
@@ -175,7 +187,8 @@ fn size_two_with_min_size_one_survives_one_death() {
 
 #[test]
 fn a_full_store_refuses_writes_and_still_deletes() {
-    let mut cluster = TestCluster::start_made(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
+    let mut cluster =
+        TestCluster::start_made(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
     cluster.create_pool("data", 8, 3, 2);
     cluster.wait_healthy();
     let io = open(&cluster, "data").with_full_try();

@@ -111,14 +111,13 @@ fn a_tree_of_files_survives_ctrl_c_and_kill_9() {
     // Real files: this project's own sources and the build tools' documentation.
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap();
     let files = home.path().join("files");
+    fs::create_dir_all(&files).unwrap();
     for part in ["crates", "docs", "bench"] {
-        let copied = Command::new("cp").arg("-rL").arg(source.join(part)).arg({
-            fs::create_dir_all(&files).unwrap();
-            &files
-        });
-        assert!({ copied }.status().unwrap().success());
+        let copied = Command::new("cp").arg("-rL").arg(source.join(part)).arg(&files).status().unwrap();
+        assert!(copied.success());
     }
-    let big: Vec<u8> = (0..40_000_000u32).flat_map(|i| (i.wrapping_mul(2_654_435_761)).to_le_bytes()).collect();
+    let big: Vec<u8> =
+        (0..40_000_000u32).flat_map(|i| (i.wrapping_mul(2_654_435_761)).to_le_bytes()).collect();
     fs::write(files.join("big.bin"), &big[..96 << 20]).unwrap();
     drop(big);
     let expected = tree(&files);
@@ -135,7 +134,10 @@ fn a_tree_of_files_survives_ctrl_c_and_kill_9() {
 
     let victim = listed.lines().find(|name| name.ends_with("big.bin")).unwrap();
     ok(&data, &["rados", "-p", "files", "rm", victim]);
-    ok(&data, &["rados", "-p", "files", "put", "late", files.join("crates/nacre/Cargo.toml").to_str().unwrap()]);
+    ok(
+        &data,
+        &["rados", "-p", "files", "put", "late", files.join("crates/nacre/Cargo.toml").to_str().unwrap()],
+    );
     serve.kill();
     let (serve, restart) = Serve::start(&data, &[]);
     println!("ready {restart:?} after kill -9");

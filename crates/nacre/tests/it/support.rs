@@ -3,39 +3,34 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a cluster gets to reach a state that it must reach by itself.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Which daemon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Daemon {
+pub(crate) enum Daemon {
     Mon,
     Osd(usize),
 }
 
-pub struct TestCluster {
+pub(crate) struct TestCluster {
     folder: tempfile::TempDir,
     mon: Option<Child>,
     osds: Vec<Option<Child>>,
 }
 
 impl TestCluster {
-    /// Makes a cluster of `osds` OSDs on `objectstore` and starts all of it.
-    pub fn start(osds: usize, objectstore: &str) -> TestCluster {
-        Self::start_with(osds, objectstore, "")
-    }
-
-    /// As [`TestCluster::start`], with more lines for ceph.conf.
-    pub fn start_with(osds: usize, objectstore: &str, conf: &str) -> TestCluster {
+    /// Makes a cluster of `osds` OSDs on `objectstore` and starts all of it, with more lines for ceph.conf.
+    pub(crate) fn start_with(osds: usize, objectstore: &str, conf: &str) -> TestCluster {
         Self::start_made(osds, objectstore, &[], conf)
     }
 
     /// As [`TestCluster::start_with`], with options for making the cluster.
-    pub fn start_made(osds: usize, objectstore: &str, options: &[&str], conf: &str) -> TestCluster {
+    pub(crate) fn start_made(osds: usize, objectstore: &str, options: &[&str], conf: &str) -> TestCluster {
         let folder = tempfile::Builder::new().prefix("nacre-it-").tempdir().unwrap();
         let listen = format!("127.0.0.1:{}", free_port());
         let made = Command::new(nacre())
@@ -58,12 +53,8 @@ impl TestCluster {
         cluster
     }
 
-    pub fn conf(&self) -> PathBuf {
+    pub(crate) fn conf(&self) -> PathBuf {
         self.folder.path().join("ceph.conf")
-    }
-
-    pub fn folder(&self) -> &Path {
-        self.folder.path()
     }
 
     fn slot(&mut self, daemon: Daemon) -> &mut Option<Child> {
@@ -74,7 +65,7 @@ impl TestCluster {
     }
 
     /// Starts a daemon's process; its output goes to a file of its own.
-    pub fn spawn(&mut self, daemon: Daemon) {
+    pub(crate) fn spawn(&mut self, daemon: Daemon) {
         let (args, name) = match daemon {
             Daemon::Mon => (vec!["mon".to_owned()], "mon".to_owned()),
             Daemon::Osd(osd) => (vec!["osd".into(), "--id".into(), osd.to_string()], format!("osd.{osd}")),
@@ -98,14 +89,14 @@ impl TestCluster {
     }
 
     /// kill -9, and waits for the process to be gone.
-    pub fn kill(&mut self, daemon: Daemon) {
+    pub(crate) fn kill(&mut self, daemon: Daemon) {
         let mut child = self.slot(daemon).take().expect("a running daemon");
         child.kill().unwrap();
         child.wait().unwrap();
     }
 
     /// SIGTERM, and waits for an orderly end.
-    pub fn terminate(&mut self, daemon: Daemon) {
+    pub(crate) fn terminate(&mut self, daemon: Daemon) {
         let mut child = self.slot(daemon).take().expect("a running daemon");
         signal(&child, "TERM");
         let deadline = Instant::now() + PATIENCE;
@@ -121,7 +112,7 @@ impl TestCluster {
     }
 
     /// Empties a stopped OSD's disk: it comes back as a new store with the old id and key.
-    pub fn wipe(&mut self, osd: usize) {
+    pub(crate) fn wipe(&mut self, osd: usize) {
         assert!(self.osds[osd].is_none(), "stop osd.{osd} before wiping it");
         let made = Command::new(nacre())
             .args(["osd", "--id", &osd.to_string(), "--mkfs", "--force", "-c"])
@@ -132,7 +123,7 @@ impl TestCluster {
     }
 
     /// The last lines that a daemon printed.
-    pub fn log_of(&self, daemon: Daemon) -> String {
+    pub(crate) fn log_of(&self, daemon: Daemon) -> String {
         let name = match daemon {
             Daemon::Mon => "mon.out".to_owned(),
             Daemon::Osd(osd) => format!("osd.{osd}.out"),
@@ -143,22 +134,16 @@ impl TestCluster {
     }
 
     /// Runs the binary with `-c CONF` and returns what came of it.
-    pub fn run(&self, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
         Command::new(nacre()).args(args).arg("-c").arg(self.conf()).stdin(Stdio::null()).output().unwrap()
     }
 
     /// Runs the binary, which must succeed; returns its standard output.
-    pub fn ok(&self, args: &[&str]) -> String {
+    pub(crate) fn ok(&self, args: &[&str]) -> String {
         let out = self.run(args);
         let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert!(out.status.success(), "nacre {}: {}\n{stdout}{stderr}", args.join(" "), out.status);
         stdout.into_owned()
-    }
-
-    /// A cluster command's JSON.
-    pub fn json(&self, args: &[&str]) -> serde_json::Value {
-        let text = self.ok(&[&["ceph"], args, &["--format", "json"]].concat());
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e} in {text}", args.join(" ")))
     }
 
     fn up_osds(&self) -> usize {
@@ -168,7 +153,7 @@ impl TestCluster {
     }
 
     /// Polls until `reached` holds.
-    pub fn wait_for(&self, what: &str, reached: impl Fn(&TestCluster) -> bool) {
+    pub(crate) fn wait_for(&self, what: &str, reached: impl Fn(&TestCluster) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !reached(self) {
             if Instant::now() > deadline {
@@ -185,7 +170,7 @@ impl TestCluster {
     }
 
     /// Waits until every PG is active+clean and health is HEALTH_OK.
-    pub fn wait_healthy(&self) {
+    pub(crate) fn wait_healthy(&self) {
         self.wait_for("HEALTH_OK with all PGs active+clean", |c| {
             let out = c.run(&["ceph", "status", "--format", "json"]);
             let Ok(status) = serde_json::from_slice::<serde_json::Value>(&out.stdout) else { return false };
@@ -196,7 +181,7 @@ impl TestCluster {
     }
 
     /// Creates a replicated pool and waits until it is usable.
-    pub fn create_pool(&self, name: &str, pgs: u32, size: u32, min_size: u32) {
+    pub(crate) fn create_pool(&self, name: &str, pgs: u32, size: u32, min_size: u32) {
         self.ok(&["ceph", "osd", "pool", "create", name, &pgs.to_string(), &pgs.to_string(), "replicated"]);
         let sure = "--yes-i-really-mean-it";
         self.ok(&["ceph", "osd", "pool", "set", name, "size", &size.to_string(), sure]);
@@ -215,18 +200,18 @@ impl Drop for TestCluster {
 }
 
 /// The binary under test.
-pub fn nacre() -> &'static str {
+pub(crate) fn nacre() -> &'static str {
     env!("CARGO_BIN_EXE_nacre")
 }
 
 /// Sends a signal by name to a process that the test started.
-pub fn signal(child: &Child, name: &str) {
+pub(crate) fn signal(child: &Child, name: &str) {
     let sent = Command::new("kill").args([&format!("-{name}"), &child.id().to_string()]).status().unwrap();
     assert!(sent.success());
 }
 
 /// A port above 40000 that was free a moment ago.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     (0..200)
         .filter_map(|_| TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok())
         .map(|addr| addr.port())
