@@ -38,13 +38,15 @@ struct Load {
 }
 
 impl Load {
-    fn start(cluster: &TestCluster, pool: &str, clients: usize) -> Load {
+    fn start(cluster: &TestCluster, pool: &str, prefix: &'static str, clients: usize) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let clients = (0..clients)
             .map(|client| {
                 let (io, stop, acknowledged) = (open(cluster, pool), stop.clone(), acknowledged.clone());
-                std::thread::spawn(move || run_client(client, &io, &stop, &acknowledged))
+                std::thread::spawn(move || {
+                    run_client(&format!("{prefix}-{client}"), &io, &stop, &acknowledged)
+                })
             })
             .collect();
         Load { stop, acknowledged, clients, pool: pool.to_owned() }
@@ -88,7 +90,7 @@ fn run_client(
     let mut round = 0;
     while !stop.load(Ordering::SeqCst) {
         round += 1;
-        let name = format!("client-{client}-object-{}", round % 23);
+        let name = format!("{client}-object-{}", round % 23);
         let began = Instant::now();
         let data = contents(&name, round);
         let now = if round % 5 == 0 {
@@ -101,7 +103,7 @@ fn run_client(
         held.insert(name.clone(), now);
         acknowledged.fetch_add(1, Ordering::SeqCst);
         assert!(began.elapsed() < PATIENCE, "a write took {:?}", began.elapsed());
-        let other = format!("client-{client}-object-{}", (round * 13) % 23);
+        let other = format!("{client}-object-{}", (round * 13) % 23);
         if let Some(expected) = held.get(&other) {
             let found = io.read(&other, 0, 0).wait().unwrap();
             assert!(found == *expected, "{other}: {} bytes read, {} written", found.len(), expected.len());
@@ -120,7 +122,7 @@ fn io_goes_on_while_osds_die_a_disk_is_wiped_and_the_mon_restarts() {
     let mut cluster = TestCluster::start_with(4, "bluestore", conf());
     cluster.create_pool("data", 16, 3, 2);
     cluster.wait_healthy();
-    let load = Load::start(&cluster, "data", 3);
+    let load = Load::start(&cluster, "data", "client", 3);
     load.expect_progress(50, &cluster);
 
     cluster.kill(Daemon::Osd(0));
@@ -155,8 +157,8 @@ fn restarting_all_osds_at_once_loses_nothing() {
     let mut cluster = TestCluster::start_with(3, "bluestore", conf());
     cluster.create_pool("data", 16, 3, 2);
     cluster.wait_healthy();
-    for orderly in [true, false] {
-        let load = Load::start(&cluster, "data", 2);
+    for (orderly, prefix) in [(true, "term"), (false, "kill")] {
+        let load = Load::start(&cluster, "data", prefix, 2);
         load.expect_progress(40, &cluster);
         for osd in 0..3 {
             if orderly { cluster.terminate(Daemon::Osd(osd)) } else { cluster.kill(Daemon::Osd(osd)) }
@@ -175,7 +177,7 @@ fn size_two_with_min_size_one_survives_one_death() {
     let mut cluster = TestCluster::start_with(2, "bluestore", conf());
     cluster.create_pool("data", 8, 2, 1);
     cluster.wait_healthy();
-    let load = Load::start(&cluster, "data", 2);
+    let load = Load::start(&cluster, "data", "client", 2);
     load.expect_progress(30, &cluster);
     cluster.kill(Daemon::Osd(0));
     load.expect_progress(30, &cluster);
