@@ -71,17 +71,17 @@ impl Pg {
         if primary.phase != Phase::Peering || self.now < primary.peering.asked_at + self.settings.retry_ns {
             return;
         }
-        if primary.peering.infos.len() < primary.peering.peers.len() {
-            let now = self.now;
-            if let Some(primary) = &mut self.primary {
-                primary.peering.asked_at = now;
-            }
-            self.ask_peers(out);
-        } else if primary.peering.adopting.is_some() || !primary.peering.behind.is_empty() {
+        let stuck = primary.peering.adopting.is_some() || !primary.peering.behind.is_empty();
+        if stuck {
             // A lost connection may have swallowed part of a tail: begin anew.
             self.staged = None;
-            self.start_peering(out);
+            return self.start_peering(out);
         }
+        let now = self.now;
+        if let Some(primary) = &mut self.primary {
+            primary.peering.asked_at = now;
+        }
+        self.ask_peers(out);
     }
 
     pub(crate) fn on_info(
@@ -269,6 +269,8 @@ impl Pg {
             self.persist_record(Durable::Nothing, out);
         }
         self.settle(leases, out);
+        // Leases may have come back while it peered.
+        self.release_lease_waiters(leases, out);
         self.resume_waiting(leases, out);
     }
 

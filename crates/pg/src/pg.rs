@@ -463,7 +463,7 @@ impl Pg {
     pub fn next_wake(&self) -> Option<u64> {
         let bid = self.bid.as_ref().map(|(_, sent)| sent + self.settings.cas_retry_ns);
         let restoring = self.restoring.as_ref().map(|r| r.asked_at + self.settings.retry_ns);
-        let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
+        let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings, self.now));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
         [bid, restoring, primary, stray].into_iter().flatten().min()
     }

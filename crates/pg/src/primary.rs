@@ -138,16 +138,18 @@ impl Primary {
         }
     }
 
-    pub(crate) fn next_wake(&self, settings: &Settings) -> Option<u64> {
+    pub(crate) fn next_wake(&self, settings: &Settings, now: u64) -> Option<u64> {
+        let retry = self.peering.asked_at + settings.retry_ns;
         let peering = match self.phase {
-            Phase::Peering => Some(self.quiet_at.unwrap_or(self.peering.asked_at + settings.retry_ns)),
+            // Once the leases have run out, something else is waited for.
+            Phase::Peering => Some(self.quiet_at.filter(|at| *at > now).map_or(retry, |at| at.min(retry))),
             _ => None,
         };
         let proposal = self.proposal.as_ref().map(|(_, sent)| sent + settings.cas_retry_ns);
         let refused = (self.refused_at > 0).then_some(self.refused_at + settings.cas_retry_ns);
         let stuck = !self.inflight.is_empty() || !self.catching_up.is_empty();
         let retry = stuck.then_some(self.retried_at + settings.retry_ns);
-        [peering, proposal, refused.filter(|at| *at > self.retried_at), retry].into_iter().flatten().min()
+        [peering, proposal, refused.filter(|at| *at > now), retry].into_iter().flatten().min()
     }
 }
 

@@ -233,9 +233,9 @@ impl World {
     fn note(&mut self, happening: &Happening) {
         self.schedule.now().hash(&mut self.hash);
         std::mem::discriminant(happening).hash(&mut self.hash);
-        if self.trace
-            && !matches!(happening, Happening::Deliver(_) | Happening::OsdTick(..) | Happening::MonTick(_))
-        {
+        let usual =
+            matches!(happening, Happening::Deliver(_) | Happening::OsdTick(..) | Happening::MonTick(_));
+        if self.trace && (!usual || self.events + 20 > MAX_EVENTS) {
             self.say(format_args!("{happening:?}"));
         }
     }
