@@ -2,7 +2,7 @@
 
 use crate::log::DupSnapshot;
 use bytes::Bytes;
-use nacre_types::ids::{Eversion, Interval, OsdId, PgId, ReqId};
+use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, PgCas, PgCasReply};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{OsdMap, PgMembership};
@@ -100,8 +100,8 @@ impl Default for Settings {
 
 /// The host's lease table as a PG needs it (rule R4).
 pub trait LeaseView {
-    /// Whether this OSD holds a lease from `from` now.
-    fn held_from(&self, from: OsdId) -> bool;
+    /// Whether this OSD holds a lease from `from` now that a PG may count which has acted on the map of `epoch`.
+    fn held_from(&self, from: OsdId, epoch: Epoch) -> bool;
 
     /// The time (CLOCK_BOOTTIME, ns) from which no lease that this OSD ever granted to `to` can be valid.
     fn quiet_at(&self, to: OsdId) -> u64;
@@ -131,9 +131,14 @@ pub struct ClientOp {
 /// What executing an operation brought ([`Event::Executed`]).
 #[derive(Clone, Debug)]
 pub enum Executed {
-    /// Nothing changed: a read, or a write that failed. The reply waits for earlier writes to the object and for the
-    /// lease.
+    /// Nothing changed: a read. The reply waits for earlier writes to the object and for the lease.
     Read,
+    /// A request that may write failed. The failure is recorded like an update, so that a late copy of the request can't
+    /// succeed once its client was told.
+    Failed {
+        /// The encoded reply, kept for resends (R6).
+        result: Bytes,
+    },
     /// The object changes.
     Write {
         /// The change, without log steps. Must be applicable: the host has checked it against its store's state.
@@ -385,8 +390,16 @@ pub enum PeerMsg {
         interval: Interval,
         /// The copy.
         info: MemberInfo,
-        /// The log's versions asked for, in order.
-        versions: Vec<Eversion>,
+        /// The log's versions asked for, in order: the one named in the query, if the log holds it, and all above.
+        versions: Option<Vec<Eversion>>,
+    },
+    /// The answer to a query of an interval below what was promised to somebody else: this member can't take part
+    /// before the interval has risen.
+    Promised {
+        /// The interval of the query.
+        interval: Interval,
+        /// The least interval in which it takes part.
+        promised: Interval,
     },
     /// Primary to an in-sync member that is ahead: send what follows `after` (R3: the longest log is adopted).
     GetTail {
@@ -547,9 +560,6 @@ pub enum PeerMsg {
 pub struct PgEnvelope {
     /// The PG.
     pub pg: PgId,
-    /// Bytes that the sender's store may still take before it is full, so that who orders writes knows it of all
-    /// members (rule R8).
-    pub space_bytes: u64,
     /// The message.
     pub msg: PeerMsg,
 }

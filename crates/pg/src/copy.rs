@@ -29,11 +29,13 @@ pub fn is_temp(object: &ObjectId) -> bool {
 pub(crate) struct CopyRecord {
     /// The highest membership seen (R7).
     pub(crate) highest: Option<PgMembership>,
+    /// Nothing of an interval below this one is taken part in (R3).
+    pub(crate) promised: Interval,
     /// The MapStore generation under which `highest` was last confirmed (R7).
     pub(crate) generation: u64,
-    /// The last interval that this OSD activated as primary: nobody's older lease can be valid (R4).
+    /// The last interval in which this OSD, as primary, knew that nobody's older lease is valid (R4).
     pub(crate) activated: Interval,
-    /// Primaries since an interval was last known to be active: they may still hold leases of this OSD (R4).
+    /// Primaries since then: they may still hold leases of this OSD (R4).
     pub(crate) lease_holders: Vec<OsdId>,
     /// Whether every object is there up to the log's head, apart from the missing ones.
     pub(crate) complete: bool,

@@ -16,7 +16,8 @@
 //!
 //! Two fences keep a deposed primary from using new leases: an OSD marked down is granted nothing
 //! ([`LeaseTable::stop_granting`]), so that its grants run out; and a grant names the newest epoch that the granter has
-//! acted on, and counts only once the holder has that map too: who was replaced can't go on by its successor's lease.
+//! acted on, and counts only for a PG that has acted on that map too: who was replaced can't go on by its successor's
+//! lease, not even in the moment between an OSD's receipt of a map and a PG's.
 //!
 //! All times are nanoseconds of this OSD's CLOCK_BOOTTIME; those in messages are the holder's and only echoed.
 
@@ -25,8 +26,8 @@ use nacre_types::{Epoch, OsdId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Grants kept per peer that wait for this OSD to get the granter's map; the newest are kept.
-const MAX_EARLY_GRANTS: usize = 8;
+/// Epochs per peer whose grants are kept apart; those of the newest are kept.
+const MAX_EPOCHS_PER_GRANTER: usize = 8;
 
 /// Processes of one OSD whose grants are remembered apart. The newest are kept apart; the end of an older one's grant
 /// is kept in the OSD's common one.
@@ -99,19 +100,29 @@ pub struct LeaseGrant {
 #[derive(Clone, Debug, Default)]
 struct Held {
     last_sent_ns: u64,
-    until_ns: u64,
-    /// Grants by an epoch that this OSD does not have yet, with their ends.
-    early: Vec<(Epoch, u64)>,
+    /// The granter's epoch and the latest end of its grants under it, in order of epochs. A later end under an earlier
+    /// epoch makes a later epoch's one superfluous.
+    until_ns: Vec<(Epoch, u64)>,
 }
 
 impl Held {
-    /// Counts the grants whose map has come. Returns whether a lease is held now that was not before.
-    fn count(&mut self, epoch: Epoch, now_ns: u64) -> bool {
-        let was_held = now_ns < self.until_ns;
-        for (_, until_ns) in self.early.extract_if(.., |(of, _)| *of <= epoch) {
-            self.until_ns = self.until_ns.max(until_ns);
+    /// Notes a grant.
+    fn add(&mut self, epoch: Epoch, until_ns: u64) {
+        if self.until(epoch) >= until_ns {
+            return;
         }
-        !was_held && now_ns < self.until_ns
+        self.until_ns.retain(|(of, until)| *of < epoch || *until > until_ns);
+        let at = self.until_ns.partition_point(|(of, _)| *of < epoch);
+        self.until_ns.insert(at, (epoch, until_ns));
+        if self.until_ns.len() > MAX_EPOCHS_PER_GRANTER {
+            self.until_ns.remove(0);
+        }
+    }
+
+    /// Until when a lease is held by who has acted on `epoch`.
+    fn until(&self, epoch: Epoch) -> u64 {
+        let known = self.until_ns.iter().filter(|(of, _)| *of <= epoch);
+        known.map(|(_, until)| *until).max().unwrap_or(0)
     }
 }
 
@@ -159,12 +170,15 @@ impl LeaseTable {
         self.settings
     }
 
-    /// Notes that this OSD has the map of `epoch`. Returns the peers whose leases are held from now on, in order.
+    /// Notes that this OSD has the map of `epoch` and that its PGs are about to act on it. Returns the peers from which
+    /// leases are held from now on by who acts on it, in order.
     pub fn on_map(&mut self, epoch: Epoch, now_ns: u64) -> Vec<OsdId> {
-        self.map_epoch = self.map_epoch.max(epoch);
+        let before = self.map_epoch;
+        self.map_epoch = before.max(epoch);
         self.acts_on(epoch);
-        let map_epoch = self.map_epoch;
-        self.held.iter_mut().filter_map(|(osd, held)| held.count(map_epoch, now_ns).then_some(*osd)).collect()
+        let now = self.map_epoch;
+        let gained = |held: &Held| now_ns >= held.until(before) && now_ns < held.until(now);
+        self.held.iter().filter_map(|(osd, held)| gained(held).then_some(*osd)).collect()
     }
 
     /// Notes that this OSD acts on what `epoch` shows though it may not have that map yet: the answer to a proposal.
@@ -186,24 +200,27 @@ impl LeaseTable {
         if grant.for_boot_nonce != self.boot_nonce || grant.sent_at_ns > held.last_sent_ns.min(now_ns) {
             return false;
         }
-        if held.early.len() == MAX_EARLY_GRANTS {
-            held.early.remove(0);
-        }
-        held.early.push((grant.epoch, grant.sent_at_ns.saturating_add(self.settings.holder_term_ns())));
-        held.count(self.map_epoch, now_ns)
+        let was_held = now_ns < held.until(self.map_epoch);
+        held.add(grant.epoch, grant.sent_at_ns.saturating_add(self.settings.holder_term_ns()));
+        !was_held && now_ns < held.until(self.map_epoch)
     }
 
-    /// Until when a lease from `from` is held; 0 for never.
+    /// Until when a lease from `from` is held by who acts on the map of `epoch`; 0 for never.
+    pub fn held_until_under(&self, from: OsdId, epoch: Epoch) -> u64 {
+        self.held.get(&from).map_or(0, |held| held.until(epoch))
+    }
+
+    /// Until when a lease from `from` is held by who acts on the newest map; 0 for never.
     pub fn held_until(&self, from: OsdId) -> u64 {
-        self.held.get(&from).map_or(0, |held| held.until_ns)
+        self.held_until_under(from, self.map_epoch)
     }
 
-    /// Whether a lease from `from` is held at `now_ns`.
+    /// Whether a lease from `from` is held at `now_ns` by who acts on the newest map.
     pub fn holds(&self, from: OsdId, now_ns: u64) -> bool {
         now_ns < self.held_until(from)
     }
 
-    /// Whether leases from all of `from_all` are held at `now_ns`.
+    /// Whether leases from all of `from_all` are held at `now_ns` by who acts on the newest map.
     pub fn valid(&self, from_all: &[OsdId], now_ns: u64) -> bool {
         from_all.iter().all(|from| self.holds(*from, now_ns))
     }
@@ -297,8 +314,8 @@ pub struct LeasesAt<'a> {
 }
 
 impl LeaseView for LeasesAt<'_> {
-    fn held_from(&self, from: OsdId) -> bool {
-        self.table.holds(from, self.now_ns)
+    fn held_from(&self, from: OsdId, epoch: Epoch) -> bool {
+        self.now_ns < self.table.held_until_under(from, epoch)
     }
 
     fn quiet_at(&self, to: OsdId) -> u64 {

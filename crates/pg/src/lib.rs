@@ -31,3 +31,6 @@ pub use api::{
 };
 pub use copy::{TEMP_NAMESPACE, is_temp};
 pub use pg::Pg;
+
+#[cfg(test)]
+mod tests;

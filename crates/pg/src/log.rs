@@ -31,6 +31,8 @@ pub enum EntryKind {
     Modify,
     /// Removed it.
     Delete,
+    /// Nothing: the request failed. Recorded so that it is never executed again.
+    Error,
 }
 
 /// One update.
@@ -225,7 +227,10 @@ impl PgLog {
         );
         assert!(entry.result.len() <= MAX_DUP_RESULT_BYTES, "result of {} bytes", entry.result.len());
         let counter = entry.version.version;
-        let previous_of_object = self.latest.insert(entry.object.clone(), counter).unwrap_or(0);
+        let previous_of_object = match entry.kind {
+            EntryKind::Error => 0,
+            _ => self.latest.insert(entry.object.clone(), counter).unwrap_or(0),
+        };
         let previous_of_request = self.dups.logged(entry.reqid, counter);
         self.slots.push_back(Slot { entry, previous_of_object, previous_of_request });
     }
@@ -264,7 +269,7 @@ impl PgLog {
         self.slots.get(usize::try_from(index).ok()?).map(|slot| &slot.entry)
     }
 
-    /// The newest entry of `object`.
+    /// The newest entry that changed `object`.
     pub fn latest_for_object(&self, object: &ObjectId) -> Option<&LogEntry> {
         self.at(*self.latest.get(object)?)
     }
@@ -287,7 +292,9 @@ impl PgLog {
         let mut removed = Vec::new();
         while let Some(slot) = self.slots.pop_back_if(|slot| slot.entry.version > version) {
             let Slot { entry, previous_of_object, previous_of_request } = slot;
-            if previous_of_object > self.tail.version {
+            if entry.kind == EntryKind::Error {
+                // It never was its object's latest.
+            } else if previous_of_object > self.tail.version {
                 self.latest.insert(entry.object.clone(), previous_of_object);
             } else {
                 self.latest.remove(&entry.object);

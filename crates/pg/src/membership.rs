@@ -13,11 +13,20 @@
 use crate::api::{Command, DropReason, Mutation, PeerMsg};
 use crate::pg::{Durable, Pg};
 use crate::primary::{Phase, Primary};
-use nacre_types::ids::{Interval, OsdId};
+use nacre_types::ids::{Epoch, Interval, OsdId};
 use nacre_types::msg::{PgCas, PgCasReply};
-use nacre_types::osdmap::{Member, OsdMap, PgMembership};
+use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A proposal of a member that is not primary yet.
+#[derive(Debug)]
+pub(crate) struct Bid {
+    pub(crate) cas: PgCas,
+    pub(crate) sent_at: u64,
+    /// It was refused as things stood: after a while another one may be right.
+    refused: bool,
+}
 
 /// Asking everybody for the highest record after a MapStore restore (R7).
 #[derive(Debug)]
@@ -29,22 +38,33 @@ pub(crate) struct Restoring {
 
 impl Pg {
     pub(crate) fn on_map(&mut self, map: Arc<OsdMap>, up: Vec<OsdId>, out: &mut Vec<Command>) {
-        if !map.pools.contains_key(&self.id.pool) {
+        let shown = map.osds.get(&self.me.osd);
+        if shown.is_none_or(|i| i.boot_nonce != self.boot_nonce || i.incarnation != Some(self.me.incarnation))
+        {
+            // A proposal of the process before this one may have taken effect since.
+            return;
+        }
+        let Some(pool) = map.pools.get(&self.id.pool).cloned() else {
             self.map = Some(map);
             self.remove(out);
             return;
-        }
+        };
         self.up = up;
-        let generation = map.generation;
         let membership = map.membership(self.id).cloned();
-        self.map = Some(map);
         let trusts = self.settings.mutation == Mutation::IgnoreHighestRecord;
-        if self.exists && generation > self.copy.generation && self.copy.generation > 0 && !trusts {
-            if self.restoring.as_ref().is_none_or(|r| r.generation != generation) {
+        if self.is_unconfirmed(&map, pool.created, membership.as_ref()) && !trusts {
+            if self.restoring.as_ref().is_none_or(|r| r.generation != map.generation) {
+                let generation = map.generation;
                 self.restoring = Some(Restoring { generation, replies: BTreeMap::new(), asked_at: 0 });
+                self.bid = None;
             }
             self.depose(out);
+            self.bid.take_if(|bid| bid.cas.expected != membership);
+            self.map = Some(map);
+            return;
         }
+        self.restoring = None;
+        self.map = Some(map);
         if let Some(membership) = membership {
             if trusts && self.copy.highest.as_ref().is_some_and(|h| h.interval > membership.interval) {
                 self.copy.highest = None;
@@ -53,7 +73,24 @@ impl Pg {
             }
             self.enter(membership, out);
         }
+        self.note_replaced();
         self.restart_peering_for_returned(out);
+    }
+
+    /// Whether the map's record may be older than what somebody remembers (R7): the MapStore was restored since this
+    /// copy's record was confirmed, or since the pool was created while this member is about to begin from nothing.
+    fn is_unconfirmed(&self, map: &OsdMap, pool_created: Epoch, published: Option<&PgMembership>) -> bool {
+        if map.generation <= self.copy.generation {
+            return false;
+        }
+        if self.exists {
+            return self.copy.generation > 0;
+        }
+        let begins = match published {
+            None => self.up.first() == Some(&self.me.osd),
+            Some(membership) => membership.primary == self.me.osd,
+        };
+        map.generation > 1 && pool_created < map.generation_from && begins
     }
 
     /// Takes part in `next` if it is newer than what is in effect.
@@ -67,39 +104,47 @@ impl Pg {
             && next.primary == self.me.osd
             && next.interval == self.interval().next()
             && next.in_sync.contains(&self.me);
-        if !self.copy.lease_holders.contains(&next.primary) {
-            self.copy.lease_holders.push(next.primary);
-        }
+        self.note_lease_holder(next.primary);
         if self.replica.session.is_some_and(|s| s.primary != next.primary) {
             self.replica.session = None;
         }
         self.promised = self.promised.max(next.interval);
-        if self.bid.as_ref().is_some_and(|(cas, _)| cas.proposed.interval <= next.interval) {
-            self.bid = None;
+        self.bid.take_if(|bid| bid.cas.proposed.interval <= next.interval);
+        if self.copy.activated == self.interval() && continuous {
+            // Nobody else was primary in between.
+            self.copy.activated = next.interval;
         }
         let mine = next.primary == self.me.osd && next.in_sync.contains(&self.me);
         self.membership = Some(next.clone());
         if self.exists && !first_sight {
             self.copy.highest = Some(next.clone());
-            if self.restoring.is_none() {
-                self.copy.generation = self.map.as_ref().map_or(0, |m| m.generation);
-            }
-            self.persist_record(Durable::Nothing, out);
+            self.copy.generation = self.map.as_ref().map_or(0, |m| m.generation);
+            self.record_persist = self.next_persist;
+            self.persist_record(Durable::Record, out);
         }
         if continuous {
             self.continue_primary(&next, out);
         } else {
             self.depose(out);
             if mine {
-                self.primary = Some(Primary::new(next.interval));
+                // A process before this one may have ordered updates in this interval that are lost here and not
+                // elsewhere: their versions must not be given away again.
+                self.primary = Some(Primary::new(next.interval, first_sight && self.exists));
                 self.start_peering(out);
             }
         }
         self.replica.announced_at = 0;
     }
 
+    /// Somebody who may be granted leases as this PG's primary.
+    pub(crate) fn note_lease_holder(&mut self, osd: OsdId) {
+        if !self.copy.lease_holders.contains(&osd) {
+            self.copy.lease_holders.push(osd);
+        }
+    }
+
     /// Stops being primary: every request waiting here is sent again by its client.
-    fn depose(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn depose(&mut self, out: &mut Vec<Command>) {
         let Some(primary) = self.primary.take() else { return };
         for token in primary.all_tokens() {
             out.push(Command::Drop { token, reason: DropReason::StaleInterval });
@@ -109,6 +154,7 @@ impl Pg {
         }
         self.senders.clear();
         self.reads.clear();
+        self.staged = None;
         out.push(Command::Invalidate { object: None });
     }
 
@@ -121,7 +167,7 @@ impl Pg {
 
     /// Proposals of this member whose outcome is unknown.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = &PgMembership> {
-        let bid = self.bid.iter().map(|(cas, _)| &cas.proposed);
+        let bid = self.bid.iter().map(|bid| &bid.cas.proposed);
         bid.chain(self.primary.iter().flat_map(Primary::proposals))
     }
 
@@ -142,8 +188,12 @@ impl Pg {
             self.replica.session = None;
         }
         let cas = self.cas(self.membership.clone(), proposed);
+        self.propose_bid(cas, out);
+    }
+
+    fn propose_bid(&mut self, cas: PgCas, out: &mut Vec<Command>) {
         out.push(Command::Propose(cas.clone()));
-        self.bid = Some((cas, self.now));
+        self.bid = Some(Bid { cas, sent_at: self.now, refused: false });
     }
 
     fn creation(&self, map: &OsdMap) -> Option<PgMembership> {
@@ -156,7 +206,8 @@ impl Pg {
     }
 
     fn promotion(&self, current: &PgMembership) -> Option<PgMembership> {
-        if !self.exists || !current.in_sync.contains(&self.me) || current.interval < self.promised {
+        let outbid = current.interval.next() < self.promised;
+        if !self.is_whole() || !current.in_sync.contains(&self.me) || outbid {
             return None;
         }
         let primary = current.in_sync.iter().find(|m| m.osd == current.primary);
@@ -178,39 +229,45 @@ impl Pg {
     }
 
     pub(crate) fn retry_bid(&mut self, out: &mut Vec<Command>) {
-        let now = self.now;
-        if let Some((cas, sent)) = &mut self.bid
-            && now >= *sent + self.settings.cas_retry_ns
-        {
-            *sent = now;
-            out.push(Command::Propose(cas.clone()));
+        let (now, retry) = (self.now, self.settings.cas_retry_ns);
+        let Some(bid) = self.bid.as_mut().filter(|bid| now >= bid.sent_at + retry) else { return };
+        if bid.refused {
+            self.bid = None;
+        } else {
+            bid.sent_at = now;
+            out.push(Command::Propose(bid.cas.clone()));
         }
     }
 
-    pub(crate) fn on_cas(&mut self, reply: PgCasReply, out: &mut Vec<Command>) {
-        let Some(current) = reply.current else {
-            self.bid = None;
+    /// An answer of the map authority. What took effect counts when the map shows it, by which the leases granted since
+    /// are told apart too; only that a proposal was refused is learnt from here.
+    pub(crate) fn on_cas(&mut self, reply: &PgCasReply) {
+        if reply.accepted {
             return;
-        };
-        if let Some((cas, _)) = &self.bid
-            && (current.interval >= cas.proposed.interval
-                || !reply.accepted && cas.expected.as_ref() == Some(&current))
+        }
+        if let Some(bid) = &mut self.bid
+            && bid.cas.expected == reply.current
         {
-            // Accepted, lost to somebody else, or refused as it stands: the outcome is known either way.
-            self.bid = None;
+            bid.refused = true;
         }
         if let Some(primary) = &mut self.primary
-            && let Some((cas, _)) = &primary.proposal
-            && !reply.accepted
-            && cas.expected.as_ref() == Some(&current)
+            && let Some((cas, _)) = primary.proposal.take_if(|(cas, _)| cas.expected == reply.current)
         {
             // An earlier copy of it may still reach the map authority and be accepted then: its set counts until the
             // record has changed.
-            primary.refused.extend(primary.proposal.take().map(|(cas, _)| cas.proposed));
+            if !primary.refused.contains(&cas.proposed) {
+                primary.refused.push(cas.proposed);
+            }
             primary.refused_at = self.now;
         }
-        if self.restoring.is_none() || current.interval > self.interval() {
-            self.enter(current, out);
+    }
+
+    /// A member has promised a later interval to somebody whose proposal came to nothing: only a change of the interval
+    /// lets it take part again.
+    pub(crate) fn on_promised(&mut self, interval: Interval, promised: Interval) {
+        let current = self.interval();
+        if let Some(primary) = self.primary.as_mut().filter(|_| interval == current) {
+            primary.outbid = primary.outbid.max(promised);
         }
     }
 
@@ -219,11 +276,12 @@ impl Pg {
     pub(crate) fn consider_proposals(&mut self, out: &mut Vec<Command>) {
         let Some(current) = self.membership.clone() else { return };
         let Some(primary) = &self.primary else { return };
-        if primary.proposal.is_some() || self.restoring.is_some() {
+        // The first copy comes into being in interval 1 (R2): nothing may follow before it is durable.
+        let created = self.exists && (current.interval > Interval(1) || self.pending.is_empty());
+        if primary.proposal.is_some() || self.restoring.is_some() || !created {
             return;
         }
-        let wait = primary.refused_at > 0 && self.now < primary.refused_at + self.settings.cas_retry_ns;
-        if wait {
+        if self.now < primary.refused_at + self.settings.cas_retry_ns {
             return;
         }
         let Some((next_primary, in_sync)) = self.next_set(&current, primary) else { return };
@@ -259,9 +317,9 @@ impl Pg {
                 return Some((self.me.osd, [current.in_sync.as_slice(), &joiners].concat()));
             }
         }
-        if !primary.refused.is_empty() && enough(&live) {
-            // The same set in a new interval: refused proposals can't take effect any more.
-            return Some((self.me.osd, live));
+        if primary.must_bump || primary.outbid > current.interval || !primary.refused.is_empty() {
+            // The same set in a new interval: what was proposed or promised before is void then.
+            return Some((self.me.osd, current.in_sync.clone()));
         }
         let settled = primary.phase == Phase::Active && live.len() == current.in_sync.len();
         let all_wanted_in = self.up.iter().all(|osd| live.iter().any(|m| m.osd == *osd));
@@ -286,7 +344,7 @@ impl Pg {
         }
         // The role goes where CRUSH wants it, once nothing else is to be done.
         let heir = first.filter(|osd| *osd != self.me.osd && self.up.first() == Some(osd))?;
-        primary.idle().then(|| (heir, current.in_sync.clone()))
+        primary.catching_up.is_empty().then(|| (heir, current.in_sync.clone()))
     }
 
     // After a MapStore restore (R7).
@@ -294,55 +352,51 @@ impl Pg {
     pub(crate) fn consider_restore(&mut self, out: &mut Vec<Command>) {
         let Some(map) = self.map.clone() else { return };
         let Some(restoring) = &mut self.restoring else { return };
-        let Some(own) = self.copy.highest.clone() else {
-            self.restoring = None;
-            return;
-        };
-        let others: Vec<OsdId> = map.osds.keys().copied().filter(|osd| *osd != self.me.osd).collect();
-        if restoring.asked_at == 0 || self.now >= restoring.asked_at + self.settings.retry_ns {
-            restoring.asked_at = self.now.max(1);
-            for to in others.iter().filter(|osd| !restoring.replies.contains_key(osd)) {
-                out.push(Command::Send {
-                    to: *to,
-                    msg: PeerMsg::HighestQuery { generation: restoring.generation },
-                });
+        let given_up = |info: &OsdInfo| !info.up && info.lost_at > info.up_from;
+        let others = map.osds.iter().filter(|(osd, info)| **osd != self.me.osd && !given_up(info));
+        let unheard: Vec<OsdId> =
+            others.map(|(osd, _)| *osd).filter(|osd| !restoring.replies.contains_key(osd)).collect();
+        if !unheard.is_empty() {
+            if restoring.asked_at == 0 || self.now >= restoring.asked_at + self.settings.retry_ns {
+                restoring.asked_at = self.now.max(1);
+                let generation = restoring.generation;
+                let query = |to| Command::Send { to, msg: PeerMsg::HighestQuery { generation } };
+                out.extend(unheard.into_iter().map(query));
             }
-        }
-        if others.iter().any(|osd| !restoring.replies.contains_key(osd)) || self.bid.is_some() {
             return;
         }
-        let highest = restoring.replies.values().flatten().map(|m| m.interval).max().unwrap_or(Interval(0));
+        let highest =
+            restoring.replies.values().flatten().chain(&self.copy.highest).max_by_key(|m| m.interval);
+        let highest = highest.cloned();
+        let known = highest.as_ref().map_or(Interval(0), |m| m.interval);
         let published = map.membership(self.id).cloned();
-        let at = published.as_ref().map_or(Interval(0), |m| m.interval);
-        if at >= own.interval.max(highest) {
+        if published.as_ref().map_or(Interval(0), |m| m.interval) >= known {
             // Nothing was lost, or the highest record has been put back.
             self.restoring = None;
-            self.copy.generation = map.generation;
+            self.bid = None;
             self.membership = None;
+            self.copy.generation = map.generation;
+            self.persist_record(Durable::Nothing, out);
             if let Some(published) = published {
-                if published.interval > own.interval {
-                    self.enter(published, out);
-                } else if published == own {
-                    self.persist_record(Durable::Nothing, out);
-                    self.enter(published, out);
-                }
+                self.enter(published, out);
             }
             return;
         }
-        let candidates = own.in_sync.iter().filter(|m| map.is_member_up(**m));
+        let Some(highest) = highest else { return };
+        let candidates = highest.in_sync.iter().filter(|m| map.is_member_up(**m));
         let first = candidates.min_by_key(|m| self.up.iter().position(|o| *o == m.osd).unwrap_or(usize::MAX));
-        if own.interval < highest || first != Some(&self.me) {
+        if first != Some(&self.me) || !self.is_whole() || self.bid.is_some() {
             return;
         }
         let proposed = PgMembership {
-            interval: own.interval.next(),
+            interval: highest.interval.next(),
             primary: self.me.osd,
-            in_sync: own.in_sync.clone(),
+            in_sync: highest.in_sync.clone(),
         };
         self.promised = self.promised.max(proposed.interval);
+        self.replica.session = None;
         let cas = self.cas(published, proposed);
-        out.push(Command::Propose(cas.clone()));
-        self.bid = Some((cas, self.now));
+        self.propose_bid(cas, out);
     }
 
     pub(crate) fn on_highest(&mut self, from: OsdId, generation: u64, highest: Option<PgMembership>) {
@@ -378,7 +432,7 @@ impl Pg {
 
     pub(crate) fn on_stray(&mut self, from: OsdId, interval: Interval, out: &mut Vec<Command>) {
         let outside = !self.in_sync().iter().any(|m| m.osd == from) && !self.up.contains(&from);
-        if interval == self.interval() && outside && self.is_clean() {
+        if interval == self.interval() && outside && !self.proposed(from) && self.is_clean() {
             out.push(Command::Send { to: from, msg: PeerMsg::RemoveStray { interval } });
         }
     }

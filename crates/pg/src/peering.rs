@@ -10,6 +10,7 @@
 use crate::api::{Command, LeaseView, MemberInfo, Mutation, PeerMsg};
 use crate::pg::{Durable, Pg};
 use crate::primary::Phase;
+use crate::recovery::CatchUp;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::txn::Transaction;
@@ -18,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Progress of one round of peering.
 #[derive(Debug, Default)]
 pub(crate) struct Peering {
-    /// The in-sync members that take part: those up when it began.
+    /// The required members that take part: those up when it began.
     pub(crate) peers: Vec<Member>,
     pub(crate) infos: BTreeMap<OsdId, MemberInfo>,
     pub(crate) asked_at: u64,
@@ -30,13 +31,16 @@ pub(crate) struct Peering {
 }
 
 impl Pg {
-    /// Begins a round of peering in the interval in effect.
+    /// Begins a round of peering in the interval in effect. Members that a proposal with unknown outcome would add take
+    /// part like those in sync: they have been filled.
     pub(crate) fn start_peering(&mut self, out: &mut Vec<Command>) {
-        let peers: Vec<Member> = self.others_in_sync().into_iter().filter(|m| self.member_up(*m)).collect();
+        let peers = self.live_required();
         self.senders.clear();
-        self.reads.retain(|_, purpose| !matches!(purpose, crate::pg::ReadFor::Tail { .. }));
+        self.staged = None;
+        self.note_replaced();
         let Some(primary) = &mut self.primary else { return };
         primary.phase = Phase::Peering;
+        primary.quiet_at = None;
         primary.lacking.clear();
         primary.peering = Peering { peers, asked_at: self.now.max(1), ..Peering::default() };
         self.ask_peers(out);
@@ -44,17 +48,18 @@ impl Pg {
 
     /// A member that was down takes part again: what it knows must be heard.
     pub(crate) fn restart_peering_for_returned(&mut self, out: &mut Vec<Command>) {
+        let live = self.live_required();
         let Some(primary) = &self.primary else { return };
-        let live: Vec<Member> = self.others_in_sync().into_iter().filter(|m| self.member_up(*m)).collect();
         let heard = &primary.peering.peers;
         let gone = primary.phase == Phase::Peering && heard.iter().any(|m| !live.contains(m));
-        if gone || live.iter().any(|m| !heard.contains(m) && !primary.joined.contains(&m.osd)) {
+        let known = |m: &Member| heard.contains(m) || primary.catching_up.contains_key(&m.osd);
+        if gone || !live.iter().all(known) {
             self.start_peering(out);
         }
     }
 
     fn ask_peers(&self, out: &mut Vec<Command>) {
-        let Some(primary) = &self.primary else { return };
+        let Some(primary) = self.primary.as_ref().filter(|p| !p.must_bump) else { return };
         let interval = self.interval();
         let unheard = |osd: &OsdId| !primary.peering.infos.contains_key(osd);
         let up = |osd: &OsdId| self.map.as_ref().is_some_and(|map| map.is_up(*osd));
@@ -67,21 +72,21 @@ impl Pg {
 
     /// Repeats what peering still waits for.
     pub(crate) fn retry_peering(&mut self, out: &mut Vec<Command>) {
-        let Some(primary) = &self.primary else { return };
-        if primary.phase != Phase::Peering || self.now < primary.peering.asked_at + self.settings.retry_ns {
+        let now = self.now;
+        let Some(primary) = self.primary.as_mut().filter(|p| p.phase == Phase::Peering && !p.must_bump)
+        else {
+            return;
+        };
+        if now < primary.peering.asked_at + self.settings.retry_ns {
             return;
         }
-        let stuck = primary.peering.adopting.is_some() || !primary.peering.behind.is_empty();
-        if stuck {
+        primary.peering.asked_at = now;
+        if primary.peering.adopting.is_some() || !primary.peering.behind.is_empty() {
             // A lost connection may have swallowed part of a tail: begin anew.
-            self.staged = None;
-            return self.start_peering(out);
+            self.start_peering(out);
+        } else {
+            self.ask_peers(out);
         }
-        let now = self.now;
-        if let Some(primary) = &mut self.primary {
-            primary.peering.asked_at = now;
-        }
-        self.ask_peers(out);
     }
 
     pub(crate) fn on_info(
@@ -89,13 +94,13 @@ impl Pg {
         from: OsdId,
         interval: Interval,
         info: MemberInfo,
-        versions: Vec<Eversion>,
+        versions: Option<Vec<Eversion>>,
         out: &mut Vec<Command>,
     ) {
         if interval != self.interval() || self.primary.is_none() {
             return;
         }
-        if self.is_catching_up(from) {
+        if let Some(versions) = versions {
             self.on_catch_up_info(from, &info, &versions, out);
         }
         if let Some(primary) = &mut self.primary {
@@ -117,7 +122,7 @@ impl Pg {
     /// Takes the next step that is possible.
     pub(crate) fn step_peering(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
         let Some(primary) = &self.primary else { return };
-        if primary.phase != Phase::Peering || self.restoring.is_some() {
+        if primary.phase != Phase::Peering || primary.must_bump || self.restoring.is_some() {
             return;
         }
         let peers = primary.peering.peers.clone();
@@ -233,77 +238,81 @@ impl Pg {
 
     /// All that take part are equal: serve, if all in-sync members take part and leases allow.
     fn finish_peering(&mut self, leases: &dyn LeaseView, peers: &[Member], out: &mut Vec<Command>) {
-        let whole = self.others_in_sync().iter().all(|m| peers.contains(m));
-        let interval = self.interval();
-        let enough = self.in_sync().len() >= self.min_size();
-        let Some(primary) = &mut self.primary else { return };
-        let below = self.settings.mutation == Mutation::AckBelowMinSize;
-        if (!whole || !primary.lacking.is_empty()) && !below {
-            primary.phase = Phase::Peered;
-            primary.quiet_at = None;
+        if !self.is_quiet(leases, out) {
             return;
         }
-        if !enough && !below {
-            primary.phase = Phase::Peered;
-            primary.quiet_at = None;
-            return;
-        }
-        if self.copy.activated != interval && self.settings.mutation != Mutation::SkipLeaseWait {
-            let told = |osd: &OsdId| primary.peering.infos.contains_key(osd);
-            let holders = self.copy.lease_holders.iter().filter(|osd| **osd != self.me.osd && !told(osd));
-            let quiet_at = holders.map(|osd| leases.quiet_at(*osd)).max().unwrap_or(0);
-            // Leases granted since this interval began count for nobody who lacks its map. Were the first answer not
-            // kept, an earlier primary that lives on would hold this one up for ever.
-            let quiet_at = *primary.quiet_at.get_or_insert(quiet_at);
-            if self.now < quiet_at {
-                return;
-            }
-        }
-        primary.phase = Phase::Active;
-        primary.quiet_at = None;
-        primary.retried_at = self.now;
-        self.committed_to = self.log.head();
-        if self.copy.activated != interval {
-            self.copy.activated = interval;
-            self.copy.lease_holders = vec![self.me.osd];
+        if !self.temps.is_empty() {
+            // Of a tail that was given up.
             self.persist_record(Durable::Nothing, out);
         }
+        let me = self.me.osd;
+        let whole = self.in_sync().iter().all(|m| m.osd == me || peers.contains(m));
+        let enough = self.in_sync().len() >= self.min_size();
+        let below = self.settings.mutation == Mutation::AckBelowMinSize;
+        let proposed: Vec<Member> = peers.iter().copied().filter(|m| !self.in_sync().contains(m)).collect();
+        let (now, head) = (self.now, self.log.head());
+        let Some(primary) = &mut self.primary else { return };
+        primary.phase = Phase::Peered;
+        for member in proposed.into_iter().filter(|m| !primary.lacking.contains(&m.osd)) {
+            // It goes on being sent every update while the outcome is unknown.
+            primary.catching_up.insert(member.osd, CatchUp::filled(member, head, now));
+        }
+        if (!whole || !primary.lacking.is_empty() || !enough) && !below {
+            return;
+        }
+        primary.phase = Phase::Active;
+        primary.retried_at = now;
+        // Every in-sync member has all of it durable; a member that a proposal would add may be missing still.
         self.settle(leases, out);
-        // Leases may have come back while it peered.
-        self.release_lease_waiters(leases, out);
-        self.resume_waiting(leases, out);
+    }
+
+    /// Whether no earlier primary can hold a lease of this OSD (R4). Noted for the whole reign, and durable before the
+    /// next step.
+    fn is_quiet(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) -> bool {
+        let interval = self.interval();
+        if self.copy.activated == interval || self.settings.mutation == Mutation::SkipLeaseWait {
+            return true;
+        }
+        let Some(primary) = &mut self.primary else { return false };
+        let told = |osd: &OsdId| primary.peering.infos.contains_key(osd);
+        let holders = self.copy.lease_holders.iter().filter(|osd| **osd != self.me.osd && !told(osd));
+        // Leases granted since this interval began count for nobody who lacks its map. Were the first answer not kept,
+        // an earlier primary that lives on would hold this one up for ever.
+        let quiet = &mut primary.quiet;
+        let quiet_at = holders.map(|osd| *quiet.entry(*osd).or_insert_with(|| leases.quiet_at(*osd))).max();
+        primary.quiet_at = quiet_at.filter(|at| self.now < *at);
+        if primary.quiet_at.is_some() {
+            return false;
+        }
+        self.copy.activated = interval;
+        self.copy.lease_holders = vec![self.me.osd];
+        self.persist_record(Durable::Nothing, out);
+        true
     }
 
     /// Goes on as primary in the next interval: nothing is peered anew, the set alone changes.
     pub(crate) fn continue_primary(&mut self, next: &PgMembership, out: &mut Vec<Command>) {
         let Some(primary) = &mut self.primary else { return };
-        if primary.proposal.as_ref().is_some_and(|(cas, _)| cas.proposed.interval <= next.interval) {
-            primary.proposal = None;
-            primary.handing_over = false;
-        }
+        // Whatever was proposed for this interval is void, but for the one that took effect.
+        primary.proposal = None;
         primary.refused.clear();
+        primary.refused_at = 0;
+        primary.handing_over = false;
+        primary.must_bump = false;
         let members: BTreeSet<OsdId> = next.in_sync.iter().map(|m| m.osd).collect();
-        let joined: Vec<OsdId> =
-            primary.catching_up.keys().copied().filter(|osd| members.contains(osd)).collect();
-        for osd in joined {
-            primary.catching_up.remove(&osd);
-            primary.joined.insert(osd);
-        }
+        primary.catching_up.retain(|_, c| !next.in_sync.contains(&c.member));
         primary.heads.retain(|osd, _| members.contains(osd) || primary.catching_up.contains_key(osd));
         primary.lacking.retain(|osd| members.contains(osd));
         let me = self.me.osd;
         primary.peering.peers = next.in_sync.iter().copied().filter(|m| m.osd != me).collect();
-        match primary.phase {
-            Phase::Active => {
-                self.copy.activated = next.interval;
-                if next.in_sync.len() < self.min_size() {
-                    if let Some(primary) = &mut self.primary {
-                        primary.phase = Phase::Peered;
-                    }
-                }
-            }
+        self.note_replaced();
+        let enough = next.in_sync.len() >= self.min_size();
+        let Some(primary) = &mut self.primary else { return };
+        if primary.phase != Phase::Active {
             // With the dead gone or the new in, it may be able to serve.
-            Phase::Peered | Phase::Peering => self.start_peering(out),
+            self.start_peering(out);
+        } else if !enough {
+            primary.phase = Phase::Peered;
         }
     }
 
@@ -316,14 +325,12 @@ impl Pg {
             self.staged = None;
         }
         self.senders.remove(&osd);
-        let in_sync = self.in_sync().iter().any(|m| m.osd == osd);
+        let required = self.required().any(|m| m.osd == osd);
         let Some(primary) = &mut self.primary else { return };
         primary.peering.infos.remove(&osd);
-        if primary.catching_up.remove(&osd).is_some() || primary.joined.remove(&osd) || in_sync {
-            primary.heads.remove(&osd);
-            self.reads.retain(|_, r| !matches!(r, crate::pg::ReadFor::Push { to, .. } if *to == osd));
-        }
-        if in_sync || self.proposed(osd) {
+        primary.catching_up.remove(&osd);
+        primary.heads.remove(&osd);
+        if required {
             self.start_peering(out);
         }
     }

@@ -4,10 +4,10 @@
 //! `primary` orders clients' operations, `replica` follows, `recovery` fills members that catch up, `tail` moves the
 //! last updates between in-sync members.
 
-use crate::api::{Command, Event, LeaseView, MemberInfo, PeerMsg, PgQuery, PieceCursor, Settings};
+use crate::api::{Command, Event, LeaseView, MemberInfo, Mutation, PeerMsg, PgQuery, PieceCursor, Settings};
 use crate::copy::{self, CopyRecord};
 use crate::log::{DupLimits, LogError, PgLog};
-use crate::membership::Restoring;
+use crate::membership::{Bid, Restoring};
 use crate::primary::{Phase, Primary};
 use crate::replica::{Replica, Staged};
 use crate::tail::TailSender;
@@ -26,6 +26,8 @@ use std::sync::Arc;
 pub(crate) enum Durable {
     /// Nothing.
     Nothing,
+    /// A new membership is remembered.
+    Record,
     /// The log is durable up to here.
     Head(Eversion),
     /// Answer the primary's query.
@@ -41,7 +43,7 @@ pub(crate) enum Durable {
 /// What an object is read for.
 #[derive(Clone, Debug)]
 pub(crate) enum ReadFor {
-    /// A tail's object.
+    /// The object that a tail has come to.
     Tail { to: OsdId },
     /// A catching-up member.
     Push { to: OsdId, object: ObjectId },
@@ -77,13 +79,15 @@ pub struct Pg {
     pub(crate) committed_to: Eversion,
     pub(crate) next_persist: u64,
     pub(crate) pending: VecDeque<(u64, Durable)>,
+    /// What remembers the membership in effect: nothing is acknowledged before that is durable (R7).
+    pub(crate) record_persist: u64,
     /// The membership in effect.
     pub(crate) membership: Option<PgMembership>,
     /// Nothing of an interval below this one is taken part in (R3).
     pub(crate) promised: Interval,
     pub(crate) restoring: Option<Restoring>,
-    /// A promotion or creation that this member proposed, and when.
-    pub(crate) bid: Option<(nacre_types::msg::PgCas, u64)>,
+    /// A promotion or creation that this member proposed.
+    pub(crate) bid: Option<Bid>,
     pub(crate) primary: Option<Primary>,
     pub(crate) replica: Replica,
     pub(crate) staged: Option<Staged>,
@@ -115,6 +119,7 @@ impl Pg {
             committed_to: Eversion::default(),
             next_persist: 1,
             pending: VecDeque::new(),
+            record_persist: 0,
             membership: None,
             promised: Interval(0),
             restoring: None,
@@ -151,7 +156,8 @@ impl Pg {
         machine.missing = loaded.missing;
         machine.temps = loaded.temps;
         machine.committed_to = loaded.record.committed_to;
-        machine.promised = loaded.record.highest.as_ref().map_or(Interval(0), |m| m.interval);
+        let highest = loaded.record.highest.as_ref().map_or(Interval(0), |m| m.interval);
+        machine.promised = loaded.record.promised.max(highest);
         machine.copy = loaded.record;
         Ok(machine)
     }
@@ -168,20 +174,20 @@ impl Pg {
         );
         match event {
             Event::Executed { token, outcome } => return self.on_executed(leases, token, outcome, out),
-            Event::Client(op) => return self.on_client(leases, op, out),
+            Event::Client(op) => return self.on_client(op, out),
             Event::Committed { persist } => self.on_committed(leases, persist, out),
             Event::Peer { from, msg } => self.on_peer(leases, from, msg, out),
             Event::Map { map, up } => self.on_map(map, up, out),
             Event::PeerReset(osd) => self.on_peer_reset(osd, out),
-            Event::Cas(reply) => self.on_cas(reply, out),
+            Event::Cas(reply) => self.on_cas(&reply),
             Event::ObjectRead { read, piece } => self.on_object_read(read, piece, out),
             Event::Listed { list, objects, end } => self.on_listed(list, objects, end, out),
-            Event::Reserved => self.on_reserved(out),
+            Event::Reserved => self.on_reserved(),
             Event::Leases => self.release_lease_waiters(leases, out),
             Event::Tick => self.on_tick(leases, out),
         }
         if hot && self.is_settled() {
-            self.resume_waiting(leases, out);
+            self.resume_waiting(out);
         } else {
             self.advance(leases, out);
         }
@@ -199,12 +205,14 @@ impl Pg {
 
     /// Moves on whatever can move on, until nothing does.
     fn advance(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        // With a smaller set more may be agreed on.
+        self.settle(leases, out);
         self.consider_restore(out);
         self.consider_bid(out);
         self.step_peering(leases, out);
         self.consider_proposals(out);
         self.step_recovery(out);
-        self.resume_waiting(leases, out);
+        self.resume_waiting(out);
     }
 
     fn refuse_while_removing(&mut self, event: Event, out: &mut Vec<Command>) {
@@ -214,10 +222,7 @@ impl Pg {
             }
             Event::Peer { from, msg: PeerMsg::Query { interval, .. } } => {
                 let info = MemberInfo { boot_nonce: self.boot_nonce, ..MemberInfo::default() };
-                out.push(Command::Send {
-                    to: from,
-                    msg: PeerMsg::Info { interval, info, versions: Vec::new() },
-                });
+                out.push(Command::Send { to: from, msg: PeerMsg::Info { interval, info, versions: None } });
             }
             _ => {}
         }
@@ -238,6 +243,7 @@ impl Pg {
             PeerMsg::TailObject { interval, object, piece } => {
                 self.on_tail_object(from, interval, object, piece, out);
             }
+            PeerMsg::Promised { interval, promised } => self.on_promised(interval, promised),
             PeerMsg::TailDone { interval, head } => self.on_tail_done(from, interval, head),
             PeerMsg::CatchUp { interval, common, tail, entries, dups, backfill } => {
                 self.on_catch_up(from, interval, common, tail, entries, &dups, backfill, out);
@@ -274,6 +280,7 @@ impl Pg {
             let Some((_, durable)) = self.pending.pop_front() else { break };
             match durable {
                 Durable::Nothing => {}
+                Durable::Record => acked = true,
                 Durable::Head(head) => {
                     self.durable_head = self.durable_head.max(head);
                     acked = true;
@@ -319,12 +326,16 @@ impl Pg {
     pub(crate) fn persist_record(&mut self, durable: Durable, out: &mut Vec<Command>) {
         let mut txn = Transaction::new(self.id);
         if self.exists {
+            if self.staged.is_none() && !self.temps.is_empty() {
+                self.drop_temps(&mut txn);
+            }
             self.put_record(&mut txn);
         }
         self.persist(txn, durable, out);
     }
 
     pub(crate) fn put_record(&mut self, txn: &mut Transaction) {
+        self.copy.promised = self.promised;
         self.copy.tail = self.log.tail();
         self.copy.committed_to = self.committed_to;
         copy::put_record(&self.copy, txn);
@@ -352,11 +363,12 @@ impl Pg {
         object: ObjectId,
         cursor: PieceCursor,
         out: &mut Vec<Command>,
-    ) {
+    ) -> u64 {
         let read = self.next_read;
         self.next_read += 1;
         self.reads.insert(read, purpose);
         out.push(Command::ReadObject { read, object, cursor, max_bytes: self.settings.push_bytes });
+        read
     }
 
     pub(crate) fn list_objects(
@@ -416,8 +428,24 @@ impl Pg {
         self.membership.as_ref().map_or(&[], |m| &m.in_sync)
     }
 
-    pub(crate) fn others_in_sync(&self) -> Vec<Member> {
-        self.in_sync().iter().copied().filter(|m| m.osd != self.me.osd).collect()
+    /// Whose acks a write needs besides this member's: the in-sync set and every set proposed whose outcome is unknown
+    /// (R1). A member may come twice.
+    pub(crate) fn required(&self) -> impl Iterator<Item = &Member> {
+        let mutation = self.settings.mutation;
+        let proposed = self.primary.iter().flat_map(Primary::proposals).flat_map(|m| &m.in_sync);
+        let proposed = proposed.filter(move |_| mutation != Mutation::IgnoreProposedMembers);
+        let unproven = mutation == Mutation::AckBeforeCasOutcome
+            && self.primary.as_ref().is_some_and(|p| p.proposal.is_some());
+        let confirmed = if unproven { &[] } else { self.in_sync() };
+        confirmed.iter().chain(proposed).filter(|m| m.osd != self.me.osd)
+    }
+
+    /// The required members that are up, each once.
+    pub(crate) fn live_required(&self) -> Vec<Member> {
+        let mut live: Vec<Member> = self.required().copied().filter(|m| self.member_up(*m)).collect();
+        live.sort_unstable();
+        live.dedup();
+        live
     }
 
     pub(crate) fn min_size(&self) -> usize {
@@ -461,9 +489,9 @@ impl Pg {
 
     /// When to send [`Event::Tick`] at the latest; `None` while nothing waits for time.
     pub fn next_wake(&self) -> Option<u64> {
-        let bid = self.bid.as_ref().map(|(_, sent)| sent + self.settings.cas_retry_ns);
+        let bid = self.bid.as_ref().map(|bid| bid.sent_at + self.settings.cas_retry_ns);
         let restoring = self.restoring.as_ref().map(|r| r.asked_at + self.settings.retry_ns);
-        let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings, self.now));
+        let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
         [bid, restoring, primary, stray].into_iter().flatten().min()
     }

@@ -10,11 +10,12 @@ use crate::log::{Admission, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
 use crate::peering::Peering;
 use crate::pg::{Durable, Pg};
 use crate::recovery::CatchUp;
+use bytes::Bytes;
 use nacre_types::errno::Errno;
-use nacre_types::ids::{Eversion, Interval, OsdId, ReqId};
+use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, ReqId};
 use nacre_types::msg::PgCas;
 use nacre_types::object::ObjectId;
-use nacre_types::osdmap::PgMembership;
+use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -54,10 +55,14 @@ pub(crate) struct Primary {
     pub(crate) since: Interval,
     pub(crate) phase: Phase,
     pub(crate) peering: Peering,
-    /// In-sync members that turned out not to have what they must have.
+    /// Whether the interval has to rise before anything is ordered.
+    pub(crate) must_bump: bool,
+    /// The highest interval that a member has promised to somebody else.
+    pub(crate) outbid: Interval,
+    /// Required members in whose place another store runs by now: nothing that comes from there is theirs.
+    pub(crate) replaced: Vec<Member>,
+    /// Required members that turned out not to have what they must have.
     pub(crate) lacking: BTreeSet<OsdId>,
-    /// Members that entered the set under this primary, by recovery instead of peering.
-    pub(crate) joined: BTreeSet<OsdId>,
     /// How far each other member's log is durable.
     pub(crate) heads: BTreeMap<OsdId, Eversion>,
     inflight: VecDeque<Inflight>,
@@ -73,19 +78,23 @@ pub(crate) struct Primary {
     pub(crate) catching_up: BTreeMap<OsdId, CatchUp>,
     pub(crate) slot_asked: bool,
     pub(crate) slot_held: bool,
-    /// When the last lease of an earlier primary runs out.
+    /// By earlier primary, when its leases from before this reign have run out.
+    pub(crate) quiet: BTreeMap<OsdId, u64>,
+    /// When the last of those that are waited for runs out.
     pub(crate) quiet_at: Option<u64>,
     pub(crate) retried_at: u64,
 }
 
 impl Primary {
-    pub(crate) fn new(since: Interval) -> Primary {
+    pub(crate) fn new(since: Interval, must_bump: bool) -> Primary {
         Primary {
             since,
             phase: Phase::Peering,
             peering: Peering::default(),
+            must_bump,
+            outbid: Interval(0),
+            replaced: Vec::new(),
             lacking: BTreeSet::new(),
-            joined: BTreeSet::new(),
             heads: BTreeMap::new(),
             inflight: VecDeque::new(),
             waiting: VecDeque::new(),
@@ -99,6 +108,7 @@ impl Primary {
             catching_up: BTreeMap::new(),
             slot_asked: false,
             slot_held: false,
+            quiet: BTreeMap::new(),
             quiet_at: None,
             retried_at: 0,
         }
@@ -119,11 +129,6 @@ impl Primary {
         self.proposal.iter().map(|(cas, _)| &cas.proposed).chain(&self.refused)
     }
 
-    /// Nothing is under way that a change of primary would disturb.
-    pub(crate) fn idle(&self) -> bool {
-        self.inflight.is_empty() && self.catching_up.is_empty() && self.waiting.is_empty()
-    }
-
     /// Whether members are being filled or are about to be.
     pub(crate) fn recovers(&self) -> bool {
         !self.catching_up.is_empty() || self.slot_asked
@@ -138,37 +143,38 @@ impl Primary {
         }
     }
 
-    pub(crate) fn next_wake(&self, settings: &Settings, now: u64) -> Option<u64> {
-        let retry = self.peering.asked_at + settings.retry_ns;
+    pub(crate) fn next_wake(&self, settings: &Settings) -> Option<u64> {
         let peering = match self.phase {
-            // Once the leases have run out, something else is waited for.
-            Phase::Peering => Some(self.quiet_at.filter(|at| *at > now).map_or(retry, |at| at.min(retry))),
+            Phase::Peering if !self.must_bump => {
+                let asked = self.peering.asked_at + settings.retry_ns;
+                Some(self.quiet_at.map_or(asked, |quiet_at| quiet_at.min(asked)))
+            }
             _ => None,
         };
         let proposal = self.proposal.as_ref().map(|(_, sent)| sent + settings.cas_retry_ns);
         let refused = (self.refused_at > 0).then_some(self.refused_at + settings.cas_retry_ns);
         let stuck = !self.inflight.is_empty() || !self.catching_up.is_empty();
         let retry = stuck.then_some(self.retried_at + settings.retry_ns);
-        [peering, proposal, refused.filter(|at| *at > now), retry].into_iter().flatten().min()
+        [peering, proposal, refused, retry].into_iter().flatten().min()
     }
 }
 
 impl Pg {
     // Admission.
 
-    pub(crate) fn on_client(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
+    pub(crate) fn on_client(&mut self, op: ClientOp, out: &mut Vec<Command>) {
         let stale = self.settings.mutation == Mutation::ExecuteStaleOps;
-        let (limit, interval) = (self.settings.max_waiting_ops, self.interval());
+        let limit = self.settings.max_waiting_ops;
         let Some(primary) = &mut self.primary else {
             out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
             return;
         };
-        if (op.interval < primary.since || op.interval > interval) && !stale {
+        if op.interval < primary.since && !stale {
             out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
             return;
         }
         if primary.waiting.is_empty() && self.can_order(&op) {
-            self.start(leases, op, out);
+            self.start(op, out);
         } else if let Some(primary) = &mut self.primary {
             if primary.waiting.len() < limit {
                 primary.waiting.push_back(op);
@@ -190,10 +196,9 @@ impl Pg {
                     && !self.is_being_copied(&op.object))
     }
 
-    pub(crate) fn resume_waiting(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
-        // Several steps of one event may come here, and an execution is answered only after it.
-        while let Some(primary) = &mut self.primary
-            && primary.executing.is_none()
+    pub(crate) fn resume_waiting(&mut self, out: &mut Vec<Command>) {
+        // The host answers `Execute` at once, but only after this event: one at a time.
+        while let Some(primary) = self.primary.as_mut().filter(|p| p.executing.is_none())
             && let Some(op) = primary.waiting.pop_front()
         {
             if !self.can_order(&op) {
@@ -202,11 +207,11 @@ impl Pg {
                 }
                 return;
             }
-            self.start(leases, op, out);
+            self.start(op, out);
         }
     }
 
-    fn start(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
+    fn start(&mut self, op: ClientOp, out: &mut Vec<Command>) {
         self.log.note_oldest(op.reqid.client, op.oldest_tid, self.now);
         if op.write && self.settings.mutation != Mutation::ForgetDups {
             match self.log.admit(op.reqid, op.attempt) {
@@ -235,7 +240,6 @@ impl Pg {
         let Some(primary) = &mut self.primary else { return };
         assert!(primary.executing.is_none(), "an execution must be answered before the next event");
         primary.executing = Some((op, version));
-        let _ = leases;
         out.push(Command::Execute { token, version });
     }
 
@@ -251,22 +255,37 @@ impl Pg {
         match outcome {
             Executed::Read => self.answer_read(leases, &op, out),
             Executed::Write { txn, delete, prior, user_version, mtime_ns, result } => {
-                let result = if result.len() > MAX_DUP_RESULT_BYTES { Default::default() } else { result };
+                let kind = if delete { EntryKind::Delete } else { EntryKind::Modify };
+                let object = op.object.clone();
+                let reqid = op.reqid;
                 let entry = LogEntry {
                     version,
                     prior,
-                    object: op.object.clone(),
-                    kind: if delete { EntryKind::Delete } else { EntryKind::Modify },
-                    reqid: op.reqid,
+                    object,
+                    kind,
+                    reqid,
                     user_version,
                     mtime_ns,
-                    result,
+                    result: kept(result),
                 };
                 self.replicate(entry, txn, &op, out);
-                self.settle(leases, out);
+            }
+            Executed::Failed { result } => {
+                // Whoever was told so must not see a late copy of the request succeed: the failure is an update too.
+                let entry = LogEntry {
+                    version,
+                    prior: Eversion::default(),
+                    object: op.object.clone(),
+                    kind: EntryKind::Error,
+                    reqid: op.reqid,
+                    user_version: 0,
+                    mtime_ns: 0,
+                    result: kept(result),
+                };
+                self.replicate(entry, Transaction::new(self.id), &op, out);
             }
         }
-        self.resume_waiting(leases, out);
+        self.resume_waiting(out);
     }
 
     fn answer_read(&mut self, leases: &dyn LeaseView, op: &ClientOp, out: &mut Vec<Command>) {
@@ -289,9 +308,11 @@ impl Pg {
         }
     }
 
-    fn holds_leases(&self, leases: &dyn LeaseView) -> bool {
+    /// Whether this OSD holds every lease that it needs to answer reads as primary (R4).
+    pub fn holds_leases(&self, leases: &dyn LeaseView) -> bool {
+        let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         self.settings.mutation == Mutation::IgnoreLease
-            || self.in_sync().iter().all(|m| m.osd == self.me.osd || leases.held_from(m.osd))
+            || self.required().all(|m| leases.held_from(m.osd, epoch))
                 && self.primary.as_ref().is_some_and(|p| !p.handing_over)
     }
 
@@ -313,9 +334,8 @@ impl Pg {
         let encoded = entry.encode();
         let trim_to = self.trim_target();
         let shared = Arc::new(txn.clone());
-        let empty = Arc::new(Transaction::new(self.id));
         let (interval, committed_to) = (self.interval(), self.committed_to);
-        let delete = entry.kind == EntryKind::Delete;
+        let kind = entry.kind;
         let message = |txn: &Arc<Transaction>| PeerMsg::RepOp {
             interval,
             entry: encoded.clone(),
@@ -331,8 +351,13 @@ impl Pg {
         }
         if let Some(primary) = &mut self.primary {
             for (to, catching_up) in primary.catching_up.iter_mut().filter(|(_, c)| c.follows()) {
-                let applies = catching_up.takes(&entry.object, version, delete) || past_cursor;
-                out.push(Command::Send { to: *to, msg: message(if applies { &shared } else { &empty }) });
+                let applies = catching_up.takes(&entry.object, version, kind) || past_cursor;
+                let logged_only = || Arc::new(Transaction::new(self.id));
+                let msg = if applies { message(&shared) } else { message(&logged_only()) };
+                out.push(Command::Send { to: *to, msg });
+            }
+            if primary.inflight.is_empty() {
+                primary.retried_at = self.now;
             }
             primary.inflight.push_back(Inflight { version, token: op.token });
         }
@@ -396,7 +421,7 @@ impl Pg {
             catching_up.acked = catching_up.acked.max(head);
         }
         self.settle(leases, out);
-        self.resume_waiting(leases, out);
+        self.resume_waiting(out);
     }
 
     /// Whether an outstanding proposal would make `osd` a member.
@@ -407,24 +432,30 @@ impl Pg {
     /// Up to where every required member has the log durable (R1).
     fn agreed(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
-        let mutation = self.settings.mutation;
-        let confirmed = match mutation {
-            Mutation::AckBeforeCasOutcome if primary.proposal.is_some() => &[],
-            _ => self.in_sync(),
+        let below = self.settings.mutation == Mutation::AckBelowMinSize;
+        let head = |member: &Member| {
+            let replaced = !primary.replaced.is_empty() && primary.replaced.contains(member);
+            primary.heads.get(&member.osd).copied().filter(|_| !replaced).unwrap_or_default()
         };
-        let proposed = primary.proposals().filter(|_| mutation != Mutation::IgnoreProposedMembers);
-        let proposed = proposed.flat_map(|m| &m.in_sync);
-        let head = |osd: OsdId| primary.heads.get(&osd).copied().unwrap_or_default();
-        let counts = |osd: OsdId| {
-            mutation != Mutation::AckBelowMinSize || self.map.as_ref().is_some_and(|map| map.is_up(osd))
-        };
-        let others = confirmed.iter().chain(proposed).filter(|m| m.osd != self.me.osd && counts(m.osd));
-        others.map(|m| head(m.osd)).fold(self.durable_head, Eversion::min)
+        let counts = |m: &&Member| !below || self.map.as_ref().is_some_and(|map| map.is_up(m.osd));
+        self.required().filter(counts).map(head).fold(self.durable_head, Eversion::min)
+    }
+
+    /// Notes which required members' OSDs run another store by now.
+    pub(crate) fn note_replaced(&mut self) {
+        let Some(map) = self.map.clone() else { return };
+        let shown = |m: &Member| map.osds.get(&m.osd).and_then(|info| info.incarnation);
+        let replaced: Vec<Member> =
+            self.required().copied().filter(|m| shown(m).is_some_and(|i| i != m.incarnation)).collect();
+        if let Some(primary) = &mut self.primary {
+            primary.replaced = replaced;
+        }
     }
 
     /// Acknowledges what has become durable everywhere.
     pub(crate) fn settle(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
-        if self.primary.as_ref().is_none_or(|p| p.phase != Phase::Active) {
+        let remembered = self.pending.front().is_none_or(|(id, _)| *id > self.record_persist);
+        if !remembered || self.primary.as_ref().is_none_or(|p| p.phase != Phase::Active) {
             return;
         }
         let agreed = self.agreed();
@@ -469,6 +500,9 @@ impl Pg {
             *sent = now;
             out.push(Command::Propose(cas.clone()));
         }
+        if now >= primary.refused_at + settings.cas_retry_ns {
+            primary.refused_at = 0;
+        }
         if now < primary.retried_at + settings.retry_ns {
             return;
         }
@@ -487,7 +521,7 @@ impl Pg {
         let set = self.in_sync();
         primary.phase == Phase::Active
             && primary.catching_up.is_empty()
-            && primary.proposal.is_none()
+            && primary.proposals().next().is_none()
             && set.len() >= self.size()
             && set.iter().all(|m| self.up.contains(&m.osd))
             && self.up.iter().all(|osd| set.iter().any(|m| m.osd == *osd))
@@ -541,4 +575,9 @@ impl Pg {
     fn is_being_copied(&self, object: &ObjectId) -> bool {
         self.primary.as_ref().is_some_and(|p| p.catching_up.values().any(|c| c.is_copying(object)))
     }
+}
+
+/// What of a reply is kept for resends.
+fn kept(result: Bytes) -> Bytes {
+    if result.len() > MAX_DUP_RESULT_BYTES { Bytes::new() } else { result }
 }

@@ -7,6 +7,7 @@
 
 use crate::api::{Command, MemberInfo, Mutation, ObjectPiece, PeerMsg, PieceCursor};
 use crate::copy::is_temp;
+use crate::log::EntryKind;
 use crate::pg::{ListFor, Pg, ReadFor};
 use crate::primary::{Phase, Primary};
 use nacre_types::errno::Errno;
@@ -15,6 +16,9 @@ use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, flag};
 use nacre_types::stats::pg_state;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A member that leaves so many retries' time without an answer begins anew.
+const SILENT_RETRIES: u64 = 3;
 
 /// How far a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,16 +54,26 @@ struct Backfill {
     dirty: BTreeSet<ObjectId>,
 }
 
+/// An object on its way.
+#[derive(Clone, Copy, Debug)]
+struct Pushing {
+    /// The read whose answer is awaited; answers to others belong to an attempt that was given up.
+    read: u64,
+    /// Whether several pieces are needed, so that writes wait.
+    in_pieces: bool,
+}
+
 /// A member that catches up.
 #[derive(Debug)]
 pub(crate) struct CatchUp {
-    member: Member,
+    pub(crate) member: Member,
     stage: Stage,
-    asked_at: u64,
+    /// When it was last heard of, or asked.
+    heard_at: u64,
     missing: BTreeMap<ObjectId, Eversion>,
     pub(crate) acked: Eversion,
-    /// Objects on their way: whether several pieces are needed, so that writes wait.
-    pushing: BTreeMap<ObjectId, bool>,
+    /// Objects on their way.
+    pushing: BTreeMap<ObjectId, Pushing>,
     /// Objects sent whole whose arrival is not confirmed.
     unconfirmed: BTreeSet<ObjectId>,
     /// Objects that can't be read here.
@@ -72,7 +86,7 @@ impl CatchUp {
         CatchUp {
             member,
             stage: Stage::Asked,
-            asked_at: now,
+            heard_at: now,
             missing: BTreeMap::new(),
             acked: Eversion::default(),
             pushing: BTreeMap::new(),
@@ -82,13 +96,31 @@ impl CatchUp {
         }
     }
 
+    /// A member that has everything, with its log durable up to `head`.
+    pub(crate) fn filled(member: Member, head: Eversion, now: u64) -> CatchUp {
+        CatchUp { stage: Stage::Ready, acked: head, ..CatchUp::new(member, now) }
+    }
+
+    /// Whether it goes on only with an answer.
+    fn is_awaited(&self) -> bool {
+        let scanned = |b: &Backfill| b.scan.is_some() && b.theirs.is_none();
+        match self.stage {
+            Stage::Asked | Stage::Log | Stage::Finishing => true,
+            Stage::Filling => !self.unconfirmed.is_empty() || self.backfill.as_ref().is_some_and(scanned),
+            Stage::Ready => false,
+        }
+    }
+
     /// Whether it is sent updates.
     pub(crate) fn follows(&self) -> bool {
         self.stage != Stage::Asked
     }
 
     /// Whether it applies an update of `object`, or only logs it; notes what follows from that.
-    pub(crate) fn takes(&mut self, object: &ObjectId, version: Eversion, delete: bool) -> bool {
+    pub(crate) fn takes(&mut self, object: &ObjectId, version: Eversion, kind: EntryKind) -> bool {
+        if kind == EntryKind::Error {
+            return true;
+        }
         if let Some(backfill) = &mut self.backfill {
             let below =
                 self.stage != Stage::Log && backfill.cursor.as_ref().is_some_and(|cursor| object <= cursor);
@@ -108,7 +140,7 @@ impl CatchUp {
             }
             return false;
         }
-        if delete {
+        if kind == EntryKind::Delete {
             self.missing.remove(object);
             return true;
         }
@@ -122,15 +154,11 @@ impl CatchUp {
     }
 
     pub(crate) fn is_copying(&self, object: &ObjectId) -> bool {
-        self.pushing.get(object).copied().unwrap_or(false)
+        self.pushing.get(object).is_some_and(|pushing| pushing.in_pieces)
     }
 }
 
 impl Pg {
-    pub(crate) fn is_catching_up(&self, osd: OsdId) -> bool {
-        self.primary.as_ref().is_some_and(|p| p.catching_up.contains_key(&osd))
-    }
-
     /// Begins, drives and ends the filling of members.
     pub(crate) fn step_recovery(&mut self, out: &mut Vec<Command>) {
         let Some(map) = self.map.clone() else { return };
@@ -147,7 +175,8 @@ impl Pg {
             return;
         }
         let paused = map.has_flag(flag::NORECOVER);
-        for member in wanted.iter().filter(|m| !in_sync.contains(m)) {
+        // What a proposal with unknown outcome would add is brought up to date by peering, without losing anything.
+        for member in wanted.iter().filter(|m| !in_sync.contains(m) && !proposed.contains(&m.osd)) {
             if !paused && !primary.catching_up.contains_key(&member.osd) && primary.slot_held {
                 primary.catching_up.insert(member.osd, CatchUp::new(*member, now));
                 let msg = PeerMsg::Query {
@@ -172,10 +201,10 @@ impl Pg {
         }
     }
 
-    pub(crate) fn on_reserved(&mut self, out: &mut Vec<Command>) {
-        match &mut self.primary {
-            Some(primary) if primary.slot_asked => primary.slot_held = true,
-            _ => out.push(Command::Release),
+    pub(crate) fn on_reserved(&mut self) {
+        // Else it was given back before this came.
+        if let Some(primary) = self.primary.as_mut().filter(|p| p.slot_asked) {
+            primary.slot_held = true;
         }
     }
 
@@ -188,24 +217,18 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let interval = self.interval();
-        let usable = info.exists && info.complete;
         let tail = self.log.tail();
-        let start = info.tail.max(tail);
-        let meets =
-            usable.then(|| self.log.last_common(if info.tail >= tail { info.tail } else { start }, versions));
-        // Below this log's tail only the tail itself is known to be common history.
-        let reaches = |v: &Eversion| {
-            *v > tail || *v == tail && (info.tail == tail || info.head >= tail && info.tail <= tail)
-        };
-        let common =
-            meets.flatten().filter(reaches).filter(|v| *v > tail || self.tail_is_theirs(info, versions));
+        // Equal versions mean equal histories up to them; below this log's tail nothing can be compared.
+        let newest_first = versions.iter().rev().chain(std::iter::once(&info.tail));
+        let common = newest_first.copied().find(|v| self.log.contains(*v));
+        let common = common.filter(|_| info.exists && info.complete);
         let Some(primary) = &mut self.primary else { return };
         let Some(catching_up) = primary.catching_up.get_mut(&from) else { return };
         if catching_up.stage != Stage::Asked {
             return;
         }
         catching_up.stage = Stage::Log;
-        catching_up.asked_at = self.now;
+        catching_up.heard_at = self.now;
         catching_up.backfill = common.is_none().then(Backfill::default);
         let kept = common.unwrap_or_default();
         let entries = self.log.entries_after(kept).map(|entry| entry.encode()).collect();
@@ -213,11 +236,6 @@ impl Pg {
         let dups = if backfill { self.log.dup_snapshot() } else { Default::default() };
         let msg = PeerMsg::CatchUp { interval, common: kept, tail, entries, dups, backfill };
         out.push(Command::Send { to: from, msg });
-    }
-
-    /// Whether this log's tail is certainly part of the member's history: it begins there, or ends there.
-    fn tail_is_theirs(&self, info: &MemberInfo, _versions: &[Eversion]) -> bool {
-        info.tail == self.log.tail() || info.head == self.log.tail()
     }
 
     pub(crate) fn on_caught_log(
@@ -229,6 +247,7 @@ impl Pg {
         let known = self.reign_includes(interval);
         let Some(primary) = &mut self.primary else { return };
         let Some(catching_up) = primary.catching_up.get_mut(&from).filter(|_| known) else { return };
+        catching_up.heard_at = self.now;
         match catching_up.stage {
             Stage::Log => {
                 catching_up.stage = Stage::Filling;
@@ -285,7 +304,8 @@ impl Pg {
                     backfill.scan = Some(next_scan);
                     scan_from = Some(backfill.cursor.clone());
                 }
-                start.extend(backfill.work.iter().take(room).cloned());
+                let readable = |o: &&ObjectId| !catching_up.unreadable.contains(*o);
+                start.extend(backfill.work.iter().filter(readable).take(room).cloned());
                 for object in &start {
                     backfill.work.remove(object);
                 }
@@ -317,17 +337,28 @@ impl Pg {
                 }
             }
         }
-        for object in &start {
-            catching_up.pushing.insert(object.clone(), false);
-        }
         if let Some(from) = scan_from {
             self.list_objects(ListFor::Backfill { osd, scan: next_scan }, from.clone(), scan, out);
             let msg = PeerMsg::Scan { interval, scan: next_scan, from, max: scan as u64 };
             out.push(Command::Send { to: osd, msg });
         }
         for object in start {
-            let purpose = ReadFor::Push { to: osd, object: object.clone() };
-            self.read_object(purpose, object, PieceCursor::default(), out);
+            self.read_push(osd, object, PieceCursor::default(), false, out);
+        }
+    }
+
+    fn read_push(
+        &mut self,
+        to: OsdId,
+        object: ObjectId,
+        cursor: PieceCursor,
+        in_pieces: bool,
+        out: &mut Vec<Command>,
+    ) {
+        let purpose = ReadFor::Push { to, object: object.clone() };
+        let read = self.read_object(purpose, object.clone(), cursor, out);
+        if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) {
+            catching_up.pushing.insert(object, Pushing { read, in_pieces });
         }
     }
 
@@ -338,12 +369,8 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         match self.reads.remove(&read) {
-            Some(ReadFor::Tail { to }) => match piece {
-                Ok(piece) => self.on_tail_read(to, piece, out),
-                // The copy is damaged: the tail can't be sent, the primary's retry asks again or another.
-                Err(_) => drop(self.senders.remove(&to)),
-            },
-            Some(ReadFor::Push { to, object }) => self.push(to, object, piece, out),
+            Some(ReadFor::Tail { to }) => self.on_tail_read(to, read, piece, out),
+            Some(ReadFor::Push { to, object }) => self.push(to, read, object, piece, out),
             None => {}
         }
     }
@@ -351,6 +378,7 @@ impl Pg {
     fn push(
         &mut self,
         to: OsdId,
+        read: u64,
         object: ObjectId,
         piece: Result<Option<ObjectPiece>, Errno>,
         out: &mut Vec<Command>,
@@ -359,27 +387,30 @@ impl Pg {
         // What was read may have been overtaken by a write; the copy must be of the newest version.
         let newest = self.log.latest_for_object(&object);
         let expected = newest.map(|e| match e.kind {
-            crate::log::EntryKind::Delete => Eversion::default(),
-            crate::log::EntryKind::Modify => e.version,
+            EntryKind::Delete | EntryKind::Error => Eversion::default(),
+            EntryKind::Modify => e.version,
         });
         let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) else {
             return;
         };
-        if !catching_up.pushing.contains_key(&object) {
+        if catching_up.pushing.get(&object).is_none_or(|pushing| pushing.read != read) {
             return;
         }
+        catching_up.heard_at = self.now;
         let piece = match piece {
             Ok(piece) => piece,
             Err(_) => {
                 catching_up.pushing.remove(&object);
+                if let Some(backfill) = &mut catching_up.backfill {
+                    backfill.work.insert(object.clone());
+                }
                 catching_up.unreadable.insert(object);
                 return;
             }
         };
         let version = piece.as_ref().map_or(Eversion::default(), |p| p.version);
         if expected.is_some_and(|expected| expected != version) {
-            let purpose = ReadFor::Push { to, object: object.clone() };
-            return self.read_object(purpose, object, PieceCursor::default(), out);
+            return self.read_push(to, object, PieceCursor::default(), false, out);
         }
         let next = piece.as_ref().and_then(|p| p.next.clone());
         out.push(Command::Send {
@@ -387,10 +418,7 @@ impl Pg {
             msg: PeerMsg::Push { interval, object: object.clone(), version, piece },
         });
         match next {
-            Some(cursor) => {
-                catching_up.pushing.insert(object.clone(), true);
-                self.read_object(ReadFor::Push { to, object: object.clone() }, object, cursor, out);
-            }
+            Some(cursor) => self.read_push(to, object, cursor, true, out),
             None => {
                 catching_up.pushing.remove(&object);
                 catching_up.missing.remove(&object);
@@ -415,6 +443,7 @@ impl Pg {
             && known
         {
             catching_up.unconfirmed.remove(object);
+            catching_up.heard_at = self.now;
         }
     }
 
@@ -479,7 +508,7 @@ impl Pg {
         let silent: Vec<OsdId> = primary
             .catching_up
             .iter()
-            .filter(|(_, c)| matches!(c.stage, Stage::Asked | Stage::Log) && now >= c.asked_at + retry)
+            .filter(|(_, c)| c.is_awaited() && now >= c.heard_at + SILENT_RETRIES * retry)
             .map(|(osd, _)| *osd)
             .collect();
         for osd in silent {

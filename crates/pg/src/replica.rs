@@ -54,33 +54,29 @@ impl Pg {
         versions_after: Option<Eversion>,
         out: &mut Vec<Command>,
     ) {
-        if interval < self.promised || self.restoring.is_some() {
+        if self.restoring.is_some() {
+            return;
+        }
+        if interval < self.promised {
+            out.push(Command::Send {
+                to: from,
+                msg: PeerMsg::Promised { interval, promised: self.promised },
+            });
             return;
         }
         self.promised = interval;
-        if self.primary.is_some() && interval > self.interval() {
+        self.note_lease_holder(from);
+        if interval > self.interval() {
             // Somebody else holds a later interval: what waits here is answered there. The map follows.
-            self.step_down(out);
+            self.depose(out);
         }
         if self.replica.session != Some(Session { primary: from, since: interval }) {
             self.replica.session = Some(Session { primary: from, since: interval });
             self.replica.open.clear();
-            self.staged = None;
         }
+        self.staged = None;
         // What is answered must be durable: the answer waits for everything before it.
         self.persist_record(Durable::Info { to: from, interval, versions_after }, out);
-    }
-
-    fn step_down(&mut self, out: &mut Vec<Command>) {
-        let Some(primary) = self.primary.take() else { return };
-        for token in primary.all_tokens() {
-            out.push(Command::Drop { token, reason: crate::api::DropReason::StaleInterval });
-        }
-        if primary.slot_asked {
-            out.push(Command::Release);
-        }
-        self.senders.clear();
-        out.push(Command::Invalidate { object: None });
     }
 
     pub(crate) fn send_info(
@@ -90,10 +86,10 @@ impl Pg {
         versions_after: Option<Eversion>,
         out: &mut Vec<Command>,
     ) {
-        let versions = match versions_after {
-            Some(after) => self.log.entries_after(after).map(|entry| entry.version).collect(),
-            None => Vec::new(),
-        };
+        let versions = versions_after.map(|after| {
+            let same = self.log.contains(after).then_some(after);
+            same.into_iter().chain(self.log.entries_after(after).map(|entry| entry.version)).collect()
+        });
         out.push(Command::Send { to, msg: PeerMsg::Info { interval, info: self.info(), versions } });
     }
 
@@ -135,7 +131,9 @@ impl Pg {
         let mut txn = Arc::try_unwrap(txn).unwrap_or_else(|shared| (*shared).clone());
         let (object, version) = (decoded.object.clone(), decoded.version);
         let logged_only = txn.ops.is_empty();
-        if decoded.kind == EntryKind::Delete {
+        if decoded.kind == EntryKind::Error {
+            txn.ops.clear();
+        } else if decoded.kind == EntryKind::Delete {
             if self.missing.remove(&object).is_some() {
                 copy::remove_missing(&object, &mut txn);
             }
@@ -176,7 +174,9 @@ impl Pg {
         backfill: bool,
         out: &mut Vec<Command>,
     ) {
-        if !self.follows(from, interval) || self.in_sync().contains(&self.me) && self.interval() == interval {
+        // Nobody takes objects from a member in sync: a primary that asks for it does not know yet that it is.
+        let in_sync = self.in_sync().contains(&self.me) && self.interval() >= interval;
+        if !self.follows(from, interval) || in_sync {
             return;
         }
         let decoded: Result<Vec<LogEntry>, _> = entries.iter().map(|bytes| LogEntry::decode(bytes)).collect();
@@ -186,6 +186,7 @@ impl Pg {
             self.create_copy(&mut txn);
         }
         self.drop_temps(&mut txn);
+        self.replica.open.clear();
         if backfill {
             if self.log.install(tail, decoded, dups).is_err() {
                 return;
@@ -227,7 +228,8 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let mut needed: BTreeMap<ObjectId, Eversion> = BTreeMap::new();
-        for divergent in self.log.truncate_after(common) {
+        let divergent = self.log.truncate_after(common);
+        for divergent in divergent.into_iter().filter(|entry| entry.kind != EntryKind::Error) {
             // Newest first: the oldest divergent entry's prior version is the common one.
             needed.insert(divergent.object, divergent.prior);
         }
@@ -235,8 +237,11 @@ impl Pg {
             if !self.log.accepts(entry.version) {
                 break;
             }
-            let absent = entry.kind == EntryKind::Delete;
-            needed.insert(entry.object.clone(), if absent { Eversion::default() } else { entry.version });
+            match entry.kind {
+                EntryKind::Modify => drop(needed.insert(entry.object.clone(), entry.version)),
+                EntryKind::Delete => drop(needed.insert(entry.object.clone(), Eversion::default())),
+                EntryKind::Error => {}
+            }
             self.log.append(entry.clone());
         }
         for (object, version) in needed {

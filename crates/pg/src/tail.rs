@@ -5,10 +5,11 @@
 
 use crate::api::{Command, ObjectPiece, PeerMsg, PieceCursor};
 use crate::copy::{self, TEMP_NAMESPACE};
-use crate::log::LogEntry;
+use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Durable, Pg, ReadFor};
 use crate::replica::{Session, Staged};
 use bytes::Bytes;
+use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::txn::{Transaction, TxnOp};
@@ -20,6 +21,8 @@ pub(crate) struct TailSender {
     interval: Interval,
     /// Objects still to be read; the first is being read.
     queue: VecDeque<ObjectId>,
+    /// The read whose answer is awaited; answers to others belong to a tail that was given up.
+    read: u64,
 }
 
 impl Pg {
@@ -29,32 +32,50 @@ impl Pg {
         let (mut entries, mut objects) = (Vec::new(), BTreeSet::new());
         for entry in self.log.entries_after(after) {
             entries.push(entry.encode());
-            objects.insert(entry.object.clone());
+            if entry.kind != EntryKind::Error {
+                objects.insert(entry.object.clone());
+            }
         }
         let queue: VecDeque<ObjectId> = objects.into_iter().collect();
         let msg = PeerMsg::Tail { interval, after, entries, objects: queue.len() as u64 };
         out.push(Command::Send { to, msg });
-        self.senders.insert(to, TailSender { interval, queue });
+        self.senders.insert(to, TailSender { interval, queue, read: 0 });
         self.send_next_tail_object(to, out);
     }
 
     fn send_next_tail_object(&mut self, to: OsdId, out: &mut Vec<Command>) {
         match self.senders.get(&to).and_then(|sender| sender.queue.front().cloned()) {
-            Some(object) => self.read_object(ReadFor::Tail { to }, object, PieceCursor::default(), out),
-            None => {
-                self.senders.remove(&to);
-            }
+            Some(object) => self.read_tail_object(to, object, PieceCursor::default(), out),
+            None => drop(self.senders.remove(&to)),
         }
     }
 
-    pub(crate) fn on_tail_read(&mut self, to: OsdId, piece: Option<ObjectPiece>, out: &mut Vec<Command>) {
-        let Some(sender) = self.senders.get_mut(&to) else { return };
+    fn read_tail_object(&mut self, to: OsdId, object: ObjectId, cursor: PieceCursor, out: &mut Vec<Command>) {
+        let read = self.read_object(ReadFor::Tail { to }, object, cursor, out);
+        if let Some(sender) = self.senders.get_mut(&to) {
+            sender.read = read;
+        }
+    }
+
+    pub(crate) fn on_tail_read(
+        &mut self,
+        to: OsdId,
+        read: u64,
+        piece: Result<Option<ObjectPiece>, Errno>,
+        out: &mut Vec<Command>,
+    ) {
+        let Some(sender) = self.senders.get_mut(&to).filter(|sender| sender.read == read) else { return };
+        let Ok(piece) = piece else {
+            // The copy is damaged: the tail can't be sent, the primary's retry asks again or another.
+            self.senders.remove(&to);
+            return;
+        };
         let Some(object) = sender.queue.front().cloned() else { return };
         let next = piece.as_ref().and_then(|p| p.next.clone());
         let msg = PeerMsg::TailObject { interval: sender.interval, object: object.clone(), piece };
         out.push(Command::Send { to, msg });
         match next {
-            Some(cursor) => self.read_object(ReadFor::Tail { to }, object, cursor, out),
+            Some(cursor) => self.read_tail_object(to, object, cursor, out),
             None => {
                 sender.queue.pop_front();
                 self.send_next_tail_object(to, out);

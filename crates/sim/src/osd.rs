@@ -14,9 +14,7 @@ use nacre_mon::logic;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, Heartbeat, HeartbeatMap};
 use nacre_pg::lease::LeaseTable;
 use nacre_pg::reserve::{Reservation, Reserver};
-use nacre_pg::{
-    ClientOp, Command, DropReason, Event, Executed, LeaseView, ObjectPiece, PeerMsg, Pg, PieceCursor,
-};
+use nacre_pg::{ClientOp, Command, DropReason, Event, Executed, ObjectPiece, PeerMsg, Pg, PieceCursor};
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdAlive, OsdBackoff, OsdBoot, OsdReply, OsdRequest, PgCasReply};
 use nacre_types::op::ObjectInfo;
@@ -267,9 +265,7 @@ impl Osd {
         let leases = process.leases.at(local);
         process.pgs.get(&pg).is_some_and(|hosted| {
             let machine = &hosted.machine;
-            let members = machine.membership().map_or(&[][..], |m| &m.in_sync);
-            machine.state() & pg_state::ACTIVE != 0
-                && members.iter().all(|m| m.osd == self.id || leases.held_from(m.osd))
+            machine.state() & pg_state::ACTIVE != 0 && machine.holds_leases(&leases)
         })
     }
 
@@ -684,8 +680,11 @@ impl Osd {
             user_version,
             ops: done.results,
         });
+        let mut result = done.result.to_le_bytes().to_vec();
+        result.extend_from_slice(&user_version.to_le_bytes());
         if !writes {
-            return Some(Executed::Read);
+            let recorded = done.result < 0 && !full && request.request.may_write();
+            return Some(if recorded { Executed::Failed { result: result.into() } } else { Executed::Read });
         }
         request.wrote = Some(version);
         let info = ObjectInfo {
@@ -701,8 +700,6 @@ impl Osd {
         if done.exists {
             txn.push(set_object_info(oid, &info));
         }
-        let mut result = done.result.to_le_bytes().to_vec();
-        result.extend_from_slice(&user_version.to_le_bytes());
         Some(Executed::Write {
             txn,
             delete: !done.exists,

@@ -233,9 +233,9 @@ impl World {
     fn note(&mut self, happening: &Happening) {
         self.schedule.now().hash(&mut self.hash);
         std::mem::discriminant(happening).hash(&mut self.hash);
-        let usual =
-            matches!(happening, Happening::Deliver(_) | Happening::OsdTick(..) | Happening::MonTick(_));
-        if self.trace && (!usual || self.events + 20 > MAX_EVENTS) {
+        if self.trace
+            && !matches!(happening, Happening::Deliver(_) | Happening::OsdTick(..) | Happening::MonTick(_))
+        {
             self.say(format_args!("{happening:?}"));
         }
     }

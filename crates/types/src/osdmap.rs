@@ -183,6 +183,8 @@ pub struct OsdMap {
     pub epoch: Epoch,
     /// Identity of the MapStore's history: restoring an old copy mints a new one (rule R7).
     pub generation: u64,
+    /// The generation's first epoch.
+    pub generation_from: Epoch,
     /// Creation of the cluster, nanoseconds since 1970.
     pub created_ns: u64,
     /// Time of this epoch, nanoseconds since 1970.
@@ -291,6 +293,7 @@ impl OsdMap {
             fsid,
             epoch: Epoch(1),
             generation: 1,
+            generation_from: Epoch(1),
             created_ns,
             modified_ns: created_ns,
             flags: flag::SORTBITWISE | flag::RECOVERY_DELETES | flag::PURGED_SNAPDIRS | flag::PGLOG_HARDLIMIT,
@@ -321,7 +324,9 @@ impl OsdMap {
         let mut map = self.clone();
         map.epoch = inc.epoch;
         map.modified_ns = inc.modified_ns;
-        map.generation = inc.generation.unwrap_or(map.generation);
+        if let Some(generation) = inc.generation.filter(|g| *g != map.generation) {
+            (map.generation, map.generation_from) = (generation, inc.epoch);
+        }
         map.flags = inc.flags.unwrap_or(map.flags);
         map.pool_max = inc.pool_max.unwrap_or(map.pool_max);
         map.max_osd = inc.max_osd.unwrap_or(map.max_osd);

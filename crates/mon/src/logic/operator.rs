@@ -16,6 +16,7 @@ pub fn new_generation(map: &OsdMap, generation: u64, now: Now) -> OsdMap {
     let mut restored = map.clone();
     restored.generation = generation;
     restored.epoch = Epoch(map.epoch.0.saturating_add(RESTORED_EPOCH_GAP));
+    restored.generation_from = restored.epoch;
     restored.pool_max = PoolId(map.pool_max.0.saturating_add(RESTORED_POOL_GAP));
     restored.modified_ns = now.wall_ns;
     for info in restored.osds.values_mut().filter(|info| info.up) {
@@ -51,7 +52,7 @@ mod tests {
     fn a_new_generation_reuses_nothing() {
         let state = cluster(3);
         let restored = new_generation(state.map(), 2, at(5));
-        assert_eq!(restored.generation, 2);
+        assert_eq!((restored.generation, restored.generation_from), (2, restored.epoch));
         assert!(restored.epoch > state.map().epoch && restored.pool_max > state.map().pool_max);
         assert!(restored.osds.values().all(|info| !info.up));
     }

@@ -81,7 +81,7 @@ impl Load {
 }
 
 fn run_client(
-    client: &str,
+    client: usize,
     io: &IoCtx,
     stop: &AtomicBool,
     acknowledged: &AtomicU64,

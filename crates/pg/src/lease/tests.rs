@@ -110,13 +110,18 @@ fn a_successors_lease_does_not_count_for_who_does_not_know_that_it_was_replaced(
         let asked = holder.request(B, second * SECOND);
         let grant = granter.grant(A, &asked, second * SECOND).unwrap();
         assert!(!holder.granted(B, &grant, second * SECOND));
-        assert!(holder.held[&B].early.len() <= MAX_EARLY_GRANTS);
+        assert!(holder.held[&B].until_ns.len() <= MAX_EPOCHS_PER_GRANTER);
     }
     assert_eq!(holder.on_map(Epoch(5), 20 * SECOND), []);
     assert_eq!(holder.held_until(B), 0);
     assert_eq!(holder.on_map(Epoch(6), 20 * SECOND), [B]);
     assert_eq!(holder.held_until(B), 20 * SECOND + SETTINGS.holder_term_ns());
     assert_eq!(holder.on_map(Epoch(7), 20 * SECOND), [], "held already");
+    let leases = holder.at(20 * SECOND);
+    assert!(
+        leases.held_from(B, Epoch(6)) && !leases.held_from(B, Epoch(5)),
+        "a PG that is behind its OSD's map"
+    );
 }
 
 #[test]

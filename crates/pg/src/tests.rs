@@ -1,0 +1,11 @@
+//! The machine among others of its kind: a toy cluster with stores, links, an authority and clients.
+
+#![expect(unreachable_pub, reason = "modules of one test share each other's types")]
+
+mod authority;
+mod clients;
+mod cluster;
+mod host;
+mod life;
+mod random;
+mod store;

@@ -1,0 +1,296 @@
+//! One OSD of the toy cluster: a machine, a store, an executor, heartbeats with leases.
+
+use super::store::{Store, VERSION_ATTR, encode_version};
+use crate::api::{ClientOp, Command, Event, Executed, PeerMsg, Settings};
+use crate::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatMap, HeartbeatSettings};
+use crate::lease::{LeaseSettings, LeaseTable};
+use crate::pg::Pg;
+use bytes::Bytes;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Eversion, OsdId, PgId};
+use nacre_types::msg::{OsdFailure, PgCas};
+use nacre_types::object::ObjectId;
+use nacre_types::osdmap::{Member, OsdMap};
+use nacre_types::txn::{Transaction, TxnOp};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+pub const MS: u64 = 1_000_000;
+pub const TERM: u64 = 400 * MS;
+
+/// What a client may ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// Adds a mark to the object's data, and to its omap.
+    Append(u32),
+    Read,
+    Delete,
+    List,
+}
+
+#[derive(Clone, Debug)]
+pub struct HostOp {
+    pub op: ClientOp,
+    pub request: Request,
+    pub result: Option<Bytes>,
+}
+
+/// What leaves a host.
+#[derive(Clone, Debug)]
+pub enum Output {
+    Peer(OsdId, PeerMsg),
+    Heartbeat(OsdId, HbMsg),
+    Propose(PgCas),
+    Failure(OsdFailure),
+    Reply {
+        token: u64,
+        result: Bytes,
+    },
+    Refuse {
+        token: u64,
+        errno: Errno,
+    },
+    Drop {
+        token: u64,
+    },
+    /// An update was ordered: for the omniscient checks.
+    Ordered {
+        token: u64,
+        version: Eversion,
+    },
+    RemovePg,
+}
+
+pub struct Host {
+    pub member: Member,
+    pub nonce: u64,
+    pub pg_id: PgId,
+    pub settings: Arc<Settings>,
+    pub pg: Pg,
+    pub store: Store,
+    pub leases: LeaseTable,
+    pub heartbeat: Heartbeat,
+    pub map: Option<Arc<OsdMap>>,
+    pub up: Vec<OsdId>,
+    pub ops: BTreeMap<u64, HostOp>,
+    pub reserved: bool,
+    /// Objects that can't be read.
+    pub damaged: BTreeSet<ObjectId>,
+    pub output: Vec<Output>,
+    /// Answers of the store that have not come yet.
+    pub answers: VecDeque<Event>,
+    pub removals: u32,
+}
+
+pub fn lease_settings() -> LeaseSettings {
+    LeaseSettings { term_ns: TERM, drift_ppm: 1000 }
+}
+
+impl Host {
+    pub fn boot(
+        member: Member,
+        nonce: u64,
+        pg_id: PgId,
+        settings: Arc<Settings>,
+        store: Store,
+        now: u64,
+    ) -> Host {
+        let pg = if store.seen.exists {
+            let meta: Vec<_> = store.seen.meta.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+            let log = store.seen.log.iter().map(|(k, v)| (*k, v.clone())).collect();
+            Pg::load(pg_id, member, nonce, settings.clone(), &meta, log).unwrap()
+        } else {
+            Pg::new(pg_id, member, nonce, settings.clone())
+        };
+        let heartbeats =
+            HeartbeatSettings { interval_ns: TERM / 4, grace_ns: 300 * MS, report_interval_ns: 100 * MS };
+        Host {
+            member,
+            nonce,
+            pg_id,
+            settings,
+            pg,
+            store,
+            leases: LeaseTable::new(lease_settings(), nonce, now),
+            heartbeat: Heartbeat::new(member.osd, nonce, heartbeats),
+            map: None,
+            up: Vec::new(),
+            ops: BTreeMap::new(),
+            reserved: false,
+            damaged: BTreeSet::new(),
+            output: Vec::new(),
+            answers: VecDeque::new(),
+            removals: 0,
+        }
+    }
+
+    pub fn client(&mut self, now: u64, op: ClientOp, request: Request) {
+        self.ops.insert(op.token, HostOp { op: op.clone(), request, result: None });
+        self.feed(now, Event::Client(op));
+    }
+
+    pub fn take_map(&mut self, now: u64, map: &Arc<OsdMap>, up: &[OsdId]) {
+        if self.map.as_ref().is_some_and(|old| old.epoch >= map.epoch) {
+            return;
+        }
+        let sharing = map.osds.keys().copied().collect();
+        let peers = HeartbeatMap::new(map, self.member.osd, &sharing, 10);
+        self.heartbeat(now, HbEvent::Map(peers));
+        (self.map, self.up) = (Some(map.clone()), up.to_vec());
+        let running = map.osds.get(&self.member.osd).is_some_and(|info| info.boot_nonce == self.nonce);
+        if running {
+            self.feed(now, Event::Map { map: map.clone(), up: up.to_vec() });
+        }
+    }
+
+    pub fn heartbeat(&mut self, now: u64, event: HbEvent) {
+        let mut out = Vec::new();
+        self.heartbeat.handle(now, &mut self.leases, event, &mut out);
+        let mut gained = false;
+        for command in out {
+            match command {
+                HbCommand::SendPing { to, msg } | HbCommand::SendReply { to, msg } => {
+                    self.output.push(Output::Heartbeat(to, msg));
+                }
+                HbCommand::ReportFailure(failure) => self.output.push(Output::Failure(failure)),
+                HbCommand::LeaseGained(_) => gained = true,
+                HbCommand::CancelFailure(_) | HbCommand::NewerMap(_) => {}
+            }
+        }
+        if gained {
+            self.feed(now, Event::Leases);
+        }
+    }
+
+    pub fn next_wake(&self) -> Option<u64> {
+        let beat = self.heartbeat.next_wake(&self.leases);
+        [self.pg.next_wake(), beat].into_iter().flatten().min()
+    }
+
+    pub fn feed(&mut self, now: u64, event: Event) {
+        let mut out = Vec::new();
+        self.pg.handle(now, &self.leases.at(now), event, &mut out);
+        let mut execution = None;
+        for command in out {
+            assert!(execution.is_none() || !matches!(command, Command::Execute { .. }), "two executions");
+            self.carry_out(command, &mut execution);
+        }
+        if let Some(event) = execution {
+            self.feed(now, event);
+        }
+    }
+
+    fn carry_out(&mut self, command: Command, execution: &mut Option<Event>) {
+        match command {
+            Command::Execute { token, version } => {
+                let outcome = self.execute(token, version);
+                if !matches!(outcome, Executed::Read) {
+                    self.output.push(Output::Ordered { token, version });
+                }
+                *execution = Some(Event::Executed { token, outcome });
+            }
+            Command::Persist { id, txn } => self.store.queue(id, txn),
+            Command::Send { to, msg } => {
+                assert!(to != self.member.osd, "a message to itself: {msg:?}");
+                self.output.push(Output::Peer(to, msg));
+            }
+            Command::Reply { token } => {
+                let op = self.ops.remove(&token).expect("a reply to an unknown token");
+                let result = op.result.expect("a reply before the execution");
+                self.output.push(Output::Reply { token, result });
+            }
+            Command::ReplyDup { token, result, .. } => {
+                self.ops.remove(&token).expect("a reply to an unknown token");
+                self.output.push(Output::Reply { token, result });
+            }
+            Command::Drop { token, .. } => {
+                self.ops.remove(&token).expect("dropped an unknown token");
+                self.output.push(Output::Drop { token });
+            }
+            Command::Refuse { token, errno } => {
+                self.ops.remove(&token).expect("refused an unknown token");
+                self.output.push(Output::Refuse { token, errno });
+            }
+            Command::Forget { token } => drop(self.ops.remove(&token)),
+            Command::Propose(cas) => self.output.push(Output::Propose(cas)),
+            Command::ReadObject { read, object, cursor, max_bytes } => {
+                let piece = if self.damaged.contains(&object) {
+                    Err(Errno::EIO)
+                } else {
+                    Ok(self.store.seen.read(&object, &cursor, max_bytes))
+                };
+                self.answers.push_back(Event::ObjectRead { read, piece });
+            }
+            Command::ListObjects { list, from, max } => {
+                let (objects, end) = self.store.seen.list(from.as_ref(), max);
+                self.answers.push_back(Event::Listed { list, objects, end });
+            }
+            Command::Reserve { .. } => {
+                assert!(!self.reserved, "asked twice for a slot");
+                self.reserved = true;
+                self.answers.push_back(Event::Reserved);
+            }
+            Command::Release => {
+                assert!(self.reserved, "gave back a slot that it does not have");
+                self.reserved = false;
+            }
+            Command::Invalidate { .. } => {}
+            Command::RemovePg => self.output.push(Output::RemovePg),
+        }
+    }
+
+    /// The collection is gone; the machine is forgotten.
+    pub fn forget_pg(&mut self, now: u64) {
+        self.store = Store::default();
+        self.reserved = false;
+        self.answers.clear();
+        self.removals += 1;
+        assert!(self.ops.is_empty(), "requests are left: {:?}", self.ops);
+        self.pg = Pg::new(self.pg_id, self.member, self.nonce, self.settings.clone());
+        if let Some(map) = self.map.clone() {
+            let up = self.up.clone();
+            self.feed(now, Event::Map { map, up });
+        }
+    }
+
+    fn execute(&mut self, token: u64, version: Eversion) -> Executed {
+        let op = self.ops.get_mut(&token).expect("execution of an unknown token");
+        let object = self.store.seen.objects.get(&op.op.object);
+        let prior = object.map_or(Eversion::default(), |o| o.version());
+        let data = object.map_or(&[][..], |o| &o.data);
+        let oid = op.op.object.clone();
+        let mut txn = Transaction::new(self.pg_id);
+        let (result, delete) = match op.request {
+            Request::Read => {
+                op.result = Some(Bytes::copy_from_slice(data));
+                return Executed::Read;
+            }
+            Request::List => {
+                op.result = Some(Bytes::new());
+                return Executed::Read;
+            }
+            Request::Delete => {
+                if object.is_none() {
+                    let result = Bytes::from_static(b"absent");
+                    op.result = Some(result.clone());
+                    return Executed::Failed { result };
+                }
+                txn.push(TxnOp::Remove(oid));
+                (Bytes::new(), true)
+            }
+            Request::Append(mark) => {
+                let bytes = mark.to_le_bytes();
+                let offset = data.len() as u64;
+                let position = Bytes::copy_from_slice(&offset.to_le_bytes());
+                txn.push(TxnOp::Write { oid: oid.clone(), offset, data: Bytes::copy_from_slice(&bytes) });
+                let key = Bytes::copy_from_slice(&mark.to_be_bytes());
+                txn.push(TxnOp::OmapSet { oid: oid.clone(), entries: vec![(key, position.clone())] });
+                let attrs = vec![(VERSION_ATTR.to_owned(), encode_version(version))];
+                txn.push(TxnOp::SetAttrs { oid, attrs });
+                (position, false)
+            }
+        };
+        op.result = Some(result.clone());
+        Executed::Write { txn, delete, prior, user_version: version.version, mtime_ns: 0, result }
+    }
+}

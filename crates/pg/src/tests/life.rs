@@ -1,0 +1,358 @@
+//! The life of a PG, scene by scene.
+
+use super::cluster::{Cluster, osd, test_settings};
+use super::host::{MS, Request, TERM};
+use crate::api::Settings;
+use nacre_types::stats::pg_state;
+use std::collections::BTreeSet;
+
+fn set(ids: &[u32]) -> BTreeSet<u32> {
+    ids.iter().copied().collect()
+}
+
+fn cluster(osds: u32, size: u32, min_size: u32) -> Cluster {
+    let mut cluster = Cluster::new(osds, size, min_size, test_settings());
+    cluster.run_clean();
+    cluster
+}
+
+fn append(cluster: &mut Cluster, object: &str) {
+    let mark = cluster.clients.mark();
+    cluster.ask(object, Request::Append(mark));
+}
+
+fn write_some(cluster: &mut Cluster, objects: u32) {
+    for n in 0..objects {
+        append(cluster, &format!("a{n}"));
+    }
+}
+
+#[test]
+fn the_first_of_the_up_set_creates_the_pg() {
+    let cluster = cluster(3, 3, 2);
+    assert_eq!((cluster.primary(), cluster.in_sync()), (osd(0), set(&[0, 1, 2])));
+    assert_eq!(cluster.mon.history.len(), 1);
+}
+
+#[test]
+fn writes_are_read_back_and_reach_every_member() {
+    let mut cluster = cluster(3, 3, 2);
+    write_some(&mut cluster, 5);
+    append(&mut cluster, "a3");
+    let data = cluster.ask("a3", Request::Read);
+    assert_eq!(data.len(), 8);
+    append(&mut cluster, "d1");
+    cluster.ask("d1", Request::Delete);
+    assert!(cluster.ask("d1", Request::Read).is_empty());
+    cluster.ask("", Request::List);
+    cluster.run_clean();
+    assert_eq!(cluster.hosts[&osd(2)].store.durable.objects.len(), 5);
+}
+
+#[test]
+fn a_restarted_replica_takes_the_tail_that_it_missed() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 3);
+    c.kill(osd(2), 0);
+    c.boot(osd(2));
+    write_some(&mut c, 3);
+    c.run_clean();
+    assert_eq!(c.mon.history.len(), 1, "nobody was marked down: the set stays");
+}
+
+#[test]
+fn a_restarted_primary_goes_on_without_waiting_for_leases() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 3);
+    c.kill(osd(0), 0);
+    c.boot(osd(0));
+    let before = c.now;
+    let mark = c.clients.mark();
+    c.ask("a0", Request::Append(mark));
+    assert!(c.now - before < TERM / 2, "it waited {} ms", (c.now - before) / MS);
+    c.run_clean();
+    assert_eq!(c.mon.history.len(), 2, "the same set in a new interval");
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn a_dead_primary_is_replaced_and_its_tail_adopted() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 3);
+    // Only osd.2 gets the last write; the primary dies before anybody else has it.
+    c.cut(osd(0), osd(1));
+    let mark = c.clients.mark();
+    let op = c.send("a1", Request::Append(mark));
+    assert!(!c.run_for(80 * MS, &|c| c.clients.answer(op).is_some()));
+    c.kill(osd(0), 0);
+    c.heal();
+    c.mon.down(osd(0));
+    c.run_until("an answer by the new primary", |c| c.clients.answer(op).is_some());
+    assert_eq!((c.primary(), c.in_sync()), (osd(1), set(&[1, 2])));
+    assert_eq!(c.ask("a1", Request::Read).len(), 8);
+    write_some(&mut c, 2);
+    c.boot(osd(0));
+    c.run_clean();
+    assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1, 2])));
+}
+
+#[test]
+fn a_new_primary_waits_for_the_old_ones_leases() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 1);
+    c.cut_from_mon(osd(0));
+    c.cut(osd(0), osd(1));
+    c.cut(osd(0), osd(2));
+    c.mon.down(osd(0));
+    let before = c.now;
+    append(&mut c, "a0");
+    assert!(c.now - before >= TERM * 3 / 4, "it waited only {} ms", (c.now - before) / MS);
+    c.heal();
+    c.mon.up_again(osd(0));
+    c.run_clean();
+}
+
+#[test]
+fn an_heir_does_not_wait_for_one_that_answers() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 1);
+    let before = c.now;
+    c.mon.set_up(&[1, 2, 0]);
+    c.run_until("handover", |c| c.primary() == osd(1));
+    c.run_until("activity", |c| c.hosts[&osd(1)].pg.state() & pg_state::ACTIVE != 0);
+    assert!(c.now - before < TERM / 2, "it waited {} ms", (c.now - before) / MS);
+    append(&mut c, "a0");
+    c.run_clean();
+    assert_eq!((c.primary(), c.in_sync()), (osd(1), set(&[0, 1, 2])));
+}
+
+#[test]
+fn a_member_that_was_away_catches_up_by_log() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 4);
+    append(&mut c, "d1");
+    append(&mut c, "d2");
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    write_some(&mut c, 2);
+    c.ask("d1", Request::Delete);
+    append(&mut c, "new");
+    assert_eq!(c.in_sync(), set(&[0, 1]));
+    c.boot(osd(2));
+    // Writes go on while it catches up.
+    for _ in 0..4 {
+        write_some(&mut c, 4);
+    }
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn divergent_updates_are_rolled_back() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 4);
+    append(&mut c, "d1");
+    c.ask("d1", Request::Delete);
+    append(&mut c, "d2");
+    // The primary alone takes these: nobody else ever sees them.
+    c.cut(osd(0), osd(1));
+    c.cut(osd(0), osd(2));
+    for request in ["a1", "a2", "fresh", "d1"] {
+        let mark = c.clients.mark();
+        c.send(request, Request::Append(mark));
+    }
+    c.send("d2", Request::Delete);
+    c.run_for(60 * MS, &|_| false);
+    let head = c.hosts[&osd(0)].pg.head();
+    c.kill(osd(0), 100);
+    c.heal();
+    c.mon.down(osd(0));
+    write_some(&mut c, 3);
+    assert!(head > Default::default() && !c.hosts[&osd(1)].pg.log().contains(head));
+    c.boot(osd(0));
+    c.run_clean();
+    assert!(!c.hosts[&osd(0)].pg.log().contains(head), "the divergent update is still there");
+}
+
+#[test]
+fn a_new_member_is_backfilled_while_writes_go_on() {
+    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let mut c = Cluster::new(4, 3, 2, settings);
+    c.run_clean();
+    write_some(&mut c, 20);
+    for n in 0..6 {
+        append(&mut c, &format!("d{n}"));
+    }
+    for n in 0..8 {
+        append(&mut c, &format!("a{n}"));
+    }
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    c.ask("d3", Request::Delete);
+    c.mon.set_up(&[0, 1, 3]);
+    for _ in 0..3 {
+        write_some(&mut c, 20);
+    }
+    c.ask("d5", Request::Delete);
+    append(&mut c, "d3");
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 3]));
+    // And back to one whose log does not reach any more.
+    c.boot(osd(2));
+    c.mon.set_up(&[0, 1, 2]);
+    for _ in 0..3 {
+        write_some(&mut c, 20);
+    }
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn a_move_fills_the_target_before_the_source_goes() {
+    let mut c = cluster(6, 3, 2);
+    write_some(&mut c, 12);
+    c.mon.set_up(&[3, 4, 5]);
+    let seen = c.mon.history.len();
+    for _ in 0..3 {
+        write_some(&mut c, 12);
+    }
+    c.run_clean();
+    assert_eq!((c.primary(), c.in_sync()), (osd(3), set(&[3, 4, 5])));
+    assert!(c.mon.history[seen..].iter().all(|m| m.in_sync.len() >= 3), "{:?}", c.mon.history);
+    assert!((0..3).all(|n| c.hosts[&osd(n)].removals == 1));
+}
+
+#[test]
+fn below_min_size_operations_wait_and_the_set_stays() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 2);
+    for n in [1, 2] {
+        c.kill(osd(n), 0);
+        c.mon.down(osd(n));
+    }
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    assert!(!c.run_for(2000 * MS, &|c| c.clients.answer(op).is_some()));
+    assert!(c.in_sync().len() >= 2, "{:?}", c.in_sync());
+    c.boot(osd(1));
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    c.boot(osd(2));
+    c.run_clean();
+}
+
+#[test]
+fn a_pair_serves_with_one_member_left() {
+    let mut c = cluster(2, 2, 1);
+    write_some(&mut c, 2);
+    c.kill(osd(0), 0);
+    c.mon.down(osd(0));
+    write_some(&mut c, 2);
+    assert_eq!((c.primary(), c.in_sync()), (osd(1), set(&[1])));
+    c.boot(osd(0));
+    c.run_clean();
+    c.kill(osd(1), 0);
+    c.mon.down(osd(1));
+    write_some(&mut c, 2);
+    c.boot(osd(1));
+    c.run_clean();
+}
+
+#[test]
+fn a_wiped_member_is_another_one() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 5);
+    c.kill(osd(1), 0);
+    c.wipe(osd(1));
+    c.boot(osd(1));
+    write_some(&mut c, 5);
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+    // The primary's turn.
+    c.kill(osd(0), 0);
+    c.wipe(osd(0));
+    c.boot(osd(0));
+    write_some(&mut c, 5);
+    c.run_clean();
+    assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1, 2])));
+}
+
+#[test]
+fn a_resend_is_answered_not_executed() {
+    let mut c = cluster(3, 3, 2);
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    c.clients.resend(&c.mon.map.clone(), c.pg);
+    c.clients.resend(&c.mon.map.clone(), c.pg);
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    c.run_clean();
+    assert_eq!(c.ask("a0", Request::Read).len(), 4);
+    // After a change of primary too.
+    c.cut(osd(0), osd(1));
+    let op = c.send("a0", Request::Append(mark + 1));
+    c.run_for(60 * MS, &|_| false);
+    c.kill(osd(0), 0);
+    c.heal();
+    c.mon.down(osd(0));
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    assert_eq!(c.ask("a0", Request::Read).len(), 8);
+    c.boot(osd(0));
+    c.run_clean();
+}
+
+#[test]
+fn a_restored_map_store_is_overruled_by_the_members() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 3);
+    let old = c.mon.membership().cloned();
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    write_some(&mut c, 3);
+    assert_eq!(c.in_sync(), set(&[0, 1]));
+    c.mon.restore(old);
+    // Everybody's record must be heard before anybody acts.
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    assert!(!c.run_for(1000 * MS, &|c| c.clients.answer(op).is_some()));
+    c.boot(osd(2));
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    c.run_clean();
+}
+
+#[test]
+fn lost_sessions_are_peered_anew() {
+    let mut c = cluster(3, 3, 2);
+    for (a, b) in [(0, 1), (1, 2), (0, 2), (0, 1)] {
+        let mark = c.clients.mark();
+        c.send("a0", Request::Append(mark));
+        for _ in 0..3 {
+            if let Some(action) = c.actions().first().copied() {
+                c.act(action);
+            }
+        }
+        c.reset_session(osd(a), osd(b));
+        write_some(&mut c, 2);
+    }
+    c.run_clean();
+}
+
+#[test]
+fn an_unanswered_proposal_is_repeated() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 2);
+    c.cut_from_mon(osd(0));
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    // The primary learns of it, but its proposals get nowhere.
+    let (map, up) = (c.mon.map.clone(), c.mon.up.clone());
+    let now = c.now;
+    c.host(osd(0)).take_map(now, &map, &up);
+    c.collect(osd(0));
+    c.to_mon.clear();
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    assert!(!c.run_for(300 * MS, &|c| c.clients.answer(op).is_some()));
+    c.heal();
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    c.boot(osd(2));
+    c.run_clean();
+}
