@@ -475,18 +475,7 @@ impl Inner {
 
 fn make_ballast(path: &Path, bytes: u64) -> std::io::Result<()> {
     let file = std::fs::OpenOptions::new().write(true).create_new(true).open(path)?;
-    // Random enough not to be stored sparsely by anything below, and simple.
-    let chunk = vec![0xa5; 1 << 20];
-    let mut left = bytes as usize;
-    while left > 0 {
-        let part = left.min(chunk.len());
-        if let Err(error) = std::io::Write::write_all(&mut &file, &chunk[..part]) {
-            std::fs::remove_file(path)?;
-            return Err(error);
-        }
-        left -= part;
-    }
-    Ok(())
+    device::provide_space(&file, 0, bytes).or_else(|error| std::fs::remove_file(path).and(Err(error)))
 }
 
 impl ObjectStore for BlueStore {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use bytes::Bytes;
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
 /// Alignment in memory that direct I/O asks for on every device that Nacre opens with O_DIRECT.
@@ -33,11 +33,41 @@ impl AlignedBuffer {
         AlignedBuffer { start, len }
     }
 
-    /// A buffer of `len` bytes that begins with `data`; the rest is zero.
-    pub(super) fn copy_of(data: &[u8], len: usize) -> AlignedBuffer {
-        let mut buffer = AlignedBuffer::zeroed(len);
-        buffer[..data.len()].copy_from_slice(data);
-        buffer
+    /// A copy of `data`.
+    pub(super) fn copy_of(data: &[u8]) -> AlignedBuffer {
+        AlignedBuffer::assemble(data.len(), [(0, data)])
+    }
+
+    /// A buffer of `len` bytes made of `parts`, each at its place, in order and disjoint; zeros between them. Writes
+    /// every byte once, which matters for large payloads.
+    ///
+    /// # Panics
+    /// When parts are out of order or do not fit.
+    pub(super) fn assemble<'a>(
+        len: usize,
+        parts: impl IntoIterator<Item = (usize, &'a [u8])>,
+    ) -> AlignedBuffer {
+        if len == 0 {
+            return AlignedBuffer::zeroed(0);
+        }
+        let layout = Self::layout(len);
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        let mut done = 0;
+        for (at, part) in parts {
+            assert!(done <= at && part.len() <= len && at <= len - part.len(), "part at {at} does not fit");
+            // SAFETY: `done..at` and `at..at + part.len()` lie within the `len` bytes just allocated, which nothing
+            // else refers to.
+            unsafe {
+                start.add(done).write_bytes(0, at - done);
+                start.add(at).copy_from_nonoverlapping(NonNull::from(part).cast(), part.len());
+            }
+            done = at + part.len();
+        }
+        // SAFETY: as above; with this all `len` bytes are initialised. A panic before only leaks the memory.
+        unsafe { start.add(done).write_bytes(0, len - done) };
+        AlignedBuffer { start, len }
     }
 
     /// The buffer as immutable bytes, without a copy.

@@ -57,16 +57,7 @@ impl Device {
         if self.raw {
             return Ok(());
         }
-        // SAFETY: plain system call on an open descriptor.
-        let done = unsafe { libc::fallocate64(self.file.as_raw_fd(), 0, from as i64, (to - from) as i64) };
-        if done == 0 {
-            return Ok(());
-        }
-        let error = io::Error::last_os_error();
-        if error.raw_os_error() == Some(Errno::ENOTSUP.0) {
-            return Ok(());
-        }
-        Err(self.failed("allocate space in", &error))
+        provide_space(&self.file, from, to).map_err(|e| self.failed("allocate space in", &e))
     }
 
     /// Reads whole blocks at `offset`.
@@ -87,7 +78,7 @@ impl Device {
                 .iter()
                 .map(|piece| match is_aligned(piece) {
                     true => piece.clone(),
-                    false => AlignedBuffer::copy_of(piece, piece.len()).freeze(),
+                    false => AlignedBuffer::copy_of(piece).freeze(),
                 })
                 .collect();
             let total: usize = pieces.iter().map(Bytes::len).sum();
@@ -132,6 +123,17 @@ impl Device {
     fn failed(&self, what: &str, error: &io::Error) -> StoreError {
         StoreError::io(format!("{what} {}", self.path.display()), error)
     }
+}
+
+/// Takes `from..to` of a file, in bytes, from the file system, where that can promise space.
+pub(super) fn provide_space(file: &File, from: u64, to: u64) -> io::Result<()> {
+    // SAFETY: plain system call on an open descriptor.
+    let done = unsafe { libc::fallocate64(file.as_raw_fd(), 0, from as i64, (to - from) as i64) };
+    if done == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(Errno::ENOTSUP.0) { Ok(()) } else { Err(error) }
 }
 
 /// Creates the block file of `size` bytes, without space yet.

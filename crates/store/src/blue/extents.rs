@@ -298,15 +298,12 @@ fn block_pieces(
 ) -> Vec<Bytes> {
     let (offset, end) = (data.0, data.0 + data.1.len() as u64);
     let assemble = |from: u64, to: u64| {
-        let mut buffer = AlignedBuffer::zeroed((to - from) as usize);
-        for (at, part) in [head, data, tail] {
+        let parts = [head, data, tail].into_iter().filter_map(|(at, part)| {
             let (low, high) = (at.max(from), (at + part.len() as u64).min(to));
-            if low < high {
-                buffer[(low - from) as usize..(high - from) as usize]
-                    .copy_from_slice(&part[(low - at) as usize..(high - at) as usize]);
-            }
-        }
-        buffer.freeze()
+            let inside = || &part[(low - at) as usize..(high - at) as usize];
+            (low < high).then(|| ((low - from) as usize, inside()))
+        });
+        AlignedBuffer::assemble((to - from) as usize, parts).freeze()
     };
     let (inner, inner_end) = (offset.next_multiple_of(BLOCK_BYTES), end / BLOCK_BYTES * BLOCK_BYTES);
     if inner >= inner_end || inner_end - inner < KEEP_BYTES {
