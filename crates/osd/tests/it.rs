@@ -1,5 +1,7 @@
 //! OSDs over real sockets and stores, against the real map logic.
 
+#![allow(clippy::unwrap_used)]
+
 mod it {
     pub(crate) mod authority;
     pub(crate) mod cluster;

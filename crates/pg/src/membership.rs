@@ -365,6 +365,10 @@ impl Pg {
             }
             return;
         }
+        if self.now >= restoring.asked_at + self.settings.retry_ns {
+            // Nothing to ask: look again after the same time.
+            restoring.asked_at = self.now;
+        }
         let highest =
             restoring.replies.values().flatten().chain(&self.copy.highest).max_by_key(|m| m.interval);
         let highest = highest.cloned();
