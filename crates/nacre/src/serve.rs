@@ -117,10 +117,13 @@ fn checked_option(text: &str) -> Result<(String, String)> {
 async fn start(layout: &Layout, daemons: &mut Vec<Daemon>) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
     daemons.push(daemon::start_mon(&config).await?);
-    for id in layout.osds()? {
+    let starts = layout.osds()?.into_iter().map(|id| async move {
         let config = layout.config(EntityName::osd(id))?;
         let osd = nacre_osd::Osd::start(&config).await.with_context(|| format!("{id} did not start"))?;
-        daemons.push(Daemon::Osd(osd));
+        anyhow::Ok(Daemon::Osd(osd))
+    });
+    for started in futures::future::join_all(starts).await {
+        daemons.push(started?);
     }
     Ok(())
 }

@@ -112,6 +112,7 @@ fn bluestore_config(options: &Options) -> BlueStoreConfig {
         },
         db_cache_bytes: blue.bluestore_rocksdb_cache_size as usize,
         queue_bytes: blue.bluestore_throttle_bytes,
+        wal_prefill: blue.bluestore_wal_prefill,
         ..defaults
     }
 }

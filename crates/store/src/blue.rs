@@ -72,6 +72,9 @@ pub struct BlueStoreConfig {
     pub db_cache_bytes: usize,
     /// Size of a memtable of a busy column family.
     pub write_buffer_bytes: usize,
+    /// `bluestore_wal_prefill`: fill the database's log files ahead when mounting, so that syncing them is cheap from the
+    /// first write on.
+    pub wal_prefill: bool,
     /// `bluestore_throttle_bytes`: what may be queued before submitters wait.
     pub queue_bytes: u64,
     /// `bluestore_prefer_deferred_size`: writes of up to this much go through the database's log, which saves waiting for
@@ -95,6 +98,7 @@ impl Default for BlueStoreConfig {
             cache_bytes: 256 << 20,
             db_cache_bytes: 64 << 20,
             write_buffer_bytes: 32 << 20,
+            wal_prefill: false,
             queue_bytes: 64 << 20,
             prefer_deferred_bytes: 32 << 10,
             grow_bytes: 64 << 20,
@@ -174,6 +178,9 @@ impl BlueStore {
         let begun = Instant::now();
         let opened = mount::open(directory, &config)?;
         let scanned = mount::scan(&opened)?;
+        if config.wal_prefill {
+            opened.db.prefill_wals(config.write_buffer_bytes)?;
+        }
         let incarnation = mount::mark_mounted(&opened)?;
         if let Some(loss) = &opened.loss {
             tracing::error!(directory = %directory.display(), %incarnation, "bluestore: {loss}");

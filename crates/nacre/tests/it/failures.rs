@@ -81,7 +81,7 @@ impl Load {
 }
 
 fn run_client(
-    client: usize,
+    client: &str,
     io: &IoCtx,
     stop: &AtomicBool,
     acknowledged: &AtomicU64,

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,10 @@ impl TestCluster {
         self.folder.path().join("ceph.conf")
     }
 
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     fn slot(&mut self, daemon: Daemon) -> &mut Option<Child> {
         match daemon {
             Daemon::Mon => &mut self.mon,
@@ -108,6 +112,7 @@ impl TestCluster {
             std::thread::sleep(Duration::from_millis(20));
         }
         child.kill().unwrap();
+        child.wait().unwrap();
         panic!("{daemon:?} did not stop at SIGTERM: {}", self.log_of(daemon));
     }
 

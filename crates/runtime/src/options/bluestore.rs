@@ -43,6 +43,8 @@ option_group! {
     bluestore_fsck_on_umount: Bool = "false", "Check the store after using it" [services(&[Osd])];
     bluestore_rocksdb_cache_size: Size = "256Mi", "Memory for RocksDB's blocks" [min("1Mi"), services(&[Osd]),
         startup(), nacre()];
+    bluestore_wal_prefill: Bool = "true", "Fill the database's log files ahead at start, so that syncing them is cheap"
+        [services(&[Osd]), startup(), nacre()];
     bluestore_db_ballast_bytes: Size = "16Mi", "Space kept free for metadata, so that deletes always succeed"
         [min("1Mi"), services(&[Osd]), create(), nacre()];
 }

@@ -46,6 +46,11 @@ const FAMILIES: [(Family, &str); 9] = [
     (Family::Super, "super"),
 ];
 
+/// WAL files kept for reuse.
+const RECYCLED_WALS: usize = 4;
+/// Under this key of the delta family the log is filled ahead; no delta has so short a key, and it is deleted at once.
+const PREFILL_KEY: &[u8] = b"-";
+
 /// What the database may use of memory and threads.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DbConfig {
@@ -125,6 +130,26 @@ impl Db {
         self.db
             .write_opt(WriteBatch::from_data(batch.as_raw()), &options)
             .map_err(|e| StoreError::database("write the metadata database", &e))
+    }
+
+    /// Fills and retires as many WAL files as are kept for reuse, so that the log has its blocks from then on and
+    /// syncing it needs no journal commit of the file system. Everything is durable on return. Costs writing `bytes`
+    /// so many times.
+    pub(super) fn prefill_wals(&self, bytes: usize) -> Result<()> {
+        const CHUNK_BYTES: usize = 1 << 20;
+        let failed = |e| StoreError::database("fill the metadata database's log ahead", &e);
+        let family = self.family(Family::AllocDelta);
+        let chunk = vec![0u8; CHUNK_BYTES];
+        for _ in 0..RECYCLED_WALS {
+            for _ in 0..bytes.div_ceil(CHUNK_BYTES) {
+                self.db.put_cf(family, PREFILL_KEY, &chunk).map_err(failed)?;
+            }
+            let mut synced = WriteOptions::default();
+            synced.set_sync(true);
+            self.db.delete_cf_opt(family, PREFILL_KEY, &synced).map_err(failed)?;
+            self.db.flush_cf(family).map_err(failed)?;
+        }
+        Ok(())
     }
 
     /// RocksDB's number of the last write.
@@ -291,8 +316,8 @@ fn database_options(config: DbConfig, create: bool) -> Options {
     options.set_wal_recovery_mode(DBRecoveryMode::PointInTime);
     options.set_track_and_verify_wals_in_manifest(true);
     // A recycled WAL file has its blocks already: syncing it needs no journal commit of the file system.
-    options.set_recycle_log_file_num(4);
-    options.set_max_total_wal_size(config.write_buffer_bytes as u64 * 6);
+    options.set_recycle_log_file_num(RECYCLED_WALS);
+    options.set_max_total_wal_size(config.write_buffer_bytes as u64 * 3);
     options.set_max_background_jobs(2);
     options.set_allow_concurrent_memtable_write(false);
     options.set_bytes_per_sync(1 << 20);
@@ -307,8 +332,7 @@ fn database_options(config: DbConfig, create: bool) -> Options {
 }
 
 fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
-    let busy =
-        matches!(family, Family::Onodes | Family::Csum | Family::Omap | Family::PgLog | Family::Deferred);
+    let busy = !matches!(family, Family::Collections | Family::Shared | Family::Super);
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(cache);
     table.set_block_size(if family == Family::Onodes { 16 << 10 } else { 8 << 10 });

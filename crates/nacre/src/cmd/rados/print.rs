@@ -10,7 +10,7 @@ pub(super) fn bytes(value: u64) -> String {
     const UNITS: [&str; 7] = [" B", " KiB", " MiB", " GiB", " TiB", " PiB", " EiB"];
     let index = if value == 0 { 0 } else { (value.ilog2() / 10) as usize };
     let unit = 1_u64 << (10 * index);
-    if value % unit == 0 {
+    if value.is_multiple_of(unit) {
         return format!("{}{}", value / unit, UNITS[index]);
     }
     let scaled = value as f64 / unit as f64;
