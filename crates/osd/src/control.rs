@@ -26,6 +26,7 @@ use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::stats::OsdStats;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -36,6 +37,8 @@ const ROUND_NS: u64 = SECOND_NS;
 const SETTLE: Duration = Duration::from_millis(100);
 /// All statistics are sent again this often, in case the map authority lost some.
 const FULL_REPORT_NS: u64 = 60 * SECOND_NS;
+/// Until there is a map: `mon_osd_full_ratio`'s default.
+const DEFAULT_FULL_RATIO: f64 = 0.95;
 /// Space that must be left for an OSD not to count as full: a part of its size, at most so many bytes.
 const FULL_MARGIN_BYTES: u64 = 8 << 20;
 const FULL_MARGIN_PART: u64 = 64;
@@ -438,14 +441,12 @@ impl Control {
     /// Whether the store is too full for writes (`OSD_FULL`).
     fn judge_space(&self) {
         let shared = &self.shared;
-        let Ok(statfs) = shared.store.statfs() else { return };
-        let ratio = shared.map.load().as_ref().map_or(0.95, |map| f64::from(map.full_ratio));
-        let used = statfs.total_bytes.saturating_sub(statfs.available_bytes) as f64;
-        let margin = (statfs.total_bytes / FULL_MARGIN_PART).min(FULL_MARGIN_BYTES);
+        let Some((left, total)) = measure_space(shared) else { return };
+        let margin = (total / FULL_MARGIN_PART).min(FULL_MARGIN_BYTES);
         // Twice the margin must be free before a full store counts as usable again.
         let wanted = if shared.is_full() { 2 * margin } else { margin };
         let refused = shared.store.reserve(wanted).is_err();
-        shared.set_full(refused || used >= ratio * statfs.total_bytes as f64);
+        shared.set_full(refused || left < wanted);
     }
 
     fn report(&self, state: &mut State, now_ns: u64) {
@@ -506,6 +507,16 @@ impl Control {
             health,
         }
     }
+}
+
+/// Measures what the store may still take before it reaches the full ratio; returns that and the store's size.
+pub(crate) fn measure_space(shared: &Shared) -> Option<(u64, u64)> {
+    let statfs = shared.store.statfs().ok()?;
+    let ratio = shared.map.load().as_ref().map_or(DEFAULT_FULL_RATIO, |map| f64::from(map.full_ratio));
+    let kept = (statfs.total_bytes as f64 * (1.0 - ratio).clamp(0.0, 1.0)) as u64;
+    let left = statfs.available_bytes.saturating_sub(kept);
+    shared.space_bytes.store(left, Ordering::Relaxed);
+    Some((left, statfs.total_bytes))
 }
 
 /// The control lane's dispatcher: the map authority's messages and pings' answers.

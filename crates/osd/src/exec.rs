@@ -122,7 +122,7 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
         let all = request.ops.iter().all(|op| matches!(op.op, Op::PgList { .. }));
         return if all { Ok(()) } else { Err(Errno::EINVAL) };
     }
-    if object.name().is_empty() {
+    if object.name().is_empty() || nacre_pg::is_temp(object) {
         return Err(Errno::EINVAL);
     }
     if request.ops.iter().any(|op| unknown_class(&op.op)) {
@@ -275,7 +275,9 @@ impl SumsDelta {
 /// The namespace of objects that only the cluster itself uses; listings hide it (`osd_hit_set_namespace`).
 pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
 
-/// Whether listings show the object: heads outside the internal namespace.
+/// Whether listings show the object: heads that are not the cluster's own.
 pub(crate) fn is_listed(object: &ObjectId) -> bool {
-    object.snap() == nacre_types::object::SNAP_HEAD && object.namespace() != INTERNAL_NAMESPACE
+    object.snap() == nacre_types::object::SNAP_HEAD
+        && object.namespace() != INTERNAL_NAMESPACE
+        && !nacre_pg::is_temp(object)
 }

@@ -2,7 +2,7 @@
 
 use crate::beats::Beats;
 use crate::clock;
-use crate::control::{Control, ControlDispatcher, Identity, TicketCredentials};
+use crate::control::{Control, ControlDispatcher, Identity, TicketCredentials, measure_space};
 use crate::dispatch::LaneDispatcher;
 use crate::error::OsdError;
 use crate::inbox::Inbox;
@@ -276,6 +276,7 @@ impl Prepared {
                 mon: ArcSwapOption::empty(),
                 next_tid: AtomicU64::new(1),
                 full: AtomicBool::new(false),
+                space_bytes: AtomicU64::new(u64::MAX),
                 backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
                 recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
                 report: Notify::new(),
@@ -287,6 +288,7 @@ impl Prepared {
         }
         let cells: Arc<Vec<ShardCell>> =
             Arc::new((0..shards).map(|index| ShardCell::new(&shared, index)).collect());
+        measure_space(&shared);
         load_pgs(&shared, &cells)?;
         let mut shard_threads = Vec::with_capacity(shards);
         for index in 0..shards {

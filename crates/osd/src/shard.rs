@@ -10,6 +10,7 @@
 
 mod background;
 mod ops;
+mod space;
 mod sums;
 
 use crate::clock;
@@ -31,6 +32,7 @@ use nacre_types::stats::{IoCounters, PgStats};
 use nacre_types::txn::{Transaction, TxnOp};
 use ops::Ops;
 use parking_lot::Mutex;
+use space::MemberSpace;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -85,6 +87,7 @@ pub(crate) struct Shard {
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     background: VecDeque<Work>,
     links: HashMap<OsdId, Conn>,
+    space: MemberSpace,
     inflight: VecDeque<(u64, u64)>,
     reservations: Vec<Reservation>,
     /// Buffers for machines' commands, by depth of recursion.
@@ -144,6 +147,7 @@ impl ShardCell {
             timers: BinaryHeap::new(),
             background: VecDeque::new(),
             links: HashMap::new(),
+            space: MemberSpace::default(),
             inflight: VecDeque::new(),
             reservations: Vec::new(),
             spare: Vec::new(),
@@ -350,6 +354,7 @@ impl Shard {
             return;
         }
         self.metrics.transactions.inc();
+        self.shared.take_space(txn.payload_bytes() as u64);
         self.inflight.push_back((token, self.now_ns));
         let sink = Arc::clone(&self.inbox);
         if let Err(error) = self.shared.store.queue_transaction(txn, Some(Completion { sink, token })) {
@@ -390,7 +395,8 @@ impl Shard {
 
     fn send(&mut self, slot: u32, to: OsdId, msg: PeerMsg) {
         let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
-        let envelope = PgEnvelope { pg: hosted.pg, msg };
+        let space_bytes = self.shared.space_bytes.load(Ordering::Relaxed);
+        let envelope = PgEnvelope { pg: hosted.pg, space_bytes, msg };
         tracing::trace!(pg = %envelope.pg, %to, msg = ?envelope.msg, "to a peer");
         if let Some(conn) = self.links.get(&to) {
             match conn.send(&envelope) {
@@ -445,6 +451,7 @@ impl Shard {
     fn on_map(&mut self, map: Arc<OsdMap>, up: UpMap) {
         self.metrics.map_epochs.inc();
         self.links.retain(|_, conn| !conn.is_over());
+        self.space.retain(|osd| map.is_up(osd));
         (self.map, self.up) = (Some(Arc::clone(&map)), Arc::clone(&up));
         for slot in 0..self.slots.len() as u32 {
             if self.slots[slot as usize].is_some() {
@@ -546,7 +553,8 @@ impl Shard {
     /// A peer's message about a PG.
     pub(crate) fn on_peer(&mut self, from: OsdId, envelope: PgEnvelope) {
         self.metrics.subop.inc();
-        let PgEnvelope { pg, msg } = envelope;
+        let PgEnvelope { pg, space_bytes, msg } = envelope;
+        self.space.heard(from, space_bytes);
         tracing::trace!(%pg, %from, ?msg, "from a peer");
         let slot = match self.by_pg.get(&pg) {
             Some(slot) => *slot,

@@ -53,6 +53,8 @@ pub(crate) struct Shared {
     pub(crate) next_tid: AtomicU64,
     /// The store refused for lack of space, or is above the full ratio.
     pub(crate) full: AtomicBool,
+    /// Bytes that the store may still take before it is full: as measured last, less what was written since.
+    pub(crate) space_bytes: AtomicU64,
     /// PGs that may make whole copies now, of those that this OSD is primary of.
     pub(crate) backfills: Mutex<Reserver<PgId>>,
     /// PGs that may recover missing objects now.
@@ -128,6 +130,13 @@ impl Shared {
     /// Whether the store is full, as last judged.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
+    }
+
+    /// Counts what a transaction takes off the space that is left, until it is measured again.
+    pub(crate) fn take_space(&self, bytes: u64) {
+        let take = |left: u64| Some(left.saturating_sub(bytes));
+        // It only fails where the closure returns nothing.
+        let _ = self.space_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
     }
 
     /// Notes that the store is full, or no longer; the map authority hears of a change at once.

@@ -560,6 +560,9 @@ pub enum PeerMsg {
 pub struct PgEnvelope {
     /// The PG.
     pub pg: PgId,
+    /// Bytes that the sender's store may still take before it is full, so that who orders writes knows it of all
+    /// members (rule R8).
+    pub space_bytes: u64,
     /// The message.
     pub msg: PeerMsg,
 }

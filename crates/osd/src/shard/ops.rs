@@ -1,5 +1,6 @@
 //! Clients' requests from arrival to answer.
 
+use super::space::Fit;
 use super::{MAX_EARLY_REQUESTS, Shard};
 use crate::caps::{Access, Target};
 use crate::clock;
@@ -11,9 +12,9 @@ use nacre_pg::{ClientOp, DropReason, Event, Executed};
 use nacre_runtime::msgr::{Conn, Permit};
 use nacre_store::StoreError;
 use nacre_types::errno::Errno;
-use nacre_types::ids::{Epoch, Eversion, PgId};
+use nacre_types::ids::{Epoch, Eversion, OsdId, PgId};
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
-use nacre_types::op::{Op, OpResult};
+use nacre_types::op::{Op, OpResult, request_flag};
 use nacre_types::osdmap::{OsdMap, flag};
 use serde::{Deserialize, Serialize};
 
@@ -38,6 +39,8 @@ struct InHand {
     track: OpHandle,
     arrived_ns: u64,
     writes: bool,
+    /// Bytes counted as on their way to the members, and who these are.
+    charged: Option<(u64, Vec<OsdId>)>,
     outcome: Option<Outcome>,
 }
 
@@ -157,6 +160,15 @@ impl Shard {
         if session.is_blocklisted(map, clock::wall_ns()) {
             return Admission::Answer(Errno::ESHUTDOWN);
         }
+        if writes && self.space.is_scarce() && request.flags & request_flag::FULL_FORCE == 0 {
+            let members = map.membership(request.pg).map(|m| &m.in_sync[..]).unwrap_or_default();
+            let payload = request.payload_bytes() as u64;
+            match self.space.fits(members.iter().map(|member| member.osd), payload) {
+                Fit::No if payload > 0 => return Admission::Answer(Errno::ENOSPC),
+                Fit::Later => return Admission::Backoff,
+                Fit::Yes | Fit::No => {}
+            }
+        }
         match self.by_pg.get(&request.pg) {
             Some(slot) => Admission::Pass { slot: *slot, writes, listing },
             None => Admission::Backoff,
@@ -176,8 +188,17 @@ impl Shard {
             write: writes,
             listing,
         };
-        let in_hand =
-            InHand { request, conn, _permit: permit, slot, track, arrived_ns, writes, outcome: None };
+        let in_hand = InHand {
+            request,
+            conn,
+            _permit: permit,
+            slot,
+            track,
+            arrived_ns,
+            writes,
+            charged: None,
+            outcome: None,
+        };
         op.token = self.ops.insert(Box::new(in_hand));
         let token = op.token;
         self.feed(slot, Event::Client(op));
@@ -271,6 +292,11 @@ impl Shard {
             return recorded.map_or(Executed::Read, |result| Executed::Failed { result });
         };
         hosted.sums.changed(&request.object, &change.delta);
+        if self.space.is_scarce() {
+            let members: Vec<OsdId> = map.membership(hosted.pg).map(|m| m.acting()).unwrap_or_default();
+            self.space.begin(members.iter().copied(), change.written_bytes);
+            op.charged = Some((change.written_bytes, members));
+        }
         let result = encode(&outcome);
         op.outcome = Some(outcome);
         let (delete, user_version, mtime_ns) =
@@ -286,9 +312,18 @@ impl Shard {
         }
     }
 
+    /// Takes a request out of its PG's hands.
+    fn take_op(&mut self, token: u64) -> Option<Box<InHand>> {
+        let mut op = self.ops.remove(token)?;
+        if let Some((bytes, members)) = op.charged.take() {
+            self.space.end(members.into_iter(), bytes);
+        }
+        Some(op)
+    }
+
     /// Answers with what execution brought.
     pub(super) fn reply(&mut self, _slot: u32, token: u64) {
-        let Some(mut op) = self.ops.remove(token) else {
+        let Some(mut op) = self.take_op(token) else {
             tracing::error!(token, "answer to an unknown request");
             return;
         };
@@ -301,7 +336,7 @@ impl Shard {
 
     /// Answers a resend with the recorded outcome.
     pub(super) fn reply_dup(&mut self, token: u64, version: Eversion, result: &Bytes) {
-        let Some(op) = self.ops.remove(token) else { return };
+        let Some(op) = self.take_op(token) else { return };
         let outcome = postcard::from_bytes(result).unwrap_or_else(|error| {
             tracing::error!(reqid = %op.request.reqid, %version, %error, "a recorded reply is corrupt");
             Outcome { result: Errno::EIO.negated(), ..Outcome::default() }
@@ -311,13 +346,13 @@ impl Shard {
 
     /// Answers with an error.
     pub(super) fn refuse(&mut self, token: u64, errno: Errno) {
-        let Some(op) = self.ops.remove(token) else { return };
+        let Some(op) = self.take_op(token) else { return };
         self.finish(&op, Outcome { result: errno.negated(), ..Outcome::default() });
     }
 
     /// Sends the request back to its client.
     pub(super) fn drop_request(&mut self, token: u64, reason: DropReason) {
-        let Some(op) = self.ops.remove(token) else { return };
+        let Some(op) = self.take_op(token) else { return };
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_dropped.inc();
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
@@ -327,7 +362,7 @@ impl Shard {
 
     /// Forgets a request whose resend has taken its place.
     pub(super) fn forget(&mut self, token: u64) {
-        if let Some(op) = self.ops.remove(token) {
+        if let Some(op) = self.take_op(token) {
             self.tracker.finish(op.track, self.now_ns);
         }
     }

@@ -135,3 +135,43 @@ fn full_stores_refuse_writes_and_take_removals() {
         io.write_full("again", payload(1, 1 << 20)).await.unwrap();
     });
 }
+
+#[test]
+fn full_replicas_refuse_before_anything_is_ordered() {
+    let cluster = TestCluster::start(3, &[("memstore_device_bytes", "64Mi")]);
+    cluster.create_pool("data", 2, 1, 8);
+    let io = cluster.io("data").with_full_try();
+    let mut kept = BTreeSet::new();
+    cluster.block_on(async {
+        let mut refused = 0;
+        for round in 0..40_u32 {
+            let writes: Vec<_> = (0..8)
+                .map(|i| {
+                    (
+                        round * 8 + i,
+                        io.write_full(&format!("o{}", round * 8 + i), payload(round * 8 + i, 400_000)),
+                    )
+                })
+                .collect();
+            for (seed, write) in writes {
+                match write.await {
+                    Ok(()) => {
+                        kept.insert(seed);
+                    }
+                    Err(error) => {
+                        assert_eq!(error.errno(), Errno::ENOSPC);
+                        refused += 1;
+                    }
+                }
+            }
+        }
+        assert!(refused > 0, "192 MiB do not hold 256 MB in all");
+        assert!(kept.len() > 150, "only {} objects fit", kept.len());
+        for seed in &kept {
+            assert_eq!(io.read(&format!("o{seed}"), 0, 0).await.unwrap(), payload(*seed, 400_000));
+        }
+    });
+    for osd in 0..3 {
+        assert_eq!(status(&cluster, osd)["state"], "active", "osd.{osd} must not stop for lack of space");
+    }
+}
