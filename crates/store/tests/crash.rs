@@ -40,8 +40,11 @@ fn alone() -> MutexGuard<'static, ()> {
     ONE_AT_A_TIME.lock()
 }
 
-fn number(variable: &str, default: u64) -> u64 {
-    std::env::var(variable).ok().and_then(|value| value.parse().ok()).unwrap_or(default)
+/// A count from the environment, else the one for long test runs or the usual one.
+fn number(variable: &str, usual: u64, long: u64) -> u64 {
+    let given = std::env::var(variable).ok().and_then(|value| value.parse().ok());
+    let is_long = std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long");
+    given.unwrap_or(if is_long { long } else { usual })
 }
 
 fn config(seed: u64) -> BlueStoreConfig {
@@ -265,9 +268,9 @@ fn crash_run(
 #[test]
 fn power_cuts_lose_nothing_acknowledged() {
     let _alone = alone();
-    for seed in 0..number("NACRE_CRASH_RUNS", 6) {
+    for seed in 0..number("NACRE_CRASH_RUNS", 6, 40) {
         let load = if seed % 3 == 2 { Load::Tight } else { Load::Any };
-        crash_run(seed, load, 120, number("NACRE_CRASH_CUTS", 20), None).unwrap();
+        crash_run(seed, load, 120, number("NACRE_CRASH_CUTS", 20, 50), None).unwrap();
     }
 }
 

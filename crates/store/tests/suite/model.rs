@@ -53,10 +53,12 @@ fn run(store: &mut Fixture, steps: &[Step]) {
     check(store, &model);
 }
 
-/// `PROPTEST_CASES` raises the number of cases for long runs.
+/// `PROPTEST_CASES` sets the number of cases.
 #[test]
 fn random_transactions_do_what_the_model_does() {
-    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(48);
+    let is_long = std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long");
+    let usual = if is_long { 1000 } else { 48 };
+    let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual);
     for kind in 0..kinds(1).len() {
         let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
         runner
