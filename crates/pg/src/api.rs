@@ -381,6 +381,8 @@ pub enum PeerMsg {
     Query {
         /// The primary's interval.
         interval: Interval,
+        /// Pairs the answer with the question: what was told before does not count.
+        round: u64,
         /// Above which version the member should list its log; `None` for none.
         versions_after: Option<Eversion>,
     },
@@ -388,7 +390,9 @@ pub enum PeerMsg {
     Info {
         /// The interval of the query.
         interval: Interval,
-        /// The copy.
+        /// The question that it answers.
+        round: u64,
+        /// The copy, as durable as it was when the question came.
         info: MemberInfo,
         /// The log's versions asked for, in order: the one named in the query, if the log holds it, and all above.
         versions: Option<Vec<Eversion>>,

@@ -21,6 +21,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct Peering {
     /// The required members that take part: those up when it began.
     pub(crate) peers: Vec<Member>,
+    /// The number of this round's questions.
+    round: u64,
     pub(crate) infos: BTreeMap<OsdId, MemberInfo>,
     pub(crate) asked_at: u64,
     /// Whom the tail was asked of.
@@ -38,11 +40,13 @@ impl Pg {
         self.senders.clear();
         self.staged = None;
         self.note_replaced();
+        let round = self.next_read;
+        self.next_read += 1;
         let Some(primary) = &mut self.primary else { return };
         primary.phase = Phase::Peering;
         primary.quiet_at = None;
         primary.lacking.clear();
-        primary.peering = Peering { peers, asked_at: self.now.max(1), ..Peering::default() };
+        primary.peering = Peering { peers, round, asked_at: self.now.max(1), ..Peering::default() };
         self.ask_peers(out);
     }
 
@@ -66,7 +70,10 @@ impl Pg {
         let holders = self.copy.lease_holders.iter().copied().filter(|osd| *osd != self.me.osd && up(osd));
         let asked: BTreeSet<OsdId> = primary.peering.peers.iter().map(|m| m.osd).chain(holders).collect();
         for to in asked.into_iter().filter(unheard) {
-            out.push(Command::Send { to, msg: PeerMsg::Query { interval, versions_after: None } });
+            out.push(Command::Send {
+                to,
+                msg: PeerMsg::Query { interval, round: primary.peering.round, versions_after: None },
+            });
         }
     }
 
@@ -93,6 +100,7 @@ impl Pg {
         &mut self,
         from: OsdId,
         interval: Interval,
+        round: u64,
         info: MemberInfo,
         versions: Option<Vec<Eversion>>,
         out: &mut Vec<Command>,
@@ -101,9 +109,9 @@ impl Pg {
             return;
         }
         if let Some(versions) = versions {
-            self.on_catch_up_info(from, &info, &versions, out);
+            return self.on_catch_up_info(from, round, &info, &versions, out);
         }
-        if let Some(primary) = &mut self.primary {
+        if let Some(primary) = self.primary.as_mut().filter(|p| p.peering.round == round) {
             primary.peering.infos.insert(from, info);
         }
     }

@@ -31,7 +31,7 @@ pub(crate) enum Durable {
     /// The log is durable up to here.
     Head(Eversion),
     /// Answer the primary's query.
-    Info { to: OsdId, interval: Interval, versions_after: Option<Eversion> },
+    Info { to: OsdId, interval: Interval, round: u64, head: Eversion, versions_after: Option<Eversion> },
     /// The primary's tail took effect.
     TailDone { to: OsdId, interval: Interval },
     /// The catch-up log took effect, or a backfill is complete.
@@ -220,9 +220,12 @@ impl Pg {
             Event::Client(op) => {
                 out.push(Command::Drop { token: op.token, reason: crate::api::DropReason::StaleInterval });
             }
-            Event::Peer { from, msg: PeerMsg::Query { interval, .. } } => {
+            Event::Peer { from, msg: PeerMsg::Query { interval, round, .. } } => {
                 let info = MemberInfo { boot_nonce: self.boot_nonce, ..MemberInfo::default() };
-                out.push(Command::Send { to: from, msg: PeerMsg::Info { interval, info, versions: None } });
+                out.push(Command::Send {
+                    to: from,
+                    msg: PeerMsg::Info { interval, round, info, versions: None },
+                });
             }
             _ => {}
         }
@@ -234,8 +237,12 @@ impl Pg {
                 self.on_rep_op(from, interval, &entry, txn, committed_to, trim_to, oldest_tid, out);
             }
             PeerMsg::RepAck { interval, head } => self.on_rep_ack(leases, from, interval, head, out),
-            PeerMsg::Query { interval, versions_after } => self.on_query(from, interval, versions_after, out),
-            PeerMsg::Info { interval, info, versions } => self.on_info(from, interval, info, versions, out),
+            PeerMsg::Query { interval, round, versions_after } => {
+                self.on_query(from, interval, round, versions_after, out);
+            }
+            PeerMsg::Info { interval, round, info, versions } => {
+                self.on_info(from, interval, round, info, versions, out);
+            }
             PeerMsg::GetTail { interval, after } => self.on_get_tail(from, interval, after, out),
             PeerMsg::Tail { interval, after, entries, objects } => {
                 self.on_tail(from, interval, after, entries, objects, out);
@@ -285,8 +292,8 @@ impl Pg {
                     self.durable_head = self.durable_head.max(head);
                     acked = true;
                 }
-                Durable::Info { to, interval, versions_after } => {
-                    self.send_info(to, interval, versions_after, out);
+                Durable::Info { to, interval, round, head, versions_after } => {
+                    self.send_info(to, interval, round, head, versions_after, out);
                 }
                 Durable::TailDone { to, interval } => {
                     self.durable_head = self.log.head();

@@ -68,6 +68,8 @@ struct Pushing {
 pub(crate) struct CatchUp {
     pub(crate) member: Member,
     stage: Stage,
+    /// The number of the question for its log.
+    round: u64,
     /// When it was last heard of, or asked.
     heard_at: u64,
     missing: BTreeMap<ObjectId, Eversion>,
@@ -82,10 +84,11 @@ pub(crate) struct CatchUp {
 }
 
 impl CatchUp {
-    fn new(member: Member, now: u64) -> CatchUp {
+    fn new(member: Member, round: u64, now: u64) -> CatchUp {
         CatchUp {
             member,
             stage: Stage::Asked,
+            round,
             heard_at: now,
             missing: BTreeMap::new(),
             acked: Eversion::default(),
@@ -98,7 +101,7 @@ impl CatchUp {
 
     /// A member that has everything, with its log durable up to `head`.
     pub(crate) fn filled(member: Member, head: Eversion, now: u64) -> CatchUp {
-        CatchUp { stage: Stage::Ready, acked: head, ..CatchUp::new(member, now) }
+        CatchUp { stage: Stage::Ready, acked: head, ..CatchUp::new(member, 0, now) }
     }
 
     /// Whether it goes on only with an answer.
@@ -178,8 +181,11 @@ impl Pg {
         // What a proposal with unknown outcome would add is brought up to date by peering, without losing anything.
         for member in wanted.iter().filter(|m| !in_sync.contains(m) && !proposed.contains(&m.osd)) {
             if !paused && !primary.catching_up.contains_key(&member.osd) && primary.slot_held {
-                primary.catching_up.insert(member.osd, CatchUp::new(*member, now));
+                let round = self.next_read;
+                self.next_read += 1;
+                primary.catching_up.insert(member.osd, CatchUp::new(*member, round, now));
                 let msg = PeerMsg::Query {
+                    round,
                     interval: self.membership.as_ref().map_or(Interval(0), |m| m.interval),
                     versions_after: Some(self.log.tail()),
                 };
@@ -212,6 +218,7 @@ impl Pg {
     pub(crate) fn on_catch_up_info(
         &mut self,
         from: OsdId,
+        round: u64,
         info: &MemberInfo,
         versions: &[Eversion],
         out: &mut Vec<Command>,
@@ -224,7 +231,7 @@ impl Pg {
         let common = common.filter(|_| info.exists && info.complete);
         let Some(primary) = &mut self.primary else { return };
         let Some(catching_up) = primary.catching_up.get_mut(&from) else { return };
-        if catching_up.stage != Stage::Asked {
+        if catching_up.stage != Stage::Asked || catching_up.round != round {
             return;
         }
         catching_up.stage = Stage::Log;

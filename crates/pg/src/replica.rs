@@ -4,7 +4,7 @@
 //! updates taken, in order, without gaps. An update of an object that is missing here is logged, not applied: the
 //! object arrives whole later (R8).
 
-use crate::api::{Command, Mutation, ObjectPiece, PeerMsg};
+use crate::api::{Command, MemberInfo, Mutation, ObjectPiece, PeerMsg};
 use crate::copy;
 use crate::log::{DupSnapshot, EntryKind, LogEntry};
 use crate::pg::{Durable, ListFor, Pg};
@@ -51,6 +51,7 @@ impl Pg {
         &mut self,
         from: OsdId,
         interval: Interval,
+        round: u64,
         versions_after: Option<Eversion>,
         out: &mut Vec<Command>,
     ) {
@@ -76,13 +77,16 @@ impl Pg {
         }
         self.staged = None;
         // What is answered must be durable: the answer waits for everything before it.
-        self.persist_record(Durable::Info { to: from, interval, versions_after }, out);
+        let head = self.log.head();
+        self.persist_record(Durable::Info { to: from, interval, round, head, versions_after }, out);
     }
 
     pub(crate) fn send_info(
         &self,
         to: OsdId,
         interval: Interval,
+        round: u64,
+        head: Eversion,
         versions_after: Option<Eversion>,
         out: &mut Vec<Command>,
     ) {
@@ -90,7 +94,8 @@ impl Pg {
             let same = self.log.contains(after).then_some(after);
             same.into_iter().chain(self.log.entries_after(after).map(|entry| entry.version)).collect()
         });
-        out.push(Command::Send { to, msg: PeerMsg::Info { interval, info: self.info(), versions } });
+        let info = MemberInfo { head, ..self.info() };
+        out.push(Command::Send { to, msg: PeerMsg::Info { interval, round, info, versions } });
     }
 
     fn follows(&self, from: OsdId, interval: Interval) -> bool {
