@@ -202,7 +202,7 @@ impl Pg {
         }
         let in_sync: Vec<Member> = self.up.iter().filter_map(|osd| map.member(*osd)).collect();
         let enough = in_sync.len() >= self.min_size() && in_sync.first() == Some(&self.me);
-        enough.then(|| PgMembership { interval: Interval(1), primary: self.me.osd, in_sync })
+        enough.then_some(PgMembership { interval: Interval(1), primary: self.me.osd, in_sync })
     }
 
     fn promotion(&self, current: &PgMembership) -> Option<PgMembership> {

@@ -168,9 +168,8 @@ impl Pg {
         let Some(primary) = &self.primary else { return false };
         let fresh = |info: &MemberInfo| !info.exists || info.head == Eversion::default();
         let trusted = self.settings.mutation == Mutation::TrustWipedMember;
-        if !primary.peering.infos.values().all(fresh) && !trusted
-            || self.interval() != Interval(1) && !trusted
-        {
+        let first = primary.peering.infos.values().all(fresh) && self.interval() == Interval(1);
+        if !first && !trusted {
             return false;
         }
         self.copy.complete = true;

@@ -571,7 +571,6 @@ impl Pg {
 
 /// What two sides' listings from `cursor` on say: the range that both cover, as (last object, whether all is covered),
 /// and the objects in it that differ.
-#[expect(clippy::type_complexity, reason = "two listings in, one range out; named in the text")]
 fn compare(
     cursor: Option<&ObjectId>,
     (mine, my_end): &(Vec<(ObjectId, Eversion)>, bool),

@@ -36,6 +36,7 @@ pub struct Monitor {
 
 /// What the map authority wants done.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are the large one")]
 pub enum MonOut {
     /// Send.
     Send(Node, Packet),

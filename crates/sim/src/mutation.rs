@@ -133,7 +133,7 @@ impl Mutation {
         shaped.outstanding = shaped.outstanding.max(3);
         let (size, min_size) = match self {
             Mutation::ShrinkBelowMinSize | Mutation::AckBelowMinSize => (3, 2),
-            _ if shaped.seed % 2 == 0 => (2, 1),
+            _ if shaped.seed.is_multiple_of(2) => (2, 1),
             _ => (3, 1),
         };
         shaped.pools = vec![PoolSpec { size, min_size, pg_num: 2 }];

@@ -720,7 +720,7 @@ impl Osd {
             |token: u64| Out::Broken("a command about an unknown request", format!("{pg} on {id}: {token}"));
         match command {
             Command::Execute { .. } => unreachable!("invariant: feed answers it"),
-            Command::Persist { id: persist, txn } => match self.disk.apply(txn.into()) {
+            Command::Persist { id: persist, txn } => match self.disk.apply(txn) {
                 Ok(()) => process.persists.push_back(Some((handle, persist))),
                 Err(error) => {
                     out.push(Out::Broken("a transaction that does not apply", format!("{id}: {}", error.0)))

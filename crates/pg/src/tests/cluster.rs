@@ -41,6 +41,7 @@ impl Rng {
 
 /// What is under way on a link.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are the large one")]
 pub enum Wire {
     Peer {
         to_nonce: u64,
@@ -428,11 +429,9 @@ impl Cluster {
                 return true;
             }
             let actions = self.actions();
-            if actions.is_empty() {
-                if !self.advance_time(limit) {
-                    self.now = limit;
-                    return done(self);
-                }
+            if actions.is_empty() && !self.advance_time(limit) {
+                self.now = limit;
+                return done(self);
             }
             for action in actions {
                 if self.is_possible(action) {
