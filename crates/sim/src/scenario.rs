@@ -297,7 +297,8 @@ mod tests {
         }
         for fault in Fault::ALL {
             let with = scenarios.iter().filter(|s| s.faults.contains(fault)).count();
-            assert!((20..180).contains(&with), "{fault} in {with} of 200 seeds");
+            let by_name_only = *fault == Fault::Restore;
+            assert!(by_name_only && with == 0 || (20..180).contains(&with), "{fault} in {with} of 200 seeds");
             assert_eq!(fault.name().parse(), Ok(*fault));
         }
         assert!(scenarios.iter().any(|s| s.pools.iter().any(|p| (p.size, p.min_size) == (2, 1))));
