@@ -9,15 +9,22 @@ const RESTORED_EPOCH_GAP: u32 = 1_000_000;
 /// Pool ids that a new generation leaves out, likewise (rule R2: they are never reused).
 const RESTORED_POOL_GAP: i64 = 10_000;
 
+/// How many generations have epochs and pool ids of their own by their number alone.
+const MAX_SPACED_GENERATIONS: u32 = 2000;
+
 /// The first map of generation `generation`, after the MapStore was restored from an older copy that held `map` (rule
 /// R7). Epochs and pool ids go on above any that the lost history can have used, so that nobody takes the restored map
-/// for an old one, and no new pool for one whose copies OSDs still hold. OSDs count as down until they boot again.
+/// for an old one, and no new pool for one whose copies OSDs still hold; nor do they meet those of a later generation
+/// than the copy's that was lost with this restore. OSDs count as down until they boot again.
 pub fn new_generation(map: &OsdMap, generation: u64, now: Now) -> OsdMap {
     let mut restored = map.clone();
     restored.generation = generation;
-    restored.epoch = Epoch(map.epoch.0.saturating_add(RESTORED_EPOCH_GAP));
+    let nth = u32::try_from(generation).unwrap_or(u32::MAX).min(MAX_SPACED_GENERATIONS);
+    let epoch = map.epoch.0.saturating_add(RESTORED_EPOCH_GAP).max(nth * RESTORED_EPOCH_GAP);
+    restored.epoch = Epoch(epoch);
     restored.generation_from = restored.epoch;
-    restored.pool_max = PoolId(map.pool_max.0.saturating_add(RESTORED_POOL_GAP));
+    let pool_max = map.pool_max.0.saturating_add(RESTORED_POOL_GAP).max(i64::from(nth) * RESTORED_POOL_GAP);
+    restored.pool_max = PoolId(pool_max);
     restored.modified_ns = now.wall_ns;
     for info in restored.osds.values_mut().filter(|info| info.up) {
         info.up = false;
@@ -55,6 +62,9 @@ mod tests {
         assert_eq!((restored.generation, restored.generation_from), (2, restored.epoch));
         assert!(restored.epoch > state.map().epoch && restored.pool_max > state.map().pool_max);
         assert!(restored.osds.values().all(|info| !info.up));
+        // The same old copy once more, after the restored history has gone on.
+        let again = new_generation(state.map(), 5, at(6));
+        assert!(again.epoch.0 > restored.epoch.0 + RESTORED_EPOCH_GAP && again.pool_max > restored.pool_max);
     }
 
     #[test]
