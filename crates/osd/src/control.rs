@@ -15,7 +15,7 @@ use crate::superblock::Superblock;
 use crate::up_sets::UpSets;
 use arc_swap::ArcSwapOption;
 use mon::MonSession;
-use nacre_pg::heartbeat::{HbCommand, HbEvent, HbMsg, HeartbeatMap};
+use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HbMsg, HeartbeatMap};
 use nacre_runtime::auth::{Credential, Credentials, ServiceKeys, Ticket};
 use nacre_runtime::error::Error;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
@@ -412,7 +412,7 @@ impl Control {
                 }
             }
         };
-        if let Err(error) = conn.send(msg) {
+        if let Err(error) = conn.send(&self.shared.heartbeat(*msg)) {
             tracing::debug!(%to, %error, "can't ping");
         }
     }
@@ -525,7 +525,7 @@ pub(crate) struct ControlDispatcher(pub(crate) Arc<Control>);
 impl Dispatcher for ControlDispatcher {
     fn on_message(&self, conn: &Conn, frame: Frame) {
         let control = &self.0;
-        let outcome = if frame.kind() == <HbMsg as nacre_types::msg::Message>::KIND {
+        let outcome = if frame.kind() == <HbEnvelope as nacre_types::msg::Message>::KIND {
             control.on_pong(conn, &frame)
         } else {
             control.on_mon_message(conn, &frame)
@@ -565,8 +565,9 @@ impl Dispatcher for ControlDispatcher {
 
 impl Control {
     fn on_pong(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
-        let msg: HbMsg = frame.decode()?;
+        let HbEnvelope { space_bytes, msg } = frame.decode()?;
         let Some(from) = conn.peer_entity().and_then(|entity| entity.osd_id()) else { return Ok(()) };
+        self.shared.post_all(|| Note::Space { from, space_bytes });
         let now_ns = clock::boot_ns();
         self.shared.beats.lock().feed(now_ns, HbEvent::Message { from, msg });
         self.beat(&mut self.state.lock(), now_ns);

@@ -7,7 +7,7 @@ use crate::session::{Arrival, Session};
 use crate::shard::ShardCell;
 use crate::shared::Shared;
 use nacre_pg::PgEnvelope;
-use nacre_pg::heartbeat::HbMsg;
+use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::error::Error;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
 use nacre_types::ids::OsdId;
@@ -27,7 +27,7 @@ impl Dispatcher for LaneDispatcher {
         let outcome = match frame.kind() {
             OsdRequest::KIND => self.on_request(conn, frame),
             PgEnvelope::KIND => self.on_envelope(conn, frame),
-            HbMsg::KIND => self.on_heartbeat(conn, &frame),
+            HbEnvelope::KIND => self.on_heartbeat(conn, &frame),
             DaemonCommand::KIND => self.on_command(conn, &frame),
             kind => {
                 tracing::warn!(peer = ?conn.peer_entity(), kind, "message of an unknown kind");
@@ -90,13 +90,14 @@ impl LaneDispatcher {
 
     fn on_heartbeat(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
         let Some(from) = self.peer_of(conn) else { return Ok(()) };
-        let msg: HbMsg = frame.decode()?;
+        let HbEnvelope { space_bytes, msg } = frame.decode()?;
+        self.shared.post_all(|| Note::Space { from, space_bytes });
         let (answer, said) = {
             let mut beats = self.shared.beats.lock();
             (beats.on_message(clock::boot_ns(), from, msg), beats.has_said())
         };
         if let Some(answer) = answer
-            && let Err(error) = conn.send(&answer)
+            && let Err(error) = conn.send(&self.shared.heartbeat(answer))
         {
             tracing::debug!(peer = %from, %error, "could not answer a ping");
         }

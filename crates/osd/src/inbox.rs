@@ -34,6 +34,8 @@ pub(crate) enum Note {
     PeerReset(OsdId),
     /// A PG has a recovery slot now.
     Reserved(PgId),
+    /// What a peer's store may still take.
+    Space { from: OsdId, space_bytes: u64 },
     /// The lease table changed for the better.
     Leases,
 }

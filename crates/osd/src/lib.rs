@@ -27,6 +27,7 @@ mod clock;
 mod commands;
 mod control;
 mod dispatch;
+mod hash;
 mod inbox;
 mod peers;
 mod server;

@@ -15,6 +15,7 @@ mod sums;
 
 use crate::clock;
 use crate::exec::ContextCache;
+use crate::hash::IdMap;
 use crate::inbox::{Inbox, Note, UpMap};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
@@ -34,7 +35,7 @@ use ops::Ops;
 use parking_lot::Mutex;
 use space::MemberSpace;
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -74,11 +75,11 @@ pub(crate) struct Shard {
     metrics: Arc<Metrics>,
     map: Option<Arc<OsdMap>>,
     up: UpMap,
-    by_pg: HashMap<PgId, u32>,
+    by_pg: IdMap<PgId, u32>,
     /// Slots are never used again: late completions and answers of a PG that is gone find nothing.
     slots: Vec<Option<Box<Hosted>>>,
     /// Collections being removed; a PG among them is not hosted until that is done.
-    removing: HashMap<PgId, ()>,
+    removing: IdMap<PgId, ()>,
     ops: Ops,
     contexts: ContextCache,
     next_generation: u64,
@@ -86,7 +87,7 @@ pub(crate) struct Shard {
     early: VecDeque<crate::session::Arrival>,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     background: VecDeque<Work>,
-    links: HashMap<OsdId, Conn>,
+    links: IdMap<OsdId, Conn>,
     space: MemberSpace,
     inflight: VecDeque<(u64, u64)>,
     reservations: Vec<Reservation>,
@@ -136,9 +137,9 @@ impl ShardCell {
             metrics: Arc::clone(&shared.metrics[index]),
             map: None,
             up: UpMap::default(),
-            by_pg: HashMap::new(),
+            by_pg: IdMap::default(),
             slots: Vec::new(),
-            removing: HashMap::new(),
+            removing: IdMap::default(),
             ops: Ops::default(),
             contexts: ContextCache::new(CONTEXTS_PER_SHARD),
             next_generation: 1,
@@ -146,7 +147,7 @@ impl ShardCell {
             early: VecDeque::new(),
             timers: BinaryHeap::new(),
             background: VecDeque::new(),
-            links: HashMap::new(),
+            links: IdMap::default(),
             space: MemberSpace::default(),
             inflight: VecDeque::new(),
             reservations: Vec::new(),
@@ -254,6 +255,7 @@ impl Shard {
                 Some(slot) => self.feed(*slot, Event::Reserved),
                 None => self.shared.release(pg),
             },
+            Note::Space { from, space_bytes } => self.space.heard(from, space_bytes),
             Note::Leases => self.feed_all(|| Event::Leases),
         }
     }

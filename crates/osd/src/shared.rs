@@ -7,6 +7,7 @@ use crate::metrics::Metrics;
 use crate::peers::PeerLinks;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use nacre_pg::Settings;
+use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
 use nacre_pg::reserve::{Reservation, Reserver};
 use nacre_runtime::config::Config;
 use nacre_runtime::msgr::Conn;
@@ -125,6 +126,11 @@ impl Shared {
     /// Stops the OSD for an error of its store (rule B5: nothing is retried).
     pub(crate) fn store_failed(&self, what: &str, error: &StoreError) {
         self.fatal(&format!("{what}: {error}"));
+    }
+
+    /// A heartbeat as it is sent.
+    pub(crate) fn heartbeat(&self, msg: HbMsg) -> HbEnvelope {
+        HbEnvelope { space_bytes: self.space_bytes.load(Ordering::Relaxed), msg }
     }
 
     /// Whether the store is full, as last judged.

@@ -1,6 +1,6 @@
 //! OSDs over real sockets and stores, against the real map logic.
 
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod it {
     pub(crate) mod authority;

@@ -62,9 +62,19 @@ pub enum HbMsg {
     },
 }
 
-impl Message for HbMsg {
+/// [`HbMsg`] on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HbEnvelope {
+    /// Bytes that the sender's store may still take before it is full; see [`crate::PgEnvelope`]. Members that a PG has
+    /// nothing to tell hear of it here.
+    pub space_bytes: u64,
+    /// The message.
+    pub msg: HbMsg,
+}
+
+impl Message for HbEnvelope {
     const KIND: u16 = 51;
-    const NAME: &'static str = "HbMsg";
+    const NAME: &'static str = "HbEnvelope";
 }
 
 /// An OSD that the map shows up.

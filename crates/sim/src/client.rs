@@ -216,7 +216,8 @@ impl Client {
     fn compare_with_earlier(&self, reply: &OsdReply) -> Result<(), Broken> {
         let Some(earlier) = self.answers.get(&reply.reqid.tid) else { return Ok(()) };
         let refused = [Errno::ENOSPC, Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated);
-        if *earlier == (reply.result, reply.user_version)
+        // What version a failure shows is nobody's promise.
+        if earlier.0 == reply.result && (reply.result < 0 || earlier.1 == reply.user_version)
             || [reply.result, earlier.0].iter().any(|r| refused.contains(r))
         {
             return Ok(());

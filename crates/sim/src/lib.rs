@@ -1,4 +1,39 @@
 //! Deterministic simulation of whole clusters on a virtual clock.
+//!
+//! A cluster that keeps data through crashes is easy to build and hard to believe in: what breaks it is a message that
+//! is late by a millisecond in the one order that nobody thought of. So the parts of Nacre that decide about data are
+//! pure: [`nacre_pg::Pg`] (replication), its leases and heartbeats, and [`nacre_mon::logic::MapState`] (the cluster map)
+//! take events and return commands, without a clock, a socket or a disk of their own. The OSD and the map authority host
+//! them in life; this crate hosts the same machines in a world where it decides everything else.
+//!
+//! # The world
+//!
+//! [`world`] is one queue of things that happen at virtual times ([`schedule`]). Machines are [`osd`]s with [`disk`]s and
+//! clocks of their own, the map authority ([`monitor`]) on a store whose commits may be lost or rolled back, and
+//! [`client`]s that resend by rule R6. Between them lies a [`network`] of ordered connections that break, stall, lose
+//! suffixes and deliver ghosts. A [`nemesis`] makes trouble of some two dozen kinds; which, how often and on what
+//! cluster is the seed's [`scenario`].
+//!
+//! Nothing is random but by the seed: one 64-bit number names a history, and replays it exactly. Streams of randomness
+//! are independent ([`random`]), so that a kind of trouble can be taken out of a failing history without disturbing the
+//! rest: that is how [`sweep`] makes failures small.
+//!
+//! # What is checked
+//!
+//! After every step ([`invariants`], [`history`]):
+//! - every acknowledged write is durable on every in-sync member whose disk is intact;
+//! - no interval has two memberships; no earlier interval acts after a later one has;
+//! - at no instant do two OSDs serve one PG;
+//! - versions answered to clients never go back, name one write and one value, and resends get the first answer;
+//! - transactions apply, queues are bounded, machines' own assertions hold.
+//!
+//! And when the trouble has stopped: the cluster becomes whole by itself within bounded time, every request is answered,
+//! all copies of a PG are the same, and the history of every object is linearizable ([`linearize`]).
+//!
+//! # Why to believe it
+//!
+//! The checker refuses hand-made bad histories, and each rule R1 to R8 has [`mutation`]s: breaches built into the
+//! machines that a bounded number of seeds must notice. `docs/simulation.md` says how to work with it.
 
 pub mod client;
 pub mod disk;

@@ -6,7 +6,8 @@
 //! Formats are in docs/format/bluestore.md.
 //!
 //! # Invariants
-//! - A block is written once between allocation and release; records name it only after its data is durable.
+//! - A block is written once between allocation and release; records name it only after its data is durable, in its
+//!   place or as a deferred copy.
 //! - A released block is handed out again only after the releasing batch is durable and no read that began before is
 //!   under way ([`gate`]).
 //! - Only the commit thread writes to the database while the store is mounted.
@@ -464,13 +465,13 @@ impl Inner {
             return;
         }
         let mut wanted = (excess + limit / 64) as u64;
-        let committed = self.queue.committed();
+        let placed = self.queue.placed();
         let collections = self.collections.read();
         for _ in 0..collections.len() {
             let at = self.cache_hand.fetch_add(1, Ordering::Relaxed) % collections.len();
             let Some(collection) = collections.values().nth(at) else { continue };
             let Some(mut collection) = collection.try_lock() else { continue };
-            let freed = collection.onodes.sweep(committed, wanted);
+            let freed = collection.onodes.sweep(placed, wanted);
             self.account(-(freed as i64));
             wanted = wanted.saturating_sub(freed);
             if wanted == 0 {

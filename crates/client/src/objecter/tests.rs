@@ -458,3 +458,19 @@ fn another_session_fails_what_the_old_one_had_in_flight() {
     world.objecter.set_client(ClientId(8), &mut world.sink);
     assert_eq!(world.take(), [Event::Done(1, Err(Errno::ETIMEDOUT))]);
 }
+
+#[test]
+fn older_maps_are_ignored_unless_the_map_authority_was_restored() {
+    let mut world = World::new();
+    world.write();
+    world.take();
+    let moved = |world: &mut World, generation: u64| {
+        world.map.epoch = Epoch(1);
+        world.map.generation = generation;
+        set_membership(&mut world.map, 9, &[2]);
+        world.objecter.on_map(Arc::new(world.map.clone()), 0, 0, &mut world.sink);
+        world.take()
+    };
+    assert_eq!(moved(&mut world, 1), []);
+    assert_eq!(moved(&mut world, 2), [sent(2, 1, 1, 9)]);
+}

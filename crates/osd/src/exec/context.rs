@@ -1,12 +1,12 @@
 //! Object contexts: what ops need to know of an object before they run, and a bounded cache of it.
 
+use crate::hash::IdMap;
 use bytes::Bytes;
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, ObjectInfo, object_flag};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hash, Hasher};
+use std::hash::{Hash, Hasher};
 
 /// An object's existence, size and info.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +55,7 @@ fn decode_info(oid: &ObjectId, attr: Option<Bytes>) -> Result<ObjectInfo, StoreE
 /// nothing outlives a change of membership. Eviction is second-chance (CLOCK).
 #[derive(Debug)]
 pub struct ContextCache {
-    index: HashMap<Key, u32, BuildHasherDefault<KeyHasher>>,
+    index: IdMap<Key, u32>,
     slots: Vec<Slot>,
     hand: usize,
     capacity: usize,
@@ -72,7 +72,7 @@ struct Slot {
 impl ContextCache {
     /// A cache of at most `capacity` objects.
     pub fn new(capacity: usize) -> ContextCache {
-        ContextCache { index: HashMap::default(), slots: Vec::new(), hand: 0, capacity: capacity.max(1) }
+        ContextCache { index: IdMap::default(), slots: Vec::new(), hand: 0, capacity: capacity.max(1) }
     }
 
     /// The context of `oid` if it was put in under this generation.
@@ -150,26 +150,5 @@ impl Key {
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(u64::from(self.0.hash()) ^ (self.0.pool().0 as u64).rotate_left(40) ^ !self.0.snap());
-    }
-}
-
-/// Spreads the one word that [`Key`] feeds it.
-#[derive(Debug, Default)]
-struct KeyHasher(u64);
-
-impl Hasher for KeyHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.write_u64(u64::from(*byte));
-        }
-    }
-
-    fn write_u64(&mut self, word: u64) {
-        // The odd multiplier of Fibonacci hashing; the map takes its bits from both ends.
-        self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(26);
     }
 }

@@ -4,8 +4,8 @@
 //! What one OSD says of itself is only as new as its last message, and other primaries write to it too; the space between
 //! the full ratio and the device's end makes up for that.
 
+use crate::hash::IdMap;
 use nacre_types::ids::OsdId;
-use std::collections::HashMap;
 
 /// Above this a member is not watched closely: nothing in flight can fill it.
 const PLENTY_BYTES: u64 = 4 << 30;
@@ -31,7 +31,7 @@ struct Member {
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub(super) struct MemberSpace {
-    members: HashMap<OsdId, Member>,
+    members: IdMap<OsdId, Member>,
     /// Members that are not above [`PLENTY_BYTES`]; while there are none, nothing is looked at.
     scarce: usize,
 }

@@ -42,7 +42,7 @@ impl TestCluster {
         add(EntityName::mon(), &[("mon", "allow *")]);
         add(EntityName::client("admin"), &[("mon", "allow *"), ("osd", "allow *")]);
         add(EntityName::client("reader"), &[("mon", "allow r"), ("osd", "allow r pool=data")]);
-        for osd in 0..count {
+        for osd in 0..count + 1 {
             add(EntityName::osd(OsdId(osd)), &[("mon", "allow profile osd"), ("osd", "allow *")]);
         }
         keyring.write(&directory.path().join("keyring")).unwrap();
@@ -68,8 +68,7 @@ impl TestCluster {
         };
         cluster.start_authority();
         for osd in (0..count).map(OsdId) {
-            nacre_osd::mkfs(&cluster.config(EntityName::osd(osd)), false).unwrap();
-            cluster.start_osd(osd);
+            cluster.add_osd(osd);
         }
         cluster.wait("all OSDs are up", |c| (0..count).all(|osd| c.map().is_up(OsdId(osd))));
         cluster
@@ -101,6 +100,12 @@ impl TestCluster {
 
     pub(crate) fn osd_data(&self, osd: OsdId) -> PathBuf {
         self.directory.path().join(format!("osd{}", osd.0))
+    }
+
+    /// Makes and starts an OSD; there is a key for one more than the cluster began with.
+    pub(crate) fn add_osd(&mut self, osd: OsdId) {
+        nacre_osd::mkfs(&self.config(EntityName::osd(osd)), false).unwrap();
+        self.start_osd(osd);
     }
 
     pub(crate) fn start_osd(&mut self, osd: OsdId) {

@@ -125,3 +125,71 @@ fn io_goes_on_while_the_map_authority_restarts() {
     write_some(&cluster, &io, 100, 150, &mut known);
     check(&cluster, &io, &known);
 }
+
+#[test]
+fn killing_all_at_once_loses_nothing_that_bluestore_has() {
+    let mut cluster =
+        TestCluster::start(3, &[("osd_objectstore", "bluestore"), ("bluestore_block_size", "2Gi")]);
+    let pool = cluster.create_pool("data", 3, 2, 8);
+    cluster.wait_clean(pool);
+    let io = cluster.io("data");
+    let mut known = BTreeMap::new();
+    for round in 0..2 {
+        write_some(&cluster, &io, round * 100, round * 100 + 100, &mut known);
+        for osd in 0..3 {
+            cluster.kill_osd(OsdId(osd));
+        }
+        for osd in 0..3 {
+            cluster.start_osd(OsdId(osd));
+        }
+        cluster.wait_clean(pool);
+        check(&cluster, &io, &known);
+    }
+}
+
+#[test]
+fn one_of_three_comes_back_on_bluestore() {
+    let mut cluster =
+        TestCluster::start(3, &[("osd_objectstore", "bluestore"), ("bluestore_block_size", "2Gi")]);
+    let pool = cluster.create_pool("data", 3, 2, 8);
+    cluster.wait_clean(pool);
+    let io = cluster.io("data");
+    let mut known = BTreeMap::new();
+    write_some(&cluster, &io, 0, 100, &mut known);
+    cluster.kill_osd(OsdId(2));
+    write_some(&cluster, &io, 100, 200, &mut known);
+    cluster.start_osd(OsdId(2));
+    write_some(&cluster, &io, 200, 250, &mut known);
+    cluster.wait_clean(pool);
+    cluster.stop_osd(OsdId(0));
+    check(&cluster, &io, &known);
+}
+
+#[test]
+fn a_new_osd_takes_its_share_and_others_let_go() {
+    let mut cluster = TestCluster::start(3, &[("osd_op_num_shards", "2")]);
+    let pool = cluster.create_pool("data", 2, 1, 16);
+    cluster.wait_clean(pool);
+    let io = cluster.io("data");
+    let mut known = BTreeMap::new();
+    write_some(&cluster, &io, 0, 150, &mut known);
+    cluster.add_osd(OsdId(3));
+    write_some(&cluster, &io, 150, 250, &mut known);
+    cluster.wait("the new one holds some", |c| {
+        let map = c.map();
+        map.is_up(OsdId(3))
+            && map.pg_ids().any(|pg| map.membership(pg).is_some_and(|m| m.acting().contains(&OsdId(3))))
+    });
+    cluster.wait_clean(pool);
+    cluster.wait("strays are gone", |c| {
+        let held: u64 = (0..4).map(|osd| pgs_of(c, OsdId(osd))).sum();
+        held == 32
+    });
+    check(&cluster, &io, &known);
+}
+
+fn pgs_of(cluster: &TestCluster, osd: OsdId) -> u64 {
+    let reply = cluster.osd(osd).command(r#"{"prefix": "status"}"#);
+    let status: serde_json::Value = serde_json::from_slice(&reply.output).unwrap();
+    status["num_pgs"].as_u64().unwrap()
+}

@@ -256,7 +256,12 @@ impl Dups {
     /// The session of a request that took effect. What a forgotten client sent before it is refused.
     fn session(&mut self, reqid: ReqId) -> &mut Session {
         let floor = if reqid.client <= self.forgotten { reqid.tid } else { 0 };
-        self.clients.entry(reqid.client).or_insert_with(|| Session { floor, ..Session::default() })
+        self.clients.entry(reqid.client).or_insert_with(|| {
+            if floor > 0 {
+                self.dirty.insert(MetaKey::Floor(reqid.client));
+            }
+            Session { floor, ..Session::default() }
+        })
     }
 
     /// The newest entry of `reqid` was removed as divergent; `previous` is an earlier one still in the log.

@@ -265,7 +265,7 @@ struct Slot {
     oid: ObjectId,
     /// `None`: the object is known to be absent.
     onode: Option<Arc<Onode>>,
-    /// The last transaction that changed it; it can't be evicted before that is committed.
+    /// The last transaction that changed it; it can't be evicted before that is committed and its data in its place.
     seq: u64,
     memory: u64,
     used: bool,
@@ -322,8 +322,8 @@ impl OnodeCache {
         slot.memory as i64 - before as i64
     }
 
-    /// Frees about `wanted` bytes of committed entries; returns how many it freed.
-    pub(super) fn sweep(&mut self, committed: u64, wanted: u64) -> u64 {
+    /// Frees about `wanted` bytes of entries whose data is in its place; returns how many it freed.
+    pub(super) fn sweep(&mut self, placed: u64, wanted: u64) -> u64 {
         let mut freed = 0;
         // Three rounds at most: one clears use marks, one drops data, one drops records.
         let mut steps = 3 * self.slots.len();
@@ -331,7 +331,7 @@ impl OnodeCache {
             steps -= 1;
             self.hand = if self.hand >= self.slots.len() { 0 } else { self.hand };
             let slot = &mut self.slots[self.hand];
-            if slot.seq > committed || std::mem::take(&mut slot.used) {
+            if slot.seq > placed || std::mem::take(&mut slot.used) {
                 self.hand += 1;
             } else if let Some(onode) = &mut slot.onode
                 && onode.blobs.iter().any(|blob| !blob.cached.is_empty())

@@ -62,6 +62,7 @@ pub(super) struct Queue {
     /// Submitters wait here for room, flushers for their transactions.
     progress: Condvar,
     committed: AtomicU64,
+    placed: AtomicU64,
     limit_bytes: u64,
 }
 
@@ -116,6 +117,7 @@ impl Queue {
             work: Condvar::new(),
             progress: Condvar::new(),
             committed: AtomicU64::new(0),
+            placed: AtomicU64::new(0),
             limit_bytes,
         }
     }
@@ -123,6 +125,16 @@ impl Queue {
     /// The last committed sequence number; what it covers is in the database.
     pub(super) fn committed(&self) -> u64 {
         self.committed.load(Ordering::Acquire)
+    }
+
+    /// The last sequence number up to which all is committed and all data is in its place on the device: reads need no
+    /// cached data of it.
+    pub(super) fn placed(&self) -> u64 {
+        self.placed.load(Ordering::Acquire)
+    }
+
+    fn set_placed(&self, seq: u64) {
+        self.placed.store(seq, Ordering::Release);
     }
 
     /// Adds a transaction and returns its sequence number. Fails only where the store has stopped.
@@ -290,6 +302,9 @@ impl Committer {
             let committed = inner.check().and_then(|()| self.commit(inner, &mut batch, settle));
             match committed {
                 Ok(()) => {
+                    if !self.deferred.has_unplaced() {
+                        inner.queue.set_placed(last_seq);
+                    }
                     let freed: Vec<Run> =
                         batch.iter_mut().flat_map(|queued| queued.freed.drain(..)).collect();
                     let reusable = self.deferred.committed(freed);
@@ -301,6 +316,14 @@ impl Committer {
                     counters.transactions.fetch_add(batch.len() as u64, Ordering::Relaxed);
                     counters.batches.fetch_add(1, Ordering::Relaxed);
                     complete(batch, None);
+                    // While the submitters work on what they were just told.
+                    if self.deferred.is_worth_placing() {
+                        match write_merged(inner, self.deferred.take_unplaced()) {
+                            Ok(()) => inner.queue.set_placed(last_seq),
+                            // The next batch finds the store stopped.
+                            Err(error) => _ = inner.stop(error),
+                        }
+                    }
                     if self.space_checked.elapsed() > SPACE_CHECK_INTERVAL {
                         self.space_checked = Instant::now();
                         inner.check_file_system();
@@ -330,13 +353,11 @@ impl Committer {
         }
         let ids = inner.ids;
         self.batch.clear();
-        writes.sort_unstable_by_key(|(block, _)| *block);
-        write_merged(inner, &writes)?;
         if !settle && self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
-            if !writes.is_empty() {
-                self.deferred.add(&writes, ids, &mut self.batch);
-            }
+            self.deferred.add(writes, ids, &mut self.batch);
         } else {
+            writes.extend(self.deferred.take_unplaced());
+            write_merged(inner, writes)?;
             inner.device.flush()?;
             inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
             self.deferred.flushed();
@@ -375,22 +396,23 @@ impl Committer {
     }
 }
 
-/// Writes the sorted pieces, those that lie one behind the other with one call.
-fn write_merged(inner: &Inner, writes: &[(u64, Bytes)]) -> Result<()> {
+/// Writes the pieces, those that lie one behind the other with one call.
+fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Result<()> {
+    writes.sort_unstable_by_key(|(block, _)| *block);
     let blocks = |bytes: &Bytes| bytes.len() as u64 / BLOCK_BYTES;
     let mut pieces = Vec::with_capacity(writes.len());
     let mut start = 0;
     let mut next = 0;
     for (block, bytes) in writes {
-        if *block != next && !pieces.is_empty() {
+        if block != next && !pieces.is_empty() {
             inner.device.write(start * BLOCK_BYTES, &pieces)?;
             pieces.clear();
         }
         if pieces.is_empty() {
-            start = *block;
+            start = block;
         }
-        next = block + blocks(bytes);
-        pieces.push(bytes.clone());
+        next = block + blocks(&bytes);
+        pieces.push(bytes);
     }
     if pieces.is_empty() { Ok(()) } else { inner.device.write(start * BLOCK_BYTES, &pieces) }
 }

@@ -1,14 +1,13 @@
 //! Deferred writes: small data goes into the database's batch instead of waiting for a flush of its own.
 //!
-//! The data is written to its place at once, but not flushed; a copy of it is in the `deferred` family, durable with the
-//! transaction. So a group commit of small writes costs one sync instead of two. From time to time one flush of the
-//! device covers all data written so far, and the copies are removed with the next batch. After a crash the copies are
-//! written to their places again.
+//! A copy of the data is in the `deferred` family, durable with the transaction; the data itself is written to its place
+//! soon after, many transactions' at a time, until when the onode cache holds it. So a group commit of small writes costs
+//! one sync instead of two. From time to time one flush of the device covers all data written so far, and the copies are
+//! removed with the same batch. After a crash the copies are written to their places again.
 //!
 //! Copies are numbered by *epochs*; a flush ends one. Rule B1: a block that is freed while copies are about becomes
-//! reusable only when all of that epoch's and earlier ones are durably removed, so that a crash can't bring back what a
-//! copy holds over what was written there since. (Copies are replayed in order and a write that is not deferred removes
-//! all of them in its own batch, which alone would prevent that too; neither has to be relied upon.)
+//! reusable only when all of that epoch's and earlier ones are durably removed: else late data, or after a crash its copy,
+//! would overwrite what was written there since.
 
 use super::db::{Db, Family, FamilyIds, RawBatch};
 use super::device::Device;
@@ -22,6 +21,8 @@ use std::time::{Duration, Instant};
 pub(super) const MAX_AGE: Duration = Duration::from_millis(200);
 /// Copies are removed when they are this much, in bytes.
 const MAX_BYTES: u64 = 16 << 20;
+/// Data is written to its place when it is this much, in bytes.
+const PLACE_BYTES: u64 = 512 << 10;
 /// The most that one batch defers, in bytes; with more the data is worth a flush.
 const MAX_BATCH_BYTES: u64 = 1 << 20;
 
@@ -35,11 +36,22 @@ pub(super) struct Deferred {
     /// The last epoch whose data is flushed and whose copies are to be removed.
     flushed: Option<u64>,
     held: VecDeque<(u64, Vec<Run>)>,
+    /// Data that is not in its place yet, and how much.
+    unplaced: Vec<(u64, Bytes)>,
+    unplaced_bytes: u64,
 }
 
 impl Deferred {
     pub(super) fn new() -> Deferred {
-        Deferred { epoch: 1, bytes: 0, since: None, flushed: None, held: VecDeque::new() }
+        Deferred {
+            epoch: 1,
+            bytes: 0,
+            since: None,
+            flushed: None,
+            held: VecDeque::new(),
+            unplaced: Vec::new(),
+            unplaced_bytes: 0,
+        }
     }
 
     /// Whether copies or blocks held back by them are about.
@@ -62,17 +74,39 @@ impl Deferred {
             })
     }
 
-    /// Adds copies of the writes to the batch that is about to be written.
-    pub(super) fn add(&mut self, writes: &[(u64, Bytes)], ids: FamilyIds, batch: &mut RawBatch) {
-        for (block, bytes) in writes {
+    /// Adds copies of the writes to the batch that is about to be written, and keeps the writes.
+    pub(super) fn add(&mut self, writes: Vec<(u64, Bytes)>, ids: FamilyIds, batch: &mut RawBatch) {
+        if writes.is_empty() {
+            return;
+        }
+        for (block, bytes) in &writes {
             batch.put(ids, Family::Deferred, &key(self.epoch, *block), bytes);
             self.bytes += bytes.len() as u64;
+            self.unplaced_bytes += bytes.len() as u64;
         }
+        self.unplaced.extend(writes);
         self.since.get_or_insert_with(Instant::now);
     }
 
-    /// All data written so far was flushed.
+    /// Whether data is not in its place yet.
+    pub(super) fn has_unplaced(&self) -> bool {
+        !self.unplaced.is_empty()
+    }
+
+    /// Whether there is enough such data to be written in one go.
+    pub(super) fn is_worth_placing(&self) -> bool {
+        self.unplaced_bytes >= PLACE_BYTES
+    }
+
+    /// The data to be written to its place now.
+    pub(super) fn take_unplaced(&mut self) -> Vec<(u64, Bytes)> {
+        self.unplaced_bytes = 0;
+        std::mem::take(&mut self.unplaced)
+    }
+
+    /// All data was written to its place and flushed.
     pub(super) fn flushed(&mut self) {
+        debug_assert!(self.unplaced.is_empty(), "a flush covers only what is written");
         if self.bytes > 0 || !self.held.is_empty() {
             self.flushed = Some(self.epoch);
         }
@@ -158,17 +192,20 @@ mod tests {
         let ids = FamilyIds::default();
         let mut deferred = Deferred::new();
         assert_eq!(deferred.committed(run(1)), run(1));
-        let write = [(5, Bytes::from(vec![0; 4096]))];
+        let write = vec![(5, Bytes::from(vec![0; 4096]))];
         let mut batch = RawBatch::default();
         assert!(deferred.takes(&write, 4096) && !deferred.takes(&write, 4095));
-        deferred.add(&write, ids, &mut batch);
+        deferred.add(write.clone(), ids, &mut batch);
         assert_eq!(deferred.committed(run(2)), []);
         // Freed with copies about: held over the flush until the batch that removes them is durable.
+        assert_eq!(deferred.take_unplaced(), write);
         deferred.flushed();
-        deferred.add(&write, ids, &mut batch);
+        deferred.add(write.clone(), ids, &mut batch);
         deferred.remove_flushed(ids, &mut batch);
         assert_eq!(deferred.committed(run(3)), run(2));
         assert!(deferred.is_pending());
+        assert!(deferred.has_unplaced() && !deferred.is_worth_placing());
+        deferred.take_unplaced();
         deferred.flushed();
         deferred.remove_flushed(ids, &mut batch);
         assert_eq!(deferred.committed(run(4)), [run(3), run(4)].concat());
