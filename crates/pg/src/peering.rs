@@ -271,6 +271,8 @@ impl Pg {
         primary.retried_at = now;
         // Every in-sync member has all of it durable; a member that a proposal would add may be missing still.
         self.settle(leases, out);
+        // Leases may have come back while it peered.
+        self.release_lease_waiters(leases, out);
     }
 
     /// Whether no earlier primary can hold a lease of this OSD (R4). Noted for the whole reign, and durable before the

@@ -153,7 +153,7 @@ impl Primary {
         };
         let proposal = self.proposal.as_ref().map(|(_, sent)| sent + settings.cas_retry_ns);
         let refused = (self.refused_at > 0).then_some(self.refused_at + settings.cas_retry_ns);
-        let stuck = !self.inflight.is_empty() || !self.catching_up.is_empty();
+        let stuck = !self.inflight.is_empty() || !self.catching_up.is_empty() || !self.wait_lease.is_empty();
         let retry = stuck.then_some(self.retried_at + settings.retry_ns);
         [peering, proposal, refused, retry].into_iter().flatten().min()
     }

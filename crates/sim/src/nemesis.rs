@@ -5,13 +5,14 @@
 //! in-sync set (losing data then would be nobody's bug) and leave at least one client.
 
 use crate::network::{Delays, Link, Node};
+use crate::osd::Osd;
 use crate::packet::Packet;
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, PoolSpec, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND};
 use crate::world::{Happening, World};
 use nacre_mon::logic::{MapState, Now};
-use nacre_types::osdmap::WEIGHT_ONE;
+use nacre_types::osdmap::{Member, WEIGHT_ONE};
 use nacre_types::pool::Pool;
 use nacre_types::{Epoch, OsdId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -455,6 +456,9 @@ impl World {
     }
 
     fn set_size(&mut self, pool: PoolId, size: u32, min_size: u32) {
+        if self.deleted.contains(&pool) {
+            return;
+        }
         self.operate(|state, _| {
             if state.map().pools.contains_key(&pool) {
                 state.change_pool(pool, |pool| (pool.size, pool.min_size) = (size, min_size));
@@ -495,11 +499,13 @@ impl World {
         });
     }
 
-    /// Whether some PG's in-sync set has no other intact copy than this OSD's.
+    /// Whether some PG's in-sync set has no other intact copy than this OSD's. A new PG's members get theirs one after
+    /// the other.
     fn is_last_copy(&self, osd: u32) -> bool {
         let map = &self.monitor.view().map;
-        let intact = |m: &nacre_types::osdmap::Member| self.osds.iter().any(|o| o.member() == *m);
-        map.pg_ids().filter_map(|pg| map.membership(pg)).any(|membership| {
+        map.pg_ids().filter_map(|pg| Some((pg, map.membership(pg)?))).any(|(pg, membership)| {
+            let holds = |osd: &Osd| osd.disk.durable().collections.contains_key(&pg);
+            let intact = |m: &Member| self.osds.iter().any(|o| o.member() == *m && holds(o));
             let mine = membership.in_sync.iter().any(|m| m.osd.0 == osd && intact(m));
             mine && !membership.in_sync.iter().any(|m| m.osd.0 != osd && intact(m))
         })

@@ -683,7 +683,7 @@ impl Osd {
         let mut result = done.result.to_le_bytes().to_vec();
         result.extend_from_slice(&user_version.to_le_bytes());
         if !writes {
-            let recorded = done.result < 0 && !full && request.request.may_write();
+            let recorded = done.result < 0 && request.request.may_write();
             return Some(if recorded { Executed::Failed { result: result.into() } } else { Executed::Read });
         }
         request.wrote = Some(version);

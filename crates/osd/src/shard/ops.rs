@@ -1,6 +1,6 @@
 //! Clients' requests from arrival to answer.
 
-use super::space::Fit;
+use super::space::{Fit, MemberSpace};
 use super::{MAX_EARLY_REQUESTS, Shard};
 use crate::caps::{Access, Target};
 use crate::clock;
@@ -160,14 +160,12 @@ impl Shard {
         if session.is_blocklisted(map, clock::wall_ns()) {
             return Admission::Answer(Errno::ESHUTDOWN);
         }
-        if writes && self.space.is_scarce() && request.flags & request_flag::FULL_FORCE == 0 {
-            let members = map.membership(request.pg).map(|m| &m.in_sync[..]).unwrap_or_default();
-            let payload = request.payload_bytes() as u64;
-            match self.space.fits(members.iter().map(|member| member.osd), payload) {
-                Fit::No if payload > 0 => return Admission::Answer(Errno::ENOSPC),
-                Fit::Later => return Admission::Backoff,
-                Fit::Yes | Fit::No => {}
-            }
+        let forced = request.flags & request_flag::FULL_FORCE != 0;
+        if writes
+            && !forced
+            && fit(&self.space, map, request.pg, request.payload_bytes() as u64) == Fit::Later
+        {
+            return Admission::Backoff;
         }
         match self.by_pg.get(&request.pg) {
             Some(slot) => Admission::Pass { slot: *slot, writes, listing },
@@ -249,7 +247,10 @@ impl Shard {
         let mut full = false;
         if op.writes {
             let payload = request.payload_bytes() as u64;
-            full = shared.is_full() || map.has_flag(flag::FULL) || any_member_full(map, hosted.pg);
+            full = shared.is_full()
+                || map.has_flag(flag::FULL)
+                || any_member_full(map, hosted.pg)
+                || fit(&self.space, map, hosted.pg, payload) == Fit::No;
             match shared.store.reserve(payload + WRITE_OVERHEAD_BYTES) {
                 // Held until the change is queued (rule B6).
                 Ok(reservation) => self.reservations.push(reservation),
@@ -286,8 +287,8 @@ impl Shard {
                 .expect("invariant: outcomes hold no unsized sequences")
         };
         let Some(change) = executed.change else {
-            // Where there is no space there is none to record the failure either.
-            let recorded = (op.writes && !full && outcome.result < 0).then(|| encode(&outcome).into());
+            // For want of space too: a late copy of the request must not succeed after its client was told so.
+            let recorded = (op.writes && outcome.result < 0).then(|| encode(&outcome).into());
             op.outcome = Some(outcome);
             return recorded.map_or(Executed::Read, |result| Executed::Failed { result });
         };
@@ -414,6 +415,15 @@ fn wanted_access(request: &OsdRequest, writes: bool) -> Access {
         });
     }
     wanted
+}
+
+/// Whether `bytes` more fit all in-sync members of `pg`.
+fn fit(space: &MemberSpace, map: &OsdMap, pg: PgId, bytes: u64) -> Fit {
+    if bytes == 0 || !space.is_scarce() {
+        return Fit::Yes;
+    }
+    let members = map.membership(pg).map(|m| &m.in_sync[..]).unwrap_or_default();
+    space.fits(members.iter().map(|member| member.osd), bytes)
 }
 
 fn any_member_full(map: &OsdMap, pg: PgId) -> bool {
