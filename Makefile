@@ -50,6 +50,8 @@ lint: setup-test ## Formatting, clippy and cargo-deny
 
 deny: ## Licences, sources and duplicates of dependencies
 	@command -v cargo-deny >/dev/null || { echo "== installing cargo-deny"; cargo install --locked cargo-deny; }
+	@# All platforms' dependencies are looked at, so all are fetched.
+	cargo fetch --locked -q
 	cargo deny --offline check bans licenses sources
 
 docs: build ## Generate docs/options.md from the option table

@@ -81,6 +81,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
 
 /// Makes the cluster where there is none, and checks the arguments against one that is there.
 fn prepare(layout: &Layout, args: &Args) -> Result<()> {
+    // Clients find the cluster by the port in ceph.conf.
+    ensure!(args.listen.is_none_or(|addr| addr.port() != 0), "--listen needs a port other than 0");
     if !layout.exists() {
         let plan = Plan {
             osds: args.osds.unwrap_or(3),

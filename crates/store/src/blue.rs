@@ -61,6 +61,8 @@ use std::time::{Duration, Instant};
 
 /// Above every version of a log.
 const LAST_VERSION: Eversion = Eversion { interval: Interval(u64::MAX), version: u64::MAX };
+/// How long a measurement of the file system's free space is good for.
+const FILE_SYSTEM_TTL: Duration = Duration::from_millis(100);
 /// The most damaged blobs that are remembered as logged.
 const MAX_DAMAGED: usize = 1024;
 
@@ -155,6 +157,8 @@ struct Inner {
     cache_hand: AtomicUsize,
     reserved: Arc<AtomicU64>,
     db_full: AtomicBool,
+    /// What the file system had free, and when.
+    file_system: Mutex<Option<(Instant, u64)>>,
     stopped: OnceLock<StoreError>,
     events: Arc<dyn StoreEvents>,
     scan_health: Vec<(String, String)>,
@@ -215,6 +219,7 @@ impl BlueStore {
             cache_hand: AtomicUsize::new(0),
             reserved: Arc::default(),
             db_full: AtomicBool::new(false),
+            file_system: Mutex::new(None),
             stopped: OnceLock::new(),
             events,
             scan_health: scanned.health,
@@ -388,10 +393,19 @@ impl Inner {
         }
     }
 
+    /// Free bytes of the file system that holds the database, as of at most [`FILE_SYSTEM_TTL`] ago.
     fn file_system_free(&self) -> Result<u64> {
+        let mut measured = self.file_system.lock();
+        if let Some((at, free)) = *measured
+            && at.elapsed() < FILE_SYSTEM_TTL
+        {
+            return Ok(free);
+        }
         let space = rustix::fs::statvfs(&self.directory)
             .map_err(|e| StoreError::io(format!("statvfs {}", self.directory.display()), &e.into()))?;
-        Ok(space.f_bavail * space.f_frsize)
+        let free = space.f_bavail * space.f_frsize;
+        *measured = Some((Instant::now(), free));
+        Ok(free)
     }
 
     /// Bytes that data may still take.
@@ -758,9 +772,15 @@ impl ObjectStore for BlueStore {
         let inner = self.inner()?;
         inner.check()?;
         let pools = inner.queue.usage();
+        let available_bytes = inner.available_bytes();
+        let taken_bytes = {
+            let space = inner.space.lock();
+            inner.total_bytes() - (space.free() + space.ungrown()) * BLOCK_BYTES
+        };
         Ok(Statfs {
-            total_bytes: inner.total_bytes(),
-            available_bytes: inner.available_bytes(),
+            // A device that grows as needed is no larger than what the file system below has room for.
+            total_bytes: inner.total_bytes().min(taken_bytes + available_bytes),
+            available_bytes,
             allocated_bytes: pools.values().map(|pool| pool.allocated_bytes).sum(),
             stored_bytes: pools.values().map(|pool| pool.stored_bytes).sum(),
             omap_bytes: inner.db.estimated_bytes(Family::Omap),

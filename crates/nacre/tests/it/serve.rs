@@ -179,3 +179,24 @@ fn a_client_without_the_key_is_refused() {
     assert_eq!(mode(&data.join("osd/0/keyring")), 0o600);
     serve.interrupt();
 }
+
+#[test]
+fn what_makes_no_sense_is_refused_and_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("data");
+    for (args, said) in [
+        (["--listen", "127.0.0.1:0"], "needs a port"),
+        (["--objectstore", "paperstore"], "paperstore"),
+        (["--option", "no_such_option=1"], "no_such_option"),
+    ] {
+        let out = Command::new(nacre())
+            .args(["serve", "--mkfs-only", "--data"])
+            .arg(&data)
+            .args(args)
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && errors.contains(said), "{args:?}: {errors}");
+        assert!(!data.join("ceph.conf").exists(), "{args:?} made a cluster");
+    }
+}
