@@ -14,8 +14,8 @@ SEEDS ?= 1000
 ARGS ?=
 
 BUILD_PACKAGES := clang libclang-dev lld make pkg-config
-TEST_PACKAGES := $(BUILD_PACKAGES) ceph-base ceph-common python3-rados jq
-BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr fio
+TEST_PACKAGES := $(BUILD_PACKAGES) binutils ceph-base ceph-common fio jq librados-dev librados2 python3-rados
+BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr
 
 .PHONY: help run build test test-long sim lint deny docs bench install setup-build setup-test setup-bench clean
 

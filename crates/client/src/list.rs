@@ -32,6 +32,11 @@ impl ListRange {
         ListRange { begin: cursor, end: None }
     }
 
+    /// From one position up to, without, another.
+    pub fn between(begin: ObjectId, end: ObjectId) -> ListRange {
+        ListRange { begin, end: Some(end) }
+    }
+
     /// Slice `n` of `of` equal parts of a pool's hashes.
     ///
     /// # Panics

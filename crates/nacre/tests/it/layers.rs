@@ -15,6 +15,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("mon", &["types", "runtime"]),
     ("osd", &["types", "runtime", "pg", "store", "client"]),
     ("sim", &["types", "runtime", "pg", "mon"]),
+    ("librados", &["types", "runtime", "client"]),
     ("nacre", &["types", "runtime", "pg", "store", "client", "mon", "osd"]),
 ];
 

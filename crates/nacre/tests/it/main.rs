@@ -6,6 +6,7 @@ mod crushtool;
 mod docs;
 mod failures;
 mod layers;
+mod librados;
 mod rados;
 mod serve;
 mod support;

@@ -1,0 +1,428 @@
+//! The types that cross the C interface: texts, buffers and places for results, as C passes them.
+//!
+//! All memory of callers is read and written here. Values of these types come from C callers only (nothing in this crate
+//! makes one from an address of its own), who promise by `librados.h` that pointers are null or good: texts end with a
+//! zero, buffers have the length that is passed beside them, and both stay until the call returns or, where the call
+//! takes a completion or fills an operation, until that is complete. The safety comments below mean this by "the caller's
+//! promise".
+
+use crate::guard::Outcome;
+use bytes::Bytes;
+use nacre_types::errno::Errno;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ptr;
+
+/// A number that stands for an object of ours where C has a `void *` (see [`crate::handles`]).
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Handle(pub(crate) usize);
+
+impl Handle {
+    pub(crate) const NULL: Handle = Handle(0);
+}
+
+impl crate::guard::Returned for Handle {
+    fn failed(_: crate::guard::Failure) -> Handle {
+        Handle::NULL
+    }
+}
+
+/// A `const char *` that ends with a zero.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct CText(*const c_char);
+
+impl CText {
+    pub(crate) const NULL: CText = CText(ptr::null());
+
+    /// The bytes before the zero, where there is a text.
+    pub(crate) fn optional_bytes(&self) -> Option<&[u8]> {
+        // SAFETY: the caller's promise: not null, so it points to a text that ends with a zero.
+        (!self.0.is_null()).then(|| unsafe { CStr::from_ptr(self.0) }.to_bytes())
+    }
+
+    /// The bytes before the zero; EINVAL where there is no text.
+    pub(crate) fn bytes(&self) -> Outcome<&[u8]> {
+        Ok(self.optional_bytes().ok_or(Errno::EINVAL)?)
+    }
+
+    /// The text; EINVAL where there is none or it is not UTF-8.
+    pub(crate) fn text(&self) -> Outcome<&str> {
+        Ok(std::str::from_utf8(self.bytes()?).map_err(|_| Errno::EINVAL)?)
+    }
+
+    /// The text, empty where there is none; EINVAL where it is not UTF-8.
+    pub(crate) fn text_or_empty(&self) -> Outcome<&str> {
+        if self.0.is_null() { Ok("") } else { self.text() }
+    }
+
+    /// The first `len` bytes, zeros among them.
+    pub(crate) fn sized(&self, len: usize) -> Outcome<&[u8]> {
+        // SAFETY: the caller's promise, for as long as the argument lives.
+        unsafe { slice(self.0.cast::<u8>(), len) }
+    }
+
+    /// Whether it is null.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+}
+
+/// A `const char *` to data whose length is passed beside it.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct InBuf(*const c_char);
+
+impl InBuf {
+    /// The data.
+    pub(crate) fn slice(&self, len: usize) -> Outcome<&[u8]> {
+        // SAFETY: the caller's promise, for as long as the argument lives.
+        unsafe { slice(self.0.cast::<u8>(), len) }
+    }
+
+    /// A copy of the data: callers may reuse their buffer at once.
+    pub(crate) fn copy(&self, len: usize) -> Outcome<Bytes> {
+        Ok(Bytes::copy_from_slice(self.slice(len)?))
+    }
+}
+
+/// A pointer to the first of some values whose number is passed beside it.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Array<T>(*const T);
+
+impl<T> Array<T> {
+    /// The values; EINVAL where there should be some and the pointer is null.
+    pub(crate) fn slice(&self, len: usize) -> Outcome<&[T]> {
+        // SAFETY: the caller's promise, for as long as the argument lives.
+        unsafe { slice(self.0, len) }
+    }
+}
+
+/// The `len` values at `first`; EINVAL where there should be some and the pointer is null.
+///
+/// # Safety
+/// Where `first` is not null, `len` values are there for `'a`.
+unsafe fn slice<'a, T>(first: *const T, len: usize) -> Outcome<&'a [T]> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if first.is_null() || len > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(Errno::EINVAL.into());
+    }
+    // SAFETY: not null, so by this function's contract there are `len` values; the length was checked to fit.
+    Ok(unsafe { std::slice::from_raw_parts(first, len) })
+}
+
+/// Where a result goes; null where the caller does not want it.
+#[repr(transparent)]
+pub(crate) struct Out<T>(*mut T);
+
+impl<T> Clone for Out<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Out<T> {}
+
+// SAFETY: the caller's promise: the place stays until the operation is complete, and only the thread that completes it
+// writes there.
+unsafe impl<T: Send> Send for Out<T> {}
+
+impl<T> Out<T> {
+    /// Stores the result, where it is wanted.
+    pub(crate) fn set(self, value: T) {
+        if !self.0.is_null() {
+            // SAFETY: the caller's promise: not null, so it points to a place for a `T`, which needs no dropping.
+            unsafe { self.0.write(value) };
+        }
+    }
+
+    /// EINVAL where the caller must want the result and does not.
+    pub(crate) fn required(self) -> Outcome<Self> {
+        if self.0.is_null() { Err(Errno::EINVAL.into()) } else { Ok(self) }
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// What the caller put there, where there is a place.
+    pub(crate) fn get(self) -> Option<T> {
+        // SAFETY: the caller's promise: not null, so it points to an initialised `T`.
+        (!self.0.is_null()).then(|| unsafe { self.0.read() })
+    }
+}
+
+/// A caller's buffer for data.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct OutBuf(*mut c_char);
+
+// SAFETY: as for `Out`.
+unsafe impl Send for OutBuf {}
+
+impl OutBuf {
+    /// Copies `data` in; ERANGE where the buffer's `capacity` is less.
+    pub(crate) fn fill(self, capacity: usize, data: &[u8]) -> Outcome<usize> {
+        if data.len() > capacity {
+            return Err(Errno::ERANGE.into());
+        }
+        self.put(0, data)?;
+        Ok(data.len())
+    }
+
+    /// Copies `text` and a zero in; ERANGE where the buffer's `capacity` is less. Returns the text's length.
+    pub(crate) fn fill_text(self, capacity: usize, text: &[u8]) -> Outcome<usize> {
+        if text.len() >= capacity {
+            return Err(Errno::ERANGE.into());
+        }
+        self.put(0, text)?;
+        self.put(text.len(), &[0])?;
+        Ok(text.len())
+    }
+
+    /// Copies `data` to the position `at`, which the caller of this function has checked to be in the buffer.
+    fn put(self, at: usize, data: &[u8]) -> Outcome<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
+        if self.0.is_null() {
+            return Err(Errno::EINVAL.into());
+        }
+        // SAFETY: the caller's promise: not null, so the buffer has its capacity, which both callers checked to hold the
+        // data; `data` is memory of ours and does not overlap it.
+        unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.0.cast::<u8>().add(at), data.len()) };
+        Ok(())
+    }
+
+    /// Fills the buffer with as many of `texts`, each with its zero, as fit whole, and with zeros behind them. Returns
+    /// the capacity that all of them need, with one more zero at the end.
+    pub(crate) fn fill_list<'a>(
+        self,
+        capacity: usize,
+        texts: impl Iterator<Item = &'a str>,
+    ) -> Outcome<usize> {
+        let mut list = Vec::with_capacity(capacity.min(1 << 20));
+        let (mut needed, mut full) = (1, false);
+        for text in texts {
+            needed += text.len() + 1;
+            full |= list.len() + text.len() + 1 > capacity;
+            if !full {
+                list.extend_from_slice(text.as_bytes());
+                list.push(0);
+            }
+        }
+        list.resize(capacity, 0);
+        self.put(0, &list)?;
+        Ok(needed)
+    }
+
+    /// Whether it is null.
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+}
+
+/// A caller's `void *`, handed back to its callback.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct CArg(*mut c_void);
+
+// SAFETY: never looked into here; librados' callbacks run on the library's threads, which callers know.
+unsafe impl Send for CArg {}
+
+/// `rados_callback_t`.
+pub(crate) type Callback = Option<extern "C" fn(Handle, CArg)>;
+
+/// Memory from `malloc` that the caller frees (`rados_buffer_free`); null for no data.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Given(*mut c_char);
+
+// SAFETY: memory from malloc belongs to no thread.
+unsafe impl Send for Given {}
+
+impl Given {
+    pub(crate) const NULL: Given = Given(ptr::null_mut());
+
+    /// A copy of `data`; ENOMEM where there is no memory.
+    pub(crate) fn data(data: &[u8]) -> Outcome<Given> {
+        if data.is_empty() { Ok(Given::NULL) } else { Given::with_zero(data) }
+    }
+
+    /// A copy of `text` with a zero behind it, which is not part of its length.
+    pub(crate) fn with_zero(text: &[u8]) -> Outcome<Given> {
+        // SAFETY: malloc may be called with any size.
+        let memory = unsafe { libc::malloc(text.len() + 1) }.cast::<u8>();
+        if memory.is_null() {
+            return Err(Errno::ENOMEM.into());
+        }
+        // SAFETY: `memory` is new and one byte longer than `text`.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), memory, text.len());
+            memory.add(text.len()).write(0);
+        }
+        Ok(Given(memory.cast::<c_char>()))
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn free(self) {
+        // SAFETY: the caller's promise: null, or memory that this library gave out, which is all from malloc.
+        unsafe { libc::free(self.0.cast::<c_void>()) };
+    }
+}
+
+/// Memory of ours that a C caller may read until it ends an iterator or asks for the next entry.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct Lent(*const c_char);
+
+impl Lent {
+    pub(crate) const NULL: Lent = Lent(ptr::null());
+
+    /// Lends `data`, whose owner keeps it in place; null where it is empty.
+    pub(crate) fn data(data: &[u8]) -> Lent {
+        if data.is_empty() { Lent::NULL } else { Lent(data.as_ptr().cast::<c_char>()) }
+    }
+
+    /// Lends a text with its zero.
+    pub(crate) fn text(text: &CStr) -> Lent {
+        Lent(text.as_ptr())
+    }
+}
+
+/// `struct rados_cluster_stat_t`.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct ClusterStat {
+    pub(crate) kb: u64,
+    pub(crate) kb_used: u64,
+    pub(crate) kb_avail: u64,
+    pub(crate) num_objects: u64,
+}
+
+/// `struct rados_pool_stat_t` before Ceph 14.2: the first fields of [`PoolStat`].
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct PoolStatBase {
+    pub(crate) num_bytes: u64,
+    pub(crate) num_kb: u64,
+    pub(crate) num_objects: u64,
+    pub(crate) num_object_clones: u64,
+    pub(crate) num_object_copies: u64,
+    pub(crate) num_objects_missing_on_primary: u64,
+    pub(crate) num_objects_unfound: u64,
+    pub(crate) num_objects_degraded: u64,
+    pub(crate) num_rd: u64,
+    pub(crate) num_rd_kb: u64,
+    pub(crate) num_wr: u64,
+    pub(crate) num_wr_kb: u64,
+}
+
+/// `struct rados_pool_stat_t`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+pub(crate) struct PoolStat {
+    pub(crate) base: PoolStatBase,
+    pub(crate) num_user_bytes: u64,
+    pub(crate) compressed_bytes_orig: u64,
+    pub(crate) compressed_bytes: u64,
+    pub(crate) compressed_bytes_alloc: u64,
+}
+
+/// `rados_object_list_item`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ObjectItem {
+    pub(crate) oid_length: usize,
+    pub(crate) oid: Given,
+    pub(crate) nspace_length: usize,
+    pub(crate) nspace: Given,
+    pub(crate) locator_length: usize,
+    pub(crate) locator: Given,
+}
+
+/// Caller's array that results are stored in.
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub(crate) struct OutArray<T>(*mut T);
+
+impl<T: Copy> OutArray<T> {
+    /// The array's elements, which the caller has made `len` of; EINVAL where it is null.
+    pub(crate) fn store(self, len: usize, values: &[T]) -> Outcome<()> {
+        if values.is_empty() {
+            return Ok(());
+        }
+        if self.0.is_null() || values.len() > len {
+            return Err(Errno::EINVAL.into());
+        }
+        // SAFETY: the caller's promise: not null, so there is room for `len` values, of which there are no more.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), self.0, values.len()) };
+        Ok(())
+    }
+
+    /// Copies of the first `len` elements, which an earlier call stored.
+    pub(crate) fn load(self, len: usize) -> Outcome<Vec<T>> {
+        Ok(Array(self.0.cast_const()).slice(len)?.to_vec())
+    }
+}
+
+/// A length as C functions return it.
+pub(crate) fn length(len: usize) -> c_int {
+    c_int::try_from(len).unwrap_or(c_int::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled<const N: usize>(fill: impl FnOnce(OutBuf) -> Outcome<usize>) -> (Outcome<usize>, [u8; N]) {
+        let mut memory = [7_u8; N];
+        let result = fill(OutBuf(memory.as_mut_ptr().cast()));
+        (result, memory)
+    }
+
+    #[test]
+    fn buffers_are_never_overrun() {
+        assert_eq!(filled::<4>(|out| out.fill(3, b"abcd")), (Err(Errno::ERANGE.into()), [7; 4]));
+        assert_eq!(filled::<4>(|out| out.fill(4, b"abcd")), (Ok(4), *b"abcd"));
+        assert_eq!(filled::<4>(|out| out.fill_text(3, b"abc")), (Err(Errno::ERANGE.into()), [7; 4]));
+        assert_eq!(filled::<4>(|out| out.fill_text(4, b"abc")), (Ok(3), *b"abc\0"));
+        assert_eq!(OutBuf(ptr::null_mut()).fill(4, b"abc"), Err(Errno::EINVAL.into()));
+    }
+
+    #[test]
+    fn lists_hold_whole_texts_and_tell_what_all_need() {
+        let (needed, memory) = filled::<6>(|out| out.fill_list(5, ["ab", "cde"].into_iter()));
+        assert_eq!((needed, memory), (Ok(8), [b'a', b'b', 0, 0, 0, 7]));
+        assert_eq!(OutBuf(ptr::null_mut()).fill_list(0, ["ab"].into_iter()), Ok(4));
+    }
+
+    #[test]
+    fn null_is_an_invalid_argument_where_a_value_is_needed() {
+        assert_eq!(CText(ptr::null()).text(), Err(Errno::EINVAL.into()));
+        assert_eq!(CText(ptr::null()).text_or_empty(), Ok(""));
+        assert_eq!(CText(c"\xff".as_ptr()).text(), Err(Errno::EINVAL.into()));
+        assert_eq!(InBuf(ptr::null()).slice(1), Err(Errno::EINVAL.into()));
+        assert_eq!(InBuf(ptr::null()).slice(0), Ok(&[][..]));
+        assert!(Out::<u64>(ptr::null_mut()).required().is_err());
+        Out::<u64>(ptr::null_mut()).set(1);
+    }
+
+    #[test]
+    fn structures_have_the_sizes_of_the_c_headers() {
+        assert_eq!(
+            (size_of::<ClusterStat>(), size_of::<PoolStatBase>(), size_of::<PoolStat>()),
+            (32, 96, 128)
+        );
+        assert_eq!(size_of::<ObjectItem>(), 48);
+    }
+
+    #[test]
+    fn given_memory_ends_with_a_zero() {
+        let given = Given::with_zero(b"abc").unwrap();
+        assert_eq!(CText(given.0).bytes(), Ok(&b"abc"[..]));
+        given.free();
+        Given::NULL.free();
+    }
+}

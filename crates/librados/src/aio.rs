@@ -1,0 +1,173 @@
+//! Operations on one object whose outcome a completion tells.
+
+use crate::abi::{CText, Handle, InBuf, Out, OutBuf, length};
+use crate::completion::COMPLETIONS;
+use crate::guard::{Failure, Outcome, call, exports};
+use crate::ioctx::{Access, POOLS};
+use crate::ops::{Compound, check_read_len, check_write_len, repeated};
+use crate::sync_io::{class_call, seconds, time};
+use libc::{time_t, timespec};
+use nacre_client::OpReply;
+use nacre_types::op::Op;
+use std::ffi::c_int;
+
+/// Starts an operation. `store` puts a successful one's results where the caller wants them and tells what the
+/// completion returns.
+pub(crate) fn start(
+    io: Handle,
+    completion: Handle,
+    access: Access,
+    oid: CText,
+    mut op: Compound,
+    store: impl FnOnce(&mut OpReply) -> Outcome<c_int> + Send + 'static,
+) -> Outcome<c_int> {
+    let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
+    io.check(access)?;
+    let name = oid.text()?;
+    let empty = op.is_empty();
+    op.add_flags(io.flags());
+    let (op, places) = op.ready()?;
+    completion.begin()?;
+    if empty {
+        completion.finish(&io.client, || (0, 0));
+        return Ok(0);
+    }
+    let write = (access == Access::Write).then(|| io.writes.begin());
+    let owner = io.clone();
+    let done = Box::new(move |outcome: nacre_client::Result<OpReply>| {
+        completion.finish(&owner.client, || match outcome {
+            Ok(mut reply) => {
+                let version = reply.version;
+                let code = call("completion", || {
+                    places.fill(&mut reply);
+                    if reply.result < 0 { Ok(reply.result) } else { store(&mut reply) }
+                });
+                (code, version)
+            }
+            Err(error) => {
+                let why = Failure(error.errno());
+                places.fail(why);
+                (why.code(), 0)
+            }
+        });
+        if let Some(write) = write {
+            owner.writes.end(write);
+        }
+    });
+    io.place.read().aio_operate(name, op, done);
+    Ok(0)
+}
+
+fn write(io: Handle, completion: Handle, oid: CText, op: Op) -> Outcome<c_int> {
+    start(io, completion, Access::Write, oid, Compound::of(op), |_| Ok(0))
+}
+
+exports! {
+    /// Writes at an offset.
+    fn rados_aio_write(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize, off: u64) -> c_int {
+        check_write_len(len)?;
+        write(io, completion, oid, Op::Write { offset: off, data: buf.copy(len)? })
+    }
+
+    /// Writes at the object's end.
+    fn rados_aio_append(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize) -> c_int {
+        check_write_len(len)?;
+        write(io, completion, oid, Op::Append { data: buf.copy(len)? })
+    }
+
+    /// Replaces the object's data.
+    fn rados_aio_write_full(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize) -> c_int {
+        check_write_len(len)?;
+        write(io, completion, oid, Op::WriteFull { data: buf.copy(len)? })
+    }
+
+    /// Writes the same data again and again, `write_len` bytes in all.
+    fn rados_aio_writesame(
+        io: Handle,
+        oid: CText,
+        completion: Handle,
+        buf: InBuf,
+        data_len: usize,
+        write_len: usize,
+        off: u64,
+    ) -> c_int {
+        let data = repeated(buf.slice(data_len)?, write_len)?;
+        write(io, completion, oid, Op::Write { offset: off, data })
+    }
+
+    /// Removes the object.
+    fn rados_aio_remove(io: Handle, oid: CText, completion: Handle) -> c_int {
+        write(io, completion, oid, Op::Remove)
+    }
+
+    /// Reads; the completion returns the number of bytes.
+    fn rados_aio_read(io: Handle, oid: CText, completion: Handle, buf: OutBuf, len: usize, off: u64) -> c_int {
+        check_read_len(len)?;
+        let op = Compound::of(Op::Read { offset: off, len: len as u64 });
+        start(io, completion, Access::Read, oid, op, move |reply| {
+            Ok(length(buf.fill(len, &reply.output(0)?)?))
+        })
+    }
+
+    /// Size and modification time in seconds.
+    fn rados_aio_stat(io: Handle, o: CText, completion: Handle, psize: Out<u64>, pmtime: Out<time_t>) -> c_int {
+        start(io, completion, Access::Read, o, Compound::of(Op::Stat), move |reply| {
+            let stat = reply.stat(0)?;
+            psize.set(stat.size);
+            pmtime.set(seconds(&stat));
+            Ok(0)
+        })
+    }
+
+    /// Size and modification time.
+    fn rados_aio_stat2(io: Handle, o: CText, completion: Handle, psize: Out<u64>, pmtime: Out<timespec>) -> c_int {
+        start(io, completion, Access::Read, o, Compound::of(Op::Stat), move |reply| {
+            let stat = reply.stat(0)?;
+            psize.set(stat.size);
+            pmtime.set(time(&stat));
+            Ok(0)
+        })
+    }
+
+    /// Calls an object class's method; the completion returns the length of its output.
+    fn rados_aio_exec(
+        io: Handle,
+        o: CText,
+        completion: Handle,
+        cls: CText,
+        method: CText,
+        in_buf: InBuf,
+        in_len: usize,
+        buf: OutBuf,
+        out_len: usize,
+    ) -> c_int {
+        let op = Compound::of(class_call(cls, method, in_buf, in_len)?);
+        start(io, completion, Access::Write, o, op, move |reply| {
+            let (code, output) = (reply.result, reply.output(0)?);
+            Ok(if output.is_empty() { code } else { length(buf.fill(out_len, &output)?) })
+        })
+    }
+
+    /// Waits for the writes that the context has started.
+    fn rados_aio_flush(io: Handle) -> c_int {
+        POOLS.get(io)?.writes.flush();
+        Ok(0)
+    }
+
+    /// Completes once the writes that the context has started are complete.
+    fn rados_aio_flush_async(io: Handle, completion: Handle) -> c_int {
+        let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
+        completion.begin()?;
+        let owner = io.clone();
+        io.writes.on_flushed(Box::new(move || {
+            completion.finish(&owner.client, || (0, 0));
+        }));
+        Ok(0)
+    }
+
+    /// Ends a completion early with ECANCELED: its operation may or may not take effect. ENOENT where it has ended.
+    fn rados_aio_cancel(io: Handle, completion: Handle) -> c_int {
+        COMPLETIONS.get(completion)?.cancel(&POOLS.get(io)?.client)?;
+        Ok(0)
+    }
+}

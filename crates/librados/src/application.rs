@@ -1,0 +1,93 @@
+//! Applications of a pool and their metadata.
+
+use crate::abi::{CText, Handle, Out, OutBuf};
+use crate::guard::{Outcome, exports};
+use crate::ioctx::{POOLS, PoolIo};
+use nacre_types::errno::Errno;
+use nacre_types::pool::Pool;
+use serde_json::{Value, json};
+use std::ffi::c_int;
+use std::sync::Arc;
+
+fn pool(io: &PoolIo) -> Outcome<Arc<Pool>> {
+    let id = io.place.read().pool();
+    Ok(io.client.osdmap()?.pools.get(&id).cloned().ok_or(Errno::ENOENT)?)
+}
+
+/// Runs a command on the pool and waits for the map that it makes.
+fn change(io: Handle, verb: &str, mut command: Value) -> Outcome<c_int> {
+    let io = POOLS.get(io)?;
+    command["prefix"] = format!("osd pool application {verb}").into();
+    command["pool"] = pool(&io)?.name.as_str().into();
+    io.client.cluster()?.command(command.to_string(), Vec::new()).wait()?;
+    io.client.newest_osdmap()?;
+    Ok(0)
+}
+
+/// Fills a caller's buffer with texts, each with its zero. The length is the buffer's before and what they need after;
+/// ERANGE where that is more.
+fn fill<'a>(buffer: OutBuf, len: Out<usize>, texts: impl Iterator<Item = &'a String> + Clone) -> Outcome<()> {
+    let capacity = len.get().ok_or(Errno::EINVAL)?;
+    let needed = texts.clone().map(|text| text.len() + 1).sum();
+    len.set(needed);
+    if needed > capacity {
+        return Err(Errno::ERANGE.into());
+    }
+    buffer.fill_list(capacity, texts.map(String::as_str))?;
+    Ok(())
+}
+
+exports! {
+    /// Says that an application uses the pool; EPERM where another does, unless forced.
+    fn rados_application_enable(io: Handle, app_name: CText, force: c_int) -> c_int {
+        change(io, "enable", json!({ "app": app_name.text()?, "yes_i_really_mean_it": force != 0 }))
+    }
+
+    /// The pool's applications.
+    fn rados_application_list(io: Handle, values: OutBuf, values_len: Out<usize>) -> c_int {
+        fill(values, values_len, pool(&*POOLS.get(io)?)?.applications.keys())?;
+        Ok(0)
+    }
+
+    /// A value of an application's metadata.
+    fn rados_application_metadata_get(
+        io: Handle,
+        app_name: CText,
+        key: CText,
+        value: OutBuf,
+        value_len: Out<usize>,
+    ) -> c_int {
+        let pool = pool(&*POOLS.get(io)?)?;
+        let found = pool.applications.get(app_name.text()?).and_then(|keys| keys.get(key.text().ok()?));
+        fill(value, value_len, std::iter::once(found.ok_or(Errno::ENOENT)?))?;
+        Ok(0)
+    }
+
+    /// Sets a value of an application's metadata.
+    fn rados_application_metadata_set(io: Handle, app_name: CText, key: CText, value: CText) -> c_int {
+        change(io, "set", json!({ "app": app_name.text()?, "key": key.text()?, "value": value.text()? }))
+    }
+
+    /// Removes a value of an application's metadata.
+    fn rados_application_metadata_remove(io: Handle, app_name: CText, key: CText) -> c_int {
+        change(io, "rm", json!({ "app": app_name.text()?, "key": key.text()? }))
+    }
+
+    /// All of an application's metadata.
+    fn rados_application_metadata_list(
+        io: Handle,
+        app_name: CText,
+        keys: OutBuf,
+        key_len: Out<usize>,
+        values: OutBuf,
+        vals_len: Out<usize>,
+    ) -> c_int {
+        let pool = pool(&*POOLS.get(io)?)?;
+        let found = pool.applications.get(app_name.text()?).ok_or(Errno::ENOENT)?;
+        // Both lengths are told even where one buffer is too small.
+        let filled = fill(keys, key_len, found.keys());
+        fill(values, vals_len, found.values())?;
+        filled?;
+        Ok(0)
+    }
+}

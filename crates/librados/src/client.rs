@@ -1,0 +1,157 @@
+//! What a `rados_t` stands for: a configuration first, a session with the cluster once connected.
+
+use crate::abi::Handle;
+use crate::finisher::Finisher;
+use crate::guard::Outcome;
+use crate::handles::Table;
+use crate::monitor_log::LogWatch;
+use crate::settings::{Settings, text_of};
+use nacre_client::Cluster;
+use nacre_runtime::{Config, options};
+use nacre_types::errno::Errno;
+use nacre_types::osdmap::OsdMap;
+use parking_lot::{Mutex, RwLock};
+use std::sync::Arc;
+
+/// All live cluster handles.
+pub(crate) static CLIENTS: Table<Client> = Table::new();
+
+/// `EISCONN`: already connected.
+const EISCONN: Errno = Errno(106);
+
+/// A cluster handle.
+pub(crate) struct Client {
+    pub(crate) handle: Handle,
+    pub(crate) finisher: Finisher,
+    settings: Mutex<Settings>,
+    link: RwLock<Link>,
+    log_watch: Mutex<Option<LogWatch>>,
+}
+
+enum Link {
+    Configuring,
+    Connecting,
+    Connected { cluster: Cluster, config: Config },
+    ShutDown,
+}
+
+impl Client {
+    /// A handle to be configured, in the table.
+    pub(crate) fn create(settings: Settings) -> Handle {
+        CLIENTS.insert_with(|handle| Client {
+            handle,
+            finisher: Finisher::default(),
+            settings: Mutex::new(settings),
+            link: RwLock::new(Link::Configuring),
+            log_watch: Mutex::new(None),
+        })
+    }
+
+    /// The session; ENOTCONN where there is none.
+    pub(crate) fn cluster(&self) -> Outcome<Cluster> {
+        match &*self.link.read() {
+            Link::Connected { cluster, .. } => Ok(cluster.clone()),
+            _ => Err(Errno::ENOTCONN.into()),
+        }
+    }
+
+    /// The cluster map at hand.
+    pub(crate) fn osdmap(&self) -> Outcome<Arc<OsdMap>> {
+        Ok(self.cluster()?.osdmap().ok_or(Errno::ENOTCONN)?)
+    }
+
+    /// The cluster map, the newest there is.
+    pub(crate) fn newest_osdmap(&self) -> Outcome<Arc<OsdMap>> {
+        self.cluster()?.refresh_map().wait()?;
+        self.osdmap()
+    }
+
+    /// A copy of the settings.
+    pub(crate) fn settings(&self) -> Settings {
+        self.settings.lock().clone()
+    }
+
+    /// Changes the settings, which the session will be made from.
+    pub(crate) fn configure<R>(&self, change: impl FnOnce(&mut Settings) -> Outcome<R>) -> Outcome<R> {
+        change(&mut self.settings.lock())
+    }
+
+    /// Sets an option; once connected, only what can change at run time has an effect.
+    pub(crate) fn set_option(&self, name: &str, value: &str) -> Outcome<()> {
+        self.configure(|settings| settings.set(name, value))?;
+        if let Link::Connected { config, .. } = &*self.link.read()
+            && let Some(spec) = options::find(name)
+        {
+            config.set(spec.name, value)?;
+        }
+        Ok(())
+    }
+
+    /// An option's value.
+    pub(crate) fn option(&self, name: &str) -> Outcome<String> {
+        if let Link::Connected { config, .. } = &*self.link.read() {
+            return match self.settings.lock().value_without_meaning(name) {
+                Some(value) => Ok(value),
+                None => text_of(config, name),
+            };
+        }
+        self.settings.lock().get(name)
+    }
+
+    /// Begins the session. EISCONN where there is one, EINPROGRESS where another thread begins it.
+    pub(crate) fn connect(&self) -> Outcome<()> {
+        {
+            let mut link = self.link.write();
+            match &*link {
+                Link::Configuring => *link = Link::Connecting,
+                Link::Connecting => return Err(Errno::EINPROGRESS.into()),
+                Link::Connected { .. } => return Err(EISCONN.into()),
+                Link::ShutDown => return Err(Errno::ENOTCONN.into()),
+            }
+        }
+        let connected = self.begin();
+        let mut link = self.link.write();
+        if matches!(&*link, Link::ShutDown) {
+            if let Ok((cluster, _)) = connected {
+                cluster.shut_down();
+            }
+            return Err(Errno::ESHUTDOWN.into());
+        }
+        match connected {
+            Ok((cluster, config)) => {
+                *link = Link::Connected { cluster, config };
+                Ok(())
+            }
+            Err(failure) => {
+                *link = Link::Configuring;
+                Err(failure)
+            }
+        }
+    }
+
+    fn begin(&self) -> Outcome<(Cluster, Config)> {
+        let config = self.settings().config()?;
+        crate::log::start(&config);
+        let cluster = nacre_client::connect(&config).wait().inspect_err(|error| {
+            tracing::error!(%error, "can't connect to the cluster");
+        })?;
+        Ok((cluster, config))
+    }
+
+    /// Who follows the cluster log from now on.
+    pub(crate) fn set_log_watch(&self, watch: Option<LogWatch>) {
+        let before = std::mem::replace(&mut *self.log_watch.lock(), watch);
+        // Waits for its thread, without the lock.
+        drop(before);
+    }
+
+    /// Ends the session: operations in flight fail, callbacks run, then nothing of it is left.
+    pub(crate) fn shut_down(&self) {
+        let before = std::mem::replace(&mut *self.link.write(), Link::ShutDown);
+        if let Link::Connected { cluster, .. } = before {
+            cluster.shut_down();
+        }
+        self.set_log_watch(None);
+        self.finisher.stop();
+    }
+}

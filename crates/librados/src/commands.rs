@@ -1,0 +1,225 @@
+//! Commands to the map authority and to daemons, in Ceph's JSON form.
+//!
+//! The map authority also answers what in Ceph the manager answers.
+
+use crate::abi::{Array, CText, Given, Handle, InBuf, Out};
+use crate::client::{CLIENTS, Client};
+use crate::guard::{Outcome, exports};
+use nacre_client::engine::CommandTarget;
+use nacre_client::{CommandReply, Error};
+use nacre_types::errno::Errno;
+use nacre_types::{OsdId, PgId};
+use std::ffi::c_int;
+
+/// Where a command's results go: data and text, each with its length.
+#[derive(Clone, Copy)]
+struct Results {
+    output: Out<Given>,
+    output_len: Out<usize>,
+    status: Out<Given>,
+    status_len: Out<usize>,
+}
+
+impl Results {
+    fn store(self, output: &[u8], status: &str) -> Outcome<()> {
+        // What nobody wants is not made: nobody would free it.
+        if let Ok(place) = self.output.required() {
+            place.set(Given::data(output)?);
+        }
+        self.output_len.set(output.len());
+        if let Ok(place) = self.status.required() {
+            place.set(Given::data(status.as_bytes())?);
+        }
+        self.status_len.set(status.len());
+        Ok(())
+    }
+}
+
+/// The command's JSON, whose parts callers may pass separately.
+fn json(cmd: Array<CText>, cmdlen: usize) -> Outcome<String> {
+    let parts: Outcome<Vec<&str>> = cmd.slice(cmdlen)?.iter().map(CText::text).collect();
+    Ok(parts?.concat())
+}
+
+fn run(
+    cluster: Handle,
+    target: CommandTarget,
+    cmd: Array<CText>,
+    cmdlen: usize,
+    input: (InBuf, usize),
+    results: Results,
+) -> Outcome<c_int> {
+    let client = CLIENTS.get(cluster)?;
+    results.store(&[], "")?;
+    let command = json(cmd, cmdlen)?;
+    let input = input.0.copy(input.1)?;
+    match client.cluster()?.engine().command(target, command, input).wait() {
+        Ok(CommandReply { status, output }) => {
+            results.store(&output, &status)?;
+            Ok(0)
+        }
+        Err(Error::Command { errno, status }) => {
+            results.store(&[], &status)?;
+            Ok(errno.negated())
+        }
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// ENOENT unless the map authority goes by this name (or rank); an empty one is any.
+fn check_mon(client: &Client, name: &str) -> Outcome<()> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    let dump = serde_json::json!({ "prefix": "mon dump" });
+    let dump = nacre_client::block_on(client.cluster()?.command_json(dump))?;
+    let mons = dump["mons"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let rank = name.parse::<u64>().ok();
+    let known =
+        mons.iter().any(|mon| mon["name"] == name || (rank.is_some() && mon["rank"].as_u64() == rank));
+    if known { Ok(()) } else { Err(Errno::ENOENT.into()) }
+}
+
+exports! {
+    /// Runs a command of the map authority.
+    fn rados_mon_command(
+        cluster: Handle,
+        cmd: Array<CText>,
+        cmdlen: usize,
+        inbuf: InBuf,
+        inbuflen: usize,
+        outbuf: Out<Given>,
+        outbuflen: Out<usize>,
+        outs: Out<Given>,
+        outslen: Out<usize>,
+    ) -> c_int {
+        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
+    }
+
+    /// Runs a command of a map authority by name.
+    fn rados_mon_command_target(
+        cluster: Handle,
+        name: CText,
+        cmd: Array<CText>,
+        cmdlen: usize,
+        inbuf: InBuf,
+        inbuflen: usize,
+        outbuf: Out<Given>,
+        outbuflen: Out<usize>,
+        outs: Out<Given>,
+        outslen: Out<usize>,
+    ) -> c_int {
+        check_mon(&*CLIENTS.get(cluster)?, name.text_or_empty()?)?;
+        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
+    }
+
+    /// Runs a command of the manager.
+    fn rados_mgr_command(
+        cluster: Handle,
+        cmd: Array<CText>,
+        cmdlen: usize,
+        inbuf: InBuf,
+        inbuflen: usize,
+        outbuf: Out<Given>,
+        outbuflen: Out<usize>,
+        outs: Out<Given>,
+        outslen: Out<usize>,
+    ) -> c_int {
+        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
+    }
+
+    /// Runs a command of the manager, of which there is one.
+    fn rados_mgr_command_target(
+        cluster: Handle,
+        _name: CText,
+        cmd: Array<CText>,
+        cmdlen: usize,
+        inbuf: InBuf,
+        inbuflen: usize,
+        outbuf: Out<Given>,
+        outbuflen: Out<usize>,
+        outs: Out<Given>,
+        outslen: Out<usize>,
+    ) -> c_int {
+        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
+    }
+
+    /// Runs a command of an OSD.
+    fn rados_osd_command(
+        cluster: Handle,
+        osdid: c_int,
+        cmd: Array<CText>,
+        cmdlen: usize,
+        inbuf: InBuf,
+        inbuflen: usize,
+        outbuf: Out<Given>,
+        outbuflen: Out<usize>,
+        outs: Out<Given>,
+        outslen: Out<usize>,
+    ) -> c_int {
+        let osd = OsdId(u32::try_from(osdid).map_err(|_| Errno::EINVAL)?);
+        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        run(cluster, CommandTarget::Osd(osd), cmd, cmdlen, (inbuf, inbuflen), results)
+    }
+
+    /// Runs a command of a PG's primary.
+    fn rados_pg_command(
+        cluster: Handle,
+        pgstr: CText,
+        cmd: Array<CText>,
+        cmdlen: usize,
+        inbuf: InBuf,
+        inbuflen: usize,
+        outbuf: Out<Given>,
+        outbuflen: Out<usize>,
+        outs: Out<Given>,
+        outslen: Out<usize>,
+    ) -> c_int {
+        let pg: PgId = pgstr.text()?.parse().map_err(|_| Errno::EINVAL)?;
+        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        run(cluster, CommandTarget::Pg(pg), cmd, cmdlen, (inbuf, inbuflen), results)
+    }
+
+    /// Asks a map authority how it is, without a session; the answer is JSON.
+    fn rados_ping_monitor(cluster: Handle, mon_id: CText, outstr: Out<Given>, outstrlen: Out<usize>) -> c_int {
+        let client = CLIENTS.get(cluster)?;
+        let (name, outstr) = (mon_id.text()?.to_owned(), outstr.required()?);
+        let (asked, own) = match client.cluster() {
+            Ok(_) => (client, None),
+            Err(_) => {
+                let own = Client::create(client.settings());
+                (CLIENTS.get(own)?, Some(own))
+            }
+        };
+        let answer = ping(&asked, &name, own.is_some());
+        if let Some(own) = own {
+            CLIENTS.remove(own)?.shut_down();
+        }
+        let answer = answer?;
+        outstr.set(Given::with_zero(answer.as_bytes())?);
+        outstrlen.set(answer.len());
+        Ok(0)
+    }
+
+    /// Gives back memory that other functions gave out.
+    fn rados_buffer_free(buf: Given) {
+        buf.free();
+        Ok(())
+    }
+}
+
+fn ping(client: &Client, name: &str, connect: bool) -> Outcome<String> {
+    if connect {
+        client.connect()?;
+    }
+    check_mon(client, name)?;
+    let cluster = client.cluster()?;
+    let json = |prefix: &str| serde_json::json!({ "prefix": prefix });
+    let health = nacre_client::block_on(cluster.command_json(json("health")))?;
+    let status = nacre_client::block_on(cluster.command_json(json("quorum_status")))?;
+    Ok(serde_json::json!({ "health": health, "mon_status": status }).to_string())
+}

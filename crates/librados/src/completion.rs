@@ -1,0 +1,216 @@
+//! Completions: what callers of asynchronous functions wait for, poll, or get called back by.
+//!
+//! A completion serves one operation. Results are stored in callers' memory under its lock and before it is complete, so
+//! that a caller who sees it complete sees them, and so that a cancelled operation writes nothing any more. Callbacks run
+//! on the cluster's [`crate::finisher`] without any lock. A released completion lives on until its operation has ended.
+
+use crate::abi::{CArg, Callback, Handle, Out};
+use crate::client::Client;
+use crate::guard::{Outcome, exports};
+use crate::handles::Table;
+use nacre_types::errno::Errno;
+use parking_lot::{Condvar, Mutex};
+use std::ffi::c_int;
+use std::sync::Arc;
+
+/// All completions that are not released, or whose operation goes on.
+pub(crate) static COMPLETIONS: Table<Completion> = Table::new();
+
+/// A completion.
+pub(crate) struct Completion {
+    handle: Handle,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    callbacks: [Callback; 2],
+    arg: CArg,
+    begun: bool,
+    /// The operation's result and the object's version.
+    result: Option<(c_int, u64)>,
+    /// Callbacks have run.
+    called: bool,
+    released: bool,
+}
+
+impl Completion {
+    fn create(arg: CArg, callbacks: [Callback; 2]) -> Handle {
+        let state = State { callbacks, arg, begun: false, result: None, called: false, released: false };
+        COMPLETIONS.insert_with(|handle| Completion {
+            handle,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// An operation takes the completion; EINVAL where one did before.
+    pub(crate) fn begin(&self) -> Outcome<()> {
+        let mut state = self.state.lock();
+        if std::mem::replace(&mut state.begun, true) || state.released {
+            return Err(Errno::EINVAL.into());
+        }
+        Ok(())
+    }
+
+    /// The operation has ended. `store` puts its results into the caller's memory and tells its code and the object's
+    /// version; it is not called where the operation was cancelled. Returns whether it was called.
+    pub(crate) fn finish(self: &Arc<Self>, client: &Client, store: impl FnOnce() -> (c_int, u64)) -> bool {
+        let (callbacks, arg) = {
+            let mut state = self.state.lock();
+            if state.result.is_some() {
+                return false;
+            }
+            state.result = Some(store());
+            (std::mem::take(&mut state.callbacks), state.arg)
+        };
+        self.changed.notify_all();
+        if callbacks.iter().all(Option::is_none) {
+            self.called();
+            return true;
+        }
+        let completion = self.clone();
+        client.finisher.post(Box::new(move || {
+            for callback in callbacks.into_iter().flatten() {
+                callback(completion.handle, arg);
+            }
+            completion.called();
+        }));
+        true
+    }
+
+    fn called(&self) {
+        let released = {
+            let mut state = self.state.lock();
+            state.called = true;
+            state.released
+        };
+        self.changed.notify_all();
+        if released {
+            // Whether it is still there does not matter.
+            let _ = COMPLETIONS.remove(self.handle);
+        }
+    }
+
+    fn release(&self) {
+        let ended = {
+            let mut state = self.state.lock();
+            state.released = true;
+            !state.begun || state.called
+        };
+        if ended {
+            // As above.
+            let _ = COMPLETIONS.remove(self.handle);
+        }
+    }
+
+    /// Ends it early, with ECANCELED; ENOENT where nothing is in flight.
+    pub(crate) fn cancel(self: &Arc<Self>, client: &Client) -> Outcome<()> {
+        let begun = self.state.lock().begun;
+        if begun && self.finish(client, || (Errno::ECANCELED.negated(), 0)) {
+            Ok(())
+        } else {
+            Err(Errno::ENOENT.into())
+        }
+    }
+
+    fn wait(&self, reached: impl Fn(&State) -> bool) {
+        let mut state = self.state.lock();
+        while !reached(&state) {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    fn is(&self, reached: impl Fn(&State) -> bool) -> c_int {
+        c_int::from(reached(&self.state.lock()))
+    }
+}
+
+impl State {
+    fn complete(&self) -> bool {
+        self.result.is_some()
+    }
+}
+
+fn get(completion: Handle) -> Outcome<Arc<Completion>> {
+    COMPLETIONS.get(completion)
+}
+
+exports! {
+    /// Makes a completion. Both callbacks are called once the operation is durable on all replicas.
+    fn rados_aio_create_completion(
+        cb_arg: CArg,
+        cb_complete: Callback,
+        cb_safe: Callback,
+        pc: Out<Handle>,
+    ) -> c_int {
+        pc.required()?.set(Completion::create(cb_arg, [cb_complete, cb_safe]));
+        Ok(0)
+    }
+
+    /// Makes a completion.
+    fn rados_aio_create_completion2(cb_arg: CArg, cb_complete: Callback, pc: Out<Handle>) -> c_int {
+        pc.required()?.set(Completion::create(cb_arg, [cb_complete, None]));
+        Ok(0)
+    }
+
+    /// Waits until the operation is complete.
+    fn rados_aio_wait_for_complete(c: Handle) -> c_int {
+        get(c)?.wait(State::complete);
+        Ok(0)
+    }
+
+    /// The same: what is complete is durable.
+    fn rados_aio_wait_for_safe(c: Handle) -> c_int {
+        get(c)?.wait(State::complete);
+        Ok(0)
+    }
+
+    /// Waits until the operation is complete and its callbacks have returned.
+    fn rados_aio_wait_for_complete_and_cb(c: Handle) -> c_int {
+        get(c)?.wait(|state| state.called);
+        Ok(0)
+    }
+
+    /// The same.
+    fn rados_aio_wait_for_safe_and_cb(c: Handle) -> c_int {
+        get(c)?.wait(|state| state.called);
+        Ok(0)
+    }
+
+    /// Whether the operation is complete.
+    fn rados_aio_is_complete(c: Handle) -> c_int {
+        Ok(get(c)?.is(State::complete))
+    }
+
+    /// The same.
+    fn rados_aio_is_safe(c: Handle) -> c_int {
+        Ok(get(c)?.is(State::complete))
+    }
+
+    /// Whether the operation is complete and its callbacks have returned.
+    fn rados_aio_is_complete_and_cb(c: Handle) -> c_int {
+        Ok(get(c)?.is(|state| state.called))
+    }
+
+    /// The same.
+    fn rados_aio_is_safe_and_cb(c: Handle) -> c_int {
+        Ok(get(c)?.is(|state| state.called))
+    }
+
+    /// The operation's result; 0 while there is none.
+    fn rados_aio_get_return_value(c: Handle) -> c_int {
+        Ok(get(c)?.state.lock().result.map_or(0, |(code, _)| code))
+    }
+
+    /// The user version of the object after the operation.
+    fn rados_aio_get_version(c: Handle) -> u64 {
+        Ok(get(c)?.state.lock().result.map_or(0, |(_, version)| version))
+    }
+
+    /// Gives the completion back; its operation goes on.
+    fn rados_aio_release(c: Handle) {
+        get(c)?.release();
+        Ok(())
+    }
+}

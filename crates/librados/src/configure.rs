@@ -1,0 +1,117 @@
+//! Cluster handles and their configuration: `rados_create*`, `rados_conf_*`, `rados_version`.
+
+use crate::abi::{Array, CText, Handle, Out, OutArray, OutBuf};
+use crate::client::{CLIENTS, Client};
+use crate::guard::{Outcome, exports};
+use crate::settings::Settings;
+use nacre_types::errno::Errno;
+use nacre_types::ids::EntityName;
+use std::ffi::c_int;
+
+/// The version of the interface (`LIBRADOS_VER_*`), not of the library.
+const VERSION: (c_int, c_int, c_int) = (3, 0, 0);
+
+exports! {
+    /// Tells the interface's version.
+    fn rados_version(major: Out<c_int>, minor: Out<c_int>, extra: Out<c_int>) {
+        major.set(VERSION.0);
+        minor.set(VERSION.1);
+        extra.set(VERSION.2);
+        Ok(())
+    }
+
+    /// Makes a handle for `client.ID`, `client.admin` without an id.
+    fn rados_create(cluster: Out<Handle>, id: CText) -> c_int {
+        let cluster = cluster.required()?;
+        let id = if id.is_null() { "admin" } else { id.text()? };
+        cluster.set(Client::create(Settings::new(EntityName::client(id), "")));
+        Ok(0)
+    }
+
+    /// Makes a handle for the entity `name` and the cluster of that name.
+    fn rados_create2(cluster: Out<Handle>, clustername: CText, name: CText, _flags: u64) -> c_int {
+        let cluster = cluster.required()?;
+        let entity: EntityName = name.text()?.parse().map_err(|_| Errno::EINVAL)?;
+        cluster.set(Client::create(Settings::new(entity, clustername.text_or_empty()?)));
+        Ok(0)
+    }
+
+    /// Makes a handle with the configuration of another, as `rados_cct` gave it out.
+    fn rados_create_with_context(cluster: Out<Handle>, context: Handle) -> c_int {
+        let cluster = cluster.required()?;
+        cluster.set(Client::create(CLIENTS.get(context)?.settings()));
+        Ok(0)
+    }
+
+    /// The configuration of a handle, for `rados_create_with_context`.
+    fn rados_cct(cluster: Handle) -> Handle {
+        Ok(CLIENTS.get(cluster)?.handle)
+    }
+
+    /// Reads a configuration file, or the one that Ceph's programs find where `path` is null.
+    fn rados_conf_read_file(cluster: Handle, path: CText) -> c_int {
+        let path = if path.is_null() { None } else { Some(path.text()?) };
+        CLIENTS.get(cluster)?.configure(|settings| settings.read_file(path))?;
+        Ok(0)
+    }
+
+    /// Takes options from a command line, whose first word is the program's name.
+    fn rados_conf_parse_argv(cluster: Handle, argc: c_int, argv: Array<CText>) -> c_int {
+        let client = CLIENTS.get(cluster)?;
+        let words = words(argc, argv)?;
+        client.configure(|settings| settings.parse_argv(words.get(1..).unwrap_or_default()))?;
+        Ok(0)
+    }
+
+    /// Takes options from some words; those that are none are stored in `remargv`, with nulls up to `argc` behind them.
+    fn rados_conf_parse_argv_remainder(
+        cluster: Handle,
+        argc: c_int,
+        argv: Array<CText>,
+        remargv: OutArray<CText>,
+    ) -> c_int {
+        let client = CLIENTS.get(cluster)?;
+        let texts = words(argc, argv)?;
+        let rest = client.configure(|settings| settings.parse_argv(&texts))?;
+        // What is left are words of the caller in their order, and pointers to those are what it expects back.
+        let mut left = rest.iter().peekable();
+        let given = argv.slice(texts.len())?;
+        let mut kept = Vec::with_capacity(texts.len());
+        for (word, text) in given.iter().zip(&texts) {
+            if left.next_if(|next| *next == text).is_some() {
+                kept.push(*word);
+            }
+        }
+        kept.resize(texts.len(), CText::NULL);
+        remargv.store(texts.len(), &kept)?;
+        Ok(0)
+    }
+
+    /// Takes options from an environment variable, `CEPH_ARGS` where `var` is null.
+    fn rados_conf_parse_env(cluster: Handle, var: CText) -> c_int {
+        let var = if var.is_null() { "CEPH_ARGS" } else { var.text()? };
+        CLIENTS.get(cluster)?.configure(|settings| settings.parse_env(var))?;
+        Ok(0)
+    }
+
+    /// Sets an option.
+    fn rados_conf_set(cluster: Handle, option: CText, value: CText) -> c_int {
+        CLIENTS.get(cluster)?.set_option(option.text()?, value.text()?)?;
+        Ok(0)
+    }
+
+    /// An option's value; ENAMETOOLONG where the buffer is too small.
+    fn rados_conf_get(cluster: Handle, option: CText, buf: OutBuf, len: usize) -> c_int {
+        let value = CLIENTS.get(cluster)?.option(option.text()?)?;
+        if value.len() >= len {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        buf.fill_text(len, value.as_bytes())?;
+        Ok(0)
+    }
+}
+
+fn words(argc: c_int, argv: Array<CText>) -> Outcome<Vec<String>> {
+    let words = argv.slice(usize::try_from(argc).map_err(|_| Errno::EINVAL)?)?;
+    words.iter().map(|word| word.text().map(str::to_owned)).collect()
+}

@@ -1,0 +1,108 @@
+//! The session: connecting, what the cluster says of itself, and the end.
+
+use crate::abi::{CText, ClusterStat, Given, Handle, Out, OutBuf, length};
+use crate::client::CLIENTS;
+use crate::guard::exports;
+use nacre_client::block_on;
+use nacre_types::errno::Errno;
+use serde_json::json;
+use std::ffi::c_int;
+
+/// Ceph's numbers of the releases that `osd dump` names.
+const PACIFIC: i8 = 16;
+const LUMINOUS: i8 = 12;
+const JEWEL: i8 = 10;
+
+exports! {
+    /// Connects to the cluster. ENOENT without keyring or monitors, EACCES where the key is refused, ETIMEDOUT after
+    /// `client_mount_timeout`.
+    fn rados_connect(cluster: Handle) -> c_int {
+        CLIENTS.get(cluster)?.connect()?;
+        Ok(0)
+    }
+
+    /// Ends the session and destroys the handle.
+    fn rados_shutdown(cluster: Handle) {
+        CLIENTS.remove(cluster)?.shut_down();
+        Ok(())
+    }
+
+    /// Space of the cluster.
+    fn rados_cluster_stat(cluster: Handle, result: Out<ClusterStat>) -> c_int {
+        let stats = block_on(CLIENTS.get(cluster)?.cluster()?.stats())?;
+        result.required()?.set(ClusterStat {
+            kb: stats.total_bytes / 1024,
+            kb_used: stats.used_bytes / 1024,
+            kb_avail: stats.available_bytes / 1024,
+            num_objects: stats.objects,
+        });
+        Ok(0)
+    }
+
+    /// The cluster's id; returns its length.
+    fn rados_cluster_fsid(cluster: Handle, buf: OutBuf, len: usize) -> c_int {
+        let fsid = CLIENTS.get(cluster)?.cluster()?.fsid();
+        Ok(length(buf.fill_text(len, fsid.as_bytes())?))
+    }
+
+    /// This session's number, unique in the cluster.
+    fn rados_get_instance_id(cluster: Handle) -> u64 {
+        Ok(CLIENTS.get(cluster)?.cluster()?.instance_id())
+    }
+
+    /// This session as blocklists name it.
+    fn rados_getaddrs(cluster: Handle, addrs: Out<Given>) -> c_int {
+        let name = format!("client.{}", CLIENTS.get(cluster)?.cluster()?.instance_id());
+        addrs.required()?.set(Given::with_zero(name.as_bytes())?);
+        Ok(0)
+    }
+
+    /// Returns once the newest cluster map is at hand.
+    fn rados_wait_for_latest_osdmap(cluster: Handle) -> c_int {
+        CLIENTS.get(cluster)?.cluster()?.refresh_map().wait()?;
+        Ok(0)
+    }
+
+    /// The release that OSDs must have, by Ceph's number.
+    fn rados_get_min_compatible_osd(cluster: Handle, require_osd_release: Out<i8>) -> c_int {
+        CLIENTS.get(cluster)?.cluster()?;
+        require_osd_release.required()?.set(PACIFIC);
+        Ok(0)
+    }
+
+    /// The least release whose clients can connect, and the least that the cluster asks for, by Ceph's numbers.
+    fn rados_get_min_compatible_client(
+        cluster: Handle,
+        min_compat_client: Out<i8>,
+        require_min_compat_client: Out<i8>,
+    ) -> c_int {
+        CLIENTS.get(cluster)?.cluster()?;
+        min_compat_client.required()?.set(JEWEL);
+        require_min_compat_client.required()?.set(LUMINOUS);
+        Ok(0)
+    }
+
+    /// Fences a client for some seconds; 0 for the default time.
+    fn rados_blocklist_add(cluster: Handle, client_address: CText, expire_seconds: u32) -> c_int {
+        blocklist(cluster, client_address, expire_seconds)
+    }
+
+    /// The older name of `rados_blocklist_add`.
+    fn rados_blacklist_add(cluster: Handle, client_address: CText, expire_seconds: u32) -> c_int {
+        blocklist(cluster, client_address, expire_seconds)
+    }
+}
+
+fn blocklist(cluster: Handle, address: CText, expire_seconds: u32) -> crate::guard::Outcome<c_int> {
+    let cluster = CLIENTS.get(cluster)?.cluster()?;
+    let address = address.text()?;
+    if address.is_empty() {
+        return Err(Errno::EINVAL.into());
+    }
+    let mut command = json!({ "prefix": "osd blocklist", "blocklistop": "add", "addr": address });
+    if expire_seconds > 0 {
+        command["expire"] = f64::from(expire_seconds).into();
+    }
+    cluster.command(command.to_string(), Vec::new()).wait()?;
+    Ok(0)
+}

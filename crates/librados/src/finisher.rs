@@ -1,0 +1,93 @@
+//! The thread that runs callers' callbacks, so that these may wait for other operations.
+
+use parking_lot::Mutex;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Running {
+    jobs: Option<mpsc::Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+    stopped: bool,
+}
+
+/// A queue of callbacks with its thread, which starts with the first of them. What is queued is bounded by the
+/// completions that callers made.
+#[derive(Default)]
+pub(crate) struct Finisher {
+    running: Mutex<Running>,
+}
+
+impl Finisher {
+    /// Runs `job` after those posted before. Once stopped, or without a thread to be had, it runs at once.
+    pub(crate) fn post(&self, job: Job) {
+        let refused = {
+            let mut running = self.running.lock();
+            if running.jobs.is_none() && !running.stopped {
+                running.start();
+            }
+            match &running.jobs {
+                Some(jobs) => jobs.send(job).err().map(|refused| refused.0),
+                None => Some(job),
+            }
+        };
+        if let Some(job) = refused {
+            job();
+        }
+    }
+
+    /// Runs what is queued and ends the thread. Callable from a callback, where the thread ends after it.
+    pub(crate) fn stop(&self) {
+        let thread = {
+            let mut running = self.running.lock();
+            running.stopped = true;
+            running.jobs = None;
+            running.thread.take()
+        };
+        if let Some(thread) = thread
+            && thread.thread().id() != std::thread::current().id()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread of callbacks panicked");
+        }
+    }
+}
+
+impl Running {
+    fn start(&mut self) {
+        let (jobs, queue) = mpsc::channel::<Job>();
+        let run = move || queue.into_iter().for_each(|job| job());
+        match std::thread::Builder::new().name("librados-cb".into()).spawn(run) {
+            Ok(thread) => (self.jobs, self.thread) = (Some(jobs), Some(thread)),
+            Err(error) => tracing::error!(%error, "no thread for callbacks can be started"),
+        }
+    }
+}
+
+impl Drop for Finisher {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn callbacks_run_in_order_and_all_of_them_before_the_end() {
+        let (seen, finisher) = (Arc::new(Mutex::new(Vec::new())), Finisher::default());
+        for number in 0..100 {
+            let seen = seen.clone();
+            finisher.post(Box::new(move || seen.lock().push(number)));
+        }
+        finisher.stop();
+        assert_eq!(*seen.lock(), (0..100).collect::<Vec<_>>());
+        let late = seen.clone();
+        finisher.post(Box::new(move || late.lock().push(100)));
+        assert_eq!(seen.lock().last(), Some(&100));
+    }
+}

@@ -1,0 +1,369 @@
+//! What a `rados_ioctx_t` stands for: a pool with namespace, locator and flags, and the functions that change these.
+
+use crate::abi::{CText, Handle, Out, OutBuf, PoolStat, length};
+use crate::client::{CLIENTS, Client};
+use crate::guard::{Failure, Outcome, exports};
+use crate::handles::Table;
+use crate::ops::Compound;
+use nacre_client::{IoCtx, OpReply, block_on};
+use nacre_types::PoolId;
+use nacre_types::errno::Errno;
+use nacre_types::object::SNAP_HEAD;
+use nacre_types::op::request_flag;
+use parking_lot::{Condvar, Mutex, RwLock};
+use std::collections::BTreeSet;
+use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// All live I/O contexts.
+pub(crate) static POOLS: Table<PoolIo> = Table::new();
+
+/// Lists the objects of all namespaces (`LIBRADOS_ALL_NSPACES`).
+pub(crate) const ALL_NAMESPACES: &str = "\u{1}";
+
+/// Whether an operation changes its object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// An I/O context.
+pub(crate) struct PoolIo {
+    pub(crate) client: Arc<Client>,
+    pub(crate) place: RwLock<IoCtx>,
+    pub(crate) writes: Writes,
+    read_snap: AtomicU64,
+    flags: AtomicU32,
+    last_version: AtomicU64,
+}
+
+impl PoolIo {
+    /// A context on a pool, in the table.
+    fn create(client: Arc<Client>, place: IoCtx) -> Handle {
+        POOLS.insert(PoolIo {
+            client,
+            place: RwLock::new(place),
+            writes: Writes::default(),
+            read_snap: AtomicU64::new(SNAP_HEAD),
+            flags: AtomicU32::new(0),
+            last_version: AtomicU64::new(0),
+        })
+    }
+
+    /// Fails where the context reads a snapshot: nothing can be written there, and nothing read yet.
+    pub(crate) fn check(&self, access: Access) -> Outcome<()> {
+        if self.read_snap.load(Ordering::Relaxed) == SNAP_HEAD {
+            return Ok(());
+        }
+        Err(match access {
+            Access::Read => crate::unsupported::refuse("reading from a snapshot"),
+            Access::Write => Errno::EROFS.into(),
+        })
+    }
+
+    /// The context's own request flags.
+    pub(crate) fn flags(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed)
+    }
+
+    /// Carries an operation out and waits for it. The reply's result is not negative.
+    pub(crate) fn operate(&self, access: Access, oid: CText, mut op: Compound) -> Outcome<OpReply> {
+        self.check(access)?;
+        let name = oid.text()?;
+        if op.is_empty() {
+            return op.ready().map(|_| OpReply::default());
+        }
+        op.add_flags(self.flags());
+        let (op, places) = op.ready()?;
+        let pending = self.place.read().operate(name, op);
+        let mut reply = match pending.wait() {
+            Ok(reply) => reply,
+            Err(error) => {
+                places.fail(Failure(error.errno()));
+                return Err(error.into());
+            }
+        };
+        places.fill(&mut reply);
+        self.last_version.store(reply.version, Ordering::Relaxed);
+        Ok(reply.success()?)
+    }
+}
+
+/// Asynchronous writes in flight, for those who flush.
+#[derive(Default)]
+pub(crate) struct Writes {
+    state: Mutex<WritesState>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct WritesState {
+    next: u64,
+    pending: BTreeSet<u64>,
+    /// Who waits for all writes below a number.
+    waiters: Vec<(u64, Box<dyn FnOnce() + Send>)>,
+}
+
+impl WritesState {
+    fn all_ended_below(&self, number: u64) -> bool {
+        self.pending.first().is_none_or(|first| *first >= number)
+    }
+}
+
+impl Writes {
+    /// A write begins; [`Writes::end`] takes its number.
+    pub(crate) fn begin(&self) -> u64 {
+        let mut state = self.state.lock();
+        let number = state.next;
+        state.next += 1;
+        state.pending.insert(number);
+        number
+    }
+
+    /// A write has ended.
+    pub(crate) fn end(&self, number: u64) {
+        let due = {
+            let mut state = self.state.lock();
+            state.pending.remove(&number);
+            let waiters = std::mem::take(&mut state.waiters);
+            let (due, later): (Vec<_>, Vec<_>) =
+                waiters.into_iter().partition(|(below, _)| state.all_ended_below(*below));
+            state.waiters = later;
+            due
+        };
+        self.ended.notify_all();
+        due.into_iter().for_each(|(_, waiter)| waiter());
+    }
+
+    /// Waits for the writes that have begun.
+    pub(crate) fn flush(&self) {
+        let mut state = self.state.lock();
+        let below = state.next;
+        while !state.all_ended_below(below) {
+            self.ended.wait(&mut state);
+        }
+    }
+
+    /// Calls `waiter` once the writes that have begun have ended.
+    pub(crate) fn on_flushed(&self, waiter: Box<dyn FnOnce() + Send>) {
+        {
+            let mut state = self.state.lock();
+            let below = state.next;
+            if !state.all_ended_below(below) {
+                state.waiters.push((below, waiter));
+                return;
+            }
+        }
+        waiter();
+    }
+}
+
+exports! {
+    /// Opens a pool by name.
+    fn rados_ioctx_create(cluster: Handle, pool_name: CText, ioctx: Out<Handle>) -> c_int {
+        let (client, ioctx) = (CLIENTS.get(cluster)?, ioctx.required()?);
+        let place = block_on(client.cluster()?.open_pool(pool_name.text()?))?;
+        ioctx.set(PoolIo::create(client, place));
+        Ok(0)
+    }
+
+    /// Opens a pool by id.
+    fn rados_ioctx_create2(cluster: Handle, pool_id: i64, ioctx: Out<Handle>) -> c_int {
+        let (client, ioctx) = (CLIENTS.get(cluster)?, ioctx.required()?);
+        let place = block_on(client.cluster()?.open_pool_id(PoolId(pool_id)))?;
+        ioctx.set(PoolIo::create(client, place));
+        Ok(0)
+    }
+
+    /// Destroys a context. Operations that it started go on.
+    fn rados_ioctx_destroy(io: Handle) {
+        POOLS.remove(io).map(drop)
+    }
+
+    /// The configuration of the context's cluster handle.
+    fn rados_ioctx_cct(io: Handle) -> Handle {
+        Ok(POOLS.get(io)?.client.handle)
+    }
+
+    /// The cluster handle that the context was made with.
+    fn rados_ioctx_get_cluster(io: Handle) -> Handle {
+        Ok(POOLS.get(io)?.client.handle)
+    }
+
+    /// The pool's id.
+    fn rados_ioctx_get_id(io: Handle) -> i64 {
+        Ok(POOLS.get(io)?.place.read().pool().0)
+    }
+
+    /// The pool's name; returns its length.
+    fn rados_ioctx_get_pool_name(io: Handle, buf: OutBuf, maxlen: c_uint) -> c_int {
+        let io = POOLS.get(io)?;
+        let place = io.place.read();
+        Ok(length(buf.fill_text(maxlen as usize, place.pool_name().as_bytes())?))
+    }
+
+    /// Sets the namespace of later operations; null or empty for the default one.
+    fn rados_ioctx_set_namespace(io: Handle, nspace: CText) {
+        let (io, nspace) = (POOLS.get(io)?, nspace.text_or_empty()?);
+        let mut place = io.place.write();
+        *place = place.with_namespace(nspace);
+        Ok(())
+    }
+
+    /// The namespace; returns its length.
+    fn rados_ioctx_get_namespace(io: Handle, buf: OutBuf, maxlen: c_uint) -> c_int {
+        let io = POOLS.get(io)?;
+        let place = io.place.read();
+        Ok(length(buf.fill_text(maxlen as usize, place.namespace().as_bytes())?))
+    }
+
+    /// Sets the key that places objects instead of their names; null or empty for none.
+    fn rados_ioctx_locator_set_key(io: Handle, key: CText) {
+        let (io, key) = (POOLS.get(io)?, key.text_or_empty()?);
+        let mut place = io.place.write();
+        *place = place.with_locator(key);
+        Ok(())
+    }
+
+    /// Sets the snapshot that later reads see.
+    fn rados_ioctx_snap_set_read(io: Handle, snap: u64) {
+        POOLS.get(io)?.read_snap.store(snap, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The user version that the last synchronous operation of the context saw.
+    fn rados_get_last_version(io: Handle) -> u64 {
+        Ok(POOLS.get(io)?.last_version.load(Ordering::Relaxed))
+    }
+
+    /// Later writes fail with ENOSPC or EDQUOT where they would wait for a full pool.
+    fn rados_set_pool_full_try(io: Handle) {
+        full_try(io, true)
+    }
+
+    /// Takes `rados_set_pool_full_try` back.
+    fn rados_unset_pool_full_try(io: Handle) {
+        full_try(io, false)
+    }
+
+    /// The older name of `rados_set_pool_full_try`.
+    fn rados_set_osdmap_full_try(io: Handle) {
+        full_try(io, true)
+    }
+
+    /// The older name of `rados_unset_pool_full_try`.
+    fn rados_unset_osdmap_full_try(io: Handle) {
+        full_try(io, false)
+    }
+
+    /// Whether writes must be aligned: not in replicated pools.
+    fn rados_ioctx_pool_requires_alignment(io: Handle) -> c_int {
+        Ok(c_int::from(alignment(io)? > 0))
+    }
+
+    /// As `rados_ioctx_pool_requires_alignment`.
+    fn rados_ioctx_pool_requires_alignment2(io: Handle, req: Out<c_int>) -> c_int {
+        req.required()?.set(c_int::from(alignment(io)? > 0));
+        Ok(0)
+    }
+
+    /// The alignment of writes in bytes; 0 for none.
+    fn rados_ioctx_pool_required_alignment(io: Handle) -> u64 {
+        alignment(io)
+    }
+
+    /// As `rados_ioctx_pool_required_alignment`.
+    fn rados_ioctx_pool_required_alignment2(io: Handle, alignment_: Out<u64>) -> c_int {
+        alignment_.required()?.set(alignment(io)?);
+        Ok(0)
+    }
+
+    /// Pools have no owners.
+    fn rados_ioctx_pool_set_auid(io: Handle, _auid: u64) -> c_int {
+        POOLS.get(io)?;
+        Err(crate::unsupported::refuse("rados_ioctx_pool_set_auid"))
+    }
+
+    /// "No owner".
+    fn rados_ioctx_pool_get_auid(io: Handle, auid: Out<u64>) -> c_int {
+        POOLS.get(io)?;
+        auid.required()?.set(u64::MAX);
+        Ok(0)
+    }
+}
+
+fn full_try(io: Handle, on: bool) -> Outcome<()> {
+    let io = POOLS.get(io)?;
+    if on {
+        io.flags.fetch_or(request_flag::FULL_TRY, Ordering::Relaxed);
+    } else {
+        io.flags.fetch_and(!request_flag::FULL_TRY, Ordering::Relaxed);
+    }
+    Ok(())
+}
+
+/// The pool's alignment; ENOENT where the pool is gone.
+fn alignment(io: Handle) -> Outcome<u64> {
+    let io = POOLS.get(io)?;
+    let pool = io.place.read().pool();
+    let map = io.client.osdmap()?;
+    map.pools.get(&pool).ok_or(Errno::ENOENT)?;
+    // Erasure-coded pools alone have one, and there are none.
+    Ok(0)
+}
+
+/// Figures of a context's pool.
+pub(crate) fn pool_stat(io: Handle) -> Outcome<PoolStat> {
+    let io = POOLS.get(io)?;
+    let pool = io.place.read().pool();
+    let all = block_on(io.client.cluster()?.pool_stats())?;
+    let stats = all.into_iter().find(|stats| stats.id == pool.0).ok_or(Errno::ENOENT)?;
+    Ok(PoolStat {
+        base: crate::abi::PoolStatBase {
+            num_bytes: stats.used_bytes,
+            num_kb: stats.used_bytes.div_ceil(1024),
+            num_objects: stats.objects,
+            num_object_clones: stats.clones,
+            num_object_copies: stats.copies,
+            num_objects_missing_on_primary: stats.missing_on_primary,
+            num_objects_unfound: stats.unfound,
+            num_objects_degraded: stats.degraded,
+            num_rd: stats.reads,
+            num_rd_kb: stats.read_kib,
+            num_wr: stats.writes,
+            num_wr_kb: stats.write_kib,
+        },
+        num_user_bytes: stats.bytes,
+        compressed_bytes_orig: stats.compressed_original_bytes,
+        compressed_bytes: stats.compressed_used_bytes,
+        compressed_bytes_alloc: stats.compressed_used_bytes,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flush_waits_for_the_writes_before_it_only() {
+        let writes = Writes::default();
+        let (first, second) = (writes.begin(), writes.begin());
+        let flushed = Arc::new(Mutex::new(0));
+        let count = |flushed: &Arc<Mutex<u32>>| {
+            let flushed = flushed.clone();
+            Box::new(move || *flushed.lock() += 1)
+        };
+        writes.on_flushed(count(&flushed));
+        let third = writes.begin();
+        writes.end(second);
+        assert_eq!(*flushed.lock(), 0);
+        writes.end(first);
+        assert_eq!(*flushed.lock(), 1);
+        writes.end(third);
+        writes.flush();
+        writes.on_flushed(count(&flushed));
+        assert_eq!(*flushed.lock(), 2);
+    }
+}

@@ -1,0 +1,103 @@
+//! Iterators over extended attributes and omap entries: the lists are here whole once their operation is complete, and
+//! what callers are lent stays until they end the iterator.
+
+use crate::abi::{Handle, Lent, Out};
+use crate::guard::{Outcome, exports};
+use crate::handles::Table;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use std::ffi::{c_int, c_uint};
+
+/// All iterators that are not ended.
+pub(crate) static ITERATORS: Table<Entries> = Table::new();
+
+/// A list under iteration.
+#[derive(Default)]
+pub(crate) struct Entries {
+    list: Mutex<List>,
+}
+
+#[derive(Default)]
+struct List {
+    /// Keys with a zero behind them, and values.
+    entries: Vec<(Box<[u8]>, Bytes)>,
+    next: usize,
+}
+
+impl Entries {
+    /// An empty list, in the table.
+    pub(crate) fn create() -> Handle {
+        ITERATORS.insert(Entries::default())
+    }
+
+    /// Stores what an operation brought; nothing where nobody iterates any more.
+    pub(crate) fn store(handle: Handle, entries: impl IntoIterator<Item = (Bytes, Bytes)>) {
+        if let Ok(found) = ITERATORS.get(handle) {
+            let with_zero = |key: Bytes| [&key[..], &[0]].concat().into_boxed_slice();
+            let entries = entries.into_iter().map(|(key, value)| (with_zero(key), value)).collect();
+            *found.list.lock() = List { entries, next: 0 };
+        }
+    }
+}
+
+/// Lends the next entry's key, its length, and the value; nulls at the end.
+fn next(iter: Handle) -> Outcome<(Lent, usize, Lent, usize)> {
+    let found = ITERATORS.get(iter)?;
+    let mut list = found.list.lock();
+    let at = list.next;
+    let Some((key, value)) = list.entries.get(at) else { return Ok((Lent::NULL, 0, Lent::NULL, 0)) };
+    let entry = (Lent::data(key), key.len() - 1, Lent::data(value), value.len());
+    list.next += 1;
+    Ok(entry)
+}
+
+exports! {
+    /// The next attribute; a null name at the end.
+    fn rados_getxattrs_next(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> c_int {
+        let (key, _, value, value_len) = next(iter)?;
+        name.set(key);
+        val.set(value);
+        len.set(value_len);
+        Ok(0)
+    }
+
+    /// Ends an iteration.
+    fn rados_getxattrs_end(iter: Handle) {
+        ITERATORS.remove(iter).map(drop)
+    }
+
+    /// The next entry; a null key at the end.
+    fn rados_omap_get_next(iter: Handle, key: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> c_int {
+        let (entry, _, value, value_len) = next(iter)?;
+        key.set(entry);
+        val.set(value);
+        len.set(value_len);
+        Ok(0)
+    }
+
+    /// The next entry with its key's length; a null key at the end.
+    fn rados_omap_get_next2(
+        iter: Handle,
+        key: Out<Lent>,
+        val: Out<Lent>,
+        key_len: Out<usize>,
+        val_len: Out<usize>,
+    ) -> c_int {
+        let (entry, entry_len, value, value_len) = next(iter)?;
+        key.set(entry);
+        val.set(value);
+        key_len.set(entry_len);
+        val_len.set(value_len);
+        Ok(0)
+    }
+
+    /// Number of entries, those given out among them.
+    fn rados_omap_iter_size(iter: Handle) -> c_uint {
+        Ok(c_uint::try_from(ITERATORS.get(iter)?.list.lock().entries.len()).unwrap_or(c_uint::MAX))
+    }
+
+    /// Ends an iteration.
+    fn rados_omap_get_end(iter: Handle) {
+        ITERATORS.remove(iter).map(drop)
+    }
+}

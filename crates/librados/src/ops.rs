@@ -1,0 +1,183 @@
+//! Compound operations as C callers build them: parts, and where each part's result goes.
+
+use crate::abi::Out;
+use crate::guard::{Failure, Outcome};
+use bytes::Bytes;
+use nacre_client::{OpReply, WriteOp};
+use nacre_types::errno::Errno;
+use nacre_types::op::{CmpOp, Op, request_flag};
+use std::ffi::c_int;
+
+/// Takes a part's output to where the caller wants it.
+pub(crate) type Deliver = Box<dyn FnOnce(Bytes) -> Outcome<()> + Send>;
+
+/// Where a part's result goes.
+struct Place {
+    part: usize,
+    code: Option<Out<c_int>>,
+    deliver: Option<Deliver>,
+}
+
+/// The places of an operation's results.
+#[derive(Default)]
+pub(crate) struct Places(Vec<Place>);
+
+/// An operation under construction, read or write.
+#[derive(Default)]
+pub(crate) struct Compound {
+    op: WriteOp,
+    places: Places,
+    refused: Option<Failure>,
+}
+
+impl Compound {
+    /// An operation of one part.
+    pub(crate) fn of(op: Op) -> Compound {
+        let mut compound = Compound::default();
+        compound.push(op);
+        compound
+    }
+
+    /// Adds a part.
+    pub(crate) fn push(&mut self, op: Op) {
+        self.op.push(op);
+    }
+
+    /// Adds a part whose code goes to `code` and whose output to `deliver`.
+    pub(crate) fn push_with(&mut self, op: Op, code: Out<c_int>, deliver: Option<Deliver>) {
+        self.places.0.push(Place { part: self.op.len(), code: Some(code), deliver });
+        self.op.push(op);
+    }
+
+    /// Sets flags of the part added last.
+    pub(crate) fn set_part_flags(&mut self, flags: c_int) {
+        self.op.op_flags(flags.cast_unsigned());
+    }
+
+    /// Sets the object's modification time instead of the present.
+    pub(crate) fn set_mtime_ns(&mut self, mtime_ns: u64) {
+        self.op.mtime_ns(mtime_ns);
+    }
+
+    /// Adds flags of the request.
+    pub(crate) fn add_flags(&mut self, flags: u32) {
+        self.op.flags(flags);
+    }
+
+    /// The operation will fail so when it is carried out: C has no way to tell while it is built.
+    pub(crate) fn refuse(&mut self, why: Failure) {
+        self.refused.get_or_insert(why);
+    }
+
+    /// Whether there is nothing to do.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.op.is_empty()
+    }
+
+    /// The operation, ready to go; fails where a part was refused.
+    pub(crate) fn ready(self) -> Outcome<(WriteOp, Places)> {
+        match self.refused {
+            Some(why) => Err(why),
+            None => Ok((self.op, self.places)),
+        }
+    }
+}
+
+impl Places {
+    /// Stores the parts' results. A part that was not reached has the operation's error.
+    pub(crate) fn fill(self, reply: &mut OpReply) {
+        for Place { part, code, deliver } in self.0 {
+            let output = match reply.ops.get(part) {
+                Some(result) if result.code < 0 => Err(result.code),
+                _ if reply.result < 0 => Err(reply.result),
+                Some(result) => Ok((result.code, result.output.clone())),
+                None => Err(Errno::EIO.negated()),
+            };
+            let stored = output.and_then(|(code, output)| match deliver {
+                Some(deliver) => deliver(output).map(|()| code).map_err(Failure::code),
+                None => Ok(code),
+            });
+            if let Some(place) = code {
+                place.set(stored.unwrap_or_else(|code| code));
+            }
+        }
+    }
+
+    /// As [`Places::fill`] for an operation that got no reply.
+    pub(crate) fn fail(self, why: Failure) {
+        self.fill(&mut OpReply { result: why.code(), ..OpReply::default() });
+    }
+}
+
+/// `LIBRADOS_OPERATION_*` and what each is on the wire.
+const REQUEST_FLAGS: &[(u32, u32)] = &[
+    (1, request_flag::BALANCE_READS),
+    (2, request_flag::LOCALIZE_READS),
+    (4, request_flag::ORDER_READS_WRITES),
+    // IGNORE_CACHE and IGNORE_OVERLAY: the pool itself.
+    (8, request_flag::IGNORE_OVERLAY),
+    (32, request_flag::IGNORE_OVERLAY),
+    (64, request_flag::FULL_TRY),
+    (128, request_flag::FULL_FORCE),
+    (256, request_flag::IGNORE_REDIRECT),
+    (512, request_flag::ORDERSNAP),
+    (1024, request_flag::RETURNVEC),
+];
+
+/// The request flags that `LIBRADOS_OPERATION_*` bits stand for.
+pub(crate) fn request_flags(operation: c_int) -> u32 {
+    let operation = operation.cast_unsigned();
+    REQUEST_FLAGS.iter().filter(|(bit, _)| operation & bit != 0).fold(0, |flags, (_, flag)| flags | flag)
+}
+
+/// `LIBRADOS_CMPXATTR_OP_*`.
+pub(crate) fn comparison(operator: u8) -> Outcome<CmpOp> {
+    Ok(match operator {
+        1 => CmpOp::Eq,
+        2 => CmpOp::Ne,
+        3 => CmpOp::Gt,
+        4 => CmpOp::Gte,
+        5 => CmpOp::Lt,
+        6 => CmpOp::Lte,
+        _ => return Err(Errno::EINVAL.into()),
+    })
+}
+
+/// `data` again and again for `len` bytes (`writesame`); EINVAL where that does not come out even.
+pub(crate) fn repeated(data: &[u8], len: usize) -> Outcome<Bytes> {
+    if data.is_empty() || len == 0 || !len.is_multiple_of(data.len()) {
+        return Err(Errno::EINVAL.into());
+    }
+    check_write_len(len)?;
+    Ok(data.repeat(len / data.len()).into())
+}
+
+/// The most bytes that one write takes, as in Ceph.
+pub(crate) fn check_write_len(len: usize) -> Outcome<()> {
+    if len > (u32::MAX / 2) as usize { Err(Errno::E2BIG.into()) } else { Ok(()) }
+}
+
+/// The most bytes that one read asks for, as in Ceph.
+pub(crate) fn check_read_len(len: usize) -> Outcome<()> {
+    if len > c_int::MAX as usize { Err(Errno::EDOM.into()) } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operation_flags_are_translated_bit_by_bit() {
+        assert_eq!(request_flags(0), 0);
+        assert_eq!(request_flags(64 | 1024), request_flag::FULL_TRY | request_flag::RETURNVEC);
+        assert_eq!(request_flags(8 | 32 | 16), request_flag::IGNORE_OVERLAY);
+    }
+
+    #[test]
+    fn writesame_repeats_whole_patterns() {
+        assert_eq!(repeated(b"ab", 6).unwrap(), "ababab");
+        assert_eq!(repeated(b"ab", 5), Err(Errno::EINVAL.into()));
+        assert_eq!(repeated(b"", 5), Err(Errno::EINVAL.into()));
+        assert_eq!(repeated(b"ab", 1 << 40), Err(Errno::E2BIG.into()));
+    }
+}

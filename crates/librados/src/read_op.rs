@@ -1,0 +1,397 @@
+//! Compound reads: `rados_read_op_*`. Results go to their places when the operation is complete.
+
+use crate::abi::{Array, CText, Given, Handle, InBuf, Out, OutBuf};
+use crate::aio;
+use crate::guard::{Outcome, exports};
+use crate::handles::Table;
+use crate::ioctx::{Access, POOLS};
+use crate::iterators::Entries;
+use crate::ops::{Compound, Deliver, check_read_len, request_flags};
+use crate::slices::{keys, keys_sized};
+use crate::sync_io::{class_call, seconds};
+use crate::write_op::{build, compare_omap, compare_xattr};
+use bytes::Bytes;
+use libc::time_t;
+use nacre_client::Error;
+use nacre_types::encoding::{Versioned, decode};
+use nacre_types::op::{OmapKeysReply, OmapValsReply, Op, Pairs, StatReply};
+use parking_lot::Mutex;
+use std::ffi::{c_int, c_uchar};
+
+/// All compound reads under construction.
+static READ_OPS: Table<Mutex<Compound>> = Table::new();
+
+fn add(read_op: Handle, add: impl FnOnce(&mut Compound) -> Outcome<()>) -> Outcome<()> {
+    build(&READ_OPS, read_op, add)
+}
+
+fn decoded<T: Versioned>(output: &Bytes) -> Outcome<T> {
+    Ok(decode(output).map_err(Error::from)?)
+}
+
+/// Makes the iterator that `iter` wants, to be filled by what `entries` reads from the output.
+fn iterate(
+    iter: Out<Handle>,
+    entries: impl FnOnce(&Bytes) -> Outcome<Vec<(Bytes, Bytes)>> + Send + 'static,
+) -> Deliver {
+    let handle = iter.required().map(|iter| {
+        let handle = Entries::create();
+        iter.set(handle);
+        handle
+    });
+    Box::new(move |output| {
+        let entries = entries(&output)?;
+        if let Ok(handle) = handle {
+            Entries::store(handle, entries);
+        }
+        Ok(())
+    })
+}
+
+fn omap_vals(
+    read_op: Handle,
+    start_after: CText,
+    filter_prefix: CText,
+    max_return: u64,
+    iter: Out<Handle>,
+    more: Option<Out<c_uchar>>,
+    prval: Out<c_int>,
+) -> Outcome<()> {
+    add(read_op, |op| {
+        let start_after = Bytes::copy_from_slice(start_after.optional_bytes().unwrap_or_default());
+        let filter_prefix = Bytes::copy_from_slice(filter_prefix.optional_bytes().unwrap_or_default());
+        let deliver = iterate(iter, move |output| {
+            let reply: OmapValsReply = decoded(output)?;
+            if let Some(more) = more {
+                more.set(reply.more.into());
+            }
+            Ok(reply.entries)
+        });
+        op.push_with(Op::OmapGetVals { start_after, filter_prefix, max: max_return }, prval, Some(deliver));
+        Ok(())
+    })
+}
+
+fn omap_keys(
+    read_op: Handle,
+    start_after: CText,
+    max_return: u64,
+    iter: Out<Handle>,
+    more: Option<Out<c_uchar>>,
+    prval: Out<c_int>,
+) -> Outcome<()> {
+    add(read_op, |op| {
+        let start_after = Bytes::copy_from_slice(start_after.optional_bytes().unwrap_or_default());
+        let deliver = iterate(iter, move |output| {
+            let reply: OmapKeysReply = decoded(output)?;
+            if let Some(more) = more {
+                more.set(reply.more.into());
+            }
+            Ok(reply.keys.into_iter().map(|key| (key, Bytes::new())).collect())
+        });
+        op.push_with(Op::OmapGetKeys { start_after, max: max_return }, prval, Some(deliver));
+        Ok(())
+    })
+}
+
+fn omap_vals_by_keys(
+    read_op: Handle,
+    keys: Outcome<Vec<Bytes>>,
+    iter: Out<Handle>,
+    prval: Out<c_int>,
+) -> Outcome<()> {
+    add(read_op, |op| {
+        let deliver = iterate(iter, |output| Ok(decoded::<Pairs>(output)?.0));
+        op.push_with(Op::OmapGetValsByKeys { keys: keys? }, prval, Some(deliver));
+        Ok(())
+    })
+}
+
+exports! {
+    /// Makes an empty operation.
+    fn rados_create_read_op() -> Handle {
+        Ok(READ_OPS.insert(Mutex::default()))
+    }
+
+    /// Destroys an operation.
+    fn rados_release_read_op(read_op: Handle) {
+        READ_OPS.remove(read_op).map(drop)
+    }
+
+    /// Sets flags of the part added last.
+    fn rados_read_op_set_flags(read_op: Handle, flags: c_int) {
+        add(read_op, |op| {
+            op.set_part_flags(flags);
+            Ok(())
+        })
+    }
+
+    /// Fails with ENOENT where the object is absent.
+    fn rados_read_op_assert_exists(read_op: Handle) {
+        add(read_op, |op| {
+            op.push(Op::AssertExists);
+            Ok(())
+        })
+    }
+
+    /// Fails with ERANGE or EOVERFLOW unless the object has this version.
+    fn rados_read_op_assert_version(read_op: Handle, ver: u64) {
+        add(read_op, |op| {
+            op.push(Op::AssertVersion { version: ver });
+            Ok(())
+        })
+    }
+
+    /// Compares data: not available yet.
+    fn rados_read_op_cmpext(read_op: Handle, _cmp: InBuf, _len: usize, _off: u64, prval: Out<c_int>) {
+        add(read_op, |_| {
+            let why = crate::unsupported::refuse("rados_read_op_cmpext");
+            prval.set(why.code());
+            Err(why)
+        })
+    }
+
+    /// Checksums: not available yet.
+    fn rados_read_op_checksum(
+        read_op: Handle,
+        _kind: c_int,
+        _init_value: InBuf,
+        _init_value_len: usize,
+        _offset: u64,
+        _len: usize,
+        _chunk_size: usize,
+        _checksum: OutBuf,
+        _checksum_len: usize,
+        prval: Out<c_int>,
+    ) {
+        add(read_op, |_| {
+            let why = crate::unsupported::refuse("rados_read_op_checksum");
+            prval.set(why.code());
+            Err(why)
+        })
+    }
+
+    /// Fails with ECANCELED unless the comparison with the attribute holds.
+    fn rados_read_op_cmpxattr(read_op: Handle, name: CText, operator: u8, value: InBuf, value_len: usize) {
+        add(read_op, |op| {
+            op.push(compare_xattr(name, operator, value, value_len)?);
+            Ok(())
+        })
+    }
+
+    /// Fails with ECANCELED unless the comparison with the omap entry holds.
+    fn rados_read_op_omap_cmp(
+        read_op: Handle,
+        key: CText,
+        operator: u8,
+        val: InBuf,
+        val_len: usize,
+        prval: Out<c_int>,
+    ) {
+        add(read_op, |op| {
+            op.push_with(compare_omap(key.bytes()?, operator, val, val_len)?, prval, None);
+            Ok(())
+        })
+    }
+
+    /// The same with the key's length.
+    fn rados_read_op_omap_cmp2(
+        read_op: Handle,
+        key: CText,
+        operator: u8,
+        val: InBuf,
+        key_len: usize,
+        val_len: usize,
+        prval: Out<c_int>,
+    ) {
+        add(read_op, |op| {
+            op.push_with(compare_omap(key.sized(key_len)?, operator, val, val_len)?, prval, None);
+            Ok(())
+        })
+    }
+
+    /// All attributes.
+    fn rados_read_op_getxattrs(read_op: Handle, iter: Out<Handle>, prval: Out<c_int>) {
+        add(read_op, |op| {
+            let deliver = iterate(iter, |output| Ok(decoded::<Pairs>(output)?.0));
+            op.push_with(Op::GetXattrs, prval, Some(deliver));
+            Ok(())
+        })
+    }
+
+    /// Size and modification time in seconds.
+    fn rados_read_op_stat(read_op: Handle, psize: Out<u64>, pmtime: Out<time_t>, prval: Out<c_int>) {
+        add(read_op, |op| {
+            let deliver: Deliver = Box::new(move |output| {
+                let stat: StatReply = decoded(&output)?;
+                psize.set(stat.size);
+                pmtime.set(seconds(&stat));
+                Ok(())
+            });
+            op.push_with(Op::Stat, prval, Some(deliver));
+            Ok(())
+        })
+    }
+
+    /// Reads a range.
+    fn rados_read_op_read(
+        read_op: Handle,
+        offset: u64,
+        len: usize,
+        buffer: OutBuf,
+        bytes_read: Out<usize>,
+        prval: Out<c_int>,
+    ) {
+        add(read_op, |op| {
+            check_read_len(len)?;
+            let deliver: Deliver = Box::new(move |output| {
+                let read = buffer.fill(len, &output);
+                bytes_read.set(read.unwrap_or(0));
+                read.map(drop)
+            });
+            op.push_with(Op::Read { offset, len: len as u64 }, prval, Some(deliver));
+            Ok(())
+        })
+    }
+
+    /// Calls an object class's method; its output is memory for `rados_buffer_free`.
+    fn rados_read_op_exec(
+        read_op: Handle,
+        cls: CText,
+        method: CText,
+        in_buf: InBuf,
+        in_len: usize,
+        out_buf: Out<Given>,
+        out_len: Out<usize>,
+        prval: Out<c_int>,
+    ) {
+        add(read_op, |op| {
+            let deliver: Deliver = Box::new(move |output| {
+                if let Ok(out_buf) = out_buf.required() {
+                    out_buf.set(Given::data(&output)?);
+                }
+                out_len.set(output.len());
+                Ok(())
+            });
+            op.push_with(class_call(cls, method, in_buf, in_len)?, prval, Some(deliver));
+            Ok(())
+        })
+    }
+
+    /// Calls an object class's method, with a buffer of the caller's for its output.
+    fn rados_read_op_exec_user_buf(
+        read_op: Handle,
+        cls: CText,
+        method: CText,
+        in_buf: InBuf,
+        in_len: usize,
+        out_buf: OutBuf,
+        out_len: usize,
+        used_len: Out<usize>,
+        prval: Out<c_int>,
+    ) {
+        add(read_op, |op| {
+            let deliver: Deliver = Box::new(move |output| {
+                let used = out_buf.fill(out_len, &output);
+                used_len.set(used.unwrap_or(0));
+                used.map(drop)
+            });
+            op.push_with(class_call(cls, method, in_buf, in_len)?, prval, Some(deliver));
+            Ok(())
+        })
+    }
+
+    /// Omap entries above a key.
+    fn rados_read_op_omap_get_vals(
+        read_op: Handle,
+        start_after: CText,
+        filter_prefix: CText,
+        max_return: u64,
+        iter: Out<Handle>,
+        prval: Out<c_int>,
+    ) {
+        omap_vals(read_op, start_after, filter_prefix, max_return, iter, None, prval)
+    }
+
+    /// The same, telling whether there are more.
+    fn rados_read_op_omap_get_vals2(
+        read_op: Handle,
+        start_after: CText,
+        filter_prefix: CText,
+        max_return: u64,
+        iter: Out<Handle>,
+        pmore: Out<c_uchar>,
+        prval: Out<c_int>,
+    ) {
+        omap_vals(read_op, start_after, filter_prefix, max_return, iter, Some(pmore), prval)
+    }
+
+    /// Omap keys above a key.
+    fn rados_read_op_omap_get_keys(
+        read_op: Handle,
+        start_after: CText,
+        max_return: u64,
+        iter: Out<Handle>,
+        prval: Out<c_int>,
+    ) {
+        omap_keys(read_op, start_after, max_return, iter, None, prval)
+    }
+
+    /// The same, telling whether there are more.
+    fn rados_read_op_omap_get_keys2(
+        read_op: Handle,
+        start_after: CText,
+        max_return: u64,
+        iter: Out<Handle>,
+        pmore: Out<c_uchar>,
+        prval: Out<c_int>,
+    ) {
+        omap_keys(read_op, start_after, max_return, iter, Some(pmore), prval)
+    }
+
+    /// The omap entries of some keys.
+    fn rados_read_op_omap_get_vals_by_keys(
+        read_op: Handle,
+        names: Array<CText>,
+        keys_len: usize,
+        iter: Out<Handle>,
+        prval: Out<c_int>,
+    ) {
+        omap_vals_by_keys(read_op, keys(names, keys_len), iter, prval)
+    }
+
+    /// The same with the keys' lengths.
+    fn rados_read_op_omap_get_vals_by_keys2(
+        read_op: Handle,
+        names: Array<CText>,
+        num_keys: usize,
+        key_lens: Array<usize>,
+        iter: Out<Handle>,
+        prval: Out<c_int>,
+    ) {
+        omap_vals_by_keys(read_op, keys_sized(names, key_lens, num_keys), iter, prval)
+    }
+
+    /// Carries the operation out.
+    fn rados_read_op_operate(read_op: Handle, io: Handle, oid: CText, flags: c_int) -> c_int {
+        let io = POOLS.get(io)?;
+        Ok(io.operate(Access::Read, oid, take(read_op, flags)?)?.result)
+    }
+
+    /// Starts the operation.
+    fn rados_aio_read_op_operate(
+        read_op: Handle,
+        io: Handle,
+        completion: Handle,
+        oid: CText,
+        flags: c_int,
+    ) -> c_int {
+        aio::start(io, completion, Access::Read, oid, take(read_op, flags)?, |reply| Ok(reply.result))
+    }
+}
+
+fn take(read_op: Handle, flags: c_int) -> Outcome<Compound> {
+    let mut op = std::mem::take(&mut *READ_OPS.get(read_op)?.lock());
+    op.add_flags(request_flags(flags));
+    Ok(op)
+}

@@ -1,0 +1,118 @@
+//! What Nacre can't do yet: functions that exist so that programs load, and fail with EOPNOTSUPP.
+//!
+//! The first use of each is logged.
+
+use crate::guard::Failure;
+use nacre_types::errno::Errno;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+
+/// Logs, once for each, that `what` is not available, and gives the failure to return.
+pub(crate) fn refuse(what: &'static str) -> Failure {
+    static LOGGED: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    if LOGGED.lock().insert(what) {
+        tracing::warn!("{what} is not supported by this release");
+    }
+    Errno::EOPNOTSUPP.into()
+}
+
+/// Declares functions that fail. They take no arguments because they look at none: C's calling conventions leave those to
+/// the caller. The wide result serves functions that return `int` (its low half) and `ssize_t`.
+macro_rules! unsupported {
+    ($($what:literal: $($name:ident)*;)*) => {
+        $($(
+            #[doc = concat!("Part of ", $what, ": EOPNOTSUPP.")]
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> isize {
+                $crate::guard::call(stringify!($name), || Err(refuse(stringify!($name))))
+            }
+        )*)*
+
+        /// All names of the table.
+        #[cfg(test)]
+        const NAMES: &[&str] = &[$($(stringify!($name)),*),*];
+    };
+}
+
+unsupported! {
+    "snapshots":
+        rados_ioctx_snap_create rados_ioctx_snap_remove rados_ioctx_snap_rollback rados_rollback
+        rados_ioctx_snap_list rados_ioctx_snap_lookup rados_ioctx_snap_get_name rados_ioctx_snap_get_stamp
+        rados_ioctx_selfmanaged_snap_create rados_ioctx_selfmanaged_snap_remove
+        rados_ioctx_selfmanaged_snap_rollback rados_ioctx_selfmanaged_snap_set_write_ctx;
+    "watch and notify":
+        rados_watch rados_watch2 rados_watch3 rados_aio_watch rados_aio_watch2 rados_watch_check
+        rados_unwatch rados_unwatch2 rados_aio_unwatch rados_notify rados_notify2 rados_aio_notify
+        rados_notify_ack rados_decode_notify_response;
+    "advisory locks":
+        rados_lock_exclusive rados_lock_shared rados_unlock rados_aio_unlock rados_list_lockers rados_break_lock;
+    "cache tiers":
+        rados_cache_pin rados_cache_unpin;
+    "comparing and checksumming data":
+        rados_cmpext rados_aio_cmpext rados_checksum;
+    "service maps":
+        rados_service_register rados_service_update_status;
+}
+
+/// Functions of the same capabilities that return nothing or have nothing to do.
+mod without_result {
+    use super::refuse;
+    use crate::abi::Handle;
+    use crate::client::CLIENTS;
+    use crate::completion::COMPLETIONS;
+    use crate::guard::{Outcome, exports};
+    use crate::ioctx::POOLS;
+    use std::ffi::{c_int, c_void};
+
+    /// Completes with EOPNOTSUPP.
+    fn complete(io: Handle, completion: Handle, what: &'static str) -> Outcome<()> {
+        let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
+        completion.begin()?;
+        completion.finish(&io.client, || (refuse(what).code(), 0));
+        Ok(())
+    }
+
+    exports! {
+        /// Part of snapshots: the completion gets EOPNOTSUPP.
+        fn rados_aio_ioctx_selfmanaged_snap_create(io: Handle, _snapid: *mut u64, completion: Handle) {
+            complete(io, completion, "rados_aio_ioctx_selfmanaged_snap_create")
+        }
+
+        /// Part of snapshots: the completion gets EOPNOTSUPP.
+        fn rados_aio_ioctx_selfmanaged_snap_remove(io: Handle, _snapid: u64, completion: Handle) {
+            complete(io, completion, "rados_aio_ioctx_selfmanaged_snap_remove")
+        }
+
+        /// Waits for callbacks of watches, of which there are none.
+        fn rados_watch_flush(cluster: Handle) -> c_int {
+            CLIENTS.get(cluster)?;
+            Ok(0)
+        }
+
+        /// As `rados_watch_flush`.
+        fn rados_aio_watch_flush(cluster: Handle, completion: Handle) -> c_int {
+            let (client, completion) = (CLIENTS.get(cluster)?, COMPLETIONS.get(completion)?);
+            completion.begin()?;
+            completion.finish(&client, || (0, 0));
+            Ok(0)
+        }
+
+        /// Gives back what `rados_decode_notify_response` gave out: nothing.
+        fn rados_free_notify_response(_acks: *mut c_void, _nr_acks: usize, _timeouts: *mut c_void) {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_of_the_table_fail_alike() {
+        assert_eq!(rados_watch2(), -95);
+        assert_eq!(rados_list_lockers(), -95);
+        let names: BTreeSet<_> = NAMES.iter().collect();
+        assert_eq!(names.len(), NAMES.len());
+    }
+}

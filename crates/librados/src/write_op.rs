@@ -1,0 +1,397 @@
+//! Compound writes: `rados_write_op_*`.
+
+use crate::abi::{Array, CText, Handle, InBuf, Out};
+use crate::aio;
+use crate::guard::{Outcome, exports};
+use crate::handles::Table;
+use crate::ioctx::{Access, POOLS};
+use crate::ops::{Compound, check_write_len, comparison, repeated, request_flags};
+use crate::slices::{entries, entries_sized, keys, keys_sized};
+use crate::sync_io::class_call;
+use bytes::Bytes;
+use libc::{time_t, timespec};
+use nacre_types::errno::Errno;
+use nacre_types::op::{CmpValue, Op, op_flag};
+use parking_lot::Mutex;
+use std::ffi::c_int;
+
+/// All compound writes under construction.
+static WRITE_OPS: Table<Mutex<Compound>> = Table::new();
+
+/// `LIBRADOS_CREATE_EXCLUSIVE`.
+const EXCLUSIVE: c_int = 1;
+
+/// Adds to an operation; it will fail where that fails.
+fn add(write_op: Handle, add: impl FnOnce(&mut Compound) -> Outcome<()>) -> Outcome<()> {
+    build(&WRITE_OPS, write_op, add)
+}
+
+/// As [`add`], for either kind of operation.
+pub(crate) fn build(
+    table: &Table<Mutex<Compound>>,
+    op: Handle,
+    add: impl FnOnce(&mut Compound) -> Outcome<()>,
+) -> Outcome<()> {
+    let op = table.get(op)?;
+    let mut compound = op.lock();
+    if let Err(why) = add(&mut compound) {
+        compound.refuse(why);
+    }
+    Ok(())
+}
+
+/// The guard `value OPERATOR attribute`.
+pub(crate) fn compare_xattr(name: CText, operator: u8, value: InBuf, len: usize) -> Outcome<Op> {
+    let (name, op) = (name.text()?.to_owned(), comparison(operator)?);
+    Ok(Op::CmpXattr { name, op, value: CmpValue::Bytes(value.copy(len)?) })
+}
+
+/// The guard `value OPERATOR omap entry`.
+pub(crate) fn compare_omap(key: &[u8], operator: u8, value: InBuf, len: usize) -> Outcome<Op> {
+    let assertion = (Bytes::copy_from_slice(key), comparison(operator)?, value.copy(len)?);
+    Ok(Op::OmapCmp { assertions: vec![assertion] })
+}
+
+/// The operation as it stands, with its flags; the handle's is empty then.
+fn take(write_op: Handle, flags: c_int, mtime_ns: Option<u64>) -> Outcome<Compound> {
+    let mut op = std::mem::take(&mut *WRITE_OPS.get(write_op)?.lock());
+    op.add_flags(request_flags(flags));
+    if let Some(mtime_ns) = mtime_ns {
+        op.set_mtime_ns(mtime_ns);
+    }
+    Ok(op)
+}
+
+fn nanoseconds(seconds: i64, nanoseconds: i64) -> Outcome<u64> {
+    let seconds = u64::try_from(seconds).ok().and_then(|s| s.checked_mul(1_000_000_000));
+    let total = seconds.zip(u64::try_from(nanoseconds).ok()).and_then(|(s, ns)| s.checked_add(ns));
+    Ok(total.ok_or(Errno::EINVAL)?)
+}
+
+fn of_time(mtime: Out<time_t>) -> Outcome<Option<u64>> {
+    mtime.get().map(|seconds| nanoseconds(seconds, 0)).transpose()
+}
+
+exports! {
+    /// Makes an empty operation.
+    fn rados_create_write_op() -> Handle {
+        Ok(WRITE_OPS.insert(Mutex::default()))
+    }
+
+    /// Destroys an operation.
+    fn rados_release_write_op(write_op: Handle) {
+        WRITE_OPS.remove(write_op).map(drop)
+    }
+
+    /// Sets flags of the part added last.
+    fn rados_write_op_set_flags(write_op: Handle, flags: c_int) {
+        add(write_op, |op| {
+            op.set_part_flags(flags);
+            Ok(())
+        })
+    }
+
+    /// Fails with ENOENT where the object is absent.
+    fn rados_write_op_assert_exists(write_op: Handle) {
+        add(write_op, |op| {
+            op.push(Op::AssertExists);
+            Ok(())
+        })
+    }
+
+    /// Fails with ERANGE or EOVERFLOW unless the object has this version.
+    fn rados_write_op_assert_version(write_op: Handle, ver: u64) {
+        add(write_op, |op| {
+            op.push(Op::AssertVersion { version: ver });
+            Ok(())
+        })
+    }
+
+    /// Compares data: not available yet.
+    fn rados_write_op_cmpext(write_op: Handle, _cmp: InBuf, _len: usize, _off: u64, prval: Out<c_int>) {
+        add(write_op, |_| {
+            let why = crate::unsupported::refuse("rados_write_op_cmpext");
+            prval.set(why.code());
+            Err(why)
+        })
+    }
+
+    /// Fails with ECANCELED unless the comparison with the attribute holds.
+    fn rados_write_op_cmpxattr(write_op: Handle, name: CText, operator: u8, value: InBuf, value_len: usize) {
+        add(write_op, |op| {
+            op.push(compare_xattr(name, operator, value, value_len)?);
+            Ok(())
+        })
+    }
+
+    /// Fails with ECANCELED unless the comparison with the omap entry holds.
+    fn rados_write_op_omap_cmp(
+        write_op: Handle,
+        key: CText,
+        operator: u8,
+        val: InBuf,
+        val_len: usize,
+        prval: Out<c_int>,
+    ) {
+        add(write_op, |op| {
+            op.push_with(compare_omap(key.bytes()?, operator, val, val_len)?, prval, None);
+            Ok(())
+        })
+    }
+
+    /// The same with the key's length.
+    fn rados_write_op_omap_cmp2(
+        write_op: Handle,
+        key: CText,
+        operator: u8,
+        val: InBuf,
+        key_len: usize,
+        val_len: usize,
+        prval: Out<c_int>,
+    ) {
+        add(write_op, |op| {
+            op.push_with(compare_omap(key.sized(key_len)?, operator, val, val_len)?, prval, None);
+            Ok(())
+        })
+    }
+
+    /// Sets an attribute.
+    fn rados_write_op_setxattr(write_op: Handle, name: CText, value: InBuf, value_len: usize) {
+        add(write_op, |op| {
+            op.push(Op::SetXattr { name: name.text()?.to_owned(), value: value.copy(value_len)? });
+            Ok(())
+        })
+    }
+
+    /// Removes an attribute.
+    fn rados_write_op_rmxattr(write_op: Handle, name: CText) {
+        add(write_op, |op| {
+            op.push(Op::RmXattr { name: name.text()?.to_owned() });
+            Ok(())
+        })
+    }
+
+    /// Creates the object.
+    fn rados_write_op_create(write_op: Handle, exclusive: c_int, _category: CText) {
+        add(write_op, |op| {
+            let exclusive = exclusive == EXCLUSIVE;
+            op.push(Op::Create { exclusive });
+            if exclusive {
+                op.set_part_flags(op_flag::EXCL.cast_signed());
+            }
+            Ok(())
+        })
+    }
+
+    /// Writes at an offset.
+    fn rados_write_op_write(write_op: Handle, buffer: InBuf, len: usize, offset: u64) {
+        add(write_op, |op| {
+            check_write_len(len)?;
+            op.push(Op::Write { offset, data: buffer.copy(len)? });
+            Ok(())
+        })
+    }
+
+    /// Replaces the object's data.
+    fn rados_write_op_write_full(write_op: Handle, buffer: InBuf, len: usize) {
+        add(write_op, |op| {
+            check_write_len(len)?;
+            op.push(Op::WriteFull { data: buffer.copy(len)? });
+            Ok(())
+        })
+    }
+
+    /// Writes the same data again and again, `write_len` bytes in all.
+    fn rados_write_op_writesame(write_op: Handle, buffer: InBuf, data_len: usize, write_len: usize, offset: u64) {
+        add(write_op, |op| {
+            op.push(Op::Write { offset, data: repeated(buffer.slice(data_len)?, write_len)? });
+            Ok(())
+        })
+    }
+
+    /// Writes at the object's end.
+    fn rados_write_op_append(write_op: Handle, buffer: InBuf, len: usize) {
+        add(write_op, |op| {
+            check_write_len(len)?;
+            op.push(Op::Append { data: buffer.copy(len)? });
+            Ok(())
+        })
+    }
+
+    /// Removes the object.
+    fn rados_write_op_remove(write_op: Handle) {
+        add(write_op, |op| {
+            op.push(Op::Remove);
+            Ok(())
+        })
+    }
+
+    /// Sets the object's size.
+    fn rados_write_op_truncate(write_op: Handle, offset: u64) {
+        add(write_op, |op| {
+            op.push(Op::Truncate { size: offset });
+            Ok(())
+        })
+    }
+
+    /// Makes a range zero.
+    fn rados_write_op_zero(write_op: Handle, offset: u64, len: u64) {
+        add(write_op, |op| {
+            op.push(Op::Zero { offset, len });
+            Ok(())
+        })
+    }
+
+    /// Calls an object class's method.
+    fn rados_write_op_exec(
+        write_op: Handle,
+        cls: CText,
+        method: CText,
+        in_buf: InBuf,
+        in_len: usize,
+        prval: Out<c_int>,
+    ) {
+        add(write_op, |op| {
+            op.push_with(class_call(cls, method, in_buf, in_len)?, prval, None);
+            Ok(())
+        })
+    }
+
+    /// Sets omap entries.
+    fn rados_write_op_omap_set(
+        write_op: Handle,
+        keys: Array<CText>,
+        vals: Array<InBuf>,
+        lens: Array<usize>,
+        num: usize,
+    ) {
+        add(write_op, |op| {
+            op.push(Op::OmapSet { entries: entries(keys, vals, lens, num)? });
+            Ok(())
+        })
+    }
+
+    /// The same with the keys' lengths.
+    fn rados_write_op_omap_set2(
+        write_op: Handle,
+        keys: Array<CText>,
+        vals: Array<InBuf>,
+        key_lens: Array<usize>,
+        val_lens: Array<usize>,
+        num: usize,
+    ) {
+        add(write_op, |op| {
+            op.push(Op::OmapSet { entries: entries_sized(keys, vals, key_lens, val_lens, num)? });
+            Ok(())
+        })
+    }
+
+    /// Removes omap entries.
+    fn rados_write_op_omap_rm_keys(write_op: Handle, names: Array<CText>, keys_len: usize) {
+        add(write_op, |op| {
+            op.push(Op::OmapRmKeys { keys: keys(names, keys_len)? });
+            Ok(())
+        })
+    }
+
+    /// The same with the keys' lengths.
+    fn rados_write_op_omap_rm_keys2(
+        write_op: Handle,
+        names: Array<CText>,
+        key_lens: Array<usize>,
+        keys_len: usize,
+    ) {
+        add(write_op, |op| {
+            op.push(Op::OmapRmKeys { keys: keys_sized(names, key_lens, keys_len)? });
+            Ok(())
+        })
+    }
+
+    /// Removes omap entries from one key up to, without, another.
+    fn rados_write_op_omap_rm_range2(
+        write_op: Handle,
+        key_begin: InBuf,
+        key_begin_len: usize,
+        key_end: InBuf,
+        key_end_len: usize,
+    ) {
+        add(write_op, |op| {
+            let (first, last) = (key_begin.copy(key_begin_len)?, key_end.copy(key_end_len)?);
+            op.push(Op::OmapRmRange { first, last });
+            Ok(())
+        })
+    }
+
+    /// Removes all omap entries and the header.
+    fn rados_write_op_omap_clear(write_op: Handle) {
+        add(write_op, |op| {
+            op.push(Op::OmapClear);
+            Ok(())
+        })
+    }
+
+    /// Hints at the object's final size and the size of writes.
+    fn rados_write_op_set_alloc_hint(write_op: Handle, object_size: u64, write_size: u64) {
+        alloc_hint(write_op, object_size, write_size, 0)
+    }
+
+    /// The same, with flags.
+    fn rados_write_op_set_alloc_hint2(write_op: Handle, object_size: u64, write_size: u64, flags: u32) {
+        alloc_hint(write_op, object_size, write_size, flags)
+    }
+
+    /// Carries the operation out.
+    fn rados_write_op_operate(write_op: Handle, io: Handle, oid: CText, mtime: Out<time_t>, flags: c_int) -> c_int {
+        operate(write_op, io, oid, of_time(mtime)?, flags)
+    }
+
+    /// The same, with a modification time in nanoseconds.
+    fn rados_write_op_operate2(
+        write_op: Handle,
+        io: Handle,
+        oid: CText,
+        mtime: Out<timespec>,
+        flags: c_int,
+    ) -> c_int {
+        let mtime_ns = mtime.get().map(|time| nanoseconds(time.tv_sec, time.tv_nsec)).transpose()?;
+        operate(write_op, io, oid, mtime_ns, flags)
+    }
+
+    /// Starts the operation.
+    fn rados_aio_write_op_operate(
+        write_op: Handle,
+        io: Handle,
+        completion: Handle,
+        oid: CText,
+        mtime: Out<time_t>,
+        flags: c_int,
+    ) -> c_int {
+        let op = take(write_op, flags, of_time(mtime)?)?;
+        aio::start(io, completion, Access::Write, oid, op, |reply| Ok(reply.result))
+    }
+}
+
+fn operate(write_op: Handle, io: Handle, oid: CText, mtime_ns: Option<u64>, flags: c_int) -> Outcome<c_int> {
+    let io = POOLS.get(io)?;
+    Ok(io.operate(Access::Write, oid, take(write_op, flags, mtime_ns)?)?.result)
+}
+
+fn alloc_hint(write_op: Handle, object_size: u64, write_size: u64, flags: u32) -> Outcome<()> {
+    add(write_op, |op| {
+        let (expected_object_size, expected_write_size) = (object_size, write_size);
+        op.push(Op::SetAllocHint { expected_object_size, expected_write_size, flags });
+        Ok(())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modification_times_are_nanoseconds_since_1970() {
+        assert_eq!(nanoseconds(2, 5), Ok(2_000_000_005));
+        assert_eq!(nanoseconds(-1, 0), Err(Errno::EINVAL.into()));
+        assert_eq!(nanoseconds(i64::MAX, 0), Err(Errno::EINVAL.into()));
+    }
+}
