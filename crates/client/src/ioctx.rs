@@ -12,7 +12,9 @@ use crate::ops::{OpReply, ReadOp, WriteOp};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::object::{MAX_NAMESPACE_BYTES, MAX_OBJECT_NAME_BYTES, SNAP_HEAD};
-use nacre_types::op::{OmapKeysReply, OmapValsReply, Op, OsdOp, StatReply, request_flag};
+use nacre_types::op::{
+    OmapKeysReply, OmapValsReply, Op, OsdOp, SparseReadReply, StatReply, WatchInfo, request_flag,
+};
 use nacre_types::{ObjectId, PoolId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,7 +85,7 @@ impl IoCtx {
         Cluster::of(self.engine.clone())
     }
 
-    fn object(&self, name: &str) -> Result<ObjectId> {
+    pub(crate) fn object(&self, name: &str) -> Result<ObjectId> {
         let too_long = |what: &str, len: usize, limit: usize| {
             let detail = format!("{what} of {len} bytes exceeds the limit of {limit}");
             Err(Error::Invalid { errno: Errno::ENAMETOOLONG, detail })
@@ -111,7 +113,12 @@ impl IoCtx {
         mtime_ns: Option<u64>,
     ) -> Result<ObjectRequest> {
         for op in &ops {
-            let (Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data }) = &op.op else {
+            let (Op::Write { data, .. }
+            | Op::WriteFull { data }
+            | Op::Append { data }
+            | Op::WriteSame { data, .. }
+            | Op::CmpExt { data, .. }) = &op.op
+            else {
                 continue;
             };
             if data.len() > MAX_WRITE_BYTES {
@@ -180,6 +187,11 @@ impl IoCtx {
         self.single_write(name, Op::Write { offset, data: data.into() })
     }
 
+    /// Fills `len` bytes at `offset` with repetitions of `data`, whose length must divide `len` (EINVAL).
+    pub fn write_same(&self, name: &str, offset: u64, len: u64, data: impl Into<Bytes>) -> Pending<()> {
+        self.single_write(name, Op::WriteSame { offset, len, data: data.into() })
+    }
+
     /// Replaces the object's data.
     pub fn write_full(&self, name: &str, data: impl Into<Bytes>) -> Pending<()> {
         self.single_write(name, Op::WriteFull { data: data.into() })
@@ -193,6 +205,21 @@ impl IoCtx {
     /// Reads at most `len` bytes from `offset`, to the end where `len` is 0; short at the object's end.
     pub fn read(&self, name: &str, offset: u64, len: u64) -> Pending<Bytes> {
         self.single_read(name, Op::Read { offset, len }, |reply| reply.output(0))
+    }
+
+    /// Reads what is allocated of a range.
+    pub fn sparse_read(&self, name: &str, offset: u64, len: u64) -> Pending<SparseReadReply> {
+        self.single_read(name, Op::SparseRead { offset, len }, |reply| reply.sparse(0))
+    }
+
+    /// Where data is allocated in a range, to the object's end where `len` is 0: offsets and lengths.
+    pub fn map_extents(&self, name: &str, offset: u64, len: u64) -> Pending<Vec<(u64, u64)>> {
+        self.single_read(name, Op::MapExt { offset, len }, |reply| reply.extents(0))
+    }
+
+    /// The watches on the object.
+    pub fn list_watchers(&self, name: &str) -> Pending<Vec<WatchInfo>> {
+        self.single_read(name, Op::ListWatchers, |reply| reply.watchers(0))
     }
 
     /// Size and modification time.

@@ -239,7 +239,9 @@ fn payload_bytes(ops: &[OsdOp]) -> usize {
     ops.iter()
         .map(|op| match &op.op {
             Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data } => data.len(),
-            Op::Read { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
+            Op::WriteSame { data, .. } | Op::CmpExt { data, .. } => data.len(),
+            Op::Notify { payload, .. } | Op::NotifyAck { payload, .. } => payload.len(),
+            Op::Read { len, .. } | Op::SparseRead { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX),
             _ => 0,
         })
         .fold(0, usize::saturating_add)

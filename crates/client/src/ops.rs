@@ -3,12 +3,13 @@
 //! An operation is applied whole or not at all, in the order in which its parts were added.
 
 use crate::error::{Error, Result};
+use crate::ioctx::IoCtx;
 use bytes::Bytes;
 use nacre_types::encoding;
 use nacre_types::errno::Errno;
 use nacre_types::op::{
-    CmpOp, CmpValue, OmapKeysReply, OmapValsReply, Op, OpResult, OsdOp, Pairs, StatReply, op_flag,
-    request_flag,
+    ChecksumKind, CmpOp, CmpValue, ExtentsReply, OmapKeysReply, OmapValsReply, Op, OpResult, OsdOp, Pairs,
+    SparseReadReply, StatReply, WatchInfo, WatchersReply, copy_from_flag, op_flag, request_flag,
 };
 use std::collections::BTreeMap;
 
@@ -44,6 +45,12 @@ macro_rules! guards {
         /// Calls an object class's method.
         pub fn call(&mut self, class: &str, method: &str, input: impl Into<Bytes>) -> &mut Self {
             self.push(Op::Call { class: class.to_owned(), method: method.to_owned(), input: input.into() })
+        }
+
+        /// Fails the operation unless the object holds `data` at `offset`, zeros beyond its end: the result is then that
+        /// of [`nacre_types::op::cmpext_mismatch`].
+        pub fn cmpext(&mut self, offset: u64, data: impl Into<Bytes>) -> &mut Self {
+            self.push(Op::CmpExt { offset, data: data.into() })
         }
 
         /// Sets flags ([`op_flag`]) of the part added last.
@@ -103,6 +110,11 @@ impl WriteOp {
     /// Writes at `offset` bytes.
     pub fn write(&mut self, offset: u64, data: impl Into<Bytes>) -> &mut Self {
         self.push(Op::Write { offset, data: data.into() })
+    }
+
+    /// Fills `len` bytes at `offset` with repetitions of `data`, whose length must divide `len` (EINVAL).
+    pub fn write_same(&mut self, offset: u64, len: u64, data: impl Into<Bytes>) -> &mut Self {
+        self.push(Op::WriteSame { offset, len, data: data.into() })
     }
 
     /// Replaces the object's data.
@@ -181,6 +193,48 @@ impl WriteOp {
         self
     }
 
+    /// Replaces the object by a copy of `name` in `source`, keeping its user version. Fails with ERANGE or EOVERFLOW
+    /// unless the source's user version is `version`, where that is not 0.
+    pub fn copy_from(&mut self, source: &IoCtx, name: &str, version: u64) -> Result<&mut Self> {
+        self.copy_from_with(source, name, version, 0, (0, 0))
+    }
+
+    /// As [`WriteOp::copy_from`]; the copy gets this truncation sequence and size instead of the source's.
+    pub fn copy_from_truncated(
+        &mut self,
+        source: &IoCtx,
+        name: &str,
+        version: u64,
+        truncate_seq: u32,
+        truncate_size: u64,
+    ) -> Result<&mut Self> {
+        let flags = copy_from_flag::TRUNCATE_SEQ;
+        self.copy_from_with(source, name, version, flags, (truncate_seq, truncate_size))
+    }
+
+    fn copy_from_with(
+        &mut self,
+        source: &IoCtx,
+        name: &str,
+        version: u64,
+        flags: u32,
+        truncate: (u32, u64),
+    ) -> Result<&mut Self> {
+        let source = source.object(name)?;
+        Ok(self.push(Op::CopyFrom { source, version, flags, truncate }))
+    }
+
+    /// Goes on although the cluster or pool is full.
+    pub fn full_force(&mut self) -> &mut Self {
+        self.flags(request_flag::FULL_FORCE)
+    }
+
+    /// Brings back results and outputs of the parts too, where the write succeeds; each is limited to
+    /// `osd_max_write_op_reply_len` bytes (EOVERFLOW).
+    pub fn return_vec(&mut self) -> &mut Self {
+        self.flags(request_flag::RETURNVEC)
+    }
+
     /// Goes on although the cluster or pool is full, with ENOSPC or EDQUOT where there is no room.
     pub fn full_try(&mut self) -> &mut Self {
         self.flags(request_flag::FULL_TRY)
@@ -205,6 +259,34 @@ impl ReadOp {
     /// Reads `len` bytes from `offset`, to the end where `len` is 0.
     pub fn read(&mut self, offset: u64, len: u64) -> &mut Self {
         self.push(Op::Read { offset, len })
+    }
+
+    /// Reads what is allocated of a range ([`OpReply::sparse`]).
+    pub fn sparse_read(&mut self, offset: u64, len: u64) -> &mut Self {
+        self.push(Op::SparseRead { offset, len })
+    }
+
+    /// Where data is allocated in a range, to the object's end where `len` is 0 ([`OpReply::extents`]).
+    pub fn map_extents(&mut self, offset: u64, len: u64) -> &mut Self {
+        self.push(Op::MapExt { offset, len })
+    }
+
+    /// Checksums of a range, of the whole object where `offset` and `len` are 0: one for each `chunk` bytes, or a single
+    /// one where that is 0. The output is in Ceph's encoding: [`Op::Checksum`].
+    pub fn checksum(
+        &mut self,
+        kind: ChecksumKind,
+        init: u64,
+        offset: u64,
+        len: u64,
+        chunk: u32,
+    ) -> &mut Self {
+        self.push(Op::Checksum { kind, init, offset, len, chunk })
+    }
+
+    /// The watches on the object ([`OpReply::watchers`]).
+    pub fn list_watchers(&mut self) -> &mut Self {
+        self.push(Op::ListWatchers)
     }
 
     /// Size and modification time.
@@ -283,6 +365,23 @@ impl OpReply {
     pub fn pairs(&mut self, at: usize) -> Result<BTreeMap<Bytes, Bytes>> {
         let pairs: Pairs = encoding::decode(&self.output(at)?)?;
         Ok(pairs.0.into_iter().collect())
+    }
+
+    /// Part `at` as the parts of a sparse read.
+    pub fn sparse(&mut self, at: usize) -> Result<SparseReadReply> {
+        Ok(encoding::decode(&self.output(at)?)?)
+    }
+
+    /// Part `at` as offsets and lengths.
+    pub fn extents(&mut self, at: usize) -> Result<Vec<(u64, u64)>> {
+        let reply: ExtentsReply = encoding::decode(&self.output(at)?)?;
+        Ok(reply.extents)
+    }
+
+    /// Part `at` as watches.
+    pub fn watchers(&mut self, at: usize) -> Result<Vec<WatchInfo>> {
+        let reply: WatchersReply = encoding::decode(&self.output(at)?)?;
+        Ok(reply.watchers)
     }
 
     /// Part `at` as omap keys.

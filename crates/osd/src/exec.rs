@@ -9,6 +9,7 @@
 
 mod class;
 mod context;
+mod data;
 mod limits;
 mod list;
 mod omap;
@@ -202,6 +203,7 @@ fn run(pending: &mut Pending<'_>, op: &OsdOp) -> OpResult {
 fn input_bytes(op: &Op) -> usize {
     match op {
         Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data } => data.len(),
+        Op::WriteSame { data, .. } | Op::CmpExt { data, .. } => data.len(),
         Op::SetXattr { name, value } => name.len() + value.len(),
         Op::OmapSet { entries } => entries.iter().map(|(k, v)| k.len() + v.len()).sum(),
         Op::OmapSetHeader { header } => header.len(),

@@ -590,6 +590,20 @@ impl ObjectStore for BlueStore {
         read
     }
 
+    fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>> {
+        let inner = self.inner()?;
+        let onode = inner.with(coll, |collection| inner.existing(collection, oid))?;
+        let end = offset.saturating_add(len).min(onode.size);
+        let first = onode.extents.partition_point(|extent| extent.end() <= offset);
+        let touched = onode.extents[first..].iter().take_while(|extent| extent.logical < end);
+        Ok(touched
+            .map(|extent| {
+                let from = extent.logical.max(offset);
+                (from, extent.end().min(end) - from)
+            })
+            .collect())
+    }
+
     fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
         let inner = self.inner()?;
         let onode = inner.with(coll, |collection| inner.existing(collection, oid))?;

@@ -224,6 +224,10 @@ pub trait ObjectStore: Send + Sync {
     /// `u64::MAX` reads to the end.
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes>;
 
+    /// The parts of a range that are allocated, as offset and length, in order and within the object; what lies between
+    /// reads as zeros. Neighbouring parts may or may not be one.
+    fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>>;
+
     /// The object's size and the like.
     fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat>;
 

@@ -257,6 +257,13 @@ impl ObjectStore for MemStore {
         Ok(data::Data::assemble(parts, offset, len))
     }
 
+    fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>> {
+        self.with(coll, |collection| {
+            let parts = collection.object(oid)?.data.parts(offset, len);
+            Ok(parts.into_iter().map(|(at, bytes)| (at, bytes.len() as u64)).collect())
+        })
+    }
+
     fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
         self.with(coll, |collection| {
             let object = collection.object(oid)?;

@@ -30,7 +30,7 @@ macro_rules! messages {
 }
 
 messages! {
-    OsdRequest = 1, OsdReply = 2, OsdBackoff = 3,
+    OsdRequest = 1, OsdReply = 2, OsdBackoff = 3, WatchNotify = 4, WatchLost = 5,
     MonCommand = 10, MonCommandReply = 11, MonSubscribe = 12, MapPublish = 13, ConfigPublish = 14, LogAppend = 15,
     OsdBoot = 20, OsdFailure = 21, OsdAlive = 22, OsdMarkMeDown = 23, PgCas = 24, PgCasReply = 25, StatsReport = 26,
     DaemonCommand = 30, DaemonCommandReply = 31,
@@ -71,16 +71,17 @@ impl OsdRequest {
         self.ops.iter().any(|op| op.op.is_write())
     }
 
-    /// Payload bytes, as throttles count them.
+    /// Bytes that it writes at most, as throttles count them.
     pub fn payload_bytes(&self) -> usize {
-        use crate::op::Op::{Append, Write, WriteFull};
+        use crate::op::Op::{Append, Write, WriteFull, WriteSame};
         self.ops
             .iter()
             .map(|op| match &op.op {
                 Write { data, .. } | WriteFull { data } | Append { data } => data.len(),
+                WriteSame { len, .. } => usize::try_from(*len).unwrap_or(usize::MAX / 2),
                 _ => 0,
             })
-            .sum()
+            .fold(0, usize::saturating_add)
     }
 }
 
@@ -110,6 +111,27 @@ pub struct OsdBackoff {
     pub attempt: u32,
     /// The least epoch to have before sending again.
     pub epoch: Epoch,
+}
+
+/// Tells a watcher of a notify. It answers with [`crate::op::Op::NotifyAck`].
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WatchNotify {
+    /// The watch.
+    pub cookie: u64,
+    /// The notify's number.
+    pub notify_id: u64,
+    /// The notifier's session.
+    pub notifier: crate::ids::ClientId,
+    /// What it says.
+    #[serde(with = "crate::payload")]
+    pub payload: Bytes,
+}
+
+/// Tells a watcher that its watch has lapsed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WatchLost {
+    /// The watch.
+    pub cookie: u64,
 }
 
 /// A command in Ceph's JSON form: `{"prefix": "osd pool create", "pool": "p", …}`.

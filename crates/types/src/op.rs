@@ -213,6 +213,157 @@ pub enum Op {
         /// `LIBRADOS_ALLOC_HINT_FLAG_*`.
         flags: u32,
     },
+    /// Reads what is allocated of a range. Output: [`SparseReadReply`].
+    SparseRead {
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Tells what is allocated of a range, where 0 is to the end. Output: [`ExtentsReply`].
+    MapExt {
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// Fails with [`cmpext_mismatch`] unless the object holds these bytes; beyond its end it holds zeros.
+    CmpExt {
+        /// Start in bytes.
+        offset: u64,
+        /// The bytes expected.
+        #[serde(with = "crate::payload")]
+        data: Bytes,
+    },
+    /// Fills a range with repetitions of `data`, whose length must divide the range's.
+    WriteSame {
+        /// Start in bytes.
+        offset: u64,
+        /// Length of the range in bytes.
+        len: u64,
+        /// What is repeated.
+        #[serde(with = "crate::payload")]
+        data: Bytes,
+    },
+    /// Checksums of a range, the whole object where offset and length are 0. Output: the number of checksums as u32,
+    /// then each checksum, all little-endian, as Ceph encodes them.
+    Checksum {
+        /// Which.
+        kind: ChecksumKind,
+        /// The initial value; 32-bit kinds use its lower half.
+        init: u64,
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+        /// A checksum for each so many bytes; 0 for one of the whole range.
+        chunk: u32,
+    },
+    /// Registers a watch, or finds it registered already.
+    Watch {
+        /// The client's name for it.
+        cookie: u64,
+        /// Lapses after so many seconds of silence; 0 for the OSD's `osd_client_watch_timeout`.
+        timeout_s: u32,
+    },
+    /// Takes up a registered watch on a new connection or another primary: ENOTCONN where it has lapsed.
+    WatchReconnect {
+        /// The client's name for it.
+        cookie: u64,
+    },
+    /// A sign of life: ENOTCONN where the watch is not registered, ETIMEDOUT where it is not connected.
+    WatchPing {
+        /// The client's name for it.
+        cookie: u64,
+    },
+    /// Ends a watch; nothing happens where there is none.
+    Unwatch {
+        /// The client's name for it.
+        cookie: u64,
+    },
+    /// Tells all watchers and waits for their answers. Answered when every watcher has acknowledged or the time is over
+    /// (then with ETIMEDOUT). Output: [`NotifyReply`] in Ceph's encoding.
+    Notify {
+        /// Seconds to wait; 0 for the OSD's `osd_default_notify_timeout`.
+        timeout_s: u32,
+        /// What the watchers get.
+        #[serde(with = "crate::payload")]
+        payload: Bytes,
+    },
+    /// A watcher's answer to a notify.
+    NotifyAck {
+        /// The notify's number.
+        notify_id: u64,
+        /// The watch.
+        cookie: u64,
+        /// What the notifier gets.
+        #[serde(with = "crate::payload")]
+        payload: Bytes,
+    },
+    /// Output: [`WatchersReply`].
+    ListWatchers,
+    /// A piece of the object with all that makes it up, for a copy. Output: [`CopyGetReply`].
+    CopyGet {
+        /// Where to go on; the default begins.
+        cursor: CopyCursor,
+        /// About so many bytes.
+        max_bytes: u64,
+    },
+    /// Replaces the object by a copy of another one, with its user version and the requests that made it. The OSD reads
+    /// the source itself.
+    CopyFrom {
+        /// The source.
+        source: crate::object::ObjectId,
+        /// The source's user version expected (as [`Op::AssertVersion`] fails); 0 for any.
+        version: u64,
+        /// Bits of [`copy_from_flag`].
+        flags: u32,
+        /// With [`copy_from_flag::TRUNCATE_SEQ`]: the copy's truncation sequence and size.
+        truncate: (u32, u64),
+    },
+}
+
+/// Bits of [`Op::CopyFrom::flags`] (`CEPH_OSD_COPY_FROM_FLAG_*`).
+pub mod copy_from_flag {
+    /// Part of a flush to a base tier.
+    pub const FLUSH: u32 = 0x1;
+    /// Go to the source's pool itself, not to its cache tier.
+    pub const IGNORE_OVERLAY: u32 = 0x2;
+    /// Ignore the source's cache logic.
+    pub const IGNORE_CACHE: u32 = 0x4;
+    /// Map snapshots of the source onto the head.
+    pub const MAP_SNAP_CLONE: u32 = 0x8;
+    /// Order with writes to the source.
+    pub const RWORDERED: u32 = 0x10;
+    /// The copy gets the truncation sequence and size of the request instead of the source's.
+    pub const TRUNCATE_SEQ: u32 = 0x20;
+    /// All that are known.
+    pub const ALL: u32 = 0x3f;
+}
+
+/// Checksums that OSDs calculate (`CEPH_OSD_CHECKSUM_OP_TYPE_*`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChecksumKind {
+    /// 32-bit xxHash.
+    XxHash32,
+    /// 64-bit xxHash.
+    XxHash64,
+    /// CRC-32C without final inversion, as `ceph_crc32c`.
+    Crc32c,
+}
+
+/// Linux's greatest errno: results of [`Op::CmpExt`] are below its negation.
+pub const MAX_ERRNO: i32 = 4095;
+
+/// The result of [`Op::CmpExt`] where the byte at `index` of the data differs.
+pub fn cmpext_mismatch(index: usize) -> i32 {
+    // Data is limited to far less than 2 GiB on its way here.
+    -MAX_ERRNO - i32::try_from(index).unwrap_or(i32::MAX - MAX_ERRNO - 1)
+}
+
+/// The index of the first byte that differed, where `result` is that of a failed [`Op::CmpExt`].
+pub fn cmpext_index(result: i32) -> Option<usize> {
+    (result <= -MAX_ERRNO).then(|| result.unsigned_abs() as usize - MAX_ERRNO as usize)
 }
 
 impl Op {
@@ -236,7 +387,17 @@ impl Op {
                 | OmapRmRange { .. }
                 | OmapClear
                 | SetAllocHint { .. }
+                | WriteSame { .. }
+                | Watch { .. }
+                | WatchReconnect { .. }
+                | Unwatch { .. }
+                | CopyFrom { .. }
         )
+    }
+
+    /// Whether users see its changes, so that the object's user version rises: watches are invisible.
+    pub fn is_visible_write(&self) -> bool {
+        !matches!(self, Op::Watch { .. } | Op::WatchReconnect { .. } | Op::Unwatch { .. })
     }
 
     /// Ceph's name for it in op traces (`ceph_osd_op_name`).
@@ -272,6 +433,20 @@ impl Op {
             PgList { .. } => "pgnls",
             Call { .. } => "call",
             SetAllocHint { .. } => "set-alloc-hint",
+            SparseRead { .. } => "sparse-read",
+            MapExt { .. } => "mapext",
+            CmpExt { .. } => "cmpext",
+            WriteSame { .. } => "writesame",
+            Checksum { .. } => "checksum",
+            Watch { .. } => "watch",
+            WatchReconnect { .. } => "watch reconnect",
+            WatchPing { .. } => "watch ping",
+            Unwatch { .. } => "watch unwatch",
+            Notify { .. } => "notify",
+            NotifyAck { .. } => "notify-ack",
+            ListWatchers => "list-watchers",
+            CopyGet { .. } => "copy-get",
+            CopyFrom { .. } => "copy-from",
         }
     }
 }
@@ -389,10 +564,154 @@ pub struct ListReply {
     pub next: Option<crate::object::ObjectId>,
 }
 
+/// Output of [`Op::SparseRead`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SparseReadReply {
+    /// Offset and length of each part, in order.
+    pub extents: Vec<(u64, u64)>,
+    /// The parts' data, one after the other.
+    pub data: Bytes,
+}
+
+/// Output of [`Op::MapExt`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtentsReply {
+    /// Offset and length of each part, in order.
+    pub extents: Vec<(u64, u64)>,
+}
+
+/// Output of [`Op::ListWatchers`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WatchersReply {
+    /// The watches, by client and cookie.
+    pub watchers: Vec<WatchInfo>,
+}
+
+/// Output of [`Op::Notify`]: who answered and who did not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NotifyReply {
+    /// The notify's number; not part of the encoding.
+    pub notify_id: u64,
+    /// Client, cookie and answer of each watcher that acknowledged.
+    pub acks: Vec<(u64, u64, Bytes)>,
+    /// Client and cookie of each watcher that did not.
+    pub missed: Vec<(u64, u64)>,
+}
+
+impl NotifyReply {
+    /// Ceph's encoding, which librados hands to its callers: a map from (client, cookie) to the answer, then a set of
+    /// (client, cookie); counts and lengths are u32, all little-endian.
+    pub fn encode(&self) -> Bytes {
+        let answers: usize = self.acks.iter().map(|(_, _, answer)| 20 + answer.len()).sum();
+        let mut out = Vec::with_capacity(8 + answers + 16 * self.missed.len());
+        let length = |n: usize| u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes();
+        out.extend_from_slice(&length(self.acks.len()));
+        for (client, cookie, answer) in &self.acks {
+            out.extend_from_slice(&client.to_le_bytes());
+            out.extend_from_slice(&cookie.to_le_bytes());
+            out.extend_from_slice(&length(answer.len()));
+            out.extend_from_slice(answer);
+        }
+        out.extend_from_slice(&length(self.missed.len()));
+        for (client, cookie) in &self.missed {
+            out.extend_from_slice(&client.to_le_bytes());
+            out.extend_from_slice(&cookie.to_le_bytes());
+        }
+        out.into()
+    }
+
+    /// Reads [`NotifyReply::encode`]'s bytes.
+    pub fn decode(notify_id: u64, bytes: &Bytes) -> Result<NotifyReply, crate::encoding::DecodeError> {
+        let corrupt = || crate::encoding::DecodeError::Corrupt {
+            what: "NotifyReply",
+            detail: format!("cut short at {} bytes", bytes.len()),
+        };
+        let mut at = 0;
+        let mut take = |len: usize| {
+            let end = at + len;
+            let part = bytes.get(at..end).map(|_| bytes.slice(at..end));
+            at = end;
+            part.ok_or_else(corrupt)
+        };
+        let u32_of = |part: Bytes| u32::from_le_bytes([part[0], part[1], part[2], part[3]]) as usize;
+        let u64_of = |part: &[u8]| part.iter().rev().fold(0, |n, byte| n << 8 | u64::from(*byte));
+        let mut reply = NotifyReply { notify_id, ..NotifyReply::default() };
+        for _ in 0..u32_of(take(4)?) {
+            let pair = take(16)?;
+            let len = u32_of(take(4)?);
+            reply.acks.push((u64_of(&pair[..8]), u64_of(&pair[8..]), take(len)?));
+        }
+        for _ in 0..u32_of(take(4)?) {
+            let pair = take(16)?;
+            reply.missed.push((u64_of(&pair[..8]), u64_of(&pair[8..])));
+        }
+        Ok(reply)
+    }
+}
+
+/// How far a copy is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyCursor {
+    /// Bytes of data copied.
+    pub offset: u64,
+    /// Whether attributes are through.
+    pub attrs: bool,
+    /// The last omap key copied; empty before the first.
+    pub omap_after: Bytes,
+    /// Nothing is left.
+    pub complete: bool,
+}
+
+/// Output of [`Op::CopyGet`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CopyGetReply {
+    /// Size of the whole object in bytes.
+    pub size: u64,
+    /// Modification time, nanoseconds since 1970.
+    pub mtime_ns: u64,
+    /// Its user version.
+    pub user_version: u64,
+    /// Bits of [`object_flag`] that describe contents: OMAP and the digests.
+    pub flags: u32,
+    /// crc32c of the data, where DATA_DIGEST is set.
+    pub data_digest: u32,
+    /// crc32c of the omap, where OMAP_DIGEST is set.
+    pub omap_digest: u32,
+    /// The truncation sequence and size.
+    pub truncate: (u32, u64),
+    /// Attributes by users' names, in the first piece.
+    pub attrs: Vec<(Bytes, Bytes)>,
+    /// The omap header, in the first piece.
+    pub omap_header: Bytes,
+    /// Data from the cursor's offset on.
+    pub data: Bytes,
+    /// Omap entries above the cursor's key, once the data is through.
+    pub omap: Vec<(Bytes, Bytes)>,
+    /// With the last piece: requests that changed the object of late with the user version each left, newest first.
+    pub reqids: Vec<(ReqId, u64)>,
+    /// Where to go on.
+    pub cursor: CopyCursor,
+}
+
 macro_rules! versioned {
     ($($type:ty),*) => { $(impl Versioned for $type { const NAME: &'static str = stringify!($type); })* };
 }
-versioned!(StatReply, OmapKeysReply, OmapValsReply, ListReply, Pairs, ObjectInfo);
+versioned!(StatReply, OmapKeysReply, OmapValsReply, ListReply, Pairs);
+versioned!(SparseReadReply, ExtentsReply, WatchersReply, CopyGetReply);
+
+impl Versioned for ObjectInfo {
+    const NAME: &'static str = "ObjectInfo";
+    const VERSION: u8 = 2;
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
+        // Version 1 ended before the truncation, whose zeros take a byte each.
+        let body = [body, &[0, 0]].concat();
+        postcard::from_bytes(&body).map_err(|error| crate::encoding::DecodeError::Corrupt {
+            what: Self::NAME,
+            detail: error.to_string(),
+        })
+    }
+}
 
 /// Names or keys with their values, as outputs carry them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -447,8 +766,12 @@ pub struct ObjectInfo {
     pub data_digest: u32,
     /// crc32c of the omap, where OMAP_DIGEST is set.
     pub omap_digest: u32,
-    /// Watches that persist with the object (rule R9).
+    /// Watches that persist with the object (rule R9), by client and cookie.
     pub watchers: Vec<WatchInfo>,
+    /// The truncation sequence that a copy was given.
+    pub truncate_seq: u32,
+    /// The truncation size that a copy was given, in bytes.
+    pub truncate_size: u64,
 }
 
 /// A watch registered on an object.
@@ -463,3 +786,6 @@ pub struct WatchInfo {
     /// The client's address, for listings.
     pub addr: String,
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,7 @@
 //! What each op does, in Ceph's order of checks.
 
 use crate::exec::class;
+use crate::exec::data;
 use crate::exec::omap;
 use crate::exec::pending::Pending;
 use bytes::Bytes;
@@ -118,8 +119,24 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
             object.set_alloc_hint(*expected_object_size, *expected_write_size, *flags);
             done()
         }
+        Op::SparseRead { offset, len } => data::sparse_read(object, *offset, *len),
+        Op::MapExt { offset, len } => data::map_extents(object, *offset, *len),
+        Op::CmpExt { offset, data } => data::compare(object, *offset, data),
+        Op::WriteSame { offset, len, data } => data::write_same(object, *offset, *len, data),
+        Op::Checksum { kind, init, offset, len, chunk } => {
+            data::checksum(object, *kind, *init, (*offset, *len), *chunk)
+        }
         Op::Call { class, method, input } => class::call(object, class, method, input),
         Op::PgList { .. } => Err(Errno::EINVAL),
+        Op::Watch { .. }
+        | Op::WatchReconnect { .. }
+        | Op::WatchPing { .. }
+        | Op::Unwatch { .. }
+        | Op::Notify { .. }
+        | Op::NotifyAck { .. }
+        | Op::ListWatchers
+        | Op::CopyGet { .. }
+        | Op::CopyFrom { .. } => Err(Errno::EOPNOTSUPP),
         Op::OmapGetKeys { .. }
         | Op::OmapGetVals { .. }
         | Op::OmapGetValsByKeys { .. }
@@ -134,7 +151,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
 }
 
 /// `check_offset_and_length`: EFBIG beyond `osd_max_object_size`. A negative offset of a client arrives as a huge one.
-fn check_range(object: &Pending<'_>, offset: u64, len: u64) -> Result<(), Errno> {
+pub(super) fn check_range(object: &Pending<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     let max = object.limits().max_object_size_bytes;
     let fits = offset < max && len <= max && offset + len <= max;
     if fits { Ok(()) } else { Err(Errno::EFBIG) }

@@ -235,6 +235,27 @@ impl Pending<'_> {
         self.read_overlaid(offset, len)
     }
 
+    /// The parts of a range that hold data, in order, neighbours joined. What an earlier op of the request changed counts
+    /// as holding data everywhere.
+    pub(super) fn extents(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
+        let len = len.min(self.now.size.saturating_sub(offset));
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        if !self.steps.is_empty() {
+            return Ok(vec![(offset, len)]);
+        }
+        let stored = self.store().extents(self.env.pg, self.oid, offset, len).map_err(|e| self.failed(&e))?;
+        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(stored.len());
+        for (at, len) in stored {
+            match joined.last_mut() {
+                Some((start, so_far)) if *start + *so_far == at => *so_far += len,
+                _ => joined.push((at, len)),
+            }
+        }
+        Ok(joined)
+    }
+
     fn read_overlaid(&self, offset: u64, len: u64) -> Result<Bytes, Errno> {
         let mut image = BytesMut::zeroed(usize::try_from(len).map_err(|_| Errno::EFBIG)?);
         if self.based {

@@ -1,5 +1,7 @@
 //! Every op, its limits and its errors, over a MemStore.
 
+mod data;
+
 use super::*;
 use nacre_types::encoding::decode;
 use nacre_types::ids::{ClientId, Epoch, Interval, PoolId, ReqId};

@@ -76,6 +76,31 @@ fn overwrites_zero_and_truncate_change_just_their_range() {
 }
 
 #[test]
+fn extents_cover_what_was_written_and_no_holes() {
+    on_every_store(ROOM, |store| {
+        let parts = [(0, 70_000), (1 << 20, 10_000), (4 << 20, 4096)];
+        let mut steps = vec![create()];
+        steps.extend(parts.iter().map(|(at, len)| write("a", *at, pattern(*at, *len))));
+        steps.push(TxnOp::Truncate { oid: oid("a"), size: 8 << 20 });
+        store.commit(&txn(pg(0), steps)).unwrap();
+        for _ in 0..2 {
+            let found = store.extents(pg(0), &oid("a"), 0, u64::MAX).unwrap();
+            let covers = |at: u64| found.iter().any(|(start, len)| *start <= at && at < start + len);
+            for (at, len) in parts {
+                assert!((at..at + len as u64).step_by(100).all(covers), "{at}: {found:?}");
+            }
+            assert!(!covers(600_000) && !covers(3 << 20) && !covers(6 << 20), "{found:?}");
+            assert!(found.windows(2).all(|two| two[0].0 + two[0].1 <= two[1].0), "{found:?}");
+            assert_eq!(store.extents(pg(0), &oid("a"), 1000, 50).unwrap(), [(1000, 50)]);
+            assert_eq!(store.extents(pg(0), &oid("a"), 6 << 20, 50).unwrap(), []);
+            assert_eq!(store.extents(pg(0), &oid("a"), 9 << 20, 50).unwrap(), []);
+            assert!(matches!(store.extents(pg(0), &oid("b"), 0, 1), Err(StoreError::NotFound(_))));
+            store.remount();
+        }
+    });
+}
+
+#[test]
 fn absent_things_are_reported_by_kind() {
     on_every_store(ROOM, |store| {
         assert_eq!(store.read(pg(0), &oid("a"), 0, 1).unwrap_err(), StoreError::NoCollection(pg(0)));
