@@ -13,6 +13,7 @@ pub mod engine;
 mod error;
 mod ioctx;
 mod list;
+mod lock;
 pub mod native;
 mod objecter;
 mod ops;

@@ -7,7 +7,6 @@
 //! This module knows nothing of replication: versions are given to it, and who persists the transaction is not its
 //! business.
 
-mod class;
 mod context;
 mod data;
 mod limits;
@@ -16,22 +15,24 @@ mod omap;
 mod ops;
 mod pending;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
-pub use class::{classes_may_write, unknown_class};
 pub use context::{ContextCache, ObjectContext, load_context};
 pub use limits::Limits;
+pub(crate) use ops::set_xattr;
+pub(crate) use pending::Pending;
 
-use crate::exec::pending::Pending;
+use crate::cls;
 use bytes::Bytes;
 use nacre_store::ObjectStore;
 use nacre_types::errno::Errno;
-use nacre_types::ids::{Eversion, PgId};
+use nacre_types::ids::{ClientId, Eversion, PgId};
 use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, Op, OpResult, OsdOp, op_flag, request_flag};
 use nacre_types::pool::{self, Pool};
 use nacre_types::txn::{Transaction, TxnOp};
+use std::net::IpAddr;
 
 /// What a request is executed in.
 pub struct Environment<'a> {
@@ -49,6 +50,19 @@ pub struct Environment<'a> {
     pub at: Eversion,
     /// The highest user version ever given in the PG: objects that are created again go on from there.
     pub last_user_version: u64,
+    /// Who asks.
+    pub origin: Origin,
+    /// The time of day, nanoseconds since 1970, for object classes.
+    pub wall_ns: fn() -> u64,
+}
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The session.
+    pub client: ClientId,
+    /// Where it is.
+    pub ip: IpAddr,
 }
 
 /// The outcome of a request.
@@ -104,7 +118,9 @@ impl Executed {
 /// Whether the request may change its object: any writing op, or a class method registered as writing.
 pub fn may_write(request: &OsdRequest) -> bool {
     request.ops.iter().any(|op| match &op.op {
-        Op::Call { class, method, .. } => classes_may_write(class, method),
+        Op::Call { class, method, .. } => {
+            cls::method_access(class, method).is_some_and(|access| access & cls::access::WRITE != 0)
+        }
         other => other.is_write(),
     })
 }
@@ -126,7 +142,9 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     if object.name().is_empty() || nacre_pg::is_temp(object) {
         return Err(Errno::EINVAL);
     }
-    if request.ops.iter().any(|op| unknown_class(&op.op)) {
+    let unknown =
+        |op: &Op| matches!(op, Op::Call { class, method, .. } if cls::method_access(class, method).is_none());
+    if request.ops.iter().any(|op| unknown(&op.op)) {
         return Err(Errno::EOPNOTSUPP);
     }
     if may_write(request) {

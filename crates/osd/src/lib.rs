@@ -15,6 +15,7 @@
 //! ordered stops the OSD, as does any failed write of the store; nothing here decides about membership.
 
 pub mod caps;
+pub mod cls;
 pub mod error;
 pub mod exec;
 pub mod metrics;

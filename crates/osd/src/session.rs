@@ -3,6 +3,7 @@
 use crate::caps::OsdCaps;
 use nacre_runtime::auth::Peer;
 use nacre_runtime::msgr::{Conn, Permit};
+use nacre_types::ceph::SessionAddr;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
@@ -16,8 +17,9 @@ pub(crate) struct Session {
     pub(crate) client: Option<ClientId>,
     /// What it may do.
     pub(crate) caps: OsdCaps,
-    /// Its names on the blocklist: `client.ID`, address with and without port.
-    names: [String; 3],
+    /// Its names on the blocklist: `client.ID`, the session's address (port 0, the session as nonce), the connection's
+    /// address with and without port.
+    names: [String; 4],
 }
 
 impl Session {
@@ -30,11 +32,12 @@ impl Session {
         });
         let addr = conn.peer_addr();
         let id = peer.client.map(|id| format!("client.{id}")).unwrap_or_default();
+        let own = peer.client.map(|id| SessionAddr::client(addr.ip(), id).to_string()).unwrap_or_default();
         Session {
             entity: peer.entity.clone(),
             client: peer.client,
             caps,
-            names: [id, addr.to_string(), addr.ip().to_string()],
+            names: [id, own, addr.to_string(), addr.ip().to_string()],
         }
     }
 

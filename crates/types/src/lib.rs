@@ -3,6 +3,8 @@
 //! Pure data and pure functions: no I/O, no clock, no randomness. Everything that crosses the wire or is persisted
 //! is defined here or in `pg`, and carries a version (see [`encoding`]).
 
+pub mod ceph;
+pub mod cls;
 pub mod command;
 pub mod crush;
 pub mod encoding;

@@ -1,6 +1,6 @@
 //! What each op does, in Ceph's order of checks.
 
-use crate::exec::class;
+use crate::cls;
 use crate::exec::data;
 use crate::exec::omap;
 use crate::exec::pending::Pending;
@@ -80,15 +80,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
             Ok(OpResult::output(encode(&Pairs(pairs.collect()))))
         }
         Op::SetXattr { name, value } => {
-            let limits = object.limits();
-            if limits.max_attr_size_bytes > 0 && value.len() as u64 > limits.max_attr_size_bytes {
-                return Err(Errno::EFBIG);
-            }
-            if name.len() > limits.max_attr_name_len {
-                return Err(Errno::ENAMETOOLONG);
-            }
-            object.create();
-            object.set_user_attr(name, value.clone());
+            set_xattr(object, name, value.clone())?;
             done()
         }
         Op::RmXattr { name } => {
@@ -126,7 +118,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
         Op::Checksum { kind, init, offset, len, chunk } => {
             data::checksum(object, *kind, *init, (*offset, *len), *chunk)
         }
-        Op::Call { class, method, input } => class::call(object, class, method, input),
+        Op::Call { class, method, input } => cls::call(object, class, method, input),
         Op::PgList { .. } => Err(Errno::EINVAL),
         Op::Watch { .. }
         | Op::WatchReconnect { .. }
@@ -148,6 +140,20 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
         | Op::OmapClear
         | Op::OmapCmp { .. } => omap::run(object, &op.op),
     }
+}
+
+/// Sets a user's attribute, within its limits.
+pub(crate) fn set_xattr(object: &mut Pending<'_>, name: &str, value: Bytes) -> Result<(), Errno> {
+    let limits = object.limits();
+    if limits.max_attr_size_bytes > 0 && value.len() as u64 > limits.max_attr_size_bytes {
+        return Err(Errno::EFBIG);
+    }
+    if name.len() > limits.max_attr_name_len {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    object.create();
+    object.set_user_attr(name, value);
+    Ok(())
 }
 
 /// `check_offset_and_length`: EFBIG beyond `osd_max_object_size`. A negative offset of a client arrives as a huge one.

@@ -4,7 +4,7 @@
 //! twice and a request that only writes pays nothing for it.
 
 use crate::exec::context::ObjectContext;
-use crate::exec::{Environment, Limits};
+use crate::exec::{Environment, Limits, Origin};
 use bytes::{Bytes, BytesMut};
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::errno::Errno;
@@ -19,7 +19,7 @@ const OMAP_SCAN_ENTRIES: usize = 1025;
 const OMAP_SCAN_BYTES: usize = 4 << 20;
 
 /// See the module's documentation.
-pub(super) struct Pending<'a> {
+pub(crate) struct Pending<'a> {
     env: &'a Environment<'a>,
     oid: &'a ObjectId,
     now: ObjectContext,
@@ -29,7 +29,7 @@ pub(super) struct Pending<'a> {
 }
 
 impl<'a> Pending<'a> {
-    pub(super) fn new(
+    pub(crate) fn new(
         env: &'a Environment<'a>,
         oid: &'a ObjectId,
         context: &ObjectContext,
@@ -40,30 +40,40 @@ impl<'a> Pending<'a> {
         Pending { env, oid, now: context.clone(), based: context.exists, steps }
     }
 
-    pub(super) fn limits(&self) -> &'a Limits {
+    pub(crate) fn limits(&self) -> &'a Limits {
         self.env.limits
     }
 
+    /// Who asks.
+    pub(crate) fn origin(&self) -> Origin {
+        self.env.origin
+    }
+
+    /// The time of day, nanoseconds since 1970.
+    pub(crate) fn wall_ns(&self) -> u64 {
+        (self.env.wall_ns)()
+    }
+
     /// Whether the object exists as users see it: a whiteout does not.
-    pub(super) fn exists(&self) -> bool {
+    pub(crate) fn exists(&self) -> bool {
         self.now.exists_for_users()
     }
 
-    pub(super) fn size(&self) -> u64 {
+    pub(crate) fn size(&self) -> u64 {
         self.now.size
     }
 
-    pub(super) fn info(&self) -> &ObjectInfo {
+    pub(crate) fn info(&self) -> &ObjectInfo {
         &self.now.info
     }
 
     /// Whether there is anything to commit. Making and removing an object in one request leaves nothing.
-    pub(super) fn changed(&self) -> bool {
+    pub(crate) fn changed(&self) -> bool {
         !self.steps.is_empty()
     }
 
     /// Whether a step takes space that removals do not.
-    pub(super) fn needs_space(&self) -> bool {
+    pub(crate) fn needs_space(&self) -> bool {
         let grows = self.now.exists && !self.based;
         grows
             || self.steps.iter().any(|step| {
@@ -78,13 +88,13 @@ impl<'a> Pending<'a> {
             })
     }
 
-    pub(super) fn written_bytes(&self) -> u64 {
+    pub(crate) fn written_bytes(&self) -> u64 {
         let data = |step: &TxnOp| if let TxnOp::Write { data, .. } = step { data.len() as u64 } else { 0 };
         self.steps.iter().map(data).sum()
     }
 
     /// The steps and the object's state after them.
-    pub(super) fn into_parts(self) -> (Vec<TxnOp>, ObjectContext) {
+    pub(crate) fn into_parts(self) -> (Vec<TxnOp>, ObjectContext) {
         (self.steps, self.now)
     }
 }
@@ -92,7 +102,7 @@ impl<'a> Pending<'a> {
 /// Changes.
 impl Pending<'_> {
     /// Makes the object exist (`maybe_create_new_object`).
-    pub(super) fn create(&mut self) {
+    pub(crate) fn create(&mut self) {
         if !self.now.exists {
             self.now = ObjectContext { exists: true, size: 0, info: ObjectInfo::default() };
             self.steps.push(TxnOp::Touch(self.oid.clone()));
@@ -106,13 +116,13 @@ impl Pending<'_> {
         }
     }
 
-    pub(super) fn write(&mut self, offset: u64, data: Bytes) {
+    pub(crate) fn write(&mut self, offset: u64, data: Bytes) {
         self.now.size = self.now.size.max(offset + data.len() as u64);
         self.replace_touch();
         self.steps.push(TxnOp::Write { oid: self.oid.clone(), offset, data });
     }
 
-    pub(super) fn write_full(&mut self, data: Bytes) {
+    pub(crate) fn write_full(&mut self, data: Bytes) {
         let size = data.len() as u64;
         self.replace_touch();
         if size < self.now.size || self.steps.is_empty() && data.is_empty() {
@@ -124,7 +134,7 @@ impl Pending<'_> {
         }
     }
 
-    pub(super) fn truncate(&mut self, size: u64) {
+    pub(crate) fn truncate(&mut self, size: u64) {
         self.now.size = size;
         self.now.info.flags &= !object_flag::DATA_DIGEST;
         self.replace_touch();
@@ -132,12 +142,12 @@ impl Pending<'_> {
     }
 
     /// Zeroes a range that ends before the object does.
-    pub(super) fn zero(&mut self, offset: u64, len: u64) {
+    pub(crate) fn zero(&mut self, offset: u64, len: u64) {
         self.now.info.flags &= !object_flag::DATA_DIGEST;
         self.steps.push(TxnOp::Zero { oid: self.oid.clone(), offset, len });
     }
 
-    pub(super) fn remove(&mut self) {
+    pub(crate) fn remove(&mut self) {
         // What was done to the object before does not matter any more.
         self.steps.clear();
         if self.based {
@@ -148,7 +158,7 @@ impl Pending<'_> {
         self.now = ObjectContext { exists: false, size: 0, info };
     }
 
-    pub(super) fn set_user_attr(&mut self, name: &str, value: Bytes) {
+    pub(crate) fn set_user_attr(&mut self, name: &str, value: Bytes) {
         self.replace_touch();
         let attr = (user_attr(name), value);
         match self.steps.last_mut() {
@@ -157,11 +167,11 @@ impl Pending<'_> {
         }
     }
 
-    pub(super) fn rm_user_attr(&mut self, name: &str) {
+    pub(crate) fn rm_user_attr(&mut self, name: &str) {
         self.steps.push(TxnOp::RmAttr { oid: self.oid.clone(), name: user_attr(name) });
     }
 
-    pub(super) fn set_alloc_hint(&mut self, expected_object_size: u64, expected_write_size: u64, flags: u32) {
+    pub(crate) fn set_alloc_hint(&mut self, expected_object_size: u64, expected_write_size: u64, flags: u32) {
         self.now.info.expected_object_size = expected_object_size;
         self.now.info.expected_write_size = expected_write_size;
         self.now.info.alloc_hint_flags = flags;
@@ -174,27 +184,27 @@ impl Pending<'_> {
         });
     }
 
-    pub(super) fn omap_set(&mut self, entries: Vec<(Bytes, Bytes)>) {
+    pub(crate) fn omap_set(&mut self, entries: Vec<(Bytes, Bytes)>) {
         self.mark_omap();
         self.steps.push(TxnOp::OmapSet { oid: self.oid.clone(), entries });
     }
 
-    pub(super) fn omap_set_header(&mut self, header: Bytes) {
+    pub(crate) fn omap_set_header(&mut self, header: Bytes) {
         self.mark_omap();
         self.steps.push(TxnOp::OmapSetHeader { oid: self.oid.clone(), header });
     }
 
-    pub(super) fn omap_rm(&mut self, keys: Vec<Bytes>) {
+    pub(crate) fn omap_rm(&mut self, keys: Vec<Bytes>) {
         self.now.info.flags &= !object_flag::OMAP_DIGEST;
         self.steps.push(TxnOp::OmapRm { oid: self.oid.clone(), keys });
     }
 
-    pub(super) fn omap_rm_range(&mut self, first: Bytes, last: Bytes) {
+    pub(crate) fn omap_rm_range(&mut self, first: Bytes, last: Bytes) {
         self.now.info.flags &= !object_flag::OMAP_DIGEST;
         self.steps.push(TxnOp::OmapRmRange { oid: self.oid.clone(), first, last });
     }
 
-    pub(super) fn omap_clear(&mut self) {
+    pub(crate) fn omap_clear(&mut self) {
         if self.now.info.flags & object_flag::OMAP != 0 {
             self.now.info.flags &= !(object_flag::OMAP | object_flag::OMAP_DIGEST);
             self.steps.push(TxnOp::OmapClear(self.oid.clone()));
@@ -218,7 +228,7 @@ impl Pending<'_> {
 /// Reads.
 impl Pending<'_> {
     /// Data at `offset`, short at the object's end; `len` 0 reads to the end.
-    pub(super) fn read(&self, offset: u64, len: u64) -> Result<Bytes, Errno> {
+    pub(crate) fn read(&self, offset: u64, len: u64) -> Result<Bytes, Errno> {
         let len = if len == 0 { self.now.size } else { len };
         let len = len.min(self.now.size.saturating_sub(offset));
         if len == 0 {
@@ -237,7 +247,7 @@ impl Pending<'_> {
 
     /// The parts of a range that hold data, in order, neighbours joined. What an earlier op of the request changed counts
     /// as holding data everywhere.
-    pub(super) fn extents(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
+    pub(crate) fn extents(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
         let len = len.min(self.now.size.saturating_sub(offset));
         if len == 0 {
             return Ok(Vec::new());
@@ -297,7 +307,7 @@ impl Pending<'_> {
     }
 
     /// A user's attribute. ENOENT where the object is absent.
-    pub(super) fn user_attr(&self, name: &str) -> Result<Option<Bytes>, Errno> {
+    pub(crate) fn user_attr(&self, name: &str) -> Result<Option<Bytes>, Errno> {
         if !self.exists() {
             return Err(Errno::ENOENT);
         }
@@ -321,7 +331,7 @@ impl Pending<'_> {
     }
 
     /// All of the user's attributes by their names, in order.
-    pub(super) fn user_attrs(&self) -> Result<Vec<(String, Bytes)>, Errno> {
+    pub(crate) fn user_attrs(&self) -> Result<Vec<(String, Bytes)>, Errno> {
         if !self.exists() {
             return Err(Errno::ENOENT);
         }
@@ -344,7 +354,7 @@ impl Pending<'_> {
     }
 
     /// The omap header; empty where there is none.
-    pub(super) fn omap_header(&self) -> Result<Bytes, Errno> {
+    pub(crate) fn omap_header(&self) -> Result<Bytes, Errno> {
         for step in self.steps.iter().rev() {
             match step {
                 TxnOp::OmapSetHeader { header, .. } => return Ok(header.clone()),
@@ -359,7 +369,7 @@ impl Pending<'_> {
     }
 
     /// Those of `keys` that exist, with their values, in the keys' order.
-    pub(super) fn omap_values(&self, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+    pub(crate) fn omap_values(&self, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Errno> {
         let overlay = OmapOverlay::of(&self.steps);
         let base = if self.omap_based() && !overlay.cleared {
             self.store().omap_get(self.env.pg, self.oid, keys).map_err(|e| self.failed(&e))?
@@ -378,7 +388,7 @@ impl Pending<'_> {
     }
 
     /// Hands entries above `start_after` that begin with `prefix` to `visit`, in order, until it returns false.
-    pub(super) fn omap_scan(
+    pub(crate) fn omap_scan(
         &self,
         start_after: &Bytes,
         prefix: &Bytes,

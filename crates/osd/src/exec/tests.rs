@@ -9,7 +9,7 @@ use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::*;
 
 /// One PG on a MemStore, without replication.
-struct Bench {
+pub(crate) struct Bench {
     _directory: tempfile::TempDir,
     store: nacre_store::MemStore,
     pool: Pool,
@@ -18,15 +18,25 @@ struct Bench {
     version: u64,
     last_user_version: u64,
     cache: ContextCache,
+    pub(crate) client: ClientId,
+}
+
+thread_local! {
+    /// The time of day for object classes.
+    pub(crate) static NOW_NS: std::cell::Cell<u64> = const { std::cell::Cell::new(1_000_000_000_000) };
+}
+
+pub(crate) fn now() -> u64 {
+    NOW_NS.get()
 }
 
 const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 
-fn oid(name: &str) -> ObjectId {
+pub(crate) fn oid(name: &str) -> ObjectId {
     ObjectId::new(PoolId(1), "", "", name)
 }
 
-fn bytes(text: &str) -> Bytes {
+pub(crate) fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
@@ -48,7 +58,7 @@ fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
 }
 
 impl Bench {
-    fn new() -> Bench {
+    pub(crate) fn new() -> Bench {
         let directory = tempfile::tempdir().unwrap();
         nacre_store::MemStore::mkfs(directory.path()).unwrap();
         let (store, _) = nacre_store::MemStore::mount(directory.path(), Default::default()).unwrap();
@@ -64,11 +74,13 @@ impl Bench {
             version: 0,
             last_user_version: 0,
             cache: ContextCache::new(4),
+            client: ClientId(4),
         }
     }
 
-    fn execute(&mut self, object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> Executed {
-        let request = request(object, ops, flags);
+    pub(crate) fn execute(&mut self, object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> Executed {
+        let mut request = request(object, ops, flags);
+        request.reqid.client = self.client;
         if let Err(errno) = validate(&request, &self.limits) {
             return Executed::failed(errno, 0);
         }
@@ -84,6 +96,8 @@ impl Bench {
             full: self.full,
             at: Eversion::new(Interval(1), self.version + 1),
             last_user_version: self.last_user_version,
+            origin: Origin { client: self.client, ip: IpAddr::from([127, 0, 0, 1]) },
+            wall_ns: now,
         };
         let mut executed = execute(&env, &request, &context);
         if let Some(change) = &mut executed.change {
@@ -99,29 +113,29 @@ impl Bench {
         executed
     }
 
-    fn run(&mut self, name: &str, ops: Vec<Op>) -> Executed {
+    pub(crate) fn run(&mut self, name: &str, ops: Vec<Op>) -> Executed {
         self.execute(&oid(name), ops.into_iter().map(OsdOp::from).collect(), 0)
     }
 
-    fn ok(&mut self, name: &str, ops: Vec<Op>) -> Executed {
+    pub(crate) fn ok(&mut self, name: &str, ops: Vec<Op>) -> Executed {
         let executed = self.run(name, ops);
         assert!(executed.result >= 0, "failed: {executed:?}");
         executed
     }
 
     #[track_caller]
-    fn fails(&mut self, name: &str, ops: Vec<Op>, errno: Errno) {
+    pub(crate) fn fails(&mut self, name: &str, ops: Vec<Op>, errno: Errno) {
         let before = self.version;
         let executed = self.run(name, ops);
         assert_eq!(Errno(-executed.result), errno, "{executed:?}");
         assert!(executed.change.is_none() && self.version == before, "a failed request changed something");
     }
 
-    fn read(&mut self, name: &str) -> Bytes {
+    pub(crate) fn read(&mut self, name: &str) -> Bytes {
         self.ok(name, vec![Op::Read { offset: 0, len: 0 }]).ops[0].output.clone()
     }
 
-    fn size(&mut self, name: &str) -> u64 {
+    pub(crate) fn size(&mut self, name: &str) -> u64 {
         let reply = self.ok(name, vec![Op::Stat]).ops[0].output.clone();
         decode::<StatReply>(&reply).unwrap().size
     }
@@ -131,7 +145,7 @@ fn write(offset: u64, data: &str) -> Op {
     Op::Write { offset, data: bytes(data) }
 }
 
-fn full(data: &str) -> Op {
+pub(crate) fn full(data: &str) -> Op {
     Op::WriteFull { data: bytes(data) }
 }
 
@@ -616,23 +630,6 @@ fn listing_resumes_in_hash_order_and_hides_internal_objects() {
     assert_eq!(list(Some(""), 1), default);
     let mixed = vec![Op::PgList { cursor: None, max: 1, namespace: None }.into(), Op::Stat.into()];
     assert_eq!(b.execute(&oid("x"), mixed, 0).result, Errno::EINVAL.negated());
-}
-
-#[test]
-fn classes_run_inside_the_request() {
-    let mut b = Bench::new();
-    let call = |method: &str, input: &str| Op::Call {
-        class: "hello".into(),
-        method: method.into(),
-        input: bytes(input),
-    };
-    b.ok("o", vec![call("record_hello", "Nacre")]);
-    assert_eq!(b.ok("o", vec![call("replay", "")]).ops[0].output, "Hello, Nacre!");
-    assert_eq!(b.ok("o", vec![call("say_hello", "")]).ops[0].output, "Hello, world!");
-    b.fails("o", vec![call("record_hello", "again")], Errno::EEXIST);
-    b.fails("o", vec![call("no such method", "")], Errno::EOPNOTSUPP);
-    let unknown = Op::Call { class: "none".into(), method: "m".into(), input: Bytes::new() };
-    b.fails("o", vec![full("x"), unknown], Errno::EOPNOTSUPP);
 }
 
 #[test]

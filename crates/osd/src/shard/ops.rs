@@ -4,7 +4,8 @@ use super::space::{Fit, MemberSpace};
 use super::{MAX_EARLY_REQUESTS, Shard};
 use crate::caps::{Access, Target};
 use crate::clock;
-use crate::exec::{self, Environment, ObjectContext};
+use crate::cls;
+use crate::exec::{self, Environment, ObjectContext, Origin};
 use crate::session::{Arrival, Session};
 use crate::tracker::{OpHandle, Stage};
 use bytes::Bytes;
@@ -153,7 +154,7 @@ impl Shard {
         }
         let writes = exec::may_write(request);
         let target = Target { pool, namespace: request.object.namespace(), object: request.object.name() };
-        if !session.caps.allows(target, wanted_access(request, writes)) {
+        if !session.caps.allows(target, wanted_access(request)) {
             self.metrics.op_denied.inc();
             return Admission::Answer(Errno::EPERM);
         }
@@ -273,6 +274,8 @@ impl Shard {
             full,
             at: version,
             last_user_version: version.version.saturating_sub(1),
+            origin: Origin { client: request.reqid.client, ip: op.conn.peer_addr().ip() },
+            wall_ns: clock::wall_ns,
         };
         let executed = exec::execute(&env, request, &context);
         count(&self.metrics, &mut hosted.io, op.writes, request, &executed);
@@ -401,20 +404,29 @@ enum Admission {
     Backoff,
 }
 
-/// What a request needs of its client's capabilities.
-fn wanted_access(request: &OsdRequest, writes: bool) -> Access {
-    let mut wanted = if writes { Access::WRITE } else { Access::READ };
+/// What a request needs of its client's capabilities. Calls of class methods need what the method declares, and nothing
+/// else (`OpInfo::set_from_op`).
+fn wanted_access(request: &OsdRequest) -> Access {
+    let mut wanted = Access::NONE;
     for op in &request.ops {
         wanted = wanted.and(match &op.op {
-            Op::Call { class, method, .. } if exec::classes_may_write(class, method) => {
-                Access::CLASS_READ.and(Access::CLASS_WRITE)
+            Op::Call { class, method, .. } => class_access(class, method),
+            // Whether there is a watch already decides what happens.
+            Op::Watch { .. } | Op::WatchReconnect { .. } | Op::Unwatch { .. } => {
+                Access::READ.and(Access::WRITE)
             }
-            Op::Call { .. } => Access::CLASS_READ,
             op if op.is_write() => Access::WRITE,
             _ => Access::READ,
         });
     }
     wanted
+}
+
+fn class_access(class: &str, method: &str) -> Access {
+    // Unknown methods were refused before.
+    let declared = cls::method_access(class, method).unwrap_or_default();
+    let part = |bit: u8, access: Access| if declared & bit != 0 { access } else { Access::NONE };
+    part(cls::access::READ, Access::CLASS_READ).and(part(cls::access::WRITE, Access::CLASS_WRITE))
 }
 
 /// Whether `bytes` more fit all in-sync members of `pg`.

@@ -42,6 +42,7 @@ impl TestCluster {
         add(EntityName::mon(), &[("mon", "allow *")]);
         add(EntityName::client("admin"), &[("mon", "allow *"), ("osd", "allow *")]);
         add(EntityName::client("reader"), &[("mon", "allow r"), ("osd", "allow r pool=data")]);
+        add(EntityName::client("caller"), &[("mon", "allow r"), ("osd", "allow class-read pool=data")]);
         for osd in 0..count + 1 {
             add(EntityName::osd(OsdId(osd)), &[("mon", "allow profile osd"), ("osd", "allow *")]);
         }

@@ -86,6 +86,25 @@ fn capabilities_limit_what_clients_do() {
 }
 
 #[test]
+fn class_calls_need_capabilities_of_their_own() {
+    let cluster = TestCluster::start(1, &[]);
+    cluster.create_pool("data", 1, 1, 4);
+    let admin = cluster.io("data");
+    let caller = cluster.client("caller");
+    let reader = cluster.client("reader");
+    cluster.block_on(async {
+        admin.call("o", "hello", "record_hello", "all").await.unwrap();
+        let data = caller.open_pool("data").await.unwrap();
+        assert_eq!(data.call("o", "hello", "replay", "").await.unwrap(), "Hello, all!");
+        let refused = data.call("o", "hello", "turn_it_to_11", "").await.unwrap_err();
+        assert_eq!(refused.errno(), Errno::EPERM, "class-read is not class-write");
+        assert_eq!(data.read("o", 0, 0).await.unwrap_err().errno(), Errno::EPERM);
+        let data = reader.open_pool("data").await.unwrap();
+        assert_eq!(data.call("o", "hello", "replay", "").await.unwrap_err().errno(), Errno::EPERM);
+    });
+}
+
+#[test]
 fn removed_pools_take_their_data_along() {
     let cluster = TestCluster::start(2, &[]);
     let pool = cluster.create_pool("data", 2, 1, 4);

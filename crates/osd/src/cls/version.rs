@@ -1,0 +1,80 @@
+//! Class `version`: a version of the user's own, with conditions on it.
+
+use super::access::{READ, WRITE};
+use super::{Class, Context, Method, done, input};
+use bytes::Bytes;
+use nacre_types::ceph::CephEncoding;
+use nacre_types::cls::version::{ConditionsOp, ObjVersion, VersionOp};
+use nacre_types::errno::Errno;
+use nacre_types::op::OpResult;
+
+pub(super) struct Version;
+
+impl Class for Version {
+    fn name(&self) -> &'static str {
+        "version"
+    }
+
+    fn methods(&self) -> &'static [Method] {
+        const METHODS: &[Method] = &[
+            Method { name: "set", access: READ | WRITE, run: set },
+            Method { name: "inc", access: READ | WRITE, run: increment },
+            Method { name: "inc_conds", access: READ | WRITE, run: increment },
+            Method { name: "read", access: READ, run: read },
+            Method { name: "check_conds", access: READ, run: check },
+        ];
+        METHODS
+    }
+}
+
+const ATTRIBUTE: &str = "ceph.objclass.version";
+/// Characters of a new object's tag.
+const TAG_BYTES: usize = 24;
+/// What tags are made of (`cls_gen_rand_base64`).
+const TAG_ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+
+fn stored(object: &mut Context<'_, '_>) -> Result<Option<ObjVersion>, Errno> {
+    match object.get_decoded(ATTRIBUTE) {
+        Err(Errno::ENOENT) => Ok(None),
+        other => other,
+    }
+}
+
+fn write(object: &mut Context<'_, '_>, version: &ObjVersion) -> Result<OpResult, Errno> {
+    object.set_xattr(ATTRIBUTE, version.to_bytes())?;
+    done()
+}
+
+fn random_tag() -> Bytes {
+    let random = [*uuid::Uuid::new_v4().as_bytes(), *uuid::Uuid::new_v4().as_bytes()].concat();
+    random[..TAG_BYTES].iter().map(|byte| TAG_ALPHABET[usize::from(byte & 63)]).collect()
+}
+
+fn set(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+    write(object, &input::<VersionOp>(bytes)?.version)
+}
+
+/// A version that is not there yet begins at 1, of which the conditions must hold.
+fn increment(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+    let op: ConditionsOp = input(bytes)?;
+    let mut version = stored(object)?.unwrap_or_else(|| ObjVersion { version: 1, tag: random_tag() });
+    conditions_hold(&op, &version)?;
+    version.version = version.version.wrapping_add(1);
+    write(object, &version)
+}
+
+fn conditions_hold(op: &ConditionsOp, version: &ObjVersion) -> Result<(), Errno> {
+    let holds = op.conditions.iter().all(|(given, condition)| condition.holds(version, given));
+    if holds { Ok(()) } else { Err(Errno::ECANCELED) }
+}
+
+fn read(object: &mut Context<'_, '_>, _bytes: &Bytes) -> Result<OpResult, Errno> {
+    let version = stored(object)?.unwrap_or_default();
+    Ok(OpResult::output(VersionOp { version }.to_bytes()))
+}
+
+fn check(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
+    let op: ConditionsOp = input(bytes)?;
+    conditions_hold(&op, &stored(object)?.unwrap_or_default())?;
+    done()
+}

@@ -1,0 +1,96 @@
+//! Class `refcount`: an object that lives while somebody refers to it (`cls_refcount_ops.h`).
+
+use crate::ceph::{CephEncoding, Decoder, Encoder};
+use crate::encoding::DecodeError;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Input of `get` and `put`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefOp {
+    /// Who refers to the object.
+    pub tag: Bytes,
+    /// Whether an object without references counts as referred to once.
+    pub implicit: bool,
+}
+
+/// Input of `set`, output of `read`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RefsOp {
+    /// Who refers to the object.
+    pub refs: Vec<Bytes>,
+}
+
+/// Input of `read`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadOp {
+    /// Whether an object without references counts as referred to once.
+    pub implicit: bool,
+}
+
+/// What attribute `refcount` holds (`obj_refcount`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refcount {
+    /// Who refers to the object.
+    pub refs: BTreeMap<Bytes, bool>,
+    /// Who did once: their references are not taken twice.
+    pub retired: BTreeSet<Bytes>,
+}
+
+impl CephEncoding for RefOp {
+    fn encode_to(&self, out: &mut Encoder) {
+        out.structure(1, 1, |out| {
+            out.bytes(&self.tag);
+            out.u8(u8::from(self.implicit));
+        });
+    }
+
+    fn decode_from(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        from.structure(1, |_, from| Ok(RefOp { tag: from.bytes()?, implicit: from.bool()? }))
+    }
+}
+
+impl CephEncoding for RefsOp {
+    fn encode_to(&self, out: &mut Encoder) {
+        out.structure(1, 1, |out| {
+            out.count(self.refs.len());
+            self.refs.iter().for_each(|tag| out.bytes(tag));
+        });
+    }
+
+    fn decode_from(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        from.structure(1, |_, from| Ok(RefsOp { refs: from.list(Decoder::bytes)? }))
+    }
+}
+
+impl CephEncoding for ReadOp {
+    fn encode_to(&self, out: &mut Encoder) {
+        out.structure(1, 1, |out| out.u8(u8::from(self.implicit)));
+    }
+
+    fn decode_from(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        from.structure(1, |_, from| Ok(ReadOp { implicit: from.bool()? }))
+    }
+}
+
+impl CephEncoding for Refcount {
+    fn encode_to(&self, out: &mut Encoder) {
+        out.structure(2, 1, |out| {
+            out.count(self.refs.len());
+            for (tag, held) in &self.refs {
+                out.bytes(tag);
+                out.u8(u8::from(*held));
+            }
+            out.count(self.retired.len());
+            self.retired.iter().for_each(|tag| out.bytes(tag));
+        });
+    }
+
+    fn decode_from(from: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        from.structure(2, |version, from| {
+            let refs = from.list(|from| Ok((from.bytes()?, from.bool()?)))?.into_iter().collect();
+            let retired = if version >= 2 { from.list(Decoder::bytes)? } else { Vec::new() };
+            Ok(Refcount { refs, retired: retired.into_iter().collect() })
+        })
+    }
+}
