@@ -210,6 +210,11 @@ impl Cluster {
         Ok(pools.into_iter().map(|(id, name)| pool_stats(id, name, listed)).collect())
     }
 
+    /// Returns once every [`crate::WatchHandler`] that was called before has returned.
+    pub fn watch_flush(&self) -> Pending<()> {
+        self.engine.watch_flush()
+    }
+
     /// Ends the session; operations in flight fail.
     pub fn shut_down(&self) {
         self.engine.shut_down();

@@ -6,11 +6,13 @@
 use crate::completion::Pending;
 use crate::error::Result;
 use crate::ops::OpReply;
+use crate::watch::{OnDone, WatchHandler};
 use bytes::Bytes;
 use nacre_types::op::OsdOp;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ObjectId, OsdId, PgId, PoolId};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Called once with an operation's outcome, on the engine's thread: it must be short and never block.
 pub type OnReply = Box<dyn FnOnce(Result<OpReply>) + Send>;
@@ -93,6 +95,25 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Lists from `cursor`, at most `max` objects, of one namespace or (`None`) of all.
     fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage>;
+
+    /// Watches an object and returns the watch's cookie; `done` gets the outcome. See [`crate::IoCtx::watch`].
+    fn watch(
+        &self,
+        object: ObjectId,
+        flags: u32,
+        timeout_s: u32,
+        handler: Arc<dyn WatchHandler>,
+        done: OnDone,
+    ) -> u64;
+
+    /// Ends a watch.
+    fn unwatch(&self, cookie: u64, done: OnDone);
+
+    /// How long ago a watch was last known to stand.
+    fn watch_check(&self, cookie: u64) -> Result<Duration>;
+
+    /// Returns once every handler that was called before has returned.
+    fn watch_flush(&self) -> Pending<()>;
 
     /// Runs a command in Ceph's JSON form.
     fn command(&self, target: CommandTarget, command: String, input: Bytes) -> Pending<CommandReply>;

@@ -105,7 +105,15 @@ impl IoCtx {
         Ok(ObjectId::new(self.pool, &self.namespace, &self.locator, name))
     }
 
-    fn request(
+    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+        &self.engine
+    }
+
+    pub(crate) fn request_flags(&self) -> u32 {
+        self.flags
+    }
+
+    pub(crate) fn request(
         &self,
         name: &str,
         ops: Vec<OsdOp>,

@@ -18,6 +18,7 @@ pub mod native;
 mod objecter;
 mod ops;
 mod throttle;
+mod watch;
 
 pub use cluster::{Cluster, ClusterStats, PoolStats};
 pub use completion::{Pending, block_on};
@@ -27,3 +28,4 @@ pub use ioctx::IoCtx;
 pub use list::{ListRange, Lister};
 pub use native::connect;
 pub use ops::{OpReply, ReadOp, WriteOp};
+pub use watch::{Notification, NotifyOutcome, OnDone, WatchHandler};

@@ -6,6 +6,7 @@
 
 mod commands;
 mod dispatch;
+mod linger;
 mod mon;
 mod state;
 
@@ -19,6 +20,7 @@ use crate::list::pg_end;
 use crate::objecter::{Answer, Submission};
 use crate::ops::OpReply;
 use crate::throttle::{Share, Throttle};
+use crate::watch::{OnDone, WatchHandler};
 use bytes::Bytes;
 use nacre_runtime::Config;
 use nacre_runtime::auth::find_key;
@@ -84,6 +86,8 @@ pub(crate) struct Shared {
 struct Native {
     shared: Arc<Shared>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The session's thread's runtime.
+    handle: Handle,
 }
 
 fn start(config: &Config) -> Result<Native> {
@@ -131,6 +135,7 @@ fn start(config: &Config) -> Result<Native> {
         .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
     shared.state.lock().attach(messenger.clone());
     let worker = shared.clone();
+    let handle = runtime.handle().clone();
     let thread = std::thread::Builder::new()
         .name("nacre-client".into())
         .spawn(move || {
@@ -138,7 +143,7 @@ fn start(config: &Config) -> Result<Native> {
             runtime.block_on(run(&worker, &messenger, credential));
         })
         .map_err(system)?;
-    Ok(Native { shared, thread: Mutex::new(Some(thread)) })
+    Ok(Native { shared, thread: Mutex::new(Some(thread)), handle })
 }
 
 /// The background thread's work, until the session is shut down.
@@ -156,7 +161,10 @@ async fn run(shared: &Arc<Shared>, messenger: &Messenger, credential: nacre_runt
 /// Ends holds and expires requests.
 async fn tick(shared: Arc<Shared>) {
     loop {
-        let wake = shared.state.lock().objecter.next_wake_ms();
+        let wake = {
+            let state = shared.state.lock();
+            state.objecter.next_wake_ms().into_iter().chain(state.lingers.next_ms()).min()
+        };
         let sleep = wake.map_or(LONGEST_SLEEP, |at| {
             Duration::from_millis(at.saturating_sub(shared.now_ms())).min(LONGEST_SLEEP)
         });
@@ -166,6 +174,7 @@ async fn tick(shared: Arc<Shared>) {
         }
         let now_ms = shared.now_ms();
         shared.with_objecter(|objecter, sink| objecter.on_tick(now_ms, sink));
+        shared.watches_on_tick(now_ms);
         commands::expire(&shared, now_ms);
     }
 }
@@ -194,6 +203,14 @@ impl Shared {
     /// Places and queues a request.
     fn start(&self, request: ObjectRequest, token: Token) {
         let now_ms = self.now_ms();
+        let deadline_ms = self.op_timeout.map(|timeout| {
+            // What a notify waits for is its watchers.
+            let waits_s = match request.ops.first().map(|op| &op.op) {
+                Some(Op::Notify { timeout_s, .. }) => u64::from(*timeout_s),
+                _ => 0,
+            };
+            now_ms + timeout.as_millis() as u64 + waits_s * 1000
+        });
         let submission = Submission {
             object: request.object,
             ops: request.ops,
@@ -201,7 +218,7 @@ impl Shared {
             snap: request.snap,
             snap_context: request.snap_context,
             mtime_ns: request.mtime_ns.unwrap_or_else(now_ns),
-            deadline_ms: self.op_timeout.map(|timeout| now_ms + timeout.as_millis() as u64),
+            deadline_ms,
         };
         self.with_objecter(|objecter, sink| {
             if *self.stop.borrow() {
@@ -221,7 +238,11 @@ impl Shared {
             return;
         }
         self.with_objecter(|objecter, sink| objecter.fail_all(&Error::ShutDown, sink));
-        let (mon, daemons) = self.state.lock().take_commands();
+        let (mon, daemons) = {
+            let mut state = self.state.lock();
+            state.lingers.clear();
+            state.take_commands()
+        };
         for command in mon.into_iter().chain(daemons) {
             // Nobody may wait any more.
             let _ = command.done.send(Err(Error::ShutDown));
@@ -309,6 +330,35 @@ impl Engine for Native {
         answered.then(|answer| list_page(answer?))
     }
 
+    fn watch(
+        &self,
+        object: ObjectId,
+        flags: u32,
+        timeout_s: u32,
+        handler: Arc<dyn WatchHandler>,
+        done: OnDone,
+    ) -> u64 {
+        self.shared.watch(object, flags, timeout_s, handler, done)
+    }
+
+    fn unwatch(&self, cookie: u64, done: OnDone) {
+        self.shared.unwatch(cookie, done);
+    }
+
+    fn watch_check(&self, cookie: u64) -> Result<Duration> {
+        self.shared.watch_check(cookie)
+    }
+
+    fn watch_flush(&self) -> Pending<()> {
+        let (sender, pending) = Pending::channel();
+        // The session's thread gets to it after the handler that it may be in.
+        self.handle.spawn(async move {
+            // Nobody may wait any more.
+            let _ = sender.send(Ok(()));
+        });
+        pending
+    }
+
     fn command(&self, target: CommandTarget, command: String, input: Bytes) -> Pending<CommandReply> {
         commands::start(&self.shared, target, command, input)
     }
@@ -394,7 +444,8 @@ fn corrupt(what: &'static str, detail: &str) -> Error {
 
 /// What a PG's listing says of the pool's: past its last object, the PG that follows in the order.
 fn list_page(answer: Answer) -> Result<ListPage> {
-    let Answer { mut reply, pg, pg_num } = answer;
+    let Answer { mut reply, target } = answer;
+    let (pg, pg_num) = (target.pg, target.pg_num);
     Errno::from_result(reply.result)?;
     let part = reply.ops.first_mut().ok_or_else(|| corrupt("OsdReply", "a listing without output"))?;
     Errno::from_result(part.code)?;

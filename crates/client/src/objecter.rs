@@ -15,12 +15,14 @@ mod target;
 use crate::error::Error;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::op::Op;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, PoolId, ReqId};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use target::{Placement, Target, place};
+use target::{Placement, place};
+pub(crate) use target::{Target, primary_of};
 
 /// The first delay before a refused request or a lost connection is tried again, in milliseconds; it doubles.
 const FIRST_RETRY_MS: u64 = 10;
@@ -53,10 +55,8 @@ pub(crate) enum Sent {
 pub(crate) struct Answer {
     /// What the OSD said.
     pub reply: OsdReply,
-    /// The PG that it went to.
-    pub pg: PgId,
-    /// The number of PGs in that pool when it was sent.
-    pub pg_num: u32,
+    /// Where it was sent.
+    pub target: Target,
 }
 
 /// A request as the caller gives it: the objecter adds where and when.
@@ -82,6 +82,8 @@ struct Pending<T> {
     /// The pool that the caller named; the request's object names the one it is sent to.
     pool: PoolId,
     writes: bool,
+    /// A notify: it leaves no dup record, and may wait for long.
+    waits: bool,
     deadline_ms: Option<u64>,
     sent: Option<Target>,
     /// Waits to be sent (again).
@@ -150,13 +152,20 @@ impl<T> Objecter<T> {
     }
 
     /// Goes on as another session: what is in flight belongs to the old one and fails, since nobody can tell any more
-    /// whether it was executed.
-    pub(crate) fn set_client(&mut self, client: ClientId, sink: &mut impl Sink<T>) {
-        if self.client != client {
+    /// whether it was executed. Returns whether it is another one.
+    pub(crate) fn set_client(&mut self, client: ClientId, sink: &mut impl Sink<T>) -> bool {
+        let changed = self.client != client;
+        if changed {
             self.client = client;
             let lost = "the session was lost: writes in flight may or may not have taken effect";
             self.fail_all(&Error::TimedOut(lost.to_owned()), sink);
         }
+        changed
+    }
+
+    /// Whether the map shuts this client out.
+    pub(crate) fn is_blocklisted(&self) -> bool {
+        self.blocklisted
     }
 
     /// How often requests were sent again.
@@ -198,7 +207,8 @@ impl<T> Objecter<T> {
         };
         let writes = request.may_write();
         let deadline_ms = submission.deadline_ms;
-        let pending = Pending { token, request, pool, writes, deadline_ms, sent: None, waiting: true };
+        let waits = matches!(request.ops.first().map(|op| &op.op), Some(Op::Notify { .. }));
+        let pending = Pending { token, request, pool, writes, waits, deadline_ms, sent: None, waiting: true };
         self.ops.insert(tid, Box::new(pending));
         self.try_send(tid, now_ms, sink);
     }
@@ -206,7 +216,7 @@ impl<T> Objecter<T> {
     /// Sends one waiting request if it may go.
     fn try_send(&mut self, tid: u64, now_ms: u64, sink: &mut impl Sink<T>) {
         let Some(map) = self.map.as_ref() else { return };
-        let oldest_tid = self.ops.first_key_value().map_or(tid, |(oldest, _)| *oldest);
+        let oldest_tid = self.ops.iter().find(|(_, op)| !op.waits).map_or(tid, |(oldest, _)| *oldest);
         let Some(op) = self.ops.get_mut(&tid) else { return };
         let target = match place(map, op.pool, &op.request, op.writes) {
             Placement::At(target) => target,
@@ -265,7 +275,7 @@ impl<T> Objecter<T> {
         if let Some(session) = self.sessions.get_mut(&target.osd).filter(|s| s.hold.until_ms == 0) {
             session.hold.failures = 0;
         }
-        self.finish(tid, Ok(Answer { reply, pg: target.pg, pg_num: target.pg_num }), sink);
+        self.finish(tid, Ok(Answer { reply, target }), sink);
     }
 
     /// An OSD refuses a request until the client has a newer map: its whole PG waits, then goes again in order.

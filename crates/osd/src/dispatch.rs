@@ -9,7 +9,7 @@ use crate::shared::Shared;
 use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::error::Error;
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Policy, Reset};
 use nacre_types::ids::OsdId;
 use nacre_types::msg::{DaemonCommand, Message, OsdRequest};
 use std::sync::Arc;
@@ -48,6 +48,16 @@ impl Dispatcher for LaneDispatcher {
     }
 
     fn on_reset(&self, conn: &Conn, reset: Reset) {
+        let session = conn.context::<Session>();
+        if session.is_some_and(Session::is_watching) {
+            let id = conn.id();
+            self.shared.post_all(|| Note::WatchersGone(id));
+        }
+        // An OSD is also a client of others, which says nothing of it as a peer.
+        let is_client = conn.policy() == Policy::Lossy && !session.is_some_and(Session::is_beating);
+        if is_client && !conn.is_outgoing() {
+            return;
+        }
         let Some(osd) = conn.peer_entity().and_then(|entity| entity.osd_id()) else { return };
         tracing::info!(peer = %osd, ?reset, "session with a peer is over");
         if conn.is_outgoing() && conn.is_over() {
@@ -90,6 +100,9 @@ impl LaneDispatcher {
 
     fn on_heartbeat(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
         let Some(from) = self.peer_of(conn) else { return Ok(()) };
+        if let Some(session) = conn.context::<Session>() {
+            session.set_beating();
+        }
         let HbEnvelope { space_bytes, msg } = frame.decode()?;
         self.shared.post_all(|| Note::Space { from, space_bytes });
         let (answer, said) = {

@@ -16,11 +16,13 @@ mod ops;
 mod pending;
 #[cfg(test)]
 pub(crate) mod tests;
+mod watch;
 
 pub use context::{ContextCache, ObjectContext, load_context};
 pub use limits::Limits;
 pub(crate) use ops::set_xattr;
 pub(crate) use pending::Pending;
+pub use watch::Effect;
 
 use crate::cls;
 use bytes::Bytes;
@@ -76,6 +78,8 @@ pub struct Executed {
     pub user_version: u64,
     /// What changes; `None` for reads, failures and writes that change nothing.
     pub change: Option<Change>,
+    /// What is to be done beside it once the request has succeeded.
+    pub effects: Vec<Effect>,
 }
 
 /// What a successful write changes.
@@ -111,7 +115,7 @@ pub struct SumsDelta {
 impl Executed {
     /// A request that failed as a whole.
     pub fn failed(errno: Errno, user_version: u64) -> Executed {
-        Executed { result: errno.negated(), ops: Vec::new(), user_version, change: None }
+        Executed { result: errno.negated(), ops: Vec::new(), user_version, change: None, effects: Vec::new() }
     }
 }
 
@@ -147,7 +151,12 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     if request.ops.iter().any(|op| unknown(&op.op)) {
         return Err(Errno::EOPNOTSUPP);
     }
-    if may_write(request) {
+    // It is answered when its watchers have answered.
+    if request.ops.len() > 1 && request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. })) {
+        return Err(Errno::EINVAL);
+    }
+    let writes = may_write(request);
+    if writes || request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. } | Op::NotifyAck { .. })) {
         if request.snap != nacre_types::object::SNAP_HEAD {
             return Err(Errno::EINVAL);
         }
@@ -183,11 +192,12 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
         }
     }
     let user_version = context.user_version(env.last_user_version);
+    let effects = if result < 0 { Vec::new() } else { pending.take_effects() };
     if result < 0 || !pending.changed() {
-        return Executed { result, ops: results, user_version, change: None };
+        return Executed { result, ops: results, user_version, change: None, effects };
     }
     if let Err(errno) = check_full(env, request, &pending) {
-        return Executed { result: errno.negated(), ops: Vec::new(), user_version, change: None };
+        return Executed::failed(errno, user_version);
     }
     if request.flags & request_flag::RETURNVEC == 0 {
         // Ceph hands back neither outputs nor codes of a successful update unless it is asked to.
@@ -199,7 +209,7 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
         results.iter_mut().find(|outcome| outcome.output.len() > env.limits.max_write_op_reply_len)
     {
         *long = OpResult::error(Errno::EOVERFLOW);
-        return Executed { result: Errno::EOVERFLOW.negated(), ops: results, user_version, change: None };
+        return Executed { ops: results, ..Executed::failed(Errno::EOVERFLOW, user_version) };
     }
     let change = finish(env, request, context, pending);
     Executed {
@@ -207,6 +217,7 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
         ops: results,
         user_version: change.context.user_version(0).max(user_version),
         change: Some(change),
+        effects,
     }
 }
 
@@ -222,6 +233,7 @@ fn input_bytes(op: &Op) -> usize {
     match op {
         Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data } => data.len(),
         Op::WriteSame { data, .. } | Op::CmpExt { data, .. } => data.len(),
+        Op::Notify { payload, .. } | Op::NotifyAck { payload, .. } => payload.len(),
         Op::SetXattr { name, value } => name.len() + value.len(),
         Op::OmapSet { entries } => entries.iter().map(|(k, v)| k.len() + v.len()).sum(),
         Op::OmapSetHeader { header } => header.len(),
@@ -249,10 +261,14 @@ fn finish(
     pending: Pending<'_>,
 ) -> Change {
     let written_bytes = pending.written_bytes();
+    let invisible = pending.is_invisible();
     let (mut steps, mut after) = pending.into_parts();
     let prior_version = if before.exists { before.info.version } else { Eversion::default() };
     let user_version = env.last_user_version.max(before.info.user_version) + 1;
-    after.info.user_version = user_version.max(env.at.version);
+    if !invisible {
+        after.info.user_version = user_version.max(env.at.version);
+        after.info.flags |= nacre_types::op::object_flag::DIRTY;
+    }
     if after.exists {
         after.info.prior_version = prior_version;
         after.info.version = env.at;
@@ -260,7 +276,6 @@ fn finish(
         if request.mtime_ns != 0 {
             after.info.mtime_ns = request.mtime_ns;
         }
-        after.info.flags |= nacre_types::op::object_flag::DIRTY;
         let encoded = Bytes::from(nacre_types::encoding::encode(&after.info));
         match steps.last_mut() {
             // User attributes set last travel in the same step.

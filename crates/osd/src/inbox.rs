@@ -32,6 +32,8 @@ pub(crate) enum Note {
     Cas(PgCasReply),
     /// A peer was reset.
     PeerReset(OsdId),
+    /// The connection of that id, by which a client watched objects, is gone.
+    WatchersGone(u64),
     /// A PG has a recovery slot now.
     Reserved(PgId),
     /// What a peer's store may still take.

@@ -36,6 +36,7 @@ mod session;
 mod shard;
 mod shared;
 mod store_kind;
+mod watch;
 
 pub use error::OsdError;
 pub use server::{Osd, mkfs};

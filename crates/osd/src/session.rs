@@ -7,6 +7,7 @@ use nacre_types::ceph::SessionAddr;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is known of a connection's other side, attached to the connection.
 #[derive(Debug)]
@@ -20,6 +21,10 @@ pub(crate) struct Session {
     /// Its names on the blocklist: `client.ID`, the session's address (port 0, the session as nonce), the connection's
     /// address with and without port.
     names: [String; 4],
+    /// Whether it watches objects.
+    watching: AtomicBool,
+    /// Whether heartbeats come by it.
+    beating: AtomicBool,
 }
 
 impl Session {
@@ -38,7 +43,29 @@ impl Session {
             client: peer.client,
             caps,
             names: [id, own, addr.to_string(), addr.ip().to_string()],
+            watching: AtomicBool::new(false),
+            beating: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that the client watches an object over the connection.
+    pub(crate) fn set_watching(&self) {
+        self.watching.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the client ever watched an object over the connection.
+    pub(crate) fn is_watching(&self) -> bool {
+        self.watching.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a peer's heartbeats come by the connection.
+    pub(crate) fn set_beating(&self) {
+        self.beating.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a peer's heartbeats come by the connection.
+    pub(crate) fn is_beating(&self) -> bool {
+        self.beating.load(Ordering::Relaxed)
     }
 
     /// Whether the client may not do I/O.

@@ -12,6 +12,7 @@ mod background;
 mod ops;
 mod space;
 mod sums;
+mod watches;
 
 use crate::clock;
 use crate::exec::ContextCache;
@@ -40,6 +41,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use sums::Sums;
+use watches::WatchTable;
 
 /// Bits of a completion's token that hold the machine's persist id; the PG's slot is above.
 const PERSIST_BITS: u32 = 40;
@@ -82,6 +84,7 @@ pub(crate) struct Shard {
     removing: IdMap<PgId, ()>,
     ops: Ops,
     contexts: ContextCache,
+    watches: WatchTable,
     next_generation: u64,
     tracker: OpTracker,
     early: VecDeque<crate::session::Arrival>,
@@ -142,6 +145,7 @@ impl ShardCell {
             removing: IdMap::default(),
             ops: Ops::default(),
             contexts: ContextCache::new(CONTEXTS_PER_SHARD),
+            watches: watches::table(),
             next_generation: 1,
             tracker: OpTracker::new(limits),
             early: VecDeque::new(),
@@ -192,7 +196,10 @@ impl ShardCell {
                 for _ in 0..WORK_PER_TURN {
                     shard.work();
                 }
-                (shard.timers.peek().map(|Reverse((at, _))| *at), !shard.background.is_empty())
+                shard.due_watches();
+                let tick = shard.timers.peek().map(|Reverse((at, _))| *at);
+                let next = tick.into_iter().chain(shard.watches.next_ns()).min();
+                (next, !shard.background.is_empty())
             });
             let Some((next_ns, busy)) = entered else { return };
             if busy {
@@ -251,6 +258,7 @@ impl Shard {
                 self.links.remove(&osd);
                 self.feed_all(|| Event::PeerReset(osd));
             }
+            Note::WatchersGone(conn) => self.watchers_gone(conn),
             Note::Reserved(pg) => match self.by_pg.get(&pg) {
                 Some(slot) => self.feed(*slot, Event::Reserved),
                 None => self.shared.release(pg),
@@ -472,6 +480,7 @@ impl Shard {
         for pg in wanted {
             self.host(pg);
         }
+        self.end_blocklisted(&map);
         for arrival in std::mem::take(&mut self.early) {
             self.on_request(arrival);
         }
@@ -484,7 +493,9 @@ impl Shard {
             hosted.interval = interval;
             hosted.generation = self.next_generation;
             self.next_generation += 1;
+            self.drop_watches(slot);
         }
+        let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
         let up = up.get(&hosted.pg).cloned().unwrap_or_default();
         self.feed(slot, Event::Map { map: Arc::clone(map), up });
     }
@@ -593,6 +604,7 @@ impl Shard {
         tracing::info!(pg = %hosted.pg, "removing the PG's copy");
         self.by_pg.remove(&hosted.pg);
         self.fail_requests_of(slot);
+        self.drop_watches(slot);
         self.shared.release(hosted.pg);
         let mut txn = Transaction::new(hosted.pg);
         txn.push(TxnOp::MetaSet(vec![(REMOVING_KEY.to_owned(), Bytes::from_static(b"1"))]));
@@ -641,6 +653,7 @@ impl Shard {
         self.links.clear();
         self.early.clear();
         self.ops = Ops::default();
+        self.watches = watches::table();
         let (mut notes, mut committed) = (Vec::new(), Vec::new());
         self.inbox.take(&mut notes, &mut committed);
     }

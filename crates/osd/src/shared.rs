@@ -167,5 +167,8 @@ pub(crate) fn limits_of(options: &Options) -> Limits {
         max_omap_bytes_per_request: osd.osd_max_omap_bytes_per_request,
         max_pgls: osd.osd_max_pgls,
         max_write_op_reply_len: osd.osd_max_write_op_reply_len as usize,
+        max_object_watches: osd.osd_max_object_watches as usize,
+        watch_timeout_s: u32::try_from(osd.osd_client_watch_timeout.as_secs()).unwrap_or(u32::MAX),
+        notify_timeout_s: u32::try_from(osd.osd_default_notify_timeout).unwrap_or(u32::MAX),
     }
 }

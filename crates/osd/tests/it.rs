@@ -7,4 +7,5 @@ mod it {
     pub(crate) mod cluster;
     mod failures;
     mod io;
+    mod watch;
 }

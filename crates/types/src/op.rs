@@ -282,7 +282,7 @@ pub enum Op {
         cookie: u64,
     },
     /// Tells all watchers and waits for their answers. Answered when every watcher has acknowledged or the time is over
-    /// (then with ETIMEDOUT). Output: [`NotifyReply`] in Ceph's encoding.
+    /// (then with ETIMEDOUT). Output: the notify's number as u64, then [`NotifyReply`] in Ceph's encoding.
     Notify {
         /// Seconds to wait; 0 for the OSD's `osd_default_notify_timeout`.
         timeout_s: u32,

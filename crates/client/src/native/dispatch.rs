@@ -8,7 +8,8 @@ use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
 use nacre_types::encoding;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{
-    ConfigPublish, DaemonCommandReply, MapPublish, Message, MonCommandReply, OsdBackoff, OsdReply,
+    ConfigPublish, DaemonCommandReply, MapPublish, Message, MonCommandReply, OsdBackoff, OsdReply, WatchLost,
+    WatchNotify,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::{Epoch, OsdId};
@@ -31,6 +32,8 @@ impl Dispatcher for Dispatch {
         let handled = match frame.kind() {
             OsdReply::KIND => frame.decode().map(|reply| shared.on_reply(reply)),
             OsdBackoff::KIND => frame.decode().map(|backoff| shared.on_backoff(backoff)),
+            WatchNotify::KIND => frame.decode().map(|message| shared.on_watch_notify(message)),
+            WatchLost::KIND => frame.decode().map(|message| shared.on_watch_lost(message)),
             MapPublish::KIND => frame.decode().map(|maps| shared.on_maps(conn, &maps)),
             MonCommandReply::KIND => frame.decode().map(|reply| shared.on_mon_reply(reply)),
             DaemonCommandReply::KIND => frame.decode().map(|reply| shared.on_daemon_reply(reply)),
@@ -73,7 +76,7 @@ impl Shared {
         self.timer.notify_one();
     }
 
-    fn on_osd_reset(&self, osd: OsdId) {
+    fn on_osd_reset(self: &Arc<Self>, osd: OsdId) {
         let now_ms = self.now_ms();
         let lost = {
             let mut state = self.state.lock();
@@ -82,6 +85,7 @@ impl Shared {
                 state.osd_commands.iter().filter(|(_, (to, _))| *to == osd).map(|(tid, _)| *tid).collect();
             tids.iter().filter_map(|tid| state.osd_commands.remove(tid)).collect::<Vec<_>>()
         };
+        self.watches_on_reset(osd);
         self.timer.notify_one();
         for (_, command) in lost {
             let status = format!("the connection to {osd} was lost");
@@ -123,7 +127,7 @@ impl Shared {
     }
 
     /// Applies published maps in order. Ones that do not follow are asked for anew.
-    fn on_maps(&self, conn: &Conn, publish: &MapPublish) {
+    fn on_maps(self: &Arc<Self>, conn: &Conn, publish: &MapPublish) {
         let now_ms = self.now_ms();
         let applied: Result<Option<Epoch>, encoding::DecodeError> = self.with_objecter(|objecter, sink| {
             let have = objecter.map().cloned();
@@ -137,6 +141,7 @@ impl Shared {
         });
         match applied {
             Ok(Some(epoch)) => {
+                self.watches_on_map();
                 self.epoch.send_replace(epoch);
                 self.timer.notify_one();
                 self.session_progress();

@@ -230,7 +230,10 @@ fn granted(shared: &Shared, reply: AuthTicketReply) -> Result<()> {
     *shared.renew_at.lock() = Some(Instant::now() + (life / 2).max(LEAST_RENEWAL));
     *shared.state.lock().ticket.lock() = Some(ticket);
     shared.granted.notify_one();
-    shared.with_objecter(|objecter, sink| objecter.set_client(reply.client, sink));
+    let changed = shared.with_objecter(|objecter, sink| objecter.set_client(reply.client, sink));
+    if changed {
+        shared.lose_watches(&Errno::ENOTCONN.into());
+    }
     Ok(())
 }
 

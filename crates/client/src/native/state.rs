@@ -1,5 +1,6 @@
 //! What the session's lock guards, and how completions leave it.
 
+use super::linger::Lingers;
 use crate::engine::{CommandReply, OnReply};
 use crate::error::{Error, Result};
 use crate::objecter::{Answer, Objecter, Sent, Sink};
@@ -83,6 +84,7 @@ pub(super) struct Command {
 /// Everything that more than one thread changes.
 pub(super) struct State {
     pub(super) objecter: Objecter<Token>,
+    pub(super) lingers: Lingers,
     messenger: Option<Messenger>,
     osds: HashMap<OsdId, Conn>,
     /// Shared with the connections' handshakes, which take the newest one.
@@ -107,6 +109,7 @@ impl State {
     pub(super) fn new(client: ClientId) -> State {
         State {
             objecter: Objecter::new(client),
+            lingers: Lingers::default(),
             messenger: None,
             osds: HashMap::new(),
             ticket: Arc::default(),

@@ -48,32 +48,55 @@ pub(crate) fn place(map: &OsdMap, pool: PoolId, request: &OsdRequest, writes: bo
         // An id above all that the map knows is of a pool so new that the map has yet to come.
         return if pool > map.pool_max { Placement::Wait } else { Placement::NoPool };
     };
-    let tier = if request.flags & request_flag::IGNORE_OVERLAY != 0 {
+    let (pool_id, pool) = served_by(map, (pool, base), request.flags, writes);
+    if is_paused(map, pool, request, writes) {
+        return Placement::Wait;
+    }
+    match primary_in(map, pool_id, pool, request.object.hash()) {
+        Some(target) => Placement::At(target),
+        None => Placement::Wait,
+    }
+}
+
+/// The pool itself or the cache tier that serves it.
+fn served_by<'a>(
+    map: &'a OsdMap,
+    (pool, base): (PoolId, &'a Pool),
+    flags: u32,
+    writes: bool,
+) -> (PoolId, &'a Pool) {
+    let tier = if flags & request_flag::IGNORE_OVERLAY != 0 {
         None
     } else if writes {
         base.tiering.write_tier
     } else {
         base.tiering.read_tier
     };
-    let (pool_id, pool) = match tier.and_then(|id| map.pools.get_key_value(&id)) {
+    match tier.and_then(|id| map.pools.get_key_value(&id)) {
         Some((id, tier)) => (*id, tier),
         None => (pool, base),
-    };
-    if is_paused(map, pool, request, writes) {
-        return Placement::Wait;
     }
-    let pg = pool.pg_of_hash(pool_id, request.object.hash());
-    let Some(membership) = map.membership(pg) else { return Placement::Wait };
-    let Some(info) = map.osds.get(&membership.primary).filter(|info| info.up) else { return Placement::Wait };
-    let Some(addr) = info.addr else { return Placement::Wait };
-    Placement::At(Target {
+}
+
+fn primary_in(map: &OsdMap, pool_id: PoolId, pool: &Pool, hash: u32) -> Option<Target> {
+    let pg = pool.pg_of_hash(pool_id, hash);
+    let membership = map.membership(pg)?;
+    let info = map.osds.get(&membership.primary).filter(|info| info.up)?;
+    Some(Target {
         pg,
         pg_num: pool.pg_num,
         interval: membership.interval,
         osd: membership.primary,
-        addr,
+        addr: info.addr?,
         boot_nonce: info.boot_nonce,
     })
+}
+
+/// Where writes to an object of `pool` with this hash go, if anywhere: watches are registered by writes.
+pub(crate) fn primary_of(map: &OsdMap, pool: PoolId, flags: u32, hash: u32) -> Option<Target> {
+    let base = map.pools.get(&pool)?;
+    let (pool_id, pool) = served_by(map, (pool, base), flags, true);
+    primary_in(map, pool_id, pool, hash)
 }
 
 fn is_paused(map: &OsdMap, pool: &Pool, request: &OsdRequest, writes: bool) -> bool {

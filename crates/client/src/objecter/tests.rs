@@ -474,3 +474,12 @@ fn older_maps_are_ignored_unless_the_map_authority_was_restored() {
     assert_eq!(moved(&mut world, 1), []);
     assert_eq!(moved(&mut world, 2), [sent(2, 1, 1, 9)]);
 }
+
+#[test]
+fn a_waiting_notify_does_not_hold_dup_records_back() {
+    let mut world = World::new();
+    world.submit_op(Op::Notify { timeout_s: 30, payload: Default::default() }, 0, None);
+    world.submit_op(Op::Remove, 0, None);
+    world.submit_op(Op::Remove, 0, None);
+    assert_eq!(world.sink.oldest, [1, 2, 2]);
+}

@@ -5,11 +5,13 @@
 
 mod args;
 mod bench;
+mod lock;
 mod objects;
 mod pools;
 mod print;
 mod transfer;
 mod tree;
+mod watch;
 
 use super::session;
 use args::Args;
@@ -202,6 +204,11 @@ fn command(verb: &str) -> Option<Command> {
         "getomapheader" => in_pool(1, 2, objects::omap::get_header),
         "setomapheader" => in_pool(2, 2, objects::omap::set_header),
         "set-alloc-hint" => in_pool(3, 3, objects::set_alloc_hint),
+        "mapext" => in_pool(1, 1, objects::map_extents),
+        "lock" => in_pool(2, 4, lock::lock),
+        "listwatchers" => in_pool(1, 1, watch::list_watchers),
+        "watch" => in_pool(1, 1, watch::watch),
+        "notify" => in_pool(2, 2, watch::notify),
         "bench" => in_pool(2, 2, bench::bench),
         "cleanup" => in_pool(0, 0, bench::cleanup),
         _ => None,

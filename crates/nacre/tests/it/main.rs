@@ -10,3 +10,4 @@ mod librados;
 mod rados;
 mod serve;
 mod support;
+mod watch;

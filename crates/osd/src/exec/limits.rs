@@ -23,6 +23,12 @@ pub struct Limits {
     pub max_pgls: u64,
     /// `osd_max_write_op_reply_len`: output per op of an update (EOVERFLOW).
     pub max_write_op_reply_len: usize,
+    /// `osd_max_object_watches`: watches on one object (ENOSPC).
+    pub max_object_watches: usize,
+    /// `osd_client_watch_timeout`: of watches that do not say, in seconds.
+    pub watch_timeout_s: u32,
+    /// `osd_default_notify_timeout`: of notifies that do not say, in seconds.
+    pub notify_timeout_s: u32,
 }
 
 impl Default for Limits {
@@ -38,6 +44,9 @@ impl Default for Limits {
             max_omap_bytes_per_request: 1 << 30,
             max_pgls: 1024,
             max_write_op_reply_len: 64,
+            max_object_watches: 4096,
+            watch_timeout_s: 30,
+            notify_timeout_s: 30,
         }
     }
 }

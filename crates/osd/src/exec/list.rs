@@ -31,7 +31,7 @@ pub(super) fn execute(env: &Environment<'_>, request: &OsdRequest) -> Executed {
             break;
         }
     }
-    Executed { result, ops, user_version: env.last_user_version, change: None }
+    Executed { result, ops, user_version: env.last_user_version, change: None, effects: Vec::new() }
 }
 
 fn list(

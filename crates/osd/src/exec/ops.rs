@@ -4,6 +4,7 @@ use crate::cls;
 use crate::exec::data;
 use crate::exec::omap;
 use crate::exec::pending::Pending;
+use crate::exec::watch;
 use bytes::Bytes;
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
@@ -126,9 +127,8 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
         | Op::Unwatch { .. }
         | Op::Notify { .. }
         | Op::NotifyAck { .. }
-        | Op::ListWatchers
-        | Op::CopyGet { .. }
-        | Op::CopyFrom { .. } => Err(Errno::EOPNOTSUPP),
+        | Op::ListWatchers => watch::run(object, &op.op),
+        Op::CopyGet { .. } | Op::CopyFrom { .. } => Err(Errno::EOPNOTSUPP),
         Op::OmapGetKeys { .. }
         | Op::OmapGetVals { .. }
         | Op::OmapGetValsByKeys { .. }

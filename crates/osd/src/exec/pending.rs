@@ -4,12 +4,12 @@
 //! twice and a request that only writes pays nothing for it.
 
 use crate::exec::context::ObjectContext;
-use crate::exec::{Environment, Limits, Origin};
+use crate::exec::{Effect, Environment, Limits, Origin};
 use bytes::{Bytes, BytesMut};
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::errno::Errno;
 use nacre_types::object::ObjectId;
-use nacre_types::op::{OI_ATTR, ObjectInfo, object_flag, user_attr};
+use nacre_types::op::{OI_ATTR, ObjectInfo, WatchInfo, object_flag, user_attr};
 use nacre_types::txn::TxnOp;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -26,6 +26,9 @@ pub(crate) struct Pending<'a> {
     /// The store's object is to be seen below the steps.
     based: bool,
     steps: Vec<TxnOp>,
+    /// The object's info changed in a way that no step shows.
+    info_changed: bool,
+    effects: Vec<Effect>,
 }
 
 impl<'a> Pending<'a> {
@@ -37,7 +40,15 @@ impl<'a> Pending<'a> {
     ) -> Pending<'a> {
         // Whoever persists adds the log entry and the PG's info; room for them saves a reallocation.
         let steps = Vec::with_capacity(ops + 4);
-        Pending { env, oid, now: context.clone(), based: context.exists, steps }
+        Pending {
+            env,
+            oid,
+            now: context.clone(),
+            based: context.exists,
+            steps,
+            info_changed: false,
+            effects: Vec::new(),
+        }
     }
 
     pub(crate) fn limits(&self) -> &'a Limits {
@@ -69,7 +80,27 @@ impl<'a> Pending<'a> {
 
     /// Whether there is anything to commit. Making and removing an object in one request leaves nothing.
     pub(crate) fn changed(&self) -> bool {
-        !self.steps.is_empty()
+        !self.steps.is_empty() || self.info_changed
+    }
+
+    /// Whether users see no change: only watches came or went.
+    pub(crate) fn is_invisible(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// What is to be done on success beside the change.
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    pub(crate) fn push_effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// The watches in the object's info, to change them.
+    pub(crate) fn watchers_mut(&mut self) -> &mut Vec<WatchInfo> {
+        self.info_changed = true;
+        &mut self.now.info.watchers
     }
 
     /// Whether a step takes space that removals do not.
@@ -150,6 +181,10 @@ impl Pending<'_> {
     pub(crate) fn remove(&mut self) {
         // What was done to the object before does not matter any more.
         self.steps.clear();
+        self.info_changed = false;
+        if !self.now.info.watchers.is_empty() {
+            self.effects.push(Effect::DisconnectAll);
+        }
         if self.based {
             self.steps.push(TxnOp::Remove(self.oid.clone()));
         }

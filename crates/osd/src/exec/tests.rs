@@ -1,6 +1,7 @@
 //! Every op, its limits and its errors, over a MemStore.
 
 mod data;
+mod watch;
 
 use super::*;
 use nacre_types::encoding::decode;

@@ -5,44 +5,80 @@ use super::{MAX_EARLY_REQUESTS, Shard};
 use crate::caps::{Access, Target};
 use crate::clock;
 use crate::cls;
-use crate::exec::{self, Environment, ObjectContext, Origin};
+use crate::exec::{self, Effect, Environment, ObjectContext, Origin};
 use crate::session::{Arrival, Session};
 use crate::tracker::{OpHandle, Stage};
 use bytes::Bytes;
+use nacre_pg::log::MAX_DUP_RESULT_BYTES;
 use nacre_pg::{ClientOp, DropReason, Event, Executed};
 use nacre_runtime::msgr::{Conn, Permit};
 use nacre_store::StoreError;
 use nacre_types::errno::Errno;
-use nacre_types::ids::{Epoch, Eversion, OsdId, PgId};
+use nacre_types::ids::{ClientId, Epoch, Eversion, OsdId, PgId};
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::{Op, OpResult, request_flag};
 use nacre_types::osdmap::{OsdMap, flag};
 use serde::{Deserialize, Serialize};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Space set aside for a write beyond its payload: metadata, allocation units.
 const WRITE_OVERHEAD_BYTES: u64 = 64 << 10;
 
+/// Where the OSD's own requests come from.
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
 /// What a reply says besides whom it is for; kept with the log for resends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Outcome {
-    result: i32,
-    user_version: u64,
+pub(super) struct Outcome {
+    pub(super) result: i32,
+    pub(super) user_version: u64,
     /// Empty where all are successes without output; their number is the request's.
-    ops: Vec<OpResult>,
+    pub(super) ops: Vec<OpResult>,
 }
 
 /// A request in a PG's hands.
-struct InHand {
-    request: OsdRequest,
-    conn: Conn,
-    _permit: Option<Permit>,
-    slot: u32,
-    track: OpHandle,
+pub(super) struct InHand {
+    pub(super) request: OsdRequest,
+    /// Where the answer goes; `None` for the OSD's own requests.
+    pub(super) conn: Option<Conn>,
+    pub(super) permit: Option<Permit>,
+    /// In whose name it is executed.
+    pub(super) client: ClientId,
+    pub(super) slot: u32,
+    pub(super) track: OpHandle,
     arrived_ns: u64,
     writes: bool,
     /// Bytes counted as on their way to the members, and who these are.
     charged: Option<(u64, Vec<OsdId>)>,
-    outcome: Option<Outcome>,
+    pub(super) effects: Vec<Effect>,
+    pub(super) outcome: Option<Outcome>,
+}
+
+impl InHand {
+    /// A request that is not executed yet.
+    pub(super) fn new(
+        request: OsdRequest,
+        conn: Option<Conn>,
+        client: ClientId,
+        slot: u32,
+        track: OpHandle,
+        arrived_ns: u64,
+        writes: bool,
+    ) -> InHand {
+        InHand {
+            request,
+            conn,
+            permit: None,
+            client,
+            slot,
+            track,
+            arrived_ns,
+            writes,
+            charged: None,
+            effects: Vec::new(),
+            outcome: None,
+        }
+    }
 }
 
 /// Requests in PGs' hands, by token.
@@ -177,7 +213,7 @@ impl Shard {
     fn start(&mut self, arrival: Arrival, slot: u32, writes: bool, listing: bool) {
         let Arrival { request, conn, permit, arrived_ns } = arrival;
         let track = self.tracker.start(&request, arrived_ns);
-        let mut op = ClientOp {
+        let op = ClientOp {
             token: 0,
             reqid: request.reqid,
             oldest_tid: request.oldest_tid,
@@ -187,17 +223,14 @@ impl Shard {
             write: writes,
             listing,
         };
-        let in_hand = InHand {
-            request,
-            conn,
-            _permit: permit,
-            slot,
-            track,
-            arrived_ns,
-            writes,
-            charged: None,
-            outcome: None,
-        };
+        let client = request.reqid.client;
+        let mut in_hand = InHand::new(request, Some(conn), client, slot, track, arrived_ns, writes);
+        in_hand.permit = permit;
+        self.feed_new(slot, op, in_hand);
+    }
+
+    /// Hands a request to its PG.
+    pub(super) fn feed_new(&mut self, slot: u32, mut op: ClientOp, in_hand: InHand) {
         op.token = self.ops.insert(Box::new(in_hand));
         let token = op.token;
         self.feed(slot, Event::Client(op));
@@ -232,6 +265,11 @@ impl Shard {
                 self.metrics.context_misses.inc();
                 match exec::load_context(&*shared.store, hosted.pg, &request.object) {
                     Ok(context) => {
+                        if !context.info.watchers.is_empty() {
+                            let infos = &context.info.watchers;
+                            self.watches.adopt(slot, &request.object, infos, self.now_ns);
+                            self.inbox.nudge();
+                        }
                         self.contexts.put(&request.object, hosted.generation, context.clone());
                         context
                     }
@@ -274,10 +312,14 @@ impl Shard {
             full,
             at: version,
             last_user_version: version.version.saturating_sub(1),
-            origin: Origin { client: request.reqid.client, ip: op.conn.peer_addr().ip() },
+            origin: Origin {
+                client: op.client,
+                ip: op.conn.as_ref().map_or(LOCALHOST, |c| c.peer_addr().ip()),
+            },
             wall_ns: clock::wall_ns,
         };
-        let executed = exec::execute(&env, request, &context);
+        let mut executed = exec::execute(&env, request, &context);
+        op.effects = std::mem::take(&mut executed.effects);
         count(&self.metrics, &mut hosted.io, op.writes, request, &executed);
         let trivial = executed.ops.iter().all(|op| op.code == 0 && op.output.is_empty());
         let outcome = Outcome {
@@ -291,7 +333,10 @@ impl Shard {
         };
         let Some(change) = executed.change else {
             // For want of space too: a late copy of the request must not succeed after its client was told so.
-            let recorded = (op.writes && outcome.result < 0).then(|| encode(&outcome).into());
+            let recorded = (op.writes && outcome.result < 0).then(|| match encode(&outcome) {
+                short if short.len() <= MAX_DUP_RESULT_BYTES => short.into(),
+                _ => encode(&without_outputs(&outcome)).into(),
+            });
             op.outcome = Some(outcome);
             return recorded.map_or(Executed::Read, |result| Executed::Failed { result });
         };
@@ -335,6 +380,9 @@ impl Shard {
             tracing::error!(reqid = %op.request.reqid, "answer without an outcome");
             return;
         };
+        if !op.effects.is_empty() {
+            return self.reply_with_effects(op, outcome);
+        }
         self.finish(&op, outcome);
     }
 
@@ -345,6 +393,9 @@ impl Shard {
             tracing::error!(reqid = %op.request.reqid, %version, %error, "a recorded reply is corrupt");
             Outcome { result: Errno::EIO.negated(), ..Outcome::default() }
         });
+        if outcome.result >= 0 {
+            self.connect_again(&op);
+        }
         self.finish(&op, outcome);
     }
 
@@ -361,7 +412,10 @@ impl Shard {
         self.metrics.op_dropped.inc();
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         tracing::debug!(reqid = %op.request.reqid, ?reason, %epoch, "request sent back");
-        backoff(&op.conn, &op.request, epoch);
+        match &op.conn {
+            Some(conn) => backoff(conn, &op.request, epoch),
+            None => self.lapse_again(&op),
+        }
     }
 
     /// Forgets a request whose resend has taken its place.
@@ -378,7 +432,7 @@ impl Shard {
         }
     }
 
-    fn finish(&mut self, op: &InHand, outcome: Outcome) {
+    pub(super) fn finish(&mut self, op: &InHand, outcome: Outcome) {
         let now = clock::boot_ns();
         let took = self.tracker.finish(op.track, now).max(now.saturating_sub(op.arrived_ns));
         self.metrics.op.inc();
@@ -394,8 +448,16 @@ impl Shard {
             self.metrics.op_errors.inc();
         }
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
-        answer(&op.conn, &op.request, epoch, outcome);
+        if let Some(conn) = &op.conn {
+            answer(conn, &op.request, epoch, outcome);
+        }
     }
+}
+
+/// The outcome of a failure that is too long to be kept: a resend is told the codes alone.
+fn without_outputs(outcome: &Outcome) -> Outcome {
+    let codes = outcome.ops.iter().map(|op| OpResult { code: op.code, output: Bytes::new() });
+    Outcome { ops: codes.collect(), ..*outcome }
 }
 
 enum Admission {
@@ -468,7 +530,7 @@ fn count(
     }
 }
 
-fn answer(conn: &Conn, request: &OsdRequest, epoch: Epoch, outcome: Outcome) {
+pub(super) fn answer(conn: &Conn, request: &OsdRequest, epoch: Epoch, outcome: Outcome) {
     let Outcome { result, user_version, mut ops } = outcome;
     if ops.is_empty() && result >= 0 {
         ops = vec![OpResult::default(); request.ops.len()];
@@ -480,7 +542,7 @@ fn answer(conn: &Conn, request: &OsdRequest, epoch: Epoch, outcome: Outcome) {
     }
 }
 
-fn backoff(conn: &Conn, request: &OsdRequest, epoch: Epoch) {
+pub(super) fn backoff(conn: &Conn, request: &OsdRequest, epoch: Epoch) {
     let message = OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch };
     if let Err(error) = conn.send(&message) {
         tracing::debug!(reqid = %request.reqid, %error, "could not send back");

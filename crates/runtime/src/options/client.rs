@@ -13,6 +13,8 @@ option_group! {
         [range("0.01", "600"), services(&[Rados])];
     objecter_timeout: FloatSecs = "10", "Seconds after which an unanswered request asks for a newer map"
         [range("0.01", "600"), services(&[Rados])];
+    client_notify_timeout: IntSecs = "10", "Seconds that a notify waits for its watchers where the program does not say"
+        [min("1"), services(&[Rados])];
     rados_mon_op_timeout: IntSecs = "0", "Seconds after which a request to the monitors fails; 0 for never"
         [services(&[Rados])];
     rados_osd_op_timeout: IntSecs = "0", "Seconds after which a request to an OSD fails; 0 for never"

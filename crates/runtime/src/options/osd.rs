@@ -68,6 +68,9 @@ option_group! {
     osd_op_history_duration: IntSecs = "600", "Seconds for which finished requests are kept" [services(&[Osd])];
     osd_client_watch_timeout: IntSecs = "30", "Seconds after which a silent watcher is forgotten"
         [min("1"), services(&[Osd])];
+    osd_default_notify_timeout: Uint = "30", "Seconds that a notify waits for its watchers where it does not say"
+        [min("1"), services(&[Osd])];
+    osd_max_object_watches: Uint = "4096", "Watches on one object" [min("1"), services(&[Osd]), nacre()];
     osd_crush_update_on_start: Bool = "true", "Place the OSD in the CRUSH map when it starts" [services(&[Osd])];
     osd_crush_initial_weight: Float = "-1", "CRUSH weight of a new OSD; negative for its size in TiB"
         [services(&[Osd]), startup()];

@@ -40,6 +40,13 @@ pub(super) struct Args {
     pub(super) force_full: bool,
     pub(super) confirmed: bool,
     pub(super) input_file: Option<PathBuf>,
+    pub(super) lock_tag: String,
+    pub(super) lock_cookie: String,
+    pub(super) lock_description: String,
+    /// `--lock-duration`, in seconds.
+    pub(super) lock_duration: u32,
+    /// `--lock-type shared`.
+    pub(super) lock_shared: bool,
     pub(super) omap_key_file: Option<PathBuf>,
     pub(super) help: bool,
     pub(super) version: bool,
@@ -59,6 +66,9 @@ const UNSUPPORTED: &[&str] = &[
     "--write-xattr",
     "--with-clones",
 ];
+
+/// What the real program says of a `--lock-type` that is neither.
+const UNKNOWN_LOCK_TYPE: &str = "unknown lock type was specified, aborting\nerror 22: (22) Invalid argument";
 
 impl Args {
     /// Takes the arguments apart.
@@ -115,6 +125,17 @@ impl Args {
                 "--yes-i-really-really-mean-it" => out.confirmed = true,
                 "--input-file" => out.input_file = Some(value()?.into()),
                 "--omap-key-file" => out.omap_key_file = Some(value()?.into()),
+                "--lock-tag" => out.lock_tag = value()?.to_owned(),
+                "--lock-cookie" => out.lock_cookie = value()?.to_owned(),
+                "--lock-description" => out.lock_description = value()?.to_owned(),
+                "--lock-duration" => out.lock_duration = number("lock-duration", value()?)?,
+                "--lock-type" => {
+                    out.lock_shared = match value()? {
+                        "exclusive" => false,
+                        "shared" => true,
+                        _ => return Err(Failure::new(UNKNOWN_LOCK_TYPE)),
+                    }
+                }
                 "--obj-name-file" => obj_name_file = Some(value()?.into()),
                 "-h" | "--help" => out.help = true,
                 "--version" | "-v" => out.version = true,

@@ -192,6 +192,12 @@ pub(super) fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(),
     attributes.keys().try_for_each(|name| out([name, &b"\n"[..]].concat()))
 }
 
+pub(super) fn map_extents(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
+    let doing = format!("mapext error on {}", context.name(operands[0]));
+    let extents = context.pool().map_extents(operands[0], 0, 0).wait().map_err(failed(doing))?;
+    extents.iter().try_for_each(|(offset, len)| out(format!("{offset:x}\t{len:x}\n")))
+}
+
 pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let parse = |what: &str, text: &str| {
         text.parse::<u64>()

@@ -1,0 +1,186 @@
+//! Watches and notifies: being told of what happens to an object, and telling others.
+//!
+//! A watch persists with its object and survives failover (rule R9): the engine takes it up again whenever the object's
+//! primary changes or its connection is lost, and gives signs of life meanwhile.
+
+use crate::completion::Pending;
+use crate::engine::ObjectRequest;
+use crate::error::{Error, Result};
+use crate::ioctx::IoCtx;
+use crate::ops::OpReply;
+use bytes::Bytes;
+use nacre_types::errno::Errno;
+use nacre_types::op::{NotifyReply, Op, OsdOp};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a watcher is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// The watch.
+    pub cookie: u64,
+    /// The notify; the answer to it names it.
+    pub notify_id: u64,
+    /// The notifier's session.
+    pub notifier: u64,
+    /// What the notifier says.
+    pub payload: Bytes,
+}
+
+/// Who watches an object. Called on the engine's thread: must be short and never block on another operation.
+/// [`IoCtx::notify_ack`] does not block.
+pub trait WatchHandler: Send + Sync {
+    /// Somebody notifies the object's watchers, and waits for [`IoCtx::notify_ack`]. May come twice for one notify, after
+    /// failures.
+    fn notified(&self, notification: Notification);
+
+    /// The watch has lapsed, or can't be taken up again: nothing is heard of the object any more, and something may have
+    /// been missed already. Called once at most; the watch still is to be given back by [`IoCtx::unwatch`].
+    fn lost(&self, cookie: u64, error: Error);
+}
+
+/// Called once with the outcome of a watch or unwatch, on the engine's thread.
+pub type OnDone = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// What came of a notify.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotifyOutcome {
+    /// Whether watchers were waited for in vain: librados returns ETIMEDOUT with the reply then.
+    pub timed_out: bool,
+    /// Who answered what, and who did not.
+    pub reply: NotifyReply,
+}
+
+/// Watches and notifies.
+impl IoCtx {
+    /// Watches an object, which must exist. Without a sign of life for `timeout` (of whole seconds; `None` for the OSD's
+    /// `osd_client_watch_timeout`) the watch lapses; the engine gives them by itself. Returns the watch's cookie at once,
+    /// with the outcome to come.
+    pub fn watch(
+        &self,
+        name: &str,
+        timeout: Option<Duration>,
+        handler: Arc<dyn WatchHandler>,
+    ) -> (u64, Pending<()>) {
+        let (sender, pending) = Pending::channel();
+        let done = Box::new(move |result| {
+            // Nobody may wait any more.
+            let _ = sender.send(result);
+        });
+        (self.aio_watch(name, timeout, handler, done), pending)
+    }
+
+    /// As [`IoCtx::watch`], calling `done` with the outcome.
+    pub fn aio_watch(
+        &self,
+        name: &str,
+        timeout: Option<Duration>,
+        handler: Arc<dyn WatchHandler>,
+        done: OnDone,
+    ) -> u64 {
+        let object = match self.object(name) {
+            Ok(object) => object,
+            Err(error) => {
+                done(Err(error));
+                return 0;
+            }
+        };
+        let seconds = timeout.map_or(0, |timeout| u32::try_from(timeout.as_secs()).unwrap_or(u32::MAX));
+        self.engine().watch(object, self.request_flags(), seconds, handler, done)
+    }
+
+    /// Gives a watch back, a lost one too. ENOTCONN where there is none with that cookie.
+    pub fn unwatch(&self, cookie: u64) -> Pending<()> {
+        let (sender, pending) = Pending::channel();
+        self.aio_unwatch(
+            cookie,
+            Box::new(move |result| {
+                // Nobody may wait any more.
+                let _ = sender.send(result);
+            }),
+        );
+        pending
+    }
+
+    /// As [`IoCtx::unwatch`], calling `done` with the outcome.
+    pub fn aio_unwatch(&self, cookie: u64, done: OnDone) {
+        self.engine().unwatch(cookie, done);
+    }
+
+    /// How long ago the watch was last known to stand; its error where it is lost, ENOTCONN where there is none.
+    pub fn watch_check(&self, cookie: u64) -> Result<Duration> {
+        self.engine().watch_check(cookie)
+    }
+
+    /// Tells an object's watchers and waits for their answers, for at most `timeout` (of whole seconds; `None` for
+    /// `client_notify_timeout`).
+    pub fn notify(
+        &self,
+        name: &str,
+        payload: impl Into<Bytes>,
+        timeout: Option<Duration>,
+    ) -> Pending<NotifyOutcome> {
+        let (sender, pending) = Pending::channel();
+        let done = move |result| {
+            // Nobody may wait any more.
+            let _ = sender.send(result);
+        };
+        self.aio_notify(name, payload, timeout, done);
+        pending
+    }
+
+    /// As [`IoCtx::notify`], calling `done` with the outcome on the engine's thread.
+    pub fn aio_notify(
+        &self,
+        name: &str,
+        payload: impl Into<Bytes>,
+        timeout: Option<Duration>,
+        done: impl FnOnce(Result<NotifyOutcome>) + Send + 'static,
+    ) {
+        let configured = || self.engine().option("client_notify_timeout").and_then(|text| text.parse().ok());
+        let seconds = timeout.map(|timeout| timeout.as_secs()).or_else(configured);
+        let timeout_s = seconds.map_or(0, |seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
+        match self.watch_request(name, Op::Notify { timeout_s, payload: payload.into() }) {
+            Ok(request) => self.engine().submit(request, Box::new(|reply| done(reply.and_then(outcome)))),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    /// Answers a notification. Nothing comes back: who is too late is not told.
+    pub fn notify_ack(&self, name: &str, notify_id: u64, cookie: u64, answer: impl Into<Bytes>) {
+        let payload = answer.into();
+        let report = move |error: Error| {
+            tracing::warn!(notify_id, cookie, %error, "a notification could not be answered");
+        };
+        match self.watch_request(name, Op::NotifyAck { notify_id, cookie, payload }) {
+            Ok(request) => self.engine().submit(
+                request,
+                Box::new(move |reply| {
+                    if let Err(error) = reply.and_then(OpReply::success) {
+                        report(error);
+                    }
+                }),
+            ),
+            Err(error) => report(error),
+        }
+    }
+
+    fn watch_request(&self, name: &str, op: Op) -> Result<ObjectRequest> {
+        self.request(name, vec![OsdOp::from(op)], 0, None)
+    }
+}
+
+/// Reads a notify's outcome, which a timeout has too.
+fn outcome(reply: OpReply) -> Result<NotifyOutcome> {
+    let timed_out = reply.result == Errno::ETIMEDOUT.negated();
+    let output = match reply.ops.first() {
+        Some(part) if timed_out && !part.output.is_empty() => part.output.clone(),
+        _ => reply.success()?.output(0)?,
+    };
+    let Some((id, _)) = output.split_first_chunk() else {
+        let detail = "a notify's outcome is cut short".to_owned();
+        return Err(nacre_types::encoding::DecodeError::Corrupt { what: "NotifyReply", detail }.into());
+    };
+    let reply = NotifyReply::decode(u64::from_le_bytes(*id), &output.slice(8..))?;
+    Ok(NotifyOutcome { timed_out, reply })
+}

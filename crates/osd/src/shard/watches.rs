@@ -1,0 +1,266 @@
+//! Watches and notifies: what the table of [`crate::watch`] asks for is carried out here.
+
+use super::Shard;
+use super::ops::{InHand, Outcome, answer, backoff};
+use crate::clock;
+use crate::exec::{self, Effect};
+use crate::session::Session;
+use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches};
+use bytes::{BufMut, Bytes, BytesMut};
+use nacre_pg::ClientOp;
+use nacre_runtime::msgr::Conn;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{ClientId, Epoch, ReqId};
+use nacre_types::msg::{OsdRequest, WatchLost};
+use nacre_types::object::{ObjectId, SNAP_HEAD};
+use nacre_types::op::{NotifyReply, Op, OpResult, OsdOp, WatchInfo};
+use nacre_types::osdmap::OsdMap;
+
+/// The table as a shard has it: watchers by connection, notifiers by their requests.
+pub(super) type WatchTable = Watches<Conn, Box<InHand>>;
+/// What has happened in the table.
+type Happened = Action<Conn, Box<InHand>>;
+
+/// Notifies in progress on one shard.
+const MAX_NOTIFIES: usize = 4096;
+/// Bytes of their payloads and answers.
+const MAX_NOTIFY_BYTES: usize = 64 << 20;
+/// Who makes the OSD's own changes: a request for which nobody waits.
+const NOBODY: ReqId = ReqId { client: ClientId(0), tid: 0 };
+
+/// An empty table. Notifies of later runs of the process have higher numbers.
+pub(super) fn table() -> WatchTable {
+    Watches::new(WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES }, clock::wall_ns())
+}
+
+impl Shard {
+    /// Answers a request that does something beside its change.
+    pub(super) fn reply_with_effects(&mut self, mut op: Box<InHand>, mut outcome: Outcome) {
+        let mut out = Vec::new();
+        let object = op.request.object.clone();
+        for effect in std::mem::take(&mut op.effects) {
+            match effect {
+                Effect::Connect { cookie, timeout_s } => {
+                    self.connect(&op, (op.client, cookie), timeout_s, &mut out);
+                }
+                Effect::Ping { cookie } => {
+                    let own = |conn: &Conn| op.conn.as_ref() == Some(conn);
+                    if !self.watches.ping(&object, (op.client, cookie), self.now_ns, own) {
+                        let result = OpResult::error(Errno::ETIMEDOUT);
+                        (outcome.result, outcome.ops) = (result.code, vec![result]);
+                    }
+                }
+                Effect::Disconnect { cookie } => {
+                    // Whose watch has lapsed does not know.
+                    let tell = op.conn.is_none();
+                    self.watches.remove(&object, (op.client, cookie), tell, &mut out);
+                }
+                Effect::DisconnectAll => self.watches.remove_all(&object, &mut out),
+                Effect::Ack { notify_id, cookie, payload } => {
+                    self.watches.ack(&object, notify_id, (op.client, cookie), payload, &mut out);
+                }
+                // It stands alone in its request.
+                Effect::Notify { timeout_s, payload } => {
+                    self.begin_notify(op, timeout_s, payload, &mut out);
+                    return self.carry_out_watches(out);
+                }
+            }
+        }
+        self.finish(&op, outcome);
+        self.carry_out_watches(out);
+    }
+
+    /// The request's connection is the watch's from now on.
+    fn connect(&mut self, op: &InHand, watch: WatchId, timeout_s: u32, out: &mut Vec<Happened>) {
+        let (slot, object) = (op.slot, &op.request.object);
+        let known_lost = |conn: &&Conn| conn.is_over();
+        match op.conn.as_ref().filter(|conn| !known_lost(conn)) {
+            Some(conn) => {
+                if let Some(session) = conn.context::<Session>() {
+                    session.set_watching();
+                }
+                self.watches.connect((slot, object), watch, timeout_s, conn.clone(), self.now_ns, out);
+            }
+            None => {
+                let info = WatchInfo { client: watch.0, cookie: watch.1, timeout_s, addr: String::new() };
+                self.watches.adopt(slot, object, &[info], self.now_ns);
+            }
+        }
+        self.inbox.nudge();
+    }
+
+    fn begin_notify(&mut self, mut op: Box<InHand>, timeout_s: u32, payload: Bytes, out: &mut Vec<Happened>) {
+        // From here on the watchers are waited for, not the OSD; and the table counts the bytes.
+        self.tracker.finish(op.track, self.now_ns);
+        op.permit = None;
+        let (slot, reqid, object) = (op.slot, op.request.reqid, op.request.object.clone());
+        let when = (self.now_ns, u64::from(timeout_s) * 1_000_000_000);
+        match self.watches.notify((slot, &object), reqid, op, payload, when, out) {
+            Ok(()) => self.inbox.nudge(),
+            Err(TooMany(op)) => {
+                let refused = Outcome { result: Errno::EBUSY.negated(), ..Outcome::default() };
+                self.answer_notifier(&op, refused);
+            }
+        }
+    }
+
+    fn answer_notifier(&self, op: &InHand, outcome: Outcome) {
+        if let Some(conn) = &op.conn {
+            answer(conn, &op.request, self.epoch(), outcome);
+        }
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.map.as_ref().map_or(Epoch(0), |map| map.epoch)
+    }
+
+    fn carry_out_watches(&mut self, actions: Vec<Happened>) {
+        for action in actions {
+            match action {
+                Action::Tell(conn, message) => {
+                    if let Err(error) = conn.send(&message) {
+                        // The client connects again, and hears of what it missed.
+                        tracing::debug!(watcher = ?conn.peer_addr(), %error, "a watcher can't be told");
+                        conn.abort();
+                        self.watchers_gone(conn.id());
+                    }
+                }
+                Action::TellLost(conn, cookie) => {
+                    if let Err(error) = conn.send(&WatchLost { cookie }) {
+                        tracing::debug!(watcher = ?conn.peer_addr(), %error, "a watcher can't be told");
+                    }
+                }
+                Action::Complete { notifier, reply, timed_out } => {
+                    self.complete_notify(&notifier, &reply, timed_out);
+                }
+                Action::Lapse { slot, object, watch } => self.remove_lapsed(slot, object, watch),
+            }
+        }
+    }
+
+    fn complete_notify(&self, notifier: &InHand, reply: &NotifyReply, timed_out: bool) {
+        let code = if timed_out { Errno::ETIMEDOUT.negated() } else { 0 };
+        let answers = reply.encode();
+        let mut output = BytesMut::with_capacity(8 + answers.len());
+        output.put_u64_le(reply.notify_id);
+        output.put(answers);
+        let ops = vec![OpResult { code, output: output.freeze() }];
+        let user_version = notifier.outcome.as_ref().map_or(0, |outcome| outcome.user_version);
+        self.answer_notifier(notifier, Outcome { result: code, user_version, ops });
+    }
+
+    /// Removes a watch from its object's info: an update of the OSD's own.
+    fn remove_lapsed(&mut self, slot: u32, object: ObjectId, (client, cookie): WatchId) {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
+        tracing::info!(%object, client = %client, cookie, "a watch has lapsed");
+        let (pg, interval) = (hosted.pg, hosted.interval);
+        let request = OsdRequest {
+            reqid: NOBODY,
+            oldest_tid: 0,
+            attempt: 0,
+            epoch: self.epoch(),
+            pg,
+            interval,
+            object: object.clone(),
+            mtime_ns: 0,
+            flags: 0,
+            snap: SNAP_HEAD,
+            snap_context: None,
+            ops: vec![OsdOp::from(Op::Unwatch { cookie })],
+        };
+        let op = ClientOp {
+            token: 0,
+            reqid: NOBODY,
+            oldest_tid: 0,
+            attempt: 0,
+            interval,
+            object,
+            write: true,
+            listing: false,
+        };
+        let track = self.tracker.start(&request, self.now_ns);
+        let in_hand = InHand::new(request, None, client, slot, track, self.now_ns, true);
+        self.feed_new(slot, op, in_hand);
+    }
+
+    /// A request of the OSD's own was sent back: its watch lapses again a little later.
+    pub(super) fn lapse_again(&mut self, op: &InHand) {
+        for part in &op.request.ops {
+            if let Op::Unwatch { cookie } = part.op {
+                self.watches.lapse_again(&op.request.object, (op.client, cookie), self.now_ns);
+            }
+        }
+        self.inbox.nudge();
+    }
+
+    /// A resend of a request that was executed: its watches are connected by the new connection.
+    pub(super) fn connect_again(&mut self, op: &InHand) {
+        let cookies = op.request.ops.iter().filter_map(|part| match part.op {
+            Op::Watch { cookie, .. } | Op::WatchReconnect { cookie } => Some(cookie),
+            _ => None,
+        });
+        let cookies: Vec<u64> = cookies.collect();
+        let Some(hosted) = self.slots[op.slot as usize].as_ref().filter(|_| !cookies.is_empty()) else {
+            return;
+        };
+        let infos = match self.contexts.get(&op.request.object, hosted.generation) {
+            Some(context) => context.info.watchers.clone(),
+            None => exec::load_context(&*self.shared.store, hosted.pg, &op.request.object)
+                .map(|context| context.info.watchers)
+                .unwrap_or_default(),
+        };
+        let mut out = Vec::new();
+        for cookie in cookies {
+            let info = infos.iter().find(|info| info.client == op.client && info.cookie == cookie);
+            if let Some(timeout_s) = info.map(|info| info.timeout_s) {
+                self.connect(op, (op.client, cookie), timeout_s, &mut out);
+            }
+        }
+        self.carry_out_watches(out);
+    }
+
+    /// A connection of watchers is gone.
+    pub(super) fn watchers_gone(&mut self, conn: u64) {
+        self.watches.disconnect(self.now_ns, |known| known.id() == conn);
+        self.inbox.nudge();
+    }
+
+    /// Watches of clients that the map shuts out lapse.
+    pub(super) fn end_blocklisted(&mut self, map: &OsdMap) {
+        if map.blocklist.is_empty() || self.watches.is_empty() {
+            return;
+        }
+        let now_ns = clock::wall_ns();
+        let mut out = Vec::new();
+        let is_out = |client: ClientId, conn: Option<&Conn>| {
+            map.is_blocklisted(&format!("client.{client}"), now_ns)
+                || conn
+                    .and_then(|conn| conn.context::<Session>())
+                    .is_some_and(|session| session.is_blocklisted(map, now_ns))
+        };
+        self.watches.end_sessions(is_out, &mut out);
+        self.carry_out_watches(out);
+    }
+
+    /// Timeouts of watches and notifies.
+    pub(super) fn due_watches(&mut self) {
+        if self.watches.next_ns().is_some_and(|at| at <= self.now_ns) {
+            let mut out = Vec::new();
+            self.watches.on_time(self.now_ns, &mut out);
+            self.carry_out_watches(out);
+        }
+    }
+
+    /// The PG's watchers and notifiers have to come anew: its interval is another one, or it is not here any more.
+    pub(super) fn drop_watches(&mut self, slot: u32) {
+        if self.watches.is_empty() {
+            return;
+        }
+        let epoch = self.epoch();
+        for op in self.watches.drop_slot(slot) {
+            if let Some(conn) = &op.conn {
+                backoff(conn, &op.request, epoch);
+            }
+        }
+    }
+}

@@ -1,0 +1,414 @@
+//! Watches and notifies in progress (rule R9): who watches, over which connection, who has yet to answer which notify.
+//!
+//! The watches themselves are in the objects' infos, which replicate; this table holds what only the primary of the
+//! moment knows. It is empty for an object until the object is looked at for the first time in an interval, and is then
+//! filled from the object's info with watchers that are not connected: each has its timeout to come back. A notify waits
+//! for those too.
+//!
+//! Pure: time, connections (`C`) and notifiers (`N`) are given to it, what follows comes out as [`Action`]s. Bounded by
+//! [`WatchLimits`].
+
+#[cfg(test)]
+mod tests;
+
+use bytes::Bytes;
+use nacre_types::ids::{ClientId, ReqId};
+use nacre_types::msg::WatchNotify;
+use nacre_types::object::ObjectId;
+use nacre_types::op::{NotifyReply, WatchInfo};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+
+/// A watch within an object: session and cookie.
+pub(crate) type WatchId = (ClientId, u64);
+
+/// Bounds on what is in progress.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WatchLimits {
+    /// Notifies in progress.
+    pub(crate) notifies: usize,
+    /// Bytes of their payloads and of the answers to them.
+    pub(crate) bytes: usize,
+}
+
+/// What follows from an event; to be carried out in order.
+#[derive(Debug)]
+pub(crate) enum Action<C, N> {
+    /// Tell a watcher of a notify.
+    Tell(C, WatchNotify),
+    /// Tell a watcher that its watch has lapsed.
+    TellLost(C, u64),
+    /// A notify is over: tell its notifier, who waited in vain for some watchers where `timed_out`.
+    Complete { notifier: N, reply: NotifyReply, timed_out: bool },
+    /// A watch has lapsed: remove it from its object's info.
+    Lapse { slot: u32, object: ObjectId, watch: WatchId },
+}
+
+struct Live<C> {
+    conn: Option<C>,
+    timeout_ns: u64,
+    /// Without a sign of life until then the watch lapses.
+    deadline_ns: u64,
+    /// It has lapsed, and its removal is on its way.
+    lapsed: bool,
+}
+
+struct Notify<N> {
+    id: u64,
+    reqid: ReqId,
+    notifier: N,
+    payload: Bytes,
+    waiting: Vec<WatchId>,
+    acks: Vec<(WatchId, Bytes)>,
+}
+
+struct Watched<C, N> {
+    slot: u32,
+    watches: BTreeMap<WatchId, Live<C>>,
+    notifies: Vec<Notify<N>>,
+}
+
+impl<C, N> Watched<C, N> {
+    fn is_idle(&self) -> bool {
+        self.watches.is_empty() && self.notifies.is_empty()
+    }
+}
+
+/// What a timer was set for; whether it still holds is looked up when it fires.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Watch(ObjectId, WatchId),
+    Notify(ObjectId, u64),
+}
+
+/// See the module's documentation.
+pub(crate) struct Watches<C, N> {
+    limits: WatchLimits,
+    objects: HashMap<ObjectId, Watched<C, N>>,
+    timers: BinaryHeap<Reverse<(u64, Due)>>,
+    notifies: usize,
+    bytes: usize,
+    next_id: u64,
+}
+
+/// Why a notify was not begun.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TooMany<N>(pub(crate) N);
+
+impl<C: Clone, N> Watches<C, N> {
+    /// Nothing watched yet. Notifies are numbered from above `first_id`.
+    pub(crate) fn new(limits: WatchLimits, first_id: u64) -> Watches<C, N> {
+        let (objects, timers) = (HashMap::new(), BinaryHeap::new());
+        Watches { limits, objects, timers, notifies: 0, bytes: 0, next_id: first_id }
+    }
+
+    /// When [`Watches::on_time`] has something to do, if ever.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Whether nothing is watched and nobody notified.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.objects.is_empty()
+    }
+
+    /// Watches and notifies in progress.
+    #[cfg(test)]
+    fn len(&self) -> (usize, usize) {
+        (self.objects.values().map(|watched| watched.watches.len()).sum(), self.notifies)
+    }
+
+    fn watched(&mut self, slot: u32, object: &ObjectId) -> &mut Watched<C, N> {
+        let none = || Watched { slot, watches: BTreeMap::new(), notifies: Vec::new() };
+        self.objects.entry(object.clone()).or_insert_with(none)
+    }
+
+    /// The object was read: watches in its info that are unknown here have their timeout to connect.
+    pub(crate) fn adopt(&mut self, slot: u32, object: &ObjectId, infos: &[WatchInfo], now_ns: u64) {
+        for info in infos {
+            let (watch, timeout_ns) = ((info.client, info.cookie), timeout_ns(info.timeout_s));
+            let watched = self.watched(slot, object);
+            if watched.watches.contains_key(&watch) {
+                continue;
+            }
+            let deadline_ns = now_ns + timeout_ns;
+            watched.watches.insert(watch, Live { conn: None, timeout_ns, deadline_ns, lapsed: false });
+            self.timers.push(Reverse((deadline_ns, Due::Watch(object.clone(), watch))));
+        }
+    }
+
+    /// A watch that is in its object's info is connected by `conn`, which hears of the notifies that wait for it.
+    pub(crate) fn connect(
+        &mut self,
+        (slot, object): (u32, &ObjectId),
+        watch: WatchId,
+        timeout_s: u32,
+        conn: C,
+        now_ns: u64,
+        out: &mut Vec<Action<C, N>>,
+    ) {
+        let timeout_ns = timeout_ns(timeout_s);
+        let deadline_ns = now_ns + timeout_ns;
+        let live = Live { conn: Some(conn.clone()), timeout_ns, deadline_ns, lapsed: false };
+        let watched = self.watched(slot, object);
+        // What has lapsed has no timer any more.
+        let known = watched.watches.insert(watch, live).is_some_and(|before| !before.lapsed);
+        for notify in watched.notifies.iter().filter(|notify| notify.waiting.contains(&watch)) {
+            out.push(Action::Tell(conn.clone(), notify.message(watch)));
+        }
+        if !known {
+            self.timers.push(Reverse((deadline_ns, Due::Watch(object.clone(), watch))));
+        }
+    }
+
+    /// A sign of life came by a connection that `is_own` recognises; whether the watch is connected by it.
+    pub(crate) fn ping(
+        &mut self,
+        object: &ObjectId,
+        watch: WatchId,
+        now_ns: u64,
+        is_own: impl Fn(&C) -> bool,
+    ) -> bool {
+        let live = self.objects.get_mut(object).and_then(|watched| watched.watches.get_mut(&watch));
+        match live.filter(|live| !live.lapsed && live.conn.as_ref().is_some_and(is_own)) {
+            Some(live) => {
+                live.deadline_ns = now_ns + live.timeout_ns;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// A watch is no more in its object's info. `tell` says whether its watcher does not know yet.
+    pub(crate) fn remove(
+        &mut self,
+        object: &ObjectId,
+        watch: WatchId,
+        tell: bool,
+        out: &mut Vec<Action<C, N>>,
+    ) {
+        let Some(watched) = self.objects.get_mut(object) else { return };
+        if let Some(conn) = watched.watches.remove(&watch).and_then(|live| live.conn)
+            && tell
+        {
+            out.push(Action::TellLost(conn, watch.1));
+        }
+        self.give_up(object, watch, out);
+        self.forget_idle(object);
+    }
+
+    /// The object is removed, and all its watches with it.
+    pub(crate) fn remove_all(&mut self, object: &ObjectId, out: &mut Vec<Action<C, N>>) {
+        let watches: Vec<WatchId> =
+            self.objects.get(object).map(|w| w.watches.keys().copied().collect()).unwrap_or_default();
+        for watch in watches {
+            self.remove(object, watch, true, out);
+        }
+    }
+
+    /// Begins a notify of all watches in the object's info. A resend of one in progress takes its notifier's place.
+    pub(crate) fn notify(
+        &mut self,
+        (slot, object): (u32, &ObjectId),
+        reqid: ReqId,
+        notifier: N,
+        payload: Bytes,
+        (now_ns, timeout_ns): (u64, u64),
+        out: &mut Vec<Action<C, N>>,
+    ) -> Result<(), TooMany<N>> {
+        if let Some(watched) = self.objects.get_mut(object)
+            && let Some(running) = watched.notifies.iter_mut().find(|notify| notify.reqid == reqid)
+        {
+            running.notifier = notifier;
+            return Ok(());
+        }
+        if self.notifies >= self.limits.notifies || self.bytes + payload.len() > self.limits.bytes {
+            return Err(TooMany(notifier));
+        }
+        self.next_id += 1;
+        let id = self.next_id;
+        let watched = self.watched(slot, object);
+        // What has lapsed does not answer any more.
+        let live = watched.watches.iter().filter(|(_, live)| !live.lapsed);
+        let waiting = live.map(|(watch, _)| *watch).collect();
+        let notify = Notify { id, reqid, notifier, payload, waiting, acks: Vec::new() };
+        for watch in &notify.waiting {
+            if let Some(conn) = watched.watches[watch].conn.clone() {
+                out.push(Action::Tell(conn, notify.message(*watch)));
+            }
+        }
+        let bytes = notify.payload.len();
+        watched.notifies.push(notify);
+        self.notifies += 1;
+        self.bytes += bytes;
+        self.timers.push(Reverse((now_ns + timeout_ns, Due::Notify(object.clone(), id))));
+        self.complete_answered(object, out);
+        Ok(())
+    }
+
+    /// A watcher answered.
+    pub(crate) fn ack(
+        &mut self,
+        object: &ObjectId,
+        id: u64,
+        watch: WatchId,
+        answer: Bytes,
+        out: &mut Vec<Action<C, N>>,
+    ) {
+        let room = self.limits.bytes.saturating_sub(self.bytes);
+        let Some(watched) = self.objects.get_mut(object) else { return };
+        let Some(notify) = watched.notifies.iter_mut().find(|notify| notify.id == id) else { return };
+        let Some(at) = notify.waiting.iter().position(|waiting| *waiting == watch) else { return };
+        notify.waiting.swap_remove(at);
+        // An answer for which there is no room counts, without what it says.
+        let answer = if answer.len() <= room { answer } else { Bytes::new() };
+        self.bytes += answer.len();
+        notify.acks.push((watch, answer));
+        self.complete_answered(object, out);
+    }
+
+    /// Connections that `is_lost` recognises are gone: their watches have their timeout to come back.
+    pub(crate) fn disconnect(&mut self, now_ns: u64, is_lost: impl Fn(&C) -> bool) {
+        for watched in self.objects.values_mut() {
+            for live in watched.watches.values_mut() {
+                if live.conn.as_ref().is_some_and(&is_lost) {
+                    live.conn = None;
+                    live.deadline_ns = now_ns + live.timeout_ns;
+                }
+            }
+        }
+    }
+
+    /// Watches of sessions that `is_over` recognises lapse at once.
+    pub(crate) fn end_sessions(
+        &mut self,
+        is_over: impl Fn(ClientId, Option<&C>) -> bool,
+        out: &mut Vec<Action<C, N>>,
+    ) {
+        let mut over: Vec<(ObjectId, WatchId)> = Vec::new();
+        for (object, watched) in &self.objects {
+            let ended = watched.watches.iter().filter(|((c, _), live)| is_over(*c, live.conn.as_ref()));
+            over.extend(ended.map(|(watch, _)| (object.clone(), *watch)));
+        }
+        for (object, watch) in over {
+            self.lapse(&object, watch, out);
+        }
+    }
+
+    /// The removal of a watch that has lapsed did not come about: it lapses again in a second.
+    pub(crate) fn lapse_again(&mut self, object: &ObjectId, watch: WatchId, now_ns: u64) {
+        let live = self.objects.get_mut(object).and_then(|watched| watched.watches.get_mut(&watch));
+        if let Some(live) = live.filter(|live| live.lapsed) {
+            (live.lapsed, live.deadline_ns) = (false, now_ns + 1_000_000_000);
+            self.timers.push(Reverse((live.deadline_ns, Due::Watch(object.clone(), watch))));
+        }
+    }
+
+    /// Time has passed.
+    pub(crate) fn on_time(&mut self, now_ns: u64, out: &mut Vec<Action<C, N>>) {
+        while let Some(Reverse((at, _))) = self.timers.peek()
+            && *at <= now_ns
+            && let Some(Reverse((_, due))) = self.timers.pop()
+        {
+            match due {
+                Due::Watch(object, watch) => {
+                    let live = self.objects.get(&object).and_then(|w| w.watches.get(&watch));
+                    match live.filter(|live| !live.lapsed).map(|live| live.deadline_ns) {
+                        Some(deadline) if deadline > now_ns => {
+                            self.timers.push(Reverse((deadline, Due::Watch(object, watch))));
+                        }
+                        Some(_) => self.lapse(&object, watch, out),
+                        None => {}
+                    }
+                }
+                Due::Notify(object, id) => self.complete(&object, out, |notify| notify.id == id),
+            }
+        }
+    }
+
+    /// The PG in `slot` is in another interval, or here no more: returns the notifiers that waited, who have to ask anew.
+    pub(crate) fn drop_slot(&mut self, slot: u32) -> Vec<N> {
+        let mut notifiers = Vec::new();
+        let (notifies, bytes) = (&mut self.notifies, &mut self.bytes);
+        self.objects.retain(|_, watched| {
+            if watched.slot != slot {
+                return true;
+            }
+            for notify in watched.notifies.drain(..) {
+                *notifies -= 1;
+                *bytes -= notify.bytes();
+                notifiers.push(notify.notifier);
+            }
+            false
+        });
+        // Timers of what is gone are found to be so when they fire.
+        notifiers
+    }
+
+    fn lapse(&mut self, object: &ObjectId, watch: WatchId, out: &mut Vec<Action<C, N>>) {
+        let Some(watched) = self.objects.get_mut(object) else { return };
+        let Some(live) = watched.watches.get_mut(&watch).filter(|live| !live.lapsed) else { return };
+        live.lapsed = true;
+        if let Some(conn) = live.conn.take() {
+            out.push(Action::TellLost(conn, watch.1));
+        }
+        out.push(Action::Lapse { slot: watched.slot, object: object.clone(), watch });
+        self.give_up(object, watch, out);
+    }
+
+    /// Nobody waits for a watch any more. Its watcher neither answered nor missed anything, as Ceph has it.
+    fn give_up(&mut self, object: &ObjectId, watch: WatchId, out: &mut Vec<Action<C, N>>) {
+        if let Some(watched) = self.objects.get_mut(object) {
+            for notify in &mut watched.notifies {
+                notify.waiting.retain(|waiting| *waiting != watch);
+            }
+        }
+        self.complete_answered(object, out);
+    }
+
+    fn complete_answered(&mut self, object: &ObjectId, out: &mut Vec<Action<C, N>>) {
+        self.complete(object, out, |notify| notify.waiting.is_empty());
+    }
+
+    fn complete(
+        &mut self,
+        object: &ObjectId,
+        out: &mut Vec<Action<C, N>>,
+        is_over: impl Fn(&Notify<N>) -> bool,
+    ) {
+        let Some(watched) = self.objects.get_mut(object) else { return };
+        for notify in watched.notifies.extract_if(.., |notify| is_over(notify)) {
+            self.notifies -= 1;
+            self.bytes -= notify.bytes();
+            let timed_out = !notify.waiting.is_empty();
+            let mut reply = NotifyReply { notify_id: notify.id, ..NotifyReply::default() };
+            reply.acks = notify.acks.into_iter().map(|((c, cookie), answer)| (c.0, cookie, answer)).collect();
+            reply.acks.sort_by_key(|(client, cookie, _)| (*client, *cookie));
+            reply.missed = notify.waiting.into_iter().map(|(client, cookie)| (client.0, cookie)).collect();
+            reply.missed.sort_unstable();
+            out.push(Action::Complete { notifier: notify.notifier, reply, timed_out });
+        }
+        self.forget_idle(object);
+    }
+
+    fn forget_idle(&mut self, object: &ObjectId) {
+        if self.objects.get(object).is_some_and(Watched::is_idle) {
+            self.objects.remove(object);
+        }
+    }
+}
+
+impl<N> Notify<N> {
+    fn message(&self, watch: WatchId) -> WatchNotify {
+        let (notifier, payload) = (self.reqid.client, self.payload.clone());
+        WatchNotify { cookie: watch.1, notify_id: self.id, notifier, payload }
+    }
+
+    fn bytes(&self) -> usize {
+        self.payload.len() + self.acks.iter().map(|(_, answer)| answer.len()).sum::<usize>()
+    }
+}
+
+fn timeout_ns(timeout_s: u32) -> u64 {
+    u64::from(timeout_s) * 1_000_000_000
+}

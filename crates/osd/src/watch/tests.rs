@@ -1,0 +1,228 @@
+//! Notifies against watchers that answer, leave, come back and fall silent.
+
+use super::*;
+use nacre_types::ids::PoolId;
+
+const SECOND: u64 = 1_000_000_000;
+const LIMITS: WatchLimits = WatchLimits { notifies: 4, bytes: 1000 };
+const ANN: WatchId = (ClientId(1), 10);
+const BOB: WatchId = (ClientId(2), 10);
+
+type Table = Watches<u32, &'static str>;
+
+fn oid() -> ObjectId {
+    ObjectId::new(PoolId(1), "", "", "o")
+}
+
+fn info(watch: WatchId) -> WatchInfo {
+    WatchInfo { client: watch.0, cookie: watch.1, timeout_s: 30, addr: String::new() }
+}
+
+fn reqid(tid: u64) -> ReqId {
+    ReqId { client: ClientId(9), tid }
+}
+
+/// The actions as text.
+fn text(out: Vec<Action<u32, &'static str>>) -> Vec<String> {
+    out.into_iter()
+        .map(|action| match action {
+            Action::Tell(conn, n) => {
+                format!("tell {conn}: {} of {}: {:?}", n.notify_id, n.cookie, n.payload)
+            }
+            Action::TellLost(conn, cookie) => format!("lost {conn}: {cookie}"),
+            Action::Complete { notifier, reply, timed_out } => {
+                let acks: Vec<_> = reply.acks.iter().map(|(c, _, a)| format!("{c}={a:?}")).collect();
+                format!("{notifier} done {}: {acks:?} missed {:?} {timed_out}", reply.notify_id, reply.missed)
+            }
+            Action::Lapse { watch, .. } => format!("lapse {}", watch.0.0),
+        })
+        .collect()
+}
+
+struct Bench {
+    table: Table,
+    now: u64,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench { table: Watches::new(LIMITS, 0), now: 0 }
+    }
+
+    fn connect(&mut self, watch: WatchId, conn: u32) -> Vec<String> {
+        let mut out = Vec::new();
+        self.table.connect((0, &oid()), watch, 30, conn, self.now, &mut out);
+        text(out)
+    }
+
+    fn notify(&mut self, tid: u64, notifier: &'static str) -> Vec<String> {
+        let mut out = Vec::new();
+        let when = (self.now, 10 * SECOND);
+        let payload = Bytes::from_static(b"hi");
+        self.table.notify((0, &oid()), reqid(tid), notifier, payload, when, &mut out).unwrap();
+        text(out)
+    }
+
+    fn ack(&mut self, id: u64, watch: WatchId, answer: &'static str) -> Vec<String> {
+        let mut out = Vec::new();
+        self.table.ack(&oid(), id, watch, answer.into(), &mut out);
+        text(out)
+    }
+
+    fn pass(&mut self, seconds: u64) -> Vec<String> {
+        self.now += seconds * SECOND;
+        let mut out = Vec::new();
+        self.table.on_time(self.now, &mut out);
+        text(out)
+    }
+}
+
+#[test]
+fn a_notify_ends_when_everybody_has_answered() {
+    let mut b = Bench::new();
+    assert_eq!(b.notify(1, "n"), ["n done 1: [] missed [] false"], "nobody watches");
+    assert!(b.connect(BOB, 2).is_empty());
+    assert!(b.connect(ANN, 1).is_empty());
+    assert_eq!(b.notify(2, "n"), [r#"tell 1: 2 of 10: b"hi""#, r#"tell 2: 2 of 10: b"hi""#]);
+    assert!(b.ack(2, BOB, "b").is_empty());
+    assert!(b.ack(2, BOB, "again").is_empty(), "one answer counts");
+    assert!(b.ack(7, ANN, "another").is_empty());
+    assert_eq!(b.ack(2, ANN, "a"), [r#"n done 2: ["1=b\"a\"", "2=b\"b\""] missed [] false"#]);
+    assert_eq!(b.table.len(), (2, 0));
+}
+
+#[test]
+fn who_does_not_answer_in_time_is_missed() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.connect(BOB, 2);
+    b.notify(1, "n");
+    b.ack(1, ANN, "a");
+    assert!(b.pass(9).is_empty());
+    assert_eq!(b.pass(1), [r#"n done 1: ["1=b\"a\""] missed [(2, 10)] true"#]);
+    assert!(b.ack(1, BOB, "late").is_empty());
+}
+
+#[test]
+fn after_failover_a_notify_waits_for_watchers_to_come_back() {
+    let mut b = Bench::new();
+    b.table.adopt(0, &oid(), &[info(ANN), info(BOB)], b.now);
+    assert!(b.notify(1, "n").is_empty(), "both are known but not connected");
+    assert_eq!(b.connect(BOB, 2), [r#"tell 2: 1 of 10: b"hi""#]);
+    b.table.adopt(0, &oid(), &[info(ANN), info(BOB)], b.now);
+    assert!(b.ack(1, BOB, "b").is_empty());
+    assert_eq!(b.connect(ANN, 1), [r#"tell 1: 1 of 10: b"hi""#]);
+    assert_eq!(b.ack(1, ANN, "a").len(), 1);
+}
+
+#[test]
+fn a_watcher_that_stays_away_lapses_and_holds_nobody_up() {
+    let mut b = Bench::new();
+    b.table.adopt(0, &oid(), &[info(ANN)], b.now);
+    assert!(b.pass(25).is_empty());
+    assert!(b.notify(1, "n").is_empty());
+    assert_eq!(b.pass(5), ["lapse 1", "n done 1: [] missed [] false"]);
+    assert_eq!(b.notify(2, "m"), ["m done 2: [] missed [] false"], "it is not asked any more");
+    let mut out = Vec::new();
+    b.table.remove(&oid(), ANN, true, &mut out);
+    assert!(text(out).is_empty());
+    assert_eq!(b.table.len(), (0, 0));
+}
+
+#[test]
+fn signs_of_life_put_the_lapse_off_and_silence_does_not() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.connect(BOB, 2);
+    for _ in 0..5 {
+        assert!(b.pass(20).is_empty() || b.now >= 30 * SECOND);
+        assert!(b.table.ping(&oid(), ANN, b.now, |conn| *conn == 1));
+    }
+    assert!(!b.table.ping(&oid(), ANN, b.now, |conn| *conn == 7), "not over this connection");
+    assert!(!b.table.ping(&oid(), BOB, b.now, |_| true), "it has lapsed");
+    assert!(!b.table.ping(&oid(), (ClientId(3), 1), b.now, |_| true));
+    assert_eq!(b.pass(30), ["lost 1: 10", "lapse 1"]);
+}
+
+#[test]
+fn lost_connections_leave_the_timeout_to_come_back() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.pass(20);
+    b.table.disconnect(b.now, |conn| *conn == 1);
+    assert!(!b.table.ping(&oid(), ANN, b.now, |_| true));
+    assert!(b.pass(20).is_empty(), "the timeout counts from the loss");
+    assert!(b.connect(ANN, 3).is_empty());
+    assert!(b.pass(29).is_empty());
+    assert_eq!(b.pass(1), ["lost 3: 10", "lapse 1"]);
+}
+
+#[test]
+fn unwatching_and_removal_end_the_wait() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.connect(BOB, 2);
+    b.notify(1, "n");
+    let mut out = Vec::new();
+    b.table.remove(&oid(), ANN, false, &mut out);
+    assert!(text(out).is_empty());
+    let mut out = Vec::new();
+    b.table.remove_all(&oid(), &mut out);
+    assert_eq!(text(out), ["lost 2: 10", "n done 1: [] missed [] false"]);
+}
+
+#[test]
+fn resends_take_the_notifiers_place() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.notify(1, "first");
+    assert!(b.notify(1, "second").is_empty());
+    assert_eq!(b.ack(1, ANN, "").len(), 1);
+    let mut out = Vec::new();
+    b.table.end_sessions(|client, conn| client == ClientId(1) && conn == Some(&1), &mut out);
+    assert_eq!(text(out), ["lost 1: 10", "lapse 1"]);
+}
+
+#[test]
+fn a_removal_that_did_not_come_about_is_tried_again() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    assert_eq!(b.pass(30), ["lost 1: 10", "lapse 1"]);
+    b.table.lapse_again(&oid(), ANN, b.now);
+    assert_eq!(b.pass(1), ["lapse 1"]);
+    assert!(b.pass(100).is_empty());
+    b.connect(ANN, 2);
+    assert_eq!(b.pass(30), ["lost 2: 10", "lapse 1"]);
+}
+
+#[test]
+fn another_interval_starts_from_nothing() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.notify(1, "n");
+    assert!(b.table.drop_slot(3).is_empty());
+    assert_eq!(b.table.drop_slot(0), ["n"]);
+    assert_eq!((b.table.len(), b.table.bytes), ((0, 0), 0));
+    assert!(b.pass(100).is_empty());
+    assert_eq!(b.table.next_ns(), None);
+}
+
+#[test]
+fn notifies_and_their_bytes_are_bounded() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    for tid in 0..4 {
+        b.notify(tid, "n");
+    }
+    let mut out = Vec::new();
+    let refused = b.table.notify((0, &oid()), reqid(9), "m", Bytes::new(), (0, SECOND), &mut out);
+    assert_eq!(refused, Err(TooMany("m")));
+    b.ack(1, ANN, "");
+    let large = Bytes::from(vec![0; 995]);
+    let refused = b.table.notify((0, &oid()), reqid(9), "m", large, (0, SECOND), &mut out);
+    assert_eq!(refused, Err(TooMany("m")));
+    b.table.ack(&oid(), 2, ANN, Bytes::from(vec![1; 2000]), &mut out);
+    assert!(matches!(&out[..], [Action::Complete { reply, .. }] if reply.acks[0].2.is_empty()));
+    b.pass(100);
+    assert_eq!((b.table.notifies, b.table.bytes), (0, 0));
+}
