@@ -1,13 +1,11 @@
 //! `osd crush …`, `osd getcrushmap`, `osd setcrushmap`.
 
 use super::osd_show::{node_cells, node_json, tree};
-use super::{Answer, Context, Failure, Outcome, unhandled};
+use super::{Answer, Context, Failure, Outcome};
 use crate::logic::MapState;
-use crate::text::{Align, Table, float};
+use crate::text::{Align, Table};
 use nacre_types::command::Call;
-use nacre_types::crush::{
-    CrushDecodeError, CrushError, CrushMap, Rule, StepOp, TunablesProfile, weight_from_f32,
-};
+use nacre_types::crush::{CrushDecodeError, CrushError, CrushMap, Rule, StepOp, TunablesProfile};
 use nacre_types::errno::Errno;
 use nacre_types::ids::OsdId;
 use serde_json::{Map, Value, json};
@@ -34,8 +32,7 @@ impl MapState {
                 Ok(Answer::either(ctx, || json!(names), || names.iter().map(|n| format!("{n}\n")).collect()))
             }
             "osd crush rule dump" => self.rule_dump(call.text("name")),
-            "osd crush reweight" => self.crush_reweight(call),
-            _ => unhandled(call),
+            _ => self.crush_edit_command(call),
         }
     }
 
@@ -131,26 +128,6 @@ impl MapState {
         let (id, rule) = found.ok_or_else(|| Failure::not_found(format!("unknown crush rule '{name}'")))?;
         Ok(Answer::json(rule_json(crush, id, rule)))
     }
-
-    fn crush_reweight(&mut self, call: &Call<'_>) -> Outcome {
-        let name = call.required("name");
-        let mut crush = (*self.working.crush).clone();
-        let item = crush
-            .item_id(name)
-            .ok_or_else(|| Failure::not_found(format!("device '{name}' does not appear in the crush map")))?;
-        if item < 0 {
-            return Err(Failure::invalid(format!("device '{name}' is not a leaf in the crush map")));
-        }
-        let weight = call.float("weight").unwrap_or(0.0);
-        crush.reweight_item(name, weight_from_f32(weight as f32)?)?;
-        if crush != *self.working.crush {
-            self.set_crush(crush);
-        }
-        Ok(Answer::status(format!(
-            "reweighted item id {item} name '{name}' to {} in crush map",
-            float(weight)
-        )))
-    }
 }
 
 fn rule_json(crush: &CrushMap, id: u32, rule: &Rule) -> Value {
@@ -235,7 +212,7 @@ fn dump(crush: &CrushMap) -> Value {
     })
 }
 
-fn tunables(crush: &CrushMap) -> Value {
+pub(super) fn tunables(crush: &CrushMap) -> Value {
     let t = &crush.tunables;
     let profile = TunablesProfile::ALL.into_iter().find(|p| p.tunables() == *t);
     let at_least = |wanted: TunablesProfile| u8::from(profile.is_none_or(|p| p as u8 >= wanted as u8));

@@ -44,6 +44,7 @@ impl MapState {
             }
             "osd getmaxosd" | "osd stat" | "osd dump" | "osd tree" | "osd ls" | "osd getmap" | "osd find"
             | "osd metadata" | "osd map" | "osd blocklist ls" | "osd perf" => self.osd_show(call, ctx),
+            "osd ok-to-stop" | "osd safe-to-destroy" => self.osd_safety(call),
             "osd df" => Ok(self.osd_df(call.text("output_method") == Some("tree"), ctx)),
             _ => unhandled(call),
         }

@@ -25,6 +25,8 @@ impl MapState {
             "osd pool set-quota" => self.pool_set_quota(call, ctx),
             "osd pool application enable" => self.application_enable(call),
             "osd pool application disable" => self.application_disable(call),
+            "osd pool application set" => self.application_set(call),
+            "osd pool application rm" => self.application_rm(call),
             "osd pool ls"
             | "osd lspools"
             | "osd pool get"
@@ -329,6 +331,55 @@ impl MapState {
             pool.applications.remove(app);
         });
         Ok(Answer::status(format!("disable application '{app}' on pool '{name}'")))
+    }
+}
+
+/// Metadata of applications.
+impl MapState {
+    /// The pool, if `app` is enabled on it.
+    fn pool_of_application(&self, name: &str, app: &str) -> Result<PoolId, Failure> {
+        let id = self.pool_named(name)?;
+        if !self.working.pools[&id].applications.contains_key(app) {
+            return Err(Failure::not_found(format!("application '{app}' is not enabled on pool '{name}'")));
+        }
+        Ok(id)
+    }
+
+    fn application_set(&mut self, call: &Call<'_>) -> Outcome {
+        let (name, app) = (call.required("pool"), call.required("app"));
+        let (key, value) = (call.required("key"), call.required("value"));
+        let id = self.pool_of_application(name, app)?;
+        if key.is_empty() {
+            return Err(Failure::invalid("key must be provided"));
+        }
+        let keys = &self.working.pools[&id].applications[app];
+        if !keys.contains_key(key) && keys.len() >= MAX_APPLICATIONS {
+            let text = format!("too many keys set for application '{app}' on pool '{name}'; max 4");
+            return Err(Failure::invalid(text));
+        }
+        for (what, text) in [("key", key), ("value", value)] {
+            if text.len() > MAX_APPLICATION_TEXT {
+                return Err(Failure::invalid(format!("{what} '{text}' too long; max length 128")));
+            }
+        }
+        self.change_pool(id, |pool| {
+            pool.applications.entry(app.to_owned()).or_default().insert(key.to_owned(), value.to_owned());
+        });
+        Ok(Answer::status(format!("set application '{app}' key '{key}' to '{value}' on pool '{name}'")))
+    }
+
+    fn application_rm(&mut self, call: &Call<'_>) -> Outcome {
+        let (name, app, key) = (call.required("pool"), call.required("app"), call.required("key"));
+        let id = self.pool_of_application(name, app)?;
+        if !self.working.pools[&id].applications[app].contains_key(key) {
+            return Ok(Answer::status(format!(
+                "application '{app}' on pool '{name}' does not have key '{key}'"
+            )));
+        }
+        self.change_pool(id, |pool| {
+            pool.applications.entry(app.to_owned()).or_default().remove(key);
+        });
+        Ok(Answer::status(format!("removed application '{app}' key '{key}' on pool '{name}'")))
     }
 }
 

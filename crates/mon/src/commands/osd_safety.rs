@@ -1,0 +1,152 @@
+//! `osd ok-to-stop` and `osd safe-to-destroy`: what operators ask before they take an OSD away.
+
+use super::{Answer, Failure, Outcome, unhandled};
+use crate::logic::MapState;
+use nacre_types::command::Call;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{OsdId, PgId};
+use serde_json::json;
+use std::collections::BTreeSet;
+
+impl MapState {
+    pub(super) fn osd_safety(&self, call: &Call<'_>) -> Outcome {
+        let words = call.texts("ids");
+        let mut osds = BTreeSet::new();
+        for word in &words {
+            if matches!(*word, "all" | "any" | "*") {
+                osds.extend(self.committed.osds.keys().copied());
+                continue;
+            }
+            let osd: OsdId = word
+                .parse()
+                .map_err(|_| Failure::invalid(format!("osd id {word} is not of the form osd.N or N")))?;
+            osds.insert(osd);
+        }
+        if osds.is_empty() {
+            return Err(Failure::invalid("must specify one or more OSDs"));
+        }
+        match call.prefix() {
+            "osd ok-to-stop" => self.ok_to_stop(&osds),
+            "osd safe-to-destroy" => self.safe_to_destroy(&osds),
+            _ => unhandled(call),
+        }
+    }
+
+    /// Whether every PG stays active without these OSDs: with at least `min_size` live members of its in-sync set.
+    fn ok_to_stop(&self, osds: &BTreeSet<OsdId>) -> Outcome {
+        let map = &self.committed;
+        let (mut fine, mut offline, mut degraded) = (0usize, Vec::new(), Vec::new());
+        for pg in map.pg_ids() {
+            let Some(membership) = map.membership(pg) else { continue };
+            let holds = |osd: &OsdId| membership.in_sync.iter().any(|m| m.osd == *osd);
+            if !osds.iter().any(holds) {
+                continue;
+            }
+            let live =
+                membership.in_sync.iter().filter(|m| map.is_member_up(**m) && !osds.contains(&m.osd)).count();
+            let min_size = map.pools.get(&pg.pool).map_or(1, |pool| pool.min_size);
+            if live < min_size as usize {
+                offline.push(pg.to_string());
+            } else {
+                fine += 1;
+                degraded.push(pg.to_string());
+            }
+        }
+        let ids: Vec<u32> = osds.iter().map(|osd| osd.0).collect();
+        let text =
+            format!("unsafe to stop osd(s) at this time ({} PGs are or would become offline)", offline.len());
+        if !offline.is_empty() {
+            return Err(Failure::new(Errno::EBUSY, text));
+        }
+        Ok(Answer::json(json!({
+            "ok_to_stop": true,
+            "osds": ids,
+            "num_ok_pgs": fine,
+            "num_not_ok_pgs": offline.len(),
+            "ok_become_degraded": degraded,
+        })))
+    }
+
+    /// Whether no PG has, or may have, anything on these OSDs that is not whole elsewhere.
+    fn safe_to_destroy(&self, osds: &BTreeSet<OsdId>) -> Outcome {
+        let map = &self.committed;
+        let (mut safe, mut busy) = (Vec::new(), Vec::new());
+        for osd in osds {
+            let Some(info) = map.osds.get(osd) else {
+                safe.push(osd.0);
+                continue;
+            };
+            let involved = |pg: &PgId| {
+                map.membership(*pg).is_some_and(|m| m.in_sync.iter().any(|member| member.osd == *osd))
+            };
+            let count = map.pg_ids().filter(involved).count();
+            let whole = map.pg_ids().all(|pg| {
+                let size = map.pools.get(&pg.pool).map_or(0, |pool| pool.size as usize);
+                map.membership(pg).is_some_and(|m| {
+                    m.in_sync.iter().filter(|m| m.osd != *osd && map.is_member_up(**m)).count() >= size
+                })
+            });
+            // While it is down its strays are not known; with every PG whole elsewhere nobody needs them.
+            if count == 0 && (info.up || whole) {
+                safe.push(osd.0);
+            } else {
+                busy.push((osd.0, count));
+            }
+        }
+        if busy.is_empty() {
+            let text =
+                format!("OSD(s) {} are safe to destroy without reducing data durability.", join(&safe));
+            let json =
+                json!({ "safe_to_destroy": safe, "active": [], "missing_stats": [], "stored_pgs": [] });
+            return Ok(Answer::json(json).with_status(text));
+        }
+        let pgs: usize = busy.iter().map(|(_, count)| count).sum();
+        let ids: Vec<u32> = busy.iter().map(|(osd, _)| *osd).collect();
+        let text = if pgs > 0 {
+            format!("OSD(s) {} have {pgs} pgs currently mapped to them.", join(&ids))
+        } else {
+            format!(
+                "OSD(s) {} have no reported stats, and not all PGs are active+clean; we cannot draw any conclusions.",
+                join(&ids)
+            )
+        };
+        Err(Failure::new(if pgs > 0 { Errno::EBUSY } else { Errno::EAGAIN }, text))
+    }
+}
+
+fn join(osds: &[u32]) -> String {
+    osds.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Desk;
+    use super::*;
+
+    #[test]
+    fn stopping_is_fine_while_enough_members_stay() {
+        let mut desk = Desk::busy();
+        let answer: serde_json::Value =
+            serde_json::from_str(&desk.text("osd ok-to-stop", json!({ "ids": ["0"], "format": "json" })))
+                .unwrap();
+        assert_eq!(
+            (answer["ok_to_stop"].as_bool(), answer["num_not_ok_pgs"].as_u64()),
+            (Some(true), Some(0))
+        );
+        assert!(answer["num_ok_pgs"].as_u64().unwrap() > 0);
+        let (code, text, _) = desk.run("osd ok-to-stop", json!({ "ids": ["0", "osd.1"] }));
+        assert_eq!(code, Errno::EBUSY.negated());
+        assert!(text.starts_with("unsafe to stop osd(s) at this time ("), "{text}");
+        assert_eq!(desk.run("osd ok-to-stop", json!({ "ids": ["x"] })).0, Errno::EINVAL.negated());
+    }
+
+    #[test]
+    fn an_osd_that_holds_pgs_is_not_safe_to_destroy() {
+        let mut desk = Desk::busy();
+        let (code, text, _) = desk.run("osd safe-to-destroy", json!({ "ids": ["1"] }));
+        assert_eq!(code, Errno::EBUSY.negated());
+        assert!(text.contains("pgs currently mapped to them"), "{text}");
+        let (status, _) = Desk::new().ok("osd safe-to-destroy", json!({ "ids": ["1"] }));
+        assert_eq!(status, "OSD(s) 1 are safe to destroy without reducing data durability.");
+    }
+}
