@@ -19,7 +19,7 @@ use crate::mapstore::{
 use bytes::Bytes;
 use nacre_runtime::auth::{KeyRecord, Keyring, ServiceKeyring};
 use nacre_types::encoding::{self, Versioned};
-use nacre_types::ids::Epoch;
+use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::osdmap::{Incremental, OsdMap};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -126,12 +126,16 @@ pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Res
 }
 
 /// Declares that a store was restored from an old copy: its history goes on under a new generation, at an epoch that
-/// nobody has seen (rule R7). Returns the generation.
-pub(crate) fn mint_generation(store: Arc<dyn MapStore>, now_ns: u64) -> Result<u64, MonError> {
+/// nobody has seen (rule R7). `osds` as for [`new_generation`]. Returns the generation.
+pub(crate) fn mint_generation(
+    store: Arc<dyn MapStore>,
+    now_ns: u64,
+    osds: &[OsdId],
+) -> Result<u64, MonError> {
     let (mut persistence, loaded) = Persistence::open(store, "a")?;
     // The time makes generations of two restores of the same copy differ.
     let generation = (loaded.map.generation + 1).max(now_ns / 1_000_000_000);
-    let map = new_generation(&loaded.map, generation, Now { mono_ms: 0, wall_ns: now_ns });
+    let map = new_generation(&loaded.map, generation, Now { mono_ms: 0, wall_ns: now_ns }, osds);
     let from = persistence.last;
     persistence.write_full(&map, |txn| {
         txn.when(Compare::Value { key: keys::LAST_EPOCH.to_vec(), value: number(u64::from(from.0)) })

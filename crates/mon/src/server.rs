@@ -21,7 +21,7 @@ use nacre_runtime::clock::{Clock, SystemClock};
 use nacre_runtime::config::Config;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
 use nacre_types::crush::CrushMap;
-use nacre_types::ids::EntityName;
+use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
@@ -66,9 +66,11 @@ pub fn cluster_of(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
 }
 
 /// Tells the cluster that the map store in `data_dir` was restored from an old copy (rule R7): its history goes on
-/// under a new generation. The authority must not run. Returns the generation.
-pub fn mint_generation(data_dir: &Path) -> Result<u64, MonError> {
-    persist::mint_generation(Arc::new(open_store(data_dir)?), SystemClock.wall_ns())
+/// under a new generation. The authority must not run. `osds` are those that the cluster has beyond what the copy
+/// lists, as far as the operator knows: PGs wait until every one has told what it has or was declared lost. Returns the
+/// generation.
+pub fn mint_generation(data_dir: &Path, osds: &[OsdId]) -> Result<u64, MonError> {
+    persist::mint_generation(Arc::new(open_store(data_dir)?), SystemClock.wall_ns(), osds)
 }
 
 /// Where in the data directory the map store is.

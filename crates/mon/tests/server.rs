@@ -405,7 +405,7 @@ fn a_rolled_back_store_is_noticed_and_a_new_generation_heals_it() {
     assert_eq!(admin.command(json!({ "prefix": "osd ls" })).2, "");
     mon.stop();
 
-    mint_generation(site.data()).unwrap();
+    mint_generation(site.data(), &[]).unwrap();
     let mon = site.start();
     let mut osd = site.connect(&mon, "osd.0");
     osd.send(&OsdBoot { epoch: seen.epoch, generation: seen.generation, ..boot(0, 2) });

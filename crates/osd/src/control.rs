@@ -11,10 +11,11 @@ use crate::inbox::Note;
 use crate::metrics;
 use crate::shard::ShardCell;
 use crate::shared::{RunState, Shared};
-use crate::superblock::Superblock;
+use crate::superblock::{self, Superblock};
 use crate::up_sets::UpSets;
 use arc_swap::ArcSwapOption;
 use mon::MonSession;
+use nacre_pg::KnownOsds;
 use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HbMsg, HeartbeatMap};
 use nacre_runtime::auth::{Credential, Credentials, ServiceKeys, Ticket};
 use nacre_runtime::error::Error;
@@ -47,6 +48,8 @@ const FULL_MARGIN_PART: u64 = 64;
 pub(crate) struct Identity {
     /// The disk's id.
     pub(crate) superblock: Superblock,
+    /// Which OSDs this one had heard of when it started.
+    pub(crate) known: KnownOsds,
     /// Where the OSD listens.
     pub(crate) addr: OnceLock<std::net::SocketAddr>,
     /// `osd metadata`.
@@ -73,6 +76,7 @@ struct State {
     up_sets: UpSets,
     pings: HashMap<OsdId, (u64, Conn)>,
     superblock: Option<Superblock>,
+    known: KnownOsds,
     next_round_ns: u64,
     next_report_ns: u64,
     next_full_report_ns: u64,
@@ -90,7 +94,11 @@ impl Control {
         ticket: Arc<ArcSwapOption<Ticket>>,
         service_keys: Arc<ServiceKeys>,
     ) -> Control {
-        let state = State { superblock: Some(identity.superblock.clone()), ..State::default() };
+        let state = State {
+            superblock: Some(identity.superblock.clone()),
+            known: identity.known.clone(),
+            ..State::default()
+        };
         Control {
             shared,
             cells,
@@ -259,11 +267,23 @@ impl Control {
         sharing.remove(&whoami);
         let min_peers = shared.config.get().osd.osd_heartbeat_min_peers as usize;
         let beat_map = HeartbeatMap::new(&map, whoami, &sharing, min_peers);
+        // What the map tells of OSDs is durable before any PG acts on it (rule R7).
+        if state.known.on_map(&map)
+            && let Err(error) = superblock::write_known(&state.known, &*shared.store)
+        {
+            shared.fatal(&format!("can't record which OSDs there are: {error}"));
+            return;
+        }
+        let unlisted: Arc<[OsdId]> = state.known.unlisted().collect();
         // The fences stand before any PG acts on the map.
         shared.beats.lock().feed(now_ns, HbEvent::Map(beat_map));
         let changed = shared.peers.on_map(&map, whoami);
         shared.map.store(Some(Arc::clone(&map)));
-        shared.post_all(|| Note::Map { map: Arc::clone(&map), up: Arc::clone(&up) });
+        shared.post_all(|| Note::Map {
+            map: Arc::clone(&map),
+            up: Arc::clone(&up),
+            unlisted: Arc::clone(&unlisted),
+        });
         for osd in changed {
             shared.post_all(|| Note::PeerReset(osd));
         }

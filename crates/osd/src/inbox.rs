@@ -22,8 +22,8 @@ pub(crate) type UpMap = Arc<HashMap<PgId, Vec<OsdId>>>;
 
 /// Something for a shard to do.
 pub(crate) enum Note {
-    /// A newer map.
-    Map { map: Arc<OsdMap>, up: UpMap },
+    /// A newer map, with OSDs that it does not list and earlier generations did.
+    Map { map: Arc<OsdMap>, up: UpMap, unlisted: Arc<[OsdId]> },
     /// A client's request for a PG of this shard that came in on another one.
     Client(Box<Arrival>),
     /// A peer's message about a PG of this shard that came in on another one.

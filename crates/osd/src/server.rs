@@ -11,7 +11,7 @@ use crate::peers::PeerLinks;
 use crate::shard::ShardCell;
 use crate::shared::{RunState, Shared, limits_of};
 use crate::store_kind;
-use crate::superblock::Superblock;
+use crate::superblock::{Superblock, read_known};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use nacre_pg::Settings;
@@ -303,7 +303,8 @@ impl Prepared {
         let config = shared.config.clone();
         let options = config.snapshot();
         let service_keys = Arc::new(ServiceKeys::new(options.global.auth_clock_skew.as_secs()));
-        let identity = Identity { superblock, addr: OnceLock::new(), metadata: metadata_of(&shared) };
+        let known = read_known(&*shared.store)?;
+        let identity = Identity { superblock, known, addr: OnceLock::new(), metadata: metadata_of(&shared) };
         let key = Arc::new(find_key(&config)?);
         let control = Arc::new(Control::new(
             Arc::clone(&shared),

@@ -77,6 +77,7 @@ pub(crate) struct Shard {
     metrics: Arc<Metrics>,
     map: Option<Arc<OsdMap>>,
     up: UpMap,
+    unlisted: Arc<[OsdId]>,
     by_pg: IdMap<PgId, u32>,
     /// Slots are never used again: late completions and answers of a PG that is gone find nothing.
     slots: Vec<Option<Box<Hosted>>>,
@@ -140,6 +141,7 @@ impl ShardCell {
             metrics: Arc::clone(&shared.metrics[index]),
             map: None,
             up: UpMap::default(),
+            unlisted: Arc::from([]),
             by_pg: IdMap::default(),
             slots: Vec::new(),
             removing: IdMap::default(),
@@ -243,7 +245,7 @@ impl Shard {
 
     fn on_note(&mut self, note: Note) {
         match note {
-            Note::Map { map, up } => self.on_map(map, up),
+            Note::Map { map, up, unlisted } => self.on_map(map, up, unlisted),
             Note::Client(arrival) => self.on_request(*arrival),
             Note::Peer { from, envelope, permit } => {
                 self.on_peer(from, *envelope);
@@ -458,11 +460,11 @@ impl Shard {
 
 /// Maps, peers and the life of PGs.
 impl Shard {
-    fn on_map(&mut self, map: Arc<OsdMap>, up: UpMap) {
+    fn on_map(&mut self, map: Arc<OsdMap>, up: UpMap, unlisted: Arc<[OsdId]>) {
         self.metrics.map_epochs.inc();
         self.links.retain(|_, conn| !conn.is_over());
         self.space.retain(|osd| map.is_up(osd));
-        (self.map, self.up) = (Some(Arc::clone(&map)), Arc::clone(&up));
+        (self.map, self.up, self.unlisted) = (Some(Arc::clone(&map)), Arc::clone(&up), unlisted);
         for slot in 0..self.slots.len() as u32 {
             if self.slots[slot as usize].is_some() {
                 self.feed_map(slot, &map, &up);
@@ -497,7 +499,7 @@ impl Shard {
         }
         let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
         let up = up.get(&hosted.pg).cloned().unwrap_or_default();
-        self.feed(slot, Event::Map { map: Arc::clone(map), up });
+        self.feed(slot, Event::Map { map: Arc::clone(map), up, unlisted: Arc::clone(&self.unlisted) });
     }
 
     /// Begins to host a PG of which the store has nothing; `None` while its old copy is being removed.

@@ -1,6 +1,7 @@
 //! The store's record of whose it is.
 
 use crate::error::OsdError;
+use nacre_pg::KnownOsds;
 use nacre_store::ObjectStore;
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::ids::{Epoch, OsdId};
@@ -8,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 const KEY: &str = "osd_superblock";
+const KNOWN_KEY: &str = "known_osds";
 
 /// Which OSD of which cluster a store belongs to, and the newest map that it saw (rule R7).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -39,4 +41,17 @@ impl Superblock {
     pub fn write(&self, store: &dyn ObjectStore) -> Result<(), OsdError> {
         Ok(store.super_set(&[(KEY, Some(encoding::encode(self).into()))])?)
     }
+}
+
+/// Which OSDs this one has heard of (rule R7); a store that never recorded any knows none.
+pub(crate) fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, OsdError> {
+    match store.super_get(KNOWN_KEY)? {
+        Some(bytes) => Ok(encoding::decode(&bytes)?),
+        None => Ok(KnownOsds::default()),
+    }
+}
+
+/// Records that; durable on return.
+pub(crate) fn write_known(known: &KnownOsds, store: &dyn ObjectStore) -> Result<(), OsdError> {
+    Ok(store.super_set(&[(KNOWN_KEY, Some(encoding::encode(known).into()))])?)
 }

@@ -165,6 +165,8 @@ pub enum Event {
         map: Arc<OsdMap>,
         /// CRUSH's up set, holes left out.
         up: Vec<OsdId>,
+        /// OSDs of earlier generations that the map does not list ([`crate::KnownOsds`]).
+        unlisted: Arc<[OsdId]>,
     },
     /// A client's request.
     Client(ClientOp),
@@ -545,18 +547,39 @@ pub enum PeerMsg {
         /// The interval.
         interval: Interval,
     },
-    /// Asks any possible member for its highest record after a MapStore restore (R7).
+    /// Asks any possible member for its highest record after a MapStore restore (R7). Who answers has taken the new
+    /// generation, and stopped acting by older records.
     HighestQuery {
         /// The new generation.
         generation: u64,
     },
-    /// The answer to [`PeerMsg::HighestQuery`].
+    /// The answer to [`PeerMsg::HighestQuery`], under the new generation's map.
     HighestReply {
         /// The generation of the query.
         generation: u64,
-        /// The highest record that this OSD ever saw; `None` for none.
-        highest: Option<PgMembership>,
+        /// The answer.
+        answer: Remembered,
     },
+    /// Primary to an in-sync member, before anything under this record: it is the membership now (R7).
+    Record {
+        /// The record.
+        record: PgMembership,
+    },
+}
+
+/// What an OSD knows of a PG across MapStore generations (R7).
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Remembered {
+    /// The process that answers.
+    pub boot_nonce: u64,
+    /// Whether it has a copy.
+    pub exists: bool,
+    /// Whether the copy is whole.
+    pub whole: bool,
+    /// The highest record that the copy remembers.
+    pub highest: Option<PgMembership>,
+    /// OSDs of earlier generations that the map does not list.
+    pub unlisted: Vec<OsdId>,
 }
 
 /// [`PeerMsg`] on the wire.

@@ -14,6 +14,7 @@
 mod api;
 mod copy;
 pub mod heartbeat;
+mod known;
 pub mod lease;
 pub mod log;
 mod membership;
@@ -23,13 +24,15 @@ mod primary;
 mod recovery;
 mod replica;
 pub mod reserve;
+mod restore;
 mod tail;
 
 pub use api::{
     ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, Mutation, ObjectPiece, PeerMsg,
-    PgEnvelope, PgQuery, PieceCursor, Settings,
+    PgEnvelope, PgQuery, PieceCursor, Remembered, Settings,
 };
 pub use copy::{TEMP_NAMESPACE, is_temp};
+pub use known::KnownOsds;
 pub use pg::Pg;
 
 #[cfg(test)]

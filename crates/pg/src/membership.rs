@@ -1,22 +1,23 @@
 //! Memberships: taking part in an interval, and proposing the next one.
 //!
 //! Who proposes what, always by compare-and-swap on the membership in effect:
-//! - *Creation*: the first OSD of the up set, with all of the up set that is up.
+//! - *Creation*: the first OSD of the up set, with all of the up set that is up. In this first interval its members begin
+//!   their copies and nothing is ordered; the primary ends it once all that are up have one (R2).
 //! - *Promotion*: where the primary is down, the first in-sync member that is up. From the moment it sends the proposal
 //!   it takes part in nothing of the old interval (R3).
 //! - *The primary*: drops the dead as far as min_size allows (R5), takes in members that have caught up, drops those that
 //!   CRUSH does not want once all that it wants are in (R8), and hands its role to the first of the up set.
-//! - *After a MapStore restore* the first member of the highest record that any OSD remembers (R7).
+//! - *After a MapStore restore* the first member of the highest record that any OSD remembers ([`crate::restore`], R7).
 //!
 //! A proposal's outcome stays unknown until an answer or a map tells it: it is repeated, never forgotten (R1).
 
 use crate::api::{Command, DropReason, Mutation, PeerMsg};
 use crate::pg::{Durable, Pg};
 use crate::primary::{Phase, Primary};
-use nacre_types::ids::{Epoch, Interval, OsdId};
+use nacre_types::ids::{Interval, OsdId};
 use nacre_types::msg::{PgCas, PgCasReply};
-use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};
-use std::collections::BTreeMap;
+use nacre_types::osdmap::{Member, OsdMap, PgMembership};
+use nacre_types::txn::Transaction;
 use std::sync::Arc;
 
 /// A proposal of a member that is not primary yet.
@@ -28,78 +29,55 @@ pub(crate) struct Bid {
     refused: bool,
 }
 
-/// Asking everybody for the highest record after a MapStore restore (R7).
-#[derive(Debug)]
-pub(crate) struct Restoring {
-    generation: u64,
-    replies: BTreeMap<OsdId, Option<PgMembership>>,
-    pub(crate) asked_at: u64,
-}
-
 impl Pg {
-    pub(crate) fn on_map(&mut self, map: Arc<OsdMap>, up: Vec<OsdId>, out: &mut Vec<Command>) {
+    pub(crate) fn on_map(
+        &mut self,
+        map: Arc<OsdMap>,
+        up: Vec<OsdId>,
+        unlisted: Arc<[OsdId]>,
+        out: &mut Vec<Command>,
+    ) {
+        if map.generation > self.generation {
+            self.leave_generation(map.generation, out);
+        }
+        self.unlisted = unlisted;
         let shown = map.osds.get(&self.me.osd);
         if shown.is_none_or(|i| i.boot_nonce != self.boot_nonce || i.incarnation != Some(self.me.incarnation))
         {
             // A proposal of the process before this one may have taken effect since.
             return;
         }
-        let Some(pool) = map.pools.get(&self.id.pool).cloned() else {
-            self.map = Some(map);
-            self.remove(out);
-            return;
-        };
         self.up = up;
-        let membership = map.membership(self.id).cloned();
-        let trusts = self.settings.mutation == Mutation::IgnoreHighestRecord;
-        if self.is_unconfirmed(&map, pool.created, membership.as_ref()) && !trusts {
-            if self.restoring.as_ref().is_none_or(|r| r.generation != map.generation) {
-                let generation = map.generation;
-                self.restoring = Some(Restoring { generation, replies: BTreeMap::new(), asked_at: 0 });
-                self.bid = None;
+        let before = self.map.replace(map.clone());
+        if !map.pools.contains_key(&self.id.pool) {
+            // A pool that this generation never had may have been created after the copy of the MapStore was made: what
+            // it holds is not for an old map to destroy.
+            let had =
+                before.is_some_and(|b| b.generation == map.generation && b.pools.contains_key(&self.id.pool));
+            if had || !self.exists || self.copy.generation == map.generation {
+                self.remove(out);
             }
-            self.depose(out);
-            self.bid.take_if(|bid| bid.cas.expected != membership);
-            self.map = Some(map);
+            return;
+        }
+        if self.is_unsettled(&map) {
+            self.await_records();
             return;
         }
         self.restoring = None;
-        self.map = Some(map);
-        if let Some(membership) = membership {
-            if trusts && self.copy.highest.as_ref().is_some_and(|h| h.interval > membership.interval) {
-                self.copy.highest = None;
-                self.promised = Interval(0);
-                self.membership = None;
-            }
-            self.enter(membership, out);
+        if let Some(membership) = map.membership(self.id) {
+            self.enter(membership.clone(), out);
         }
         self.note_replaced();
         self.restart_peering_for_returned(out);
     }
 
-    /// Whether the map's record may be older than what somebody remembers (R7): the MapStore was restored since this
-    /// copy's record was confirmed, or since the pool was created while this member is about to begin from nothing.
-    fn is_unconfirmed(&self, map: &OsdMap, pool_created: Epoch, published: Option<&PgMembership>) -> bool {
-        if map.generation <= self.copy.generation {
-            return false;
-        }
-        if self.exists {
-            return self.copy.generation > 0;
-        }
-        let begins = match published {
-            None => self.up.first() == Some(&self.me.osd),
-            Some(membership) => membership.primary == self.me.osd,
-        };
-        map.generation > 1 && pool_created < map.generation_from && begins
-    }
-
     /// Takes part in `next` if it is newer than what is in effect.
     pub(crate) fn enter(&mut self, next: PgMembership, out: &mut Vec<Command>) {
-        let known = self.interval().max(self.copy.highest.as_ref().map_or(Interval(0), |h| h.interval));
-        let first_sight = self.membership.is_none() && self.copy.highest.as_ref() == Some(&next);
-        if next.interval <= known && !first_sight {
+        let remembered = self.copy.highest.as_ref().map_or(Interval(0), |h| h.interval);
+        if next.interval <= self.interval() || next.interval < remembered {
             return;
         }
+        let first_sight = self.membership.is_none() && self.copy.highest.as_ref() == Some(&next);
         let continuous = self.primary.is_some()
             && next.primary == self.me.osd
             && next.interval == self.interval().next()
@@ -118,9 +96,11 @@ impl Pg {
         self.membership = Some(next.clone());
         if self.exists && !first_sight {
             self.copy.highest = Some(next.clone());
-            self.copy.generation = self.map.as_ref().map_or(0, |m| m.generation);
+            self.copy.generation = self.generation;
             self.record_persist = self.next_persist;
             self.persist_record(Durable::Record, out);
+        } else if next.interval.is_creation() && next.in_sync.contains(&self.me) {
+            self.begin_copy(out);
         }
         if continuous {
             self.continue_primary(&next, out);
@@ -129,11 +109,26 @@ impl Pg {
             if mine {
                 // A process before this one may have ordered updates in this interval that are lost here and not
                 // elsewhere: their versions must not be given away again.
-                self.primary = Some(Primary::new(next.interval, first_sight && self.exists));
+                let lost_some = first_sight && self.exists && !next.interval.is_creation();
+                self.primary = Some(Primary::new(next.interval, lost_some));
                 self.start_peering(out);
             }
         }
         self.replica.announced_at = 0;
+    }
+
+    /// R2: the copy comes into being, empty. Only in the interval in which the PG is created: nothing is ordered in it, so
+    /// that nothing can have been lost, and a member that lacks a copy later has lost it.
+    pub(crate) fn begin_copy(&mut self, out: &mut Vec<Command>) {
+        if self.exists {
+            return;
+        }
+        self.copy.complete = true;
+        let mut txn = Transaction::new(self.id);
+        self.create_copy(&mut txn);
+        self.put_record(&mut txn);
+        self.record_persist = self.next_persist;
+        self.persist(txn, Durable::Record, out);
     }
 
     /// Somebody who may be granted leases as this PG's primary.
@@ -179,7 +174,8 @@ impl Pg {
         }
         let Some(map) = self.map.clone() else { return };
         let proposed = match &self.membership {
-            None => self.creation(&map),
+            None if map.membership(self.id).is_none() => self.creation(&map),
+            None => None,
             Some(current) => self.promotion(current),
         };
         let Some(proposed) = proposed else { return };
@@ -191,23 +187,26 @@ impl Pg {
         self.propose_bid(cas, out);
     }
 
-    fn propose_bid(&mut self, cas: PgCas, out: &mut Vec<Command>) {
+    pub(crate) fn propose_bid(&mut self, cas: PgCas, out: &mut Vec<Command>) {
         out.push(Command::Propose(cas.clone()));
         self.bid = Some(Bid { cas, sent_at: self.now, refused: false });
     }
 
-    fn creation(&self, map: &OsdMap) -> Option<PgMembership> {
-        if self.exists || self.up.first() != Some(&self.me.osd) || map.membership(self.id).is_some() {
+    pub(crate) fn creation(&self, map: &OsdMap) -> Option<PgMembership> {
+        if self.exists || self.up.first() != Some(&self.me.osd) {
             return None;
         }
         let in_sync: Vec<Member> = self.up.iter().filter_map(|osd| map.member(*osd)).collect();
         let enough = in_sync.len() >= self.min_size() && in_sync.first() == Some(&self.me);
-        enough.then_some(PgMembership { interval: Interval(1), primary: self.me.osd, in_sync })
+        let interval = Interval::creation(map.generation);
+        enough.then_some(PgMembership { interval, primary: self.me.osd, in_sync })
     }
 
     fn promotion(&self, current: &PgMembership) -> Option<PgMembership> {
         let outbid = current.interval.next() < self.promised;
-        if !self.is_whole() || !current.in_sync.contains(&self.me) || outbid {
+        // The next interval relies on there being a copy (R2).
+        let begun = !current.interval.is_creation() || self.pending.is_empty();
+        if !self.is_whole() || !begun || !current.in_sync.contains(&self.me) || outbid {
             return None;
         }
         let primary = current.in_sync.iter().find(|m| m.osd == current.primary);
@@ -215,8 +214,7 @@ impl Pg {
             return None;
         }
         let live: Vec<Member> = current.in_sync.iter().copied().filter(|m| self.member_up(*m)).collect();
-        let place = |m: &Member| self.up.iter().position(|osd| *osd == m.osd).unwrap_or(usize::MAX);
-        if live.iter().min_by_key(|m| place(m)) != Some(&self.me) {
+        if live.iter().min_by_key(|m| self.place(m.osd)) != Some(&self.me) {
             return None;
         }
         let below = self.settings.mutation == Mutation::ShrinkBelowMinSize;
@@ -224,7 +222,12 @@ impl Pg {
         Some(PgMembership { interval: current.interval.next(), primary: self.me.osd, in_sync })
     }
 
-    fn cas(&self, expected: Option<PgMembership>, proposed: PgMembership) -> PgCas {
+    /// Where CRUSH wants the OSD; last where it does not.
+    pub(crate) fn place(&self, osd: OsdId) -> usize {
+        self.up.iter().position(|wanted| *wanted == osd).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn cas(&self, expected: Option<PgMembership>, proposed: PgMembership) -> PgCas {
         PgCas { tid: 0, pg: self.id, proposer: self.me, expected, proposed }
     }
 
@@ -276,8 +279,9 @@ impl Pg {
     pub(crate) fn consider_proposals(&mut self, out: &mut Vec<Command>) {
         let Some(current) = self.membership.clone() else { return };
         let Some(primary) = &self.primary else { return };
-        // The first copy comes into being in interval 1 (R2): nothing may follow before it is durable.
-        let created = self.exists && (current.interval > Interval(1) || self.pending.is_empty());
+        // The copies come into being in the first interval (R2): nothing follows before all that are up have theirs.
+        let equal = matches!(primary.phase, Phase::Peered | Phase::Active);
+        let created = self.exists && (!current.interval.is_creation() || equal && self.pending.is_empty());
         if primary.proposal.is_some() || self.restoring.is_some() || !created {
             return;
         }
@@ -317,8 +321,9 @@ impl Pg {
                 return Some((self.me.osd, [current.in_sync.as_slice(), &joiners].concat()));
             }
         }
-        if primary.must_bump || primary.outbid > current.interval || !primary.refused.is_empty() {
-            // The same set in a new interval: what was proposed or promised before is void then.
+        let void = primary.must_bump || primary.outbid > current.interval || !primary.refused.is_empty();
+        if void || current.interval.is_creation() {
+            // The same set in a new interval: what was proposed or promised before is void then; what was created begins.
             return Some((self.me.osd, current.in_sync.clone()));
         }
         let settled = primary.phase == Phase::Active && live.len() == current.in_sync.len();
@@ -345,70 +350,6 @@ impl Pg {
         // The role goes where CRUSH wants it, once nothing else is to be done.
         let heir = first.filter(|osd| *osd != self.me.osd && self.up.first() == Some(osd))?;
         primary.catching_up.is_empty().then(|| (heir, current.in_sync.clone()))
-    }
-
-    // After a MapStore restore (R7).
-
-    pub(crate) fn consider_restore(&mut self, out: &mut Vec<Command>) {
-        let Some(map) = self.map.clone() else { return };
-        let Some(restoring) = &mut self.restoring else { return };
-        let given_up = |info: &OsdInfo| !info.up && info.lost_at > info.up_from;
-        let others = map.osds.iter().filter(|(osd, info)| **osd != self.me.osd && !given_up(info));
-        let unheard: Vec<OsdId> =
-            others.map(|(osd, _)| *osd).filter(|osd| !restoring.replies.contains_key(osd)).collect();
-        if !unheard.is_empty() {
-            if restoring.asked_at == 0 || self.now >= restoring.asked_at + self.settings.retry_ns {
-                restoring.asked_at = self.now.max(1);
-                let generation = restoring.generation;
-                let query = |to| Command::Send { to, msg: PeerMsg::HighestQuery { generation } };
-                out.extend(unheard.into_iter().map(query));
-            }
-            return;
-        }
-        if self.now >= restoring.asked_at + self.settings.retry_ns {
-            // Nothing to ask: look again after the same time.
-            restoring.asked_at = self.now;
-        }
-        let highest =
-            restoring.replies.values().flatten().chain(&self.copy.highest).max_by_key(|m| m.interval);
-        let highest = highest.cloned();
-        let known = highest.as_ref().map_or(Interval(0), |m| m.interval);
-        let published = map.membership(self.id).cloned();
-        if published.as_ref().map_or(Interval(0), |m| m.interval) >= known {
-            // Nothing was lost, or the highest record has been put back.
-            self.restoring = None;
-            self.bid = None;
-            self.membership = None;
-            self.copy.generation = map.generation;
-            self.persist_record(Durable::Nothing, out);
-            if let Some(published) = published {
-                self.enter(published, out);
-            }
-            return;
-        }
-        let Some(highest) = highest else { return };
-        let candidates = highest.in_sync.iter().filter(|m| map.is_member_up(**m));
-        let first = candidates.min_by_key(|m| self.up.iter().position(|o| *o == m.osd).unwrap_or(usize::MAX));
-        if first != Some(&self.me) || !self.is_whole() || self.bid.is_some() {
-            return;
-        }
-        let proposed = PgMembership {
-            interval: highest.interval.next(),
-            primary: self.me.osd,
-            in_sync: highest.in_sync.clone(),
-        };
-        self.promised = self.promised.max(proposed.interval);
-        self.replica.session = None;
-        let cas = self.cas(published, proposed);
-        self.propose_bid(cas, out);
-    }
-
-    pub(crate) fn on_highest(&mut self, from: OsdId, generation: u64, highest: Option<PgMembership>) {
-        if let Some(restoring) = &mut self.restoring
-            && restoring.generation == generation
-        {
-            restoring.replies.insert(from, highest);
-        }
     }
 
     // Copies outside the membership.

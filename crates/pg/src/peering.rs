@@ -13,7 +13,6 @@ use crate::primary::Phase;
 use crate::recovery::CatchUp;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::osdmap::{Member, PgMembership};
-use nacre_types::txn::Transaction;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Progress of one round of peering.
@@ -57,7 +56,12 @@ impl Pg {
         let heard = &primary.peering.peers;
         let gone = primary.phase == Phase::Peering && heard.iter().any(|m| !live.contains(m));
         let known = |m: &Member| heard.contains(m) || primary.catching_up.contains_key(&m.osd);
-        if gone || !live.iter().all(known) {
+        // A pool's min_size may have fallen.
+        let enough = self.in_sync().len() >= self.min_size() && primary.lacking.is_empty();
+        let all_heard = self.in_sync().iter().all(|m| m.osd == self.me.osd || heard.contains(m));
+        let may_serve =
+            primary.phase == Phase::Peered && !self.interval().is_creation() && enough && all_heard;
+        if gone || may_serve || !live.iter().all(known) {
             self.start_peering(out);
         }
     }
@@ -70,6 +74,9 @@ impl Pg {
         let holders = self.copy.lease_holders.iter().copied().filter(|osd| *osd != self.me.osd && up(osd));
         let asked: BTreeSet<OsdId> = primary.peering.peers.iter().map(|m| m.osd).chain(holders).collect();
         for to in asked.into_iter().filter(unheard) {
+            if let Some(record) = self.membership.clone().filter(|_| self.required().any(|m| m.osd == to)) {
+                out.push(Command::Send { to, msg: PeerMsg::Record { record } });
+            }
             out.push(Command::Send {
                 to,
                 msg: PeerMsg::Query { interval, round: primary.peering.round, versions_after: None },
@@ -137,7 +144,11 @@ impl Pg {
         if peers.iter().any(|m| !primary.peering.infos.contains_key(&m.osd)) {
             return;
         }
-        if !self.exists && !self.create_if_nobody_has_more(out) {
+        if !self.exists {
+            // R2: the copy is lost, and with it what the PG held, unless others bring it back.
+            if self.settings.mutation == Mutation::TrustWipedMember {
+                self.begin_copy(out);
+            }
             return;
         }
         if self.judge(&peers) {
@@ -161,23 +172,6 @@ impl Pg {
             }
         }
         self.finish_peering(leases, &peers, out);
-    }
-
-    /// R2: the PG comes into being only where none of its first members has anything.
-    fn create_if_nobody_has_more(&mut self, out: &mut Vec<Command>) -> bool {
-        let Some(primary) = &self.primary else { return false };
-        let fresh = |info: &MemberInfo| !info.exists || info.head == Eversion::default();
-        let trusted = self.settings.mutation == Mutation::TrustWipedMember;
-        let first = primary.peering.infos.values().all(fresh) && self.interval() == Interval(1);
-        if !first && !trusted {
-            return false;
-        }
-        self.copy.complete = true;
-        let mut txn = Transaction::new(self.id);
-        self.create_copy(&mut txn);
-        self.put_record(&mut txn);
-        self.persist(txn, Durable::Nothing, out);
-        true
     }
 
     /// Notes members that lack what they must have; returns whether one was newly found.
@@ -254,8 +248,8 @@ impl Pg {
         }
         let me = self.me.osd;
         let whole = self.in_sync().iter().all(|m| m.osd == me || peers.contains(m));
-        let enough = self.in_sync().len() >= self.min_size();
-        let below = self.settings.mutation == Mutation::AckBelowMinSize;
+        let enough = self.in_sync().len() >= self.min_size() && !self.interval().is_creation();
+        let below = self.settings.mutation == Mutation::AckBelowMinSize && !self.interval().is_creation();
         let proposed: Vec<Member> = peers.iter().copied().filter(|m| !self.in_sync().contains(m)).collect();
         let (now, head) = (self.now, self.log.head());
         let Some(primary) = &mut self.primary else { return };
@@ -317,6 +311,14 @@ impl Pg {
         self.note_replaced();
         let enough = next.in_sync.len() >= self.min_size();
         let Some(primary) = &mut self.primary else { return };
+        if primary.phase == Phase::Active {
+            for member in &next.in_sync {
+                if member.osd != me {
+                    let record = next.clone();
+                    out.push(Command::Send { to: member.osd, msg: PeerMsg::Record { record } });
+                }
+            }
+        }
         if primary.phase != Phase::Active {
             // With the dead gone or the new in, it may be able to serve.
             self.start_peering(out);

@@ -7,9 +7,10 @@
 use crate::api::{Command, Event, LeaseView, MemberInfo, Mutation, PeerMsg, PgQuery, PieceCursor, Settings};
 use crate::copy::{self, CopyRecord};
 use crate::log::{DupLimits, LogError, PgLog};
-use crate::membership::{Bid, Restoring};
+use crate::membership::Bid;
 use crate::primary::{Phase, Primary};
 use crate::replica::{Replica, Staged};
+use crate::restore::Restoring;
 use crate::tail::TailSender;
 use bytes::Bytes;
 use nacre_types::encoding::DecodeError;
@@ -68,6 +69,10 @@ pub struct Pg {
     pub(crate) now: u64,
     pub(crate) map: Option<Arc<OsdMap>>,
     pub(crate) up: Vec<OsdId>,
+    /// OSDs of earlier generations that the map does not list (R7).
+    pub(crate) unlisted: Arc<[OsdId]>,
+    /// The newest MapStore generation seen; nothing of an earlier one has effect here.
+    pub(crate) generation: u64,
     /// Whether the collection exists here.
     pub(crate) exists: bool,
     pub(crate) copy: CopyRecord,
@@ -110,6 +115,8 @@ impl Pg {
             now: 0,
             map: None,
             up: Vec::new(),
+            unlisted: Arc::from([]),
+            generation: 0,
             exists: false,
             copy: CopyRecord { complete: true, ..CopyRecord::default() },
             missing: BTreeMap::new(),
@@ -174,10 +181,10 @@ impl Pg {
         );
         match event {
             Event::Executed { token, outcome } => return self.on_executed(leases, token, outcome, out),
-            Event::Client(op) => return self.on_client(op, out),
+            Event::Client(op) => return self.on_client(leases, op, out),
             Event::Committed { persist } => self.on_committed(leases, persist, out),
             Event::Peer { from, msg } => self.on_peer(leases, from, msg, out),
-            Event::Map { map, up } => self.on_map(map, up, out),
+            Event::Map { map, up, unlisted } => self.on_map(map, up, unlisted, out),
             Event::PeerReset(osd) => self.on_peer_reset(osd, out),
             Event::Cas(reply) => self.on_cas(&reply),
             Event::ObjectRead { read, piece } => self.on_object_read(read, piece, out),
@@ -187,7 +194,7 @@ impl Pg {
             Event::Tick => self.on_tick(leases, out),
         }
         if hot && self.is_settled() {
-            self.resume_waiting(out);
+            self.resume_waiting(leases, out);
         } else {
             self.advance(leases, out);
         }
@@ -199,7 +206,7 @@ impl Pg {
             Some(primary) => {
                 primary.phase == Phase::Active && primary.proposal.is_none() && !primary.recovers()
             }
-            None => self.bid.is_none() && self.restoring.is_none(),
+            None => self.bid.is_none() && self.restoring.is_none() && !self.interval().is_creation(),
         }
     }
 
@@ -212,7 +219,7 @@ impl Pg {
         self.step_peering(leases, out);
         self.consider_proposals(out);
         self.step_recovery(out);
-        self.resume_waiting(out);
+        self.resume_waiting(leases, out);
     }
 
     fn refuse_while_removing(&mut self, event: Event, out: &mut Vec<Command>) {
@@ -273,11 +280,9 @@ impl Pg {
             }
             PeerMsg::Stray { interval } => self.on_stray(from, interval, out),
             PeerMsg::RemoveStray { interval } => self.on_remove_stray(from, interval, out),
-            PeerMsg::HighestQuery { generation } => {
-                let highest = self.copy.highest.clone().filter(|_| self.exists);
-                out.push(Command::Send { to: from, msg: PeerMsg::HighestReply { generation, highest } });
-            }
-            PeerMsg::HighestReply { generation, highest } => self.on_highest(from, generation, highest),
+            PeerMsg::HighestQuery { generation } => self.on_highest_query(from, generation, out),
+            PeerMsg::HighestReply { generation, answer } => self.on_highest(from, generation, answer),
+            PeerMsg::Record { record } => self.on_record(from, record, out),
         }
     }
 
@@ -351,8 +356,10 @@ impl Pg {
     /// Brings the collection into being in `txn`.
     pub(crate) fn create_copy(&mut self, txn: &mut Transaction) {
         self.exists = true;
-        self.copy.highest = self.membership.clone();
-        self.copy.generation = self.map.as_ref().map_or(0, |m| m.generation);
+        // The primary may have told a newer record than the map that has come here.
+        let told = self.copy.highest.take();
+        self.copy.highest = self.membership.iter().cloned().chain(told).max_by_key(|m| m.interval);
+        self.copy.generation = self.generation;
         txn.push(TxnOp::CreateCollection);
     }
 
@@ -426,6 +433,11 @@ impl Pg {
         self.primary.as_ref().is_some_and(|primary| primary.phase == Phase::Active)
     }
 
+    /// The highest membership that the copy remembers (R7).
+    pub fn remembered(&self) -> Option<&PgMembership> {
+        self.copy.highest.as_ref()
+    }
+
     /// Whether this OSD is the PG's primary.
     pub fn is_primary(&self) -> bool {
         self.primary.is_some()
@@ -497,7 +509,8 @@ impl Pg {
     /// When to send [`Event::Tick`] at the latest; `None` while nothing waits for time.
     pub fn next_wake(&self) -> Option<u64> {
         let bid = self.bid.as_ref().map(|bid| bid.sent_at + self.settings.cas_retry_ns);
-        let restoring = self.restoring.as_ref().map(|r| r.asked_at + self.settings.retry_ns);
+        let asking = self.restoring.as_ref().filter(|_| self.seeks_records());
+        let restoring = asking.map(|r| r.asked_at + self.settings.retry_ns);
         let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
         [bid, restoring, primary, stray].into_iter().flatten().min()
@@ -506,7 +519,13 @@ impl Pg {
     /// Bits of [`pg_state`].
     pub fn state(&self) -> u64 {
         let Some(primary) = &self.primary else {
-            return if self.membership.is_none() { pg_state::CREATING } else { 0 };
+            return if self.restoring.is_some() {
+                pg_state::PEERING
+            } else if self.membership.is_none() {
+                pg_state::CREATING
+            } else {
+                0
+            };
         };
         self.primary_state(primary)
     }
@@ -545,6 +564,7 @@ impl Pg {
         let stats = self.stats(objects, wall_ns);
         let phase = match &self.primary {
             Some(primary) => format!("primary, {}", primary.phase_name()),
+            None if self.restoring.is_some() => "waiting for records after a MapStore restore".to_owned(),
             None if self.in_sync().contains(&self.me) => "replica".to_owned(),
             None if self.membership.is_none() => "not created".to_owned(),
             None => "stray or catching up".to_owned(),

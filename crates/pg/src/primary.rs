@@ -2,8 +2,9 @@
 //!
 //! A write gets the next version, goes into the log, to the store and to every member, and is acknowledged when all
 //! required members have it durable: the in-sync set, and every set proposed whose outcome is unknown (R1). Acks are
-//! cumulative. Reads execute at once and are answered when the writes that they may have seen are committed (R3) and
-//! the leases hold (R4). Resends are answered from the log (R6).
+//! cumulative. Reads execute at once and are answered when the writes that they may have seen are committed (R3).
+//! Resends are answered from the log (R6). Whatever is answered, the leases hold (R4): acks may be long under way, and
+//! nothing of this interval may be seen once a later one acts (R5).
 
 use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView, Mutation, PeerMsg, Settings};
 use crate::log::{Admission, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
@@ -39,13 +40,21 @@ struct Inflight {
     token: u64,
 }
 
-/// What waits for a version to commit.
-#[derive(Debug)]
+/// What waits for a version to commit, or for leases.
+#[derive(Clone, Copy, Debug)]
 enum Waiter {
     /// Its reply is ready.
     Reply(u64),
     /// It was executed before; the reply comes from the log.
     Dup(u64, ReqId),
+}
+
+impl Waiter {
+    fn token(self) -> u64 {
+        match self {
+            Waiter::Reply(token) | Waiter::Dup(token, _) => token,
+        }
+    }
 }
 
 /// What a PG's primary keeps besides what every member keeps.
@@ -68,7 +77,7 @@ pub(crate) struct Primary {
     inflight: VecDeque<Inflight>,
     waiting: VecDeque<ClientOp>,
     wait_commit: BTreeMap<Eversion, Vec<Waiter>>,
-    wait_lease: Vec<u64>,
+    wait_lease: Vec<Waiter>,
     executing: Option<(ClientOp, Eversion)>,
     pub(crate) proposal: Option<(PgCas, u64)>,
     /// Proposals that were refused as things stood, but might be accepted yet.
@@ -116,12 +125,10 @@ impl Primary {
 
     /// Every request that waits here, each once.
     pub(crate) fn all_tokens(&self) -> BTreeSet<u64> {
-        let waiters = self.wait_commit.values().flatten().map(|w| match w {
-            Waiter::Reply(token) | Waiter::Dup(token, _) => *token,
-        });
+        let waiters = self.wait_commit.values().flatten().chain(&self.wait_lease).map(|w| w.token());
         let inflight = self.inflight.iter().map(|i| i.token);
         let waiting = self.waiting.iter().map(|op| op.token);
-        inflight.chain(waiting).chain(waiters).chain(self.wait_lease.iter().copied()).collect()
+        inflight.chain(waiting).chain(waiters).collect()
     }
 
     /// Proposals whose outcome is unknown.
@@ -162,7 +169,7 @@ impl Primary {
 impl Pg {
     // Admission.
 
-    pub(crate) fn on_client(&mut self, op: ClientOp, out: &mut Vec<Command>) {
+    pub(crate) fn on_client(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
         let stale = self.settings.mutation == Mutation::ExecuteStaleOps;
         let limit = self.settings.max_waiting_ops;
         let Some(primary) = &mut self.primary else {
@@ -174,7 +181,7 @@ impl Pg {
             return;
         }
         if primary.waiting.is_empty() && self.can_order(&op) {
-            self.start(op, out);
+            self.start(leases, op, out);
         } else if let Some(primary) = &mut self.primary {
             if primary.waiting.len() < limit {
                 primary.waiting.push_back(op);
@@ -190,13 +197,14 @@ impl Pg {
         let below = self.settings.mutation == Mutation::AckBelowMinSize;
         primary.phase == Phase::Active
             && !primary.handing_over
+            && !self.interval().is_creation()
             && (self.in_sync().len() >= self.min_size() || below)
             && (!op.write
                 || primary.inflight.len() < self.settings.max_inflight_writes
                     && !self.is_being_copied(&op.object))
     }
 
-    pub(crate) fn resume_waiting(&mut self, out: &mut Vec<Command>) {
+    pub(crate) fn resume_waiting(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
         // The host answers `Execute` at once, but only after this event: one at a time.
         while let Some(primary) = self.primary.as_mut().filter(|p| p.executing.is_none())
             && let Some(op) = primary.waiting.pop_front()
@@ -207,11 +215,11 @@ impl Pg {
                 }
                 return;
             }
-            self.start(op, out);
+            self.start(leases, op, out);
         }
     }
 
-    fn start(&mut self, op: ClientOp, out: &mut Vec<Command>) {
+    fn start(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
         self.log.note_oldest(op.reqid.client, op.oldest_tid, self.now);
         if op.write && self.settings.mutation != Mutation::ForgetDups {
             match self.log.admit(op.reqid, op.attempt) {
@@ -221,9 +229,7 @@ impl Pg {
                     return;
                 }
                 Admission::Duplicate(dup) if dup.version <= self.committed_to => {
-                    let (version, result) = (dup.version, dup.result);
-                    out.push(Command::ReplyDup { token: op.token, version, result });
-                    return;
+                    return self.answer(leases, Waiter::Dup(op.token, op.reqid), out);
                 }
                 Admission::Duplicate(dup) => {
                     if let Some(primary) = &mut self.primary {
@@ -285,7 +291,7 @@ impl Pg {
                 self.replicate(entry, Transaction::new(self.id), &op, out);
             }
         }
-        self.resume_waiting(out);
+        self.resume_waiting(leases, out);
     }
 
     fn answer_read(&mut self, leases: &dyn LeaseView, op: &ClientOp, out: &mut Vec<Command>) {
@@ -295,20 +301,30 @@ impl Pg {
         let Some(primary) = &mut self.primary else { return };
         match newest {
             Some(version) => primary.wait_commit.entry(version).or_default().push(Waiter::Reply(op.token)),
-            None => self.reply_under_lease(leases, op.token, out),
+            None => self.answer(leases, Waiter::Reply(op.token), out),
         }
     }
 
-    /// R4: what was read may be told only while no other primary can act.
-    fn reply_under_lease(&mut self, leases: &dyn LeaseView, token: u64, out: &mut Vec<Command>) {
+    /// R4: anything may be told only while no other primary can act.
+    fn answer(&mut self, leases: &dyn LeaseView, waiter: Waiter, out: &mut Vec<Command>) {
         if self.holds_leases(leases) {
-            out.push(Command::Reply { token });
+            self.answer_now(waiter, out);
         } else if let Some(primary) = &mut self.primary {
-            primary.wait_lease.push(token);
+            primary.wait_lease.push(waiter);
         }
     }
 
-    /// Whether this OSD holds every lease that it needs to answer reads as primary (R4).
+    fn answer_now(&self, waiter: Waiter, out: &mut Vec<Command>) {
+        out.push(match waiter {
+            Waiter::Reply(token) => Command::Reply { token },
+            Waiter::Dup(token, reqid) => match self.log.lookup(reqid) {
+                Some(dup) => Command::ReplyDup { token, version: dup.version, result: dup.result },
+                None => Command::Refuse { token, errno: Errno::ESTALE },
+            },
+        });
+    }
+
+    /// Whether this OSD holds every lease that it needs to answer as primary (R4).
     pub fn holds_leases(&self, leases: &dyn LeaseView) -> bool {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         self.settings.mutation == Mutation::IgnoreLease
@@ -320,10 +336,10 @@ impl Pg {
         if self.primary.as_ref().is_none_or(|p| p.wait_lease.is_empty()) || !self.holds_leases(leases) {
             return;
         }
-        if let Some(primary) = &mut self.primary
-            && primary.phase == Phase::Active
-        {
-            out.extend(primary.wait_lease.drain(..).map(|token| Command::Reply { token }));
+        if let Some(primary) = self.primary.as_mut().filter(|p| p.phase == Phase::Active) {
+            for waiter in std::mem::take(&mut primary.wait_lease) {
+                self.answer_now(waiter, out);
+            }
         }
     }
 
@@ -421,7 +437,7 @@ impl Pg {
             catching_up.acked = catching_up.acked.max(head);
         }
         self.settle(leases, out);
-        self.resume_waiting(out);
+        self.resume_waiting(leases, out);
     }
 
     /// Whether an outstanding proposal would make `osd` a member.
@@ -463,11 +479,21 @@ impl Pg {
             self.committed_to = agreed;
         }
         let committed_to = self.committed_to;
+        let done = |primary: &Primary| {
+            primary.inflight.front().is_some_and(|write| write.version <= committed_to)
+                || primary.wait_commit.first_key_value().is_some_and(|(version, _)| *version <= committed_to)
+        };
+        if !self.primary.as_ref().is_some_and(done) {
+            return;
+        }
+        let held = self.holds_leases(leases);
         let Some(primary) = &mut self.primary else { return };
-        while primary.inflight.front().is_some_and(|write| write.version <= committed_to) {
-            if let Some(write) = primary.inflight.pop_front() {
+        while let Some(write) = primary.inflight.pop_front_if(|write| write.version <= committed_to) {
+            primary.retried_at = self.now;
+            if held {
                 out.push(Command::Reply { token: write.token });
-                primary.retried_at = self.now;
+            } else {
+                primary.wait_lease.push(Waiter::Reply(write.token));
             }
         }
         let mut ready = Vec::new();
@@ -476,16 +502,12 @@ impl Pg {
         {
             ready.extend(entry.remove());
         }
+        if !held {
+            primary.wait_lease.extend(ready);
+            return;
+        }
         for waiter in ready {
-            match waiter {
-                Waiter::Reply(token) => self.reply_under_lease(leases, token, out),
-                Waiter::Dup(token, reqid) => match self.log.lookup(reqid) {
-                    Some(dup) => {
-                        out.push(Command::ReplyDup { token, version: dup.version, result: dup.result })
-                    }
-                    None => out.push(Command::Refuse { token, errno: Errno::ESTALE }),
-                },
-            }
+            self.answer_now(waiter, out);
         }
     }
 
@@ -551,6 +573,10 @@ impl Pg {
     }
 
     pub(crate) fn blocked_by(&self) -> Vec<String> {
+        if self.restoring.is_some() {
+            let told = |osd| format!("the MapStore was restored: {osd} has not told its highest record");
+            return self.unheard().into_iter().map(told).collect();
+        }
         let Some(primary) = &self.primary else { return Vec::new() };
         let dead = self.in_sync().iter().filter(|m| m.osd != self.me.osd && !self.member_up(**m));
         let mut reasons: Vec<String> =
@@ -565,8 +591,8 @@ impl Pg {
                 self.min_size()
             ));
         }
-        if self.restoring.is_some() {
-            reasons.push("the MapStore was restored: waiting for every OSD's highest record".into());
+        if !self.exists {
+            reasons.push("the primary has no copy".into());
         }
         reasons
     }

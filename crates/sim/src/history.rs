@@ -10,8 +10,8 @@
 
 use crate::network::Node;
 use crate::schedule::Nanos;
-use nacre_types::ObjectId;
-use std::collections::BTreeMap;
+use nacre_types::{ObjectId, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// A value written once.
@@ -187,9 +187,16 @@ struct ObjectHistory {
 #[derive(Clone, Debug, Default)]
 pub struct History {
     objects: BTreeMap<ObjectId, ObjectHistory>,
+    /// Pools whose data an operator destroyed: what is asked of them since is not recorded.
+    given_up: BTreeSet<PoolId>,
 }
 
 impl History {
+    /// An operator deletes the pool. No answer promises anything any more, even where a restored map has it again.
+    pub fn give_up(&mut self, pool: PoolId) {
+        self.given_up.insert(pool);
+    }
+
     /// A client asks.
     pub fn begin(
         &mut self,
@@ -199,6 +206,9 @@ impl History {
         object: &ObjectId,
         action: Action,
     ) -> EntryId {
+        if self.given_up.contains(&object.pool()) {
+            return EntryId { object: object.clone(), index: usize::MAX };
+        }
         let of = self.objects.entry(object.clone()).or_default();
         let floor = of.highest;
         let (call, reply, outcome, version) = (now, None, Outcome::Unknown, None);
@@ -214,6 +224,9 @@ impl History {
         outcome: Outcome,
         version: Option<u64>,
     ) -> Result<(), Broken> {
+        if self.given_up.contains(&id.object.pool()) {
+            return Ok(());
+        }
         let of = self.objects.get_mut(&id.object).expect("invariant: begun before");
         let entry = &mut of.entries[id.index];
         (entry.reply, entry.outcome, entry.version) = (Some(now), outcome, version);
@@ -267,7 +280,6 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::PoolId;
 
     fn object() -> ObjectId {
         ObjectId::new(PoolId(1), "", "", "o")

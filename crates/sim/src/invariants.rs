@@ -7,7 +7,7 @@ use crate::osd::Osd;
 use crate::packet::MapView;
 use crate::schedule::Nanos;
 use nacre_types::osdmap::PgMembership;
-use nacre_types::{Eversion, Interval, ObjectId, OsdId, PgId};
+use nacre_types::{Eversion, Interval, ObjectId, OsdId, PgId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -26,10 +26,21 @@ pub struct Invariants {
     acknowledged: BTreeMap<PgId, BTreeSet<Eversion>>,
     /// The highest interval that was ever durable.
     highest: BTreeMap<PgId, PgMembership>,
-    generation: u64,
+    /// Pools whose data an operator destroyed.
+    given_up: BTreeSet<PoolId>,
 }
 
 impl Invariants {
+    /// The last record of every PG that ever was durable, restores or not.
+    pub fn highest(&self) -> impl Iterator<Item = (&PgId, &PgMembership)> {
+        self.highest.iter()
+    }
+
+    /// An operator deletes the pool. Its copies go, and a restored map that has it again brings none back.
+    pub fn give_up(&mut self, pool: PoolId) {
+        self.given_up.insert(pool);
+    }
+
     /// A client was answered by `osd` under `interval`.
     pub fn answered(
         &mut self,
@@ -59,7 +70,6 @@ impl Invariants {
 
     /// A map became durable.
     pub fn published(&mut self, osds: &[Osd], view: &MapView) -> Result<(), Violation> {
-        self.generation = self.generation.max(view.map.generation);
         for pg in view.up.keys() {
             let Some(membership) = view.map.membership(*pg) else { continue };
             if !self.is_newest(*pg, membership) {
@@ -83,7 +93,10 @@ impl Invariants {
 
     /// Every acknowledged write is durable on every in-sync member whose disk is intact.
     fn are_held(&self, osds: &[Osd], pg: PgId, membership: &PgMembership) -> Result<(), Violation> {
-        let Some(acknowledged) = self.acknowledged.get(&pg) else { return Ok(()) };
+        let Some(acknowledged) = self.acknowledged.get(&pg).filter(|_| !self.given_up.contains(&pg.pool))
+        else {
+            return Ok(());
+        };
         for member in &membership.in_sync {
             let Some(osd) = osds.iter().find(|osd| osd.member() == *member) else { continue };
             let lacking =
@@ -186,7 +199,7 @@ mod tests {
             collection.log.insert(Eversion::new(Interval(1), *version), Bytes::new());
         }
         let object = Object { data: data.to_vec(), ..Object::default() };
-        collection.objects.insert(ObjectId::new(nacre_types::PoolId(1), "", "", "o"), Arc::new(object));
+        collection.objects.insert(ObjectId::new(PoolId(1), "", "", "o"), Arc::new(object));
         collection
     }
 

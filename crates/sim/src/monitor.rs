@@ -8,6 +8,7 @@ use crate::network::Node;
 use crate::packet::{MapView, Packet};
 use crate::schedule::{MILLI, Nanos};
 use nacre_mon::logic::{Effect, Event, MapState, Now, Origin, Tuning, new_generation};
+use nacre_types::OsdId;
 use nacre_types::osdmap::OsdMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,12 +92,13 @@ impl Monitor {
         }
     }
 
-    /// The store is replaced by its copy of `age` commits ago. Only while the process is down.
-    pub fn restore(&mut self, now: Nanos, age: usize, out: &mut Vec<MonOut>) {
+    /// The store is replaced by its copy of `age` commits ago, by an operator who names these OSDs. Only while the process
+    /// is down.
+    pub fn restore(&mut self, now: Nanos, age: usize, osds: &[OsdId], out: &mut Vec<MonOut>) {
         assert!(self.state.is_none(), "invariant: stores are restored while nobody uses them");
         let at = self.stored.len() - 1 - age.min(self.stored.len() - 1);
         let generation = self.view().map.generation + 1;
-        let restored = new_generation(&self.stored[at].map, generation, time(now));
+        let restored = new_generation(&self.stored[at].map, generation, time(now), osds);
         self.stored.truncate(at + 1);
         self.store(Arc::new(MapView::new(restored)), out);
     }

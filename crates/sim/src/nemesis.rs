@@ -14,7 +14,7 @@ use crate::world::{Happening, World};
 use nacre_mon::logic::{MapState, Now};
 use nacre_types::osdmap::{Member, WEIGHT_ONE};
 use nacre_types::pool::Pool;
-use nacre_types::{Epoch, OsdId, PoolId};
+use nacre_types::{Epoch, OsdId, PgId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One change for the worse or the better.
@@ -239,7 +239,10 @@ impl World {
                 self.crash_monitor(random);
                 let (now, age) = (self.schedule.now(), random.index(self.scenario.restore_depth + 1));
                 self.say(format_args!("the map store is restored from {age} commits ago"));
-                self.with_monitor(|monitor, out| monitor.restore(now, age, out));
+                // OSDs remember one another; where disks may be lost with that, the operator has to know his OSDs himself.
+                let forgetful = self.scenario.faults.contains(&Fault::Wipe);
+                let named = if forgetful { self.osds.iter().map(|osd| osd.id).collect() } else { Vec::new() };
+                self.with_monitor(|monitor, out| monitor.restore(now, age, &named, out));
                 self.schedule.after(random.range(100 * MILLI, 3 * SECOND), Happening::MonStart);
             }
             Fault::OutIn => {
@@ -491,7 +494,12 @@ impl World {
     }
 
     fn delete_pool(&mut self, pool: PoolId) {
+        if !self.monitor.is_running() {
+            return;
+        }
         self.deleted.insert(pool);
+        self.history.give_up(pool);
+        self.invariants.give_up(pool);
         self.operate(|state, _| {
             if state.map().pools.contains_key(&pool) {
                 state.remove_pool(pool);
@@ -499,15 +507,23 @@ impl World {
         });
     }
 
-    /// Whether some PG's in-sync set has no other intact copy than this OSD's. A new PG's members get theirs one after
-    /// the other.
+    /// Whether some PG's in-sync set has no other intact copy than this OSD's: the set of the last record that ever was,
+    /// whatever a restored map says, and where restores happen also of the last one that other OSDs remember. In the
+    /// interval in which a PG is created there is nothing to lose.
     fn is_last_copy(&self, osd: u32) -> bool {
-        let map = &self.monitor.view().map;
-        map.pg_ids().filter_map(|pg| Some((pg, map.membership(pg)?))).any(|(pg, membership)| {
-            let holds = |osd: &Osd| osd.disk.durable().collections.contains_key(&pg);
+        let remembered = |pg: &PgId| {
+            let others =
+                self.osds.iter().filter(|o| o.id.0 != osd && self.scenario.faults.contains(&Fault::Restore));
+            others.filter_map(|o| o.remembered(*pg)).max_by_key(|m| m.interval)
+        };
+        let published = self.invariants.highest().map(|(pg, membership)| (pg, membership.clone()));
+        let known = self.invariants.highest().filter_map(|(pg, _)| Some((pg, remembered(pg)?)));
+        published.chain(known).any(|(pg, membership)| {
+            let holds = |osd: &Osd| osd.disk.durable().collections.contains_key(pg);
             let intact = |m: &Member| self.osds.iter().any(|o| o.member() == *m && holds(o));
             let mine = membership.in_sync.iter().any(|m| m.osd.0 == osd && intact(m));
-            mine && !membership.in_sync.iter().any(|m| m.osd.0 != osd && intact(m))
+            let begun = !membership.interval.is_creation();
+            begun && mine && !membership.in_sync.iter().any(|m| m.osd.0 != osd && intact(m))
         })
     }
 

@@ -4,7 +4,7 @@
 //! requests, remembers its newest map, boots, beats and reports. It knows nothing of the network's or the disk's tempers:
 //! what is to be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
 
-use crate::disk::{Disk, Object};
+use crate::disk::{Collection, Disk, Object};
 use crate::execute::{execute, object_info, set_object_info};
 use crate::network::Node;
 use crate::packet::{MapView, Packet};
@@ -14,7 +14,10 @@ use nacre_mon::logic;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, Heartbeat, HeartbeatMap};
 use nacre_pg::lease::LeaseTable;
 use nacre_pg::reserve::{Reservation, Reserver};
-use nacre_pg::{ClientOp, Command, DropReason, Event, Executed, ObjectPiece, PeerMsg, Pg, PieceCursor};
+use nacre_pg::{
+    ClientOp, Command, DropReason, Event, Executed, KnownOsds, ObjectPiece, PeerMsg, Pg, PieceCursor,
+};
+use nacre_types::encoding::{self, DecodeError};
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdAlive, OsdBackoff, OsdBoot, OsdReply, OsdRequest, PgCasReply};
 use nacre_types::op::ObjectInfo;
@@ -30,8 +33,9 @@ use uuid::Uuid;
 const MAX_EARLY_REQUESTS: usize = 256;
 /// How often the map authority hears from an OSD.
 const BEACON: Nanos = 2 * SECOND;
-/// Name of the superblock's value.
+/// Names of the superblock's values.
 const NEWEST_MAP: &str = "map";
+const KNOWN_OSDS: &str = "known";
 
 /// What an OSD wants done or known.
 #[derive(Debug)]
@@ -141,6 +145,7 @@ pub struct Osd {
 pub struct Process {
     nonce: u64,
     view: Option<Arc<MapView>>,
+    known: KnownOsds,
     pgs: BTreeMap<PgId, Hosted>,
     heartbeat: Heartbeat,
     leases: LeaseTable,
@@ -187,10 +192,7 @@ impl Osd {
         let local = self.clock.read(now);
         let mut pgs = BTreeMap::new();
         for (pg, collection) in &self.disk.seen().collections {
-            let meta: Vec<(String, Bytes)> =
-                collection.meta.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-            let log = collection.log.iter().map(|(version, entry)| (*version, entry.clone())).collect();
-            match Pg::load(*pg, self.member(), nonce, self.settings.pg.clone(), &meta, log) {
+            match self.load(*pg, collection, nonce) {
                 Ok(machine) => {
                     pgs.insert(*pg, Hosted { serial: 0, machine, requests: BTreeMap::new() });
                 }
@@ -199,9 +201,15 @@ impl Osd {
                 }
             }
         }
+        let known = self.disk.seen().superblock.get(KNOWN_OSDS).map(|bytes| encoding::decode(bytes));
+        let known = known.unwrap_or(Ok(KnownOsds::default())).unwrap_or_else(|error| {
+            out.push(Out::Broken("a superblock does not load", format!("{}: {error}", self.id)));
+            KnownOsds::default()
+        });
         self.process = Some(Process {
             nonce,
             view: None,
+            known,
             pgs,
             heartbeat: Heartbeat::new(self.id, nonce, self.settings.heartbeat),
             leases: LeaseTable::new(self.settings.lease, nonce, local),
@@ -217,6 +225,19 @@ impl Osd {
             self.on_map(now, &view, out);
         }
         self.hello(out);
+    }
+
+    fn load(&self, pg: PgId, collection: &Collection, nonce: u64) -> Result<Pg, DecodeError> {
+        let meta: Vec<(String, Bytes)> =
+            collection.meta.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
+        let log = collection.log.iter().map(|(version, entry)| (*version, entry.clone())).collect();
+        Pg::load(pg, self.member(), nonce, self.settings.pg.clone(), &meta, log)
+    }
+
+    /// The highest record of the PG that the disk would show after a crash.
+    pub fn remembered(&self, pg: PgId) -> Option<PgMembership> {
+        let collection = self.disk.durable().collections.get(&pg)?;
+        self.load(pg, collection, 0).ok()?.remembered().cloned()
     }
 
     /// The process dies. The disk keeps what was flushed and `surviving` more changes.
@@ -403,6 +424,11 @@ impl Osd {
         superblock.extend_from_slice(&view.map.epoch.0.to_le_bytes());
         self.disk.set_superblock(NEWEST_MAP, superblock.into());
         process.persists.push_back(None);
+        if process.known.on_map(&view.map) {
+            self.disk.set_superblock(KNOWN_OSDS, encoding::encode(&process.known).into());
+            process.persists.push_back(None);
+        }
+        let unlisted = process.unlisted();
         let sharing: BTreeSet<OsdId> = view
             .up
             .iter()
@@ -429,7 +455,8 @@ impl Osd {
         let known: Vec<PgId> = process.pgs.keys().copied().collect();
         for pg in known {
             let up = view.up.get(&pg).cloned().unwrap_or_default();
-            self.feed(now, pg, Event::Map { map: view.map.clone(), up }, out);
+            let unlisted = unlisted.clone();
+            self.feed(now, pg, Event::Map { map: view.map.clone(), up, unlisted }, out);
         }
         for pg in wanted {
             self.host(now, pg, view, out);
@@ -451,8 +478,8 @@ impl Osd {
         let machine = Pg::new(pg, member, process.nonce, self.settings.pg.clone());
         process.pgs.insert(pg, Hosted { serial: process.next_serial, machine, requests: BTreeMap::new() });
         process.next_serial += 1;
-        let up = view.up.get(&pg).cloned().unwrap_or_default();
-        self.feed(now, pg, Event::Map { map: view.map.clone(), up }, out);
+        let (up, unlisted) = (view.up.get(&pg).cloned().unwrap_or_default(), process.unlisted());
+        self.feed(now, pg, Event::Map { map: view.map.clone(), up, unlisted }, out);
     }
 
     fn on_cas(&mut self, now: Nanos, reply: PgCasReply, out: &mut Vec<Out>) {
@@ -809,6 +836,10 @@ impl Osd {
 }
 
 impl Process {
+    fn unlisted(&self) -> Arc<[OsdId]> {
+        self.known.unlisted().collect()
+    }
+
     fn epoch(&self) -> Epoch {
         self.view.as_ref().map_or(Epoch(0), |view| view.map.epoch)
     }

@@ -85,8 +85,8 @@ pub struct World {
     pub(crate) nemesis: Nemesis,
     pub(crate) disk_random: Random,
     pub(crate) clock_random: Random,
-    invariants: Invariants,
-    history: History,
+    pub(crate) invariants: Invariants,
+    pub(crate) history: History,
     workload: Random,
     monitor_random: Random,
     /// Maps that superblocks may name.

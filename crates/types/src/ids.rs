@@ -30,6 +30,7 @@ number! {
 }
 number! {
     /// Version of a PG's membership: one more with each compare-and-swap of (primary, in-sync set). 0: not yet created.
+    /// Each MapStore generation has intervals of its own, above those of all earlier ones (rule R7).
     Interval(u64)
 }
 number! {
@@ -45,9 +46,37 @@ impl Epoch {
 }
 
 impl Interval {
-    /// The next interval.
+    /// Bits that count the changes within one generation.
+    const COUNTER_BITS: u32 = 32;
+
+    /// The next interval of the same generation.
     pub fn next(self) -> Interval {
         Interval(self.0 + 1)
+    }
+
+    /// Below every interval of a MapStore generation, and not below any of an earlier one.
+    fn base(generation: u64) -> u64 {
+        generation.saturating_sub(1).min(u64::from(u32::MAX)) << Interval::COUNTER_BITS
+    }
+
+    /// The interval in which a PG comes into being in this generation; nothing is ordered in it (rule R2).
+    pub fn creation(generation: u64) -> Interval {
+        Interval(Interval::base(generation) + 1)
+    }
+
+    /// The first interval in this generation of a PG that is older (rule R7).
+    pub fn restored(generation: u64) -> Interval {
+        Interval(Interval::base(generation) + 2)
+    }
+
+    /// Whether it is one in which a PG comes into being.
+    pub fn is_creation(self) -> bool {
+        self.0 & ((1 << Interval::COUNTER_BITS) - 1) == 1
+    }
+
+    /// Whether it is of this generation, or of a later one.
+    pub fn is_since(self, generation: u64) -> bool {
+        self.0 > Interval::base(generation)
     }
 }
 
@@ -264,6 +293,20 @@ impl FromStr for EntityName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_two_generations_share_an_interval() {
+        assert_eq!((Interval::creation(0), Interval::creation(1)), (Interval(1), Interval(1)));
+        assert_eq!(Interval::creation(1).next(), Interval::restored(1));
+        for generation in [2, 3, 1_800_000_000, u64::from(u32::MAX)] {
+            let (first, second) = (Interval::creation(generation), Interval::restored(generation));
+            assert!(first.is_creation() && !second.is_creation() && second == first.next());
+            assert!(first.is_since(generation) && first.is_since(generation - 1));
+            assert!(!first.is_since(generation + 1) || generation == u64::from(u32::MAX));
+            assert!(!Interval(first.0 - 1).is_since(generation));
+        }
+        assert!(!Interval(0).is_since(1) && Interval(1).is_since(1));
+    }
 
     #[test]
     fn ids_print_and_parse_in_cephs_spelling() {

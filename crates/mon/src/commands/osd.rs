@@ -244,6 +244,16 @@ impl MapState {
                 "are you SURE?  this might mean real, permanent data loss.  pass --yes-i-really-mean-it if you really do.",
             ));
         }
+        if let Some(osd) = call.osd("id").filter(|osd| osd.0 < self.tuning.max_osd)
+            && self.working.generation > 1
+        {
+            // OSDs may wait for one that joined in the history that a MapStore restore lost (R7).
+            self.working.osds.entry(osd).or_insert_with(OsdInfo::absent);
+            if self.working.max_osd <= osd.0 {
+                self.working.max_osd = osd.0 + 1;
+                self.changes.max_osd = true;
+            }
+        }
         let osd = self.existing_osd(call)?;
         if self.working.is_up(osd) {
             return Err(Failure::new(Errno::EBUSY, format!("{osd} is not down")));

@@ -61,7 +61,7 @@ impl MapState {
         if info.up_from > Epoch(0) {
             info.up_thru = if info.up { self.working.epoch } else { info.up_thru };
         }
-        if info.uuid != boot.uuid {
+        if info.uuid != boot.uuid && info.up_from > Epoch(0) {
             let text = format!("{} has a new disk: uuid {} instead of {}", boot.osd, boot.uuid, info.uuid);
             self.log.append(now, "mon", LogLevel::Warn, text);
         }

@@ -29,7 +29,7 @@ pub enum CasRefusal {
     /// The proposer may not create this PG (R2).
     #[error("the proposer is not in the up set")]
     NotUpSet,
-    /// The next interval must be the current one plus one.
+    /// The next interval must be the current one plus one, or the first of its kind in the map's generation.
     #[error("the interval is not the next one")]
     WrongInterval,
     /// Empty, too large, with an OSD twice, or without its primary.
@@ -62,21 +62,26 @@ pub fn check_cas(map: &OsdMap, osd: OsdId, cas: &PgCas) -> Result<(), CasRefusal
     }
     let next = &cas.proposed;
     check_form(next)?;
-    let following = current.map_or(Interval(1), |c| c.interval.next());
-    if next.interval > following && map.generation > 1 {
-        return check_restored(cas);
-    }
-    if next.interval != following {
-        return Err(CasRefusal::WrongInterval);
-    }
-    match current {
-        None => check_creation(map, cas),
-        Some(current) => check_change(map, current, cas, pool.min_size as usize),
+    let generation = map.generation;
+    match current.filter(|c| c.interval.is_since(generation)) {
+        Some(current) if next.interval == current.interval.next() => {
+            check_change(map, current, cas, pool.min_size as usize)
+        }
+        Some(_) => Err(CasRefusal::WrongInterval),
+        // A PG of which an earlier generation knows no more than that it was to be created may not have been.
+        None if next.interval == Interval::creation(generation)
+            && current.is_none_or(|c| c.interval.is_creation()) =>
+        {
+            check_creation(map, cas)
+        }
+        None if next.interval == Interval::restored(generation) && generation > 1 => check_restored(cas),
+        None => Err(CasRefusal::WrongInterval),
     }
 }
 
 /// After a MapStore restore (R7) the record may be older than what the PG's members remember. The first of the members
-/// of the highest record among all OSDs puts that back, one interval on; it alone knows, so it is believed.
+/// of the highest record among all OSDs puts that back, in the new generation's first interval for it; it alone knows,
+/// so it is believed.
 fn check_restored(cas: &PgCas) -> Result<(), CasRefusal> {
     let next = &cas.proposed;
     if !next.is_in_sync(cas.proposer) {

@@ -2,7 +2,7 @@
 
 use super::{MapState, Now};
 use nacre_types::ids::{Epoch, OsdId, PoolId};
-use nacre_types::osdmap::OsdMap;
+use nacre_types::osdmap::{OsdInfo, OsdMap};
 
 /// Epochs that a new generation leaves out: more than can have been published since the copy was made.
 const RESTORED_EPOCH_GAP: u32 = 1_000_000;
@@ -16,7 +16,10 @@ const MAX_SPACED_GENERATIONS: u32 = 2000;
 /// R7). Epochs and pool ids go on above any that the lost history can have used, so that nobody takes the restored map
 /// for an old one, and no new pool for one whose copies OSDs still hold; nor do they meet those of a later generation
 /// than the copy's that was lost with this restore. OSDs count as down until they boot again.
-pub fn new_generation(map: &OsdMap, generation: u64, now: Now) -> OsdMap {
+///
+/// `osds` are OSDs that the cluster has by what its operator knows: older PGs wait for them too before they act. OSDs
+/// remember one another, so that leaving out some is safe unless those that remember them have lost their disks.
+pub fn new_generation(map: &OsdMap, generation: u64, now: Now, osds: &[OsdId]) -> OsdMap {
     let mut restored = map.clone();
     restored.generation = generation;
     let nth = u32::try_from(generation).unwrap_or(u32::MAX).min(MAX_SPACED_GENERATIONS);
@@ -29,6 +32,10 @@ pub fn new_generation(map: &OsdMap, generation: u64, now: Now) -> OsdMap {
     for info in restored.osds.values_mut().filter(|info| info.up) {
         info.up = false;
         info.down_at = restored.epoch;
+    }
+    for osd in osds {
+        restored.osds.entry(*osd).or_insert_with(OsdInfo::absent);
+        restored.max_osd = restored.max_osd.max(osd.0 + 1);
     }
     restored
 }
@@ -58,12 +65,13 @@ mod tests {
     #[test]
     fn a_new_generation_reuses_nothing() {
         let state = cluster(3);
-        let restored = new_generation(state.map(), 2, at(5));
+        let restored = new_generation(state.map(), 2, at(5), &[OsdId(1), OsdId(7)]);
         assert_eq!((restored.generation, restored.generation_from), (2, restored.epoch));
         assert!(restored.epoch > state.map().epoch && restored.pool_max > state.map().pool_max);
         assert!(restored.osds.values().all(|info| !info.up));
+        assert_eq!((restored.osds.len(), restored.max_osd), (4, 8), "osd.7 is waited for although it is new");
         // The same old copy once more, after the restored history has gone on.
-        let again = new_generation(state.map(), 5, at(6));
+        let again = new_generation(state.map(), 5, at(6), &[]);
         assert!(again.epoch.0 > restored.epoch.0 + RESTORED_EPOCH_GAP && again.pool_max > restored.pool_max);
     }
 

@@ -203,7 +203,7 @@ fn a_restored_store_goes_on_under_a_new_generation_beyond_what_was_seen() {
     state.handle(at(0), Event::Boot(boot_of(0, 1)));
     commit(&mut persistence, &mut state).unwrap();
     let now_ns = 1_800_000_000_000_000_000;
-    let generation = mint_generation(store.clone(), now_ns).unwrap();
+    let generation = mint_generation(store.clone(), now_ns, &[]).unwrap();
     assert_eq!(generation, 1_800_000_000);
     let (mut persistence, mut again) = open(&store);
     assert_eq!(again.map().generation, generation);
@@ -214,7 +214,7 @@ fn a_restored_store_goes_on_under_a_new_generation_beyond_what_was_seen() {
     again.handle(at(0), Event::Boot(boot_of(1, 1)));
     commit(&mut persistence, &mut again).unwrap();
     assert!(
-        mint_generation(store.clone(), 5).unwrap() > generation,
+        mint_generation(store.clone(), 5, &[]).unwrap() > generation,
         "a clock that was set back does not repeat one"
     );
 }

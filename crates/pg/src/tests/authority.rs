@@ -14,8 +14,6 @@ pub struct Authority {
     pub min_size: usize,
     /// Memberships that took effect, in order.
     pub history: Vec<PgMembership>,
-    /// A record older than this one may be replaced by any later one (after a restore).
-    pub restored_at: Option<Interval>,
 }
 
 impl Authority {
@@ -24,7 +22,7 @@ impl Authority {
         map.pools.insert(pg.pool, Arc::new(Pool::replicated("p", size, min_size, 0, 1, Epoch(1))));
         map.pgs.insert(pg.pool, Arc::new(vec![None]));
         let min_size = min_size as usize;
-        Authority { pg, map: Arc::new(map), up, min_size, history: Vec::new(), restored_at: None }
+        Authority { pg, map: Arc::new(map), up, min_size, history: Vec::new() }
     }
 
     pub fn change(&mut self, how: impl FnOnce(&mut OsdMap)) {
@@ -76,7 +74,6 @@ impl Authority {
     /// The store is put back to an old membership: a new generation.
     pub fn restore(&mut self, old: Option<PgMembership>) {
         let pg = self.pg;
-        self.restored_at = self.membership().map(|m| m.interval);
         self.change(|map| {
             map.generation += 1;
             map.epoch = Epoch(map.epoch.0 + 1000);
@@ -90,9 +87,6 @@ impl Authority {
         if accepted {
             let (pg, proposed) = (self.pg, cas.proposed.clone());
             self.history.push(proposed.clone());
-            if self.restored_at.is_some_and(|at| proposed.interval > at) {
-                self.restored_at = None;
-            }
             self.change(|map| {
                 map.pgs.insert(pg.pool, Arc::new(vec![Some(proposed)]));
             });
@@ -112,13 +106,14 @@ impl Authority {
             return false;
         }
         assert!(next.in_sync.iter().any(|m| m.osd == next.primary), "malformed: {next:?}");
-        let Some(current) = &cas.expected else {
-            return (next.interval == Interval(1) || self.restored_at.is_some())
-                && next.in_sync.iter().all(|m| map.is_member_up(*m));
+        let generation = map.generation;
+        let Some(current) = cas.expected.as_ref().filter(|c| c.interval.is_since(generation)) else {
+            let creates = next.interval == Interval::creation(generation);
+            let puts_back = next.interval == Interval::restored(generation) && generation > 1;
+            // What was proposed in an earlier generation may come late.
+            assert!(creates || puts_back || !next.interval.is_since(generation), "{next:?}");
+            return puts_back || creates && next.in_sync.iter().all(|m| map.is_member_up(*m));
         };
-        if self.restored_at.is_some() && next.interval.0 > current.interval.0 + 1 {
-            return true;
-        }
         assert_eq!(next.interval, current.interval.next());
         let added: Vec<_> = next.in_sync.iter().filter(|m| !current.is_in_sync(**m)).collect();
         let promotes = cas.proposer.osd != current.primary;

@@ -139,7 +139,7 @@ impl Host {
         (self.map, self.up) = (Some(map.clone()), up.to_vec());
         let running = map.osds.get(&self.member.osd).is_some_and(|info| info.boot_nonce == self.nonce);
         if running {
-            self.feed(now, Event::Map { map: map.clone(), up: up.to_vec() });
+            self.feed(now, Event::Map { map: map.clone(), up: up.to_vec(), unlisted: Arc::from([]) });
         }
     }
 
@@ -249,7 +249,7 @@ impl Host {
         self.pg = Pg::new(self.pg_id, self.member, self.nonce, self.settings.clone());
         if let Some(map) = self.map.clone() {
             let up = self.up.clone();
-            self.feed(now, Event::Map { map, up });
+            self.feed(now, Event::Map { map, up, unlisted: Arc::from([]) });
         }
     }
 

@@ -31,7 +31,42 @@ fn write_some(cluster: &mut Cluster, objects: u32) {
 fn the_first_of_the_up_set_creates_the_pg() {
     let cluster = cluster(3, 3, 2);
     assert_eq!((cluster.primary(), cluster.in_sync()), (osd(0), set(&[0, 1, 2])));
-    assert_eq!(cluster.mon.history.len(), 1);
+    assert_eq!(cluster.mon.history.len(), 2, "one interval to begin the copies, and the first to order in");
+    assert_eq!(cluster.mon.history[0].in_sync, cluster.mon.history[1].in_sync);
+}
+
+#[test]
+fn a_pg_whose_creator_is_lost_at_once_comes_into_being_without_it() {
+    let mut c = Cluster::new(3, 3, 2, test_settings());
+    c.run_until("creation", |c| c.mon.membership().is_some());
+    assert!(c.mon.membership().unwrap().interval.is_creation());
+    // Nobody has a copy yet.
+    c.kill(osd(0), 0);
+    c.wipe(osd(0));
+    c.mon.down(osd(0));
+    write_some(&mut c, 3);
+    c.boot(osd(0));
+    c.run_clean();
+    assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1, 2])));
+}
+
+#[test]
+fn a_member_that_lost_its_copy_does_not_begin_another() {
+    let mut c = cluster(2, 2, 1);
+    write_some(&mut c, 3);
+    for n in 0..2 {
+        c.kill(osd(n), 0);
+        c.mon.down(osd(n));
+    }
+    // The same store, it says, but there is nothing in it.
+    c.disks.get_mut(&osd(0)).unwrap().1 = Default::default();
+    c.boot(osd(0));
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    let began = |c: &Cluster| c.hosts[&osd(0)].pg.has_copy() || c.clients.answer(op).is_some();
+    assert!(!c.run_for(2000 * MS, &began));
+    c.boot(osd(1));
+    assert!(!c.run_for(2000 * MS, &began));
 }
 
 #[test]
@@ -57,7 +92,7 @@ fn a_restarted_replica_takes_the_tail_that_it_missed() {
     c.boot(osd(2));
     write_some(&mut c, 3);
     c.run_clean();
-    assert_eq!(c.mon.history.len(), 1, "nobody was marked down: the set stays");
+    assert_eq!(c.mon.history.len(), 2, "nobody was marked down: the set stays");
 }
 
 #[test]
@@ -71,7 +106,7 @@ fn a_restarted_primary_goes_on_without_waiting_for_leases() {
     c.ask("a0", Request::Append(mark));
     assert!(c.now - before < TERM / 2, "it waited {} ms", (c.now - before) / MS);
     c.run_clean();
-    assert_eq!(c.mon.history.len(), 2, "the same set in a new interval");
+    assert_eq!(c.mon.history.len(), 3, "the same set in a new interval");
     assert_eq!(c.in_sync(), set(&[0, 1, 2]));
 }
 
@@ -319,6 +354,33 @@ fn a_restored_map_store_is_overruled_by_the_members() {
 }
 
 #[test]
+fn a_pg_that_the_restored_map_never_heard_of_is_put_back() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 3);
+    c.mon.set_up(&[2, 1, 0]);
+    c.mon.restore(None);
+    // The first of the up set has a copy and must not create another PG.
+    append(&mut c, "a0");
+    assert_eq!(c.ask("a0", Request::Read).len(), 8);
+    c.run_clean();
+    assert!(c.mon.history.iter().all(|m| !m.interval.is_creation() || m.interval.0 == 1));
+}
+
+#[test]
+fn a_pg_that_the_lost_history_created_in_name_only_is_created_again() {
+    let mut c = Cluster::new(3, 3, 2, test_settings());
+    c.run_until("creation", |c| c.mon.membership().is_some());
+    let old = c.mon.membership().cloned();
+    for n in 0..3 {
+        c.kill(osd(n), 0);
+        c.boot(osd(n));
+    }
+    c.mon.restore(old);
+    write_some(&mut c, 3);
+    c.run_clean();
+}
+
+#[test]
 fn lost_sessions_are_peered_anew() {
     let mut c = cluster(3, 3, 2);
     for (a, b) in [(0, 1), (1, 2), (0, 2), (0, 1)] {
@@ -352,6 +414,35 @@ fn an_unanswered_proposal_is_repeated() {
     let op = c.send("a0", Request::Append(mark));
     assert!(!c.run_for(300 * MS, &|c| c.clients.answer(op).is_some()));
     c.heal();
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    c.boot(osd(2));
+    c.run_clean();
+}
+
+#[test]
+fn a_pool_whose_min_size_falls_is_served_again() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 2);
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    write_some(&mut c, 2);
+    assert_eq!(c.in_sync(), set(&[0, 1]));
+    let set_min_size = |c: &mut Cluster, min_size: u32| {
+        c.mon.min_size = min_size as usize;
+        let id = c.pg.pool;
+        c.mon.change(|map| {
+            let mut pool = (*map.pools[&id]).clone();
+            pool.min_size = min_size;
+            map.pools.insert(id, std::sync::Arc::new(pool));
+        });
+    };
+    set_min_size(&mut c, 3);
+    // Its primary peers anew, and finds too few members.
+    c.reset_session(osd(0), osd(1));
+    let mark = c.clients.mark();
+    let op = c.send("a0", Request::Append(mark));
+    assert!(!c.run_for(1000 * MS, &|c| c.clients.answer(op).is_some()));
+    set_min_size(&mut c, 2);
     c.run_until("an answer", |c| c.clients.answer(op).is_some());
     c.boot(osd(2));
     c.run_clean();

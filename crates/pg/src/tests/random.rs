@@ -1,8 +1,9 @@
 //! Anything that can happen, in any order: every seed is a history of its own.
 
-use super::cluster::{Action, Cluster, Rng, osd, test_settings};
+use super::cluster::{Action, Cluster, Rng, test_settings};
 use super::host::{MS, Request};
 use crate::api::Settings;
+use nacre_types::osdmap::Member;
 
 /// What a history may hold.
 #[derive(Clone, Copy, Debug)]
@@ -189,12 +190,19 @@ impl History {
         }
     }
 
-    /// Data survives while one member of every set that may be in effect does.
+    /// Data survives while one member of every set that may be in effect does; there is none in a PG's first interval.
     fn may_wipe(&self, id: nacre_types::OsdId) -> bool {
-        self.cluster
-            .in_sync()
-            .iter()
-            .any(|n| *n != id.0 && self.cluster.hosts.get(&osd(*n)).is_some_and(|h| h.pg.is_whole()))
+        let Some(membership) = self.cluster.mon.membership() else { return true };
+        let intact = |m: &Member| {
+            let host = self.cluster.hosts.get(&m.osd).filter(|host| host.member == *m);
+            host.is_some_and(|host| host.pg.is_whole() && host.store.durable.exists)
+        };
+        let others = || membership.in_sync.iter().filter(|m| m.osd != id);
+        if membership.interval.is_creation() {
+            // Somebody must be left to begin it.
+            return others().any(|m| self.cluster.hosts.get(&m.osd).is_some_and(|host| host.member == *m));
+        }
+        others().any(intact)
     }
 
     fn heal(&mut self) {

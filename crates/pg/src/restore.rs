@@ -1,0 +1,174 @@
+//! After a MapStore restore (R7): which membership counts where the map forgot what happened.
+//!
+//! A restored map begins a new generation, and no record of an earlier one has any effect in it: with the first map of a
+//! generation a machine stops whatever it did. Each PG that is older is then put back once: one of its members asks every
+//! OSD that may have a copy for the highest record that it remembers, and proposes that record's in-sync set under the
+//! generation's own intervals. Whom to ask: all that the map lists, and all that anybody remembers from earlier
+//! generations, but those that an operator declared lost. Who answers has taken the new generation, so nobody acts by an
+//! older record any more once all have answered.
+//!
+//! That the highest remembered record is the right one: a primary acknowledges nothing before the record is durable on
+//! itself and on all in-sync members ([`PeerMsg::Record`]), so whoever holds what was acknowledged remembers under which
+//! record, or a later one.
+
+use crate::api::{Command, Mutation, PeerMsg, Remembered};
+use crate::pg::{Durable, Pg};
+use nacre_types::ids::{Interval, OsdId};
+use nacre_types::osdmap::{OsdInfo, OsdMap, PgMembership};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Asking everybody for the highest record.
+#[derive(Debug, Default)]
+pub(crate) struct Restoring {
+    answers: BTreeMap<OsdId, Remembered>,
+    /// When those that did not answer were asked last; 0 for never.
+    pub(crate) asked_at: u64,
+}
+
+/// Whether an operator declared the OSD's data lost.
+fn is_given_up(info: &OsdInfo) -> bool {
+    !info.up && info.lost_at > info.up_from
+}
+
+impl Pg {
+    /// Ends all that was done under an earlier generation: its records have no effect any more, and its primaries'
+    /// messages are refused.
+    pub(crate) fn leave_generation(&mut self, generation: u64, out: &mut Vec<Command>) {
+        self.generation = generation;
+        self.restoring = None;
+        self.bid = None;
+        self.depose(out);
+        self.membership = None;
+        self.replica.session = None;
+        self.staged = None;
+        self.promised = self.promised.max(Interval::creation(generation));
+    }
+
+    /// Whether the record that `map` shows is older than its generation, so that it may not be the newest.
+    pub(crate) fn is_unsettled(&self, map: &OsdMap) -> bool {
+        if map.generation <= 1 {
+            return false;
+        }
+        match map.membership(self.id) {
+            Some(membership) => !membership.interval.is_since(map.generation),
+            None => map.pools.get(&self.id.pool).is_some_and(|pool| pool.created < map.generation_from),
+        }
+    }
+
+    /// Goes on waiting under a newer map: answers of processes that others have replaced since are asked for again, for a
+    /// copy that was not durable may be gone.
+    pub(crate) fn await_records(&mut self) {
+        let Some(map) = self.map.clone() else { return };
+        let published = map.membership(self.id);
+        self.bid.take_if(|bid| bid.cas.expected.as_ref() != published);
+        let restoring = self.restoring.get_or_insert_default();
+        restoring.answers.retain(|osd, answer| {
+            map.osds.get(osd).is_none_or(|info| !info.up || info.boot_nonce == answer.boot_nonce)
+        });
+    }
+
+    /// Whether this member may be the one to put the PG back.
+    pub(crate) fn seeks_records(&self) -> bool {
+        self.restoring.is_some()
+            && if self.exists { self.is_whole() } else { self.up.first() == Some(&self.me.osd) }
+    }
+
+    /// Who has not told yet what it remembers.
+    pub(crate) fn unheard(&self) -> Vec<OsdId> {
+        let (Some(map), Some(restoring)) = (&self.map, &self.restoring) else { return Vec::new() };
+        let told = restoring.answers.values().flat_map(|answer| &answer.unlisted);
+        let all: BTreeSet<OsdId> = map.osds.keys().chain(self.unlisted.iter()).chain(told).copied().collect();
+        let counts = |osd: &OsdId| {
+            *osd != self.me.osd
+                && !restoring.answers.contains_key(osd)
+                && !map.osds.get(osd).is_some_and(is_given_up)
+        };
+        all.into_iter().filter(counts).collect()
+    }
+
+    pub(crate) fn consider_restore(&mut self, out: &mut Vec<Command>) {
+        if !self.seeks_records() {
+            return;
+        }
+        let unheard = self.unheard();
+        let (now, retry, generation) = (self.now, self.settings.retry_ns, self.generation);
+        let (Some(map), Some(restoring)) = (self.map.clone(), &mut self.restoring) else { return };
+        if restoring.asked_at == 0 || now >= restoring.asked_at + retry {
+            restoring.asked_at = now.max(1);
+            let query = |to| Command::Send { to, msg: PeerMsg::HighestQuery { generation } };
+            out.extend(unheard.iter().copied().filter(|osd| map.is_up(*osd)).map(query));
+        }
+        let trusts = self.settings.mutation == Mutation::IgnoreHighestRecord;
+        if self.bid.is_some() || !self.pending.is_empty() || !(unheard.is_empty() || trusts) {
+            return;
+        }
+        let Some(proposed) = self.put_back(&map) else { return };
+        self.promised = self.promised.max(proposed.interval);
+        let cas = self.cas(map.membership(self.id).cloned(), proposed);
+        self.propose_bid(cas, out);
+    }
+
+    /// The PG's first membership in this generation, if it is this member's to propose.
+    fn put_back(&self, map: &OsdMap) -> Option<PgMembership> {
+        let answers = &self.restoring.as_ref()?.answers;
+        let trusts = self.settings.mutation == Mutation::IgnoreHighestRecord;
+        let published = map.membership(self.id);
+        if !self.exists && !answers.values().any(|answer| answer.exists) {
+            // Nothing was ever ordered, unless every copy is lost: then the record stays as it is.
+            return if published.is_none_or(|m| m.interval.is_creation()) {
+                self.creation(map)
+            } else {
+                None
+            };
+        }
+        let remembered =
+            answers.values().filter_map(|answer| answer.highest.as_ref()).chain(&self.copy.highest);
+        let highest =
+            published.into_iter().chain(remembered.filter(|_| !trusts)).max_by_key(|m| m.interval)?;
+        if highest.interval.is_since(map.generation) {
+            // Somebody has put it back: a newer map shows it.
+            return None;
+        }
+        let whole = |osd: &OsdId| {
+            if *osd == self.me.osd { self.is_whole() } else { answers.get(osd).is_some_and(|a| a.whole) }
+        };
+        let able = highest.in_sync.iter().filter(|m| map.is_member_up(**m) && whole(&m.osd));
+        if able.min_by_key(|m| self.place(m.osd)) != Some(&self.me) {
+            return None;
+        }
+        let interval = Interval::restored(map.generation);
+        Some(PgMembership { interval, primary: self.me.osd, in_sync: highest.in_sync.clone() })
+    }
+
+    pub(crate) fn on_highest_query(&self, from: OsdId, generation: u64, out: &mut Vec<Command>) {
+        if generation != self.generation {
+            // It asks again when this OSD has the map.
+            return;
+        }
+        let answer = Remembered {
+            boot_nonce: self.boot_nonce,
+            exists: self.exists,
+            whole: self.is_whole(),
+            highest: self.copy.highest.clone().filter(|_| self.exists),
+            unlisted: self.unlisted.to_vec(),
+        };
+        out.push(Command::Send { to: from, msg: PeerMsg::HighestReply { generation, answer } });
+    }
+
+    pub(crate) fn on_highest(&mut self, from: OsdId, generation: u64, answer: Remembered) {
+        let current = generation == self.generation;
+        if let Some(restoring) = self.restoring.as_mut().filter(|_| current) {
+            restoring.answers.insert(from, answer);
+            self.await_records();
+        }
+    }
+
+    /// The primary's record, before its map may have come here: what is acknowledged under it must not outlive it.
+    pub(crate) fn on_record(&mut self, from: OsdId, record: PgMembership, out: &mut Vec<Command>) {
+        let newer = self.copy.highest.as_ref().is_none_or(|known| known.interval < record.interval);
+        if newer && record.primary == from && record.interval >= self.promised && self.restoring.is_none() {
+            self.copy.highest = Some(record);
+            self.persist_record(Durable::Nothing, out);
+        }
+    }
+}
