@@ -25,9 +25,9 @@ help: ## List these commands
 run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C stops it
 	@exec $(NACRE) serve --data $(DATA) $(ARGS)
 
-build: setup-build ## Build the nacre binary
+build: setup-build ## Build the nacre binary and the C library
 	@echo "== building nacre (the first build compiles RocksDB: about 10 minutes on 2 cores)"
-	cargo build --locked -p nacre
+	cargo build --locked -p nacre -p nacre-librados
 
 test: setup-test ## Set up and run every test (at most 30 minutes on 2 cores once dependencies are built)
 	@echo "== building and running the tests"
@@ -60,8 +60,9 @@ docs: build ## Generate docs/options.md from the option table
 bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench/compare-ceph
 	bench/compare-ceph $(ARGS)
 
-install: build ## Install the binary in $(PREFIX)/bin
+install: build ## Install the binary in $(PREFIX)/bin and the C library in $(PREFIX)/lib/nacre
 	install -D -m 755 $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
+	install -D -m 644 $(CARGO_TARGET_DIR)/debug/librados.so $(DESTDIR)$(PREFIX)/lib/nacre/librados.so.2
 
 define apt_install
 	@missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

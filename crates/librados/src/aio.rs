@@ -91,8 +91,7 @@ exports! {
         write_len: usize,
         off: u64,
     ) -> c_int {
-        let data = repeated(buf.slice(data_len)?, write_len)?;
-        write(io, completion, oid, Op::Write { offset: off, data })
+        write(io, completion, oid, repeated(off, buf.copy(data_len)?, write_len)?)
     }
 
     /// Removes the object.
@@ -107,6 +106,20 @@ exports! {
         start(io, completion, Access::Read, oid, op, move |reply| {
             Ok(length(buf.fill(len, &reply.output(0)?)?))
         })
+    }
+
+    /// Compares data as `rados_cmpext` does.
+    fn rados_aio_cmpext(
+        io: Handle,
+        o: CText,
+        completion: Handle,
+        cmp_buf: InBuf,
+        cmp_len: usize,
+        off: u64,
+    ) -> c_int {
+        check_write_len(cmp_len)?;
+        let op = Compound::of(Op::CmpExt { offset: off, data: cmp_buf.copy(cmp_len)? });
+        start(io, completion, Access::Read, o, op, |_| Ok(0))
     }
 
     /// Size and modification time in seconds.

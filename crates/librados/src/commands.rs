@@ -21,6 +21,18 @@ struct Results {
 }
 
 impl Results {
+    /// Places that hold nothing yet: callers look there also where the call fails.
+    fn empty(
+        output: Out<Given>,
+        output_len: Out<usize>,
+        status: Out<Given>,
+        status_len: Out<usize>,
+    ) -> Outcome<Results> {
+        let results = Results { output, output_len, status, status_len };
+        results.store(&[], "")?;
+        Ok(results)
+    }
+
     fn store(self, output: &[u8], status: &str) -> Outcome<()> {
         // What nobody wants is not made: nobody would free it.
         if let Ok(place) = self.output.required() {
@@ -50,7 +62,6 @@ fn run(
     results: Results,
 ) -> Outcome<c_int> {
     let client = CLIENTS.get(cluster)?;
-    results.store(&[], "")?;
     let command = json(cmd, cmdlen)?;
     let input = input.0.copy(input.1)?;
     match client.cluster()?.engine().command(target, command, input).wait() {
@@ -93,7 +104,7 @@ exports! {
         outs: Out<Given>,
         outslen: Out<usize>,
     ) -> c_int {
-        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
@@ -110,8 +121,8 @@ exports! {
         outs: Out<Given>,
         outslen: Out<usize>,
     ) -> c_int {
+        let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         check_mon(&*CLIENTS.get(cluster)?, name.text_or_empty()?)?;
-        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
         run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
@@ -127,7 +138,7 @@ exports! {
         outs: Out<Given>,
         outslen: Out<usize>,
     ) -> c_int {
-        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
@@ -144,7 +155,7 @@ exports! {
         outs: Out<Given>,
         outslen: Out<usize>,
     ) -> c_int {
-        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
+        let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
@@ -161,8 +172,8 @@ exports! {
         outs: Out<Given>,
         outslen: Out<usize>,
     ) -> c_int {
+        let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         let osd = OsdId(u32::try_from(osdid).map_err(|_| Errno::EINVAL)?);
-        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
         run(cluster, CommandTarget::Osd(osd), cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
@@ -179,8 +190,8 @@ exports! {
         outs: Out<Given>,
         outslen: Out<usize>,
     ) -> c_int {
+        let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         let pg: PgId = pgstr.text()?.parse().map_err(|_| Errno::EINVAL)?;
-        let results = Results { output: outbuf, output_len: outbuflen, status: outs, status_len: outslen };
         run(cluster, CommandTarget::Pg(pg), cmd, cmdlen, (inbuf, inbuflen), results)
     }
 

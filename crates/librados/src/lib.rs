@@ -27,6 +27,7 @@ mod handles;
 mod ioctx;
 mod iterators;
 mod listing;
+mod locks;
 mod log;
 mod monitor_log;
 mod ops;

@@ -5,7 +5,7 @@ use crate::guard::{Failure, Outcome};
 use bytes::Bytes;
 use nacre_client::{OpReply, WriteOp};
 use nacre_types::errno::Errno;
-use nacre_types::op::{CmpOp, Op, request_flag};
+use nacre_types::op::{ChecksumKind, CmpOp, Op, request_flag};
 use std::ffi::c_int;
 
 /// Takes a part's output to where the caller wants it.
@@ -143,13 +143,32 @@ pub(crate) fn comparison(operator: u8) -> Outcome<CmpOp> {
     })
 }
 
-/// `data` again and again for `len` bytes (`writesame`); EINVAL where that does not come out even.
-pub(crate) fn repeated(data: &[u8], len: usize) -> Outcome<Bytes> {
+/// Fills `len` bytes with repetitions of `data` (`writesame`); EINVAL where that does not come out even.
+pub(crate) fn repeated(offset: u64, data: Bytes, len: usize) -> Outcome<Op> {
     if data.is_empty() || len == 0 || !len.is_multiple_of(data.len()) {
         return Err(Errno::EINVAL.into());
     }
     check_write_len(len)?;
-    Ok(data.repeat(len / data.len()).into())
+    Ok(Op::WriteSame { offset, len: len as u64, data })
+}
+
+/// Checksums by `rados_checksum_type_t`, whose initial value has the length of its kind; EINVAL for any other.
+pub(crate) fn checksums(kind: c_int, init: &[u8], offset: u64, len: usize, chunk: usize) -> Outcome<Op> {
+    let kind = match kind {
+        0 => ChecksumKind::XxHash32,
+        1 => ChecksumKind::XxHash64,
+        2 => ChecksumKind::Crc32c,
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let init = match (kind, init.len()) {
+        (ChecksumKind::XxHash64, 8) => u64::from_le_bytes(init.try_into().map_err(|_| Errno::EINVAL)?),
+        (ChecksumKind::XxHash32 | ChecksumKind::Crc32c, 4) => {
+            u32::from_le_bytes(init.try_into().map_err(|_| Errno::EINVAL)?).into()
+        }
+        _ => return Err(Errno::EINVAL.into()),
+    };
+    let chunk = u32::try_from(chunk).map_err(|_| Errno::EINVAL)?;
+    Ok(Op::Checksum { kind, init, offset, len: len as u64, chunk })
 }
 
 /// The most bytes that one write takes, as in Ceph.
@@ -175,9 +194,21 @@ mod tests {
 
     #[test]
     fn writesame_repeats_whole_patterns() {
-        assert_eq!(repeated(b"ab", 6).unwrap(), "ababab");
-        assert_eq!(repeated(b"ab", 5), Err(Errno::EINVAL.into()));
-        assert_eq!(repeated(b"", 5), Err(Errno::EINVAL.into()));
-        assert_eq!(repeated(b"ab", 1 << 40), Err(Errno::E2BIG.into()));
+        let repeat = |len| repeated(3, Bytes::from_static(b"ab"), len);
+        assert_eq!(repeat(6), Ok(Op::WriteSame { offset: 3, len: 6, data: Bytes::from_static(b"ab") }));
+        assert_eq!(repeat(5), Err(Errno::EINVAL.into()));
+        assert_eq!(repeat(0), Err(Errno::EINVAL.into()));
+        assert_eq!(repeat(1 << 40), Err(Errno::E2BIG.into()));
+        assert_eq!(repeated(0, Bytes::new(), 5), Err(Errno::EINVAL.into()));
+    }
+
+    #[test]
+    fn checksums_begin_with_a_value_of_their_size() {
+        let crc = checksums(2, &[1, 0, 0, 0], 5, 7, 0);
+        let wanted = Op::Checksum { kind: ChecksumKind::Crc32c, init: 1, offset: 5, len: 7, chunk: 0 };
+        assert_eq!(crc, Ok(wanted));
+        for (kind, init) in [(2, &[0; 8][..]), (1, &[0; 4][..]), (3, &[0; 4][..])] {
+            assert!(checksums(kind, init, 0, 0, 0).is_err());
+        }
     }
 }

@@ -6,10 +6,10 @@ use crate::guard::{Outcome, exports};
 use crate::handles::Table;
 use crate::ioctx::{Access, POOLS};
 use crate::iterators::Entries;
-use crate::ops::{Compound, Deliver, check_read_len, request_flags};
+use crate::ops::{Compound, Deliver, check_read_len, checksums, request_flags};
 use crate::slices::{keys, keys_sized};
 use crate::sync_io::{class_call, seconds};
-use crate::write_op::{build, compare_omap, compare_xattr};
+use crate::write_op::{build, compare_data, compare_omap, compare_xattr};
 use bytes::Bytes;
 use libc::time_t;
 use nacre_client::Error;
@@ -142,32 +142,32 @@ exports! {
         })
     }
 
-    /// Compares data: not available yet.
-    fn rados_read_op_cmpext(read_op: Handle, _cmp: InBuf, _len: usize, _off: u64, prval: Out<c_int>) {
-        add(read_op, |_| {
-            let why = crate::unsupported::refuse("rados_read_op_cmpext");
-            prval.set(why.code());
-            Err(why)
+    /// Fails with -4095 less the index of the first byte that differs unless the object holds the data at the offset.
+    fn rados_read_op_cmpext(read_op: Handle, cmp_buf: InBuf, cmp_len: usize, off: u64, prval: Out<c_int>) {
+        add(read_op, |op| {
+            op.push_with(compare_data(cmp_buf, cmp_len, off)?, prval, None);
+            Ok(())
         })
     }
 
-    /// Checksums: not available yet.
+    /// Checksums of a range, as `rados_checksum` stores them.
     fn rados_read_op_checksum(
         read_op: Handle,
-        _kind: c_int,
-        _init_value: InBuf,
-        _init_value_len: usize,
-        _offset: u64,
-        _len: usize,
-        _chunk_size: usize,
-        _checksum: OutBuf,
-        _checksum_len: usize,
+        kind: c_int,
+        init_value: InBuf,
+        init_value_len: usize,
+        offset: u64,
+        len: usize,
+        chunk_size: usize,
+        checksum: OutBuf,
+        checksum_len: usize,
         prval: Out<c_int>,
     ) {
-        add(read_op, |_| {
-            let why = crate::unsupported::refuse("rados_read_op_checksum");
-            prval.set(why.code());
-            Err(why)
+        add(read_op, |op| {
+            let sums = checksums(kind, init_value.slice(init_value_len)?, offset, len, chunk_size)?;
+            let deliver: Deliver = Box::new(move |output| checksum.fill(checksum_len, &output).map(drop));
+            op.push_with(sums, prval, Some(deliver));
+            Ok(())
         })
     }
 

@@ -3,7 +3,7 @@
 use crate::abi::{CText, Handle, InBuf, Out, OutBuf, length};
 use crate::guard::{Outcome, exports};
 use crate::ioctx::{Access, POOLS};
-use crate::ops::{Compound, check_read_len, check_write_len, repeated};
+use crate::ops::{Compound, check_read_len, check_write_len, checksums, repeated};
 use libc::{time_t, timespec};
 use nacre_client::OpReply;
 use nacre_types::errno::Errno;
@@ -46,8 +46,7 @@ exports! {
 
     /// Writes the same data again and again, `write_len` bytes in all.
     fn rados_writesame(io: Handle, oid: CText, buf: InBuf, data_len: usize, write_len: usize, off: u64) -> c_int {
-        let data = repeated(buf.slice(data_len)?, write_len)?;
-        write(io, oid, Op::Write { offset: off, data })
+        write(io, oid, repeated(off, buf.copy(data_len)?, write_len)?)
     }
 
     /// Writes at the object's end.
@@ -61,6 +60,31 @@ exports! {
         check_read_len(len)?;
         let mut reply = read(io, oid, Op::Read { offset: off, len: len as u64 })?;
         Ok(length(buf.fill(len, &reply.output(0)?)?))
+    }
+
+    /// 0 where the object holds the data at the offset; else -4095 less the index of the first byte that differs.
+    fn rados_cmpext(io: Handle, o: CText, cmp_buf: InBuf, cmp_len: usize, off: u64) -> c_int {
+        check_write_len(cmp_len)?;
+        read(io, o, Op::CmpExt { offset: off, data: cmp_buf.copy(cmp_len)? })?;
+        Ok(0)
+    }
+
+    /// Checksums of a range, one for each `chunk_size` bytes: their number, then each, little-endian.
+    fn rados_checksum(
+        io: Handle,
+        oid: CText,
+        kind: c_int,
+        init_value: InBuf,
+        init_value_len: usize,
+        len: usize,
+        off: u64,
+        chunk_size: usize,
+        checksum: OutBuf,
+        checksum_len: usize,
+    ) -> c_int {
+        let op = checksums(kind, init_value.slice(init_value_len)?, off, len, chunk_size)?;
+        checksum.fill(checksum_len, &read(io, oid, op)?.output(0)?)?;
+        Ok(0)
     }
 
     /// Removes the object.

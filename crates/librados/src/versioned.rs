@@ -1,7 +1,7 @@
 //! Functions that Ceph's library has in two versions: one for programs linked before Ceph 14.2, one for those since.
 //!
 //! Rust can't name a symbol's version, so each version is a jump to a function here. Programs linked since ask for
-//! `NAME@LIBRADOS_14.2.0`; those before for `NAME` of the base version.
+//! `NAME@LIBRADOS_14.2.0`; those before for `NAME` without a version, which is ours of `LIBRADOS_BASE`.
 
 use crate::abi::{Handle, Out, PoolStat, PoolStatBase};
 use crate::guard::call;
@@ -57,7 +57,7 @@ macro_rules! versions {
             concat!("nacre_since_", $name, ":"),
             concat!(jump!(), " {since}"),
             concat!(".size nacre_since_", $name, ", . - nacre_since_", $name),
-            concat!(".symver nacre_base_", $name, ", ", $name, "@"),
+            concat!(".symver nacre_base_", $name, ", ", $name, "@LIBRADOS_BASE"),
             concat!(".symver nacre_since_", $name, ", ", $name, "@@@LIBRADOS_14.2.0"),
             ".popsection",
             base = sym $base,

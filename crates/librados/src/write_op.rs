@@ -40,6 +40,12 @@ pub(crate) fn build(
     Ok(())
 }
 
+/// The guard that the object holds some data.
+pub(crate) fn compare_data(data: InBuf, len: usize, offset: u64) -> Outcome<Op> {
+    check_write_len(len)?;
+    Ok(Op::CmpExt { offset, data: data.copy(len)? })
+}
+
 /// The guard `value OPERATOR attribute`.
 pub(crate) fn compare_xattr(name: CText, operator: u8, value: InBuf, len: usize) -> Outcome<Op> {
     let (name, op) = (name.text()?.to_owned(), comparison(operator)?);
@@ -107,12 +113,11 @@ exports! {
         })
     }
 
-    /// Compares data: not available yet.
-    fn rados_write_op_cmpext(write_op: Handle, _cmp: InBuf, _len: usize, _off: u64, prval: Out<c_int>) {
-        add(write_op, |_| {
-            let why = crate::unsupported::refuse("rados_write_op_cmpext");
-            prval.set(why.code());
-            Err(why)
+    /// Fails with -4095 less the index of the first byte that differs unless the object holds the data at the offset.
+    fn rados_write_op_cmpext(write_op: Handle, cmp_buf: InBuf, cmp_len: usize, off: u64, prval: Out<c_int>) {
+        add(write_op, |op| {
+            op.push_with(compare_data(cmp_buf, cmp_len, off)?, prval, None);
+            Ok(())
         })
     }
 
@@ -204,7 +209,7 @@ exports! {
     /// Writes the same data again and again, `write_len` bytes in all.
     fn rados_write_op_writesame(write_op: Handle, buffer: InBuf, data_len: usize, write_len: usize, offset: u64) {
         add(write_op, |op| {
-            op.push(Op::Write { offset, data: repeated(buffer.slice(data_len)?, write_len)? });
+            op.push(repeated(offset, buffer.copy(data_len)?, write_len)?);
             Ok(())
         })
     }

@@ -41,7 +41,8 @@ fn carry_out(shared: &Shared, cells: &[ShardCell], json: &str) -> Result<Value, 
         "get_command_descriptions" => Ok(table.descriptions()),
         "version" => Ok(json!({ "version": env!("CARGO_PKG_VERSION"), "release": "nacre" })),
         "status" => Ok(status(shared, cells)),
-        "query" => query(cells, &call),
+        // `tell PGID query` and `pg PGID query`.
+        "query" | "pg" => query(cells, &call),
         "perf dump" => Ok(json!({ "osd": metrics::perf_dump(shared.metrics.iter().map(|m| &**m)) })),
         "dump_ops_in_flight" => {
             let now_ns = crate::clock::boot_ns();

@@ -362,6 +362,36 @@ fn status_and_health_read_like_cephs() {
 }
 
 #[test]
+fn applications_keep_metadata_within_bounds() {
+    let mut desk = Desk::busy();
+    let (set, rm) = ("osd pool application set", "osd pool application rm");
+    let pair = |key: &str, value: &str| json!({ "pool": "p1", "app": "rbd", "key": key, "value": value });
+    let (status, _) = desk.ok(set, pair("k", "v"));
+    assert_eq!(status, "set application 'rbd' key 'k' to 'v' on pool 'p1'");
+    desk.ok(set, pair("k", "w"));
+    assert_eq!(
+        desk.json("osd pool application get", json!({ "pool": "p1" })),
+        json!({ "rbd": { "k": "w" } })
+    );
+    for key in ["k2", "k3", "k4"] {
+        desk.ok(set, pair(key, ""));
+    }
+    let text = "too many keys set for application 'rbd' on pool 'p1'; max 4";
+    desk.fails(set, pair("k5", "v"), Errno::EINVAL, text);
+    desk.fails(set, pair("", "v"), Errno::EINVAL, "key must be provided");
+    let long = "v".repeat(129);
+    desk.fails(set, pair("k", &long), Errno::EINVAL, &format!("value '{long}' too long; max length 128"));
+    let other = json!({ "pool": "p2", "app": "x", "key": "k", "value": "v" });
+    desk.fails(set, other, Errno::ENOENT, "application 'x' is not enabled on pool 'p2'");
+    for key in ["k", "k2", "k3", "k4"] {
+        desk.ok(rm, json!({ "pool": "p1", "app": "rbd", "key": key }));
+    }
+    let (status, _) = desk.ok(rm, json!({ "pool": "p1", "app": "rbd", "key": "k" }));
+    assert_eq!(status, "application 'rbd' on pool 'p1' does not have key 'k'");
+    assert_eq!(desk.json("osd pool application get", json!({ "pool": "p1" })), json!({ "rbd": {} }));
+}
+
+#[test]
 fn trees_and_tables_look_like_cephs() {
     let mut desk = Desk::busy();
     desk.ok("osd out", json!({ "ids": ["2"] }));

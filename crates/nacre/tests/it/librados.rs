@@ -27,6 +27,16 @@ fn library_folder(inside: &Path) -> PathBuf {
     folder
 }
 
+/// Compiles a C source of this folder into the cluster's.
+fn compile(cluster: &TestCluster, source: &str, output: &str, args: &[&str]) -> String {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/librados").join(source);
+    let output = cluster.folder().join(output);
+    let strict = ["-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-o"];
+    let out = Command::new("clang").args(strict).arg(&output).arg(source).args(args).output().unwrap();
+    assert!(out.status.success(), "clang: {}", String::from_utf8_lossy(&out.stderr));
+    output.into_os_string().into_string().unwrap()
+}
+
 /// Runs a program with our library in the place of Ceph's, on the cluster.
 fn run(cluster: &TestCluster, program: &str, args: &[&str]) -> Output {
     Command::new(program)
@@ -48,7 +58,8 @@ fn ok(cluster: &TestCluster, program: &str, args: &[&str]) -> String {
     stdout.into_owned()
 }
 
-/// Defined C functions of a library with their versions, as `objdump -T` prints them: `(Base)` is a hidden version.
+/// Defined C functions of a library with their versions, as `objdump -T` prints them. Those in parentheses are for
+/// programs that ask for no version; in ours they have a name.
 fn functions(library: &Path) -> BTreeSet<(String, String)> {
     let out = Command::new("objdump").arg("-T").arg(library).output().unwrap();
     assert!(out.status.success(), "objdump: {}", String::from_utf8_lossy(&out.stderr));
@@ -57,7 +68,7 @@ fn functions(library: &Path) -> BTreeSet<(String, String)> {
     let words = defined.map(|line| line.split_whitespace().rev().take(2).collect::<Vec<_>>());
     words
         .filter(|words| words.len() == 2 && words[0].starts_with("rados_"))
-        .map(|words| (words[0].to_owned(), words[1].trim_matches(['(', ')']).to_owned()))
+        .map(|words| (words[0].to_owned(), words[1].replace("(LIBRADOS_BASE)", "(Base)")))
         .collect()
 }
 
@@ -74,15 +85,80 @@ fn every_c_function_of_cephs_library_is_there_in_its_version() {
 
 #[test]
 fn the_ceph_program_runs_unchanged() {
-    let cluster = TestCluster::start_with(2, "memstore", "osd_pool_default_size = 2");
+    let cluster = TestCluster::start_with(2, "memstore", "[global]\nosd_pool_default_size = 2");
     let ceph = |args: &[&str]| ok(&cluster, "/usr/bin/ceph", args);
+    let json = |args: &[&str]| -> serde_json::Value {
+        let text = ceph(args);
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}: {text}", args.join(" ")))
+    };
     assert!(ceph(&["-s"]).contains("osd: 2 osds: 2 up"));
+    assert!(json(&["status", "-f", "json-pretty"])["fsid"].is_string());
     assert!(ceph(&["osd", "tree"]).contains("osd.1"));
     ceph(&["osd", "pool", "create", "x", "8"]);
-    assert_eq!(ceph(&["osd", "pool", "ls"]), "x\n");
+    ceph(&["osd", "pool", "create", "old", "8", "8", "replicated"]);
+    assert_eq!(ceph(&["osd", "pool", "ls"]), "x\nold\n");
+    assert_eq!(json(&["osd", "pool", "get", "x", "size", "--format", "json"])["size"], 2);
+    ceph(&["osd", "pool", "set", "x", "min_size", "1", "--yes-i-really-mean-it"]);
+    ceph(&["osd", "pool", "application", "enable", "x", "test"]);
     ceph(&["config", "set", "osd.0", "debug_osd", "7"]);
     assert!(ceph(&["config", "get", "osd.0", "debug_osd"]).contains('7'));
-    assert!(ceph(&["health"]).starts_with("HEALTH_"));
-    let version: serde_json::Value = serde_json::from_str(&ceph(&["tell", "osd.0", "version"])).unwrap();
+    assert!(ceph(&["health", "detail"]).starts_with("HEALTH_"));
+    assert!(ceph(&["-h", "osd", "pool"]).contains("osd pool create <pool>"));
+    ceph(&["osd", "out", "osd.1"]);
+    ceph(&["osd", "in", "1"]);
+
+    let version = json(&["tell", "osd.0", "version"]);
     assert!(version["version"].is_string(), "{version}");
+    assert_eq!(json(&["tell", "osd.0", "config", "get", "debug_osd"])["debug_osd"], "7/7");
+    // One answer per OSD, each after its name.
+    let all = ceph(&["tell", "osd.*", "version"]);
+    assert!(all.contains("osd.0: {") && all.contains("osd.1: {"), "{all}");
+    let mon = json(&["mon", "dump", "-f", "json"])["mons"][0]["name"].as_str().unwrap().to_owned();
+    assert!(ceph(&["tell", &format!("mon.{mon}"), "version"]).contains("version"));
+    let pool = json(&["osd", "pool", "ls", "detail", "-f", "json"])[0]["pool_id"].to_string();
+    assert_eq!(json(&["pg", &format!("{pool}.0"), "query"])["pgid"], format!("{pool}.0"));
+    assert_eq!(json(&["tell", &format!("{pool}.0"), "query"])["pgid"], format!("{pool}.0"));
+    assert!(json(&["ping", &format!("mon.{mon}")])["health"].is_object());
+
+    let map = cluster.folder().join("crush").into_os_string().into_string().unwrap();
+    ceph(&["osd", "getcrushmap", "-o", &map]);
+    ceph(&["osd", "setcrushmap", "-i", &map]);
+
+    for (args, code, text) in [
+        (&["osd", "pool", "get", "none", "size"][..], 2, "Error ENOENT: unrecognized pool 'none'"),
+        (&["osd", "pool", "create"], 22, "Invalid command: missing required parameter pool"),
+        (&["tell", "osd.9", "version"], 2, "problem getting command descriptions from osd.9"),
+        (&["--id", "stranger", "-s"], 1, "error connecting to the cluster"),
+    ] {
+        let out = run(&cluster, "/usr/bin/ceph", args);
+        let stderr = String::from_utf8_lossy(&out.stderr);
+        assert_eq!(out.status.code(), Some(code), "{args:?}: {stderr}");
+        assert!(stderr.contains(text), "{args:?}: {stderr}");
+    }
+}
+
+#[test]
+fn programs_that_are_linked_with_cephs_library_run_unchanged() {
+    let conf =
+        "[global]\nosd_pool_default_size = 2\nosd_pool_default_pg_num = 8\nmon_allow_pool_delete = true";
+    let cluster = TestCluster::start_with(2, "memstore", conf);
+    // Debian's Python, whose binding it is, whatever other Python there is.
+    let bindings = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/librados/bindings.py");
+    assert_eq!(ok(&cluster, "/usr/bin/python3", &[bindings.to_str().unwrap()]), "done\n");
+
+    cluster.create_pool("it", 8, 2, 1);
+    // Linked with Debian's library, run with ours.
+    let client = compile(&cluster, "client.c", "client", &["-lrados", "-lpthread"]);
+    assert_eq!(ok(&cluster, &client, &["it"]), "done\n");
+
+    library_folder(cluster.folder());
+    compile(&cluster, "librbd.c", "lib/librbd.so.1", &["-shared", "-fPIC", "-Wl,-soname,librbd.so.1"]);
+    let conf = format!("--conf={}", cluster.conf().display());
+    let job = ["--name=t", "--rw=randwrite", "--bs=4k", "--size=1M", "--iodepth=16", "--verify=crc32c"];
+    let engine = ["--ioengine=rados", "--clientname=admin", "--pool=it", "--output-format=json"];
+    let report = ok(&cluster, "fio", &[&engine[..], &job, &[&conf]].concat());
+    let report: serde_json::Value = serde_json::from_str(&report[report.find('{').unwrap()..]).unwrap();
+    let job = &report["jobs"][0];
+    assert_eq!((&job["error"], &job["write"]["total_ios"]), (&0.into(), &256.into()), "{job}");
+    assert_eq!(job["read"]["total_ios"], 256, "what was written was not read back: {job}");
 }

@@ -1,0 +1,180 @@
+//! Advisory locks on objects.
+
+use crate::abi::{CText, Handle, Out, OutBuf};
+use crate::aio;
+use crate::guard::{Failure, Outcome, exports};
+use crate::ioctx::{Access, POOLS};
+use crate::ops::Compound;
+use bytes::Bytes;
+use libc::timeval;
+use nacre_client::Error;
+use nacre_types::ceph::{CephEncoding, SessionName, UTime};
+use nacre_types::cls::lock::{BreakOp, GetInfoOp, LockInfo, LockKind, LockOp, UnlockOp};
+use nacre_types::errno::Errno;
+use nacre_types::op::Op;
+use std::ffi::c_int;
+
+fn bytes(text: CText) -> Outcome<Bytes> {
+    Ok(Bytes::copy_from_slice(text.bytes()?))
+}
+
+fn method(method: &str, input: Bytes) -> Compound {
+    Compound::of(Op::Call { class: "lock".to_owned(), method: method.to_owned(), input })
+}
+
+fn call(io: Handle, oid: CText, name: &str, input: Bytes) -> Outcome<c_int> {
+    POOLS.get(io)?.operate(Access::Write, oid, method(name, input))?;
+    Ok(0)
+}
+
+/// A time that a lock is held; null and zero are without end.
+fn duration(duration: Out<timeval>) -> Outcome<UTime> {
+    let Some(time) = duration.get() else { return Ok(UTime::default()) };
+    let seconds = u32::try_from(time.tv_sec).map_err(|_| Failure(Errno::EINVAL))?;
+    // The Python binding leaves the microseconds as it finds them on its stack.
+    let micros = u32::try_from(time.tv_usec).ok().filter(|micros| *micros < 1_000_000).unwrap_or(0);
+    Ok(UTime { seconds, nanoseconds: micros * 1000 })
+}
+
+/// A buffer of a caller with the place of its length, which is told even where it is too small.
+struct ListBuf {
+    buffer: OutBuf,
+    len: Out<usize>,
+    texts: Vec<String>,
+}
+
+impl ListBuf {
+    fn needed(&self) -> usize {
+        self.texts.iter().map(|text| text.len() + 1).sum()
+    }
+
+    fn fits(&self) -> bool {
+        self.len.get().is_some_and(|capacity| self.needed() <= capacity)
+    }
+
+    fn fill(self) -> Outcome<()> {
+        let needed = self.needed();
+        let capacity = self.len.get().ok_or(Errno::EINVAL)?;
+        self.buffer.fill_list(capacity.min(needed), self.texts.iter().map(String::as_str))?;
+        self.len.set(needed);
+        Ok(())
+    }
+}
+
+exports! {
+    /// Takes a lock that admits one holder: EBUSY where another holds it, EEXIST where this client does.
+    fn rados_lock_exclusive(
+        io: Handle,
+        oid: CText,
+        name: CText,
+        cookie: CText,
+        desc: CText,
+        length: Out<timeval>,
+        flags: u8,
+    ) -> c_int {
+        let op = LockOp {
+            name: bytes(name)?,
+            kind: LockKind::Exclusive,
+            cookie: bytes(cookie)?,
+            tag: Bytes::new(),
+            description: bytes(desc)?,
+            duration: duration(length)?,
+            flags,
+        };
+        call(io, oid, "lock", op.to_bytes())
+    }
+
+    /// Takes a lock that admits any number of holders with one tag.
+    fn rados_lock_shared(
+        io: Handle,
+        o: CText,
+        name: CText,
+        cookie: CText,
+        tag: CText,
+        desc: CText,
+        length: Out<timeval>,
+        flags: u8,
+    ) -> c_int {
+        let op = LockOp {
+            name: bytes(name)?,
+            kind: LockKind::Shared,
+            cookie: bytes(cookie)?,
+            tag: bytes(tag)?,
+            description: bytes(desc)?,
+            duration: duration(length)?,
+            flags,
+        };
+        call(io, o, "lock", op.to_bytes())
+    }
+
+    /// Gives a lock back; ENOENT where this client does not hold it with this cookie.
+    fn rados_unlock(io: Handle, o: CText, name: CText, cookie: CText) -> c_int {
+        let op = UnlockOp { name: bytes(name)?, cookie: bytes(cookie)? };
+        call(io, o, "unlock", op.to_bytes())
+    }
+
+    /// As `rados_unlock`.
+    fn rados_aio_unlock(io: Handle, o: CText, name: CText, cookie: CText, completion: Handle) -> c_int {
+        let op = UnlockOp { name: bytes(name)?, cookie: bytes(cookie)? };
+        aio::start(io, completion, Access::Write, o, method("unlock", op.to_bytes()), |_| Ok(0))
+    }
+
+    /// Takes a lock away from a client such as `client.4123`.
+    fn rados_break_lock(io: Handle, o: CText, name: CText, client: CText, cookie: CText) -> c_int {
+        let locker = SessionName::parse(client.text()?).ok_or(Errno::EINVAL)?;
+        let op = BreakOp { name: bytes(name)?, locker, cookie: bytes(cookie)? };
+        call(io, o, "break_lock", op.to_bytes())
+    }
+
+    /// Who holds a lock, each text with its zero; returns their number. ERANGE, and the lengths needed, where a buffer is
+    /// too small.
+    fn rados_list_lockers(
+        io: Handle,
+        o: CText,
+        name: CText,
+        exclusive: Out<c_int>,
+        tag: OutBuf,
+        tag_len: Out<usize>,
+        clients: OutBuf,
+        clients_len: Out<usize>,
+        cookies: OutBuf,
+        cookies_len: Out<usize>,
+        addrs: OutBuf,
+        addrs_len: Out<usize>,
+    ) -> isize {
+        let input = GetInfoOp { name: bytes(name)? }.to_bytes();
+        let mut reply = POOLS.get(io)?.operate(Access::Read, o, method("get_info", input))?;
+        let info = LockInfo::from_bytes(&reply.output(0)?).map_err(Error::from)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let lockers = || info.lockers.iter();
+        let lists = [
+            ListBuf { buffer: tag, len: tag_len, texts: vec![text(&info.tag)] },
+            ListBuf {
+                buffer: clients,
+                len: clients_len,
+                texts: lockers().map(|((client, _), _)| client.to_string()).collect(),
+            },
+            ListBuf {
+                buffer: cookies,
+                len: cookies_len,
+                texts: lockers().map(|((_, cookie), _)| text(cookie)).collect(),
+            },
+            ListBuf {
+                buffer: addrs,
+                len: addrs_len,
+                texts: lockers().map(|(_, locker)| locker.addr.to_string()).collect(),
+            },
+        ];
+        if !lists.iter().all(ListBuf::fits) {
+            for list in &lists {
+                list.len.set(list.needed());
+            }
+            return Err(Errno::ERANGE.into());
+        }
+        for list in lists {
+            list.fill()?;
+        }
+        exclusive.set(c_int::from(info.kind.is_exclusive()));
+        Ok(info.lockers.len() as isize)
+    }
+}
