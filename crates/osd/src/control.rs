@@ -161,6 +161,7 @@ impl Control {
         state.mon = MonSession::default();
         self.shared.mon.store(None);
         self.shared.peers.close();
+        self.shared.copier.close();
         for cell in self.cells.iter() {
             cell.with(|shard| shard.close());
         }

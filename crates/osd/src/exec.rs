@@ -8,6 +8,7 @@
 //! business.
 
 mod context;
+mod copy;
 mod data;
 mod limits;
 mod list;
@@ -19,6 +20,7 @@ pub(crate) mod tests;
 mod watch;
 
 pub use context::{ContextCache, ObjectContext, load_context};
+pub use copy::{Copied, MAX_COPIED_REQUESTS};
 pub use limits::Limits;
 pub(crate) use ops::set_xattr;
 pub(crate) use pending::Pending;
@@ -28,7 +30,7 @@ use crate::cls;
 use bytes::Bytes;
 use nacre_store::ObjectStore;
 use nacre_types::errno::Errno;
-use nacre_types::ids::{ClientId, Eversion, PgId};
+use nacre_types::ids::{ClientId, Eversion, PgId, ReqId};
 use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, Op, OpResult, OsdOp, op_flag, request_flag};
@@ -56,6 +58,10 @@ pub struct Environment<'a> {
     pub origin: Origin,
     /// The time of day, nanoseconds since 1970, for object classes.
     pub wall_ns: fn() -> u64,
+    /// What was read for the request's copy-from ops, in their order.
+    pub copied: &'a [Result<Copied, Errno>],
+    /// Clients' requests that changed an object of late, newest first, with the user version that each left.
+    pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
 }
 
 /// Whose request it is.
@@ -95,6 +101,13 @@ pub struct Change {
     pub delta: SumsDelta,
     /// Payload bytes written, for counters.
     pub written_bytes: u64,
+}
+
+impl Change {
+    /// The version for the reply: the object's, or that before where it was removed.
+    fn reply_version(&self, before: u64) -> u64 {
+        if self.context.exists { self.context.info.user_version } else { before }
+    }
 }
 
 /// A change of [`nacre_types::stats::ObjectSums`].
@@ -151,6 +164,10 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     if request.ops.iter().any(|op| unknown(&op.op)) {
         return Err(Errno::EOPNOTSUPP);
     }
+    let of_itself = |op: &OsdOp| matches!(&op.op, Op::CopyFrom { source, .. } if source == object);
+    if request.ops.iter().any(of_itself) {
+        return Err(Errno::EINVAL);
+    }
     // It is answered when its watchers have answered.
     if request.ops.len() > 1 && request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. })) {
         return Err(Errno::EINVAL);
@@ -176,6 +193,9 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
     let writes = may_write(request);
     if !writes && !context.exists_for_users() {
         return Executed::failed(Errno::ENOENT, env.last_user_version);
+    }
+    if writes && let Some(executed) = copied_before(request, context) {
+        return executed;
     }
     let mut pending = Pending::new(env, &request.object, context, request.ops.len());
     let mut results = Vec::with_capacity(request.ops.len());
@@ -215,10 +235,18 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
     Executed {
         result,
         ops: results,
-        user_version: change.context.user_version(0).max(user_version),
+        user_version: change.reply_version(user_version),
         change: Some(change),
         effects,
     }
+}
+
+/// The outcome of a request that made the object of which this one is a copy: it took effect there.
+fn copied_before(request: &OsdRequest, context: &ObjectContext) -> Option<Executed> {
+    let (_, user_version) =
+        *context.info.copied_requests.iter().find(|(reqid, _)| *reqid == request.reqid)?;
+    let ops = vec![OpResult::default(); request.ops.len()];
+    Some(Executed { result: 0, ops, user_version, change: None, effects: Vec::new() })
 }
 
 fn run(pending: &mut Pending<'_>, op: &OsdOp) -> OpResult {
@@ -262,12 +290,18 @@ fn finish(
 ) -> Change {
     let written_bytes = pending.written_bytes();
     let invisible = pending.is_invisible();
+    let copied_version = pending.copied_version();
     let (mut steps, mut after) = pending.into_parts();
     let prior_version = if before.exists { before.info.version } else { Eversion::default() };
     let user_version = env.last_user_version.max(before.info.user_version) + 1;
     if !invisible {
         after.info.user_version = user_version.max(env.at.version);
         after.info.flags |= nacre_types::op::object_flag::DIRTY;
+    }
+    if let Some(version) = copied_version
+        && request.ops.iter().all(|op| matches!(op.op, Op::CopyFrom { .. }) || !op.op.is_write())
+    {
+        after.info.user_version = version;
     }
     if after.exists {
         after.info.prior_version = prior_version;

@@ -3,6 +3,7 @@
 //! The shard's own thread posts here too (a store that commits at once calls back from within its shard); then nothing
 //! is woken, since the shard looks into its inbox before it rests.
 
+use crate::copy::Fetched;
 use crate::session::Arrival;
 use nacre_pg::PgEnvelope;
 use nacre_runtime::msgr::Permit;
@@ -32,6 +33,8 @@ pub(crate) enum Note {
     Cas(PgCasReply),
     /// A peer was reset.
     PeerReset(OsdId),
+    /// What a request's copy-from ops need was read.
+    Fetched { arrival: Box<Arrival>, fetched: Fetched },
     /// The connection of that id, by which a client watched objects, is gone.
     WatchersGone(u64),
     /// A PG has a recovery slot now.

@@ -27,6 +27,7 @@ mod beats;
 mod clock;
 mod commands;
 mod control;
+mod copy;
 mod dispatch;
 mod hash;
 mod inbox;

@@ -3,6 +3,7 @@
 use crate::beats::Beats;
 use crate::clock;
 use crate::control::{Control, ControlDispatcher, Identity, TicketCredentials, measure_space};
+use crate::copy::Copier;
 use crate::dispatch::LaneDispatcher;
 use crate::error::OsdError;
 use crate::inbox::Inbox;
@@ -273,6 +274,7 @@ impl Prepared {
                 metrics: (0..shards).map(|_| Arc::new(Metrics::default())).collect(),
                 map: ArcSwapOption::empty(),
                 peers: PeerLinks::new(Arc::new(TicketCredentials(Arc::clone(&ticket)))),
+                copier: Copier::new(config.clone()),
                 mon: ArcSwapOption::empty(),
                 next_tid: AtomicU64::new(1),
                 full: AtomicBool::new(false),

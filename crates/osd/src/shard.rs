@@ -9,6 +9,7 @@
 //! no lock of another shard is ever taken; the store is called with no lock but the shard's own.
 
 mod background;
+mod copies;
 mod ops;
 mod space;
 mod sums;
@@ -23,6 +24,7 @@ use crate::shared::Shared;
 use crate::tracker::{OpTracker, TrackerLimits};
 use background::Work;
 use bytes::Bytes;
+use copies::Copies;
 use nacre_pg::{Command, Event, PeerMsg, Pg, PgEnvelope};
 use nacre_runtime::msgr::Conn;
 use nacre_store::{CommitSink, Completion, Reservation, StoreError};
@@ -86,6 +88,7 @@ pub(crate) struct Shard {
     ops: Ops,
     contexts: ContextCache,
     watches: WatchTable,
+    copies: Copies,
     next_generation: u64,
     tracker: OpTracker,
     early: VecDeque<crate::session::Arrival>,
@@ -148,6 +151,7 @@ impl ShardCell {
             ops: Ops::default(),
             contexts: ContextCache::new(CONTEXTS_PER_SHARD),
             watches: watches::table(),
+            copies: Copies::default(),
             next_generation: 1,
             tracker: OpTracker::new(limits),
             early: VecDeque::new(),
@@ -260,6 +264,7 @@ impl Shard {
                 self.links.remove(&osd);
                 self.feed_all(|| Event::PeerReset(osd));
             }
+            Note::Fetched { arrival, fetched } => self.on_fetched(*arrival, fetched),
             Note::WatchersGone(conn) => self.watchers_gone(conn),
             Note::Reserved(pg) => match self.by_pg.get(&pg) {
                 Some(slot) => self.feed(*slot, Event::Reserved),
@@ -656,6 +661,7 @@ impl Shard {
         self.early.clear();
         self.ops = Ops::default();
         self.watches = watches::table();
+        self.copies = Copies::default();
         let (mut notes, mut committed) = (Vec::new(), Vec::new());
         self.inbox.take(&mut notes, &mut committed);
     }

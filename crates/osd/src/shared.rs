@@ -1,6 +1,7 @@
 //! What all threads of one OSD share.
 
 use crate::beats::Beats;
+use crate::copy::Copier;
 use crate::exec::Limits;
 use crate::inbox::{Inbox, Note};
 use crate::metrics::Metrics;
@@ -49,6 +50,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Vec<Arc<Metrics>>,
     pub(crate) map: ArcSwapOption<OsdMap>,
     pub(crate) peers: PeerLinks,
+    pub(crate) copier: Copier,
     /// The connection to the map authority, while there is one.
     pub(crate) mon: ArcSwapOption<Conn>,
     pub(crate) next_tid: AtomicU64,

@@ -5,6 +5,7 @@
 mod it {
     pub(crate) mod authority;
     pub(crate) mod cluster;
+    mod copy;
     mod failures;
     mod io;
     mod watch;

@@ -274,6 +274,20 @@ impl PgLog {
         self.at(*self.latest.get(object)?)
     }
 
+    /// Clients' requests that changed `object`, with the user version that each left: newest first, at most `max`, as far
+    /// back as the log goes.
+    pub fn requests_of(&self, object: &ObjectId, max: usize) -> Vec<(ReqId, u64)> {
+        let mut found = Vec::new();
+        let mut entry = self.latest_for_object(object);
+        while let Some(change) = entry.filter(|_| found.len() < max) {
+            if change.kind != EntryKind::Error && change.reqid.client != ClientId(0) {
+                found.push((change.reqid, change.user_version));
+            }
+            entry = self.find(change.prior);
+        }
+        found
+    }
+
     /// The newest version that both this log and another one hold, the tails included; `None` where they do not
     /// overlap, so that only backfill helps. `other` are the other log's versions, oldest first.
     ///

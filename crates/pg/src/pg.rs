@@ -14,7 +14,7 @@ use crate::restore::Restoring;
 use crate::tail::TailSender;
 use bytes::Bytes;
 use nacre_types::encoding::DecodeError;
-use nacre_types::ids::{Eversion, Interval, OsdId, PgId};
+use nacre_types::ids::{Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, OsdMap, PgMembership};
 use nacre_types::stats::{PgStats, pg_state};
@@ -528,6 +528,11 @@ impl Pg {
             };
         };
         self.primary_state(primary)
+    }
+
+    /// Clients' requests that changed `object` of late: see [`PgLog::requests_of`].
+    pub fn requests_of(&self, object: &ObjectId, max: usize) -> Vec<(ReqId, u64)> {
+        self.log.requests_of(object, max)
     }
 
     /// Statistics and state. `objects` is the number of objects in the collection; the host fills in sums and I/O.

@@ -704,8 +704,8 @@ impl Versioned for ObjectInfo {
     const VERSION: u8 = 2;
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
-        // Version 1 ended before the truncation, whose zeros take a byte each.
-        let body = [body, &[0, 0]].concat();
+        // Version 1 ended before truncation and copied requests, which are zeros of a byte each.
+        let body = [body, &[0, 0, 0]].concat();
         postcard::from_bytes(&body).map_err(|error| crate::encoding::DecodeError::Corrupt {
             what: Self::NAME,
             detail: error.to_string(),
@@ -772,6 +772,9 @@ pub struct ObjectInfo {
     pub truncate_seq: u32,
     /// The truncation size that a copy was given, in bytes.
     pub truncate_size: u64,
+    /// Requests that made the object which this one is a copy of, with the user version that each left, newest first:
+    /// their resends are not executed here.
+    pub copied_requests: Vec<(ReqId, u64)>,
 }
 
 /// A watch registered on an object.

@@ -1,6 +1,7 @@
 //! What each op does, in Ceph's order of checks.
 
 use crate::cls;
+use crate::exec::copy;
 use crate::exec::data;
 use crate::exec::omap;
 use crate::exec::pending::Pending;
@@ -128,7 +129,8 @@ pub(super) fn run(object: &mut Pending<'_>, op: &OsdOp) -> Result<OpResult, Errn
         | Op::Notify { .. }
         | Op::NotifyAck { .. }
         | Op::ListWatchers => watch::run(object, &op.op),
-        Op::CopyGet { .. } | Op::CopyFrom { .. } => Err(Errno::EOPNOTSUPP),
+        Op::CopyGet { cursor, max_bytes } => copy::get(object, cursor, *max_bytes),
+        Op::CopyFrom { flags, truncate, .. } => copy::from(object, *flags, *truncate),
         Op::OmapGetKeys { .. }
         | Op::OmapGetVals { .. }
         | Op::OmapGetValsByKeys { .. }

@@ -4,10 +4,11 @@
 //! twice and a request that only writes pays nothing for it.
 
 use crate::exec::context::ObjectContext;
-use crate::exec::{Effect, Environment, Limits, Origin};
+use crate::exec::{Copied, Effect, Environment, Limits, Origin};
 use bytes::{Bytes, BytesMut};
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::errno::Errno;
+use nacre_types::ids::ReqId;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, ObjectInfo, WatchInfo, object_flag, user_attr};
 use nacre_types::txn::TxnOp;
@@ -29,6 +30,10 @@ pub(crate) struct Pending<'a> {
     /// The object's info changed in a way that no step shows.
     info_changed: bool,
     effects: Vec<Effect>,
+    /// Copies that were taken over, of those in the environment.
+    copies: usize,
+    /// The user version of the last one.
+    copied_version: Option<u64>,
 }
 
 impl<'a> Pending<'a> {
@@ -48,6 +53,8 @@ impl<'a> Pending<'a> {
             steps,
             info_changed: false,
             effects: Vec::new(),
+            copies: 0,
+            copied_version: None,
         }
     }
 
@@ -81,6 +88,22 @@ impl<'a> Pending<'a> {
     /// Whether there is anything to commit. Making and removing an object in one request leaves nothing.
     pub(crate) fn changed(&self) -> bool {
         !self.steps.is_empty() || self.info_changed
+    }
+
+    /// The copy that was read for the next copy-from of the request.
+    pub(crate) fn next_copy(&mut self) -> Option<&'a Result<Copied, Errno>> {
+        self.copies += 1;
+        self.env.copied.get(self.copies - 1)
+    }
+
+    /// The user version of the copy that the object has become, where it has.
+    pub(crate) fn copied_version(&self) -> Option<u64> {
+        self.copied_version
+    }
+
+    /// Clients' requests that changed the object of late, newest first.
+    pub(crate) fn recent_requests(&self) -> Vec<(ReqId, u64)> {
+        (self.env.recent_requests)(self.oid)
     }
 
     /// Whether users see no change: only watches came or went.
@@ -182,6 +205,7 @@ impl Pending<'_> {
         // What was done to the object before does not matter any more.
         self.steps.clear();
         self.info_changed = false;
+        self.copied_version = None;
         if !self.now.info.watchers.is_empty() {
             self.effects.push(Effect::DisconnectAll);
         }
@@ -191,6 +215,45 @@ impl Pending<'_> {
         // The user version goes on where the removed object's was.
         let info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };
         self.now = ObjectContext { exists: false, size: 0, info };
+    }
+
+    /// Replaces all but the object's watches by a copy.
+    pub(crate) fn replace(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, truncate: (u32, u64)) {
+        let had_omap = self.now.info.flags & object_flag::OMAP != 0;
+        self.create();
+        self.replace_touch();
+        self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size: 0 });
+        self.steps.push(TxnOp::RmAttrs(self.oid.clone()));
+        if had_omap {
+            self.steps.push(TxnOp::OmapClear(self.oid.clone()));
+        }
+        let mut offset = 0;
+        for data in &copied.data {
+            self.steps.push(TxnOp::Write { oid: self.oid.clone(), offset, data: data.clone() });
+            offset += data.len() as u64;
+        }
+        if offset != copied.head.size {
+            self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size: copied.head.size });
+        }
+        if !copied.head.omap_header.is_empty() {
+            let header = copied.head.omap_header.clone();
+            self.steps.push(TxnOp::OmapSetHeader { oid: self.oid.clone(), header });
+        }
+        if !copied.omap.is_empty() {
+            self.steps.push(TxnOp::OmapSet { oid: self.oid.clone(), entries: copied.omap.clone() });
+        }
+        let attrs: Vec<_> = attrs.into_iter().map(|(name, value)| (user_attr(&name), value)).collect();
+        if !attrs.is_empty() {
+            self.steps.push(TxnOp::SetAttrs { oid: self.oid.clone(), attrs });
+        }
+        const DESCRIBING: u32 = object_flag::OMAP | object_flag::DATA_DIGEST | object_flag::OMAP_DIGEST;
+        self.now.size = copied.head.size;
+        let info = &mut self.now.info;
+        info.flags = info.flags & !DESCRIBING | copied.head.flags & DESCRIBING;
+        (info.data_digest, info.omap_digest) = (copied.head.data_digest, copied.head.omap_digest);
+        (info.truncate_seq, info.truncate_size) = truncate;
+        info.copied_requests = copied.head.reqids.clone();
+        self.copied_version = Some(copied.head.user_version);
     }
 
     pub(crate) fn set_user_attr(&mut self, name: &str, value: Bytes) {
@@ -355,7 +418,7 @@ impl Pending<'_> {
                     }
                 }
                 TxnOp::RmAttr { name, .. } if *name == stored => return Ok(None),
-                TxnOp::Remove(_) => return Ok(None),
+                TxnOp::Remove(_) | TxnOp::RmAttrs(_) => return Ok(None),
                 _ => {}
             }
         }
@@ -380,7 +443,7 @@ impl Pending<'_> {
                 TxnOp::RmAttr { name, .. } => {
                     attrs.remove(name);
                 }
-                TxnOp::Remove(_) => attrs.clear(),
+                TxnOp::Remove(_) | TxnOp::RmAttrs(_) => attrs.clear(),
                 _ => {}
             }
         }

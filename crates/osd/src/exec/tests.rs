@@ -1,5 +1,6 @@
 //! Every op, its limits and its errors, over a MemStore.
 
+mod copy;
 mod data;
 mod watch;
 
@@ -20,6 +21,7 @@ pub(crate) struct Bench {
     last_user_version: u64,
     cache: ContextCache,
     pub(crate) client: ClientId,
+    copied: Vec<Result<Copied, Errno>>,
 }
 
 thread_local! {
@@ -76,6 +78,7 @@ impl Bench {
             last_user_version: 0,
             cache: ContextCache::new(4),
             client: ClientId(4),
+            copied: Vec::new(),
         }
     }
 
@@ -99,6 +102,8 @@ impl Bench {
             last_user_version: self.last_user_version,
             origin: Origin { client: self.client, ip: IpAddr::from([127, 0, 0, 1]) },
             wall_ns: now,
+            copied: &self.copied,
+            recent_requests: &|_| vec![(ReqId { client: ClientId(77), tid: 5 }, 3)],
         };
         let mut executed = execute(&env, &request, &context);
         if let Some(change) = &mut executed.change {

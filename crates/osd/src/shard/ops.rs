@@ -5,6 +5,7 @@ use super::{MAX_EARLY_REQUESTS, Shard};
 use crate::caps::{Access, Target};
 use crate::clock;
 use crate::cls;
+use crate::copy::Fetched;
 use crate::exec::{self, Effect, Environment, ObjectContext, Origin};
 use crate::session::{Arrival, Session};
 use crate::tracker::{OpHandle, Stage};
@@ -51,6 +52,7 @@ pub(super) struct InHand {
     /// Bytes counted as on their way to the members, and who these are.
     charged: Option<(u64, Vec<OsdId>)>,
     pub(super) effects: Vec<Effect>,
+    fetched: Fetched,
     pub(super) outcome: Option<Outcome>,
 }
 
@@ -76,6 +78,7 @@ impl InHand {
             writes,
             charged: None,
             effects: Vec::new(),
+            fetched: Fetched::default(),
             outcome: None,
         }
     }
@@ -142,7 +145,12 @@ impl Shard {
             return;
         }
         match self.admit(&map, request, conn) {
-            Admission::Pass { slot, writes, listing } => self.start(arrival, slot, writes, listing),
+            Admission::Pass { passed, copies } if copies || self.copies.is_any() => {
+                if let Some(arrival) = self.hold_for_copy(arrival, copies) {
+                    self.start(arrival, passed, Fetched::default());
+                }
+            }
+            Admission::Pass { passed, .. } => self.start(arrival, passed, Fetched::default()),
             Admission::Answer(errno) => {
                 self.metrics.op_errors.inc();
                 answer(conn, request, map.epoch, Outcome { result: errno.negated(), ..Outcome::default() });
@@ -164,7 +172,7 @@ impl Shard {
         }
     }
 
-    fn admit(&mut self, map: &OsdMap, request: &OsdRequest, conn: &Conn) -> Admission {
+    pub(super) fn admit(&mut self, map: &OsdMap, request: &OsdRequest, conn: &Conn) -> Admission {
         let Some(session) = conn.context::<Session>() else {
             return Admission::Answer(Errno::EPERM);
         };
@@ -176,7 +184,10 @@ impl Shard {
         if request.object.pool() != request.pg.pool || request.pg.seed >= pool.pg_num {
             return Admission::Answer(Errno::EINVAL);
         }
-        let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+        let special = |op: &nacre_types::op::OsdOp| matches!(op.op, Op::PgList { .. } | Op::CopyFrom { .. });
+        let special = request.ops.iter().find(|op| special(op));
+        let copies = special.is_some_and(|op| matches!(op.op, Op::CopyFrom { .. }));
+        let listing = special.is_some() && !copies;
         if !listing && pool.pg_of(&request.object) != request.pg {
             // An older map may have put it there; in the map that both have it is misdirected.
             return if request.epoch < pool.last_change {
@@ -205,12 +216,14 @@ impl Shard {
             return Admission::Backoff;
         }
         match self.by_pg.get(&request.pg) {
-            Some(slot) => Admission::Pass { slot: *slot, writes, listing },
+            Some(slot) => Admission::Pass { passed: Passed { slot: *slot, writes, listing }, copies },
             None => Admission::Backoff,
         }
     }
 
-    fn start(&mut self, arrival: Arrival, slot: u32, writes: bool, listing: bool) {
+    /// Hands an admitted request to its PG, with what its copy-from ops need.
+    pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, fetched: Fetched) {
+        let Passed { slot, writes, listing } = passed;
         let Arrival { request, conn, permit, arrived_ns } = arrival;
         let track = self.tracker.start(&request, arrived_ns);
         let op = ClientOp {
@@ -225,7 +238,7 @@ impl Shard {
         };
         let client = request.reqid.client;
         let mut in_hand = InHand::new(request, Some(conn), client, slot, track, arrived_ns, writes);
-        in_hand.permit = permit;
+        (in_hand.permit, in_hand.fetched) = (permit, fetched);
         self.feed_new(slot, op, in_hand);
     }
 
@@ -285,7 +298,8 @@ impl Shard {
         };
         let mut full = false;
         if op.writes {
-            let payload = request.payload_bytes() as u64;
+            let copied: u64 = op.fetched.bytes();
+            let payload = request.payload_bytes() as u64 + copied;
             full = shared.is_full()
                 || map.has_flag(flag::FULL)
                 || any_member_full(map, hosted.pg)
@@ -317,6 +331,8 @@ impl Shard {
                 ip: op.conn.as_ref().map_or(LOCALHOST, |c| c.peer_addr().ip()),
             },
             wall_ns: clock::wall_ns,
+            copied: &op.fetched.copies,
+            recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
         };
         let mut executed = exec::execute(&env, request, &context);
         op.effects = std::mem::take(&mut executed.effects);
@@ -460,8 +476,20 @@ fn without_outputs(outcome: &Outcome) -> Outcome {
     Outcome { ops: codes.collect(), ..*outcome }
 }
 
-enum Admission {
-    Pass { slot: u32, writes: bool, listing: bool },
+/// What is known of a request that may go on.
+#[derive(Clone, Copy)]
+pub(super) struct Passed {
+    slot: u32,
+    writes: bool,
+    listing: bool,
+}
+
+pub(super) enum Admission {
+    /// It may go on; `copies` tells whether another object has to be read first.
+    Pass {
+        passed: Passed,
+        copies: bool,
+    },
     Answer(Errno),
     Backoff,
 }

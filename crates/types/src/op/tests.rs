@@ -33,7 +33,7 @@ fn object_infos_of_the_first_version_are_read() {
     let info = ObjectInfo { user_version: 9, flags: object_flag::DIRTY, ..ObjectInfo::default() };
     let mut old = encoding::encode(&info);
     (old[0], old[1]) = (1, 1);
-    old.truncate(old.len() - 2);
+    old.truncate(old.len() - 3);
     let length = (old.len() - encoding::ENVELOPE_HEADER_BYTES) as u32;
     old[2..6].copy_from_slice(&length.to_le_bytes());
     assert_eq!(encoding::decode::<ObjectInfo>(&old).unwrap(), info);
