@@ -8,5 +8,6 @@ mod it {
     mod copy;
     mod failures;
     mod io;
+    mod resend;
     mod watch;
 }

@@ -1,6 +1,7 @@
 //! Every op, its limits and its errors, over a MemStore.
 
 mod copy;
+mod cost;
 mod data;
 mod watch;
 
@@ -13,7 +14,7 @@ use nacre_types::op::*;
 /// One PG on a MemStore, without replication.
 pub(crate) struct Bench {
     _directory: tempfile::TempDir,
-    store: nacre_store::MemStore,
+    store: cost::Counting,
     pool: Pool,
     limits: Limits,
     full: bool,
@@ -70,7 +71,7 @@ impl Bench {
         store.queue_transaction(&create, None).unwrap();
         Bench {
             _directory: directory,
-            store,
+            store: cost::Counting::new(store),
             pool: Pool::replicated("p", 1, 1, 0, 1, Epoch(1)),
             limits: Limits::default(),
             full: false,
@@ -85,8 +86,18 @@ impl Bench {
     pub(crate) fn execute(&mut self, object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> Executed {
         let mut request = request(object, ops, flags);
         request.reqid.client = self.client;
-        if let Err(errno) = validate(&request, &self.limits) {
-            return Executed::failed(errno, 0);
+        self.execute_counted(&request, |_| 0).0
+    }
+
+    /// Executes a request; what `count` says of the store is as of before the change is applied.
+    fn execute_counted(
+        &mut self,
+        request: &OsdRequest,
+        count: impl Fn(&cost::Counting) -> u64,
+    ) -> (Executed, u64) {
+        let object = &request.object;
+        if let Err(errno) = validate(request, &self.limits) {
+            return (Executed::failed(errno, 0), 0);
         }
         let context = match self.cache.get(object, 1) {
             Some(context) => context.clone(),
@@ -105,7 +116,8 @@ impl Bench {
             copied: &self.copied,
             recent_requests: &|_| vec![(ReqId { client: ClientId(77), tid: 5 }, 3)],
         };
-        let mut executed = execute(&env, &request, &context);
+        let mut executed = execute(&env, request, &context);
+        let counted = count(&self.store);
         if let Some(change) = &mut executed.change {
             self.version += 1;
             self.last_user_version = change.context.info.user_version;
@@ -116,7 +128,7 @@ impl Bench {
                 assert_eq!(load_context(&self.store, PG, object).unwrap(), change.context);
             }
         }
-        executed
+        (executed, counted)
     }
 
     pub(crate) fn run(&mut self, name: &str, ops: Vec<Op>) -> Executed {
