@@ -195,7 +195,7 @@ fn boot(osd: u32, nonce: u64) -> OsdBoot {
         incarnation: Incarnation(Uuid::from_u128(0x200 + u128::from(osd))),
         boot_nonce: nonce,
         addr: format!("127.0.0.1:{}", 42_000 + osd).parse().unwrap(),
-        epoch: Epoch(0),
+        epoch: Epoch(1 << 30),
         generation: 0,
         total_bytes: 1 << 30,
         metadata: BTreeMap::from([("hostname".to_owned(), "here".to_owned())]),

@@ -14,7 +14,7 @@
 use crate::api::{Command, Mutation, PeerMsg, Remembered};
 use crate::pg::{Durable, Pg};
 use nacre_types::ids::{Interval, OsdId};
-use nacre_types::osdmap::{OsdInfo, OsdMap, PgMembership};
+use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Asking everybody for the highest record.
@@ -136,8 +136,15 @@ impl Pg {
         if able.min_by_key(|m| self.place(m.osd)) != Some(&self.me) {
             return None;
         }
+        // Who has no copy was let go under a later record that nobody remembers: nothing was acknowledged under that one
+        // alone, but the member is not in sync (R2). In a first interval not all have begun theirs.
+        let runs =
+            |m: &Member| map.osds.get(&m.osd).is_some_and(|info| info.incarnation == Some(m.incarnation));
+        let let_go = |m: &Member| runs(m) && answers.get(&m.osd).is_some_and(|answer| !answer.exists);
+        let mut in_sync = highest.in_sync.clone();
+        in_sync.retain(|m| highest.interval.is_creation() || !let_go(m));
         let interval = Interval::restored(map.generation);
-        Some(PgMembership { interval, primary: self.me.osd, in_sync: highest.in_sync.clone() })
+        Some(PgMembership { interval, primary: self.me.osd, in_sync })
     }
 
     pub(crate) fn on_highest_query(&self, from: OsdId, generation: u64, out: &mut Vec<Command>) {

@@ -450,11 +450,8 @@ impl World {
 
     fn crush_weight(&mut self, osd: u32, weight: u32) {
         self.operate(|state, _| {
-            let mut crush = (*state.map().crush).clone();
             // An OSD that never booted is not in the hierarchy yet.
-            if crush.reweight_item(&OsdId(osd).to_string(), weight * (WEIGHT_ONE / 4)).is_ok() {
-                state.set_crush(crush);
-            }
+            state.set_crush_weight(OsdId(osd), weight * (WEIGHT_ONE / 4));
         });
     }
 

@@ -22,6 +22,12 @@ pub enum BootRefusal {
     /// Another disk runs under this id.
     #[error("another osd with this id is up, with another uuid")]
     Duplicate,
+    /// A later process of the OSD has booted: this request was long under way, or its process must learn of that first.
+    #[error("it has not seen the map of epoch {up_from}, in which the osd came up")]
+    Outdated {
+        /// When the OSD came up.
+        up_from: Epoch,
+    },
     /// The OSD has seen a later history than this store holds (R7).
     #[error(
         "it has seen epoch {seen} of generation {generation}, which this map store does not hold: \
@@ -41,8 +47,12 @@ impl MapState {
             if matches!(refusal, BootRefusal::StoreRolledBack { .. }) {
                 self.rolled_back.insert(boot.osd, refusal.to_string());
             }
+            let level = match refusal {
+                BootRefusal::Outdated { .. } => LogLevel::Debug,
+                _ => LogLevel::Warn,
+            };
             let text = format!("{} boot refused: {refusal}", boot.osd);
-            self.log.append(now, "mon", LogLevel::Warn, text);
+            self.log.append(now, "mon", level, text);
             return;
         }
         self.rolled_back.remove(&boot.osd);
@@ -103,6 +113,11 @@ impl MapState {
             return Err(BootRefusal::NoUp);
         }
         match self.working.osds.get(&boot.osd) {
+            // A process sees the map that shows the one before it up before it asks, since that one has ended by then.
+            // Peers rely on the order: what they granted to a process counts for nothing once another has booted (R4).
+            Some(info) if info.boot_nonce != boot.boot_nonce && boot.epoch < info.up_from => {
+                Err(BootRefusal::Outdated { up_from: info.up_from })
+            }
             Some(info) if info.up && info.uuid != boot.uuid => Err(BootRefusal::Duplicate),
             _ => Ok(()),
         }

@@ -41,6 +41,17 @@ pub fn new_generation(map: &OsdMap, generation: u64, now: Now, osds: &[OsdId]) -
 }
 
 impl MapState {
+    /// Sets the CRUSH weight of a device (16.16 fixed point). Returns whether the hierarchy has it. What has changed in the
+    /// hierarchy and is not committed yet stays.
+    pub fn set_crush_weight(&mut self, osd: OsdId, weight: u32) -> bool {
+        let mut crush = (*self.working.crush).clone();
+        let found = crush.reweight_item(&osd.to_string(), weight).is_ok();
+        if found {
+            self.set_crush(crush);
+        }
+        found
+    }
+
     /// Sets an OSD's reweight (`osd out`, `osd in`, `osd reweight`). Returns whether there is such an OSD.
     pub fn set_weight(&mut self, now: Now, osd: OsdId, weight: u32) -> bool {
         let Some(info) = self.working.osds.get_mut(&osd) else { return false };

@@ -23,7 +23,8 @@ pub(crate) fn boot_of(osd: u32, nonce: u64) -> OsdBoot {
         incarnation: Incarnation(Uuid::from_u128(0x200 + u128::from(osd))),
         boot_nonce: nonce,
         addr: format!("127.0.0.1:{}", 41_000 + osd).parse().unwrap(),
-        epoch: Epoch(0),
+        // It has seen all there is; of which history it does not say.
+        epoch: Epoch(1 << 30),
         generation: 0,
         total_bytes: 1 << 40,
         metadata: [("hostname".to_owned(), format!("host{}", osd / 2))].into(),
@@ -135,6 +136,25 @@ fn an_osd_that_saw_a_later_history_is_refused_and_remembered() {
     let other_generation = OsdBoot { epoch: Epoch(900), generation: 0, ..boot_of(0, 2) };
     state.handle(at(1), Event::Boot(other_generation));
     assert!(state.has_changes() && state.rolled_back.is_empty());
+}
+
+#[test]
+fn a_boot_of_a_process_before_the_one_that_is_up_is_not_believed() {
+    let mut state = cluster(3);
+    let before = OsdBoot { epoch: state.map().epoch, ..boot_of(1, 2) };
+    state.handle(at(1), Event::Boot(before.clone()));
+    commit(&mut state, at(1));
+    let after = OsdBoot { epoch: state.map().epoch, ..boot_of(1, 3) };
+    state.handle(at(2), Event::Boot(after));
+    commit(&mut state, at(2));
+    // The connection of the dead process still holds its request.
+    state.handle(at(3), Event::Boot(before));
+    assert!(!state.has_changes());
+    state.mark_down(at(4), OsdId(1));
+    commit(&mut state, at(4));
+    // The process that was marked down comes back by itself, whatever it has seen.
+    state.handle(at(5), Event::Boot(OsdBoot { epoch: Epoch(0), ..boot_of(1, 3) }));
+    assert!(state.has_changes());
 }
 
 #[test]

@@ -381,6 +381,23 @@ fn a_pg_that_the_lost_history_created_in_name_only_is_created_again() {
 }
 
 #[test]
+fn a_member_without_a_copy_is_left_out_when_the_pg_is_put_back() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 3);
+    let old = c.mon.membership().cloned();
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    // It was let go under a record that nobody remembers.
+    c.disks.get_mut(&osd(2)).unwrap().1 = Default::default();
+    c.mon.restore(old);
+    c.boot(osd(2));
+    let seen = c.mon.history.len();
+    c.run_clean();
+    let put_back: BTreeSet<u32> = c.mon.history[seen].in_sync.iter().map(|m| m.osd.0).collect();
+    assert_eq!((put_back, c.in_sync()), (set(&[0, 1]), set(&[0, 1, 2])));
+}
+
+#[test]
 fn lost_sessions_are_peered_anew() {
     let mut c = cluster(3, 3, 2);
     for (a, b) in [(0, 1), (1, 2), (0, 2), (0, 1)] {
