@@ -5,6 +5,7 @@ use crate::engine::{CommandReply, CommandTarget, Engine};
 use crate::error::{Error, Result};
 use crate::ioctx::IoCtx;
 use bytes::Bytes;
+use nacre_types::ceph::SessionAddr;
 use nacre_types::errno::Errno;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{OsdId, PgId, PoolId};
@@ -87,6 +88,11 @@ impl Cluster {
     /// This session's number, unique in the cluster.
     pub fn instance_id(&self) -> u64 {
         self.engine.instance_id()
+    }
+
+    /// This session's address as blocklists and watchers' lists name it: `127.0.0.1:0/4123`.
+    pub fn address(&self) -> Option<SessionAddr> {
+        self.engine.address()
     }
 
     /// The cluster map at hand, where the engine keeps one in Nacre's form.

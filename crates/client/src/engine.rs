@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::ops::OpReply;
 use crate::watch::{OnDone, WatchHandler};
 use bytes::Bytes;
+use nacre_types::ceph::SessionAddr;
 use nacre_types::op::OsdOp;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ObjectId, OsdId, PgId, PoolId};
@@ -126,6 +127,9 @@ pub trait Engine: Send + Sync + 'static {
 
     /// This session's number, unique in the cluster (`rados_get_instance_id`).
     fn instance_id(&self) -> u64;
+
+    /// This session's address as blocklists name it; `None` before it was ever connected.
+    fn address(&self) -> Option<SessionAddr>;
 
     /// The pool of that name in the map at hand.
     fn pool_id(&self, name: &str) -> Option<PoolId>;

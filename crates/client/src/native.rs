@@ -25,6 +25,7 @@ use bytes::Bytes;
 use nacre_runtime::Config;
 use nacre_runtime::auth::find_key;
 use nacre_runtime::msgr::Messenger;
+use nacre_types::ceph::SessionAddr;
 use nacre_types::encoding;
 use nacre_types::errno::Errno;
 use nacre_types::object::SNAP_HEAD;
@@ -383,6 +384,11 @@ impl Engine for Native {
 
     fn instance_id(&self) -> u64 {
         self.shared.state.lock().objecter.client().0
+    }
+
+    fn address(&self) -> Option<SessionAddr> {
+        let state = self.shared.state.lock();
+        Some(SessionAddr::client(state.ip?, state.objecter.client()))
     }
 
     fn pool_id(&self, name: &str) -> Option<PoolId> {

@@ -310,9 +310,8 @@ impl<T> Objecter<T> {
         if self.map.as_ref().is_some_and(known) {
             return;
         }
-        let identity = format!("client.{}", self.client);
         self.map = Some(map.clone());
-        self.blocklisted = map.is_blocklisted(&identity, now_ns);
+        self.blocklisted = is_blocklisted(&map, self.client, now_ns);
         if self.blocklisted {
             return self.fail_all(&Error::Blocklisted, sink);
         }
@@ -405,6 +404,13 @@ fn timeout_text<T>(op: &Pending<T>) -> String {
         None => "not sent: no OSD serves its PG, the pool is full or paused".to_owned(),
     };
     format!("{}: {} ({at})", Errno::ETIMEDOUT.text(), op_text(op))
+}
+
+/// Whether a map shuts a session out, by its name or by its address, whose nonce alone tells sessions apart. Who is shut
+/// out by a whole host's address learns it from the OSDs.
+fn is_blocklisted(map: &OsdMap, client: ClientId, now_ns: u64) -> bool {
+    let (name, nonce) = (format!("client.{client}"), format!(":0/{}", client.0 as u32));
+    map.blocklist.iter().any(|(who, until)| *until > now_ns && (*who == name || who.ends_with(&nonce)))
 }
 
 #[cfg(test)]

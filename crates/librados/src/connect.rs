@@ -50,10 +50,10 @@ exports! {
         Ok(CLIENTS.get(cluster)?.cluster()?.instance_id())
     }
 
-    /// This session as blocklists name it.
+    /// This session's address as blocklists name it, such as `127.0.0.1:0/4123`.
     fn rados_getaddrs(cluster: Handle, addrs: Out<Given>) -> c_int {
-        let name = format!("client.{}", CLIENTS.get(cluster)?.cluster()?.instance_id());
-        addrs.required()?.set(Given::with_zero(name.as_bytes())?);
+        let addr = CLIENTS.get(cluster)?.cluster()?.address().ok_or(Errno::ENOTCONN)?;
+        addrs.required()?.set(Given::with_zero(addr.to_string().as_bytes())?);
         Ok(0)
     }
 

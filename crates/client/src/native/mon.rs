@@ -133,6 +133,7 @@ async fn serve(
     let epoch = {
         // Commands started from now on are sent by their callers; those before are sent here.
         let mut state = shared.state.lock();
+        state.ip = conn.local_ip().or(state.ip);
         state.mon = Some(conn.clone());
         request_ticket(shared, &conn, state.ticket.lock().as_ref());
         for command in state.mon_commands.values() {

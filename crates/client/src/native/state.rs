@@ -14,7 +14,7 @@ use nacre_types::msg::{MonCommand, OsdRequest};
 use nacre_types::{ClientId, OsdId};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// What a request's completion needs.
@@ -95,6 +95,8 @@ pub(super) struct State {
     /// Sent once on a connection to an OSD.
     pub(super) osd_commands: HashMap<u64, (OsdId, Command)>,
     pub(super) mon: Option<Conn>,
+    /// The address that we last reached a monitor from.
+    pub(super) ip: Option<IpAddr>,
 }
 
 /// The outside of the objecter: connections to send on, and the batch of completions.
@@ -117,6 +119,7 @@ impl State {
             mon_commands: BTreeMap::new(),
             osd_commands: HashMap::new(),
             mon: None,
+            ip: None,
         }
     }
 

@@ -12,7 +12,7 @@ use nacre_types::payload;
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, watch};
@@ -46,6 +46,8 @@ pub(crate) struct ConnInner {
     pub(super) policy: Policy,
     pub(super) outgoing: bool,
     pub(super) addr: SocketAddr,
+    /// This side's address, once an outgoing connection has one.
+    pub(super) local: OnceLock<IpAddr>,
     pub(super) peer: ArcSwapOption<Peer>,
     pub(super) queue: Mutex<Queue>,
     /// Wakes the writer.
@@ -80,6 +82,7 @@ impl ConnInner {
             policy,
             outgoing,
             addr,
+            local: OnceLock::new(),
             peer: ArcSwapOption::from_pointee(peer),
             queue: Mutex::default(),
             wake: Notify::new(),
@@ -303,6 +306,11 @@ impl Conn {
     /// The peer's address: where this side connected to, or where the peer's socket was.
     pub fn peer_addr(&self) -> SocketAddr {
         self.0.addr
+    }
+
+    /// The address that this side connected from; `None` before an outgoing connection is up.
+    pub fn local_ip(&self) -> Option<IpAddr> {
+        self.0.local.get().copied()
     }
 
     /// The authenticated peer; `None` before an outgoing connection is up.

@@ -241,6 +241,9 @@ async fn establish(
     let credential = target.credentials.credential()?;
     let mut stream = TcpStream::connect(addr).await.map_err(unreachable(addr))?;
     prepare(inner, &stream).map_err(unreachable(addr))?;
+    if let Ok(local) = stream.local_addr() {
+        conn.local.get_or_init(|| local.ip());
+    }
     let theirs = exchange_banners(&mut stream, addr).await?;
     let modes = inner.modes(target.entity.as_ref().map(|entity| entity.kind), true);
     let (initiator, hello, first) =
