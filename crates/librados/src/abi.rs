@@ -62,6 +62,24 @@ impl CText {
         unsafe { slice(self.0.cast::<u8>(), len) }
     }
 
+    /// Pairs of texts up to an empty one: `"foo\0bar\0this\0that\0\0"`; EINVAL where one is not UTF-8.
+    pub(crate) fn pairs(&self) -> Outcome<Vec<(String, String)>> {
+        let mut pairs = Vec::new();
+        let mut at = CText(self.0);
+        loop {
+            let key = at.text()?;
+            if key.is_empty() {
+                return Ok(pairs);
+            }
+            // SAFETY: the caller's promise: behind a text that is not empty, and its zero, another one begins.
+            let value = CText(unsafe { at.0.add(key.len() + 1) });
+            let text = value.text()?;
+            pairs.push((key.to_owned(), text.to_owned()));
+            // SAFETY: as above, each key having a value.
+            at = CText(unsafe { value.0.add(text.len() + 1) });
+        }
+    }
+
     /// Whether it is null.
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
@@ -83,6 +101,11 @@ impl InBuf {
     /// A copy of the data: callers may reuse their buffer at once.
     pub(crate) fn copy(&self, len: usize) -> Outcome<Bytes> {
         Ok(Bytes::copy_from_slice(self.slice(len)?))
+    }
+
+    /// Whether it is null.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
     }
 }
 
@@ -230,9 +253,20 @@ pub(crate) struct CArg(*mut c_void);
 
 // SAFETY: never looked into here; librados' callbacks run on the library's threads, which callers know.
 unsafe impl Send for CArg {}
+// SAFETY: as above.
+unsafe impl Sync for CArg {}
 
 /// `rados_callback_t`.
 pub(crate) type Callback = Option<extern "C" fn(Handle, CArg)>;
+
+/// `rados_watchcb_t`: two numbers without meaning, and the caller's own.
+pub(crate) type WatchCallback = extern "C" fn(u8, u64, CArg);
+
+/// `rados_watchcb2_t`: the caller's own, the notify, the watch, the notifier's session, what it says.
+pub(crate) type WatchCallback2 = extern "C" fn(CArg, u64, u64, u64, Lent, usize);
+
+/// `rados_watcherrcb_t`: the caller's own, the watch, the negated error number.
+pub(crate) type WatchErrorCallback = extern "C" fn(CArg, u64, c_int);
 
 /// Memory from `malloc` that the caller frees (`rados_buffer_free`); null for no data.
 #[repr(transparent)]
@@ -263,6 +297,38 @@ impl Given {
             memory.add(text.len()).write(0);
         }
         Ok(Given(memory.cast::<c_char>()))
+    }
+
+    /// Gives the memory back.
+    pub(crate) fn free(self) {
+        // SAFETY: the caller's promise: null, or memory that this library gave out, which is all from malloc.
+        unsafe { libc::free(self.0.cast::<c_void>()) };
+    }
+}
+
+/// An array from `malloc` that the caller gives back; null for no elements.
+#[repr(transparent)]
+pub(crate) struct GivenArray<T>(*mut T);
+
+impl<T: Copy> GivenArray<T> {
+    /// A copy of `values`; ENOMEM where there is no memory.
+    pub(crate) fn of(values: &[T]) -> Outcome<GivenArray<T>> {
+        if values.is_empty() {
+            return Ok(GivenArray(ptr::null_mut()));
+        }
+        // SAFETY: malloc may be called with any size; a slice's fits.
+        let memory = unsafe { libc::malloc(size_of_val(values)) }.cast::<T>();
+        if memory.is_null() {
+            return Err(Errno::ENOMEM.into());
+        }
+        // SAFETY: `memory` is new, as large as `values`, and aligned for all that C structures hold.
+        unsafe { ptr::copy_nonoverlapping(values.as_ptr(), memory, values.len()) };
+        Ok(GivenArray(memory))
+    }
+
+    /// Copies of the `len` elements.
+    pub(crate) fn load(&self, len: usize) -> Outcome<Vec<T>> {
+        Ok(Array(self.0.cast_const()).slice(len)?.to_vec())
     }
 
     /// Gives the memory back.
@@ -342,6 +408,24 @@ pub(crate) struct ObjectItem {
     pub(crate) locator: Given,
 }
 
+/// `struct notify_ack_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct NotifyAck {
+    pub(crate) notifier_id: u64,
+    pub(crate) cookie: u64,
+    pub(crate) payload: Given,
+    pub(crate) payload_len: u64,
+}
+
+/// `struct notify_timeout_t`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct NotifyTimeout {
+    pub(crate) notifier_id: u64,
+    pub(crate) cookie: u64,
+}
+
 /// Caller's array that results are stored in.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
@@ -403,6 +487,9 @@ mod tests {
         assert_eq!(CText(ptr::null()).text(), Err(Errno::EINVAL.into()));
         assert_eq!(CText(ptr::null()).text_or_empty(), Ok(""));
         assert_eq!(CText(c"\xff".as_ptr()).text(), Err(Errno::EINVAL.into()));
+        let pairs = CText(b"foo\0bar\0this\0\0\0".as_ptr().cast()).pairs();
+        assert_eq!(pairs, Ok(vec![("foo".into(), "bar".into()), ("this".into(), String::new())]));
+        assert_eq!(CText(c"".as_ptr()).pairs(), Ok(vec![]));
         assert_eq!(InBuf(ptr::null()).slice(1), Err(Errno::EINVAL.into()));
         assert_eq!(InBuf(ptr::null()).slice(0), Ok(&[][..]));
         assert!(Out::<u64>(ptr::null_mut()).required().is_err());
@@ -416,6 +503,17 @@ mod tests {
             (32, 96, 128)
         );
         assert_eq!(size_of::<ObjectItem>(), 48);
+        assert_eq!((size_of::<NotifyAck>(), size_of::<NotifyTimeout>()), (32, 16));
+    }
+
+    #[test]
+    fn given_arrays_are_copies_and_null_where_there_is_nothing() {
+        let given = GivenArray::of(&[1_u64, 2]).unwrap();
+        assert_eq!(given.load(2), Ok(vec![1, 2]));
+        given.free();
+        let none = GivenArray::<u64>::of(&[]).unwrap();
+        assert!(none.0.is_null() && none.load(0) == Ok(vec![]) && none.load(1).is_err());
+        none.free();
     }
 
     #[test]

@@ -5,6 +5,7 @@ use crate::finisher::Finisher;
 use crate::guard::Outcome;
 use crate::handles::Table;
 use crate::monitor_log::LogWatch;
+use crate::service::{Facts, Registration};
 use crate::settings::{Settings, text_of};
 use nacre_client::Cluster;
 use nacre_runtime::{Config, options};
@@ -26,6 +27,7 @@ pub(crate) struct Client {
     settings: Mutex<Settings>,
     link: RwLock<Link>,
     log_watch: Mutex<Option<LogWatch>>,
+    service: Mutex<Option<Registration>>,
 }
 
 enum Link {
@@ -44,6 +46,7 @@ impl Client {
             settings: Mutex::new(settings),
             link: RwLock::new(Link::Configuring),
             log_watch: Mutex::new(None),
+            service: Mutex::new(None),
         })
     }
 
@@ -119,6 +122,13 @@ impl Client {
         }
         match connected {
             Ok((cluster, config)) => {
+                if let Some(service) = &mut *self.service.lock()
+                    && let Err(failure) = service.start(cluster.clone())
+                {
+                    *link = Link::Configuring;
+                    cluster.shut_down();
+                    return Err(failure);
+                }
                 *link = Link::Connected { cluster, config };
                 Ok(())
             }
@@ -145,6 +155,27 @@ impl Client {
         drop(before);
     }
 
+    /// Makes a service's daemon known, from now on or once connected. EEXIST where there is one.
+    pub(crate) fn register(&self, mut registration: Registration) -> Outcome<()> {
+        let cluster = self.cluster().ok();
+        let mut service = self.service.lock();
+        if service.is_some() {
+            return Err(Errno::EEXIST.into());
+        }
+        if let Some(cluster) = cluster {
+            registration.start(cluster)?;
+        }
+        *service = Some(registration);
+        Ok(())
+    }
+
+    /// What the daemon that was made known says of itself now; ENOTCONN without a session.
+    pub(crate) fn set_service_status(&self, status: Facts) -> Outcome<()> {
+        self.cluster()?;
+        self.service.lock().as_ref().ok_or(Errno::ENOENT)?.set_status(status);
+        Ok(())
+    }
+
     /// Ends the session: operations in flight fail, callbacks run, then nothing of it is left.
     pub(crate) fn shut_down(&self) {
         let before = std::mem::replace(&mut *self.link.write(), Link::ShutDown);
@@ -152,6 +183,9 @@ impl Client {
             cluster.shut_down();
         }
         self.set_log_watch(None);
+        let service = self.service.lock().take();
+        // Waits for its thread, without the lock.
+        drop(service);
         self.finisher.stop();
     }
 }

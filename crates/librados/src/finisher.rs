@@ -1,8 +1,13 @@
 //! The thread that runs callers' callbacks, so that these may wait for other operations.
 
+use crate::guard::Outcome;
+use nacre_types::errno::Errno;
 use parking_lot::Mutex;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+
+/// `EDEADLK`: the caller would wait for itself.
+const EDEADLK: Errno = Errno(35);
 
 type Job = Box<dyn FnOnce() + Send>;
 
@@ -14,7 +19,7 @@ struct Running {
 }
 
 /// A queue of callbacks with its thread, which starts with the first of them. What is queued is bounded by the
-/// completions that callers made.
+/// completions and watches that callers made.
 #[derive(Default)]
 pub(crate) struct Finisher {
     running: Mutex<Running>,
@@ -36,6 +41,20 @@ impl Finisher {
         if let Some(job) = refused {
             job();
         }
+    }
+
+    /// Returns once what was posted before has run; EDEADLK in a callback, which would wait for itself.
+    pub(crate) fn flush(&self) -> Outcome<()> {
+        let own = std::thread::current().id();
+        let is_own = self.running.lock().thread.as_ref().is_some_and(|thread| thread.thread().id() == own);
+        if is_own {
+            return Err(EDEADLK.into());
+        }
+        let (reached, wait) = mpsc::channel::<()>();
+        self.post(Box::new(move || drop(reached)));
+        // Nothing is sent: the other end goes when it is reached.
+        let _ = wait.recv();
+        Ok(())
     }
 
     /// Runs what is queued and ends the thread. Callable from a callback, where the thread ends after it.
@@ -84,8 +103,9 @@ mod tests {
             let seen = seen.clone();
             finisher.post(Box::new(move || seen.lock().push(number)));
         }
-        finisher.stop();
+        finisher.flush().unwrap();
         assert_eq!(*seen.lock(), (0..100).collect::<Vec<_>>());
+        finisher.stop();
         let late = seen.clone();
         finisher.post(Box::new(move || late.lock().push(100)));
         assert_eq!(seen.lock().last(), Some(&100));

@@ -41,25 +41,17 @@ unsupported! {
         rados_ioctx_snap_list rados_ioctx_snap_lookup rados_ioctx_snap_get_name rados_ioctx_snap_get_stamp
         rados_ioctx_selfmanaged_snap_create rados_ioctx_selfmanaged_snap_remove
         rados_ioctx_selfmanaged_snap_rollback rados_ioctx_selfmanaged_snap_set_write_ctx;
-    "watch and notify":
-        rados_watch rados_watch2 rados_watch3 rados_aio_watch rados_aio_watch2 rados_watch_check
-        rados_unwatch rados_unwatch2 rados_aio_unwatch rados_notify rados_notify2 rados_aio_notify
-        rados_notify_ack rados_decode_notify_response;
     "cache tiers":
         rados_cache_pin rados_cache_unpin;
-    "service maps":
-        rados_service_register rados_service_update_status;
 }
 
-/// Functions of the same capabilities that return nothing or have nothing to do.
+/// Functions of the same capabilities that return nothing.
 mod without_result {
     use super::refuse;
     use crate::abi::Handle;
-    use crate::client::CLIENTS;
     use crate::completion::COMPLETIONS;
     use crate::guard::{Outcome, exports};
     use crate::ioctx::POOLS;
-    use std::ffi::{c_int, c_void};
 
     /// Completes with EOPNOTSUPP.
     fn complete(io: Handle, completion: Handle, what: &'static str) -> Outcome<()> {
@@ -79,25 +71,6 @@ mod without_result {
         fn rados_aio_ioctx_selfmanaged_snap_remove(io: Handle, _snapid: u64, completion: Handle) {
             complete(io, completion, "rados_aio_ioctx_selfmanaged_snap_remove")
         }
-
-        /// Waits for callbacks of watches, of which there are none.
-        fn rados_watch_flush(cluster: Handle) -> c_int {
-            CLIENTS.get(cluster)?;
-            Ok(0)
-        }
-
-        /// As `rados_watch_flush`.
-        fn rados_aio_watch_flush(cluster: Handle, completion: Handle) -> c_int {
-            let (client, completion) = (CLIENTS.get(cluster)?, COMPLETIONS.get(completion)?);
-            completion.begin()?;
-            completion.finish(&client, || (0, 0));
-            Ok(0)
-        }
-
-        /// Gives back what `rados_decode_notify_response` gave out: nothing.
-        fn rados_free_notify_response(_acks: *mut c_void, _nr_acks: usize, _timeouts: *mut c_void) {
-            Ok(())
-        }
     }
 }
 
@@ -107,7 +80,7 @@ mod tests {
 
     #[test]
     fn functions_of_the_table_fail_alike() {
-        assert_eq!(rados_watch2(), -95);
+        assert_eq!(rados_rollback(), -95);
         assert_eq!(rados_cache_pin(), -95);
         let names: BTreeSet<_> = NAMES.iter().collect();
         assert_eq!(names.len(), NAMES.len());

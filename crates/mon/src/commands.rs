@@ -17,6 +17,7 @@ mod pg;
 mod pool;
 mod pool_show;
 mod pool_vars;
+mod service;
 
 use crate::caps::MonCaps;
 use crate::logic::{Effect, LogLevel, MapState, Now, Origin};
@@ -27,6 +28,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{EntityName, PoolId};
 use nacre_types::msg::{MonCommand, MonCommandReply};
 use serde_json::Value;
+pub(crate) use service::ServiceMap;
 
 /// A command with everything that it may need.
 #[derive(Clone, Debug)]
@@ -197,6 +199,7 @@ impl MapState {
             prefix if prefix.starts_with("osd crush ") => self.crush_command(call, ctx),
             "osd getcrushmap" | "osd setcrushmap" => self.crush_command(call, ctx),
             prefix if prefix.starts_with("osd ") => self.osd_command(call, ctx),
+            prefix if prefix.starts_with("service ") => self.service_command(call, ctx),
             _ => self.cluster_command(call, ctx),
         }
     }

@@ -32,7 +32,7 @@ pub use reports::{PoolIo, StatsState};
 pub use tuning::Tuning;
 
 use crate::auth_db::AuthDb;
-use crate::commands::CommandRequest;
+use crate::commands::{CommandRequest, ServiceMap};
 use crate::config_db::ConfigDb;
 use changes::Changes;
 use failure::FailureReports;
@@ -170,6 +170,7 @@ pub struct MapState {
     /// Since when OSDs that are in have been down, likewise.
     pub(crate) down_since: BTreeMap<OsdId, u64>,
     pub(crate) stats: StatsState,
+    pub(crate) services: ServiceMap,
     pub(crate) log: ClusterLog,
     /// OSDs that have seen a later history than the store holds, and what they said (rule R7).
     pub(crate) rolled_back: BTreeMap<OsdId, String>,
@@ -231,6 +232,7 @@ impl MapState {
             last_beacon,
             down_since,
             stats: StatsState::default(),
+            services: ServiceMap::new(now),
             log: ClusterLog::restore(databases.log, tuning.log_max_lines),
             tuning,
             rolled_back: BTreeMap::new(),
@@ -388,6 +390,7 @@ impl MapState {
         self.update_fullness(now);
         self.stats.sample(now);
         self.expire_blocklist(now);
+        self.services.expire(now);
     }
 
     fn expire_blocklist(&mut self, now: Now) {

@@ -81,6 +81,7 @@ impl MapState {
         if !flags.is_empty() {
             out.push_str(&format!("         flags {flags}\n"));
         }
+        out.push_str(&self.services.lines());
         out.push_str(&self.status_data(&sums));
         out.push_str(&self.status_io());
         out.push_str(" \n");
@@ -181,7 +182,7 @@ impl MapState {
             "pgmap": pgmap,
             "fsmap": { "epoch": 1, "by_rank": [], "up:standby": 0 },
             "mgrmap": { "available": true, "num_standbys": 0, "modules": [], "services": {} },
-            "servicemap": { "epoch": 1, "modified": stamp(map.created_ns), "services": {} },
+            "servicemap": self.services.json(),
             "progress_events": {},
         })
     }

@@ -35,15 +35,17 @@ impl MapState {
             "osd set-full-ratio" | "osd set-backfillfull-ratio" | "osd set-nearfull-ratio" => {
                 self.osd_set_ratio(call, ctx)
             }
-            "osd blocklist" => self.osd_blocklist(call, ctx),
-            "osd blocklist clear" => {
+            "osd blocklist" | "osd blacklist" => self.osd_blocklist(call, ctx),
+            "osd blocklist clear" | "osd blacklist clear" => {
                 let all: Vec<String> = self.working.blocklist.keys().cloned().collect();
                 self.working.blocklist.clear();
                 self.changes.blocklist.extend(all);
                 Ok(Answer::status(" removed all blocklist entries"))
             }
             "osd getmaxosd" | "osd stat" | "osd dump" | "osd tree" | "osd ls" | "osd getmap" | "osd find"
-            | "osd metadata" | "osd map" | "osd blocklist ls" | "osd perf" => self.osd_show(call, ctx),
+            | "osd metadata" | "osd map" | "osd blocklist ls" | "osd blacklist ls" | "osd perf" => {
+                self.osd_show(call, ctx)
+            }
             "osd ok-to-stop" | "osd safe-to-destroy" => self.osd_safety(call),
             "osd df" => Ok(self.osd_df(call.text("output_method") == Some("tree"), ctx)),
             _ => unhandled(call),
@@ -335,7 +337,8 @@ impl MapState {
         if who.len() > 256 || who.chars().any(char::is_whitespace) {
             return Err(Failure::invalid(format!("unable to parse address {who}")));
         }
-        if call.required("blocklistop") == "rm" {
+        let operation = if call.prefix() == "osd blacklist" { "blacklistop" } else { "blocklistop" };
+        if call.required(operation) == "rm" {
             if self.working.blocklist.remove(who).is_none() {
                 return Ok(Answer::status(format!("{who} isn't blocklisted")));
             }

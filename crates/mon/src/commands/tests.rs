@@ -135,7 +135,7 @@ impl Desk {
         self.ok(prefix, args).1
     }
 
-    fn json(&mut self, prefix: &str, mut args: Value) -> Value {
+    pub(crate) fn json(&mut self, prefix: &str, mut args: Value) -> Value {
         args["format"] = "json".into();
         serde_json::from_str(&self.text(prefix, args)).unwrap()
     }

@@ -17,6 +17,10 @@ pub(super) const LINES: &[Line] = &[
     ("log logtext...=string", "log supplied text to the monitor log", "mon", "rw"),
     ("log last [num=int(1..)] [level=choice(debug|info|sec|warn|error)]",
         "print last few lines of the cluster log", "mon", "r"),
+    ("service dump", "dump service map", "service", "r"),
+    ("service status", "dump service state", "service", "r"),
+    ("service beacon service=string daemon=string gid=int(0..) [addr=string] [metadata=string] [status=string]",
+        "a service's daemon tells that it runs (sent by librados)", "service", "r"),
 
     ("auth ls", "list authentication state", "auth", "rx"),
     ("auth get entity=name", "write keyring file with requested key", "auth", "rx"),
@@ -78,6 +82,10 @@ pub(super) const LINES: &[Line] = &[
         "add (optionally until <expire> seconds from now) or remove <addr> from blocklist", "osd", "rw"),
     ("osd blocklist ls", "show blocklisted clients", "osd", "r"),
     ("osd blocklist clear", "clear all blocklisted clients", "osd", "rw"),
+    ("osd blacklist blacklistop=choice(add|rm) addr=string [expire=float(0..)]",
+        "add (optionally until <expire> seconds from now) or remove <addr> from blocklist (the older name)", "osd", "rw"),
+    ("osd blacklist ls", "show blocklisted clients (the older name)", "osd", "r"),
+    ("osd blacklist clear", "clear all blocklisted clients (the older name)", "osd", "rw"),
 
     ("osd getcrushmap [epoch=int(0..)]", "get CRUSH map", "osd", "r"),
     ("osd setcrushmap [prior_version=int]", "set crush map from input file", "osd", "rw"),

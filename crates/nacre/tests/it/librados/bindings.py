@@ -74,7 +74,6 @@ def cluster(c):
     name = dump["mons"][0]["name"]
     assert json.loads(c.ping_monitor(name))["health"]
     assert c.mon_command(json.dumps({"prefix": "version"}), b"", target=name)[0] == 0
-    refused(c.service_daemon_register, "test", "a", {})
     c.blocklist_add("127.0.0.1:1/1", 60)
     assert c.get_inconsistent_pgs(c.pool_lookup("it")) == []
 
@@ -335,9 +334,65 @@ def asynchronous(io):
 
 def not_yet(io):
     refused(io.create_snap, "s")
-    refused(io.notify, "o")
-    refused(io.watch, "o", print)
     refused(io.create_self_managed_snap)
+
+
+def watches(io):
+    heard, lost = [], threading.Event()
+    fails(rados.ObjectNotFound, io.watch, "absent", print)
+    io.write_full("w", b"x")
+    watch = io.watch("w", lambda *told: heard.append(told), lambda *error: lost.set(), 30)
+    assert watch.check().total_seconds() < 30 and watch.get_id() > 0
+    assert io.notify("w", "hello", 5000)
+    (notify_id, notifier, watch_id, data), = heard
+    assert notify_id > 0 and notifier > 0 and watch_id == watch.get_id() and data == b"hello", heard
+
+    answered, done = [], threading.Event()
+
+    def complete(completion, code, acks, timeouts):
+        answered.append((code, acks, timeouts))
+        done.set()
+
+    io.aio_notify("w", complete, "again", 5000)
+    assert done.wait(30)
+    (code, acks, timeouts), = answered
+    assert code == 0 and len(acks) == 1 and acks[0][:2] == (notifier, watch_id) and not timeouts, answered
+    watch.close()
+    assert io.notify("w", "nobody") and len(heard) == 2, heard
+
+    # Removing the object ends its watches.
+    watch = io.watch("w", print, lambda *error: lost.set())
+    io.remove_object("w")
+    assert lost.wait(60)
+    fails(rados.NotConnected, watch.check)
+    watch.close()
+
+
+def services(c):
+    metadata = {"id": "gw", "hostname": "here"}
+    fails(rados.InvalidArgumentError, c.service_daemon_register, "osd", "0", metadata)
+    c.service_daemon_register("test", "a", metadata)
+    fails(rados.ObjectExists, c.service_daemon_register, "test", "a", metadata)
+
+    def command(prefix, **more):
+        code, out, status = c.mon_command(json.dumps({"prefix": prefix, "format": "json", **more}), b"")
+        assert code == 0, (code, status)
+        return json.loads(out)
+
+    def until(reached):
+        deadline = time.time() + 60
+        while not reached():
+            assert time.time() < deadline, command("service dump")
+            time.sleep(0.05)
+
+    daemons = lambda: command("service dump")["services"].get("test", {}).get("daemons", {})
+    until(lambda: "a" in daemons())
+    daemon = daemons()["a"]
+    assert daemon["gid"] == c.get_instance_id() and daemon["addr"] == c.get_addrs(), daemon
+    assert daemon["metadata"].items() >= metadata.items(), daemon
+    assert "a" in command("status")["servicemap"]["services"]["test"]["daemons"]
+    c.service_daemon_update({"busy": "yes"})
+    until(lambda: command("service status")["test"]["a"]["status"] == {"busy": "yes"})
 
 
 def log(c):
@@ -361,10 +416,11 @@ def main():
         pools(c)
         cluster(c)
         with c.open_ioctx("it") as io:
-            for part in [applications, data, guards, xattrs, listing, write_ops, read_ops, asynchronous, not_yet]:
+            for part in [applications, data, guards, xattrs, listing, write_ops, read_ops, asynchronous, watches, not_yet]:
                 part(io)
             stats = io.get_stats()
             assert set(stats) >= {"num_bytes", "num_objects", "num_rd", "num_wr"}, stats
+        services(c)
         log(c)
         c.delete_pool("it")
         assert not c.pool_exists("it")

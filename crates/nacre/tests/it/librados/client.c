@@ -6,6 +6,7 @@
 #include <rados/librados.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static rados_t cluster;
 static rados_ioctx_t io;
@@ -355,6 +356,122 @@ static void lists(void)
 	rados_ioctx_set_namespace(io, NULL);
 }
 
+/* What a watch's callbacks saw. */
+struct heard {
+	int notified, old, lost, answers;
+	uint64_t notifier;
+	char data[16];
+	size_t len;
+};
+
+static void on_notify(void *arg, uint64_t notify_id, uint64_t cookie, uint64_t notifier, void *data, size_t len)
+{
+	struct heard *heard = arg;
+	EXPECT(len < sizeof(heard->data));
+	memcpy(heard->data, data, len);
+	heard->len = len;
+	heard->notifier = notifier;
+	/* A callback may wait for other operations, but not for itself. */
+	uint64_t size;
+	EQUAL(rados_stat(io, "o", &size, NULL), 0);
+	EQUAL(rados_watch_flush(cluster), -EDEADLK);
+	if (heard->answers)
+		EQUAL(rados_notify_ack(io, "o", notify_id, cookie, "pong", 4), 0);
+	__atomic_add_fetch(&heard->notified, 1, __ATOMIC_SEQ_CST);
+}
+
+static void on_old_notify(uint8_t opcode, uint64_t ver, void *arg)
+{
+	EXPECT(opcode == 0 && ver == 0);
+	__atomic_add_fetch(&((struct heard *)arg)->old, 1, __ATOMIC_SEQ_CST);
+}
+
+static void on_lost(void *arg, uint64_t cookie, int err)
+{
+	EXPECT(cookie > 0 && err == -ENOTCONN);
+	__atomic_add_fetch(&((struct heard *)arg)->lost, 1, __ATOMIC_SEQ_CST);
+}
+
+static void watches(void)
+{
+	struct heard heard = {.answers = 1}, silent = {0};
+	uint64_t cookie = 0, second = 0, old = 0, self = rados_get_instance_id(cluster);
+	char *reply;
+	size_t reply_len, nr_acks, nr_timeouts;
+	struct notify_ack_t *acks;
+	struct notify_timeout_t *timeouts;
+	rados_completion_t c;
+
+	EQUAL(rados_watch2(io, "absent", &cookie, on_notify, on_lost, &heard), -ENOENT);
+	EQUAL(rados_watch2(io, "o", NULL, on_notify, on_lost, &heard), -EINVAL);
+	EQUAL(rados_watch2(io, "o", &cookie, NULL, on_lost, &heard), -EINVAL);
+	EQUAL(rados_watch2(io, "o", &cookie, on_notify, on_lost, &heard), 0);
+	EXPECT(rados_watch_check(io, cookie) > 0 && rados_watch_check(io, cookie) < 30000);
+	EQUAL(rados_watch_check(io, 12345), -ENOTCONN);
+
+	/* One watcher answers. */
+	EQUAL(rados_notify2(io, "o", "ping", 4, 5000, &reply, &reply_len), 0);
+	EXPECT(heard.notified == 1 && heard.notifier == self && heard.len == 4 && memcmp(heard.data, "ping", 4) == 0);
+	EQUAL(rados_decode_notify_response(reply, reply_len, &acks, &nr_acks, &timeouts, &nr_timeouts), 0);
+	EXPECT(nr_acks == 1 && nr_timeouts == 0 && timeouts == NULL && acks[0].notifier_id == self);
+	EXPECT(acks[0].cookie == cookie && acks[0].payload_len == 4 && memcmp(acks[0].payload, "pong", 4) == 0);
+	rados_free_notify_response(acks, nr_acks, timeouts);
+	EQUAL(rados_decode_notify_response(reply, reply_len - 1, &acks, &nr_acks, &timeouts, &nr_timeouts), -EINVAL);
+	EQUAL(rados_decode_notify_response(reply, 0, &acks, &nr_acks, &timeouts, &nr_timeouts), -EINVAL);
+	rados_buffer_free(reply);
+
+	/* The library answers for the first kind of watch; nobody wants the answers. */
+	EQUAL(rados_watch(io, "o", 0, &old, on_old_notify, &heard), 0);
+	EQUAL(rados_notify(io, "o", 0, NULL, 0), 0);
+	EQUAL(rados_notify2(io, "o", NULL, 0, 5000, NULL, NULL), 0);
+	EXPECT(heard.notified == 3 && heard.old == 2 && heard.len == 0);
+	EQUAL(rados_unwatch(io, "o", old), 0);
+
+	/* A watcher that does not answer is told of as such. */
+	EQUAL(rados_aio_create_completion2(NULL, NULL, &c), 0);
+	EQUAL(rados_aio_watch2(io, "o", c, &second, on_notify, on_lost, 60, &silent), 0);
+	EQUAL(rados_aio_wait_for_complete_and_cb(c), 0);
+	EQUAL(rados_aio_get_return_value(c), 0);
+	EXPECT(second > 0 && second != cookie);
+	rados_aio_release(c);
+	EQUAL(rados_aio_create_completion2(NULL, NULL, &c), 0);
+	EQUAL(rados_aio_notify(io, "o", c, "x", 1, 1000, &reply, &reply_len), 0);
+	EQUAL(rados_aio_wait_for_complete(c), 0);
+	EQUAL(rados_aio_get_return_value(c), -ETIMEDOUT);
+	rados_aio_release(c);
+	EQUAL(rados_decode_notify_response(reply, reply_len, &acks, &nr_acks, &timeouts, &nr_timeouts), 0);
+	EXPECT(nr_acks == 1 && acks[0].cookie == cookie && nr_timeouts == 1 && timeouts[0].cookie == second);
+	rados_free_notify_response(acks, nr_acks, timeouts);
+	rados_buffer_free(reply);
+
+	/* Given back, it hears nothing. */
+	EQUAL(rados_aio_create_completion2(NULL, NULL, &c), 0);
+	EQUAL(rados_aio_unwatch(io, second, c), 0);
+	EQUAL(rados_aio_wait_for_complete(c), 0);
+	EQUAL(rados_aio_get_return_value(c), 0);
+	rados_aio_release(c);
+	EQUAL(rados_watch_flush(cluster), 0);
+	EQUAL(silent.notified, 1);
+	EQUAL(rados_notify2(io, "o", "x", 1, 5000, NULL, NULL), 0);
+	EQUAL(silent.notified, 1);
+	EQUAL(rados_unwatch2(io, second), -ENOTCONN);
+
+	/* Without the object there is nothing to hear of. */
+	EQUAL(rados_write_full(io, "watched", "x", 1), 0);
+	EQUAL(rados_watch3(io, "watched", &second, on_notify, on_lost, 60, &heard), 0);
+	EQUAL(rados_remove(io, "watched"), 0);
+	for (int n = 0; n < 6000 && __atomic_load_n(&heard.lost, __ATOMIC_SEQ_CST) == 0; n++)
+		usleep(10000);
+	EQUAL(heard.lost, 1);
+	EQUAL(rados_watch_check(io, second), -ENOTCONN);
+	rados_unwatch2(io, second);
+	EQUAL(rados_unwatch2(io, cookie), 0);
+	EQUAL(rados_aio_create_completion2(NULL, NULL, &c), 0);
+	EQUAL(rados_aio_watch_flush(cluster, c), 0);
+	EQUAL(rados_aio_wait_for_complete(c), 0);
+	rados_aio_release(c);
+}
+
 static void commands(void)
 {
 	const char *cmd[] = {"{\"prefix\":", "\"osd pool get\", \"pool\": \"none\", \"var\": \"size\"}"};
@@ -371,7 +488,9 @@ static void commands(void)
 	EQUAL(rados_mon_command_target(cluster, "nobody", cmd, 2, NULL, 0, &out, &out_len, NULL, NULL), -ENOENT);
 	char *addrs;
 	EQUAL(rados_getaddrs(cluster, &addrs), 0);
-	EXPECT(strlen(addrs) > 0);
+	char own[40];
+	snprintf(own, sizeof(own), "127.0.0.1:0/%llu", (unsigned long long)rados_get_instance_id(cluster));
+	EXPECT(strcmp(addrs, own) == 0);
 
 	/* A fenced client writes no more. */
 	EQUAL(rados_blocklist_add(cluster, addrs, 60), 0);
@@ -393,6 +512,7 @@ int main(int argc, char **argv)
 	operations();
 	asynchronous();
 	lists();
+	watches();
 	commands();
 	rados_ioctx_destroy(io);
 	rados_shutdown(cluster);

@@ -1,0 +1,145 @@
+//! The service map: programs that serve something on the cluster make themselves known with `rados_service_register`
+//! and are shown by `ceph -s` and `ceph service dump` for as long as they run.
+//!
+//! A thread of the cluster handle tells the map authority every few seconds that the program still runs. It ends with
+//! the handle.
+
+use crate::abi::{CText, Handle};
+use crate::client::CLIENTS;
+use crate::guard::{Outcome, exports};
+use nacre_client::Cluster;
+use nacre_types::errno::Errno;
+use parking_lot::{Condvar, Mutex};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::ffi::c_int;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How often the map authority is told; it forgets who was silent for a minute.
+const PERIOD: Duration = Duration::from_secs(5);
+/// Names of the cluster's own daemons, which no service may take.
+const OWN: [&str; 5] = ["osd", "mds", "client", "mon", "mgr"];
+
+/// What a daemon says of itself, by name.
+pub(crate) type Facts = BTreeMap<String, String>;
+
+/// A service's daemon.
+pub(crate) struct Registration {
+    service: String,
+    daemon: String,
+    metadata: Facts,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    status: Facts,
+    /// There is something new to tell.
+    due: bool,
+    stopped: bool,
+}
+
+impl Registration {
+    fn new(service: &str, daemon: &str, metadata: Facts) -> Registration {
+        let (service, daemon) = (service.to_owned(), daemon.to_owned());
+        Registration { service, daemon, metadata, shared: Arc::default(), thread: None }
+    }
+
+    /// Tells the cluster from now on.
+    pub(crate) fn start(&mut self, cluster: Cluster) -> Outcome<()> {
+        let shared = self.shared.clone();
+        let beacon = json!({
+            "prefix": "service beacon",
+            "service": self.service,
+            "daemon": self.daemon,
+            "gid": cluster.instance_id(),
+            "addr": cluster.address().map(|addr| addr.to_string()).unwrap_or_default(),
+            "metadata": json!(self.metadata).to_string(),
+        });
+        let run = move || run(&shared, &cluster, beacon);
+        let thread = std::thread::Builder::new().name("librados-service".into()).spawn(run);
+        self.thread = Some(thread.map_err(|_| Errno::EAGAIN)?);
+        Ok(())
+    }
+
+    /// What the daemon says of itself now.
+    pub(crate) fn set_status(&self, status: Facts) {
+        let mut state = self.shared.state.lock();
+        state.status = status;
+        state.due = true;
+        drop(state);
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        self.shared.state.lock().stopped = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that tells of a service's daemon panicked");
+        }
+    }
+}
+
+fn run(shared: &Shared, cluster: &Cluster, mut beacon: serde_json::Value) {
+    loop {
+        let status = {
+            let mut state = shared.state.lock();
+            if state.stopped {
+                return;
+            }
+            state.due = false;
+            state.status.clone()
+        };
+        beacon["status"] = json!(status).to_string().into();
+        if let Err(error) = cluster.command(beacon.to_string(), Vec::new()).wait() {
+            tracing::warn!(%error, "the cluster could not be told that a service's daemon runs");
+        }
+        let mut state = shared.state.lock();
+        if !state.stopped && !state.due {
+            shared.changed.wait_for(&mut state, PERIOD);
+        }
+    }
+}
+
+/// The host's name, where the daemon does not tell it by itself.
+fn hostname() -> Option<String> {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+}
+
+exports! {
+    /// Makes the program known as a daemon of a service until the handle is shut down; before or after connecting. EEXIST
+    /// where it is known already, EINVAL for names of the cluster's own daemons.
+    fn rados_service_register(cluster: Handle, service: CText, daemon: CText, metadata_dict: CText) -> c_int {
+        let client = CLIENTS.get(cluster)?;
+        let (service, daemon) = (service.text()?, daemon.text()?);
+        if service.is_empty() || daemon.is_empty() || OWN.contains(&service) {
+            return Err(Errno::EINVAL.into());
+        }
+        let mut metadata: Facts = metadata_dict.pairs()?.into_iter().collect();
+        if let (false, Some(host)) = (metadata.contains_key("hostname"), hostname()) {
+            metadata.insert("hostname".to_owned(), host);
+        }
+        client.register(Registration::new(service, daemon, metadata))?;
+        Ok(0)
+    }
+
+    /// What the daemon says of itself from now on. ENOENT where none is registered.
+    fn rados_service_update_status(cluster: Handle, status_dict: CText) -> c_int {
+        CLIENTS.get(cluster)?.set_service_status(status_dict.pairs()?.into_iter().collect())?;
+        Ok(0)
+    }
+}

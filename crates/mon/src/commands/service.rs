@@ -1,0 +1,237 @@
+//! `service …`: the services that run beside the cluster and make themselves known (Ceph's service map).
+//!
+//! Whoever serves something tells of it by `service beacon` every few seconds (`rados_service_register`); who falls
+//! silent is forgotten. The map is not stored: after a restart of the map authority the next beacons fill it.
+
+use super::{Answer, Context, Failure, Outcome, unhandled};
+use crate::logic::{MapState, Now};
+use crate::text::{plural, stamp};
+use nacre_types::command::Call;
+use nacre_types::errno::Errno;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A daemon that was silent for so long, in milliseconds, is gone (the default of Ceph's `mgr_service_beacon_grace`).
+const GRACE_MS: u64 = 60_000;
+/// The most daemons that are known at a time.
+const MOST_DAEMONS: usize = 1_000;
+/// The most bytes that one daemon tells of itself.
+const MOST_BYTES: usize = 64 << 10;
+/// Names of the cluster's own daemons, which no service may take.
+const OWN: [&str; 5] = ["osd", "mds", "client", "mon", "mgr"];
+
+/// What a daemon says of itself, by name.
+type Facts = BTreeMap<String, String>;
+
+#[derive(Clone, Debug, Default)]
+struct Daemon {
+    gid: u64,
+    addr: String,
+    metadata: Facts,
+    status: Facts,
+    start_epoch: u64,
+    start_ns: u64,
+    status_ns: u64,
+    beacon_ns: u64,
+    beacon_ms: u64,
+}
+
+/// The services with their daemons.
+#[derive(Clone, Debug)]
+pub(crate) struct ServiceMap {
+    /// Grows with each daemon that comes or goes.
+    epoch: u64,
+    modified_ns: u64,
+    services: BTreeMap<String, BTreeMap<String, Daemon>>,
+}
+
+impl ServiceMap {
+    /// No services yet.
+    pub(crate) fn new(now: Now) -> ServiceMap {
+        ServiceMap { epoch: 1, modified_ns: now.wall_ns, services: BTreeMap::new() }
+    }
+
+    fn changed(&mut self, now: Now) {
+        self.epoch += 1;
+        self.modified_ns = now.wall_ns;
+    }
+
+    /// Forgets who has been silent for too long.
+    pub(crate) fn expire(&mut self, now: Now) {
+        let before = self.daemons();
+        for daemons in self.services.values_mut() {
+            daemons.retain(|_, daemon| now.mono_ms.saturating_sub(daemon.beacon_ms) < GRACE_MS);
+        }
+        self.services.retain(|_, daemons| !daemons.is_empty());
+        if self.daemons() != before {
+            self.changed(now);
+        }
+    }
+
+    fn daemons(&self) -> usize {
+        self.services.values().map(BTreeMap::len).sum()
+    }
+
+    fn beacon(&mut self, now: Now, call: &Call<'_>) -> Outcome {
+        let (service, name) = (call.required("service"), call.required("daemon"));
+        if service.is_empty() || name.is_empty() || OWN.contains(&service) {
+            return Err(Failure::invalid(format!("'{service}.{name}' is no name of a service's daemon")));
+        }
+        let addr = call.text("addr").unwrap_or("-");
+        let (metadata, status) = (facts(call, "metadata")?, facts(call, "status")?);
+        let bytes = |facts: &Facts| facts.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        if service.len() + name.len() + addr.len() + bytes(&metadata) + bytes(&status) > MOST_BYTES {
+            return Err(Failure::new(
+                Errno::E2BIG,
+                format!("a daemon may tell {MOST_BYTES} bytes of itself"),
+            ));
+        }
+        let gid = call.int("gid").and_then(|gid| u64::try_from(gid).ok()).unwrap_or(0);
+        let known = self.services.get(service).and_then(|daemons| daemons.get(name));
+        let is_new = known.is_none_or(|daemon| daemon.gid != gid || daemon.metadata != metadata);
+        if known.is_none() && self.daemons() >= MOST_DAEMONS {
+            return Err(Failure::new(Errno::ENOSPC, format!("there are {MOST_DAEMONS} daemons of services")));
+        }
+        if is_new {
+            self.changed(now);
+        }
+        let epoch = self.epoch;
+        let daemon = self.services.entry(service.to_owned()).or_default().entry(name.to_owned()).or_default();
+        if is_new {
+            let (start_epoch, start_ns) = (epoch, now.wall_ns);
+            *daemon = Daemon { gid, metadata, start_epoch, start_ns, ..Daemon::default() };
+        }
+        if daemon.status != status {
+            (daemon.status, daemon.status_ns) = (status, now.wall_ns);
+        }
+        addr.clone_into(&mut daemon.addr);
+        (daemon.beacon_ns, daemon.beacon_ms) = (now.wall_ns, now.mono_ms);
+        Ok(Answer::default())
+    }
+
+    /// As `service dump` and `status` show it.
+    pub(super) fn json(&self) -> Value {
+        let services = self.services.iter().map(|(service, daemons)| {
+            let mut shown = Map::from_iter([("summary".to_owned(), Value::from(""))]);
+            shown.extend(daemons.iter().map(|(name, daemon)| {
+                let facts = json!({
+                    "start_epoch": daemon.start_epoch,
+                    "start_stamp": stamp(daemon.start_ns),
+                    "gid": daemon.gid,
+                    "addr": daemon.addr,
+                    "metadata": daemon.metadata,
+                    "task_status": {},
+                });
+                (name.clone(), facts)
+            }));
+            (service.clone(), json!({ "daemons": shown }))
+        });
+        let services: Map<String, Value> = services.collect();
+        json!({ "epoch": self.epoch, "modified": stamp(self.modified_ns), "services": services })
+    }
+
+    fn status_json(&self) -> Value {
+        let shown = |daemon: &Daemon| {
+            json!({
+                "status_stamp": stamp(daemon.status_ns),
+                "last_beacon": stamp(daemon.beacon_ns),
+                "status": daemon.status,
+            })
+        };
+        let services = self.services.iter().map(|(service, daemons)| {
+            let daemons: Map<String, Value> =
+                daemons.iter().map(|(name, daemon)| (name.clone(), shown(daemon))).collect();
+            (service.clone(), Value::Object(daemons))
+        });
+        Value::Object(services.collect())
+    }
+
+    /// One line for each service, as `status` shows them: `    rgw: 2 daemons active (1 hosts, 1 zones)`.
+    pub(super) fn lines(&self) -> String {
+        let line = |(service, daemons): (&String, &BTreeMap<String, Daemon>)| {
+            let kind = daemons.values().find_map(|daemon| daemon.metadata.get("daemon_type"));
+            let kind = kind.map_or("daemon", String::as_str);
+            let groups = [("host", "hostname"), ("zone", "zone_id")].map(|(group, key)| {
+                let values: BTreeSet<_> = daemons.values().filter_map(|d| d.metadata.get(key)).collect();
+                (!values.is_empty()).then(|| format!("{} {group}s", values.len()))
+            });
+            let groups: Vec<String> = groups.into_iter().flatten().collect();
+            let groups = if groups.is_empty() { String::new() } else { format!(" ({})", groups.join(", ")) };
+            format!("    {service}: {} {} active{groups}\n", daemons.len(), plural(daemons.len(), kind))
+        };
+        self.services.iter().map(line).collect()
+    }
+}
+
+/// A parameter that is a JSON object of texts; none where it is absent.
+fn facts(call: &Call<'_>, name: &str) -> Result<Facts, Failure> {
+    let text = call.text(name).unwrap_or("{}");
+    serde_json::from_str(text).map_err(|error| Failure::invalid(format!("{name}: {error}")))
+}
+
+impl MapState {
+    pub(super) fn service_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        match call.prefix() {
+            "service dump" => Ok(Answer::json(self.services.json())),
+            "service status" => Ok(Answer::json(self.services.status_json())),
+            "service beacon" => self.services.beacon(ctx.now, call),
+            _ => unhandled(call),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Desk;
+    use super::*;
+
+    fn beacon(daemon: &str, gid: u64, status: &str) -> Value {
+        let metadata = r#"{"hostname":"h1","zone_id":"z"}"#;
+        json!({ "service": "rgw", "daemon": daemon, "gid": gid, "addr": "127.0.0.1:0/7",
+            "metadata": metadata, "status": status })
+    }
+
+    #[test]
+    fn daemons_are_known_while_they_give_signs_of_life() {
+        let mut desk = Desk::new();
+        assert_eq!(desk.json("service dump", json!({}))["services"], json!({}));
+        desk.ok("service beacon", beacon("a", 7, "{}"));
+        desk.ok("service beacon", beacon("b", 8, r#"{"busy":"yes"}"#));
+        let dump = desk.json("service dump", json!({}));
+        assert_eq!(dump["epoch"], 3);
+        let a = &dump["services"]["rgw"]["daemons"]["a"];
+        assert_eq!(
+            (&a["gid"], &a["addr"], &a["start_epoch"]),
+            (&7.into(), &"127.0.0.1:0/7".into(), &2.into())
+        );
+        assert_eq!(a["metadata"]["hostname"], "h1");
+        assert_eq!(desk.json("service status", json!({}))["rgw"]["b"]["status"], json!({ "busy": "yes" }));
+        assert_eq!(desk.json("status", json!({}))["servicemap"], dump);
+        let shown = desk.text("status", json!({}));
+        assert!(shown.contains("    rgw: 2 daemons active (1 hosts, 1 zones)\n"), "{shown}");
+
+        desk.now.mono_ms += GRACE_MS / 2;
+        desk.ok("service beacon", beacon("b", 8, "{}"));
+        desk.now.mono_ms += GRACE_MS / 2;
+        desk.state.services.expire(desk.now);
+        let dump = desk.json("service dump", json!({}));
+        assert_eq!((&dump["epoch"], &dump["services"]["rgw"]["daemons"]["a"]), (&4.into(), &Value::Null));
+        assert_eq!(dump["services"]["rgw"]["daemons"]["b"]["gid"], 8);
+    }
+
+    #[test]
+    fn what_daemons_tell_is_bounded() {
+        let mut desk = Desk::new();
+        let mut osd = beacon("0", 1, "{}");
+        osd["service"] = "osd".into();
+        assert_eq!(desk.run("service beacon", osd).0, Errno::EINVAL.negated());
+        assert_eq!(desk.run("service beacon", beacon("a", 1, "[1]")).0, Errno::EINVAL.negated());
+        let long = format!(r#"{{"x":"{}"}}"#, "y".repeat(MOST_BYTES));
+        assert_eq!(desk.run("service beacon", beacon("a", 1, &long)).0, Errno::E2BIG.negated());
+        for n in 0..MOST_DAEMONS {
+            desk.ok("service beacon", beacon(&n.to_string(), 1, "{}"));
+        }
+        assert_eq!(desk.run("service beacon", beacon("more", 1, "{}")).0, Errno::ENOSPC.negated());
+        desk.ok("service beacon", beacon("0", 1, "{}"));
+    }
+}
