@@ -2,5 +2,7 @@
 
 pub(crate) mod ceph;
 pub(crate) mod crushtool;
+pub(crate) mod osdmaptool;
+pub(crate) mod pages;
 pub(crate) mod rados;
 mod session;

@@ -3,6 +3,8 @@
 //! Besides what Ceph's OSDMap holds, it carries every PG's membership ([`PgMembership`]): interval, primary and
 //! in-sync set, which change only by compare-and-swap at the map authority.
 
+mod file;
+
 use crate::crush::CrushMap;
 use crate::encoding::{DecodeError, Versioned};
 use crate::ids::{EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};

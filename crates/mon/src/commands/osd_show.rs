@@ -8,7 +8,6 @@ use crate::pgview::PgSums;
 use crate::text::{Align, Table, age, float, set, stamp};
 use nacre_types::command::Call;
 use nacre_types::crush::CrushMap;
-use nacre_types::encoding;
 use nacre_types::hash::object_hash;
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
@@ -35,7 +34,7 @@ impl MapState {
             }
             "osd getmap" => {
                 self.check_epoch(call)?;
-                Ok(Answer::bytes(encoding::encode(map))
+                Ok(Answer::bytes(map.to_file(self.crush_version))
                     .with_status(format!("got osdmap epoch {}", map.epoch)))
             }
             "osd getmaxosd" => Ok(Answer::either(
@@ -47,7 +46,7 @@ impl MapState {
             "osd metadata" => self.osd_metadata(call),
             "osd map" => self.osd_map(call, ctx),
             "osd perf" => Ok(self.osd_perf(ctx)),
-            "osd blocklist ls" => {
+            "osd blocklist ls" | "osd blacklist ls" => {
                 let entries = &map.blocklist;
                 let answer = Answer::either(
                     ctx,

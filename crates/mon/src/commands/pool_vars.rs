@@ -6,6 +6,7 @@ use super::{Answer, Context, Failure, Outcome};
 use crate::logic::MapState;
 use crate::text::float;
 use nacre_types::command::Call;
+use nacre_types::crush::{Rule, RuleType};
 use nacre_types::errno::Errno;
 use nacre_types::ids::PoolId;
 use nacre_types::pool::{HitSetKind, Pool, flag};
@@ -84,6 +85,9 @@ const EC_VARS: &[&str] = &["erasure_code_profile", "allow_ec_overwrites"];
 /// The other variables of `osd pool get`, in the order of `all`.
 const PLAIN_VARS: &[&str] = &["size", "min_size", "pg_num", "pgp_num", "crush_rule"];
 
+/// The rule by its ruleset number, as it was called before Ceph 12.2; commands copied from then still say it.
+const CRUSH_RULESET: &str = "crush_ruleset";
+
 fn is_variable(name: &str) -> bool {
     PLAIN_VARS.contains(&name)
         || TIER_VARS.contains(&name)
@@ -99,6 +103,7 @@ fn is_variable(name: &str) -> bool {
                 | "all"
                 | "pgp_num_actual"
                 | "pg_num_actual"
+                | CRUSH_RULESET
         )
 }
 
@@ -179,6 +184,9 @@ impl MapState {
                 Some(name) => text(name),
                 None => text(&pool.crush_rule.to_string()),
             },
+            CRUSH_RULESET => number(
+                self.committed.crush.rule(pool.crush_rule.into()).map_or(0, |rule| rule.ruleset.into()),
+            ),
             "use_gmt_hitset" => Some((json!(t.use_gmt_hitset), u8::from(t.use_gmt_hitset).to_string())),
             "fast_read" => number(0),
             "pg_autoscale_mode" => text(&pool.pg_autoscale_mode),
@@ -212,9 +220,22 @@ impl MapState {
             return Err(unknown(var));
         }
         let pool = (*self.working.pools[&id]).clone();
-        let next = self.changed_pool(id, pool, var, text, call.flag("yes_i_really_mean_it"))?;
+        let sure = call.flag("yes_i_really_mean_it");
+        let next = match var {
+            CRUSH_RULESET => self.changed_pool(id, pool, "crush_rule", self.rule_of_ruleset(text)?, sure)?,
+            _ => self.changed_pool(id, pool, var, text, sure)?,
+        };
         self.change_pool(id, |pool| *pool = next);
         Ok(Answer::status(format!("set pool {id} {var} to {text}")))
+    }
+
+    /// The name of the rule for replicated pools that has this ruleset number.
+    fn rule_of_ruleset(&self, text: &str) -> Result<&str, Failure> {
+        let number = integer(text)?;
+        let crush = &self.working.crush;
+        let of_set = |rule: &Rule| i64::from(rule.ruleset) == number && rule.kind == RuleType::Replicated;
+        let found = crush.rules().find(|(_, rule)| of_set(rule)).and_then(|(id, _)| crush.rule_name(id));
+        found.ok_or_else(|| Failure::not_found(format!("crush ruleset {number} does not exist")))
     }
 
     fn changed_pool(

@@ -12,9 +12,10 @@
 
 mod args;
 mod build;
-mod tester;
+pub(super) mod tester;
 mod tree;
 
+pub(super) use args::USAGE;
 use args::{Args, ItemChange, RuleMode};
 use nacre_types::crush::{CrushError, CrushMap, RuleType};
 use std::ffi::OsString;
@@ -85,7 +86,7 @@ fn run(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> io::Resu
 fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Result<u8, Stop> {
     let args = Args::parse(words).map_err(Stop::failed)?;
     if args.help {
-        out.write_all(args::USAGE.as_bytes())?;
+        out.write_all(USAGE.as_bytes())?;
         return Ok(0);
     }
     args.check(err)?;

@@ -6,7 +6,7 @@ use nacre_types::crush::edit::is_valid_name;
 use std::ffi::OsString;
 use std::io::{self, Write};
 
-pub(super) const USAGE: &str = "\
+pub(in crate::cmd) const USAGE: &str = "\
 usage: crushtool ...
 
 Display, modify and test a crush map. Five stages run one after the other:

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 /// A number as C++ streams print it: six significant digits, no trailing zeros.
-pub(super) fn general(number: f64) -> String {
+pub(in crate::cmd) fn general(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
     }

@@ -1,0 +1,132 @@
+//! `--test-map-pgs…`: where the PGs of a pool, or of all pools, are placed, and how evenly.
+
+use super::args::Level;
+use crate::cmd::crushtool::tester::general;
+use nacre_types::crush::ITEM_NONE;
+use nacre_types::osdmap::OsdMap;
+use nacre_types::placement::{PgMapper, PgMapping};
+use nacre_types::{OsdId, PgId, PoolId};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::sync::Arc;
+
+/// A set of OSDs as Ceph prints it: `[1,2,2147483647]`.
+pub(super) fn set(osds: &[i32]) -> String {
+    let names: Vec<String> = osds.iter().map(i32::to_string).collect();
+    format!("[{}]", names.join(","))
+}
+
+/// How a PG's placement came about.
+pub(super) fn line(map: &OsdMap, pg: PgId, mapping: &PgMapping) -> String {
+    let first = |osds: &[i32]| osds.iter().copied().find(|osd| *osd != ITEM_NONE).unwrap_or(-1);
+    let up = (set(&mapping.up), mapping.up_primary.unwrap_or(-1));
+    let acting = match map.membership(pg) {
+        Some(membership) => {
+            let acting: Vec<i32> = membership.acting().iter().map(|osd| osd.0 as i32).collect();
+            (set(&acting), membership.primary.0 as i32)
+        }
+        None => up.clone(),
+    };
+    let raw = (set(&mapping.raw), first(&mapping.raw));
+    format!("{pg} raw ({}, p{}) up ({}, p{}) acting ({}, p{})", raw.0, raw.1, up.0, up.1, acting.0, acting.1)
+}
+
+#[derive(Clone, Copy, Default)]
+struct Counts {
+    all: u64,
+    first: u64,
+    primary: u64,
+}
+
+/// Maps all PGs of `only` or of all pools (with `pg_num` PGs, if that is given) and prints what came of it.
+pub(super) fn test(
+    map: &OsdMap,
+    only: Option<PoolId>,
+    pg_num: Option<u32>,
+    level: Level,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    let mut map = map.clone();
+    if let Some(pg_num) = pg_num.filter(|pg_num| *pg_num > 0) {
+        for (id, pool) in &mut map.pools {
+            if only.is_none_or(|only| only == *id) {
+                let pool = Arc::make_mut(pool);
+                (pool.pg_num, pool.pgp_num) = (pg_num, pg_num);
+            }
+        }
+    }
+    let mut mapper = PgMapper::new(&map);
+    let mut counts = vec![Counts::default(); map.max_osd as usize];
+    let mut sizes: BTreeMap<usize, u64> = BTreeMap::new();
+    for (id, pool) in map.pools.iter().filter(|(id, _)| only.is_none_or(|only| only == **id)) {
+        writeln!(out, "pool {} pg_num {}", id.0, pool.pg_num)?;
+        for seed in 0..pool.pg_num {
+            let pg = PgId::new(*id, seed);
+            let mapping = mapper.map(pg);
+            match level {
+                Level::Sums => {}
+                Level::Each => {
+                    writeln!(out, "{pg}\t{}\t{}", set(&mapping.up), mapping.up_primary.unwrap_or(-1))?;
+                }
+                Level::All => writeln!(out, "{}", line(&map, pg, &mapping))?,
+            }
+            *sizes.entry(mapping.up.len()).or_default() += 1;
+            let mut count = |osd: i32, add: fn(&mut Counts)| {
+                if let Some(counts) = usize::try_from(osd).ok().and_then(|osd| counts.get_mut(osd)) {
+                    add(counts);
+                }
+            };
+            mapping.up.iter().for_each(|osd| count(*osd, |counts| counts.all += 1));
+            mapping.up.first().into_iter().for_each(|osd| count(*osd, |counts| counts.first += 1));
+            mapping.up_primary.into_iter().for_each(|osd| count(osd, |counts| counts.primary += 1));
+        }
+    }
+    sums(&map, &counts, out)?;
+    sizes.iter().try_for_each(|(size, pgs)| writeln!(out, "size {size}\t{pgs}"))
+}
+
+/// A line for each OSD that takes part, and how far they are apart.
+fn sums(map: &OsdMap, counts: &[Counts], out: &mut dyn Write) -> io::Result<()> {
+    let fixed = |weight: u32| general(f64::from(weight) / 65536.0);
+    writeln!(out, "#osd\tcount\tfirst\tprimary\tc wt\twt")?;
+    let mut taking_part = Vec::new();
+    for (osd, counts) in counts.iter().enumerate() {
+        let weight = map.osds.get(&OsdId(osd as u32)).map_or(0, |info| info.weight);
+        let crush = map.crush.item_weight(osd as i32).unwrap_or(0);
+        if weight == 0 || crush == 0 {
+            continue;
+        }
+        let Counts { all, first, primary } = counts;
+        writeln!(out, "osd.{osd}\t{all}\t{first}\t{primary}\t{}\t{}", fixed(crush), fixed(weight))?;
+        taking_part.push((*all, osd));
+    }
+    let osds = taking_part.len() as u64;
+    let total: u64 = taking_part.iter().map(|(count, _)| count).sum();
+    writeln!(out, " in {osds}")?;
+    if osds == 0 {
+        return Ok(());
+    }
+    // The average is a whole number there, and so are the distances from it.
+    let average = total / osds;
+    let squares: u64 = taking_part.iter().map(|(count, _)| average.abs_diff(*count).pow(2)).sum();
+    let deviation = (squares as f64 / osds as f64).sqrt();
+    let expected = (total as f64 / osds as f64 * (1.0 - 1.0 / osds as f64)).sqrt();
+    let share = |figure: f64| if average == 0 { "0".to_owned() } else { general(figure / average as f64) };
+    writeln!(
+        out,
+        " avg {average} stddev {} ({}x) (expected {} {}x))",
+        general(deviation),
+        share(deviation),
+        general(expected),
+        share(expected)
+    )?;
+    let held = || taking_part.iter().filter(|(count, _)| *count > 0);
+    if let Some((count, osd)) = held().min() {
+        writeln!(out, " min osd.{osd} {count}")?;
+    }
+    // Of equals the first.
+    if let Some((count, osd)) = held().max_by_key(|(count, osd)| (*count, std::cmp::Reverse(*osd))) {
+        writeln!(out, " max osd.{osd} {count}")?;
+    }
+    Ok(())
+}
