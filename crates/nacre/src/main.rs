@@ -1,11 +1,12 @@
-//! The nacre binary: daemons and every command, chosen by the first word.
+//! The nacre binary: daemons and every command, chosen by the first word, or by the name that it is called by.
 
 mod cmd;
 mod daemon;
 mod layout;
 mod serve;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// The system's allocator takes a fifth of a write's time, much of it for giving memory back and fetching it again.
@@ -23,29 +24,42 @@ usage: nacre COMMAND [ARGS]...
   osd --id N           one OSD alone
   rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
   crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
+  osdmaptool           cluster maps in files: show them, test placement (Ceph's osdmaptool)
   ceph                 cluster commands; they also run without this word:
                        nacre status, nacre osd tree, nacre osd pool create P 32, …
 
+  completions SHELL    completions for bash, zsh or fish
+  man DIR              manual pages, written to DIR/man8
+
+Called by the name rados, ceph, crushtool or osdmaptool (a link to nacre), it is that program.
 Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
 `nacre COMMAND --help` says more. `nacre --version` prints the version.
 ";
 
 fn main() -> ExitCode {
-    let mut args: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let mut args = std::env::args_os();
+    let name = args.next().unwrap_or_default();
+    let mut args: Vec<OsString> = args.collect();
+    if let Some(program) = named_program(&name) {
+        return program(args);
+    }
     // Shared options may come before the command, as in `nacre -c FILE status`.
     let at = command_position(&args);
     let Some(command) = at.map(|at| args.remove(at)) else {
         return no_command(&args);
     };
-    match command.to_str().unwrap_or_default() {
+    let word = command.to_str().unwrap_or_default();
+    if let Some(program) = program(word) {
+        return program(args);
+    }
+    match word {
         "serve" => run(serve::main, args),
         "mon" if args.iter().all(|arg| arg.to_str().is_some_and(|a| a != "dump" && a != "stat")) => {
             run(daemon::mon, args)
         }
         "osd" if texts(&args).is_ok_and(|args| daemon::is_osd_daemon(&args)) => run(daemon::osd, args),
-        "rados" => cmd::rados::main(args),
-        "crushtool" => cmd::crushtool::main(args),
-        "ceph" => cmd::ceph::main(args),
+        "completions" => run(cmd::pages::completions, args),
+        "man" => run(cmd::pages::man, args),
         "option-reference" => {
             print!("{}", nacre_runtime::options::reference_markdown());
             ExitCode::SUCCESS
@@ -56,6 +70,24 @@ fn main() -> ExitCode {
             cmd::ceph::main(args)
         }
     }
+}
+
+type Program = fn(Vec<OsString>) -> ExitCode;
+
+/// Ceph's program of that name.
+fn program(name: &str) -> Option<Program> {
+    Some(match name {
+        "rados" => cmd::rados::main,
+        "ceph" => cmd::ceph::main,
+        "crushtool" => cmd::crushtool::main,
+        "osdmaptool" => cmd::osdmaptool::main,
+        _ => return None,
+    })
+}
+
+/// The program that the name in the first argument stands for, whatever folder it is in.
+fn named_program(name: &OsStr) -> Option<Program> {
+    program(Path::new(name).file_name()?.to_str()?)
 }
 
 /// Where the first word stands that is neither an option nor an option's value.

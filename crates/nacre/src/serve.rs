@@ -3,7 +3,7 @@
 use crate::daemon::{self, Daemon};
 use crate::layout::{Layout, Plan};
 use anyhow::{Context, Result, ensure};
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -35,6 +35,11 @@ struct Args {
     /// Make the cluster and stop: the daemons are to run as processes of their own.
     #[arg(long)]
     mkfs_only: bool,
+}
+
+/// What `nacre serve --help` prints.
+pub(crate) fn help() -> String {
+    Args::command().term_width(100).render_long_help().to_string()
 }
 
 /// `nacre serve ARGS`.

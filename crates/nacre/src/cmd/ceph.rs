@@ -15,6 +15,11 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// What `--help` prints.
+pub(super) fn help() -> String {
+    plan::help_for(&[])
+}
+
 /// Ends the program with what it says on standard error.
 struct Failure {
     text: String,

@@ -215,4 +215,13 @@ fn command(verb: &str) -> Option<Command> {
     }
 }
 
-const USAGE: &str = include_str!("rados/usage.txt");
+pub(super) const USAGE: &str = include_str!("rados/usage.txt");
+
+/// The verbs that the help tells of.
+pub(super) fn verbs() -> Vec<String> {
+    let first = |line: &str| line.split_whitespace().next().map(str::to_owned);
+    let mut verbs: Vec<String> =
+        USAGE.lines().filter_map(first).filter(|word| command(word).is_some()).collect();
+    verbs.dedup();
+    verbs
+}

@@ -2,6 +2,7 @@
 //! start again. Processes end with the value.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -222,4 +223,59 @@ pub(crate) fn free_port() -> u16 {
         .map(|addr| addr.port())
         .find(|port| *port > 40000)
         .expect("a free port")
+}
+
+/// A served cluster; killed when dropped.
+pub(crate) struct Serve {
+    child: Child,
+}
+
+impl Serve {
+    /// Starts `nacre serve` and waits until it says that it is ready; returns how long that took.
+    pub(crate) fn start(folder: &Path, args: &[&str]) -> (Serve, Duration) {
+        let began = Instant::now();
+        let log = fs::File::options().create(true).append(true).open(folder.join("../serve.err")).unwrap();
+        let mut child = Command::new(nacre())
+            .args(["serve", "--data"])
+            .arg(folder)
+            .args(args)
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let serve = Serve { child };
+        let mut lines = stdout.lines();
+        let ready = lines.find_map(|line| line.ok().filter(|line| line.starts_with("cluster is ready")));
+        let errors = || fs::read_to_string(folder.join("../serve.err")).unwrap_or_default();
+        assert!(ready.is_some(), "serve ended before it was ready: {}", errors());
+        // The rest of its output must not fill the pipe.
+        std::thread::spawn(move || lines.for_each(drop));
+        (serve, began.elapsed())
+    }
+
+    pub(crate) fn interrupt(mut self) {
+        signal(&self.child, "INT");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                assert!(status.success(), "serve ended with {status}");
+                return;
+            }
+            assert!(Instant::now() < deadline, "serve did not stop at SIGINT");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Serve {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }

@@ -171,7 +171,7 @@ fn explain(error: &CommandError) -> String {
 }
 
 /// General usage, then the commands that begin with the words.
-fn help_for(words: &[String]) -> String {
+pub(super) fn help_for(words: &[String]) -> String {
     let begins = |prefix: &str| prefix.split(' ').zip(words).all(|(have, word)| have == word);
     let signatures = mon_commands().signatures().iter();
     let chosen = signatures.filter(|signature| begins(&signature.prefix));

@@ -1,0 +1,336 @@
+//! The command lines of the documents that Nacre starts from (`tests/reference/lines.txt`), run as they stand there by
+//! Ceph's names on PATH, with hosts and paths substituted.
+
+use crate::support::{Serve, free_port, nacre};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const LINES: &str = include_str!("../reference/lines.txt");
+
+/// What a line is expected to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Verdict {
+    Works,
+    Config,
+    Pending(String),
+    Foreign(String),
+}
+
+#[derive(Clone, Debug)]
+struct Line {
+    verdict: Verdict,
+    text: String,
+}
+
+/// Reads the table; a line without a verdict is a mistake in it.
+fn lines(table: &str) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in table.lines().filter(|row| !row.is_empty() && !row.starts_with('#') && !row.starts_with("=="))
+    {
+        if row.starts_with(' ') {
+            let last = lines.last_mut().expect("a line that goes on follows one");
+            assert!(last.text.ends_with('\\'), "{row:?} goes on from a line that does not");
+            last.text.push_str(&format!("\n{row}"));
+            continue;
+        }
+        let (verdict, text) = row.split_once("| ").unwrap_or_else(|| panic!("no verdict: {row:?}"));
+        let words: Vec<&str> = verdict.split_whitespace().collect();
+        let verdict = match words[..] {
+            ["works"] => Verdict::Works,
+            ["config"] => Verdict::Config,
+            ["pending", system] => Verdict::Pending(system.to_owned()),
+            ["foreign", why] => Verdict::Foreign(why.to_owned()),
+            _ => panic!("no verdict is called {words:?}"),
+        };
+        lines.push(Line { verdict, text: text.to_owned() });
+    }
+    lines
+}
+
+/// A cluster, a folder to work in, and Ceph's names for the binary.
+struct Place {
+    home: tempfile::TempDir,
+    _serve: Serve,
+}
+
+impl Place {
+    fn start() -> Place {
+        let home = tempfile::Builder::new().prefix("nacre-reference-").tempdir().unwrap();
+        let data = home.path().join("data");
+        fs::create_dir_all(&data).unwrap();
+        let listen = format!("127.0.0.1:{}", free_port());
+        let options = [
+            "mon_max_pg_per_osd=32768",
+            "osd_pool_default_pg_num=8",
+            "osd_pool_default_pg_autoscale_mode=off",
+        ];
+        let mut args = vec!["--listen", &listen, "--objectstore", "memstore", "--osds", "3"];
+        options.iter().for_each(|option| args.extend(["-o", option]));
+        let (serve, _) = Serve::start(&data, &args);
+        let place = Place { home, _serve: serve };
+        let bin = place.work().join("bin");
+        fs::create_dir_all(&bin).unwrap();
+        for name in ["ceph", "rados", "crushtool", "osdmaptool"] {
+            symlink(nacre(), bin.join(name)).unwrap();
+        }
+        // The rest of what lines call, and nothing else: no other program of Ceph's must answer for ours.
+        for name in ["sh", "awk", "cut", "grep", "sort", "xargs"] {
+            let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
+            symlink(real.iter().find(|path| path.exists()).unwrap(), bin.join(name)).unwrap();
+        }
+        // A machine whose disks are mounted where OSDs have their folders.
+        let df = bin.join("df");
+        fs::write(&df, format!("#!/bin/sh\necho /dev/sdb 1 1 1 1% {}/osd/ceph-0\n", data.display())).unwrap();
+        fs::set_permissions(&df, fs::Permissions::from_mode(0o755)).unwrap();
+        symlink(place.conf(), place.work().join("ceph.conf")).unwrap();
+        place
+    }
+
+    fn work(&self) -> PathBuf {
+        self.home.path().join("build")
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.home.path().join("data/ceph.conf")
+    }
+
+    /// Runs a line by the shell.
+    fn run(&self, line: &str) -> Output {
+        Command::new("/bin/sh")
+            .args(["-c", line])
+            .current_dir(self.work())
+            .env_clear()
+            .env("PATH", self.work().join("bin"))
+            .env("CEPH_CONF", self.conf())
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    }
+
+    /// Runs a line that must succeed; returns what it prints.
+    fn ok(&self, line: &str) -> String {
+        let out = self.run(line);
+        assert!(out.status.success(), "{line}: {}: {}", out.status, String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    }
+
+    fn json(&self, line: &str) -> Value {
+        let text = self.ok(&format!("{line} --format json"));
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{line}: {error}: {text}"))
+    }
+
+    /// A line with this cluster's paths and with values in the place of the documents' names for values.
+    fn substituted(&self, line: &str) -> String {
+        let data = self.home.path().join("data");
+        let data = data.display();
+        let shown = [
+            ("/ceph.conf", format!("{data}/ceph.conf")),
+            ("/var/lib/ceph/osd", format!("{data}/osd")),
+            ("<osd-data-path>", format!("{data}/osd/0")),
+            ("{cachepool}", "cachepool".to_owned()),
+            ("{0.0..1.0}", "0.4".to_owned()),
+            ("{#objects}", "1000".to_owned()),
+            ("{#seconds}", "600".to_owned()),
+        ];
+        let each = |line: String, (from, to): &(&str, String)| line.replace(from, to);
+        shown.iter().fold(line.to_owned(), each)
+    }
+}
+
+/// What a line needs and what must be so after it.
+struct Contract {
+    line: &'static str,
+    before: fn(&Place),
+    after: fn(&Place, &str),
+}
+
+/// A second rule, as the document adds one for its OSDs in memory.
+const SECOND_RULE: &str = "\
+rule memstore {
+	id 1
+	type replicated
+	min_size 1
+	max_size 10
+	step take default
+	step chooseleaf firstn 0 type osd
+	step emit
+}
+";
+
+fn nothing(_: &Place) {}
+
+const CONTRACTS: &[Contract] = &[
+    Contract {
+        line: "rados -p backup ls",
+        before: |place| {
+            place.ok("ceph osd pool create backup");
+            for part in 0..3 {
+                place.ok(&format!("rados -p backup put Full-5409.{part:016} ceph.conf"));
+            }
+        },
+        after: |_, output| {
+            let listed: BTreeSet<&str> = output.lines().collect();
+            let wanted =
+                ["Full-5409.0000000000000000", "Full-5409.0000000000000001", "Full-5409.0000000000000002"];
+            assert_eq!(listed, BTreeSet::from(wanted));
+        },
+    },
+    Contract {
+        line: "ceph osd getcrushmap -o crushmap",
+        before: nothing,
+        after: |place, _| assert!(fs::metadata(place.work().join("crushmap")).unwrap().len() > 100),
+    },
+    Contract {
+        line: "crushtool -d crushmap -o crush.map",
+        before: nothing,
+        after: |place, _| {
+            let text = fs::read_to_string(place.work().join("crush.map")).unwrap();
+            assert!(text.contains("# begin crush map") && text.contains("item osd.2 weight"), "{text}");
+        },
+    },
+    Contract {
+        line: "crushtool -c crush.map -o crushmap",
+        before: |place| {
+            let path = place.work().join("crush.map");
+            let text = fs::read_to_string(&path).unwrap();
+            fs::write(&path, text.replace("\n# end crush map", &format!("{SECOND_RULE}\n# end crush map")))
+                .unwrap();
+        },
+        after: |place, _| {
+            let back = place.ok("crushtool -d crushmap");
+            assert!(back.contains("rule memstore {") && back.contains("rule replicated_rule {"), "{back}");
+        },
+    },
+    Contract {
+        line: "ceph osd setcrushmap -i crushmap",
+        before: nothing,
+        after: |place, _| assert_eq!(place.ok("ceph osd crush rule ls"), "replicated_rule\nmemstore\n"),
+    },
+    Contract {
+        line: "ceph osd pool create cachepool 512 512 replicated",
+        before: nothing,
+        after: |place, _| {
+            let pool = place.json("ceph osd pool get cachepool all");
+            assert_eq!((&pool["pg_num"], &pool["pgp_num"]), (&512.into(), &512.into()));
+        },
+    },
+    Contract {
+        line: "ceph osd pool set cachepool crush_ruleset 1",
+        before: nothing,
+        after: |place, _| {
+            assert_eq!(place.json("ceph osd pool get cachepool crush_rule")["crush_rule"], "memstore");
+            assert_eq!(place.ok("ceph osd pool get cachepool crush_ruleset"), "crush_ruleset: 1\n");
+        },
+    },
+    Contract {
+        line: "ceph osd pool set .rgw.buckets crush_ruleset 0",
+        before: |place| {
+            place.ok("ceph osd pool create .rgw.buckets 8 8 replicated memstore");
+        },
+        after: |place, _| {
+            assert_eq!(
+                place.json("ceph osd pool get .rgw.buckets crush_rule")["crush_rule"],
+                "replicated_rule"
+            );
+            place.ok("rados -p .rgw.buckets put o ceph.conf");
+        },
+    },
+    Contract {
+        line: "bin/rados -c ceph.conf ls --pool default.rgw.log --namespace notif",
+        before: |place| {
+            place.ok("ceph osd pool create default.rgw.log");
+            for name in [":otherwise", ":otherwise.1"] {
+                place.ok(&format!("rados -p default.rgw.log --namespace notif put {name} ceph.conf"));
+            }
+            place.ok("rados -p default.rgw.log put elsewhere ceph.conf");
+        },
+        after: |_, output| {
+            assert_eq!(
+                output.lines().collect::<BTreeSet<_>>(),
+                BTreeSet::from([":otherwise", ":otherwise.1"])
+            );
+        },
+    },
+];
+
+#[test]
+fn every_line_of_the_documents_works_or_waits_for_its_system() {
+    let lines = lines(LINES);
+    let works = |line: &&Line| line.verdict == Verdict::Works;
+    let promised: BTreeSet<&str> = lines.iter().filter(works).map(|line| line.text.as_str()).collect();
+    let checked: BTreeSet<&str> = CONTRACTS.iter().map(|contract| contract.line).collect();
+    assert_eq!(promised, checked, "each line that works has a check, and each check a line");
+
+    let place = Place::start();
+    let mut began_to_work = Vec::new();
+    for line in &lines {
+        let text = place.substituted(&line.text);
+        match &line.verdict {
+            Verdict::Works => {
+                let contract = CONTRACTS.iter().find(|contract| contract.line == line.text).unwrap();
+                (contract.before)(&place);
+                let output = place.ok(&text);
+                (contract.after)(&place, &output);
+            }
+            Verdict::Pending(_) if place.run(&text).status.success() => began_to_work.push(&line.text),
+            Verdict::Pending(_) | Verdict::Config | Verdict::Foreign(_) => {}
+        }
+    }
+    assert!(began_to_work.is_empty(), "these work now; check them instead: {began_to_work:#?}");
+}
+
+#[test]
+fn stores_are_chosen_for_one_osd_or_for_all() {
+    let chosen = |conf: &str| -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("ceph.conf");
+        fs::write(&path, conf).unwrap();
+        let shown = |osd: u32| {
+            let entity: nacre_types::EntityName = format!("osd.{osd}").parse().unwrap();
+            let config = nacre_runtime::config::ConfigBuilder::new(entity).conf(&path).build().unwrap();
+            config.text("osd_objectstore").unwrap()
+        };
+        (0..2).map(shown).collect()
+    };
+    let of_config = |line: &Line| line.verdict == Verdict::Config;
+    let lines = lines(LINES);
+    let [all, one] = &lines.iter().filter(|line| of_config(line)).collect::<Vec<_>>()[..] else { panic!() };
+    assert_eq!(chosen(&format!("[global]\n{}\n", all.text)), ["memstore", "memstore"]);
+    assert_eq!(chosen(&format!("[osd]\n{}\n", all.text)), ["memstore", "memstore"]);
+    let conf = format!("[osd.0] \nhost = 10.20.6.54\ndevs = /dev/sdb\n{}\n", one.text);
+    assert_eq!(chosen(&conf), ["memstore", "bluestore"]);
+}
+
+#[test]
+fn old_spellings_still_work() {
+    let place = Place::start();
+    place.ok("ceph osd crush rule create-replicated second default osd");
+    place.ok("ceph osd pool create p 16 16 replicated second");
+    assert_eq!(place.ok("ceph osd pool get p crush_rule"), "crush_rule: second\n");
+    place.ok("ceph osd pool create q 16 16");
+    place.ok("ceph osd pool set q crush_ruleset 1");
+    assert_eq!(place.ok("ceph osd pool get q crush_ruleset"), "crush_ruleset: 1\n");
+    let refused = place.run("ceph osd pool set q crush_ruleset 9");
+    assert_eq!(refused.status.code(), Some(2), "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("crush ruleset 9 does not exist"));
+    place.ok("ceph osd blacklist add 10.0.0.1:0/7 60");
+    assert!(place.ok("ceph osd blocklist ls").contains("10.0.0.1:0/7"));
+    place.ok("ceph osd blacklist rm 10.0.0.1:0/7");
+    // Connection options, wherever they stand.
+    let conf = place.conf();
+    let conf = conf.display();
+    for line in [
+        format!("ceph --conf {conf} -s"),
+        format!("ceph -c {conf} -n client.admin osd tree"),
+        format!("ceph osd tree --conf={conf} --id admin --format=json"),
+        format!("ceph -k {conf}.none --version"),
+        format!("rados --conf {conf} --id admin df"),
+        "rados lspools".to_owned(),
+    ] {
+        assert!(!place.ok(&line).is_empty(), "{line}");
+    }
+}
