@@ -2,6 +2,10 @@
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
+# Workspace crates are compiled once for `make build`, `make run` and `make test`: all of them ask for the same features.
+# Tests of crash safety inject failures, so what is built here can do that; `cargo build --release` builds without.
+FEATURES := --features nacre-store/failpoints
+
 # Outside the clone, so that a fresh clone does not compile RocksDB again.
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nacre/target
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -12,6 +16,9 @@ DATA ?= ./data
 PREFIX ?= /usr/local
 SEEDS ?= 1000
 ARGS ?=
+
+# Names of Ceph's programs that the binary answers to.
+CEPH_NAMES := ceph rados crushtool osdmaptool
 
 BUILD_PACKAGES := clang libclang-dev lld make pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) binutils ceph-base ceph-common fio jq librados-dev librados2 python3-rados
@@ -27,21 +34,21 @@ run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C s
 
 build: setup-build ## Build the nacre binary and the C library
 	@echo "== building nacre (the first build compiles RocksDB: about 10 minutes on 2 cores)"
-	cargo build --locked -p nacre -p nacre-librados
+	cargo build --locked --workspace --lib --bins $(FEATURES)
 
 test: setup-test ## Set up and run every test (at most 30 minutes on 2 cores once dependencies are built)
 	@echo "== building and running the tests"
-	cargo nextest run --locked --workspace
-	cargo test --locked --workspace --doc
+	cargo nextest run --locked --workspace $(FEATURES)
+	cargo test --locked --workspace --doc $(FEATURES)
 	$(MAKE) --no-print-directory sim
 
 test-long: test ## The tests with larger counts, and what takes longer
-	cargo nextest run --locked --workspace --profile long
+	cargo nextest run --locked --workspace $(FEATURES) --profile long
 	$(MAKE) --no-print-directory sim SEEDS=20000
 
-sim: setup-build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
+sim: build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
 	@echo "== simulating"
-	cargo run --locked -q -p nacre-sim --bin nacre-sim -- $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
+	$(CARGO_TARGET_DIR)/debug/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
 
 lint: setup-test ## Formatting, clippy and cargo-deny
 	cargo fmt --all --check
@@ -60,9 +67,16 @@ docs: build ## Generate docs/options.md from the option table
 bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench/compare-ceph
 	bench/compare-ceph $(ARGS)
 
-install: build ## Install the binary in $(PREFIX)/bin and the C library in $(PREFIX)/lib/nacre
+install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names for it), lib/nacre/librados.so.2, completions, manual pages
 	install -D -m 755 $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
 	install -D -m 644 $(CARGO_TARGET_DIR)/debug/librados.so $(DESTDIR)$(PREFIX)/lib/nacre/librados.so.2
+	install -d $(DESTDIR)$(PREFIX)/lib/nacre/bin
+	for name in $(CEPH_NAMES); do ln -sf ../../../bin/nacre $(DESTDIR)$(PREFIX)/lib/nacre/bin/$$name; done
+	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d man)
+	$(NACRE) completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/nacre
+	$(NACRE) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre
+	$(NACRE) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
+	$(NACRE) man $(DESTDIR)$(PREFIX)/share/man
 
 define apt_install
 	@missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \

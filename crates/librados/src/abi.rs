@@ -487,7 +487,8 @@ mod tests {
         assert_eq!(CText(ptr::null()).text(), Err(Errno::EINVAL.into()));
         assert_eq!(CText(ptr::null()).text_or_empty(), Ok(""));
         assert_eq!(CText(c"\xff".as_ptr()).text(), Err(Errno::EINVAL.into()));
-        let pairs = CText(b"foo\0bar\0this\0\0\0".as_ptr().cast()).pairs();
+        let dict = *b"foo\0bar\0this\0\0\0";
+        let pairs = CText(dict.as_ptr().cast()).pairs();
         assert_eq!(pairs, Ok(vec![("foo".into(), "bar".into()), ("this".into(), String::new())]));
         assert_eq!(CText(c"".as_ptr()).pairs(), Ok(vec![]));
         assert_eq!(InBuf(ptr::null()).slice(1), Err(Errno::EINVAL.into()));

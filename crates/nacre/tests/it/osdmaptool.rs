@@ -24,9 +24,10 @@ fn text(bytes: &[u8]) -> String {
 /// Runs both on their own map of the same kind; exit codes and standard output must be alike.
 fn alike(folder: &Path, args: &str) -> String {
     let (ours, theirs) = (ours(folder, &format!("ours {args}")), theirs(folder, &format!("theirs {args}")));
-    assert_eq!(text(&ours.stdout), text(&theirs.stdout), "{args}: {}", text(&ours.stderr));
+    let named = |bytes: &[u8]| text(bytes).replace("ours", "theirs");
+    assert_eq!(named(&ours.stdout), text(&theirs.stdout), "{args}: {}", text(&ours.stderr));
     assert_eq!(ours.status.code(), theirs.status.code(), "{args}");
-    assert_eq!(text(&ours.stderr).replace("ours", "theirs"), text(&theirs.stderr), "{args}");
+    assert_eq!(named(&ours.stderr), text(&theirs.stderr), "{args}");
     text(&ours.stdout)
 }
 

@@ -1,0 +1,261 @@
+//! `nacre completions SHELL` and `nacre man DIR`: shell completions and manual pages, from what `--help` prints and from
+//! the table of cluster commands. Nothing of it is kept in the repository, so nothing can be out of date.
+
+use super::{ceph, crushtool, osdmaptool, rados};
+use anyhow::{Context, Result, bail};
+use nacre_types::command::{ParamKind, mon_commands};
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
+use std::path::Path;
+
+/// A program, as completions and manual pages know it.
+struct Program {
+    /// The name that it goes by on a command line.
+    name: &'static str,
+    /// What it is, in a line.
+    purpose: &'static str,
+    /// What `--help` prints.
+    help: String,
+    /// What may be said, word by word: `osd pool create`.
+    sentences: Vec<String>,
+}
+
+fn programs() -> Vec<Program> {
+    let ceph_words = ceph_sentences();
+    let mut nacre_words: Vec<String> =
+        ["serve", "mon", "osd", "ceph", "rados", "crushtool", "osdmaptool"].map(str::to_owned).into();
+    nacre_words.extend(ceph_words.iter().cloned());
+    nacre_words.sort_unstable();
+    let program = |name, purpose, help: String, sentences| Program { name, purpose, help, sentences };
+    vec![
+        program("nacre", "Ceph's object layer in one binary", crate::USAGE.to_owned(), nacre_words),
+        program("nacre-serve", "a whole cluster in one process", crate::serve::help(), Vec::new()),
+        program("ceph", "commands of a cluster", ceph::help(), ceph_words),
+        program("rados", "objects of a cluster", rados::USAGE.to_owned(), rados::verbs()),
+        program("crushtool", "CRUSH maps", crushtool::USAGE.to_owned(), Vec::new()),
+        program("osdmaptool", "cluster maps in files", osdmaptool::USAGE.to_owned(), Vec::new()),
+    ]
+}
+
+/// The commands that people type, with a first choice among words.
+fn ceph_sentences() -> Vec<String> {
+    let mut sentences = BTreeSet::new();
+    let typed = mon_commands().signatures().iter();
+    for signature in typed.filter(|s| s.prefix != "get_command_descriptions" && s.prefix != "service beacon")
+    {
+        match signature.params.first().map(|param| (&param.kind, param.required)) {
+            Some((ParamKind::Choice(words), required)) => {
+                sentences.extend(words.iter().map(|word| format!("{} {word}", signature.prefix)));
+                if !required {
+                    sentences.insert(signature.prefix.clone());
+                }
+            }
+            _ => {
+                sentences.insert(signature.prefix.clone());
+            }
+        }
+    }
+    sentences.into_iter().collect()
+}
+
+/// Long options that a help text names.
+fn options(help: &str) -> BTreeSet<&str> {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+    let starts = help.match_indices("--").map(|(at, _)| at);
+    let fresh = starts.filter(|at| !help[..*at].ends_with(|c: char| is_part(c)));
+    let words = fresh.map(|at| help[at..].split(|c| !is_part(c)).next().unwrap_or_default());
+    words.filter(|word| word.len() > 2 && !word.starts_with("---")).collect()
+}
+
+/// `nacre completions SHELL`.
+pub(crate) fn completions(args: &[String]) -> Result<()> {
+    let [shell] = args else { bail!("usage: nacre completions bash|zsh|fish") };
+    let text = match shell.as_str() {
+        "bash" => bash(),
+        "zsh" => format!("#compdef nacre\nautoload -U +X bashcompinit && bashcompinit\n{}", bash()),
+        "fish" => fish(),
+        other => bail!("no completions for '{other}': bash, zsh and fish have them"),
+    };
+    std::io::stdout().lock().write_all(text.as_bytes()).context("can't write to standard output")
+}
+
+/// Cases of a shell's `case` over programs, each printing lines.
+fn cases(lines: impl Fn(&Program) -> Vec<String>) -> String {
+    let mut out = String::new();
+    for program in programs().iter().filter(|program| !program.name.contains('-')) {
+        let lines = lines(program);
+        if !lines.is_empty() {
+            let quoted: String = lines.iter().map(|line| format!(" \\\n            '{line}'")).collect();
+            let _ = writeln!(out, "        {}) printf '%s\\n'{quoted} ;;", program.name);
+        }
+    }
+    out
+}
+
+fn bash() -> String {
+    let sentences = cases(|program| program.sentences.clone());
+    let options = cases(|program| options(&program.help).into_iter().map(str::to_owned).collect());
+    format!(
+        r#"# Completion of nacre, and of Ceph's names for it, made by `nacre completions`.
+
+_nacre_sentences() {{
+    case $1 in
+{sentences}    esac
+}}
+
+_nacre_options() {{
+    case $1 in
+{options}    esac
+}}
+
+_nacre() {{
+    local program current said word skip at line rest last
+    program="${{COMP_WORDS[0]##*/}}"
+    current="${{COMP_WORDS[COMP_CWORD]}}"
+    said='' skip=''
+    for ((at = 1; at < COMP_CWORD; at++)); do
+        word="${{COMP_WORDS[at]}}"
+        if [[ -n $skip ]]; then
+            skip=''
+            continue
+        fi
+        case $word in
+            -c|-n|-k|-m|-f|-i|-o|-p|-N|--conf|--name|--id|--user|--keyring|--cluster|--format|--pool|--namespace) skip=1 ;;
+            -*) ;;
+            *) said="$said$word " ;;
+        esac
+    done
+    if [[ $program == nacre ]]; then
+        case $said in
+            ceph\ *|rados\ *|crushtool\ *|osdmaptool\ *)
+                program="${{said%% *}}"
+                said="${{said#* }}"
+                ;;
+        esac
+    fi
+    COMPREPLY=()
+    if [[ $current == -* ]]; then
+        while IFS= read -r line; do
+            [[ $line == "$current"* ]] && COMPREPLY+=("$line")
+        done < <(_nacre_options "$program")
+        return
+    fi
+    last=''
+    while IFS= read -r line; do
+        if [[ $line == "$said$current"* ]]; then
+            rest="${{line#"$said"}}"
+            rest="${{rest%% *}}"
+            # Sentences are sorted.
+            [[ $rest != "$last" ]] && COMPREPLY+=("$rest")
+            last="$rest"
+        fi
+    done < <(_nacre_sentences "$program")
+}}
+
+complete -o default -F _nacre nacre
+# Ceph's names only where they are ours.
+for _nacre_name in ceph rados crushtool osdmaptool; do
+    case "$(readlink -f "$(command -v "$_nacre_name")" 2>/dev/null)" in
+        */nacre) complete -o default -F _nacre "$_nacre_name" ;;
+    esac
+done
+unset _nacre_name
+"#
+    )
+}
+
+fn fish() -> String {
+    let mut out = String::from(
+        "# Completion of nacre, and of Ceph's names for it, made by `nacre completions`.\n\n\
+         function __nacre_said\n    set -l words\n    for word in (commandline -opc)[2..]\n        \
+         string match -q -- '-*' $word; or set -a words $word\n    end\n    string join ' ' $words\nend\n\n",
+    );
+    for program in programs().iter().filter(|program| !program.name.contains('-')) {
+        let name = program.name;
+        let mut steps: BTreeSet<(String, &str)> = BTreeSet::new();
+        for sentence in &program.sentences {
+            let words: Vec<&str> = sentence.split(' ').collect();
+            for at in 0..words.len() {
+                steps.insert((words[..at].join(" "), words[at]));
+            }
+        }
+        for (said, word) in steps {
+            let _ = writeln!(out, "complete -c {name} -f -n 'test (__nacre_said) = \"{said}\"' -a '{word}'");
+        }
+        for option in options(&program.help) {
+            let _ = writeln!(out, "complete -c {name} -l '{}'", &option[2..]);
+        }
+    }
+    out
+}
+
+/// `nacre man DIR`: writes the pages into DIR/man8.
+pub(crate) fn man(args: &[String]) -> Result<()> {
+    let [folder] = args else { bail!("usage: nacre man DIR") };
+    let folder = Path::new(folder).join("man8");
+    fs::create_dir_all(&folder).with_context(|| format!("can't create {}", folder.display()))?;
+    for program in programs() {
+        let name = page_name(program.name);
+        let path = folder.join(format!("{name}.8"));
+        fs::write(&path, page(&name, &program)).with_context(|| format!("can't write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Ceph's own pages of the names stay where they are.
+fn page_name(program: &str) -> String {
+    if program.starts_with("nacre") { program.to_owned() } else { format!("nacre-{program}") }
+}
+
+fn page(name: &str, program: &Program) -> String {
+    let version = env!("CARGO_PKG_VERSION");
+    let mut out = format!(".TH {} 8 \"\" \"nacre {version}\" \"Nacre\"\n", name.to_uppercase());
+    let _ = write!(out, ".SH NAME\n{} \\- {}\n.SH DESCRIPTION\n.nf\n", roff(name), roff(program.purpose));
+    for line in program.help.lines() {
+        let _ = writeln!(out, "{}", roff(line));
+    }
+    out.push_str(".fi\n.SH SEE ALSO\n");
+    let others: Vec<String> = programs()
+        .iter()
+        .map(|other| page_name(other.name))
+        .filter(|other| other != name)
+        .map(|other| format!(".BR {} (8)", roff(&other)))
+        .collect();
+    let _ = writeln!(out, "{}", others.join(",\n"));
+    out
+}
+
+/// A line of text as roff takes it literally.
+fn roff(line: &str) -> String {
+    let text = line.replace('\\', "\\e").replace('-', "\\-");
+    if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_read_from_help() {
+        let found =
+            options("  -c, --conf FILE  see --conf; --yes-i-really-mean-it, a--b -- ---- [--x|--y=N]");
+        assert_eq!(found, BTreeSet::from(["--conf", "--yes-i-really-mean-it", "--x", "--y"]));
+    }
+
+    #[test]
+    fn every_program_has_a_page_and_words() {
+        for program in programs() {
+            assert!(program.help.lines().count() > 5, "{}", program.name);
+            let page = page(program.name, &program);
+            assert!(page.starts_with(".TH ") && !page.contains("\n'"), "{}", program.name);
+        }
+        let words = ceph_sentences();
+        for wanted in ["osd pool create", "osd blocklist add", "health detail", "health", "status"] {
+            assert!(words.iter().any(|word| word == wanted), "{wanted}");
+        }
+        assert!(rados::verbs().contains(&"listomapvals".to_owned()));
+        assert_eq!(roff(".a\\-'"), "\\&.a\\e\\-'");
+    }
+}
