@@ -18,6 +18,7 @@ use crate::mapstore::{
 };
 use bytes::Bytes;
 use nacre_runtime::auth::{KeyRecord, Keyring, ServiceKeyring};
+use nacre_types::crc32c::crc32c;
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::osdmap::{Incremental, OsdMap};
@@ -397,7 +398,7 @@ impl Persistence {
             let key = keys::chunk(prefix, epoch, at);
             bytes.extend(self.store.get(&key)?.ok_or_else(|| missing(&key))?.value);
         }
-        if bytes.len() as u64 != head.bytes || crc32c::crc32c(&bytes) != head.crc {
+        if bytes.len() as u64 != head.bytes || crc32c(&bytes) != head.crc {
             return Err(corrupt(&key, "its checksum does not match"));
         }
         Ok(bytes)
@@ -425,7 +426,7 @@ type KeyValue = (Vec<u8>, Vec<u8>);
 
 /// A map's head and, where it is too long for that, its chunks.
 fn split(prefix: &[u8], epoch: Epoch, bytes: &[u8]) -> (Vec<u8>, Vec<KeyValue>) {
-    let crc = crc32c::crc32c(bytes);
+    let crc = crc32c(bytes);
     let length = bytes.len() as u64;
     if bytes.len() <= CHUNK_BYTES {
         let head = Head { chunks: 0, bytes: length, crc, inline: bytes.to_vec() };

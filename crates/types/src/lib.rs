@@ -6,6 +6,7 @@
 pub mod ceph;
 pub mod cls;
 pub mod command;
+pub mod crc32c;
 pub mod crush;
 pub mod encoding;
 pub mod errno;

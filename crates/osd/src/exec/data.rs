@@ -100,7 +100,7 @@ pub(super) fn checksum(
             ChecksumKind::XxHash64 => output.extend_from_slice(&xxh64(part, init).to_le_bytes()),
             ChecksumKind::Crc32c => {
                 // The library inverts before and after, as the standard has it; Ceph does neither.
-                let crc = !crc32c::crc32c_append(!(init as u32), part);
+                let crc = !nacre_types::crc32c::append(!(init as u32), part);
                 output.extend_from_slice(&crc.to_le_bytes());
             }
         }

@@ -4,7 +4,7 @@ use super::throttle::Permit;
 use super::wire::{FLAG_DATA_CRC, HEADER_BYTES, Header};
 use crate::error::{Error, Result};
 use bytes::{Bytes, BytesMut};
-use crc32c::crc32c;
+use nacre_types::crc32c::crc32c;
 use nacre_types::msg::Message;
 
 /// Data from this size on starts at an address that is a multiple of [`DATA_ALIGNMENT`], so that a store can write

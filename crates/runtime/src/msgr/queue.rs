@@ -3,6 +3,7 @@
 
 use super::wire::{ACK, CLOSE, FLAG_DATA_CRC, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
 use bytes::Bytes;
+use nacre_types::crc32c::crc32c;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
@@ -272,7 +273,7 @@ impl Batch {
 pub(super) fn header_of(kind: u16, meta: &[u8], data: &[Bytes], crc_data: bool) -> Header {
     let data_len: usize = data.iter().map(Bytes::len).sum();
     let data_crc =
-        if crc_data { data.iter().fold(0, |crc, bytes| crc32c::crc32c_append(crc, bytes)) } else { 0 };
+        if crc_data { data.iter().fold(0, |crc, bytes| nacre_types::crc32c::append(crc, bytes)) } else { 0 };
     Header {
         flags: if crc_data { FLAG_DATA_CRC } else { 0 },
         kind,
@@ -280,7 +281,7 @@ pub(super) fn header_of(kind: u16, meta: &[u8], data: &[Bytes], crc_data: bool) 
         ack: 0,
         meta_len: meta.len() as u32,
         data_len: data_len as u32,
-        meta_crc: crc32c::crc32c(meta),
+        meta_crc: crc32c(meta),
         data_crc,
     }
 }

@@ -1,6 +1,6 @@
 //! The frame header, and the frames that belong to the messenger itself (docs/format/messenger.md).
 
-use crc32c::crc32c;
+use nacre_types::crc32c::crc32c;
 
 /// Bytes of a frame's header.
 pub(super) const HEADER_BYTES: usize = 44;

@@ -2,7 +2,11 @@
 #![allow(unsafe_code)]
 
 use bytes::Bytes;
+use rustix::io::Errno;
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fs::File;
+use std::io;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
 /// Alignment in memory that direct I/O asks for on every device that Nacre opens with O_DIRECT.
@@ -47,27 +51,12 @@ impl AlignedBuffer {
         len: usize,
         parts: impl IntoIterator<Item = (usize, &'a [u8])>,
     ) -> AlignedBuffer {
-        if len == 0 {
-            return AlignedBuffer::zeroed(0);
-        }
-        let layout = Self::layout(len);
-        // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
-        let mut done = 0;
+        let mut filling = Filling::new(len);
         for (at, part) in parts {
-            assert!(done <= at && part.len() <= len && at <= len - part.len(), "part at {at} does not fit");
-            // SAFETY: `done..at` and `at..at + part.len()` lie within the `len` bytes just allocated, which nothing
-            // else refers to.
-            unsafe {
-                start.add(done).write_bytes(0, at - done);
-                start.add(at).copy_from_nonoverlapping(NonNull::from(part).cast(), part.len());
-            }
-            done = at + part.len();
+            filling.zero_to(at);
+            filling.copy(part);
         }
-        // SAFETY: as above; with this all `len` bytes are initialised. A panic before only leaks the memory.
-        unsafe { start.add(done).write_bytes(0, len - done) };
-        AlignedBuffer { start, len }
+        filling.finish()
     }
 
     /// The buffer as immutable bytes, without a copy.
@@ -77,6 +66,77 @@ impl AlignedBuffer {
 
     fn layout(len: usize) -> Layout {
         Layout::from_size_align(len, ALIGN).expect("invariant: I/O sizes are far below isize::MAX")
+    }
+}
+
+/// An aligned buffer that is filled from its start to its end: every byte is written once, none is zeroed before.
+#[derive(Debug)]
+pub(super) struct Filling {
+    /// Of its bytes only the first `done` are initialised; it is not looked into before all are.
+    buffer: AlignedBuffer,
+    done: usize,
+}
+
+impl Filling {
+    /// Room for `len` bytes.
+    pub(super) fn new(len: usize) -> Filling {
+        if len == 0 {
+            return Filling { buffer: AlignedBuffer::zeroed(0), done: 0 };
+        }
+        let layout = AlignedBuffer::layout(len);
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Filling { buffer: AlignedBuffer { start, len }, done: 0 }
+    }
+
+    /// The next `len` bytes, not yet initialised.
+    fn next(&mut self, len: usize) -> &mut [MaybeUninit<u8>] {
+        assert!(len <= self.buffer.len - self.done, "{len} bytes at {} do not fit", self.done);
+        // SAFETY: `done..done + len` lies within the allocation, which this buffer owns; uninitialised bytes may be
+        // seen as such.
+        unsafe { std::slice::from_raw_parts_mut(self.buffer.start.as_ptr().add(self.done).cast(), len) }
+    }
+
+    /// Fills with zeros up to `at`.
+    ///
+    /// # Panics
+    /// When it is filled further already, or `at` is behind the end; likewise below.
+    pub(super) fn zero_to(&mut self, at: usize) {
+        assert!(self.done <= at, "filled up to {}, not {at}", self.done);
+        self.next(at - self.done).fill(MaybeUninit::new(0));
+        self.done = at;
+    }
+
+    /// Adds a copy of `part`.
+    pub(super) fn copy(&mut self, part: &[u8]) {
+        self.next(part.len()).write_copy_of_slice(part);
+        self.done += part.len();
+    }
+
+    /// Adds `len` bytes read from `file` at `offset`, and returns them. Fails at the end of the file.
+    pub(super) fn read(&mut self, file: &File, offset: u64, len: usize) -> io::Result<&[u8]> {
+        let first = self.done;
+        while self.done < first + len {
+            let at = offset + (self.done - first) as u64;
+            let read = match rustix::io::pread(file, self.next(first + len - self.done), at) {
+                Ok((read, _)) => read.len(),
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.done += read;
+        }
+        // SAFETY: the first `done` bytes are initialised.
+        Ok(unsafe { std::slice::from_raw_parts(self.buffer.start.as_ptr().add(first), len) })
+    }
+
+    /// The buffer, zeros where it was not filled.
+    pub(super) fn finish(mut self) -> AlignedBuffer {
+        self.zero_to(self.buffer.len);
+        self.buffer
     }
 }
 

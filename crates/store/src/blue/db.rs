@@ -343,6 +343,11 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
         table.set_bloom_filter(10.0, false);
     }
     let mut options = Options::default();
+    if family == Family::Onodes {
+        // Every object that is written for the first time is looked for in vain.
+        options.set_memtable_prefix_bloom_ratio(0.02);
+        options.set_memtable_whole_key_filtering(true);
+    }
     options.set_block_based_table_factory(&table);
     options.set_write_buffer_size(if busy {
         config.write_buffer_bytes

@@ -4,7 +4,7 @@
 //! up and never retried (rule B5).
 #![allow(unsafe_code)]
 
-use super::aligned::{AlignedBuffer, is_aligned};
+use super::aligned::{AlignedBuffer, Filling, is_aligned};
 use super::onode::BLOCK_BYTES;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
@@ -64,6 +64,17 @@ impl Device {
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         debug_assert!(is_aligned(buffer) && offset.is_multiple_of(BLOCK_BYTES));
         self.file.read_exact_at(buffer, offset).map_err(|e| self.failed("read", &e))
+    }
+
+    /// Reads `len` bytes, whole blocks, at `offset` to the end of what is filled, and returns them.
+    pub(super) fn read_into<'a>(
+        &self,
+        offset: u64,
+        len: usize,
+        filling: &'a mut Filling,
+    ) -> Result<&'a [u8]> {
+        debug_assert!(offset.is_multiple_of(BLOCK_BYTES));
+        filling.read(&self.file, offset, len).map_err(|e| self.failed("read", &e))
     }
 
     /// Writes `pieces`, each whole blocks, one after the other at `offset`.

@@ -9,6 +9,7 @@ use super::onode::{
 };
 use crate::error::Result;
 use bytes::Bytes;
+use nacre_types::crc32c::crc32c;
 
 /// Payloads below this are copied into a buffer of their own: they may be slices of a much larger receive buffer,
 /// which would stay as long as the data is cached.
@@ -45,7 +46,7 @@ impl Txn<'_> {
             let mut sums = Vec::with_capacity(run.blocks as usize);
             for (first, bytes) in &cached {
                 self.writes.push((run.start + u64::from(*first), bytes.clone()));
-                sums.extend(bytes.chunks_exact(BLOCK_BYTES as usize).map(crc32c::crc32c));
+                sums.extend(bytes.chunks_exact(BLOCK_BYTES as usize).map(crc32c));
             }
             let inline_sums = inline + run.blocks <= MAX_INLINE_SUMS;
             let id = self.inner.new_id();

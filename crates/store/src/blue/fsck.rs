@@ -7,6 +7,7 @@ use super::mount::Opened;
 use super::onode::{BLOCK_BYTES, Blob, Onode, Run, SharedBlob, decode_sums};
 use crate::PoolUsage;
 use crate::error::Result;
+use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 use nacre_types::object::ObjectId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -228,7 +229,7 @@ impl Check {
             return;
         }
         for ((block, data), sum) in (run.start..).zip(buffer.chunks_exact(BLOCK_BYTES as usize)).zip(sums) {
-            if crc32c::crc32c(data) != *sum {
+            if crc32c(data) != *sum {
                 self.found(Finding::BadData(oid.clone(), block));
             }
         }

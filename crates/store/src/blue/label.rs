@@ -5,6 +5,7 @@ use super::aligned::AlignedBuffer;
 use super::device::Device;
 use super::onode::BLOCK_BYTES;
 use crate::error::{Result, StoreError};
+use nacre_types::crc32c::crc32c;
 use uuid::Uuid;
 
 /// The first block that data may take; those before hold the label and the watermark.
@@ -108,13 +109,13 @@ impl Watermark {
 /// Puts the checksum of everything before into the last four bytes.
 fn seal(block: &mut [u8]) {
     let at = block.len() - 4;
-    let crc = crc32c::crc32c(&block[..at]);
+    let crc = crc32c(&block[..at]);
     block[at..].copy_from_slice(&crc.to_le_bytes());
 }
 
 fn is_sealed(block: &[u8]) -> bool {
     let at = block.len() - 4;
-    crc32c::crc32c(&block[..at]) == u32_at(block, at)
+    crc32c(&block[..at]) == u32_at(block, at)
 }
 
 fn u32_at(block: &[u8], at: usize) -> u32 {

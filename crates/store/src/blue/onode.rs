@@ -8,6 +8,7 @@
 
 use super::varint::{self, Fields};
 use bytes::Bytes;
+use nacre_types::crc32c::crc32c;
 use std::sync::Arc;
 
 /// Bytes of a block: the unit of allocation and of checksums.
@@ -197,7 +198,7 @@ impl Onode {
             let sums = blob.sums.as_slice().expect("invariant: inline checksums are always loaded");
             sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
         }
-        let crc = crc32c::crc32c(&out[start..]);
+        let crc = crc32c(&out[start..]);
         out.extend_from_slice(&crc.to_le_bytes());
     }
 
@@ -295,7 +296,7 @@ impl<'a> OnodeView<'a> {
         if body.get(1).is_some_and(|compat| *compat > VERSION) {
             return Err("written in a newer format");
         }
-        if crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+        if crc32c(body) != u32::from_le_bytes(*crc) {
             return Err("checksum mismatch");
         }
         if body.first() != Some(&VERSION) {
@@ -380,14 +381,14 @@ impl SharedBlob {
         varint::put(&mut out, self.refs);
         varint::put(&mut out, self.run.start);
         varint::put(&mut out, self.run.blocks);
-        let crc = crc32c::crc32c(&out);
+        let crc = crc32c(&out);
         out.extend_from_slice(&crc.to_le_bytes());
         out
     }
 
     pub(super) fn decode(value: &[u8]) -> Option<SharedBlob> {
         let (body, crc) = value.split_last_chunk::<4>()?;
-        if crc32c::crc32c(body) != u32::from_le_bytes(*crc)
+        if crc32c(body) != u32::from_le_bytes(*crc)
             || !body.starts_with(&[VERSION])
             || body.get(1)? > &VERSION
         {
@@ -403,7 +404,7 @@ impl SharedBlob {
 /// A `csum` record: the checksums, then their own.
 pub(super) fn encode_sums(sums: &[u32]) -> Vec<u8> {
     let mut out: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-    let crc = crc32c::crc32c(&out);
+    let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
 }
@@ -411,7 +412,7 @@ pub(super) fn encode_sums(sums: &[u32]) -> Vec<u8> {
 /// Decodes a `csum` record of a blob of `blocks`.
 pub(super) fn decode_sums(value: &[u8], blocks: u64) -> Option<Sums> {
     let (body, crc) = value.split_last_chunk::<4>()?;
-    if body.len() as u64 != blocks * 4 || crc32c::crc32c(body) != u32::from_le_bytes(*crc) {
+    if body.len() as u64 != blocks * 4 || crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
     }
     let sums: Vec<u32> = body.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();

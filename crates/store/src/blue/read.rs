@@ -1,12 +1,13 @@
 //! Reading an onode's data: from what is cached, else from the device with every block's checksum verified.
 
 use super::Inner;
-use super::aligned::AlignedBuffer;
+use super::aligned::Filling;
 use super::db::Family;
 use super::keys;
 use super::onode::{BLOCK_BYTES, Blob, Onode, Run, Sums, decode_sums};
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
+use nacre_types::crc32c::crc32c;
 
 /// What a read took from the device and may be cached: (blob, first block within it, whole blocks).
 pub(super) type Fills = Vec<(u64, u32, Bytes)>;
@@ -37,14 +38,15 @@ impl Inner {
         }
         // The buffer begins at a block boundary of the object, so that blocks can be read into it in place.
         let base = offset / BLOCK_BYTES * BLOCK_BYTES;
-        let mut buffer = AlignedBuffer::zeroed((end - base).next_multiple_of(BLOCK_BYTES) as usize);
+        let mut filling = Filling::new((end - base).next_multiple_of(BLOCK_BYTES) as usize);
         let mut in_place = Vec::new();
         for (at, extent) in extents.iter().enumerate() {
             let blob = &onode.blobs[extent.blob as usize];
             let (from, to) = (extent.logical.max(offset), extent.end().min(end));
             let (start, count) = (extent.offset + from - extent.logical, to - from);
-            let target = (from - base) as usize..(to - base) as usize;
-            if copy_cached(blob, start, &mut buffer[target.clone()]) {
+            if let Some(parts) = cached_parts(blob, start, count) {
+                filling.zero_to((from - base) as usize);
+                parts.into_iter().for_each(|part| filling.copy(part));
                 continue;
             }
             let first_block = start / BLOCK_BYTES;
@@ -55,19 +57,22 @@ impl Inner {
             let alone = (at == 0 || extents[at - 1].end() <= low)
                 && extents.get(at + 1).is_none_or(|next| next.logical >= high);
             if alone {
-                let window = &mut buffer[(low - base) as usize..(high - base) as usize];
-                self.read_blocks(blob, first_block, window)?;
+                filling.zero_to((low - base) as usize);
+                self.read_blocks(blob, first_block, blocks, &mut filling)?;
                 in_place.push((blob.id, first_block as u32, low - base, high - base, from - base, to - base));
             } else {
-                let mut own = AlignedBuffer::zeroed((blocks * BLOCK_BYTES) as usize);
-                self.read_blocks(blob, first_block, &mut own)?;
+                let mut own = Filling::new((blocks * BLOCK_BYTES) as usize);
+                self.read_blocks(blob, first_block, blocks, &mut own)?;
+                let own = own.finish();
                 let skip = (start - first_block * BLOCK_BYTES) as usize;
-                buffer[target].copy_from_slice(&own[skip..skip + count as usize]);
+                filling.zero_to((from - base) as usize);
+                filling.copy(&own[skip..skip + count as usize]);
                 fills.push((blob.id, first_block as u32, own.freeze()));
             }
         }
         // Parts of these blocks that the object does not map must read as zeros. Such blocks are not cached: the
         // copy in the buffer is no longer what the checksums cover.
+        let mut buffer = filling.finish();
         let mut whole = Vec::new();
         for (id, first_block, low, high, from, to) in in_place {
             let inside_low = low.max(offset - base);
@@ -84,8 +89,8 @@ impl Inner {
         Ok(bytes.slice((offset - base) as usize..(end - base) as usize))
     }
 
-    /// Reads and verifies blocks of a blob from the device.
-    fn read_blocks(&self, blob: &Blob, first_block: u64, buffer: &mut [u8]) -> Result<()> {
+    /// Reads and verifies `blocks` blocks of a blob from the device, to the end of what is filled.
+    fn read_blocks(&self, blob: &Blob, first_block: u64, blocks: u64, filling: &mut Filling) -> Result<()> {
         let loaded;
         let sums = match blob.sums.as_slice() {
             Some(sums) => sums,
@@ -95,10 +100,10 @@ impl Inner {
             }
         };
         let start = blob.run.start + first_block;
-        self.device.read(start * BLOCK_BYTES, buffer)?;
-        for (at, block) in buffer.chunks_exact(BLOCK_BYTES as usize).enumerate() {
+        let read = self.device.read_into(start * BLOCK_BYTES, (blocks * BLOCK_BYTES) as usize, filling)?;
+        for (at, block) in read.chunks_exact(BLOCK_BYTES as usize).enumerate() {
             let number = start + at as u64;
-            let found = crc32c::crc32c(block);
+            let found = crc32c(block);
             let wanted = sums.get(first_block as usize + at);
             if wanted != Some(&found) {
                 let detail =
@@ -135,10 +140,11 @@ fn cached(blob: &Blob, start: u64, len: u64) -> Option<Bytes> {
     (skip + len <= bytes.len() as u64).then(|| bytes.slice(skip as usize..(skip + len) as usize))
 }
 
-/// Copies contents from `start` of the blob into `target`, if cached pieces have all of them.
-fn copy_cached(blob: &Blob, start: u64, target: &mut [u8]) -> bool {
-    let end = start + target.len() as u64;
+/// `len` bytes at `start` of the blob in pieces, if cached pieces have all of them.
+fn cached_parts(blob: &Blob, start: u64, len: u64) -> Option<Vec<&[u8]>> {
+    let end = start + len;
     let mut at = start;
+    let mut parts = Vec::new();
     for (first, bytes) in &blob.cached {
         let low = u64::from(*first) * BLOCK_BYTES;
         let high = low + bytes.len() as u64;
@@ -146,15 +152,14 @@ fn copy_cached(blob: &Blob, start: u64, target: &mut [u8]) -> bool {
             continue;
         }
         if low > at {
-            return false;
+            return None;
         }
         let to = high.min(end);
-        target[(at - start) as usize..(to - start) as usize]
-            .copy_from_slice(&bytes[(at - low) as usize..(to - low) as usize]);
+        parts.push(&bytes[(at - low) as usize..(to - low) as usize]);
         at = to;
         if at == end {
-            return true;
+            return Some(parts);
         }
     }
-    false
+    None
 }

@@ -7,6 +7,7 @@ use super::collection::{Collection, SavedObject};
 use crate::error::{Result, StoreError};
 use crate::files::{read_if_present, replace_atomically, write_atomically};
 use bytes::Bytes;
+use nacre_types::crc32c::crc32c;
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::ids::{Eversion, Incarnation, PgId};
 use parking_lot::Mutex;
@@ -148,7 +149,7 @@ impl Writer<'_> {
         let length = u32::try_from(self.buffer.len())
             .map_err(|_| std::io::Error::new(ErrorKind::InvalidData, "object too large to save"))?;
         self.file.write_all(&length.to_le_bytes())?;
-        self.file.write_all(&crc32c::crc32c(&self.buffer).to_le_bytes())?;
+        self.file.write_all(&crc32c(&self.buffer).to_le_bytes())?;
         self.file.write_all(&self.buffer)
     }
 }
@@ -180,7 +181,7 @@ impl Reader {
         let read = self.read_exact(&mut buffer);
         self.buffer = buffer;
         read?;
-        if crc32c::crc32c(&self.buffer) != crc {
+        if crc32c(&self.buffer) != crc {
             return Err(StoreError::corrupt(&self.what, "checksum mismatch"));
         }
         postcard::from_bytes(&self.buffer).map_err(|error| StoreError::corrupt(&self.what, error.to_string()))

@@ -6,6 +6,7 @@
 use crate::error::{Result, StoreError};
 use crate::files::{read_if_present, write_atomically};
 use bytes::Bytes;
+use nacre_types::crc32c::crc32c;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
@@ -84,7 +85,7 @@ fn encode<'a>(values: impl Iterator<Item = (&'a str, Option<&'a Bytes>)>) -> Vec
         .expect("invariant: strings and bytes always encode");
     let mut record = Vec::with_capacity(body.len() + 8);
     record.extend_from_slice(&(body.len() as u32).to_le_bytes());
-    record.extend_from_slice(&crc32c::crc32c(&body).to_le_bytes());
+    record.extend_from_slice(&crc32c(&body).to_le_bytes());
     record.extend_from_slice(&body);
     record
 }
@@ -97,7 +98,7 @@ fn next_record<'a>(journal: &'a [u8], path: &Path) -> Result<Option<(Changes, &'
     let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
     let crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
     let Some((body, after)) = rest.split_at_checked(length) else { return Ok(None) };
-    if crc32c::crc32c(body) != crc {
+    if crc32c(body) != crc {
         // Followed by a further record it can't be a torn append.
         if after.is_empty() {
             return Ok(None);

@@ -17,7 +17,7 @@ impl OsdMap {
         let mut bytes = MAGIC.to_vec();
         bytes.extend_from_slice(&crush_version.to_le_bytes());
         bytes.extend_from_slice(&encoding::encode(self));
-        let crc = crc32c::crc32c(&bytes);
+        let crc = crate::crc32c::crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -33,7 +33,7 @@ impl OsdMap {
             .split_last_chunk::<CRC_BYTES>()
             .filter(|(rest, _)| rest.len() >= MAGIC.len())
             .ok_or_else(|| corrupt("cut short"))?;
-        if crc32c::crc32c(rest) != u32::from_le_bytes(*crc) {
+        if crate::crc32c::crc32c(rest) != u32::from_le_bytes(*crc) {
             return Err(corrupt("its checksum does not match"));
         }
         let body = rest[MAGIC.len()..].split_first_chunk::<VERSION_BYTES>();
