@@ -9,6 +9,7 @@ use crate::ops::OpReply;
 use crate::watch::{OnDone, WatchHandler};
 use bytes::Bytes;
 use nacre_types::ceph::SessionAddr;
+use nacre_types::msg::LogLine;
 use nacre_types::op::OsdOp;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ObjectId, OsdId, PgId, PoolId};
@@ -38,12 +39,34 @@ pub struct ObjectRequest {
 /// Whom a command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandTarget {
-    /// The map authority.
+    /// The map authority: a command of the cluster.
     Mon,
+    /// The map authority as a daemon (`tell mon.a`).
+    MonDaemon,
     /// An OSD.
     Osd(OsdId),
     /// The primary of a PG.
     Pg(PgId),
+}
+
+/// Called with each line of the cluster log: it must be short and never block.
+pub type OnLogLine = Arc<dyn Fn(&LogLine) + Send + Sync>;
+
+/// Who wants which lines of the cluster log.
+#[derive(Clone)]
+pub struct LogFollow {
+    /// The least level.
+    pub level: String,
+    /// The channel, `*` for all.
+    pub channel: String,
+    /// Gets the lines.
+    pub follower: OnLogLine,
+}
+
+impl std::fmt::Debug for LogFollow {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LogFollow").field("level", &self.level).field("channel", &self.channel).finish()
+    }
 }
 
 /// A command's output.
@@ -118,6 +141,11 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Runs a command in Ceph's JSON form.
     fn command(&self, target: CommandTarget, command: String, input: Bytes) -> Pending<CommandReply>;
+
+    /// Calls `follower` with each new line of the cluster log of at least `level` (`debug`, `info`, `sec`, `warn`,
+    /// `error`) and of `channel` (`cluster`, `audit`, `*`), on the engine's thread; it replaces the one before. `None`
+    /// ends that.
+    fn follow_log(&self, follow: Option<LogFollow>);
 
     /// Returns once the engine has the newest cluster map.
     fn refresh_map(&self) -> Pending<()>;

@@ -13,7 +13,7 @@ mod state;
 use crate::cluster::Cluster;
 use crate::completion::{Pending, block_on, mark_client_thread, on_client_thread};
 use crate::engine::{
-    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, ObjectRequest, OnReply,
+    CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
 };
 use crate::error::{Error, Result};
 use crate::list::pg_end;
@@ -362,6 +362,14 @@ impl Engine for Native {
 
     fn command(&self, target: CommandTarget, command: String, input: Bytes) -> Pending<CommandReply> {
         commands::start(&self.shared, target, command, input)
+    }
+
+    fn follow_log(&self, follow: Option<LogFollow>) {
+        let mut state = self.shared.state.lock();
+        if let (Some(conn), Some(follow)) = (&state.mon, &follow) {
+            mon::follow_log(conn, follow, None);
+        }
+        state.log = follow.map(|follow| (follow, None));
     }
 
     fn refresh_map(&self) -> Pending<()> {

@@ -122,8 +122,11 @@ exports! {
         outslen: Out<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
-        check_mon(&*CLIENTS.get(cluster)?, name.text_or_empty()?)?;
-        run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
+        let name = name.text_or_empty()?;
+        check_mon(&*CLIENTS.get(cluster)?, name)?;
+        // A named one is asked as a daemon (`tell mon.a`), as Ceph's library does.
+        let target = if name.is_empty() { CommandTarget::Mon } else { CommandTarget::MonDaemon };
+        run(cluster, target, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
     /// Runs a command of the manager.

@@ -7,10 +7,16 @@
 mod auth;
 mod cluster;
 mod config;
+mod config_history;
+mod config_key;
+mod config_show;
 mod crush;
 mod crush_edit;
+mod daemons;
+mod health;
 mod osd;
 mod osd_df;
+mod osd_more;
 mod osd_safety;
 mod osd_show;
 mod pg;
@@ -20,7 +26,7 @@ mod pool_vars;
 mod service;
 
 use crate::caps::MonCaps;
-use crate::logic::{Effect, LogLevel, MapState, Now, Origin};
+use crate::logic::{Effect, LogChannel, LogLevel, MapState, Now, Origin};
 use bytes::Bytes;
 use nacre_runtime::auth::Key;
 use nacre_types::command::{Call, mon_commands};
@@ -173,9 +179,8 @@ impl MapState {
         };
         let writes = signature.perm.contains('w');
         if writes {
-            // As Ceph's audit log. Keys come in as input, never as arguments.
-            let text = format!("from='{}' cmd={}", request.entity, call.prefix());
-            self.log.append(now, "mon", LogLevel::Debug, text);
+            let text = audit_text(&request.entity, &call, &json);
+            self.log.append_to(LogChannel::Audit, now, "mon", LogLevel::Info, text);
         }
         let ctx = Context {
             now,
@@ -192,12 +197,26 @@ impl MapState {
             "get_command_descriptions" => Ok(Answer::json(mon_commands().descriptions())),
             prefix if prefix.starts_with("auth ") => self.auth_command(call, ctx),
             prefix if prefix.starts_with("config ") => self.config_command(call, ctx),
+            prefix if prefix.starts_with("config-key ") => self.config_key_command(call, ctx),
+            prefix if prefix == "health" || prefix.starts_with("health ") => self.health_command(call, ctx),
             prefix if prefix.starts_with("pg ") => self.pg_command(call, ctx),
             prefix if prefix.starts_with("osd pool ") || prefix == "osd lspools" => {
                 self.pool_command(call, ctx)
             }
             prefix if prefix.starts_with("osd crush ") => self.crush_command(call, ctx),
             "osd getcrushmap" | "osd setcrushmap" => self.crush_command(call, ctx),
+            "osd utilization"
+            | "osd blocked-by"
+            | "osd info"
+            | "osd ls-tree"
+            | "osd setmaxosd"
+            | "osd require-osd-release"
+            | "osd destroy"
+            | "osd reweightn" => self.osd_more(call, ctx),
+            "node ls" | "features" | "time-sync-status" | "versions" | "osd versions"
+            | "osd count-metadata" | "balancer status" | "mon versions" | "mon count-metadata"
+            | "mon metadata" => self.daemons_command(call),
+            prefix if prefix.starts_with("mgr ") => self.daemons_command(call),
             prefix if prefix.starts_with("osd ") => self.osd_command(call, ctx),
             prefix if prefix.starts_with("service ") => self.service_command(call, ctx),
             _ => self.cluster_command(call, ctx),
@@ -209,6 +228,22 @@ impl MapState {
         let found = self.working.pool_by_name(name).map(|(id, _)| id);
         found.ok_or_else(|| Failure::not_found(format!("unrecognized pool '{name}'")))
     }
+}
+
+/// As Ceph's audit log. Values that may be secrets are left out; keys come in as input, never as arguments.
+fn audit_text(entity: &EntityName, call: &Call<'_>, json: &str) -> String {
+    let secret = call.prefix().starts_with("config-key ") || call.prefix().starts_with("auth ");
+    let shown = if secret {
+        let named =
+            ["key", "entity"].into_iter().find(|name| call.signature.params.iter().any(|p| p.name == *name));
+        let mut fields = serde_json::Map::new();
+        fields.insert("prefix".into(), call.prefix().into());
+        fields.extend(named.and_then(|name| Some((name.to_owned(), call.text(name)?.into()))));
+        Value::Object(fields).to_string()
+    } else {
+        json.to_owned()
+    };
+    format!("from='client.?' entity='{entity}' cmd=[{shown}]: dispatch")
 }
 
 /// A command that the table has and nobody carries out: a slip that a test finds.

@@ -4,7 +4,8 @@
 //! location. As in Ceph 16.2 the most precise mask wins, and among equals the most specific section.
 
 use nacre_types::ids::{EntityKind, EntityName};
-use std::collections::BTreeMap;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 /// Whom a value is for, `osd/class:ssd` for instance. Sorts as `config dump` shows it.
@@ -111,10 +112,41 @@ pub struct Subject<'a> {
     pub device_class: Option<&'a str>,
 }
 
+/// Versions of the configuration that are kept.
+const KEPT_VERSIONS: usize = 100;
+
+/// One change of the configuration, for `config log` and `config reset`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigVersion {
+    /// Counts them, from 1.
+    pub number: u64,
+    /// When, nanoseconds since 1970.
+    pub stamp_ns: u64,
+    /// What it was made for, where it was not one value.
+    pub note: String,
+    /// What changed.
+    pub changes: Vec<ConfigChange>,
+}
+
+/// One changed value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigChange {
+    /// Whom it is for, as [`Who`] prints it.
+    pub who: String,
+    /// The option.
+    pub name: String,
+    /// Its value before.
+    pub before: Option<String>,
+    /// Its value since.
+    pub after: Option<String>,
+}
+
 /// The values.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigDb {
     values: BTreeMap<Who, BTreeMap<String, String>>,
+    /// The newest versions, oldest first.
+    history: VecDeque<ConfigVersion>,
 }
 
 impl ConfigDb {
@@ -132,6 +164,50 @@ impl ConfigDb {
             self.values.remove(who);
         }
         removed
+    }
+
+    /// Sets and removes values; returns the version that this makes, if it changes anything.
+    pub fn change(
+        &mut self,
+        wanted: Vec<(Who, String, Option<String>)>,
+        stamp_ns: u64,
+        note: &str,
+    ) -> Option<ConfigVersion> {
+        let mut changes = Vec::new();
+        for (who, name, after) in wanted {
+            let before = self.values.get(&who).and_then(|values| values.get(&name)).cloned();
+            if before == after {
+                continue;
+            }
+            match &after {
+                Some(value) => self.set(who.clone(), &name, value),
+                None => self.remove(&who, &name),
+            };
+            changes.push(ConfigChange { who: who.to_string(), name, before, after });
+        }
+        if changes.is_empty() {
+            return None;
+        }
+        let number = self.history.back().map_or(0, |version| version.number) + 1;
+        let version = ConfigVersion { number, stamp_ns, note: note.to_owned(), changes };
+        self.history.push_back(version.clone());
+        Some(version)
+    }
+
+    /// Versions that are kept, oldest first.
+    pub fn history(&self) -> impl DoubleEndedIterator<Item = &ConfigVersion> {
+        self.history.iter()
+    }
+
+    /// Takes stored versions back, oldest first.
+    pub(crate) fn restore_history(&mut self, versions: Vec<ConfigVersion>) {
+        self.history = versions.into();
+    }
+
+    /// Forgets versions beyond those that are kept; returns their numbers.
+    pub(crate) fn forget_old(&mut self) -> Vec<u64> {
+        let beyond = self.history.len().saturating_sub(KEPT_VERSIONS);
+        self.history.drain(..beyond).map(|version| version.number).collect()
     }
 
     /// All values, in the order of `config dump`.

@@ -1,8 +1,8 @@
 //! Health: what is not as it should be, with Ceph's codes and texts. A pure function of the map state and the time.
 
-use crate::logic::{Fullness, MapState, Now, location_text};
+use crate::logic::{Fullness, MapState, Mutes, Now, location_text};
 use crate::pgview::PgView;
-use crate::text::{age, float, plural, set};
+use crate::text::{age, float, plural, set, stamp};
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::OsdId;
 use nacre_types::osdmap::flag;
@@ -10,6 +10,9 @@ use nacre_types::pool::flag as pool_flag;
 use nacre_types::stats::pg_state;
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Daemons with slow ops that a summary names.
+const SLOW_DAEMONS: usize = 10;
 
 /// How bad a check is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,6 +53,8 @@ pub struct Check {
     pub count: usize,
     /// A line for each of them.
     pub detail: Vec<String>,
+    /// Whether it was muted and does not count.
+    pub muted: bool,
 }
 
 /// All checks, by code.
@@ -57,17 +62,24 @@ pub struct Check {
 pub struct Health {
     /// What is wrong; nothing if all is well.
     pub checks: Vec<Check>,
+    /// What was muted, whether it is wrong now or not.
+    pub mutes: Mutes,
 }
 
 impl Health {
     /// `HEALTH_OK`, `HEALTH_WARN` or `HEALTH_ERR`.
     pub fn status(&self) -> &'static str {
-        self.checks.iter().map(|c| c.severity).max().map_or("HEALTH_OK", Severity::as_str)
+        self.checks
+            .iter()
+            .filter(|c| !c.muted)
+            .map(|c| c.severity)
+            .max()
+            .map_or("HEALTH_OK", Severity::as_str)
     }
 
     /// `health`'s text, or `health detail`'s.
-    pub(crate) fn text(&self, detail: bool) -> String {
-        let summaries: Vec<&str> = self.checks.iter().map(|c| c.summary.as_str()).collect();
+    pub(crate) fn text(&self, detail: bool, now: Now) -> String {
+        let summaries = self.summaries(now);
         let mut out = self.status().to_owned();
         if !summaries.is_empty() {
             out.push(' ');
@@ -76,11 +88,30 @@ impl Health {
         out.push('\n');
         if detail {
             for check in &self.checks {
+                if let Some(mute) = self.mutes.get(&check.code) {
+                    let ttl = mute.until_ns.map(|until| format!(" ttl {}", left(until, now)));
+                    let sticky = if mute.sticky { ", STICKY" } else { "" };
+                    out.push_str(&format!("(MUTED{}{sticky}) ", ttl.unwrap_or_default()));
+                }
                 out.push_str(&format!("{} {}: {}\n", check.severity.tag(), check.code, check.summary));
                 check.detail.iter().for_each(|line| out.push_str(&format!("    {line}\n")));
             }
         }
         out
+    }
+
+    /// One line for each check that counts, and one for what is muted.
+    pub(crate) fn summaries(&self, now: Now) -> Vec<String> {
+        let counting = self.checks.iter().filter(|check| !check.muted);
+        let mut lines: Vec<String> = counting.map(|check| check.summary.clone()).collect();
+        if !self.mutes.is_empty() {
+            let muted = self.mutes.iter().map(|(code, mute)| match mute.until_ns {
+                Some(until) => format!("{code}({})", left(until, now)),
+                None => code.clone(),
+            });
+            lines.push(format!("(muted: {})", muted.collect::<Vec<_>>().join(" ")));
+        }
+        lines
     }
 
     pub(crate) fn json(&self, detail: bool) -> Value {
@@ -93,14 +124,24 @@ impl Health {
                 let lines: Vec<Value> = check.detail.iter().map(|line| json!({ "message": line })).collect();
                 entry.insert("detail".into(), Value::Array(lines));
             }
-            entry.insert("muted".into(), false.into());
+            entry.insert("muted".into(), check.muted.into());
             checks.insert(check.code.clone(), Value::Object(entry));
         }
-        json!({ "status": self.status(), "checks": checks, "mutes": [] })
+        let mutes = self.mutes.iter().map(|(code, mute)| {
+            let mut entry = Map::new();
+            entry.insert("code".into(), code.as_str().into());
+            entry.extend(mute.until_ns.map(|until| ("ttl".into(), stamp(until).into())));
+            entry.insert("sticky".into(), mute.sticky.into());
+            entry.insert("summary".into(), mute.summary.as_str().into());
+            entry.insert("count".into(), mute.count.into());
+            Value::Object(entry)
+        });
+        json!({ "status": self.status(), "checks": checks, "mutes": mutes.collect::<Value>() })
     }
 
     fn add(&mut self, code: &str, severity: Severity, summary: String, count: usize, detail: Vec<String>) {
-        self.checks.push(Check { code: code.to_owned(), severity, summary, count, detail });
+        let muted = self.mutes.contains_key(code);
+        self.checks.push(Check { code: code.to_owned(), severity, summary, count, detail, muted });
     }
 
     fn limit_detail(&mut self, lines: usize) {
@@ -126,13 +167,14 @@ impl MapState {
     }
 
     pub(crate) fn health_of(&self, now: Now, views: &[PgView]) -> Health {
-        let mut health = Health::default();
+        let mut health = Health { mutes: self.mutes().clone(), ..Health::default() };
         self.check_osds_down(&mut health);
         self.check_flags(&mut health);
         self.check_osds_full(&mut health);
         self.check_pools(&mut health);
         self.check_counts(&mut health);
         self.check_reports(&mut health);
+        self.check_slow_ops(&mut health);
         self.check_pgs(now, views, &mut health);
         let rolled_back: Vec<String> =
             self.rolled_back.iter().map(|(osd, text)| format!("{osd}: {text}")).collect();
@@ -366,6 +408,32 @@ impl MapState {
         }
     }
 
+    /// Requests that take too long, in Ceph's words; details name the oldest one of each OSD and what it waits for.
+    fn check_slow_ops(&self, health: &mut Health) {
+        let up = self.stats.osds.iter().filter(|(osd, _)| self.committed.is_up(**osd));
+        let slow: Vec<_> = up.filter(|(_, stats)| stats.slow_ops.count > 0).collect();
+        let count: u64 = slow.iter().map(|(_, stats)| stats.slow_ops.count).sum();
+        let oldest_s = slow.iter().map(|(_, stats)| stats.slow_ops.oldest_ms / 1000).max().unwrap_or(0);
+        let names: Vec<String> = slow.iter().map(|(osd, _)| osd.to_string()).collect();
+        let who = match &names[..] {
+            [] => return,
+            [one] => format!("{one} has slow ops"),
+            some if some.len() <= SLOW_DAEMONS => format!("daemons {} have slow ops.", set(some)),
+            many => format!("daemons {}... have slow ops.", set(&many[..SLOW_DAEMONS])),
+        };
+        let summary = format!("{count} slow ops, oldest one blocked for {oldest_s} sec, {who}");
+        let detail = slow.iter().map(|(osd, stats)| {
+            let slow = &stats.slow_ops;
+            format!(
+                "{osd}: {} slow ops, oldest one blocked for {} sec: {}",
+                slow.count,
+                slow.oldest_ms / 1000,
+                slow.oldest
+            )
+        });
+        health.add("SLOW_OPS", Severity::Warn, summary, count as usize, detail.collect());
+    }
+
     fn check_pgs(&self, now: Now, views: &[PgView], health: &mut Health) {
         let mut found = PgFindings::default();
         for view in views {
@@ -459,6 +527,11 @@ impl MapState {
         let since = good_ns.max(born_ns).max(if good_ns == 0 { self.started_ns } else { 0 });
         now.wall_ns.saturating_sub(since) / 1_000_000_000
     }
+}
+
+/// Ceph's short timespan from now until `until_ns`.
+fn left(until_ns: u64, now: Now) -> String {
+    age(until_ns.saturating_sub(now.wall_ns) / 1_000_000_000)
 }
 
 /// `root=default` for the bucket `id`: its ancestors, the topmost first.

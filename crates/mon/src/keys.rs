@@ -26,6 +26,12 @@ pub(crate) const INCREMENTALS: &[u8] = b"osdmap/inc/";
 pub(crate) const FULLS: &[u8] = b"osdmap/full/";
 /// Prefix of configuration values.
 pub(crate) const CONFIG: &[u8] = b"config/";
+/// Prefix of the configuration's versions.
+pub(crate) const CONFIG_HISTORY: &[u8] = b"config-history/";
+/// Prefix of values that programs keep.
+pub(crate) const CONFIG_KEY: &[u8] = b"config-key/";
+/// Prefix of muted health checks.
+pub(crate) const MUTES: &[u8] = b"health/mute/";
 /// Prefix of entities.
 pub(crate) const AUTH: &[u8] = b"auth/";
 /// Prefix of cluster log lines.
@@ -44,6 +50,21 @@ pub(crate) fn config(who: &Who, name: &str) -> Vec<u8> {
 /// An entity.
 pub(crate) fn auth(entity: &EntityName) -> Vec<u8> {
     format!("auth/{entity}").into_bytes()
+}
+
+/// A version of the configuration.
+pub(crate) fn config_history(number: u64) -> Vec<u8> {
+    [CONFIG_HISTORY, &number.to_be_bytes()].concat()
+}
+
+/// A value of `config-key`.
+pub(crate) fn config_key(key: &str) -> Vec<u8> {
+    [CONFIG_KEY, key.as_bytes()].concat()
+}
+
+/// A muted health check.
+pub(crate) fn mute(code: &str) -> Vec<u8> {
+    [MUTES, code.as_bytes()].concat()
 }
 
 /// A line of the cluster log.

@@ -14,6 +14,7 @@ mod failure;
 mod fullness;
 mod log;
 mod membership;
+mod mutes;
 mod operator;
 mod pools;
 mod reports;
@@ -25,8 +26,9 @@ pub(crate) mod tests;
 pub use boot::BootRefusal;
 pub(crate) use failure::location_text;
 pub use fullness::Fullness;
-pub use log::{ClusterLog, LogEntry, LogLevel};
+pub use log::{ClusterLog, LogChannel, LogEntry, LogLevel};
 pub use membership::{CasRefusal, check_cas};
+pub use mutes::{Mute, Mutes};
 pub use operator::new_generation;
 pub use reports::{PoolIo, StatsState};
 pub use tuning::Tuning;
@@ -38,7 +40,8 @@ use changes::Changes;
 use failure::FailureReports;
 use nacre_types::ids::{EntityName, Epoch, OsdId};
 use nacre_types::msg::{
-    LogAppend, MonCommandReply, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, PgCasReply, StatsReport,
+    ConfigReport, LogAppend, MonCommandReply, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas,
+    PgCasReply, ReportedOption, StatsReport,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
 use std::collections::BTreeMap;
@@ -98,6 +101,13 @@ pub enum Event {
         osd: OsdId,
         /// The report.
         report: StatsReport,
+    },
+    /// A daemon's options.
+    Config {
+        /// Whose.
+        entity: EntityName,
+        /// Those that are not at their defaults.
+        report: ConfigReport,
     },
     /// A line for the cluster log.
     Log {
@@ -179,6 +189,15 @@ pub struct MapState {
     pub(crate) config_version: u64,
     pub(crate) auth: AuthDb,
     pub(crate) crush_version: u64,
+    pub(crate) mutes: Mutes,
+    /// `config-key …`.
+    pub(crate) config_keys: BTreeMap<String, Vec<u8>>,
+    /// Options of running daemons that are not at their defaults, as they reported.
+    pub(crate) running: BTreeMap<EntityName, Vec<ReportedOption>>,
+    /// Clients that are connected, as the caller says.
+    pub(crate) client_sessions: usize,
+    /// `mon metadata`.
+    pub(crate) mon_metadata: BTreeMap<String, String>,
     pub(crate) mon_name: String,
     pub(crate) mon_addr: Option<SocketAddr>,
     /// When this map authority started, nanoseconds since 1970; likewise the next two.
@@ -198,6 +217,12 @@ pub struct Databases {
     pub log: Vec<LogEntry>,
     /// How often the CRUSH map changed.
     pub crush_version: u64,
+    /// `health mute`.
+    pub mutes: Mutes,
+    /// `config-key …`.
+    pub config_keys: BTreeMap<String, Vec<u8>>,
+    /// `mon metadata`.
+    pub mon_metadata: BTreeMap<String, String>,
     /// The X of `mon.X`.
     pub mon_name: String,
     /// Where it listens.
@@ -240,6 +265,11 @@ impl MapState {
             config_version: 1,
             auth: databases.auth,
             crush_version: databases.crush_version,
+            mutes: databases.mutes,
+            config_keys: databases.config_keys,
+            running: BTreeMap::new(),
+            client_sessions: 0,
+            mon_metadata: databases.mon_metadata,
             mon_name: databases.mon_name,
             mon_addr: databases.mon_addr,
         }
@@ -281,6 +311,11 @@ impl MapState {
         self.crush_version
     }
 
+    /// Tells how many clients are connected.
+    pub fn set_client_sessions(&mut self, count: usize) {
+        self.client_sessions = count;
+    }
+
     /// The cluster log's newest lines.
     pub fn log(&self) -> &ClusterLog {
         &self.log
@@ -305,6 +340,9 @@ impl MapState {
             Event::MarkMeDown { osd, request } => self.mark_me_down(now, osd, &request),
             Event::Cas { origin, osd, cas } => self.cas(origin, osd, cas),
             Event::Stats { osd, report } => self.report(now, osd, report),
+            Event::Config { entity, report } => {
+                self.running.insert(entity, report.options);
+            }
             Event::Log { entity, line } => {
                 self.log.append(now, &entity.to_string(), LogLevel::parse(&line.level), line.text);
             }

@@ -9,10 +9,10 @@
 //! From time to time the full map is written the same way, chunks first, and what it makes superfluous is deleted.
 
 use crate::auth_db::{self, AuthDb};
-use crate::config_db::{ConfigDb, Who};
+use crate::config_db::{ConfigDb, ConfigVersion, Who};
 use crate::error::MonError;
 use crate::keys;
-use crate::logic::{Databases, LogEntry, Now, Proposal, new_generation};
+use crate::logic::{Databases, LogEntry, Mutes, Now, Proposal, new_generation};
 use crate::mapstore::{
     Compare, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, Op, Outcome, Txn, prefix_end, read_prefix,
 };
@@ -23,6 +23,7 @@ use nacre_types::encoding::{self, Versioned};
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::osdmap::{Incremental, OsdMap};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -217,9 +218,25 @@ impl Persistence {
         }
         let mut log = Vec::new();
         for entry in read_prefix(store, keys::LOG)? {
-            let line: LogEntry =
+            log.push(LogEntry::decode(&entry.value).map_err(|e| corrupt(&entry.key, &e.to_string()))?);
+        }
+        let mut history: Vec<ConfigVersion> = Vec::new();
+        for entry in read_prefix(store, keys::CONFIG_HISTORY)? {
+            let version =
                 postcard::from_bytes(&entry.value).map_err(|e| corrupt(&entry.key, &e.to_string()))?;
-            log.push(line);
+            history.push(version);
+        }
+        config.restore_history(history);
+        let mut mutes = Mutes::new();
+        for entry in read_prefix(store, keys::MUTES)? {
+            let code = String::from_utf8_lossy(&entry.key[keys::MUTES.len()..]).into_owned();
+            let mute = postcard::from_bytes(&entry.value).map_err(|e| corrupt(&entry.key, &e.to_string()))?;
+            mutes.insert(code, mute);
+        }
+        let mut config_keys = BTreeMap::new();
+        for entry in read_prefix(store, keys::CONFIG_KEY)? {
+            let key = String::from_utf8_lossy(&entry.key[keys::CONFIG_KEY.len()..]).into_owned();
+            config_keys.insert(key, entry.value);
         }
         self.trimmed_log = log.first().map_or(0, |line| line.seq);
         Ok(Databases {
@@ -228,7 +245,9 @@ impl Persistence {
             log,
             crush_version: read_number(store, keys::CRUSH_VERSION)?.unwrap_or(1),
             mon_name: mon_name.to_owned(),
-            mon_addr: None,
+            mutes,
+            config_keys,
+            ..Databases::default()
         })
     }
 

@@ -7,6 +7,7 @@
 //!
 //! Fenced off, or on an error of the store, the thread ends and the authority with it: what it knows may be stale.
 
+mod admin;
 mod authority;
 mod cluster_log;
 mod sessions;
@@ -15,11 +16,15 @@ use crate::error::MonError;
 use crate::logic::{MapState, Now, Tuning};
 use crate::mapstore::{LocalStore, MapStore};
 use crate::persist::{self, Persistence};
+use admin::Admin;
+pub use admin::MonMetrics;
 use authority::{Authority, Input};
+use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::auth::{KeyRecord, KeyServer, Keyring, ServiceKeyring, Verifier};
 use nacre_runtime::clock::{Clock, SystemClock};
 use nacre_runtime::config::Config;
-use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
+use nacre_runtime::metrics::Perf;
+use nacre_runtime::msgr::{self, Conn, Dispatcher, Frame, Messenger, Reset};
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
@@ -91,6 +96,8 @@ fn open_store(data_dir: &Path) -> Result<LocalStore, MonError> {
 pub struct MonServer {
     addr: SocketAddr,
     fsid: Uuid,
+    perf: Perf,
+    admin_socket: Option<AdminSocket>,
     inputs: Sender<Input>,
     thread: Option<JoinHandle<()>>,
     failure: watch::Receiver<Option<Arc<MonError>>>,
@@ -148,11 +155,15 @@ impl MonServer {
         let _inside = runtime.enter();
         let addr = messenger.bind(listen).map_err(|e| MonError::Network(e.to_string()))?;
         databases.mon_addr = Some(addr);
+        databases.mon_metadata = nacre_runtime::host::metadata(config);
+        let perf = Perf::new(format!("mon.{name}"));
+        perf.add(msgr::metrics::source(std::slice::from_ref(&messenger)));
+        let admin = Admin::new(config.clone(), perf.clone());
         let state =
             MapState::with_databases(loaded.map, Tuning::from_options(&config.snapshot()), now, databases);
         let (failed, failure) = watch::channel(None);
         let mut authority =
-            Authority::new(config.clone(), state, persistence, service_keys, keys, clock, received);
+            Authority::new(config.clone(), state, persistence, service_keys, keys, clock, received, admin);
         let thread = std::thread::Builder::new()
             .name("mon-map".into())
             .spawn(move || {
@@ -162,8 +173,21 @@ impl MonServer {
                 }
             })
             .map_err(|e| MonError::Invalid(e.to_string()))?;
+        let admin_socket = AdminSocket::start(config, admin::on_socket(&inputs));
+        // From here on options that count at start keep their values.
+        config.mark_started();
         tracing::info!(%addr, %fsid, "map authority serves");
-        Ok(MonServer { addr, fsid, inputs, thread: Some(thread), failure, runtime: Some(runtime), messenger })
+        Ok(MonServer {
+            addr,
+            fsid,
+            perf,
+            admin_socket,
+            inputs,
+            thread: Some(thread),
+            failure,
+            runtime: Some(runtime),
+            messenger,
+        })
     }
 
     /// Where it listens.
@@ -174,6 +198,16 @@ impl MonServer {
     /// The cluster.
     pub fn fsid(&self) -> Uuid {
         self.fsid
+    }
+
+    /// Its counters.
+    pub fn perf(&self) -> Perf {
+        self.perf.clone()
+    }
+
+    /// Asks for the cluster's metrics, as Ceph's manager exposes them.
+    pub fn metrics(&self) -> MonMetrics {
+        MonMetrics(self.inputs.clone())
     }
 
     /// Turns to an error when the authority had to end: fenced off, or its store failed. The process should end too.
@@ -187,6 +221,8 @@ impl MonServer {
     }
 
     fn end(&mut self) {
+        self.admin_socket = None;
+        self.perf.clear();
         // The receiver is gone if the authority has ended by itself.
         let _ = self.inputs.send(Input::Stop);
         if let Some(thread) = self.thread.take()

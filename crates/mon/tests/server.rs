@@ -76,6 +76,7 @@ fn mon_config() -> Config {
 fn mon_config_with(options: &[(&str, &str)]) -> Config {
     let builder =
         ConfigBuilder::new(EntityName::new(EntityKind::Mon, "a")).set("osd_crush_chooseleaf_type", "0");
+    let builder = builder.set("admin_socket", "");
     options.iter().fold(builder, |b, (name, value)| b.set(name, *value)).build().unwrap()
 }
 

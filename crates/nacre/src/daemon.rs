@@ -8,7 +8,6 @@ use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
 use nacre_runtime::signal::{self, Stop};
 use nacre_types::ids::EntityKind;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 const MON_USAGE: &str = "\
 Run the map authority in the foreground until SIGINT or SIGTERM.
@@ -163,19 +162,18 @@ fn run<F>(config: Config, start: impl FnOnce(Config) -> F) -> Result<()>
 where
     F: Future<Output = Result<Daemon>>,
 {
-    let log = Arc::new(nacre_runtime::log::start(&config, true)?);
+    nacre_runtime::log::start(&config, true)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async move {
-        let stop = install_signals(&log)?;
+        let stop = install_signals()?;
         let daemon = start(config).await?;
         until_stopped(&stop, vec![daemon]).await
     })
 }
 
-/// SIGHUP reopens the log; the first SIGINT or SIGTERM stops in order, the second at once.
-pub(crate) fn install_signals(log: &Arc<nacre_runtime::log::Log>) -> Result<Stop> {
-    let log = log.clone();
-    Ok(signal::install(move || log.reopen())?)
+/// SIGHUP reopens the logs; the first SIGINT or SIGTERM stops in order, the second at once.
+pub(crate) fn install_signals() -> Result<Stop> {
+    Ok(signal::install(nacre_runtime::log::reopen)?)
 }
 
 /// Waits for a signal or a failed daemon, then stops all of them, the last started first.

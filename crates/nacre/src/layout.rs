@@ -6,7 +6,8 @@
 //! DIR/mon/                          the map authority's MapStore
 //! DIR/mon.keyring                   the map authority's own key
 //! DIR/osd/N/                        osd.N: its store and its keyring
-//! DIR/log/, DIR/run/                logs, pid files and sockets
+//! DIR/log/                          each daemon's log (all of them in mon.a.log under `serve`), the cluster log
+//! DIR/run/                          admin sockets
 //! ```
 
 use anyhow::{Context, Result, bail, ensure};
@@ -149,6 +150,8 @@ impl Layout {
              public_addr = {ip}\n\
              keyring = {root}/ceph.$name.keyring\n\
              run_dir = {root}/run\n\
+             log_file = {root}/log/$name.log\n\
+             mon_cluster_log_file = {root}/log/ceph.log\n\
              osd_pool_default_size = {size}\n\
              osd_pool_default_min_size = {min_size}\n\
              # All OSDs share this host: copies go to different OSDs, not hosts.\n\

@@ -114,7 +114,9 @@ fn no_command(args: &[OsString]) -> ExitCode {
         println!("nacre {}", env!("CARGO_PKG_VERSION"));
     } else if has(&["--help", "-h"]) {
         print!("{USAGE}");
-    } else if has(&["-s", "--status", "-w", "--watch"]) {
+    } else if has(&["-s", "--status", "-w", "-W"])
+        || args.iter().any(|arg| arg.to_string_lossy().starts_with("--watch"))
+    {
         return cmd::ceph::main(args.to_vec());
     } else {
         eprint!("{USAGE}");

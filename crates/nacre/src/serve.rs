@@ -7,7 +7,6 @@ use clap::{CommandFactory, Parser};
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the OSDs get to come up before the start counts as failed.
@@ -56,10 +55,10 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         return Ok(());
     }
     let admin = layout.config(EntityName::client("admin"))?;
-    let log = Arc::new(nacre_runtime::log::start(&layout.config(EntityName::mon())?, true)?);
+    nacre_runtime::log::start(&layout.config(EntityName::mon())?, true)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async move {
-        let stop = daemon::install_signals(&log)?;
+        let stop = daemon::install_signals()?;
         let mut daemons = Vec::new();
         let started = start(&layout, &mut daemons).await;
         let ready = match started {

@@ -1,14 +1,22 @@
-//! `ceph tell osd.N …` and `ceph daemon`: what an OSD says about itself.
+//! What an OSD says about itself, on its admin socket (`ceph daemon`) and to `ceph tell osd.N`.
 
-use crate::metrics;
-use crate::shard::ShardCell;
+use crate::clock;
+use crate::shard::{Shard, ShardCell};
 use crate::shared::Shared;
+use crate::tracker::Clocks;
+use nacre_runtime::admin::socket::Run;
+use nacre_runtime::admin::{Admin, Answer, Outcome, Refused, Reply};
 use nacre_types::command::{self, Call};
 use nacre_types::errno::Errno;
-use nacre_types::msg::{DaemonCommand, DaemonCommandReply};
-use serde_json::{Map, Value, json};
+use nacre_types::ids::PgId;
+use nacre_types::msg::{DaemonCommand, DaemonCommandReply, LogAppend, MonSubscribe, OsdAlive};
+use nacre_types::time::stamp;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-struct Refused(Errno, String);
+/// Free extents that are listed.
+const MAX_EXTENTS: usize = 65_536;
 
 /// Carries a command out; `allowed` tells whether the caller may.
 pub(crate) fn run(
@@ -17,66 +25,194 @@ pub(crate) fn run(
     command: &DaemonCommand,
     allowed: bool,
 ) -> DaemonCommandReply {
-    let answer = if allowed {
+    let reply = if allowed {
         carry_out(shared, cells, &command.cmd)
     } else {
-        Err(Refused(Errno::EACCES, "access denied: commands need osd 'allow *'".into()))
+        Refused(Errno::EACCES, "access denied: commands need osd 'allow *'".into()).into()
     };
-    let (code, status, output) = match answer {
-        Ok(value) => (0, String::new(), text_of(&value)),
-        Err(Refused(errno, text)) => (errno.negated(), text, String::new()),
-    };
+    let Reply { code, status, output } = reply;
     DaemonCommandReply { tid: command.tid, code, status, output: output.into() }
 }
 
-fn text_of(value: &Value) -> String {
-    // Serializing a Value to text has nothing to fail on.
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+/// Carries out what comes by the admin socket, whose owner may do everything.
+pub(crate) fn on_socket(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) -> Run {
+    // The OSD holds the socket.
+    let (shared, cells) = (Arc::downgrade(shared), Arc::downgrade(cells));
+    Arc::new(move |json| match (shared.upgrade(), cells.upgrade()) {
+        (Some(shared), Some(cells)) => carry_out(&shared, &cells, json),
+        _ => Refused(Errno::ESHUTDOWN, "the daemon is going".into()).into(),
+    })
 }
 
-fn carry_out(shared: &Shared, cells: &[ShardCell], json: &str) -> Result<Value, Refused> {
-    let table = command::osd_commands();
-    let call = table.resolve(json).map_err(|error| Refused(error.errno(), error.to_string()))?;
+fn carry_out(shared: &Shared, cells: &[ShardCell], json: &str) -> Reply {
+    let admin =
+        Admin { config: shared.config.clone(), perf: shared.perf.clone(), table: command::osd_commands() };
+    admin.run(json, |call| own(shared, cells, call))
+}
+
+/// What only OSDs do.
+fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
+    let ops = Ops { shared, cells };
     match call.prefix() {
-        "get_command_descriptions" => Ok(table.descriptions()),
-        "version" => Ok(json!({ "version": env!("CARGO_PKG_VERSION"), "release": "nacre" })),
-        "status" => Ok(status(shared, cells)),
+        "status" => Ok(status(shared, cells).into()),
         // `tell PGID query` and `pg PGID query`.
-        "query" | "pg" => query(cells, &call),
-        "perf dump" => Ok(json!({ "osd": metrics::perf_dump(shared.metrics.iter().map(|m| &**m)) })),
-        "dump_ops_in_flight" => {
-            let now_ns = crate::clock::boot_ns();
-            Ok(dump(cells, |shard| shard.tracker().dump_in_flight(now_ns)))
+        "query" | "pg" => query(cells, call),
+        "dump_ops_in_flight" | "ops" => Ok(ops.in_flight(call, false).into()),
+        "dump_blocked_ops" => Ok(ops.in_flight(call, true).into()),
+        "dump_historic_ops" => Ok(ops.historic(call, false).into()),
+        "dump_historic_ops_by_duration" => Ok(ops.historic(call, true).into()),
+        "dump_historic_slow_ops" => Ok(ops.slow(call).into()),
+        "dump_watchers" => {
+            let watchers = cells.iter().flat_map(|cell| cell.inspect(Shard::dump_watchers));
+            Ok(watchers.collect::<Value>().into())
         }
-        "dump_historic_ops" => Ok(dump(cells, |shard| shard.tracker().dump_history())),
+        "dump_blocklist" => Ok(blocklist(shared).into()),
+        "dump_recovery_reservations" => Ok(reservations(shared).into()),
+        "get_mapped_pools" => {
+            let mut pools = BTreeSet::new();
+            cells
+                .iter()
+                .for_each(|cell| cell.inspect(|shard| pools.extend(shard.pools().map(|pool| pool.0))));
+            Ok(json!(pools).into())
+        }
+        "get_latest_osdmap" => {
+            let next_epoch = shared.map.load().as_ref().map_or_else(Default::default, |map| map.epoch.next());
+            shared.to_mon(&MonSubscribe { next_epoch, config: false });
+            Ok(Answer::from(json!({})))
+        }
+        "send_beacon" => {
+            let epoch = shared.map.load().as_ref().map_or_else(Default::default, |map| map.epoch);
+            shared.to_mon(&OsdAlive { boot_nonce: shared.boot_nonce, epoch, full: shared.is_full() });
+            Ok(json!({}).into())
+        }
         "flush_pg_stats" => {
             shared.report.notify_one();
-            Ok(json!({}))
+            Ok(json!({}).into())
         }
-        "config show" => {
-            let shown = shared.config.show();
-            Ok(Value::Object(
-                shown.into_iter().map(|s| (s.name.to_owned(), Value::String(s.value))).collect(),
-            ))
+        "cluster_log" => {
+            let level = match call.required("level") {
+                "warning" => "warn",
+                other => other,
+            };
+            shared.to_mon(&LogAppend { level: level.to_owned(), text: call.texts("message").join(" ") });
+            Ok(json!({}).into())
         }
-        "config get" => {
-            let name = call.required("var");
-            let value =
-                shared.config.text(name).map_err(|error| Refused(error.errno(), error.to_string()))?;
-            Ok(Value::Object(Map::from_iter([(name.to_owned(), Value::String(value))])))
-        }
-        "config set" => {
-            let (name, value) = (call.required("var"), call.required("val"));
-            shared.config.set(name, value).map_err(|error| Refused(error.errno(), error.to_string()))?;
-            Ok(json!({ "success": format!("{name} = '{value}'") }))
-        }
+        "bluestore allocator dump block" => allocator_dump(shared),
+        "bluestore allocator fragmentation block" => fragmentation(shared),
         other => Err(Refused(Errno::EINVAL, format!("command not known: {other}"))),
     }
 }
 
-fn dump(cells: &[ShardCell], of: impl Fn(&crate::shard::Shard) -> Vec<Value>) -> Value {
-    let ops: Vec<Value> = cells.iter().flat_map(|cell| cell.inspect(&of)).collect();
-    json!({ "num_ops": ops.len(), "ops": ops })
+/// Followed ops of all shards.
+struct Ops<'a> {
+    shared: &'a Shared,
+    cells: &'a [ShardCell],
+}
+
+impl Ops<'_> {
+    fn clocks() -> Clocks {
+        Clocks { now_ns: clock::boot_ns(), wall_ns: clock::wall_ns() }
+    }
+
+    fn in_flight(&self, call: &Call<'_>, blocked: bool) -> Value {
+        let filters = call.texts("filterstr");
+        let dump = |shard: &Shard| shard.tracker().dump_in_flight(Self::clocks(), &filters, blocked);
+        let mut ops: Vec<_> = self.cells.iter().flat_map(|cell| cell.inspect(dump)).collect();
+        ops.sort_by_key(|(age, _)| std::cmp::Reverse(*age));
+        let ops: Vec<Value> = ops.into_iter().map(|(_, op)| op).collect();
+        let count = ops.len();
+        if !blocked {
+            return json!({ "ops": ops, "num_ops": count });
+        }
+        let complaint = self.shared.config.get().osd.osd_op_complaint_time;
+        json!({ "ops": ops, "complaint_time": complaint.as_secs_f64(), "num_blocked_ops": count })
+    }
+
+    fn historic(&self, call: &Call<'_>, by_duration: bool) -> Value {
+        let options = self.shared.config.snapshot();
+        let size = options.osd.osd_op_history_size as usize;
+        let mut ops = self.finished(call, false);
+        ops.sort_by_key(|(_, (took, _))| std::cmp::Reverse(*took));
+        // Each shard keeps as many.
+        ops.truncate(size);
+        if !by_duration {
+            ops.sort_by_key(|(started, _)| *started);
+        }
+        let ops: Vec<Value> = ops.into_iter().map(|(_, (_, op))| op).collect();
+        json!({ "size": size, "duration": options.osd.osd_op_history_duration.as_secs(), "ops": ops })
+    }
+
+    fn slow(&self, call: &Call<'_>) -> Value {
+        let options = self.shared.config.snapshot();
+        let mut ops = self.finished(call, true);
+        ops.sort_by_key(|(_, (took, _))| std::cmp::Reverse(*took));
+        let size = options.osd.osd_op_history_slow_op_size as usize;
+        ops.truncate(size);
+        json!({
+            "num to keep": size,
+            "threshold to keep": options.osd.osd_op_history_slow_op_threshold.as_secs_f64(),
+            "Ops": ops.into_iter().map(|(_, (_, op))| op).collect::<Vec<_>>(),
+        })
+    }
+
+    fn finished(&self, call: &Call<'_>, slow: bool) -> Vec<(u64, (u64, Value))> {
+        let filters = call.texts("filterstr");
+        let dump = |shard: &Shard| shard.tracker().dump_history(Self::clocks(), &filters, slow);
+        self.cells.iter().flat_map(|cell| cell.inspect(dump)).collect()
+    }
+}
+
+fn blocklist(shared: &Shared) -> Value {
+    let map = shared.map.load_full();
+    let entries = map.iter().flat_map(|map| map.blocklist.iter());
+    entries.map(|(who, until_ns)| json!({ "entity_addr": who, "expire_time": stamp(*until_ns) })).collect()
+}
+
+fn reservations(shared: &Shared) -> Value {
+    let dump = |slots: &nacre_pg::reserve::Reserver<PgId>, max: u64| {
+        let pgs = |pgs: Vec<&PgId>| pgs.iter().map(ToString::to_string).collect::<Vec<_>>();
+        json!({
+            "max_allowed": max,
+            "min_priority": 0,
+            "queues": pgs(slots.queued().collect()),
+            "in_progress": pgs(slots.holders().collect()),
+        })
+    };
+    let options = shared.config.snapshot();
+    json!({
+        "local_reservations": dump(&shared.backfills.lock(), options.osd.osd_max_backfills),
+        "recovery_reservations": dump(&shared.recoveries.lock(), crate::shared::recoveries_of(&options) as u64),
+    })
+}
+
+fn no_allocator(shared: &Shared) -> Refused {
+    Refused(Errno::ENOTSUP, format!("{} has no allocator", shared.store.kind()))
+}
+
+fn allocator_dump(shared: &Shared) -> Outcome {
+    let space = shared.store.free_space(MAX_EXTENTS).ok_or_else(|| no_allocator(shared))?;
+    let extents = space.extents.iter();
+    let mut out = json!({
+        "capacity": space.capacity_bytes,
+        "alloc_unit": space.unit_bytes,
+        "alloc_type": "bitmap",
+        "alloc_name": "block",
+        "extents": extents
+            .map(|(offset, len)| json!({ "offset": format!("{offset:#x}"), "length": format!("{len:#x}") }))
+            .collect::<Value>(),
+    });
+    if space.more {
+        out["truncated"] = true.into();
+    }
+    Ok(out.into())
+}
+
+/// Ceph's measure: the share of the neighbouring free units that are not in one extent.
+fn fragmentation(shared: &Shared) -> Outcome {
+    let space = shared.store.free_space(usize::MAX).ok_or_else(|| no_allocator(shared))?;
+    let (extents, units) = (space.extents.len() as f64, (space.free_bytes / space.unit_bytes) as f64);
+    let rating = if units > 1.0 { ((extents - 1.0) / (units - 1.0)).max(0.0) } else { 0.0 };
+    Ok(json!({ "fragmentation_rating": rating }).into())
 }
 
 fn status(shared: &Shared, cells: &[ShardCell]) -> Value {
@@ -87,8 +223,11 @@ fn status(shared: &Shared, cells: &[ShardCell]) -> Value {
     });
     json!({
         "cluster_fsid": map.as_ref().map(|map| map.fsid.to_string()),
+        "osd_fsid": shared.uuid.to_string(),
         "whoami": shared.whoami.0,
         "state": if up { "active" } else { "booting" },
+        "oldest_map": map.as_ref().map_or(0, |map| map.epoch.0),
+        "cluster_osdmap_trim_lower_bound": map.as_ref().map_or(0, |map| map.epoch.0),
         "newest_map": map.as_ref().map_or(0, |map| map.epoch.0),
         "num_pgs": pgs,
         "objectstore": shared.store.kind(),
@@ -96,7 +235,7 @@ fn status(shared: &Shared, cells: &[ShardCell]) -> Value {
     })
 }
 
-fn query(cells: &[ShardCell], call: &Call<'_>) -> Result<Value, Refused> {
+fn query(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
     let pg =
         call.pg("pgid").ok_or_else(|| Refused(Errno::EINVAL, "missing required parameter pgid".into()))?;
     let query = cells
@@ -143,5 +282,6 @@ fn query(cells: &[ShardCell], call: &Call<'_>) -> Result<Value, Refused> {
             "missing": missing,
             "backfill_position": position,
         })).collect::<Vec<_>>(),
-    }))
+    })
+    .into())
 }

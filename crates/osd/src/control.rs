@@ -4,6 +4,7 @@
 //! peers, then the shards. It never touches a PG.
 
 mod mon;
+mod slow;
 
 use crate::beats;
 use crate::clock;
@@ -83,6 +84,7 @@ struct State {
     next_beacon_ns: u64,
     next_boot_ns: u64,
     told_full: bool,
+    told_slow: bool,
 }
 
 impl Control {
@@ -483,13 +485,21 @@ impl Control {
             let epoch = shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch);
             shared.to_mon(&OsdAlive { boot_nonce: shared.boot_nonce, epoch, full });
         }
+        let slow = self.watch_slow_ops(now_ns);
+        // The first slow op, and the end of the last one, are told at once.
+        let news = (slow.count > 0) != state.told_slow;
+        state.told_slow = slow.count > 0;
         let all = now_ns >= state.next_full_report_ns;
         let pgs: Vec<_> = self.cells.iter().flat_map(|cell| cell.with(|shard| shard.report(all))).collect();
-        if pgs.is_empty() && !all && now_ns < state.next_report_ns {
+        let news = news || shared.options_changed.load(Ordering::Relaxed);
+        if pgs.is_empty() && !all && !news && now_ns < state.next_report_ns {
             return;
         }
         if all {
             state.next_full_report_ns = now_ns + FULL_REPORT_NS;
+        }
+        if shared.options_changed.swap(false, Ordering::Relaxed) || all {
+            shared.to_mon(&shared.config.report());
         }
         state.next_report_ns = now_ns + options.osd.osd_mon_report_interval.as_nanos() as u64;
         drop(options);
@@ -499,21 +509,6 @@ impl Control {
     fn osd_stats(&self, now_ns: u64) -> OsdStats {
         let shared = &self.shared;
         let statfs = shared.store.statfs().unwrap_or_default();
-        let mut health = shared.store.health();
-        let slow = self
-            .cells
-            .iter()
-            .map(|cell| cell.inspect(|shard| shard.tracker().slow(now_ns)))
-            .fold((0, 0), |(count, oldest), slow| (count + slow.count, slow.oldest_ns.max(oldest)));
-        if slow.0 > 0 {
-            let text = format!(
-                "{} slow ops, oldest one blocked for {} sec, {} has slow ops",
-                slow.0,
-                slow.1 / SECOND_NS,
-                shared.whoami
-            );
-            health.push(("SLOW_OPS".to_owned(), text));
-        }
         let metrics = || shared.metrics.iter().map(|m| &**m);
         OsdStats {
             total_bytes: statfs.total_bytes,
@@ -525,7 +520,8 @@ impl Control {
             commit_latency_ms: metrics::average_ms(metrics(), |m| &m.commit_latency),
             apply_latency_ms: metrics::average_ms(metrics(), |m| &m.apply_latency),
             heartbeat_peers: shared.beats.lock().peers(),
-            health,
+            health: shared.store.health(),
+            slow_ops: self.slow_ops(now_ns),
         }
     }
 }
@@ -603,6 +599,28 @@ impl Control {
         self.shared.config.observe(&names, move |options, _| {
             if let Some(shared) = shared.upgrade() {
                 shared.beats.lock().set_settings(beats::settings_of(options));
+            }
+        });
+        let shared = Arc::downgrade(&self.shared);
+        let all: Vec<&str> = nacre_runtime::options::all().map(|spec| spec.name).collect();
+        self.shared.config.observe(&all, move |_, _| {
+            if let Some(shared) = shared.upgrade() {
+                shared.options_changed.store(true, Ordering::Relaxed);
+                shared.report.notify_one();
+            }
+        });
+        let cells = Arc::downgrade(&self.cells);
+        let names = [
+            "osd_op_complaint_time",
+            "osd_op_history_size",
+            "osd_op_history_duration",
+            "osd_op_history_slow_op_size",
+            "osd_op_history_slow_op_threshold",
+        ];
+        self.shared.config.observe(&names, move |options, _| {
+            let limits = crate::shard::tracker_limits(options);
+            for cell in cells.upgrade().iter().flat_map(|cells| cells.iter()) {
+                cell.with(|shard| shard.tracker_mut().set_limits(limits.clone()));
             }
         });
         let shared = Arc::downgrade(&self.shared);

@@ -2,8 +2,11 @@
 //!
 //! Every shard counts in a set of its own, so that no cache line is shared on the hot path; readers add them up.
 
-use serde_json::{Map, Value, json};
+use nacre_runtime::metrics::Metric;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The section of `perf dump`.
+const SECTION: &str = "osd";
 
 /// A number that only rises.
 #[derive(Debug, Default)]
@@ -42,31 +45,9 @@ impl Latency {
     }
 }
 
-/// One metric, summed over shards.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Metric {
-    /// Its name in `perf dump`'s `osd` section.
-    pub perf_name: &'static str,
-    /// Its name as a metric, with unit.
-    pub name: &'static str,
-    /// What it counts.
-    pub help: &'static str,
-    /// Its value.
-    pub value: MetricValue,
-}
-
-/// A [`Metric`]'s value.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum MetricValue {
-    /// A rising count.
-    Count(u64),
-    /// Durations: how many, and their sum in nanoseconds.
-    Durations(u64, u64),
-}
-
 macro_rules! metrics {
-    (counters { $($counter:ident, $counter_name:literal, $counter_help:literal;)* }
-     latencies { $($latency:ident, $latency_name:literal, $latency_help:literal;)* }) => {
+    (counters { $($counter:ident, $counter_help:literal;)* }
+     latencies { $($latency:ident, $latency_help:literal;)* }) => {
         /// One shard's metrics.
         #[derive(Debug, Default)]
         pub struct Metrics {
@@ -77,21 +58,19 @@ macro_rules! metrics {
         /// All metrics, added up over `shards`.
         pub fn collect<'a>(shards: impl Iterator<Item = &'a Metrics> + Clone) -> Vec<Metric> {
             vec![
-                $(Metric {
-                    perf_name: stringify!($counter),
-                    name: $counter_name,
-                    help: $counter_help,
-                    value: MetricValue::Count(shards.clone().map(|m| m.$counter.get()).sum()),
-                },)*
-                $(Metric {
-                    perf_name: stringify!($latency),
-                    name: $latency_name,
-                    help: $latency_help,
-                    value: MetricValue::Durations(
-                        shards.clone().map(|m| m.$latency.count.get()).sum(),
-                        shards.clone().map(|m| m.$latency.sum_ns.get()).sum(),
-                    ),
-                },)*
+                $(Metric::counter(
+                    SECTION,
+                    stringify!($counter),
+                    $counter_help,
+                    shards.clone().map(|m| m.$counter.get()).sum(),
+                ),)*
+                $(Metric::average(
+                    SECTION,
+                    stringify!($latency),
+                    $latency_help,
+                    shards.clone().map(|m| m.$latency.count.get()).sum(),
+                    shards.clone().map(|m| m.$latency.sum_ns.get()).sum(),
+                ),)*
             ]
         }
     };
@@ -99,48 +78,68 @@ macro_rules! metrics {
 
 metrics! {
     counters {
-        op, "osd_ops_total", "Client operations";
-        op_in_bytes, "osd_op_in_bytes_total", "Bytes written by client operations";
-        op_out_bytes, "osd_op_out_bytes_total", "Bytes read by client operations";
-        op_r, "osd_op_reads_total", "Client read operations";
-        op_w, "osd_op_writes_total", "Client write operations";
-        op_errors, "osd_op_errors_total", "Client operations answered with an error";
-        op_denied, "osd_op_denied_total", "Client operations refused for lack of capabilities";
-        op_backoffs, "osd_op_backoffs_total", "Client operations sent back for a newer map";
-        op_dropped, "osd_op_dropped_total", "Client operations dropped because their interval had passed";
-        subop, "osd_subops_total", "Messages of other OSDs about a PG";
-        transactions, "osd_transactions_total", "Transactions given to the store";
-        commit_batches, "osd_commit_batches_total", "Group commits of the store that completed transactions";
-        context_hits, "osd_context_hits_total", "Object contexts found in the cache";
-        context_misses, "osd_context_misses_total", "Object contexts read from the store";
-        recovered_objects, "osd_recovered_objects_total", "Objects written by recovery and backfill";
-        recovered_bytes, "osd_recovered_bytes_total", "Bytes written by recovery and backfill";
-        map_epochs, "osd_map_epochs_total", "Map epochs applied";
+        op, "Client operations";
+        op_in_bytes, "Client operations total write size";
+        op_out_bytes, "Client operations total read size";
+        op_r, "Client read operations";
+        op_r_out_bytes, "Client data read";
+        op_w, "Client write operations";
+        op_w_in_bytes, "Client data written";
+        op_errors, "Client operations answered with an error";
+        op_denied, "Client operations refused for lack of capabilities";
+        op_backoffs, "Client operations sent back for a newer map";
+        op_dropped, "Client operations dropped because their interval had passed";
+        op_slow, "Client operations that took longer than osd_op_complaint_time, counted while they did";
+        subop, "Messages of other OSDs about a PG";
+        transactions, "Transactions given to the store";
+        commit_batches, "Group commits of the store that completed transactions";
+        context_hits, "Object contexts found in the cache";
+        context_misses, "Object contexts read from the store";
+        recovery_ops, "Objects written by recovery and backfill";
+        recovery_bytes, "Bytes written by recovery and backfill";
+        map_message_epochs, "Map epochs applied";
     }
     latencies {
-        op_latency, "osd_op_latency_seconds", "Time from a client operation's arrival to its answer";
-        op_r_latency, "osd_op_read_latency_seconds", "The same of reads";
-        op_w_latency, "osd_op_write_latency_seconds", "The same of writes";
-        commit_latency, "osd_commit_latency_seconds", "Time from giving a transaction to the store to its commit";
-        apply_latency, "osd_apply_latency_seconds", "Time that the store takes to accept a transaction";
+        op_latency, "Latency of client operations, from arrival to answer";
+        op_r_latency, "Latency of read operations";
+        op_w_latency, "Latency of write operations";
+        commit_latency, "Time from giving a transaction to the store to its commit";
+        apply_latency, "Time that the store takes to accept a transaction";
     }
 }
 
-/// `perf dump`'s `osd` section.
-pub fn perf_dump<'a>(shards: impl Iterator<Item = &'a Metrics> + Clone) -> Value {
-    let mut out = Map::new();
-    for metric in collect(shards) {
-        let value = match metric.value {
-            MetricValue::Count(count) => json!(count),
-            MetricValue::Durations(count, sum_ns) => {
-                let sum = sum_ns as f64 / 1e9;
-                let average = if count == 0 { 0.0 } else { sum / count as f64 };
-                json!({ "avgcount": count, "sum": sum, "avgtime": average })
-            }
-        };
-        out.insert(metric.perf_name.to_owned(), value);
+/// What is not counted but looked up when somebody asks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Gauges {
+    /// Requests in flight.
+    pub op_wip: u64,
+    /// PGs that the OSD is primary of, replica of, and holds without being a member.
+    pub pgs: [u64; 3],
+    /// Peers that heartbeats are exchanged with.
+    pub heartbeat_peers: u64,
+    /// The store's size, what is used and what is left, in bytes.
+    pub space: [u64; 3],
+    /// The newest map's epoch.
+    pub map_epoch: u64,
+}
+
+impl Gauges {
+    /// Under Ceph's names.
+    pub fn collect(&self, out: &mut Vec<Metric>) {
+        let [primary, replica, stray] = self.pgs;
+        let [size, used, available] = self.space;
+        let mut gauge = |name, help, value| out.push(Metric::gauge(SECTION, name, help, value));
+        gauge("op_wip", "Replication operations currently being processed (primary)", self.op_wip);
+        gauge("numpg", "Placement groups", primary + replica + stray);
+        gauge("numpg_primary", "Placement groups for which this osd is primary", primary);
+        gauge("numpg_replica", "Placement groups for which this osd is replica", replica);
+        gauge("numpg_stray", "Placement groups ready to be deleted from this osd", stray);
+        gauge("heartbeat_to_peers", "Heartbeat (ping) peers we send to", self.heartbeat_peers);
+        gauge("stat_bytes", "OSD size", size);
+        gauge("stat_bytes_used", "Used space", used);
+        gauge("stat_bytes_avail", "Available space", available);
+        gauge("map_epoch", "Epoch of the newest map", self.map_epoch);
     }
-    Value::Object(out)
 }
 
 /// Average of a duration metric in whole milliseconds, as `osd perf` reports it.
@@ -155,6 +154,7 @@ pub fn average_ms<'a>(shards: impl Iterator<Item = &'a Metrics>, of: fn(&Metrics
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_runtime::metrics::Value;
 
     #[test]
     fn shards_add_up_under_cephs_names() {
@@ -163,20 +163,18 @@ mod tests {
         shards[1].op.inc();
         shards[0].op_latency.record(4_000_000);
         shards[1].op_latency.record(8_000_000);
-        let dump = perf_dump(shards.iter());
-        assert_eq!(dump["op"], 3);
-        assert_eq!(dump["op_latency"]["avgcount"], 2);
-        assert!((dump["op_latency"]["avgtime"].as_f64().unwrap() - 0.006).abs() < 1e-9);
+        let metrics = collect(shards.iter());
+        let of = |name| metrics.iter().find(|metric| metric.name == name).unwrap().value;
+        assert_eq!(of("op"), Value::Number(3));
+        assert_eq!(of("op_latency"), Value::Durations(2, 12_000_000));
         assert_eq!(average_ms(shards.iter(), |m| &m.op_latency), 6);
     }
 
     #[test]
-    fn names_are_unique_and_carry_units() {
-        let metrics = collect([Metrics::default()].iter());
+    fn names_are_unique() {
+        let mut metrics = collect([Metrics::default()].iter());
+        Gauges::default().collect(&mut metrics);
         let names: std::collections::BTreeSet<_> = metrics.iter().map(|m| m.name).collect();
         assert_eq!(names.len(), metrics.len());
-        assert!(
-            names.iter().all(|n| n.starts_with("osd_") && (n.ends_with("_total") || n.ends_with("_seconds")))
-        );
     }
 }

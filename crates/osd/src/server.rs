@@ -2,24 +2,27 @@
 
 use crate::beats::Beats;
 use crate::clock;
+use crate::commands;
 use crate::control::{Control, ControlDispatcher, Identity, TicketCredentials, measure_space};
 use crate::copy::Copier;
 use crate::dispatch::LaneDispatcher;
 use crate::error::OsdError;
 use crate::inbox::Inbox;
-use crate::metrics::Metrics;
+use crate::metrics::{Gauges, Metrics};
 use crate::peers::PeerLinks;
 use crate::shard::ShardCell;
-use crate::shared::{RunState, Shared, limits_of};
+use crate::shared::{RunState, Shared, limits_of, recoveries_of};
 use crate::store_kind;
 use crate::superblock::{Superblock, read_known};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use nacre_pg::Settings;
 use nacre_pg::reserve::Reserver;
+use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::auth::{ServiceKeys, Verifier, find_key};
 use nacre_runtime::config::Config;
-use nacre_runtime::msgr::{Messenger, Throttle};
+use nacre_runtime::metrics::Perf;
+use nacre_runtime::msgr::{self, Messenger, Throttle};
 use nacre_runtime::options::Options;
 use nacre_store::{MountReport, ObjectStore, StoreError, StoreEvents};
 use nacre_types::ids::{Epoch, OsdId};
@@ -131,6 +134,7 @@ pub struct Osd {
     messengers: Vec<Messenger>,
     shard_threads: Vec<Worker>,
     control_thread: Worker,
+    admin_socket: Option<AdminSocket>,
     addr: SocketAddr,
 }
 
@@ -158,9 +162,9 @@ impl Osd {
         self.control.is_up()
     }
 
-    /// Its metrics, added up over threads.
-    pub fn metrics(&self) -> Vec<crate::metrics::Metric> {
-        crate::metrics::collect(self.shared.metrics.iter().map(|m| &**m))
+    /// Its counters.
+    pub fn perf(&self) -> Perf {
+        self.shared.perf.clone()
     }
 
     /// Returns when it can't go on by itself, with the reason.
@@ -199,10 +203,12 @@ impl Osd {
     /// Answers a command as `ceph tell` gives it, in JSON, with every right: for whoever has the process.
     pub fn command(&self, json: &str) -> DaemonCommandReply {
         let command = DaemonCommand { tid: 0, cmd: json.to_owned(), input: Bytes::new() };
-        crate::commands::run(&self.shared, &self.control.cells, &command, true)
+        commands::run(&self.shared, &self.control.cells, &command, true)
     }
 
     fn end_threads(&mut self) {
+        self.admin_socket = None;
+        self.shared.perf.clear();
         for worker in &mut self.shard_threads {
             worker.end();
         }
@@ -266,6 +272,7 @@ impl Prepared {
                 whoami,
                 me: Member { osd: whoami, incarnation: report.incarnation },
                 boot_nonce,
+                uuid: superblock.uuid,
                 store,
                 settings: Arc::new(settings_of(&options)),
                 limits: ArcSwap::from_pointee(limits_of(&options)),
@@ -281,6 +288,8 @@ impl Prepared {
                 space_bytes: AtomicU64::new(u64::MAX),
                 backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
                 recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
+                perf: Perf::new(whoami),
+                options_changed: AtomicBool::new(true),
                 report: Notify::new(),
                 state: watch::Sender::new(RunState::Running),
             }
@@ -345,9 +354,44 @@ impl Prepared {
             worker.handle.spawn(async move { cells[index].run().await });
         }
         control_thread.handle.spawn(Arc::clone(&control).run());
+        add_sources(&shared, &cells);
+        let messengers = vec![messenger, outward];
+        shared.perf.add(msgr::metrics::source(&messengers));
+        let admin_socket = AdminSocket::start(&config, commands::on_socket(&shared, &cells));
+        // From here on options that count at start keep their values.
+        config.mark_started();
         tracing::info!(osd = %shared.whoami, %addr, store = shared.store.kind(), "OSD started");
-        Ok(Osd { shared, control, messengers: vec![messenger, outward], shard_threads, control_thread, addr })
+        Ok(Osd { shared, control, messengers, shard_threads, control_thread, admin_socket, addr })
     }
+}
+
+/// What this OSD counts and measures. The sources keep nothing alive: what they look at holds them.
+fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
+    let metrics = shared.metrics.clone();
+    shared.perf.add(move |out| out.extend(crate::metrics::collect(metrics.iter().map(|m| &**m))));
+    let (weak, cells) = (Arc::downgrade(shared), Arc::downgrade(cells));
+    shared.perf.add(move |out| {
+        let (Some(shared), Some(cells)) = (weak.upgrade(), cells.upgrade()) else { return };
+        let usage = shared.store.statfs().unwrap_or_default();
+        let mut gauges = Gauges {
+            heartbeat_peers: shared.beats.lock().peers().len() as u64,
+            space: [
+                usage.total_bytes,
+                usage.total_bytes.saturating_sub(usage.available_bytes),
+                usage.available_bytes,
+            ],
+            map_epoch: shared.map.load().as_ref().map_or(0, |map| u64::from(map.epoch.0)),
+            ..Gauges::default()
+        };
+        for cell in cells.iter() {
+            cell.inspect(|shard| {
+                gauges.op_wip += shard.tracker().in_flight() as u64;
+                gauges.pgs.iter_mut().zip(shard.pg_roles()).for_each(|(sum, n)| *sum += n);
+            });
+        }
+        gauges.collect(out);
+        shared.store.metrics(out);
+    });
 }
 
 fn check_owner(store: &dyn ObjectStore, options: &Options, whoami: OsdId) -> Result<Superblock, OsdError> {
@@ -379,13 +423,6 @@ fn tell_mount(osd: OsdId, store: &dyn ObjectStore, report: &MountReport) {
 fn shards_of(options: &Options) -> usize {
     match options.osd.osd_op_num_shards as usize {
         0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
-        given => given,
-    }
-}
-
-fn recoveries_of(options: &Options) -> usize {
-    match options.osd.osd_recovery_max_active as usize {
-        0 => options.osd.osd_recovery_max_active_ssd.max(1) as usize,
         given => given,
     }
 }
@@ -423,16 +460,8 @@ fn bind(messenger: &Messenger, public_addr: Option<SocketAddr>) -> Result<Socket
 /// `osd metadata`.
 fn metadata_of(shared: &Shared) -> BTreeMap<String, String> {
     let options = shared.config.snapshot();
-    let text = |value: &str| value.to_owned();
-    [
-        ("ceph_version", format!("nacre {}", env!("CARGO_PKG_VERSION"))),
-        ("hostname", text(shared.config.host())),
-        ("osd_objectstore", text(shared.store.kind())),
-        ("osd_data", options.osd.osd_data.clone()),
-        ("arch", text(std::env::consts::ARCH)),
-        ("os", text(std::env::consts::OS)),
-        ("pid", std::process::id().to_string()),
-    ]
-    .map(|(key, value)| (key.to_owned(), value))
-    .into()
+    let mut metadata = nacre_runtime::host::metadata(&shared.config);
+    metadata.insert("osd_objectstore".to_owned(), shared.store.kind().to_owned());
+    metadata.insert("osd_data".to_owned(), options.osd.osd_data.clone());
+    metadata
 }

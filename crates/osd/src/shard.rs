@@ -27,6 +27,7 @@ use bytes::Bytes;
 use copies::Copies;
 use nacre_pg::{Command, Event, PeerMsg, Pg, PgEnvelope};
 use nacre_runtime::msgr::Conn;
+use nacre_runtime::options::Options;
 use nacre_store::{CommitSink, Completion, Reservation, StoreError};
 use nacre_types::encoding::DecodeError;
 use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId};
@@ -129,13 +130,7 @@ impl Drop for Broken<'_> {
 impl ShardCell {
     /// Makes a shard that hosts nothing yet.
     pub(crate) fn new(shared: &Arc<Shared>, index: usize) -> ShardCell {
-        let options = shared.config.snapshot();
-        let osd = &options.osd;
-        let limits = TrackerLimits {
-            complaint_ns: osd.osd_op_complaint_time.as_nanos() as u64,
-            history_size: osd.osd_op_history_size as usize,
-            history_ns: osd.osd_op_history_duration.as_nanos() as u64,
-        };
+        let limits = tracker_limits(&shared.config.snapshot());
         let inbox = Arc::clone(&shared.inboxes[index]);
         let shard = Shard {
             shared: Arc::clone(shared),
@@ -221,6 +216,18 @@ impl ShardCell {
                 () = tokio::time::sleep(wait) => {}
             }
         }
+    }
+}
+
+/// How ops are followed, as the options have it.
+pub(crate) fn tracker_limits(options: &Options) -> TrackerLimits {
+    let osd = &options.osd;
+    TrackerLimits {
+        complaint_ns: osd.osd_op_complaint_time.as_nanos() as u64,
+        history_size: osd.osd_op_history_size as usize,
+        history_ns: osd.osd_op_history_duration.as_nanos() as u64,
+        slow_size: osd.osd_op_history_slow_op_size as usize,
+        slow_ns: osd.osd_op_history_slow_op_threshold.as_nanos() as u64,
     }
 }
 
@@ -466,7 +473,7 @@ impl Shard {
 /// Maps, peers and the life of PGs.
 impl Shard {
     fn on_map(&mut self, map: Arc<OsdMap>, up: UpMap, unlisted: Arc<[OsdId]>) {
-        self.metrics.map_epochs.inc();
+        self.metrics.map_message_epochs.inc();
         self.links.retain(|_, conn| !conn.is_over());
         self.space.retain(|osd| map.is_up(osd));
         (self.map, self.up, self.unlisted) = (Some(Arc::clone(&map)), Arc::clone(&up), unlisted);
@@ -683,6 +690,37 @@ impl Shard {
     /// The ops in flight and of late.
     pub(crate) fn tracker(&self) -> &OpTracker {
         &self.tracker
+    }
+
+    /// Likewise, to complain about some or to change how they are followed.
+    pub(crate) fn tracker_mut(&mut self) -> &mut OpTracker {
+        &mut self.tracker
+    }
+
+    /// How many PGs this OSD is primary of, replica of, and holds without being a member.
+    pub(crate) fn pg_roles(&self) -> [u64; 3] {
+        let whoami = self.shared.whoami;
+        let mut roles = [0; 3];
+        for pg in self.by_pg.keys() {
+            let membership = self.map.as_ref().and_then(|map| map.membership(*pg));
+            let role = match membership {
+                Some(m) if m.primary == whoami => 0,
+                Some(m) if m.in_sync.iter().any(|member| member.osd == whoami) => 1,
+                _ => 2,
+            };
+            roles[role] += 1;
+        }
+        roles
+    }
+
+    /// Pools of which this OSD has PGs.
+    pub(crate) fn pools(&self) -> impl Iterator<Item = nacre_types::PoolId> {
+        self.by_pg.keys().map(|pg| pg.pool)
+    }
+
+    /// Who watches what (`dump_watchers`).
+    pub(crate) fn dump_watchers(&self) -> Vec<serde_json::Value> {
+        self.watches.dump(|conn| conn.peer_addr().to_string())
     }
 
     /// `pg query`.

@@ -11,6 +11,7 @@ use nacre_pg::Settings;
 use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
 use nacre_pg::reserve::{Reservation, Reserver};
 use nacre_runtime::config::Config;
+use nacre_runtime::metrics::Perf;
 use nacre_runtime::msgr::Conn;
 use nacre_runtime::options::Options;
 use nacre_store::{ObjectStore, StoreError};
@@ -42,6 +43,8 @@ pub(crate) struct Shared {
     pub(crate) whoami: OsdId,
     pub(crate) me: Member,
     pub(crate) boot_nonce: u64,
+    /// The disk's id.
+    pub(crate) uuid: uuid::Uuid,
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) limits: ArcSwap<Limits>,
@@ -62,6 +65,10 @@ pub(crate) struct Shared {
     pub(crate) backfills: Mutex<Reserver<PgId>>,
     /// PGs that may recover missing objects now.
     pub(crate) recoveries: Mutex<Reserver<PgId>>,
+    /// All counters of this OSD, its store's and its messengers' among them.
+    pub(crate) perf: Perf,
+    /// The options changed since the map authority was told of them.
+    pub(crate) options_changed: AtomicBool,
     /// Wakes the control task: statistics or fullness changed.
     pub(crate) report: Notify,
     pub(crate) state: watch::Sender<RunState>,
@@ -152,6 +159,14 @@ impl Shared {
         if self.full.swap(full, Ordering::Relaxed) != full {
             tracing::warn!(osd = %self.whoami, full, "fullness of the store changed");
         }
+    }
+}
+
+/// PGs that may recover at a time.
+pub(crate) fn recoveries_of(options: &Options) -> usize {
+    match options.osd.osd_recovery_max_active as usize {
+        0 => options.osd.osd_recovery_max_active_ssd.max(1) as usize,
+        given => given,
     }
 }
 

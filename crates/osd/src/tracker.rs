@@ -1,42 +1,46 @@
-//! Ops in flight and the slowest ones of late: `dump_ops_in_flight`, `dump_historic_ops`, slow op warnings.
+//! Ops in flight, the slowest ones of late and those that are too slow: `dump_ops_in_flight`, `dump_historic_ops`,
+//! SLOW_OPS.
 //!
-//! One tracker belongs to one shard. Following an op costs a slot in a slab and two words per stage; texts are made
-//! when somebody asks.
+//! One tracker belongs to one shard. Following an op costs a slot in a slab and two words per stage, at times that the
+//! shard knows anyway; texts are made when somebody asks.
+
+mod dump;
+#[cfg(test)]
+mod tests;
+
+pub use dump::Clocks;
 
 use nacre_types::ids::{PgId, ReqId};
 use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
 use nacre_types::op::Op;
-use serde_json::{Value, json};
+use nacre_types::stats::SlowOps;
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
-/// How far an op has come; Ceph's texts of `flag_point`.
+/// How far an op has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Handed to its PG's shard.
-    Queued,
+    /// Received.
+    Initiated,
     /// Given to its PG.
     ReachedPg,
-    /// Its PG holds it back: peering, below min_size, recovery of its object, an earlier write.
+    /// Held back until its PG is active: peering, or below min_size.
+    WaitingForActive,
+    /// Held back by its PG for another reason: recovery of its object, an earlier write, a lease.
     Delayed,
+    /// Execution began.
+    Started,
     /// Executed and sent to the replicas.
     WaitingForSubOps,
-    /// Answered.
+    /// Its answer is on the way.
+    CommitSent,
+    /// Over.
     Done,
 }
 
-impl Stage {
-    /// Ceph's text.
-    pub fn text(self) -> &'static str {
-        match self {
-            Stage::Queued => "queued for pg",
-            Stage::ReachedPg => "reached pg",
-            Stage::Delayed => "delayed",
-            Stage::WaitingForSubOps => "waiting for sub ops",
-            Stage::Done => "done",
-        }
-    }
-}
+/// Stages of one op that are kept. One that is held back again and again shows its last ones.
+const STAGES: usize = 8;
 
 /// A followed op's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,32 +51,52 @@ struct Tracked {
     reqid: ReqId,
     pg: PgId,
     object: ObjectId,
+    client_addr: Option<SocketAddr>,
     op: &'static str,
     extent: Option<(u64, u64)>,
     more_ops: usize,
     started_ns: u64,
-    stage: Stage,
-    stage_ns: u64,
+    /// Stages with microseconds since `started_ns`; the first `reached` count.
+    stages: [(Stage, u32); STAGES],
+    reached: u8,
+    /// The age at which it is complained about next.
+    complain_ns: u64,
+}
+
+impl Tracked {
+    fn stage(&self) -> Stage {
+        self.stages[usize::from(self.reached) - 1].0
+    }
+
+    fn reach(&mut self, stage: Stage, now_ns: u64) {
+        let after_us = now_ns.saturating_sub(self.started_ns) / 1000;
+        let at = usize::from(self.reached).min(STAGES - 1);
+        self.stages[at] = (stage, u32::try_from(after_us).unwrap_or(u32::MAX));
+        self.reached = at as u8 + 1;
+    }
+}
+
+/// A finished op.
+#[derive(Clone, Debug)]
+struct Finished {
+    took_ns: u64,
+    ended_ns: u64,
+    op: Tracked,
 }
 
 /// Limits and thresholds, from the options.
 #[derive(Clone, Debug)]
 pub struct TrackerLimits {
-    /// `osd_op_complaint_time` in nanoseconds.
+    /// `osd_op_complaint_time` in nanoseconds; 0 for never.
     pub complaint_ns: u64,
     /// `osd_op_history_size`.
     pub history_size: usize,
     /// `osd_op_history_duration` in nanoseconds.
     pub history_ns: u64,
-}
-
-/// Slow ops at one moment.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SlowOps {
-    /// How many are older than the complaint time.
-    pub count: u64,
-    /// Age of the oldest one in nanoseconds.
-    pub oldest_ns: u64,
+    /// `osd_op_history_slow_op_size`.
+    pub slow_size: usize,
+    /// `osd_op_history_slow_op_threshold` in nanoseconds.
+    pub slow_ns: u64,
 }
 
 /// See the module's documentation.
@@ -80,8 +104,10 @@ pub struct SlowOps {
 pub struct OpTracker {
     slots: Vec<Option<Tracked>>,
     free: Vec<u32>,
-    /// Finished ops: (duration, when, what), the slowest ones of the last while.
-    history: VecDeque<(u64, u64, Tracked)>,
+    /// The slowest ones of the last while.
+    history: VecDeque<Finished>,
+    /// Those above the slow threshold, oldest first.
+    slow: VecDeque<Finished>,
     /// What an op must exceed to enter a full history.
     history_floor_ns: u64,
     limits: TrackerLimits,
@@ -94,25 +120,47 @@ impl OpTracker {
             slots: Vec::new(),
             free: Vec::new(),
             history: VecDeque::new(),
+            slow: VecDeque::new(),
             history_floor_ns: 0,
             limits,
         }
     }
 
-    /// Follows a request that came at `now_ns`.
-    pub fn start(&mut self, request: &OsdRequest, now_ns: u64) -> OpHandle {
+    /// Takes other limits.
+    pub fn set_limits(&mut self, limits: TrackerLimits) {
+        self.history_floor_ns = 0;
+        self.limits = limits;
+    }
+
+    /// The limits.
+    pub fn limits(&self) -> &TrackerLimits {
+        &self.limits
+    }
+
+    /// Follows a request that came at `arrived_ns` and is with its PG at `now_ns`. `client_addr` is `None` for the OSD's
+    /// own.
+    pub fn start(
+        &mut self,
+        request: &OsdRequest,
+        client_addr: Option<SocketAddr>,
+        arrived_ns: u64,
+        now_ns: u64,
+    ) -> OpHandle {
         let (op, extent) = request.ops.first().map_or(("none", None), |op| (op.op.name(), extent_of(&op.op)));
-        let tracked = Tracked {
+        let mut tracked = Tracked {
             reqid: request.reqid,
             pg: request.pg,
             object: request.object.clone(),
+            client_addr,
             op,
             extent,
             more_ops: request.ops.len().saturating_sub(1),
-            started_ns: now_ns,
-            stage: Stage::ReachedPg,
-            stage_ns: now_ns,
+            started_ns: arrived_ns,
+            stages: [(Stage::Initiated, 0); STAGES],
+            reached: 1,
+            complain_ns: self.limits.complaint_ns,
         };
+        tracked.reach(Stage::ReachedPg, now_ns);
         match self.free.pop() {
             Some(at) => {
                 self.slots[at as usize] = Some(tracked);
@@ -128,38 +176,49 @@ impl OpTracker {
     /// Notes how far an op has come.
     pub fn stage(&mut self, op: OpHandle, stage: Stage, now_ns: u64) {
         if let Some(tracked) = self.slots.get_mut(op.0 as usize).and_then(Option::as_mut) {
-            (tracked.stage, tracked.stage_ns) = (stage, now_ns);
+            tracked.reach(stage, now_ns);
         }
     }
 
     /// Ends an op; returns how long it took in nanoseconds.
     pub fn finish(&mut self, op: OpHandle, now_ns: u64) -> u64 {
-        let Some(mut tracked) = self.slots.get_mut(op.0 as usize).and_then(Option::take) else {
+        let Some(tracked) = self.slots.get_mut(op.0 as usize).and_then(Option::take) else {
             return 0;
         };
         self.free.push(op.0);
-        let took = now_ns.saturating_sub(tracked.started_ns);
+        let took_ns = now_ns.saturating_sub(tracked.started_ns);
         let full = self.history.len() >= self.limits.history_size;
-        if !full || took > self.history_floor_ns {
-            tracked.stage = Stage::Done;
-            self.remember(took, now_ns, tracked);
+        let slow = self.limits.slow_ns > 0 && took_ns >= self.limits.slow_ns;
+        let stale = now_ns.saturating_sub(self.limits.history_ns);
+        let room = !full || self.history.front().is_some_and(|oldest| oldest.ended_ns < stale);
+        if room || slow || took_ns > self.history_floor_ns {
+            self.remember(took_ns, now_ns, tracked, slow);
         }
-        took
+        took_ns
     }
 
-    fn remember(&mut self, took: u64, now_ns: u64, tracked: Tracked) {
+    fn remember(&mut self, took_ns: u64, now_ns: u64, mut op: Tracked, slow: bool) {
+        op.reach(Stage::CommitSent, now_ns);
+        op.reach(Stage::Done, now_ns);
+        let finished = Finished { took_ns, ended_ns: now_ns, op };
+        if slow {
+            self.slow.push_back(finished.clone());
+            while self.slow.len() > self.limits.slow_size {
+                self.slow.pop_front();
+            }
+        }
         let horizon = now_ns.saturating_sub(self.limits.history_ns);
-        self.history.retain(|(_, ended, _)| *ended >= horizon);
-        if self.history.len() >= self.limits.history_size {
-            let quickest = self.history.iter().enumerate().min_by_key(|(_, (took, _, _))| *took);
+        self.history.retain(|finished| finished.ended_ns >= horizon);
+        self.history.push_back(finished);
+        while self.history.len() > self.limits.history_size {
+            let quickest = self.history.iter().enumerate().min_by_key(|(_, finished)| finished.took_ns);
             let Some((at, _)) = quickest else { return };
             self.history.remove(at);
         }
-        self.history.push_back((took, now_ns, tracked));
         self.history_floor_ns = if self.history.len() < self.limits.history_size {
             0
         } else {
-            self.history.iter().map(|(took, _, _)| *took).min().unwrap_or(0)
+            self.history.iter().map(|finished| finished.took_ns).min().unwrap_or(0)
         };
     }
 
@@ -168,44 +227,54 @@ impl OpTracker {
         self.slots.len() - self.free.len()
     }
 
+    fn is_slow(&self, op: &Tracked, now_ns: u64) -> bool {
+        self.limits.complaint_ns > 0 && now_ns.saturating_sub(op.started_ns) >= self.limits.complaint_ns
+    }
+
     /// Ops that are older than the complaint time.
     pub fn slow(&self, now_ns: u64) -> SlowOps {
-        self.slots.iter().flatten().fold(SlowOps::default(), |slow, op| {
-            let age = now_ns.saturating_sub(op.started_ns);
-            if age < self.limits.complaint_ns {
-                return slow;
+        let slow = self.slots.iter().flatten().filter(|op| self.is_slow(op, now_ns));
+        let count = slow.clone().count() as u64;
+        let oldest = slow.min_by_key(|op| op.started_ns);
+        oldest.map_or_else(SlowOps::default, |op| SlowOps {
+            count,
+            oldest_ms: now_ns.saturating_sub(op.started_ns) / 1_000_000,
+            oldest: format!("{} currently {}", op.description(), op.stage().text()),
+        })
+    }
+
+    /// Slow ops to complain about now, each at the complaint time and at twice the age of the last complaint; at most
+    /// `max`, as Ceph words them.
+    pub fn complaints(&mut self, clocks: Clocks, max: usize) -> Vec<String> {
+        let complaint_ns = self.limits.complaint_ns;
+        if complaint_ns == 0 {
+            return Vec::new();
+        }
+        let mut lines = Vec::new();
+        for op in self.slots.iter_mut().flatten() {
+            let age_ns = clocks.now_ns.saturating_sub(op.started_ns);
+            if age_ns < op.complain_ns.max(complaint_ns) {
+                continue;
             }
-            SlowOps { count: slow.count + 1, oldest_ns: slow.oldest_ns.max(age) }
-        })
+            if lines.len() == max {
+                break;
+            }
+            op.complain_ns = age_ns.saturating_mul(2);
+            lines.push(format!(
+                "slow request {} initiated {} currently {}",
+                op.description(),
+                clocks.stamp(op.started_ns),
+                op.stage().text()
+            ));
+        }
+        lines
     }
 
-    /// The ops in flight, as `dump_ops_in_flight` lists them.
-    pub fn dump_in_flight(&self, now_ns: u64) -> Vec<Value> {
-        let age = |op: &Tracked| now_ns.saturating_sub(op.started_ns);
-        self.slots.iter().flatten().map(|op| op.dump(age(op))).collect()
-    }
-
-    /// The slowest ops of late, as `dump_historic_ops` lists them.
-    pub fn dump_history(&self) -> Vec<Value> {
-        self.history.iter().map(|(took, _, op)| op.dump(*took)).collect()
-    }
-}
-
-impl Tracked {
-    fn dump(&self, duration_ns: u64) -> Value {
-        let extent = self.extent.map(|(offset, len)| format!(" {offset}~{len}")).unwrap_or_default();
-        let more = if self.more_ops > 0 { format!(" +{}", self.more_ops) } else { String::new() };
-        let Tracked { reqid, pg, object, op, .. } = self;
-        json!({
-            "description": format!("osd_op({reqid} {pg} {object} [{op}{extent}{more}])"),
-            "age": duration_ns as f64 / 1e9,
-            "duration": duration_ns as f64 / 1e9,
-            "type_data": {
-                "flag_point": self.stage.text(),
-                "client_info": { "client": format!("client.{}", reqid.client), "tid": reqid.tid },
-                "stage_after": self.stage_ns.saturating_sub(self.started_ns) as f64 / 1e9,
-            },
-        })
+    /// Slow ops by what they wait for and by pool.
+    pub fn slow_by(&self, now_ns: u64, mut each: impl FnMut(&'static str, PgId)) {
+        for op in self.slots.iter().flatten().filter(|op| self.is_slow(op, now_ns)) {
+            each(op.stage().text(), op.pg);
+        }
     }
 }
 
@@ -215,76 +284,5 @@ fn extent_of(op: &Op) -> Option<(u64, u64)> {
         Op::Write { offset, data } => Some((*offset, data.len() as u64)),
         Op::WriteFull { data } => Some((0, data.len() as u64)),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nacre_types::ids::{ClientId, Epoch, Interval, PoolId};
-    use nacre_types::object::SNAP_HEAD;
-
-    const MS: u64 = 1_000_000;
-
-    fn request(tid: u64) -> OsdRequest {
-        OsdRequest {
-            reqid: ReqId { client: ClientId(1), tid },
-            oldest_tid: 0,
-            attempt: 0,
-            epoch: Epoch(1),
-            pg: PgId::new(PoolId(2), 3),
-            interval: Interval(1),
-            object: ObjectId::new(PoolId(2), "", "", "o"),
-            mtime_ns: 0,
-            flags: 0,
-            snap: SNAP_HEAD,
-            snap_context: None,
-            ops: vec![Op::Read { offset: 4, len: 8 }.into()],
-        }
-    }
-
-    fn tracker() -> OpTracker {
-        OpTracker::new(TrackerLimits { complaint_ns: 10 * MS, history_size: 3, history_ns: 1000 * MS })
-    }
-
-    #[test]
-    fn slow_ops_are_those_above_the_complaint_time() {
-        let mut t = tracker();
-        let first = t.start(&request(1), 0);
-        t.start(&request(2), 15 * MS);
-        assert_eq!(t.slow(20 * MS), SlowOps { count: 1, oldest_ns: 20 * MS });
-        assert_eq!(t.slow(40 * MS).count, 2);
-        t.finish(first, 41 * MS);
-        assert_eq!((t.slow(42 * MS).count, t.in_flight()), (1, 1));
-    }
-
-    #[test]
-    fn history_keeps_the_slowest_of_late() {
-        let mut t = tracker();
-        for (tid, took) in [5, 1, 9, 7, 2].into_iter().enumerate() {
-            let op = t.start(&request(tid as u64), 0);
-            assert_eq!(t.finish(op, took * MS), took * MS);
-        }
-        let mut durations: Vec<_> = t
-            .dump_history()
-            .iter()
-            .map(|op| (op["duration"].as_f64().unwrap() * 1e3).round() as u64)
-            .collect();
-        durations.sort_unstable();
-        assert_eq!(durations, [5, 7, 9]);
-        let op = t.start(&request(9), 2000 * MS);
-        t.finish(op, 2100 * MS);
-        assert_eq!(t.dump_history().len(), 1, "old ones are forgotten");
-    }
-
-    #[test]
-    fn an_op_is_described_by_what_it_does() {
-        let mut t = tracker();
-        let op = t.start(&request(7), 0);
-        t.stage(op, Stage::Delayed, MS);
-        let dump = &t.dump_in_flight(3 * MS)[0];
-        let text = dump["description"].as_str().unwrap();
-        assert!(text.starts_with("osd_op(client.1:7 2.3 2:") && text.ends_with("[read 4~8])"), "{text}");
-        assert_eq!(dump["type_data"]["flag_point"], "delayed");
     }
 }

@@ -107,6 +107,26 @@ impl<C: Clone, N> Watches<C, N> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
+    /// Who watches what, as `dump_watchers` lists it; `addr` shows a connection.
+    pub(crate) fn dump(&self, addr: impl Fn(&C) -> String) -> Vec<serde_json::Value> {
+        let watches = self.objects.iter().flat_map(|(object, watched)| {
+            watched.watches.iter().map(move |(watch, live)| (object, watch, live))
+        });
+        watches
+            .map(|(object, (client, cookie), live)| {
+                let addr = live.conn.as_ref().map_or_else(|| "-".to_owned(), &addr);
+                serde_json::json!({
+                    "namespace": object.namespace(),
+                    "object": object.name(),
+                    "entity_name": { "type": "client", "num": client.0 },
+                    "cookie": cookie,
+                    "timeout": live.timeout_ns / 1_000_000_000,
+                    "entity_addr": { "type": "v2", "addr": addr, "nonce": 0 },
+                })
+            })
+            .collect()
+    }
+
     /// Whether nothing is watched and nobody notified.
     pub(crate) fn is_empty(&self) -> bool {
         self.objects.is_empty()

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
 
 mod it {
+    mod admin;
     pub(crate) mod authority;
     pub(crate) mod cluster;
     mod copy;

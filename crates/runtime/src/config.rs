@@ -19,6 +19,7 @@ use crate::options::{self, OptionSpec, Options};
 use arc_swap::{ArcSwap, Guard};
 use expand::Identity;
 use nacre_types::ids::{EntityKind, EntityName};
+use nacre_types::msg::{ConfigReport, ReportedOption};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -430,6 +431,39 @@ impl Config {
         let spec = options::get(name)?;
         let value = spec.canonical(&self.0.state.lock().effective[spec.name].1)?;
         Ok(options::shown(spec.name, &value).to_owned())
+    }
+
+    /// Each option's values by source, weakest first, the default among them, as they were written (`config diff`).
+    pub fn layers(&self) -> Vec<(&'static str, Vec<(Source, String)>)> {
+        const SOURCES: [Source; 5] =
+            [Source::Mon, Source::File, Source::Env, Source::Cmdline, Source::Override];
+        let state = self.0.state.lock();
+        let daemon = self.is_daemon();
+        let layers_of = |spec: &'static OptionSpec| {
+            let default = spec.daemon_default.filter(|_| daemon).unwrap_or(spec.default);
+            let mut found = vec![(Source::Default, default.to_owned())];
+            for (layer, source) in state.layers.by_source.iter().zip(SOURCES) {
+                found.extend(layer.get(spec.name).map(|text| (source, text.clone())));
+            }
+            for (_, text) in &mut found {
+                *text = spec.canonical(text).unwrap_or_else(|_| text.clone());
+            }
+            (spec.name, found)
+        };
+        options::all().map(layers_of).collect()
+    }
+
+    /// The options that are not at their defaults, as the map authority hears of them.
+    pub fn report(&self) -> ConfigReport {
+        let set = self.layers().into_iter().filter_map(|(name, values)| {
+            let values: Vec<_> = values
+                .into_iter()
+                .filter(|(source, _)| *source != Source::Default)
+                .map(|(source, text)| (source.as_str().to_owned(), options::shown(name, &text).to_owned()))
+                .collect();
+            (!values.is_empty()).then(|| ReportedOption { name: name.to_owned(), values })
+        });
+        ConfigReport { options: set.collect() }
     }
 
     /// All effective values and where they come from (`config show`); those not at their default are `config diff`.

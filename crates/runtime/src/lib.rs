@@ -2,10 +2,12 @@
 //!
 //! What every daemon and client stands on. Nothing here knows of PGs, stores or maps.
 
+pub mod admin;
 pub mod auth;
 pub mod clock;
 pub mod config;
 pub mod error;
+pub mod host;
 pub mod lock;
 pub mod log;
 pub mod metrics;

@@ -12,7 +12,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
@@ -137,14 +138,33 @@ pub struct Log {
 }
 
 impl Log {
-    /// Reopens the file (SIGHUP). A failure is logged and the old file kept.
-    pub fn reopen(&self) {
+    /// Reopens the file. A failure is logged and the old file kept.
+    fn reopen(&self) {
         if let Some(file) = &self.file
             && let Err(error) = file.reopen()
         {
             tracing::error!(%error, "can't reopen the log file");
         }
     }
+}
+
+/// The process's log, once it is started.
+static RUNNING: OnceLock<Log> = OnceLock::new();
+/// Counts [`reopen`]s.
+static REOPENED: AtomicU64 = AtomicU64::new(0);
+
+/// Reopens the process's log file, and lets everybody who keeps a log of their own do so (SIGHUP, `log reopen`).
+pub fn reopen() {
+    REOPENED.fetch_add(1, Ordering::Relaxed);
+    if let Some(log) = RUNNING.get() {
+        log.reopen();
+    }
+    tracing::info!("log files are reopened");
+}
+
+/// How often [`reopen`] was called: whoever keeps a log file open opens it anew when this changes.
+pub fn reopened() -> u64 {
+    REOPENED.load(Ordering::Relaxed)
 }
 
 /// Starts logging for the process by `config`'s options, and follows their changes. In the foreground lines go to
@@ -179,7 +199,10 @@ pub fn start(config: &Config, foreground: bool) -> Result<Log> {
         // Fails only when the subscriber is gone, and with it anybody to tell.
         let _ = reload.reload(self::filter(options));
     });
-    Ok(Log { file })
+    let log = Log { file };
+    // Logging starts once, as was seen above.
+    let _ = RUNNING.set(log.clone());
+    Ok(log)
 }
 
 #[cfg(test)]

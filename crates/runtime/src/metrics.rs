@@ -1,179 +1,351 @@
-//! Metrics: one registry per daemon, text exposition for Prometheus, and JSON as `perf dump` prints it.
+//! A daemon's counters: one list that `perf dump`, `perf schema`, `perf reset` and the Prometheus endpoint read.
 //!
-//! Each crate keeps its metric names, with unit and help, in one file; this one's are in `msgr/metrics.rs`.
+//! Parts of a daemon count however is cheapest for them and hand their values over when somebody asks ([`Perf::add`]);
+//! nothing here is on a hot path. Each crate keeps its names, with unit and help, in one file. A name is Ceph's where
+//! Ceph has the counter: `perf dump` shows it in its section, Prometheus as `ceph_SECTION_NAME`, as Ceph's exporter does.
 
 use parking_lot::Mutex;
-use prometheus_client::collector::Collector;
-use prometheus_client::metrics::counter::Counter;
-use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::metrics::histogram::Histogram;
-use prometheus_client::registry::{Metric, Registry};
-use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
+use serde_json::{Map, Value as Json, json};
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A daemon's metrics. Cloning shares them.
-#[derive(Debug, Clone)]
-pub struct Metrics {
-    daemon: String,
-    registry: Arc<Mutex<Registry>>,
+/// What a number means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Only rises.
+    Counter,
+    /// Rises and falls.
+    Gauge,
+    /// Durations: how many, and their sum.
+    Average,
 }
 
-/// Upper bounds of latency histograms, in seconds: 16 µs to 8 s, each twice the one before.
-pub fn latency_buckets() -> impl Iterator<Item = f64> {
-    (0..20).map(|power| 16e-6 * f64::from(1u32 << power))
+/// What a number is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Things.
+    None,
+    /// Bytes.
+    Bytes,
+    /// Seconds.
+    Seconds,
 }
 
-impl Metrics {
-    /// Empty metrics of `daemon`, which becomes the label `ceph_daemon` of all of them.
-    pub fn new(daemon: impl ToString) -> Metrics {
-        let daemon = daemon.to_string();
-        let labels = std::iter::once(("ceph_daemon".into(), daemon.clone().into()));
-        Metrics { registry: Arc::new(Mutex::new(Registry::with_labels(labels))), daemon }
+/// A number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Of a [`Kind::Counter`] or [`Kind::Gauge`].
+    Number(u64),
+    /// Of a [`Kind::Average`]: how many, and their sum in nanoseconds.
+    Durations(u64, u64),
+}
+
+/// One counter and its value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Metric {
+    /// Its section of `perf dump`: `osd`, `bluestore`, `msgr`.
+    pub section: &'static str,
+    /// Its name there.
+    pub name: &'static str,
+    /// What it counts.
+    pub help: &'static str,
+    /// What the number means.
+    pub kind: Kind,
+    /// What the number is in.
+    pub unit: Unit,
+    /// The number.
+    pub value: Value,
+}
+
+impl Metric {
+    /// A count that only rises.
+    pub fn counter(section: &'static str, name: &'static str, help: &'static str, value: u64) -> Metric {
+        Metric { section, name, help, kind: Kind::Counter, unit: unit_of(name), value: Value::Number(value) }
     }
 
-    /// Registers a metric of any type.
-    pub fn register<M: Metric + Clone>(&self, name: &str, help: &str, metric: M) -> M {
-        self.registry.lock().register(name, help, metric.clone());
-        metric
+    /// A count that rises and falls.
+    pub fn gauge(section: &'static str, name: &'static str, help: &'static str, value: u64) -> Metric {
+        Metric { section, name, help, kind: Kind::Gauge, unit: unit_of(name), value: Value::Number(value) }
     }
 
-    /// A counter; `_total` is appended to its name.
-    pub fn counter(&self, name: &str, help: &str) -> Counter {
-        self.register(name, help, Counter::default())
+    /// Durations: how many, and their sum.
+    pub fn average(
+        section: &'static str,
+        name: &'static str,
+        help: &'static str,
+        count: u64,
+        sum_ns: u64,
+    ) -> Metric {
+        let value = Value::Durations(count, sum_ns);
+        Metric { section, name, help, kind: Kind::Average, unit: Unit::Seconds, value }
     }
 
-    /// A value that goes up and down.
-    pub fn gauge(&self, name: &str, help: &str) -> Gauge {
-        self.register(name, help, Gauge::default())
+    /// Its name for Prometheus, without the suffixes of an average.
+    pub fn prometheus_name(&self) -> String {
+        format!("ceph_{}_{}", self.section, self.name)
     }
 
-    /// A histogram of latencies in seconds, with [`latency_buckets`].
-    pub fn latency(&self, name: &str, help: &str) -> Histogram {
-        self.register(name, help, Histogram::new(latency_buckets()))
+    fn key(&self) -> (&'static str, &'static str) {
+        (self.section, self.name)
     }
 
-    /// Values that are asked for when they are shown.
-    pub fn collect(&self, collector: impl Collector) {
-        self.registry.lock().register_collector(Box::new(collector));
-    }
-
-    fn text(&self) -> String {
-        let mut out = String::new();
-        prometheus_client::encoding::text::encode(&mut out, &self.registry.lock())
-            .expect("invariant: writing into a String can't fail");
-        out
-    }
-
-    /// `perf dump`: metrics by the first word of their names (`osd`, `ms`, `bluestore`), histograms as Ceph's
-    /// averages (`avgcount`, `sum`, `avgtime`).
-    pub fn perf_dump(&self) -> Value {
-        let mut sections: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
-        for line in self.text().lines().filter(|line| !line.starts_with('#')) {
-            let Some((series, value)) = line.rsplit_once(' ') else { continue };
-            let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
-            let labels: Vec<&str> = labels
-                .trim_end_matches('}')
-                .split(',')
-                .filter(|label| !label.is_empty() && !label.starts_with("ceph_daemon="))
-                .collect();
-            let (section, field) = name.split_once('_').unwrap_or((name, name));
-            let entry = sections.entry(section.to_owned()).or_default();
-            let number = || match value.parse::<u64>() {
-                Ok(number) => json!(number),
-                Err(_) => json!(value.parse::<f64>().unwrap_or_default()),
-            };
-            if field.ends_with("_bucket") {
-                continue;
+    fn dump(&self) -> Json {
+        match self.value {
+            Value::Number(number) => json!(number),
+            Value::Durations(count, sum_ns) => {
+                let sum = sum_ns as f64 / 1e9;
+                let average = if count > 0 { sum / count as f64 } else { 0.0 };
+                json!({ "avgcount": count, "sum": sum, "avgtime": average })
             }
-            let labelled = |field: &str| {
-                if labels.is_empty() { field.to_owned() } else { format!("{field}{{{}}}", labels.join(",")) }
-            };
-            match field
-                .strip_suffix("_sum")
-                .map(|f| (f, "sum"))
-                .or(field.strip_suffix("_count").map(|f| (f, "avgcount")))
-            {
-                Some((histogram, part)) => {
-                    let average = entry.entry(labelled(histogram)).or_insert_with(|| json!({}));
-                    average[part] = number();
-                    let of = |part: &str| average[part].as_f64().unwrap_or_default();
-                    let (sum, count) = (of("sum"), of("avgcount"));
-                    average["avgtime"] = json!(if count > 0.0 { sum / count } else { 0.0 });
-                }
-                None => {
-                    entry.insert(labelled(field.strip_suffix("_total").unwrap_or(field)), number());
-                }
+        }
+    }
+
+    /// As `perf schema` prints it; `type` has Ceph's bits (`perf_counters.h`).
+    fn schema(&self) -> Json {
+        const TIME: u32 = 1;
+        const U64: u32 = 2;
+        const LONG_RUN_AVERAGE: u32 = 4;
+        const COUNTER: u32 = 8;
+        let (bits, metric, value) = match self.kind {
+            Kind::Counter => (U64 | COUNTER, "counter", "integer"),
+            Kind::Gauge => (U64, "gauge", "integer"),
+            Kind::Average => (TIME | LONG_RUN_AVERAGE, "gauge", "real-integer-pair"),
+        };
+        let units = if self.unit == Unit::Bytes { "bytes" } else { "none" };
+        json!({
+            "type": bits, "metric_type": metric, "value_type": value,
+            "description": self.help, "nick": "", "priority": 5, "units": units,
+        })
+    }
+
+    /// What it has risen to since `base`.
+    fn since(mut self, base: Option<&Value>) -> Metric {
+        self.value = match (self.kind, self.value, base) {
+            (Kind::Counter, Value::Number(now), Some(Value::Number(then))) => {
+                Value::Number(now.saturating_sub(*then))
+            }
+            (_, Value::Durations(count, sum), Some(Value::Durations(count_then, sum_then))) => {
+                Value::Durations(count.saturating_sub(*count_then), sum.saturating_sub(*sum_then))
+            }
+            (_, value, _) => value,
+        };
+        self
+    }
+}
+
+fn unit_of(name: &str) -> Unit {
+    if name.contains("bytes") { Unit::Bytes } else { Unit::None }
+}
+
+/// Hands a part's values over.
+pub type Source = Box<dyn Fn(&mut Vec<Metric>) + Send + Sync>;
+
+/// A daemon's counters. Cloning shares them.
+#[derive(Clone)]
+pub struct Perf(Arc<Inner>);
+
+struct Inner {
+    daemon: String,
+    sources: Mutex<Vec<Source>>,
+    /// What was reached when `perf reset` was asked for: counters are never written by anybody but those who count.
+    base: Mutex<HashMap<(&'static str, &'static str), Value>>,
+}
+
+impl std::fmt::Debug for Perf {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Perf").field("daemon", &self.0.daemon).finish_non_exhaustive()
+    }
+}
+
+impl Perf {
+    /// Nothing yet. `daemon` (`osd.0`) becomes the label `ceph_daemon`.
+    pub fn new(daemon: impl ToString) -> Perf {
+        Perf(Arc::new(Inner {
+            daemon: daemon.to_string(),
+            sources: Mutex::default(),
+            base: Mutex::default(),
+        }))
+    }
+
+    /// Takes a part's values in.
+    pub fn add(&self, source: impl Fn(&mut Vec<Metric>) + Send + Sync + 'static) {
+        self.0.sources.lock().push(Box::new(source));
+    }
+
+    /// Forgets all parts: they may hold on to what holds this.
+    pub fn clear(&self) {
+        self.0.sources.lock().clear();
+    }
+
+    /// All values since the daemon started.
+    pub fn collect(&self) -> Vec<Metric> {
+        let mut all = Vec::new();
+        self.0.sources.lock().iter().for_each(|source| source(&mut all));
+        all
+    }
+
+    /// `perf dump [SECTION [NAME]]`: values since the last reset.
+    pub fn dump(&self, section: Option<&str>, name: Option<&str>) -> Json {
+        let base = self.0.base.lock();
+        self.sections(section, name, |metric| metric.since(base.get(&metric.key())).dump())
+    }
+
+    /// `perf schema [SECTION [NAME]]`.
+    pub fn schema(&self, section: Option<&str>, name: Option<&str>) -> Json {
+        self.sections(section, name, |metric| metric.schema())
+    }
+
+    fn sections(&self, section: Option<&str>, name: Option<&str>, show: impl Fn(Metric) -> Json) -> Json {
+        let wanted = |given: Option<&str>, have: &str| given.is_none_or(|g| g.is_empty() || g == have);
+        let mut sections: BTreeMap<&str, Map<String, Json>> = BTreeMap::new();
+        for metric in self.collect() {
+            if wanted(section, metric.section) && wanted(name, metric.name) {
+                sections.entry(metric.section).or_default().insert(metric.name.into(), show(metric));
             }
         }
         sections
             .into_iter()
-            .map(|(name, section)| (name, Value::Object(section)))
+            .map(|(name, fields)| (name.to_owned(), fields.into()))
             .collect::<Map<_, _>>()
             .into()
     }
 
-    /// Whose metrics they are.
-    pub fn daemon(&self) -> &str {
-        &self.daemon
+    /// `perf reset all` or of one section: from now on `perf dump` counts from here. Returns whether there is such a
+    /// section. Prometheus is not concerned: it keeps its own past.
+    pub fn reset(&self, section: &str) -> bool {
+        let mut found = section == "all";
+        let mut base = self.0.base.lock();
+        for metric in self.collect() {
+            if section == "all" || metric.section == section {
+                found = true;
+                base.insert(metric.key(), metric.value);
+            }
+        }
+        found
     }
-}
 
-/// The text exposition of all daemons of a process: each metric's description once, then everybody's values.
-pub fn exposition(daemons: &[Metrics]) -> String {
-    let mut families: BTreeMap<String, (Vec<String>, Vec<String>)> = BTreeMap::new();
-    for metrics in daemons {
-        let mut family = String::new();
-        for line in metrics.text().lines() {
-            if let Some(comment) = line.strip_prefix("# ") {
-                let Some(name) = comment.split(' ').nth(1) else { continue };
-                family = name.to_owned();
-                let (head, _) = families.entry(family.clone()).or_default();
-                if !head.iter().any(|known| known == line) {
-                    head.push(line.to_owned());
+    /// Whose they are.
+    pub fn daemon(&self) -> &str {
+        &self.0.daemon
+    }
+
+    /// Adds all values since the daemon started, labelled with its name.
+    pub fn expose(&self, out: &mut Exposition) {
+        let labels = [("ceph_daemon", self.daemon())];
+        for metric in self.collect() {
+            let name = metric.prometheus_name();
+            match metric.value {
+                Value::Number(value) => out.add(&name, metric.kind, metric.help, &labels, value as f64),
+                Value::Durations(count, sum_ns) => {
+                    let (count_name, sum_name) = (format!("{name}_count"), format!("{name}_sum"));
+                    out.add(&sum_name, Kind::Counter, metric.help, &labels, sum_ns as f64 / 1e9);
+                    out.add(&count_name, Kind::Counter, metric.help, &labels, count as f64);
                 }
-            } else if !family.is_empty() {
-                families.entry(family.clone()).or_default().1.push(line.to_owned());
             }
         }
     }
-    let mut out = String::new();
-    for line in families.into_values().flat_map(|(head, values)| head.into_iter().chain(values)) {
-        out.push_str(&line);
-        out.push('\n');
+}
+
+/// The text exposition format 0.0.4: each metric's description once, then everybody's values.
+///
+/// Written here because Ceph's names of counters do not end in `_total`, which OpenMetrics libraries insist on.
+#[derive(Debug, Default)]
+pub struct Exposition {
+    families: BTreeMap<String, (Kind, String, String)>,
+}
+
+impl Exposition {
+    /// Adds one value. The first call for a name describes it.
+    pub fn add(&mut self, name: &str, kind: Kind, help: &str, labels: &[(&str, &str)], value: f64) {
+        let family =
+            self.families.entry(name.to_owned()).or_insert_with(|| (kind, help.to_owned(), String::new()));
+        let lines = &mut family.2;
+        lines.push_str(name);
+        for (at, (label, text)) in labels.iter().enumerate() {
+            let open = if at == 0 { '{' } else { ',' };
+            let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+            // Writing into a String can't fail.
+            let _ = write!(lines, "{open}{label}=\"{text}\"");
+        }
+        if !labels.is_empty() {
+            lines.push('}');
+        }
+        let _ = writeln!(lines, " {value}");
     }
-    out.push_str("# EOF\n");
-    out
+
+    /// The names that have values.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.families.keys().map(String::as_str)
+    }
+
+    /// The text.
+    pub fn render(&self) -> String {
+        let mut out = String::new();
+        for (name, (kind, help, lines)) in &self.families {
+            let kind = if *kind == Kind::Gauge { "gauge" } else { "counter" };
+            let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+            let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+        }
+        out
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
 
-    #[test]
-    fn daemons_of_one_process_share_descriptions() {
-        let (a, b) = (Metrics::new("osd.0"), Metrics::new("osd.1"));
-        a.counter("osd_ops", "Requests").inc_by(3);
-        b.counter("osd_ops", "Requests").inc();
-        a.gauge("osd_pgs", "PGs hosted").set(-2);
-        let text = exposition(&[a, b]);
-        assert_eq!(text.matches("# HELP osd_ops ").count(), 1, "{text}");
-        assert!(text.contains("osd_ops_total{ceph_daemon=\"osd.0\"} 3\n"), "{text}");
-        assert!(text.contains("osd_ops_total{ceph_daemon=\"osd.1\"} 1\n"), "{text}");
-        assert!(text.ends_with("# EOF\n"));
+    fn perf(daemon: &str, count: &Arc<AtomicU64>) -> Perf {
+        let perf = Perf::new(daemon);
+        let count = count.clone();
+        perf.add(move |out| {
+            let n = count.load(Ordering::Relaxed);
+            out.push(Metric::counter("osd", "op_w", "Client write operations", n));
+            out.push(Metric::average("osd", "op_w_latency", "Latency of writes", n, n * 500_000_000));
+            out.push(Metric::gauge("msgr", "active_connections", "Connections", 2));
+        });
+        perf
     }
 
     #[test]
-    fn perf_dump_groups_by_subsystem() {
-        let metrics = Metrics::new("osd.0");
-        metrics.counter("osd_ops", "Requests").inc_by(3);
-        let latency = metrics.latency("osd_op_latency_seconds", "From receipt to reply");
-        latency.observe(0.5);
-        latency.observe(1.5);
-        metrics.gauge("ms_connections", "Connections").set(2);
-        let dump = metrics.perf_dump();
-        assert_eq!(dump["osd"]["ops"], 3);
-        assert_eq!(dump["osd"]["op_latency_seconds"], json!({"sum": 2.0, "avgcount": 2, "avgtime": 1.0}));
-        assert_eq!(dump["ms"]["connections"], 2);
+    fn daemons_of_one_process_share_descriptions() {
+        let mut out = Exposition::default();
+        perf("osd.0", &Arc::new(3.into())).expose(&mut out);
+        perf("osd.1", &Arc::new(1.into())).expose(&mut out);
+        out.add("ceph_health_detail", Kind::Gauge, "a\nb", &[("name", "A\"B"), ("severity", "x")], 1.0);
+        let text = out.render();
+        assert_eq!(text.matches("# HELP ceph_osd_op_w ").count(), 1, "{text}");
+        assert!(text.contains("# TYPE ceph_osd_op_w counter\nceph_osd_op_w{ceph_daemon=\"osd.0\"} 3\n"));
+        assert!(text.contains("ceph_osd_op_w{ceph_daemon=\"osd.1\"} 1\n"), "{text}");
+        assert!(text.contains("ceph_osd_op_w_latency_sum{ceph_daemon=\"osd.0\"} 1.5\n"), "{text}");
+        assert!(text.contains("ceph_osd_op_w_latency_count{ceph_daemon=\"osd.0\"} 3\n"), "{text}");
+        assert!(text.contains("ceph_health_detail{name=\"A\\\"B\",severity=\"x\"} 1\n"), "{text}");
+        assert!(text.contains("# HELP ceph_health_detail a\\nb\n"), "{text}");
+    }
+
+    #[test]
+    fn a_reset_counts_from_now_without_touching_the_counters() {
+        let count = Arc::new(AtomicU64::new(3));
+        let perf = perf("osd.0", &count);
+        assert_eq!(perf.dump(None, None)["osd"]["op_w"], 3);
+        assert!(perf.reset("osd") && !perf.reset("nonesuch"));
+        count.store(5, Ordering::Relaxed);
+        let dump = perf.dump(Some("osd"), None);
+        assert_eq!(dump["osd"]["op_w"], 2);
+        assert_eq!(dump["osd"]["op_w_latency"], json!({ "avgcount": 2, "sum": 1.0, "avgtime": 0.5 }));
+        assert!(dump.get("msgr").is_none());
+        assert_eq!(perf.dump(Some("msgr"), Some("active_connections"))["msgr"]["active_connections"], 2);
+        let mut out = Exposition::default();
+        perf.expose(&mut out);
+        assert!(out.render().contains("ceph_osd_op_w{ceph_daemon=\"osd.0\"} 5\n"));
+    }
+
+    #[test]
+    fn the_schema_has_cephs_type_bits() {
+        let schema = perf("osd.0", &Arc::new(0.into())).schema(None, None);
+        assert_eq!(schema["osd"]["op_w"]["type"], 10);
+        assert_eq!(schema["osd"]["op_w_latency"]["type"], 5);
+        assert_eq!(schema["msgr"]["active_connections"]["type"], 2);
     }
 }

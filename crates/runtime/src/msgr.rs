@@ -19,7 +19,7 @@ mod conn;
 mod connect;
 mod frame;
 mod link;
-mod metrics;
+pub mod metrics;
 mod queue;
 mod throttle;
 mod wire;

@@ -38,7 +38,9 @@ pub use fsck::{Finding, FsckReport};
 
 use crate::error::{Result, StoreError};
 use crate::files::StoreLock;
-use crate::{Completion, MountReport, ObjectStat, ObjectStore, Page, Reservation, Statfs, StoreEvents, Wait};
+use crate::{
+    Completion, FreeSpace, MountReport, ObjectStat, ObjectStore, Page, Reservation, Statfs, StoreEvents, Wait,
+};
 use alloc::Allocator;
 use bytes::Bytes;
 use collection::Collection;
@@ -47,6 +49,7 @@ use db::{Db, Family, FamilyIds, RawBatch};
 use device::Device;
 use gate::ReadGate;
 use label::FIRST_DATA_BLOCK;
+use nacre_runtime::metrics::Metric;
 use nacre_types::ids::{Eversion, Incarnation, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -779,6 +782,35 @@ impl ObjectStore for BlueStore {
                 entries.push((version, entry));
             }
             Ok(entries)
+        })
+    }
+
+    fn metrics(&self, out: &mut Vec<Metric>) {
+        // A store that is stopped or closed has nothing to tell.
+        let (Ok(counters), Ok(usage)) = (self.counters(), self.statfs()) else { return };
+        let counter = |name, help, value| Metric::counter("bluestore", name, help, value);
+        let gauge = |name, help, value| Metric::gauge("bluestore", name, help, value);
+        out.extend([
+            counter("txc", "Transactions committed", counters.transactions),
+            counter("kv_batches", "Group commits, each one synced write of the database", counters.batches),
+            counter("device_flushes", "Flushes of the block device", counters.device_flushes),
+            gauge("allocated", "Bytes allocated for objects' data", usage.allocated_bytes),
+            gauge("stored", "Bytes of objects' data as written", usage.stored_bytes),
+            gauge("omap", "Bytes of omap entries, as estimated by the database", usage.omap_bytes),
+            gauge("meta", "Bytes of other metadata, as estimated by the database", usage.meta_bytes),
+        ]);
+    }
+
+    fn free_space(&self, max: usize) -> Option<FreeSpace> {
+        let inner = self.inner().ok()?;
+        let space = inner.space.lock();
+        let (runs, more) = space.free_runs(max);
+        Some(FreeSpace {
+            capacity_bytes: inner.total_bytes(),
+            unit_bytes: BLOCK_BYTES,
+            free_bytes: (space.free() + space.ungrown()) * BLOCK_BYTES,
+            extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
+            more,
         })
     }
 

@@ -27,6 +27,7 @@ pub use error::{Result, StoreError};
 pub use mem::{MemStore, MemStoreConfig};
 
 use bytes::Bytes;
+use nacre_runtime::metrics::Metric;
 use nacre_types::ids::{Eversion, Incarnation, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::Transaction;
@@ -148,6 +149,21 @@ pub struct Statfs {
     pub pools: BTreeMap<PoolId, PoolUsage>,
 }
 
+/// Free space as an allocator sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FreeSpace {
+    /// Size of the device in bytes.
+    pub capacity_bytes: u64,
+    /// What space is given out in, in bytes.
+    pub unit_bytes: u64,
+    /// Bytes free.
+    pub free_bytes: u64,
+    /// Free extents as offset and length in bytes, in order; the first ones where there are too many.
+    pub extents: Vec<(u64, u64)>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
 /// Space set aside by [`ObjectStore::reserve`]; given back when dropped. Hold it until the transaction was queued.
 #[must_use = "dropping a reservation gives the space back"]
 pub struct Reservation {
@@ -219,6 +235,14 @@ pub trait ObjectStore: Send + Sync {
 
     /// What an operator must know of the store now: (health code, text).
     fn health(&self) -> Vec<(String, String)>;
+
+    /// Adds what the store has counted since it was mounted, and its usage.
+    fn metrics(&self, out: &mut Vec<Metric>);
+
+    /// At most `max` free extents, where the store has an allocator.
+    fn free_space(&self, _max: usize) -> Option<FreeSpace> {
+        None
+    }
 
     /// Reads up to `len` bytes at `offset`; short at the object's end, empty past it. Holes read as zeros.
     /// `u64::MAX` reads to the end.

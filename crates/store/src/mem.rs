@@ -23,6 +23,7 @@ use crate::files::StoreLock;
 use crate::{Completion, MountReport, ObjectStat, ObjectStore, Page, PoolUsage, Reservation, Statfs};
 use bytes::Bytes;
 use collection::Collection;
+use nacre_runtime::metrics::Metric;
 use nacre_types::ids::{Eversion, Incarnation, PgId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -246,6 +247,14 @@ impl ObjectStore for MemStore {
 
     fn health(&self) -> Vec<(String, String)> {
         Vec::new()
+    }
+
+    fn metrics(&self, out: &mut Vec<Metric>) {
+        // A store that is closed has nothing to tell.
+        let Ok(usage) = self.statfs() else { return };
+        let gauge = |name, help, value| Metric::gauge("memstore", name, help, value);
+        out.push(gauge("allocated", "Bytes of memory that contents take", usage.allocated_bytes));
+        out.push(gauge("stored", "Bytes of objects' data as written", usage.stored_bytes));
     }
 
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {

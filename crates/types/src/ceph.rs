@@ -356,6 +356,11 @@ fn socket_addr(family: u16, rest: &[u8]) -> Option<SocketAddr> {
     }
 }
 
+/// What daemons say of their version: `ceph_version` of their metadata, `version`.
+pub fn version_text() -> String {
+    format!("nacre version {} (compatible with ceph 16.2 pacific)", env!("CARGO_PKG_VERSION"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,11 @@
 //! Ceph's command language: the tables of signatures that the CLI parses words with and the daemons check JSON with.
 //!
-//! One table per kind of daemon ([`mon_commands`], [`osd_commands`]) is all that either side knows: the CLI turns words
+//! One table per kind of daemon ([`mon_commands`], [`osd_commands`], [`mon_daemon_commands`]) is all that either side knows: the CLI turns words
 //! into JSON by it ([`Table::parse_words`]), a daemon turns JSON into a checked [`Call`] by it ([`Table::resolve`]),
 //! and `get_command_descriptions` prints it. A command that a daemon does not carry out has no line here.
 
 mod call;
+mod daemon;
 mod mon;
 mod osd;
 mod words;
@@ -16,13 +17,19 @@ use std::sync::LazyLock;
 
 /// The map authority's commands.
 pub fn mon_commands() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(mon::LINES));
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[mon::LINES]));
     &TABLE
 }
 
 /// An OSD's commands (`tell osd.N`, and `pg PGID …` at the PG's primary).
 pub fn osd_commands() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(osd::LINES));
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[daemon::LINES, osd::LINES]));
+    &TABLE
+}
+
+/// What the map authority answers about itself as a daemon (`tell mon.a`, `daemon mon.a`).
+pub fn mon_daemon_commands() -> &'static Table {
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[daemon::LINES, daemon::MON_LINES]));
     &TABLE
 }
 
@@ -107,8 +114,9 @@ pub struct Table {
 }
 
 impl Table {
-    fn new(lines: &[Line]) -> Table {
-        let signatures = lines.iter().map(|line| Signature::parse(*line)).collect();
+    fn new(parts: &[&[Line]]) -> Table {
+        let lines = parts.iter().flat_map(|lines| lines.iter());
+        let signatures = lines.map(|line| Signature::parse(*line)).collect();
         Table { signatures }
     }
 

@@ -20,6 +20,7 @@ pub mod payload;
 pub mod placement;
 pub mod pool;
 pub mod stats;
+pub mod time;
 pub mod txn;
 
 pub use ids::{ClientId, EntityName, Epoch, Eversion, Incarnation, Interval, OsdId, PgId, PoolId, ReqId};

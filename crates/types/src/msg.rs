@@ -32,7 +32,9 @@ macro_rules! messages {
 messages! {
     OsdRequest = 1, OsdReply = 2, OsdBackoff = 3, WatchNotify = 4, WatchLost = 5,
     MonCommand = 10, MonCommandReply = 11, MonSubscribe = 12, MapPublish = 13, ConfigPublish = 14, LogAppend = 15,
+    LogSubscribe = 16, LogPublish = 17,
     OsdBoot = 20, OsdFailure = 21, OsdAlive = 22, OsdMarkMeDown = 23, PgCas = 24, PgCasReply = 25, StatsReport = 26,
+    ConfigReport = 27,
     DaemonCommand = 30, DaemonCommandReply = 31,
 }
 
@@ -227,6 +229,57 @@ pub struct LogAppend {
     pub level: String,
     /// The text.
     pub text: String,
+}
+
+/// Asks the map authority for lines of the cluster log as they are written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogSubscribe {
+    /// The least level: `error`, `warn`, `sec`, `info` or `debug`.
+    pub level: String,
+    /// `cluster`, `audit` or `*` for all.
+    pub channel: String,
+    /// The last line seen: kept ones after it are sent at once. `None` begins with the next one.
+    pub after: Option<u64>,
+}
+
+/// Lines of the cluster log, oldest first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogPublish {
+    /// The lines.
+    pub lines: Vec<LogLine>,
+}
+
+/// A line of the cluster log.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogLine {
+    /// When, nanoseconds since 1970.
+    pub stamp_ns: u64,
+    /// Who: `mon.a`, `osd.3`, `client.admin`.
+    pub name: String,
+    /// Counts the log's lines.
+    pub seq: u64,
+    /// `error`, `warn`, `sec`, `info` or `debug`.
+    pub level: String,
+    /// `cluster` or `audit`.
+    pub channel: String,
+    /// The text.
+    pub text: String,
+}
+
+/// The options of a daemon that are not at their defaults (`config show`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigReport {
+    /// By name.
+    pub options: Vec<ReportedOption>,
+}
+
+/// One option of a [`ConfigReport`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReportedOption {
+    /// Its name.
+    pub name: String,
+    /// Its values by source (`mon`, `file`, `env`, `cmdline`, `override`), the one that counts last.
+    pub values: Vec<(String, String)>,
 }
 
 /// An OSD came up.

@@ -150,6 +150,11 @@ pub struct OsdInfo {
 }
 
 impl OsdInfo {
+    /// Whether its disk is gone for good (`osd destroy`): the id waits for another one.
+    pub fn is_destroyed(&self) -> bool {
+        self.uuid.is_nil() && !self.up && self.up_from > Epoch(0)
+    }
+
     /// An OSD of which only the id is known: down and out, never up.
     pub fn absent() -> OsdInfo {
         OsdInfo {

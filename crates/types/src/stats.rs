@@ -188,6 +188,19 @@ pub struct OsdStats {
     pub apply_latency_ms: u32,
     /// Peers that it exchanges heartbeats with.
     pub heartbeat_peers: Vec<OsdId>,
-    /// What the OSD wants said in health, such as a damaged store or slow ops: (code, text).
+    /// What the OSD wants said in health, such as a damaged store: (code, text).
     pub health: Vec<(String, String)>,
+    /// Requests that take too long.
+    pub slow_ops: SlowOps,
+}
+
+/// Requests that are older than `osd_op_complaint_time`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowOps {
+    /// How many.
+    pub count: u64,
+    /// Age of the oldest one in milliseconds.
+    pub oldest_ms: u64,
+    /// What the oldest one is, and what it waits for.
+    pub oldest: String,
 }

@@ -9,6 +9,7 @@ use crate::completion::Pending;
 use crate::engine::{CommandReply, CommandTarget};
 use crate::error::{Error, Result};
 use bytes::Bytes;
+use nacre_runtime::msgr::Conn;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{DaemonCommand, MonCommand};
 use nacre_types::{OsdId, PgId};
@@ -28,15 +29,16 @@ pub(super) fn start(
     }
     let tid = state.next_command();
     let message = MonCommand { tid, cmd, input };
+    let to_daemon = target == CommandTarget::MonDaemon;
     let osd = match target {
-        CommandTarget::Mon => None,
+        CommandTarget::Mon | CommandTarget::MonDaemon => None,
         CommandTarget::Osd(osd) => Some(Ok(osd)),
         CommandTarget::Pg(pg) => Some(primary(&state, pg)),
     };
     let Some(osd) = osd else {
         if let Some(conn) = &state.mon {
             // A connection that is over is replaced, and the command sent on the next one.
-            if let Err(error) = conn.send(&message)
+            if let Err(error) = send(conn, &message, to_daemon)
                 && !matches!(error, nacre_runtime::Error::Closed)
             {
                 return Pending::ready(Err(Error::Invalid {
@@ -46,24 +48,33 @@ pub(super) fn start(
             }
         }
         let deadline_ms = shared.mon_op_timeout.map(|timeout| shared.now_ms() + timeout.as_millis() as u64);
-        state.mon_commands.insert(tid, Command { message, done, deadline_ms });
+        state.mon_commands.insert(tid, Command { message, to_daemon, done, deadline_ms });
         return pending;
     };
     let found = osd.and_then(|osd| osd_addr(&state, osd));
     let sent = found.and_then(|(osd, addr)| {
         let conn = state.osd_conn(osd, addr)?;
-        let MonCommand { tid, cmd, input } = message.clone();
-        conn.send(&DaemonCommand { tid, cmd, input })
+        send(&conn, &message, true)
             .map_err(|error| Error::Command { errno: error.errno(), status: format!("{osd}: {error}") })?;
         Ok(osd)
     });
     match sent {
         Ok(osd) => {
-            state.osd_commands.insert(tid, (osd, Command { message, done, deadline_ms: None }));
+            let command = Command { message, to_daemon: true, done, deadline_ms: None };
+            state.osd_commands.insert(tid, (osd, command));
             pending
         }
         Err(error) => Pending::ready(Err(error)),
     }
+}
+
+/// Sends a command: of the cluster, or to the daemon itself.
+pub(super) fn send(conn: &Conn, message: &MonCommand, to_daemon: bool) -> nacre_runtime::Result<()> {
+    if !to_daemon {
+        return conn.send(message);
+    }
+    let MonCommand { tid, cmd, input } = message.clone();
+    conn.send(&DaemonCommand { tid, cmd, input })
 }
 
 /// Fails the commands that took longer than `rados_mon_op_timeout`.

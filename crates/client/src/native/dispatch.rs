@@ -8,8 +8,8 @@ use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
 use nacre_types::encoding;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{
-    ConfigPublish, DaemonCommandReply, MapPublish, Message, MonCommandReply, OsdBackoff, OsdReply, WatchLost,
-    WatchNotify,
+    ConfigPublish, DaemonCommandReply, LogPublish, MapPublish, Message, MonCommandReply, OsdBackoff,
+    OsdReply, WatchLost, WatchNotify,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::{Epoch, OsdId};
@@ -37,6 +37,7 @@ impl Dispatcher for Dispatch {
             MapPublish::KIND => frame.decode().map(|maps| shared.on_maps(conn, &maps)),
             MonCommandReply::KIND => frame.decode().map(|reply| shared.on_mon_reply(reply)),
             DaemonCommandReply::KIND => frame.decode().map(|reply| shared.on_daemon_reply(reply)),
+            LogPublish::KIND => frame.decode().map(|publish| shared.on_log(&publish)),
             ConfigPublish::KIND => frame.decode().map(|config| shared.on_config(&config)),
             AuthTicketReply::KIND => frame.decode().map(|reply| shared.on_ticket(conn, reply)),
             kind => {
@@ -111,9 +112,25 @@ impl Shared {
         }
     }
 
+    /// Lines of the cluster log; those that came twice, around a new session, are told once.
+    fn on_log(&self, publish: &LogPublish) {
+        let mut state = self.state.lock();
+        let Some((follow, seen)) = &mut state.log else { return };
+        let fresh: Vec<_> =
+            publish.lines.iter().filter(|line| seen.is_none_or(|seen| line.seq > seen)).collect();
+        *seen = publish.lines.iter().map(|line| line.seq).max().max(*seen);
+        let follower = follow.follower.clone();
+        drop(state);
+        fresh.into_iter().for_each(|line| follower(line));
+    }
+
     fn on_daemon_reply(&self, reply: DaemonCommandReply) {
-        let command = self.state.lock().osd_commands.remove(&reply.tid);
-        if let Some((_, command)) = command {
+        let command = {
+            let mut state = self.state.lock();
+            let to_osd = state.osd_commands.remove(&reply.tid).map(|(_, command)| command);
+            to_osd.or_else(|| state.mon_commands.remove(&reply.tid))
+        };
+        if let Some(command) = command {
             // Nobody may wait any more.
             let _ = command.done.send(command_result(reply.code, reply.status, reply.output));
         }

@@ -2,12 +2,13 @@
 //! subscription to maps and configuration, and the commands that wait for an answer.
 
 use super::Shared;
+use crate::engine::LogFollow;
 use crate::error::{Error, Result};
 use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, Credential, Ticket};
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
 use nacre_types::Epoch;
 use nacre_types::errno::Errno;
-use nacre_types::msg::MonSubscribe;
+use nacre_types::msg::{LogSubscribe, MonSubscribe};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -137,9 +138,12 @@ async fn serve(
         state.mon = Some(conn.clone());
         request_ticket(shared, &conn, state.ticket.lock().as_ref());
         for command in state.mon_commands.values() {
-            if let Err(error) = conn.send(&command.message) {
+            if let Err(error) = super::commands::send(&conn, &command.message, command.to_daemon) {
                 tracing::warn!(%error, "command not sent again");
             }
+        }
+        if let Some((follow, seen)) = &state.log {
+            follow_log(&conn, follow, *seen);
         }
         state.objecter.map().map_or(Epoch(0), |map| map.epoch.next())
     };
@@ -195,6 +199,16 @@ pub(super) fn subscribe(conn: &Conn, next_epoch: Epoch) {
     if let Err(error) = conn.send(&MonSubscribe { next_epoch, config: true }) {
         // The connection's end is reported on its own.
         tracing::debug!(%error, "subscription not sent");
+    }
+}
+
+/// Subscribes to the cluster log after the line `seen`, or from now on.
+pub(super) fn follow_log(conn: &Conn, follow: &LogFollow, seen: Option<u64>) {
+    let LogFollow { level, channel, .. } = follow;
+    let wanted = LogSubscribe { level: level.clone(), channel: channel.clone(), after: seen };
+    if let Err(error) = conn.send(&wanted) {
+        // The connection's end is reported on its own, and the next one subscribes anew.
+        tracing::debug!(%error, "the cluster log is not followed yet");
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the session's lock guards, and how completions leave it.
 
 use super::linger::Lingers;
-use crate::engine::{CommandReply, OnReply};
+use crate::engine::{CommandReply, LogFollow, OnReply};
 use crate::error::{Error, Result};
 use crate::objecter::{Answer, Objecter, Sent, Sink};
 use crate::ops::OpReply;
@@ -76,6 +76,8 @@ impl Batch {
 /// A command that waits for its answer.
 pub(super) struct Command {
     pub(super) message: MonCommand,
+    /// Whether it is for the daemon itself, not for the cluster.
+    pub(super) to_daemon: bool,
     pub(super) done: crate::completion::Sender<CommandReply>,
     /// When to give up, where there is such a time.
     pub(super) deadline_ms: Option<u64>,
@@ -97,6 +99,8 @@ pub(super) struct State {
     pub(super) mon: Option<Conn>,
     /// The address that we last reached a monitor from.
     pub(super) ip: Option<IpAddr>,
+    /// Who wants lines of the cluster log, and the last one seen.
+    pub(super) log: Option<(LogFollow, Option<u64>)>,
 }
 
 /// The outside of the objecter: connections to send on, and the batch of completions.
@@ -120,6 +124,7 @@ impl State {
             osd_commands: HashMap::new(),
             mon: None,
             ip: None,
+            log: None,
         }
     }
 

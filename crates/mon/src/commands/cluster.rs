@@ -1,28 +1,18 @@
 //! The cluster as a whole: status, health, df, versions, the monitor itself, the cluster log.
 
 use super::{Answer, Context, Outcome, unhandled};
-use crate::logic::{LogLevel, MapState};
+use crate::logic::{LogLevel, MapState, Now};
 use crate::pgview::PgSums;
 use crate::text::{Align, Table, age, bytes, count, plural, stamp, stamp_z};
+use nacre_types::ceph::version_text;
 use nacre_types::command::Call;
 use nacre_types::osdmap::flag;
 use serde_json::{Map, Value, json};
-use std::collections::BTreeMap;
-
-/// What `version` prints and OSDs put into their metadata as `ceph_version`.
-pub(crate) fn version_text() -> String {
-    format!("nacre version {} (compatible with ceph 16.2 pacific)", env!("CARGO_PKG_VERSION"))
-}
 
 impl MapState {
     pub(super) fn cluster_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         match call.prefix() {
             "status" => Ok(self.status(ctx)),
-            "health" => {
-                let detail = call.text("detail").is_some();
-                let health = self.health(ctx.now);
-                Ok(Answer::either(ctx, || health.json(detail), || health.text(detail)))
-            }
             "df" => Ok(self.df(call.text("detail").is_some(), ctx)),
             "fsid" => {
                 let fsid = self.committed.fsid;
@@ -33,7 +23,6 @@ impl MapState {
                 || json!({ "version": version_text() }),
                 || format!("{}\n", version_text()),
             )),
-            "versions" => Ok(Answer::json(self.versions())),
             "mon stat" => Ok(self.mon_stat(ctx)),
             "mon dump" => Ok(self.mon_dump(ctx)),
             "quorum_status" => Ok(Answer::json(self.quorum_status(ctx))),
@@ -47,17 +36,6 @@ impl MapState {
         }
     }
 
-    fn versions(&self) -> Value {
-        let mut osds: BTreeMap<String, u64> = BTreeMap::new();
-        for info in self.committed.osds.values().filter(|info| info.up) {
-            let version = info.metadata.get("ceph_version").map_or("unknown", String::as_str);
-            *osds.entry(version.to_owned()).or_default() += 1;
-        }
-        let mut overall = osds.clone();
-        *overall.entry(version_text()).or_default() += 1;
-        json!({ "mon": { (version_text()): 1 }, "mgr": {}, "osd": osds, "mds": {}, "overall": overall })
-    }
-
     fn status(&self, ctx: &Context) -> Answer {
         let views = self.pg_views();
         let health = self.health_of(ctx.now, &views);
@@ -67,8 +45,8 @@ impl MapState {
         }
         let map = &self.committed;
         let mut out = format!("  cluster:\n    id:     {}\n    health: {}\n", map.fsid, health.status());
-        for check in &health.checks {
-            out.push_str(&format!("            {}\n", check.summary));
+        for line in health.summaries(ctx.now) {
+            out.push_str(&format!("            {line}\n"));
         }
         let uptime_s = ctx.now.wall_ns.saturating_sub(self.started_ns) / 1_000_000_000;
         out.push_str(&format!(
@@ -319,7 +297,7 @@ impl MapState {
         table.render()
     }
 
-    fn mon_addr(&self) -> String {
+    pub(super) fn mon_addr(&self) -> String {
         self.mon_addr.map_or_else(|| "-".to_owned(), |addr| addr.to_string())
     }
 
@@ -403,7 +381,12 @@ impl MapState {
     }
 
     fn quorum_status(&self, ctx: &Context) -> Value {
-        let uptime_s = ctx.now.wall_ns.saturating_sub(self.started_ns) / 1_000_000_000;
+        self.quorum_status_at(ctx.now)
+    }
+
+    /// What `tell mon.a quorum_status` says too.
+    pub(crate) fn quorum_status_at(&self, now: Now) -> Value {
+        let uptime_s = now.wall_ns.saturating_sub(self.started_ns) / 1_000_000_000;
         let monmap = self.monmap_json();
         json!({
             "election_epoch": 1,
@@ -419,7 +402,7 @@ impl MapState {
     fn log_last(&self, call: &Call<'_>, ctx: &Context) -> Answer {
         let wanted = call.int("num").map_or(20, |n| usize::try_from(n).unwrap_or(usize::MAX));
         let level = call.text("level").map_or(LogLevel::Info, LogLevel::parse);
-        let lines = self.log.last(wanted, level);
+        let lines = self.log.last(wanted, level, call.text("channel").unwrap_or("cluster"));
         let rank = |name: &str| match name.strip_prefix("mon.") {
             Some(_) => "mon.0".to_owned(),
             None => name.to_owned(),
@@ -434,7 +417,7 @@ impl MapState {
                         "addrs": { "addrvec": [] },
                         "stamp": stamp(e.stamp_ns),
                         "seq": e.seq,
-                        "channel": "cluster",
+                        "channel": e.channel.as_str(),
                         "priority": e.level.tag(),
                         "message": e.text,
                     })
@@ -444,11 +427,12 @@ impl MapState {
             || {
                 let line = |e: &&crate::logic::LogEntry| {
                     format!(
-                        "{} {} ({}) {} : cluster {} {}\n",
+                        "{} {} ({}) {} : {} {} {}\n",
                         stamp(e.stamp_ns),
                         e.name,
                         rank(&e.name),
                         e.seq,
+                        e.channel.as_str(),
                         e.level.tag(),
                         e.text
                     )

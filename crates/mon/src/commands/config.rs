@@ -13,13 +13,14 @@ use std::collections::BTreeMap;
 impl MapState {
     pub(super) fn config_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         match call.prefix() {
-            "config set" => self.config_set(
-                call.required("who"),
-                call.required("name"),
-                call.required("value"),
-                call.flag("force"),
-            ),
-            "config rm" => self.config_rm(call.required("who"), call.required("name")),
+            "config set" => self.config_set(call, ctx),
+            "config rm" => self.config_rm(call.required("who"), call.required("name"), ctx),
+            "config log" => Ok(self.config_log(call, ctx)),
+            "config reset" => self.config_reset(call.int("num").unwrap_or(-1), ctx),
+            "config assimilate-conf" => self.config_assimilate(ctx),
+            "config generate-minimal-conf" => Ok(self.minimal_conf()),
+            "config show" => self.config_show(call, false, ctx),
+            "config show-with-defaults" => self.config_show(call, true, ctx),
             "config dump" => Ok(self.config_dump(ctx)),
             "config get" => self.config_get(call.required("who"), call.text("key"), ctx),
             "config help" => config_help(call.required("key"), ctx),
@@ -36,7 +37,8 @@ impl MapState {
         }
     }
 
-    fn config_set(&mut self, who: &str, name: &str, value: &str, force: bool) -> Outcome {
+    fn config_set(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        let (name, value, force) = (call.required("name"), call.required("value"), call.flag("force"));
         let unknown = || Failure::invalid(format!("unrecognized config option '{name}'"));
         let (name, value) = match options::find(name) {
             Some(spec) if spec.flags.no_mon_update => {
@@ -50,27 +52,20 @@ impl MapState {
             None if force && crush_like_name(name) => (name, value.to_owned()),
             None => return Err(unknown()),
         };
-        let who = parse_who(who)?;
+        let who = parse_who(call.required("who"))?;
         if let Mask::Location(type_name, _) = &who.mask
             && self.working.crush.type_id(type_name).is_none()
         {
             return Err(Failure::invalid(format!("unrecognized config target '{who}'")));
         }
-        let key = crate::keys::config(&who, name);
-        if self.config.set(who, name, &value) {
-            self.keys.insert(key, Some(value.into_bytes()));
-            self.config_version += 1;
-        }
+        self.change_config(vec![(who, name.to_owned(), Some(value))], "", ctx);
         Ok(Answer::default())
     }
 
-    fn config_rm(&mut self, who: &str, name: &str) -> Outcome {
+    fn config_rm(&mut self, who: &str, name: &str, ctx: &Context) -> Outcome {
         let name = options::find(name).map_or(name, |spec| spec.name);
         let who = parse_who(who)?;
-        if self.config.remove(&who, name) {
-            self.keys.insert(crate::keys::config(&who, name), None);
-            self.config_version += 1;
-        }
+        self.change_config(vec![(who, name.to_owned(), None)], "", ctx);
         Ok(Answer::default())
     }
 

@@ -185,7 +185,9 @@ impl MapState {
             (None, Some(wanted)) if wanted.0 >= self.tuning.max_osd => {
                 return Err(Failure::new(Errno::ERANGE, format!("id {} is too high", wanted.0)));
             }
-            (None, Some(wanted)) if self.working.osds.contains_key(&wanted) => {
+            (None, Some(wanted))
+                if self.working.osds.get(&wanted).is_some_and(|info| !info.is_destroyed()) =>
+            {
                 return Err(Failure::new(
                     Errno::EEXIST,
                     format!("id {} already in use and does not match uuid {uuid}", wanted.0),
@@ -198,7 +200,8 @@ impl MapState {
             }
         };
         if known.is_none() {
-            self.working.osds.insert(id, OsdInfo { uuid, ..OsdInfo::absent() });
+            // A destroyed one keeps its weight for the disk that takes its place.
+            self.working.osds.entry(id).or_insert_with(OsdInfo::absent).uuid = uuid;
             self.changes.osds.insert(id);
             if self.working.max_osd <= id.0 {
                 self.working.max_osd = id.0 + 1;

@@ -32,6 +32,15 @@ impl MapState {
         }
     }
 
+    /// Refuses while an OSD holds PGs, as `osd destroy` does.
+    pub(super) fn check_safe_to_destroy(&self, osd: OsdId) -> Result<(), Failure> {
+        self.safe_to_destroy(&BTreeSet::from([osd])).map(drop).map_err(|failure| {
+            let warning = "You can proceed by passing --force, but be warned that this will likely mean real, \
+                           permanent data loss.";
+            Failure::new(failure.errno, format!("{} \n{warning}", failure.text))
+        })
+    }
+
     /// Whether every PG stays active without these OSDs: with at least `min_size` live members of its in-sync set.
     fn ok_to_stop(&self, osds: &BTreeSet<OsdId>) -> Outcome {
         let map = &self.committed;

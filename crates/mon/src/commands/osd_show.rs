@@ -266,7 +266,7 @@ impl MapState {
         ]);
         let cells = |info: Option<&OsdInfo>, id: i32| match info {
             Some(info) => [
-                if info.up { "up" } else { "down" }.to_owned(),
+                status_text(info).to_owned(),
                 weight_text(f64::from(info.weight) / f64::from(WEIGHT_ONE)),
                 weight_text(f64::from(info.primary_affinity) / f64::from(WEIGHT_ONE)),
             ],
@@ -479,10 +479,19 @@ pub(super) fn weight_text(weight: f64) -> String {
 fn state_fields(info: &OsdInfo) -> Map<String, Value> {
     let mut fields = Map::new();
     fields.insert("exists".into(), 1.into());
-    fields.insert("status".into(), if info.up { "up" } else { "down" }.into());
+    fields.insert("status".into(), status_text(info).into());
     fields.insert("reweight".into(), ratio(info.weight));
     fields.insert("primary_affinity".into(), ratio(info.primary_affinity));
     fields
+}
+
+/// `up`, `down` or `destroyed`.
+fn status_text(info: &OsdInfo) -> &'static str {
+    match info {
+        info if info.up => "up",
+        info if info.is_destroyed() => "destroyed",
+        _ => "down",
+    }
 }
 
 /// A 16.16 number as JSON: whole numbers without a point.
@@ -514,7 +523,7 @@ fn addrvec(info: &OsdInfo) -> Value {
     json!({ "addrvec": entries })
 }
 
-fn osd_line(id: OsdId, info: &OsdInfo) -> String {
+pub(super) fn osd_line(id: OsdId, info: &OsdInfo) -> String {
     let affinity = match info.primary_affinity {
         WEIGHT_ONE => String::new(),
         other => format!(" primary_affinity {}", float(f64::from(other) / f64::from(WEIGHT_ONE))),
@@ -528,15 +537,21 @@ fn osd_line(id: OsdId, info: &OsdInfo) -> String {
         info.up_from,
         info.up_thru,
         info.down_at,
-        if info.up { ",up" } else { "" },
+        match info {
+            info if info.up => ",up",
+            info if info.is_destroyed() => ",destroyed",
+            _ => "",
+        },
         info.uuid,
         addr = address(info),
     )
 }
 
-fn osd_json(id: OsdId, info: &OsdInfo) -> Value {
+pub(super) fn osd_json(id: OsdId, info: &OsdInfo) -> Value {
     let addr = info.addr.map_or_else(|| "-".to_owned(), |a| format!("{a}/{}", info.boot_nonce));
-    let mut state = vec!["exists"];
+    let mut state = vec![];
+    state.extend(info.is_destroyed().then_some("destroyed"));
+    state.push("exists");
     state.extend(info.up.then_some("up"));
     state.extend(info.full.then_some("full"));
     json!({

@@ -180,5 +180,5 @@ fn a_store_that_went_back_in_time_is_an_error() {
     desk.state.handle(desk.now, Event::Boot(boot));
     let said = text(&mut desk);
     assert!(said.contains("[ERR] MON_STORE_ROLLED_BACK: 1 osd(s) have seen a later history"), "{said}");
-    assert!(desk.state.log().last(1, LogLevel::Warn)[0].text.contains("mint a new generation"));
+    assert!(desk.state.log().last(1, LogLevel::Warn, "cluster")[0].text.contains("mint a new generation"));
 }

@@ -1,6 +1,7 @@
 //! The cluster log: what operators read back with `log last`.
 
 use super::Now;
+use nacre_types::msg::LogLine;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,6 +35,17 @@ impl LogLevel {
         }
     }
 
+    /// Its name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LogLevel::Debug => "debug",
+            LogLevel::Info => "info",
+            LogLevel::Sec => "sec",
+            LogLevel::Warn => "warn",
+            LogLevel::Error => "error",
+        }
+    }
+
     /// As Ceph prints it: `[WRN]`.
     pub fn tag(self) -> &'static str {
         match self {
@@ -43,6 +55,31 @@ impl LogLevel {
             LogLevel::Warn => "[WRN]",
             LogLevel::Error => "[ERR]",
         }
+    }
+}
+
+/// What a line belongs to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum LogChannel {
+    /// What happens in the cluster.
+    #[default]
+    Cluster,
+    /// Who changed what.
+    Audit,
+}
+
+impl LogChannel {
+    /// Ceph's name.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LogChannel::Cluster => "cluster",
+            LogChannel::Audit => "audit",
+        }
+    }
+
+    /// Whether lines of this channel are wanted by whom asks for `text`: a name, or `*`.
+    pub fn matches(self, text: &str) -> bool {
+        text == "*" || text == self.as_str()
     }
 }
 
@@ -59,6 +96,27 @@ pub struct LogEntry {
     pub level: LogLevel,
     /// The text.
     pub text: String,
+    /// What it belongs to. Last: lines that an earlier release stored end here, which reads as `Cluster`.
+    pub channel: LogChannel,
+}
+
+impl LogEntry {
+    /// Reads a stored line.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<LogEntry, postcard::Error> {
+        postcard::from_bytes(&[bytes, &[0]].concat())
+    }
+
+    /// As it is sent to those who follow the log.
+    pub fn to_line(&self) -> LogLine {
+        LogLine {
+            stamp_ns: self.stamp_ns,
+            name: self.name.clone(),
+            seq: self.seq,
+            level: self.level.as_str().to_owned(),
+            channel: self.channel.as_str().to_owned(),
+            text: self.text.clone(),
+        }
+    }
 }
 
 /// The newest lines.
@@ -87,15 +145,32 @@ impl ClusterLog {
         }
     }
 
-    pub(crate) fn append(&mut self, now: Now, name: &str, level: LogLevel, mut text: String) {
+    pub(crate) fn append(&mut self, now: Now, name: &str, level: LogLevel, text: String) {
+        self.append_to(LogChannel::Cluster, now, name, level, text);
+    }
+
+    pub(crate) fn append_to(
+        &mut self,
+        channel: LogChannel,
+        now: Now,
+        name: &str,
+        level: LogLevel,
+        mut text: String,
+    ) {
         if text.len() > MAX_TEXT {
             let cut = (0..=MAX_TEXT).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
             text.truncate(cut);
         }
         let text = text.replace(['\n', '\r'], " ");
         let name = if name == "mon" { "mon.a" } else { name };
-        let entry =
-            LogEntry { stamp_ns: now.wall_ns, name: name.to_owned(), seq: self.next_seq, level, text };
+        let entry = LogEntry {
+            stamp_ns: now.wall_ns,
+            name: name.to_owned(),
+            seq: self.next_seq,
+            level,
+            text,
+            channel,
+        };
         self.next_seq += 1;
         self.entries.push_back(entry);
         while self.entries.len() > self.kept {
@@ -117,11 +192,18 @@ impl ClusterLog {
         self.kept = lines;
     }
 
-    /// The newest `count` lines of at least `level`, oldest first.
-    pub fn last(&self, count: usize, level: LogLevel) -> Vec<&LogEntry> {
-        let mut lines: Vec<_> = self.entries.iter().rev().filter(|e| e.level >= level).take(count).collect();
+    /// The newest `count` lines of at least `level` and of the channel that `channel` names (`*` for all), oldest first.
+    pub fn last(&self, count: usize, level: LogLevel, channel: &str) -> Vec<&LogEntry> {
+        let wanted = |e: &&LogEntry| e.level >= level && e.channel.matches(channel);
+        let mut lines: Vec<_> = self.entries.iter().rev().filter(wanted).take(count).collect();
         lines.reverse();
         lines
+    }
+
+    /// Stored lines after `seq`, oldest first.
+    pub fn stored_after(&self, seq: u64) -> impl Iterator<Item = &LogEntry> {
+        let stored_below = self.stored_below;
+        self.entries.iter().filter(move |e| e.seq > seq && e.seq < stored_below)
     }
 
     /// Lines that are not stored yet, at most `count`; they count as stored from now on.

@@ -181,7 +181,9 @@ fn one_reporter_or_one_host_of_reporters_is_not_enough() {
     assert!(state.map().is_up(OsdId(5)), "both reporters are on host0");
     report(&mut state, late, 2, failure(5, 30_000, false));
     assert!(!state.map().is_up(OsdId(5)));
-    assert!(state.log().last(1, LogLevel::Info)[0].text.contains("2 reporters from different host"));
+    assert!(
+        state.log().last(1, LogLevel::Info, "cluster")[0].text.contains("2 reporters from different host")
+    );
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn a_cluster_is_made_once_and_comes_back_with_everything() {
     assert!(
         again
             .log()
-            .last(9, LogLevel::Info)
+            .last(9, LogLevel::Info, "*")
             .iter()
             .any(|line| line.text.contains("osd.0 127.0.0.1:41000 boot"))
     );

@@ -1,5 +1,6 @@
 //! The thread that owns the map: applies what arrives, commits it, answers and publishes.
 
+use super::admin::Admin;
 use super::cluster_log::ClusterLogFile;
 use super::sessions::Sessions;
 use super::{SharedKeys, now};
@@ -8,21 +9,23 @@ use crate::commands::CommandRequest;
 use crate::error::MonError;
 use crate::logic::{Effect, Event, LogLevel, MapState, Now, Origin, Tuning};
 use crate::persist::Persistence;
+use nacre_runtime::admin::{Refused, Reply};
 use nacre_runtime::auth::{
     AuthTicketReply, AuthTicketRequest, Key, RotatingKeys, ServiceKeyring, SessionKey, TicketBody,
     TicketGrant,
 };
 use nacre_runtime::clock::Clock;
 use nacre_runtime::config::Config;
+use nacre_runtime::metrics::Exposition;
 use nacre_runtime::msgr::{Conn, Frame};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::{
-    DaemonCommand, DaemonCommandReply, LogAppend, Message, MonCommand, MonSubscribe, OsdAlive, OsdBoot,
-    OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
+    ConfigReport, DaemonCommand, DaemonCommandReply, LogAppend, LogSubscribe, Message, MonCommand,
+    MonSubscribe, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
 };
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
 /// What arrives.
@@ -30,6 +33,10 @@ pub(super) enum Input {
     Message(Conn, Frame),
     /// A connection is over.
     Gone(u64),
+    /// A command on the admin socket.
+    Admin(String, Sender<Reply>),
+    /// Somebody wants the metrics.
+    Metrics(Sender<Exposition>),
     Stop,
 }
 
@@ -56,9 +63,11 @@ pub(super) struct Authority {
     ticks: u64,
     log_file: ClusterLogFile,
     held: Vec<Frame>,
+    admin: Admin,
 }
 
 impl Authority {
+    #[allow(clippy::too_many_arguments, reason = "what one thread is made of")]
     pub(super) fn new(
         config: Config,
         state: MapState,
@@ -67,6 +76,7 @@ impl Authority {
         shared_keys: Arc<SharedKeys>,
         clock: Arc<dyn Clock>,
         inputs: Receiver<Input>,
+        admin: Admin,
     ) -> Authority {
         let sessions = Sessions::default();
         Authority {
@@ -84,6 +94,7 @@ impl Authority {
             ticks: 0,
             log_file: ClusterLogFile::default(),
             held: Vec::new(),
+            admin,
         }
     }
 
@@ -134,6 +145,14 @@ impl Authority {
         match input {
             Input::Stop => return Ok(true),
             Input::Gone(id) => self.sessions.remove(id),
+            Input::Admin(json, answer) => {
+                let reply = self.admin.run(&self.state, &self.sessions, self.now(), &json);
+                // Who asked may have lost patience; likewise below.
+                let _ = answer.send(reply);
+            }
+            Input::Metrics(answer) => {
+                let _ = answer.send(self.admin.expose(&self.state, &self.sessions, self.now()));
+            }
             Input::Message(conn, frame) => {
                 if let Err(error) = self.message(&conn, &frame)? {
                     tracing::warn!(peer = %conn.peer_addr(), kind = frame.kind(), %error, "message can't be read");
@@ -170,12 +189,14 @@ impl Authority {
             MonSubscribe::KIND => self.subscribe(conn, entity, &caps, decode!()),
             AuthTicketRequest::KIND => self.ticket(conn, entity, &caps, decode!())?,
             LogAppend::KIND => self.apply(Event::Log { entity: entity.clone(), line: decode!() }),
-            DaemonCommand::KIND => refuse_daemon_command(conn, &decode!()),
+            LogSubscribe::KIND => self.subscribe_log(conn, entity, &caps, decode!()),
+            DaemonCommand::KIND => self.daemon_command(conn, &caps, &decode!()),
             OsdBoot::KIND
             | OsdFailure::KIND
             | OsdAlive::KIND
             | OsdMarkMeDown::KIND
             | PgCas::KIND
+            | ConfigReport::KIND
             | StatsReport::KIND => {
                 let osd = entity.osd_id().filter(|_| caps.allows_osd(entity));
                 let Some(osd) = osd else {
@@ -192,6 +213,7 @@ impl Authority {
                         Event::Boot(boot)
                     }
                     OsdFailure::KIND => Event::Failure { reporter: osd, report: decode!() },
+                    ConfigReport::KIND => Event::Config { entity: entity.clone(), report: decode!() },
                     OsdAlive::KIND => Event::Alive { osd, alive: decode!() },
                     OsdMarkMeDown::KIND => Event::MarkMeDown { osd, request: decode!() },
                     PgCas::KIND => {
@@ -235,6 +257,26 @@ impl Authority {
         self.sessions.subscribe(conn, entity, wanted);
         self.sessions.publish(&self.state, &self.persistence);
         self.sessions.publish_config(&self.state);
+    }
+
+    /// Lines of the cluster log from now on, for whoever may read.
+    fn subscribe_log(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: LogSubscribe) {
+        if !caps.allows_subscription() {
+            tracing::warn!(%entity, "the cluster log is refused: no capability to read");
+            return;
+        }
+        self.sessions.follow_log(conn, wanted, &self.state);
+    }
+
+    /// `tell mon.a …`: for those who may do everything.
+    fn daemon_command(&self, conn: &Conn, caps: &MonCaps, command: &DaemonCommand) {
+        let reply = if caps.allows_command("tell", "mon", "rwx") {
+            self.admin.run(&self.state, &self.sessions, self.now(), &command.cmd)
+        } else {
+            Refused(Errno::EACCES, "access denied".into()).into()
+        };
+        let Reply { code, status, output } = reply;
+        send(conn, &DaemonCommandReply { tid: command.tid, code, status, output: output.into() });
     }
 
     fn ticket(
@@ -302,6 +344,7 @@ impl Authority {
             let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
             self.persistence.commit(&proposal, &lines)?;
             self.log_file.append(&self.config.snapshot(), &lines);
+            self.sessions.publish_log(&lines);
             self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
             if proposal.keys.keys().any(|key| key.starts_with(crate::keys::AUTH)) {
                 self.shared_keys.replace(self.state.auth());
@@ -323,6 +366,7 @@ impl Authority {
         if !lines.is_empty() {
             self.persistence.commit(&crate::logic::Proposal::empty(), &lines)?;
             self.log_file.append(&self.config.snapshot(), &lines);
+            self.sessions.publish_log(&lines);
         }
         Ok(())
     }
@@ -340,6 +384,9 @@ impl Authority {
         self.next_tick = self.clock.monotonic() + TICK;
         self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
         self.apply(Event::Tick);
+        let now = self.now();
+        self.state.set_client_sessions(self.sessions.clients());
+        self.state.update_mutes(now);
         if self.ticks.is_multiple_of(HEALTH_TICKS) {
             self.log_health();
         }
@@ -392,18 +439,10 @@ impl Authority {
             tracing::error!(%error, "the configuration database does not apply");
         }
         self.state.set_tuning(Tuning::from_options(&self.config.snapshot()));
+        let report = self.config.report();
+        self.apply(Event::Config { entity: EntityName::mon(), report });
         self.sessions.publish_config(&self.state);
     }
-}
-
-fn refuse_daemon_command(conn: &Conn, command: &DaemonCommand) {
-    let reply = DaemonCommandReply {
-        tid: command.tid,
-        code: Errno::EOPNOTSUPP.negated(),
-        status: "the monitor takes monitor commands only".into(),
-        output: bytes::Bytes::new(),
-    };
-    send(conn, &reply);
 }
 
 /// Sends to a peer that may have gone; its reset is reported on its own.

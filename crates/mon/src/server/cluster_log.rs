@@ -12,6 +12,8 @@ use std::io::Write as _;
 pub(super) struct ClusterLogFile {
     path: String,
     file: Option<File>,
+    /// When it was opened, in the count of [`nacre_runtime::log::reopened`].
+    opened: u64,
 }
 
 impl ClusterLogFile {
@@ -20,8 +22,10 @@ impl ClusterLogFile {
             return;
         }
         let path = &options.mon.mon_cluster_log_file;
-        if *path != self.path {
+        let reopened = nacre_runtime::log::reopened();
+        if *path != self.path || self.opened != reopened {
             self.path.clone_from(path);
+            self.opened = reopened;
             self.file = match OpenOptions::new().create(true).append(true).open(path) {
                 Ok(file) => Some(file),
                 Err(error) => {
@@ -36,7 +40,15 @@ impl ClusterLogFile {
             .iter()
             .filter(|line| line.level >= least)
             .map(|l| {
-                format!("{} {} {} : cluster {} {}\n", stamp(l.stamp_ns), l.name, l.seq, l.level.tag(), l.text)
+                let channel = l.channel.as_str();
+                format!(
+                    "{} {} {} : {channel} {} {}\n",
+                    stamp(l.stamp_ns),
+                    l.name,
+                    l.seq,
+                    l.level.tag(),
+                    l.text
+                )
             })
             .collect();
         if let Err(error) = file.write_all(shown.as_bytes()) {

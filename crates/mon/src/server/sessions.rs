@@ -1,14 +1,15 @@
 //! Who is connected, who waits for an answer, and who wants maps, configuration and service keys.
 
 use crate::health::{Health, Severity};
-use crate::logic::{LogLevel, MapState, Origin};
+use crate::logic::{LogEntry, LogLevel, MapState, Origin};
 use crate::persist::Persistence;
 use bytes::Bytes;
 use nacre_runtime::auth::RotatingKeys;
 use nacre_runtime::msgr::{Conn, Encoded};
 use nacre_types::encoding;
-use nacre_types::ids::{EntityName, Epoch};
-use nacre_types::msg::{ConfigPublish, MapBlob, MapPublish, Message, MonSubscribe};
+use nacre_types::ids::{EntityKind, EntityName, Epoch};
+use nacre_types::msg::{ConfigPublish, LogPublish, LogSubscribe, MapBlob, MapPublish, Message, MonSubscribe};
+use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Bytes of incrementals in one message, some.
@@ -20,6 +21,7 @@ pub(super) struct Sessions {
     waiting: HashMap<u64, Conn>,
     subscribers: HashMap<u64, Subscriber>,
     keyholders: HashMap<u64, Conn>,
+    followers: HashMap<u64, (Conn, LogSubscribe)>,
     /// The encoded full map and its epoch.
     full: Option<(Epoch, Bytes)>,
     /// What the configuration that was sent rested on.
@@ -42,6 +44,55 @@ impl Sessions {
         self.waiting.remove(&id);
         self.subscribers.remove(&id);
         self.keyholders.remove(&id);
+        self.followers.remove(&id);
+    }
+
+    /// How many are connected.
+    pub(super) fn count(&self) -> usize {
+        self.subscribers.len()
+    }
+
+    /// How many of them are clients.
+    pub(super) fn clients(&self) -> usize {
+        self.subscribers.values().filter(|s| s.entity.kind == EntityKind::Client).count()
+    }
+
+    /// `tell mon.a sessions`.
+    pub(super) fn dump(&self) -> Value {
+        let entry = |subscriber: &Subscriber| {
+            let addr = json!({ "type": "v2", "addr": subscriber.conn.peer_addr().to_string(), "nonce": 0 });
+            json!({
+                "name": subscriber.entity.to_string(),
+                "entity_name": subscriber.entity.to_string(),
+                "addrs": { "addrvec": [addr] },
+                "socket_addr": addr,
+                "con_type": subscriber.entity.kind.as_str(),
+                "open": true,
+                "authenticated": true,
+                "osd_epoch": subscriber.next.0.saturating_sub(1),
+            })
+        };
+        self.subscribers.values().map(entry).collect()
+    }
+
+    /// Sends lines of the log that were missed, and those to come.
+    pub(super) fn follow_log(&mut self, conn: &Conn, wanted: LogSubscribe, state: &MapState) {
+        if let Some(after) = wanted.after {
+            let missed: Vec<LogEntry> = state.log().stored_after(after).cloned().collect();
+            tell_log(conn, &wanted, &missed);
+        }
+        self.followers.insert(conn.id(), (conn.clone(), wanted));
+    }
+
+    /// Sends lines that are durable now to those who follow the log.
+    pub(super) fn publish_log(&mut self, lines: &[LogEntry]) {
+        let gone: Vec<u64> = self
+            .followers
+            .iter()
+            .filter(|(_, (conn, wanted))| !tell_log(conn, wanted, lines))
+            .map(|(id, _)| *id)
+            .collect();
+        gone.into_iter().for_each(|id| self.remove(id));
     }
 
     /// Remembers where an answer will go.
@@ -150,6 +201,23 @@ impl Sessions {
         self.health = now;
         lines
     }
+}
+
+/// Sends what a follower wants of `lines`; whether it could be sent.
+fn tell_log(conn: &Conn, wanted: &LogSubscribe, lines: &[LogEntry]) -> bool {
+    let least = LogLevel::parse(&wanted.level);
+    let fits = |line: &&LogEntry| line.level >= least && line.channel.matches(&wanted.channel);
+    let lines: Vec<_> = lines.iter().filter(fits).map(LogEntry::to_line).collect();
+    if lines.is_empty() {
+        return true;
+    }
+    let sent = conn.send(&LogPublish { lines });
+    if let Err(error) = &sent {
+        // It reads too slowly, or has gone: on its next connection it asks for what it missed.
+        tracing::debug!(peer = %conn.peer_addr(), %error, "log lines not sent");
+        conn.abort();
+    }
+    sent.is_ok()
 }
 
 /// Configuration depends on the database and, by masks, on CRUSH.

@@ -2,6 +2,8 @@
 //!
 //! Words become a command's JSON by the shared table of signatures; the daemon that is meant carries it out.
 
+mod daemon;
+mod follow;
 mod plan;
 
 use super::session;
@@ -59,6 +61,8 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         (plan.action, plan.format, plan.input, plan.output, plan.connect_timeout);
     let (destination, command) = match action {
         Action::Help(text) => return print(text.as_bytes()),
+        Action::Daemon { socket, command } => return daemon::ask(&invocation, &socket, &command),
+        Action::Watch { level, channel } => return follow::run(&invocation, level, channel),
         Action::Command { destination, command } => (destination, command),
     };
     let input = input.map(|path| read_input(&path)).transpose()?.unwrap_or_default();
@@ -91,6 +95,7 @@ fn carry_out(
 ) -> Result<(), Failure> {
     let targets = match destination {
         Destination::Mon => vec![(String::new(), CommandTarget::Mon)],
+        Destination::MonDaemon => vec![(String::new(), CommandTarget::MonDaemon)],
         Destination::Osd(osd) => vec![(String::new(), CommandTarget::Osd(*osd))],
         Destination::Pg(pg) => vec![(String::new(), CommandTarget::Pg(*pg))],
         Destination::AllOsds => every_osd(cluster.osdmap().as_deref()),

@@ -7,6 +7,7 @@ mod docs;
 mod failures;
 mod layers;
 mod librados;
+mod operations;
 mod osdmaptool;
 mod pages;
 mod rados;

@@ -100,6 +100,15 @@ impl TestCluster {
         child.wait().unwrap();
     }
 
+    /// SIGHUP.
+    pub(crate) fn hang_up(&self, daemon: Daemon) {
+        let child = match daemon {
+            Daemon::Mon => &self.mon,
+            Daemon::Osd(osd) => &self.osds[osd],
+        };
+        signal(child.as_ref().expect("a running daemon"), "HUP");
+    }
+
     /// SIGTERM, and waits for an orderly end.
     pub(crate) fn terminate(&mut self, daemon: Daemon) {
         let mut child = self.slot(daemon).take().expect("a running daemon");

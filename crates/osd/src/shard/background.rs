@@ -43,8 +43,8 @@ impl Shard {
                 let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
                 let piece = read_piece(&*self.shared.store, hosted.pg, &object, &cursor, max_bytes);
                 if let Ok(Some(piece)) = &piece {
-                    self.metrics.recovered_bytes.add(piece.data.len() as u64);
-                    self.metrics.recovered_objects.add(u64::from(piece.next.is_none()));
+                    self.metrics.recovery_bytes.add(piece.data.len() as u64);
+                    self.metrics.recovery_ops.add(u64::from(piece.next.is_none()));
                 }
                 let piece = piece.map_err(|error| {
                     tracing::error!(%object, %error, "can't read an object for recovery");

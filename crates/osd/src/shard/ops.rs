@@ -225,7 +225,7 @@ impl Shard {
     pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, fetched: Fetched) {
         let Passed { slot, writes, listing } = passed;
         let Arrival { request, conn, permit, arrived_ns } = arrival;
-        let track = self.tracker.start(&request, arrived_ns);
+        let track = self.tracker.start(&request, Some(conn.peer_addr()), arrived_ns, self.now_ns);
         let op = ClientOp {
             token: 0,
             reqid: request.reqid,
@@ -247,8 +247,12 @@ impl Shard {
         op.token = self.ops.insert(Box::new(in_hand));
         let token = op.token;
         self.feed(slot, Event::Client(op));
-        if let Some(op) = self.ops.get_mut(token) {
-            let stage = if op.outcome.is_some() { Stage::WaitingForSubOps } else { Stage::Delayed };
+        // Executed at once, or held back by its PG.
+        if let Some(op) = self.ops.get_mut(token)
+            && op.outcome.is_none()
+        {
+            let active = self.slots[slot as usize].as_ref().is_some_and(|hosted| hosted.active);
+            let stage = if active { Stage::Delayed } else { Stage::WaitingForActive };
             self.tracker.stage(op.track, stage, self.now_ns);
         }
     }
@@ -264,6 +268,7 @@ impl Shard {
             return Executed::Read;
         };
         let request = &op.request;
+        self.tracker.stage(op.track, Stage::Started, self.now_ns);
         let Some(pool) = map.pools.get(&hosted.pg.pool) else {
             op.outcome = Some(Outcome { result: Errno::ENOENT.negated(), ..Outcome::default() });
             return Executed::Read;
@@ -364,6 +369,7 @@ impl Shard {
         }
         let result = encode(&outcome);
         op.outcome = Some(outcome);
+        self.tracker.stage(op.track, Stage::WaitingForSubOps, self.now_ns);
         let (delete, user_version, mtime_ns) =
             (!change.context.exists, change.context.info.user_version, change.context.info.mtime_ns);
         self.contexts.put(&request.object, hosted.generation, change.context);
@@ -545,6 +551,7 @@ fn count(
         io.writes += 1;
         io.write_bytes += bytes;
         metrics.op_in_bytes.add(bytes);
+        metrics.op_w_in_bytes.add(bytes);
     } else {
         let bytes: usize = request
             .ops
@@ -555,6 +562,7 @@ fn count(
         io.reads += 1;
         io.read_bytes += bytes as u64;
         metrics.op_out_bytes.add(bytes as u64);
+        metrics.op_r_out_bytes.add(bytes as u64);
     }
 }
 

@@ -178,7 +178,7 @@ impl Shard {
             write: true,
             listing: false,
         };
-        let track = self.tracker.start(&request, self.now_ns);
+        let track = self.tracker.start(&request, None, self.now_ns, self.now_ns);
         let in_hand = InHand::new(request, None, client, slot, track, self.now_ns, true);
         self.feed_new(slot, op, in_hand);
     }

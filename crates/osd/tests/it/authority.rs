@@ -12,8 +12,8 @@ use nacre_types::crush::CrushMap;
 use nacre_types::encoding::encode;
 use nacre_types::ids::{ClientId, Epoch, PoolId};
 use nacre_types::msg::{
-    ConfigPublish, MapBlob, MapPublish, Message, MonSubscribe, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown,
-    PgCas, StatsReport,
+    ConfigPublish, ConfigReport, LogAppend, MapBlob, MapPublish, Message, MonSubscribe, OsdAlive, OsdBoot,
+    OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
 };
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::Pool;
@@ -259,6 +259,7 @@ impl Dispatcher for Server {
                 let report = frame.decode().unwrap();
                 state.event(Event::Stats { osd: osd.unwrap(), report });
             }
+            ConfigReport::KIND | LogAppend::KIND => {}
             other => panic!("unexpected message kind {other}"),
         }
     }

@@ -87,6 +87,7 @@ impl TestCluster {
             .set("mon_host", self.authority.addr.to_string())
             .set("keyring", self.directory.path().join("keyring").display().to_string())
             .set("osd_data", data.display().to_string())
+            .set("run_dir", self.directory.path().display().to_string())
             .set("osd_objectstore", "memstore")
             .set("ms_bind_port_min", "40000")
             .set("ms_bind_port_max", "60000")

@@ -59,12 +59,9 @@ fn three_osds_replicate_and_list() {
         assert_eq!(found.len(), 201);
     });
     for osd in 0..3 {
-        let metrics = cluster.osd(OsdId(osd)).metrics();
-        let transactions = metrics.iter().find(|m| m.perf_name == "transactions").unwrap();
-        assert!(
-            matches!(transactions.value, nacre_osd::metrics::MetricValue::Count(n) if n >= 201),
-            "{transactions:?}"
-        );
+        let perf = cluster.osd(OsdId(osd)).perf().dump(None, None);
+        assert!(perf["osd"]["transactions"].as_u64().unwrap() >= 201, "{perf}");
+        assert!(perf["msgr"]["recv_messages"].as_u64().unwrap() >= 201, "{perf}");
     }
 }
 

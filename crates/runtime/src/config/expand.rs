@@ -65,6 +65,9 @@ impl Identity {
         Ok(Some(match name {
             "cluster" => self.cluster.clone(),
             "type" => self.entity.kind.as_str().to_owned(),
+            // The map authority's entity has no id; files and sockets are named after the monitor `a`.
+            "id" | "num" if self.entity == EntityName::mon() => "a".to_owned(),
+            "name" if self.entity == EntityName::mon() => "mon.a".to_owned(),
             "id" | "num" => self.entity.id.clone(),
             "name" => self.entity.to_string(),
             "host" => self.host.clone(),

@@ -1,53 +1,39 @@
 //! The messenger's metrics: names, units and help.
 
-use super::{Counters, Inner, Messenger};
-use crate::metrics::Metrics;
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
-use prometheus_client::metrics::counter::ConstCounter;
-use prometheus_client::metrics::gauge::ConstGauge;
-use std::fmt;
+use super::{Counters, Messenger};
+use crate::metrics::Metric;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
 
 type Row = (&'static str, &'static str, fn(&Counters) -> &AtomicU64);
 
 const COUNTERS: [Row; 8] = [
-    ("ms_messages_received", "Messages handed to handlers", |c| &c.messages_received),
-    ("ms_bytes_received", "Bytes of messages received, headers included", |c| &c.bytes_received),
-    ("ms_messages_sent", "Messages written to sockets, repeats included", |c| &c.messages_sent),
-    ("ms_bytes_sent", "Bytes of messages written, headers included", |c| &c.bytes_sent),
-    ("ms_faults", "Sockets lost", |c| &c.faults),
-    ("ms_refusals", "Peers refused at authentication", |c| &c.refusals),
-    ("ms_duplicates", "Messages received again after a reconnect and dropped", |c| &c.duplicates),
-    ("ms_throttle_waits", "Waits of readers for room in a throttle", |c| &c.throttle_waits),
+    ("recv_messages", "Messages handed to handlers", |c| &c.messages_received),
+    ("recv_bytes", "Bytes of messages received, headers included", |c| &c.bytes_received),
+    ("send_messages", "Messages written to sockets, repeats included", |c| &c.messages_sent),
+    ("send_bytes", "Bytes of messages written, headers included", |c| &c.bytes_sent),
+    ("faults", "Sockets lost", |c| &c.faults),
+    ("refusals", "Peers refused at authentication", |c| &c.refusals),
+    ("duplicates", "Messages received again after a reconnect and dropped", |c| &c.duplicates),
+    ("throttle_waits", "Waits of readers for room in a throttle", |c| &c.throttle_waits),
 ];
-const CONNECTIONS: (&str, &str) = ("ms_connections", "Connections and lossless sessions");
 
-struct Collected(Weak<Inner>);
-
-impl fmt::Debug for Collected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Collected")
-    }
-}
-
-impl Collector for Collected {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(inner) = self.0.upgrade() else { return Ok(()) };
-        for (name, help, value) in COUNTERS {
-            let counter = ConstCounter::new(value(&inner.counters).load(Ordering::Relaxed));
-            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+/// The metrics of a daemon's messengers, added up: a source for [`crate::metrics::Perf::add`]. It does not keep the
+/// messengers alive.
+pub fn source(messengers: &[Messenger]) -> impl Fn(&mut Vec<Metric>) + Send + Sync + 'static {
+    let inner: Vec<_> = messengers.iter().map(|messenger| Arc::downgrade(&messenger.0)).collect();
+    move |out| {
+        let alive: Vec<_> = inner.iter().filter_map(std::sync::Weak::upgrade).collect();
+        for (name, help, of) in COUNTERS {
+            let sum = alive.iter().map(|inner| of(&inner.counters).load(Ordering::Relaxed)).sum();
+            out.push(Metric::counter("msgr", name, help, sum));
         }
-        let connections = ConstGauge::new(inner.conns.lock().len() as i64);
-        let (name, help) = CONNECTIONS;
-        connections.encode(encoder.encode_descriptor(name, help, None, connections.metric_type())?)
-    }
-}
-
-impl Messenger {
-    /// Shows the messenger's counters among `metrics`.
-    pub fn export(&self, metrics: &Metrics) {
-        metrics.collect(Collected(Arc::downgrade(&self.0)));
+        let connections = alive.iter().map(|inner| inner.conns.lock().len() as u64).sum();
+        out.push(Metric::gauge(
+            "msgr",
+            "active_connections",
+            "Connections and lossless sessions",
+            connections,
+        ));
     }
 }

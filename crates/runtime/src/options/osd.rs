@@ -66,6 +66,9 @@ option_group! {
     osd_op_complaint_time: FloatSecs = "30", "Seconds after which a request counts as slow" [services(&[Osd])];
     osd_op_history_size: Uint = "20", "Finished requests that are kept for inspection" [services(&[Osd])];
     osd_op_history_duration: IntSecs = "600", "Seconds for which finished requests are kept" [services(&[Osd])];
+    osd_op_history_slow_op_size: Uint = "20", "Finished slow requests that are kept for inspection" [services(&[Osd])];
+    osd_op_history_slow_op_threshold: FloatSecs = "10", "Seconds after which a finished request is kept as a slow one"
+        [services(&[Osd])];
     osd_client_watch_timeout: IntSecs = "30", "Seconds after which a silent watcher is forgotten"
         [min("1"), services(&[Osd])];
     osd_default_notify_timeout: Uint = "30", "Seconds that a notify waits for its watchers where it does not say"

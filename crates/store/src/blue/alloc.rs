@@ -133,6 +133,29 @@ impl Allocator {
         self.free = 0;
     }
 
+    /// The first `max` free runs, in order, and whether there are more. Space that was never grown into counts.
+    pub(super) fn free_runs(&self, max: usize) -> (Vec<Run>, bool) {
+        let mut runs: Vec<Run> = Vec::new();
+        let mut at = 0;
+        while let Some(start) = self.next_free(at, self.frontier) {
+            if runs.len() == max {
+                return (runs, true);
+            }
+            let end = self.run_end(start, self.frontier);
+            runs.push(Run { start, blocks: end - start });
+            at = end;
+        }
+        if self.ungrown() > 0 {
+            let full = runs.len() == max;
+            match runs.last_mut().filter(|run| run.start + run.blocks == self.frontier) {
+                Some(last) => last.blocks += self.ungrown(),
+                None if full => return (runs, true),
+                None => runs.push(Run { start: self.frontier, blocks: self.ungrown() }),
+            }
+        }
+        (runs, false)
+    }
+
     /// Whether all of the run is in use.
     pub(super) fn is_used(&self, run: Run) -> bool {
         (run.start..run.start + run.blocks).all(|block| self.bit(block))

@@ -1,18 +1,27 @@
-//! An OSD's commands.
+//! An OSD's commands, besides those of every daemon.
 
 use super::Line;
 
 #[rustfmt::skip]
 pub(super) const LINES: &[Line] = &[
-    ("get_command_descriptions", "list available commands", "osd", "r"),
-    ("version", "report version of OSD", "osd", "r"),
     ("status", "high-level status of OSD", "osd", "r"),
     ("query [pgid=pgid]", "show details of a specific pg", "osd", "r"),
     ("pg pgid=pgid cmd=choice(query)", "show details of a specific pg", "osd", "r"),
-    ("perf dump", "dump non-labeled counters and their values", "osd", "r"),
-    ("dump_ops_in_flight", "show the ops currently in flight", "osd", "r"),
+    ("dump_ops_in_flight [filterstr...=string]", "show the ops currently in flight", "osd", "r"),
+    ("ops [filterstr...=string]", "show the ops currently in flight", "osd", "r"),
+    ("dump_blocked_ops [filterstr...=string]", "show the blocked ops currently in flight", "osd", "r"),
+    ("dump_historic_ops [filterstr...=string]", "show recent ops", "osd", "r"),
+    ("dump_historic_ops_by_duration [filterstr...=string]", "show slowest recent ops, sorted by duration", "osd", "r"),
+    ("dump_historic_slow_ops [filterstr...=string]", "show slowest recent ops", "osd", "r"),
+    ("dump_watchers", "show clients which have active watches, and on which objects", "osd", "r"),
+    ("dump_blocklist", "dump blocklisted clients and times", "osd", "r"),
+    ("dump_recovery_reservations", "show recovery reservations", "osd", "r"),
+    ("get_mapped_pools", "dump pools whose PG(s) are mapped to this OSD.", "osd", "r"),
+    ("get_latest_osdmap", "force osd to update the latest map from the mon", "osd", "r"),
+    ("send_beacon", "send OSD beacon to mon immediately", "osd", "r"),
     ("flush_pg_stats", "flush pg stats", "osd", "r"),
-    ("config show", "dump current config settings", "osd", "r"),
-    ("config get var=string", "config get <field>: get the config value", "osd", "r"),
-    ("config set var=string val=string", "config set <field> <val>: set a config variable", "osd", "rw"),
+    ("cluster_log level=choice(info|warning|error|debug) message...=string", "log a message to the cluster log", "osd", "rw"),
+    ("bluestore allocator dump block", "dump allocator free regions", "osd", "r"),
+    ("bluestore allocator fragmentation block",
+        "give allocator fragmentation (0-no fragmentation, 1-absolute fragmentation)", "osd", "r"),
 ];

@@ -15,7 +15,7 @@ fn error_of(text: &str) -> String {
 
 #[test]
 fn every_line_parses_and_names_its_command_once() {
-    for table in [mon_commands(), osd_commands()] {
+    for table in [mon_commands(), osd_commands(), mon_daemon_commands()] {
         let mut prefixes: Vec<_> = table.signatures().iter().map(|s| s.prefix.as_str()).collect();
         assert!(prefixes.iter().all(|prefix| !prefix.contains(['=', '['])));
         let count = prefixes.len();

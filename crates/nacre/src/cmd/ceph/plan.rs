@@ -1,6 +1,7 @@
 //! From the words of a `ceph` command line to a command and whom it is for.
 
-use nacre_types::command::{CommandError, Table, mon_commands, osd_commands};
+use nacre_types::command::{CommandError, Table, mon_commands, mon_daemon_commands, osd_commands};
+use nacre_types::ids::{EntityKind, EntityName};
 use nacre_types::{OsdId, PgId};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -12,6 +13,8 @@ const FORMATS: [&str; 3] = ["plain", "json", "json-pretty"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Destination {
     Mon,
+    /// `tell mon.a`
+    MonDaemon,
     Osd(OsdId),
     /// `tell osd.*`
     AllOsds,
@@ -22,7 +25,28 @@ pub(super) enum Destination {
 #[derive(Debug, PartialEq)]
 pub(super) enum Action {
     Help(String),
-    Command { destination: Destination, command: String },
+    Command {
+        destination: Destination,
+        command: String,
+    },
+    /// Ask the daemon behind an admin socket.
+    Daemon {
+        socket: Socket,
+        command: String,
+    },
+    /// Show the status, then lines of the cluster log as they come.
+    Watch {
+        level: String,
+        channel: String,
+    },
+}
+
+/// Which admin socket.
+#[derive(Debug, PartialEq)]
+pub(super) enum Socket {
+    Path(PathBuf),
+    /// The one that this daemon's configuration names.
+    Of(EntityName),
 }
 
 /// A command line, understood.
@@ -53,6 +77,7 @@ impl Plan {
         let mut words: Vec<String> = Vec::new();
         let (mut format, mut input, mut output, mut connect_timeout) = (None, None, None, None);
         let (mut help, mut version, mut status) = (false, false, false);
+        let (mut watch, mut channel, mut admin_daemon) = (None, "cluster".to_owned(), None);
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             if arg == "--" {
@@ -80,11 +105,13 @@ impl Plan {
                     connect_timeout = Some(seconds.ok_or_else(wrong)?);
                 }
                 "-s" | "--status" => status = true,
-                "-w" | "--watch" => {
-                    let text =
-                        "following the cluster log (-w) is not supported by this release; use 'log last'";
-                    return Err(Problem::Usage(text.to_owned()));
-                }
+                "-w" | "--watch" | "--watch-info" => watch = Some("info"),
+                "--watch-debug" => watch = Some("debug"),
+                "--watch-sec" => watch = Some("sec"),
+                "--watch-warn" => watch = Some("warn"),
+                "--watch-error" => watch = Some("error"),
+                "-W" | "--watch-channel" => channel = read_channel(value()?)?,
+                "--admin-daemon" => admin_daemon = Some(PathBuf::from(value()?)),
                 "-h" | "--help" => help = true,
                 "-v" | "--version" => version = true,
                 "--verbose" | "--concise" => {}
@@ -97,8 +124,20 @@ impl Plan {
         let format = format.filter(|format| format != "plain");
         let action = if version {
             Action::Help(format!("nacre version {}\n", env!("CARGO_PKG_VERSION")))
+        } else if let (Some(level), true) = (watch, words.is_empty() && !help) {
+            Action::Watch { level: level.to_owned(), channel }
         } else if help || words.is_empty() {
             Action::Help(help_for(&words))
+        } else if let Some(path) = admin_daemon {
+            daemon(Socket::Path(path), &words, format.as_deref())?
+        } else if words[0] == "daemon" {
+            let target = words.get(1).ok_or_else(|| needs_target("daemon"))?;
+            let socket = match target.parse::<EntityName>() {
+                _ if target.contains('/') => Socket::Path(PathBuf::from(target)),
+                Ok(entity) => Socket::Of(entity),
+                Err(_) => return Err(no_target(target)),
+            };
+            daemon(socket, &words[2..], format.as_deref())?
         } else {
             command(&words, format.as_deref())?
         };
@@ -114,25 +153,58 @@ fn read_format(text: &str) -> Result<String, Problem> {
     Err(Problem::Usage(format!("argument -f/--format: invalid choice: '{text}' (choose from {choices})")))
 }
 
+fn read_channel(text: &str) -> Result<String, Problem> {
+    const CHANNELS: [&str; 4] = ["cluster", "audit", "cephadm", "*"];
+    if CHANNELS.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    let choices = CHANNELS.map(|channel| format!("'{channel}'")).join(", ");
+    Err(Problem::Usage(format!(
+        "argument -W/--watch-channel: invalid choice: '{text}' (choose from {choices})"
+    )))
+}
+
+fn needs_target(word: &str) -> Problem {
+    Problem::Command(format!("Invalid command: {word} needs a target such as osd.0"))
+}
+
+/// A command for the daemon behind a socket: an OSD's or the map authority's own.
+fn daemon(socket: Socket, words: &[String], format: Option<&str>) -> Result<Action, Problem> {
+    let tables = match &socket {
+        Socket::Of(entity) if entity.kind == EntityKind::Mon => {
+            [mon_daemon_commands(), mon_daemon_commands()]
+        }
+        Socket::Of(_) => [osd_commands(), osd_commands()],
+        Socket::Path(_) => [osd_commands(), mon_daemon_commands()],
+    };
+    let parsed =
+        tables[0].parse_words(words).or_else(|error| tables[1].parse_words(words).map_err(|_| error));
+    let mut fields = parsed.map_err(|error| Problem::Command(explain(&error)))?;
+    if let Some(format) = format {
+        fields.insert("format".into(), format.into());
+    }
+    Ok(Action::Daemon { socket, command: Value::Object(fields).to_string() })
+}
+
 fn command(words: &[String], format: Option<&str>) -> Result<Action, Problem> {
     let word = |at: usize| words.get(at).map(String::as_str);
     let (destination, table, words) = match (word(0), word(1)) {
-        (Some("tell" | "daemon"), Some(target)) => {
+        (Some("tell"), Some(target)) => {
             let rest = words[2..].to_vec();
             match target {
-                "mon" | "mon." | "mon.*" => (Destination::Mon, mon_commands(), rest),
-                mon if mon.starts_with("mon.") => (Destination::Mon, mon_commands(), rest),
+                // Commands of the daemon itself; others are the cluster's, whichever monitor is asked.
+                mon if mon == "mon" || mon.starts_with("mon.") => {
+                    match mon_daemon_commands().parse_words(&rest) {
+                        Ok(_) => (Destination::MonDaemon, mon_daemon_commands(), rest),
+                        Err(_) => (Destination::Mon, mon_commands(), rest),
+                    }
+                }
                 "osd.*" => (Destination::AllOsds, osd_commands(), rest),
                 osd if osd.starts_with("osd.") => (Destination::Osd(osd_id(osd)?), osd_commands(), rest),
                 pg => to_pg(pg.parse().map_err(|_| no_target(pg))?, &words[2..]),
             }
         }
-        (Some("tell" | "daemon"), None) => {
-            return Err(Problem::Command(format!(
-                "Invalid command: {} needs a target such as osd.0",
-                words[0]
-            )));
-        }
+        (Some("tell"), None) => return Err(needs_target("tell")),
         (Some("pg"), Some(pg)) if pg.parse::<PgId>().is_ok() => {
             to_pg(pg.parse().map_err(|_| no_target(pg))?, &words[2..])
         }
@@ -189,7 +261,14 @@ usage: nacre ceph [-h] [-c CEPHCONF] [-i INPUT_FILE] [-o OUTPUT_FILE] [-k KEYRIN
   -s, --status          show cluster status
   -f, --format FORMAT   plain, json or json-pretty
 
-Commands of daemons: 'tell osd.N COMMAND', 'tell osd.* COMMAND', 'pg PGID query'.
+  -w, --watch           show cluster status and follow the cluster log; --watch-debug, --watch-info, --watch-sec,
+                        --watch-warn, --watch-error choose its least level
+  -W, --watch-channel CHANNEL   which lines to follow: cluster, audit or * (default: cluster)
+  --admin-daemon PATH   ask the daemon behind an admin socket
+
+Commands of daemons: 'tell osd.N COMMAND', 'tell osd.* COMMAND', 'tell mon.a COMMAND', 'pg PGID query'; from the
+daemon's machine, whether or not the cluster works: 'daemon osd.N COMMAND', 'daemon PATH COMMAND'; COMMAND 'help'
+lists them.
 
 Monitor commands:
 ";
@@ -205,7 +284,7 @@ mod tests {
     fn sent(text: &str) -> (Destination, String) {
         match plan(text).unwrap().action {
             Action::Command { destination, command } => (destination, command),
-            Action::Help(text) => panic!("help: {text}"),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -225,8 +304,37 @@ mod tests {
             (Destination::Osd(OsdId(3)), r#"{"prefix":"version"}"#.into())
         );
         assert_eq!(sent("tell osd.* perf dump").0, Destination::AllOsds);
-        assert_eq!(sent("tell mon.a version").0, Destination::Mon);
+        assert_eq!(sent("tell mon.a version").0, Destination::MonDaemon);
+        assert_eq!(sent("tell mon.a config show").0, Destination::MonDaemon);
+        assert_eq!(sent("tell mon.a osd tree").0, Destination::Mon);
         assert_eq!(sent("pg map 2.1f").1, r#"{"prefix":"pg map","pgid":"2.1f"}"#);
+    }
+
+    #[test]
+    fn daemons_are_asked_by_name_or_path() {
+        let asked = |text: &str| match plan(text).unwrap().action {
+            Action::Daemon { socket, command } => (socket, command),
+            other => panic!("{other:?}"),
+        };
+        let of = |name: &str| Socket::Of(name.parse().unwrap());
+        assert_eq!(asked("daemon osd.3 perf dump osd").0, of("osd.3"));
+        assert_eq!(asked("daemon osd.3 perf dump osd").1, r#"{"prefix":"perf dump","logger":"osd"}"#);
+        assert_eq!(asked("daemon mon.a mon_status -f json").1, r#"{"prefix":"mon_status","format":"json"}"#);
+        let path = Socket::Path("/run/x.asok".into());
+        assert_eq!(asked("daemon /run/x.asok mon_status"), (path, r#"{"prefix":"mon_status"}"#.into()));
+        assert_eq!(asked("--admin-daemon /run/x.asok status").1, r#"{"prefix":"status"}"#);
+        assert!(matches!(plan("daemon osd.3 nonesuch"), Err(Problem::Command(_))));
+        assert!(matches!(plan("daemon"), Err(Problem::Command(_))));
+    }
+
+    #[test]
+    fn the_log_is_followed_from_a_level_on() {
+        let watch = |text: &str| plan(text).unwrap().action;
+        let expected =
+            |level: &str, channel: &str| Action::Watch { level: level.into(), channel: channel.into() };
+        assert_eq!(watch("-w"), expected("info", "cluster"));
+        assert_eq!(watch("--watch-warn -W audit"), expected("warn", "audit"));
+        assert!(matches!(plan("-w -W x"), Err(Problem::Usage(_))));
     }
 
     #[test]

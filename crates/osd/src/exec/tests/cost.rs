@@ -46,6 +46,9 @@ impl ObjectStore for Counting {
     fn health(&self) -> Vec<(String, String)> {
         self.inner.health()
     }
+    fn metrics(&self, out: &mut Vec<nacre_runtime::metrics::Metric>) {
+        self.inner.metrics(out);
+    }
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         self.counted().read(coll, oid, offset, len)
     }

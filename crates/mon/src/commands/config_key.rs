@@ -1,0 +1,104 @@
+//! `config-key …`: values that programs keep with the cluster.
+
+use super::{Answer, Context, Failure, Outcome, unhandled};
+use crate::logic::MapState;
+use nacre_types::command::Call;
+use nacre_types::errno::Errno;
+use serde_json::{Value, json};
+
+/// Longest value (`mon_config_key_max_entry_size`).
+const MAX_VALUE: usize = 64 << 10;
+/// Longest key.
+const MAX_KEY: usize = 1024;
+/// Most entries.
+const MAX_ENTRIES: usize = 16_384;
+
+impl MapState {
+    pub(super) fn config_key_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
+        match call.prefix() {
+            "config-key ls" => Ok(Answer::json(json!(self.config_keys.keys().collect::<Vec<_>>()))),
+            "config-key dump" => {
+                let prefix = call.text("key").unwrap_or("");
+                let entries = self.config_keys.iter().filter(|(key, _)| key.starts_with(prefix));
+                let shown = entries.map(|(key, value)| (key.clone(), shown(value)));
+                Ok(Answer::json(Value::Object(shown.collect())))
+            }
+            prefix => {
+                let key = call.required("key").to_owned();
+                match prefix {
+                    "config-key get" => self.config_key_get(&key),
+                    "config-key set" | "config-key put" => self.config_key_set(&key, call.text("val"), ctx),
+                    "config-key exists" => match self.config_keys.contains_key(&key) {
+                        true => Ok(Answer::status(format!("key '{key}' exists"))),
+                        false => Err(Failure::not_found(format!("key '{key}' doesn't exist"))),
+                    },
+                    "config-key rm" | "config-key del" => {
+                        if self.config_keys.remove(&key).is_none() {
+                            return Ok(Answer::status(format!("no such key '{key}'")));
+                        }
+                        self.keys.insert(crate::keys::config_key(&key), None);
+                        Ok(Answer::status("key deleted"))
+                    }
+                    _ => unhandled(call),
+                }
+            }
+        }
+    }
+
+    fn config_key_get(&self, key: &str) -> Outcome {
+        match self.config_keys.get(key) {
+            Some(value) => Ok(Answer::bytes(value.clone()).with_status(format!("obtained '{key}'"))),
+            None => {
+                Err(Failure::not_found(format!("error obtaining '{key}': (2) No such file or directory")))
+            }
+        }
+    }
+
+    fn config_key_set(&mut self, key: &str, value: Option<&str>, ctx: &Context) -> Outcome {
+        let value = value.map_or_else(|| ctx.input.to_vec(), |text| text.as_bytes().to_vec());
+        if value.len() > MAX_VALUE || key.len() > MAX_KEY {
+            let text = format!(
+                "error: entry size limited to {MAX_VALUE} bytes. Use 'mon config key max entry size' to manually adjust"
+            );
+            return Err(Failure::new(Errno::EFBIG, text));
+        }
+        if key.is_empty() || key.chars().any(char::is_control) {
+            return Err(Failure::invalid(format!("invalid key '{key}'")));
+        }
+        if !self.config_keys.contains_key(key) && self.config_keys.len() >= MAX_ENTRIES {
+            return Err(Failure::new(Errno::ENOSPC, format!("there are {MAX_ENTRIES} keys already")));
+        }
+        self.keys.insert(crate::keys::config_key(key), Some(value.clone()));
+        self.config_keys.insert(key.to_owned(), value);
+        Ok(Answer::status(format!("set {key}")))
+    }
+}
+
+fn shown(value: &[u8]) -> Value {
+    match std::str::from_utf8(value) {
+        Ok(text) if !text.contains('\0') => text.into(),
+        _ => format!("<<< binary blob of length {} >>>", value.len()).into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Desk;
+    use nacre_types::errno::Errno;
+    use serde_json::json;
+
+    #[test]
+    fn values_are_kept_listed_and_removed() {
+        let mut desk = Desk::new();
+        assert_eq!(desk.status("config-key set", json!({ "key": "a/b", "val": "v" })), "set a/b");
+        assert_eq!(desk.text("config-key get", json!({ "key": "a/b" })), "v");
+        assert_eq!(desk.json("config-key ls", json!({})), json!(["a/b"]));
+        assert_eq!(desk.json("config-key dump", json!({ "key": "a" })), json!({ "a/b": "v" }));
+        assert_eq!(desk.status("config-key exists", json!({ "key": "a/b" })), "key 'a/b' exists");
+        assert_eq!(desk.status("config-key rm", json!({ "key": "a/b" })), "key deleted");
+        let text = "error obtaining 'a/b': (2) No such file or directory";
+        desk.fails("config-key get", json!({ "key": "a/b" }), Errno::ENOENT, text);
+        let long = "x".repeat(70_000);
+        assert_eq!(desk.run("config-key set", json!({ "key": "k", "val": long })).0, Errno::EFBIG.negated());
+    }
+}

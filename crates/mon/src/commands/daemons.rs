@@ -1,0 +1,144 @@
+//! Who is in the cluster and what they run: `node ls`, `features`, `… metadata`, `… versions`, and what Ceph's manager
+//! would answer.
+
+use super::{Answer, Failure, Outcome, unhandled};
+use crate::logic::MapState;
+use nacre_types::command::Call;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// What Ceph's programs take Nacre's daemons and clients for.
+const FEATURES: &str = "0x3f01cfbdfffdffff";
+const FEATURE_RELEASE: &str = "luminous";
+
+impl MapState {
+    pub(super) fn daemons_command(&self, call: &Call<'_>) -> Outcome {
+        Ok(match call.prefix() {
+            "node ls" => self.node_ls(call.text("type").unwrap_or("all")),
+            "features" => Answer::json(self.feature_map()),
+            "time-sync-status" => {
+                // There is one monitor: nobody's clock to compare with.
+                Answer::json(json!({ "timechecks": { "epoch": 1, "round": 0, "round_status": "finished" } }))
+            }
+            "versions" => Answer::json(self.versions()),
+            "mon versions" => Answer::json(count(self.mon_metadata_values("ceph_version"))),
+            "osd versions" => Answer::json(count(self.osd_metadata_values("ceph_version"))),
+            "mgr versions" => Answer::json(json!({})),
+            "mon count-metadata" => Answer::json(count(self.mon_metadata_values(call.required("property")))),
+            "osd count-metadata" => Answer::json(count(self.osd_metadata_values(call.required("property")))),
+            "mon metadata" => return self.mon_metadata(call.text("id")),
+            "mgr metadata" => Answer::json(json!([])),
+            // There is no manager: what it does in Ceph, the map authority does.
+            "mgr stat" => Answer::json(json!({
+                "epoch": 1, "available": false, "active_name": "", "num_standby": 0,
+            })),
+            "mgr services" => Answer::json(json!({})),
+            "balancer status" => Answer::json(json!({
+                "active": false,
+                "last_optimize_duration": "",
+                "last_optimize_started": "",
+                "mode": "none",
+                "no_optimization_needed": false,
+                "optimize_result": "",
+                "plans": [],
+            })),
+            _ => return unhandled(call),
+        })
+    }
+
+    fn node_ls(&self, which: &str) -> Answer {
+        let mon = json!({ (self.mon_host()): [self.mon_name] });
+        let mut hosts: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
+        for (osd, info) in &self.committed.osds {
+            let host = info.metadata.get("hostname").map_or("unknown", String::as_str);
+            hosts.entry(host).or_default().push(osd.0);
+        }
+        let osd = json!(hosts);
+        Answer::json(match which {
+            "mon" => mon,
+            "osd" => osd,
+            "mds" | "mgr" => json!({}),
+            _ => json!({ "mon": mon, "osd": osd, "mgr": {} }),
+        })
+    }
+
+    fn mon_host(&self) -> &str {
+        self.mon_metadata.get("hostname").map_or("unknown", String::as_str)
+    }
+
+    pub(super) fn feature_map(&self) -> Value {
+        let group = |num: usize| json!([{ "features": FEATURES, "release": FEATURE_RELEASE, "num": num }]);
+        let up = self.committed.osds.values().filter(|info| info.up).count();
+        let mut out = Map::new();
+        for (kind, num) in [("mon", 1), ("osd", up), ("client", self.client_sessions)] {
+            if num > 0 {
+                out.insert(kind.to_owned(), group(num));
+            }
+        }
+        Value::Object(out)
+    }
+
+    fn mon_metadata_values<'a>(&'a self, property: &'a str) -> impl Iterator<Item = &'a str> {
+        std::iter::once(self.mon_metadata.get(property).map_or("unknown", String::as_str))
+    }
+
+    fn osd_metadata_values<'a>(&'a self, property: &'a str) -> impl Iterator<Item = &'a str> {
+        let up = self.committed.osds.values().filter(|info| info.up);
+        up.map(move |info| info.metadata.get(property).map_or("unknown", String::as_str))
+    }
+
+    fn mon_metadata(&self, id: Option<&str>) -> Outcome {
+        let mut fields = Map::new();
+        fields.insert("addrs".into(), format!("[v2:{}/0]", self.mon_addr()).into());
+        fields.extend(self.mon_metadata.iter().map(|(name, value)| (name.clone(), value.as_str().into())));
+        match id {
+            Some(id) if id == self.mon_name => Ok(Answer::json(fields.into())),
+            Some(_) => Err(Failure::not_found("requested mon not found")),
+            None => {
+                let mut all = Map::new();
+                all.insert("name".into(), self.mon_name.as_str().into());
+                all.extend(fields);
+                Ok(Answer::json(json!([all])))
+            }
+        }
+    }
+
+    fn versions(&self) -> Value {
+        let (mon, osd) = (
+            count(self.mon_metadata_values("ceph_version")),
+            count(self.osd_metadata_values("ceph_version")),
+        );
+        let overall =
+            self.mon_metadata_values("ceph_version").chain(self.osd_metadata_values("ceph_version"));
+        json!({ "mon": mon, "mgr": {}, "osd": osd, "mds": {}, "overall": count(overall) })
+    }
+
+    /// What `tell mon.a mon_status` says.
+    pub(crate) fn mon_status_at(&self, now: crate::logic::Now) -> Value {
+        let quorum = self.quorum_status_at(now);
+        let persistent = &quorum["monmap"]["features"]["persistent"];
+        json!({
+            "name": self.mon_name,
+            "rank": 0,
+            "state": "leader",
+            "election_epoch": 1,
+            "quorum": [0],
+            "quorum_age": quorum["quorum_age"],
+            "features": {
+                "required_con": "0", "required_mon": persistent, "quorum_con": "0", "quorum_mon": persistent,
+            },
+            "outside_quorum": [],
+            "extra_probe_peers": [],
+            "sync_provider": [],
+            "monmap": quorum["monmap"],
+            "feature_map": self.feature_map(),
+            "stretch_mode": false,
+        })
+    }
+}
+
+fn count<'a>(values: impl Iterator<Item = &'a str>) -> Value {
+    let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
+    values.for_each(|value| *counts.entry(value).or_default() += 1);
+    json!(counts)
+}

@@ -1,0 +1,51 @@
+//! `ceph -w`: the cluster's status, then lines of its log as they come, until the program is ended.
+
+use super::{Failure, command_failed, print};
+use crate::cmd::session;
+use nacre_client::engine::{CommandTarget, LogFollow};
+use nacre_runtime::config::Invocation;
+use nacre_types::msg::LogLine;
+use nacre_types::time::stamp;
+use std::io::Write;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+/// Lines that may wait to be printed; a terminal that stands still loses what comes on top.
+const WAITING: usize = 4096;
+
+/// Runs until standard output is closed.
+pub(super) fn run(invocation: &Invocation, level: String, channel: String) -> Result<(), Failure> {
+    let cluster = session::connect(invocation)
+        .map_err(|text| Failure::new(format!("Error connecting to the cluster: {text}"), 1))?;
+    let (told, lines) = mpsc::sync_channel::<String>(WAITING);
+    let follower = Arc::new(move |line: &LogLine| {
+        // Full: the terminal stands still. Closed: the program ends.
+        let _ = told.try_send(text_of(line));
+    });
+    cluster.engine().follow_log(Some(LogFollow { level, channel, follower }));
+    let status =
+        cluster.engine().command(CommandTarget::Mon, r#"{"prefix":"status"}"#.into(), Default::default());
+    let status = status.wait().map_err(|error| command_failed(&error))?;
+    print(&status.output)?;
+    print(b"\n")?;
+    while let Ok(line) = lines.recv() {
+        let mut stdout = std::io::stdout().lock();
+        // Nobody reads any more: that is how watching ends.
+        if stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).is_err() {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// `2026-11-22T03:08:47.250837+0000 mon.a [WRN] text`, as Ceph's program prints it.
+fn text_of(line: &LogLine) -> String {
+    let level = match line.level.as_str() {
+        "debug" => "DBG",
+        "sec" => "SEC",
+        "warn" => "WRN",
+        "error" => "ERR",
+        _ => "INF",
+    };
+    format!("{} {} [{level}] {}\n", stamp(line.stamp_ns), line.name, line.text)
+}

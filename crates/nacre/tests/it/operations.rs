@@ -1,0 +1,199 @@
+//! What operators do to a running cluster: ask daemons by their admin sockets, follow the log, rotate logs, look for
+//! slow requests.
+
+use crate::support::{Daemon, PATIENCE, TestCluster, nacre};
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc;
+use std::time::Instant;
+
+/// Debian's own `ceph` program, for what needs no connection.
+fn debians_ceph(cluster: &TestCluster, args: &[&str]) -> Output {
+    Command::new("/usr/bin/ceph")
+        .args(args)
+        .env("CEPH_CONF", cluster.conf())
+        .env_remove("CEPH_ARGS")
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text.trim()).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// A program whose lines are read as they come; killed when dropped.
+struct Follower {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+}
+
+impl Follower {
+    fn start(cluster: &TestCluster, args: &[&str]) -> Follower {
+        let mut child = Command::new(nacre())
+            .args(args)
+            .arg("-c")
+            .arg(cluster.conf())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (told, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).all(|line| told.send(line).is_ok());
+        });
+        Follower { child, lines }
+    }
+
+    /// Waits for a line that contains `text`; returns it.
+    fn wait_for(&self, text: &str) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let line = self.lines.recv_timeout(left).unwrap_or_else(|_| panic!("no line with '{text}'"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn daemons_answer_on_their_admin_sockets() {
+    let mut cluster = TestCluster::start_with(1, "memstore", "[mon]\nmon_allow_pool_size_one = true\n");
+    cluster.create_pool("p", 4, 1, 1);
+    cluster.ok(&["rados", "-p", "p", "put", "o", cluster.conf().to_str().unwrap()]);
+    let socket = cluster.folder().join("run/ceph-osd.0.asok");
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+
+    // Debian's program finds the socket by ceph.conf, learns the commands from the daemon and prints what it says.
+    let out = debians_ceph(&cluster, &["daemon", "osd.0", "perf", "dump", "osd"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    let dump = json(&String::from_utf8(out.stdout).unwrap());
+    assert!(dump["osd"]["op_w"].as_u64().unwrap() >= 1, "{dump}");
+    let out = debians_ceph(&cluster, &["daemon", "mon.a", "config", "get", "mon_tick_interval"]);
+    assert_eq!(json(&String::from_utf8(out.stdout).unwrap())["mon_tick_interval"], "5");
+    let out = debians_ceph(&cluster, &["daemon", socket.to_str().unwrap(), "dump_historic_ops"]);
+    assert_eq!(json(&String::from_utf8(out.stdout).unwrap())["size"], 20);
+
+    // So does ours; what is set so is seen by the map authority.
+    cluster.ok(&["daemon", "osd.0", "config", "set", "osd_max_backfills", "7"]);
+    let diff = json(&cluster.ok(&["daemon", "osd.0", "config", "diff", "get", "osd_max_backfills"]));
+    assert_eq!(diff["diff"]["osd_max_backfills"]["override"], 7);
+    cluster.wait_for("config show tells of the override", |c| {
+        let out = c.run(&["config", "show", "osd.0", "osd_max_backfills"]);
+        String::from_utf8_lossy(&out.stdout).trim() == "7"
+    });
+    let status = json(&cluster.ok(&["daemon", "mon.a", "mon_status"]));
+    assert_eq!((&status["name"], &status["state"]), (&Value::from("a"), &Value::from("leader")));
+    assert_eq!(json(&cluster.ok(&["tell", "mon.a", "mon_status"]))["rank"], 0);
+    assert_eq!(json(&cluster.ok(&["tell", "osd.0", "status"]))["whoami"], 0);
+    let startup = cluster.run(&["daemon", "osd.0", "config", "set", "osd_data", "/elsewhere"]);
+    assert_eq!(startup.status.code(), Some(22), "{}", String::from_utf8_lossy(&startup.stderr));
+
+    cluster.terminate(Daemon::Osd(0));
+    assert!(!socket.exists(), "a daemon that stops takes its socket away");
+    let gone = cluster.run(&["daemon", "osd.0", "version"]);
+    assert_eq!(gone.status.code(), Some(22));
+    assert!(String::from_utf8_lossy(&gone.stderr).contains("[Errno 2] No such file or directory"));
+}
+
+#[test]
+fn the_cluster_log_is_followed_across_restarts_of_the_map_authority() {
+    let mut cluster = TestCluster::start_with(1, "memstore", "");
+    let follower = Follower::start(&cluster, &["-w"]);
+    follower.wait_for("  services:");
+    let audit = Follower::start(&cluster, &["--watch-channel", "audit", "-w"]);
+    audit.wait_for("  services:");
+    cluster.ok(&["log", "the", "cat", "is", "in"]);
+    let line = follower.wait_for("the cat is in");
+    assert!(line.ends_with(" client.admin [INF] the cat is in"), "{line}");
+    let line = audit.wait_for("cmd=[{\"prefix\":\"log\"");
+    assert!(line.contains("entity='client.admin'") && line.ends_with(": dispatch"), "{line}");
+    cluster.terminate(Daemon::Mon);
+    cluster.spawn(Daemon::Mon);
+    cluster.ok(&["log", "and", "out", "again"]);
+    follower.wait_for("and out again");
+    let last = cluster.ok(&["log", "last", "5", "info", "audit"]);
+    assert!(last.contains(" : audit [INF] from='client.?' entity='client.admin'"), "{last}");
+}
+
+#[test]
+fn slow_requests_are_named_in_health_with_what_they_wait_for() {
+    let mut cluster =
+        TestCluster::start_with(2, "memstore", "osd_op_complaint_time = 1\nosd_mon_report_interval = 1\n");
+    cluster.create_pool("p", 4, 2, 2);
+    cluster.ok(&["rados", "-p", "p", "put", "o", cluster.conf().to_str().unwrap()]);
+    cluster.ok(&["osd", "set", "noout"]);
+    cluster.kill(Daemon::Osd(1));
+    cluster.wait_for("osd.1 is down", |c| c.ok(&["osd", "stat", "-f", "json"]).contains("\"num_up_osds\":1"));
+    // Below min_size: the write waits.
+    let conf = cluster.conf();
+    let mut put = Command::new(nacre())
+        .args(["rados", "-p", "p", "put", "o2", conf.to_str().unwrap(), "-c", conf.to_str().unwrap()])
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    cluster.wait_for("SLOW_OPS", |c| c.ok(&["health"]).contains("slow ops"));
+    let health = json(&cluster.ok(&["health", "detail", "-f", "json"]));
+    let check = &health["checks"]["SLOW_OPS"];
+    let text = check["summary"]["message"].as_str().unwrap();
+    assert!(
+        text.starts_with("1 slow ops, oldest one blocked for ") && text.ends_with(" sec, osd.0 has slow ops"),
+        "{text}"
+    );
+    let detail = check["detail"][0]["message"].as_str().unwrap();
+    assert!(detail.contains("osd_op(client.") && detail.ends_with("currently delayed"), "{detail}");
+    let blocked = json(&cluster.ok(&["daemon", "osd.0", "dump_blocked_ops"]));
+    assert_eq!(blocked["num_blocked_ops"], 1, "{blocked}");
+    cluster.wait_for("the cluster log tells of it", |c| {
+        c.ok(&["log", "last", "50", "warn"])
+            .contains("1 slow requests (by type [ 'delayed' : 1 ] most affected pool [ 'p' : 1 ])")
+    });
+    assert!(
+        cluster.log_of(Daemon::Osd(0)).contains("slow request osd_op("),
+        "{}",
+        cluster.log_of(Daemon::Osd(0))
+    );
+    cluster.spawn(Daemon::Osd(1));
+    assert!(put.wait().unwrap().success());
+    cluster.wait_for("no slow ops any more", |c| !c.ok(&["health"]).contains("slow ops"));
+    let slow = json(&cluster.ok(&["daemon", "osd.0", "dump_historic_ops_by_duration"]));
+    let stages = slow["ops"][0]["type_data"]["events"].to_string();
+    assert!(stages.contains("waiting for active") || stages.contains("delayed"), "{stages}");
+}
+
+#[test]
+fn logs_are_rotated_by_sighup() {
+    let cluster = TestCluster::start_with(1, "memstore", "");
+    let folder = cluster.folder().join("log");
+    let (daemon_log, cluster_log) = (folder.join("mon.a.log"), folder.join("ceph.log"));
+    cluster.ok(&["log", "before"]);
+    let contains =
+        |path: &std::path::Path, text: &str| fs::read_to_string(path).is_ok_and(|log| log.contains(text));
+    cluster.wait_for("the cluster log is written", |_| contains(&cluster_log, "before"));
+    for log in [&daemon_log, &cluster_log] {
+        fs::rename(log, log.with_extension("log.1")).unwrap();
+    }
+    cluster.hang_up(Daemon::Mon);
+    cluster.wait_for("the daemon's log is there anew", |_| contains(&daemon_log, "log files are reopened"));
+    cluster.ok(&["log", "after"]);
+    cluster.wait_for("the cluster log is there anew", |_| contains(&cluster_log, "after"));
+    assert!(!contains(&cluster_log.with_extension("log.1"), "after"));
+    // The same without a signal.
+    let osd_log = folder.join("osd.0.log");
+    fs::rename(&osd_log, osd_log.with_extension("log.1")).unwrap();
+    cluster.ok(&["daemon", "osd.0", "log", "reopen"]);
+    assert!(contains(&osd_log, "log files are reopened"));
+}

@@ -1,0 +1,142 @@
+//! Followed ops as Ceph's commands print them.
+
+use super::{Finished, OpTracker, Stage, Tracked};
+use nacre_types::ceph::SessionAddr;
+use nacre_types::time::stamp;
+use serde_json::{Value, json};
+
+/// One moment on both clocks: ops are timed by the monotonic one and shown by the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Clocks {
+    /// CLOCK_BOOTTIME, nanoseconds.
+    pub now_ns: u64,
+    /// Nanoseconds since 1970.
+    pub wall_ns: u64,
+}
+
+impl Clocks {
+    /// When it was, for people.
+    pub(super) fn stamp(&self, at_ns: u64) -> String {
+        stamp(self.wall_ns.saturating_sub(self.now_ns.saturating_sub(at_ns)))
+    }
+}
+
+impl Stage {
+    /// Ceph's text of `flag_point`.
+    pub fn text(self) -> &'static str {
+        match self {
+            Stage::Initiated => "queued for pg",
+            Stage::ReachedPg => "reached pg",
+            Stage::WaitingForActive | Stage::Delayed => "delayed",
+            Stage::Started => "started",
+            Stage::WaitingForSubOps => "waiting for sub ops",
+            Stage::CommitSent | Stage::Done => "commit sent; apply or cleanup",
+        }
+    }
+
+    /// Ceph's name of the event.
+    fn event(self) -> &'static str {
+        match self {
+            Stage::Initiated => "initiated",
+            Stage::ReachedPg => "reached_pg",
+            Stage::WaitingForActive => "waiting for active",
+            Stage::Delayed => "delayed",
+            Stage::Started => "started",
+            Stage::WaitingForSubOps => "waiting for subops",
+            Stage::CommitSent => "commit_sent",
+            Stage::Done => "done",
+        }
+    }
+}
+
+/// An op's duration in nanoseconds and what is shown of it: to be sorted and gathered over shards.
+pub(crate) type Shown = (u64, Value);
+
+impl OpTracker {
+    /// The ops in flight whose descriptions have one of `filters` in them, or all; only slow ones where `blocked` says
+    /// so.
+    pub(crate) fn dump_in_flight(&self, clocks: Clocks, filters: &[&str], blocked: bool) -> Vec<Shown> {
+        self.slots
+            .iter()
+            .flatten()
+            .filter(|op| !blocked || self.is_slow(op, clocks.now_ns))
+            .filter(|op| op.matches(filters))
+            .map(|op| {
+                let age_ns = clocks.now_ns.saturating_sub(op.started_ns);
+                (age_ns, op.dump(clocks, age_ns))
+            })
+            .collect()
+    }
+
+    /// The slowest ops of late, those above the slow threshold alone where `slow` says so.
+    pub(crate) fn dump_history(&self, clocks: Clocks, filters: &[&str], slow: bool) -> Vec<(u64, Shown)> {
+        let horizon = clocks.now_ns.saturating_sub(self.limits.history_ns);
+        let kept: Vec<&Finished> = if slow {
+            self.slow.iter().collect()
+        } else {
+            self.history.iter().filter(|finished| finished.ended_ns >= horizon).collect()
+        };
+        kept.into_iter()
+            .filter(|finished| finished.op.matches(filters))
+            .map(|finished| {
+                let shown = (finished.took_ns, finished.op.dump(clocks, finished.took_ns));
+                (finished.op.started_ns, shown)
+            })
+            .collect()
+    }
+}
+
+impl Tracked {
+    pub(super) fn description(&self) -> String {
+        let extent = self.extent.map(|(offset, len)| format!(" {offset}~{len}")).unwrap_or_default();
+        let more = if self.more_ops > 0 { format!(" +{}", self.more_ops) } else { String::new() };
+        let Tracked { reqid, pg, object, op, .. } = self;
+        format!("osd_op({reqid} {pg} {object} [{op}{extent}{more}])")
+    }
+
+    fn matches(&self, filters: &[&str]) -> bool {
+        if filters.is_empty() {
+            return true;
+        }
+        let description = self.description();
+        filters.iter().any(|filter| description.contains(filter))
+    }
+
+    fn dump(&self, clocks: Clocks, duration_ns: u64) -> Value {
+        let reached = &self.stages[..usize::from(self.reached)];
+        let seconds = |us: u32| f64::from(us) / 1e6;
+        let events: Vec<Value> = reached
+            .iter()
+            .enumerate()
+            .map(|(at, (stage, us))| {
+                // How long it stayed there; the last one shows the whole.
+                let stayed = match reached.get(at + 1) {
+                    Some((_, next_us)) => seconds(next_us.saturating_sub(*us)),
+                    None => duration_ns as f64 / 1e9,
+                };
+                json!({
+                    "event": stage.event(),
+                    "time": clocks.stamp(self.started_ns + u64::from(*us) * 1000),
+                    "duration": stayed,
+                })
+            })
+            .collect();
+        let session = self.client_addr.map(|addr| SessionAddr::client(addr.ip(), self.reqid.client));
+        let addr = session.map_or_else(|| "-".to_owned(), |session| session.to_string());
+        json!({
+            "description": self.description(),
+            "initiated_at": clocks.stamp(self.started_ns),
+            "age": clocks.now_ns.saturating_sub(self.started_ns) as f64 / 1e9,
+            "duration": duration_ns as f64 / 1e9,
+            "type_data": {
+                "flag_point": self.stage().text(),
+                "client_info": {
+                    "client": format!("client.{}", self.reqid.client),
+                    "client_addr": addr,
+                    "tid": self.reqid.tid,
+                },
+                "events": events,
+            },
+        })
+    }
+}

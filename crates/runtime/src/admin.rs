@@ -1,0 +1,290 @@
+//! What every daemon answers about itself: versions, counters, configuration, its log; on its admin socket and to
+//! `tell`, with Ceph 16.2's words, fields and errors.
+//!
+//! [`Admin`] checks a command's JSON by the daemon's table, carries out what all daemons have in common and leaves the
+//! rest to the daemon. [`socket::AdminSocket`] offers that on a Unix socket.
+
+pub mod socket;
+
+use crate::config::{Config, Source};
+use crate::error::Error;
+use crate::log;
+use crate::metrics::Perf;
+use crate::options::{self, OptionSpec, OptionType};
+use nacre_types::command::{Call, Table};
+use nacre_types::errno::Errno;
+use serde_json::{Map, Value, json};
+
+/// A command's output.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Output {
+    /// Printed in the format that was asked for.
+    Json(Value),
+    /// Printed as it is.
+    Text(String),
+}
+
+/// A command's success: text for people (Ceph's `outs`) and output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// For people.
+    pub status: String,
+    /// For programs.
+    pub output: Output,
+}
+
+impl From<Value> for Answer {
+    fn from(value: Value) -> Answer {
+        Answer { status: String::new(), output: Output::Json(value) }
+    }
+}
+
+/// A command's failure: its number, and text for people.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refused(pub Errno, pub String);
+
+impl From<Error> for Refused {
+    fn from(error: Error) -> Refused {
+        Refused(error.errno(), error.to_string())
+    }
+}
+
+/// What a command came to.
+pub type Outcome = Result<Answer, Refused>;
+
+/// An answer as it is sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// 0 or a negated errno.
+    pub code: i32,
+    /// For people.
+    pub status: String,
+    /// For programs.
+    pub output: Vec<u8>,
+}
+
+impl From<Refused> for Reply {
+    fn from(Refused(errno, status): Refused) -> Reply {
+        Reply { code: errno.negated(), status, output: Vec::new() }
+    }
+}
+
+/// What a daemon is, as its commands tell.
+#[derive(Clone, Debug)]
+pub struct Admin {
+    /// Its options.
+    pub config: Config,
+    /// Its counters.
+    pub perf: Perf,
+    /// Its commands, those of every daemon among them.
+    pub table: &'static Table,
+}
+
+impl Admin {
+    /// Carries out a command in its JSON form; `own` does those that not every daemon has.
+    pub fn run(&self, json: &str, own: impl FnOnce(&Call<'_>) -> Outcome) -> Reply {
+        let call = match self.table.resolve(json) {
+            Ok(call) => call,
+            Err(error) => return Refused(error.errno(), error.to_string()).into(),
+        };
+        let outcome = self.common(&call).unwrap_or_else(|| own(&call));
+        match outcome {
+            Ok(Answer { status, output: Output::Text(text) }) => {
+                Reply { code: 0, status, output: text.into_bytes() }
+            }
+            Ok(Answer { status, output: Output::Json(value) }) => {
+                Reply { code: 0, status, output: render(&value, call.format()) }
+            }
+            Err(refused) => refused.into(),
+        }
+    }
+
+    /// What all daemons have in common; `None` where the command is none of that.
+    fn common(&self, call: &Call<'_>) -> Option<Outcome> {
+        Some(match call.prefix() {
+            "get_command_descriptions" => Ok(self.table.descriptions().into()),
+            "help" => {
+                let help = self.table.signatures().iter().map(|s| (s.prefix.clone(), s.help.into()));
+                Ok(Value::Object(help.collect()).into())
+            }
+            "version" => Ok(json!({
+                "version": env!("CARGO_PKG_VERSION"), "release": "nacre", "release_type": "stable",
+            })
+            .into()),
+            "git_version" => Ok(json!({ "git_version": "no_version" }).into()),
+            "perf dump" => Ok(self.perf.dump(call.text("logger"), call.text("counter")).into()),
+            "perf schema" => Ok(self.perf.schema(None, None).into()),
+            "perf reset" => self.perf_reset(call.required("var")),
+            "config show" => Ok(self.config_show().into()),
+            "config get" => self.config_get(call.required("var")),
+            "config set" => self.config_set(call.required("var"), &call.texts("val").join(" ")),
+            "config unset" => self.config_unset(call.required("var")),
+            "config help" => config_help(call.text("var")),
+            "config diff" => Ok(json!({ "diff": self.config_diff(None) }).into()),
+            "config diff get" => match options::find(call.required("var")) {
+                Some(spec) => Ok(json!({ "diff": self.config_diff(Some(spec.name)) }).into()),
+                None => Err(unknown("getting", call.required("var"))),
+            },
+            "injectargs" => self.injectargs(&call.texts("injected_args")),
+            // Lines are written as they are made: there is nothing to flush.
+            "log flush" => Ok(json!({}).into()),
+            "log reopen" => {
+                log::reopen();
+                Ok(json!({}).into())
+            }
+            _ => return None,
+        })
+    }
+
+    fn perf_reset(&self, what: &str) -> Outcome {
+        if self.perf.reset(what) {
+            Ok(json!({ "success": format!("perf reset {what}") }).into())
+        } else {
+            Ok(json!({ "error": format!("Not find: {what}") }).into())
+        }
+    }
+
+    fn config_show(&self) -> Value {
+        let mut out = Map::new();
+        out.insert("name".into(), self.config.entity().to_string().into());
+        out.insert("cluster".into(), self.config.cluster().into());
+        out.extend(self.config.show().into_iter().map(|shown| (shown.name.to_owned(), shown.value.into())));
+        Value::Object(out)
+    }
+
+    fn config_get(&self, name: &str) -> Outcome {
+        match options::find(name) {
+            Some(spec) => {
+                let value = self.config.text(spec.name)?;
+                Ok(Value::Object(Map::from_iter([(name.to_owned(), value.into())])).into())
+            }
+            None => Err(unknown("getting", name)),
+        }
+    }
+
+    fn config_set(&self, name: &str, value: &str) -> Outcome {
+        let Some(spec) = options::find(name) else {
+            return Err(Refused(
+                Errno::ENOENT,
+                format!("error setting '{name}' to '{value}': (2) {}", Errno::ENOENT.text()),
+            ));
+        };
+        let changed = self.config.set(spec.name, value).map_err(|error| {
+            let reason = match &error {
+                Error::BadValue { reason, .. } => reason.clone(),
+                other => other.to_string(),
+            };
+            let number = error.errno();
+            Refused(
+                number,
+                format!("error setting '{name}' to '{value}': ({}) {}: {reason}", number.0, number.text()),
+            )
+        })?;
+        tracing::info!(
+            option = spec.name,
+            value = options::shown(spec.name, value),
+            "option set by a command"
+        );
+        let shown = self.config.text(spec.name)?;
+        let text = if changed.is_empty() { String::new() } else { format!("{} = '{shown}' ", spec.name) };
+        Ok(json!({ "success": text }).into())
+    }
+
+    fn config_unset(&self, name: &str) -> Outcome {
+        let spec = options::find(name).ok_or_else(|| unknown("unsetting", name))?;
+        let changed = self.config.unset(spec.name)?;
+        let shown = self.config.text(spec.name)?;
+        let text = if changed.is_empty() { String::new() } else { format!("{} = '{shown}' ", spec.name) };
+        Ok(json!({ "success": text }).into())
+    }
+
+    /// `--name=value`, `--name value`, several of them in one text or in several.
+    fn injectargs(&self, args: &[&str]) -> Outcome {
+        let words: Vec<&str> = args.iter().flat_map(|text| text.split_whitespace()).collect();
+        let mut pairs = Vec::new();
+        let mut rest = words.iter().peekable();
+        while let Some(word) = rest.next() {
+            let invalid = || Refused(Errno::EINVAL, format!("failed to parse arguments: {word}"));
+            let bare = word.strip_prefix("--").ok_or_else(invalid)?;
+            let (name, value) = match bare.split_once('=') {
+                Some((name, value)) => (name, value),
+                None => (bare, *rest.next().ok_or_else(invalid)?),
+            };
+            let spec = options::find(name).ok_or_else(invalid)?;
+            spec.canonical(value)?;
+            pairs.push((spec.name, value));
+        }
+        let mut status = String::new();
+        for (name, value) in pairs {
+            self.config.set(name, value)?;
+            tracing::info!(option = name, value = options::shown(name, value), "option injected");
+            status.push_str(&format!("{name} = '{}' ", self.config.text(name)?));
+        }
+        Ok(Answer { status, output: Output::Json(json!({})) })
+    }
+
+    fn config_diff(&self, only: Option<&str>) -> Value {
+        let mut out = Map::new();
+        for (name, layers) in self.config.layers() {
+            if only.is_some_and(|only| only != name) {
+                continue;
+            }
+            let Some(spec) = options::find(name) else { continue };
+            if only.is_none() && layers.iter().all(|(source, _)| *source == Source::Default) {
+                continue;
+            }
+            let shown = |text: &str| typed(spec, options::shown(name, text));
+            let mut entry: Map<String, Value> =
+                layers.iter().map(|(source, text)| (source.as_str().to_owned(), shown(text))).collect();
+            let value = self.config.text(name).unwrap_or_default();
+            entry.insert("final".into(), typed(spec, &value));
+            out.insert(name.to_owned(), entry.into());
+        }
+        Value::Object(out)
+    }
+}
+
+fn unknown(what: &str, name: &str) -> Refused {
+    Refused(Errno::ENOENT, format!("error {what} '{name}': (2) {}", Errno::ENOENT.text()))
+}
+
+fn config_help(name: Option<&str>) -> Outcome {
+    match name {
+        Some(name) => {
+            let spec = options::find(name)
+                .ok_or_else(|| Refused(Errno::EINVAL, format!("Setting not found: '{name}'")))?;
+            Ok(json!({ "option": spec.help_json() }).into())
+        }
+        None => {
+            Ok(json!({ "options": options::all().map(OptionSpec::help_json).collect::<Vec<_>>() }).into())
+        }
+    }
+}
+
+/// A value as `config diff` shows it: switches and numbers have their JSON types, sizes and times are text.
+fn typed(spec: &OptionSpec, text: &str) -> Value {
+    match spec.ty {
+        OptionType::Bool => text.parse::<bool>().map_or_else(|_| text.into(), Value::from),
+        OptionType::Int | OptionType::Uint => text.parse::<i64>().map_or_else(|_| text.into(), Value::from),
+        OptionType::Float => text.parse::<f64>().map_or_else(|_| text.into(), Value::from),
+        _ => text.into(),
+    }
+}
+
+/// JSON as Ceph prints it: compact where `json` was asked for, else with four blanks of indentation.
+pub fn render(value: &Value, format: Option<&str>) -> Vec<u8> {
+    use serde::Serialize;
+    let mut out = Vec::new();
+    if format == Some("json") {
+        out = value.to_string().into_bytes();
+    } else {
+        let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+        let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
+        value.serialize(&mut serializer).expect("invariant: a JSON value always serializes into memory");
+    }
+    out.push(b'\n');
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,181 @@
+//! The admin socket: commands to a daemon from the same machine, whether or not the cluster works (`ceph daemon`).
+//!
+//! Framing is Ceph's: the client sends a command's JSON and a zero byte; the answer is a length of four big-endian
+//! bytes and that many bytes of output, before which a failure is told as `ERROR: (22) Invalid argument`. One connection
+//! carries one command, and one is served at a time. The socket belongs to the daemon's user alone (0600).
+
+use super::Reply;
+use crate::config::Config;
+use nacre_types::errno::Errno;
+use rustix::fs::Mode;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The longest command.
+const MAX_COMMAND: usize = 64 << 10;
+/// A client that is silent for so long is left.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Connections that may wait for their turn.
+const BACKLOG: i32 = 16;
+
+/// Carries a command out.
+pub type Run = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
+
+/// A listening admin socket. Dropping it ends it and removes its file.
+#[derive(Debug)]
+pub struct AdminSocket {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AdminSocket {
+    /// Listens on the option `admin_socket`'s path. Without a path, or where it can't be had, the daemon goes on
+    /// without one, and says so.
+    pub fn start(config: &Config, run: Run) -> Option<AdminSocket> {
+        let path = config.get().global.admin_socket.trim().to_owned();
+        if path.is_empty() {
+            return None;
+        }
+        let path = PathBuf::from(path);
+        match Self::listen(&path, run) {
+            Ok(socket) => Some(socket),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "no admin socket: commands by 'daemon' will not work");
+                None
+            }
+        }
+    }
+
+    /// Listens on `path`.
+    pub fn listen(path: &Path, run: Run) -> io::Result<AdminSocket> {
+        let listener = match bind(path) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                if UnixStream::connect(path).is_ok() {
+                    return Err(error);
+                }
+                // Left behind by a daemon that was killed.
+                std::fs::remove_file(path)?;
+                bind(path)?
+            }
+            bound => bound?,
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let thread = std::thread::Builder::new().name("admin_socket".into()).spawn(move || {
+            for stream in listener.incoming() {
+                if stopped.load(Ordering::Acquire) {
+                    return;
+                }
+                match stream {
+                    Ok(stream) => {
+                        if let Err(error) = serve(stream, &run) {
+                            tracing::debug!(%error, "admin socket");
+                        }
+                    }
+                    Err(error) => {
+                        // Out of descriptors, for instance: without a pause this would turn in a circle.
+                        tracing::warn!(%error, "admin socket");
+                        std::thread::sleep(Duration::from_millis(100));
+                    }
+                }
+            }
+        })?;
+        Ok(AdminSocket { path: path.to_owned(), stop, thread: Some(thread) })
+    }
+
+    /// Where it listens.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for AdminSocket {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        // Wakes the thread; without the file there is nobody to wake it, and it ends with the process.
+        let woken = UnixStream::connect(&self.path).is_ok();
+        if let Some(thread) = self.thread.take().filter(|_| woken)
+            && thread.join().is_err()
+        {
+            tracing::error!("the admin socket's thread panicked");
+        }
+        if let Err(error) = std::fs::remove_file(&self.path)
+            && error.kind() != ErrorKind::NotFound
+        {
+            tracing::debug!(path = %self.path.display(), %error, "can't remove the admin socket");
+        }
+    }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let socket = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None)?;
+    // Linux makes the file with the mode that the socket has: nobody else can connect, not even for a moment.
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    socket.bind(&socket2::SockAddr::unix(path)?)?;
+    socket.listen(BACKLOG)?;
+    Ok(UnixListener::from(std::os::fd::OwnedFd::from(socket)))
+}
+
+fn serve(mut stream: UnixStream, run: &Run) -> io::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let Some(command) = read_command(&mut stream)? else { return Ok(()) };
+    let reply = run(&command);
+    let mut output = Vec::with_capacity(reply.output.len() + 64);
+    if reply.code < 0 {
+        let errno = Errno(-reply.code);
+        output.extend_from_slice(format!("ERROR: ({}) {}\n", errno.0, errno.text()).as_bytes());
+        output.extend_from_slice(format!("{}\n", reply.status).as_bytes());
+    }
+    output.extend_from_slice(&reply.output);
+    let length = u32::try_from(output.len()).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
+    stream.write_all(&length.to_be_bytes())?;
+    stream.write_all(&output)
+}
+
+/// Reads up to a zero byte or the end of a line; `None` where the client left without a word.
+fn read_command(stream: &mut UnixStream) -> io::Result<Option<String>> {
+    let mut command = Vec::new();
+    let mut buffer = [0_u8; 4096];
+    loop {
+        let read = stream.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(None);
+        }
+        let end = buffer[..read].iter().position(|byte| matches!(byte, 0 | b'\n'));
+        command.extend_from_slice(&buffer[..end.unwrap_or(read)]);
+        if command.len() > MAX_COMMAND {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        if end.is_some() {
+            break;
+        }
+    }
+    let text = String::from_utf8(command).map_err(|_| io::Error::from(ErrorKind::InvalidData))?;
+    // Words alone are a command without parameters; "0" is the oldest protocol's question for the version.
+    let text = match text.trim() {
+        "0" => r#"{"prefix":"version","format":"json"}"#.to_owned(),
+        json if json.starts_with('{') => json.to_owned(),
+        words => serde_json::json!({ "prefix": words }).to_string(),
+    };
+    Ok(Some(text))
+}
+
+/// Sends `json` to the daemon that listens on `path`; returns its whole output, which begins with `ERROR:` where the
+/// command failed.
+pub fn ask(path: &Path, json: &str) -> io::Result<Vec<u8>> {
+    let mut stream = UnixStream::connect(path)?;
+    stream.write_all(json.as_bytes())?;
+    stream.write_all(&[0])?;
+    let mut length = [0_u8; 4];
+    stream.read_exact(&mut length)?;
+    let mut output = Vec::new();
+    stream.take(u64::from(u32::from_be_bytes(length))).read_to_end(&mut output)?;
+    Ok(output)
+}

@@ -1,0 +1,47 @@
+//! What daemons say of the machine that they run on: `osd metadata`, `mon metadata`, with Ceph's names.
+
+use crate::config::Config;
+use nacre_types::ceph::version_text;
+use std::collections::BTreeMap;
+use std::fs;
+
+/// Facts about this machine and this release. What can't be found out is left out.
+pub fn metadata(config: &Config) -> BTreeMap<String, String> {
+    let mut facts = BTreeMap::new();
+    let mut put = |name: &str, value: Option<String>| {
+        facts.extend(value.filter(|value| !value.is_empty()).map(|value| (name.to_owned(), value)));
+    };
+    put("ceph_version", Some(version_text()));
+    put("ceph_version_short", Some(env!("CARGO_PKG_VERSION").to_owned()));
+    put("ceph_release", Some("pacific".to_owned()));
+    put("hostname", Some(config.host().to_owned()));
+    put("arch", Some(std::env::consts::ARCH.to_owned()));
+    put("os", Some("Linux".to_owned()));
+    put("kernel_version", first_line("/proc/sys/kernel/osrelease"));
+    put("kernel_description", first_line("/proc/sys/kernel/version"));
+    put("cpu", field("/proc/cpuinfo", "model name", ':'));
+    put("mem_total_kb", kilobytes("MemTotal"));
+    put("mem_swap_kb", kilobytes("SwapTotal"));
+    put("distro", release("ID"));
+    put("distro_description", release("PRETTY_NAME"));
+    put("distro_version", release("VERSION_ID"));
+    facts
+}
+
+fn first_line(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()?.lines().next().map(|line| line.trim().to_owned())
+}
+
+fn field(path: &str, name: &str, separator: char) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let pairs = text.lines().filter_map(|line| line.split_once(separator));
+    pairs.into_iter().find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
+}
+
+fn kilobytes(name: &str) -> Option<String> {
+    Some(field("/proc/meminfo", name, ':')?.split(' ').next()?.to_owned())
+}
+
+fn release(name: &str) -> Option<String> {
+    Some(field("/etc/os-release", name, '=')?.trim_matches('"').to_owned())
+}
