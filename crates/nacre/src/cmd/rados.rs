@@ -16,6 +16,7 @@ mod watch;
 use super::session;
 use args::Args;
 use nacre_client::{Cluster, Error, IoCtx, block_on};
+use nacre_runtime::config::Invocation;
 use nacre_types::errno::Errno;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
@@ -118,7 +119,8 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
         Some(name) => Some(open_pool(&cluster, name, &args)?),
         None => None,
     };
-    let result = (command.run)(&Context { cluster: &cluster, pool, args: &args }, &operands);
+    let context = Context { invocation: &invocation, cluster: &cluster, pool, args: &args };
+    let result = (command.run)(&context, &operands);
     cluster.shut_down();
     result
 }
@@ -131,6 +133,7 @@ fn open_pool(cluster: &Cluster, name: &str, args: &Args) -> Result<IoCtx, Failur
 
 /// What a verb works with.
 struct Context<'a> {
+    invocation: &'a Invocation,
     cluster: &'a Cluster,
     pool: Option<IoCtx>,
     args: &'a Args,
@@ -139,6 +142,14 @@ struct Context<'a> {
 impl Context<'_> {
     fn pool(&self) -> &IoCtx {
         self.pool.as_ref().expect("invariant: the table says that the verb needs a pool")
+    }
+
+    /// The same pool through a session of its own, which ends with the cluster's handle.
+    fn another_session(&self) -> Result<(Cluster, IoCtx), Failure> {
+        let cluster = session::connect(self.invocation)
+            .map_err(|e| Failure::new(format!("couldn't connect to cluster: {e}")))?;
+        let pool = open_pool(&cluster, self.pool().pool_name(), self.args)?;
+        Ok((cluster, pool))
     }
 
     /// `pool/object`, as messages name it.

@@ -30,6 +30,8 @@ pub(super) struct Args {
     pub(super) object_size: Option<u64>,
     pub(super) max_objects: u64,
     pub(super) concurrent: Option<u32>,
+    /// `--clients`: sessions that a benchmark opens, each with as many operations in flight.
+    pub(super) clients: Option<u32>,
     pub(super) offset: u64,
     pub(super) show_time: bool,
     pub(super) no_cleanup: bool,
@@ -113,6 +115,7 @@ impl Args {
                 "-t" | "--concurrent-ios" => {
                     out.concurrent = Some(number("concurrent-ios", value()?)?);
                 }
+                "--clients" => out.clients = Some(number("clients", value()?)?),
                 "--offset" => out.offset = size("offset", value()?)?,
                 "--show-time" => out.show_time = true,
                 "--no-cleanup" => out.no_cleanup = true,

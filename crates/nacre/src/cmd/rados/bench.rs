@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 
 /// Where a write benchmark says what it left behind, unless `--run-name` names another object.
 const LAST_RUN: &str = "benchmark_last_metadata";
+/// The most sessions that one benchmark opens; each has a thread.
+const MAX_CLIENTS: u32 = 1024;
 /// What the objects' names begin with.
 const PREFIX: &str = "benchmark_data";
 
@@ -89,6 +91,11 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     if concurrent == 0 {
         return Err(bench_failed("benchmark", Errno::EINVAL));
     }
+    let clients = args.clients.unwrap_or(1);
+    if !(1..=MAX_CLIENTS).contains(&clients) {
+        eprintln!("--clients must be from 1 to {MAX_CLIENTS}");
+        return Err(bench_failed("benchmark", Errno::EINVAL));
+    }
     let run = match kind {
         Kind::Write => {
             let op_size = context.op_size();
@@ -113,8 +120,15 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
         verify: !args.no_verify,
         hints,
     };
-    let report = Report::new(&plan, seconds, args.format, args.show_time);
-    run_plan(context, plan, report, run, seconds)
+    let report = Report::new(&plan, clients, seconds, args.format, args.show_time);
+    let others: Result<Vec<_>, _> = (1..clients).map(|_| context.another_session()).collect();
+    let others = others?;
+    let pools = std::iter::once(context.pool()).chain(others.iter().map(|(_, pool)| pool));
+    let result = run_plan(context, pools.cloned().collect(), plan, report, run, seconds);
+    for (cluster, _) in others {
+        cluster.shut_down();
+    }
+    result
 }
 
 fn last_run(context: &Context<'_>) -> Result<Run, Failure> {
@@ -134,6 +148,7 @@ fn last_run(context: &Context<'_>) -> Result<Run, Failure> {
 
 fn run_plan(
     context: &Context<'_>,
+    pools: Vec<IoCtx>,
     plan: Plan,
     mut report: Report,
     mut run: Run,
@@ -145,7 +160,7 @@ fn run_plan(
     let cpu = cpu_time();
     let started = Instant::now();
     let end = started + Duration::from_secs(seconds);
-    let load = Load::start(context.pool().clone(), plan, end);
+    let load = Load::start(pools, plan, end);
     let mut second = 0;
     loop {
         report.line(&load.sample(), started.elapsed())?;

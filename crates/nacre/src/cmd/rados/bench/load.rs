@@ -48,6 +48,7 @@ pub(super) struct Outcome {
     pub(super) bytes: u64,
     pub(super) last_completion: Instant,
     pub(super) latency: Spread,
+    pub(super) times: Times,
     pub(super) failure: Option<(String, Errno)>,
 }
 
@@ -83,6 +84,46 @@ impl Spread {
     }
 }
 
+/// How many operations took how long, in steps of at most 1/16 of the time.
+#[derive(Debug, Default)]
+pub(super) struct Times {
+    counts: Vec<u64>,
+    total: u64,
+}
+
+/// Steps from one power of two to the next.
+const TIME_STEPS: u64 = 16;
+
+impl Times {
+    fn add(&mut self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(TIME_STEPS);
+        // The leading bit says how long, the next four which step of it.
+        let bits = u64::from(us.ilog2());
+        let step = (us >> (bits - 4)) - TIME_STEPS;
+        let index = usize::try_from((bits - 4) * TIME_STEPS + step).unwrap_or(usize::MAX);
+        if self.counts.len() <= index {
+            self.counts.resize(index + 1, 0);
+        }
+        self.counts[index] += 1;
+        self.total += 1;
+    }
+
+    /// The time in seconds that `share` (0 to 1) of the operations did not exceed; 0 for none.
+    pub(super) fn quantile(&self, share: f64) -> f64 {
+        let wanted = (self.total as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (index, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if *count > 0 && seen >= wanted {
+                let (power, step) = (index as u64 / TIME_STEPS, index as u64 % TIME_STEPS);
+                let end = u128::from(TIME_STEPS + step + 1) << power;
+                return end as f64 / 1e6;
+            }
+        }
+        0.0
+    }
+}
+
 struct Figures {
     started: u64,
     finished: u64,
@@ -90,13 +131,13 @@ struct Figures {
     last_latency: f64,
     last_completion: Instant,
     latency: Spread,
+    times: Times,
     random: u64,
     failure: Option<(String, Errno)>,
     stopped: bool,
 }
 
 struct Inner {
-    pool: IoCtx,
     plan: Plan,
     end: Instant,
     figures: Mutex<Figures>,
@@ -142,8 +183,8 @@ fn matches(data: &[u8], number: u64, op_size: u64) -> bool {
 }
 
 impl Load {
-    /// Starts as many operations as the plan keeps in flight.
-    pub(super) fn start(pool: IoCtx, plan: Plan, end: Instant) -> Load {
+    /// Starts as many operations as the plan keeps in flight, through each of `pools`.
+    pub(super) fn start(pools: Vec<IoCtx>, plan: Plan, end: Instant) -> Load {
         let concurrent = plan.concurrent;
         let figures = Figures {
             started: 0,
@@ -152,14 +193,15 @@ impl Load {
             last_latency: 0.0,
             last_completion: Instant::now(),
             latency: Spread::default(),
+            times: Times::default(),
             // Any seed but 0 will do: every run reads in the same random order.
             random: 0x9e37_79b9_7f4a_7c15,
             failure: None,
             stopped: false,
         };
-        let inner = Arc::new(Inner { pool, plan, end, figures: Mutex::new(figures), idle: Condvar::new() });
-        for _ in 0..concurrent {
-            inner.clone().next(Bytes::new());
+        let inner = Arc::new(Inner { plan, end, figures: Mutex::new(figures), idle: Condvar::new() });
+        for slot in 0..pools.len() * concurrent as usize {
+            inner.clone().next(pools[slot % pools.len()].clone(), Bytes::new());
         }
         Load(inner)
     }
@@ -202,6 +244,7 @@ impl Load {
             bytes: figures.bytes,
             last_completion: figures.last_completion,
             latency: figures.latency,
+            times: std::mem::take(&mut figures.times),
             failure: figures.failure.take(),
         }
     }
@@ -246,13 +289,13 @@ impl Inner {
         Some(Step { number, begun })
     }
 
-    /// Starts one more operation, reusing the buffer of the slot's last write.
-    fn next(self: Arc<Self>, buffer: Bytes) {
+    /// Starts one more operation through `pool`, reusing the buffer of the slot's last write.
+    fn next(self: Arc<Self>, pool: IoCtx, buffer: Bytes) {
         let Some(step) = self.take_step() else { return };
         let plan = &self.plan;
         let name = object_name(&plan.prefix, step.number / plan.ops_per_object);
         let offset = step.number % plan.ops_per_object * plan.op_size;
-        let pool = self.pool.clone();
+        let next = pool.clone();
         if plan.kind == Kind::Write {
             let data = stamped(buffer, step.number, plan.op_size);
             let mut op = WriteOp::new();
@@ -260,25 +303,25 @@ impl Inner {
                 op.set_alloc_hint(plan.object_size, plan.op_size, 0);
             }
             op.write(offset, data.clone());
-            pool.aio_operate(&name, op, Box::new(move |reply| self.written(step, data, reply)));
+            pool.aio_operate(&name, op, Box::new(move |reply| self.written(step, next, data, reply)));
         } else {
             let mut op = ReadOp::new();
             op.read(offset, plan.op_size);
-            pool.aio_operate_read(&name, op, Box::new(move |reply| self.read(step, reply)));
+            pool.aio_operate_read(&name, op, Box::new(move |reply| self.read(step, next, reply)));
         }
     }
 
-    fn written(self: Arc<Self>, step: Step, data: Bytes, reply: nacre_client::Result<OpReply>) {
+    fn written(self: Arc<Self>, step: Step, pool: IoCtx, data: Bytes, reply: nacre_client::Result<OpReply>) {
         match reply.and_then(OpReply::success) {
             Ok(_) => {
                 self.account(step, self.plan.op_size);
-                self.next(data);
+                self.next(pool, data);
             }
             Err(error) => self.fail(step, format!("write {} failed: {error}", step.number), error.errno()),
         }
     }
 
-    fn read(self: Arc<Self>, step: Step, reply: nacre_client::Result<OpReply>) {
+    fn read(self: Arc<Self>, step: Step, pool: IoCtx, reply: nacre_client::Result<OpReply>) {
         match reply.and_then(OpReply::success).and_then(|mut reply| reply.output(0)) {
             Ok(data) if self.plan.verify && !matches(&data, step.number, self.plan.op_size) => {
                 let prefix = &self.plan.prefix;
@@ -288,7 +331,7 @@ impl Inner {
             }
             Ok(data) => {
                 self.account(step, data.len() as u64);
-                self.next(Bytes::new());
+                self.next(pool, Bytes::new());
             }
             Err(error) => self.fail(step, format!("read {} failed: {error}", step.number), error.errno()),
         }
@@ -303,6 +346,7 @@ impl Inner {
         figures.last_latency = latency;
         figures.last_completion = now;
         figures.latency.add(latency);
+        figures.times.add(now.duration_since(step.begun));
     }
 
     fn fail(&self, step: Step, text: String, errno: Errno) {
@@ -339,6 +383,20 @@ mod tests {
         let again = stamped(data, 18, 4096);
         assert!(matches(&again, 18, 4096));
         assert!(matches(&stamped(Bytes::new(), 5, 10), 5, 10));
+    }
+
+    #[test]
+    fn quantiles_are_right_to_a_sixteenth() {
+        let mut times = Times::default();
+        assert_eq!(times.quantile(0.5), 0.0);
+        (1..=1000).for_each(|ms| times.add(Duration::from_millis(ms)));
+        for (share, seconds) in [(0.001, 0.001), (0.5, 0.5), (0.99, 0.99), (1.0, 1.0)] {
+            let found = times.quantile(share);
+            assert!((seconds..=seconds * 1.07).contains(&found), "{share}: {found}");
+        }
+        times.add(Duration::ZERO);
+        times.add(Duration::MAX);
+        assert!(times.quantile(0.0001) < 20e-6 && times.quantile(1.0) > 1e9);
     }
 
     #[test]

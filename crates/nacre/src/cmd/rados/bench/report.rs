@@ -30,10 +30,10 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) fn new(plan: &Plan, seconds: u64, format: Format, show_time: bool) -> Report {
+    pub(super) fn new(plan: &Plan, clients: u32, seconds: u64, format: Format, show_time: bool) -> Report {
         Report {
             kind: plan.kind,
-            concurrent: plan.concurrent,
+            concurrent: plan.concurrent * clients,
             op_size: plan.op_size,
             object_size: plan.object_size,
             max_objects: plan.max_objects,
@@ -195,6 +195,8 @@ impl Report {
         add("Max latency(s)", "max_latency", float(latency.max));
         let least = if latency.count > 0 { latency.min } else { 0.0 };
         add("Min latency(s)", "min_latency", float(least));
+        add("Median Latency(s)", "median_latency", float(outcome.times.quantile(0.5)));
+        add("99th percentile Latency(s)", "p99_latency", float(outcome.times.quantile(0.99)));
         add("Client CPU (us/op)", "client_cpu_us_per_op", float(cpu_us_per_op));
         lines
     }
@@ -235,6 +237,7 @@ fn columns(second: u64, sample: &Sample, average: f64, current: Option<f64>) -> 
 
 #[cfg(test)]
 mod tests {
+    use super::super::load::Times;
     use super::*;
     use nacre_types::errno::Errno;
     use std::time::Instant;
@@ -283,9 +286,10 @@ mod tests {
             bytes: 26946 * 4096,
             last_completion: Instant::now(),
             latency,
+            times: Times::default(),
             failure: None::<(String, Errno)>,
         };
-        let mut report = Report::new(&plan(Kind::Write), 3, Format::Json, false);
+        let mut report = Report::new(&plan(Kind::Write), 2, 3, Format::Json, false);
         report.head().unwrap();
         report.line(&Sample::default(), Duration::ZERO).unwrap();
         report.totals(&outcome, Duration::from_secs_f64(3.00022), 12.5).unwrap();
@@ -296,14 +300,15 @@ mod tests {
             ("average_iops", "8981"),
             ("average_latency", "0.000444"),
             ("client_cpu_us_per_op", "12.500000"),
-            ("concurrent_ios", "4"),
+            ("concurrent_ios", "8"),
+            ("median_latency", "0.000000"),
         ] {
             assert_eq!(json[key], value, "{key}");
         }
         assert!(json["bandwidth"].as_str().unwrap().starts_with("35.083"));
         assert_eq!(json["datas"].as_array().unwrap().len(), 1);
 
-        let report = Report::new(&plan(Kind::Sequential), 3, Format::Plain, false);
+        let report = Report::new(&plan(Kind::Sequential), 1, 3, Format::Plain, false);
         let labels: Vec<_> = report.total_lines(&outcome, 1.0, 1.0, 1, 1.0).iter().map(|l| l.0).collect();
         assert_eq!(
             labels,
@@ -320,6 +325,8 @@ mod tests {
                 "Average Latency(s)",
                 "Max latency(s)",
                 "Min latency(s)",
+                "Median Latency(s)",
+                "99th percentile Latency(s)",
                 "Client CPU (us/op)"
             ]
         );
