@@ -42,9 +42,12 @@ fn programs() -> Vec<Program> {
 /// The commands that people type, with a first choice among words.
 fn ceph_sentences() -> Vec<String> {
     let mut sentences = BTreeSet::new();
-    let typed = mon_commands().signatures().iter();
-    for signature in typed.filter(|s| s.prefix != "get_command_descriptions" && s.prefix != "service beacon")
-    {
+    let is_typed = |prefix: &str| {
+        prefix != "get_command_descriptions"
+            && prefix != "service beacon"
+            && !prefix.starts_with("osd blacklist")
+    };
+    for signature in mon_commands().signatures().iter().filter(|s| is_typed(&s.prefix)) {
         match signature.params.first().map(|param| (&param.kind, param.required)) {
             Some((ParamKind::Choice(words), required)) => {
                 sentences.extend(words.iter().map(|word| format!("{} {word}", signature.prefix)));
@@ -168,24 +171,49 @@ unset _nacre_name
 
 fn fish() -> String {
     let mut out = String::from(
-        "# Completion of nacre, and of Ceph's names for it, made by `nacre completions`.\n\n\
-         function __nacre_said\n    set -l words\n    for word in (commandline -opc)[2..]\n        \
-         string match -q -- '-*' $word; or set -a words $word\n    end\n    string join ' ' $words\nend\n\n",
+        r#"# Completion of nacre, and of Ceph's names for it, made by `nacre completions`.
+
+function __nacre_at
+    set -l words
+    set -l skip 0
+    for word in (commandline -opc)[2..]
+        if test $skip = 1
+            set skip 0
+            continue
+        end
+        switch $word
+            case -c -n -k -m -f -i -o -p -N --conf --name --id --user --keyring --cluster --format --pool --namespace
+                set skip 1
+            case '-*'
+            case '*'
+                set -a words $word
+        end
+    end
+    test "$words" = "$argv[1]"
+end
+
+"#,
     );
-    for program in programs().iter().filter(|program| !program.name.contains('-')) {
+    let programs: Vec<Program> = programs().into_iter().filter(|p| !p.name.contains('-')).collect();
+    for program in &programs {
         let name = program.name;
-        let mut steps: BTreeSet<(String, &str)> = BTreeSet::new();
-        for sentence in &program.sentences {
-            let words: Vec<&str> = sentence.split(' ').collect();
-            for at in 0..words.len() {
-                steps.insert((words[..at].join(" "), words[at]));
+        let mut sentences = program.sentences.clone();
+        if name == "nacre" {
+            // The other programs' words after their names.
+            for other in programs.iter().filter(|other| other.name != name) {
+                sentences.extend(other.sentences.iter().map(|said| format!("{} {said}", other.name)));
             }
         }
+        let mut steps: BTreeSet<(String, &str)> = BTreeSet::new();
+        for sentence in &sentences {
+            let words: Vec<&str> = sentence.split(' ').collect();
+            steps.extend(words.iter().enumerate().map(|(at, word)| (words[..at].join(" "), *word)));
+        }
         for (said, word) in steps {
-            let _ = writeln!(out, "complete -c {name} -f -n 'test (__nacre_said) = \"{said}\"' -a '{word}'");
+            let _ = writeln!(out, "complete -c {name} -f -n '__nacre_at \"{said}\"' -a {word}");
         }
         for option in options(&program.help) {
-            let _ = writeln!(out, "complete -c {name} -l '{}'", &option[2..]);
+            let _ = writeln!(out, "complete -c {name} -l {}", &option[2..]);
         }
     }
     out
@@ -229,7 +257,15 @@ fn page(name: &str, program: &Program) -> String {
 
 /// A line of text as roff takes it literally.
 fn roff(line: &str) -> String {
-    let text = line.replace('\\', "\\e").replace('-', "\\-");
+    let mut text = String::with_capacity(line.len());
+    for c in line.chars() {
+        match c {
+            '\\' => text.push_str("\\e"),
+            '-' => text.push_str("\\-"),
+            c if c.is_ascii() => text.push(c),
+            c => text.push_str(&format!("\\[u{:04X}]", u32::from(c))),
+        }
+    }
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
@@ -256,6 +292,6 @@ mod tests {
             assert!(words.iter().any(|word| word == wanted), "{wanted}");
         }
         assert!(rados::verbs().contains(&"listomapvals".to_owned()));
-        assert_eq!(roff(".a\\-'"), "\\&.a\\e\\-'");
+        assert_eq!(roff(".a\\-'…"), "\\&.a\\e\\-'\\[u2026]");
     }
 }
