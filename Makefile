@@ -2,10 +2,6 @@
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
-# Workspace crates are compiled once for `make build`, `make run` and `make test`: all of them ask for the same features.
-# Tests of crash safety inject failures, so what is built here can do that; `cargo build --release` builds without.
-FEATURES := --features nacre-store/failpoints
-
 # Outside the clone, so that a fresh clone does not compile RocksDB again.
 export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nacre/target
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -34,16 +30,17 @@ run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C s
 
 build: setup-build ## Build the nacre binary and the C library
 	@echo "== building nacre (the first build compiles RocksDB: about 10 minutes on 2 cores)"
-	cargo build --locked --workspace --lib --bins $(FEATURES)
+	@# With a test among the targets Cargo takes the features that tests bring in: what is built here serves `make test` too.
+	cargo build --locked --workspace --lib --bins --test oracle
 
 test: setup-test ## Set up and run every test (at most 30 minutes on 2 cores once dependencies are built)
 	@echo "== building and running the tests"
-	cargo nextest run --locked --workspace $(FEATURES)
-	cargo test --locked --workspace --doc $(FEATURES)
+	cargo nextest run --locked --workspace
+	cargo test --locked --workspace --doc
 	$(MAKE) --no-print-directory sim
 
 test-long: test ## The tests with larger counts, and what takes longer
-	cargo nextest run --locked --workspace $(FEATURES) --profile long
+	cargo nextest run --locked --workspace --profile long
 	$(MAKE) --no-print-directory sim SEEDS=20000
 
 sim: build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)

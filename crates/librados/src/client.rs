@@ -169,10 +169,12 @@ impl Client {
         Ok(())
     }
 
-    /// What the daemon that was made known says of itself now; ENOTCONN without a session.
+    /// What the daemon that was made known, if any, says of itself now; ENOTCONN without a session.
     pub(crate) fn set_service_status(&self, status: Facts) -> Outcome<()> {
         self.cluster()?;
-        self.service.lock().as_ref().ok_or(Errno::ENOENT)?.set_status(status);
+        if let Some(service) = &*self.service.lock() {
+            service.set_status(status);
+        }
         Ok(())
     }
 

@@ -56,17 +56,24 @@ impl Completion {
     /// The operation has ended. `store` puts its results into the caller's memory and tells its code and the object's
     /// version; it is not called where the operation was cancelled. Returns whether it was called.
     pub(crate) fn finish(self: &Arc<Self>, client: &Client, store: impl FnOnce() -> (c_int, u64)) -> bool {
-        let (callbacks, arg) = {
+        let (callbacks, arg, over) = {
             let mut state = self.state.lock();
             if state.result.is_some() {
                 return false;
             }
             state.result = Some(store());
-            (std::mem::take(&mut state.callbacks), state.arg)
+            let callbacks = std::mem::take(&mut state.callbacks);
+            // Without callbacks the operation is over together with its completion: who saw that and releases the handle
+            // must not find it alive.
+            state.called = callbacks.iter().all(Option::is_none);
+            (callbacks, state.arg, state.called.then_some(state.released))
         };
         self.changed.notify_all();
-        if callbacks.iter().all(Option::is_none) {
-            self.called();
+        if let Some(released) = over {
+            if released {
+                // Whether it is still there does not matter.
+                let _ = COMPLETIONS.remove(self.handle);
+            }
             return true;
         }
         let completion = self.clone();

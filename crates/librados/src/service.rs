@@ -114,10 +114,19 @@ fn run(shared: &Shared, cluster: &Cluster, mut beacon: serde_json::Value) {
     }
 }
 
-/// The host's name, where the daemon does not tell it by itself.
-fn hostname() -> Option<String> {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
-    Some(name.trim().to_owned()).filter(|name| !name.is_empty())
+/// What is known of the machine, which Ceph's library tells too.
+fn of_machine() -> impl Iterator<Item = (String, String)> {
+    let kernel = |name: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let facts = [
+        ("arch", Some(std::env::consts::ARCH.to_owned())),
+        ("hostname", kernel("hostname")),
+        ("kernel_version", kernel("osrelease")),
+        ("os", kernel("ostype")),
+    ];
+    facts.into_iter().filter_map(|(name, fact)| Some((name.to_owned(), fact?)))
 }
 
 exports! {
@@ -130,14 +139,12 @@ exports! {
             return Err(Errno::EINVAL.into());
         }
         let mut metadata: Facts = metadata_dict.pairs()?.into_iter().collect();
-        if let (false, Some(host)) = (metadata.contains_key("hostname"), hostname()) {
-            metadata.insert("hostname".to_owned(), host);
-        }
+        metadata.extend(of_machine());
         client.register(Registration::new(service, daemon, metadata))?;
         Ok(0)
     }
 
-    /// What the daemon says of itself from now on. ENOENT where none is registered.
+    /// What the daemon says of itself from now on; nothing happens where none is registered.
     fn rados_service_update_status(cluster: Handle, status_dict: CText) -> c_int {
         CLIENTS.get(cluster)?.set_service_status(status_dict.pairs()?.into_iter().collect())?;
         Ok(0)

@@ -49,15 +49,16 @@ impl MapState {
             out.push_str(&format!("            {line}\n"));
         }
         let uptime_s = ctx.now.wall_ns.saturating_sub(self.started_ns) / 1_000_000_000;
+        let space = " ".repeat(self.services.width() - "mon".len() + 1);
         out.push_str(&format!(
-            " \n  services:\n    mon: 1 daemons, quorum {} (age {})\n    osd: {}\n",
+            " \n  services:\n    mon:{space}1 daemons, quorum {} (age {})\n    osd:{space}{}\n",
             self.mon_name,
             age(uptime_s),
             self.osd_summary(ctx, &sums).replace("; epoch", "")
         ));
         let flags = shown_flags(map.flags);
         if !flags.is_empty() {
-            out.push_str(&format!("         flags {flags}\n"));
+            out.push_str(&format!("        {space}flags {flags}\n"));
         }
         out.push_str(&self.services.lines());
         out.push_str(&self.status_data(&sums));

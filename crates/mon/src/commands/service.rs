@@ -99,7 +99,8 @@ impl ServiceMap {
         let daemon = self.services.entry(service.to_owned()).or_default().entry(name.to_owned()).or_default();
         if is_new {
             let (start_epoch, start_ns) = (epoch, now.wall_ns);
-            *daemon = Daemon { gid, metadata, start_epoch, start_ns, ..Daemon::default() };
+            *daemon =
+                Daemon { gid, metadata, start_epoch, start_ns, status_ns: start_ns, ..Daemon::default() };
         }
         if daemon.status != status {
             (daemon.status, daemon.status_ns) = (status, now.wall_ns);
@@ -146,8 +147,14 @@ impl ServiceMap {
         Value::Object(services.collect())
     }
 
+    /// The length of the longest name in `status`' list of services, the cluster's own among them.
+    pub(super) fn width(&self) -> usize {
+        self.services.keys().map(String::len).max().unwrap_or(0).max("mon".len())
+    }
+
     /// One line for each service, as `status` shows them: `    rgw: 2 daemons active (1 hosts, 1 zones)`.
     pub(super) fn lines(&self) -> String {
+        let width = self.width() + 1;
         let line = |(service, daemons): (&String, &BTreeMap<String, Daemon>)| {
             let kind = daemons.values().find_map(|daemon| daemon.metadata.get("daemon_type"));
             let kind = kind.map_or("daemon", String::as_str);
@@ -157,7 +164,8 @@ impl ServiceMap {
             });
             let groups: Vec<String> = groups.into_iter().flatten().collect();
             let groups = if groups.is_empty() { String::new() } else { format!(" ({})", groups.join(", ")) };
-            format!("    {service}: {} {} active{groups}\n", daemons.len(), plural(daemons.len(), kind))
+            let named = format!("{service}:");
+            format!("    {named:<width$} {} {} active{groups}\n", daemons.len(), plural(daemons.len(), kind))
         };
         self.services.iter().map(line).collect()
     }
@@ -210,12 +218,25 @@ mod tests {
         let shown = desk.text("status", json!({}));
         assert!(shown.contains("    rgw: 2 daemons active (1 hosts, 1 zones)\n"), "{shown}");
 
+        let mut longer = beacon("c", 9, "{}");
+        longer["service"] = "gateway".into();
+        desk.ok("service beacon", longer);
+        let shown = desk.text("status", json!({}));
+        for line in [
+            "    mon:     1 daemons",
+            "    osd:     3 osds",
+            "    gateway: 1 daemon active",
+            "    rgw:     2 daemons",
+        ] {
+            assert!(shown.contains(line), "{line}: {shown}");
+        }
+
         desk.now.mono_ms += GRACE_MS / 2;
         desk.ok("service beacon", beacon("b", 8, "{}"));
         desk.now.mono_ms += GRACE_MS / 2;
         desk.state.services.expire(desk.now);
         let dump = desk.json("service dump", json!({}));
-        assert_eq!((&dump["epoch"], &dump["services"]["rgw"]["daemons"]["a"]), (&4.into(), &Value::Null));
+        assert_eq!((&dump["epoch"], &dump["services"]["rgw"]["daemons"]["a"]), (&5.into(), &Value::Null));
         assert_eq!(dump["services"]["rgw"]["daemons"]["b"]["gid"], 8);
     }
 

@@ -54,6 +54,7 @@ fn lines(table: &str) -> Vec<Line> {
 /// A cluster, a folder to work in, and Ceph's names for the binary.
 struct Place {
     home: tempfile::TempDir,
+    listen: String,
     _serve: Serve,
 }
 
@@ -68,10 +69,10 @@ impl Place {
             "osd_pool_default_pg_num=8",
             "osd_pool_default_pg_autoscale_mode=off",
         ];
-        let mut args = vec!["--listen", &listen, "--objectstore", "memstore", "--osds", "3"];
+        let mut args = vec!["--listen", listen.as_str(), "--objectstore", "memstore", "--osds", "3"];
         options.iter().for_each(|option| args.extend(["-o", option]));
         let (serve, _) = Serve::start(&data, &args);
-        let place = Place { home, _serve: serve };
+        let place = Place { home, listen, _serve: serve };
         let bin = place.work().join("bin");
         fs::create_dir_all(&bin).unwrap();
         for name in ["ceph", "rados", "crushtool", "osdmaptool"] {
@@ -323,12 +324,15 @@ fn old_spellings_still_work() {
     // Connection options, wherever they stand.
     let conf = place.conf();
     let conf = conf.display();
+    let keyring = place.home.path().join("data/ceph.client.admin.keyring");
+    let keyring = keyring.display();
     for line in [
         format!("ceph --conf {conf} -s"),
         format!("ceph -c {conf} -n client.admin osd tree"),
         format!("ceph osd tree --conf={conf} --id admin --format=json"),
         format!("ceph -k {conf}.none --version"),
         format!("rados --conf {conf} --id admin df"),
+        format!("ceph -m {} -k {keyring} --id admin -c /dev/null -s", place.listen),
         "rados lspools".to_owned(),
     ] {
         assert!(!place.ok(&line).is_empty(), "{line}");

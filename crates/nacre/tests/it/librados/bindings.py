@@ -369,7 +369,7 @@ def watches(io):
 
 
 def services(c):
-    metadata = {"id": "gw", "hostname": "here"}
+    metadata = {"id": "gw", "zone_id": "z"}
     fails(rados.InvalidArgumentError, c.service_daemon_register, "osd", "0", metadata)
     c.service_daemon_register("test", "a", metadata)
     fails(rados.ObjectExists, c.service_daemon_register, "test", "a", metadata)
@@ -389,7 +389,7 @@ def services(c):
     until(lambda: "a" in daemons())
     daemon = daemons()["a"]
     assert daemon["gid"] == c.get_instance_id() and daemon["addr"] == c.get_addrs(), daemon
-    assert daemon["metadata"].items() >= metadata.items(), daemon
+    assert daemon["metadata"].items() >= metadata.items() and daemon["metadata"]["hostname"], daemon
     assert "a" in command("status")["servicemap"]["services"]["test"]["daemons"]
     c.service_daemon_update({"busy": "yes"})
     until(lambda: command("service status")["test"]["a"]["status"] == {"busy": "yes"})

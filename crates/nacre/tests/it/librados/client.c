@@ -1,6 +1,7 @@
 /* A program as users write them, compiled with Ceph's header and linked with Ceph's library; run with ours by
  * tests/it/librados.rs. Its first argument is a pool. */
 
+#define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
 #include <rados/librados.h>
@@ -472,6 +473,40 @@ static void watches(void)
 	rados_aio_release(c);
 }
 
+/* Whether the service map tells what a daemon says of itself. */
+static int served(const char *said)
+{
+	const char *cmd[] = {"{\"prefix\": \"service dump\", \"format\": \"json\"}"};
+	char *out;
+	size_t len;
+	EQUAL(rados_mon_command(cluster, cmd, 1, NULL, 0, &out, &len, NULL, NULL), 0);
+	int found = memmem(out, len, said, strlen(said)) != NULL;
+	rados_buffer_free(out);
+	return found;
+}
+
+static void services(void)
+{
+	rados_t other;
+	EQUAL(rados_create(&other, "admin"), 0);
+	EQUAL(rados_conf_read_file(other, NULL), 0);
+	EQUAL(rados_service_update_status(other, "busy\0yes\0"), -ENOTCONN);
+	EQUAL(rados_service_register(other, "osd", "0", ""), -EINVAL);
+	EQUAL(rados_service_register(other, "early", "", ""), -EINVAL);
+	/* Made known before there is a session, told once there is one. */
+	EQUAL(rados_service_register(other, "early", "x", "foo\0bar\0this\0that\0"), 0);
+	EQUAL(rados_service_register(other, "early", "x", ""), -EEXIST);
+	EXPECT(!served("\"this\":\"that\""));
+	EQUAL(rados_connect(other), 0);
+	for (int n = 0; n < 6000 && !served("\"this\":\"that\""); n++)
+		usleep(10000);
+	EXPECT(served("\"this\":\"that\"") && served("\"foo\":\"bar\"") && served("\"early\":"));
+	EQUAL(rados_service_update_status(other, "busy\0yes\0"), 0);
+	rados_shutdown(other);
+	EQUAL(rados_service_register(other, "late", "x", ""), -EINVAL);
+	EQUAL(rados_service_update_status(cluster, "nobody\0registered\0"), 0);
+}
+
 static void commands(void)
 {
 	const char *cmd[] = {"{\"prefix\":", "\"osd pool get\", \"pool\": \"none\", \"var\": \"size\"}"};
@@ -513,6 +548,7 @@ int main(int argc, char **argv)
 	asynchronous();
 	lists();
 	watches();
+	services();
 	commands();
 	rados_ioctx_destroy(io);
 	rados_shutdown(cluster);
