@@ -23,7 +23,7 @@ use crate::throttle::{Share, Throttle};
 use crate::watch::{OnDone, WatchHandler};
 use bytes::Bytes;
 use nacre_runtime::Config;
-use nacre_runtime::auth::find_key;
+use nacre_runtime::auth::{ConfiguredKey, Credentials};
 use nacre_runtime::msgr::Messenger;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::encoding;
@@ -92,8 +92,9 @@ struct Native {
 }
 
 fn start(config: &Config) -> Result<Native> {
-    let credential = find_key(config)
+    let key = ConfiguredKey::find(config)
         .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
+    let key: Arc<dyn Credentials> = Arc::new(key);
     let options = config.snapshot();
     if options.global.mon_host.0.is_empty() {
         let searched = match config.conf_path() {
@@ -141,16 +142,16 @@ fn start(config: &Config) -> Result<Native> {
         .name("nacre-client".into())
         .spawn(move || {
             mark_client_thread();
-            runtime.block_on(run(&worker, &messenger, credential));
+            runtime.block_on(run(&worker, &messenger, key));
         })
         .map_err(system)?;
     Ok(Native { shared, thread: Mutex::new(Some(thread)), handle })
 }
 
 /// The background thread's work, until the session is shut down.
-async fn run(shared: &Arc<Shared>, messenger: &Messenger, credential: nacre_runtime::auth::Credential) {
+async fn run(shared: &Arc<Shared>, messenger: &Messenger, key: Arc<dyn Credentials>) {
     let handle = Handle::current();
-    let mon = handle.spawn(mon::run(shared.clone(), messenger.clone(), credential));
+    let mon = handle.spawn(mon::run(shared.clone(), messenger.clone(), key));
     let timer = handle.spawn(tick(shared.clone()));
     // The sender lives in `shared`, so waiting can't fail.
     let _ = shared.stop.subscribe().wait_for(|stop| *stop).await;

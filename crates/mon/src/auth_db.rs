@@ -1,15 +1,17 @@
 //! Entities with their keys and caps, as `auth …` commands manage them.
 
 use nacre_runtime::auth::{Caps, Key, KeyRecord};
+use nacre_types::caps::mon::MonCaps;
 use nacre_types::ids::EntityName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// The entities.
 #[derive(Clone, Debug, Default)]
 pub struct AuthDb {
-    entries: BTreeMap<EntityName, KeyRecord>,
+    entries: BTreeMap<EntityName, (KeyRecord, Arc<MonCaps>)>,
 }
 
 /// The stored form of one entity.
@@ -22,12 +24,19 @@ struct Stored {
 impl AuthDb {
     /// One entity.
     pub fn get(&self, entity: &EntityName) -> Option<&KeyRecord> {
-        self.entries.get(entity)
+        self.entries.get(entity).map(|(record, _)| record)
+    }
+
+    /// What an entity may do here; a text that does not parse grants nothing. `None` where there is no such entity.
+    pub fn caps(&self, entity: &EntityName) -> Option<Arc<MonCaps>> {
+        self.entries.get(entity).map(|(_, caps)| Arc::clone(caps))
     }
 
     /// Adds or replaces one.
     pub fn insert(&mut self, entity: EntityName, record: KeyRecord) {
-        self.entries.insert(entity, record);
+        let text = record.caps.get("mon").map(String::as_str).unwrap_or_default();
+        let caps = MonCaps::parse(text).unwrap_or_default();
+        self.entries.insert(entity, (record, Arc::new(caps)));
     }
 
     /// Removes one. Returns whether it was there.
@@ -37,7 +46,7 @@ impl AuthDb {
 
     /// All of them, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&EntityName, &KeyRecord)> {
-        self.entries.iter()
+        self.entries.iter().map(|(entity, (record, _))| (entity, record))
     }
 }
 
@@ -63,4 +72,22 @@ pub(crate) fn keyring_text(entity: &EntityName, record: &KeyRecord, with_caps: b
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_fuzz::{CountingAllocator, Target};
+
+    #[global_allocator]
+    static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+    #[test]
+    fn fuzz_stored_entities() {
+        let key = Key::from_base64("AQAAAAAAAAAAABAAAgMEBQYHCAkKCwwNDg8QEQ==").unwrap();
+        let record = KeyRecord { key, caps: [("mon".to_owned(), "allow r".to_owned())].into() };
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        Target::new("entity", corpus, vec![encode(&record)])
+            .run(|input| decode(input).map(|record| encode(&record)));
+    }
 }

@@ -25,15 +25,18 @@ mod pool_show;
 mod pool_vars;
 mod service;
 
-use crate::caps::MonCaps;
 use crate::logic::{Effect, LogChannel, LogLevel, MapState, Now, Origin};
 use bytes::Bytes;
 use nacre_runtime::auth::Key;
+use nacre_types::caps::mon::{self, MonAccess, MonCaps, Perm};
 use nacre_types::command::{Call, mon_commands};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{EntityName, PoolId};
 use nacre_types::msg::{MonCommand, MonCommandReply};
 use serde_json::Value;
+use std::net::IpAddr;
+use std::sync::Arc;
+
 pub(crate) use service::ServiceMap;
 
 /// A command with everything that it may need.
@@ -43,8 +46,10 @@ pub struct CommandRequest {
     pub origin: Origin,
     /// Who asks, as authenticated.
     pub entity: EntityName,
+    /// From where.
+    pub peer: IpAddr,
     /// What they may do.
-    pub caps: MonCaps,
+    pub caps: Arc<MonCaps>,
     /// The command.
     pub command: MonCommand,
     /// A new random key, for commands that make an entity.
@@ -168,7 +173,17 @@ impl MapState {
         let json = request.command.cmd;
         let call = mon_commands().resolve(&json).map_err(|e| Failure::new(e.errno(), e.to_string()))?;
         let signature = call.signature;
-        if !request.caps.allows_command(call.prefix(), signature.module, signature.perm) {
+        let args = mon::arguments(&call);
+        let access = MonAccess {
+            service: signature.module,
+            command: call.prefix(),
+            args: &args,
+            perm: Perm::of_letters(signature.perm),
+            entity: &request.entity,
+            peer: request.peer,
+        };
+        // What commands there are is no secret: programs ask before they know what they may do.
+        if call.prefix() != "get_command_descriptions" && !request.caps.allows(&access) {
             return Err(Failure::new(Errno::EACCES, "access denied"));
         }
         let format = match call.format() {

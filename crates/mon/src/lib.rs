@@ -9,7 +9,6 @@
 #![recursion_limit = "256"]
 
 mod auth_db;
-mod caps;
 mod commands;
 mod config_db;
 pub mod error;
@@ -26,7 +25,6 @@ mod text;
 mod usage;
 
 pub use auth_db::AuthDb;
-pub use caps::{CapsError, MonCaps};
 pub use commands::CommandRequest;
 pub use config_db::{ConfigDb, Mask, Subject, Who};
 pub use error::MonError;

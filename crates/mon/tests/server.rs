@@ -291,13 +291,29 @@ fn who_has_no_key_or_no_caps_gets_nothing() {
     assert_eq!(admin.command(json!({ "prefix": "osd ls" })).2, "");
     // Taking the key away ends what its holder may do.
     assert_eq!(admin.command(json!({ "prefix": "auth rm", "entity": "client.reader" })).0, 0);
-    reader.send(&MonCommand {
-        tid: 1,
-        cmd: json!({ "prefix": "osd stat" }).to_string(),
-        input: Bytes::new(),
-    });
     reader.wait_for_reset();
     site.connect(&mon, "client.reader").wait_for_reset();
+}
+
+#[test]
+fn a_rotated_key_shuts_out_the_old_one_at_once() {
+    let site = Site::new();
+    let mon = site.start();
+    let mut admin = site.connect(&mon, "client.admin");
+    let mut reader = site.connect(&mon, "client.reader");
+    assert_eq!(reader.command(json!({ "prefix": "osd stat" })).0, 0);
+    let (code, _, keyring) = admin.command(json!({ "prefix": "auth rotate", "entity": "client.reader" }));
+    assert_eq!(code, 0);
+    reader.wait_for_reset();
+    site.connect(&mon, "client.reader").wait_for_reset();
+    let entity: EntityName = "client.reader".parse().unwrap();
+    let rotated = Keyring::parse(Path::new("rotated"), &keyring).unwrap();
+    let entry = rotated.get(&entity).unwrap();
+    assert_eq!(entry.caps["mon"], "allow r");
+    let mut back = Session::open(&mon, entity.clone(), entry.key.clone());
+    assert_eq!(back.command(json!({ "prefix": "osd stat" })).0, 0);
+    let unknown = admin.command(json!({ "prefix": "auth rotate", "entity": "client.zz" }));
+    assert_eq!((unknown.0, unknown.1.as_str()), (-2, "entity does not exist"));
 }
 
 #[test]

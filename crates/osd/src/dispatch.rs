@@ -122,7 +122,8 @@ impl LaneDispatcher {
 
     fn on_command(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
         let command: DaemonCommand = frame.decode()?;
-        let allowed = conn.context::<Session>().is_some_and(|session| session.caps.is_allow_all());
+        let allowed =
+            conn.context::<Session>().is_some_and(|session| session.caps.is_allow_all(conn.peer_addr().ip()));
         let reply = commands::run(&self.shared, &self.cells, &command, allowed);
         if let Err(error) = conn.send(&reply) {
             tracing::debug!(%error, "could not answer a command");
@@ -135,7 +136,9 @@ impl LaneDispatcher {
         // Where this side connected, the messenger has checked who answers.
         let osd = conn.peer_entity()?.osd_id()?;
         let trusted = conn.is_outgoing()
-            || conn.context::<Session>().is_some_and(|session| session.caps.is_allow_all());
+            || conn
+                .context::<Session>()
+                .is_some_and(|session| session.caps.is_allow_all(conn.peer_addr().ip()));
         if !trusted {
             tracing::warn!(peer = %osd, "an OSD without an OSD's capabilities");
         }

@@ -21,7 +21,7 @@ mod watch;
 
 pub use context::{ContextCache, ObjectContext, load_context};
 pub use copy::{Copied, MAX_COPIED_REQUESTS};
-pub use limits::Limits;
+pub use limits::{ClassList, Limits};
 pub(crate) use ops::set_xattr;
 pub(crate) use pending::Pending;
 pub use watch::Effect;
@@ -37,6 +37,10 @@ use nacre_types::op::{OI_ATTR, Op, OpResult, OsdOp, op_flag, request_flag};
 use nacre_types::pool::{self, Pool};
 use nacre_types::txn::{Transaction, TxnOp};
 use std::net::IpAddr;
+
+/// Output of one request, in bytes: more does not fit a message, and nothing else bounds what many reads in one request
+/// bring. Such a request fails with EOVERFLOW.
+pub(crate) const MAX_OUTPUT_BYTES: usize = 192 << 20;
 
 /// What a request is executed in.
 pub struct Environment<'a> {
@@ -159,6 +163,10 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     if object.name().is_empty() || nacre_pg::is_temp(object) {
         return Err(Errno::EINVAL);
     }
+    let withheld = |op: &Op| matches!(op, Op::Call { class, .. } if !limits.classes_offered.contains(class));
+    if request.ops.iter().any(|op| withheld(&op.op)) {
+        return Err(Errno::EPERM);
+    }
     let unknown =
         |op: &Op| matches!(op, Op::Call { class, method, .. } if cls::method_access(class, method).is_none());
     if request.ops.iter().any(|op| unknown(&op.op)) {
@@ -200,8 +208,17 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
     let mut pending = Pending::new(env, &request.object, context, request.ops.len());
     let mut results = Vec::with_capacity(request.ops.len());
     let mut result = 0;
+    let mut output_bytes = 0;
     for op in &request.ops {
-        let outcome = run(&mut pending, op);
+        let mut outcome = run(&mut pending, op);
+        output_bytes += outcome.output.len();
+        if output_bytes > MAX_OUTPUT_BYTES {
+            outcome = OpResult::error(Errno::EOVERFLOW);
+            result = outcome.code;
+            results.clear();
+            results.push(outcome);
+            break;
+        }
         result = outcome.code;
         results.push(outcome);
         if result < 0 {

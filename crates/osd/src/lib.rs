@@ -14,7 +14,6 @@
 //! Invariants: a request is answered only when its PG's machine says so; a transaction that the store refuses after it was
 //! ordered stops the OSD, as does any failed write of the store; nothing here decides about membership.
 
-pub mod caps;
 pub mod cls;
 pub mod error;
 pub mod exec;
@@ -23,6 +22,7 @@ pub mod superblock;
 pub mod tracker;
 pub mod up_sets;
 
+mod access;
 mod beats;
 mod clock;
 mod commands;

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use nacre_pg::Settings;
 use nacre_pg::reserve::Reserver;
 use nacre_runtime::admin::socket::AdminSocket;
-use nacre_runtime::auth::{ServiceKeys, Verifier, find_key};
+use nacre_runtime::auth::{ConfiguredKey, ServiceKeys, Verifier};
 use nacre_runtime::config::Config;
 use nacre_runtime::metrics::Perf;
 use nacre_runtime::msgr::{self, Messenger, Throttle};
@@ -316,7 +316,7 @@ impl Prepared {
         let service_keys = Arc::new(ServiceKeys::new(options.global.auth_clock_skew.as_secs()));
         let known = read_known(&*shared.store)?;
         let identity = Identity { superblock, known, addr: OnceLock::new(), metadata: metadata_of(&shared) };
-        let key = Arc::new(find_key(&config)?);
+        let key = Arc::new(ConfiguredKey::find(&config)?);
         let control = Arc::new(Control::new(
             Arc::clone(&shared),
             Arc::clone(&cells),

@@ -1,8 +1,8 @@
 //! Clients as an OSD sees them: what their connection may do, and requests on their way to a PG.
 
-use crate::caps::OsdCaps;
 use nacre_runtime::auth::Peer;
 use nacre_runtime::msgr::{Conn, Permit};
+use nacre_types::caps::osd::OsdCaps;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::OsdRequest;
@@ -30,10 +30,11 @@ pub(crate) struct Session {
 impl Session {
     /// The session of an authenticated peer. Capabilities that do not parse grant nothing, and are logged.
     pub(crate) fn new(peer: &Peer, conn: &Conn) -> Session {
-        let text = peer.caps.get("osd").map(String::as_str).unwrap_or_default();
-        let caps = OsdCaps::parse(text).unwrap_or_else(|error| {
-            tracing::warn!(entity = %peer.entity, %error, "capabilities grant nothing");
-            OsdCaps::default()
+        let caps = peer.caps.get("osd").map_or_else(OsdCaps::default, |text| {
+            OsdCaps::parse(text).unwrap_or_else(|error| {
+                tracing::warn!(entity = %peer.entity, %error, "capabilities grant nothing");
+                OsdCaps::default()
+            })
         });
         let addr = conn.peer_addr();
         let id = peer.client.map(|id| format!("client.{id}")).unwrap_or_default();

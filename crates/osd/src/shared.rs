@@ -2,7 +2,7 @@
 
 use crate::beats::Beats;
 use crate::copy::Copier;
-use crate::exec::Limits;
+use crate::exec::{ClassList, Limits};
 use crate::inbox::{Inbox, Note};
 use crate::metrics::Metrics;
 use crate::peers::PeerLinks;
@@ -187,5 +187,7 @@ pub(crate) fn limits_of(options: &Options) -> Limits {
         max_object_watches: osd.osd_max_object_watches as usize,
         watch_timeout_s: u32::try_from(osd.osd_client_watch_timeout.as_secs()).unwrap_or(u32::MAX),
         notify_timeout_s: u32::try_from(osd.osd_default_notify_timeout).unwrap_or(u32::MAX),
+        classes_offered: ClassList::parse(&osd.osd_class_load_list),
+        classes_by_default: ClassList::parse(&osd.osd_class_default_list),
     }
 }

@@ -55,3 +55,26 @@ pub(crate) fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, OsdError>
 pub(crate) fn write_known(known: &KnownOsds, store: &dyn ObjectStore) -> Result<(), OsdError> {
     Ok(store.super_set(&[(KNOWN_KEY, Some(encoding::encode(known).into()))])?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_fuzz::{CountingAllocator, Target};
+
+    #[global_allocator]
+    static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+    #[test]
+    fn fuzz_superblocks() {
+        let superblock = Superblock {
+            fsid: Uuid::from_u128(1),
+            osd: OsdId(3),
+            uuid: Uuid::from_u128(2),
+            epoch: Epoch(300),
+            generation: 1,
+        };
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        Target::new("superblock", corpus, vec![encoding::encode(&superblock)])
+            .run(|input| Some(encoding::encode(&encoding::decode::<Superblock>(input).ok()?)));
+    }
+}

@@ -19,7 +19,7 @@ mod ticket;
 
 pub(crate) use key::random_bytes;
 pub use key::{Key, SessionKey};
-pub use keyring::{Keyring, KeyringEntry, find_key};
+pub use keyring::{ConfiguredKey, Keyring, KeyringEntry, find_key};
 pub use messages::{AuthTicketReply, AuthTicketRequest, RotatingKeys, TicketGrant};
 pub use ticket::{ServiceKey, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
 
@@ -95,6 +95,10 @@ pub struct Peer {
     pub caps: Caps,
     /// Distinguishes runs of its process.
     pub nonce: u64,
+    /// Which of its entity's keys it knew ([`Key::fingerprint`]); 0 where it came with a ticket.
+    pub key_fingerprint: u64,
+    /// When its ticket runs out, and with it the connection: seconds since 1970. `None` where it came with a key.
+    pub expires_unix: Option<u64>,
 }
 
 /// Decides on credentials on the side that is connected to.
@@ -129,7 +133,14 @@ impl Verifier {
                 let record = self.keys.as_ref().and_then(|server| server.lookup(entity));
                 // One answer for an unknown entity and for a wrong key: nobody learns which entities exist.
                 let record = record.ok_or_else(|| Error::Denied(handshake::wrong_key(entity)))?;
-                let peer = Peer { entity: entity.clone(), client: None, caps: record.caps, nonce: 0 };
+                let peer = Peer {
+                    entity: entity.clone(),
+                    client: None,
+                    caps: record.caps,
+                    nonce: 0,
+                    key_fingerprint: record.key.fingerprint(),
+                    expires_unix: None,
+                };
                 Ok((peer, record.key.session_key()))
             }
             handshake::Claim::Ticket(blob) => {
@@ -138,7 +149,14 @@ impl Verifier {
                     .as_ref()
                     .ok_or_else(|| Error::Denied("tickets are not taken here".into()))?;
                 let body = keys.unseal(blob, now_unix)?;
-                let peer = Peer { entity: body.entity, client: body.client, caps: body.caps, nonce: 0 };
+                let peer = Peer {
+                    entity: body.entity,
+                    client: body.client,
+                    caps: body.caps,
+                    nonce: 0,
+                    key_fingerprint: 0,
+                    expires_unix: Some(keys.runs_out(body.expires_unix)),
+                };
                 Ok((peer, body.session_key))
             }
         }

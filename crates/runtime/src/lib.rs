@@ -7,6 +7,9 @@ pub mod auth;
 pub mod clock;
 pub mod config;
 pub mod error;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod fuzz;
 pub mod host;
 pub mod lock;
 pub mod log;

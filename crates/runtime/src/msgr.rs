@@ -136,6 +136,10 @@ pub(crate) struct Limits {
     pub(crate) meta_bytes: u64,
     pub(crate) data_bytes: u64,
     pub(crate) queue_bytes: usize,
+    /// Of all lossy connections together.
+    pub(crate) queues_bytes: usize,
+    /// Connections taken from others than daemons.
+    pub(crate) connections: usize,
     pub(crate) keepalive_interval: Duration,
     pub(crate) keepalive_timeout: Duration,
     pub(crate) session_timeout: Duration,
@@ -157,6 +161,8 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     pub(crate) next_lane: AtomicUsize,
     pub(crate) next_conn: AtomicU64,
+    /// Bytes in lossy connections' queues.
+    pub(crate) out_bytes: Arc<AtomicUsize>,
     pub(crate) conns: Mutex<HashMap<u64, Weak<ConnInner>>>,
     pub(crate) sessions: Mutex<accept::Sessions>,
     pub(crate) refusals: Mutex<accept::RefusalLog>,
@@ -233,6 +239,8 @@ impl MessengerBuilder {
             meta_bytes: ms.ms_max_frame_meta_bytes,
             data_bytes: ms.ms_max_frame_data_bytes,
             queue_bytes: ms.ms_out_queue_bytes as usize,
+            queues_bytes: ms.ms_out_queues_bytes as usize,
+            connections: ms.ms_max_connections as usize,
             keepalive_interval: ms.ms_keepalive_interval,
             keepalive_timeout: ms.ms_keepalive_timeout,
             session_timeout: ms.ms_session_timeout,
@@ -260,6 +268,7 @@ impl MessengerBuilder {
             crc_data,
             counters: Counters::default(),
             next_lane: AtomicUsize::new(0),
+            out_bytes: Arc::default(),
             next_conn: AtomicU64::new(1),
             conns: Mutex::default(),
             sessions: Mutex::default(),

@@ -16,6 +16,11 @@
 //!
 //! The crate knows nothing of maps, peers, clients or PG states.
 
+/// Counts for tests that damage records.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
+
 mod admission;
 mod blue;
 mod error;

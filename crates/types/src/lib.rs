@@ -3,6 +3,7 @@
 //! Pure data and pure functions: no I/O, no clock, no randomness. Everything that crosses the wire or is persisted
 //! is defined here or in `pg`, and carries a version (see [`encoding`]).
 
+pub mod caps;
 pub mod ceph;
 pub mod cls;
 pub mod command;

@@ -9,9 +9,10 @@ use crate::op::{OpResult, OsdOp};
 use crate::osdmap::{Member, PgMembership};
 use crate::stats::{OsdStats, PgStats};
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use uuid::Uuid;
 
@@ -63,8 +64,37 @@ pub struct OsdRequest {
     pub snap: u64,
     /// Snapshot context for writes: the newest snapshot id, then all existing ones, newest first.
     pub snap_context: Option<(u64, Vec<u64>)>,
-    /// The operations, applied atomically in order.
+    /// The operations, applied atomically in order; at most [`MAX_OPS`].
+    #[serde(deserialize_with = "limited_ops")]
     pub ops: Vec<OsdOp>,
+}
+
+/// Operations in one request, as many as Ceph's message can count. An op takes far more memory than its shortest
+/// encoding, so more of them do not decode.
+pub const MAX_OPS: usize = 65_535;
+
+fn limited_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsdOp>, D::Error> {
+    struct Ops;
+    impl<'de> Visitor<'de> for Ops {
+        type Value = Vec<OsdOp>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "at most {MAX_OPS} operations")
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Vec<OsdOp>, A::Error> {
+            // Few requests have more than a handful.
+            let mut ops = Vec::with_capacity(from.size_hint().unwrap_or(0).min(8));
+            while let Some(op) = from.next_element()? {
+                if ops.len() == MAX_OPS {
+                    return Err(serde::de::Error::custom("too many operations"));
+                }
+                ops.push(op);
+            }
+            Ok(ops)
+        }
+    }
+    from.deserialize_seq(Ops)
 }
 
 impl OsdRequest {

@@ -4,7 +4,7 @@
 use super::Shared;
 use crate::engine::LogFollow;
 use crate::error::{Error, Result};
-use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, Credential, Ticket};
+use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, Credentials, Ticket};
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
 use nacre_types::Epoch;
 use nacre_types::errno::Errno;
@@ -45,7 +45,7 @@ enum Ended {
 }
 
 /// Keeps a session with one of the monitors for as long as the client lives.
-pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, credential: Credential) {
+pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn Credentials>) {
     let mount_timeout = shared.config.snapshot().client.client_mount_timeout;
     let give_up = Instant::now() + mount_timeout;
     let mut established = false;
@@ -65,7 +65,7 @@ pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, credential: C
         };
         if let Some(addr) = addrs.get(at % addrs.len().max(1)).copied() {
             let mut up = false;
-            match serve(&shared, &messenger, &credential, addr, &mut up).await {
+            match serve(&shared, &messenger, &key, addr, &mut up, give_up).await {
                 Ended::Refused(detail) => {
                     if !established && !up {
                         let detail =
@@ -80,7 +80,7 @@ pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, credential: C
                 Ended::Again(error) => last = Some((addr, error.to_string())),
             }
             if up {
-                established = true;
+                established |= matches!(*shared.session.borrow(), Session::Established);
                 delay = FIRST_DELAY;
             }
         }
@@ -106,17 +106,12 @@ pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, credential: C
 async fn serve(
     shared: &Arc<Shared>,
     messenger: &Messenger,
-    credential: &Credential,
+    key: &Arc<dyn Credentials>,
     addr: SocketAddr,
     up: &mut bool,
+    give_up: Instant,
 ) -> Ended {
-    let target = Target {
-        addr,
-        entity: None,
-        policy: Policy::Lossy,
-        lane: 0,
-        credentials: Arc::new(credential.clone()),
-    };
+    let target = Target { addr, entity: None, policy: Policy::Lossy, lane: 0, credentials: Arc::clone(key) };
     let conn = match messenger.connect(target) {
         Ok(conn) => conn,
         Err(error) => return Ended::Again(error),
@@ -155,8 +150,19 @@ async fn serve(
             Err(_) => nacre_runtime::Error::Closed,
         },
         error = keep_ticket(shared, &conn) => error,
+        error = first_map(shared, give_up) => error,
     };
     Ended::Again(error)
+}
+
+/// Ends a session that brought no map by `give_up`, where there never was one.
+async fn first_map(shared: &Shared, give_up: Instant) -> nacre_runtime::Error {
+    sleep_until(give_up).await;
+    if !matches!(*shared.session.borrow(), Session::Connecting) {
+        return std::future::pending().await;
+    }
+    let who = shared.config.entity();
+    nacre_runtime::Error::TimedOut(format!("a map for {who}, which may lack the capability mon 'allow r'"))
 }
 
 /// Asks for a new ticket in time, and when an OSD finds ours expired.

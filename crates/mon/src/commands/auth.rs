@@ -2,11 +2,10 @@
 
 use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::auth_db::{encode, keyring_text};
-use crate::caps::MonCaps;
 use crate::logic::MapState;
 use nacre_runtime::auth::{Caps, KeyRecord, Keyring};
+use nacre_types::caps;
 use nacre_types::command::Call;
-use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -28,6 +27,7 @@ impl MapState {
                         self.auth_get_or_create(&entity, &parse_caps(call)?, ctx, true)
                     }
                     "auth caps" => self.auth_caps(&entity, parse_caps(call)?),
+                    "auth rotate" => self.auth_rotate(&entity, ctx),
                     "auth rm" | "auth del" => Ok(self.auth_rm(&entity)),
                     _ => unhandled(call),
                 }
@@ -91,8 +91,15 @@ impl MapState {
             if !ctx.input.is_empty() && existing.key != record.key {
                 return Err(Failure::invalid(format!("entity {entity} exists but key does not match")));
             }
-            if existing.caps != record.caps {
+            if existing.caps.len() != record.caps.len() {
                 return Err(Failure::invalid(format!("entity {entity} exists but caps do not match")));
+            }
+            let differs =
+                record.caps.iter().find(|(service, text)| existing.caps.get(*service) != Some(*text));
+            if let Some((service, _)) = differs {
+                return Err(Failure::invalid(format!(
+                    "entity {entity} exists but cap {service} does not match"
+                )));
             }
             return Ok(Answer::default());
         }
@@ -143,6 +150,19 @@ impl MapState {
         Ok(Answer::status(format!("updated caps for {entity}")))
     }
 
+    /// Gives the entity a new key; who knows the old one is shut out as soon as the change is durable.
+    fn auth_rotate(&mut self, entity: &EntityName, ctx: &Context) -> Outcome {
+        let record = self.auth.get(entity).ok_or_else(|| Failure::not_found("entity does not exist"))?;
+        let record = KeyRecord { key: ctx.fresh_key.clone(), caps: record.caps.clone() };
+        let answer = Answer::either(
+            ctx,
+            || json!([entry_json(entity, &record)]),
+            || keyring_text(entity, &record, true),
+        );
+        self.put_auth(entity.clone(), record);
+        Ok(answer)
+    }
+
     fn auth_rm(&mut self, entity: &EntityName) -> Answer {
         if !self.auth.remove(entity) {
             return Answer::status(format!("entity {entity} does not exist"));
@@ -187,22 +207,9 @@ fn parse_caps(call: &Call<'_>) -> Result<Caps, Failure> {
 }
 
 fn check_caps(caps: &Caps) -> Result<(), Failure> {
-    for (service, text) in caps {
-        match service.as_str() {
-            "mon" => {
-                MonCaps::parse(text).map_err(|e| Failure::invalid(e.to_string()))?;
-            }
-            "osd" | "mgr" | "mds" => {}
-            other => return Err(Failure::invalid(format!("unknown cap type '{other}'"))),
-        }
-        if text.contains(['"', '\n']) && service != "mon" {
-            return Err(Failure::new(
-                Errno::EINVAL,
-                format!("{service} capability can't hold quotes or line ends"),
-            ));
-        }
-    }
-    Ok(())
+    caps.iter()
+        .try_for_each(|(service, text)| caps::check(service, text))
+        .map_err(|error| Failure::invalid(error.to_string()))
 }
 
 fn parse_keyring(input: &[u8]) -> Result<Keyring, Failure> {

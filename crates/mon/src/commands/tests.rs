@@ -11,6 +11,7 @@ use nacre_types::osdmap::{OsdMap, PgMembership};
 use nacre_types::placement::PgMapper;
 use nacre_types::stats::{ObjectSums, OsdStats, PgStats, pg_state};
 use proptest::prelude::*;
+use std::net::Ipv4Addr;
 use std::path::Path;
 use uuid::Uuid;
 
@@ -18,7 +19,7 @@ use uuid::Uuid;
 pub(crate) struct Desk {
     pub(crate) state: MapState,
     pub(crate) now: Now,
-    caps: MonCaps,
+    caps: Arc<MonCaps>,
 }
 
 /// Code, status, output.
@@ -37,7 +38,7 @@ impl Desk {
             ..Databases::default()
         };
         let state = MapState::with_databases(map, tuning, at(0), databases);
-        let mut desk = Desk { state, now: at(0), caps: MonCaps::all() };
+        let mut desk = Desk { state, now: at(0), caps: Arc::new(MonCaps::all()) };
         for osd in 0..3 {
             let mut boot = boot_of(osd, 1);
             boot.metadata = [("hostname".to_owned(), "vm".to_owned())].into();
@@ -105,6 +106,7 @@ impl Desk {
         let request = CommandRequest {
             origin: Origin(9),
             entity: EntityName::client("admin"),
+            peer: Ipv4Addr::LOCALHOST.into(),
             caps: self.caps.clone(),
             command: MonCommand { tid: 5, cmd: cmd.to_owned(), input: Bytes::copy_from_slice(input) },
             fresh_key: Key::generate().unwrap(),
@@ -896,7 +898,7 @@ fn crush_maps_go_out_and_only_usable_ones_come_in() {
 #[test]
 fn what_is_not_allowed_is_denied() {
     let mut desk = Desk::busy();
-    desk.caps = MonCaps::parse("allow r").unwrap();
+    desk.caps = Arc::new(MonCaps::parse("allow r").unwrap());
     desk.ok("osd tree", json!({}));
     desk.fails("osd out", json!({ "ids": ["0"] }), Errno::EACCES, "access denied");
     desk.fails("auth ls", json!({}), Errno::EACCES, "access denied");

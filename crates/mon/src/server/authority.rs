@@ -4,26 +4,28 @@ use super::admin::Admin;
 use super::cluster_log::ClusterLogFile;
 use super::sessions::Sessions;
 use super::{SharedKeys, now};
-use crate::caps::MonCaps;
 use crate::commands::CommandRequest;
 use crate::error::MonError;
 use crate::logic::{Effect, Event, LogLevel, MapState, Now, Origin, Tuning};
 use crate::persist::Persistence;
 use nacre_runtime::admin::{Refused, Reply};
 use nacre_runtime::auth::{
-    AuthTicketReply, AuthTicketRequest, Key, RotatingKeys, ServiceKeyring, SessionKey, TicketBody,
+    AuthTicketReply, AuthTicketRequest, Key, Peer, RotatingKeys, ServiceKeyring, SessionKey, TicketBody,
     TicketGrant,
 };
 use nacre_runtime::clock::Clock;
 use nacre_runtime::config::Config;
 use nacre_runtime::metrics::Exposition;
 use nacre_runtime::msgr::{Conn, Frame};
+use nacre_types::caps::mon::{MonAccess, MonCaps, Perm};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::{
     ConfigReport, DaemonCommand, DaemonCommandReply, LogAppend, LogSubscribe, Message, MonCommand,
     MonSubscribe, OsdAlive, OsdBoot, OsdFailure, OsdMarkMeDown, PgCas, StatsReport,
 };
+use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
@@ -42,6 +44,8 @@ pub(super) enum Input {
 
 /// Messages applied before one commit, at most.
 const BATCH: usize = 1_024;
+/// Longer lines for the cluster log are cut: the log keeps many.
+const MAX_LOG_LINE_BYTES: usize = 8 << 10;
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
 /// Ticks from one look at the health to the next.
@@ -170,12 +174,12 @@ impl Authority {
     fn message(&mut self, conn: &Conn, frame: &Frame) -> Result<Result<(), nacre_runtime::Error>, MonError> {
         let Some(peer) = conn.peer() else { return Ok(Ok(())) };
         let entity = &peer.entity;
-        // Caps as they are now, not as they were when the peer connected.
-        let record = self.state.auth().get(entity);
-        let Some(caps) = record.map(|r| r.caps.get("mon").map_or("", String::as_str)) else {
-            return Ok(Err(nacre_runtime::Error::Denied(format!("{entity} exists no more"))));
-        };
-        let caps = MonCaps::parse(caps).unwrap_or_default();
+        // Key and caps as they are now, not as they were when the peer connected.
+        if !self.is_current(&peer) {
+            return Ok(Err(nacre_runtime::Error::Denied(format!("{entity} has lost its key"))));
+        }
+        let caps = self.state.auth().caps(entity).unwrap_or_default();
+        let addr = conn.peer_addr().ip();
         macro_rules! decode {
             () => {
                 match frame.decode() {
@@ -188,9 +192,17 @@ impl Authority {
             MonCommand::KIND => self.command(conn, entity, caps, decode!()),
             MonSubscribe::KIND => self.subscribe(conn, entity, &caps, decode!()),
             AuthTicketRequest::KIND => self.ticket(conn, entity, &caps, decode!())?,
-            LogAppend::KIND => self.apply(Event::Log { entity: entity.clone(), line: decode!() }),
+            LogAppend::KIND if !caps.allows_service(entity, addr, "log", Perm::WRITE) => {
+                tracing::debug!(%entity, "a line for the log refused: no capability to write it");
+            }
+            LogAppend::KIND => {
+                let mut line: LogAppend = decode!();
+                line.text.truncate(line.text.floor_char_boundary(MAX_LOG_LINE_BYTES));
+                line.level.truncate(line.level.floor_char_boundary(MAX_LOG_LINE_BYTES));
+                self.apply(Event::Log { entity: entity.clone(), line });
+            }
             LogSubscribe::KIND => self.subscribe_log(conn, entity, &caps, decode!()),
-            DaemonCommand::KIND => self.daemon_command(conn, &caps, &decode!()),
+            DaemonCommand::KIND => self.daemon_command(conn, entity, &caps, &decode!()),
             OsdBoot::KIND
             | OsdFailure::KIND
             | OsdAlive::KIND
@@ -198,7 +210,7 @@ impl Authority {
             | PgCas::KIND
             | ConfigReport::KIND
             | StatsReport::KIND => {
-                let osd = entity.osd_id().filter(|_| caps.allows_osd(entity));
+                let osd = entity.osd_id().filter(|_| speaks_as_osd(&caps, entity, addr));
                 let Some(osd) = osd else {
                     let what = format!("{entity} may not speak as an osd");
                     return Ok(Err(nacre_runtime::Error::Denied(what)));
@@ -235,7 +247,7 @@ impl Authority {
         self.carry_out(effects);
     }
 
-    fn command(&mut self, conn: &Conn, entity: &EntityName, caps: MonCaps, command: MonCommand) {
+    fn command(&mut self, conn: &Conn, entity: &EntityName, caps: Arc<MonCaps>, command: MonCommand) {
         let fresh_key = match Key::generate() {
             Ok(key) => key,
             Err(error) => {
@@ -244,13 +256,19 @@ impl Authority {
             }
         };
         self.sessions.expect_answer(conn);
-        let request =
-            CommandRequest { origin: Origin(conn.id()), entity: entity.clone(), caps, command, fresh_key };
+        let request = CommandRequest {
+            origin: Origin(conn.id()),
+            entity: entity.clone(),
+            peer: conn.peer_addr().ip(),
+            caps,
+            command,
+            fresh_key,
+        };
         self.apply(Event::Command(Box::new(request)));
     }
 
     fn subscribe(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: MonSubscribe) {
-        if !caps.allows_subscription() {
+        if !caps.allows_service(entity, conn.peer_addr().ip(), "osd", Perm::READ) {
             tracing::warn!(%entity, "subscription refused: no capability to read");
             return;
         }
@@ -261,7 +279,7 @@ impl Authority {
 
     /// Lines of the cluster log from now on, for whoever may read.
     fn subscribe_log(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: LogSubscribe) {
-        if !caps.allows_subscription() {
+        if !caps.allows_service(entity, conn.peer_addr().ip(), "mon", Perm::READ) {
             tracing::warn!(%entity, "the cluster log is refused: no capability to read");
             return;
         }
@@ -269,8 +287,16 @@ impl Authority {
     }
 
     /// `tell mon.a …`: for those who may do everything.
-    fn daemon_command(&self, conn: &Conn, caps: &MonCaps, command: &DaemonCommand) {
-        let reply = if caps.allows_command("tell", "mon", "rwx") {
+    fn daemon_command(&self, conn: &Conn, entity: &EntityName, caps: &MonCaps, command: &DaemonCommand) {
+        let wanted = MonAccess {
+            service: "mon",
+            command: "tell",
+            args: &BTreeMap::new(),
+            perm: Perm::ALL,
+            entity,
+            peer: conn.peer_addr().ip(),
+        };
+        let reply = if caps.allows(&wanted) {
             self.admin.run(&self.state, &self.sessions, self.now(), &command.cmd)
         } else {
             Refused(Errno::EACCES, "access denied".into()).into()
@@ -286,6 +312,7 @@ impl Authority {
         caps: &MonCaps,
         request: AuthTicketRequest,
     ) -> Result<(), MonError> {
+        let addr = conn.peer_addr().ip();
         let now_unix = self.clock.wall_ns() / 1_000_000_000;
         let ttl = self.config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
         let renewed = request
@@ -320,7 +347,11 @@ impl Authority {
                     session_key: ticket.session_key,
                     expires_unix: ticket.expires_unix,
                 }),
-                keys: if caps.allows_osd(entity) { self.service_keys.keys().to_vec() } else { Vec::new() },
+                keys: if speaks_as_osd(caps, entity, addr) {
+                    self.service_keys.keys().to_vec()
+                } else {
+                    Vec::new()
+                },
             },
             Err(error) => AuthTicketReply {
                 tid: request.tid,
@@ -331,7 +362,7 @@ impl Authority {
                 keys: Vec::new(),
             },
         };
-        if caps.allows_osd(entity) {
+        if speaks_as_osd(caps, entity, addr) {
             self.sessions.keep_keys_fresh(conn);
         }
         send(conn, &reply);
@@ -348,6 +379,7 @@ impl Authority {
             self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
             if proposal.keys.keys().any(|key| key.starts_with(crate::keys::AUTH)) {
                 self.shared_keys.replace(self.state.auth());
+                self.shut_out();
             }
             let effects = self.state.committed(proposal.number);
             if proposal.incremental.is_some() {
@@ -359,6 +391,27 @@ impl Authority {
             }
         }
         Ok(())
+    }
+
+    /// Whether the key that the peer connected with is still its entity's.
+    fn is_current(&self, peer: &Peer) -> bool {
+        let record = self.state.auth().get(&peer.entity);
+        record.is_some_and(|record| record.key.fingerprint() == peer.key_fingerprint)
+    }
+
+    /// Ends the connections of those who were removed or got another key. They only listen: who speaks is looked at
+    /// with each message.
+    fn shut_out(&mut self) {
+        let gone = self
+            .sessions
+            .connections()
+            .filter(|conn| conn.peer().is_some_and(|peer| !self.is_current(&peer)));
+        let gone: Vec<Conn> = gone.cloned().collect();
+        for conn in gone {
+            tracing::info!(peer = ?conn.peer_entity(), "connection ended: its key is valid no more");
+            conn.abort();
+            self.sessions.remove(conn.id());
+        }
     }
 
     fn flush_log(&mut self) -> Result<(), MonError> {
@@ -443,6 +496,11 @@ impl Authority {
         self.apply(Event::Config { entity: EntityName::mon(), report });
         self.sessions.publish_config(&self.state);
     }
+}
+
+/// Whether `entity` may boot, report and change membership: an OSD by name that may do all in service `osd`.
+fn speaks_as_osd(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
+    entity.osd_id().is_some() && caps.allows_service(entity, peer, "osd", Perm::ALL)
 }
 
 /// Sends to a peer that may have gone; its reset is reported on its own.

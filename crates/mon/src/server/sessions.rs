@@ -95,6 +95,12 @@ impl Sessions {
         gone.into_iter().for_each(|id| self.remove(id));
     }
 
+    /// All that are known, some of them twice.
+    pub(super) fn connections(&self) -> impl Iterator<Item = &Conn> {
+        let subscribers = self.subscribers.values().map(|subscriber| &subscriber.conn);
+        self.waiting.values().chain(subscribers).chain(self.keyholders.values())
+    }
+
     /// Remembers where an answer will go.
     pub(super) fn expect_answer(&mut self, conn: &Conn) {
         self.waiting.entry(conn.id()).or_insert_with(|| conn.clone());

@@ -14,9 +14,10 @@ mod pgs;
 pub(super) use args::USAGE;
 use args::{Args, Dump};
 use bytes::Bytes;
+use nacre_mon::CommandRequest;
 use nacre_mon::logic::{Databases, Effect, Event, MapState, Now, Origin, Tuning};
-use nacre_mon::{CommandRequest, MonCaps};
 use nacre_runtime::auth::Key;
+use nacre_types::caps::mon::MonCaps;
 use nacre_types::crush::{CrushMap, Location};
 use nacre_types::hash::pg_of_hash;
 use nacre_types::msg::MonCommand;
@@ -267,7 +268,8 @@ fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Resu
     let request = CommandRequest {
         origin: Origin(0),
         entity: EntityName::client("admin"),
-        caps: MonCaps::all(),
+        peer: std::net::Ipv4Addr::LOCALHOST.into(),
+        caps: Arc::new(MonCaps::all()),
         command: MonCommand { tid: 1, cmd, input: Bytes::new() },
         fresh_key: key,
     };

@@ -17,7 +17,7 @@ fn ours() -> PathBuf {
 }
 
 /// A folder with the library under the name that programs load it by.
-fn library_folder(inside: &Path) -> PathBuf {
+pub(crate) fn library_folder(inside: &Path) -> PathBuf {
     let folder = inside.join("lib");
     fs::create_dir_all(&folder).unwrap();
     let link = folder.join("librados.so.2");
@@ -51,7 +51,7 @@ fn run(cluster: &TestCluster, program: &str, args: &[&str]) -> Output {
 }
 
 /// As [`run`]; the program must succeed. Returns what it prints.
-fn ok(cluster: &TestCluster, program: &str, args: &[&str]) -> String {
+pub(crate) fn ok(cluster: &TestCluster, program: &str, args: &[&str]) -> String {
     let out = run(cluster, program, args);
     let (stdout, stderr) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     assert!(out.status.success(), "{program} {}: {}\n{stdout}{stderr}", args.join(" "), out.status);

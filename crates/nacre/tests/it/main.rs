@@ -12,6 +12,7 @@ mod osdmaptool;
 mod pages;
 mod rados;
 mod reference;
+mod security;
 mod serve;
 mod support;
 mod watch;

@@ -12,6 +12,9 @@ use xxhash_rust::xxh64::xxh64;
 /// Repetitions of a short pattern are written from one buffer of about this size, over and over.
 const PATTERN_BYTES: usize = 1 << 20;
 
+/// Checksums that one op answers with.
+const MAX_CHECKSUMS: usize = 8 << 20;
+
 /// Data and places of what is allocated.
 pub(super) fn sparse_read(object: &Pending<'_>, offset: u64, len: u64) -> Result<OpResult, Errno> {
     let extents = object.extents(offset, len)?;
@@ -92,6 +95,9 @@ pub(super) fn checksum(
     let data = if len == 0 { Bytes::new() } else { object.read(offset, len)? };
     let size = if chunk > 0 { chunk as usize } else { data.len() };
     let count = data.len().checked_div(size).unwrap_or(0);
+    if count > MAX_CHECKSUMS {
+        return Err(Errno::EOVERFLOW);
+    }
     let mut output = Vec::with_capacity(4 + 8 * count);
     output.extend_from_slice(&u32::try_from(count).map_err(|_| Errno::EINVAL)?.to_le_bytes());
     for part in data.chunks_exact(size.max(1)) {

@@ -29,6 +29,27 @@ pub struct Limits {
     pub watch_timeout_s: u32,
     /// `osd_default_notify_timeout`: of notifies that do not say, in seconds.
     pub notify_timeout_s: u32,
+    /// `osd_class_load_list`: calls of other classes fail with EPERM.
+    pub classes_offered: ClassList,
+    /// `osd_class_default_list`: what `x` and `class-read` in capabilities cover.
+    pub classes_by_default: ClassList,
+}
+
+/// Names of object classes, separated as Ceph's lists are; `*` is all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassList(Vec<String>);
+
+impl ClassList {
+    /// Reads an option's text.
+    pub fn parse(text: &str) -> ClassList {
+        let names = text.split(|c: char| c.is_whitespace() || ",;=".contains(c));
+        ClassList(names.filter(|name| !name.is_empty()).map(str::to_owned).collect())
+    }
+
+    /// Whether `class` is among them.
+    pub fn contains(&self, class: &str) -> bool {
+        self.0.iter().any(|name| name == "*" || name == class)
+    }
 }
 
 impl Default for Limits {
@@ -47,6 +68,8 @@ impl Default for Limits {
             max_object_watches: 4096,
             watch_timeout_s: 30,
             notify_timeout_s: 30,
+            classes_offered: ClassList::parse("*"),
+            classes_by_default: ClassList::parse("*"),
         }
     }
 }

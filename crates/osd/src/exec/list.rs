@@ -1,6 +1,6 @@
 //! Listing of a PG's objects in hash order, resumable at any object.
 
-use crate::exec::{Environment, Executed, is_listed};
+use crate::exec::{Environment, Executed, MAX_OUTPUT_BYTES, is_listed};
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
@@ -16,16 +16,19 @@ const MAX_SCANNED: usize = 16 * 1024;
 pub(super) fn execute(env: &Environment<'_>, request: &OsdRequest) -> Executed {
     let mut ops = Vec::with_capacity(request.ops.len());
     let mut result = 0;
+    let mut output_bytes = 0;
     for op in &request.ops {
         let outcome = match &op.op {
             Op::PgList { cursor, max, namespace } => list(env, cursor.as_ref(), *max, namespace.as_deref()),
             _ => Err(Errno::EINVAL),
         };
         let outcome = match outcome {
+            Ok(_) if output_bytes > MAX_OUTPUT_BYTES => OpResult::error(Errno::EOVERFLOW),
             Ok(reply) => OpResult::output(encode(&reply)),
             Err(errno) => OpResult::error(errno),
         };
         result = outcome.code;
+        output_bytes += outcome.output.len();
         ops.push(outcome);
         if result < 0 {
             break;

@@ -1,10 +1,17 @@
 //! The omap ops.
 
+use crate::exec::MAX_OUTPUT_BYTES;
 use crate::exec::pending::Pending;
 use bytes::Bytes;
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
 use nacre_types::op::{CmpOp, OmapKeysReply, OmapValsReply, Op, OpResult, Pairs};
+use std::collections::HashSet;
+
+/// Bytes of entries after which a page ends, whatever the options say: a message must hold it.
+const MAX_PAGE_BYTES: u64 = 64 << 20;
+/// Keys looked up at a time.
+const LOOKUP_KEYS: usize = 64;
 
 /// Runs one omap op.
 pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> {
@@ -18,7 +25,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> 
         Op::OmapGetVals { start_after, filter_prefix, max } => {
             Ok(OpResult::output(encode(&page(object, start_after, filter_prefix, *max)?)))
         }
-        Op::OmapGetValsByKeys { keys } => Ok(OpResult::output(encode(&Pairs(object.omap_values(keys)?)))),
+        Op::OmapGetValsByKeys { keys } => Ok(OpResult::output(encode(&Pairs(values(object, keys)?)))),
         Op::OmapGetHeader => Ok(OpResult::output(object.omap_header()?)),
         Op::OmapSet { entries } => {
             object.create();
@@ -50,6 +57,26 @@ pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> 
     }
 }
 
+/// What is there of `keys`, each once, looked up a few at a time so that it ends where there is too much of it.
+fn values(object: &Pending<'_>, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+    let mut seen = HashSet::new();
+    let keys: Vec<Bytes> = keys.iter().filter(|key| seen.insert(*key)).cloned().collect();
+    if keys.is_empty() {
+        return object.omap_values(&[]);
+    }
+    let mut all = Vec::new();
+    let mut bytes = 0;
+    for some in keys.chunks(LOOKUP_KEYS) {
+        let found = object.omap_values(some)?;
+        bytes += found.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
+        if bytes > MAX_OUTPUT_BYTES {
+            return Err(Errno::EOVERFLOW);
+        }
+        all.extend(found);
+    }
+    Ok(all)
+}
+
 fn present(object: &Pending<'_>) -> Result<(), Errno> {
     if object.exists() { Ok(()) } else { Err(Errno::ENOENT) }
 }
@@ -62,7 +89,7 @@ fn page(object: &Pending<'_>, start_after: &Bytes, prefix: &Bytes, max: u64) -> 
     let mut bytes = 0_u64;
     let mut more = false;
     object.omap_scan(start_after, prefix, &mut |key, value| {
-        if entries.len() >= max || bytes >= limits.max_omap_bytes_per_request {
+        if entries.len() >= max || bytes >= limits.max_omap_bytes_per_request.min(MAX_PAGE_BYTES) {
             more = true;
             return false;
         }

@@ -44,7 +44,7 @@ pub(crate) fn bytes(text: &str) -> Bytes {
     Bytes::copy_from_slice(text.as_bytes())
 }
 
-fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
+pub(crate) fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
     OsdRequest {
         reqid: ReqId { client: ClientId(4), tid: 1 },
         oldest_tid: 1,
@@ -702,4 +702,46 @@ fn context_cache_is_bounded_and_forgets_earlier_intervals() {
     assert_eq!(cache.get(&oid("o999"), 2), None);
     cache.forget(&oid("o999"));
     assert_eq!(cache.get(&oid("o999"), 1), None);
+}
+
+#[test]
+fn what_a_request_answers_with_is_bounded() {
+    let mut bench = Bench::new();
+    let data = Bytes::from(vec![7_u8; 4 << 20]);
+    bench.ok("o", vec![Op::WriteFull { data }]);
+    let reads = |count: usize| vec![Op::Read { offset: 0, len: 0 }; count];
+    let fits = bench.run("o", reads(MAX_OUTPUT_BYTES >> 22));
+    assert_eq!((fits.result, fits.ops.len()), (0, MAX_OUTPUT_BYTES >> 22));
+    let more = bench.run("o", reads((MAX_OUTPUT_BYTES >> 22) + 1));
+    assert_eq!(more.result, Errno::EOVERFLOW.negated());
+    assert!(more.ops.iter().all(|op| op.output.is_empty()), "what was read before is let go");
+    let checksums = Op::Checksum { kind: ChecksumKind::XxHash64, init: 0, offset: 0, len: 4 << 20, chunk: 1 };
+    assert_eq!(bench.run("o", vec![checksums; 6]).result, Errno::EOVERFLOW.negated());
+}
+
+#[test]
+fn a_key_that_is_asked_for_many_times_is_answered_once() {
+    let mut bench = Bench::new();
+    let value = Bytes::from(vec![1_u8; 1 << 20]);
+    bench.ok("o", vec![Op::OmapSet { entries: vec![(Bytes::from_static(b"k"), value)] }]);
+    let keys = vec![Bytes::from_static(b"k"); 100_000];
+    let found = bench.ok("o", vec![Op::OmapGetValsByKeys { keys }]);
+    assert!(found.ops[0].output.len() < 2 << 20);
+}
+
+#[test]
+fn classes_that_are_not_offered_are_withheld() {
+    let mut bench = Bench::new();
+    bench.ok("o", vec![Op::Create { exclusive: false }]);
+    let call = |class: &str, method: &str| Op::Call {
+        class: class.into(),
+        method: method.into(),
+        input: Bytes::new(),
+    };
+    bench.limits.classes_offered = ClassList::parse("lock version,refcount");
+    assert_eq!(bench.run("o", vec![call("hello", "say_hello")]).result, Errno::EPERM.negated());
+    assert_eq!(bench.run("o", vec![call("version", "read")]).result, 0);
+    assert_eq!(bench.run("o", vec![call("version", "nope")]).result, Errno::EOPNOTSUPP.negated());
+    bench.limits.classes_offered = ClassList::parse("*");
+    assert_eq!(bench.run("o", vec![call("hello", "say_hello")]).result, 0);
 }

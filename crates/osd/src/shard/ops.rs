@@ -2,9 +2,8 @@
 
 use super::space::{Fit, MemberSpace};
 use super::{MAX_EARLY_REQUESTS, Shard};
-use crate::caps::{Access, Target};
+use crate::access;
 use crate::clock;
-use crate::cls;
 use crate::copy::Fetched;
 use crate::exec::{self, Effect, Environment, ObjectContext, Origin};
 use crate::session::{Arrival, Session};
@@ -12,6 +11,7 @@ use crate::tracker::{OpHandle, Stage};
 use bytes::Bytes;
 use nacre_pg::log::MAX_DUP_RESULT_BYTES;
 use nacre_pg::{ClientOp, DropReason, Event, Executed};
+use nacre_runtime::error::Error;
 use nacre_runtime::msgr::{Conn, Permit};
 use nacre_store::StoreError;
 use nacre_types::errno::Errno;
@@ -196,12 +196,12 @@ impl Shard {
                 Admission::Answer(Errno::ENXIO)
             };
         }
-        if let Err(errno) = exec::validate(request, &self.shared.limits.load()) {
+        let limits = self.shared.limits.load();
+        if let Err(errno) = exec::validate(request, &limits) {
             return Admission::Answer(errno);
         }
         let writes = exec::may_write(request);
-        let target = Target { pool, namespace: request.object.namespace(), object: request.object.name() };
-        if !session.caps.allows(target, wanted_access(request)) {
+        if !access::is_allowed(&session.caps, map, pool, request, &limits, conn.peer_addr().ip()) {
             self.metrics.op_denied.inc();
             return Admission::Answer(Errno::EPERM);
         }
@@ -500,31 +500,6 @@ pub(super) enum Admission {
     Backoff,
 }
 
-/// What a request needs of its client's capabilities. Calls of class methods need what the method declares, and nothing
-/// else (`OpInfo::set_from_op`).
-fn wanted_access(request: &OsdRequest) -> Access {
-    let mut wanted = Access::NONE;
-    for op in &request.ops {
-        wanted = wanted.and(match &op.op {
-            Op::Call { class, method, .. } => class_access(class, method),
-            // Whether there is a watch already decides what happens.
-            Op::Watch { .. } | Op::WatchReconnect { .. } | Op::Unwatch { .. } => {
-                Access::READ.and(Access::WRITE)
-            }
-            op if op.is_write() => Access::WRITE,
-            _ => Access::READ,
-        });
-    }
-    wanted
-}
-
-fn class_access(class: &str, method: &str) -> Access {
-    // Unknown methods were refused before.
-    let declared = cls::method_access(class, method).unwrap_or_default();
-    let part = |bit: u8, access: Access| if declared & bit != 0 { access } else { Access::NONE };
-    part(cls::access::READ, Access::CLASS_READ).and(part(cls::access::WRITE, Access::CLASS_WRITE))
-}
-
 /// Whether `bytes` more fit all in-sync members of `pg`.
 fn fit(space: &MemberSpace, map: &OsdMap, pg: PgId, bytes: u64) -> Fit {
     if bytes == 0 || !space.is_scarce() {
@@ -572,9 +547,12 @@ pub(super) fn answer(conn: &Conn, request: &OsdRequest, epoch: Epoch, outcome: O
         ops = vec![OpResult::default(); request.ops.len()];
     }
     let reply = OsdReply { reqid: request.reqid, attempt: request.attempt, epoch, result, user_version, ops };
-    // A client that is gone asks again on its next connection.
+    // A client that is gone asks again on its next connection; one that does not read its answers has to.
     if let Err(error) = conn.send(&reply) {
         tracing::debug!(reqid = %request.reqid, %error, "could not answer");
+        if matches!(error, Error::Full) {
+            conn.abort();
+        }
     }
 }
 

@@ -249,8 +249,14 @@ impl Initiator {
             .filter(|mode| self.modes.contains(mode))
             .ok_or_else(|| Error::Denied("the other side chose a mode that was not offered".into()))?;
         let state = self.noise.into_stateless_transport_mode().map_err(noise_error("noise state"))?;
-        let peer =
-            Peer { entity: welcome.entity, client: None, caps: Default::default(), nonce: welcome.nonce };
+        let peer = Peer {
+            entity: welcome.entity,
+            client: None,
+            caps: Default::default(),
+            nonce: welcome.nonce,
+            key_fingerprint: 0,
+            expires_unix: None,
+        };
         Ok((Transport { state, mode }, peer))
     }
 }

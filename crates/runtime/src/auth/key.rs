@@ -47,6 +47,13 @@ impl Key {
         Ok(Key { created_secs: now.as_secs() as u32, created_nanos: now.subsec_nanos(), secret })
     }
 
+    /// Tells keys apart without telling them: 64 bits of a hash.
+    pub fn fingerprint(&self) -> u64 {
+        let digest =
+            Sha256::new().chain_update(b"nacre key fingerprint").chain_update(&self.secret).finalize();
+        digest.iter().take(8).fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+    }
+
     /// Reads Ceph's form: base64 of type (u16), creation time (u32 seconds, u32 nanoseconds), length (u16) and the
     /// secret, all little endian.
     pub fn from_base64(text: &str) -> Result<Key> {

@@ -1,10 +1,11 @@
 //! Keyring files in Ceph's format.
 
 use super::key::Key;
-use super::{Caps, Credential};
+use super::{Caps, Credential, Credentials};
 use crate::config::{ConfFile, Config};
 use crate::error::{Error, Result};
 use nacre_types::ids::EntityName;
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -156,6 +157,32 @@ impl Keyring {
             let _ = std::fs::remove_file(&temporary);
             Error::io("write keyring", path, e)
         })
+    }
+}
+
+/// The configured entity's key as its file has it at each connection, so that a rotated key is taken up without a
+/// restart. A file that can't be read then leaves the key as it was.
+#[derive(Debug)]
+pub struct ConfiguredKey {
+    config: Config,
+    last: Mutex<Credential>,
+}
+
+impl ConfiguredKey {
+    /// Reads the key for the first time ([`find_key`]).
+    pub fn find(config: &Config) -> Result<ConfiguredKey> {
+        Ok(ConfiguredKey { config: config.clone(), last: Mutex::new(find_key(config)?) })
+    }
+}
+
+impl Credentials for ConfiguredKey {
+    fn credential(&self) -> Result<Credential> {
+        let mut last = self.last.lock();
+        match find_key(&self.config) {
+            Ok(found) => *last = found,
+            Err(error) => tracing::warn!(%error, "going on with the key that was read before"),
+        }
+        Ok(last.clone())
     }
 }
 

@@ -209,10 +209,15 @@ impl ServiceKeys {
         self.keys.load().is_empty()
     }
 
+    /// When a ticket that expires at `expires_unix` is no longer taken, seconds since 1970.
+    pub(super) fn runs_out(&self, expires_unix: u64) -> u64 {
+        expires_unix.saturating_add(self.skew_secs)
+    }
+
     /// Opens a ticket that is valid at `now_unix`, seconds since 1970.
     pub fn unseal(&self, blob: &[u8], now_unix: u64) -> Result<TicketBody> {
         let body = unseal(&self.keys.load(), blob)?;
-        if now_unix > body.expires_unix.saturating_add(self.skew_secs) {
+        if now_unix > self.runs_out(body.expires_unix) {
             return Err(Error::Expired(format!("the ticket of {} has expired", body.entity)));
         }
         if now_unix.saturating_add(self.skew_secs) < body.issued_unix {

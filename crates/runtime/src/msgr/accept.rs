@@ -7,7 +7,7 @@ use super::{Inner, Policy, Reset};
 use crate::auth::Peer;
 use crate::auth::handshake::{Refusal, Transport, banner, decode, encode, respond};
 use crate::error::{Error, Result};
-use nacre_types::ids::EntityName;
+use nacre_types::ids::{EntityKind, EntityName};
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -30,6 +30,8 @@ pub(super) struct Attach {
     transport: Transport,
     outcome: Outcome,
     peer_has: u64,
+    /// Who came, with the rights it has now.
+    peer: Peer,
 }
 
 struct Session {
@@ -225,6 +227,9 @@ async fn admit(
         return Err(Error::Closed);
     }
     let entity = peer.entity.clone();
+    if entity.kind == EntityKind::Client && inner.conns.lock().len() >= inner.limits.connections {
+        return Err(Error::Busy(format!("no more than {} connections are taken", inner.limits.connections)));
+    }
     let make = |peer| {
         inner.register(|id| ConnInner::new(id, inner.clone(), lane, confirm.policy, false, addr, Some(peer)))
     };
@@ -237,13 +242,16 @@ async fn admit(
     }
     let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
     let outcome = if confirm.established { Outcome::Reset } else { Outcome::New };
-    let mut attach = Attach { stream: stream.into_std().map_err(broken)?, transport, outcome, peer_has: 0 };
+    let stream = stream.into_std().map_err(broken)?;
+    let mut attach = Attach { stream, transport, outcome, peer_has: 0, peer: peer.clone() };
     let (conn, receiver) = {
         let mut sessions = inner.sessions.lock();
         let of_entity = sessions.0.entry(entity.clone()).or_default();
         if let Some(session) = of_entity.get(&confirm.cookie)
             && session.peer_nonce == confirm.nonce
             && !session.attach.is_closed()
+            // What a session was let in for does not hold for other rights.
+            && session.conn.peer.load().as_ref().is_some_and(|before| before.caps == peer.caps)
         {
             attach.outcome = Outcome::Resumed;
             attach.peer_has = confirm.in_seq;
@@ -335,6 +343,7 @@ async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Re
         if conn.queue.lock().resume(attach.peer_has).is_err() {
             break Some(Reset::PeerRestarted);
         }
+        conn.peer.store(Some(Arc::new(attach.peer)));
         if !accepted {
             accepted = true;
             dispatcher.on_accept(&handle);

@@ -75,6 +75,11 @@ impl ConnInner {
         addr: SocketAddr,
         peer: Option<Peer>,
     ) -> ConnInner {
+        // Sessions of daemons are few, and none of them is a stranger's.
+        let queue = match policy {
+            Policy::Lossy => Queue::counted(Arc::clone(&messenger.out_bytes)),
+            Policy::Lossless => Queue::default(),
+        };
         ConnInner {
             id,
             messenger,
@@ -84,7 +89,7 @@ impl ConnInner {
             addr,
             local: OnceLock::new(),
             peer: ArcSwapOption::from_pointee(peer),
-            queue: Mutex::default(),
+            queue: Mutex::new(queue),
             wake: Notify::new(),
             room: Notify::new(),
             in_seq: AtomicU64::new(0),
@@ -165,7 +170,8 @@ impl ConnInner {
             if queue.closing {
                 return Err(Error::Closed);
             }
-            if let Some(frame) = queue.push(frame, self.messenger.limits.queue_bytes) {
+            let limits = &self.messenger.limits;
+            if let Some(frame) = queue.push(frame, limits.queue_bytes, limits.queues_bytes) {
                 return Ok(Some(frame));
             }
             std::mem::take(&mut queue.writer_idle)

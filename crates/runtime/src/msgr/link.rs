@@ -13,7 +13,7 @@ use bytes::BufMut;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
@@ -29,6 +29,9 @@ const PLAIN_BYTES: usize = SEALED_BYTES - 16;
 /// An acknowledgement is sent on its own after so many messages or bytes without one going out beside a message.
 const ACK_AFTER_MESSAGES: u64 = 32;
 const ACK_AFTER_BYTES: u64 = 256 << 10;
+/// Bytes that a byte of a description may become when it is decoded: an empty key is one byte long there and a handle in
+/// memory. Throttles count that, or a flood of such messages would take many times what they allow.
+const DECODED_PER_META_BYTE: u64 = 32;
 /// How long a closing connection may take to write what it has queued.
 const CLOSE_GRACE: Duration = Duration::from_secs(2);
 
@@ -91,6 +94,7 @@ pub(super) async fn run(
             end = link.read(read) => end,
             end = link.write(write) => end,
             end = link.keep_alive() => end,
+            end = link.expire() => end,
             end = replaced => end,
         }
     };
@@ -192,12 +196,13 @@ impl Link<'_> {
                 return Err(self.protocol(format!("message {} follows message {last}", header.seq)));
             }
             let wire_bytes = HEADER_BYTES as u64 + header.body_len();
-            let permit = match throttle.try_take(wire_bytes) {
+            let memory_bytes = wire_bytes + u64::from(header.meta_len) * DECODED_PER_META_BYTE;
+            let permit = match throttle.try_take(memory_bytes) {
                 Some(permit) => permit,
                 None => {
                     counters.throttle_waits.fetch_add(1, Ordering::Relaxed);
                     self.throttled.store(true, Ordering::Relaxed);
-                    let permit = throttle.take(wire_bytes).await;
+                    let permit = throttle.take(memory_bytes).await;
                     self.heard.store(true, Ordering::Relaxed);
                     self.throttled.store(false, Ordering::Relaxed);
                     permit
@@ -268,6 +273,15 @@ impl Link<'_> {
                 }
             }
         }
+    }
+
+    /// Ends the socket when the ticket that opened it runs out: who it was may have lost its rights since.
+    async fn expire(&self) -> End {
+        let expires = self.conn.peer.load().as_ref().and_then(|peer| peer.expires_unix);
+        let Some(expires_unix) = expires else { return std::future::pending().await };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        tokio::time::sleep(Duration::from_secs(expires_unix).saturating_sub(now)).await;
+        End::Fault(Error::Expired(format!("the ticket of {} ran out", self.conn.addr)))
     }
 
     async fn keep_alive(&self) -> End {

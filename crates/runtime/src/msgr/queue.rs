@@ -6,12 +6,16 @@ use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
 use std::collections::VecDeque;
 use std::io::IoSlice;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Data shorter than this is copied beside the header instead of being a vector of its own.
 const INLINE_DATA_BYTES: usize = 512;
 /// Bounds of one write.
 const BATCH_FRAMES: usize = 64;
 const BATCH_BYTES: usize = 1 << 20;
+/// What each connection may have waiting even when all of them together have too much.
+const FAIR_SHARE_BYTES: usize = 1 << 20;
 /// Vectors handed to one system call; Linux takes up to 1024.
 const MAX_SLICES: usize = 64;
 
@@ -35,6 +39,8 @@ pub(super) struct Queue {
     /// Written and not acknowledged; lossless only.
     unacked: VecDeque<OutFrame>,
     bytes: usize,
+    /// What all queues of the messenger hold.
+    total: Arc<AtomicUsize>,
     last_seq: u64,
     /// Everything up to here was acknowledged.
     acked: u64,
@@ -49,15 +55,36 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Takes a message, or gives it back where that would exceed `limit` bytes; an empty queue takes any.
-    pub(super) fn push(&mut self, mut frame: OutFrame, limit: usize) -> Option<OutFrame> {
+    /// An empty queue whose bytes count in `total` too.
+    pub(super) fn counted(total: Arc<AtomicUsize>) -> Queue {
+        let mut queue = Queue::default();
+        queue.total = total;
+        queue
+    }
+
+    fn grow(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.total.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    fn shrink(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        self.total.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Takes a message, or gives it back where that would exceed `limit` bytes; an empty queue takes any. A queue with
+    /// its fair share also gives back where all queues together would exceed `total_limit`.
+    pub(super) fn push(&mut self, mut frame: OutFrame, limit: usize, total_limit: usize) -> Option<OutFrame> {
         let bytes = frame.bytes();
         if self.bytes > 0 && self.bytes + bytes > limit {
             return Some(frame);
         }
+        if self.bytes >= FAIR_SHARE_BYTES && self.total.load(Ordering::Relaxed) + bytes > total_limit {
+            return Some(frame);
+        }
         self.last_seq += 1;
         frame.header.seq = self.last_seq;
-        self.bytes += bytes;
+        self.grow(bytes);
         self.waiting.push_back(frame);
         None
     }
@@ -93,7 +120,8 @@ impl Queue {
         self.acked = self.acked.max(seq);
         let before = self.bytes;
         while self.unacked.front().is_some_and(|frame| frame.header.seq <= seq) {
-            self.bytes -= self.unacked.pop_front().map_or(0, |frame| frame.bytes());
+            let freed = self.unacked.pop_front().map_or(0, |frame| frame.bytes());
+            self.shrink(freed);
         }
         Ok(self.bytes < before)
     }
@@ -110,7 +138,8 @@ impl Queue {
             return Err("has forgotten what it acknowledged");
         }
         while self.waiting.front().is_some_and(|frame| frame.header.seq <= peer_has) {
-            self.bytes -= self.waiting.pop_front().map_or(0, |frame| frame.bytes());
+            let freed = self.waiting.pop_front().map_or(0, |frame| frame.bytes());
+            self.shrink(freed);
         }
         self.acked = self.acked.max(peer_has);
         (self.ack_due, self.keepalive_due, self.keepalive_ack_due) = (false, false, false);
@@ -121,7 +150,9 @@ impl Queue {
     /// A new session: everything is dropped and numbering starts anew.
     pub(super) fn reset(&mut self) {
         let (closing, writer_idle) = (self.closing, self.writer_idle);
-        *self = Queue { closing, writer_idle, ..Queue::default() };
+        let total = Arc::clone(&self.total);
+        *self = Queue::counted(total);
+        (self.closing, self.writer_idle) = (closing, writer_idle);
     }
 
     /// Moves what is to be written next into `batch`, acknowledging everything up to `ack`. Returns whether there is
@@ -135,7 +166,7 @@ impl Queue {
                 batch.add(&frame.header, &frame.meta, frame.data.iter().cloned());
                 self.unacked.push_back(frame);
             } else {
-                self.bytes -= frame.bytes();
+                self.shrink(frame.bytes());
                 batch.add(&frame.header, &frame.meta, frame.data.into_iter());
             }
         }
@@ -157,6 +188,12 @@ impl Queue {
             self.close_written = true;
         }
         !batch.parts.is_empty()
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        self.total.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 

@@ -1,3 +1,4 @@
+mod bounds;
 mod faults;
 
 use super::*;

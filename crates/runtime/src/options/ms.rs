@@ -36,6 +36,11 @@ option_group! {
     ms_out_queue_bytes: Size = "256Mi", "Bytes of messages that may wait on one connection" [range("64Ki", "1Ti"),
         startup(), nacre(), long("Counts what is not yet written and, on lossless connections, what the peer has \
         not yet acknowledged. A message larger than this is taken if nothing else waits.")];
+    ms_out_queues_bytes: Size = "1Gi", "Bytes of messages that may wait for all clients together"
+        [range("1Mi", "1Ti"), startup(), nacre(), long("Past it a client that has 1 MiB waiting and does not read is \
+        cut off.")];
+    ms_max_connections: Uint = "16384", "Connections at a time past which clients are not let in"
+        [range("16", "1000000"), startup(), nacre()];
     ms_max_frame_meta_bytes: Size = "32Mi", "The longest description of a message that is taken"
         [range("64Ki", "1Gi"), startup(), nacre()];
     ms_max_frame_data_bytes: Size = "256Mi", "The longest data of a message that is taken"

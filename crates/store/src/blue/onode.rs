@@ -302,7 +302,8 @@ impl<'a> OnodeView<'a> {
         if body.first() != Some(&VERSION) {
             return Err("unknown format");
         }
-        Self::parse_fields(Fields(&body[2..])).ok_or("malformed")
+        let fields = body.get(2..).ok_or("cut short")?;
+        Self::parse_fields(Fields(fields)).ok_or("malformed")
     }
 
     fn parse_fields(mut fields: Fields<'a>) -> Option<OnodeView<'a>> {
@@ -422,6 +423,7 @@ pub(super) fn decode_sums(value: &[u8], blocks: u64) -> Option<Sums> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_fuzz::Target;
 
     fn sample() -> Onode {
         let blob = |id, start, blocks: u64, inline_sums| Blob {
@@ -470,6 +472,36 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(Onode::decode(&bytes[..len]).is_err(), "{len} bytes");
         }
+    }
+
+    /// Makes the checksum at a record's end right.
+    fn reseal(record: &mut [u8]) {
+        if let Some((body, crc)) = record.split_last_chunk_mut::<4>() {
+            *crc = crc32c(body).to_le_bytes();
+        }
+    }
+
+    #[test]
+    fn fuzz_records() {
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let encoded = |onode: &Onode| {
+            let mut bytes = Vec::new();
+            onode.encode_into(&mut bytes);
+            bytes
+        };
+        let seeds = vec![encoded(&sample()), encoded(&Onode { nid: 1, ..Onode::default() })];
+        let target = Target { repair: reseal, ..Target::new("onode", corpus, seeds) };
+        target.run(|input| Onode::decode(input).ok().map(|onode| encoded(&onode)));
+        let shared = SharedBlob { refs: 3, run: Run { start: 77, blocks: 5 } };
+        let target = Target { repair: reseal, ..Target::new("shared-blob", corpus, vec![shared.encode()]) };
+        target.run(|input| SharedBlob::decode(input).map(|shared| shared.encode()));
+        let seeds = vec![encode_sums(&[1, 2, 3])];
+        let target = Target { repair: reseal, ..Target::new("checksums", corpus, seeds) };
+        target.run(|input| {
+            let blocks = input.len() as u64 / 4;
+            let sums = decode_sums(input, blocks.saturating_sub(1))?;
+            Some(encode_sums(sums.as_slice()?))
+        });
     }
 
     #[test]

@@ -5,6 +5,9 @@ use crate::errno::Errno;
 use crate::ids::{EntityName, OsdId, PgId};
 use serde_json::{Map, Value};
 
+/// The longest command, in bytes of JSON: parsed it takes a multiple of that. Long input travels beside it.
+const MAX_COMMAND_BYTES: usize = 1 << 20;
+
 /// Why words or JSON are not a command.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum CommandError {
@@ -57,6 +60,9 @@ pub struct Call<'a> {
 impl Table {
     /// Reads a command's JSON. Values may have their JSON type or be text, as librados' callers write both.
     pub fn resolve(&self, json: &str) -> Result<Call<'_>, CommandError> {
+        if json.len() > MAX_COMMAND_BYTES {
+            return Err(CommandError::NotJson(format!("longer than {MAX_COMMAND_BYTES} bytes")));
+        }
         let fields: Map<String, Value> =
             serde_json::from_str(json).map_err(|e| CommandError::NotJson(e.to_string()))?;
         let prefix = fields
@@ -187,6 +193,11 @@ impl Bounds for f64 {
 }
 
 impl Call<'_> {
+    /// The arguments that are given, by name.
+    pub fn arguments(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.args.iter().map(|(name, value)| (name.as_str(), value))
+    }
+
     /// The command's name: its words joined by blanks.
     pub fn prefix(&self) -> &str {
         &self.signature.prefix
