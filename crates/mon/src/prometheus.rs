@@ -6,7 +6,7 @@ use nacre_runtime::metrics::Kind::{Counter, Gauge};
 use nacre_runtime::metrics::{Exposition, Kind, Metric};
 use nacre_types::osdmap::{WEIGHT_ONE, flag};
 use nacre_types::stats::pg_state;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// OSDMap flags that have a metric.
 const FLAGS: &[(u32, &str)] = &[
@@ -45,6 +45,15 @@ impl MapState {
         self.expose_osds(out);
         self.expose_pools(out);
         self.expose_cluster(out);
+    }
+
+    /// Where the metrics endpoints of the daemons that are up listen, each once.
+    pub(crate) fn metrics_targets(&self) -> Vec<String> {
+        let own = self.mon_metadata.get("exporter_addr");
+        let up = self.map().osds.values().filter(|info| info.up);
+        let osds = up.filter_map(|info| info.metadata.get("exporter_addr"));
+        let targets: BTreeSet<&String> = own.into_iter().chain(osds).collect();
+        targets.into_iter().cloned().collect()
     }
 
     fn expose_health(&self, now: Now, out: &mut Exposition) {

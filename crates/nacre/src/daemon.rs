@@ -5,9 +5,13 @@ use anyhow::{Context, Result, bail};
 use nacre_mon::MonServer;
 use nacre_runtime::auth::Keyring;
 use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
+use nacre_runtime::exporter::{self, Exporter, Pages};
+use nacre_runtime::metrics::Perf;
 use nacre_runtime::signal::{self, Stop};
+use nacre_types::command::mon_commands;
 use nacre_types::ids::EntityKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 const MON_USAGE: &str = "\
 Run the map authority in the foreground until SIGINT or SIGTERM.
@@ -42,6 +46,14 @@ pub(crate) fn is_osd_daemon(args: &[String]) -> bool {
         at > 0 && args[at - 1].starts_with('-')
     };
     named && first.is_none_or(follows_flag)
+}
+
+/// Whether `nacre mon ARGS` starts the daemon, and not a cluster command such as `mon dump`.
+pub(crate) fn is_mon_daemon(args: &[String]) -> bool {
+    let commands = mon_commands().signatures().iter();
+    let words: Vec<&str> =
+        commands.filter_map(|signature| signature.prefix.strip_prefix("mon ")?.split(' ').next()).collect();
+    !args.iter().any(|arg| words.contains(&arg.as_str()))
 }
 
 /// `nacre mon`.
@@ -133,6 +145,14 @@ pub(crate) enum Daemon {
 }
 
 impl Daemon {
+    /// Its counters.
+    fn perf(&self) -> Perf {
+        match self {
+            Daemon::Mon(mon) => mon.perf(),
+            Daemon::Osd(osd) => osd.perf(),
+        }
+    }
+
     /// Stops in order: nothing acknowledged is in memory only afterwards.
     pub(crate) async fn stop(self) -> Result<()> {
         match self {
@@ -166,9 +186,64 @@ where
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async move {
         let stop = install_signals()?;
-        let daemon = start(config).await?;
-        until_stopped(&stop, vec![daemon]).await
+        let _pid_file = PidFile::write(&config)?;
+        let endpoint = Exporter::bind(&config).await?;
+        let daemons = vec![start(config).await?];
+        if let Some(endpoint) = endpoint {
+            endpoint.serve(pages(&daemons));
+        }
+        until_stopped(&stop, daemons).await
     })
+}
+
+/// What the metrics endpoint of a process with these daemons serves.
+pub(crate) fn pages(daemons: &[Daemon]) -> Pages {
+    let mon = daemons.iter().find_map(|daemon| match daemon {
+        Daemon::Mon(mon) => Some(mon.metrics()),
+        Daemon::Osd(_) => None,
+    });
+    // The map authority's own counters are among the cluster's metrics.
+    let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_)));
+    let perfs: Vec<Perf> = osds.map(Daemon::perf).collect();
+    Arc::new(move |path| match path {
+        "/metrics" => {
+            let mut out = mon.as_ref().map(|mon| mon.collect().0).unwrap_or_default();
+            perfs.iter().for_each(|perf| perf.expose(&mut out));
+            Some((exporter::METRICS_TYPE, out.render()))
+        }
+        "/sd" => mon.as_ref().map(|mon| {
+            let targets = mon.collect().1;
+            let groups = serde_json::json!([{ "targets": targets, "labels": { "job": "nacre" } }]);
+            ("application/json", format!("{groups}\n"))
+        }),
+        _ => None,
+    })
+}
+
+/// The file that holds this process's number; removed when dropped.
+pub(crate) struct PidFile(Option<PathBuf>);
+
+impl PidFile {
+    /// Writes the option `pid_file`'s file, if there is one.
+    pub(crate) fn write(config: &Config) -> Result<PidFile> {
+        let path = config.get().global.pid_file.trim().to_owned();
+        if path.is_empty() {
+            return Ok(PidFile(None));
+        }
+        std::fs::write(&path, format!("{}\n", std::process::id()))
+            .with_context(|| format!("can't write the pid file {path}"))?;
+        Ok(PidFile(Some(path.into())))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0
+            && let Err(error) = std::fs::remove_file(path)
+        {
+            tracing::debug!(path = %path.display(), %error, "can't remove the pid file");
+        }
+    }
 }
 
 /// SIGHUP reopens the logs; the first SIGINT or SIGTERM stops in order, the second at once.

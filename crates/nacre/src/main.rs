@@ -54,9 +54,7 @@ fn main() -> ExitCode {
     }
     match word {
         "serve" => run(serve::main, args),
-        "mon" if args.iter().all(|arg| arg.to_str().is_some_and(|a| a != "dump" && a != "stat")) => {
-            run(daemon::mon, args)
-        }
+        "mon" if texts(&args).is_ok_and(|args| daemon::is_mon_daemon(&args)) => run(daemon::mon, args),
         "osd" if texts(&args).is_ok_and(|args| daemon::is_osd_daemon(&args)) => run(daemon::osd, args),
         "completions" => run(cmd::pages::completions, args),
         "man" => run(cmd::pages::man, args),

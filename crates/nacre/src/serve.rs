@@ -4,6 +4,7 @@ use crate::daemon::{self, Daemon};
 use crate::layout::{Layout, Plan};
 use anyhow::{Context, Result, ensure};
 use clap::{CommandFactory, Parser};
+use nacre_runtime::exporter::Exporter;
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -55,10 +56,13 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         return Ok(());
     }
     let admin = layout.config(EntityName::client("admin"))?;
-    nacre_runtime::log::start(&layout.config(EntityName::mon())?, true)?;
+    let mon = layout.config(EntityName::mon())?;
+    nacre_runtime::log::start(&mon, true)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async move {
         let stop = daemon::install_signals()?;
+        let _pid_file = daemon::PidFile::write(&mon)?;
+        let endpoint = Exporter::bind(&mon).await?;
         let mut daemons = Vec::new();
         let started = start(&layout, &mut daemons).await;
         let ready = match started {
@@ -76,8 +80,12 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
             }
             return Err(error);
         }
+        let metrics = endpoint.as_ref().map(Exporter::addr);
+        if let Some(endpoint) = endpoint {
+            endpoint.serve(daemon::pages(&daemons));
+        }
         if !stop.is_requested() {
-            greet(&layout, &daemons, began.elapsed());
+            greet(&layout, &daemons, metrics, began.elapsed());
         }
         daemon::until_stopped(&stop, daemons).await
     })
@@ -150,12 +158,15 @@ async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()>
     }
 }
 
-fn greet(layout: &Layout, daemons: &[Daemon], took: Duration) {
+fn greet(layout: &Layout, daemons: &[Daemon], metrics: Option<SocketAddr>, took: Duration) {
     let conf = layout.conf();
     let conf = conf.display();
     println!("cluster is ready: {} OSDs up after {:.1} s", daemons.len() - 1, took.as_secs_f64());
     if let Some(Daemon::Mon(mon)) = daemons.first() {
         println!("  mon       {}", mon.addr());
+    }
+    if let Some(addr) = metrics {
+        println!("  metrics   http://{addr}/metrics");
     }
     println!("  conf      {conf}");
     println!("In another terminal:");

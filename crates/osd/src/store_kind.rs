@@ -112,6 +112,8 @@ fn bluestore_config(options: &Options) -> BlueStoreConfig {
         },
         db_cache_bytes: blue.bluestore_rocksdb_cache_size as usize,
         queue_bytes: blue.bluestore_throttle_bytes,
+        prefer_deferred_bytes: blue.bluestore_prefer_deferred_size,
+        ballast_bytes: blue.bluestore_db_ballast_bytes,
         wal_prefill: blue.bluestore_wal_prefill,
         ..defaults
     }

@@ -7,6 +7,7 @@ pub mod auth;
 pub mod clock;
 pub mod config;
 pub mod error;
+pub mod exporter;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod fuzz;

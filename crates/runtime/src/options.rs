@@ -23,9 +23,7 @@ pub use client::ClientOptions;
 pub use debug::DebugOptions;
 pub use global::GlobalOptions;
 pub use help::{names, reference_markdown};
-pub use kinds::{
-    AddrList, AuthMethod, AutoscaleMode, CsumType, DebugLevel, HostPort, LogLevel, ObjectStoreKind,
-};
+pub use kinds::{AddrList, AuthMethod, AutoscaleMode, DebugLevel, HostPort, LogLevel, ObjectStoreKind};
 pub use memstore::MemstoreOptions;
 pub use mon::MonOptions;
 pub use ms::MsOptions;

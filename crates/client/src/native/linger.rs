@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest time between two signs of life, in milliseconds (Ceph's `objecter_tick_interval`).
+/// The longest time between two signs of life, in milliseconds (Ceph's `objecter_tick_interval`, by default).
 const LONGEST_PING_MS: u64 = 5_000;
 
 /// How far a watch is.

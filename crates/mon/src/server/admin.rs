@@ -20,11 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Carries out what comes by the admin socket, on the authority's thread.
 pub(super) fn on_socket(inputs: &Sender<Input>) -> Run {
-    // A sender is not for several threads; the socket has one.
-    let inputs = Mutex::new(inputs.clone());
+    let inputs = inputs.clone();
     Arc::new(move |json| {
         let (answer, answered) = channel();
-        let sent = inputs.lock().send(Input::Admin(json.to_owned(), answer)).is_ok();
+        let sent = inputs.send(Input::Admin(json.to_owned(), answer)).is_ok();
         let reply = if sent { answered.recv_timeout(PATIENCE).ok() } else { None };
         reply.unwrap_or_else(|| Refused(Errno::ESHUTDOWN, "the daemon is going".into()).into())
     })
@@ -35,13 +34,13 @@ pub(super) fn on_socket(inputs: &Sender<Input>) -> Run {
 pub struct MonMetrics(pub(super) Sender<Input>);
 
 impl MonMetrics {
-    /// The metrics now; blocks until the authority has answered. Empty where it is gone.
-    pub fn collect(&self) -> Exposition {
+    /// The metrics now, and where the endpoints of all daemons are; blocks until the authority has answered. Empty
+    /// where it is gone.
+    pub fn collect(&self) -> (Exposition, Vec<String>) {
         let (answer, answered) = channel();
-        if self.0.send(Input::Metrics(answer)).is_err() {
-            return Exposition::default();
-        }
-        answered.recv_timeout(PATIENCE).unwrap_or_default()
+        let sent = self.0.send(Input::Metrics(answer)).is_ok();
+        let answer = if sent { answered.recv_timeout(PATIENCE).ok() } else { None };
+        answer.unwrap_or_default()
     }
 }
 

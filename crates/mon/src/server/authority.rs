@@ -38,7 +38,7 @@ pub(super) enum Input {
     /// A command on the admin socket.
     Admin(String, Sender<Reply>),
     /// Somebody wants the metrics.
-    Metrics(Sender<Exposition>),
+    Metrics(Sender<(Exposition, Vec<String>)>),
     Stop,
 }
 
@@ -48,8 +48,6 @@ const BATCH: usize = 1_024;
 const MAX_LOG_LINE_BYTES: usize = 8 << 10;
 /// Time between ticks.
 const TICK: Duration = Duration::from_secs(1);
-/// Ticks from one look at the health to the next.
-const HEALTH_TICKS: u64 = 5;
 
 pub(super) struct Authority {
     config: Config,
@@ -155,7 +153,8 @@ impl Authority {
                 let _ = answer.send(reply);
             }
             Input::Metrics(answer) => {
-                let _ = answer.send(self.admin.expose(&self.state, &self.sessions, self.now()));
+                let metrics = self.admin.expose(&self.state, &self.sessions, self.now());
+                let _ = answer.send((metrics, self.state.metrics_targets()));
             }
             Input::Message(conn, frame) => {
                 if let Err(error) = self.message(&conn, &frame)? {
@@ -440,7 +439,8 @@ impl Authority {
         let now = self.now();
         self.state.set_client_sessions(self.sessions.clients());
         self.state.update_mutes(now);
-        if self.ticks.is_multiple_of(HEALTH_TICKS) {
+        let tick_s = self.config.get().mon.mon_tick_interval.as_secs().max(1);
+        if self.ticks.is_multiple_of(tick_s) {
             self.log_health();
         }
         self.ticks += 1;

@@ -14,3 +14,36 @@ fn the_option_reference_is_up_to_date() {
     assert!(generated.contains("osd_pool_default_size"), "the reference is empty");
     assert!(written == generated, "docs/options.md is stale: run `make docs`");
 }
+
+/// Options that are read, checked and shown, and that change nothing: there is one way only.
+const FIXED: [&str; 3] = ["auth_cluster_required", "auth_service_required", "auth_client_required"];
+
+fn sources(folder: &Path, into: &mut String) {
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            if !path.ends_with("runtime/src/options") && !path.ends_with("tests") {
+                sources(&path, into);
+            }
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            // Comments are no use of an option.
+            let text = std::fs::read_to_string(&path).unwrap();
+            into.extend(
+                text.lines().filter(|line| !line.trim_start().starts_with("//")).flat_map(|l| [l, "\n"]),
+            );
+        }
+    }
+}
+
+#[test]
+fn every_option_has_something_behind_it() {
+    let mut code = String::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut code);
+    let words: std::collections::HashSet<&str> =
+        code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
+    let unused: Vec<&str> = nacre_runtime::options::all()
+        .map(|spec| spec.name)
+        .filter(|name| !words.contains(name) && !FIXED.contains(name))
+        .collect();
+    assert!(unused.is_empty(), "nothing reads {unused:?}");
+}

@@ -3,9 +3,12 @@
 
 use crate::support::{Daemon, PATIENCE, TestCluster, nacre};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
@@ -180,8 +183,7 @@ fn logs_are_rotated_by_sighup() {
     let folder = cluster.folder().join("log");
     let (daemon_log, cluster_log) = (folder.join("mon.a.log"), folder.join("ceph.log"));
     cluster.ok(&["log", "before"]);
-    let contains =
-        |path: &std::path::Path, text: &str| fs::read_to_string(path).is_ok_and(|log| log.contains(text));
+    let contains = |path: &Path, text: &str| fs::read_to_string(path).is_ok_and(|log| log.contains(text));
     cluster.wait_for("the cluster log is written", |_| contains(&cluster_log, "before"));
     for log in [&daemon_log, &cluster_log] {
         fs::rename(log, log.with_extension("log.1")).unwrap();
@@ -196,4 +198,89 @@ fn logs_are_rotated_by_sighup() {
     fs::rename(&osd_log, osd_log.with_extension("log.1")).unwrap();
     cluster.ok(&["daemon", "osd.0", "log", "reopen"]);
     assert!(contains(&osd_log, "log files are reopened"));
+}
+
+/// What an endpoint of the cluster serves.
+fn fetch(addr: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(addr).unwrap();
+    stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: {addr}\r\n\r\n").as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 200 OK"), "{head}");
+    body.to_owned()
+}
+
+/// The metrics that a board's queries name.
+fn queried(board: &Value, into: &mut BTreeSet<String>) {
+    match board {
+        Value::Object(fields) => {
+            if let Some(query) = fields.get("expr").and_then(Value::as_str) {
+                let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+                let metrics = words.filter(|word| word.starts_with("ceph_") && *word != "ceph_daemon");
+                into.extend(metrics.map(str::to_owned));
+            }
+            fields.values().for_each(|value| queried(value, into));
+        }
+        Value::Array(values) => values.iter().for_each(|value| queried(value, into)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_metric_that_the_board_queries_is_exported() {
+    let cluster = TestCluster::start_with(2, "bluestore", "");
+    cluster.create_pool("p", 4, 2, 1);
+    cluster.ok(&["rados", "-p", "p", "put", "o", cluster.conf().to_str().unwrap()]);
+    // A check that holds, so that its metric is there.
+    cluster.ok(&["osd", "set", "noout"]);
+    let mon = json(&cluster.ok(&["mon", "metadata", "a"]))["exporter_addr"].as_str().unwrap().to_owned();
+    assert!(mon.starts_with("127.0.0.1:"), "{mon}");
+    let groups = json(&fetch(&mon, "/sd"));
+    let targets: Vec<_> =
+        groups[0]["targets"].as_array().unwrap().iter().map(|t| t.as_str().unwrap()).collect();
+    assert_eq!(targets.len(), 3, "one endpoint per process: {targets:?}");
+    let text: String = targets.iter().map(|addr| fetch(addr, "/metrics")).collect();
+    let exported: BTreeSet<&str> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(['{', ' ']).next().unwrap())
+        .collect();
+    let board = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/grafana/nacre.json");
+    let mut wanted = BTreeSet::new();
+    queried(&json(&fs::read_to_string(board).unwrap()), &mut wanted);
+    assert!(wanted.len() > 30, "{wanted:?}");
+    let missing: Vec<_> = wanted.iter().filter(|name| !exported.contains(name.as_str())).collect();
+    assert!(missing.is_empty(), "{missing:?} of {exported:?}");
+    assert!(text.contains("ceph_osd_up{ceph_daemon=\"osd.1\"} 1\n"));
+    assert!(
+        text.lines()
+            .any(|line| line.starts_with("ceph_osd_op_w{ceph_daemon=\"osd.") && !line.ends_with(" 0"))
+    );
+}
+
+#[test]
+fn units_start_daemons_that_exist() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
+    let temp = tempfile::tempdir().unwrap();
+    let mut units = Vec::new();
+    for name in ["nacre-mon.service", "nacre-osd@.service"] {
+        let text = fs::read_to_string(folder.join(name)).unwrap();
+        let start =
+            text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/nacre ")).unwrap();
+        let word = start.split(' ').next().unwrap();
+        let help = Command::new(nacre()).args([word, "--help"]).output().unwrap();
+        assert!(help.status.success() && !help.stdout.is_empty(), "{start}");
+        for line in ["NoNewPrivileges=yes", "ProtectSystem=strict", "ExecReload=/bin/kill -HUP $MAINPID"] {
+            assert!(text.lines().any(|found| found == line), "{name} has no {line}");
+        }
+        let unit = temp.path().join(name);
+        let text = text.replace("/usr/local/bin/nacre", nacre()).replace("Documentation=man:nacre(1)\n", "");
+        fs::write(&unit, text).unwrap();
+        units.push(unit);
+    }
+    // Containers have no systemd; where it is, it has the last word.
+    if let Ok(out) = Command::new("systemd-analyze").arg("verify").args(&units).output() {
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    }
 }

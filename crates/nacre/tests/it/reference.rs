@@ -65,6 +65,7 @@ impl Place {
         fs::create_dir_all(&data).unwrap();
         let listen = format!("127.0.0.1:{}", free_port());
         let options = [
+            "exporter_http_port=0",
             "mon_max_pg_per_osd=32768",
             "osd_pool_default_pg_num=8",
             "osd_pool_default_pg_autoscale_mode=off",

@@ -48,7 +48,7 @@ fn a_tree_of_files_survives_ctrl_c_and_kill_9() {
     let data = home.path().join("data");
     fs::create_dir_all(&data).unwrap();
     let listen = format!("127.0.0.1:{}", free_port());
-    let (serve, _) = Serve::start(&data, &["--listen", &listen]);
+    let (serve, _) = Serve::start(&data, &["--listen", &listen, "-o", "exporter_http_port=0"]);
     ok(&data, &["osd", "pool", "create", "files", "32"]);
 
     // Real files: this project's own sources and the build tools' documentation.
@@ -102,7 +102,10 @@ fn a_client_without_the_key_is_refused() {
     let data = home.path().join("data");
     fs::create_dir_all(&data).unwrap();
     let listen = format!("127.0.0.1:{}", free_port());
-    let (serve, _) = Serve::start(&data, &["--listen", &listen, "--osds", "1", "--objectstore", "MemStore"]);
+    let (serve, _) = Serve::start(
+        &data,
+        &["--listen", &listen, "--osds", "1", "--objectstore", "MemStore", "-o", "exporter_http_port=0"],
+    );
     let conf = data.join("ceph.conf");
     let conf = conf.to_str().unwrap();
     assert!(ok(&data, &["-c", conf, "status"]).contains("1 osds: 1 up"));

@@ -36,6 +36,7 @@ impl TestCluster {
         let listen = format!("127.0.0.1:{}", free_port());
         let made = Command::new(nacre())
             .args(["serve", "--mkfs-only", "--listen", &listen, "--objectstore", objectstore])
+            .args(["-o", "exporter_http_port=0"])
             .args(options)
             .args(["--osds", &osds.to_string(), "--data"])
             .arg(folder.path())

@@ -37,7 +37,7 @@ impl Control {
                 metrics.op_slow.inc();
             }
         }
-        if complained {
+        if complained && self.shared.config.get().global.clog_to_monitors {
             let text = self.slow_summary(now_ns, slow.count);
             self.shared.to_mon(&LogAppend { level: "warn".to_owned(), text });
         }

@@ -26,7 +26,7 @@ const DUP_OVERHEAD_BYTES: usize = 96;
 pub struct DupLimits {
     /// Retained dups per client.
     pub per_client: usize,
-    /// Retained dups of all clients (`osd_pg_log_dups_tracked`).
+    /// Retained dups of all clients.
     pub total: usize,
     /// Bytes of all retained dups.
     pub total_bytes: usize,

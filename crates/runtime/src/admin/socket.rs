@@ -9,6 +9,8 @@ use crate::config::Config;
 use nacre_types::errno::Errno;
 use rustix::fs::Mode;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +32,9 @@ pub type Run = Arc<dyn Fn(&str) -> Reply + Send + Sync>;
 #[derive(Debug)]
 pub struct AdminSocket {
     path: PathBuf,
+    /// Device and inode of the socket's file: another daemon may have put its own in the place.
+    file: Option<(u64, u64)>,
+    listener: UnixListener,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -65,6 +70,8 @@ impl AdminSocket {
             }
             bound => bound?,
         };
+        let file = identity(path);
+        let kept = listener.try_clone()?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("admin_socket".into()).spawn(move || {
@@ -86,7 +93,7 @@ impl AdminSocket {
                 }
             }
         })?;
-        Ok(AdminSocket { path: path.to_owned(), stop, thread: Some(thread) })
+        Ok(AdminSocket { path: path.to_owned(), file, listener: kept, stop, thread: Some(thread) })
     }
 
     /// Where it listens.
@@ -98,19 +105,24 @@ impl AdminSocket {
 impl Drop for AdminSocket {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
-        // Wakes the thread; without the file there is nobody to wake it, and it ends with the process.
-        let woken = UnixStream::connect(&self.path).is_ok();
+        // Wakes the thread out of waiting for connections.
+        let woken = socket2::SockRef::from(&self.listener).shutdown(Shutdown::Both).is_ok();
         if let Some(thread) = self.thread.take().filter(|_| woken)
             && thread.join().is_err()
         {
             tracing::error!("the admin socket's thread panicked");
         }
-        if let Err(error) = std::fs::remove_file(&self.path)
-            && error.kind() != ErrorKind::NotFound
+        if self.file.is_some()
+            && identity(&self.path) == self.file
+            && let Err(error) = std::fs::remove_file(&self.path)
         {
             tracing::debug!(path = %self.path.display(), %error, "can't remove the admin socket");
         }
     }
+}
+
+fn identity(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino()))
 }
 
 fn bind(path: &Path) -> io::Result<UnixListener> {

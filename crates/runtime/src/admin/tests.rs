@@ -98,3 +98,17 @@ fn the_socket_speaks_cephs_framing_and_is_private() {
     drop(socket);
     assert!(!path.exists());
 }
+
+#[test]
+fn a_socket_that_another_daemon_has_put_in_the_place_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("x.asok");
+    let run: socket::Run = Arc::new(|_| Reply::default());
+    let first = AdminSocket::listen(&path, run.clone()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let second = AdminSocket::listen(&path, run).unwrap();
+    drop(first);
+    assert_eq!(ask(&path, "version").unwrap(), b"");
+    drop(second);
+    assert!(!path.exists());
+}

@@ -1,6 +1,6 @@
 //! Options of RADOS clients.
 
-use super::kinds::{FloatSecs, IntSecs, Size, Uint};
+use super::kinds::{IntSecs, Size, Uint};
 use super::option_group;
 use super::spec::Service::Rados;
 
@@ -9,10 +9,6 @@ option_group! {
     ClientOptions:
     objecter_inflight_ops: Uint = "1024", "Requests in flight at a time" [min("1"), services(&[Rados])];
     objecter_inflight_op_bytes: Size = "100Mi", "Bytes of requests in flight at a time" [min("1"), services(&[Rados])];
-    objecter_tick_interval: FloatSecs = "5", "Seconds between checks of outstanding requests"
-        [range("0.01", "600"), services(&[Rados])];
-    objecter_timeout: FloatSecs = "10", "Seconds after which an unanswered request asks for a newer map"
-        [range("0.01", "600"), services(&[Rados])];
     client_notify_timeout: IntSecs = "10", "Seconds that a notify waits for its watchers where the program does not say"
         [min("1"), services(&[Rados])];
     rados_mon_op_timeout: IntSecs = "0", "Seconds after which a request to the monitors fails; 0 for never"

@@ -7,7 +7,6 @@ option_group! {
     /// Log levels of subsystems. `N` up to 0 logs warnings, to 5 state changes, to 15 each operation, above it
     /// everything; `M` is read and ignored.
     DebugOptions:
-    debug_none: Debug = "0/5", "Debug level of everything without a level of its own" [runtime()];
     debug_auth: Debug = "1/5", "Debug level of authentication" [runtime()];
     debug_ms: Debug = "0/0", "Debug level of the messenger" [runtime()];
     debug_mon: Debug = "1/5", "Debug level of the map authority" [runtime()];
@@ -21,5 +20,4 @@ option_group! {
     debug_crush: Debug = "1/1", "Debug level of CRUSH" [runtime()];
     debug_objecter: Debug = "0/1", "Debug level of the objecter" [runtime()];
     debug_rados: Debug = "0/5", "Debug level of librados" [runtime()];
-    debug_client: Debug = "0/5", "Debug level of clients" [runtime()];
 }

@@ -1,7 +1,7 @@
 //! Options of every program: identity, paths, keys, logs, authentication.
 
 use super::kinds::{
-    Addr, AddrListKind, AuthMethod, Bool, FloatSecs, IntSecs, LogLevel, Secret, Str, UuidKind,
+    Addr, AddrListKind, AuthMethod, Bool, FloatSecs, Int, IntSecs, LogLevel, Secret, Str, UuidKind,
 };
 use super::option_group;
 use super::spec::Service::{Mon, Osd};
@@ -29,6 +29,12 @@ option_group! {
     run_dir: Str = "/var/run/ceph", "Directory for pid files and sockets" [startup(), see(&["admin_socket"])];
     admin_socket: Str = "$run_dir/$cluster-$name.asok", "Path of the daemon's admin socket"
         [startup(), see(&["run_dir"])];
+    exporter_addr: Str = "127.0.0.1", "The IP address of the metrics endpoint"
+        [startup(), see(&["exporter_http_port"]), long("Whoever reaches the endpoint may read it: Ceph's default is \
+        all addresses, Nacre's the loopback one.")];
+    exporter_http_port: Int = "9926", "The port of the metrics endpoint; 0 for any, -1 for none"
+        [range("-1", "65535"), startup(), see(&["exporter_addr"]), long("Where it is taken, the next free one of \
+        the following hundred counts: daemons of one machine have one each.")];
     pid_file: Str = "", "Path of the pid file; empty for none" [startup()];
     log_file: Str = "", "Path of the log file; empty for none"
         [basic(), daemon("/var/log/ceph/$cluster-$name.log"), see(&["log_to_file", "log_to_stderr"])];
@@ -46,8 +52,6 @@ option_group! {
     auth_service_ticket_ttl: FloatSecs = "3600", "Seconds for which a ticket to a service is valid"
         [range("1", "604800"), services(&[Mon]), long("Service keys rotate once in this time; a ticket sealed \
         with the key before the current one is still taken until it expires.")];
-    auth_mon_ticket_ttl: FloatSecs = "259200", "Seconds for which a session with a monitor is valid"
-        [range("1", "2592000"), services(&[Mon])];
     auth_clock_skew: FloatSecs = "10", "Seconds by which a ticket may come from the future or outlive its expiry"
         [range("0", "300"), nacre()];
     auth_refusal_log_interval: IntSecs = "600",

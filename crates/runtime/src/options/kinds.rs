@@ -419,15 +419,6 @@ choice! {
     }
 }
 choice! {
-    /// BlueStore's checksums.
-    CsumType {
-        /// None: silent corruption is served.
-        None = "none",
-        /// CRC-32C, in hardware on all current machines.
-        Crc32c = "crc32c",
-    }
-}
-choice! {
     /// What happens to a pool's number of PGs.
     AutoscaleMode {
         /// Nothing.

@@ -10,5 +10,4 @@ option_group! {
     memstore_device_bytes: Size = "1Gi", "Memory that the store may use; writes beyond it fail with ENOSPC"
         [min("1Mi"), services(&[Osd]), long("Bounds the memory that the store really takes, keys and bookkeeping \
         included, not only the bytes of objects.")];
-    memstore_page_size: Size = "64Ki", "Bytes that an object's data grows by" [range("4Ki", "16Mi"), services(&[Osd])];
 }

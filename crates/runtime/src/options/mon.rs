@@ -51,10 +51,6 @@ option_group! {
     mon_health_max_detail: Uint = "50", "Lines of detail that one health check has" [min("1"), services(&[Mon])];
     mon_warn_on_osd_down_out_interval_zero: Bool = "true", "Warn when OSDs are never marked out"
         [services(&[Mon])];
-    mon_data_avail_warn: Uint = "30", "Free share, in percent, of the monitor's disk at which health warns"
-        [range("0", "100"), services(&[Mon])];
-    mon_data_avail_crit: Uint = "5", "Free share, in percent, of the monitor's disk at which it stops"
-        [range("0", "100"), services(&[Mon])];
     mon_cluster_log_to_file: Bool = "true", "Write the cluster log to a file" [services(&[Mon])];
     mon_cluster_log_file: Str = "/var/log/ceph/$cluster.log", "Path of the cluster log"
         [runtime(), services(&[Mon])];

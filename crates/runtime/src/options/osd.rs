@@ -49,20 +49,12 @@ option_group! {
         [min("1"), services(&[Osd]), see(&["osd_max_pg_log_entries"])];
     osd_max_pg_log_entries: Uint = "10000", "Entries of a PG's log that are kept for members that are away"
         [min("1"), services(&[Osd]), see(&["osd_min_pg_log_entries"])];
-    osd_pg_log_dups_tracked: Uint = "3000", "Requests whose outcome is remembered to recognise resends"
-        [min("1"), services(&[Osd])];
     osd_max_backfills: Uint = "1", "Backfills that one OSD takes part in at a time" [min("1"), services(&[Osd])];
     osd_recovery_max_active: Uint = "0", "Objects that one OSD recovers at a time; 0 chooses by the device"
-        [services(&[Osd]), see(&["osd_recovery_max_active_hdd", "osd_recovery_max_active_ssd"])];
-    osd_recovery_max_active_hdd: Uint = "3", "Objects recovered at a time on rotating disks" [services(&[Osd])];
+        [services(&[Osd]), see(&["osd_recovery_max_active_ssd"])];
     osd_recovery_max_active_ssd: Uint = "10", "Objects recovered at a time on solid state" [services(&[Osd])];
     osd_recovery_max_chunk: Size = "8Mi", "Bytes of an object that are recovered at a time" [min("4Ki"), services(&[Osd])];
-    osd_recovery_sleep: FloatSecs = "0", "Seconds between recovered objects" [range("0", "60"), services(&[Osd])];
-    osd_backfill_scan_min: Uint = "64", "The least number of objects in a backfill scan" [min("1"), services(&[Osd])];
     osd_backfill_scan_max: Uint = "512", "The greatest number of objects in a backfill scan" [min("1"), services(&[Osd])];
-    osd_backfill_retry_interval: FloatSecs = "30", "Seconds before a refused backfill is tried again" [services(&[Osd])];
-    osd_failsafe_full_ratio: Float = "0.97", "Use of a store at which the OSD itself refuses writes"
-        [range("0", "1"), services(&[Osd])];
     osd_op_complaint_time: FloatSecs = "30", "Seconds after which a request counts as slow" [services(&[Osd])];
     osd_op_history_size: Uint = "20", "Finished requests that are kept for inspection" [services(&[Osd])];
     osd_op_history_duration: IntSecs = "600", "Seconds for which finished requests are kept" [services(&[Osd])];
