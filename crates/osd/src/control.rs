@@ -510,6 +510,8 @@ impl Control {
         let shared = &self.shared;
         let statfs = shared.store.statfs().unwrap_or_default();
         let metrics = || shared.metrics.iter().map(|m| &**m);
+        // Not within the expression below: its lock would last until the shards are asked, and they take it too.
+        let heartbeat_peers = shared.beats.lock().peers();
         OsdStats {
             total_bytes: statfs.total_bytes,
             available_bytes: statfs.available_bytes,
@@ -519,7 +521,7 @@ impl Control {
             pgs: self.cells.iter().map(|cell| cell.inspect(|shard| shard.pg_count())).sum::<usize>() as u32,
             commit_latency_ms: metrics::average_ms(metrics(), |m| &m.commit_latency),
             apply_latency_ms: metrics::average_ms(metrics(), |m| &m.apply_latency),
-            heartbeat_peers: shared.beats.lock().peers(),
+            heartbeat_peers,
             health: shared.store.health(),
             slow_ops: self.slow_ops(now_ns),
         }

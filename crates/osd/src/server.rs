@@ -373,8 +373,9 @@ fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
     shared.perf.add(move |out| {
         let (Some(shared), Some(cells)) = (weak.upgrade(), cells.upgrade()) else { return };
         let usage = shared.store.statfs().unwrap_or_default();
+        let heartbeat_peers = shared.beats.lock().peers().len() as u64;
         let mut gauges = Gauges {
-            heartbeat_peers: shared.beats.lock().peers().len() as u64,
+            heartbeat_peers,
             space: [
                 usage.total_bytes,
                 usage.total_bytes.saturating_sub(usage.available_bytes),

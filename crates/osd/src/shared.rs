@@ -48,6 +48,7 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) limits: ArcSwap<Limits>,
+    /// Heartbeats and leases. Shards take it while they work: whoever holds it asks no shard.
     pub(crate) beats: Mutex<Beats>,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     pub(crate) metrics: Vec<Arc<Metrics>>,
