@@ -3,13 +3,15 @@
 
 usage: record-caps.py CEPH_CONF FOLDER [EVERY]
 
-With EVERY only each so manieth capability text is tried.
+With EVERY only each so manieth capability text is tried. Says on stderr where it is; ends with an error where anything
+takes longer than it may.
 
 The cluster must use cephx, and have a client.admin with all caps and the pools x (application rgw with zone=a) and y.
 Writes caps-parse.json, caps-osd.json, caps-mon.json and caps-tell.json, which crates/types, mon and osd compare with.
 """
 import errno
 import json
+import signal
 import sys
 
 import rados
@@ -191,10 +193,26 @@ def name_of(error):
     return errno.errorcode.get(abs(number), str(number)) if number else type(error).__name__
 
 
+# Seconds to wait for a connection: who may not read the maps never gets one.
+MOUNT_TIMEOUT = "3"
+# Seconds that one session with its operations may take.
+PATIENCE = 60
+
+
+def begin(what):
+    """Says what is tried next, and gives it its time."""
+    print(what, file=sys.stderr, flush=True)
+    # The default action ends the process wherever it waits.
+    signal.alarm(PATIENCE)
+
+
 def attempt(run):
     try:
         run()
         return "OK"
+    except rados.TimedOut:
+        # Nobody said whether it was allowed.
+        raise
     except Exception as error:  # pylint: disable=broad-except
         return name_of(error)
 
@@ -213,19 +231,22 @@ def save(name, value):
 
 def as_client(admin, caps):
     """A connection of an entity with these caps."""
+    begin(f"client.t {caps}")
     admin_key = {"prefix": "auth rm", "entity": "client.t"}
     command(admin, admin_key)
     add = {"prefix": "auth get-or-create-key", "entity": "client.t",
            "caps": [word for pair in caps.items() for word in pair], "format": "plain"}
     code, out, status = admin.mon_command(json.dumps(add), b"", timeout=20)
     assert code == 0, status
-    client = rados.Rados(conffile=CONF, rados_id="t", conf={"key": out.decode().strip(), "client_mount_timeout": "3"})
-    client.connect(timeout=3)
+    client = rados.Rados(conffile=CONF, rados_id="t", conf={"key": out.decode().strip(), "client_mount_timeout": MOUNT_TIMEOUT,
+                                                              "rados_osd_op_timeout": "20", "rados_mon_op_timeout": "20"})
+    client.connect(timeout=int(MOUNT_TIMEOUT))
     return client
 
 
 def main():
-    admin = rados.Rados(conffile=CONF)
+    begin("texts")
+    admin = rados.Rados(conffile=CONF, conf={"rados_osd_op_timeout": "20", "rados_mon_op_timeout": "20"})
     admin.connect()
 
     command(admin, {"prefix": "auth rm", "entity": "client.t"})
@@ -263,7 +284,7 @@ def main():
     for caps in texts(MON_CAPS)[::EVERY]:
         try:
             client = as_client(admin, {"mon": caps})
-        except Exception as error:  # pylint: disable=broad-except
+        except rados.Error as error:  # pylint: disable=broad-except
             rows.append([caps, name_of(error)])
             continue
         allowed = []
@@ -281,7 +302,7 @@ def main():
     save("caps-mon", {"commands": MON_COMMANDS, "allowed": rows})
 
     rows = []
-    for caps in texts(TELL_CAPS):
+    for caps in texts(TELL_CAPS)[::EVERY]:
         client = as_client(admin, {"mon": "allow r", "osd": caps})
         rows.append([caps, [command(client, cmd, 0)[0] for cmd in TELL]])
         client.shutdown()
