@@ -42,7 +42,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 
 /// What a fault means for messages in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -156,7 +155,7 @@ pub(crate) struct Inner {
     pub(crate) limits: Limits,
     pub(crate) client_throttle: Throttle,
     pub(crate) cluster_throttle: Throttle,
-    pub(crate) handshakes: Arc<Semaphore>,
+    pub(crate) handshakes: Arc<accept::Handshakes>,
     pub(crate) crc_data: Arc<AtomicBool>,
     pub(crate) counters: Counters,
     pub(crate) next_lane: AtomicUsize,
@@ -264,7 +263,7 @@ impl MessengerBuilder {
             limits,
             client_throttle,
             cluster_throttle,
-            handshakes: Arc::new(Semaphore::new(ms.ms_max_handshakes as usize)),
+            handshakes: Arc::new(accept::Handshakes::new(ms.ms_max_handshakes as usize)),
             crc_data,
             counters: Counters::default(),
             next_lane: AtomicUsize::new(0),

@@ -8,14 +8,16 @@ use crate::auth::Peer;
 use crate::auth::handshake::{Refusal, Transport, banner, decode, encode, respond};
 use crate::error::{Error, Result};
 use nacre_types::ids::{EntityKind, EntityName};
-use std::collections::HashMap;
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 /// Lossless sessions that one entity may have here.
 const MAX_SESSIONS_PER_ENTITY: usize = 1024;
@@ -88,6 +90,97 @@ impl RefusalLog {
     }
 }
 
+/// Connections that are authenticating: a bounded number. When a connection comes for which there is no room, another
+/// one is given up, so that who connects and says nothing keeps nobody else waiting.
+pub(crate) struct Handshakes {
+    room: Arc<Semaphore>,
+    under_way: Mutex<UnderWay>,
+}
+
+#[derive(Default)]
+struct UnderWay {
+    next_id: u64,
+    /// By age.
+    by_id: BTreeMap<u64, Handshake>,
+}
+
+struct Handshake {
+    ip: IpAddr,
+    /// It has shown that it holds the secret of who it says it is.
+    known: bool,
+    /// Dropped to give it up.
+    _give_up: oneshot::Sender<()>,
+}
+
+/// A place among the connections that are authenticating, until dropped.
+pub(super) struct Slot {
+    id: u64,
+    handshakes: Arc<Handshakes>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Handshakes {
+    /// Room for so many at a time.
+    pub(super) fn new(most: usize) -> Handshakes {
+        Handshakes { room: Arc::new(Semaphore::new(most)), under_way: Mutex::default() }
+    }
+
+    /// A place for who connects from `ip`, and what ends when it is given up; `None` when the messenger is gone.
+    pub(super) async fn begin(self: Arc<Self>, ip: IpAddr) -> Option<(Slot, oneshot::Receiver<()>)> {
+        let room = match self.room.clone().try_acquire_owned() {
+            Ok(room) => room,
+            Err(_) => {
+                self.give_one_up();
+                self.room.clone().acquire_owned().await.ok()?
+            }
+        };
+        let (give_up, given_up) = oneshot::channel();
+        let id = {
+            let mut under_way = self.under_way.lock();
+            under_way.next_id += 1;
+            let id = under_way.next_id;
+            under_way.by_id.insert(id, Handshake { ip, known: false, _give_up: give_up });
+            id
+        };
+        Some((Slot { id, handshakes: self, _room: room }, given_up))
+    }
+
+    /// Gives one up: the oldest of the address that has the most, of those that have not shown a secret if any.
+    fn give_one_up(&self) {
+        let mut under_way = self.under_way.lock();
+        let all_known = under_way.by_id.values().all(|handshake| handshake.known);
+        let eligible = |handshake: &Handshake| all_known || !handshake.known;
+        let mut of_address: HashMap<IpAddr, (usize, Reverse<u64>)> = HashMap::new();
+        for (id, handshake) in under_way.by_id.iter().filter(|(_, handshake)| eligible(handshake)) {
+            of_address.entry(handshake.ip).or_insert((0, Reverse(*id))).0 += 1;
+        }
+        if let Some((_, Reverse(id))) = of_address.into_values().max() {
+            under_way.by_id.remove(&id);
+        }
+    }
+
+    /// Connections that are authenticating.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.under_way.lock().by_id.len()
+    }
+}
+
+impl Slot {
+    /// The peer has shown a secret: who has not is given up before it.
+    pub(super) fn set_known(&self) {
+        if let Some(handshake) = self.handshakes.under_way.lock().by_id.get_mut(&self.id) {
+            handshake.known = true;
+        }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.handshakes.under_way.lock().by_id.remove(&self.id);
+    }
+}
+
 /// Listens on `addr`.
 pub(super) fn bind(inner: &Arc<Inner>, addr: SocketAddr) -> Result<SocketAddr> {
     let failed = |e: std::io::Error| Error::Io { what: format!("listen on {addr}"), source: Arc::new(e) };
@@ -115,13 +208,13 @@ pub(super) fn bind(inner: &Arc<Inner>, addr: SocketAddr) -> Result<SocketAddr> {
 async fn accept_all(inner: Arc<Inner>, listener: TcpListener) {
     let mut stopping = inner.stopping.subscribe();
     loop {
-        let Ok(slot) = inner.handshakes.clone().acquire_owned().await else { return };
         let accepted = tokio::select! {
             _ = stopping.wait_for(|stop| *stop) => return,
             accepted = listener.accept() => accepted,
         };
         match accepted.and_then(|(stream, addr)| Ok((stream.into_std()?, addr))) {
             Ok((stream, addr)) => {
+                let Some(slot) = inner.handshakes.clone().begin(addr.ip()).await else { return };
                 let lane = inner.next_lane.fetch_add(1, Ordering::Relaxed) % inner.lanes.len();
                 let served = inner.clone();
                 inner.lanes[lane].handle.spawn(async move {
@@ -141,23 +234,25 @@ async fn serve(
     lane: usize,
     stream: std::net::TcpStream,
     addr: SocketAddr,
-    slot: tokio::sync::OwnedSemaphorePermit,
+    (slot, given_up): (Slot, oneshot::Receiver<()>),
 ) {
     let limit = inner.config.get().ms.ms_connection_ready_timeout;
     let mut who = String::new();
-    let authenticated = tokio::time::timeout(limit, authenticate(&inner, stream, addr, &mut who)).await;
+    let authenticated = tokio::select! {
+        biased;
+        authenticated = tokio::time::timeout(limit, authenticate(&inner, stream, addr, &mut who, &slot)) => {
+            authenticated.unwrap_or_else(|_| Err(Error::TimedOut(format!("authentication of {addr}"))))
+        }
+        _ = given_up => Err(Error::Busy("too many connections are authenticating".into())),
+    };
     drop(slot);
     match authenticated {
-        Ok(Ok((stream, transport, peer, confirm))) => {
+        Ok((stream, transport, peer, confirm)) => {
             if let Err(error) = admit(&inner, lane, addr, stream, transport, peer, confirm).await {
                 tracing::debug!(peer = %addr, %error, "connection lost while connecting");
             }
         }
-        Ok(Err(error)) => refused(&inner, addr, who, &error),
-        Err(_) => {
-            let error = Error::TimedOut(format!("authentication of {addr}"));
-            refused(&inner, addr, who, &error);
-        }
+        Err(error) => refused(&inner, addr, who, &error),
     }
 }
 
@@ -179,6 +274,7 @@ async fn authenticate(
     stream: std::net::TcpStream,
     addr: SocketAddr,
     who: &mut String,
+    slot: &Slot,
 ) -> Result<(TcpStream, Transport, Peer, Confirm)> {
     let broken = |e: std::io::Error| Error::Unreachable { peer: addr, refused: false, reason: e.to_string() };
     let mut stream = TcpStream::from_std(stream).map_err(broken)?;
@@ -206,6 +302,7 @@ async fn authenticate(
             return Err(error);
         }
     };
+    slot.set_known();
     write_record(&mut stream, record::NOISE_2, &second).await.map_err(broken)?;
     let sealed = read_record(&mut stream, record::CONFIRM, addr).await?;
     let confirm: Confirm = decode("handshake", &transport.open_vec(0, &sealed)?)?;

@@ -46,7 +46,8 @@ option_group! {
     ms_max_frame_data_bytes: Size = "256Mi", "The longest data of a message that is taken"
         [range("1Mi", "2Gi"), startup(), nacre()];
     ms_max_handshakes: Uint = "256", "Connections that may be authenticating at a time" [range("1", "65535"),
-        startup(), nacre()];
+        startup(), nacre(), long("One more takes the place of another one: the oldest from the address that has most \
+        of them, before those that have shown a valid key or ticket.")];
     ms_keepalive_interval: FloatSecs = "10", "Seconds of silence after which a connection asks for a sign of life"
         [range("0.01", "3600"), startup(), nacre(), see(&["ms_keepalive_timeout"])];
     ms_keepalive_timeout: FloatSecs = "30", "Seconds without a sign of life after which a connection is given up"

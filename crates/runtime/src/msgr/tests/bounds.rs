@@ -97,30 +97,78 @@ async fn connections_of_clients_are_counted() {
 }
 
 #[tokio::test]
-async fn thousands_of_half_open_handshakes_hold_little_and_end() {
+async fn thousands_of_half_open_handshakes_hold_little_and_delay_nobody() {
     let realm = Realm::new();
     let (server, client) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
-    let settings = [("ms_connection_ready_timeout", "1"), ("ms_max_handshakes", "64")];
+    // Nothing ends here because its time is over.
+    let settings = [("ms_connection_ready_timeout", "600"), ("ms_max_handshakes", "64")];
     let osd0 = messenger(osd(0), &settings, realm.verifier(), &server);
     let addr = osd0.bind(loopback()).unwrap();
     let mut silent = Vec::new();
-    for _ in 0..1000 {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.set_nonblocking(true).unwrap();
-        // Refused or not, it never says a word.
-        let _ = socket.connect(&addr.into());
-        silent.push(socket);
-    }
-    until("handshakes are under way", || osd0.0.handshakes.available_permits() == 0).await;
+    let mut flood = || {
+        for _ in 0..1000 {
+            let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            // Refused or not, it never says a word.
+            let _ = socket.connect(&addr.into());
+            silent.push(socket);
+        }
+    };
+    flood();
+    until("handshakes are under way", || osd0.0.handshakes.len() == 64).await;
     assert!(osd0.0.conns.lock().is_empty(), "nothing is kept of who has not said who it is");
-    drop(silent);
     let name = EntityName::client("a");
     let user = messenger(name.clone(), &[], Verifier::new(), &client);
-    let ticket = Credential::Ticket(realm.ticket(&name));
-    let conn = user.connect(target(addr, Policy::Lossy, ticket)).unwrap();
-    conn.ready().await.unwrap();
+    for _ in 0..3 {
+        flood();
+        let ticket = Credential::Ticket(realm.ticket(&name));
+        let conn = user.connect(target(addr, Policy::Lossy, ticket)).unwrap();
+        // Dropped packets of a full backlog come again in a second or three.
+        let ready = tokio::time::timeout(Duration::from_secs(20), conn.ready()).await;
+        ready.expect("an honest client is let in beside thousands of silent ones").unwrap();
+        assert!(osd0.0.handshakes.len() <= 64);
+    }
     user.shutdown(Duration::ZERO).await;
     osd0.shutdown(Duration::ZERO).await;
+}
+
+#[tokio::test]
+async fn the_oldest_of_the_greediest_stranger_is_given_up_first() {
+    let handshakes = Arc::new(accept::Handshakes::new(4));
+    let (greedy, modest) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
+    let over = |given_up: &mut tokio::sync::oneshot::Receiver<()>| {
+        given_up.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Closed)
+    };
+    let mut honest = handshakes.clone().begin(modest).await.unwrap();
+    let mut known = handshakes.clone().begin(greedy).await.unwrap();
+    known.0.set_known();
+    let mut strangers = Vec::new();
+    for _ in 0..2 {
+        strangers.push(handshakes.clone().begin(greedy).await.unwrap());
+    }
+    // Each round takes the place of the oldest, which has to go first.
+    for _ in 0..10 {
+        let next = tokio::spawn(handshakes.clone().begin(greedy));
+        until("one is given up", || over(&mut strangers[0].1)).await;
+        assert!(!over(&mut strangers[1].1) && !over(&mut honest.1) && !over(&mut known.1));
+        drop(strangers.remove(0));
+        strangers.push(next.await.unwrap().unwrap());
+        assert_eq!(handshakes.len(), 4);
+    }
+    for (slot, _) in &strangers {
+        slot.set_known();
+    }
+    // Then even who is alone at its address, and at last those that have shown a secret.
+    let next = tokio::spawn(handshakes.clone().begin(greedy));
+    until("the stranger is given up", || over(&mut honest.1)).await;
+    assert!(strangers.iter_mut().chain([&mut known]).all(|(_, given_up)| !over(given_up)));
+    drop(honest);
+    let (slot, _given_up) = next.await.unwrap().unwrap();
+    slot.set_known();
+    let next = tokio::spawn(handshakes.clone().begin(modest));
+    until("the oldest is given up", || over(&mut known.1)).await;
+    drop(known);
+    next.await.unwrap().unwrap();
 }
 
 #[tokio::test]
