@@ -62,6 +62,8 @@ pub struct Environment<'a> {
     pub origin: Origin,
     /// The time of day, nanoseconds since 1970, for object classes.
     pub wall_ns: fn() -> u64,
+    /// How many watches the OSD has: who asks, and all.
+    pub watches: &'a dyn Fn(ClientId) -> (usize, usize),
     /// What was read for the request's copy-from ops, in their order.
     pub copied: &'a [Result<Copied, Errno>],
     /// Clients' requests that changed an object of late, newest first, with the user version that each left.
@@ -178,6 +180,11 @@ pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
     }
     // It is answered when its watchers have answered.
     if request.ops.len() > 1 && request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. })) {
+        return Err(Errno::EINVAL);
+    }
+    // A watch is counted when its request is done.
+    let watches = |op: &&OsdOp| matches!(op.op, Op::Watch { .. } | Op::WatchReconnect { .. });
+    if request.ops.iter().filter(watches).count() > 1 {
         return Err(Errno::EINVAL);
     }
     let writes = may_write(request);

@@ -276,6 +276,7 @@ impl Prepared {
                 store,
                 settings: Arc::new(settings_of(&options)),
                 limits: ArcSwap::from_pointee(limits_of(&options)),
+                watch_counts: Arc::default(),
                 beats: Mutex::new(Beats::new(whoami, boot_nonce, &options, clock::boot_ns())),
                 inboxes: inboxes.collect(),
                 metrics: (0..shards).map(|_| Arc::new(Metrics::default())).collect(),

@@ -145,7 +145,7 @@ impl ShardCell {
             removing: IdMap::default(),
             ops: Ops::default(),
             contexts: ContextCache::new(CONTEXTS_PER_SHARD),
-            watches: watches::table(),
+            watches: watches::table(&shared.watch_counts),
             copies: Copies::default(),
             next_generation: 1,
             tracker: OpTracker::new(limits),
@@ -667,7 +667,7 @@ impl Shard {
         self.links.clear();
         self.early.clear();
         self.ops = Ops::default();
-        self.watches = watches::table();
+        self.watches = watches::table(&self.shared.watch_counts);
         self.copies = Copies::default();
         let (mut notes, mut committed) = (Vec::new(), Vec::new());
         self.inbox.take(&mut notes, &mut committed);

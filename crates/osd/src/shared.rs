@@ -6,6 +6,7 @@ use crate::exec::{ClassList, Limits};
 use crate::inbox::{Inbox, Note};
 use crate::metrics::Metrics;
 use crate::peers::PeerLinks;
+use crate::watch::WatchCounts;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use nacre_pg::Settings;
 use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
@@ -48,6 +49,8 @@ pub(crate) struct Shared {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) limits: ArcSwap<Limits>,
+    /// What clients watch, on all shards.
+    pub(crate) watch_counts: Arc<WatchCounts>,
     /// Heartbeats and leases. Shards take it while they work: whoever holds it asks no shard.
     pub(crate) beats: Mutex<Beats>,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
@@ -186,6 +189,8 @@ pub(crate) fn limits_of(options: &Options) -> Limits {
         max_pgls: osd.osd_max_pgls,
         max_write_op_reply_len: osd.osd_max_write_op_reply_len as usize,
         max_object_watches: osd.osd_max_object_watches as usize,
+        max_client_watches: osd.osd_max_client_watches as usize,
+        max_watches: osd.osd_max_watches as usize,
         watch_timeout_s: u32::try_from(osd.osd_client_watch_timeout.as_secs()).unwrap_or(u32::MAX),
         notify_timeout_s: u32::try_from(osd.osd_default_notify_timeout).unwrap_or(u32::MAX),
         classes_offered: ClassList::parse(&osd.osd_class_load_list),

@@ -16,8 +16,11 @@ use nacre_types::ids::{ClientId, ReqId};
 use nacre_types::msg::WatchNotify;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{NotifyReply, WatchInfo};
+use parking_lot::Mutex;
 use std::cmp::Reverse;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::Arc;
 
 /// A watch within an object: session and cookie.
 pub(crate) type WatchId = (ClientId, u64);
@@ -81,9 +84,45 @@ enum Due {
     Notify(ObjectId, u64),
 }
 
+/// How many watches an OSD has: the tables of all its shards count here.
+#[derive(Debug, Default)]
+pub(crate) struct WatchCounts(Mutex<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    of_client: HashMap<ClientId, usize>,
+    all: usize,
+}
+
+impl WatchCounts {
+    /// Those of a client, and all.
+    pub(crate) fn of(&self, client: ClientId) -> (usize, usize) {
+        let counts = self.0.lock();
+        (counts.of_client.get(&client).copied().unwrap_or(0), counts.all)
+    }
+
+    fn add(&self, client: ClientId) {
+        let mut counts = self.0.lock();
+        *counts.of_client.entry(client).or_default() += 1;
+        counts.all += 1;
+    }
+
+    fn remove(&self, client: ClientId) {
+        let mut counts = self.0.lock();
+        counts.all -= 1;
+        if let Entry::Occupied(mut own) = counts.of_client.entry(client) {
+            *own.get_mut() -= 1;
+            if *own.get() == 0 {
+                own.remove();
+            }
+        }
+    }
+}
+
 /// See the module's documentation.
 pub(crate) struct Watches<C, N> {
     limits: WatchLimits,
+    counts: Arc<WatchCounts>,
     objects: HashMap<ObjectId, Watched<C, N>>,
     timers: BinaryHeap<Reverse<(u64, Due)>>,
     notifies: usize,
@@ -96,10 +135,10 @@ pub(crate) struct Watches<C, N> {
 pub(crate) struct TooMany<N>(pub(crate) N);
 
 impl<C: Clone, N> Watches<C, N> {
-    /// Nothing watched yet. Notifies are numbered from above `first_id`.
-    pub(crate) fn new(limits: WatchLimits, first_id: u64) -> Watches<C, N> {
+    /// Nothing watched yet. What is watched is counted in `counts` too; notifies are numbered from above `first_id`.
+    pub(crate) fn new(limits: WatchLimits, counts: Arc<WatchCounts>, first_id: u64) -> Watches<C, N> {
         let (objects, timers) = (HashMap::new(), BinaryHeap::new());
-        Watches { limits, objects, timers, notifies: 0, bytes: 0, next_id: first_id }
+        Watches { limits, counts, objects, timers, notifies: 0, bytes: 0, next_id: first_id }
     }
 
     /// When [`Watches::on_time`] has something to do, if ever.
@@ -153,6 +192,7 @@ impl<C: Clone, N> Watches<C, N> {
             }
             let deadline_ns = now_ns + timeout_ns;
             watched.watches.insert(watch, Live { conn: None, timeout_ns, deadline_ns, lapsed: false });
+            self.counts.add(watch.0);
             self.timers.push(Reverse((deadline_ns, Due::Watch(object.clone(), watch))));
         }
     }
@@ -172,9 +212,13 @@ impl<C: Clone, N> Watches<C, N> {
         let live = Live { conn: Some(conn.clone()), timeout_ns, deadline_ns, lapsed: false };
         let watched = self.watched(slot, object);
         // What has lapsed has no timer any more.
-        let known = watched.watches.insert(watch, live).is_some_and(|before| !before.lapsed);
+        let before = watched.watches.insert(watch, live);
+        let (new, known) = (before.is_none(), before.is_some_and(|before| !before.lapsed));
         for notify in watched.notifies.iter().filter(|notify| notify.waiting.contains(&watch)) {
             out.push(Action::Tell(conn.clone(), notify.message(watch)));
+        }
+        if new {
+            self.counts.add(watch.0);
         }
         if !known {
             self.timers.push(Reverse((deadline_ns, Due::Watch(object.clone(), watch))));
@@ -208,10 +252,11 @@ impl<C: Clone, N> Watches<C, N> {
         out: &mut Vec<Action<C, N>>,
     ) {
         let Some(watched) = self.objects.get_mut(object) else { return };
-        if let Some(conn) = watched.watches.remove(&watch).and_then(|live| live.conn)
-            && tell
-        {
-            out.push(Action::TellLost(conn, watch.1));
+        if let Some(live) = watched.watches.remove(&watch) {
+            self.counts.remove(watch.0);
+            if let Some(conn) = live.conn.filter(|_| tell) {
+                out.push(Action::TellLost(conn, watch.1));
+            }
         }
         self.give_up(object, watch, out);
         self.forget_idle(object);
@@ -349,11 +394,12 @@ impl<C: Clone, N> Watches<C, N> {
     /// The PG in `slot` is in another interval, or here no more: returns the notifiers that waited, who have to ask anew.
     pub(crate) fn drop_slot(&mut self, slot: u32) -> Vec<N> {
         let mut notifiers = Vec::new();
-        let (notifies, bytes) = (&mut self.notifies, &mut self.bytes);
+        let (notifies, bytes, counts) = (&mut self.notifies, &mut self.bytes, &self.counts);
         self.objects.retain(|_, watched| {
             if watched.slot != slot {
                 return true;
             }
+            watched.watches.keys().for_each(|(client, _)| counts.remove(*client));
             for notify in watched.notifies.drain(..) {
                 *notifies -= 1;
                 *bytes -= notify.bytes();
@@ -415,6 +461,13 @@ impl<C: Clone, N> Watches<C, N> {
         if self.objects.get(object).is_some_and(Watched::is_idle) {
             self.objects.remove(object);
         }
+    }
+}
+
+impl<C, N> Drop for Watches<C, N> {
+    fn drop(&mut self) {
+        let watches = self.objects.values().flat_map(|watched| watched.watches.keys());
+        watches.for_each(|(client, _)| self.counts.remove(*client));
     }
 }
 

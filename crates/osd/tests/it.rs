@@ -5,6 +5,7 @@
 mod it {
     mod admin;
     pub(crate) mod authority;
+    mod bounds;
     pub(crate) mod cluster;
     mod copy;
     mod failures;

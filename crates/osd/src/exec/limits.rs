@@ -25,6 +25,10 @@ pub struct Limits {
     pub max_write_op_reply_len: usize,
     /// `osd_max_object_watches`: watches on one object (ENOSPC).
     pub max_object_watches: usize,
+    /// `osd_max_client_watches`: watches of one session on one OSD (ENOSPC).
+    pub max_client_watches: usize,
+    /// `osd_max_watches`: watches on one OSD (ENOSPC).
+    pub max_watches: usize,
     /// `osd_client_watch_timeout`: of watches that do not say, in seconds.
     pub watch_timeout_s: u32,
     /// `osd_default_notify_timeout`: of notifies that do not say, in seconds.
@@ -66,6 +70,8 @@ impl Default for Limits {
             max_pgls: 1024,
             max_write_op_reply_len: 64,
             max_object_watches: 4096,
+            max_client_watches: 4096,
+            max_watches: 262_144,
             watch_timeout_s: 30,
             notify_timeout_s: 30,
             classes_offered: ClassList::parse("*"),

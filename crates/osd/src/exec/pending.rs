@@ -67,6 +67,14 @@ impl<'a> Pending<'a> {
         self.env.origin
     }
 
+    /// Whether who asks may watch one object more.
+    pub(crate) fn may_watch(&self) -> bool {
+        let (own, all) = (self.env.watches)(self.env.origin.client);
+        let limits = self.env.limits;
+        let on_object = self.now.info.watchers.len();
+        on_object < limits.max_object_watches && own < limits.max_client_watches && all < limits.max_watches
+    }
+
     /// The time of day, nanoseconds since 1970.
     pub(crate) fn wall_ns(&self) -> u64 {
         (self.env.wall_ns)()

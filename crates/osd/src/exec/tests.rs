@@ -22,6 +22,8 @@ pub(crate) struct Bench {
     last_user_version: u64,
     cache: ContextCache,
     pub(crate) client: ClientId,
+    /// Watches on the OSD, of who asks and all.
+    pub(crate) watches: (usize, usize),
     copied: Vec<Result<Copied, Errno>>,
 }
 
@@ -79,6 +81,7 @@ impl Bench {
             last_user_version: 0,
             cache: ContextCache::new(4),
             client: ClientId(4),
+            watches: (0, 0),
             copied: Vec::new(),
         }
     }
@@ -113,6 +116,7 @@ impl Bench {
             last_user_version: self.last_user_version,
             origin: Origin { client: self.client, ip: IpAddr::from([127, 0, 0, 1]) },
             wall_ns: now,
+            watches: &|_| self.watches,
             copied: &self.copied,
             recent_requests: &|_| vec![(ReqId { client: ClientId(77), tid: 5 }, 3)],
         };

@@ -61,7 +61,7 @@ pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> 
         Op::Watch { cookie, timeout_s } => {
             let timeout_s = if *timeout_s == 0 { object.limits().watch_timeout_s } else { *timeout_s };
             if position(object, *cookie).is_none() {
-                if object.info().watchers.len() >= object.limits().max_object_watches {
+                if !object.may_watch() {
                     return Err(Errno::ENOSPC);
                 }
                 let addr = SessionAddr::client(object.origin().ip, client).to_string();

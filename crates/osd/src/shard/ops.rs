@@ -336,6 +336,7 @@ impl Shard {
                 ip: op.conn.as_ref().map_or(LOCALHOST, |c| c.peer_addr().ip()),
             },
             wall_ns: clock::wall_ns,
+            watches: &|client| shared.watch_counts.of(client),
             copied: &op.fetched.copies,
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
         };

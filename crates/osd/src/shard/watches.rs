@@ -5,7 +5,7 @@ use super::ops::{InHand, Outcome, answer, backoff};
 use crate::clock;
 use crate::exec::{self, Effect};
 use crate::session::Session;
-use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches};
+use crate::watch::{Action, TooMany, WatchCounts, WatchId, WatchLimits, Watches};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_pg::ClientOp;
 use nacre_runtime::msgr::Conn;
@@ -15,6 +15,7 @@ use nacre_types::msg::{OsdRequest, WatchLost};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{NotifyReply, Op, OpResult, OsdOp, WatchInfo};
 use nacre_types::osdmap::OsdMap;
+use std::sync::Arc;
 
 /// The table as a shard has it: watchers by connection, notifiers by their requests.
 pub(super) type WatchTable = Watches<Conn, Box<InHand>>;
@@ -29,8 +30,9 @@ const MAX_NOTIFY_BYTES: usize = 64 << 20;
 const NOBODY: ReqId = ReqId { client: ClientId(0), tid: 0 };
 
 /// An empty table. Notifies of later runs of the process have higher numbers.
-pub(super) fn table() -> WatchTable {
-    Watches::new(WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES }, clock::wall_ns())
+pub(super) fn table(counts: &Arc<WatchCounts>) -> WatchTable {
+    let limits = WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES };
+    Watches::new(limits, counts.clone(), clock::wall_ns())
 }
 
 impl Shard {

@@ -46,7 +46,7 @@ struct Bench {
 
 impl Bench {
     fn new() -> Bench {
-        Bench { table: Watches::new(LIMITS, 0), now: 0 }
+        Bench { table: Watches::new(LIMITS, Arc::default(), 0), now: 0 }
     }
 
     fn connect(&mut self, watch: WatchId, conn: u32) -> Vec<String> {
@@ -225,4 +225,33 @@ fn notifies_and_their_bytes_are_bounded() {
     assert!(matches!(&out[..], [Action::Complete { reply, .. }] if reply.acks[0].2.is_empty()));
     b.pass(100);
     assert_eq!((b.table.notifies, b.table.bytes), (0, 0));
+}
+
+#[test]
+fn what_is_watched_is_counted() {
+    let counts: Arc<WatchCounts> = Arc::default();
+    let mut table: Table = Watches::new(LIMITS, counts.clone(), 0);
+    let mut other: Table = Watches::new(LIMITS, counts.clone(), 0);
+    let (name, mut out) = (|n: u64| ObjectId::new(PoolId(1), "", "", &n.to_string()), Vec::new());
+    for n in 0..3 {
+        table.connect((n as u32, &name(n)), ANN, 30, 7, 0, &mut out);
+    }
+    table.connect((0, &name(0)), ANN, 30, 8, 0, &mut out);
+    table.adopt(0, &name(0), &[info(ANN), info(BOB)], 0);
+    other.adopt(0, &name(9), &[info(ANN)], 0);
+    assert_eq!((counts.of(ANN.0), counts.of(BOB.0)), ((4, 5), (1, 5)));
+    // What has lapsed counts until it is removed.
+    table.on_time(31 * SECOND, &mut out);
+    assert_eq!(counts.of(ANN.0), (4, 5));
+    table.remove(&name(0), ANN, false, &mut out);
+    table.remove(&name(0), ANN, false, &mut out);
+    assert_eq!((counts.of(ANN.0), counts.of(BOB.0)), ((3, 4), (1, 4)));
+    table.remove_all(&name(0), &mut out);
+    assert_eq!(counts.of(BOB.0), (0, 3));
+    table.drop_slot(1);
+    assert_eq!(counts.of(ANN.0), (2, 2));
+    drop(table);
+    assert_eq!(counts.of(ANN.0), (1, 1));
+    drop(other);
+    assert_eq!(counts.of(ANN.0), (0, 0));
 }

@@ -66,6 +66,9 @@ option_group! {
     osd_default_notify_timeout: Uint = "30", "Seconds that a notify waits for its watchers where it does not say"
         [min("1"), services(&[Osd])];
     osd_max_object_watches: Uint = "4096", "Watches on one object" [min("1"), services(&[Osd]), nacre()];
+    osd_max_client_watches: Uint = "4096", "Watches that one session may have on one OSD"
+        [min("1"), services(&[Osd]), nacre()];
+    osd_max_watches: Uint = "262144", "Watches on one OSD" [min("1"), services(&[Osd]), nacre()];
     osd_crush_update_on_start: Bool = "true", "Place the OSD in the CRUSH map when it starts" [services(&[Osd])];
     osd_crush_initial_weight: Float = "-1", "CRUSH weight of a new OSD; negative for its size in TiB"
         [services(&[Osd]), startup()];

@@ -82,6 +82,27 @@ fn watches_of_one_object_are_bounded() {
     b.ok("o", vec![watch(2)]);
     b.ok("o", vec![watch(2)]);
     b.fails("o", vec![watch(3)], Errno::ENOSPC);
+    b.fails("o", vec![watch(1), watch(2)], Errno::EINVAL);
+}
+
+#[test]
+fn watches_of_one_session_and_of_all_are_bounded() {
+    let mut b = Bench::new();
+    (b.limits.max_client_watches, b.limits.max_watches) = (5, 9);
+    b.ok("o", vec![full("x")]);
+    for (own, all, room) in [(4, 8, true), (5, 8, false), (0, 9, false)] {
+        b.watches = (0, 0);
+        b.ok("o", vec![watch(1)]);
+        b.watches = (own, all);
+        // What is watched goes on being so, whatever else there is.
+        b.ok("o", vec![watch(1)]);
+        b.ok("o", vec![Op::WatchReconnect { cookie: 1 }]);
+        match room {
+            true => drop(b.ok("o", vec![watch(2)])),
+            false => b.fails("o", vec![watch(2)], Errno::ENOSPC),
+        }
+        b.ok("o", vec![Op::Unwatch { cookie: 2 }]);
+    }
 }
 
 #[test]
