@@ -411,16 +411,11 @@ impl Persistence {
     fn read_map(&self, prefix: &[u8], epoch: Epoch) -> Result<Vec<u8>, MonError> {
         let key = head_key(prefix, epoch);
         let head = self.store.get(&key)?.ok_or_else(|| missing(&key))?;
-        let head: Head = encoding::decode(&head.value)?;
-        let mut bytes = head.inline;
-        for at in 0..head.chunks {
+        let bytes = join(&head.value, |at| {
             let key = keys::chunk(prefix, epoch, at);
-            bytes.extend(self.store.get(&key)?.ok_or_else(|| missing(&key))?.value);
-        }
-        if bytes.len() as u64 != head.bytes || crc32c(&bytes) != head.crc {
-            return Err(corrupt(&key, "its checksum does not match"));
-        }
-        Ok(bytes)
+            Ok(self.store.get(&key)?.ok_or_else(|| missing(&key))?.value)
+        })?;
+        bytes.ok_or_else(|| corrupt(&key, "its checksum does not match"))
     }
 
     fn fenced(&self) -> Compare {
@@ -458,6 +453,22 @@ fn split(prefix: &[u8], epoch: Epoch, bytes: &[u8]) -> (Vec<u8>, Vec<KeyValue>) 
         .collect();
     let head = Head { chunks: chunks.len() as u32, bytes: length, crc, inline: Vec::new() };
     (encoding::encode(&head), chunks)
+}
+
+/// What [`split`] split, `None` where it is not what it was.
+fn join(
+    head: &[u8],
+    mut chunk: impl FnMut(u32) -> Result<Vec<u8>, MonError>,
+) -> Result<Option<Vec<u8>>, MonError> {
+    let head: Head = encoding::decode(head)?;
+    let mut bytes = head.inline;
+    for at in 0..head.chunks {
+        bytes.extend(chunk(at)?);
+        if bytes.len() as u64 > head.bytes {
+            return Ok(None);
+        }
+    }
+    Ok((bytes.len() as u64 == head.bytes && crc32c(&bytes) == head.crc).then_some(bytes))
 }
 
 /// Operations in batches that fit into a transaction each.

@@ -4,10 +4,12 @@
 
 use bytes::Bytes;
 use nacre_fuzz::{CountingAllocator, Target};
+use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
+use nacre_pg::lease::{LeaseGrant, LeaseRequest};
 use nacre_pg::log::{DupRecord, EntryKind, LogEntry};
 use nacre_pg::{KnownOsds, PeerMsg, PgEnvelope};
 use nacre_types::encoding::{self, Versioned};
-use nacre_types::ids::{ClientId, Eversion, Interval, PgId, PoolId, ReqId};
+use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, PgId, PoolId, ReqId};
 use nacre_types::object::ObjectId;
 use nacre_types::payload;
 use std::path::Path;
@@ -67,6 +69,24 @@ fn peers_messages() {
     let seeds = messages.map(|msg| joined(&PgEnvelope { pg, space_bytes: 1 << 40, msg }));
     Target::new("PgEnvelope", corpus(), seeds.to_vec())
         .run(|input| split(input).map(|message| joined(&message)));
+}
+
+#[test]
+fn heartbeats() {
+    let epoch = Epoch(300);
+    let lease = LeaseRequest { boot_nonce: 5, epoch, sent_at_ns: 77 };
+    let grant = LeaseGrant { boot_nonce: 6, epoch, for_boot_nonce: 5, sent_at_ns: 77 };
+    let messages = [
+        HbMsg::Ping { to_boot_nonce: 6, lease },
+        HbMsg::Pong { boot_nonce: 6, epoch, for_boot_nonce: 5, sent_at_ns: 77, lease: None },
+        HbMsg::Pong { boot_nonce: 6, epoch, for_boot_nonce: 5, sent_at_ns: 77, lease: Some(grant) },
+    ];
+    let encoded = |message: &HbEnvelope| payload::encode(message).meta.to_vec();
+    let seeds = messages.map(|msg| encoded(&HbEnvelope { space_bytes: 1 << 40, msg })).to_vec();
+    Target::new("HbEnvelope", corpus(), seeds).run(|input| {
+        let message: HbEnvelope = payload::decode("heartbeat", input, Bytes::new()).ok()?;
+        Some(encoded(&message))
+    });
 }
 
 #[test]

@@ -463,6 +463,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn fuzz_stored_values() {
+        let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let stored =
+            Stored { create_revision: 3, mod_revision: 400, lease: Some(1 << 40), value: b"value".to_vec() };
+        let encoded = |stored: &Stored| postcard::to_extend(stored, Vec::new()).unwrap();
+        nacre_fuzz::Target::new("stored", corpus, vec![encoded(&stored)])
+            .run(|input| decode(b"key", input).ok().map(|stored| encoded(&stored)));
+    }
+
+    #[test]
     fn local_store_keeps_the_contract() {
         conformance::run(&|| {
             let dir = tempfile::tempdir().unwrap();

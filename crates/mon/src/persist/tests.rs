@@ -4,6 +4,7 @@ use super::*;
 use crate::logic::tests::{at, boot_of};
 use crate::logic::{Event, LogLevel, MapState, Tuning};
 use crate::mapstore::{Entry, LeaseId, LocalStore, Page, StoreError, Watch};
+use nacre_fuzz::Target;
 use nacre_runtime::auth::{Caps, Key};
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::EntityName;
@@ -234,4 +235,50 @@ fn damaged_maps_are_noticed() {
     assert!(matches!(Persistence::open(store.clone(), "a"), Err(MonError::Corrupt { .. })));
     store.transact(&Txn::default().delete(key)).unwrap();
     assert!(matches!(Persistence::open(store, "a"), Err(MonError::Corrupt { .. })));
+}
+
+/// A stored map: its head's length, its head, and what its keys hold, in pieces of `PIECE` bytes.
+#[test]
+fn fuzz_stored_maps() {
+    const PIECE: usize = 64;
+    let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+    let joined = |head: &Head, chunks: &[u8]| {
+        let head = encoding::encode(head);
+        [&(head.len() as u32).to_le_bytes()[..], &head, chunks].concat()
+    };
+    let map: Vec<u8> = (0..200).collect();
+    let (crc, bytes) = (crc32c(&map), map.len() as u64);
+    let seeds = vec![
+        joined(&Head { chunks: 4, bytes, crc, inline: Vec::new() }, &map),
+        joined(&Head { chunks: 0, bytes, crc, inline: map.clone() }, &[]),
+    ];
+    Target::new("stored-map", corpus, seeds).run(|input| {
+        let (length, rest) = input.split_first_chunk::<4>()?;
+        let (head, chunks) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+        let pieces: Vec<&[u8]> = chunks.chunks(PIECE).collect();
+        let piece =
+            |at: u32| pieces.get(at as usize).map(|piece| piece.to_vec()).ok_or_else(|| missing(b"chunk"));
+        let map = join(head, piece).ok()??;
+        let inline = Head { chunks: 0, bytes: map.len() as u64, crc: crc32c(&map), inline: map };
+        Some(joined(&inline, &[]))
+    });
+}
+
+#[test]
+fn fuzz_other_records() {
+    let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+    let cluster = Cluster { fsid: Uuid::from_u128(1), store_id: Uuid::from_u128(2), created_ns: 3 };
+    Target::new("cluster", corpus, vec![encoding::encode(&cluster)])
+        .run(|input| Some(encoding::encode(&encoding::decode::<Cluster>(input).ok()?)));
+    let line = LogEntry {
+        stamp_ns: 4,
+        name: "mon.a".into(),
+        seq: 5,
+        level: LogLevel::Info,
+        text: "line".into(),
+        channel: crate::logic::LogChannel::Cluster,
+    };
+    let encoded = |line: &LogEntry| postcard::to_extend(line, Vec::new()).unwrap();
+    Target::new("log-line", corpus, vec![encoded(&line)])
+        .run(|input| LogEntry::decode(input).ok().map(|line| encoded(&line)));
 }

@@ -1,5 +1,6 @@
 mod bounds;
 mod faults;
+mod frames;
 
 use super::*;
 use crate::auth::{Caps, Credential, Key, Keyring, ServiceKeyring, ServiceKeys, Ticket, TicketBody};

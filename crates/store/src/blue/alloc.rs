@@ -95,7 +95,9 @@ impl Allocator {
             return;
         }
         for block in run.start..run.start + run.blocks {
-            if !self.disputed.iter().any(|held| (held.start..held.start + held.blocks).contains(&block)) {
+            // A record may name any run.
+            let holds = |held: &Run| block >= held.start && block - held.start < held.blocks;
+            if !self.disputed.iter().any(holds) {
                 self.set(Run { start: block, blocks: 1 }, false);
                 self.free += 1;
             }
@@ -296,6 +298,44 @@ mod tests {
                 prop_assert_eq!(allocator.free(), allocator.frontier() - 16 - used.len() as u64);
             }
         }
+    }
+
+    /// What damaged records may claim, in any order: pairs of start and length.
+    #[test]
+    fn fuzz_claims() {
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let seed = |runs: &[(u64, u64)]| -> Vec<u8> {
+            runs.iter()
+                .flat_map(|(start, blocks)| [start.to_le_bytes(), blocks.to_le_bytes()].concat())
+                .collect()
+        };
+        let seeds = vec![
+            seed(&[(16, 10), (26, 80), (20, 1)]),
+            seed(&[(100, 100), (190, 20), (0, 8), (u64::MAX, 2), (150, 0)]),
+        ];
+        nacre_fuzz::Target::new("claims", corpus, seeds).run(|input| {
+            let mut allocator = Allocator::new(16, 200, 250);
+            let mut claimed = Vec::new();
+            for pair in input.as_chunks::<16>().0 {
+                let (start, blocks) = pair.split_at(8);
+                let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
+                let run = Run { start: number(start).ok()?, blocks: number(blocks).ok()? };
+                match allocator.claim(run) {
+                    true => claimed.push(run),
+                    false => allocator.quarantine(run),
+                }
+            }
+            // Whatever was claimed, what is free is told rightly, and given out once.
+            let owned =
+                |allocator: &Allocator| (16..200).filter(|block| !allocator.bit(*block)).count() as u64;
+            assert_eq!(allocator.free(), owned(&allocator));
+            claimed.into_iter().for_each(|run| allocator.release(run));
+            assert_eq!(allocator.free(), owned(&allocator));
+            let mut all = Vec::new();
+            assert!(allocator.allocate(allocator.free(), 64, &mut all) && allocator.free() == 0);
+            assert!(all.iter().all(|run| run.start >= 16 && run.start + run.blocks <= 200));
+            Some(input.to_vec())
+        });
     }
 
     #[test]

@@ -149,20 +149,22 @@ fn key(epoch: u64, block: u64) -> [u8; 16] {
     key
 }
 
+/// The block where a copy of `len` bytes goes, if it is whole blocks that fit.
+fn place_of(key: &[u8], len: usize, limit_blocks: u64) -> Option<u64> {
+    let block = u64::from_be_bytes(key.get(8..)?.try_into().ok()?);
+    let len = len as u64;
+    let fits = len.is_multiple_of(BLOCK_BYTES)
+        && block.checked_add(len / BLOCK_BYTES).is_some_and(|end| end <= limit_blocks);
+    fits.then_some(block)
+}
+
 /// Writes all copies to their places, flushes and removes them: at mount, before anything is read.
 pub(super) fn replay(db: &Db, device: &Device, limit_blocks: u64) -> Result<()> {
     let mut copies = 0_u64;
     // In key order: later epochs over earlier ones.
     for entry in db.scan(Family::Deferred) {
         let (key, value) = entry?;
-        let block = key.get(8..).and_then(|block| block.try_into().ok()).map(u64::from_be_bytes);
-        let blocks = value.len() as u64 / BLOCK_BYTES;
-        let fits = |block: &u64| {
-            (value.len() as u64).is_multiple_of(BLOCK_BYTES)
-                && block.checked_add(blocks).is_some_and(|end| end <= limit_blocks)
-        };
-        let block = block
-            .filter(fits)
+        let block = place_of(&key, value.len(), limit_blocks)
             .ok_or_else(|| StoreError::corrupt("deferred write", format!("undecodable key {key:?}")))?;
         device.write(block * BLOCK_BYTES, &[Bytes::from(value)])?;
         copies += 1;
@@ -182,6 +184,21 @@ pub(super) fn replay(db: &Db, device: &Device, limit_blocks: u64) -> Result<()> 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fuzz_keys_of_copies() {
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let seed = |block| [&key(1, block)[..], &2_u16.to_le_bytes()].concat();
+        let target = nacre_fuzz::Target::new("deferred-key", corpus, vec![seed(0), seed(998)]);
+        target.run(|input| {
+            let (at, blocks) = input.split_last_chunk::<2>()?;
+            let blocks = u64::from(u16::from_le_bytes(*blocks));
+            let block = place_of(at, (blocks * BLOCK_BYTES) as usize, 1000)?;
+            assert!(block + blocks <= 1000);
+            assert_eq!(place_of(at, (blocks * BLOCK_BYTES + 1) as usize, 1000), None);
+            Some(input.to_vec())
+        });
+    }
 
     fn run(start: u64) -> Vec<Run> {
         vec![Run { start, blocks: 1 }]

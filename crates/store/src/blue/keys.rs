@@ -193,6 +193,7 @@ pub(super) fn id(id: u64) -> [u8; 8] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_fuzz::Target;
     use nacre_types::object::SNAP_HEAD;
     use proptest::prelude::*;
 
@@ -218,6 +219,25 @@ mod tests {
             prop_assert_eq!(ka.cmp(&kb), a.cmp(&b), "{:?} {:?}", a, b);
             prop_assert_eq!(split_onode(&ka), Some((coll, a)));
         }
+    }
+
+    #[test]
+    fn fuzz_keys() {
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let coll = PgId { pool: PoolId(3), seed: 7 };
+        let mut seeds = Vec::new();
+        for (pool, locator, name) in [(3, "", "name"), (2, "key", "key"), (9, "m", "a\u{0}\u{1}")] {
+            seeds.push(onode(coll, &ObjectId::new(PoolId(pool), "ns", locator, name)));
+        }
+        Target::new("onode-key", corpus, seeds).run(|input| {
+            let (coll, oid) = split_onode(input)?;
+            Some(onode(coll, &oid))
+        });
+        let seed = log(coll, Eversion::new(Interval(4), 12)).to_vec();
+        Target::new("log-key", corpus, vec![seed]).run(|input| {
+            let (coll, version) = split_log(input)?;
+            Some(log(coll, version).to_vec())
+        });
     }
 
     #[test]

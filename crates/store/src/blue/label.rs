@@ -28,6 +28,11 @@ pub(super) struct Label {
 
 impl Label {
     pub(super) fn write(&self, device: &Device) -> Result<()> {
+        device.write(0, &[self.block()])?;
+        device.flush()
+    }
+
+    fn block(&self) -> bytes::Bytes {
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
         block[..16].copy_from_slice(LABEL_MAGIC);
         block[16..20].copy_from_slice(&LABEL_VERSION.to_le_bytes());
@@ -35,8 +40,7 @@ impl Label {
         block[24..40].copy_from_slice(self.uuid.as_bytes());
         block[40..48].copy_from_slice(&self.size.to_le_bytes());
         seal(&mut block);
-        device.write(0, &[block.freeze()])?;
-        device.flush()
+        block.freeze()
     }
 
     /// Reads the label of `path`'s device, or says what is there instead.
@@ -48,22 +52,29 @@ impl Label {
         }
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
         device.read(0, &mut block)?;
-        if &block[..16] != LABEL_MAGIC {
-            return Err(wrong("no bluestore label on the device"));
-        }
-        if !is_sealed(&block) {
-            return Err(StoreError::corrupt(format!("label of {path}"), "checksum mismatch"));
-        }
-        if u32_at(&block, 16) != LABEL_VERSION || u64::from(u32_at(&block, 20)) != BLOCK_BYTES {
-            return Err(wrong("label of a format that this release does not read"));
-        }
-        let mut uuid = [0; 16];
-        uuid.copy_from_slice(&block[24..40]);
-        let label = Label { uuid: Uuid::from_bytes(uuid), size: u64_at(&block, 40) };
+        let label = Label::parse(&block, path)?;
         if device.size()? < label.size {
             return Err(wrong("the device is smaller than the store on it"));
         }
         Ok(label)
+    }
+
+    /// Reads the first block of `path`'s device.
+    fn parse(block: &[u8], path: &str) -> Result<Label> {
+        let wrong =
+            |reason: &str| StoreError::WrongStore { path: path.to_owned(), reason: reason.to_owned() };
+        if &block[..16] != LABEL_MAGIC {
+            return Err(wrong("no bluestore label on the device"));
+        }
+        if !is_sealed(block) {
+            return Err(StoreError::corrupt(format!("label of {path}"), "checksum mismatch"));
+        }
+        if u32_at(block, 16) != LABEL_VERSION || u64::from(u32_at(block, 20)) != BLOCK_BYTES {
+            return Err(wrong("label of a format that this release does not read"));
+        }
+        let mut uuid = [0; 16];
+        uuid.copy_from_slice(&block[24..40]);
+        Ok(Label { uuid: Uuid::from_bytes(uuid), size: u64_at(block, 40) })
     }
 }
 
@@ -95,14 +106,19 @@ impl Watermark {
         for block_number in WATERMARK_BLOCKS {
             let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
             device.read(block_number * BLOCK_BYTES, &mut block)?;
-            if &block[..16] == WATERMARK_MAGIC && block[16..32] == *uuid.as_bytes() && is_sealed(&block) {
-                let found = Watermark { generation: u64_at(&block, 32), sequence: u64_at(&block, 40) };
-                if found.generation > newest.generation {
-                    newest = found;
-                }
+            if let Some(found) = Watermark::parse(&block, uuid)
+                && found.generation > newest.generation
+            {
+                newest = found;
             }
         }
         Ok(newest)
+    }
+
+    /// Reads one of its blocks, if it is a whole one of the store `uuid`.
+    fn parse(block: &[u8], uuid: Uuid) -> Option<Watermark> {
+        let own = &block[..16] == WATERMARK_MAGIC && block[16..32] == *uuid.as_bytes() && is_sealed(block);
+        own.then(|| Watermark { generation: u64_at(block, 32), sequence: u64_at(block, 40) })
     }
 }
 
@@ -124,4 +140,35 @@ fn u32_at(block: &[u8], at: usize) -> u32 {
 
 fn u64_at(block: &[u8], at: usize) -> u64 {
     u64::from(u32_at(block, at)) | u64::from(u32_at(block, at + 4)) << 32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_fuzz::Target;
+
+    #[test]
+    fn fuzz_labels() {
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let uuid = Uuid::from_u128(5);
+        let whole = |input: &[u8]| input.len() == BLOCK_BYTES as usize;
+        let reseal = |block: &mut [u8]| {
+            if block.len() >= 4 {
+                seal(block);
+            }
+        };
+        let label = Label { uuid, size: 1 << 40 };
+        let target = Target { repair: reseal, ..Target::new("label", corpus, vec![label.block().to_vec()]) };
+        target.run(|input| {
+            let label = whole(input).then(|| Label::parse(input, "fuzzed").ok())??;
+            Some(label.block().to_vec())
+        });
+        let watermark = Watermark { generation: 7, sequence: 300 };
+        let seeds = vec![watermark.block(uuid).1.to_vec()];
+        let target = Target { repair: reseal, ..Target::new("watermark", corpus, seeds) };
+        target.run(|input| {
+            let watermark = whole(input).then(|| Watermark::parse(input, uuid))??;
+            Some(watermark.block(uuid).1.to_vec())
+        });
+    }
 }

@@ -99,3 +99,22 @@ fn decode_usage(key: &[u8], value: &[u8]) -> Option<(PoolId, PoolUsage)> {
     };
     fields.0.is_empty().then_some((PoolId(pool), usage))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_fuzz::Target;
+
+    #[test]
+    fn fuzz_usage_of_pools() {
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let usage = PoolUsage { stored_bytes: 1 << 33, allocated_bytes: 4096, objects: 3 };
+        let joined = |(key, value): (Vec<u8>, Vec<u8>)| [key, value].concat();
+        let seeds = vec![joined(encode_usage(PoolId(3), usage))];
+        Target::new("usage", corpus, seeds).run(|input| {
+            let (key, value) = input.split_at_checked(USAGE_PREFIX.len() + 8)?;
+            let (pool, usage) = decode_usage(key, value)?;
+            Some(joined(encode_usage(pool, usage)))
+        });
+    }
+}

@@ -120,3 +120,38 @@ fn rewrite(path: &Path, values: &BTreeMap<String, Bytes>) -> Result<(File, u64)>
         .map_err(|e| StoreError::io(format!("open {}", path.display()), &e))?;
     Ok((journal, record.len() as u64))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_fuzz::Target;
+
+    /// Makes the first record's checksum right.
+    fn reseal(journal: &mut [u8]) {
+        if let Some((header, rest)) = journal.split_at_mut_checked(8) {
+            let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+            if let Some(body) = rest.get(..length) {
+                header[4..].copy_from_slice(&crc32c(body).to_le_bytes());
+            }
+        }
+    }
+
+    #[test]
+    fn fuzz_journals() {
+        let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let value = Bytes::from_static(b"value");
+        let record = || encode([("a", Some(&value)), ("bc", None)].into_iter());
+        let seeds = vec![record(), [record(), record()].concat()];
+        let target = Target { repair: reseal, ..Target::new("memstore-journal", corpus, seeds) };
+        target.run(|input| {
+            let mut written = Vec::new();
+            let mut rest = input;
+            while let Some((changes, after)) = next_record(rest, Path::new("fuzzed")).ok()? {
+                let changes = changes.iter().map(|(key, value)| (key.as_str(), value.as_ref()));
+                written.extend(encode(changes));
+                rest = after;
+            }
+            Some(written)
+        });
+    }
+}
