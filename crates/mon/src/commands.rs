@@ -27,6 +27,7 @@ mod service;
 
 use crate::logic::{Effect, LogChannel, LogLevel, MapState, Now, Origin};
 use bytes::Bytes;
+use nacre_runtime::admin;
 use nacre_runtime::auth::Key;
 use nacre_types::caps::mon::{self, MonAccess, MonCaps, Perm};
 use nacre_types::command::{Call, mon_commands};
@@ -271,24 +272,8 @@ fn render(output: Output, format: Format) -> Vec<u8> {
         Output::Nothing => Vec::new(),
         Output::Text(text) => text.into_bytes(),
         Output::Bytes(bytes) => bytes,
-        Output::Json(value) if format == Format::Json => {
-            let mut text = value.to_string().into_bytes();
-            text.push(b'\n');
-            text
-        }
-        Output::Json(value) => pretty(&value),
+        Output::Json(value) => admin::render(&value, (format == Format::Json).then_some("json")),
     }
-}
-
-/// Ceph's `json-pretty`: four blanks of indentation.
-pub(crate) fn pretty(value: &Value) -> Vec<u8> {
-    use serde::Serialize;
-    let mut out = Vec::new();
-    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
-    let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
-    value.serialize(&mut serializer).expect("invariant: a JSON value always serializes into memory");
-    out.push(b'\n');
-    out
 }
 
 #[cfg(test)]

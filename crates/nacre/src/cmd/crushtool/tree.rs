@@ -1,7 +1,7 @@
 //! `--tree` as a table, `--dump` as Ceph lays out its JSON.
 
+use nacre_runtime::admin;
 use nacre_types::crush::{CrushMap, DEFAULT_CHOOSE_ARGS, TreeItem, WEIGHT_ONE};
-use serde::Serialize;
 use serde_json::Value;
 use std::io::{self, Write};
 
@@ -62,10 +62,8 @@ fn row(map: &CrushMap, item: &TreeItem) -> Vec<String> {
     row
 }
 
-/// JSON with Ceph's indentation of four and a line feed after it.
+/// JSON with Ceph's indentation of four and an empty line after it.
 pub(super) fn print_pretty(value: &Value, out: &mut dyn Write) -> io::Result<()> {
-    let format = serde_json::ser::PrettyFormatter::with_indent(b"    ");
-    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, format);
-    value.serialize(&mut serializer)?;
-    writeln!(out, "\n")
+    out.write_all(&admin::render(value, None))?;
+    writeln!(out)
 }

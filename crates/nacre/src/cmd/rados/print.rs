@@ -1,6 +1,7 @@
 //! Numbers, times, dumps and JSON as Ceph's programs print them.
 
 use super::args::Format;
+use nacre_runtime::admin;
 use serde_json::Value;
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -93,12 +94,7 @@ pub(super) fn json(value: &Value, format: Format) -> String {
     if format != Format::JsonPretty {
         return value.to_string();
     }
-    let mut out = Vec::new();
-    let indent = serde_json::ser::PrettyFormatter::with_indent(b"    ");
-    let mut serializer = serde_json::Serializer::with_formatter(&mut out, indent);
-    serde::Serialize::serialize(value, &mut serializer).expect("invariant: a JSON value always serializes");
-    out.push(b'\n');
-    String::from_utf8(out).expect("invariant: serde_json writes UTF-8")
+    String::from_utf8(admin::render(value, None)).expect("invariant: JSON is UTF-8")
 }
 
 #[cfg(test)]
