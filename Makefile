@@ -10,6 +10,8 @@ NACRE := $(CARGO_TARGET_DIR)/debug/nacre
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DATA ?= ./data
 PREFIX ?= /usr/local
+# sudo, where the nearest folder that exists on the way to where things go is not ours to write.
+INSTALL_SUDO = $(shell d="$(DESTDIR)$(PREFIX)"; until [ -e "$$d" ]; do d=$$(dirname "$$d"); done; [ -w "$$d" ] || echo sudo)
 SEEDS ?= 1000
 ARGS ?=
 
@@ -20,7 +22,7 @@ BUILD_PACKAGES := clang libclang-dev lld make pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) binutils ceph-base ceph-common fio jq librados-dev librados2 python3-rados
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr
 
-.PHONY: help run build test test-long sim lint deny docs bench install setup-build setup-test setup-bench clean
+.PHONY: help run build test test-long sim lint deny docs bench install install-files setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -65,6 +67,10 @@ bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench
 	bench/compare-ceph $(ARGS)
 
 install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names for it), lib/nacre/librados.so.2, completions, manual pages
+	@# Built by who calls this, whose Rust it is; only the copying needs rights.
+	$(INSTALL_SUDO) $(MAKE) --no-print-directory install-files CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
+
+install-files:
 	install -D -m 755 $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
 	install -D -m 644 $(CARGO_TARGET_DIR)/debug/librados.so $(DESTDIR)$(PREFIX)/lib/nacre/librados.so.2
 	install -d $(DESTDIR)$(PREFIX)/lib/nacre/bin
@@ -74,6 +80,7 @@ install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names f
 	$(NACRE) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre
 	$(NACRE) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
 	$(NACRE) man $(DESTDIR)$(PREFIX)/share/man
+
 
 define apt_install
 	@missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
