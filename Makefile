@@ -81,7 +81,6 @@ install-files:
 	$(NACRE) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
 	$(NACRE) man $(DESTDIR)$(PREFIX)/share/man
 
-
 define apt_install
 	@missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
