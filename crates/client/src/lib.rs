@@ -26,6 +26,6 @@ pub use engine::{CommandReply, Cursor, EngineStats};
 pub use error::{Error, Result};
 pub use ioctx::IoCtx;
 pub use list::{ListRange, Lister};
-pub use native::connect;
+pub use native::{Network, connect, connect_on};
 pub use ops::{OpReply, ReadOp, WriteOp};
 pub use watch::{Notification, NotifyOutcome, OnDone, WatchHandler};

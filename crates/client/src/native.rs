@@ -1,17 +1,19 @@
 //! The engine that speaks Nacre's own protocol.
 //!
-//! One background thread runs a tokio runtime of its own with the messenger, the session with the map authority and the
-//! timers. Requests are placed, encoded and queued on the calling thread under one lock; the reader of a connection
+//! A background thread ([`Network`]) runs the messenger, the session with the map authority and the timers. Requests are placed, encoded and queued on the calling thread under one lock; the reader of a connection
 //! completes them directly, outside the lock. Callers need no runtime.
 
 mod commands;
 mod dispatch;
 mod linger;
 mod mon;
+mod network;
 mod state;
 
+pub use network::Network;
+
 use crate::cluster::Cluster;
-use crate::completion::{Pending, block_on, mark_client_thread, on_client_thread};
+use crate::completion::{Pending, block_on, on_client_thread};
 use crate::engine::{
     CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
 };
@@ -35,10 +37,9 @@ use nacre_types::{ClientId, Epoch, ObjectId, PgId, PoolId};
 use parking_lot::Mutex;
 use state::{Batch, Done, State, Token};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, oneshot, watch};
 
 /// How long a closing session may take to write what it has queued.
 const GRACE: Duration = Duration::from_millis(500);
@@ -50,7 +51,16 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Fails with [`Error::Configuration`] where keyring or monitors are not configured, and with [`Error::Unreachable`]
 /// after `client_mount_timeout` without a session, or at once where the monitors refuse the key.
 pub fn connect(config: &Config) -> Pending<Cluster> {
-    match start(config) {
+    connected(Network::start().and_then(|network| start(config, network)))
+}
+
+/// As [`connect`], on a thread that other sessions may use too: many sessions of one process cost far less so.
+pub fn connect_on(network: &Arc<Network>, config: &Config) -> Pending<Cluster> {
+    connected(start(config, network.clone()))
+}
+
+fn connected(engine: Result<Native>) -> Pending<Cluster> {
+    match engine {
         Ok(engine) => Pending::of(async move {
             engine.shared.established().await?;
             Ok(Cluster::of(Arc::new(engine)))
@@ -86,12 +96,12 @@ pub(crate) struct Shared {
 
 struct Native {
     shared: Arc<Shared>,
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// The session's thread's runtime.
-    handle: Handle,
+    /// Told when the session's task is over; taken by who waits for that.
+    ended: Mutex<Option<oneshot::Receiver<()>>>,
+    network: Arc<Network>,
 }
 
-fn start(config: &Config) -> Result<Native> {
+fn start(config: &Config, network: Arc<Network>) -> Result<Native> {
     let key = ConfiguredKey::find(config)
         .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
     let key: Arc<dyn Credentials> = Arc::new(key);
@@ -126,29 +136,21 @@ fn start(config: &Config) -> Result<Native> {
         renew_at: Mutex::new(None),
         stop: watch::Sender::new(false),
     });
-    let system = |error: std::io::Error| Error::Configuration {
-        errno: Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)),
-        detail: format!("the client's thread can't be started: {error}"),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system)?;
     let messenger = Messenger::builder(config)
-        .lane(runtime.handle().clone(), Arc::new(dispatch::Dispatch::new(&shared)))
+        .lane(network.handle().clone(), Arc::new(dispatch::Dispatch::new(&shared)))
         .build()
         .map_err(|error| Error::Configuration { errno: error.errno(), detail: error.to_string() })?;
     shared.state.lock().attach(messenger.clone());
     let worker = shared.clone();
-    let handle = runtime.handle().clone();
-    let thread = std::thread::Builder::new()
-        .name("nacre-client".into())
-        .spawn(move || {
-            mark_client_thread();
-            runtime.block_on(run(&worker, &messenger, key));
-        })
-        .map_err(system)?;
-    Ok(Native { shared, thread: Mutex::new(Some(thread)), handle })
+    let (end, ended) = oneshot::channel::<()>();
+    network.spawn(async move {
+        run(&worker, &messenger, key).await;
+        drop(end);
+    });
+    Ok(Native { shared, ended: Mutex::new(Some(ended)), network })
 }
 
-/// The background thread's work, until the session is shut down.
+/// A session's work in the background, until it is shut down.
 async fn run(shared: &Arc<Shared>, messenger: &Messenger, key: Arc<dyn Credentials>) {
     let handle = Handle::current();
     let mon = handle.spawn(mon::run(shared.clone(), messenger.clone(), key));
@@ -354,7 +356,7 @@ impl Engine for Native {
     fn watch_flush(&self) -> Pending<()> {
         let (sender, pending) = Pending::channel();
         // The session's thread gets to it after the handler that it may be in.
-        self.handle.spawn(async move {
+        self.network.handle().spawn(async move {
             // Nobody may wait any more.
             let _ = sender.send(Ok(()));
         });
@@ -439,10 +441,10 @@ impl Engine for Native {
     fn shut_down(&self) {
         self.shared.shut_down();
         if !on_client_thread()
-            && let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
+            && let Some(ended) = self.ended.lock().take()
         {
-            tracing::error!("the client's thread panicked");
+            // An error says what is waited for: the task dropped its end.
+            let _ = block_on(ended);
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::ids::PoolId;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The snapshot id of an object's current state (`CEPH_NOSNAP`).
@@ -25,7 +26,7 @@ pub const MAX_NAMESPACE_BYTES: usize = 256;
 /// Cloning costs one reference count. Ordered as a PG lists its objects: by pool, bit-reversed hash, namespace,
 /// locator key (the name where there is none), name, snapshot; so that splitting a PG keeps each child's objects
 /// together.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ObjectId {
     pool: PoolId,
     hash: u32,
@@ -33,6 +34,13 @@ pub struct ObjectId {
     namespace_len: u16,
     key_len: u16,
     text: Arc<str>,
+}
+
+/// By the placement hash, which is there already, instead of the name.
+impl Hash for ObjectId {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(u64::from(self.hash) ^ (self.pool.0 as u64).rotate_left(40) ^ !self.snap);
+    }
 }
 
 impl ObjectId {

@@ -15,12 +15,13 @@ mod watch;
 
 use super::session;
 use args::Args;
-use nacre_client::{Cluster, Error, IoCtx, block_on};
+use nacre_client::{Cluster, Error, IoCtx, Network, block_on};
 use nacre_runtime::config::Invocation;
 use nacre_types::errno::Errno;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 /// What went wrong, as the user reads it, and the exit code.
 #[derive(Debug)]
@@ -145,8 +146,8 @@ impl Context<'_> {
     }
 
     /// The same pool through a session of its own, which ends with the cluster's handle.
-    fn another_session(&self) -> Result<(Cluster, IoCtx), Failure> {
-        let cluster = session::connect(self.invocation)
+    fn another_session(&self, network: &Arc<Network>) -> Result<(Cluster, IoCtx), Failure> {
+        let cluster = session::connect_on(network, self.invocation)
             .map_err(|e| Failure::new(format!("couldn't connect to cluster: {e}")))?;
         let pool = open_pool(&cluster, self.pool().pool_name(), self.args)?;
         Ok((cluster, pool))

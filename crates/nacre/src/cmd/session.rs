@@ -1,10 +1,10 @@
 //! What every command that talks to a cluster begins with: who runs it, by which configuration, and the connection.
 
-use nacre_client::{Cluster, native};
+use nacre_client::{Cluster, Network, native};
 use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 /// After so long without an answer a user at a terminal learns what is waited for.
@@ -40,4 +40,10 @@ pub(crate) fn connect(invocation: &Invocation) -> Result<Cluster, String> {
         let _ = hint.join();
     }
     connected
+}
+
+/// As [`connect`], on a network thread that is there.
+pub(crate) fn connect_on(network: &Arc<Network>, invocation: &Invocation) -> Result<Cluster, String> {
+    let config = Config::load(invocation).map_err(|e| e.to_string())?;
+    native::connect_on(network, &config).wait().map_err(|e| e.to_string())
 }

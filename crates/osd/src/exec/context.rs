@@ -6,7 +6,6 @@ use nacre_store::{ObjectStore, StoreError};
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, ObjectInfo, object_flag};
-use std::hash::{Hash, Hasher};
 
 /// An object's existence, size and info.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,7 +54,7 @@ fn decode_info(oid: &ObjectId, attr: Option<Bytes>) -> Result<ObjectInfo, StoreE
 /// nothing outlives a change of membership. Eviction is second-chance (CLOCK).
 #[derive(Debug)]
 pub struct ContextCache {
-    index: IdMap<Key, u32>,
+    index: IdMap<ObjectId, u32>,
     slots: Vec<Slot>,
     hand: usize,
     capacity: usize,
@@ -77,7 +76,7 @@ impl ContextCache {
 
     /// The context of `oid` if it was put in under this generation.
     pub fn get(&mut self, oid: &ObjectId, generation: u64) -> Option<&ObjectContext> {
-        let slot = &mut self.slots[*self.index.get(&Key::of(oid))? as usize];
+        let slot = &mut self.slots[*self.index.get(oid)? as usize];
         if slot.generation != generation {
             return None;
         }
@@ -87,7 +86,7 @@ impl ContextCache {
 
     /// Puts in or replaces a context.
     pub fn put(&mut self, oid: &ObjectId, generation: u64, context: ObjectContext) {
-        if let Some(at) = self.index.get(&Key::of(oid)) {
+        if let Some(at) = self.index.get(oid) {
             let slot = &mut self.slots[*at as usize];
             (slot.generation, slot.used, slot.context) = (generation, true, context);
             return;
@@ -98,16 +97,16 @@ impl ContextCache {
             self.slots.len() - 1
         } else {
             let at = self.victim();
-            self.index.remove(&Key::of(&self.slots[at].oid));
+            self.index.remove(&self.slots[at].oid);
             self.slots[at] = slot;
             at
         };
-        self.index.insert(Key(oid.clone()), at as u32);
+        self.index.insert(oid.clone(), at as u32);
     }
 
     /// Forgets one object, whose state is not known any more.
     pub fn forget(&mut self, oid: &ObjectId) {
-        if let Some(at) = self.index.get(&Key::of(oid)) {
+        if let Some(at) = self.index.get(oid) {
             // Generations begin at 1, so nothing asks for 0; the slot goes when the hand comes round.
             self.slots[*at as usize].generation = 0;
             self.slots[*at as usize].used = false;
@@ -132,23 +131,5 @@ impl ContextCache {
                 return at;
             }
         }
-    }
-}
-
-/// An object id hashed by its placement hash, which is there already.
-#[derive(Debug, PartialEq, Eq)]
-#[repr(transparent)]
-struct Key(ObjectId);
-
-impl Key {
-    /// Costs one reference count, far less than hashing the name.
-    fn of(oid: &ObjectId) -> Key {
-        Key(oid.clone())
-    }
-}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(u64::from(self.0.hash()) ^ (self.0.pool().0 as u64).rotate_left(40) ^ !self.0.snap());
     }
 }

@@ -4,7 +4,7 @@ use super::Inner;
 use super::aligned::Filling;
 use super::db::Family;
 use super::keys;
-use super::onode::{BLOCK_BYTES, Blob, Onode, Run, Sums, decode_sums};
+use super::onode::{BLOCK_BYTES, Blob, Extent, Onode, Run, Sums, decode_sums};
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
@@ -38,50 +38,44 @@ impl Inner {
         }
         // The buffer begins at a block boundary of the object, so that blocks can be read into it in place.
         let base = offset / BLOCK_BYTES * BLOCK_BYTES;
+        let parts = parts(onode, extents, base, offset, end);
         let mut filling = Filling::new((end - base).next_multiple_of(BLOCK_BYTES) as usize);
-        let mut in_place = Vec::new();
-        for (at, extent) in extents.iter().enumerate() {
-            let blob = &onode.blobs[extent.blob as usize];
-            let (from, to) = (extent.logical.max(offset), extent.end().min(end));
-            let (start, count) = (extent.offset + from - extent.logical, to - from);
-            if let Some(parts) = cached_parts(blob, start, count) {
-                filling.zero_to((from - base) as usize);
-                parts.into_iter().for_each(|part| filling.copy(part));
-                continue;
+        let mut rest = parts.as_slice();
+        while let Some(part) = rest.first() {
+            let mut taken = 1;
+            match &part.source {
+                Source::Cached(pieces) => {
+                    filling.zero_to(part.from as usize);
+                    pieces.iter().for_each(|piece| filling.copy(piece));
+                }
+                Source::InPlace => {
+                    taken += rest.windows(2).take_while(|pair| pair[1].continues(&pair[0])).count();
+                    filling.zero_to(part.low() as usize);
+                    self.read_blocks(&rest[..taken], &mut filling)?;
+                }
+                Source::Apart => {
+                    let mut own = Filling::new((part.blocks * BLOCK_BYTES) as usize);
+                    self.read_blocks(&rest[..1], &mut own)?;
+                    let own = own.finish();
+                    let skip = (part.from - part.low()) as usize;
+                    filling.zero_to(part.from as usize);
+                    filling.copy(&own[skip..skip + (part.to - part.from) as usize]);
+                    fills.push((part.blob.id, part.first_block as u32, own.freeze()));
+                }
             }
-            let first_block = start / BLOCK_BYTES;
-            let blocks = (start + count).div_ceil(BLOCK_BYTES) - first_block;
-            // In place only where no other extent has a part in these blocks of the object.
-            let low = from / BLOCK_BYTES * BLOCK_BYTES;
-            let high = low + blocks * BLOCK_BYTES;
-            let alone = (at == 0 || extents[at - 1].end() <= low)
-                && extents.get(at + 1).is_none_or(|next| next.logical >= high);
-            if alone {
-                filling.zero_to((low - base) as usize);
-                self.read_blocks(blob, first_block, blocks, &mut filling)?;
-                in_place.push((blob.id, first_block as u32, low - base, high - base, from - base, to - base));
-            } else {
-                let mut own = Filling::new((blocks * BLOCK_BYTES) as usize);
-                self.read_blocks(blob, first_block, blocks, &mut own)?;
-                let own = own.finish();
-                let skip = (start - first_block * BLOCK_BYTES) as usize;
-                filling.zero_to((from - base) as usize);
-                filling.copy(&own[skip..skip + count as usize]);
-                fills.push((blob.id, first_block as u32, own.freeze()));
-            }
+            rest = &rest[taken..];
         }
         // Parts of these blocks that the object does not map must read as zeros. Such blocks are not cached: the
         // copy in the buffer is no longer what the checksums cover.
         let mut buffer = filling.finish();
         let mut whole = Vec::new();
-        for (id, first_block, low, high, from, to) in in_place {
-            let inside_low = low.max(offset - base);
-            let inside_high = high.min(end - base);
-            if from > inside_low || to < inside_high {
-                buffer[low as usize..from as usize].fill(0);
-                buffer[to as usize..high as usize].fill(0);
+        for part in parts.iter().filter(|part| matches!(part.source, Source::InPlace)) {
+            let (low, high) = (part.low(), part.high());
+            if part.from > low.max(offset - base) || part.to < high.min(end - base) {
+                buffer[low as usize..part.from as usize].fill(0);
+                buffer[part.to as usize..high as usize].fill(0);
             } else {
-                whole.push((id, first_block, low as usize, high as usize));
+                whole.push((part.blob.id, part.first_block as u32, low as usize, high as usize));
             }
         }
         let bytes = buffer.freeze();
@@ -89,9 +83,22 @@ impl Inner {
         Ok(bytes.slice((offset - base) as usize..(end - base) as usize))
     }
 
-    /// Reads and verifies `blocks` blocks of a blob from the device, to the end of what is filled.
-    fn read_blocks(&self, blob: &Blob, first_block: u64, blocks: u64, filling: &mut Filling) -> Result<()> {
+    /// Reads `parts`, which follow each other on the device, to the end of what is filled, and verifies them.
+    fn read_blocks(&self, parts: &[Part<'_>], filling: &mut Filling) -> Result<()> {
+        let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
+        let mut read =
+            self.device.read_into(parts[0].start() * BLOCK_BYTES, (blocks * BLOCK_BYTES) as usize, filling)?;
+        for part in parts {
+            let (own, rest) = read.split_at((part.blocks * BLOCK_BYTES) as usize);
+            self.verify(part, own)?;
+            read = rest;
+        }
+        Ok(())
+    }
+
+    fn verify(&self, part: &Part<'_>, read: &[u8]) -> Result<()> {
         let loaded;
+        let blob = part.blob;
         let sums = match blob.sums.as_slice() {
             Some(sums) => sums,
             None => {
@@ -99,16 +106,13 @@ impl Inner {
                 loaded.as_slice().unwrap_or_default()
             }
         };
-        let start = blob.run.start + first_block;
-        let read = self.device.read_into(start * BLOCK_BYTES, (blocks * BLOCK_BYTES) as usize, filling)?;
         for (at, block) in read.chunks_exact(BLOCK_BYTES as usize).enumerate() {
-            let number = start + at as u64;
             let found = crc32c(block);
-            let wanted = sums.get(first_block as usize + at);
+            let wanted = sums.get(part.first_block as usize + at);
             if wanted != Some(&found) {
                 let detail =
                     format!("checksum {found:#010x}, wanted {:#010x}", wanted.copied().unwrap_or_default());
-                return Err(self.corrupt_data(blob, number, detail));
+                return Err(self.corrupt_data(blob, part.start() + at as u64, detail));
             }
         }
         Ok(())
@@ -129,6 +133,72 @@ impl Inner {
         let what = format!("block {block} (blob {} at {start}, {blocks} blocks)", blob.id);
         self.damaged(blob.id, StoreError::corrupt(what, detail))
     }
+}
+
+/// What a read takes of one extent. Positions are bytes in the read's buffer, which begins at a block boundary.
+struct Part<'a> {
+    blob: &'a Blob,
+    /// The blocks of the blob that hold it.
+    first_block: u64,
+    blocks: u64,
+    from: u64,
+    to: u64,
+    source: Source<'a>,
+}
+
+/// Where a part comes from.
+enum Source<'a> {
+    Cached(Vec<&'a [u8]>),
+    /// The device: its blocks have no other part of the object in them and can be read to their place.
+    InPlace,
+    /// The device, by way of a buffer of its own.
+    Apart,
+}
+
+impl Part<'_> {
+    /// The blocks' place in the buffer.
+    fn low(&self) -> u64 {
+        self.from / BLOCK_BYTES * BLOCK_BYTES
+    }
+
+    fn high(&self) -> u64 {
+        self.low() + self.blocks * BLOCK_BYTES
+    }
+
+    /// The first block on the device.
+    fn start(&self) -> u64 {
+        self.blob.run.start + self.first_block
+    }
+
+    /// Whether one read of the device can take it with `before`.
+    fn continues(&self, before: &Part<'_>) -> bool {
+        matches!(self.source, Source::InPlace)
+            && self.low() == before.high()
+            && self.start() == before.start() + before.blocks
+    }
+}
+
+/// What reading `offset..end` of an object takes of the `extents` there; the buffer begins at `base` of the object.
+fn parts<'a>(onode: &'a Onode, extents: &[Extent], base: u64, offset: u64, end: u64) -> Vec<Part<'a>> {
+    let mut parts = Vec::with_capacity(extents.len());
+    for (at, extent) in extents.iter().enumerate() {
+        let blob = &onode.blobs[extent.blob as usize];
+        let (from, to) = (extent.logical.max(offset), extent.end().min(end));
+        let (start, count) = (extent.offset + from - extent.logical, to - from);
+        let first_block = start / BLOCK_BYTES;
+        let blocks = (start + count).div_ceil(BLOCK_BYTES) - first_block;
+        let low = from / BLOCK_BYTES * BLOCK_BYTES;
+        let high = low + blocks * BLOCK_BYTES;
+        let alone = (at == 0 || extents[at - 1].end() <= low)
+            && extents.get(at + 1).is_none_or(|next| next.logical >= high);
+        let source = match cached_parts(blob, start, count) {
+            Some(pieces) => Source::Cached(pieces),
+            None if alone => Source::InPlace,
+            None => Source::Apart,
+        };
+        parts.push(Part { blob, first_block, blocks, from: from - base, to: to - base, source });
+    }
+    parts
 }
 
 /// `len` bytes at `start` of the blob, if one cached piece has them all.

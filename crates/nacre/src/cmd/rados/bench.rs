@@ -8,7 +8,7 @@ mod report;
 
 use super::{Context, Failure, out, pools};
 use load::{Kind, Load, Plan};
-use nacre_client::IoCtx;
+use nacre_client::{IoCtx, Network};
 use nacre_types::errno::Errno;
 use report::Report;
 use rustix::time::{ClockId, clock_gettime};
@@ -121,7 +121,9 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
         hints,
     };
     let report = Report::new(&plan, clients, seconds, args.format, args.show_time);
-    let others: Result<Vec<_>, _> = (1..clients).map(|_| context.another_session()).collect();
+    // A thread for each of hundreds of sessions would measure the switching between them.
+    let network = Network::start().map_err(|e| Failure::new(e.to_string()))?;
+    let others: Result<Vec<_>, _> = (1..clients).map(|_| context.another_session(&network)).collect();
     let others = others?;
     let pools = std::iter::once(context.pool()).chain(others.iter().map(|(_, pool)| pool));
     let result = run_plan(context, pools.cloned().collect(), plan, report, run, seconds);

@@ -1,0 +1,67 @@
+//! The thread that a session's connections and timers run on; sessions may share one.
+//!
+//! It ends when nobody holds its [`Network`] any more and every session on it has closed its connections.
+
+use crate::completion::{mark_client_thread, on_client_thread};
+use crate::error::{Error, Result};
+use nacre_types::errno::Errno;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::mpsc;
+
+/// A thread for the network of any number of sessions.
+///
+/// Callbacks run on it: one that blocks holds up all sessions that share the thread.
+#[derive(Debug)]
+pub struct Network {
+    handle: Handle,
+    /// What keeps the thread; each session's task holds a copy. `None` only while this is dropped.
+    alive: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Network {
+    /// Starts a thread. Fails with [`Error::Configuration`] where the system has no more of them, or of descriptors.
+    pub fn start() -> Result<Arc<Network>> {
+        let system = |error: std::io::Error| Error::Configuration {
+            errno: Errno(error.raw_os_error().unwrap_or(Errno::EAGAIN.0)),
+            detail: format!("the client's thread can't be started: {error}"),
+        };
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(system)?;
+        let handle = runtime.handle().clone();
+        let (alive, mut ended) = mpsc::channel(1);
+        let run = move || {
+            mark_client_thread();
+            // Nothing is ever sent: this waits for the last sender to go.
+            runtime.block_on(ended.recv());
+        };
+        let thread = std::thread::Builder::new().name("nacre-client".into()).spawn(run).map_err(system)?;
+        Ok(Arc::new(Network { handle, alive: Some(alive), thread: Some(thread) }))
+    }
+
+    /// The thread's runtime.
+    pub(super) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Runs a session; the thread stays until it is over.
+    pub(super) fn spawn(&self, session: impl Future<Output = ()> + Send + 'static) {
+        let alive = self.alive.clone();
+        self.handle.spawn(async move {
+            session.await;
+            drop(alive);
+        });
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.alive = None;
+        if let Some(thread) = self.thread.take().filter(|_| !on_client_thread())
+            && thread.join().is_err()
+        {
+            tracing::error!("the client's thread panicked");
+        }
+    }
+}
