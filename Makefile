@@ -16,7 +16,7 @@ SEEDS ?= 1000
 ARGS ?=
 
 # Names of Ceph's programs that the binary answers to.
-CEPH_NAMES := ceph rados crushtool osdmaptool
+CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool
 
 BUILD_PACKAGES := clang libclang-dev lld make pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) binutils ceph-base ceph-common fio jq librados-dev librados2 python3-rados

@@ -2,6 +2,8 @@
 
 pub(crate) mod ceph;
 pub(crate) mod crushtool;
+mod hexdump;
+pub(crate) mod kvstore_tool;
 pub(crate) mod osdmaptool;
 pub(crate) mod pages;
 pub(crate) mod rados;

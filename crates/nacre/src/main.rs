@@ -25,13 +25,14 @@ usage: nacre COMMAND [ARGS]...
   rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
   crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
   osdmaptool           cluster maps in files: show them, test placement (Ceph's osdmaptool)
+  kvstore-tool         a stopped OSD's database: compact, list, get, set (Ceph's ceph-kvstore-tool)
   ceph                 cluster commands; they also run without this word:
                        nacre status, nacre osd tree, nacre osd pool create P 32, …
 
   completions SHELL    completions for bash, zsh or fish
   man DIR              manual pages, written to DIR/man8
 
-Called by the name rados, ceph, crushtool or osdmaptool (a link to nacre), it is that program.
+Called by the name rados, ceph, crushtool, osdmaptool or ceph-kvstore-tool (a link to nacre), it is that program.
 Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
 `nacre COMMAND --help` says more. `nacre --version` prints the version.
 ";
@@ -79,6 +80,7 @@ fn program(name: &str) -> Option<Program> {
         "ceph" => cmd::ceph::main,
         "crushtool" => cmd::crushtool::main,
         "osdmaptool" => cmd::osdmaptool::main,
+        "kvstore-tool" | "ceph-kvstore-tool" => cmd::kvstore_tool::main,
         _ => return None,
     })
 }

@@ -14,6 +14,8 @@ use nacre_types::time::stamp;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Free extents that are listed.
 const MAX_EXTENTS: usize = 65_536;
@@ -97,9 +99,39 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
             shared.to_mon(&LogAppend { level: level.to_owned(), text: call.texts("message").join(" ") });
             Ok(json!({}).into())
         }
+        "compact" => compact(shared),
         "bluestore allocator dump block" => allocator_dump(shared),
         "bluestore allocator fragmentation block" => fragmentation(shared),
         other => Err(Refused(Errno::EINVAL, format!("command not known: {other}"))),
+    }
+}
+
+/// Whether a command takes so long that nothing else may wait for it.
+pub(crate) fn is_long(command: &DaemonCommand) -> bool {
+    let json: Value = serde_json::from_str(&command.cmd).unwrap_or_default();
+    json["prefix"] == "compact"
+}
+
+fn compact(shared: &Shared) -> Outcome {
+    if shared.compacting.swap(true, Ordering::AcqRel) {
+        return Err(Refused(Errno::EBUSY, "a compaction is under way".into()));
+    }
+    let started = Instant::now();
+    let say = |text: String| {
+        tracing::info!("{text}");
+        shared.to_mon(&LogAppend { level: "info".into(), text });
+    };
+    let outcome = shared
+        .store
+        .compact(&mut |part, number, count| say(format!("compacting {part} ({number} of {count})")));
+    shared.compacting.store(false, Ordering::Release);
+    let elapsed = started.elapsed().as_secs_f64();
+    match outcome {
+        Ok(()) => {
+            say(format!("compacted the database in {elapsed:.1} s"));
+            Ok(json!({ "elapsed_time": elapsed }).into())
+        }
+        Err(error) => Err(Refused(error.errno(), error.to_string())),
     }
 }
 

@@ -124,9 +124,18 @@ impl LaneDispatcher {
         let command: DaemonCommand = frame.decode()?;
         let allowed =
             conn.context::<Session>().is_some_and(|session| session.caps.is_allow_all(conn.peer_addr().ip()));
-        let reply = commands::run(&self.shared, &self.cells, &command, allowed);
-        if let Err(error) = conn.send(&reply) {
-            tracing::debug!(%error, "could not answer a command");
+        let (shared, cells, conn) = (self.shared.clone(), self.cells.clone(), conn.clone());
+        let long = allowed && commands::is_long(&command);
+        let answer = move || {
+            let reply = commands::run(&shared, &cells, &command, allowed);
+            if let Err(error) = conn.send(&reply) {
+                tracing::debug!(%error, "could not answer a command");
+            }
+        };
+        if !long {
+            answer();
+        } else if let Err(error) = std::thread::Builder::new().name("osd-command".into()).spawn(answer) {
+            return Err(Error::Io { what: "start a thread for a command".into(), source: Arc::new(error) });
         }
         Ok(())
     }

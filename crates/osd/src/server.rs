@@ -287,6 +287,7 @@ impl Prepared {
                 next_tid: AtomicU64::new(1),
                 full: AtomicBool::new(false),
                 space_bytes: AtomicU64::new(u64::MAX),
+                compacting: AtomicBool::new(false),
                 backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
                 recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
                 perf: Perf::new(whoami),

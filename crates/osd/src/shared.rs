@@ -69,6 +69,8 @@ pub(crate) struct Shared {
     pub(crate) backfills: Mutex<Reserver<PgId>>,
     /// PGs that may recover missing objects now.
     pub(crate) recoveries: Mutex<Reserver<PgId>>,
+    /// Whether the store's database is being compacted by a command.
+    pub(crate) compacting: AtomicBool,
     /// All counters of this OSD, its store's and its messengers' among them.
     pub(crate) perf: Perf,
     /// The options changed since the map authority was told of them.

@@ -28,6 +28,7 @@ mod gate;
 mod keys;
 mod label;
 mod mount;
+pub(crate) mod offline;
 mod omap;
 mod onode;
 mod read;
@@ -799,6 +800,13 @@ impl ObjectStore for BlueStore {
             gauge("omap", "Bytes of omap entries, as estimated by the database", usage.omap_bytes),
             gauge("meta", "Bytes of other metadata, as estimated by the database", usage.meta_bytes),
         ]);
+    }
+
+    fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
+        let inner = self.inner()?;
+        inner.check()?;
+        inner.db.compact(progress);
+        inner.check()
     }
 
     fn free_space(&self, max: usize) -> Option<FreeSpace> {

@@ -25,10 +25,12 @@ mod admission;
 mod blue;
 mod error;
 mod files;
+mod kv;
 mod mem;
 
 pub use blue::{BlueStore, BlueStoreConfig, BlueStoreCounters, Finding, FsckReport};
 pub use error::{Result, StoreError};
+pub use kv::{Copied, KvKind, KvSize, KvStore};
 pub use mem::{MemStore, MemStoreConfig};
 
 use bytes::Bytes;
@@ -243,6 +245,13 @@ pub trait ObjectStore: Send + Sync {
 
     /// Adds what the store has counted since it was mounted, and its usage.
     fn metrics(&self, out: &mut Vec<Metric>);
+
+    /// Rewrites what the store's database takes on disk, so that deleted and overwritten records go, while the store is
+    /// in use; `progress` is told each part that begins, with its number and how many there are. Returns when it is
+    /// done, at once where there is no such database.
+    fn compact(&self, _progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
+        self.stopped().map_or(Ok(()), Err)
+    }
 
     /// At most `max` free extents, where the store has an allocator.
     fn free_space(&self, _max: usize) -> Option<FreeSpace> {

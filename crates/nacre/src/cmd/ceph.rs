@@ -2,6 +2,7 @@
 //!
 //! Words become a command's JSON by the shared table of signatures; the daemon that is meant carries it out.
 
+mod compact;
 mod daemon;
 mod follow;
 mod plan;
@@ -62,6 +63,7 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let (destination, command) = match action {
         Action::Help(text) => return print(text.as_bytes()),
         Action::Daemon { socket, command } => return daemon::ask(&invocation, &socket, &command),
+        Action::Compact(compact) => return compact::run(&invocation, &compact),
         Action::Watch { level, channel } => return follow::run(&invocation, level, channel),
         Action::Command { destination, command } => (destination, command),
     };

@@ -1,7 +1,7 @@
 //! `nacre completions SHELL` and `nacre man DIR`: shell completions and manual pages, from what `--help` prints and from
 //! the table of cluster commands. Nothing of it is kept in the repository, so nothing can be out of date.
 
-use super::{ceph, crushtool, osdmaptool, rados};
+use super::{ceph, crushtool, kvstore_tool, osdmaptool, rados};
 use anyhow::{Context, Result, bail};
 use nacre_types::command::{ParamKind, mon_commands};
 use std::collections::BTreeSet;
@@ -25,7 +25,9 @@ struct Program {
 fn programs() -> Vec<Program> {
     let ceph_words = ceph_sentences();
     let mut nacre_words: Vec<String> =
-        ["serve", "mon", "osd", "ceph", "rados", "crushtool", "osdmaptool"].map(str::to_owned).into();
+        ["serve", "mon", "osd", "ceph", "rados", "crushtool", "osdmaptool", "kvstore-tool"]
+            .map(str::to_owned)
+            .into();
     nacre_words.extend(ceph_words.iter().cloned());
     nacre_words.sort_unstable();
     let program = |name, purpose, help: String, sentences| Program { name, purpose, help, sentences };
@@ -36,6 +38,12 @@ fn programs() -> Vec<Program> {
         program("rados", "objects of a cluster", rados::USAGE.to_owned(), rados::verbs()),
         program("crushtool", "CRUSH maps", crushtool::USAGE.to_owned(), Vec::new()),
         program("osdmaptool", "cluster maps in files", osdmaptool::USAGE.to_owned(), Vec::new()),
+        program(
+            "ceph-kvstore-tool",
+            "an OSD's database",
+            kvstore_tool::USAGE.to_owned(),
+            kvstore_tool::verbs(),
+        ),
     ]
 }
 

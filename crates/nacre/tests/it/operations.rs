@@ -284,3 +284,21 @@ fn units_start_daemons_that_exist() {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     }
 }
+
+#[test]
+fn databases_are_compacted_while_osds_run() {
+    let cluster = TestCluster::start_with(2, "bluestore", "");
+    cluster.wait_healthy();
+    let answer = json(&cluster.ok(&["tell", "osd.0", "compact"]));
+    assert!(answer["elapsed_time"].as_f64().unwrap() >= 0.0, "{answer}");
+    let lines = cluster.ok(&["osd", "compact", "--all", "--parallel", "2"]);
+    let of = |osd: &str| lines.lines().find(|line| line.contains(osd)).unwrap_or_else(|| panic!("{lines}"));
+    for osd in ["osd.0: ", "osd.1: "] {
+        assert!(of(osd).starts_with('[') && of(osd).contains("compacted in "), "{lines}");
+    }
+    cluster.wait_for("the cluster log to tell of it", |cluster| {
+        cluster.ok(&["log", "last", "50"]).contains("compacting onodes (1 of ")
+    });
+    let refused = cluster.run(&["osd", "compact", "osd.9"]);
+    assert!(!refused.status.success(), "{refused:?}");
+}

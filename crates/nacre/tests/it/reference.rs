@@ -60,7 +60,7 @@ struct Place {
 
 impl Place {
     fn start() -> Place {
-        let home = tempfile::Builder::new().prefix("nacre-reference-").tempdir().unwrap();
+        let home = tempfile::Builder::new().prefix("nacre.reference.").tempdir().unwrap();
         let data = home.path().join("data");
         fs::create_dir_all(&data).unwrap();
         let listen = format!("127.0.0.1:{}", free_port());
@@ -76,7 +76,7 @@ impl Place {
         let place = Place { home, listen, _serve: serve };
         let bin = place.work().join("bin");
         fs::create_dir_all(&bin).unwrap();
-        for name in ["ceph", "rados", "crushtool", "osdmaptool"] {
+        for name in ["ceph", "rados", "crushtool", "osdmaptool", "ceph-kvstore-tool"] {
             symlink(nacre(), bin.join(name)).unwrap();
         }
         // The rest of what lines call, and nothing else: no other program of Ceph's must answer for ours.
@@ -166,6 +166,36 @@ rule memstore {
 fn nothing(_: &Place) {}
 
 const CONTRACTS: &[Contract] = &[
+    Contract {
+        line: r#"df|grep "/var/lib/ceph/osd" |awk '{print $6}' |cut -d '-' -f 2|sort -n|xargs -n 1 -P 10 -I OSD ceph-kvstore-tool bluestore-kv /var/lib/ceph/osd/ceph-OSD compact"#,
+        before: |place| {
+            // The OSD of another cluster that does not run, where `df` says that one is.
+            let other = place.home.path().join("other");
+            let listen = format!("127.0.0.1:{}", free_port());
+            let args = ["--listen", &listen, "--objectstore", "bluestore", "--osds", "1", "--mkfs-only"];
+            let made =
+                Command::new(nacre()).args(["serve", "--data"]).arg(&other).args(args).output().unwrap();
+            assert!(made.status.success(), "{made:?}");
+            symlink(other.join("osd/0"), place.home.path().join("data/osd/ceph-0")).unwrap();
+            let store = "ceph-kvstore-tool bluestore-kv ../data/osd/ceph-0";
+            for value in 1..=3 {
+                place.ok(&format!("{store} set super u/compacted ver {value}"));
+            }
+        },
+        after: |place, _| {
+            let store = "ceph-kvstore-tool bluestore-kv ../data/osd/ceph-0";
+            let shown = place.ok(&format!("{store} get super u/compacted"));
+            assert!(shown.starts_with("(super, u/compacted)\n00000000  03 00"), "{shown}");
+            // Three values were written; compacted, the database holds one.
+            let stats = place.ok(&format!("{store} stats"));
+            assert!(stats.contains("Compaction Stats [super]"), "{stats}");
+            place.ok(&format!("{store} rm super u/compacted"));
+            assert!(!place.run(&format!("{store} exists super u/compacted")).status.success());
+            // An OSD that runs keeps its own.
+            let refused = place.run("ceph-kvstore-tool bluestore-kv ../data/osd/0 compact");
+            assert!(!refused.status.success(), "{refused:?}");
+        },
+    },
     Contract {
         line: "rados -p backup ls",
         before: |place| {

@@ -6,8 +6,9 @@
 use super::varint;
 use crate::error::{Result, StoreError};
 use rocksdb::{
-    BlockBasedOptions, Cache, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType, DBPinnableSlice,
-    DBRecoveryMode, IteratorMode, LogLevel, Options, ReadOptions, WriteBatch, WriteOptions,
+    BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamily, ColumnFamilyDescriptor,
+    CompactOptions, DB, DBCompressionType, DBPinnableSlice, DBRecoveryMode, IteratorMode, LogLevel, Options,
+    ReadOptions, WriteBatch, WriteOptions,
 };
 use std::path::Path;
 
@@ -70,12 +71,7 @@ pub(super) struct Db {
 impl Db {
     /// Opens the database in `path`; creates it where `create` is set.
     pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<Db> {
-        let cache = Cache::new_lru_cache(config.cache_bytes);
-        let options = database_options(config, create);
-        let families = FAMILIES
-            .map(|(family, name)| ColumnFamilyDescriptor::new(name, family_options(family, config, &cache)));
-        let db = DB::open_cf_descriptors(&options, path, families)
-            .map_err(|e| StoreError::database("open the metadata database", &e))?;
+        let db = open(path, config, create)?;
         let mut ids = [0; FAMILIES.len()];
         for (id, (_, name)) in ids.iter_mut().zip(FAMILIES) {
             *id = family_id(&db, name)?;
@@ -84,7 +80,7 @@ impl Db {
     }
 
     fn family(&self, family: Family) -> &ColumnFamily {
-        self.db.cf_handle(FAMILIES[family as usize].1).expect("invariant: open() opened every family")
+        self.db.cf_handle(name(family)).expect("invariant: open() opened every family")
     }
 
     /// RocksDB's number of a family, as raw batches name it.
@@ -150,6 +146,18 @@ impl Db {
             self.db.flush_cf(family).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Compacts one family after the other while the database is in use.
+    pub(super) fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) {
+        let mut options = CompactOptions::default();
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        // Flushes and what the writes need compacted go on beside it.
+        options.set_exclusive_manual_compaction(false);
+        for (at, (family, name)) in FAMILIES.into_iter().enumerate() {
+            progress(name, at + 1, FAMILIES.len());
+            self.db.compact_range_cf_opt(self.family(family), None::<&[u8]>, None::<&[u8]>, &options);
+        }
     }
 
     /// RocksDB's number of the last write.
@@ -291,6 +299,26 @@ impl RawBatch {
     fn as_raw(&self) -> &[u8] {
         if self.raw.is_empty() { &[0; BATCH_HEADER_BYTES] } else { &self.raw }
     }
+}
+
+/// The name of a family's column family.
+pub(super) const fn name(family: Family) -> &'static str {
+    FAMILIES[family as usize].1
+}
+
+/// The names of all families.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    FAMILIES.iter().map(|(_, name)| *name)
+}
+
+/// Opens the database itself.
+pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
+    let cache = Cache::new_lru_cache(config.cache_bytes);
+    let options = database_options(config, create);
+    let families = FAMILIES
+        .map(|(family, name)| ColumnFamilyDescriptor::new(name, family_options(family, config, &cache)));
+    DB::open_cf_descriptors(&options, path, families)
+        .map_err(|e| StoreError::database("open the metadata database", &e))
 }
 
 /// Finds out RocksDB's number of a family from the record that its own library writes.

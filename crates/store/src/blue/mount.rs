@@ -76,6 +76,14 @@ pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Res
     Ok(incarnation)
 }
 
+/// Fails where `directory` holds no BlueStore.
+pub(super) fn check_type(directory: &Path) -> Result<()> {
+    if read_if_present(&directory.join("type"))?.as_deref() == Some(TYPE.as_bytes()) {
+        return Ok(());
+    }
+    Err(StoreError::WrongStore { path: directory.display().to_string(), reason: "holds no bluestore".into() })
+}
+
 /// A store's parts, opened and found to belong together.
 pub(super) struct Opened {
     pub(super) lock: StoreLock,
@@ -91,9 +99,7 @@ pub(super) struct Opened {
 /// Opens the store in `directory` and brings deferred data to its place.
 pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened> {
     let path = directory.display().to_string();
-    if read_if_present(&directory.join("type"))?.as_deref() != Some(TYPE.as_bytes()) {
-        return Err(StoreError::WrongStore { path, reason: "holds no bluestore".into() });
-    }
+    check_type(directory)?;
     let lock = StoreLock::take(directory)?;
     let device = Device::open(&directory.join("block"))?;
     let label = Label::read(&device, &path)?;

@@ -86,8 +86,11 @@ impl Inner {
     /// Reads `parts`, which follow each other on the device, to the end of what is filled, and verifies them.
     fn read_blocks(&self, parts: &[Part<'_>], filling: &mut Filling) -> Result<()> {
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
-        let mut read =
-            self.device.read_into(parts[0].start() * BLOCK_BYTES, (blocks * BLOCK_BYTES) as usize, filling)?;
+        let mut read = self.device.read_into(
+            parts[0].start() * BLOCK_BYTES,
+            (blocks * BLOCK_BYTES) as usize,
+            filling,
+        )?;
         for part in parts {
             let (own, rest) = read.split_at((part.blocks * BLOCK_BYTES) as usize);
             self.verify(part, own)?;

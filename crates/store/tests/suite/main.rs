@@ -5,6 +5,7 @@
 mod conformance;
 mod damage;
 mod full;
+mod kv;
 mod mem;
 mod model;
 mod reference;

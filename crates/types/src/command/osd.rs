@@ -21,6 +21,7 @@ pub(super) const LINES: &[Line] = &[
     ("send_beacon", "send OSD beacon to mon immediately", "osd", "r"),
     ("flush_pg_stats", "flush pg stats", "osd", "r"),
     ("cluster_log level=choice(info|warning|error|debug) message...=string", "log a message to the cluster log", "osd", "rw"),
+    ("compact", "compact object store's omap. WARNING: Compaction probably slows your requests", "osd", "rw"),
     ("bluestore allocator dump block", "dump allocator free regions", "osd", "r"),
     ("bluestore allocator fragmentation block",
         "give allocator fragmentation (0-no fragmentation, 1-absolute fragmentation)", "osd", "r"),

@@ -34,11 +34,22 @@ pub(super) enum Action {
         socket: Socket,
         command: String,
     },
+    /// Compact the databases of OSDs.
+    Compact(Compact),
     /// Show the status, then lines of the cluster log as they come.
     Watch {
         level: String,
         channel: String,
     },
+}
+
+/// `osd compact`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Compact {
+    /// Which OSDs; `None` for all that are up.
+    pub(super) osds: Option<Vec<OsdId>>,
+    /// How many at a time.
+    pub(super) parallel: usize,
 }
 
 /// Which admin socket.
@@ -138,6 +149,8 @@ impl Plan {
                 Err(_) => return Err(no_target(target)),
             };
             daemon(socket, &words[2..], format.as_deref())?
+        } else if words.len() >= 2 && words[..2] == ["osd", "compact"] {
+            Action::Compact(compact(&words[2..])?)
         } else {
             command(&words, format.as_deref())?
         };
@@ -184,6 +197,36 @@ fn daemon(socket: Socket, words: &[String], format: Option<&str>) -> Result<Acti
         fields.insert("format".into(), format.into());
     }
     Ok(Action::Daemon { socket, command: Value::Object(fields).to_string() })
+}
+
+fn compact(words: &[String]) -> Result<Compact, Problem> {
+    const USAGE: &str =
+        "osd compact --all|<osd.N>... [--parallel N] :  compact the databases of OSDs while they run";
+    let wrong = |detail: &str| Problem::Command(format!("Invalid command: {detail}\n{USAGE}"));
+    let (mut all, mut osds, mut parallel) = (false, Vec::new(), 1);
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let (flag, inline) = match word.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (word.as_str(), None),
+        };
+        match flag {
+            "--all" | "all" | "osd.*" => all = true,
+            "--parallel" => {
+                let value = inline.or_else(|| words.next().map(String::as_str)).unwrap_or_default();
+                let number = value.parse().ok().filter(|number| (1..=1024).contains(number));
+                parallel =
+                    number.ok_or_else(|| wrong(&format!("--parallel takes 1 to 1024, not '{value}'")))?;
+            }
+            osd => osds.push(osd_id(osd)?),
+        }
+    }
+    match (all, osds.is_empty()) {
+        (true, true) => Ok(Compact { osds: None, parallel }),
+        (false, false) => Ok(Compact { osds: Some(osds), parallel }),
+        (true, false) => Err(wrong("--all and OSDs exclude each other")),
+        (false, true) => Err(wrong("which OSDs?")),
+    }
 }
 
 fn command(words: &[String], format: Option<&str>) -> Result<Action, Problem> {
@@ -268,7 +311,7 @@ usage: nacre ceph [-h] [-c CEPHCONF] [-i INPUT_FILE] [-o OUTPUT_FILE] [-k KEYRIN
 
 Commands of daemons: 'tell osd.N COMMAND', 'tell osd.* COMMAND', 'tell mon.a COMMAND', 'pg PGID query'; from the
 daemon's machine, whether or not the cluster works: 'daemon osd.N COMMAND', 'daemon PATH COMMAND'; COMMAND 'help'
-lists them.
+lists them. 'osd compact --all|OSD... [--parallel N]' compacts the databases of OSDs while they run, N at a time.
 
 Monitor commands:
 ";
@@ -308,6 +351,21 @@ mod tests {
         assert_eq!(sent("tell mon.a config show").0, Destination::MonDaemon);
         assert_eq!(sent("tell mon.a osd tree").0, Destination::Mon);
         assert_eq!(sent("pg map 2.1f").1, r#"{"prefix":"pg map","pgid":"2.1f"}"#);
+    }
+
+    #[test]
+    fn compaction_names_its_osds() {
+        let of = |text: &str| match plan(text).unwrap().action {
+            Action::Compact(compact) => compact,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(of("osd compact --all --parallel 4"), Compact { osds: None, parallel: 4 });
+        let two = Some(vec![OsdId(1), OsdId(4)]);
+        assert_eq!(of("osd compact osd.1 4 --parallel=2"), Compact { osds: two, parallel: 2 });
+        for wrong in ["", "--all osd.1", "--all --parallel 0", "--parallel 2", "osd.x", "--all --parallel"] {
+            let parsed = plan(&format!("osd compact {wrong}"));
+            assert!(matches!(parsed, Err(Problem::Command(_))), "{wrong}: {parsed:?}");
+        }
     }
 
     #[test]

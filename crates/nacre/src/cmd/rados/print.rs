@@ -3,7 +3,6 @@
 use super::args::Format;
 use nacre_runtime::admin;
 use serde_json::Value;
-use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// A number of bytes as `byte_u_t` prints it: `12 KiB`, `1.5 MiB`, seven characters where it can be.
@@ -72,23 +71,6 @@ pub(super) fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// Bytes in hex and text, sixteen a line, with the length in the last line.
-pub(super) fn hexdump(data: &[u8]) -> String {
-    let mut out = String::new();
-    for (line, chunk) in data.chunks(16).enumerate() {
-        let mut hex = String::new();
-        for (at, byte) in chunk.iter().enumerate() {
-            let gap = if at == 8 { " " } else { "" };
-            let _ = write!(hex, "{gap} {byte:02x}");
-        }
-        let text: String =
-            chunk.iter().map(|b| if (0x20..0x7f).contains(b) { char::from(*b) } else { '.' }).collect();
-        let _ = writeln!(out, "{:08x} {hex:<49}  |{text}|", line * 16);
-    }
-    let _ = writeln!(out, "{:08x}", data.len());
-    out
-}
-
 /// Ceph's JSON: compact without a newline, or indented by four with one.
 pub(super) fn json(value: &Value, format: Format) -> String {
     if format != Format::JsonPretty {
@@ -146,18 +128,5 @@ mod tests {
         assert_eq!(time(0), "1970-01-01T00:00:00.000000+0000");
         assert_eq!(time(951_782_400_000_000_000), "2000-02-29T00:00:00.000000+0000");
         assert_eq!(time(1_795_296_646_965_984_321), "2026-11-21T21:30:46.965984+0000");
-    }
-
-    #[test]
-    fn hexdumps_have_the_layout_of_rados() {
-        assert_eq!(
-            hexdump(b"v1"),
-            "00000000  76 31                                             |v1|\n00000002\n"
-        );
-        let long = hexdump(b"0123456789abcdef\n");
-        assert!(long.starts_with(
-            "00000000  30 31 32 33 34 35 36 37  38 39 61 62 63 64 65 66  |0123456789abcdef|\n00000010  0a"
-        ));
-        assert!(long.ends_with("|.|\n00000011\n"));
     }
 }

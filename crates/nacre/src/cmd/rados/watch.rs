@@ -1,6 +1,7 @@
 //! `rados watch`, `notify` and `listwatchers`.
 
-use super::{Context, Failure, failed, out, print};
+use super::{Context, Failure, failed, out};
+use crate::cmd::hexdump::hexdump;
 use nacre_client::{Error, IoCtx, Notification, NotifyOutcome, WatchHandler};
 use nacre_types::ceph::Encoder;
 use nacre_types::errno::Errno;
@@ -36,7 +37,7 @@ impl Printer {
 impl WatchHandler for Printer {
     fn notified(&self, notification: Notification) {
         let Notification { cookie, notify_id, notifier, payload } = notification;
-        let dump = print::hexdump(&payload);
+        let dump = hexdump(&payload);
         self.print(&format!("NOTIFY cookie {cookie} notify_id {notify_id} from {notifier}\n{dump}"));
         self.io.notify_ack(&self.object, notify_id, cookie, payload);
     }
@@ -77,7 +78,7 @@ pub(super) fn notify(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
     for (client, cookie, answer) in &reply.acks {
         out(format!("reply client.{client} cookie {cookie} : {} bytes\n", answer.len()))?;
         if !answer.is_empty() {
-            out(print::hexdump(answer))?;
+            out(hexdump(answer))?;
         }
     }
     for (client, cookie) in &reply.missed {

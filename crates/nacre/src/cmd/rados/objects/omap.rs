@@ -1,7 +1,8 @@
 //! Verbs on an object's omap.
 
-use super::super::{Context, Failure, failed, out, print};
+use super::super::{Context, Failure, failed, out};
 use super::{PAGE, read_all};
+use crate::cmd::hexdump::hexdump;
 use bytes::Bytes;
 use nacre_client::block_on;
 
@@ -55,7 +56,7 @@ fn show(what: &str, value: &[u8], file: Option<&&str>) -> Result<(), Failure> {
 }
 
 fn dump(what: &str, value: &[u8]) -> String {
-    format!("{what} ({} bytes) :\n{}\n", value.len(), print::hexdump(value))
+    format!("{what} ({} bytes) :\n{}\n", value.len(), hexdump(value))
 }
 
 pub(in super::super) fn rm_key(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {

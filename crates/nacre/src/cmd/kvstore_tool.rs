@@ -1,0 +1,413 @@
+//! `nacre kvstore-tool`: Ceph's `ceph-kvstore-tool` on the databases of Nacre's stores, while they are not in use.
+//!
+//! Prefixes are column families (docs/format/bluestore.md names a BlueStore's). Keys are printed and taken with every
+//! byte but letters, digits and `-._~/` as `%` and two hex digits.
+
+use super::hexdump::hexdump;
+use nacre_store::{KvKind, KvStore, StoreError};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+pub(super) const USAGE: &str = "\
+Usage: ceph-kvstore-tool <rocksdb|bluestore-kv> <store path> command [args...]
+
+Commands:
+  list [prefix]
+  list-crc [prefix]
+  dump [prefix]
+  exists <prefix> [key]
+  get <prefix> <key> [out <file>]
+  crc <prefix> <key>
+  get-size [<prefix> <key>]
+  set <prefix> <key> [ver <N>|in <file>]
+  rm <prefix> <key>
+  rm-prefix <prefix>
+  store-copy <path> [num-keys-per-tx]
+  store-crc <path>
+  compact
+  compact-prefix <prefix>
+  compact-range <prefix> <start> <end>
+  destructive-repair  (use only as last resort! may corrupt healthy data)
+  stats
+
+";
+
+/// Keys that `store-copy` writes at a time where it is not said.
+const KEYS_PER_TRANSACTION: u64 = 128;
+
+/// Why the tool stops early.
+enum Stop {
+    /// The command line is wrong: the usage, after what is wrong with it.
+    Usage(String),
+    /// What was asked for is not there; it has been said.
+    Absent,
+    /// It could not be done.
+    Failed(String),
+    /// Output could not be written.
+    Io(io::Error),
+}
+
+impl From<io::Error> for Stop {
+    fn from(error: io::Error) -> Self {
+        Stop::Io(error)
+    }
+}
+
+impl From<StoreError> for Stop {
+    fn from(error: StoreError) -> Self {
+        Stop::Failed(error.to_string())
+    }
+}
+
+/// Runs the command with what follows the word `kvstore-tool`.
+pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let outcome = run(&words, &mut out).and_then(|()| Ok(out.flush()?));
+    match outcome {
+        Ok(()) => return ExitCode::SUCCESS,
+        // Whoever reads our output has gone: that is how `| head` works.
+        Err(Stop::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Err(Stop::Io(error)) => eprintln!("ceph-kvstore-tool: {error}"),
+        Err(Stop::Failed(error)) => eprintln!("{error}"),
+        Err(Stop::Usage(error)) => {
+            if !error.is_empty() {
+                eprintln!("{error}");
+            }
+            // As the real program: the usage is its answer.
+            let _ = out.write_all(USAGE.as_bytes());
+        }
+        Err(Stop::Absent) => {}
+    }
+    // What was printed before comes first; who does not read it does not matter here.
+    let _ = out.flush();
+    ExitCode::FAILURE
+}
+
+fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
+    let words: Vec<&str> = words
+        .iter()
+        .map(|word| word.to_str().ok_or_else(|| Stop::Usage(format!("argument {word:?} is not UTF-8"))))
+        .collect::<Result<_, _>>()?;
+    if words.iter().any(|word| matches!(*word, "-h" | "--help")) {
+        return Ok(out.write_all(USAGE.as_bytes())?);
+    }
+    let [kind, path, command, args @ ..] = words.as_slice() else {
+        return Err(Stop::Usage(String::new()));
+    };
+    let kind = match *kind {
+        "rocksdb" => KvKind::RocksDb,
+        "bluestore-kv" => KvKind::BlueStoreKv,
+        other => return Err(Stop::Usage(format!("Unrecognized type: {other}"))),
+    };
+    let path = Path::new(path);
+    if *command == "destructive-repair" {
+        let text = match KvStore::repair(kind, path)? {
+            true => "destructive-repair completed without reporting an error",
+            false => "the database opens and every entry can be read: nothing to repair",
+        };
+        return Ok(writeln!(out, "{text}")?);
+    }
+    let Some(command) = COMMANDS.iter().find(|known| known.name == *command) else {
+        return Err(Stop::Usage(format!("Unrecognized command: {command}")));
+    };
+    if !command.args.contains(&args.len()) {
+        return Err(Stop::Usage(String::new()));
+    }
+    (command.run)(&Context { store: KvStore::open(kind, path)?, path }, args, out)
+}
+
+struct Context<'a> {
+    store: KvStore,
+    path: &'a Path,
+}
+
+type Run = fn(&Context<'_>, &[&str], &mut dyn Write) -> Result<(), Stop>;
+
+struct Command {
+    name: &'static str,
+    /// How many arguments it takes.
+    args: std::ops::RangeInclusive<usize>,
+    run: Run,
+}
+
+const fn command(name: &'static str, args: std::ops::RangeInclusive<usize>, run: Run) -> Command {
+    Command { name, args, run }
+}
+
+static COMMANDS: &[Command] = &[
+    command("list", 0..=1, |context, args, out| list(context, args, out, Show::Keys)),
+    command("list-crc", 0..=1, |context, args, out| list(context, args, out, Show::Checksums)),
+    command("dump", 0..=1, |context, args, out| list(context, args, out, Show::Values)),
+    command("exists", 1..=2, exists),
+    command("get", 2..=4, get),
+    command("crc", 2..=2, crc),
+    command("get-size", 0..=2, get_size),
+    command("set", 4..=4, set),
+    command("rm", 2..=2, |context, args, _| Ok(context.store.rm(args[0], &unescape(args[1])?)?)),
+    command("rm-prefix", 1..=1, |context, args, _| Ok(context.store.rm_prefix(args[0])?)),
+    command("store-copy", 1..=2, store_copy),
+    command("store-crc", 1..=1, store_crc),
+    command("compact", 0..=0, |context, _, _| compact(context, None, (None, None))),
+    command("compact-prefix", 1..=1, |context, args, _| compact(context, Some(args[0]), (None, None))),
+    command("compact-range", 3..=3, |context, args, _| {
+        let (start, end) = (unescape(args[1])?, unescape(args[2])?);
+        compact(context, Some(args[0]), (Some(&start), Some(&end)))
+    }),
+    command("stats", 0..=0, stats),
+];
+
+/// What may be said, for completions.
+pub(super) fn verbs() -> Vec<String> {
+    let kinds = ["rocksdb", "bluestore-kv"].map(str::to_owned);
+    kinds.into_iter().chain(COMMANDS.iter().map(|command| command.name.to_owned())).collect()
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Show {
+    Keys,
+    Checksums,
+    Values,
+}
+
+fn list(context: &Context<'_>, args: &[&str], out: &mut dyn Write, show: Show) -> Result<(), Stop> {
+    let mut outcome = Ok(());
+    context.store.for_each(args.first().copied(), |prefix, key, value| {
+        outcome = print_entry(out, show, prefix, key, value);
+        if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    })?;
+    Ok(outcome?)
+}
+
+fn print_entry(out: &mut dyn Write, show: Show, prefix: &str, key: &[u8], value: &[u8]) -> io::Result<()> {
+    write!(out, "{}\t{}", escape(prefix.as_bytes()), escape(key))?;
+    if show == Show::Checksums {
+        write!(out, "\t{}", ceph_crc(&[prefix.as_bytes(), key, value]))?;
+    }
+    writeln!(out)?;
+    if show == Show::Values {
+        writeln!(out, "{}", hexdump(value))?;
+    }
+    Ok(())
+}
+
+/// Ceph's crc32c with seed 0, which is not inverted.
+fn ceph_crc(parts: &[&[u8]]) -> u32 {
+    !parts.iter().fold(u32::MAX, |crc, part| nacre_types::crc32c::append(crc, part))
+}
+
+fn exists(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
+    let key = args.get(1).copied().unwrap_or_default();
+    let found = match args.get(1) {
+        Some(key) => context.store.get(args[0], &unescape(key)?)?.is_some(),
+        None => {
+            let mut found = false;
+            context.store.for_each(Some(args[0]), |_, _, _| {
+                found = true;
+                ControlFlow::Break(())
+            })?;
+            found
+        }
+    };
+    let exists = if found { "exists" } else { "does not exist" };
+    writeln!(out, "({}, {}) {exists}", escape(args[0].as_bytes()), escape(&unescape(key)?))?;
+    if found { Ok(()) } else { Err(Stop::Absent) }
+}
+
+/// The value of a key; where there is none, says so.
+fn value(context: &Context<'_>, args: &[&str], out: &mut dyn Write, gap: &str) -> Result<Vec<u8>, Stop> {
+    let key = unescape(args[1])?;
+    write!(out, "({}, {}){gap}", escape(args[0].as_bytes()), escape(&key))?;
+    match context.store.get(args[0], &key)? {
+        Some(value) => Ok(value),
+        None => {
+            writeln!(out, " does not exist")?;
+            Err(Stop::Absent)
+        }
+    }
+}
+
+fn get(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
+    let value = value(context, args, out, "")?;
+    writeln!(out)?;
+    match args[2..] {
+        [] => Ok(writeln!(out, "{}", hexdump(&value))?),
+        ["out", ""] => Err(Stop::Failed("output path must not be empty".into())),
+        ["out", file] => std::fs::write(file, value).map_err(|e| Stop::Failed(format!("{file}: {e}"))),
+        ["out"] => Err(Stop::Usage("expected path to output".into())),
+        [other, ..] => Err(Stop::Usage(format!("unrecognized subcommand '{other}'"))),
+    }
+}
+
+fn crc(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
+    let value = value(context, args, out, " ")?;
+    Ok(writeln!(out, " crc {}", ceph_crc(&[&value]))?)
+}
+
+fn get_size(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
+    let size = context.store.size()?;
+    writeln!(out, "estimated store size: log - {}\nmisc - {}\nsst - {}", size.log, size.misc, size.sst)?;
+    writeln!(out, "total - {0}\ntotal: {0}\n{0}", size.total())?;
+    match args {
+        [] => Ok(()),
+        [_] => Err(Stop::Usage(String::new())),
+        [prefix, key, ..] => {
+            let escaped = (escape(prefix.as_bytes()), escape(&unescape(key)?));
+            match context.store.get(prefix, &unescape(key)?)? {
+                Some(value) => Ok(writeln!(out, "({},{}) size {} B", escaped.0, escaped.1, value.len())?),
+                None => {
+                    eprintln!("({},{}) does not exist", escaped.0, escaped.1);
+                    Err(Stop::Absent)
+                }
+            }
+        }
+    }
+}
+
+fn set(context: &Context<'_>, args: &[&str], _: &mut dyn Write) -> Result<(), Stop> {
+    let value = match args[2] {
+        "ver" => {
+            let number: u64 =
+                args[3].parse().map_err(|_| Stop::Failed(format!("'{}' is not a number", args[3])))?;
+            number.to_le_bytes().to_vec()
+        }
+        "in" => std::fs::read(args[3])
+            .map_err(|e| Stop::Failed(format!("error reading file: {}: {e}", args[3])))?,
+        other => return Err(Stop::Usage(format!("unrecognized subcommand '{other}'"))),
+    };
+    Ok(context.store.set(args[0], &unescape(args[1])?, &value)?)
+}
+
+fn store_copy(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
+    let per_transaction = match args.get(1) {
+        None => KEYS_PER_TRANSACTION,
+        Some(text) => match text.parse() {
+            Ok(number) if number > 0 => number,
+            _ => return Err(Stop::Usage(format!("num-keys-per-tx must be a positive number, not '{text}'"))),
+        },
+    };
+    let started = Instant::now();
+    let mut printed = Ok(());
+    let copied = context.store.copy_to(Path::new(args[0]), per_transaction, |copied| {
+        if printed.is_ok() {
+            printed = writeln!(
+                out,
+                "ts = {:.3}s, copied {} keys so far ({} B)",
+                started.elapsed().as_secs_f64(),
+                copied.keys,
+                copied.bytes
+            );
+        }
+    })?;
+    printed?;
+    writeln!(
+        out,
+        "summary:\n  copied {} keys\n  used {} transactions\n  total size {} B\n  from '{}' to '{}'\n  duration {} seconds",
+        copied.keys,
+        copied.transactions,
+        copied.bytes,
+        context.path.display(),
+        args[0],
+        started.elapsed().as_secs()
+    )?;
+    Ok(())
+}
+
+fn store_crc(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
+    Ok(writeln!(out, "store at '{}' crc {}", args[0], context.store.crc()?)?)
+}
+
+fn compact(
+    context: &Context<'_>,
+    prefix: Option<&str>,
+    range: (Option<&[u8]>, Option<&[u8]>),
+) -> Result<(), Stop> {
+    // On a terminal only: the real program says nothing.
+    let tell = io::IsTerminal::is_terminal(&io::stderr());
+    let (before, started) = (context.store.size()?, Instant::now());
+    context.store.compact(prefix, range, |prefix| {
+        if tell {
+            eprintln!("compacting {prefix} …");
+        }
+    })?;
+    if tell {
+        let after = context.store.size()?;
+        eprintln!(
+            "{} B before, {} B now, {:.1} s",
+            before.total(),
+            after.total(),
+            started.elapsed().as_secs_f64()
+        );
+    }
+    Ok(())
+}
+
+fn stats(context: &Context<'_>, _: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
+    for (prefix, text) in context.store.stats()? {
+        writeln!(out, "db_statistics [{prefix}] {{\n{}\n}}", text.trim_end())?;
+    }
+    Ok(())
+}
+
+/// Bytes as the tool prints them: `%` and two hex digits for all but letters, digits and `-._~/`.
+fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        if byte.is_ascii_alphanumeric() || b"-._~/".contains(byte) {
+            text.push(char::from(*byte));
+        } else {
+            // Writing to a string can't fail.
+            let _ = write!(text, "%{byte:02x}");
+        }
+    }
+    text
+}
+
+fn unescape(text: &str) -> Result<Vec<u8>, Stop> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((first, behind)) = rest.split_first() {
+        if *first != b'%' {
+            bytes.push(*first);
+            rest = behind;
+            continue;
+        }
+        let digits = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        let byte = digits
+            .filter(|d| d.bytes().all(|b| b.is_ascii_hexdigit()))
+            .and_then(|d| u8::from_str_radix(d, 16).ok());
+        let at = text.len() - rest.len();
+        bytes.push(
+            byte.ok_or_else(|| Stop::Failed(format!("invalid escaped string at pos {at} of '{text}'")))?,
+        );
+        rest = &behind[2..];
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_survive_their_escaping() {
+        let all: Vec<u8> = (0..=255).collect();
+        assert!(unescape(&escape(&all)).is_ok_and(|bytes| bytes == all));
+        assert_eq!(escape(b"a key/%\x00z"), "a%20key/%25%00z");
+        for wrong in ["%", "a%2", "%zz", "%+1", "%é"] {
+            assert!(matches!(unescape(wrong), Err(Stop::Failed(_))), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn checksums_are_the_real_programs() {
+        // Recorded from ceph-kvstore-tool 16.2 for the value 42 as eight bytes.
+        let value = 42_u64.to_le_bytes();
+        assert_eq!(ceph_crc(&[&value]), 3_712_195_341);
+        assert_eq!(ceph_crc(&[b"onodes", b"k2", &value]), 724_146_292);
+    }
+}

@@ -1,0 +1,42 @@
+//! A BlueStore's database for tools that work on its records while the store is not in use.
+
+use super::BlueStoreConfig;
+use super::db::{self, Family};
+use super::mount;
+use crate::error::{Result, StoreError};
+use crate::files::StoreLock;
+use rocksdb::{DB, Options, WriteBatch};
+use std::path::Path;
+
+/// The prefix whose keys go by single deletes: each is put once between removals.
+pub(crate) const SINGLE_DELETES: &str = db::name(Family::PgLog);
+
+/// Keeps the BlueStore in `directory` from being used; fails where it is, or where there is none.
+pub(crate) fn lock(directory: &Path) -> Result<StoreLock> {
+    mount::check_type(directory)?;
+    StoreLock::take(directory)
+}
+
+/// Opens the database in `directory` with the store's own options.
+pub(crate) fn open_database(directory: &Path) -> Result<DB> {
+    db::open(directory, BlueStoreConfig::default().db(), false)
+}
+
+/// Makes the families that the database in `directory` has lost, empty.
+pub(crate) fn add_missing_families(directory: &Path) -> Result<()> {
+    let failed = |error| StoreError::database("make the families of the metadata database again", &error);
+    let options = Options::default();
+    let present = DB::list_cf(&options, directory).map_err(failed)?;
+    let mut database = DB::open_cf(&options, directory, &present).map_err(failed)?;
+    for name in db::names().filter(|name| !present.iter().any(|have| have == name)) {
+        database.create_cf(name, &options).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Adds to `batch` what makes the next start read from the objects what is allocated: whoever changes records by hand
+/// may change that.
+pub(crate) fn distrust_allocation(database: &DB, batch: &mut WriteBatch) {
+    let family = database.cf_handle(db::name(Family::AllocDelta)).expect("invariant: opened with it");
+    batch.delete_range_cf(family, [].as_slice(), &[0xff; 16]);
+}

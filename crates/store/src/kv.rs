@@ -1,0 +1,310 @@
+//! A store's key-value database by itself, while the store is not in use: what `kvstore-tool` works on.
+//!
+//! Prefixes are column families. Whoever changes records of a BlueStore this way may change who owns which blocks, so
+//! that a changed database's allocation state is read from the objects themselves at the next start.
+
+use crate::blue::offline;
+use crate::error::{Result, StoreError};
+use crate::files::StoreLock;
+use nacre_types::crc32c;
+use rocksdb::{
+    BottommostLevelCompaction, CompactOptions, DB, IteratorMode, Options, ReadOptions, WriteBatch,
+    WriteOptions,
+};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+
+/// Whose database it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvKind {
+    /// A RocksDB folder.
+    RocksDb,
+    /// A BlueStore folder.
+    BlueStoreKv,
+}
+
+/// A database that nobody else has open.
+pub struct KvStore {
+    db: DB,
+    prefixes: Vec<String>,
+    directory: PathBuf,
+    /// Of the BlueStore around it.
+    store: Option<StoreLock>,
+}
+
+impl std::fmt::Debug for KvStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("KvStore").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+/// Sizes in bytes of a database's files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KvSize {
+    /// Write-ahead logs.
+    pub log: u64,
+    /// Sorted tables.
+    pub sst: u64,
+    /// Everything else.
+    pub misc: u64,
+}
+
+impl KvSize {
+    /// Of all files.
+    pub fn total(&self) -> u64 {
+        self.log + self.sst + self.misc
+    }
+}
+
+/// What [`KvStore::copy_to`] has copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Keys.
+    pub keys: u64,
+    /// Bytes of keys and values.
+    pub bytes: u64,
+    /// Write batches.
+    pub transactions: u64,
+}
+
+fn failed(what: &'static str) -> impl Fn(rocksdb::Error) -> StoreError {
+    move |error| StoreError::database(what, &error)
+}
+
+impl KvStore {
+    /// Opens the database in `path`. Fails with [`StoreError::InUse`] where its store is in use, and with
+    /// [`StoreError::WrongStore`] where `path` holds no BlueStore but should.
+    pub fn open(kind: KvKind, path: &Path) -> Result<KvStore> {
+        let (directory, store) = match kind {
+            KvKind::BlueStoreKv => (path.join("db"), Some(offline::lock(path)?)),
+            KvKind::RocksDb => (path.to_owned(), None),
+        };
+        let prefixes = DB::list_cf(&Options::default(), &directory)
+            .map_err(failed("list the column families of a database"))?;
+        let db = match kind {
+            KvKind::BlueStoreKv => offline::open_database(&directory)?,
+            KvKind::RocksDb => {
+                DB::open_cf(&Options::default(), &directory, &prefixes).map_err(failed("open a database"))?
+            }
+        };
+        Ok(KvStore { db, prefixes, directory, store })
+    }
+
+    /// The prefixes, in order.
+    pub fn prefixes(&self) -> impl Iterator<Item = &str> {
+        self.prefixes.iter().map(String::as_str)
+    }
+
+    fn family(&self, prefix: &str) -> Option<&rocksdb::ColumnFamily> {
+        self.db.cf_handle(prefix)
+    }
+
+    fn existing(&self, prefix: &str) -> Result<&rocksdb::ColumnFamily> {
+        self.family(prefix).ok_or_else(|| StoreError::WrongStore {
+            path: self.directory.display().to_string(),
+            reason: format!("has no prefix '{prefix}'; there are: {}", self.prefixes.join(", ")),
+        })
+    }
+
+    /// Shows every entry of `prefix`, or of all, in key order, until `see` breaks off.
+    pub fn for_each(
+        &self,
+        prefix: Option<&str>,
+        mut see: impl FnMut(&str, &[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<()> {
+        for name in self.prefixes.iter().filter(|name| prefix.is_none_or(|prefix| prefix == **name)) {
+            let mut options = ReadOptions::default();
+            options.fill_cache(false);
+            options.set_readahead_size(2 << 20);
+            for entry in self.db.iterator_cf_opt(self.existing(name)?, options, IteratorMode::Start) {
+                let (key, value) = entry.map_err(failed("read a database"))?;
+                if see(name, &key, &value).is_break() {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The value of a key.
+    pub fn get(&self, prefix: &str, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let Some(family) = self.family(prefix) else { return Ok(None) };
+        self.db.get_cf(family, key).map_err(failed("read a database"))
+    }
+
+    /// Sets a key; durable on return.
+    pub fn set(&self, prefix: &str, key: &[u8], value: &[u8]) -> Result<()> {
+        let family = self.existing(prefix)?;
+        let mut batch = WriteBatch::default();
+        if self.single_deletes(prefix) {
+            // Such keys are put once between removals.
+            batch.single_delete_cf(family, key);
+        }
+        batch.put_cf(family, key, value);
+        self.change(batch)
+    }
+
+    /// Removes a key; durable on return. An absent one is no error.
+    pub fn rm(&self, prefix: &str, key: &[u8]) -> Result<()> {
+        let Some(family) = self.family(prefix) else { return Ok(()) };
+        let mut batch = WriteBatch::default();
+        if self.single_deletes(prefix) {
+            batch.single_delete_cf(family, key);
+        } else {
+            batch.delete_cf(family, key);
+        }
+        self.change(batch)
+    }
+
+    /// Removes all keys of a prefix; durable on return.
+    pub fn rm_prefix(&self, prefix: &str) -> Result<()> {
+        let Some(family) = self.family(prefix) else { return Ok(()) };
+        let mut batch = WriteBatch::default();
+        for entry in self.db.iterator_cf(family, IteratorMode::Start) {
+            let (key, _) = entry.map_err(failed("read a database"))?;
+            if self.single_deletes(prefix) {
+                batch.single_delete_cf(family, key);
+            } else {
+                batch.delete_cf(family, key);
+            }
+        }
+        self.change(batch)
+    }
+
+    /// Whether keys of `prefix` go by single deletes, which may not be mixed with others.
+    fn single_deletes(&self, prefix: &str) -> bool {
+        self.store.is_some() && prefix == offline::SINGLE_DELETES
+    }
+
+    fn change(&self, mut batch: WriteBatch) -> Result<()> {
+        if self.store.is_some() {
+            offline::distrust_allocation(&self.db, &mut batch);
+        }
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        self.db.write_opt(batch, &synced).map_err(failed("write a database"))
+    }
+
+    /// Rewrites what `prefix`, or everything, takes on disk, between `start` and `end` where they are given: deleted and
+    /// overwritten entries go. `begin` is told each prefix.
+    pub fn compact(
+        &self,
+        prefix: Option<&str>,
+        range: (Option<&[u8]>, Option<&[u8]>),
+        mut begin: impl FnMut(&str),
+    ) -> Result<()> {
+        let mut options = CompactOptions::default();
+        options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
+        for name in self.prefixes.iter().filter(|name| prefix.is_none_or(|prefix| prefix == **name)) {
+            begin(name);
+            self.db.compact_range_cf_opt(self.existing(name)?, range.0, range.1, &options);
+        }
+        Ok(())
+    }
+
+    /// Copies all entries to a new database in `path`, so many keys at a time; `progress` is told after each batch.
+    pub fn copy_to(
+        &self,
+        path: &Path,
+        keys_per_transaction: u64,
+        mut progress: impl FnMut(&Copied),
+    ) -> Result<Copied> {
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_error_if_exists(true);
+        options.create_missing_column_families(true);
+        let copy = DB::open_cf(&options, path, &self.prefixes).map_err(failed("create a database"))?;
+        let (mut copied, mut batch) = (Copied::default(), WriteBatch::default());
+        let mut outcome = Ok(());
+        let mut write = |batch: &mut WriteBatch, copied: &mut Copied| -> Result<()> {
+            copied.transactions += 1;
+            copy.write(std::mem::take(batch)).map_err(failed("write a database"))?;
+            progress(copied);
+            Ok(())
+        };
+        self.for_each(None, |prefix, key, value| {
+            let family = copy.cf_handle(prefix).expect("invariant: opened with these");
+            batch.put_cf(family, key, value);
+            copied.keys += 1;
+            copied.bytes += (key.len() + value.len()) as u64;
+            if batch.len() as u64 >= keys_per_transaction {
+                outcome = write(&mut batch, &mut copied);
+            }
+            if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        })?;
+        outcome?;
+        if !batch.is_empty() {
+            write(&mut batch, &mut copied)?;
+        }
+        for prefix in &self.prefixes {
+            let family = copy.cf_handle(prefix).expect("invariant: opened with these");
+            copy.flush_cf(family).map_err(failed("flush a database"))?;
+        }
+        Ok(copied)
+    }
+
+    /// The crc32c (seed −1 and not inverted, as Ceph counts) of all prefixes, keys and values in order.
+    pub fn crc(&self) -> Result<u32> {
+        let mut crc = 0;
+        self.for_each(None, |prefix, key, value| {
+            for part in [prefix.as_bytes(), key, value] {
+                crc = crc32c::append(crc, part);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(!crc)
+    }
+
+    /// Sizes of the database's files.
+    pub fn size(&self) -> Result<KvSize> {
+        let error = |e: std::io::Error| StoreError::io(format!("list {}", self.directory.display()), &e);
+        let mut size = KvSize::default();
+        for entry in std::fs::read_dir(&self.directory).map_err(error)? {
+            let entry = entry.map_err(error)?;
+            let bytes = entry.metadata().map_err(error)?.len();
+            match entry.path().extension().and_then(|extension| extension.to_str()) {
+                Some("log") => size.log += bytes,
+                Some("sst") => size.sst += bytes,
+                _ => size.misc += bytes,
+            }
+        }
+        Ok(size)
+    }
+
+    /// RocksDB's statistics of compactions, by prefix: text of many lines.
+    pub fn stats(&self) -> Result<Vec<(String, String)>> {
+        let property = |name: &String| {
+            let text = self.db.property_value_cf(self.existing(name)?, "rocksdb.stats");
+            Ok((name.clone(), text.map_err(failed("ask a database"))?.unwrap_or_default()))
+        };
+        self.prefixes.iter().map(property).collect()
+    }
+
+    /// Salvages what can be read of the database in `path`, and drops the rest: the last resort. What only the
+    /// write-ahead log held is lost. A database of which everything can be read is left as it is. Tells whether it was
+    /// changed.
+    pub fn repair(kind: KvKind, path: &Path) -> Result<bool> {
+        match KvStore::open(kind, path)
+            .and_then(|store| store.for_each(None, |_, _, _| ControlFlow::Continue(())))
+        {
+            Ok(()) => return Ok(false),
+            Err(error @ (StoreError::InUse(_) | StoreError::WrongStore { .. })) => return Err(error),
+            Err(error) => tracing::warn!(%error, path = %path.display(), "repairing a database"),
+        }
+        match kind {
+            KvKind::RocksDb => {
+                DB::repair(&Options::default(), path).map_err(failed("repair a database"))?;
+            }
+            KvKind::BlueStoreKv => {
+                let store = offline::lock(path)?;
+                let directory = path.join("db");
+                DB::repair(&Options::default(), &directory).map_err(failed("repair a database"))?;
+                offline::add_missing_families(&directory)?;
+                drop(store);
+                // What was dropped may have owned blocks.
+                KvStore::open(kind, path)?.change(WriteBatch::default())?;
+            }
+        }
+        Ok(true)
+    }
+}
