@@ -2,6 +2,7 @@
 
 pub(crate) mod ceph;
 pub(crate) mod crushtool;
+pub(crate) mod doctor;
 mod hexdump;
 pub(crate) mod kvstore_tool;
 pub(crate) mod osdmaptool;

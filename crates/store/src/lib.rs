@@ -23,12 +23,14 @@ static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 mod admission;
 mod blue;
+mod build_check;
 mod error;
 mod files;
 mod kv;
 mod mem;
 
 pub use blue::{BlueStore, BlueStoreConfig, BlueStoreCounters, Finding, FsckReport};
+pub use build_check::{BuildCheck, SLOW_STEP, build_complaints};
 pub use error::{Result, StoreError};
 pub use kv::{Copied, KvKind, KvSize, KvStore};
 pub use mem::{MemStore, MemStoreConfig};
