@@ -16,7 +16,7 @@ SEEDS ?= 1000
 ARGS ?=
 
 # Names of Ceph's programs that the binary answers to.
-CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool
+CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-tool
 
 BUILD_PACKAGES := clang libclang-dev lld make pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) binutils ceph-base ceph-common fio jq librados-dev librados2 python3-rados
@@ -42,7 +42,7 @@ test: setup-test ## Set up and run every test (at most 30 minutes on 2 cores onc
 	$(MAKE) --no-print-directory sim
 
 test-long: test ## The tests with larger counts, and what takes longer
-	cargo nextest run --locked --workspace --profile long --run-ignored all
+	cargo nextest run --locked --workspace --profile long
 	$(MAKE) --no-print-directory sim SEEDS=20000
 
 sim: build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)

@@ -26,14 +26,14 @@ usage: nacre COMMAND [ARGS]...
   crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
   osdmaptool           cluster maps in files: show them, test placement (Ceph's osdmaptool)
   kvstore-tool         a stopped OSD's database: compact, list, get, set (Ceph's ceph-kvstore-tool)
+  bluestore-tool       the BlueStore of a stopped OSD (Ceph's ceph-bluestore-tool)
   ceph                 cluster commands; they also run without this word:
                        nacre status, nacre osd tree, nacre osd pool create P 32, …
-  doctor               whether this program and machine are as they must be for speed and safety
 
   completions SHELL    completions for bash, zsh or fish
   man DIR              manual pages, written to DIR/man8
 
-Called by the name rados, ceph, crushtool, osdmaptool or ceph-kvstore-tool (a link to nacre), it is that program.
+Called by the name rados, ceph, crushtool, osdmaptool, ceph-kvstore-tool or ceph-bluestore-tool (a link to nacre), it is that program.
 Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
 `nacre COMMAND --help` says more. `nacre --version` prints the version.
 ";
@@ -58,7 +58,6 @@ fn main() -> ExitCode {
         "serve" => run(serve::main, args),
         "mon" if texts(&args).is_ok_and(|args| daemon::is_mon_daemon(&args)) => run(daemon::mon, args),
         "osd" if texts(&args).is_ok_and(|args| daemon::is_osd_daemon(&args)) => run(daemon::osd, args),
-        "doctor" => run(cmd::doctor::main, args),
         "completions" => run(cmd::pages::completions, args),
         "man" => run(cmd::pages::man, args),
         "option-reference" => {
@@ -83,6 +82,7 @@ fn program(name: &str) -> Option<Program> {
         "crushtool" => cmd::crushtool::main,
         "osdmaptool" => cmd::osdmaptool::main,
         "kvstore-tool" | "ceph-kvstore-tool" => cmd::kvstore_tool::main,
+        "bluestore-tool" | "ceph-bluestore-tool" => cmd::bluestore_tool::main,
         _ => return None,
     })
 }
@@ -95,7 +95,7 @@ fn named_program(name: &OsStr) -> Option<Program> {
 /// Where the first word stands that is neither an option nor an option's value.
 fn command_position(args: &[OsString]) -> Option<usize> {
     let takes_value =
-        ["-c", "--conf", "-n", "--name", "--id", "--user", "-m", "-k", "--keyring", "--cluster"];
+        ["-c", "--conf", "-n", "--name", "--id", "--user", "-m", "-k", "--keyring", "--cluster", "--path"];
     let mut at = 0;
     while at < args.len() {
         let text = args[at].to_string_lossy();

@@ -42,3 +42,4 @@ mod watch;
 pub use error::OsdError;
 pub use server::{Osd, mkfs};
 pub use shared::RunState;
+pub use store_kind::bluestore_config;

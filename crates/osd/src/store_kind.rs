@@ -100,7 +100,8 @@ pub(crate) fn mount(
     }
 }
 
-fn bluestore_config(options: &Options) -> BlueStoreConfig {
+/// How the options want a BlueStore to run.
+pub fn bluestore_config(options: &Options) -> BlueStoreConfig {
     let blue = &options.bluestore;
     let defaults = BlueStoreConfig::default();
     BlueStoreConfig {
@@ -114,6 +115,10 @@ fn bluestore_config(options: &Options) -> BlueStoreConfig {
         queue_bytes: blue.bluestore_throttle_bytes,
         prefer_deferred_bytes: blue.bluestore_prefer_deferred_size,
         ballast_bytes: blue.bluestore_db_ballast_bytes,
+        allocation_from_file: blue.bluestore_allocation_from_file,
+        recovery_threads: usize::try_from(blue.bluestore_allocation_recovery_threads)
+            .unwrap_or(defaults.recovery_threads),
+        checkpoint_bytes: blue.bluestore_allocation_checkpoint_bytes,
         wal_prefill: blue.bluestore_wal_prefill,
         ..defaults
     }

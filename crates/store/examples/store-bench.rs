@@ -1,11 +1,13 @@
 //! Measures a store without anything above it: small writes as an OSD makes them, at a queue depth.
 //!
 //! `cargo run -p nacre-store --example store-bench -- [--store memstore|bluestore] [--depth N] [--size BYTES]
-//! [--seconds S] [--objects N] [--dir DIR]`
+//! [--seconds S] [--objects N] [--dir DIR] [--compare-allocation ROUNDS]`
 //!
 //! Each write replaces an object's data (or writes at the object's start) with two attributes, one log entry and a
 //! metadata value, trimming the log beyond 2000 entries. Prints transactions per second, CPU per transaction of the
-//! submitting thread and of the whole process, syncs per transaction, and then random reads.
+//! submitting thread and of the whole process, syncs per transaction, and then random reads. `--compare-allocation` writes
+//! to BlueStore by turns with deltas of allocation, without, and with records of it in the database, and prints the
+//! medians of the rounds' ratios to the rate without.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -29,6 +31,8 @@ struct Plan {
     seconds: f64,
     objects: u64,
     directory: PathBuf,
+    /// Rounds of the comparison; 0 for none.
+    compare: usize,
 }
 
 fn plan() -> Result<Plan> {
@@ -39,6 +43,7 @@ fn plan() -> Result<Plan> {
         seconds: 5.0,
         objects: 10_000,
         directory: std::env::temp_dir(),
+        compare: 0,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
@@ -50,6 +55,7 @@ fn plan() -> Result<Plan> {
             "--seconds" => plan.seconds = value.parse()?,
             "--objects" => plan.objects = value.parse()?,
             "--dir" => plan.directory = value.into(),
+            "--compare-allocation" => plan.compare = value.parse()?,
             _ => bail!("unknown option {name}"),
         }
     }
@@ -92,7 +98,17 @@ struct Load<'a> {
     versions: Vec<u64>,
 }
 
-impl Load<'_> {
+impl<'a> Load<'a> {
+    fn new(plan: &'a Plan) -> Load<'a> {
+        let object = |i| ObjectId::new(PoolId(1), "", "", &format!("bench_{i}"));
+        Load {
+            plan,
+            objects: (0..plan.objects).map(object).collect(),
+            payload: Bytes::from(vec![0x5a; plan.size]),
+            versions: vec![0; PGS as usize],
+        }
+    }
+
     fn transaction(&mut self, object: usize) -> Transaction {
         let seed = object as u32 % PGS;
         let version = &mut self.versions[seed as usize];
@@ -186,12 +202,7 @@ fn reads(store: &dyn ObjectStore, load: &Load<'_>) -> Result<()> {
 }
 
 fn run(name: &str, plan: &Plan, directory: &Path) -> Result<()> {
-    let mut load = Load {
-        plan,
-        objects: (0..plan.objects).map(|i| ObjectId::new(PoolId(1), "", "", &format!("bench_{i}"))).collect(),
-        payload: Bytes::from(vec![0x5a; plan.size]),
-        versions: vec![0; PGS as usize],
-    };
+    let mut load = Load::new(plan);
     match name {
         "memstore" => {
             MemStore::mkfs(directory)?;
@@ -228,8 +239,48 @@ fn run(name: &str, plan: &Plan, directory: &Path) -> Result<()> {
     }
 }
 
+/// Ways to record allocation: name, and configuration.
+fn schemes() -> [(&'static str, BlueStoreConfig); 3] {
+    let usual = BlueStoreConfig::default();
+    [
+        ("off", BlueStoreConfig { checkpoint_bytes: 0, ..usual.clone() }),
+        ("deltas", usual.clone()),
+        ("records", BlueStoreConfig { allocation_from_file: false, ..usual }),
+    ]
+}
+
+/// Writes by turns with each way to record allocation; each round begins with another one.
+fn compare(plan: &Plan) -> Result<()> {
+    let mut ratios = [Vec::new(), Vec::new()];
+    for round in 0..plan.compare {
+        let mut rates = [0.0; 3];
+        for turn in 0..3 {
+            let which = (round + turn) % 3;
+            let (name, config) = schemes()[which].clone();
+            let directory = tempfile::Builder::new().prefix("nacre-bench-").tempdir_in(&plan.directory)?;
+            BlueStore::mkfs(directory.path(), 20 << 30, &config)?;
+            let (store, _) = BlueStore::mount(directory.path(), config, Arc::new(IgnoreEvents))?;
+            print!("{name:>8}");
+            let count = writes(&store, &mut Load::new(plan))?;
+            rates[which] = count as f64 / plan.seconds;
+            store.umount()?;
+        }
+        for (ratios, rate) in ratios.iter_mut().zip(&rates[1..]) {
+            ratios.push(rate / rates[0]);
+        }
+    }
+    for ((name, _), ratios) in schemes()[1..].iter().zip(&mut ratios) {
+        ratios.sort_unstable_by(f64::total_cmp);
+        println!("{name:>8} to off: median {:.3} of {ratios:.3?}", ratios[ratios.len() / 2]);
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let plan = plan()?;
+    if plan.compare > 0 {
+        return compare(&plan);
+    }
     for name in &plan.stores {
         let directory = tempfile::Builder::new().prefix("nacre-bench-").tempdir_in(&plan.directory)?;
         run(name, &plan, directory.path())?;

@@ -16,6 +16,7 @@
 
 mod aligned;
 mod alloc;
+mod allocation;
 mod apply;
 mod collection;
 mod commit;
@@ -23,6 +24,7 @@ mod db;
 mod deferred;
 mod device;
 mod extents;
+mod fill;
 mod fsck;
 mod gate;
 mod keys;
@@ -32,10 +34,13 @@ pub(crate) mod offline;
 mod omap;
 mod onode;
 mod read;
+mod recovery;
 mod state;
 mod varint;
 
+pub use fill::FillPlan;
 pub use fsck::{Finding, FsckReport};
+pub use recovery::{Recovery, ScanStats};
 
 use crate::error::{Result, StoreError};
 use crate::files::StoreLock;
@@ -43,6 +48,10 @@ use crate::{
     Completion, FreeSpace, MountReport, ObjectStat, ObjectStore, Page, Reservation, Statfs, StoreEvents, Wait,
 };
 use alloc::Allocator;
+use allocation::file::Expected;
+use allocation::ledger::Ledger;
+use allocation::worker::Worker;
+use allocation::{Books, start};
 use bytes::Bytes;
 use collection::Collection;
 use commit::{CommitCounters, Committer, Queue, Queued};
@@ -87,6 +96,15 @@ pub struct BlueStoreConfig {
     /// `bluestore_prefer_deferred_size`: writes of up to this much go through the database's log, which saves waiting for
     /// a flush of their own; 0 defers none.
     pub prefer_deferred_bytes: u64,
+    /// `bluestore_allocation_from_file`: at a clean shutdown the allocator is saved in a file, and nothing that compaction
+    /// must carry is written of it before; else all changes of it are written to the database, as Ceph once did.
+    pub allocation_from_file: bool,
+    /// `bluestore_allocation_recovery_threads`: threads of the scan of all objects, where one is needed; 0 for the simple
+    /// scan.
+    pub recovery_threads: usize,
+    /// `bluestore_allocation_checkpoint_bytes`: so many bytes of allocation deltas are written before a checkpoint makes
+    /// them unnecessary; 0 for no deltas, so that a start after a crash scans all objects.
+    pub checkpoint_bytes: u64,
     /// By how much the space taken from the file system grows at a time.
     pub grow_bytes: u64,
     /// How far the watermark of durable metadata may lag behind.
@@ -108,6 +126,9 @@ impl Default for BlueStoreConfig {
             wal_prefill: false,
             queue_bytes: 64 << 20,
             prefer_deferred_bytes: 32 << 10,
+            allocation_from_file: true,
+            recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
+            checkpoint_bytes: 8 << 20,
             grow_bytes: 64 << 20,
             watermark_interval: Duration::from_millis(100),
             full_micro: 950_000,
@@ -126,12 +147,14 @@ pub struct BlueStoreCounters {
     pub batches: u64,
     /// Flushes of the block device.
     pub device_flushes: u64,
+    /// Checkpoints of the allocator.
+    pub checkpoints: u64,
 }
 
 /// A store on a block file or device with a metadata database.
 pub struct BlueStore {
     mounted: RwLock<Option<Arc<Inner>>>,
-    committer: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     incarnation: Incarnation,
 }
 
@@ -153,6 +176,7 @@ struct Inner {
     device_blocks: u64,
     gate: ReadGate,
     queue: Queue,
+    checkpoints: Worker,
     counters: CommitCounters,
     next_id: AtomicU64,
     /// Collections that were removed stay, marked so.
@@ -166,6 +190,8 @@ struct Inner {
     stopped: OnceLock<StoreError>,
     events: Arc<dyn StoreEvents>,
     scan_health: Vec<(String, String)>,
+    /// What was released is not what was allocated, or a scan withholds blocks: the next start must scan.
+    suspicious: AtomicBool,
     damaged: Mutex<HashSet<u64>>,
     /// Held for as long as the store is mounted.
     _lock: StoreLock,
@@ -186,11 +212,16 @@ impl BlueStore {
     ) -> Result<(BlueStore, MountReport)> {
         let begun = Instant::now();
         let opened = mount::open(directory, &config)?;
-        let scanned = mount::scan(&opened)?;
-        if config.wal_prefill {
-            opened.db.prefill_wals(config.write_buffer_bytes)?;
-        }
-        let incarnation = mount::mark_mounted(&opened)?;
+        let collections = mount::scan_collections(&opened.db)?;
+        let mut known = start::know(&opened, &config, &*events)?;
+        let mut batch = RawBatch::default();
+        let recording = start::begin(&opened, &config, opened.state.frontier, &mut known, &mut batch)?;
+        let incarnation = mount::mark_mounted(&opened, batch)?;
+        let device_blocks = opened.label.size / BLOCK_BYTES;
+        let Books { used, usage, objects } = std::mem::take(&mut known.books);
+        let mut allocator =
+            Allocator::with_used(used, FIRST_DATA_BLOCK, opened.state.frontier, device_blocks);
+        known.findings.quarantine(&mut allocator);
         if let Some(loss) = &opened.loss {
             tracing::error!(directory = %directory.display(), %incarnation, "bluestore: {loss}");
         }
@@ -198,24 +229,28 @@ impl BlueStore {
             incarnation,
             clean: opened.state.clean,
             loss: opened.loss,
-            collections: scanned.collections.len() as u64,
-            objects: scanned.objects,
-            quarantined_bytes: scanned.allocator.quarantined() * BLOCK_BYTES,
+            collections: collections.len() as u64,
+            objects: objects.values().sum(),
+            quarantined_bytes: allocator.quarantined() * BLOCK_BYTES,
             took: begun.elapsed(),
+            allocation: Some(known.source),
         };
         let state = opened.state;
-        let collections =
-            scanned.collections.into_iter().map(|(id, collection)| (id, Arc::new(Mutex::new(collection))));
+        let collections = collections.into_iter().map(|(id, mut collection)| {
+            collection.objects = objects.get(&id).copied().unwrap_or(0);
+            (id, Arc::new(Mutex::new(collection)))
+        });
         let inner = Arc::new(Inner {
             directory: directory.to_owned(),
             uuid: opened.label.uuid,
             device: opened.device,
             ids: opened.db.ids(),
             db: opened.db,
-            space: Mutex::new(scanned.allocator),
-            device_blocks: opened.label.size / BLOCK_BYTES,
+            space: Mutex::new(allocator),
+            device_blocks,
             gate: ReadGate::default(),
-            queue: Queue::new(config.queue_bytes, state.usage.clone()),
+            queue: Queue::new(config.queue_bytes, usage.clone()),
+            checkpoints: Worker::default(),
             counters: CommitCounters::default(),
             next_id: AtomicU64::new(state.id_max),
             collections: RwLock::new(collections.collect()),
@@ -226,23 +261,33 @@ impl BlueStore {
             file_system: Mutex::new(None),
             stopped: OnceLock::new(),
             events,
-            scan_health: scanned.health,
+            scan_health: known.findings.health(),
+            suspicious: AtomicBool::new(!known.findings.is_empty()),
             damaged: Mutex::default(),
             _lock: opened.lock,
             config,
         });
         inner.check_file_system();
         let id_max = state.id_max + commit::ID_STEP;
-        let committer = Committer::new(opened.watermark, id_max, state.frontier, state.usage);
-        let thread = std::thread::Builder::new()
-            .name("bstore_commit".into())
-            .spawn({
-                let inner = Arc::clone(&inner);
-                move || committer.run(&inner)
-            })
-            .map_err(|e| StoreError::io("start the commit thread", &e))?;
-        let store =
-            BlueStore { mounted: RwLock::new(Some(inner)), committer: Mutex::new(Some(thread)), incarnation };
+        let ledger = Ledger::new(
+            recording.scheme,
+            recording.position,
+            recording.delta_bytes,
+            usage,
+            recording.limit_bytes,
+        );
+        let prefill = inner.config.wal_prefill.then(|| inner.db.prefill(inner.config.write_buffer_bytes));
+        let committer =
+            Committer::new(opened.watermark, inner.db.sequence(), id_max, state.frontier, ledger, prefill);
+        let store = BlueStore {
+            mounted: RwLock::new(Some(Arc::clone(&inner))),
+            threads: Mutex::default(),
+            incarnation,
+        };
+        if let Some(checkpoint) = recording.checkpoint {
+            store.spawn("bstore_ckpt", &inner, |inner| inner.checkpoints.run(inner, checkpoint))?;
+        }
+        store.spawn("bstore_commit", &inner, |inner| committer.run(inner))?;
         Ok((store, report))
     }
 
@@ -259,7 +304,18 @@ impl BlueStore {
             transactions: read(&inner.counters.transactions),
             batches: read(&inner.counters.batches),
             device_flushes: read(&inner.counters.flushes),
+            checkpoints: inner.checkpoints.checkpoints(),
         })
+    }
+
+    fn spawn(&self, name: &str, inner: &Arc<Inner>, run: impl FnOnce(&Inner) + Send + 'static) -> Result<()> {
+        let inner = Arc::clone(inner);
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || run(&inner))
+            .map_err(|e| StoreError::io("start a thread", &e))?;
+        self.threads.lock().push(thread);
+        Ok(())
     }
 
     fn inner(&self) -> Result<Mounted<'_>> {
@@ -268,14 +324,17 @@ impl BlueStore {
         if guard.is_none() { Err(StoreError::NotMounted) } else { Ok(Mounted(guard)) }
     }
 
-    /// Ends the commit thread and takes the mounted state.
+    /// Ends the threads and takes the mounted state.
     fn close(&self, drain: bool) -> Option<Arc<Inner>> {
         let inner = self.mounted.write().take()?;
         inner.queue.end(drain);
-        if let Some(thread) = self.committer.lock().take()
-            && thread.join().is_err()
-        {
-            inner.stop(StoreError::Invalid("the commit thread panicked"));
+        // The commit thread, which may wait for a checkpoint, first; so it was started last.
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads.into_iter().rev() {
+            if thread.join().is_err() {
+                inner.stop(StoreError::Invalid("a thread of the store panicked"));
+            }
+            inner.checkpoints.end();
         }
         Some(inner)
     }
@@ -365,8 +424,45 @@ impl Inner {
     fn release(&self, runs: Vec<Run>) {
         if !runs.is_empty() {
             let mut space = self.space.lock();
-            runs.into_iter().for_each(|run| space.release(run));
+            for run in runs {
+                if !space.release(run) {
+                    tracing::error!(?run, "bluestore: blocks were freed that were free already; withheld");
+                    self.suspicious.store(true, Ordering::Relaxed);
+                }
+            }
         }
+    }
+
+    /// Loads which log entries a collection has, where that was not needed yet.
+    fn load_log(&self, coll: &mut Collection) -> Result<()> {
+        if !coll.log.is_unloaded() {
+            return Ok(());
+        }
+        let first = keys::log(coll.id, Eversion::default());
+        let mut range = self.db.range(Family::PgLog, &first, Some(keys::collection_end(coll.id)));
+        while let Some((key, _)) = range.next()? {
+            if let Some((_, version)) = keys::split_log(key) {
+                coll.log.load(version);
+            }
+        }
+        coll.log.set_loaded();
+        Ok(())
+    }
+
+    /// Saves the allocator of a store that has committed everything.
+    fn save_allocation(&self) -> Result<()> {
+        let (used, frontier) = {
+            let space = self.space.lock();
+            (space.used(FIRST_DATA_BLOCK), space.frontier())
+        };
+        let collections = self.collections.read();
+        let objects = collections.iter().filter_map(|(id, collection)| {
+            let collection = collection.lock();
+            (!collection.removed).then_some((*id, collection.objects))
+        });
+        let books = Books { used, usage: self.queue.usage(), objects: objects.collect() };
+        let expected = Expected { uuid: self.uuid, position: 0, frontier, device_blocks: self.device_blocks };
+        start::save(&self.directory, &self.db, &books, expected)
     }
 
     /// Looks at the space of the file system that holds the database; gives up or restores the ballast.
@@ -539,6 +635,13 @@ impl ObjectStore for BlueStore {
     fn umount(&self) -> Result<()> {
         let inner = self.close(true).ok_or(StoreError::NotMounted)?;
         inner.check()?;
+        if inner.config.allocation_from_file
+            && !inner.suspicious.load(Ordering::Relaxed)
+            && let Err(error) = inner.save_allocation()
+        {
+            // The next start has the checkpoint and deltas, or scans.
+            tracing::warn!(%error, "bluestore: the allocation file could not be written");
+        }
         let (ids, mut batch) = (inner.ids, RawBatch::default());
         batch.put(ids, Family::Super, state::CLEAN, &[1]);
         batch.finish();
@@ -561,6 +664,11 @@ impl ObjectStore for BlueStore {
         if damaged > 0 {
             let text = format!("{damaged} blobs or records were found damaged when read");
             health.push(("BLUESTORE_DAMAGED".into(), text));
+        }
+        if let Some(problem) = inner.checkpoints.problem() {
+            let text =
+                format!("the allocator can't be checkpointed, a start after a crash takes longer: {problem}");
+            health.push(("BLUESTORE_CHECKPOINT".into(), text));
         }
         if inner.db_full.load(Ordering::Relaxed) {
             let text = format!("the file system of {} is full", inner.directory.display());
@@ -756,6 +864,7 @@ impl ObjectStore for BlueStore {
     fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
         let inner = self.inner()?;
         inner.with(coll, |collection| {
+            inner.load_log(collection)?;
             let wanted = collection.log.after(after, max);
             let Some((first, _)) = wanted.iter().find(|(_, entry)| entry.is_none()) else {
                 return Ok(wanted
@@ -883,9 +992,11 @@ impl ObjectStore for BlueStore {
         inner.queue.push(Queued {
             batch,
             writes: Vec::new(),
+            allocated: Vec::new(),
             freed: Vec::new(),
             pool: PoolId(0),
             usage: apply::UsageChange::default(),
+            collection: None,
             on_commit: Some(Completion { sink: wait.clone(), token: 0 }),
         })?;
         wait.outcome()

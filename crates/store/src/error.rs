@@ -83,6 +83,9 @@ pub enum StoreError {
     /// The store has stopped for good after a failure that must not be retried (a failed fsync, for instance).
     #[error("the store has stopped: {0}")]
     Stopped(Arc<str>),
+    /// Mounting was told to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The store was unmounted.
     #[error("the store is not mounted")]
     NotMounted,
@@ -118,6 +121,7 @@ impl StoreError {
             StoreError::Corrupt { .. } | StoreError::Decode(_) | StoreError::Database { .. } => Errno::EIO,
             StoreError::Io { code, .. } => Errno(*code),
             StoreError::InUse(_) => Errno::EBUSY,
+            StoreError::Interrupted => Errno::EINTR,
             StoreError::Stopped(_) | StoreError::NotMounted => Errno::ESHUTDOWN,
         }
     }

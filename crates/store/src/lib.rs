@@ -23,14 +23,14 @@ static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 mod admission;
 mod blue;
-mod build_check;
 mod error;
 mod files;
 mod kv;
 mod mem;
 
-pub use blue::{BlueStore, BlueStoreConfig, BlueStoreCounters, Finding, FsckReport};
-pub use build_check::{BuildCheck, SLOW_STEP, build_complaints};
+pub use blue::{
+    BlueStore, BlueStoreConfig, BlueStoreCounters, FillPlan, Finding, FsckReport, Recovery, ScanStats,
+};
 pub use error::{Result, StoreError};
 pub use kv::{Copied, KvKind, KvSize, KvStore};
 pub use mem::{MemStore, MemStoreConfig};
@@ -80,6 +80,26 @@ impl std::fmt::Debug for Completion {
 pub trait StoreEvents: Send + Sync {
     /// The store has stopped for good. Called once, from any of the store's threads.
     fn fatal(&self, error: &StoreError);
+
+    /// A mount is reading all objects' records to find out what is allocated. Told about once a second, and `None` when
+    /// that is over.
+    fn scanning(&self, _progress: Option<&ScanProgress>) {}
+
+    /// Whether such a mount is to give up; asked many times a second.
+    fn cancelled(&self) -> bool {
+        false
+    }
+}
+
+/// How far a scan of all objects is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanProgress {
+    /// Objects' records read.
+    pub onodes: u64,
+    /// About how many there are.
+    pub expected: u64,
+    /// For how long it has been going on.
+    pub elapsed: Duration,
 }
 
 /// [`StoreEvents`] for owners that look at returned errors only.
@@ -108,6 +128,27 @@ pub struct MountReport {
     pub quarantined_bytes: u64,
     /// How long mounting took.
     pub took: Duration,
+    /// How the store knew what is allocated, where it allocates.
+    pub allocation: Option<AllocationSource>,
+}
+
+/// How a store knew at its start what is allocated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllocationSource {
+    /// From the file that a clean shutdown wrote.
+    File,
+    /// From a checkpoint and so many deltas since.
+    Checkpoint {
+        /// Group commits since the checkpoint.
+        deltas: u64,
+    },
+    /// From the database (`bluestore_allocation_from_file` is off).
+    Records,
+    /// From all objects' records.
+    Scan {
+        /// Why none of the quicker ways would do.
+        reason: String,
+    },
 }
 
 /// An object's size and the like.

@@ -109,6 +109,7 @@ impl MemStore {
             objects,
             quarantined_bytes: 0,
             took: begun.elapsed(),
+            allocation: None,
         };
         if let Some(loss) = &report.loss {
             tracing::error!(directory = %directory.display(), incarnation = %report.incarnation, "memstore: {loss}");

@@ -19,7 +19,8 @@ mod replay;
 
 use bytes::Bytes;
 use nacre_store::{
-    BlueStore, BlueStoreConfig, CommitSink, Completion, IgnoreEvents, ObjectStore, StoreError,
+    AllocationSource, BlueStore, BlueStoreConfig, CommitSink, Completion, IgnoreEvents, ObjectStore,
+    StoreError,
 };
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::txn::{Transaction, TxnOp};
@@ -59,6 +60,9 @@ fn config(seed: u64) -> BlueStoreConfig {
         grow_bytes: 256 << 10,
         ballast_bytes: 0,
         watermark_interval: Duration::from_millis(2),
+        // Little, so that there are many checkpoints. Some runs keep allocation in the database.
+        checkpoint_bytes: 1 << 10,
+        allocation_from_file: seed % 5 != 4,
         ..BlueStoreConfig::default()
     }
 }
@@ -194,6 +198,9 @@ fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), Stri
         BlueStore::fsck(directory, &recording.config, true).map_err(|error| format!("fsck: {error}"))?;
     if !report.findings.is_empty() {
         return Err(format!("fsck: {:?}", report.findings));
+    }
+    if let None | Some(AllocationSource::Scan { .. }) = report.allocation {
+        return Err(format!("a scan would be needed: {:?}", report.allocation));
     }
     let mounted = BlueStore::mount(directory, recording.config.clone(), Arc::new(IgnoreEvents));
     let (store, report) = mounted.map_err(|error| format!("mount: {error}"))?;

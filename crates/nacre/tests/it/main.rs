@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bluestore_tool;
 mod crushtool;
 mod docs;
 mod failures;

@@ -76,7 +76,7 @@ impl Place {
         let place = Place { home, listen, _serve: serve };
         let bin = place.work().join("bin");
         fs::create_dir_all(&bin).unwrap();
-        for name in ["ceph", "rados", "crushtool", "osdmaptool", "ceph-kvstore-tool"] {
+        for name in ["ceph", "rados", "crushtool", "osdmaptool", "ceph-kvstore-tool", "ceph-bluestore-tool"] {
             symlink(nacre(), bin.join(name)).unwrap();
         }
         // The rest of what lines call, and nothing else: no other program of Ceph's must answer for ours.
@@ -132,7 +132,7 @@ impl Place {
         let shown = [
             ("/ceph.conf", format!("{data}/ceph.conf")),
             ("/var/lib/ceph/osd", format!("{data}/osd")),
-            ("<osd-data-path>", format!("{data}/osd/0")),
+            ("<osd-data-path>", format!("{data}/stopped-osd")),
             ("{cachepool}", "cachepool".to_owned()),
             ("{0.0..1.0}", "0.4".to_owned()),
             ("{#objects}", "1000".to_owned()),
@@ -165,6 +165,42 @@ rule memstore {
 
 fn nothing(_: &Place) {}
 
+/// Checks what both scans of a store must print, as in the document.
+fn scans_agree(_: &Place, output: &str) {
+    let mut lines = output.lines();
+    assert_eq!(lines.next(), Some("recovery-compare bluestore compare new and legacy onode recovery"));
+    let mut told = Vec::new();
+    for name in ["New", "Legacy"] {
+        assert_eq!(lines.next(), Some(&*format!("{name} recovery start")));
+        let took = lines.next().unwrap();
+        let took = took.strip_prefix(&format!("{name} recovery result=0 took ")).unwrap();
+        assert!(took.strip_suffix(" seconds").unwrap().parse::<f64>().unwrap() > 0.0);
+        assert_eq!(lines.next(), Some(&*format!("{name} recovery stats=")));
+        let rule = "==========================================================";
+        assert_eq!(lines.next(), Some(rule));
+        told.push(lines.by_ref().take_while(|line| *line != rule).collect::<Vec<_>>());
+        assert_eq!(lines.next(), Some(""));
+    }
+    assert_eq!(told[0], told[1]);
+    assert_eq!(
+        told[0],
+        [
+            "onode_count             =       2000",
+            "shard_count             =       2600",
+            "shared_blob_count       =          0",
+            "compressed_blob_count   =          0",
+            "spanning_blob_count     =          0",
+            "skipped_illegal_extent  =          0",
+            "extent_count            =       9000",
+            "insert_count            =       9000",
+            "store store_statfs(0x0/0x0/0x0, data 0x0/0x0, compress 0x0/0x0/0x0, omap 0x0, meta 0x0)",
+            "pool 1 store_statfs(0x0/0x0/0x0, data 0x4650000/0x4650000, compress 0x0/0x0/0x0, omap 0x0, meta 0x0)",
+        ]
+    );
+    let rest: Vec<&str> = lines.collect();
+    assert_eq!(rest, ["FSstats the same.", "Allocators the same.", "recovery-compare success"]);
+}
+
 const CONTRACTS: &[Contract] = &[
     Contract {
         line: r#"df|grep "/var/lib/ceph/osd" |awk '{print $6}' |cut -d '-' -f 2|sort -n|xargs -n 1 -P 10 -I OSD ceph-kvstore-tool bluestore-kv /var/lib/ceph/osd/ceph-OSD compact"#,
@@ -195,6 +231,21 @@ const CONTRACTS: &[Contract] = &[
             let refused = place.run("ceph-kvstore-tool bluestore-kv ../data/osd/0 compact");
             assert!(!refused.status.success(), "{refused:?}");
         },
+    },
+    Contract {
+        line: "ceph-bluestore-tool --path <osd-data-path> recovery-compare",
+        before: |place| {
+            let path = place.substituted("<osd-data-path>");
+            place.ok(&format!(
+                "ceph-bluestore-tool --path {path} fill --mkfs 1Gi --onodes 2000 --extents 9000 --pgs 8"
+            ));
+        },
+        after: scans_agree,
+    },
+    Contract {
+        line: "ceph-bluestore-tool --path <osd-data-path> --bluestore_allocation_recovery_threads=12 recovery-compare",
+        before: nothing,
+        after: scans_agree,
     },
     Contract {
         line: "rados -p backup ls",

@@ -1,6 +1,6 @@
 //! Options of BlueStore.
 
-use super::kinds::{Bool, Size, Str};
+use super::kinds::{Bool, Int, Size, Str};
 use super::option_group;
 use super::spec::Service::Osd;
 
@@ -14,6 +14,17 @@ option_group! {
     bluestore_cache_size: Size = "0", "Memory for onodes and data; 0 for 256 MiB" [services(&[Osd]), startup()];
     bluestore_prefer_deferred_size: Size = "32Ki", "Writes of up to this go through the write-ahead log; 0 for none"
         [range("0", "1Mi"), services(&[Osd]), startup()];
+    bluestore_allocation_from_file: Bool = "true", "Keep the allocator's state in a file, not in RocksDB"
+        [services(&[Osd]), startup(), long("A clean shutdown writes the file, a start takes it. After a crash checkpoints and small \
+            records of what changed since give the same. When off, every change of the allocator is also written to RocksDB, as \
+            Ceph once did: that costs writes and compaction. An existing store changes over at its next start.")];
+    bluestore_allocation_recovery_threads: Int = "-1", "Threads of the scan of all objects that finds out what is allocated"
+        [range("-1", "1024"), services(&[Osd]), startup(), long("Needed only where neither the allocation file nor a checkpoint \
+            can be believed. -1 for one per core; 0 for the simple scan on one thread, Ceph's default; N for the parallel scan \
+            on N threads.")];
+    bluestore_allocation_checkpoint_bytes: Size = "8Mi", "Bytes of records of allocation between checkpoints of the allocator"
+        [range("0", "128Mi"), services(&[Osd]), startup(), nacre(), long("Bounds what a start after a crash reads. 0 keeps no such \
+            records: a start after a crash then scans all objects.")];
     bluestore_throttle_bytes: Size = "64Mi", "Bytes of transactions in flight"
         [min("64Ki"), services(&[Osd]), startup()];
     bluestore_rocksdb_cache_size: Size = "256Mi", "Memory for RocksDB's blocks" [min("1Mi"), services(&[Osd]),

@@ -4,6 +4,7 @@
 //! Only blocks below the *frontier* are handed out; the frontier moves up as [`super::device::Device::grow`] provides
 //! space, and nothing at or above it was ever written. Freed blocks come here only when rule B1 allows their reuse.
 
+use super::allocation::bits;
 use super::onode::Run;
 
 /// The bitmap. A set bit is a block in use, quarantined or beyond the frontier.
@@ -23,20 +24,43 @@ pub(super) struct Allocator {
 
 impl Allocator {
     /// An allocator of which `first..frontier` is free.
+    #[cfg(test)]
     pub(super) fn new(first: u64, frontier: u64, device_blocks: u64) -> Allocator {
-        let words = device_blocks.div_ceil(64) as usize;
+        Allocator::with_used(bits::none(device_blocks), first, frontier, device_blocks)
+    }
+
+    /// An allocator of `first..frontier` without the `used` blocks, one bit each.
+    pub(super) fn with_used(mut used: Vec<u64>, first: u64, frontier: u64, device_blocks: u64) -> Allocator {
+        bits::clip(&mut used, first, frontier);
+        let free = frontier - first - bits::count(&used);
         let mut allocator = Allocator {
-            words: vec![u64::MAX; words],
-            full: vec![u64::MAX; words.div_ceil(64)],
-            frontier: first,
+            full: vec![0; used.len().div_ceil(64)],
+            words: used,
+            frontier,
             device_blocks,
-            free: 0,
+            free,
             cursor: first,
             quarantined: 0,
             disputed: Vec::new(),
         };
-        allocator.extend_frontier(frontier);
+        let outside = allocator.words.len() as u64 * 64 - frontier;
+        allocator.set_words(Run { start: 0, blocks: first }, true);
+        allocator.set_words(Run { start: frontier, blocks: outside }, true);
+        for (at, words) in allocator.words.chunks(64).enumerate() {
+            // Words that are not there count as full.
+            let there = words.iter().enumerate().fold(u64::MAX, |full, (bit, word)| {
+                if *word == u64::MAX { full } else { full & !(1 << bit) }
+            });
+            allocator.full[at] = there;
+        }
         allocator
+    }
+
+    /// The used blocks, those that are withheld among them, without what lies outside.
+    pub(super) fn used(&self, first: u64) -> Vec<u64> {
+        let mut used = self.words.clone();
+        bits::clip(&mut used, first, self.frontier);
+        used
     }
 
     /// Blocks that can be handed out now.
@@ -86,13 +110,18 @@ impl Allocator {
         true
     }
 
-    /// Gives back a run that was allocated.
-    pub(super) fn release(&mut self, run: Run) {
-        debug_assert!(self.is_used(run), "{run:?} is not allocated");
+    /// Gives back a run that was allocated. One that is not wholly in use has another owner that gave parts of it back:
+    /// then it is withheld, and `false` returned.
+    #[must_use]
+    pub(super) fn release(&mut self, run: Run) -> bool {
+        if !self.is_used(run) {
+            self.quarantine(run);
+            return false;
+        }
         if self.disputed.is_empty() {
             self.set(run, false);
             self.free += run.blocks;
-            return;
+            return true;
         }
         for block in run.start..run.start + run.blocks {
             // A record may name any run.
@@ -102,17 +131,6 @@ impl Allocator {
                 self.free += 1;
             }
         }
-    }
-
-    /// Takes a run that a record owns, at mount; `false` where a block of it is taken already or out of range.
-    #[must_use]
-    pub(super) fn claim(&mut self, run: Run) -> bool {
-        let fits = run.start.checked_add(run.blocks).is_some_and(|end| end <= self.frontier);
-        if !fits || (run.start..run.start + run.blocks).any(|block| self.bit(block)) {
-            return false;
-        }
-        self.set(run, true);
-        self.free -= run.blocks;
         true
     }
 
@@ -225,6 +243,16 @@ impl Allocator {
         limit
     }
 
+    fn set_words(&mut self, run: Run, used: bool) {
+        for (at, mask) in bits::masks(run) {
+            if used {
+                self.words[at] |= mask;
+            } else {
+                self.words[at] &= !mask;
+            }
+        }
+    }
+
     fn set(&mut self, run: Run, used: bool) {
         let (mut at, end) = (run.start, run.start + run.blocks);
         while at < end {
@@ -293,7 +321,7 @@ mod tests {
                 } else if !held.is_empty() {
                     let run = held.swap_remove(amount as usize % held.len());
                     (run.start..run.start + run.blocks).for_each(|block| _ = used.remove(&block));
-                    allocator.release(run);
+                    prop_assert!(allocator.release(run));
                 }
                 prop_assert_eq!(allocator.free(), allocator.frontier() - 16 - used.len() as u64);
             }
@@ -314,22 +342,26 @@ mod tests {
             seed(&[(100, 100), (190, 20), (0, 8), (u64::MAX, 2), (150, 0)]),
         ];
         nacre_fuzz::Target::new("claims", corpus, seeds).run(|input| {
-            let mut allocator = Allocator::new(16, 200, 250);
-            let mut claimed = Vec::new();
+            let mut used = bits::none(250);
+            let (mut claimed, mut withheld) = (Vec::new(), Vec::new());
             for pair in input.as_chunks::<16>().0 {
                 let (start, blocks) = pair.split_at(8);
                 let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes);
                 let run = Run { start: number(start).ok()?, blocks: number(blocks).ok()? };
-                match allocator.claim(run) {
+                let inside =
+                    run.start >= 16 && run.start.checked_add(run.blocks).is_some_and(|end| end <= 200);
+                match inside && bits::change(&mut used, run, true) {
                     true => claimed.push(run),
-                    false => allocator.quarantine(run),
+                    false => withheld.push(run),
                 }
             }
+            let mut allocator = Allocator::with_used(used, 16, 200, 250);
+            withheld.into_iter().for_each(|run| allocator.quarantine(run));
             // Whatever was claimed, what is free is told rightly, and given out once.
             let owned =
                 |allocator: &Allocator| (16..200).filter(|block| !allocator.bit(*block)).count() as u64;
             assert_eq!(allocator.free(), owned(&allocator));
-            claimed.into_iter().for_each(|run| allocator.release(run));
+            assert!(claimed.into_iter().all(|run| allocator.release(run)));
             assert_eq!(allocator.free(), owned(&allocator));
             let mut all = Vec::new();
             assert!(allocator.allocate(allocator.free(), 64, &mut all) && allocator.free() == 0);
@@ -339,18 +371,39 @@ mod tests {
     }
 
     #[test]
-    fn claims_conflict_once_and_quarantine_withholds() {
-        let mut allocator = Allocator::new(16, 1_000, 1_000);
+    fn quarantine_withholds_from_all_owners() {
+        let mut used = bits::none(1_000);
         let run = Run { start: 100, blocks: 10 };
-        assert!(allocator.claim(run));
-        assert!(!allocator.claim(Run { start: 109, blocks: 3 }));
-        assert!(!allocator.claim(Run { start: 995, blocks: 10 }));
-        assert!(!allocator.claim(Run { start: u64::MAX, blocks: 10 }));
+        assert!(bits::change(&mut used, run, true));
+        let mut allocator = Allocator::with_used(used, 16, 1_000, 1_000);
+        assert_eq!(allocator.free(), 984 - 10);
         allocator.quarantine(Run { start: 105, blocks: 10 });
         assert_eq!((allocator.free(), allocator.quarantined()), (984 - 15, 10));
-        allocator.release(run);
+        assert!(allocator.release(run));
         assert_eq!(allocator.free(), 984 - 10);
+        // Given back once more, by another owner: withheld.
+        assert!(!allocator.release(run));
+        assert_eq!(allocator.free(), 984 - 15);
+        assert_eq!(bits::count(&allocator.used(16)), 15);
         allocator.quarantine_all_free();
         assert!(!allocator.allocate(1, 1, &mut Vec::new()));
+    }
+
+    #[test]
+    fn an_allocator_made_of_used_blocks_is_that_of_their_allocation() {
+        let mut used = bits::none(70_000);
+        let mut by_hand = Allocator::new(16, 66_000, 70_000);
+        for run in [
+            Run { start: 16, blocks: 4_096 },
+            Run { start: 5_000, blocks: 3 },
+            Run { start: 65_000, blocks: 1_000 },
+        ] {
+            assert!(bits::change(&mut used, run, true));
+            by_hand.set(run, true);
+            by_hand.free -= run.blocks;
+        }
+        let made = Allocator::with_used(used.clone(), 16, 66_000, 70_000);
+        assert_eq!((&made.words, &made.full, made.free), (&by_hand.words, &by_hand.full, by_hand.free));
+        assert_eq!(made.used(16), used);
     }
 }

@@ -3,7 +3,7 @@
 
 use super::Inner;
 use super::collection::{Collection, OmapChange, OmapOverlay};
-use super::commit::Queued;
+use super::commit::{Queued, reuses_at_once};
 use super::db::{Family, RawBatch};
 use super::keys;
 use super::omap;
@@ -52,6 +52,11 @@ pub(super) struct UsageChange {
 }
 
 impl UsageChange {
+    /// Whether nothing changes.
+    pub(super) fn is_none(&self) -> bool {
+        *self == UsageChange::default()
+    }
+
     pub(super) fn apply_to(self, usage: &mut PoolUsage) {
         usage.stored_bytes = usage.stored_bytes.saturating_add_signed(self.stored);
         usage.allocated_bytes = usage.allocated_bytes.saturating_add_signed(self.allocated);
@@ -78,6 +83,9 @@ impl<'a> Txn<'a> {
     /// Applies `txn` and queues its commit. Returns the change of the memory that the collection's cache takes.
     pub(super) fn run(mut self, txn: &Transaction, on_commit: Option<Completion>) -> Result<i64> {
         self.inner.admit(only_frees(txn))?;
+        if touches_log(txn) {
+            self.inner.load_log(self.coll)?;
+        }
         let exists = !self.coll.removed;
         self.change_objects(txn, exists)?;
         let mut usage = UsageChange::default();
@@ -526,12 +534,25 @@ impl<'a> Txn<'a> {
     }
 
     fn install(mut self, usage: UsageChange, exists: bool, on_commit: Option<Completion>) -> Result<i64> {
+        let objects = self.coll.objects.saturating_add_signed(usage.objects);
+        let collection = match (exists, self.coll.removed) {
+            (true, false) if usage.objects == 0 => None,
+            (true, _) => Some((self.coll.id, Some(objects))),
+            (false, true) => None,
+            (false, false) => Some((self.coll.id, None)),
+        };
+        let freed = std::mem::take(&mut self.freed);
+        if reuses_at_once() {
+            self.inner.release(freed.clone());
+        }
         let queued = Queued {
             batch: std::mem::take(&mut self.batch),
             writes: std::mem::take(&mut self.writes),
-            freed: self.take_freed(),
+            allocated: std::mem::take(&mut self.allocated),
+            freed,
             pool: self.coll.id.pool,
             usage,
+            collection,
             on_commit,
         };
         let seq = self.inner.queue.push(queued)?;
@@ -561,22 +582,14 @@ impl<'a> Txn<'a> {
     }
 }
 
-impl Txn<'_> {
-    /// The freed blocks, to be released after the commit (rule B1). A failpoint releases them at once, to prove that
-    /// the crash suite notices.
-    fn take_freed(&mut self) -> Vec<Run> {
-        let freed = std::mem::take(&mut self.freed);
-        if reuses_at_once() {
-            self.inner.release(freed);
-            return Vec::new();
-        }
-        freed
-    }
-}
-
-fn reuses_at_once() -> bool {
-    fail::fail_point!("store::reuse_at_once", |_| true);
-    false
+/// Whether a transaction needs to know which log entries there are.
+fn touches_log(txn: &Transaction) -> bool {
+    txn.ops.iter().any(|op| {
+        matches!(
+            op,
+            TxnOp::LogAppend(_) | TxnOp::LogTrim(_) | TxnOp::LogTruncate(_) | TxnOp::RemoveCollection
+        )
+    })
 }
 
 impl Touched {

@@ -58,11 +58,28 @@ const UNSTAMPED: u64 = u64::MAX;
 /// Which log versions exist, and the entries not yet committed.
 #[derive(Debug, Default)]
 pub(super) struct Log {
+    /// The database's versions are not among the entries yet: nobody has asked for them.
+    unloaded: bool,
     entries: BTreeMap<Eversion, Option<(u64, Bytes)>>,
     pending: VecDeque<(u64, Eversion)>,
 }
 
 impl Log {
+    /// Whether the versions that the database holds are to be loaded before anything else is done.
+    pub(super) fn is_unloaded(&self) -> bool {
+        self.unloaded
+    }
+
+    /// Says that the database may hold versions.
+    pub(super) fn set_unloaded(&mut self) {
+        self.unloaded = true;
+    }
+
+    /// Says that all versions were loaded.
+    pub(super) fn set_loaded(&mut self) {
+        self.unloaded = false;
+    }
+
     /// Registers an entry that the database holds.
     pub(super) fn load(&mut self, version: Eversion) {
         self.entries.insert(version, None);

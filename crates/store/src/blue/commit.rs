@@ -7,15 +7,16 @@
 //! Any failure stops the store (rule B5).
 
 use super::Inner;
+use super::allocation::ledger::Ledger;
 use super::apply::UsageChange;
-use super::db::{Family, RawBatch};
+use super::db::{Family, Prefill, RawBatch};
 use super::deferred::{Deferred, MAX_AGE};
 use super::label::Watermark;
 use super::onode::{BLOCK_BYTES, Run};
 use crate::error::{Result, StoreError};
 use crate::{CommitSink, Completion, PoolUsage};
 use bytes::Bytes;
-use nacre_types::ids::PoolId;
+use nacre_types::ids::{PgId, PoolId};
 use parking_lot::{Condvar, Mutex};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,9 +34,12 @@ pub(super) struct Queued {
     pub(super) batch: RawBatch,
     /// (first block on the device, whole blocks).
     pub(super) writes: Vec<(u64, Bytes)>,
+    pub(super) allocated: Vec<Run>,
     pub(super) freed: Vec<Run>,
     pub(super) pool: PoolId,
     pub(super) usage: UsageChange,
+    /// The collection's number of objects, where it changed; `None` in it where the collection is gone.
+    pub(super) collection: Option<(PgId, Option<u64>)>,
     pub(super) on_commit: Option<Completion>,
 }
 
@@ -207,9 +211,9 @@ impl Queue {
         }
     }
 
-    /// Takes the next batch and whether deferred copies are to go with it; an empty batch is for that alone. `None`
-    /// when the thread is to end.
-    fn take(&self) -> Option<(Vec<Queued>, u64, bool)> {
+    /// Takes the next batch and whether deferred copies are to go with it; an empty batch is for that alone, or, where
+    /// the thread is not patient, says that there is nothing. `None` when the thread is to end.
+    fn take(&self, is_patient: bool) -> Option<(Vec<Queued>, u64, bool)> {
         let mut state = self.state.lock();
         loop {
             let empty = state.transactions.is_empty();
@@ -223,6 +227,9 @@ impl Queue {
                 let batch = std::mem::replace(&mut state.transactions, rest);
                 let last = state.last_seq - state.transactions.len() as u64;
                 return Some((batch, last, settle));
+            }
+            if !is_patient {
+                return Some((Vec::new(), state.last_seq, false));
             }
             state.idle = true;
             if !state.deferred {
@@ -259,12 +266,15 @@ impl Queue {
 pub(super) struct Committer {
     pub(super) watermark: Watermark,
     watermark_at: Instant,
+    /// The database's sequence number up to which all was synced.
+    synced: u64,
+    /// What of the log is to be filled ahead when there is nothing else to do.
+    prefill: Option<Prefill>,
     /// Numbers up to here are reserved in the database.
     pub(super) id_max: u64,
     /// The frontier that the database knows.
     pub(super) frontier: u64,
-    /// Usage as of the last committed transaction.
-    pub(super) usage: BTreeMap<PoolId, PoolUsage>,
+    ledger: Ledger,
     batch: RawBatch,
     deferred: Deferred,
     space_checked: Instant,
@@ -276,9 +286,11 @@ const SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 impl Committer {
     pub(super) fn new(
         watermark: Watermark,
+        synced: u64,
         id_max: u64,
         frontier: u64,
-        usage: BTreeMap<PoolId, PoolUsage>,
+        ledger: Ledger,
+        prefill: Option<Prefill>,
     ) -> Committer {
         let now = Instant::now();
         let batch = RawBatch::default();
@@ -286,9 +298,11 @@ impl Committer {
         Committer {
             watermark,
             watermark_at: now,
+            synced,
+            prefill,
             id_max,
             frontier,
-            usage,
+            ledger,
             batch,
             deferred,
             space_checked: now,
@@ -297,7 +311,22 @@ impl Committer {
 
     /// The commit thread: runs until the queue ends or something fails.
     pub(super) fn run(mut self, inner: &Inner) {
-        while let Some((mut batch, last_seq, settle)) = inner.queue.take() {
+        while let Some((mut batch, last_seq, settle)) = inner.queue.take(self.prefill.is_none()) {
+            if batch.is_empty()
+                && !settle
+                && let Some(prefill) = &mut self.prefill
+            {
+                match inner.db.prefill_step(prefill) {
+                    Ok(true) => {}
+                    Ok(false) => self.prefill = None,
+                    Err(error) => {
+                        // The next batch finds the store stopped.
+                        inner.stop(error);
+                        self.prefill = None;
+                    }
+                }
+                continue;
+            }
             let bytes = batch.iter().map(Queued::bytes).sum();
             let committed = inner.check().and_then(|()| self.commit(inner, &mut batch, settle));
             match committed {
@@ -305,8 +334,10 @@ impl Committer {
                     if !self.deferred.has_unplaced() {
                         inner.queue.set_placed(last_seq);
                     }
-                    let freed: Vec<Run> =
-                        batch.iter_mut().flat_map(|queued| queued.freed.drain(..)).collect();
+                    let freed: Vec<Run> = match reuses_at_once() {
+                        false => batch.iter_mut().flat_map(|queued| queued.freed.drain(..)).collect(),
+                        true => Vec::new(),
+                    };
                     let reusable = self.deferred.committed(freed);
                     if !reusable.is_empty() {
                         inner.release(inner.gate.retire(reusable));
@@ -316,6 +347,7 @@ impl Committer {
                     counters.transactions.fetch_add(batch.len() as u64, Ordering::Relaxed);
                     counters.batches.fetch_add(1, Ordering::Relaxed);
                     complete(batch, None);
+                    self.ledger.committed(&inner.checkpoints, self.frontier);
                     // While the submitters work on what they were just told.
                     if self.deferred.is_worth_placing() {
                         match write_merged(inner, self.deferred.take_unplaced()) {
@@ -344,9 +376,7 @@ impl Committer {
             batch.iter_mut().flat_map(|queued| queued.writes.drain(..)).collect();
         if self.watermark_at.elapsed() >= inner.config.watermark_interval {
             self.watermark_at = Instant::now();
-            // Everything the database has now was synced: only this thread writes.
-            self.watermark =
-                Watermark { generation: self.watermark.generation + 1, sequence: inner.db.sequence() };
+            self.watermark = Watermark { generation: self.watermark.generation + 1, sequence: self.synced };
             // Durable with the next flush, whenever that is. Never deferred: the copy would be in what it is to check.
             let (block, bytes) = self.watermark.block(inner.uuid);
             inner.device.write(block * BLOCK_BYTES, &[bytes])?;
@@ -366,15 +396,7 @@ impl Committer {
         for queued in batch.iter() {
             self.batch.append(&queued.batch);
         }
-        let mut last_pool = None;
-        for queued in batch.iter().filter(|queued| queued.usage != UsageChange::default()) {
-            queued.usage.apply_to(self.usage.entry(queued.pool).or_default());
-            if last_pool.is_some_and(|pool| pool != queued.pool) {
-                last_pool.into_iter().for_each(|pool| self.put_usage(ids, pool));
-            }
-            last_pool = Some(queued.pool);
-        }
-        last_pool.into_iter().for_each(|pool| self.put_usage(ids, pool));
+        self.ledger.record(batch, &inner.checkpoints, ids, &mut self.batch);
         let next_id = inner.next_id.load(Ordering::Relaxed);
         if next_id > self.id_max {
             self.id_max = next_id + ID_STEP;
@@ -386,14 +408,17 @@ impl Committer {
             self.batch.put(ids, Family::Super, super::state::FRONTIER, &frontier.to_le_bytes());
         }
         self.batch.finish();
-        inner.db.write(&self.batch)
+        inner.db.write(&self.batch)?;
+        // Syncing this batch synced what came before: only this thread writes.
+        self.synced = inner.db.sequence();
+        Ok(())
     }
+}
 
-    fn put_usage(&mut self, ids: super::db::FamilyIds, pool: PoolId) {
-        let usage = self.usage.get(&pool).copied().unwrap_or_default();
-        let (key, value) = super::state::encode_usage(pool, usage);
-        self.batch.put(ids, Family::Super, &key, &value);
-    }
+/// Whether freed blocks were released before the commit: a failpoint, to prove that the crash suite notices.
+pub(super) fn reuses_at_once() -> bool {
+    fail::fail_point!("store::reuse_at_once", |_| true);
+    false
 }
 
 /// Writes the pieces, those that lie one behind the other with one call.

@@ -3,14 +3,16 @@
 //! One thread writes (the commit thread), with the WAL on and synced. Write batches are put together on the submitting
 //! threads as raw records and only concatenated by the commit thread.
 
+use super::allocation::freelist;
 use super::varint;
 use crate::error::{Result, StoreError};
 use rocksdb::{
     BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamily, ColumnFamilyDescriptor,
-    CompactOptions, DB, DBCompressionType, DBPinnableSlice, DBRecoveryMode, IteratorMode, LogLevel, Options,
-    ReadOptions, WriteBatch, WriteOptions,
+    CompactOptions, DB, DBCompressionType, DBPinnableSlice, DBRecoveryMode, FlushOptions,
+    IngestExternalFileOptions, IteratorMode, LogLevel, Options, ReadOptions, SstFileWriter, WriteBatch,
+    WriteOptions,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// The column families (docs/format/bluestore.md). The order is that of [`FAMILIES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,13 +31,15 @@ pub(super) enum Family {
     Shared,
     /// Copies of data that is written but not flushed.
     Deferred,
-    /// Allocation deltas; empty as yet.
+    /// What group commits changed of allocation since the last checkpoint.
     AllocDelta,
     /// The store's own state and values.
     Super,
+    /// Used blocks, where they are recorded in the database.
+    FreeList,
 }
 
-const FAMILIES: [(Family, &str); 9] = [
+const FAMILIES: [(Family, &str); 10] = [
     (Family::Onodes, "onodes"),
     (Family::Csum, "csum"),
     (Family::Omap, "omap"),
@@ -45,6 +49,7 @@ const FAMILIES: [(Family, &str); 9] = [
     (Family::Deferred, "deferred"),
     (Family::AllocDelta, "allocdelta"),
     (Family::Super, "super"),
+    (Family::FreeList, "freelist"),
 ];
 
 /// WAL files kept for reuse.
@@ -61,9 +66,23 @@ pub(super) struct DbConfig {
     pub(super) write_buffer_bytes: usize,
 }
 
+/// Bytes that one step fills ahead.
+const PREFILL_STEP_BYTES: usize = 1 << 20;
+
+/// What of the log is still to be filled ahead.
+#[derive(Debug)]
+pub(super) struct Prefill {
+    /// Steps for each file, files to go, steps to go in the current one.
+    each: usize,
+    files: usize,
+    chunks: usize,
+    chunk: Vec<u8>,
+}
+
 /// The open database.
 pub(super) struct Db {
     db: DB,
+    config: DbConfig,
     /// RocksDB's number of each family, by position in [`FAMILIES`].
     ids: [u32; FAMILIES.len()],
 }
@@ -76,7 +95,7 @@ impl Db {
         for (id, (_, name)) in ids.iter_mut().zip(FAMILIES) {
             *id = family_id(&db, name)?;
         }
-        Ok(Db { db, ids })
+        Ok(Db { db, config, ids })
     }
 
     fn family(&self, family: Family) -> &ColumnFamily {
@@ -115,6 +134,54 @@ impl Db {
             .map(|entry| entry.map_err(|e| StoreError::database("scan the metadata database", &e)))
     }
 
+    /// The entries of a part of `family`, for scans: not cached, read ahead.
+    pub(super) fn scan_range(&self, family: Family, first: &[u8], end: Option<Vec<u8>>) -> Range<'_> {
+        let mut options = ReadOptions::default();
+        options.fill_cache(false);
+        options.set_readahead_size(2 << 20);
+        if let Some(end) = end {
+            options.set_iterate_upper_bound(end);
+        }
+        let mut iterator = self.db.raw_iterator_cf_opt(self.family(family), options);
+        iterator.seek(first);
+        Range { iterator, started: false }
+    }
+
+    /// The first key of `family`.
+    pub(super) fn first(&self, family: Family) -> Result<Option<Vec<u8>>> {
+        Ok(self.range(family, &[], None).next()?.map(|(key, _)| key.to_vec()))
+    }
+
+    /// What `read` makes of the last entry of `family` that it takes.
+    pub(super) fn last<T>(
+        &self,
+        family: Family,
+        read: impl Fn(&[u8], &[u8]) -> Option<T>,
+    ) -> Result<Option<T>> {
+        let mut iterator = self.db.raw_iterator_cf(self.family(family));
+        iterator.seek_to_last();
+        while let Some((key, value)) = iterator.item() {
+            if let Some(found) = read(key, value) {
+                return Ok(Some(found));
+            }
+            iterator.prev();
+        }
+        iterator.status().map_err(|e| StoreError::database("read the metadata database", &e))?;
+        Ok(None)
+    }
+
+    /// About how many bytes of files the keys `first <= key < end` take.
+    pub(super) fn stored_bytes(&self, family: Family, first: &[u8], end: &[u8]) -> u64 {
+        let range = rocksdb::Range::new(first, end);
+        self.db.get_approximate_sizes_cf(self.family(family), &[range]).first().copied().unwrap_or(0)
+    }
+
+    /// About how many keys a family has.
+    pub(super) fn estimated_keys(&self, family: Family) -> u64 {
+        let property = self.db.property_int_value_cf(self.family(family), "rocksdb.estimate-num-keys");
+        property.ok().flatten().unwrap_or(0)
+    }
+
     /// Writes the batches as one, atomically and durably.
     pub(super) fn write(&self, batch: &RawBatch) -> Result<()> {
         fail::fail_point!("store::wal_write", |_| Err(StoreError::Database {
@@ -128,24 +195,68 @@ impl Db {
             .map_err(|e| StoreError::database("write the metadata database", &e))
     }
 
-    /// Fills and retires as many WAL files as are kept for reuse, so that the log has its blocks from then on and
-    /// syncing it needs no journal commit of the file system. Everything is durable on return. Costs writing `bytes`
-    /// so many times.
-    pub(super) fn prefill_wals(&self, bytes: usize) -> Result<()> {
-        const CHUNK_BYTES: usize = 1 << 20;
+    /// What [`Db::prefill_step`] is to write: `bytes` into each of the WAL files that are kept for reuse.
+    pub(super) fn prefill(&self, bytes: usize) -> Prefill {
+        let each = bytes.div_ceil(PREFILL_STEP_BYTES);
+        Prefill { each, files: RECYCLED_WALS, chunks: each, chunk: vec![0; PREFILL_STEP_BYTES] }
+    }
+
+    /// Fills the WAL ahead by a little, retiring each file that is full, so that the log has its blocks from then on and
+    /// syncing it needs no journal commit of the file system. `false` when all is done. Only what is written by
+    /// [`Db::write`] afterwards is durable.
+    pub(super) fn prefill_step(&self, prefill: &mut Prefill) -> Result<bool> {
         let failed = |e| StoreError::database("fill the metadata database's log ahead", &e);
         let family = self.family(Family::AllocDelta);
-        let chunk = vec![0u8; CHUNK_BYTES];
-        for _ in 0..RECYCLED_WALS {
-            for _ in 0..bytes.div_ceil(CHUNK_BYTES) {
-                self.db.put_cf(family, PREFILL_KEY, &chunk).map_err(failed)?;
-            }
-            let mut synced = WriteOptions::default();
-            synced.set_sync(true);
-            self.db.delete_cf_opt(family, PREFILL_KEY, &synced).map_err(failed)?;
-            self.db.flush_cf(family).map_err(failed)?;
+        if prefill.chunks > 0 {
+            prefill.chunks -= 1;
+            self.db.put_cf(family, PREFILL_KEY, &prefill.chunk).map_err(failed)?;
+            return Ok(true);
         }
-        Ok(())
+        let mut synced = WriteOptions::default();
+        synced.set_sync(true);
+        self.db.delete_cf_opt(family, PREFILL_KEY, &synced).map_err(failed)?;
+        let mut options = FlushOptions::default();
+        options.set_wait(false);
+        self.db.flush_cf_opt(family, &options).map_err(failed)?;
+        prefill.files -= 1;
+        prefill.chunks = prefill.each;
+        Ok(prefill.files > 0)
+    }
+
+    /// Writes a file for [`Db::ingest`] with what `fill` puts into it, in key order; `None` where it puts nothing.
+    pub(super) fn sorted_file(
+        &self,
+        family: Family,
+        path: &Path,
+        fill: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>,
+    ) -> Result<Option<PathBuf>> {
+        let failed = |e| StoreError::database("write a file for the metadata database", &e);
+        let options = family_options(family, self.config, &Cache::new_lru_cache(1 << 20));
+        let mut writer = SstFileWriter::create(&options);
+        let mut opened = false;
+        fill(&mut |key, value| {
+            if !opened {
+                writer.open(path).map_err(failed)?;
+                opened = true;
+            }
+            writer.put(key, value).map_err(failed)
+        })?;
+        if opened {
+            writer.finish().map_err(failed)?;
+        }
+        Ok(opened.then(|| path.to_owned()))
+    }
+
+    /// Takes over files made by [`Db::sorted_file`] whose keys do not overlap.
+    pub(super) fn ingest(&self, family: Family, files: Vec<PathBuf>) -> Result<()> {
+        if files.is_empty() {
+            return Ok(());
+        }
+        let mut options = IngestExternalFileOptions::default();
+        options.set_move_files(true);
+        self.db
+            .ingest_external_file_cf_opts(self.family(family), &options, files)
+            .map_err(|e| StoreError::database("take over files", &e))
     }
 
     /// Compacts one family after the other while the database is in use.
@@ -219,6 +330,7 @@ const BATCH_HEADER_BYTES: usize = 12;
 /// Record tags (`ValueType` in RocksDB's db/dbformat.h).
 const TAG_DELETE: u8 = 0x4;
 const TAG_PUT: u8 = 0x5;
+const TAG_MERGE: u8 = 0x6;
 const TAG_SINGLE_DELETE: u8 = 0x8;
 const TAG_DELETE_RANGE: u8 = 0xe;
 
@@ -250,6 +362,13 @@ impl RawBatch {
         self.begin(ids, family, TAG_PUT);
         self.bytes(key);
         self.bytes(value);
+    }
+
+    /// Combines `operand` with the value that is there, as the family does that.
+    pub(super) fn merge(&mut self, ids: FamilyIds, family: Family, key: &[u8], operand: &[u8]) {
+        self.begin(ids, family, TAG_MERGE);
+        self.bytes(key);
+        self.bytes(operand);
     }
 
     pub(super) fn delete(&mut self, ids: FamilyIds, family: Family, key: &[u8]) {
@@ -311,27 +430,14 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|(_, name)| *name)
 }
 
-/// Files of so many entries in a row of which so many are deletions are compacted soon: readers step over each of them.
-const DELETIONS_WINDOW: usize = 32_768;
-const DELETIONS_TRIGGER: usize = 16_384;
-/// A memtable in which one step of a scan skips so many entries is flushed, and so gets to that compaction.
-const SCAN_FLUSH_TRIGGER: &str = "8192";
-
 /// Opens the database itself.
 pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
     let cache = Cache::new_lru_cache(config.cache_bytes);
     let options = database_options(config, create);
     let families = FAMILIES
         .map(|(family, name)| ColumnFamilyDescriptor::new(name, family_options(family, config, &cache)));
-    let failed = |e| StoreError::database("open the metadata database", &e);
-    let db = DB::open_cf_descriptors(&options, path, families).map_err(failed)?;
-    for family in [Family::Onodes, Family::Omap] {
-        // Of all options this one is not in the library's interface for opening.
-        let family = db.cf_handle(name(family)).expect("invariant: opened with it");
-        db.set_options_cf(family, &[("memtable_op_scan_flush_trigger", SCAN_FLUSH_TRIGGER)])
-            .map_err(failed)?;
-    }
-    Ok(db)
+    DB::open_cf_descriptors(&options, path, families)
+        .map_err(|e| StoreError::database("open the metadata database", &e))
 }
 
 /// Finds out RocksDB's number of a family from the record that its own library writes.
@@ -373,7 +479,7 @@ fn database_options(config: DbConfig, create: bool) -> Options {
 }
 
 fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
-    let busy = !matches!(family, Family::Collections | Family::Shared | Family::Super);
+    let busy = !matches!(family, Family::Collections | Family::Shared | Family::Super | Family::AllocDelta);
     let mut table = BlockBasedOptions::default();
     table.set_block_cache(cache);
     table.set_block_size(if family == Family::Onodes { 16 << 10 } else { 8 << 10 });
@@ -384,7 +490,11 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
         table.set_bloom_filter(10.0, false);
     }
     let mut options = Options::default();
-    options.add_compact_on_deletion_collector_factory(DELETIONS_WINDOW, DELETIONS_TRIGGER, 0.0);
+    if family == Family::FreeList {
+        options.set_merge_operator_associative("xor", |_, existing, operands| {
+            Some(freelist::merge_values(existing, operands.iter()))
+        });
+    }
     if family == Family::Onodes {
         // Every object that is written for the first time is looked for in vain.
         options.set_memtable_prefix_bloom_ratio(0.02);

@@ -60,6 +60,11 @@ impl Device {
         provide_space(&self.file, from, to).map_err(|e| self.failed("allocate space in", &e))
     }
 
+    /// Sets the size of a plain file.
+    pub(super) fn resize(&self, size: u64) -> Result<()> {
+        self.file.set_len(size).map_err(|e| self.failed("resize", &e))
+    }
+
     /// Reads whole blocks at `offset`.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         debug_assert!(is_aligned(buffer) && offset.is_multiple_of(BLOCK_BYTES));

@@ -1,12 +1,13 @@
 //! Checks that an unmounted store is consistent: every block owned once, every record readable, nothing stray.
 
+use super::allocation::{bits, start};
 use super::db::{Entry, Family};
 use super::keys;
 use super::label::FIRST_DATA_BLOCK;
 use super::mount::Opened;
 use super::onode::{BLOCK_BYTES, Blob, Onode, Run, SharedBlob, decode_sums};
-use crate::PoolUsage;
 use crate::error::Result;
+use crate::{AllocationSource, PoolUsage};
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 use nacre_types::object::ObjectId;
@@ -43,6 +44,11 @@ pub enum Finding {
     NoCollection(PgId, &'static str),
     /// The pool's recorded usage is not what its objects take: pool, recorded, found.
     WrongUsage(PoolId, PoolUsage, PoolUsage),
+    /// The collection's recorded number of objects is not how many it has: collection, recorded, found.
+    WrongObjects(PgId, u64, u64),
+    /// What the store noted of allocation is not what its objects own: blocks that nothing owns, and blocks that an
+    /// object owns and that are noted as free.
+    WrongAllocation(u64, u64),
     /// A number in use is beyond what is recorded as given out.
     NumberTooHigh(u64),
 }
@@ -56,6 +62,8 @@ pub struct FsckReport {
     pub objects: u64,
     /// Bytes of data read and verified.
     pub verified_bytes: u64,
+    /// Where the store's notes of allocation were found; without any a start scans all objects.
+    pub allocation: Option<AllocationSource>,
 }
 
 struct Check {
@@ -68,23 +76,25 @@ struct Check {
     keyed_sums: BTreeSet<u64>,
     omaps: BTreeSet<u64>,
     usage: BTreeMap<PoolId, PoolUsage>,
+    objects: BTreeMap<PgId, u64>,
     /// Shared blobs counted towards a pool's allocation.
     counted: BTreeSet<u64>,
 }
 
 /// Checks an opened store.
 pub(super) fn check(opened: Opened, deep: bool) -> Result<FsckReport> {
-    let blocks = (opened.label.size / BLOCK_BYTES) as usize;
+    let blocks = opened.label.size / BLOCK_BYTES;
     let mut check = Check {
         opened,
         deep,
         report: FsckReport::default(),
         collections: BTreeSet::new(),
-        owners: vec![0; blocks.div_ceil(64)],
+        owners: bits::none(blocks),
         shared: HashMap::new(),
         keyed_sums: BTreeSet::new(),
         omaps: BTreeSet::new(),
         usage: BTreeMap::new(),
+        objects: BTreeMap::new(),
         counted: BTreeSet::new(),
     };
     if let Some(loss) = check.opened.loss.clone() {
@@ -96,7 +106,7 @@ pub(super) fn check(opened: Opened, deep: bool) -> Result<FsckReport> {
     check.shared_counts();
     check.checksums()?;
     check.omaps()?;
-    check.usage();
+    check.notes()?;
     Ok(check.report)
 }
 
@@ -112,7 +122,10 @@ impl Check {
     fn collections(&mut self) -> Result<()> {
         for (key, _) in self.entries(Family::Collections)? {
             match keys::split_collection(&key) {
-                Some((coll, [keys::COLLECTION_RECORD])) => _ = self.collections.insert(coll),
+                Some((coll, [keys::COLLECTION_RECORD])) => {
+                    self.collections.insert(coll);
+                    self.objects.insert(coll, 0);
+                }
                 Some((coll, [keys::COLLECTION_META, ..])) => {
                     if !self.collections.contains(&coll) {
                         self.found(Finding::NoCollection(coll, "value"));
@@ -177,6 +190,9 @@ impl Check {
             }
             if onode.omap != 0 && !self.omaps.insert(onode.omap) {
                 self.found(Finding::OmapOwnedTwice(onode.omap));
+            }
+            if let Some(objects) = self.objects.get_mut(&coll) {
+                *objects += 1;
             }
             let usage = self.usage.entry(coll.pool).or_default();
             usage.objects += 1;
@@ -274,15 +290,40 @@ impl Check {
         Ok(())
     }
 
-    fn usage(&mut self) {
-        let recorded = self.opened.state.usage.clone();
-        let pools: BTreeSet<PoolId> = recorded.keys().chain(self.usage.keys()).copied().collect();
+    /// Compares what the store noted of allocation, usage and numbers of objects with what was found.
+    fn notes(&mut self) -> Result<()> {
+        let noted = match start::noted(&self.opened)? {
+            Ok(noted) => noted,
+            Err(reason) => {
+                self.report.allocation = Some(AllocationSource::Scan { reason });
+                return Ok(());
+            }
+        };
+        self.report.allocation = Some(noted.source);
+        let pairs = noted.books.used.iter().zip(&self.owners);
+        let count = |blocks: u64| u64::from(blocks.count_ones());
+        let (stray, missing) = pairs.fold((0, 0), |(stray, missing), (noted, owned)| {
+            (stray + count(noted & !owned), missing + count(owned & !noted))
+        });
+        if (stray, missing) != (0, 0) {
+            self.found(Finding::WrongAllocation(stray, missing));
+        }
+        let pools: BTreeSet<PoolId> = noted.books.usage.keys().chain(self.usage.keys()).copied().collect();
         for pool in pools {
-            let recorded = recorded.get(&pool).copied().unwrap_or_default();
+            let recorded = noted.books.usage.get(&pool).copied().unwrap_or_default();
             let found = self.usage.get(&pool).copied().unwrap_or_default();
             if recorded != found {
                 self.found(Finding::WrongUsage(pool, recorded, found));
             }
         }
+        let colls: BTreeSet<PgId> = noted.books.objects.keys().chain(self.objects.keys()).copied().collect();
+        for coll in colls {
+            let recorded = noted.books.objects.get(&coll).copied();
+            let found = self.objects.get(&coll).copied();
+            if recorded != found {
+                self.found(Finding::WrongObjects(coll, recorded.unwrap_or(0), found.unwrap_or(0)));
+            }
+        }
+        Ok(())
     }
 }

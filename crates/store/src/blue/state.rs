@@ -1,17 +1,16 @@
 //! The store's own state in the `super` family (docs/format/bluestore.md).
 
 use super::db::{Db, Family};
-use super::varint::{self, Fields};
-use crate::PoolUsage;
 use crate::error::{Result, StoreError};
-use nacre_types::ids::{Incarnation, PoolId};
-use std::collections::BTreeMap;
+use nacre_types::ids::Incarnation;
 use uuid::Uuid;
 
 /// Format of the whole store; a release refuses others.
 pub(super) const FORMAT: &[u8] = b"m/format";
 /// What this release writes under [`FORMAT`].
-pub(super) const FORMAT_VERSION: u32 = 1;
+pub(super) const FORMAT_VERSION: u32 = 2;
+/// The oldest that this release reads: a mount makes it the newest.
+const OLDEST_FORMAT: u32 = 1;
 /// The device that belongs to this database.
 pub(super) const UUID: &[u8] = b"m/uuid";
 /// Identity of the contents.
@@ -22,8 +21,8 @@ pub(super) const CLEAN: &[u8] = b"m/clean";
 pub(super) const ID_MAX: &[u8] = b"m/id_max";
 /// Every block that was ever allocated is below this.
 pub(super) const FRONTIER: &[u8] = b"m/frontier";
-/// Before a pool's id: its usage.
-const USAGE_PREFIX: &[u8] = b"p/";
+/// 1 where used blocks are recorded in the database.
+pub(super) const RECORDS: &[u8] = b"m/records";
 /// Before the owner's own keys.
 pub(super) const USER_PREFIX: &[u8] = b"u/";
 
@@ -35,7 +34,8 @@ pub(super) struct State {
     pub(super) clean: bool,
     pub(super) id_max: u64,
     pub(super) frontier: u64,
-    pub(super) usage: BTreeMap<PoolId, PoolUsage>,
+    /// Used blocks are recorded in the database.
+    pub(super) records: bool,
 }
 
 impl State {
@@ -58,16 +58,10 @@ impl State {
             Ok(Uuid::from_bytes(get(key)?.try_into().map_err(|_| damaged(key))?))
         };
         let format = get(FORMAT)?;
-        if format != FORMAT_VERSION.to_le_bytes() {
-            let reason = format!("format {format:?}: this release reads format {FORMAT_VERSION}");
+        let known = (OLDEST_FORMAT..=FORMAT_VERSION).any(|version| format == version.to_le_bytes());
+        if !known {
+            let reason = format!("format {format:?}: this release reads up to format {FORMAT_VERSION}");
             return Err(StoreError::WrongStore { path: path.into(), reason });
-        }
-        let mut usage = BTreeMap::new();
-        let end = [b"p0".as_slice()].concat();
-        let mut range = db.range(Family::Super, USAGE_PREFIX, Some(end));
-        while let Some((key, value)) = range.next()? {
-            let (pool, pool_usage) = decode_usage(key, value).ok_or_else(|| damaged(key))?;
-            usage.insert(pool, pool_usage);
         }
         Ok(State {
             uuid: uuid(UUID)?,
@@ -75,46 +69,7 @@ impl State {
             clean: get(CLEAN)? == [1],
             id_max: number(ID_MAX)?,
             frontier: number(FRONTIER)?,
-            usage,
+            records: db.get(Family::Super, RECORDS)?.as_deref() == Some(&[1]),
         })
-    }
-}
-
-/// Key and value of a pool's usage.
-pub(super) fn encode_usage(pool: PoolId, usage: PoolUsage) -> (Vec<u8>, Vec<u8>) {
-    let mut value = Vec::with_capacity(16);
-    for number in [usage.stored_bytes, usage.allocated_bytes, usage.objects] {
-        varint::put(&mut value, number);
-    }
-    ([USAGE_PREFIX, &pool.0.to_be_bytes()].concat(), value)
-}
-
-fn decode_usage(key: &[u8], value: &[u8]) -> Option<(PoolId, PoolUsage)> {
-    let pool = i64::from_be_bytes(key.strip_prefix(USAGE_PREFIX)?.try_into().ok()?);
-    let mut fields = Fields(value);
-    let usage = PoolUsage {
-        stored_bytes: fields.number()?,
-        allocated_bytes: fields.number()?,
-        objects: fields.number()?,
-    };
-    fields.0.is_empty().then_some((PoolId(pool), usage))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use nacre_fuzz::Target;
-
-    #[test]
-    fn fuzz_usage_of_pools() {
-        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
-        let usage = PoolUsage { stored_bytes: 1 << 33, allocated_bytes: 4096, objects: 3 };
-        let joined = |(key, value): (Vec<u8>, Vec<u8>)| [key, value].concat();
-        let seeds = vec![joined(encode_usage(PoolId(3), usage))];
-        Target::new("usage", corpus, seeds).run(|input| {
-            let (key, value) = input.split_at_checked(USAGE_PREFIX.len() + 8)?;
-            let (pool, usage) = decode_usage(key, value)?;
-            Some(joined(encode_usage(pool, usage)))
-        });
     }
 }

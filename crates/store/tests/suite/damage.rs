@@ -3,8 +3,8 @@
 use crate::stores::{Collect, blue_config, oid, pattern, pg, txn, version, write};
 use bytes::Bytes;
 use nacre_store::{
-    BlueStore, BlueStoreConfig, Completion, Finding, IgnoreEvents, MountReport, ObjectStore, StoreError,
-    StoreEvents,
+    AllocationSource, BlueStore, BlueStoreConfig, Completion, Finding, IgnoreEvents, MountReport,
+    ObjectStore, StoreError, StoreEvents,
 };
 use nacre_types::errno::Errno;
 use nacre_types::txn::TxnOp;
@@ -93,6 +93,11 @@ fn put_in_database(
     changes.len()
 }
 
+/// Loses the store's notes of allocation, so that the next mount reads all records.
+fn forget_allocation(directory: &Path) {
+    std::fs::remove_dir_all(directory.join("ALLOCATOR_NCB_DIR")).unwrap();
+}
+
 fn contains(haystack: &[u8], needle: &[u8]) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle)
 }
@@ -116,6 +121,11 @@ fn garbage_record_withholds_free_space_and_can_be_removed() {
     });
     assert_eq!(changed, 1);
     assert!(matches!(fsck(directory.path())[..], [Finding::Undecodable("onodes", _), ..]));
+    // By its notes a store knows the record's blocks without it.
+    let (store, report) = mount(directory.path());
+    assert_eq!((report.allocation, report.quarantined_bytes), (Some(AllocationSource::File), 0));
+    store.umount().unwrap();
+    forget_allocation(directory.path());
     let (store, report) = mount(directory.path());
     assert!(report.quarantined_bytes > 0, "{report:?}");
     assert!(store.health().iter().any(|(code, _)| code == "BLUESTORE_QUARANTINE"));
@@ -138,6 +148,7 @@ fn garbage_record_withholds_free_space_and_can_be_removed() {
     assert!(matches!(findings[..], [] | [Finding::WrongUsage(..)]), "{findings:?}");
     let (store, report) = mount(directory.path());
     assert_eq!(report.quarantined_bytes, 0);
+    assert!(matches!(report.allocation, Some(AllocationSource::Scan { .. })), "{report:?}");
     assert!(store.read(pg(0), &oid("new"), 0, u64::MAX).unwrap() == pattern(3, 3 << 20));
     store.umount().unwrap();
 }
@@ -162,6 +173,7 @@ fn two_owners_of_a_block_are_both_quarantined() {
     });
     assert_eq!(changed, 1);
     assert!(fsck(directory.path()).iter().any(|finding| matches!(finding, Finding::OwnedTwice(_))));
+    forget_allocation(directory.path());
     let (store, report) = mount(directory.path());
     assert!(report.quarantined_bytes >= 50_000, "{report:?}");
     assert!(!store.health().is_empty());

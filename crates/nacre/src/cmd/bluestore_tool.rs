@@ -1,0 +1,155 @@
+//! `nacre bluestore-tool`: what people use of Ceph's `ceph-bluestore-tool`, on the folder of an OSD that is stopped.
+//!
+//! Options of the configuration (`--bluestore_allocation_recovery_threads=12`) may stand before or after the verb. A store
+//! that an OSD has open is refused.
+
+mod allocation;
+mod fill;
+mod start;
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, Subcommand};
+use nacre_runtime::config::ConfigBuilder;
+use nacre_runtime::options;
+use nacre_store::BlueStoreConfig;
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// How the tool names itself in its messages.
+const ME: &str = "bluestore-tool";
+
+/// Examines and repairs the BlueStore of an OSD that is stopped.
+#[derive(Debug, Parser)]
+#[command(name = "bluestore-tool", disable_version_flag = true)]
+#[command(after_help = "Options of the configuration may be given too, before or after the verb: \
+    --bluestore_allocation_recovery_threads=12.")]
+struct Args {
+    /// The OSD's folder
+    #[arg(long, global = true, value_name = "DIR")]
+    path: Option<PathBuf>,
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Compares the parallel scan of all objects with the simple one: time, counts, usage, allocators
+    RecoveryCompare(allocation::CompareArgs),
+    /// Builds the map of what is allocated from all objects and compares it with what the store noted
+    Allocmap,
+    /// Prints the free extents
+    FreeDump(allocation::FreeArgs),
+    /// Prints how fragmented free space is: 0 not at all, 1 wholly
+    FreeScore(allocation::FreeArgs),
+    /// Fills an empty store with made-up objects, for benchmarks
+    Fill(fill::FillArgs),
+    /// Measures how long a start takes to the first read; can write and crash
+    BenchStart(start::StartArgs),
+}
+
+/// Options of the configuration with their values.
+type Given = Vec<(String, String)>;
+
+/// What a verb works on.
+struct Place<'a> {
+    path: &'a Path,
+    config: BlueStoreConfig,
+}
+
+/// The help text.
+pub(crate) fn help() -> String {
+    <Args as clap::CommandFactory>::command().render_long_help().to_string()
+}
+
+/// Runs the command with what follows the word `bluestore-tool`.
+pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
+    let outcome = split_options(words).and_then(|(words, given)| {
+        let args = match Args::try_parse_from(std::iter::once(ME.into()).chain(words)) {
+            Ok(args) => args,
+            Err(error) => {
+                // What clap has to say is for people who are there to read it.
+                let _ = error.print();
+                return Ok(ExitCode::from(error.exit_code() as u8));
+            }
+        };
+        run(&args, given)
+    });
+    outcome.unwrap_or_else(|error| {
+        let _ = std::io::stdout().flush();
+        eprintln!("{ME}: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn run(args: &Args, given: Given) -> Result<ExitCode> {
+    let path = args.path.as_deref().context("must specify --path")?;
+    let builder = ConfigBuilder::new("osd.0".parse().context("an entity")?);
+    let config =
+        given.into_iter().fold(builder, |builder, (name, value)| builder.set(&name, value)).build()?;
+    let mut config = nacre_osd::bluestore_config(&config.snapshot());
+    // No OSD of this machine's is meant to make room for the tool.
+    config.wal_prefill = false;
+    let place = Place { path, config };
+    match &args.verb {
+        Verb::RecoveryCompare(args) => allocation::recovery_compare(&place, args),
+        Verb::Allocmap => allocation::allocmap(&place),
+        Verb::FreeDump(args) => allocation::free_dump(&place, args),
+        Verb::FreeScore(args) => allocation::free_score(&place, args),
+        Verb::Fill(args) => fill::fill(&place, args),
+        Verb::BenchStart(args) => start::bench_start(&place, args),
+    }
+}
+
+/// Takes the configuration's options out of the command line, wherever they stand.
+fn split_options(words: Vec<OsString>) -> Result<(Vec<OsString>, Given)> {
+    let (mut rest, mut given) = (Vec::new(), Vec::new());
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let text = word.to_str().unwrap_or_default();
+        let (name, value) = match text.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (text, None),
+        };
+        match name
+            .strip_prefix("--")
+            .map(options::normalize_name)
+            .filter(|name| options::find(name).is_some())
+        {
+            None => rest.push(word),
+            Some(name) => {
+                let value = match value {
+                    Some(value) => value,
+                    None => match words.next().and_then(|word| word.into_string().ok()) {
+                        Some(value) => value,
+                        None => bail!("option --{name} needs a value"),
+                    },
+                };
+                given.push((name, value));
+            }
+        }
+    }
+    Ok((rest, given))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_stand_before_or_after_the_verb() {
+        let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
+        for line in [
+            "--path x --bluestore_allocation_recovery_threads=12 recovery-compare",
+            "recovery-compare --bluestore-allocation-recovery-threads 12 --path x",
+        ] {
+            let (rest, given) = split_options(words(line)).unwrap();
+            assert_eq!(given, [("bluestore_allocation_recovery_threads".to_owned(), "12".to_owned())]);
+            let args = Args::try_parse_from(std::iter::once(OsString::from(ME)).chain(rest)).unwrap();
+            assert_eq!(args.path.as_deref(), Some(Path::new("x")));
+            assert!(matches!(args.verb, Verb::RecoveryCompare(_)));
+        }
+        assert!(split_options(words("--bluestore_allocation_from_file")).is_err());
+    }
+}

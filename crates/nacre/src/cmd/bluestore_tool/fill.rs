@@ -1,0 +1,65 @@
+//! The verb `fill`: a store full of made-up objects, for benchmarks of starts and scans.
+
+use super::Place;
+use anyhow::Result;
+use clap::Args;
+use nacre_runtime::options;
+use nacre_store::{BlueStore, FillPlan};
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::time::Instant;
+
+#[derive(Debug, Args)]
+pub(super) struct FillArgs {
+    /// Objects to make
+    #[arg(long, default_value_t = 100_000)]
+    onodes: u64,
+    /// Extents of all objects together, each in blocks of its own that no other extent's lie beside
+    #[arg(long, default_value_t = 100_000)]
+    extents: u64,
+    /// Blocks of 4 KiB of an extent
+    #[arg(long, default_value_t = 2)]
+    extent_blocks: u64,
+    /// Of a hundred objects, how many have a blob whose checksums are in a record of their own
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(0..=100))]
+    keyed_percent: u64,
+    /// Placement groups to spread them over
+    #[arg(long, default_value_t = 128)]
+    pgs: u32,
+    /// Pool of the objects
+    #[arg(long, default_value_t = 1)]
+    pool: i64,
+    /// Make the store first, with a sparse file of this size for data (5Ti, say)
+    #[arg(long, value_name = "SIZE")]
+    mkfs: Option<String>,
+}
+
+/// Fills the store.
+pub(super) fn fill(place: &Place<'_>, args: &FillArgs) -> Result<ExitCode> {
+    if let Some(size) = &args.mkfs {
+        let size = options::validate("bluestore_block_size", size)?.parse()?;
+        BlueStore::mkfs(place.path, size, &place.config)?;
+    }
+    let plan = FillPlan {
+        onodes: args.onodes,
+        extents: args.extents,
+        extent_blocks: args.extent_blocks,
+        keyed_percent: args.keyed_percent,
+        pgs: args.pgs,
+        pool: args.pool,
+    };
+    let begun = Instant::now();
+    let mut out = io::stdout().lock();
+    BlueStore::fill(place.path, &place.config, plan, &mut |made| {
+        // Progress is for people; nobody minds where it can't be shown.
+        let _ = writeln!(out, "{made} of {} objects", plan.onodes);
+    })?;
+    writeln!(
+        out,
+        "filled: {} objects, {} extents in {:.1} seconds",
+        args.onodes,
+        args.extents,
+        begun.elapsed().as_secs_f64()
+    )?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,98 @@
+//! The set of used blocks as words of 64 bits, one bit per block, changed only as records say.
+
+use super::head::{PAGE_WORDS, pages_of};
+use crate::blue::onode::Run;
+
+/// Words for so many blocks, whole pages.
+pub(in crate::blue) fn words_of(device_blocks: u64) -> usize {
+    pages_of(device_blocks) * PAGE_WORDS
+}
+
+/// Words of a set without members.
+pub(in crate::blue) fn none(device_blocks: u64) -> Vec<u64> {
+    vec![0; words_of(device_blocks)]
+}
+
+/// The words that a run touches, and its bits in each.
+pub(in crate::blue) fn masks(run: Run) -> impl Iterator<Item = (usize, u64)> {
+    let (mut at, end) = (run.start, run.start + run.blocks);
+    std::iter::from_fn(move || {
+        (at < end).then(|| {
+            let upto = end.min((at / 64 + 1) * 64);
+            let mask = (u64::MAX >> (64 - (upto - at))) << (at % 64);
+            let word = (at / 64) as usize;
+            at = upto;
+            (word, mask)
+        })
+    })
+}
+
+/// Adds or removes a run; `false`, with nothing changed in the word concerned, where part of it was there already or was
+/// not there, or where it lies outside.
+#[must_use]
+pub(in crate::blue) fn change(words: &mut [u64], run: Run, used: bool) -> bool {
+    if run.start.checked_add(run.blocks).is_none_or(|end| end > words.len() as u64 * 64) {
+        return false;
+    }
+    masks(run).all(|(at, mask)| {
+        let word = &mut words[at];
+        let fits = if used { *word & mask == 0 } else { *word & mask == mask };
+        if fits {
+            *word ^= mask;
+        }
+        fits
+    })
+}
+
+/// Number of members.
+pub(in crate::blue) fn count(words: &[u64]) -> u64 {
+    words.iter().map(|word| u64::from(word.count_ones())).sum()
+}
+
+/// Removes everything below `first` and from `end` on: what no record can own.
+pub(in crate::blue) fn clip(words: &mut [u64], first: u64, end: u64) {
+    let keep = |at: usize| {
+        let start = at as u64 * 64;
+        let low = first.saturating_sub(start).min(64);
+        let high = end.saturating_sub(start).min(64);
+        if low >= high { 0 } else { (u64::MAX >> (64 - (high - low))) << low }
+    };
+    let whole = (first.div_ceil(64) as usize)..((end / 64) as usize);
+    for (at, word) in words.iter_mut().enumerate().take(whole.start) {
+        *word &= keep(at);
+    }
+    for (at, word) in words.iter_mut().enumerate().skip(whole.end.max(whole.start)) {
+        *word &= keep(at);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_added_and_removed_once() {
+        let mut words = none(1000);
+        let run = |start, blocks| Run { start, blocks };
+        assert!(change(&mut words, run(60, 80), true) && !change(&mut words, run(139, 2), true));
+        assert!(!change(&mut words, run(200, 1), false) && !change(&mut words, run(u64::MAX, 2), true));
+        assert_eq!(count(&words), 80);
+        assert!(change(&mut words, run(64, 64), false));
+        assert_eq!(masks(run(60, 5)).collect::<Vec<_>>(), [(0, 0xf << 60), (1, 1)]);
+        clip(&mut words, 62, 130);
+        assert_eq!(count(&words), 4);
+        for block in [62, 63, 128, 129] {
+            assert!(change(&mut words, run(block, 1), false));
+        }
+    }
+
+    #[test]
+    fn clipping_keeps_what_lies_between() {
+        for (first, end) in [(0, 0), (0, 1), (16, 1000), (63, 65), (64, 128), (100, 70), (16, 5000)] {
+            let mut words = vec![u64::MAX; words_of(1000)];
+            let blocks = words.len() as u64 * 64;
+            clip(&mut words, first, end);
+            assert_eq!(count(&words), end.min(blocks).saturating_sub(first), "{first}..{end}");
+        }
+    }
+}

@@ -1,0 +1,464 @@
+//! Checkpoints: the bitmap of used blocks in pages on disk, with totals, as of a delta's position.
+//!
+//! A checkpoint is the previous one plus deltas that are committed, never the live allocator (rule B2). Only pages that
+//! changed are written, each to a place that the current head does not use; then the pages are flushed, then the head is
+//! written to the slot that does not hold the current one, and flushed. So one whole checkpoint is there at any instant.
+//! Pages that are all free or all used take no place.
+
+use super::bits;
+use super::delta::{Change, Delta, key, position_of};
+use super::head::{Head, Kind, PAGE_BLOCKS, PAGE_BYTES, PAGE_WORDS, Page, pages_of};
+use super::{Books, HEAD_SLOTS, PAGES_FILE};
+use crate::blue::aligned::AlignedBuffer;
+use crate::blue::db::{Db, Family};
+use crate::blue::device::Device;
+use crate::blue::onode::Run;
+use crate::error::{Result, StoreError};
+use crate::files::{read_if_present, sync_directory};
+use bytes::Bytes;
+use nacre_types::crc32c::crc32c;
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use uuid::Uuid;
+
+/// Pages read or written with one call.
+const CHUNK_PAGES: usize = 1024;
+/// By how many pages the file of pages grows.
+const GROW_PAGES: u32 = 256;
+
+/// The store's current checkpoint.
+#[derive(Debug)]
+pub(in crate::blue) struct Checkpoint {
+    directory: PathBuf,
+    pages: Device,
+    head: Head,
+}
+
+/// What ended [`Checkpoint::advance`] early.
+#[derive(Debug)]
+pub(in crate::blue) enum Advance {
+    /// The new checkpoint is durable.
+    Done,
+    /// It was told to stop; the old checkpoint is untouched.
+    Cancelled,
+}
+
+impl Checkpoint {
+    /// The newest checkpoint of that kind in `directory` whose position `is_known` to the database; the text says why
+    /// there is none.
+    pub(in crate::blue) fn open(
+        directory: &Path,
+        uuid: Uuid,
+        device_blocks: u64,
+        kind: Kind,
+        is_known: impl Fn(u64) -> Result<bool>,
+    ) -> Result<std::result::Result<Checkpoint, String>> {
+        let mut heads = Vec::new();
+        let mut problems = Vec::new();
+        for name in HEAD_SLOTS {
+            let Some(bytes) = read_if_present(&directory.join(name))? else { continue };
+            match Head::decode(&bytes, &[kind]) {
+                Ok(head) if head.uuid != uuid => problems.push(format!("{name} is of another store")),
+                Ok(head) if head.device_blocks != device_blocks => {
+                    problems.push(format!("{name} is of a device of another size"));
+                }
+                Ok(head) if !is_known(head.position)? => {
+                    problems.push(format!("{name} is not of this database"));
+                }
+                Ok(head) => heads.push(head),
+                Err(problem) => problems.push(format!("{name}: {problem}")),
+            }
+        }
+        let Some(head) = heads.into_iter().max_by_key(|head| head.sequence) else {
+            problems.push("there is no checkpoint".into());
+            return Ok(Err(problems.join("; ")));
+        };
+        let pages = match Device::open(&directory.join(PAGES_FILE)) {
+            Ok(pages) => pages,
+            Err(error) => return Ok(Err(error.to_string())),
+        };
+        Ok(Ok(Checkpoint { directory: directory.to_owned(), pages, head }))
+    }
+
+    /// Makes the files of a store's first checkpoint, or those of a store that has lost them.
+    fn create(directory: &Path) -> Result<Device> {
+        let failed =
+            |error: &std::io::Error| StoreError::io(format!("create {}", directory.display()), error);
+        if !directory.exists() {
+            std::fs::create_dir(directory).map_err(|e| failed(&e))?;
+            sync_directory(directory.parent().unwrap_or(Path::new(".")))?;
+        }
+        let path = directory.join(PAGES_FILE);
+        if !path.exists() {
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+            file.and_then(|file| file.sync_all()).map_err(|e| failed(&e))?;
+        }
+        Device::open(&path)
+    }
+
+    /// Writes a whole checkpoint of what was found by other means, in place of whatever is there. Durable on return; it
+    /// counts once `position` is in the database. `current` is the checkpoint that counts until then.
+    pub(in crate::blue) fn replace(
+        directory: &Path,
+        current: Option<&Checkpoint>,
+        mut head: Head,
+        words: &[u64],
+    ) -> Result<Checkpoint> {
+        let pages = Checkpoint::create(directory)?;
+        // Above whatever is there, readable or not, so that this is the newest; and no page of it is overwritten.
+        let mut newest = 0;
+        for name in HEAD_SLOTS {
+            if let Some(bytes) = read_if_present(&directory.join(name))?
+                && let Ok(found) = Head::decode(&bytes, &[Kind::Checkpoint, Kind::Totals])
+            {
+                newest = newest.max(found.sequence);
+            }
+        }
+        let kept = current.map(|current| current.head.sequence);
+        head.sequence = newest + 1;
+        if kept.is_some_and(|kept| slot(kept) == slot(head.sequence)) {
+            head.sequence += 1;
+        }
+        let mut places = Places::of(current.map(|current| &current.head));
+        let mut writer = Writer::new(&pages)?;
+        head.pages = Vec::new();
+        if head.kind == Kind::Checkpoint {
+            for words in words.as_chunks::<PAGE_WORDS>().0 {
+                head.pages.push(writer.put(words, &mut places)?);
+            }
+        }
+        writer.finish()?;
+        pages.flush()?;
+        let checkpoint = Checkpoint { directory: directory.to_owned(), pages, head };
+        write_head(directory, &checkpoint.head)?;
+        let other = directory.join(HEAD_SLOTS[slot(checkpoint.head.sequence + 1)]);
+        if current.is_none() && other.exists() {
+            // Of another history: positions may come to its own again.
+            std::fs::remove_file(&other)
+                .map_err(|e| StoreError::io(format!("remove {}", other.display()), &e))?;
+            sync_directory(directory)?;
+        }
+        Ok(checkpoint)
+    }
+
+    pub(in crate::blue) fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Reads the bitmap; the text says what is damaged.
+    pub(in crate::blue) fn load(&self, words: &mut [u64]) -> Result<std::result::Result<(), String>> {
+        let stored = stored_pages(&self.head, words);
+        let read =
+            |place: u32, buffer: &mut [u8]| self.pages.read(u64::from(place) * PAGE_BYTES as u64, buffer);
+        load_pages(&stored, &self.head, words, read)
+    }
+
+    /// Moves the checkpoint on to `position` with the deltas in the database. The text of an error of kind
+    /// [`StoreError::Corrupt`] says which delta or page does not fit.
+    pub(in crate::blue) fn advance(
+        &mut self,
+        db: &Db,
+        position: u64,
+        frontier: u64,
+        cancel: &AtomicBool,
+    ) -> Result<Advance> {
+        let mut next = self.head.clone();
+        // By page: (first block in the page, blocks, used), in order.
+        let mut dirty: BTreeMap<u32, Vec<(u16, u16, bool)>> = BTreeMap::new();
+        let has_pages = self.head.kind == Kind::Checkpoint;
+        each_delta(db, self.head.position, position, |delta| {
+            for change in &delta.changes {
+                if change.run.start + change.run.blocks > frontier || !has_pages {
+                    return Err(misfit("delta", "a run lies behind the frontier"));
+                }
+                split(*change, &mut dirty);
+            }
+            apply_totals(&delta, &mut next.usage, &mut next.objects);
+            Ok(())
+        })?;
+        next.sequence += 1;
+        next.position = position;
+        next.frontier = frontier;
+        let mut places = Places::of(Some(&self.head));
+        let mut writer = Writer::new(&self.pages)?;
+        let mut buffer = AlignedBuffer::zeroed(PAGE_BYTES);
+        let mut words = [0; PAGE_WORDS];
+        for (at, changes) in dirty {
+            if cancel.load(Ordering::Relaxed) {
+                return Ok(Advance::Cancelled);
+            }
+            let page = next.pages.get_mut(at as usize).ok_or_else(|| misfit("delta", "no such page"))?;
+            self.page(*page, &mut buffer, &mut words)?;
+            for (first, blocks, used) in changes {
+                let run = Run { start: u64::from(first), blocks: u64::from(blocks) };
+                if !bits::change(&mut words, run, used) {
+                    return Err(misfit("delta", "it takes what is taken or frees what is free"));
+                }
+                next.used = next.used.wrapping_add_signed(if used {
+                    run.blocks as i64
+                } else {
+                    -(run.blocks as i64)
+                });
+            }
+            *page = writer.put(&words, &mut places)?;
+        }
+        writer.finish()?;
+        fail::fail_point!("store::checkpoint_pages", |_| Ok(Advance::Cancelled));
+        self.pages.flush()?;
+        write_head(&self.directory, &next)?;
+        self.head = next;
+        Ok(Advance::Done)
+    }
+
+    fn page(&self, page: Page, buffer: &mut AlignedBuffer, words: &mut [u64; PAGE_WORDS]) -> Result<()> {
+        match page.index() {
+            None => words.fill(if page == Page::FULL { u64::MAX } else { 0 }),
+            Some(index) => {
+                self.pages.read(u64::from(index) * PAGE_BYTES as u64, buffer)?;
+                if crc32c(buffer) != page.crc {
+                    return Err(misfit("page", "checksum mismatch"));
+                }
+                copy_words(buffer, words);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn misfit(what: &str, detail: &str) -> StoreError {
+    StoreError::corrupt(format!("allocation checkpoint's {what}"), detail)
+}
+
+fn slot(sequence: u64) -> usize {
+    (sequence % 2) as usize
+}
+
+/// Writes a head to its slot and makes it durable.
+fn write_head(directory: &Path, head: &Head) -> Result<()> {
+    let path = directory.join(HEAD_SLOTS[slot(head.sequence)]);
+    let failed = |error: &std::io::Error| StoreError::io(format!("write {}", path.display()), error);
+    let is_new = !path.exists();
+    let bytes = head.encode();
+    // In place: a torn write spoils this slot alone, and the other one counts.
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create(true).truncate(false).mode(0o600).open(&path);
+    file.and_then(|file| {
+        file.write_all_at(&bytes, 0)?;
+        file.set_len(bytes.len() as u64)?;
+        file.sync_all()
+    })
+    .map_err(|e| failed(&e))?;
+    if is_new { sync_directory(directory) } else { Ok(()) }
+}
+
+/// Calls `f` with each delta after `from` up to `to`; fails where one is missing or can't be decoded.
+pub(super) fn each_delta(db: &Db, from: u64, to: u64, mut f: impl FnMut(Delta) -> Result<()>) -> Result<u64> {
+    let mut range = db.range(Family::AllocDelta, &key(from + 1), Some(key(to + 1).to_vec()));
+    let (mut expected, mut bytes) = (from + 1, 0);
+    while let Some((found, value)) = range.next()? {
+        if position_of(found) != Some(expected) {
+            return Err(misfit("deltas", &format!("{expected} is missing")));
+        }
+        let delta = Delta::decode(value).filter(|delta| !delta.void);
+        f(delta.ok_or_else(|| misfit("deltas", &format!("{expected} can't be decoded")))?)?;
+        bytes += (found.len() + value.len()) as u64;
+        expected += 1;
+    }
+    if expected == to + 1 { Ok(bytes) } else { Err(misfit("deltas", &format!("{expected} is missing"))) }
+}
+
+/// Applies a delta's totals.
+pub(super) fn apply_totals(
+    delta: &Delta,
+    usage: &mut BTreeMap<nacre_types::ids::PoolId, crate::PoolUsage>,
+    objects: &mut BTreeMap<nacre_types::ids::PgId, u64>,
+) {
+    usage.extend(delta.pools.iter().copied());
+    for (id, count) in &delta.collections {
+        match count {
+            Some(count) => _ = objects.insert(*id, *count),
+            None => _ = objects.remove(id),
+        }
+    }
+}
+
+/// Cuts a change at the borders of pages.
+fn split(change: Change, dirty: &mut BTreeMap<u32, Vec<(u16, u16, bool)>>) {
+    let (mut at, end) = (change.run.start, change.run.start + change.run.blocks);
+    while at < end {
+        let page = at / PAGE_BLOCKS;
+        let upto = end.min((page + 1) * PAGE_BLOCKS);
+        // A page has 2^15 blocks: both numbers fit.
+        let part = ((at % PAGE_BLOCKS) as u16, (upto - at) as u16, change.used);
+        dirty.entry(page as u32).or_default().push(part);
+        at = upto;
+    }
+}
+
+fn copy_words(bytes: &[u8], words: &mut [u64]) {
+    for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<8>().0) {
+        *word = u64::from_le_bytes(*bytes);
+    }
+}
+
+/// Fills in the pages that take no place; returns (place, page) of the others, by place.
+pub(super) fn stored_pages(head: &Head, words: &mut [u64]) -> Vec<(u32, u32)> {
+    let mut stored = Vec::new();
+    for ((at, page), words) in (0..).zip(&head.pages).zip(words.as_chunks_mut::<PAGE_WORDS>().0) {
+        match page.index() {
+            Some(index) => stored.push((index, at)),
+            None if *page == Page::FULL => words.fill(u64::MAX),
+            None => {}
+        }
+    }
+    stored.sort_unstable();
+    stored
+}
+
+/// Reads and checks the stored pages, many at a time. `words` were zeros but for full pages.
+pub(super) fn load_pages(
+    stored: &[(u32, u32)],
+    head: &Head,
+    words: &mut [u64],
+    mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
+) -> Result<std::result::Result<(), String>> {
+    let mut buffer = AlignedBuffer::zeroed(CHUNK_PAGES.min(stored.len()) * PAGE_BYTES);
+    let mut rest = stored;
+    while let Some((first, _)) = rest.first() {
+        // What lies between places that count is read along where it is little.
+        let near =
+            |pair: &[(u32, u32)]| pair[1].0 - pair[0].0 <= 16 && pair[1].0 - first < CHUNK_PAGES as u32;
+        let take = 1 + rest.windows(2).take_while(|pair| near(pair)).count();
+        let (chunk, after) = rest.split_at(take);
+        let span = (chunk[take - 1].0 - first + 1) as usize * PAGE_BYTES;
+        if span > buffer.len() {
+            buffer = AlignedBuffer::zeroed(span);
+        }
+        if let Err(error) = read(*first, &mut buffer[..span]) {
+            return Ok(Err(error.to_string()));
+        }
+        for (place, at) in chunk {
+            let offset = (place - first) as usize * PAGE_BYTES;
+            let bytes = &buffer[offset..offset + PAGE_BYTES];
+            if crc32c(bytes) != head.pages[*at as usize].crc {
+                return Ok(Err(format!("page {at} of the bitmap: checksum mismatch")));
+            }
+            let start = *at as usize * PAGE_WORDS;
+            copy_words(bytes, &mut words[start..start + PAGE_WORDS]);
+        }
+        rest = after;
+    }
+    let used = bits::count(words);
+    if used == head.used {
+        Ok(Ok(()))
+    } else {
+        Ok(Err(format!("the bitmap has {used} used blocks, the head counts {}", head.used)))
+    }
+}
+
+/// Places of the file of pages that no page of the current head has, lowest first.
+struct Places {
+    taken: Vec<bool>,
+    next: u32,
+}
+
+impl Places {
+    fn of(head: Option<&Head>) -> Places {
+        let mut taken = Vec::new();
+        for index in head.into_iter().flat_map(|head| &head.pages).filter_map(|page| page.index()) {
+            let index = index as usize;
+            if index >= taken.len() {
+                taken.resize(index + 1, false);
+            }
+            taken[index] = true;
+        }
+        Places { taken, next: 0 }
+    }
+
+    fn take(&mut self) -> u32 {
+        while self.taken.get(self.next as usize) == Some(&true) {
+            self.next += 1;
+        }
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+/// Writes pages, those that lie one behind the other with one call.
+struct Writer<'a> {
+    device: &'a Device,
+    size_pages: u32,
+    first: u32,
+    gathered: Vec<u8>,
+}
+
+impl<'a> Writer<'a> {
+    fn new(device: &'a Device) -> Result<Writer<'a>> {
+        let size_pages = (device.size()? / PAGE_BYTES as u64) as u32;
+        Ok(Writer { device, size_pages, first: 0, gathered: Vec::new() })
+    }
+
+    /// Writes a page where it needs a place.
+    fn put(&mut self, words: &[u64; PAGE_WORDS], places: &mut Places) -> Result<Page> {
+        if words.iter().all(|word| *word == 0) {
+            return Ok(Page::FREE);
+        }
+        if words.iter().all(|word| *word == u64::MAX) {
+            return Ok(Page::FULL);
+        }
+        let place = places.take();
+        let follows = self.first + (self.gathered.len() / PAGE_BYTES) as u32 == place;
+        if !follows || self.gathered.len() >= CHUNK_PAGES * PAGE_BYTES {
+            self.finish()?;
+        }
+        if self.gathered.is_empty() {
+            self.first = place;
+        }
+        let start = self.gathered.len();
+        self.gathered.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        Ok(Page { place: place + 1, crc: crc32c(&self.gathered[start..]) })
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        if self.gathered.is_empty() {
+            return Ok(());
+        }
+        let end = self.first + (self.gathered.len() / PAGE_BYTES) as u32;
+        if end > self.size_pages {
+            self.size_pages = end.next_multiple_of(GROW_PAGES);
+            self.device.resize(u64::from(self.size_pages) * PAGE_BYTES as u64)?;
+        }
+        let pages = AlignedBuffer::copy_of(&self.gathered).freeze();
+        self.gathered.clear();
+        self.device.write(u64::from(self.first) * PAGE_BYTES as u64, &[Bytes::clone(&pages)])
+    }
+}
+
+impl Books {
+    /// The head of an image of these books.
+    pub(in crate::blue) fn head(
+        &self,
+        kind: Kind,
+        uuid: Uuid,
+        position: u64,
+        frontier: u64,
+        device_blocks: u64,
+    ) -> Head {
+        let pages = if kind == Kind::Totals { 0 } else { pages_of(device_blocks) };
+        Head {
+            kind,
+            uuid,
+            sequence: 0,
+            position,
+            frontier,
+            device_blocks,
+            used: bits::count(&self.used),
+            usage: self.usage.clone(),
+            objects: self.objects.clone(),
+            pages: vec![Page::FREE; pages],
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! The commit thread's part: writes each group commit's delta (or allocation records) into its batch, and asks for
+//! checkpoints so that the deltas stay few.
+
+use super::delta::{self, DeltaWriter};
+use super::freelist;
+use super::worker::Worker;
+use crate::PoolUsage;
+use crate::blue::commit::Queued;
+use crate::blue::db::{Family, FamilyIds, RawBatch};
+use nacre_types::ids::{PgId, PoolId};
+use std::collections::BTreeMap;
+
+/// What a delta costs in the database beyond its value, in bytes.
+const DELTA_OVERHEAD: u64 = 24;
+/// With this many times the deltas of a checkpoint, commits wait for the one that is under way.
+const PATIENCE: u64 = 4;
+
+/// How allocation is recorded while a store is mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::blue) enum Scheme {
+    /// Deltas and checkpoints.
+    Deltas,
+    /// Records in the database for the blocks, deltas and checkpoints for totals.
+    Records,
+    /// Not at all: after a crash a scan is needed.
+    Off,
+}
+
+/// The commit thread's books.
+#[derive(Debug)]
+pub(in crate::blue) struct Ledger {
+    scheme: Scheme,
+    /// Of the last delta.
+    position: u64,
+    /// Usage as of the last delta.
+    usage: BTreeMap<PoolId, PoolUsage>,
+    writer: DeltaWriter,
+    pools: Vec<PoolId>,
+    collections: BTreeMap<PgId, Option<u64>>,
+    /// Bytes of deltas since the checkpoint, and how many of them the one under way covers.
+    bytes: u64,
+    covered: u64,
+    requested: u64,
+    removed: u64,
+    limit_bytes: u64,
+}
+
+impl Ledger {
+    /// Goes on after `position`, with `bytes` of deltas about.
+    pub(in crate::blue) fn new(
+        scheme: Scheme,
+        position: u64,
+        bytes: u64,
+        usage: BTreeMap<PoolId, PoolUsage>,
+        limit_bytes: u64,
+    ) -> Ledger {
+        Ledger {
+            scheme,
+            position,
+            usage,
+            writer: DeltaWriter::default(),
+            pools: Vec::new(),
+            collections: BTreeMap::new(),
+            bytes,
+            covered: 0,
+            requested: 0,
+            removed: 0,
+            limit_bytes,
+        }
+    }
+
+    /// Adds to the batch what these transactions change.
+    pub(in crate::blue) fn record(
+        &mut self,
+        queued: &[Queued],
+        worker: &Worker,
+        ids: FamilyIds,
+        batch: &mut RawBatch,
+    ) {
+        for queued in queued.iter().filter(|queued| !queued.usage.is_none()) {
+            queued.usage.apply_to(self.usage.entry(queued.pool).or_default());
+        }
+        if self.scheme == Scheme::Off {
+            return;
+        }
+        if worker.is_broken() {
+            self.end(ids, batch);
+            return;
+        }
+        let done = worker.done();
+        if done > self.removed {
+            batch.delete_range(ids, Family::AllocDelta, &delta::key(0), &delta::key(done));
+            self.removed = done;
+            self.bytes -= std::mem::take(&mut self.covered).min(self.bytes);
+        }
+        self.pools.clear();
+        self.collections.clear();
+        self.writer.begin(false);
+        let mut changes = false;
+        for queued in queued {
+            if !queued.usage.is_none() && !self.pools.contains(&queued.pool) {
+                self.pools.push(queued.pool);
+            }
+            if let Some((id, objects)) = queued.collection {
+                self.collections.insert(id, objects);
+            }
+            changes |= !queued.allocated.is_empty() || !queued.freed.is_empty();
+            if self.scheme == Scheme::Records {
+                queued
+                    .allocated
+                    .iter()
+                    .chain(&queued.freed)
+                    .for_each(|run| freelist::merge(ids, batch, *run));
+            } else {
+                queued.allocated.iter().for_each(|run| self.writer.change(*run, true));
+                queued.freed.iter().for_each(|run| self.writer.change(*run, false));
+            }
+        }
+        if !changes && self.pools.is_empty() && self.collections.is_empty() {
+            return;
+        }
+        let usage = &self.usage;
+        let pools = self.pools.iter().map(|pool| (*pool, usage.get(pool).copied().unwrap_or_default()));
+        let value = self.writer.finish(pools, self.collections.iter());
+        self.position += 1;
+        batch.put(ids, Family::AllocDelta, &delta::key(self.position), value);
+        self.bytes += value.len() as u64 + DELTA_OVERHEAD;
+    }
+
+    /// The batch is durable; every block that its deltas name is below `frontier`.
+    pub(in crate::blue) fn committed(&mut self, worker: &Worker, frontier: u64) {
+        if self.bytes < self.limit_bytes || self.scheme == Scheme::Off {
+            return;
+        }
+        if worker.request(self.position, frontier) {
+            (self.requested, self.covered) = (self.position, self.bytes);
+        } else if self.bytes >= self.limit_bytes.saturating_mul(PATIENCE) {
+            worker.wait(self.requested);
+        }
+    }
+
+    /// Gives up: from here on only a scan tells what is allocated.
+    fn end(&mut self, ids: FamilyIds, batch: &mut RawBatch) {
+        self.scheme = Scheme::Off;
+        self.position += 1;
+        batch.delete_range(ids, Family::AllocDelta, &delta::key(0), &delta::key(self.position));
+        batch.put(ids, Family::AllocDelta, &delta::key(self.position), &delta::empty(true));
+    }
+}

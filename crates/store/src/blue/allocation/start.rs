@@ -1,0 +1,320 @@
+//! The start of a store: finds out what is allocated, by the cheapest source that is sound, and begins recording.
+
+use super::checkpoint::{Checkpoint, apply_totals, each_delta};
+use super::delta::{self, Delta, position_of};
+use super::file::{self, Expected};
+use super::head::Kind;
+use super::ledger::Scheme;
+use super::{Books, DIRECTORY, bits, freelist};
+use crate::AllocationSource;
+use crate::StoreEvents;
+use crate::blue::BlueStoreConfig;
+use crate::blue::db::{Db, Family, RawBatch};
+use crate::blue::label::FIRST_DATA_BLOCK;
+use crate::blue::mount::Opened;
+use crate::blue::onode::{BLOCK_BYTES, Run};
+use crate::blue::recovery::{self, Findings};
+use crate::blue::state;
+use crate::error::{Result, StoreError};
+use std::path::{Path, PathBuf};
+
+/// Deltas are checkpointed at this many bytes where the scheme is needed although the option turns it off.
+const FALLBACK_LIMIT_BYTES: u64 = 8 << 20;
+/// What a delta is taken to have where nobody counted, in bytes.
+const TYPICAL_DELTA_BYTES: u64 = 64;
+
+/// What a start knows of allocation.
+pub(in crate::blue) struct Known {
+    pub(in crate::blue) books: Books,
+    pub(in crate::blue) source: AllocationSource,
+    /// What a scan found wrong.
+    pub(in crate::blue) findings: Findings,
+    checkpoint: Option<Checkpoint>,
+    /// Bytes of deltas since the checkpoint.
+    delta_bytes: u64,
+    /// The last delta's position.
+    last: u64,
+    /// Whether the last delta is void.
+    void: bool,
+}
+
+/// How a mounted store records allocation.
+pub(in crate::blue) struct Recording {
+    pub(in crate::blue) scheme: Scheme,
+    pub(in crate::blue) position: u64,
+    pub(in crate::blue) delta_bytes: u64,
+    pub(in crate::blue) checkpoint: Option<Checkpoint>,
+    pub(in crate::blue) limit_bytes: u64,
+}
+
+/// The folder of the allocation file and the checkpoints.
+pub(in crate::blue) fn folder(store: &Path) -> PathBuf {
+    store.join(DIRECTORY)
+}
+
+/// The last delta: its position, and what it says if it can be decoded.
+pub(in crate::blue) fn last_delta(db: &Db) -> Result<Option<(u64, Option<Delta>)>> {
+    db.last(Family::AllocDelta, |key, value| Some((position_of(key)?, Delta::decode(value))))
+}
+
+/// Makes the first checkpoint of a store without objects; adds what belongs to it to the batch that makes the store.
+pub(in crate::blue) fn make(
+    store: &Path,
+    uuid: uuid::Uuid,
+    device_blocks: u64,
+    db: &Db,
+    batch: &mut RawBatch,
+) -> Result<()> {
+    let books = Books::empty(device_blocks);
+    let head = books.head(Kind::Checkpoint, uuid, 0, FIRST_DATA_BLOCK, device_blocks);
+    Checkpoint::replace(&folder(store), None, head, &books.used)?;
+    batch.put(db.ids(), Family::AllocDelta, &delta::key(0), &delta::empty(false));
+    Ok(())
+}
+
+/// What the store's own notes say, without a scan; the text says why they say nothing.
+pub(in crate::blue) fn noted(opened: &Opened) -> Result<std::result::Result<Known, String>> {
+    if opened.loss.is_some() {
+        return Ok(Err("the database has lost what was durable".into()));
+    }
+    let (last, delta) = match last_delta(&opened.db)? {
+        None => {
+            return Ok(Err(
+                "nothing is noted: the store was made by an earlier release, or changed by hand".into()
+            ));
+        }
+        Some((_, None)) => return Ok(Err("the last allocation delta can't be decoded".into())),
+        Some((last, Some(delta))) => (last, delta),
+    };
+    let notes = Notes { opened, folder: folder(&opened.directory), last, void: delta.void };
+    let by_file = notes.by_file()?;
+    match by_file {
+        Ok(known) => Ok(Ok(known)),
+        Err(problem) => {
+            if opened.state.clean && !opened.state.records {
+                tracing::warn!("bluestore: {problem}");
+            }
+            notes.by_checkpoint()
+        }
+    }
+}
+
+struct Notes<'a> {
+    opened: &'a Opened,
+    folder: PathBuf,
+    last: u64,
+    void: bool,
+}
+
+impl Notes<'_> {
+    fn device_blocks(&self) -> u64 {
+        self.opened.label.size / BLOCK_BYTES
+    }
+
+    fn checkpoint(&self) -> Result<std::result::Result<Checkpoint, String>> {
+        let is_known = |position: u64| {
+            Ok(position <= self.last
+                && self.opened.db.get(Family::AllocDelta, &delta::key(position))?.is_some())
+        };
+        let kind = if self.opened.state.records { Kind::Totals } else { Kind::Checkpoint };
+        Checkpoint::open(&self.folder, self.opened.label.uuid, self.device_blocks(), kind, is_known)
+    }
+
+    fn by_file(&self) -> Result<std::result::Result<Known, String>> {
+        let Opened { state, label, .. } = self.opened;
+        if !state.clean || state.records {
+            return Ok(Err("no allocation file counts here".into()));
+        }
+        let expected = Expected {
+            uuid: label.uuid,
+            position: self.last,
+            frontier: state.frontier,
+            device_blocks: self.device_blocks(),
+        };
+        let books = match file::read(&self.folder, expected)? {
+            Ok(books) => books,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let checkpoint = if self.void { None } else { self.checkpoint()?.ok() };
+        let deltas = checkpoint.as_ref().map_or(0, |checkpoint| self.last - checkpoint.head().position);
+        Ok(Ok(Known {
+            books,
+            source: AllocationSource::File,
+            findings: Findings::default(),
+            checkpoint,
+            delta_bytes: deltas * TYPICAL_DELTA_BYTES,
+            last: self.last,
+            void: self.void,
+        }))
+    }
+
+    fn by_checkpoint(&self) -> Result<std::result::Result<Known, String>> {
+        if self.void {
+            return Ok(Err("allocations were not recorded".into()));
+        }
+        let checkpoint = match self.checkpoint()? {
+            Ok(checkpoint) => checkpoint,
+            Err(problem) => return Ok(Err(problem)),
+        };
+        let (db, state) = (&self.opened.db, &self.opened.state);
+        let mut books = Books::empty(self.device_blocks());
+        let loaded = if state.records {
+            freelist::load(db, &mut books.used)?
+        } else {
+            checkpoint.load(&mut books.used)?
+        };
+        if let Err(problem) = loaded {
+            return Ok(Err(problem));
+        }
+        let head = checkpoint.head();
+        if head.frontier > state.frontier {
+            return Ok(Err("the checkpoint's frontier is above the store's".into()));
+        }
+        (books.usage, books.objects) = (head.usage.clone(), head.objects.clone());
+        let data = FIRST_DATA_BLOCK..state.frontier;
+        let applied = each_delta(db, head.position, self.last, |delta| {
+            for change in &delta.changes {
+                let Run { start, blocks } = change.run;
+                let inside = data.contains(&start) && start + blocks <= data.end && !state.records;
+                if !inside || !bits::change(&mut books.used, change.run, change.used) {
+                    return Err(StoreError::corrupt("allocation delta", "it contradicts what is allocated"));
+                }
+            }
+            apply_totals(&delta, &mut books.usage, &mut books.objects);
+            Ok(())
+        });
+        let delta_bytes = match applied {
+            Ok(bytes) => bytes,
+            Err(error @ StoreError::Corrupt { .. }) => return Ok(Err(error.to_string())),
+            Err(error) => return Err(error),
+        };
+        let source = match state.records {
+            true => AllocationSource::Records,
+            false => AllocationSource::Checkpoint { deltas: self.last - head.position },
+        };
+        Ok(Ok(Known {
+            books,
+            source,
+            findings: Findings::default(),
+            checkpoint: Some(checkpoint),
+            delta_bytes,
+            last: self.last,
+            void: false,
+        }))
+    }
+}
+
+/// What is allocated, by the store's own notes or else by a scan.
+pub(in crate::blue) fn know(
+    opened: &Opened,
+    config: &BlueStoreConfig,
+    events: &dyn StoreEvents,
+) -> Result<Known> {
+    let reason = match noted(opened)? {
+        Ok(known) => return Ok(known),
+        Err(reason) => reason,
+    };
+    tracing::warn!(directory = %opened.directory.display(), %reason, "bluestore: scanning all objects for what is allocated");
+    let scanned = recovery::scan(opened, config.recovery_threads, events)?;
+    // Positions go on from whatever is there.
+    let (last, void) = match last_delta(&opened.db)? {
+        None => (0, true),
+        Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
+    };
+    Ok(Known {
+        books: scanned.books,
+        source: AllocationSource::Scan { reason },
+        findings: scanned.findings,
+        checkpoint: None,
+        delta_bytes: 0,
+        last,
+        void,
+    })
+}
+
+/// Makes the store's notes such that recording can begin, and adds what belongs to that to the batch that marks it
+/// mounted. Nothing may be allocated before that batch is durable.
+pub(in crate::blue) fn begin(
+    opened: &Opened,
+    config: &BlueStoreConfig,
+    frontier: u64,
+    known: &mut Known,
+    batch: &mut RawBatch,
+) -> Result<Recording> {
+    let (db, ids, folder) = (&opened.db, opened.db.ids(), folder(&opened.directory));
+    let scheme = if !known.findings.is_empty() {
+        Scheme::Off
+    } else if !config.allocation_from_file {
+        Scheme::Records
+    } else if config.checkpoint_bytes == 0 {
+        Scheme::Off
+    } else {
+        Scheme::Deltas
+    };
+    let limit_bytes =
+        if config.checkpoint_bytes == 0 { FALLBACK_LIMIT_BYTES } else { config.checkpoint_bytes };
+    let kind = if scheme == Scheme::Records { Kind::Totals } else { Kind::Checkpoint };
+    let mut checkpoint = known.checkpoint.take();
+    if scheme != Scheme::Off
+        && !matches!(known.source, AllocationSource::Scan { .. })
+        && let Some(checkpoint) = checkpoint.take_if(|checkpoint| checkpoint.head().kind == kind)
+    {
+        file::invalidate(&folder)?;
+        let (position, delta_bytes) = (known.last, known.delta_bytes);
+        return Ok(Recording { scheme, position, delta_bytes, checkpoint: Some(checkpoint), limit_bytes });
+    }
+    if opened.state.records && !known.void {
+        // Until the new notes are whole, a start must not believe records that are being written anew.
+        known.last += 1;
+        let mut void = RawBatch::default();
+        void.put(ids, Family::AllocDelta, &delta::key(known.last), &delta::empty(true));
+        void.finish();
+        db.write(&void)?;
+    }
+    let position = known.last + 1;
+    let mut made = None;
+    match scheme {
+        Scheme::Records => freelist::rewrite(db, &known.books.used)?,
+        Scheme::Deltas | Scheme::Off => freelist::clear(ids, batch),
+    }
+    if scheme != Scheme::Off {
+        let blocks = opened.label.size / BLOCK_BYTES;
+        let head = known.books.head(kind, opened.label.uuid, position, frontier, blocks);
+        made = Some(Checkpoint::replace(&folder, checkpoint.as_ref(), head, &known.books.used)?);
+    }
+    file::invalidate(&folder)?;
+    batch.delete_range(ids, Family::AllocDelta, &delta::key(0), &delta::key(position));
+    batch.put(ids, Family::AllocDelta, &delta::key(position), &delta::empty(scheme == Scheme::Off));
+    batch.put(ids, Family::Super, state::RECORDS, &[u8::from(scheme == Scheme::Records)]);
+    Ok(Recording { scheme, position, delta_bytes: 0, checkpoint: made, limit_bytes })
+}
+
+/// Notes what is allocated in a store that was filled by other means and is not mounted, with the batch that makes it so.
+pub(in crate::blue) fn note(
+    opened: &Opened,
+    config: &BlueStoreConfig,
+    books: Books,
+    frontier: u64,
+    batch: &mut RawBatch,
+) -> Result<()> {
+    let (last, void) = match last_delta(&opened.db)? {
+        None => (0, true),
+        Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
+    };
+    let mut known = Known {
+        books,
+        source: AllocationSource::Scan { reason: "filled".into() },
+        findings: Findings::default(),
+        checkpoint: None,
+        delta_bytes: 0,
+        last,
+        void,
+    };
+    begin(opened, config, frontier, &mut known, batch).map(drop)
+}
+
+/// Writes the allocation file of a store that is being closed and has committed everything.
+pub(in crate::blue) fn save(store: &Path, db: &Db, books: &Books, expected: Expected) -> Result<()> {
+    let position = last_delta(db)?.map_or(0, |(position, _)| position);
+    file::write(&folder(store), books, Expected { position, ..expected })
+}

@@ -1,0 +1,232 @@
+//! The full scan: finds out from all objects' records what is allocated and what pools use.
+//!
+//! It is the fallback where the store's notes ([`super::allocation`]) can't be believed, and what they are checked against.
+//! There are two scans that share no traversal, decoder or set of blocks: the simple one ([`simple`]) and the parallel
+//! one ([`parallel`]). Both give the same answer, damaged stores included.
+//!
+//! # Invariants
+//! - A record that can't be decoded frees nothing: all free space below the frontier is withheld.
+//! - A block with two owners that don't share it is withheld from both.
+
+mod compare;
+mod parallel;
+mod simple;
+mod wire;
+
+use super::alloc::Allocator;
+use super::allocation::Books;
+use super::label::FIRST_DATA_BLOCK;
+use super::mount::Opened;
+use super::onode::{BLOCK_BYTES, Run};
+use crate::error::{Result, StoreError};
+use crate::{ScanProgress, StoreEvents};
+use std::time::{Duration, Instant};
+
+pub use compare::Recovery;
+
+/// How often a scan tells how far it is.
+const TELL_INTERVAL: Duration = Duration::from_secs(1);
+/// The most findings that are told in words.
+const MAX_TEXTS: usize = 16;
+/// The most disputed runs that are kept apart; with more all free space is withheld.
+const MAX_DISPUTED: usize = 1 << 16;
+
+/// What a scan counted (docs/format/bluestore.md defines each for Nacre's records).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScanStats {
+    /// Objects' records.
+    pub onode_count: u64,
+    /// Records that objects' extents and checksums lie in: one for each onode and one for each blob whose checksums are
+    /// not in the onode.
+    pub shard_count: u64,
+    /// Shared blobs' records.
+    pub shared_blob_count: u64,
+    /// Compressed blobs.
+    pub compressed_blob_count: u64,
+    /// Blobs that several extents map.
+    pub spanning_blob_count: u64,
+    /// Runs outside the store, or with another owner.
+    pub skipped_illegal_extent: u64,
+    /// Extents of objects.
+    pub extent_count: u64,
+    /// Runs of blocks marked as used.
+    pub insert_count: u64,
+}
+
+impl ScanStats {
+    fn add(&mut self, other: &ScanStats) {
+        self.onode_count += other.onode_count;
+        self.shard_count += other.shard_count;
+        self.shared_blob_count += other.shared_blob_count;
+        self.compressed_blob_count += other.compressed_blob_count;
+        self.spanning_blob_count += other.spanning_blob_count;
+        self.skipped_illegal_extent += other.skipped_illegal_extent;
+        self.extent_count += other.extent_count;
+        self.insert_count += other.insert_count;
+    }
+}
+
+/// What a scan found wrong.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Findings {
+    /// Blocks that several records own, or that a record without a right to them names; within the store, sorted, apart
+    /// from each other.
+    pub(super) disputed: Vec<Run>,
+    /// Records that can't be decoded: all free space is withheld.
+    pub(super) undecodable: u64,
+    /// Findings beyond what the lists hold.
+    dropped: u64,
+    texts: Vec<String>,
+}
+
+impl Findings {
+    pub(super) fn is_empty(&self) -> bool {
+        self.disputed.is_empty() && self.undecodable == 0 && self.texts.is_empty() && self.dropped == 0
+    }
+
+    fn tell(&mut self, text: impl FnOnce() -> String) {
+        if self.texts.len() < MAX_TEXTS {
+            let text = text();
+            tracing::error!("bluestore: {text}");
+            self.texts.push(text);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    fn dispute(&mut self, run: Run, frontier: u64) {
+        let start = run.start.max(FIRST_DATA_BLOCK);
+        let end = run.start.saturating_add(run.blocks).min(frontier);
+        if start < end {
+            self.disputed.push(Run { start, blocks: end - start });
+            if self.disputed.len() > MAX_DISPUTED {
+                self.disputed.clear();
+                self.undecodable += 1;
+            }
+        }
+    }
+
+    fn add(&mut self, other: Findings) {
+        self.disputed.extend(other.disputed);
+        self.undecodable += other.undecodable;
+        self.dropped += other.dropped;
+        for text in other.texts {
+            if self.texts.len() < MAX_TEXTS {
+                self.texts.push(text);
+            } else {
+                self.dropped += 1;
+            }
+        }
+    }
+
+    /// Brings the disputed runs in order.
+    fn settle(&mut self) {
+        self.disputed.sort_unstable_by_key(|run| run.start);
+        let mut joined: Vec<Run> = Vec::with_capacity(self.disputed.len());
+        for run in std::mem::take(&mut self.disputed) {
+            match joined.last_mut().filter(|last| run.start <= last.start + last.blocks) {
+                Some(last) => last.blocks = last.blocks.max(run.start + run.blocks - last.start),
+                None => joined.push(run),
+            }
+        }
+        self.disputed = joined;
+    }
+
+    /// For health: what is wrong, and that space is withheld for it.
+    pub(super) fn health(&self) -> Vec<(String, String)> {
+        let mut texts = self.texts.clone();
+        if self.dropped > 0 {
+            texts.push(format!("{} further findings of the scan are in no list", self.dropped));
+        }
+        if self.undecodable > 0 {
+            texts.push(format!(
+                "{} object records can't be decoded; all free space below them is withheld",
+                self.undecodable
+            ));
+        }
+        texts.into_iter().map(|text| ("BLUESTORE_QUARANTINE".into(), text)).collect()
+    }
+
+    /// Withholds what the findings name.
+    pub(super) fn quarantine(&self, allocator: &mut Allocator) {
+        self.disputed.iter().for_each(|run| allocator.quarantine(*run));
+        if self.undecodable > 0 {
+            allocator.quarantine_all_free();
+        }
+    }
+
+    fn shared_without_record(&mut self, id: u64, nid: u64) {
+        self.tell(|| format!("blob {id} of onode {nid} is shared but has no such record"));
+    }
+
+    fn two_owners(&mut self, run: Run, owner: u64) {
+        let end = run.start.saturating_add(run.blocks);
+        self.tell(|| {
+            format!(
+                "blocks {}..{end} of onode or blob {owner} have another owner too or lie outside the store",
+                run.start
+            )
+        });
+    }
+}
+
+/// What a scan gives.
+#[derive(Debug)]
+pub(super) struct Scanned {
+    pub(super) books: Books,
+    pub(super) findings: Findings,
+    pub(super) stats: ScanStats,
+}
+
+/// Scans with so many threads; 0 for the simple scan.
+pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) -> Result<Scanned> {
+    let begun = Instant::now();
+    let progress = Progress::new(opened, events);
+    let scanned = match threads {
+        0 => simple::scan(opened, progress),
+        threads => parallel::scan(opened, threads, progress),
+    };
+    events.scanning(None);
+    let mut scanned = scanned?;
+    scanned.findings.settle();
+    let ScanStats { onode_count, extent_count, .. } = scanned.stats;
+    tracing::info!(threads, onode_count, extent_count, took = ?begun.elapsed(), "bluestore: scanned all objects");
+    Ok(scanned)
+}
+
+/// Tells how far a scan is, and whether it is to end.
+struct Progress<'a> {
+    events: &'a dyn StoreEvents,
+    expected: u64,
+    begun: Instant,
+    told: Instant,
+}
+
+impl<'a> Progress<'a> {
+    fn new(opened: &Opened, events: &'a dyn StoreEvents) -> Progress<'a> {
+        let now = Instant::now();
+        Progress {
+            events,
+            expected: opened.db.estimated_keys(super::db::Family::Onodes),
+            begun: now,
+            told: now,
+        }
+    }
+
+    /// To be called often: tells once a second that `onodes` are scanned; fails where the scan is to end.
+    fn at(&mut self, onodes: u64) -> Result<()> {
+        if self.told.elapsed() >= TELL_INTERVAL {
+            self.told = Instant::now();
+            let progress =
+                ScanProgress { onodes, expected: self.expected.max(onodes), elapsed: self.begun.elapsed() };
+            tracing::info!(onodes, expected = progress.expected, "bluestore: scanning objects");
+            self.events.scanning(Some(&progress));
+        }
+        if self.events.cancelled() { Err(StoreError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// Bytes of so many blocks.
+fn bytes_of(blocks: u64) -> u64 {
+    blocks * BLOCK_BYTES
+}

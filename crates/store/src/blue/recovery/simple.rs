@@ -1,0 +1,137 @@
+//! The simple scan: one thread, one record after the other, each decoded as the store itself decodes it. Slow, and made
+//! to be obviously right: it is what the parallel scan is compared with.
+
+use super::{Findings, Progress, ScanStats, Scanned, bytes_of};
+use crate::blue::allocation::Books;
+use crate::blue::db::Family;
+use crate::blue::keys;
+use crate::blue::label::FIRST_DATA_BLOCK;
+use crate::blue::mount::Opened;
+use crate::blue::onode::{BLOCK_BYTES, Onode, Run, SharedBlob};
+use crate::error::Result;
+use std::collections::{HashMap, HashSet};
+
+/// Records between looks at the clock.
+const RECORDS_PER_LOOK: u64 = 1024;
+
+struct Simple {
+    books: Books,
+    findings: Findings,
+    stats: ScanStats,
+    frontier: u64,
+    shared: HashMap<u64, Run>,
+    /// Shared blobs that count towards a pool already.
+    counted: HashSet<u64>,
+}
+
+pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanned> {
+    let mut scan = Simple {
+        books: Books::empty(opened.label.size / BLOCK_BYTES),
+        findings: Findings::default(),
+        stats: ScanStats::default(),
+        frontier: opened.state.frontier,
+        shared: HashMap::new(),
+        counted: HashSet::new(),
+    };
+    for entry in opened.db.scan(Family::Collections) {
+        if let Some((coll, [keys::COLLECTION_RECORD])) = keys::split_collection(&entry?.0) {
+            scan.books.objects.insert(coll, 0);
+        }
+    }
+    for entry in opened.db.scan(Family::Shared) {
+        let (key, value) = entry?;
+        scan.stats.shared_blob_count += 1;
+        match (key.as_ref().try_into().map(u64::from_be_bytes), SharedBlob::decode(&value)) {
+            (Ok(id), Some(blob)) => {
+                scan.own(blob.run, id);
+                scan.shared.insert(id, blob.run);
+            }
+            // Its blocks are disputed by the onodes that name it.
+            _ => scan.findings.tell(|| format!("shared blob record {key:?} can't be decoded")),
+        }
+    }
+    for entry in opened.db.scan(Family::Onodes) {
+        let (key, value) = entry?;
+        if scan.stats.onode_count.is_multiple_of(RECORDS_PER_LOOK) {
+            progress.at(scan.stats.onode_count)?;
+        }
+        scan.stats.onode_count += 1;
+        match (keys::split_onode(&key), Onode::decode(&value)) {
+            (Some((coll, _)), Ok(onode)) => {
+                if let Some(objects) = scan.books.objects.get_mut(&coll) {
+                    *objects += 1;
+                }
+                scan.onode(coll.pool, &onode);
+            }
+            _ => {
+                tracing::error!(?key, "bluestore: an object's record can't be decoded");
+                scan.findings.undecodable += 1;
+            }
+        }
+    }
+    Ok(Scanned { books: scan.books, findings: scan.findings, stats: scan.stats })
+}
+
+impl Simple {
+    fn onode(&mut self, pool: nacre_types::ids::PoolId, onode: &Onode) {
+        let mut mapped = vec![0_u64; onode.blobs.len()];
+        onode.extents.iter().for_each(|extent| mapped[extent.blob as usize] += 1);
+        self.stats.extent_count += onode.extents.len() as u64;
+        self.stats.spanning_blob_count += mapped.iter().filter(|extents| **extents > 1).count() as u64;
+        self.stats.shard_count += 1 + onode.blobs.iter().filter(|blob| !blob.inline_sums).count() as u64;
+        let mut allocated = 0;
+        for blob in &onode.blobs {
+            if !blob.shared {
+                self.own(blob.run, onode.nid);
+                allocated += blob.run.blocks;
+            } else if self.shared.get(&blob.id) == Some(&blob.run) {
+                allocated += if self.counted.insert(blob.id) { blob.run.blocks } else { 0 };
+            } else {
+                self.stats.skipped_illegal_extent += 1;
+                self.findings.dispute(blob.run, self.frontier);
+                self.take(blob.run);
+                self.findings.shared_without_record(blob.id, onode.nid);
+            }
+        }
+        let usage = self.books.usage.entry(pool).or_default();
+        usage.objects += 1;
+        usage.stored_bytes += onode.stored_bytes();
+        usage.allocated_bytes += bytes_of(allocated);
+    }
+
+    /// Marks a run that a record owns, block by block.
+    fn own(&mut self, run: Run, owner: u64) {
+        let end = run.start.checked_add(run.blocks);
+        let inside = run.start >= FIRST_DATA_BLOCK && end.is_some_and(|end| end <= self.frontier);
+        let mut disputed = !inside;
+        if inside {
+            for block in run.start..run.start + run.blocks {
+                if self.has(block) {
+                    disputed = true;
+                    self.findings.dispute(Run { start: block, blocks: 1 }, self.frontier);
+                }
+            }
+        } else {
+            self.findings.dispute(run, self.frontier);
+        }
+        self.take(run);
+        if disputed {
+            self.stats.skipped_illegal_extent += 1;
+            self.findings.two_owners(run, owner);
+        } else {
+            self.stats.insert_count += 1;
+        }
+    }
+
+    fn has(&self, block: u64) -> bool {
+        self.books.used[(block / 64) as usize] >> (block % 64) & 1 == 1
+    }
+
+    /// Marks what of a run lies in the store.
+    fn take(&mut self, run: Run) {
+        let end = run.start.saturating_add(run.blocks).min(self.frontier);
+        for block in run.start.max(FIRST_DATA_BLOCK)..end {
+            self.books.used[(block / 64) as usize] |= 1 << (block % 64);
+        }
+    }
+}
