@@ -42,7 +42,7 @@ test: setup-test ## Set up and run every test (at most 30 minutes on 2 cores onc
 	$(MAKE) --no-print-directory sim
 
 test-long: test ## The tests with larger counts, and what takes longer
-	cargo nextest run --locked --workspace --profile long
+	cargo nextest run --locked --workspace --profile long --run-ignored all
 	$(MAKE) --no-print-directory sim SEEDS=20000
 
 sim: build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)

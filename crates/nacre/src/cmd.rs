@@ -3,6 +3,7 @@
 pub(crate) mod bluestore_tool;
 pub(crate) mod ceph;
 pub(crate) mod crushtool;
+pub(crate) mod doctor;
 mod hexdump;
 pub(crate) mod kvstore_tool;
 pub(crate) mod osdmaptool;

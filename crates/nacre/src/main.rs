@@ -29,6 +29,7 @@ usage: nacre COMMAND [ARGS]...
   bluestore-tool       the BlueStore of a stopped OSD (Ceph's ceph-bluestore-tool)
   ceph                 cluster commands; they also run without this word:
                        nacre status, nacre osd tree, nacre osd pool create P 32, …
+  doctor               whether this program and machine are as they must be for speed and safety
 
   completions SHELL    completions for bash, zsh or fish
   man DIR              manual pages, written to DIR/man8
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         "serve" => run(serve::main, args),
         "mon" if texts(&args).is_ok_and(|args| daemon::is_mon_daemon(&args)) => run(daemon::mon, args),
         "osd" if texts(&args).is_ok_and(|args| daemon::is_osd_daemon(&args)) => run(daemon::osd, args),
+        "doctor" => run(cmd::doctor::main, args),
         "completions" => run(cmd::pages::completions, args),
         "man" => run(cmd::pages::man, args),
         "option-reference" => {

@@ -506,6 +506,15 @@ impl Control {
         shared.to_mon(&StatsReport { osd: self.osd_stats(now_ns), pgs });
     }
 
+    /// What the store complains of, and of what it was built with.
+    fn health(&self) -> Vec<(String, String)> {
+        let store = &self.shared.store;
+        let uses_database = store.kind() != "memstore";
+        let build = if uses_database { nacre_store::build_complaints() } else { &[] };
+        let build = build.iter().map(|text| ("KVSTORE_UNOPTIMIZED".to_owned(), text.clone()));
+        store.health().into_iter().chain(build).collect()
+    }
+
     fn osd_stats(&self, now_ns: u64) -> OsdStats {
         let shared = &self.shared;
         let statfs = shared.store.statfs().unwrap_or_default();
@@ -522,7 +531,7 @@ impl Control {
             commit_latency_ms: metrics::average_ms(metrics(), |m| &m.commit_latency),
             apply_latency_ms: metrics::average_ms(metrics(), |m| &m.apply_latency),
             heartbeat_peers,
-            health: shared.store.health(),
+            health: self.health(),
             slow_ops: self.slow_ops(now_ns),
         }
     }

@@ -23,6 +23,7 @@ static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 mod admission;
 mod blue;
+mod build_check;
 mod error;
 mod files;
 mod kv;
@@ -31,6 +32,7 @@ mod mem;
 pub use blue::{
     BlueStore, BlueStoreConfig, BlueStoreCounters, FillPlan, Finding, FsckReport, Recovery, ScanStats,
 };
+pub use build_check::{BuildCheck, SLOW_STEP, build_complaints};
 pub use error::{Result, StoreError};
 pub use kv::{Copied, KvKind, KvSize, KvStore};
 pub use mem::{MemStore, MemStoreConfig};

@@ -302,3 +302,47 @@ fn databases_are_compacted_while_osds_run() {
     let refused = cluster.run(&["osd", "compact", "osd.9"]);
     assert!(!refused.status.success(), "{refused:?}");
 }
+
+/// Builds RocksDB again, without optimisation.
+#[test]
+#[ignore = "takes many minutes; `make test-long` runs it"]
+fn an_unoptimised_build_is_told_of_in_health() {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unoptimised");
+    let built = Command::new(env!("CARGO"))
+        .args(["build", "--locked", "-p", "nacre", "--bin", "nacre", "--target-dir"])
+        .arg(&target)
+        .args(["--config", "profile.dev.package.librocksdb-sys.opt-level=0"])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let slow = target.join("debug/nacre");
+    let doctor = Command::new(&slow).arg("doctor").output().unwrap();
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(!doctor.status.success() && said.contains("BAD  RocksDB's scan"), "{said}");
+    let mut cluster = TestCluster::start_with(1, "bluestore", "");
+    cluster.wait_healthy();
+    cluster.terminate(Daemon::Osd(0));
+    let mut osd = Command::new(&slow).args(["osd", "--id", "0", "-c"]).arg(cluster.conf()).spawn().unwrap();
+    cluster.wait_for("a warning about the build", |cluster| {
+        cluster
+            .ok(&["health", "detail"])
+            .contains("KVSTORE_UNOPTIMIZED: osd.0 has a RocksDB that was built without")
+    });
+    osd.kill().unwrap();
+    osd.wait().unwrap();
+}
+
+#[test]
+fn the_doctor_finds_this_build_well() {
+    let folder = tempfile::tempdir().unwrap();
+    let doctor = Command::new(nacre()).args(["doctor", "--data"]).arg(folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    // How fast this machine's disk is does not count here.
+    for line in ["ok   RocksDB's CRC", "ok   RocksDB's scan", "durable write"] {
+        assert!(said.contains(line), "{said}");
+    }
+    let refused = Command::new(nacre()).args(["doctor", "--nonesuch"]).output().unwrap();
+    assert!(
+        !refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("usage: nacre doctor")
+    );
+}

@@ -430,14 +430,27 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
     FAMILIES.iter().map(|(_, name)| *name)
 }
 
+/// Files of so many entries in a row of which so many are deletions are compacted soon: readers step over each of them.
+const DELETIONS_WINDOW: usize = 32_768;
+const DELETIONS_TRIGGER: usize = 16_384;
+/// A memtable in which one step of a scan skips so many entries is flushed, and so gets to that compaction.
+const SCAN_FLUSH_TRIGGER: &str = "8192";
+
 /// Opens the database itself.
 pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
     let cache = Cache::new_lru_cache(config.cache_bytes);
     let options = database_options(config, create);
     let families = FAMILIES
         .map(|(family, name)| ColumnFamilyDescriptor::new(name, family_options(family, config, &cache)));
-    DB::open_cf_descriptors(&options, path, families)
-        .map_err(|e| StoreError::database("open the metadata database", &e))
+    let failed = |e| StoreError::database("open the metadata database", &e);
+    let db = DB::open_cf_descriptors(&options, path, families).map_err(failed)?;
+    for family in [Family::Onodes, Family::Omap] {
+        // Of all options this one is not in the library's interface for opening.
+        let family = db.cf_handle(name(family)).expect("invariant: opened with it");
+        db.set_options_cf(family, &[("memtable_op_scan_flush_trigger", SCAN_FLUSH_TRIGGER)])
+            .map_err(failed)?;
+    }
+    Ok(db)
 }
 
 /// Finds out RocksDB's number of a family from the record that its own library writes.
@@ -490,6 +503,7 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
         table.set_bloom_filter(10.0, false);
     }
     let mut options = Options::default();
+    options.add_compact_on_deletion_collector_factory(DELETIONS_WINDOW, DELETIONS_TRIGGER, 0.0);
     if family == Family::FreeList {
         options.set_merge_operator_associative("xor", |_, existing, operands| {
             Some(freelist::merge_values(existing, operands.iter()))

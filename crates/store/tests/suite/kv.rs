@@ -3,10 +3,12 @@
 use crate::stores::{blue_config, oid, pattern, pg, txn, version, write};
 use nacre_store::{BlueStore, IgnoreEvents, KvKind, KvStore, ObjectStore, StoreError};
 use nacre_types::txn::TxnOp;
+use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 fn mount(directory: &Path) -> BlueStore {
@@ -134,6 +136,53 @@ fn a_repaired_database_serves_what_its_tables_had() {
         entries.into_iter().filter(|(prefix, ..)| prefix != "allocdelta").collect()
     };
     assert!(kept(entries(&store, None)) == kept(before));
+}
+
+/// How many deleted entries a listing of an object's omap steps over.
+fn stepped_over(store: &BlueStore, name: &str) -> u64 {
+    set_perf_stats(PerfStatsLevel::EnableCount);
+    let mut context = PerfContext::default();
+    context.reset();
+    let page = store.omap_get_keys(pg(0), &oid(name), None, b"", 10, usize::MAX).unwrap();
+    assert_eq!(page.entries, ["zz"]);
+    context.metric(PerfMetric::InternalDeleteSkippedCount)
+}
+
+#[test]
+fn many_removals_do_not_stay_in_the_way() {
+    const KEYS: usize = 60_000;
+    let directory = tempfile::Builder::new().prefix("nacre-store-").tempdir().unwrap();
+    BlueStore::mkfs(directory.path(), 64 << 20, &blue_config()).unwrap();
+    let store = mount(directory.path());
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "x")])).unwrap();
+    let key = |number: usize| bytes::Bytes::from(format!("key {number:08}"));
+    let set = |keys: Vec<(bytes::Bytes, bytes::Bytes)>| {
+        store.commit(&txn(pg(0), vec![TxnOp::OmapSet { oid: oid("a"), entries: keys }])).unwrap();
+    };
+    for first in (0..KEYS).step_by(10_000) {
+        set((first..first + 10_000).map(|number| (key(number), "value".into())).collect());
+    }
+    set(vec![("zz".into(), "last".into())]);
+    for first in (0..KEYS).step_by(10_000) {
+        let keys = (first..first + 10_000).map(key).collect();
+        store.commit(&txn(pg(0), vec![TxnOp::OmapRm { oid: oid("a"), keys }])).unwrap();
+    }
+    let at_first = stepped_over(&store, "a");
+    assert!(at_first >= 10_000, "the removals are there to begin with: {at_first}");
+    // Listings, and writes to another object: a memtable is flushed by who writes to it.
+    store.commit(&txn(pg(0), vec![write("b", 0, "x")])).unwrap();
+    let began = Instant::now();
+    loop {
+        let entries = vec![("k".into(), "v".into())];
+        store.commit(&txn(pg(0), vec![TxnOp::OmapSet { oid: oid("b"), entries }])).unwrap();
+        let left = stepped_over(&store, "a");
+        if left < 100 {
+            break;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "{left} of {at_first} are still there");
+        std::thread::yield_now();
+    }
+    store.umount().unwrap();
 }
 
 #[test]

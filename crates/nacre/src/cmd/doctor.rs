@@ -1,0 +1,98 @@
+//! `nacre doctor`: whether this program and this machine are as they must be for data to be fast and safe.
+
+use anyhow::{Result, bail};
+use nacre_store::{BuildCheck, SLOW_STEP};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+pub(super) const USAGE: &str = "\
+usage: nacre doctor [--data DIR]
+
+Measures what the key-value store of this program was built with (CRC instructions, optimisation), looks at the limit of open
+files, and measures how long a small write takes to be durable. Prints a line for each; exit code 1 where something is wrong.
+
+  --data DIR   the folder on whose disk durable writes are measured (default: the present one)
+  -h, --help   print this
+";
+
+/// Writes that are measured.
+const WRITES: usize = 50;
+/// Slower durable writes than this are told of: a disk without a write cache that survives a power cut, or a busy one.
+const SLOW_WRITE: Duration = Duration::from_millis(10);
+/// Fewer open files than this are too few for an OSD with many clients.
+const FEW_FILES: u64 = 1024;
+
+pub(crate) fn main(args: &[String]) -> Result<()> {
+    let mut data = PathBuf::from(".");
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        match (arg.as_str(), arg.strip_prefix("--data=")) {
+            ("-h" | "--help", _) => {
+                print!("{USAGE}");
+                return Ok(());
+            }
+            ("--data", _) => match args.next() {
+                Some(folder) => data = folder.into(),
+                None => bail!("--data takes a folder\n{USAGE}"),
+            },
+            (_, Some(folder)) => data = folder.into(),
+            (other, None) => bail!("unknown argument '{other}'\n{USAGE}"),
+        }
+    }
+    let mut out = std::io::stdout().lock();
+    let mut wrong = 0;
+    let mut say = |good: bool, what: &str, found: String| -> std::io::Result<()> {
+        wrong += usize::from(!good);
+        writeln!(out, "{:<4} {what:<16} {found}", if good { "ok" } else { "BAD" })
+    };
+    let check = BuildCheck::run()?;
+    let assertions = if check.assertions { "with" } else { "without" };
+    let features = check.features.join(" ");
+    let build = format!(
+        "{} for {} ({features}), {assertions} assertions",
+        env!("CARGO_PKG_VERSION"),
+        std::env::consts::ARCH
+    );
+    say(true, "nacre", build)?;
+    say(true, "RocksDB", check.version.clone())?;
+    let how = if check.hardware_crc { "by the processor's instructions" } else { "in software" };
+    let speed = check.checked_bytes_per_second / 1e9;
+    say(check.hardware_crc, "RocksDB's CRC", format!("{how}; reads and checks {speed:.1} GB/s"))?;
+    let (step, limit) = (check.step.as_nanos(), SLOW_STEP.as_nanos());
+    let optimised = check.step <= SLOW_STEP;
+    let verdict = if optimised { "optimised" } else { "not optimised" };
+    say(optimised, "RocksDB's scan", format!("{step} ns per entry: {verdict} (the limit is {limit})"))?;
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let text = files.map_or("unlimited".to_owned(), |files| files.to_string());
+    say(files.is_none_or(|files| files >= FEW_FILES), "open files", format!("at most {text}"))?;
+    let (median, worst) = durable_writes(&data)?;
+    let text = format!("4 KiB in {}: {median:.1?} in the middle, {worst:.1?} at most", data.display());
+    say(median <= SLOW_WRITE, "durable write", text)?;
+    if wrong > 0 {
+        bail!("{wrong} of these are not as they must be");
+    }
+    Ok(())
+}
+
+/// How long appending 4 KiB and making them durable takes in `folder`: the median and the longest.
+fn durable_writes(folder: &Path) -> Result<(Duration, Duration)> {
+    let mut file = tempfile_in(folder)?;
+    let mut took = Vec::with_capacity(WRITES);
+    for _ in 0..WRITES {
+        let started = Instant::now();
+        file.write_all(&[0; 4096])?;
+        file.sync_data()?;
+        took.push(started.elapsed());
+    }
+    took.sort_unstable();
+    Ok((took[WRITES / 2], took[WRITES - 1]))
+}
+
+/// A file that has no name any more.
+fn tempfile_in(folder: &Path) -> Result<std::fs::File> {
+    let path = folder.join(format!(".nacre-doctor.{}", std::process::id()));
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
+    std::fs::remove_file(&path)?;
+    Ok(file)
+}

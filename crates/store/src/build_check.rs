@@ -1,0 +1,225 @@
+//! Whether RocksDB was built as it must be: optimised, with the processor's CRC instructions.
+//!
+//! A build that lost its optimisation on the way (a flag that did not reach the C++ compiler) works, and is several times
+//! as slow in every compaction and scan. Nobody notices until it hurts, so that it is measured here: on a database in memory
+//! that is made for this and costs some milliseconds.
+
+use crate::error::{Result, StoreError};
+use parking_lot::Mutex;
+use rocksdb::{
+    BlockBasedOptions, ChecksumType, DB, DBCompressionType, Env, InfoLogger, LogLevel, Options, ReadOptions,
+    WriteBatch,
+};
+use std::sync::{Arc, Once, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Entries of the scan; their keys and values have the sizes of small records.
+const ENTRIES: usize = 4_000;
+const VALUE_BYTES: usize = 64;
+/// The best of so many passes counts: what else runs on the machine slows some of them, not all.
+const PASSES: u32 = 8;
+/// Above this a scan's step is that of an unoptimised build.
+pub const SLOW_STEP: Duration = Duration::from_nanos(700);
+
+/// What was measured, and how this program was built.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BuildCheck {
+    /// RocksDB's version.
+    pub version: String,
+    /// Whether RocksDB uses the processor's CRC instructions, as it says itself.
+    pub hardware_crc: bool,
+    /// Bytes a second that it reads from memory and checks by CRC-32C.
+    pub checked_bytes_per_second: f64,
+    /// What an iterator takes from one entry to the next.
+    pub step: Duration,
+    /// The processor's features that the program was built for and the database needs.
+    pub features: Vec<&'static str>,
+    /// Whether the program's own assertions are on (the `dev` profile).
+    pub assertions: bool,
+}
+
+impl BuildCheck {
+    /// Measures.
+    pub fn run() -> Result<BuildCheck> {
+        let said = Arc::new(Mutex::new((String::new(), false)));
+        let heard = Arc::clone(&said);
+        let logger = InfoLogger::new_callback_logger(LogLevel::Header, move |_, line| {
+            let mut heard = heard.lock();
+            if let Some((_, version)) = line.split_once("RocksDB version: ") {
+                heard.0 = version.trim().to_owned();
+            } else if let Some((_, crc)) = line.split_once("Fast CRC32 supported: ") {
+                heard.1 = crc.trim().starts_with("Supported");
+            }
+        });
+        let env = Env::mem_env().map_err(failed)?;
+        let mut options = Options::default();
+        options.create_if_missing(true);
+        options.set_env(&env);
+        options.set_info_logger(logger);
+        options.set_compression_type(DBCompressionType::None);
+        let mut table = BlockBasedOptions::default();
+        table.set_checksum_type(ChecksumType::CRC32c);
+        table.disable_cache();
+        table.set_block_size(64 << 10);
+        options.set_block_based_table_factory(&table);
+        let db = DB::open(&options, "/build-check").map_err(failed)?;
+        let step = scan(&db)?;
+        let checked_bytes_per_second = check(&db)?;
+        let (version, hardware_crc) = said.lock().clone();
+        let assertions = cfg!(debug_assertions);
+        Ok(BuildCheck {
+            version,
+            hardware_crc,
+            checked_bytes_per_second,
+            step,
+            features: features(),
+            assertions,
+        })
+    }
+
+    /// What is wrong with the build, for health: nothing where it is as it must be.
+    pub fn complaints(&self) -> Vec<String> {
+        let mut complaints = Vec::new();
+        if self.step > SLOW_STEP {
+            complaints.push(format!(
+                "a RocksDB that was built without optimisation: a step of a scan takes {} ns, above {}",
+                self.step.as_nanos(),
+                SLOW_STEP.as_nanos()
+            ));
+        }
+        if !self.hardware_crc {
+            complaints.push("a RocksDB that was built without the processor's CRC instructions".to_owned());
+        }
+        complaints
+    }
+}
+
+/// What is wrong with the build of this process, for health: the first call begins to measure, on a thread of its own;
+/// nothing is told before that has ended.
+pub fn build_complaints() -> &'static [String] {
+    static BEGUN: Once = Once::new();
+    static FOUND: OnceLock<Vec<String>> = OnceLock::new();
+    BEGUN.call_once(|| {
+        let measure = || match BuildCheck::run() {
+            Ok(check) => {
+                tracing::info!(?check, "the build of the key-value store");
+                let complaints = check.complaints();
+                complaints.iter().for_each(|complaint| tracing::warn!("this program has {complaint}"));
+                FOUND.get_or_init(|| complaints);
+            }
+            Err(error) => tracing::warn!(%error, "the build of the key-value store could not be checked"),
+        };
+        if let Err(error) = std::thread::Builder::new().name("build-check".into()).spawn(measure) {
+            tracing::warn!(%error, "the build of the key-value store could not be checked");
+        }
+    });
+    FOUND.get().map_or(&[], Vec::as_slice)
+}
+
+fn failed(error: rocksdb::Error) -> StoreError {
+    StoreError::database("check the database's build", &error)
+}
+
+/// How long an iterator takes for one step, over sorted tables.
+fn scan(db: &DB) -> Result<Duration> {
+    let mut batch = WriteBatch::default();
+    for number in 0..ENTRIES {
+        batch.put(format!("scan/{number:012}"), [number as u8; VALUE_BYTES]);
+    }
+    db.write(batch).map_err(failed)?;
+    db.flush().map_err(failed)?;
+    let pass = || {
+        let mut iterator = db.raw_iterator();
+        iterator.seek("scan/");
+        let (started, mut entries, mut bytes) = (Instant::now(), 0, 0);
+        while let Some((_, value)) = iterator.item() {
+            entries += 1;
+            bytes += value.len();
+            iterator.next();
+        }
+        let took = started.elapsed();
+        iterator.status().map_err(failed)?;
+        assert_eq!(
+            (entries, bytes),
+            (ENTRIES, ENTRIES * VALUE_BYTES),
+            "invariant: the database holds just this"
+        );
+        Ok(took / ENTRIES as u32)
+    };
+    fail::fail_point!("store::slow_scan", |_| Ok(SLOW_STEP * 3));
+    best(pass)
+}
+
+/// How many bytes of blocks are read and checked in a second.
+fn check(db: &DB) -> Result<f64> {
+    const PART: usize = 1 << 20;
+    const PARTS: usize = 4;
+    let mut batch = WriteBatch::default();
+    for number in 0..PARTS {
+        batch.put(format!("blob/{number}"), vec![number as u8; PART]);
+    }
+    db.write(batch).map_err(failed)?;
+    db.flush().map_err(failed)?;
+    let pass = || {
+        let started = Instant::now();
+        for number in 0..PARTS {
+            let mut options = ReadOptions::default();
+            options.set_verify_checksums(true);
+            let value = db.get_pinned_opt(format!("blob/{number}"), &options).map_err(failed)?;
+            assert_eq!(value.map(|value| value.len()), Some(PART), "invariant: it was just put");
+        }
+        Ok(started.elapsed())
+    };
+    Ok((PART * PARTS) as f64 / best(pass)?.as_secs_f64())
+}
+
+fn best(pass: impl Fn() -> Result<Duration>) -> Result<Duration> {
+    (0..PASSES).map(|_| pass()).try_fold(Duration::MAX, |best, took| Ok(best.min(took?)))
+}
+
+/// Features that matter to RocksDB's CRC, of those that the compiler was told of.
+fn features() -> Vec<&'static str> {
+    let known = [
+        ("sse4.2", cfg!(target_feature = "sse4.2")),
+        ("pclmulqdq", cfg!(target_feature = "pclmulqdq")),
+        ("avx2", cfg!(target_feature = "avx2")),
+        ("crc", cfg!(all(target_arch = "aarch64", target_feature = "crc"))),
+        ("aes", cfg!(all(target_arch = "aarch64", target_feature = "aes"))),
+    ];
+    known.into_iter().filter(|(_, on)| *on).map(|(name, _)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_build_is_as_it_must_be() {
+        let check = BuildCheck::run().unwrap();
+        assert!(check.hardware_crc && !check.version.is_empty(), "{check:?}");
+        assert!(check.checked_bytes_per_second > 0.0 && check.step > Duration::ZERO, "{check:?}");
+        assert!(!check.features.is_empty(), "{check:?}");
+        assert_eq!(check.complaints(), Vec::<String>::new(), "{check:?}");
+    }
+
+    #[test]
+    fn a_build_that_is_not_is_complained_of() {
+        let good = BuildCheck::run().unwrap();
+        let slow = BuildCheck { step: SLOW_STEP * 2, ..good.clone() };
+        assert!(slow.complaints()[0].contains("without optimisation"), "{:?}", slow.complaints());
+        let soft = BuildCheck { hardware_crc: false, ..good };
+        assert!(soft.complaints()[0].contains("CRC instructions"), "{:?}", soft.complaints());
+    }
+
+    #[test]
+    fn what_is_wrong_is_found_out_beside_the_start() {
+        let _faults = fail::FailScenario::setup();
+        fail::cfg("store::slow_scan", "return").unwrap();
+        let began = Instant::now();
+        while build_complaints().is_empty() {
+            assert!(began.elapsed() < Duration::from_secs(60), "no complaint");
+            std::thread::yield_now();
+        }
+        assert!(build_complaints()[0].contains("without optimisation"));
+    }
+}
