@@ -14,7 +14,7 @@ use super::device::Device;
 use super::onode::{BLOCK_BYTES, Run};
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 /// Copies are removed at the latest after this long.
@@ -161,17 +161,33 @@ fn place_of(key: &[u8], len: usize, limit_blocks: u64) -> Option<u64> {
 /// Writes all copies to their places, flushes and removes them: at mount, before anything is read.
 pub(super) fn replay(db: &Db, device: &Device, limit_blocks: u64) -> Result<()> {
     let mut copies = 0_u64;
-    // In key order: later epochs over earlier ones.
+    // Block by block, in key order: later epochs over earlier ones. There is not more of it than is deferred at a time.
+    let mut blocks: BTreeMap<u64, Bytes> = BTreeMap::new();
     for entry in db.scan(Family::Deferred) {
         let (key, value) = entry?;
-        let block = place_of(&key, value.len(), limit_blocks)
+        let first = place_of(&key, value.len(), limit_blocks)
             .ok_or_else(|| StoreError::corrupt("deferred write", format!("undecodable key {key:?}")))?;
-        device.write(block * BLOCK_BYTES, &[Bytes::from(value)])?;
+        let value = Bytes::from(value);
+        for (block, at) in (first..).zip((0..value.len()).step_by(BLOCK_BYTES as usize)) {
+            blocks.insert(block, value.slice(at..at + BLOCK_BYTES as usize));
+        }
         copies += 1;
     }
     if copies == 0 {
         return Ok(());
     }
+    let (mut first, mut pieces) = (0, Vec::new());
+    for (block, piece) in blocks {
+        if block != first + pieces.len() as u64 || pieces.is_empty() {
+            if !pieces.is_empty() {
+                device.write(first * BLOCK_BYTES, &pieces)?;
+                pieces.clear();
+            }
+            first = block;
+        }
+        pieces.push(piece);
+    }
+    device.write(first * BLOCK_BYTES, &pieces)?;
     device.flush()?;
     let mut batch = RawBatch::default();
     batch.delete_range(db.ids(), Family::Deferred, &key(0, 0), &key(u64::MAX, u64::MAX));

@@ -2,6 +2,7 @@
 //! [`super::allocation::start`].
 
 use super::BlueStoreConfig;
+use super::allocation::checkpoint::Ahead;
 use super::allocation::start;
 use super::collection::Collection;
 use super::commit::ID_STEP;
@@ -15,6 +16,7 @@ use crate::error::{Result, StoreError};
 use crate::files::{StoreLock, read_if_present, sync_directory, write_atomically};
 use bytes::Bytes;
 use nacre_types::ids::{Incarnation, PgId};
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -94,6 +96,8 @@ pub(super) struct Opened {
     pub(super) label: Label,
     pub(super) watermark: Watermark,
     pub(super) state: State,
+    /// The bitmap of a checkpoint, being read.
+    pub(super) ahead: Mutex<Option<Ahead>>,
     /// What the database lost of what was synced (rule B3).
     pub(super) loss: Option<String>,
 }
@@ -105,6 +109,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
     let lock = StoreLock::take(directory)?;
     let device = Device::open(&directory.join("block"))?;
     let label = Label::read(&device, &path)?;
+    let ahead = start::read_ahead(directory, label.uuid, label.size / BLOCK_BYTES);
     let db = Db::open(&directory.join("db"), config.db(), false)?;
     let state = State::read(&db, &path)?;
     if state.uuid != label.uuid {
@@ -120,7 +125,17 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
         )
     });
     super::deferred::replay(&db, &device, label.size / BLOCK_BYTES)?;
-    Ok(Opened { directory: directory.to_owned(), lock, device, db, label, watermark, state, loss })
+    Ok(Opened {
+        directory: directory.to_owned(),
+        lock,
+        device,
+        db,
+        label,
+        watermark,
+        state,
+        ahead: Mutex::new(ahead),
+        loss,
+    })
 }
 
 /// All collections with their values; their logs and objects are read when they are asked for.

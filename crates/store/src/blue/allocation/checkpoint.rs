@@ -21,11 +21,14 @@ use std::collections::BTreeMap;
 use std::fs::OpenOptions;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use uuid::Uuid;
 
 /// Pages read or written with one call.
-const CHUNK_PAGES: usize = 1024;
+const CHUNK_PAGES: usize = 512;
+/// Threads that read pages.
+const READERS: usize = 4;
 /// By how many pages the file of pages grows.
 const GROW_PAGES: u32 = 256;
 
@@ -318,44 +321,110 @@ pub(super) fn stored_pages(head: &Head, words: &mut [u64]) -> Vec<(u32, u32)> {
     stored
 }
 
-/// Reads and checks the stored pages, many at a time. `words` were zeros but for full pages.
-pub(super) fn load_pages(
-    stored: &[(u32, u32)],
-    head: &Head,
-    words: &mut [u64],
-    mut read: impl FnMut(u32, &mut [u8]) -> Result<()>,
-) -> Result<std::result::Result<(), String>> {
-    let mut buffer = AlignedBuffer::zeroed(CHUNK_PAGES.min(stored.len()) * PAGE_BYTES);
+/// Places that are read with one call: (place, page) each, and how many bytes they span.
+struct Chunk<'a> {
+    pages: &'a [(u32, u32)],
+    span: usize,
+}
+
+/// Gathers places that lie close together.
+fn chunks(stored: &[(u32, u32)]) -> Vec<Chunk<'_>> {
+    let mut chunks = Vec::new();
     let mut rest = stored;
     while let Some((first, _)) = rest.first() {
         // What lies between places that count is read along where it is little.
         let near =
             |pair: &[(u32, u32)]| pair[1].0 - pair[0].0 <= 16 && pair[1].0 - first < CHUNK_PAGES as u32;
         let take = 1 + rest.windows(2).take_while(|pair| near(pair)).count();
-        let (chunk, after) = rest.split_at(take);
-        let span = (chunk[take - 1].0 - first + 1) as usize * PAGE_BYTES;
-        if span > buffer.len() {
-            buffer = AlignedBuffer::zeroed(span);
-        }
-        if let Err(error) = read(*first, &mut buffer[..span]) {
-            return Ok(Err(error.to_string()));
-        }
-        for (place, at) in chunk {
-            let offset = (place - first) as usize * PAGE_BYTES;
-            let bytes = &buffer[offset..offset + PAGE_BYTES];
-            if crc32c(bytes) != head.pages[*at as usize].crc {
-                return Ok(Err(format!("page {at} of the bitmap: checksum mismatch")));
-            }
-            let start = *at as usize * PAGE_WORDS;
-            copy_words(bytes, &mut words[start..start + PAGE_WORDS]);
-        }
+        let (pages, after) = rest.split_at(take);
+        chunks.push(Chunk { pages, span: (pages[take - 1].0 - first + 1) as usize * PAGE_BYTES });
         rest = after;
+    }
+    chunks
+}
+
+/// Reads and checks the stored pages, many at a time and with several threads, so that the disk always has something to
+/// do. `words` were zeros but for full pages.
+pub(super) fn load_pages(
+    stored: &[(u32, u32)],
+    head: &Head,
+    words: &mut [u64],
+    read: impl Fn(u32, &mut [u8]) -> Result<()> + Sync,
+) -> Result<std::result::Result<(), String>> {
+    let chunks = chunks(stored);
+    let next = AtomicUsize::new(0);
+    let fetch = |chunk: &Chunk<'_>| -> std::result::Result<AlignedBuffer, String> {
+        let mut buffer = AlignedBuffer::zeroed(chunk.span);
+        let first = chunk.pages[0].0;
+        read(first, &mut buffer).map_err(|error| error.to_string())?;
+        for (place, at) in chunk.pages {
+            let offset = (place - first) as usize * PAGE_BYTES;
+            if crc32c(&buffer[offset..offset + PAGE_BYTES]) != head.pages[*at as usize].crc {
+                return Err(format!("page {at} of the bitmap: checksum mismatch"));
+            }
+        }
+        Ok(buffer)
+    };
+    let loaded = std::thread::scope(|scope| {
+        let (done, fetched) = std::sync::mpsc::sync_channel(READERS);
+        for _ in 0..READERS.min(chunks.len()) {
+            let (done, next, chunks, fetch) = (done.clone(), &next, &chunks, &fetch);
+            scope.spawn(move || {
+                while let Some(chunk) = chunks.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let buffer = fetch(chunk);
+                    let failed = buffer.is_err();
+                    if done.send((chunk, buffer)).is_err() || failed {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(done);
+        for (chunk, buffer) in fetched {
+            let buffer = buffer?;
+            for (place, at) in chunk.pages {
+                let offset = (place - chunk.pages[0].0) as usize * PAGE_BYTES;
+                let start = *at as usize * PAGE_WORDS;
+                copy_words(&buffer[offset..offset + PAGE_BYTES], &mut words[start..start + PAGE_WORDS]);
+            }
+        }
+        Ok(())
+    });
+    if let Err(problem) = loaded {
+        return Ok(Err(problem));
     }
     let used = bits::count(words);
     if used == head.used {
         Ok(Ok(()))
     } else {
         Ok(Err(format!("the bitmap has {used} used blocks, the head counts {}", head.used)))
+    }
+}
+
+/// A bitmap that is read ahead, while the database is being opened.
+#[derive(Debug)]
+pub(in crate::blue) struct Ahead(JoinHandle<Option<(u64, Vec<u64>)>>);
+
+impl Ahead {
+    /// Begins to read what looks like the newest checkpoint. Whether it counts is found out later.
+    pub(in crate::blue) fn begin(directory: &Path, uuid: Uuid, device_blocks: u64) -> Option<Ahead> {
+        let directory = directory.to_owned();
+        let read = move || {
+            let checkpoint =
+                Checkpoint::open(&directory, uuid, device_blocks, Kind::Checkpoint, |_| Ok(true))
+                    .ok()?
+                    .ok()?;
+            let mut words = bits::none(device_blocks);
+            checkpoint.load(&mut words).ok()?.ok()?;
+            Some((checkpoint.head.sequence, words))
+        };
+        std::thread::Builder::new().name("bstore_ahead".into()).spawn(read).ok().map(Ahead)
+    }
+
+    /// The bitmap, if it is that of the checkpoint which counts.
+    pub(super) fn take(self, checkpoint: &Checkpoint) -> Option<Vec<u64>> {
+        let (sequence, words) = self.0.join().ok()??;
+        (sequence == checkpoint.head.sequence).then_some(words)
     }
 }
 

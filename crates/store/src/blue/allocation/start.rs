@@ -1,11 +1,11 @@
 //! The start of a store: finds out what is allocated, by the cheapest source that is sound, and begins recording.
 
-use super::checkpoint::{Checkpoint, apply_totals, each_delta};
+use super::checkpoint::{Ahead, Checkpoint, apply_totals, each_delta};
 use super::delta::{self, Delta, position_of};
 use super::file::{self, Expected};
 use super::head::Kind;
 use super::ledger::Scheme;
-use super::{Books, DIRECTORY, bits, freelist};
+use super::{Books, DIRECTORY, FILE, bits, freelist};
 use crate::AllocationSource;
 use crate::StoreEvents;
 use crate::blue::BlueStoreConfig;
@@ -45,6 +45,12 @@ pub(in crate::blue) struct Recording {
     pub(in crate::blue) delta_bytes: u64,
     pub(in crate::blue) checkpoint: Option<Checkpoint>,
     pub(in crate::blue) limit_bytes: u64,
+}
+
+/// Begins to read what a start after a crash needs.
+pub(in crate::blue) fn read_ahead(store: &Path, uuid: uuid::Uuid, device_blocks: u64) -> Option<Ahead> {
+    let folder = folder(store);
+    if folder.join(FILE).exists() { None } else { Ahead::begin(&folder, uuid, device_blocks) }
 }
 
 /// The folder of the allocation file and the checkpoints.
@@ -158,8 +164,12 @@ impl Notes<'_> {
         };
         let (db, state) = (&self.opened.db, &self.opened.state);
         let mut books = Books::empty(self.device_blocks());
+        let ahead = self.opened.ahead.lock().take();
         let loaded = if state.records {
             freelist::load(db, &mut books.used)?
+        } else if let Some(words) = ahead.and_then(|ahead| ahead.take(&checkpoint)) {
+            books.used = words;
+            Ok(())
         } else {
             checkpoint.load(&mut books.used)?
         };
