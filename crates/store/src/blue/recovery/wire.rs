@@ -37,30 +37,21 @@ struct Cursor<'a> {
     rest: &'a [u8],
 }
 
-/// The next eight bytes, of which numbers are taken without looking at memory again.
-struct Word {
-    word: u64,
-    /// Bits taken.
-    taken: u32,
-}
+/// Eight bytes that hold the numbers which are taken of it.
+struct Word(u64);
 
 impl Word {
-    /// The next number. Wrong once more than 64 bits are taken, which the caller checks in the end.
     #[inline(always)]
     fn number(&mut self) -> u64 {
-        if self.word & 0x80 == 0 {
-            let value = self.word & 0x7f;
-            self.word >>= 8;
-            self.taken += 8;
+        if self.0 & 0x80 == 0 {
+            let value = self.0 & 0x7f;
+            self.0 >>= 8;
             return value;
         }
-        let stops = !self.word & 0x8080_8080_8080_8080;
-        // The bytes up to and with the first one without its highest bit, seven bits of each. A number of eight bytes or
-        // more leaves nothing to go on with.
-        let last = if stops == 0 { 72 } else { stops.trailing_zeros() + 1 };
-        let kept = if last >= 64 { self.word } else { self.word & ((1 << last) - 1) };
-        self.word = if last >= 64 { 0 } else { self.word >> last };
-        self.taken += last;
+        // The bytes up to and with the first one without its highest bit, seven bits of each.
+        let before = (!self.0 & STOPS).trailing_zeros();
+        let kept = self.0 & (u64::MAX >> (63 - before));
+        self.0 = self.0 >> before >> 1;
         let pairs = (kept & 0x007f_007f_007f_007f) | (kept & 0x7f00_7f00_7f00_7f00) >> 1;
         let fours = (pairs & 0x0000_3fff_0000_3fff) | (pairs & 0x3fff_0000_3fff_0000) >> 2;
         (fours & 0x0fff_ffff) | (fours & 0x0fff_ffff_0000_0000) >> 4
@@ -71,6 +62,9 @@ impl Word {
         unfold(self.number())
     }
 }
+
+/// The bits that the last byte of a number has not.
+const STOPS: u64 = 0x8080_8080_8080_8080;
 
 /// The number that a zigzag code stands for.
 #[inline(always)]
@@ -104,30 +98,28 @@ impl<'a> Cursor<'a> {
         Some(())
     }
 
+    /// The next `NUMBERS` numbers, where eight bytes hold them; goes on behind them. Where they end is found before what
+    /// they are, so that the next word need not wait for that.
     #[inline(always)]
-    fn word(&self) -> Option<Word> {
+    fn word<const NUMBERS: u32>(&mut self) -> Option<Word> {
         let (eight, _) = self.rest.split_first_chunk::<8>()?;
-        Some(Word { word: u64::from_le_bytes(*eight), taken: 0 })
-    }
-
-    /// Goes on behind what was taken of a word, if that was all in it.
-    #[inline(always)]
-    fn pass(&mut self, word: &Word) -> bool {
-        let fits = word.taken <= 64;
-        if fits {
-            self.rest = &self.rest[(word.taken / 8) as usize..];
+        let word = u64::from_le_bytes(*eight);
+        let mut stops = !word & STOPS;
+        for _ in 1..NUMBERS {
+            stops &= stops.wrapping_sub(1);
         }
-        fits
+        if stops == 0 {
+            return None;
+        }
+        self.rest = &self.rest[(stops.trailing_zeros() / 8 + 1) as usize..];
+        Some(Word(word))
     }
 
     /// The three numbers of a blob: differences of id and start, and kind.
     #[inline(always)]
     fn blob(&mut self) -> Option<(u64, u64, u64)> {
-        if let Some(mut word) = self.word() {
-            let blob = (word.difference(), word.number(), word.difference());
-            if self.pass(&word) {
-                return Some(blob);
-            }
+        if let Some(mut word) = self.word::<3>() {
+            return Some((word.difference(), word.number(), word.difference()));
         }
         Some((self.difference()?, self.number()?, self.difference()?))
     }
@@ -135,11 +127,8 @@ impl<'a> Cursor<'a> {
     /// The four numbers of an extent: gap, length, blob, offset.
     #[inline(always)]
     fn extent(&mut self) -> Option<(u64, u64, u64, u64)> {
-        if let Some(mut word) = self.word() {
-            let extent = (word.number(), word.number(), word.number(), word.number());
-            if self.pass(&word) {
-                return Some(extent);
-            }
+        if let Some(mut word) = self.word::<4>() {
+            return Some((word.number(), word.number(), word.number(), word.number()));
         }
         Some((self.number()?, self.number()?, self.number()?, self.number()?))
     }
