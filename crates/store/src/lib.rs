@@ -22,6 +22,7 @@
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 mod admission;
+pub mod archive;
 mod blue;
 mod build_check;
 mod error;

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod allocation;
+mod archive;
 mod conformance;
 mod damage;
 mod full;

@@ -1,0 +1,321 @@
+//! Collections and objects of a store in one file, to be taken to another store: for rescue by hand.
+//!
+//! A file is a sequence of frames, each `length u32 le | crc32c u32 le | record` with the record in its versioned
+//! envelope; the last record counts the objects. An import reads and checks the whole file before it changes anything
+//! (docs/format/archive.md).
+
+use crate::ObjectStore;
+use crate::error::{Result, StoreError};
+use bytes::Bytes;
+use nacre_types::crc32c::crc32c;
+use nacre_types::encoding::{self, Versioned};
+use nacre_types::ids::{Eversion, PgId};
+use nacre_types::object::ObjectId;
+use nacre_types::txn::{Transaction, TxnOp};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::io::{ErrorKind, Read, Write};
+
+/// Begins a file.
+const MAGIC: &[u8; 16] = b"nacre objects 1\n";
+/// Data and omap entries of one record, in bytes; one entry may exceed it.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Log entries and listed objects of one record or page.
+const PAGE: usize = 1000;
+/// No record is longer: what claims to be is damaged. Above what the largest omap entry or attributes take.
+const MAX_RECORD_BYTES: u32 = 256 << 20;
+
+/// One part of a file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+enum Record {
+    /// A whole collection follows: its own values. Objects up to the next collection are in it.
+    Collection { pg: PgId, meta: Vec<(String, Bytes)> },
+    /// Entries of its log, in order.
+    Log(Vec<(Eversion, Bytes)>),
+    /// Objects of a collection that is not here as a whole follow.
+    Within(PgId),
+    /// An object begins.
+    Object { oid: ObjectId, size: u64, attrs: Vec<(String, Bytes)>, omap_header: Bytes },
+    /// A part of its data; what no part covers reads as zeros.
+    Data { offset: u64, bytes: Bytes },
+    /// Entries of its omap.
+    Omap(Vec<(Bytes, Bytes)>),
+    /// The file is whole.
+    End { objects: u64 },
+}
+
+impl Versioned for Record {
+    const NAME: &'static str = "archive record";
+}
+
+/// What to put into a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selection {
+    /// Collections; empty for all.
+    pub pgs: Vec<PgId>,
+    /// Names of single objects, without their collections' logs and values; empty for whole collections.
+    pub objects: Vec<String>,
+}
+
+/// What was written or taken over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Archived {
+    /// Whole collections.
+    pub collections: u64,
+    /// Objects.
+    pub objects: u64,
+    /// Bytes of their data.
+    pub data_bytes: u64,
+}
+
+fn io(what: &'static str) -> impl Fn(std::io::Error) -> StoreError {
+    move |error| StoreError::io(what, &error)
+}
+
+fn put(out: &mut dyn Write, record: &Record) -> Result<()> {
+    let body = encoding::encode(record);
+    let length = u32::try_from(body.len()).ok().filter(|length| *length <= MAX_RECORD_BYTES);
+    let length = length
+        .ok_or_else(|| StoreError::corrupt("archive", "an object's attributes are too large for it"))?;
+    for part in [&length.to_le_bytes()[..], &crc32c(&body).to_le_bytes(), &body] {
+        out.write_all(part).map_err(io("write an archive"))?;
+    }
+    Ok(())
+}
+
+/// Writes what `selection` names. Fails with [`StoreError::WrongStore`] or [`StoreError::NoCollection`] where there is no
+/// such thing, and with [`StoreError::Corrupt`] at what can't be read.
+pub fn export(store: &dyn ObjectStore, selection: &Selection, out: &mut dyn Write) -> Result<Archived> {
+    out.write_all(MAGIC).map_err(io("write an archive"))?;
+    let mut done = Archived::default();
+    let mut missing: BTreeSet<&str> = selection.objects.iter().map(String::as_str).collect();
+    let pgs = if selection.pgs.is_empty() { store.list_collections()? } else { selection.pgs.clone() };
+    for pg in pgs {
+        let whole = selection.objects.is_empty();
+        if whole {
+            put(out, &Record::Collection { pg, meta: store.collection_meta(pg)? })?;
+            done.collections += 1;
+            export_log(store, pg, out)?;
+        } else {
+            put(out, &Record::Within(pg))?;
+        }
+        let mut from = ObjectId::min_at_hash(nacre_types::PoolId(i64::MIN), 0);
+        loop {
+            let page = store.list_objects(pg, &from, None, PAGE)?;
+            for oid in &page.entries {
+                if whole || selection.objects.iter().any(|name| name == oid.name()) {
+                    missing.remove(oid.name());
+                    done.data_bytes += export_object(store, pg, oid, out)?;
+                    done.objects += 1;
+                }
+            }
+            match page.entries.last() {
+                // The last one comes again and is left out.
+                Some(last) if page.more => from = just_after(last),
+                _ => break,
+            }
+        }
+    }
+    if let Some(name) = missing.first() {
+        return Err(StoreError::WrongStore {
+            path: (*name).to_owned(),
+            reason: "no such object here".into(),
+        });
+    }
+    put(out, &Record::End { objects: done.objects })?;
+    Ok(done)
+}
+
+/// A lower bound for what follows `oid`: its snapshot is the last sort key.
+fn just_after(oid: &ObjectId) -> ObjectId {
+    match oid.snap().checked_add(1) {
+        Some(snap) => oid.with_snap(snap),
+        None => ObjectId::with_hash(
+            oid.pool(),
+            oid.namespace(),
+            oid.locator(),
+            &format!("{}\0", oid.name()),
+            0,
+            oid.hash(),
+        ),
+    }
+}
+
+fn export_log(store: &dyn ObjectStore, pg: PgId, out: &mut dyn Write) -> Result<()> {
+    let mut after = Eversion::default();
+    loop {
+        let entries = store.read_log(pg, after, PAGE)?;
+        let Some((last, _)) = entries.last() else { return Ok(()) };
+        after = *last;
+        put(out, &Record::Log(entries))?;
+    }
+}
+
+fn export_object(store: &dyn ObjectStore, pg: PgId, oid: &ObjectId, out: &mut dyn Write) -> Result<u64> {
+    let stat = store.stat(pg, oid)?;
+    let (attrs, omap_header) = (store.get_attrs(pg, oid)?, store.omap_get_header(pg, oid)?);
+    put(out, &Record::Object { oid: oid.clone(), size: stat.size, attrs, omap_header })?;
+    let mut written = 0;
+    for (offset, len) in store.extents(pg, oid, 0, u64::MAX)? {
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let bytes = store.read(pg, oid, at, CHUNK_BYTES.min(end - at))?;
+            if bytes.is_empty() {
+                break;
+            }
+            let offset = at;
+            at += bytes.len() as u64;
+            written += bytes.len() as u64;
+            put(out, &Record::Data { offset, bytes })?;
+        }
+    }
+    let mut after: Option<Bytes> = None;
+    loop {
+        let page = store.omap_iterate(pg, oid, after.as_deref(), b"", PAGE, CHUNK_BYTES as usize)?;
+        let Some((last, _)) = page.entries.last() else { break };
+        after = Some(last.clone());
+        let more = page.more;
+        put(out, &Record::Omap(page.entries))?;
+        if !more {
+            break;
+        }
+    }
+    Ok(written)
+}
+
+/// The records of a file, checked.
+struct Records<R>(R);
+
+impl<R: Read> Records<R> {
+    fn open(mut file: R) -> Result<Records<R>> {
+        let mut magic = [0; MAGIC.len()];
+        file.read_exact(&mut magic).map_err(cut_short)?;
+        if &magic != MAGIC {
+            return Err(damaged("it is no archive of objects"));
+        }
+        Ok(Records(file))
+    }
+
+    fn next(&mut self) -> Result<Record> {
+        let mut head = [0; 8];
+        self.0.read_exact(&mut head).map_err(cut_short)?;
+        let (length, crc) = head.split_at(4);
+        let number = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_le_bytes);
+        let (length, crc) = (number(length), number(crc));
+        if length > MAX_RECORD_BYTES {
+            return Err(damaged("a record's length makes no sense"));
+        }
+        // Read as it comes: a length that lies makes no large buffer.
+        let mut body = Vec::new();
+        let read = self.0.by_ref().take(u64::from(length)).read_to_end(&mut body);
+        if read.map_err(io("read an archive"))? < length as usize {
+            return Err(damaged("it is cut short"));
+        }
+        if crc32c(&body) != crc {
+            return Err(damaged("a record's checksum differs"));
+        }
+        Ok(encoding::decode(&body)?)
+    }
+}
+
+fn damaged(detail: &str) -> StoreError {
+    StoreError::corrupt("archive", detail)
+}
+
+fn cut_short(error: std::io::Error) -> StoreError {
+    match error.kind() {
+        ErrorKind::UnexpectedEof => damaged("it is cut short"),
+        _ => StoreError::io("read an archive", &error),
+    }
+}
+
+/// Checks a whole file against what `store` has: collections must be absent, collections of single objects present, and
+/// these objects absent unless `replace`.
+fn check(store: &dyn ObjectStore, file: impl Read, replace: bool) -> Result<()> {
+    let mut records = Records::open(file)?;
+    let (mut objects, mut at, mut whole, mut in_object) = (0, None, false, false);
+    loop {
+        match records.next()? {
+            Record::Collection { pg, .. } if store.collection_exists(pg)? => {
+                return Err(StoreError::WrongStore {
+                    path: pg.to_string(),
+                    reason: "is in this store already".into(),
+                });
+            }
+            Record::Within(pg) if !store.collection_exists(pg)? => return Err(StoreError::NoCollection(pg)),
+            Record::Collection { pg, .. } => (at, whole, in_object) = (Some(pg), true, false),
+            Record::Within(pg) => (at, whole, in_object) = (Some(pg), false, false),
+            Record::Log(_) if whole && !in_object => {}
+            Record::Object { oid, .. } => {
+                let pg = at.ok_or_else(|| damaged("an object of no collection"))?;
+                if !whole && !replace && store.exists(pg, &oid)? {
+                    return Err(StoreError::WrongStore {
+                        path: oid.to_string(),
+                        reason: "is in this store already".into(),
+                    });
+                }
+                (objects, in_object) = (objects + 1, true);
+            }
+            Record::Data { .. } | Record::Omap(_) if in_object => {}
+            Record::End { objects: told } if told == objects => return Ok(()),
+            _ => return Err(damaged("its records are not in order")),
+        }
+    }
+}
+
+/// Takes over what is in a file, which is read twice: nothing is changed where any of it is damaged or does not fit. With
+/// `replace` single objects that are here are replaced. What is done when this is interrupted stays.
+pub fn import<R: Read>(
+    store: &dyn ObjectStore,
+    open: impl Fn() -> std::io::Result<R>,
+    replace: bool,
+) -> Result<Archived> {
+    let again = || open().map_err(io("open an archive"));
+    check(store, again()?, replace)?;
+    let mut records = Records::open(again()?)?;
+    let mut done = Archived::default();
+    let mut at: Option<(PgId, Option<ObjectId>)> = None;
+    loop {
+        let record = records.next()?;
+        let (pg, ops) = match (record, &mut at) {
+            (Record::End { .. }, _) => break,
+            (Record::Collection { pg, meta }, _) => {
+                at = Some((pg, None));
+                done.collections += 1;
+                (pg, vec![TxnOp::CreateCollection, TxnOp::MetaSet(meta)])
+            }
+            (Record::Within(pg), _) => {
+                at = Some((pg, None));
+                continue;
+            }
+            (Record::Log(entries), Some((pg, _))) => (*pg, vec![TxnOp::LogAppend(entries)]),
+            (Record::Object { oid, size, attrs, omap_header }, Some((pg, current))) => {
+                *current = Some(oid.clone());
+                done.objects += 1;
+                let mut ops = vec![TxnOp::Remove(oid.clone()), TxnOp::Touch(oid.clone())];
+                ops.push(TxnOp::Truncate { oid: oid.clone(), size });
+                ops.push(TxnOp::SetAttrs { oid: oid.clone(), attrs });
+                if !omap_header.is_empty() {
+                    ops.push(TxnOp::OmapSetHeader { oid, header: omap_header });
+                }
+                (*pg, ops)
+            }
+            (Record::Data { offset, bytes }, Some((pg, Some(oid)))) => {
+                done.data_bytes += bytes.len() as u64;
+                (*pg, vec![TxnOp::Write { oid: oid.clone(), offset, data: bytes }])
+            }
+            (Record::Omap(entries), Some((pg, Some(oid)))) => {
+                (*pg, vec![TxnOp::OmapSet { oid: oid.clone(), entries }])
+            }
+            _ => return Err(damaged("its records are not in order")),
+        };
+        let mut txn = Transaction::new(pg);
+        for op in ops {
+            txn.push(op);
+        }
+        store.queue_transaction(&txn, None)?;
+    }
+    store.flush()?;
+    Ok(done)
+}
