@@ -35,12 +35,15 @@ mod omap;
 mod onode;
 mod read;
 mod recovery;
+mod repair;
 mod state;
 mod varint;
 
 pub use fill::FillPlan;
 pub use fsck::{Finding, FsckReport};
+pub use label::LabelInfo;
 pub use recovery::{Recovery, ScanStats};
+pub use repair::RepairReport;
 
 use crate::error::{Result, StoreError};
 use crate::files::StoreLock;
@@ -294,6 +297,16 @@ impl BlueStore {
     /// Checks an unmounted store's consistency; with `deep` all data is read and verified.
     pub fn fsck(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<FsckReport> {
         fsck::check(mount::open(directory, config)?, deep)
+    }
+
+    /// As [`BlueStore::fsck`], and mends what can be mended without guessing.
+    pub fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<RepairReport> {
+        repair::repair(directory, config, deep)
+    }
+
+    /// What the label of the device in `directory` says; the store may be in use.
+    pub fn label(directory: &Path) -> Result<LabelInfo> {
+        LabelInfo::read(directory)
     }
 
     /// What the store has done since it was mounted.

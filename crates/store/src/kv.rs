@@ -56,6 +56,19 @@ impl KvSize {
     }
 }
 
+/// What a prefix takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KvUsage {
+    /// The prefix.
+    pub prefix: String,
+    /// About how many keys it has.
+    pub keys: u64,
+    /// Its sorted tables in bytes.
+    pub table_bytes: u64,
+    /// What of it is in memory and the log, in bytes.
+    pub memtable_bytes: u64,
+}
+
 /// What [`KvStore::copy_to`] has copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
@@ -269,6 +282,25 @@ impl KvStore {
             }
         }
         Ok(size)
+    }
+
+    /// What each prefix takes.
+    pub fn usage(&self) -> Result<Vec<KvUsage>> {
+        let usage = |name: &String| {
+            let family = self.existing(name)?;
+            let property = |property: &str| {
+                let value =
+                    self.db.property_int_value_cf(family, property).map_err(failed("ask a database"))?;
+                Ok::<_, StoreError>(value.unwrap_or(0))
+            };
+            Ok(KvUsage {
+                prefix: name.clone(),
+                keys: property("rocksdb.estimate-num-keys")?,
+                table_bytes: property("rocksdb.live-sst-files-size")?,
+                memtable_bytes: property("rocksdb.cur-size-all-mem-tables")?,
+            })
+        };
+        self.prefixes.iter().map(usage).collect()
     }
 
     /// RocksDB's statistics of compactions, by prefix: text of many lines.

@@ -31,11 +31,12 @@ mod kv;
 mod mem;
 
 pub use blue::{
-    BlueStore, BlueStoreConfig, BlueStoreCounters, FillPlan, Finding, FsckReport, Recovery, ScanStats,
+    BlueStore, BlueStoreConfig, BlueStoreCounters, FillPlan, Finding, FsckReport, LabelInfo, Recovery,
+    RepairReport, ScanStats,
 };
 pub use build_check::{BuildCheck, SLOW_STEP, build_complaints};
 pub use error::{Result, StoreError};
-pub use kv::{Copied, KvKind, KvSize, KvStore};
+pub use kv::{Copied, KvKind, KvSize, KvStore, KvUsage};
 pub use mem::{MemStore, MemStoreConfig};
 
 use bytes::Bytes;

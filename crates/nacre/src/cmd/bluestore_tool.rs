@@ -4,6 +4,8 @@
 //! that an OSD has open is refused.
 
 mod allocation;
+mod archive;
+mod check;
 mod fill;
 mod start;
 
@@ -35,6 +37,20 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    /// Checks that every block has one owner and every record can be read; with --deep that all data is what was written
+    Fsck(check::FsckArgs),
+    /// As fsck, and mends what can be counted again or belongs to nothing
+    Repair(check::FsckArgs),
+    /// Compares what the store noted of allocation with what its objects own
+    Qfsck,
+    /// Prints the label of the store's device
+    ShowLabel,
+    /// Prints what the database takes, by column family
+    BluefsStats,
+    /// Writes PGs or single objects to a file
+    Export(archive::ExportArgs),
+    /// Takes PGs or single objects from a file
+    Import(archive::ImportArgs),
     /// Compares the parallel scan of all objects with the simple one: time, counts, usage, allocators
     RecoveryCompare(allocation::CompareArgs),
     /// Builds the map of what is allocated from all objects and compares it with what the store noted
@@ -94,7 +110,14 @@ fn run(args: &Args, given: Given) -> Result<ExitCode> {
     let place = Place { path, config };
     match &args.verb {
         Verb::RecoveryCompare(args) => allocation::recovery_compare(&place, args),
-        Verb::Allocmap => allocation::allocmap(&place),
+        Verb::Fsck(args) => check::fsck(&place, args),
+        Verb::Repair(args) => check::repair(&place, args),
+        Verb::Qfsck => allocation::allocmap(&place, "qfsck"),
+        Verb::ShowLabel => check::show_label(&place),
+        Verb::BluefsStats => check::bluefs_stats(&place),
+        Verb::Export(args) => archive::export(&place, args),
+        Verb::Import(args) => archive::import(&place, args),
+        Verb::Allocmap => allocation::allocmap(&place, "allocmap"),
         Verb::FreeDump(args) => allocation::free_dump(&place, args),
         Verb::FreeScore(args) => allocation::free_score(&place, args),
         Verb::Fill(args) => fill::fill(&place, args),

@@ -12,6 +12,7 @@ use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 use nacre_types::object::ObjectId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 
 /// Something wrong with a store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +52,49 @@ pub enum Finding {
     WrongAllocation(u64, u64),
     /// A number in use is beyond what is recorded as given out.
     NumberTooHigh(u64),
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Loss(what) => write!(f, "{what}"),
+            Finding::Undecodable(family, key) => {
+                write!(f, "{family}: the record under {} can't be decoded", key.escape_ascii())
+            }
+            Finding::OutOfBounds(oid, start, blocks) => {
+                write!(f, "{oid}: blocks {start}..{} lie outside the store", start.saturating_add(*blocks))
+            }
+            Finding::OwnedTwice(block) => write!(f, "block {block} has several owners that do not share it"),
+            Finding::WrongReferences(blob, count, holders) => {
+                write!(f, "shared blob {blob} counts {count} references, {holders} objects hold it")
+            }
+            Finding::NoSharedRecord(oid, blob) => {
+                write!(f, "{oid}: shared blob {blob} has no fitting record")
+            }
+            Finding::NoChecksums(oid, blob) => {
+                write!(f, "{oid}: blob {blob} has no checksums that can be read")
+            }
+            Finding::StrayChecksums(blob) => write!(f, "checksums of blob {blob}, which nothing holds"),
+            Finding::BadData(oid, block) => write!(f, "{oid}: block {block} is not what was written"),
+            Finding::Unreadable(oid, block) => write!(f, "{oid}: block {block} can't be read"),
+            Finding::StrayOmap(omap) => write!(f, "omap {omap} belongs to no object"),
+            Finding::OmapOwnedTwice(omap) => write!(f, "omap {omap} belongs to two objects"),
+            Finding::NoCollection(pg, what) => write!(f, "{what} of collection {pg}, which does not exist"),
+            Finding::WrongUsage(pool, noted, found) => {
+                write!(f, "pool {}: noted are {noted:?}, found {found:?}", pool.0)
+            }
+            Finding::WrongObjects(pg, noted, found) => {
+                write!(f, "collection {pg}: {noted} objects are noted, it has {found}")
+            }
+            Finding::WrongAllocation(stray, missing) => write!(
+                f,
+                "{stray} blocks are noted as used that nothing owns, {missing} as free that an object owns"
+            ),
+            Finding::NumberTooHigh(number) => {
+                write!(f, "number {number} is in use, beyond what was given out")
+            }
+        }
+    }
 }
 
 /// What a check found.

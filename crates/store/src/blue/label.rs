@@ -6,6 +6,8 @@ use super::device::Device;
 use super::onode::BLOCK_BYTES;
 use crate::error::{Result, StoreError};
 use nacre_types::crc32c::crc32c;
+use std::path::Path;
+use std::time::SystemTime;
 use uuid::Uuid;
 
 /// The first block that data may take; those before hold the label and the watermark.
@@ -24,6 +26,35 @@ pub(super) struct Label {
     pub(super) uuid: Uuid,
     /// Size that the store uses, in bytes.
     pub(super) size: u64,
+}
+
+/// What a label says, for people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LabelInfo {
+    /// The store's id, also in its database.
+    pub uuid: Uuid,
+    /// Size that the store uses, in bytes.
+    pub size_bytes: u64,
+    /// The unit of allocation and of checksums, in bytes.
+    pub block_bytes: u64,
+    /// When the store was made, as the file that marks it tells, in nanoseconds since 1970.
+    pub made_ns: Option<u64>,
+}
+
+impl LabelInfo {
+    /// Reads the label of the device in `directory`.
+    pub(super) fn read(directory: &Path) -> Result<LabelInfo> {
+        let path = directory.join("block");
+        let label = Label::read(&Device::open(&path)?, &path.display().to_string())?;
+        let made = std::fs::metadata(directory.join("type")).and_then(|kind| kind.modified()).ok();
+        let made = made.and_then(|made| made.duration_since(SystemTime::UNIX_EPOCH).ok());
+        Ok(LabelInfo {
+            uuid: label.uuid,
+            size_bytes: label.size,
+            block_bytes: BLOCK_BYTES,
+            made_ns: made.map(|made| made.as_nanos() as u64),
+        })
+    }
 }
 
 impl Label {

@@ -1,6 +1,7 @@
 //! A BlueStore's database for tools that work on its records while the store is not in use.
 
 use super::BlueStoreConfig;
+use super::allocation::delta;
 use super::db::{self, Family};
 use super::mount;
 use crate::error::{Result, StoreError};
@@ -38,5 +39,5 @@ pub(crate) fn add_missing_families(directory: &Path) -> Result<()> {
 /// may change that.
 pub(crate) fn distrust_allocation(database: &DB, batch: &mut WriteBatch) {
     let family = database.cf_handle(db::name(Family::AllocDelta)).expect("invariant: opened with it");
-    batch.delete_range_cf(family, [].as_slice(), &[0xff; 16]);
+    batch.delete_range_cf(family, [].as_slice(), &delta::END);
 }

@@ -155,38 +155,38 @@ fn source(recovery: &Recovery) -> String {
 }
 
 /// `allocmap`: what all objects own against what the store noted.
-pub(super) fn allocmap(place: &Place<'_>) -> Result<ExitCode> {
+pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
     let mut out = io::stdout().lock();
     let config = &place.config;
     let scanned = BlueStore::scan(place.path, config, config.recovery_threads, &IgnoreEvents)?;
     let stats = &scanned.stats;
     writeln!(
         out,
-        "allocmap: {} onodes, {} extents, {} blocks allocated, built in {:.6} seconds",
+        "{verb}: {} onodes, {} extents, {} blocks allocated, built in {:.6} seconds",
         stats.onode_count,
         stats.extent_count,
         scanned.used_blocks(),
         scanned.took.as_secs_f64()
     )?;
     for (code, text) in &scanned.health {
-        writeln!(out, "allocmap: {code}: {text}")?;
+        writeln!(out, "{verb}: {code}: {text}")?;
     }
     let noted = match BlueStore::noted_allocation(place.path, config)? {
         Ok(noted) => noted,
         Err(reason) => {
-            writeln!(out, "allocmap: nothing noted to compare with: {reason}")?;
+            writeln!(out, "{verb}: nothing noted to compare with: {reason}")?;
             return Ok(ExitCode::SUCCESS);
         }
     };
     writeln!(
         out,
-        "allocmap: {} blocks allocated by {}, read in {:.6} seconds",
+        "{verb}: {} blocks allocated by {}, read in {:.6} seconds",
         noted.used_blocks(),
         source(&noted),
         noted.took.as_secs_f64()
     )?;
     let same = compare(&scanned, &noted, &mut out)?;
-    writeln!(out, "allocmap {}", if same { "success" } else { "failure" })?;
+    writeln!(out, "{verb} {}", if same { "success" } else { "failure" })?;
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

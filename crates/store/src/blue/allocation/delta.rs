@@ -19,6 +19,9 @@ pub(in crate::blue) fn key(position: u64) -> [u8; 8] {
     position.to_be_bytes()
 }
 
+/// Above every key.
+pub(in crate::blue) const END: [u8; 9] = [0xff; 9];
+
 /// The position of a delta's key.
 pub(in crate::blue) fn position_of(key: &[u8]) -> Option<u64> {
     key.try_into().ok().map(u64::from_be_bytes)

@@ -1,0 +1,81 @@
+//! `export` and `import`: collections or single objects of the store, to and from a file.
+
+use super::Place;
+use anyhow::{Context, Result};
+use clap::Args;
+use nacre_store::archive::{self, Archived, Selection};
+use nacre_store::{BlueStore, IgnoreEvents, ObjectStore};
+use nacre_types::PgId;
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+#[derive(Debug, Args)]
+pub(super) struct ExportArgs {
+    /// The file to write; it must not exist
+    #[arg(long, value_name = "FILE")]
+    dest_file: PathBuf,
+    /// Only this PG; may be given several times
+    #[arg(long, value_name = "PGID")]
+    pgid: Vec<PgId>,
+    /// Only objects of this name, without their PGs' logs; may be given several times
+    #[arg(long, value_name = "NAME")]
+    object: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ImportArgs {
+    /// The file to read
+    #[arg(long, value_name = "FILE")]
+    input_file: PathBuf,
+    /// Replace single objects that the store has
+    #[arg(long)]
+    force: bool,
+}
+
+fn mount(place: &Place<'_>) -> Result<BlueStore> {
+    let (store, report) = BlueStore::mount(place.path, place.config.clone(), Arc::new(IgnoreEvents))?;
+    if let Some(loss) = report.loss {
+        eprintln!("warning: {loss}");
+    }
+    Ok(store)
+}
+
+fn tell(verb: &str, done: &Archived) {
+    let Archived { collections, objects, data_bytes } = done;
+    println!("{verb} {collections} PGs, {objects} objects, {data_bytes} bytes of data");
+}
+
+pub(super) fn export(place: &Place<'_>, args: &ExportArgs) -> Result<ExitCode> {
+    let name = || args.dest_file.display().to_string();
+    let store = mount(place)?;
+    let file = File::options().write(true).create_new(true).open(&args.dest_file).with_context(name)?;
+    let mut out = BufWriter::new(file);
+    let selection = Selection { pgs: args.pgid.clone(), objects: args.object.clone() };
+    let outcome =
+        archive::export(&store, &selection, &mut out).map_err(anyhow::Error::from).and_then(|done| {
+            out.into_inner().map_err(|error| error.into_error())?.sync_all().with_context(name)?;
+            Ok(done)
+        });
+    store.umount()?;
+    match outcome {
+        Ok(done) => tell("exported", &done),
+        Err(error) => {
+            // Half a file would be refused by every import.
+            let _ = std::fs::remove_file(&args.dest_file);
+            return Err(error);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn import(place: &Place<'_>, args: &ImportArgs) -> Result<ExitCode> {
+    let store = mount(place)?;
+    let open = || File::open(&args.input_file).map(BufReader::new);
+    let outcome = archive::import(&store, open, args.force);
+    store.umount()?;
+    tell("imported", &outcome.with_context(|| args.input_file.display().to_string())?);
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,93 @@
+//! Mends what [`super::fsck`] finds where that can be done without guessing: what nothing refers to goes, and what can be
+//! counted is counted again. Damaged data and records are left for recovery from other copies.
+
+use super::BlueStoreConfig;
+use super::allocation::delta;
+use super::db::{Family, RawBatch};
+use super::fsck::{self, Finding, FsckReport};
+use super::keys;
+use super::mount::{self, Opened};
+use super::onode::SharedBlob;
+use super::state;
+use crate::error::Result;
+use std::path::Path;
+
+/// What a repair did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RepairReport {
+    /// What was mended.
+    pub repaired: Vec<Finding>,
+    /// What is wrong still.
+    pub remaining: FsckReport,
+}
+
+/// Checks the store in `directory`, mends what can be mended, and checks again.
+pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<RepairReport> {
+    let found = fsck::check(mount::open(directory, config)?, deep)?;
+    if found.findings.is_empty() {
+        return Ok(RepairReport { repaired: Vec::new(), remaining: found });
+    }
+    let opened = mount::open(directory, config)?;
+    let mut batch = RawBatch::default();
+    let mut repaired = Vec::new();
+    // What seems to belong to nothing may belong to an object that can't be read.
+    let unread = found.findings.iter().any(|finding| matches!(finding, Finding::Undecodable("onodes", _)));
+    for finding in &found.findings {
+        let needs_all = matches!(
+            finding,
+            Finding::StrayChecksums(_) | Finding::StrayOmap(_) | Finding::WrongReferences(..)
+        );
+        if !(unread && needs_all) && mend(&opened, finding, &mut batch)? {
+            repaired.push(finding.clone());
+        }
+    }
+    if !repaired.is_empty() {
+        // What the store noted of allocation is void: the next start reads all objects' records instead.
+        let ids = opened.db.ids();
+        batch.delete_range(ids, Family::AllocDelta, &[], &delta::END);
+        batch.finish();
+        opened.db.write(&batch)?;
+    }
+    drop(opened);
+    let remaining = match repaired.is_empty() {
+        true => found,
+        false => fsck::check(mount::open(directory, config)?, deep)?,
+    };
+    Ok(RepairReport { repaired, remaining })
+}
+
+/// Adds to `batch` what mends a finding; tells whether anything does.
+fn mend(opened: &Opened, finding: &Finding, batch: &mut RawBatch) -> Result<bool> {
+    let ids = opened.db.ids();
+    match finding {
+        Finding::StrayChecksums(blob) => batch.delete(ids, Family::Csum, &keys::id(*blob)),
+        Finding::StrayOmap(omap) => {
+            let Some(next) = omap.checked_add(1) else { return Ok(false) };
+            batch.delete_range(ids, Family::Omap, &keys::id(*omap), &keys::id(next));
+        }
+        Finding::WrongReferences(blob, _, 0) => batch.delete(ids, Family::Shared, &keys::id(*blob)),
+        Finding::WrongReferences(blob, _, holders) => {
+            let record = opened.db.get(Family::Shared, &keys::id(*blob))?;
+            let Some(record) = record.and_then(|value| SharedBlob::decode(&value)) else { return Ok(false) };
+            let record = SharedBlob { refs: *holders, ..record };
+            batch.put(ids, Family::Shared, &keys::id(*blob), &record.encode());
+        }
+        Finding::NumberTooHigh(number) => {
+            let Some(above) = number.checked_add(1) else { return Ok(false) };
+            batch.put(ids, Family::Super, state::ID_MAX, &above.max(opened.state.id_max).to_le_bytes());
+        }
+        // Counted anew by the scan of the next start.
+        Finding::WrongUsage(..) | Finding::WrongObjects(..) | Finding::WrongAllocation(..) => {}
+        Finding::Loss(_)
+        | Finding::Undecodable(..)
+        | Finding::OutOfBounds(..)
+        | Finding::OwnedTwice(_)
+        | Finding::NoSharedRecord(..)
+        | Finding::NoChecksums(..)
+        | Finding::BadData(..)
+        | Finding::Unreadable(..)
+        | Finding::OmapOwnedTwice(_)
+        | Finding::NoCollection(..) => return Ok(false),
+    }
+    Ok(true)
+}
