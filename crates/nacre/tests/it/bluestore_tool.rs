@@ -1,6 +1,6 @@
 //! `nacre bluestore-tool` on the folders of stopped OSDs.
 
-use crate::support::nacre;
+use crate::support::{Daemon, TestCluster, nacre};
 use nacre_store::{BlueStore, BlueStoreConfig, IgnoreEvents, ObjectStore};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -73,4 +73,63 @@ fn stores_in_use_and_no_stores_are_refused() {
     assert_eq!(out.status.code(), Some(1), "{out:?}");
     let out = Command::new(nacre()).args(["bluestore-tool", "allocmap"]).output().unwrap();
     assert!(String::from_utf8_lossy(&out.stderr).contains("must specify --path"), "{out:?}");
+}
+
+#[test]
+fn stores_are_checked_mended_and_described() {
+    let folder = tempfile::Builder::new().prefix("nacre-tool-").tempdir().unwrap();
+    let path = folder.path().join("osd");
+    let path = path.as_path();
+    ok(path, "fill --mkfs 256Mi --onodes 500 --extents 900 --pgs 4");
+    let label: serde_json::Value = serde_json::from_str(&ok(path, "show-label")).unwrap();
+    let label = &label[path.join("block").display().to_string()];
+    assert_eq!((label["size"].as_u64(), label["description"].as_str()), (Some(256 << 20), Some("main")));
+    assert!(ok(path, "fsck").ends_with("fsck 500 objects checked\nfsck success\n"));
+    assert!(ok(path, "qfsck").ends_with("qfsck success\n"));
+    let stats = ok(path, "bluefs-stats");
+    assert!(stats.contains("onodes") && stats.contains("size 0x10000000"), "{stats}");
+    let mut set = Command::new(nacre());
+    set.args(["kvstore-tool", "bluestore-kv"]).arg(path);
+    let out = set.args(["set", "omap", "%ff%ff%ff%ff%ff%ff%ff%f0%01key", "ver", "1"]).output().unwrap();
+    assert!(out.status.success(), "{out:?}");
+    let refused = tool(path, "fsck");
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(refused.status.code() == Some(1) && said.contains("belongs to no object"), "{said}");
+    let mended = ok(path, "repair");
+    let mended_all =
+        mended.contains("repair repaired: omap ") && mended.contains("remaining 0 error(s) and 1 repaired");
+    assert!(mended_all, "{mended}");
+    assert!(ok(path, "fsck").contains("fsck success"));
+}
+
+#[test]
+fn objects_go_to_another_store_by_a_file() {
+    let mut cluster = TestCluster::start_with(1, "bluestore", "[global]\nmon_allow_pool_size_one = true\n");
+    let other = tempfile::tempdir().unwrap();
+    cluster.create_pool("p", 8, 1, 1);
+    for name in ["one", "two"] {
+        let file = cluster.folder().join(name);
+        std::fs::write(&file, format!("contents of {name}")).unwrap();
+        cluster.ok(&["rados", "-p", "p", "put", name, &file.display().to_string()]);
+    }
+    cluster.terminate(Daemon::Osd(0));
+    let store = cluster.folder().join("osd/0");
+    let (all, one) = (other.path().join("all"), other.path().join("one"));
+    let (all, one) = (all.display(), one.display());
+    assert!(ok(&store, &format!("export --dest-file {all}")).starts_with("exported "));
+    let again = tool(&store, &format!("export --dest-file {all}"));
+    assert!(!again.status.success(), "a file that is there is not overwritten");
+    assert!(ok(&store, &format!("export --object one --dest-file {one}")).contains(" 1 objects, 15 bytes"));
+    let refused = tool(&store, &format!("import --input-file {one}"));
+    assert!(!refused.status.success(), "{refused:?}");
+    ok(&store, &format!("import --force --input-file {one}"));
+    let empty = other.path().join("store");
+    BlueStore::mkfs(&empty, 64 << 20, &BlueStoreConfig::default()).unwrap();
+    ok(&empty, &format!("import --input-file {all}"));
+    assert!(ok(&empty, "fsck --deep").contains("fsck success"));
+    // What was replaced is served.
+    cluster.spawn(Daemon::Osd(0));
+    let back = other.path().join("back");
+    cluster.ok(&["rados", "-p", "p", "get", "one", &back.display().to_string()]);
+    assert_eq!(std::fs::read_to_string(back).unwrap(), "contents of one");
 }

@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn fuzz_labels() {
-        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
         let uuid = Uuid::from_u128(5);
         let whole = |input: &[u8]| input.len() == BLOCK_BYTES as usize;
         let reseal = |block: &mut [u8]| {

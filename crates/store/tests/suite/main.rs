@@ -11,4 +11,5 @@ mod kv;
 mod mem;
 mod model;
 mod reference;
+mod repair;
 mod stores;
