@@ -24,10 +24,20 @@ struct Program {
 
 fn programs() -> Vec<Program> {
     let ceph_words = ceph_sentences();
-    let mut nacre_words: Vec<String> =
-        ["serve", "mon", "osd", "ceph", "rados", "crushtool", "osdmaptool", "kvstore-tool", "bluestore-tool"]
-            .map(str::to_owned)
-            .into();
+    let mut nacre_words: Vec<String> = [
+        "serve",
+        "mon",
+        "osd",
+        "ceph",
+        "rados",
+        "crushtool",
+        "osdmaptool",
+        "kvstore-tool",
+        "bluestore-tool",
+        "doctor",
+    ]
+    .map(str::to_owned)
+    .into();
     nacre_words.extend(ceph_words.iter().cloned());
     nacre_words.sort_unstable();
     let program = |name, purpose, help: String, sentences| Program { name, purpose, help, sentences };
