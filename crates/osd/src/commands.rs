@@ -6,6 +6,7 @@ use crate::shared::Shared;
 use crate::tracker::Clocks;
 use nacre_runtime::admin::socket::Run;
 use nacre_runtime::admin::{Admin, Answer, Outcome, Refused, Reply};
+use nacre_store::FreeSpace;
 use nacre_types::command::{self, Call};
 use nacre_types::errno::Errno;
 use nacre_types::ids::PgId;
@@ -223,6 +224,11 @@ fn no_allocator(shared: &Shared) -> Refused {
 
 fn allocator_dump(shared: &Shared) -> Outcome {
     let space = shared.store.free_space(MAX_EXTENTS).ok_or_else(|| no_allocator(shared))?;
+    Ok(dump_free_space(&space).into())
+}
+
+/// Free space as Ceph dumps an allocator.
+pub fn dump_free_space(space: &FreeSpace) -> Value {
     let extents = space.extents.iter();
     let mut out = json!({
         "capacity": space.capacity_bytes,
@@ -236,7 +242,7 @@ fn allocator_dump(shared: &Shared) -> Outcome {
     if space.more {
         out["truncated"] = true.into();
     }
-    Ok(out.into())
+    out
 }
 
 /// Ceph's measure: the share of the neighbouring free units that are not in one extent.

@@ -39,6 +39,7 @@ mod shared;
 mod store_kind;
 mod watch;
 
+pub use commands::dump_free_space;
 pub use error::OsdError;
 pub use server::{Osd, mkfs};
 pub use shared::RunState;

@@ -96,15 +96,17 @@ pub fn export(store: &dyn ObjectStore, selection: &Selection, out: &mut dyn Writ
             put(out, &Record::Collection { pg, meta: store.collection_meta(pg)? })?;
             done.collections += 1;
             export_log(store, pg, out)?;
-        } else {
-            put(out, &Record::Within(pg))?;
         }
+        let mut told = whole;
         let mut from = ObjectId::min_at_hash(nacre_types::PoolId(i64::MIN), 0);
         loop {
             let page = store.list_objects(pg, &from, None, PAGE)?;
             for oid in &page.entries {
                 if whole || selection.objects.iter().any(|name| name == oid.name()) {
                     missing.remove(oid.name());
+                    if !std::mem::replace(&mut told, true) {
+                        put(out, &Record::Within(pg))?;
+                    }
                     done.data_bytes += export_object(store, pg, oid, out)?;
                     done.objects += 1;
                 }

@@ -84,13 +84,27 @@ fn failed(what: &'static str) -> impl Fn(rocksdb::Error) -> StoreError {
     move |error| StoreError::database(what, &error)
 }
 
+/// Refuses a BlueStore's database: opened as a plain one it would be changed without the store's knowledge.
+fn plain(path: &Path) -> Result<()> {
+    match std::fs::canonicalize(path).ok().as_deref().and_then(Path::parent) {
+        Some(store) if offline::is_bluestore(store) => Err(StoreError::WrongStore {
+            path: path.display().to_string(),
+            reason: format!("is the database of a BlueStore: use bluestore-kv {}", store.display()),
+        }),
+        _ => Ok(()),
+    }
+}
+
 impl KvStore {
     /// Opens the database in `path`. Fails with [`StoreError::InUse`] where its store is in use, and with
     /// [`StoreError::WrongStore`] where `path` holds no BlueStore but should.
     pub fn open(kind: KvKind, path: &Path) -> Result<KvStore> {
         let (directory, store) = match kind {
             KvKind::BlueStoreKv => (path.join("db"), Some(offline::lock(path)?)),
-            KvKind::RocksDb => (path.to_owned(), None),
+            KvKind::RocksDb => {
+                plain(path)?;
+                (path.to_owned(), None)
+            }
         };
         let prefixes = DB::list_cf(&Options::default(), &directory)
             .map_err(failed("list the column families of a database"))?;
@@ -325,6 +339,7 @@ impl KvStore {
         }
         match kind {
             KvKind::RocksDb => {
+                plain(path)?;
                 DB::repair(&Options::default(), path).map_err(failed("repair a database"))?;
             }
             KvKind::BlueStoreKv => {

@@ -18,6 +18,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+/// A command that this program makes of several of the daemons'.
+pub(super) use plan::COMPACT;
+
 /// What `--help` prints.
 pub(super) fn help() -> String {
     plan::help_for(&[])

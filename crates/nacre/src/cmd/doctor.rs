@@ -1,6 +1,6 @@
 //! `nacre doctor`: whether this program and this machine are as they must be for data to be fast and safe.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use nacre_store::{BuildCheck, SLOW_STEP};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -77,7 +77,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
 
 /// How long appending 4 KiB and making them durable takes in `folder`: the median and the longest.
 fn durable_writes(folder: &Path) -> Result<(Duration, Duration)> {
-    let mut file = tempfile_in(folder)?;
+    let mut file = nameless_file_in(folder)?;
     let mut took = Vec::with_capacity(WRITES);
     for _ in 0..WRITES {
         let started = Instant::now();
@@ -90,9 +90,10 @@ fn durable_writes(folder: &Path) -> Result<(Duration, Duration)> {
 }
 
 /// A file that has no name any more.
-fn tempfile_in(folder: &Path) -> Result<std::fs::File> {
+fn nameless_file_in(folder: &Path) -> Result<std::fs::File> {
     let path = folder.join(format!(".nacre-doctor.{}", std::process::id()));
-    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path)?;
+    let file = std::fs::OpenOptions::new().write(true).create_new(true).open(&path);
+    let file = file.with_context(|| format!("measure writes in {}", folder.display()))?;
     std::fs::remove_file(&path)?;
     Ok(file)
 }

@@ -61,7 +61,7 @@ fn programs() -> Vec<Program> {
 
 /// The commands that people type, with a first choice among words.
 fn ceph_sentences() -> Vec<String> {
-    let mut sentences = BTreeSet::new();
+    let mut sentences = BTreeSet::from([ceph::COMPACT.to_owned()]);
     let is_typed = |prefix: &str| {
         prefix != "get_command_descriptions"
             && prefix != "service beacon"

@@ -13,6 +13,7 @@ use rocksdb::{
     WriteOptions,
 };
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The column families (docs/format/bluestore.md). The order is that of [`FAMILIES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -259,16 +260,25 @@ impl Db {
             .map_err(|e| StoreError::database("take over files", &e))
     }
 
-    /// Compacts one family after the other while the database is in use.
-    pub(super) fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) {
+    /// Compacts one family after the other while the database is in use, until `end` is set; tells whether all are done.
+    pub(super) fn compact(&self, end: &AtomicBool, progress: &mut dyn FnMut(&str, usize, usize)) -> bool {
         let mut options = CompactOptions::default();
         options.set_bottommost_level_compaction(BottommostLevelCompaction::Force);
         // Flushes and what the writes need compacted go on beside it.
         options.set_exclusive_manual_compaction(false);
         for (at, (family, name)) in FAMILIES.into_iter().enumerate() {
+            if end.load(Ordering::Acquire) {
+                return false;
+            }
             progress(name, at + 1, FAMILIES.len());
             self.db.compact_range_cf_opt(self.family(family), None::<&[u8]>, None::<&[u8]>, &options);
         }
+        !end.load(Ordering::Acquire)
+    }
+
+    /// Ends what is compacted in the background or by [`Db::compact`], for good; nothing may be written from then on.
+    pub(super) fn cancel_compactions(&self) {
+        self.db.cancel_all_background_work(false);
     }
 
     /// RocksDB's number of the last write.

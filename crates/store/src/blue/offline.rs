@@ -18,6 +18,11 @@ pub(crate) fn lock(directory: &Path) -> Result<StoreLock> {
     StoreLock::take(directory)
 }
 
+/// Whether `directory` holds a BlueStore.
+pub(crate) fn is_bluestore(directory: &Path) -> bool {
+    mount::check_type(directory).is_ok()
+}
+
 /// Opens the database in `directory` with the store's own options.
 pub(crate) fn open_database(directory: &Path) -> Result<DB> {
     db::open(directory, BlueStoreConfig::default().db(), false)

@@ -96,6 +96,18 @@ fn single_objects_replace_only_when_told() {
         import(&*store, || Ok(&file[..]), true).unwrap();
         assert!(store.read(pg(0), &oid("large"), 0, u64::MAX).unwrap() == pattern(9, 3_000_000));
         assert!(store.exists(pg(0), &oid("object 3")).unwrap());
+        // An object of one PG can be taken to a store that has no other.
+        let only = Selection { pgs: Vec::new(), objects: vec!["only".into()] };
+        store.commit(&txn(pg(1), vec![write("only", 0, "here")])).unwrap();
+        let (file, _) = archive(&*store, &only);
+        store.commit(&txn(pg(2), vec![TxnOp::CreateCollection])).unwrap();
+        let mut rest = vec![TxnOp::Remove(oid("only"))];
+        rest.extend((0..30).map(|number| TxnOp::Remove(oid(&format!("object {number}")))));
+        rest.extend([TxnOp::Remove(oid("large")), TxnOp::Remove(oid("empty"))]);
+        store.commit(&txn(pg(0), [&rest[..], &[TxnOp::RemoveCollection]].concat())).unwrap();
+        store.commit(&txn(pg(1), vec![TxnOp::Remove(oid("only"))])).unwrap();
+        import(&*store, || Ok(&file[..]), false).unwrap();
+        assert_eq!(store.read(pg(1), &oid("only"), 0, 10).unwrap(), "here");
         let unknown = Selection { pgs: Vec::new(), objects: vec!["nonesuch".into()] };
         assert!(export(&*store, &unknown, &mut Vec::new()).is_err());
         let unknown = Selection { pgs: vec![pg(77)], objects: Vec::new() };

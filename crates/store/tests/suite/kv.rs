@@ -116,6 +116,8 @@ fn a_store_in_use_is_left_alone() {
     let refused = KvStore::open(KvKind::BlueStoreKv, empty.path()).unwrap_err();
     assert!(matches!(refused, StoreError::WrongStore { .. }), "{refused}");
     assert!(KvStore::open(KvKind::RocksDb, empty.path()).is_err());
+    let plain = KvStore::open(KvKind::RocksDb, &directory.path().join("db")).unwrap_err();
+    assert!(plain.to_string().contains("use bluestore-kv"), "{plain}");
     assert_whole(directory.path());
 }
 
@@ -210,4 +212,25 @@ fn a_store_compacts_while_it_is_written() {
     store.umount().unwrap();
     assert!(store.compact(&mut |_, _, _| ()).is_err(), "a closed store compacts nothing");
     assert_whole(directory.path());
+}
+
+#[test]
+fn a_compaction_does_not_hold_up_the_end_of_a_store() {
+    let directory = filled();
+    let store = mount(directory.path());
+    std::thread::scope(|scope| {
+        let (begun, told) = std::sync::mpsc::channel();
+        let compacts = scope.spawn({
+            let store = &store;
+            move || {
+                let mut progress = |_: &str, _, _| _ = begun.send(());
+                while store.compact(&mut progress).is_ok() {}
+            }
+        });
+        told.recv().unwrap();
+        store.umount().unwrap();
+        // Its files and its lock are free.
+        assert_whole(directory.path());
+        compacts.join().unwrap();
+    });
 }

@@ -4,7 +4,7 @@ use super::Place;
 use anyhow::{Context, Result};
 use clap::Args;
 use nacre_store::{AllocationSource, BlueStore, IgnoreEvents, Recovery, StoreError};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -202,16 +202,7 @@ fn known(place: &Place<'_>) -> Result<Recovery> {
 /// `free-dump`.
 pub(super) fn free_dump(place: &Place<'_>, _args: &FreeArgs) -> Result<ExitCode> {
     let space = known(place)?.free_space(usize::MAX);
-    let extents = space.extents.iter();
-    let dump = json!({
-        "capacity": space.capacity_bytes,
-        "alloc_unit": space.unit_bytes,
-        "alloc_type": "bitmap",
-        "alloc_name": "block",
-        "extents": extents
-            .map(|(offset, len)| json!({ "offset": format!("{offset:#x}"), "length": format!("{len:#x}") }))
-            .collect::<Value>(),
-    });
+    let dump = nacre_osd::dump_free_space(&space);
     let mut out = io::BufWriter::new(io::stdout().lock());
     writeln!(out, "block:\n{dump:#}")?;
     out.flush()?;

@@ -149,7 +149,7 @@ impl Plan {
                 Err(_) => return Err(no_target(target)),
             };
             daemon(socket, &words[2..], format.as_deref())?
-        } else if words.len() >= 2 && words[..2] == ["osd", "compact"] {
+        } else if words.len() >= 2 && words[..2].join(" ") == COMPACT {
             Action::Compact(compact(&words[2..])?)
         } else {
             command(&words, format.as_deref())?
@@ -200,9 +200,7 @@ fn daemon(socket: Socket, words: &[String], format: Option<&str>) -> Result<Acti
 }
 
 fn compact(words: &[String]) -> Result<Compact, Problem> {
-    const USAGE: &str =
-        "osd compact --all|<osd.N>... [--parallel N] :  compact the databases of OSDs while they run";
-    let wrong = |detail: &str| Problem::Command(format!("Invalid command: {detail}\n{USAGE}"));
+    let wrong = |detail: &str| Problem::Command(format!("Invalid command: {detail}\n{COMPACT_USAGE}"));
     let (mut all, mut osds, mut parallel) = (false, Vec::new(), 1);
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -285,12 +283,22 @@ fn explain(error: &CommandError) -> String {
     }
 }
 
+/// The one command that this program makes of several.
+pub(in crate::cmd) const COMPACT: &str = "osd compact";
+const COMPACT_USAGE: &str = "osd compact --all|<osd.N>... [--parallel N]";
+
 /// General usage, then the commands that begin with the words.
 pub(super) fn help_for(words: &[String]) -> String {
     let begins = |prefix: &str| prefix.split(' ').zip(words).all(|(have, word)| have == word);
     let signatures = mon_commands().signatures().iter();
     let chosen = signatures.filter(|signature| begins(&signature.prefix));
-    let lines: String = chosen.map(|signature| format!("{signature}\n    {}\n", signature.help)).collect();
+    let mut lines: String =
+        chosen.map(|signature| format!("{signature}\n    {}\n", signature.help)).collect();
+    if !words.is_empty() && begins(COMPACT) {
+        lines.push_str(&format!(
+            "{COMPACT_USAGE}\n    compact the databases of OSDs while they run, N at a time\n"
+        ));
+    }
     if words.is_empty() { format!("{USAGE}{lines}") } else { lines }
 }
 
@@ -360,6 +368,7 @@ mod tests {
             other => panic!("{other:?}"),
         };
         assert_eq!(of("osd compact --all --parallel 4"), Compact { osds: None, parallel: 4 });
+        assert!(help_for(&["osd".into(), "compact".into()]).starts_with(COMPACT_USAGE));
         let two = Some(vec![OsdId(1), OsdId(4)]);
         assert_eq!(of("osd compact osd.1 4 --parallel=2"), Compact { osds: two, parallel: 2 });
         for wrong in ["", "--all osd.1", "--all --parallel 0", "--parallel 2", "osd.x", "--all --parallel"] {

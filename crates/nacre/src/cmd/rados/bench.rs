@@ -122,9 +122,12 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     };
     let report = Report::new(&plan, clients, seconds, args.format, args.show_time);
     // A thread for each of hundreds of sessions would measure the switching between them.
-    let network = Network::start().map_err(|e| Failure::new(e.to_string()))?;
-    let others: Result<Vec<_>, _> = (1..clients).map(|_| context.another_session(&network)).collect();
-    let others = others?;
+    let others = if clients == 1 {
+        Vec::new()
+    } else {
+        let network = Network::start().map_err(|e| Failure::new(e.to_string()))?;
+        (1..clients).map(|_| context.another_session(&network)).collect::<Result<_, _>>()?
+    };
     let pools = std::iter::once(context.pool()).chain(others.iter().map(|(_, pool)| pool));
     let result = run_plan(context, pools.cloned().collect(), plan, report, run, seconds);
     for (cluster, _) in others {
