@@ -94,6 +94,28 @@ fn clean_stores_start_from_the_file_and_crashed_ones_from_a_checkpoint() {
 }
 
 #[test]
+fn a_crash_within_a_checkpoint_leaves_the_one_before() {
+    let directory = worked(false, 1 << 10);
+    let (store, _) =
+        mount_with(directory.path(), BlueStoreConfig { checkpoint_bytes: 1 << 10, ..blue_config() });
+    let _faults = fail::FailScenario::setup();
+    // From here on pages are written, and no head that names them.
+    fail::cfg("store::checkpoint_pages", "return").unwrap();
+    let before = store.counters().unwrap().checkpoints;
+    work(&store, 7);
+    work(&store, 9);
+    assert_eq!(store.counters().unwrap().checkpoints, before);
+    drop(store);
+    fail::remove("store::checkpoint_pages");
+    sound(directory.path());
+    let (store, report) = mount(directory.path());
+    assert!(matches!(report.allocation, Some(AllocationSource::Checkpoint { deltas: 60.. })), "{report:?}");
+    work(&store, 11);
+    store.umount().unwrap();
+    sound(directory.path());
+}
+
+#[test]
 fn deltas_stay_few() {
     let directory = worked(false, 1 << 10);
     let (_store, report) = mount(directory.path());

@@ -223,14 +223,23 @@ fn a_compaction_does_not_hold_up_the_end_of_a_store() {
         let compacts = scope.spawn({
             let store = &store;
             move || {
-                let mut progress = |_: &str, _, _| _ = begun.send(());
-                while store.compact(&mut progress).is_ok() {}
+                // The compaction goes on only once the store is closed to others.
+                let mut progress = |_: &str, number, _| {
+                    assert_eq!(number, 1, "it ends with the store");
+                    begun.send(()).unwrap();
+                    let began = Instant::now();
+                    while !matches!(store.statfs(), Err(StoreError::NotMounted)) {
+                        assert!(began.elapsed() < Duration::from_secs(60), "the end of the store waits");
+                        std::thread::yield_now();
+                    }
+                };
+                store.compact(&mut progress)
             }
         });
         told.recv().unwrap();
         store.umount().unwrap();
         // Its files and its lock are free.
         assert_whole(directory.path());
-        compacts.join().unwrap();
+        assert!(matches!(compacts.join().unwrap(), Err(StoreError::NotMounted)));
     });
 }
