@@ -497,6 +497,15 @@ impl MapState {
                 found.add(code, word, view, detail);
             }
         }
+        if !view.lost_by.is_empty() {
+            let names: Vec<String> = view.lost_by.iter().map(OsdId::to_string).collect();
+            let detail = format!(
+                "pg {} has lost all copies: {} lost their contents; reads and writes wait",
+                view.pg,
+                names.join(", ")
+            );
+            found.add("PG_DAMAGED", "lost", view, detail);
+        }
         let stuck_s = self.stuck_s(now, view);
         if stuck_s < self.tuning.pg_stuck_threshold_s {
             return;

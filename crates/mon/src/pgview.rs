@@ -2,6 +2,7 @@
 
 use crate::logic::MapState;
 use nacre_types::ids::{OsdId, PgId};
+use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::placement::PgMapper;
 use nacre_types::stats::{PgStats, pg_state};
 use std::collections::BTreeMap;
@@ -20,6 +21,8 @@ pub(crate) struct PgView {
     pub(crate) stats: PgStats,
     /// Whether there is a report.
     pub(crate) reported: bool,
+    /// OSDs that held every acknowledged write and lost their contents, where no other holds them.
+    pub(crate) lost_by: Vec<OsdId>,
 }
 
 impl PgView {
@@ -76,8 +79,28 @@ impl MapState {
                 .collect(),
             None => up.clone(),
         };
-        let stats = report.cloned().unwrap_or_else(|| PgStats { pg, ..PgStats::default() });
-        PgView { pg, state, up, acting, stats, reported: report.is_some() }
+        let mut stats = report.cloned().unwrap_or_else(|| PgStats { pg, ..PgStats::default() });
+        let lost_by = membership.map_or_else(Vec::new, |membership| self.lost_by(membership));
+        if !lost_by.is_empty() {
+            // What was reported was so before the loss.
+            state = pg_state::INCOMPLETE;
+            stats.unfound = stats.sums.objects;
+        }
+        PgView { pg, state, up, acting, stats, reported: report.is_some(), lost_by }
+    }
+
+    /// The members of a PG if every one of them lost its contents or is no more; none while one may still have them.
+    fn lost_by(&self, membership: &PgMembership) -> Vec<OsdId> {
+        // Members that begin in an empty PG have nothing to lose.
+        if membership.interval.is_creation() {
+            return Vec::new();
+        }
+        let lost = |member: &&Member| {
+            let now = self.committed.osds.get(&member.osd).map(|info| info.incarnation);
+            now.is_none_or(|now| now.is_some_and(|now| now != member.incarnation))
+        };
+        let lost: Vec<OsdId> = membership.in_sync.iter().filter(lost).map(|member| member.osd).collect();
+        if lost.len() == membership.in_sync.len() { lost } else { Vec::new() }
     }
 
     pub(crate) fn pg_sums(&self, views: &[PgView]) -> PgSums {

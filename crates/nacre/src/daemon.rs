@@ -32,7 +32,7 @@ usage: nacre osd --id N [-c FILE] [--mkfs [--force]] [--option-name VALUE]...
   -c, --conf FILE    configuration file (else CEPH_CONF, /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
   --mkfs             make an empty store in osd_data and stop; refuses where there is one
   --force            with --mkfs: wipe the store that is there; its data is lost, the OSD comes back as a new member
-  --osd_objectstore bluestore|memstore
+  --osd_objectstore bluestore|filestore|memstore
   --osd_data DIR     where the store lives
 ";
 

@@ -25,8 +25,8 @@ use uuid::Uuid;
 pub(crate) struct Plan {
     /// Number of OSDs.
     pub(crate) osds: u32,
-    /// `osd_objectstore`.
-    pub(crate) objectstore: String,
+    /// `osd_objectstore`: one for all OSDs, or one for each.
+    pub(crate) objectstores: Vec<String>,
     /// Where the map authority listens; OSDs listen on the same address's other ports.
     pub(crate) listen: SocketAddr,
     /// Further options for `[global]`, checked.
@@ -140,7 +140,11 @@ impl Layout {
         let Self { root } = self;
         let (root, size) = (root.display(), plan.osds.min(3));
         let min_size = size - size / 2;
-        let Plan { objectstore, listen, .. } = plan;
+        let Plan { objectstores, listen, .. } = plan;
+        let first = objectstores.first().map_or("bluestore", String::as_str);
+        let differing = objectstores.iter().enumerate().filter(|(_, kind)| *kind != first);
+        let own: String =
+            differing.map(|(osd, kind)| format!("\n[osd.{osd}]\nosd_objectstore = {kind}\n")).collect();
         let ip = listen.ip();
         let more: String = plan.options.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
         format!(
@@ -163,9 +167,10 @@ impl Layout {
              keyring = {root}/mon.keyring\n\
              \n\
              [osd]\n\
-             osd_objectstore = {objectstore}\n\
+             osd_objectstore = {first}\n\
              osd_data = {root}/osd/$id\n\
-             keyring = {root}/osd/$id/keyring\n"
+             keyring = {root}/osd/$id/keyring\n\
+             {own}"
         )
     }
 

@@ -23,9 +23,10 @@ struct Args {
     /// Number of OSDs of a new cluster [default: 3].
     #[arg(long, value_name = "N")]
     osds: Option<u32>,
-    /// What the OSDs of a new cluster keep their data in [default: bluestore].
-    #[arg(long, value_name = "bluestore|memstore", ignore_case = true)]
-    objectstore: Option<String>,
+    /// What the OSDs of a new cluster keep their data in: bluestore, filestore or memstore, one for all or a list of
+    /// one for each [default: bluestore].
+    #[arg(long, value_name = "KIND[,KIND...]", value_delimiter = ',')]
+    objectstore: Vec<String>,
     /// Where the map authority listens; the OSDs take other ports of the same address [default: 127.0.0.1:3300].
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
@@ -97,8 +98,12 @@ fn prepare(layout: &Layout, args: &Args) -> Result<()> {
     ensure!(args.listen.is_none_or(|addr| addr.port() != 0), "--listen needs a port other than 0");
     if !layout.exists() {
         let plan = Plan {
-            osds: args.osds.unwrap_or(3),
-            objectstore: args.objectstore.clone().unwrap_or_else(|| "bluestore".into()).to_lowercase(),
+            osds: args.osds.unwrap_or(if args.objectstore.len() > 1 {
+                args.objectstore.len() as u32
+            } else {
+                3
+            }),
+            objectstores: objectstores(&args.objectstore, args.osds)?,
             listen: args.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 3300))),
             options: args.options.iter().map(|text| checked_option(text)).collect::<Result<_>>()?,
         };
@@ -119,6 +124,20 @@ fn prepare(layout: &Layout, args: &Args) -> Result<()> {
         layout.set_listen(listen)?;
     }
     Ok(())
+}
+
+/// The stores of a new cluster's OSDs: one for all or one for each.
+fn objectstores(given: &[String], osds: Option<u32>) -> Result<Vec<String>> {
+    if given.is_empty() {
+        return Ok(vec!["bluestore".into()]);
+    }
+    ensure!(
+        given.len() == 1 || osds.is_none_or(|osds| osds as usize == given.len()),
+        "--objectstore names {} stores for {} OSDs: name one, or one for each",
+        given.len(),
+        osds.unwrap_or_default()
+    );
+    given.iter().map(|kind| Ok(nacre_runtime::options::validate("osd_objectstore", kind)?)).collect()
 }
 
 /// Takes `NAME=VALUE` apart and checks both against the option table.

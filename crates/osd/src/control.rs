@@ -345,7 +345,10 @@ impl Control {
             total_bytes: statfs.total_bytes,
             metadata: self.identity.metadata.clone(),
             location,
-            device_class: if shared.store.kind() == "memstore" { "mem" } else { "ssd" }.to_owned(),
+            device_class: match options.osd.osd_device_class.as_str() {
+                "" => if shared.store.kind() == "memstore" { "mem" } else { "ssd" }.to_owned(),
+                class => class.to_owned(),
+            },
         });
     }
 }

@@ -3,7 +3,8 @@
 use crate::error::OsdError;
 use nacre_runtime::options::{ObjectStoreKind, Options};
 use nacre_store::{
-    BlueStore, BlueStoreConfig, MemStore, MemStoreConfig, MountReport, ObjectStore, StoreEvents,
+    BlueStore, BlueStoreConfig, FileStore, FileStoreConfig, MemStore, MemStoreConfig, MountReport,
+    ObjectStore, StoreEvents,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -47,7 +48,9 @@ pub(crate) fn make(directory: &Path, options: &Options, force: bool) -> Result<(
             }
             BlueStore::mkfs(directory, options.bluestore.bluestore_block_size, &bluestore_config(options))?;
         }
-        other => return Err(unsupported(other.as_str())),
+        ObjectStoreKind::Filestore => {
+            FileStore::mkfs(directory, &filestore_config(options))?;
+        }
     }
     // Last, so that a cut short attempt is not taken for a store.
     fs::write(directory.join(TYPE_FILE), format!("{}\n", kind.as_str()))
@@ -69,7 +72,9 @@ fn clear(directory: &Path) -> Result<(), OsdError> {
 }
 
 fn unsupported(kind: &str) -> OsdError {
-    OsdError::Invalid(format!("osd_objectstore {kind} is not available in this build"))
+    OsdError::Invalid(format!(
+        "the directory's file 'type' names a store that this build does not know: {kind}"
+    ))
 }
 
 /// Mounts the store that is there, whatever kind the options name for new ones.
@@ -87,6 +92,7 @@ pub(crate) fn mount(
         "memstore" => {
             let config = MemStoreConfig {
                 device_bytes: options.memstore.memstore_device_bytes,
+                min_free_bytes: options.memstore.memstore_min_free_bytes,
                 ..MemStoreConfig::default()
             };
             let (store, report) = MemStore::mount(directory, config)?;
@@ -96,7 +102,32 @@ pub(crate) fn mount(
             let (store, report) = BlueStore::mount(directory, bluestore_config(options), events)?;
             Ok((Arc::new(store), report))
         }
+        "filestore" => {
+            let (store, report) = FileStore::mount(directory, filestore_config(options), events)?;
+            Ok((Arc::new(store), report))
+        }
         other => Err(unsupported(other)),
+    }
+}
+
+fn filestore_config(options: &Options) -> FileStoreConfig {
+    let file = &options.filestore;
+    FileStoreConfig {
+        journal_bytes: file.osd_journal_size << 20,
+        journal_path: (!file.osd_journal.is_empty()).then(|| PathBuf::from(&file.osd_journal)),
+        max_sync_interval: file.filestore_max_sync_interval,
+        min_sync_interval: file.filestore_min_sync_interval,
+        queue_bytes: file.filestore_queue_max_bytes,
+        queue_ops: file.filestore_queue_max_ops as usize,
+        max_inline_xattr_bytes: file.filestore_max_inline_xattr_size,
+        max_inline_xattrs: file.filestore_max_inline_xattrs,
+        split_multiple: file.filestore_split_multiple as u32,
+        merge_threshold: file.filestore_merge_threshold as i32,
+        open_files: file.filestore_fd_cache_size as usize,
+        device_bytes: file.filestore_device_bytes,
+        min_free_bytes: file.filestore_min_free_bytes,
+        db_cache_bytes: file.filestore_rocksdb_cache_size as usize,
+        ..FileStoreConfig::default()
     }
 }
 

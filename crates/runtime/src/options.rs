@@ -9,6 +9,7 @@
 mod bluestore;
 mod client;
 mod debug;
+mod filestore;
 mod global;
 mod help;
 pub mod kinds;
@@ -21,6 +22,7 @@ mod spec;
 pub use bluestore::BluestoreOptions;
 pub use client::ClientOptions;
 pub use debug::DebugOptions;
+pub use filestore::FilestoreOptions;
 pub use global::GlobalOptions;
 pub use help::{names, reference_markdown};
 pub use kinds::{AddrList, AuthMethod, AutoscaleMode, DebugLevel, HostPort, LogLevel, ObjectStoreKind};
@@ -51,11 +53,13 @@ pub struct Options {
     pub bluestore: BluestoreOptions,
     /// MemStore.
     pub memstore: MemstoreOptions,
+    /// FileStore.
+    pub filestore: FilestoreOptions,
     /// Clients: librados, the objecter.
     pub client: ClientOptions,
 }
 
-const GROUPS: [&[OptionSpec]; 8] = [
+const GROUPS: [&[OptionSpec]; 9] = [
     global::TABLE,
     debug::TABLE,
     ms::TABLE,
@@ -63,6 +67,7 @@ const GROUPS: [&[OptionSpec]; 8] = [
     osd::TABLE,
     bluestore::TABLE,
     memstore::TABLE,
+    filestore::TABLE,
     client::TABLE,
 ];
 
@@ -78,6 +83,7 @@ impl Options {
             osd: OsdOptions::from_text(text)?,
             bluestore: BluestoreOptions::from_text(text)?,
             memstore: MemstoreOptions::from_text(text)?,
+            filestore: FilestoreOptions::from_text(text)?,
             client: ClientOptions::from_text(text)?,
         })
     }

@@ -1,19 +1,21 @@
 //! Measures a store without anything above it: small writes as an OSD makes them, at a queue depth.
 //!
-//! `cargo run -p nacre-store --example store-bench -- [--store memstore|bluestore] [--depth N] [--size BYTES]
-//! [--seconds S] [--objects N] [--dir DIR] [--compare-allocation ROUNDS]`
+//! `cargo run -p nacre-store --example store-bench -- [--store memstore|filestore|bluestore] [--depth N] [--size BYTES]
+//! [--seconds S] [--objects N] [--dir DIR] [--json yes]
+//! [--compare-allocation ROUNDS]`
 //!
 //! Each write replaces an object's data (or writes at the object's start) with two attributes, one log entry and a
 //! metadata value, trimming the log beyond 2000 entries. Prints transactions per second, CPU per transaction of the
-//! submitting thread and of the whole process, syncs per transaction, and then random reads. `--compare-allocation` writes
-//! to BlueStore by turns with deltas of allocation, without, and with records of it in the database, and prints the
-//! medians of the rounds' ratios to the rate without.
+//! submitting thread and of the whole process, syncs per transaction, and then random reads: what was just written, and
+//! after a remount with the page cache warm. With `--json yes` a line of JSON per store instead, for `bench/stores`.
+//! `--compare-allocation` writes to BlueStore by turns with deltas of allocation, without, and with records of it in the
+//! database, and prints the medians of the rounds' ratios to the rate without.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use nacre_store::{
-    BlueStore, BlueStoreConfig, CommitSink, Completion, IgnoreEvents, MemStore, MemStoreConfig, ObjectStore,
-    StoreError,
+    BlueStore, BlueStoreConfig, CommitSink, Completion, FileStore, FileStoreConfig, IgnoreEvents, MemStore,
+    MemStoreConfig, ObjectStore, StoreError,
 };
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
@@ -33,17 +35,29 @@ struct Plan {
     directory: PathBuf,
     /// Rounds of the comparison; 0 for none.
     compare: usize,
+    json: bool,
+}
+
+/// What was measured of writes or reads.
+struct Figures {
+    count: u64,
+    per_second: f64,
+    p50_us: f64,
+    p99_us: f64,
+    submitting_us: f64,
+    process_us: f64,
 }
 
 fn plan() -> Result<Plan> {
     let mut plan = Plan {
-        stores: vec!["memstore".into(), "bluestore".into()],
+        stores: vec!["memstore".into(), "filestore".into(), "bluestore".into()],
         depth: 16,
         size: 4096,
         seconds: 5.0,
         objects: 10_000,
         directory: std::env::temp_dir(),
         compare: 0,
+        json: false,
     };
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
@@ -56,6 +70,7 @@ fn plan() -> Result<Plan> {
             "--objects" => plan.objects = value.parse()?,
             "--dir" => plan.directory = value.into(),
             "--compare-allocation" => plan.compare = value.parse()?,
+            "--json" => plan.json = value == "yes",
             _ => bail!("unknown option {name}"),
         }
     }
@@ -131,7 +146,7 @@ impl<'a> Load<'a> {
     }
 }
 
-fn writes(store: &dyn ObjectStore, load: &mut Load<'_>) -> Result<u64> {
+fn writes(store: &dyn ObjectStore, load: &mut Load<'_>) -> Result<Figures> {
     let (sender, done): (_, Receiver<Vec<u64>>) = channel();
     let sink: Arc<dyn CommitSink> = Arc::new(Back(Mutex::new(sender)));
     for seed in 0..PGS {
@@ -170,73 +185,132 @@ fn writes(store: &dyn ObjectStore, load: &mut Load<'_>) -> Result<u64> {
     latencies.sort_unstable();
     let percentile =
         |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
-    println!(
-        "{:>10} write {:>7} B qd {:<3} {:>9.0} txn/s  latency {:>6.0} µs p50 {:>6.0} p99  CPU/txn {:>5.1} µs submitting, {:>5.1} process",
-        store.kind(),
-        load.plan.size,
-        load.plan.depth,
-        count as f64 / elapsed,
-        percentile(0.5),
-        percentile(0.99),
-        used[0],
-        used[1],
-    );
-    Ok(count)
+    Ok(Figures {
+        count,
+        per_second: count as f64 / elapsed,
+        p50_us: percentile(0.5),
+        p99_us: percentile(0.99),
+        submitting_us: used[0],
+        process_us: used[1],
+    })
 }
 
-fn reads(store: &dyn ObjectStore, load: &Load<'_>) -> Result<()> {
+fn reads(store: &dyn ObjectStore, load: &Load<'_>) -> Result<Figures> {
     let mut random = 88_172_645_463_325_252;
     let (begun, mut count) = (Instant::now(), 0_u64);
+    let before = cpu_of(rustix::time::ClockId::ProcessCPUTime);
+    let mut latencies = Vec::new();
     while begun.elapsed().as_secs_f64() < load.plan.seconds / 5.0 {
         let object = (next_random(&mut random) % load.plan.objects) as usize;
+        let started = Instant::now();
         match store.read(PgId::new(PoolId(1), object as u32 % PGS), &load.objects[object], 0, u64::MAX) {
             Ok(data) => assert_eq!(data.len(), load.plan.size),
             Err(StoreError::NotFound(_)) => continue,
             Err(error) => return Err(error.into()),
         }
+        latencies.push(started.elapsed());
         count += 1;
     }
     let elapsed = begun.elapsed().as_secs_f64();
-    println!("{:>10} read  {:>7} B      {:>9.0} /s", store.kind(), load.plan.size, count as f64 / elapsed);
-    Ok(())
+    let used = cpu_of(rustix::time::ClockId::ProcessCPUTime) - before;
+    latencies.sort_unstable();
+    let percentile =
+        |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize].as_secs_f64() * 1e6;
+    let process_us = used.as_secs_f64() / count as f64 * 1e6;
+    Ok(Figures {
+        count,
+        per_second: count as f64 / elapsed,
+        p50_us: percentile(0.5),
+        p99_us: percentile(0.99),
+        submitting_us: process_us,
+        process_us,
+    })
+}
+
+/// Mounts a store that was made; gives it with a function that counts its syncs.
+type Mounted = (Arc<dyn ObjectStore>, Box<dyn Fn() -> Result<u64>>);
+
+fn mount(name: &str, directory: &Path) -> Result<Mounted> {
+    Ok(match name {
+        "memstore" => {
+            let config = MemStoreConfig { device_bytes: 4 << 30, ..MemStoreConfig::default() };
+            (Arc::new(MemStore::mount(directory, config)?.0), Box::new(|| Ok(0)))
+        }
+        "filestore" => {
+            let (store, _) = FileStore::mount(directory, FileStoreConfig::default(), Arc::new(IgnoreEvents))?;
+            let store = Arc::new(store);
+            (store.clone(), Box::new(move || Ok(store.counters()?.syncs)))
+        }
+        "bluestore" => {
+            let (store, _) = BlueStore::mount(directory, BlueStoreConfig::default(), Arc::new(IgnoreEvents))?;
+            let store = Arc::new(store);
+            let syncs = move |store: &BlueStore| -> Result<u64> {
+                let counters = store.counters()?;
+                Ok(counters.batches + counters.device_flushes)
+            };
+            (store.clone(), Box::new(move || syncs(&store)))
+        }
+        other => bail!("unknown store {other}"),
+    })
 }
 
 fn run(name: &str, plan: &Plan, directory: &Path) -> Result<()> {
     let mut load = Load::new(plan);
     match name {
-        "memstore" => {
-            MemStore::mkfs(directory)?;
-            let config = MemStoreConfig { device_bytes: 4 << 30, ..MemStoreConfig::default() };
-            let (store, _) = MemStore::mount(directory, config)?;
-            writes(&store, &mut load)?;
-            reads(&store, &load)
-        }
-        "bluestore" => {
-            let config = BlueStoreConfig::default();
-            BlueStore::mkfs(directory, 20 << 30, &config)?;
-            let (store, _) = BlueStore::mount(directory, config.clone(), Arc::new(IgnoreEvents))?;
-            let before = store.counters()?;
-            let count = writes(&store, &mut load)?;
-            let after = store.counters()?;
-            println!(
-                "{:>10} syncs/txn {:.3} (database {:.3}, device {:.3}), {:.1} txn per batch",
-                "",
-                (after.batches - before.batches + after.device_flushes - before.device_flushes) as f64
-                    / count as f64,
-                (after.batches - before.batches) as f64 / count as f64,
-                (after.device_flushes - before.device_flushes) as f64 / count as f64,
-                count as f64 / (after.batches - before.batches) as f64,
-            );
-            reads(&store, &load)?;
-            store.umount()?;
-            let begun = Instant::now();
-            let (store, report) = BlueStore::mount(directory, config, Arc::new(IgnoreEvents))?;
-            println!("{:>10} remount of {} objects in {:?}", "", report.objects, begun.elapsed());
-            reads(&store, &load)?;
-            store.umount().map_err(Into::into)
-        }
+        "memstore" => _ = MemStore::mkfs(directory)?,
+        "filestore" => _ = FileStore::mkfs(directory, &FileStoreConfig::default())?,
+        "bluestore" => _ = BlueStore::mkfs(directory, 20 << 30, &BlueStoreConfig::default())?,
         other => bail!("unknown store {other}"),
     }
+    let (store, syncs) = mount(name, directory)?;
+    let before = syncs()?;
+    let written = writes(&*store, &mut load)?;
+    let syncs_each = (syncs()? - before) as f64 / written.count as f64;
+    let read = reads(&*store, &load)?;
+    store.umount()?;
+    drop((store, syncs));
+    let begun = Instant::now();
+    let (store, _) = mount(name, directory)?;
+    let mounted = begun.elapsed();
+    let again = reads(&*store, &load)?;
+    store.umount()?;
+    if plan.json {
+        println!(
+            "{{\"store\": \"{name}\", \"size\": {}, \"write\": {:.1}, \"write_p50_us\": {:.1}, \"write_p99_us\": {:.1}, \
+             \"write_submitting_us\": {:.2}, \"write_cpu_us\": {:.2}, \"syncs\": {syncs_each:.4}, \"read\": {:.1}, \
+             \"read_cpu_us\": {:.2}, \"read_again\": {:.1}, \"mount_ms\": {:.1}}}",
+            plan.size,
+            written.per_second,
+            written.p50_us,
+            written.p99_us,
+            written.submitting_us,
+            written.process_us,
+            read.per_second,
+            read.process_us,
+            again.per_second,
+            mounted.as_secs_f64() * 1e3,
+        );
+        return Ok(());
+    }
+    println!(
+        "{name:>10} write {:>7} B qd {:<3} {:>9.0} txn/s  latency {:>6.0} µs p50 {:>6.0} p99  CPU/txn {:>5.1} µs submitting, \
+         {:>5.1} process  {syncs_each:.3} syncs/txn",
+        plan.size,
+        plan.depth,
+        written.per_second,
+        written.p50_us,
+        written.p99_us,
+        written.submitting_us,
+        written.process_us,
+    );
+    for (when, read) in [("", read), ("remounted", again)] {
+        println!(
+            "{name:>10} read  {:>7} B {when:<10} {:>9.0} /s  latency {:>6.0} µs p50 {:>6.0} p99  CPU {:>5.1} µs",
+            plan.size, read.per_second, read.p50_us, read.p99_us, read.process_us,
+        );
+    }
+    println!("{name:>10} mounted again in {mounted:?}");
+    Ok(())
 }
 
 /// Ways to record allocation: name, and configuration.
@@ -261,8 +335,12 @@ fn compare(plan: &Plan) -> Result<()> {
             BlueStore::mkfs(directory.path(), 20 << 30, &config)?;
             let (store, _) = BlueStore::mount(directory.path(), config, Arc::new(IgnoreEvents))?;
             print!("{name:>8}");
-            let count = writes(&store, &mut Load::new(plan))?;
-            rates[which] = count as f64 / plan.seconds;
+            let written = writes(&store, &mut Load::new(plan))?;
+            println!(
+                " {:>9.0} txn/s  latency {:>6.0} µs p50 {:>6.0} p99",
+                written.per_second, written.p50_us, written.p99_us
+            );
+            rates[which] = written.per_second;
             store.umount()?;
         }
         for (ratios, rate) in ratios.iter_mut().zip(&rates[1..]) {

@@ -28,7 +28,7 @@ mod extents;
 mod fill;
 mod fsck;
 mod gate;
-mod keys;
+pub(crate) mod keys;
 mod label;
 mod mount;
 pub(crate) mod offline;

@@ -26,6 +26,7 @@ pub mod archive;
 mod blue;
 mod build_check;
 mod error;
+mod file;
 mod files;
 mod kv;
 mod mem;
@@ -36,6 +37,7 @@ pub use blue::{
 };
 pub use build_check::{BuildCheck, SLOW_STEP, build_complaints};
 pub use error::{Result, StoreError};
+pub use file::{FileFinding, FileFsckReport, FileStore, FileStoreConfig, FileStoreCounters};
 pub use kv::{Copied, KvKind, KvSize, KvStore, KvUsage};
 pub use mem::{MemStore, MemStoreConfig};
 

@@ -8,14 +8,16 @@
 //! # Invariants
 //! - `used` is the sum of the costs of all collections as [`cost`] counts allocations; writes are refused where it
 //!   would pass the limit, transactions that only free are taken up to a small ballast beyond it.
+//! - Writes are also refused before the host or a control group runs out of memory ([`host`]); nothing makes it swap.
 //! - A collection's lock is held while a transaction is applied, so readers see it whole or not at all. No lock is held
 //!   while a completion runs.
 
 mod collection;
 mod cost;
 mod data;
+mod host;
 mod save;
-mod supers;
+pub(crate) mod supers;
 
 use crate::admission;
 use crate::error::{Result, StoreError};
@@ -23,6 +25,7 @@ use crate::files::StoreLock;
 use crate::{Completion, MountReport, ObjectStat, ObjectStore, Page, PoolUsage, Reservation, Statfs};
 use bytes::Bytes;
 use collection::Collection;
+use host::Host;
 use nacre_runtime::metrics::Metric;
 use nacre_types::ids::{Eversion, Incarnation, PgId};
 use nacre_types::object::ObjectId;
@@ -42,12 +45,15 @@ pub struct MemStoreConfig {
     pub device_bytes: u64,
     /// The share of it, in parts per million, at which [`ObjectStore::reserve`] refuses.
     pub full_micro: u32,
+    /// `memstore_min_free_bytes`: writes are refused where the host, or a control group of the process, could not give so
+    /// much more without swapping.
+    pub min_free_bytes: u64,
 }
 
 impl Default for MemStoreConfig {
-    /// Ceph's default of 1 GiB, full at 95 %.
+    /// Ceph's default of 1 GiB, full at 95 %; 64 MiB are left to the host.
     fn default() -> Self {
-        MemStoreConfig { device_bytes: 1 << 30, full_micro: 950_000 }
+        MemStoreConfig { device_bytes: 1 << 30, full_micro: 950_000, min_free_bytes: 64 << 20 }
     }
 }
 
@@ -59,6 +65,9 @@ pub struct MemStore {
     collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
     used: AtomicU64,
     reserved: Arc<AtomicU64>,
+    host: Host,
+    /// The host had too little memory when last looked at.
+    host_is_low: AtomicBool,
     supers: Mutex<Supers>,
     mounted: AtomicBool,
     lock: Mutex<Option<StoreLock>>,
@@ -89,7 +98,9 @@ impl MemStore {
             });
         }
         let lock = StoreLock::take(directory)?;
-        let loaded = save::load(directory)?;
+        let host = Host::new(Path::new("/"));
+        let room = host.available(0).map_or(u64::MAX, |room| room.saturating_sub(config.min_free_bytes));
+        let loaded = save::load(directory, room)?;
         let collections: BTreeMap<_, _> = loaded
             .collections
             .into_iter()
@@ -121,6 +132,8 @@ impl MemStore {
             collections: RwLock::new(collections),
             used: AtomicU64::new(used),
             reserved: Arc::default(),
+            host,
+            host_is_low: AtomicBool::new(false),
             supers: Mutex::new(Supers::open(directory)?),
             mounted: AtomicBool::new(true),
             lock: Mutex::new(Some(lock)),
@@ -154,10 +167,26 @@ impl MemStore {
     fn admit(&self, wanted_bytes: u64, only_frees: bool) -> Result<()> {
         let limit = self.config.device_bytes + if only_frees { self.ballast() } else { 0 };
         let available_bytes = limit.saturating_sub(self.used_bytes());
-        if wanted_bytes <= available_bytes {
+        let available_bytes =
+            if only_frees { available_bytes } else { available_bytes.min(self.host_room()) };
+        if wanted_bytes <= available_bytes && (only_frees || available_bytes > 0) {
             return Ok(());
         }
         Err(StoreError::NoSpace { wanted_bytes, available_bytes })
+    }
+
+    /// Bytes that may be taken before the host or a control group has too little left.
+    fn host_room(&self) -> u64 {
+        let Some(available) = self.host.available(self.used_bytes()) else { return u64::MAX };
+        let room = available.saturating_sub(self.config.min_free_bytes);
+        if (room == 0) != self.host_is_low.swap(room == 0, Ordering::Relaxed) {
+            if room == 0 {
+                tracing::error!(available, "memstore: the host has too little memory left, refusing writes");
+            } else {
+                tracing::info!(available, "memstore: the host has memory again");
+            }
+        }
+        room
     }
 
     fn account(&self, before: u64, after: u64) {
@@ -247,6 +276,10 @@ impl ObjectStore for MemStore {
     }
 
     fn health(&self) -> Vec<(String, String)> {
+        if self.check_mounted().is_ok() && self.host_room() == 0 {
+            let text = "too little of the host's memory left, writes are refused";
+            return vec![("MEMSTORE_HOST_MEMORY".into(), text.into())];
+        }
         Vec::new()
     }
 
@@ -360,7 +393,7 @@ impl ObjectStore for MemStore {
         let used = self.used_bytes();
         let mut statfs = Statfs {
             total_bytes: self.config.device_bytes,
-            available_bytes: self.config.device_bytes.saturating_sub(used),
+            available_bytes: self.config.device_bytes.saturating_sub(used).min(self.host_room()),
             allocated_bytes: used,
             ..Statfs::default()
         };
@@ -379,12 +412,11 @@ impl ObjectStore for MemStore {
         self.check_mounted()?;
         let full =
             (u128::from(self.config.device_bytes) * u128::from(self.config.full_micro) / 1_000_000) as u64;
-        let taken = self.used_bytes() + self.reserved.load(Ordering::Relaxed);
-        if taken + bytes > full {
-            return Err(StoreError::NoSpace {
-                wanted_bytes: bytes,
-                available_bytes: full.saturating_sub(taken),
-            });
+        let reserved = self.reserved.load(Ordering::Relaxed);
+        let of_host = self.host_room().saturating_sub(reserved);
+        let available_bytes = full.saturating_sub(self.used_bytes() + reserved).min(of_host);
+        if bytes > available_bytes || of_host == 0 {
+            return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes });
         }
         Ok(Reservation::new(&self.reserved, bytes))
     }

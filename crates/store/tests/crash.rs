@@ -1,5 +1,5 @@
-//! Power cuts (rule B7): BlueStore runs on a layer under both its device and RocksDB's files that records every change
-//! and every fsync. From one recording many crash states are built, each keeping what was fsynced and dropping, tearing
+//! Power cuts (rule B7): BlueStore and FileStore run on a layer under all their files, RocksDB's included, that records
+//! every change and every fsync. From one recording many crash states are built, each keeping what was fsynced and dropping, tearing
 //! or keeping the rest at random. On each state the check must find nothing, every acknowledged transaction must be
 //! whole, and what is there must be a prefix of what was queued.
 //!
@@ -19,10 +19,11 @@ mod replay;
 
 use bytes::Bytes;
 use nacre_store::{
-    AllocationSource, BlueStore, BlueStoreConfig, CommitSink, Completion, IgnoreEvents, ObjectStore,
-    StoreError,
+    AllocationSource, BlueStore, BlueStoreConfig, CommitSink, Completion, FileStore, FileStoreConfig,
+    IgnoreEvents, MountReport, ObjectStore, StoreError,
 };
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
+use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
 use parking_lot::{Mutex, MutexGuard};
 use proptest::strategy::{Strategy, ValueTree};
@@ -46,6 +47,84 @@ fn number(variable: &str, usual: u64, long: u64) -> u64 {
     let given = std::env::var(variable).ok().and_then(|value| value.parse().ok());
     let is_long = std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long");
     given.unwrap_or(if is_long { long } else { usual })
+}
+
+/// A store under test and how it is set up.
+#[derive(Clone)]
+enum Store {
+    Blue(BlueStoreConfig, u64),
+    File(FileStoreConfig),
+}
+
+impl Store {
+    fn new(load: Load, seed: u64) -> Store {
+        match load {
+            Load::Files | Load::AnyOnFiles => Store::File(file_config(seed)),
+            Load::Any => Store::Blue(config(seed), 256 << 20),
+            Load::Tight => Store::Blue(config(seed), 8 << 20),
+        }
+    }
+
+    fn mkfs(&self, root: &Path) {
+        match self {
+            Store::Blue(config, size) => _ = BlueStore::mkfs(root, *size, config).unwrap(),
+            Store::File(config) => _ = FileStore::mkfs(root, config).unwrap(),
+        }
+    }
+
+    fn mount(&self, root: &Path) -> Result<(Box<dyn ObjectStore>, MountReport), StoreError> {
+        Ok(match self {
+            Store::Blue(config, _) => {
+                let (store, report) = BlueStore::mount(root, config.clone(), Arc::new(IgnoreEvents))?;
+                (Box::new(store), report)
+            }
+            Store::File(config) => {
+                let (store, report) = FileStore::mount(root, config.clone(), Arc::new(IgnoreEvents))?;
+                (Box::new(store), report)
+            }
+        })
+    }
+
+    /// What a deep check finds wrong.
+    fn fsck(&self, root: &Path) -> Result<(), String> {
+        let failed = |error: StoreError| format!("fsck: {error}");
+        let findings = match self {
+            Store::Blue(config, _) => {
+                let report = BlueStore::fsck(root, config, true).map_err(failed)?;
+                if let None | Some(AllocationSource::Scan { .. }) = report.allocation {
+                    return Err(format!("a scan would be needed: {:?}", report.allocation));
+                }
+                (!report.findings.is_empty()).then(|| format!("{:?}", report.findings))
+            }
+            Store::File(config) => {
+                let findings = FileStore::fsck(root, config, true).map_err(failed)?.findings;
+                (!findings.is_empty()).then(|| format!("{findings:?}"))
+            }
+        };
+        findings.map_or(Ok(()), |findings| {
+            Err(format!("fsck: {}", findings.chars().take(2000).collect::<String>()))
+        })
+    }
+}
+
+fn file_config(seed: u64) -> FileStoreConfig {
+    FileStoreConfig {
+        // Small, so that the ring wraps and is trimmed within a recording.
+        journal_bytes: 4 << 20,
+        // Some runs sync all the time, some now and then, some only when the journal is full.
+        max_sync_interval: [Duration::from_millis(1), Duration::from_millis(30), Duration::from_secs(60)]
+            [(seed % 3) as usize],
+        min_sync_interval: Duration::from_millis(1),
+        split_multiple: 1,
+        merge_threshold: if seed.is_multiple_of(2) { 1 } else { -1 },
+        open_files: 6,
+        cached_objects: 64,
+        device_bytes: 1 << 30,
+        min_free_bytes: 0,
+        db_cache_bytes: 1 << 20,
+        write_buffer_bytes: 96 << 10,
+        ..FileStoreConfig::default()
+    }
 }
 
 fn config(seed: u64) -> BlueStoreConfig {
@@ -91,7 +170,7 @@ struct Recording {
     events: Vec<Event>,
     /// Per collection, the transactions in the order in which they were queued.
     queued: Vec<Vec<Transaction>>,
-    config: BlueStoreConfig,
+    store: Store,
     /// The first event after which a crash must leave a store behind.
     made: usize,
 }
@@ -109,14 +188,46 @@ fn log_version(index: usize) -> Eversion {
 /// What a recorded run does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Load {
-    /// Any operations, with room.
+    /// Any operations on BlueStore, with room.
     Any,
-    /// Small overwrites on a store so full that blocks are reused as soon as they may be.
+    /// Small overwrites on a BlueStore so full that blocks are reused as soon as they may be.
     Tight,
+    /// Any operations on FileStore.
+    AnyOnFiles,
+    /// Many objects that come, go, are renamed and cloned, so that FileStore's directories split and merge.
+    Files,
+}
+
+/// A step on one of many objects.
+fn file_op(random: &mut Rng) -> TxnOp {
+    let name = |random: &mut Rng| {
+        // Long names are kept apart by their numbers only.
+        let long = if random.below(4) == 0 { "x".repeat(300) } else { String::new() };
+        ObjectId::new(PoolId(3), "", "", &format!("{}{long}", random.below(70)))
+    };
+    let (oid, other) = (name(random), name(random));
+    match random.below(9) {
+        0 => TxnOp::Remove(oid),
+        1 => TxnOp::Rename { from: oid, to: other },
+        2 => TxnOp::Clone { from: oid, to: other },
+        3 => TxnOp::SetAttrs {
+            oid,
+            attrs: (0..3)
+                .map(|at| {
+                    (format!("a{at}"), reference::pattern(random.below(99), 1 << random.below(12)).into())
+                })
+                .collect(),
+        },
+        4 => TxnOp::Truncate { oid, size: random.below(200_000) },
+        _ => {
+            let (offset, len) = (random.below(100_000), 1 + random.below(120_000) as usize);
+            TxnOp::Write { oid, offset, data: reference::pattern(random.below(1 << 40), len).into() }
+        }
+    }
 }
 
 fn write(name: &str, seed: u64, len: u64) -> TxnOp {
-    let oid = nacre_types::object::ObjectId::new(PoolId(3), "", "", name);
+    let oid = ObjectId::new(PoolId(3), "", "", name);
     TxnOp::Write { oid, offset: 0, data: Bytes::from(reference::pattern(seed, len as usize)) }
 }
 
@@ -130,19 +241,22 @@ fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Op
     let mut random = Rng::new(seed);
     let draw = |runner: &mut TestRunner| any_op().new_tree(runner).unwrap().current();
 
-    let config = config(seed);
+    let under_test = Store::new(load, seed);
     recorder::begin(root);
-    let size = if load == Load::Tight { 8 << 20 } else { 256 << 20 };
-    BlueStore::mkfs(root, size, &config).unwrap();
+    under_test.mkfs(root);
     let made = recorder::position();
     failpoint.into_iter().for_each(|failpoint| fail::cfg(failpoint, "return").unwrap());
     let mut models = vec![Model::default(); COLLECTIONS];
     let mut queued = vec![Vec::new(); COLLECTIONS];
     for phase in 0..3 {
-        let (store, report) = BlueStore::mount(root, config.clone(), Arc::new(IgnoreEvents)).unwrap();
+        let (store, report) = under_test.mount(root).unwrap();
         assert_eq!(report.loss, None);
         for step in 0..transactions / 3 {
-            let at = if load == Load::Tight { 0 } else { random.below(COLLECTIONS as u64) as usize };
+            let at = if matches!(load, Load::Tight | Load::Files) {
+                0
+            } else {
+                random.below(COLLECTIONS as u64) as usize
+            };
             let index = queued[at].len();
             let mut txn = Transaction::new(coll(at));
             if index == 0 {
@@ -154,7 +268,8 @@ fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Op
             }
             for _ in 0..1 + random.below(3) {
                 let op = match load {
-                    Load::Any => draw(&mut runner),
+                    Load::Any | Load::AnyOnFiles => draw(&mut runner),
+                    Load::Files => file_op(&mut random),
                     Load::Tight => write(
                         &format!("small {}", random.below(5)),
                         random.below(1 << 40),
@@ -188,22 +303,13 @@ fn record(root: &Path, seed: u64, load: Load, transactions: usize, failpoint: Op
             store.umount().unwrap();
         }
     }
-    failpoint.into_iter().for_each(fail::remove);
-    Recording { events: recorder::end(), queued, config, made }
+    Recording { events: recorder::end(), queued, store: under_test, made }
 }
 
 /// Checks the store that a crash left in `directory`; says what is wrong.
 fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), String> {
-    let report =
-        BlueStore::fsck(directory, &recording.config, true).map_err(|error| format!("fsck: {error}"))?;
-    if !report.findings.is_empty() {
-        return Err(format!("fsck: {:?}", report.findings));
-    }
-    if let None | Some(AllocationSource::Scan { .. }) = report.allocation {
-        return Err(format!("a scan would be needed: {:?}", report.allocation));
-    }
-    let mounted = BlueStore::mount(directory, recording.config.clone(), Arc::new(IgnoreEvents));
-    let (store, report) = mounted.map_err(|error| format!("mount: {error}"))?;
+    recording.store.fsck(directory)?;
+    let (store, report) = recording.store.mount(directory).map_err(|error| format!("mount: {error}"))?;
     if let Some(loss) = report.loss {
         return Err(format!("mount: {loss}"));
     }
@@ -226,7 +332,7 @@ fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), Stri
             for txn in &queued[..present] {
                 model = model.apply(txn).expect("the model took it before");
             }
-            if let Some(difference) = difference(&store, coll(at), &model) {
+            if let Some(difference) = difference(&*store, coll(at), &model) {
                 return Err(format!("{} after {present} transactions: {difference}", coll(at)));
             }
         }
@@ -235,12 +341,15 @@ fn check(directory: &Path, recording: &Recording, cut: usize) -> Result<(), Stri
     let ops = vec![TxnOp::CreateCollection, write("after the crash", cut as u64, 30_000)];
     let after = Transaction { collection: coll(0), ops };
     store.commit(&after).and_then(|()| store.umount()).map_err(|error| format!("going on: {error}"))?;
-    let report =
-        BlueStore::fsck(directory, &recording.config, true).map_err(|error| format!("fsck: {error}"))?;
-    if report.findings.is_empty() {
-        Ok(())
-    } else {
-        Err(format!("fsck after going on: {:?}", report.findings))
+    recording.store.fsck(directory).map_err(|error| format!("after going on: {error}"))
+}
+
+/// Removes a failpoint when dropped.
+struct Broken<'a>(&'a str);
+
+impl Drop for Broken<'_> {
+    fn drop(&mut self) {
+        fail::remove(self.0);
     }
 }
 
@@ -252,6 +361,8 @@ fn crash_run(
     cuts: u64,
     failpoint: Option<&str>,
 ) -> Result<(), String> {
+    // What is broken is so during recovery too.
+    let _failpoint = failpoint.map(Broken);
     let live = tempfile::Builder::new().prefix("nacre-crash-").tempdir().unwrap();
     let recording = record(live.path(), seed, load, transactions, failpoint);
     let mut random = Rng::new(seed ^ 0x5eed);
@@ -281,6 +392,15 @@ fn power_cuts_lose_nothing_acknowledged() {
     }
 }
 
+#[test]
+fn power_cuts_lose_nothing_acknowledged_on_files() {
+    let _alone = alone();
+    for seed in 0..number("NACRE_CRASH_RUNS", 8, 40) {
+        let load = if seed % 2 == 1 { Load::Files } else { Load::AnyOnFiles };
+        crash_run(seed, load, 150, number("NACRE_CRASH_CUTS", 20, 50), None).unwrap();
+    }
+}
+
 /// The suite must be able to fail: a store that skips one of its two syncs, or reuses blocks before
 /// the transaction that frees them is durable, is caught.
 #[test]
@@ -290,6 +410,11 @@ fn stores_that_break_a_rule_are_caught() {
         ("store::skip_data_flush", Load::Any),
         ("store::skip_wal_sync", Load::Any),
         ("store::reuse_at_once", Load::Tight),
+        ("filestore::skip_journal_sync", Load::AnyOnFiles),
+        ("filestore::skip_syncfs", Load::AnyOnFiles),
+        ("filestore::skip_database_sync", Load::AnyOnFiles),
+        ("filestore::skip_clone_sync", Load::Files),
+        ("filestore::forget_names", Load::Files),
     ];
     for (failpoint, load) in broken {
         let caught = (99..119).find_map(|seed| crash_run(seed, load, 120, 12, Some(failpoint)).err());
@@ -302,8 +427,14 @@ fn stores_that_break_a_rule_are_caught() {
 #[test]
 fn recorder_sees_every_change() {
     let _alone = alone();
+    for load in [Load::Any, Load::Files] {
+        recorder_sees_every_change_of(load);
+    }
+}
+
+fn recorder_sees_every_change_of(load: Load) {
     let live = tempfile::Builder::new().prefix("nacre-crash-").tempdir().unwrap();
-    let recording = record(live.path(), 1, Load::Any, 90, None);
+    let recording = record(live.path(), 1, load, 90, None);
     assert!(recording.events.iter().any(|event| matches!(event, Event::Mark(_))));
     let state = tempfile::Builder::new().prefix("nacre-crash-state-").tempdir().unwrap();
     replay::build(&recording.events, state.path(), Keep::Everything, &mut Rng::new(1));

@@ -74,6 +74,19 @@ impl Desk {
         commit(&mut self.state, self.now);
     }
 
+    /// Ends every PG's first interval, with the same members.
+    pub(crate) fn raise_intervals(&mut self) {
+        let pgs: Vec<PgId> = self.state.map().pg_ids().collect();
+        for pg in pgs {
+            let now = self.state.map().membership(pg).expect("created before").clone();
+            let proposed = PgMembership { interval: now.interval.next(), ..now.clone() };
+            let (osd, proposer) = (now.primary, member(now.primary.0));
+            let cas = PgCas { tid: 2, pg, proposer, expected: Some(now), proposed };
+            self.state.handle(self.now, Event::Cas { origin: Origin(1), osd, cas });
+        }
+        commit(&mut self.state, self.now);
+    }
+
     /// Every primary reports its PGs in `state`, with one object of 1000 bytes per PG, and its disk.
     pub(crate) fn report(&mut self, state: u64) {
         let osds: Vec<OsdId> = self.state.map().osds.keys().copied().collect();

@@ -3,10 +3,11 @@
 use crate::commands::tests::Desk;
 use crate::logic::tests::{at, boot_of, commit};
 use crate::logic::{Event, LogLevel};
-use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::ids::{Epoch, Incarnation, OsdId};
 use nacre_types::msg::{OsdAlive, OsdBoot, OsdMarkMeDown, StatsReport};
 use nacre_types::stats::{OsdStats, pg_state};
 use serde_json::json;
+use uuid::Uuid;
 
 /// A healthy cluster of three OSDs and two pools.
 fn healthy() -> Desk {
@@ -181,4 +182,41 @@ fn a_store_that_went_back_in_time_is_an_error() {
     let said = text(&mut desk);
     assert!(said.contains("[ERR] MON_STORE_ROLLED_BACK: 1 osd(s) have seen a later history"), "{said}");
     assert!(desk.state.log().last(1, LogLevel::Warn, "cluster")[0].text.contains("mint a new generation"));
+}
+
+/// The OSD comes back with an empty store.
+fn boot_wiped(desk: &mut Desk, osd: u32) {
+    let incarnation = Incarnation(Uuid::from_u128(0x900 + u128::from(osd)));
+    desk.state.handle(desk.now, Event::Boot(OsdBoot { incarnation, ..boot_of(osd, 2) }));
+    commit(&mut desk.state, desk.now);
+}
+
+#[test]
+fn pgs_all_of_whose_members_lost_their_contents_are_told_as_lost() {
+    let mut desk = healthy();
+    // Members that still wait in the PG's first interval have nothing to lose.
+    for osd in 0..3 {
+        stop(&mut desk, osd);
+        boot_wiped(&mut desk, osd);
+    }
+    assert!(!text(&mut desk).contains("lost"));
+    let mut desk = healthy();
+    desk.raise_intervals();
+    stop(&mut desk, 0);
+    boot_wiped(&mut desk, 0);
+    assert!(!text(&mut desk).contains("lost"), "two copies are left");
+    for osd in [1, 2] {
+        stop(&mut desk, osd);
+        boot_wiped(&mut desk, osd);
+    }
+    let said = text(&mut desk);
+    let pgs = desk.state.pg_views().len();
+    assert!(said.starts_with("HEALTH_ERR"), "{said}");
+    assert!(said.contains(&format!("[ERR] PG_DAMAGED: Possible data damage: {pgs} pgs lost\n")), "{said}");
+    assert!(said.contains(" has lost all copies: osd."), "{said}");
+    assert!(
+        said.contains(&format!("[WRN] OBJECT_UNFOUND: {pgs}/{pgs} objects unfound (100.000%)\n")),
+        "{said}"
+    );
+    assert!(desk.state.pg_views().iter().all(|view| view.state_text() == "incomplete"));
 }

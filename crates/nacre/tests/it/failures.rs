@@ -30,7 +30,7 @@ fn contents(name: &str, round: u64) -> Bytes {
 }
 
 /// Clients that write, overwrite, append, read back and verify until told to stop.
-struct Load {
+pub(crate) struct Load {
     stop: Arc<AtomicBool>,
     acknowledged: Arc<AtomicU64>,
     clients: Vec<JoinHandle<BTreeMap<String, Bytes>>>,
@@ -38,7 +38,7 @@ struct Load {
 }
 
 impl Load {
-    fn start(cluster: &TestCluster, pool: &str, prefix: &'static str, clients: usize) -> Load {
+    pub(crate) fn start(cluster: &TestCluster, pool: &str, prefix: &'static str, clients: usize) -> Load {
         let stop = Arc::new(AtomicBool::new(false));
         let acknowledged = Arc::new(AtomicU64::new(0));
         let clients = (0..clients)
@@ -53,7 +53,7 @@ impl Load {
     }
 
     /// Waits until so many more writes were acknowledged.
-    fn expect_progress(&self, writes: u64, cluster: &TestCluster) {
+    pub(crate) fn expect_progress(&self, writes: u64, cluster: &TestCluster) {
         let from = self.acknowledged.load(Ordering::SeqCst);
         cluster.wait_for("progress of clients' writes", |_| {
             self.acknowledged.load(Ordering::SeqCst) >= from + writes
@@ -61,7 +61,7 @@ impl Load {
     }
 
     /// Stops the clients and verifies, through a new client, everything that was ever acknowledged.
-    fn finish(self, cluster: &TestCluster) -> u64 {
+    pub(crate) fn finish(self, cluster: &TestCluster) -> u64 {
         self.stop.store(true, Ordering::SeqCst);
         let written: Vec<_> = self.clients.into_iter().map(|client| client.join().unwrap()).collect();
         let io = open(cluster, &self.pool);
@@ -112,7 +112,7 @@ fn run_client(
     held
 }
 
-fn conf() -> &'static str {
+pub(crate) fn conf() -> &'static str {
     // Failures are noticed in seconds, so that a test need not wait for the defaults made for real networks.
     "[global]\nosd_heartbeat_interval = 1\nosd_heartbeat_grace = 4\nmon_osd_down_out_interval = 600\n"
 }

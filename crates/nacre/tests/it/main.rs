@@ -15,5 +15,6 @@ mod rados;
 mod reference;
 mod security;
 mod serve;
+mod stores;
 mod support;
 mod watch;

@@ -94,6 +94,11 @@ impl TestCluster {
         assert!(old.is_none(), "{daemon:?} runs already");
     }
 
+    /// The process of an OSD that runs.
+    pub(crate) fn pid(&self, osd: usize) -> u32 {
+        self.osds[osd].as_ref().expect("a running daemon").id()
+    }
+
     /// kill -9, and waits for the process to be gone.
     pub(crate) fn kill(&mut self, daemon: Daemon) {
         let mut child = self.slot(daemon).take().expect("a running daemon");

@@ -12,6 +12,8 @@ option_group! {
     osd_objectstore: ObjectStoreKind = "bluestore", "The store that a new OSD keeps its data in"
         [services(&[Osd]), create(), long("bluestore is for disks, memstore keeps everything in memory and loses it \
         in a crash, filestore uses plain files. What an existing OSD uses is written beside its data.")];
+    osd_device_class: Str = "", "Device class of a new OSD; empty for mem on memstore and ssd on others"
+        [services(&[Osd]), startup(), nacre(), long("Counts when the OSD is first added to the CRUSH map; later         'ceph osd crush set-device-class' changes it.")];
     osd_uuid: UuidKind = "00000000-0000-0000-0000-000000000000", "Id of a new OSD; zeros to make one up"
         [services(&[Osd]), create()];
     osd_op_num_shards: Uint = "0", "Threads that PGs are spread over; 0 for half of the cores"

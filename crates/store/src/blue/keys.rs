@@ -4,17 +4,17 @@ use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 
 /// Length of a collection's prefix in bytes.
-pub(super) const COLLECTION_BYTES: usize = 12;
+pub(crate) const COLLECTION_BYTES: usize = 12;
 
 /// Marks the record of the collection itself, after its prefix.
-pub(super) const COLLECTION_RECORD: u8 = 0;
+pub(crate) const COLLECTION_RECORD: u8 = 0;
 /// Marks one of the collection's own values; the name follows.
-pub(super) const COLLECTION_META: u8 = 1;
+pub(crate) const COLLECTION_META: u8 = 1;
 
 /// In the `omap` family, after the omap's id: the header.
-pub(super) const OMAP_HEADER: u8 = 0;
+pub(crate) const OMAP_HEADER: u8 = 0;
 /// In the `omap` family, after the omap's id: an entry; the user's key follows.
-pub(super) const OMAP_ENTRY: u8 = 1;
+pub(crate) const OMAP_ENTRY: u8 = 1;
 
 /// A string's end. Strings hold neither this nor the escape byte themselves.
 const END: u8 = 0;
@@ -30,7 +30,7 @@ fn pool_of_bits(bits: [u8; 8]) -> PoolId {
 }
 
 /// The prefix of everything that belongs to a collection.
-pub(super) fn collection(coll: PgId) -> [u8; COLLECTION_BYTES] {
+pub(crate) fn collection(coll: PgId) -> [u8; COLLECTION_BYTES] {
     let mut key = [0; COLLECTION_BYTES];
     key[..8].copy_from_slice(&pool_bits(coll.pool));
     key[8..].copy_from_slice(&coll.seed.to_be_bytes());
@@ -38,7 +38,7 @@ pub(super) fn collection(coll: PgId) -> [u8; COLLECTION_BYTES] {
 }
 
 /// Behind everything that belongs to a collection.
-pub(super) fn collection_end(coll: PgId) -> Vec<u8> {
+pub(crate) fn collection_end(coll: PgId) -> Vec<u8> {
     match coll.seed.checked_add(1) {
         Some(seed) => collection(PgId::new(coll.pool, seed)).to_vec(),
         None => collection(PgId::new(PoolId(coll.pool.0.saturating_add(1)), 0)).to_vec(),
@@ -46,24 +46,24 @@ pub(super) fn collection_end(coll: PgId) -> Vec<u8> {
 }
 
 /// The collection of a key that begins with its prefix, and what follows the prefix.
-pub(super) fn split_collection(key: &[u8]) -> Option<(PgId, &[u8])> {
+pub(crate) fn split_collection(key: &[u8]) -> Option<(PgId, &[u8])> {
     let (prefix, rest) = key.split_at_checked(COLLECTION_BYTES)?;
     let pool = pool_of_bits(prefix[..8].try_into().ok()?);
     Some((PgId::new(pool, u32::from_be_bytes(prefix[8..].try_into().ok()?)), rest))
 }
 
 /// The key of one of a collection's own values.
-pub(super) fn collection_meta(coll: PgId, name: &str) -> Vec<u8> {
+pub(crate) fn collection_meta(coll: PgId, name: &str) -> Vec<u8> {
     [&collection(coll)[..], &[COLLECTION_META], name.as_bytes()].concat()
 }
 
 /// The key of a collection's record.
-pub(super) fn collection_record(coll: PgId) -> Vec<u8> {
+pub(crate) fn collection_record(coll: PgId) -> Vec<u8> {
     [&collection(coll)[..], &[COLLECTION_RECORD]].concat()
 }
 
 /// The key of a log entry.
-pub(super) fn log(coll: PgId, version: Eversion) -> [u8; COLLECTION_BYTES + 16] {
+pub(crate) fn log(coll: PgId, version: Eversion) -> [u8; COLLECTION_BYTES + 16] {
     let mut key = [0; COLLECTION_BYTES + 16];
     key[..COLLECTION_BYTES].copy_from_slice(&collection(coll));
     key[COLLECTION_BYTES..COLLECTION_BYTES + 8].copy_from_slice(&version.interval.0.to_be_bytes());
@@ -72,7 +72,7 @@ pub(super) fn log(coll: PgId, version: Eversion) -> [u8; COLLECTION_BYTES + 16] 
 }
 
 /// Collection and version of a log entry's key.
-pub(super) fn split_log(key: &[u8]) -> Option<(PgId, Eversion)> {
+pub(crate) fn split_log(key: &[u8]) -> Option<(PgId, Eversion)> {
     let (coll, rest) = split_collection(key)?;
     let (interval, version) = rest.split_first_chunk::<8>()?;
     let version = u64::from_be_bytes(version.try_into().ok()?);
@@ -119,7 +119,7 @@ const NAME_IS_LOCATOR: u8 = 3;
 const NAME_ABOVE: u8 = 4;
 
 /// Appends the key of an object of `coll`. Keys of one collection sort as [`ObjectId`]s do.
-pub(super) fn put_onode(out: &mut Vec<u8>, coll: PgId, oid: &ObjectId) {
+pub(crate) fn put_onode(out: &mut Vec<u8>, coll: PgId, oid: &ObjectId) {
     out.extend_from_slice(&collection(coll));
     match oid.pool().cmp(&coll.pool) {
         std::cmp::Ordering::Equal => out.push(POOL_SAME),
@@ -144,14 +144,14 @@ pub(super) fn put_onode(out: &mut Vec<u8>, coll: PgId, oid: &ObjectId) {
 }
 
 /// The key of an object of `coll`.
-pub(super) fn onode(coll: PgId, oid: &ObjectId) -> Vec<u8> {
+pub(crate) fn onode(coll: PgId, oid: &ObjectId) -> Vec<u8> {
     let mut key = Vec::with_capacity(64);
     put_onode(&mut key, coll, oid);
     key
 }
 
 /// Collection and object of an onode's key.
-pub(super) fn split_onode(key: &[u8]) -> Option<(PgId, ObjectId)> {
+pub(crate) fn split_onode(key: &[u8]) -> Option<(PgId, ObjectId)> {
     let (coll, rest) = split_collection(key)?;
     let (kind, mut rest) = rest.split_first()?;
     let pool = match *kind {
@@ -186,7 +186,7 @@ pub(super) fn split_onode(key: &[u8]) -> Option<(PgId, ObjectId)> {
 }
 
 /// The key of anything numbered: checksums and shared blobs by blob id.
-pub(super) fn id(id: u64) -> [u8; 8] {
+pub(crate) fn id(id: u64) -> [u8; 8] {
     id.to_be_bytes()
 }
 

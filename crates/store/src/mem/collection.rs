@@ -57,6 +57,19 @@ pub(super) struct SavedObject {
     omap: Vec<(Bytes, Bytes)>,
 }
 
+impl SavedObject {
+    /// Whether the parts lie within the object, in order and apart.
+    pub(super) fn is_sound(&self) -> bool {
+        let mut end = 0;
+        self.size <= crate::MAX_OBJECT_BYTES
+            && self.parts.iter().all(|(at, bytes)| {
+                let sound = *at >= end && !bytes.is_empty();
+                end = at.saturating_add(bytes.len() as u64);
+                sound && end <= self.size
+            })
+    }
+}
+
 fn omap_cost(key: &Bytes, value: &Bytes) -> u64 {
     btree_entry(2 * size_of::<Bytes>()) + buffer(key.len()) + buffer(value.len())
 }

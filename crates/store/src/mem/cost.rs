@@ -1,14 +1,23 @@
-//! What allocations really take: glibc's rounding and headers, and the overheads of the maps that hold entries.
+//! What allocations really take: the allocators' rounding and headers, and the overheads of the maps that hold entries.
 
-/// Bytes that an allocation of `bytes` takes from the heap: an 8-byte header, rounded up to 16, at least 32; from the
-/// mmap threshold on whole pages (glibc's malloc).
+/// Bytes that an allocation of `bytes` takes from the heap, by the dearer of two allocators: glibc's malloc (an 8-byte
+/// header, rounded up to 16, at least 32; from the mmap threshold on whole pages) and jemalloc (size classes, four to a
+/// doubling; whole pages from 16 KiB on, of which only those that are written count).
 pub(super) fn allocation(bytes: usize) -> u64 {
     const MMAP_THRESHOLD: usize = 128 << 10;
-    match bytes {
-        0 => 0,
-        MMAP_THRESHOLD.. => (bytes as u64 + 16).next_multiple_of(4096),
-        _ => (bytes as u64 + 8).next_multiple_of(16).max(32),
-    }
+    const LARGE: u64 = 14 << 10;
+    let wanted = bytes as u64;
+    let glibc = match bytes {
+        0 => return 0,
+        MMAP_THRESHOLD.. => (wanted + 16).next_multiple_of(4096),
+        _ => (wanted + 8).next_multiple_of(16).max(32),
+    };
+    let jemalloc = match wanted {
+        0..=128 => wanted.next_multiple_of(16),
+        129..=LARGE => wanted.next_multiple_of((wanted - 1).ilog2().checked_sub(2).map_or(1, |log| 1 << log)),
+        _ => wanted.next_multiple_of(4096),
+    };
+    glibc.max(jemalloc)
 }
 
 /// Bytes that a B-tree takes for one entry of `bytes`: nodes hold up to 11 entries and are about two thirds full after
@@ -20,4 +29,35 @@ pub(super) fn btree_entry(bytes: usize) -> u64 {
 /// Bytes that a [`bytes::Bytes`] of its own buffer takes beyond the handle; sharing it adds a counter.
 pub(super) fn buffer(len: usize) -> u64 {
     allocation(len) + if len == 0 { 0 } else { 32 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::allocation;
+
+    #[test]
+    fn sizes_are_those_of_the_dearer_allocator() {
+        let sizes = [
+            (0, 0),
+            (1, 32),
+            (24, 32),
+            (25, 48),
+            (128, 144),
+            (129, 160),
+            (161, 192),
+            (257, 320),
+            (4096, 4112),
+        ];
+        let large = [
+            (4097, 5120),
+            (4500, 5120),
+            (5121, 6144),
+            (16_384, 16_400),
+            (20_000, 20_480),
+            (200_000, 200_704),
+        ];
+        for (wanted, taken) in sizes.into_iter().chain(large) {
+            assert_eq!(allocation(wanted), taken, "{wanted}");
+        }
+    }
 }

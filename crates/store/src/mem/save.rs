@@ -21,8 +21,8 @@ use uuid::Uuid;
 
 /// First bytes of a save.
 const MAGIC: &[u8; 16] = b"nacre memstore 1";
-/// The largest record that a reader accepts, in bytes.
-const MAX_RECORD_BYTES: u32 = u32::MAX - 4096;
+/// How much of a record is read at a time, in bytes: what a length claims is not taken before it is there.
+const READ_STEP_BYTES: usize = 1 << 20;
 
 /// The store's identity and state, in the file `label`.
 #[derive(Debug, Serialize, Deserialize)]
@@ -81,9 +81,17 @@ pub(super) struct Loaded {
     pub(super) collections: Vec<Collection>,
 }
 
-/// Loads the contents and marks the store in use.
-pub(super) fn load(directory: &Path) -> Result<Loaded> {
+/// Loads the contents and marks the store in use. Fails with [`StoreError::NoSpace`], changing nothing, where they are
+/// larger than `room` bytes.
+pub(super) fn load(directory: &Path, room: u64) -> Result<Loaded> {
     let mut label = Label::read(directory)?;
+    let save = directory.join("save");
+    if label.state == State::Saved {
+        let wanted_bytes = std::fs::metadata(&save).map_or(0, |metadata| metadata.len());
+        if wanted_bytes > room {
+            return Err(StoreError::NoSpace { wanted_bytes, available_bytes: room });
+        }
+    }
     let (collections, loss) = match label.state {
         State::Empty => (Vec::new(), None),
         State::InUse => (
@@ -93,7 +101,7 @@ pub(super) fn load(directory: &Path) -> Result<Loaded> {
                     .into(),
             ),
         ),
-        State::Saved => match read_save(&directory.join("save")) {
+        State::Saved => match open_save(&save) {
             Ok(collections) => (collections, None),
             Err(error) => {
                 (Vec::new(), Some(format!("contents lost: the saved contents can't be read: {error}")))
@@ -116,32 +124,45 @@ pub(super) fn save<'a>(
     collections: impl Iterator<Item = &'a Arc<Mutex<Collection>>>,
 ) -> Result<()> {
     replace_atomically(&directory.join("save"), |file| {
-        let mut out = Writer { file: BufWriter::with_capacity(1 << 20, file), buffer: Vec::new() };
-        out.file.write_all(MAGIC)?;
-        let mut count = 0_u64;
-        for collection in collections {
-            let collection = collection.lock();
-            out.record(&Some(collection.save_header()))?;
-            for object in collection.save_objects() {
-                out.record(&object)?;
-            }
-            count += 1;
-        }
-        // The end mark: a file cut short between two records must not pass for a whole one.
-        out.record(&None::<()>)?;
-        out.record(&count)?;
-        out.file.flush()
+        fail::fail_point!("memstore::save", |_| Err(std::io::Error::from_raw_os_error(libc::ENOSPC)));
+        let mut out = BufWriter::with_capacity(1 << 20, file);
+        let locked = collections.map(|collection| collection.lock());
+        write_save(&mut out, locked)?;
+        out.flush()
     })?;
+    fail::fail_point!("memstore::label", |_| Err(StoreError::Io {
+        what: "write the label (failpoint)".into(),
+        code: libc::EIO
+    }));
     Label { incarnation, state: State::Saved }.write(directory)
 }
 
+fn write_save(
+    out: &mut impl Write,
+    collections: impl Iterator<Item = impl std::ops::Deref<Target = Collection>>,
+) -> std::io::Result<()> {
+    let mut out = Writer { file: out, buffer: Vec::new() };
+    out.file.write_all(MAGIC)?;
+    let mut count = 0_u64;
+    for collection in collections {
+        out.record(&Some(collection.save_header()))?;
+        for object in collection.save_objects() {
+            out.record(&object)?;
+        }
+        count += 1;
+    }
+    // The end mark: a file cut short between two records must not pass for a whole one.
+    out.record(&None::<()>)?;
+    out.record(&count)
+}
+
 /// Records of `length u32 | crc32c u32 | postcard`.
-struct Writer<'a> {
-    file: BufWriter<&'a mut File>,
+struct Writer<W> {
+    file: W,
     buffer: Vec<u8>,
 }
 
-impl Writer<'_> {
+impl<W: Write> Writer<W> {
     fn record(&mut self, value: &impl Serialize) -> std::io::Result<()> {
         self.buffer.clear();
         self.buffer = postcard::to_extend(value, std::mem::take(&mut self.buffer))
@@ -154,13 +175,13 @@ impl Writer<'_> {
     }
 }
 
-struct Reader {
-    file: BufReader<File>,
+struct Reader<R> {
+    file: R,
     what: String,
     buffer: Vec<u8>,
 }
 
-impl Reader {
+impl<R: Read> Reader<R> {
     fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
         self.file.read_exact(buffer).map_err(|error| match error.kind() {
             ErrorKind::UnexpectedEof => StoreError::corrupt(&self.what, "cut short"),
@@ -168,19 +189,25 @@ impl Reader {
         })
     }
 
+    /// Reads `length` bytes into the buffer, which grows with what is there.
+    fn fill(&mut self, length: usize) -> Result<()> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        while buffer.len() < length {
+            let from = buffer.len();
+            buffer.resize(length.min(from + READ_STEP_BYTES), 0);
+            self.read_exact(&mut buffer[from..])?;
+        }
+        self.buffer = buffer;
+        Ok(())
+    }
+
     fn record<T: serde::de::DeserializeOwned>(&mut self) -> Result<T> {
         let mut header = [0; 8];
         self.read_exact(&mut header)?;
         let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]);
         let crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-        if length > MAX_RECORD_BYTES {
-            return Err(StoreError::corrupt(&self.what, format!("record of {length} bytes")));
-        }
-        let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.resize(length as usize, 0);
-        let read = self.read_exact(&mut buffer);
-        self.buffer = buffer;
-        read?;
+        self.fill(length as usize)?;
         if crc32c(&self.buffer) != crc {
             return Err(StoreError::corrupt(&self.what, "checksum mismatch"));
         }
@@ -190,10 +217,15 @@ impl Reader {
 
 type Header = (PgId, BTreeMap<String, Bytes>, BTreeMap<Eversion, Bytes>, u64);
 
-fn read_save(path: &Path) -> Result<Vec<Collection>> {
+fn open_save(path: &Path) -> Result<Vec<Collection>> {
+    fail::fail_point!("memstore::load", |_| Err(StoreError::corrupt("save", "failpoint")));
     let what = path.display().to_string();
     let file = File::open(path).map_err(|e| StoreError::io(format!("open {what}"), &e))?;
-    let mut input = Reader { file: BufReader::with_capacity(1 << 20, file), what, buffer: Vec::new() };
+    read_save(BufReader::with_capacity(1 << 20, file), what)
+}
+
+fn read_save(file: impl Read, what: String) -> Result<Vec<Collection>> {
+    let mut input = Reader { file, what, buffer: Vec::new() };
     let mut magic = [0; MAGIC.len()];
     input.read_exact(&mut magic)?;
     if &magic != MAGIC {
@@ -204,7 +236,11 @@ fn read_save(path: &Path) -> Result<Vec<Collection>> {
         let mut collection = Collection::new(id);
         collection.load_header(meta, log);
         for _ in 0..objects {
-            collection.load_object(input.record::<SavedObject>()?);
+            let object = input.record::<SavedObject>()?;
+            if !object.is_sound() {
+                return Err(StoreError::corrupt(&input.what, "an object's parts do not fit it"));
+            }
+            collection.load_object(object);
         }
         collections.push(collection);
     }
@@ -213,4 +249,76 @@ fn read_save(path: &Path) -> Result<Vec<Collection>> {
         return Err(StoreError::corrupt(&input.what, "collections are missing"));
     }
     Ok(collections)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_fuzz::Target;
+    use nacre_types::ids::{Interval, PoolId};
+    use nacre_types::object::ObjectId;
+    use nacre_types::txn::{Transaction, TxnOp};
+
+    fn saved(collections: &[Collection]) -> Vec<u8> {
+        let mut out = Vec::new();
+        write_save(&mut out, collections.iter()).unwrap();
+        out
+    }
+
+    fn example() -> Collection {
+        let id = PgId::new(PoolId(3), 1);
+        let oid = ObjectId::new(PoolId(3), "ns", "", "object");
+        let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let ops = vec![
+            TxnOp::CreateCollection,
+            TxnOp::Write { oid: oid.clone(), offset: 20_000, data: bytes("some data") },
+            TxnOp::Write { oid: oid.clone(), offset: 3, data: bytes("more") },
+            TxnOp::SetAttrs { oid: oid.clone(), attrs: vec![("_".into(), bytes("info"))] },
+            TxnOp::OmapSet { oid: oid.clone(), entries: vec![(bytes("k"), bytes("v"))] },
+            TxnOp::OmapSetHeader { oid: oid.clone(), header: bytes("head") },
+            TxnOp::Touch(oid.with_snap(7)),
+            TxnOp::MetaSet(vec![("info".into(), bytes("1"))]),
+            TxnOp::LogAppend(vec![(Eversion::new(Interval(1), 1), bytes("entry"))]),
+        ];
+        let mut collection = Collection::new(id);
+        collection.apply(&Transaction { collection: id, ops }, false);
+        collection
+    }
+
+    /// Makes every checksum right as far as the lengths lead.
+    fn reseal(input: &mut [u8]) {
+        let mut rest = input.get_mut(MAGIC.len()..).unwrap_or_default();
+        while let Some((header, after)) = rest.split_at_mut_checked(8) {
+            let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
+            let Some((body, after)) = after.split_at_mut_checked(length) else { return };
+            header[4..].copy_from_slice(&crc32c(body).to_le_bytes());
+            rest = after;
+        }
+    }
+
+    #[test]
+    fn fuzz_saves() {
+        let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let seeds = vec![
+            saved(&[]),
+            saved(&[example()]),
+            saved(&[Collection::new(PgId::new(PoolId(1), 0)), example()]),
+        ];
+        let target =
+            Target { repair: reseal, bytes_per_byte: 1024, ..Target::new("memstore-save", corpus, seeds) };
+        target.run(|input| {
+            let mut rest = input;
+            let collections = read_save(&mut rest, "fuzzed".into()).ok()?;
+            Some(saved(&collections))
+        });
+    }
+
+    #[test]
+    fn claimed_lengths_take_no_memory() {
+        let mut claims = MAGIC.to_vec();
+        claims.extend_from_slice(&u32::MAX.to_le_bytes());
+        claims.extend_from_slice(&[0; 100]);
+        let error = read_save(&claims[..], "claims".into()).unwrap_err();
+        assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+    }
 }

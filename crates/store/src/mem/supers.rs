@@ -1,4 +1,4 @@
-//! MemStore's own small values, journalled to `super.log` at once so that they survive a crash.
+//! The own small values of a MemStore or FileStore, journalled to `super.log` at once so that they survive a crash.
 //!
 //! A record is `length u32 | crc32c u32 | postcard of [(key, Option value)]`; a torn last record was never acknowledged
 //! and is dropped. The journal is rewritten at mount and when it has outgrown its contents.
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// The journal is rewritten when it is this much longer than what it holds.
 const SLACK_BYTES: u64 = 4 << 20;
 
-pub(super) struct Supers {
+pub(crate) struct Supers {
     path: PathBuf,
     values: BTreeMap<String, Bytes>,
     journal: File,
@@ -25,7 +25,7 @@ pub(super) struct Supers {
 }
 
 impl Supers {
-    pub(super) fn open(directory: &Path) -> Result<Supers> {
+    pub(crate) fn open(directory: &Path) -> Result<Supers> {
         let path = directory.join("super.log");
         let mut values = BTreeMap::new();
         let journal = read_if_present(&path)?.unwrap_or_default();
@@ -43,18 +43,18 @@ impl Supers {
         Ok(Supers { path, values, journal, journal_bytes, failed: None })
     }
 
-    pub(super) fn get(&self, key: &str) -> Option<Bytes> {
+    pub(crate) fn get(&self, key: &str) -> Option<Bytes> {
         self.values.get(key).cloned()
     }
 
-    pub(super) fn list(&self, prefix: &str) -> Vec<(String, Bytes)> {
+    pub(crate) fn list(&self, prefix: &str) -> Vec<(String, Bytes)> {
         let from = self.values.range(prefix.to_owned()..);
         from.take_while(|(key, _)| key.starts_with(prefix))
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect()
     }
 
-    pub(super) fn set(&mut self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+    pub(crate) fn set(&mut self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }

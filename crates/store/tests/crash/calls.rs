@@ -173,3 +173,85 @@ extern "C" fn mkdir(path: *const c_char, mode: mode_t) -> c_int {
     }
     done
 }
+
+#[unsafe(no_mangle)]
+extern "C" fn rmdir(path: *const c_char) -> c_int {
+    // SAFETY: the caller's arguments are handed on.
+    let done = unsafe { syscall(libc::SYS_unlinkat, libc::AT_FDCWD, path, libc::AT_REMOVEDIR) } as c_int;
+    if done == 0 {
+        recorder::unlinked(&bytes_of(path));
+    }
+    done
+}
+
+/// Everything is on one file system.
+#[unsafe(no_mangle)]
+extern "C" fn syncfs(_fd: c_int) -> c_int {
+    recorder::synced_everything();
+    0
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fsetxattr(
+    fd: c_int,
+    name: *const c_char,
+    value: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: the caller's arguments are handed on.
+    let done = unsafe { syscall(libc::SYS_fsetxattr, fd, name, value, len, flags) } as c_int;
+    if done == 0
+        && let Some(file) = recorder::node_of(fd)
+    {
+        // SAFETY: the caller vouches for its buffer, and the kernel has just read it.
+        let value = unsafe { std::slice::from_raw_parts(value.cast::<u8>(), len) };
+        recorder::set_attribute(file, &bytes_of(name), Some(value.to_vec()));
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
+    // SAFETY: the caller's arguments are handed on.
+    let done = unsafe { syscall(libc::SYS_fremovexattr, fd, name) } as c_int;
+    if done == 0
+        && let Some(file) = recorder::node_of(fd)
+    {
+        recorder::set_attribute(file, &bytes_of(name), None);
+    }
+    done
+}
+
+/// A hole is zeros written within the file; space set aside changes nothing that is read.
+fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
+    // SAFETY: the caller's arguments are handed on.
+    let done = unsafe { syscall(libc::SYS_fallocate, fd, mode, offset, len) } as c_int;
+    if let Some(file) = recorder::node_of(fd)
+        && done == 0
+    {
+        // SAFETY: plain system call.
+        let here = unsafe { syscall(libc::SYS_lseek, fd, 0, libc::SEEK_CUR) };
+        // SAFETY: plain system call.
+        let end = unsafe { syscall(libc::SYS_lseek, fd, 0, libc::SEEK_END) };
+        // SAFETY: plain system call.
+        unsafe { syscall(libc::SYS_lseek, fd, here, libc::SEEK_SET) };
+        if mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
+            let len = (end - offset).clamp(0, len);
+            recorder::written(file, offset as u64, vec![0; len as usize]);
+        } else if mode & libc::FALLOC_FL_KEEP_SIZE == 0 {
+            recorder::truncated(file, end as u64);
+        }
+    }
+    done
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
+    allocate(fd, mode, offset, len)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
+    allocate(fd, mode, offset, len)
+}

@@ -23,6 +23,12 @@ pub(crate) enum Event {
         file: u32,
         size: u64,
     },
+    /// An extended attribute was set or, without a value, removed.
+    Attribute {
+        file: u32,
+        name: String,
+        value: Option<Vec<u8>>,
+    },
     /// An fsync of a file or directory began; what completed before it is covered.
     SyncBegin {
         node: u32,
@@ -180,4 +186,21 @@ pub(crate) fn unlinked(path: &[u8]) {
             recorder.events.push(Event::Unlink(path));
         }
     });
+}
+
+/// Everything that was done before is durable.
+pub(crate) fn synced_everything() {
+    with(|recorder| {
+        let nodes: Vec<u32> = recorder.nodes.values().copied().collect();
+        for node in nodes {
+            recorder.syncs += 1;
+            let sync = recorder.syncs;
+            recorder.events.extend([Event::SyncBegin { node, sync }, Event::SyncEnd { sync }]);
+        }
+    });
+}
+
+pub(crate) fn set_attribute(file: u32, name: &[u8], value: Option<Vec<u8>>) {
+    let name = String::from_utf8_lossy(name).into_owned();
+    with(|recorder| recorder.events.push(Event::Attribute { file, name, value }));
 }

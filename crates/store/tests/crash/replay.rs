@@ -47,8 +47,6 @@ pub(crate) fn build(events: &[Event], target: &Path, keep: Keep, rng: &mut Rng) 
     // Which node an fsync was for, and from where on its changes are not covered.
     let mut pending = HashMap::new();
     let mut synced: HashMap<u32, usize> = HashMap::new();
-    let mut directories = HashMap::from([(String::new(), 0_u32)]);
-    let mut next = 1;
     for (at, event) in events.iter().enumerate() {
         match event {
             Event::SyncBegin { node, sync } => _ = pending.insert(*sync, (*node, at)),
@@ -56,18 +54,10 @@ pub(crate) fn build(events: &[Event], target: &Path, keep: Keep, rng: &mut Rng) 
                 let (node, begun) = pending.remove(sync).expect("a sync begins before it ends");
                 synced.insert(node, begun.max(synced.get(&node).copied().unwrap_or(0)));
             }
-            // Directories are numbered as the recorder did it: with files, in order.
-            Event::Mkdir(path) => {
-                directories.insert(path.clone(), next);
-                next += 1;
-            }
-            Event::Create(..) => next += 1,
             _ => {}
         }
     }
-    let names = names(events, keep, rng, |directory| {
-        directories.get(directory).and_then(|node| synced.get(node)).copied().unwrap_or(0)
-    });
+    let names = names(events, keep, rng, |node| synced.get(&node).copied().unwrap_or(0));
     for (path, node) in &names {
         if node.is_none() {
             std::fs::create_dir_all(target.join(path)).unwrap();
@@ -88,20 +78,31 @@ fn names(
     events: &[Event],
     keep: Keep,
     rng: &mut Rng,
-    synced: impl Fn(&str) -> usize,
+    synced: impl Fn(u32) -> usize,
 ) -> BTreeMap<String, Option<u32>> {
     let mut names = BTreeMap::new();
-    let mut lost: HashMap<String, bool> = HashMap::new();
+    let mut lost: HashMap<u32, bool> = HashMap::new();
+    // A path may stand for one directory after the other. They are numbered as the recorder did it: with files, in order.
+    let mut directories = HashMap::from([(String::new(), 0_u32)]);
+    let mut next = 1;
     for (at, event) in events.iter().enumerate() {
+        match event {
+            Event::Mkdir(path) => {
+                directories.insert(path.clone(), next);
+                next += 1;
+            }
+            Event::Create(..) => next += 1,
+            _ => {}
+        }
         let path = match event {
             Event::Mkdir(path) | Event::Create(path, _) | Event::Unlink(path) | Event::Rename(_, path) => {
                 path
             }
             _ => continue,
         };
-        let directory = directory_of(path);
+        let directory = directories.get(directory_of(path)).copied().unwrap_or(u32::MAX);
         if at >= synced(directory) {
-            let lost = lost.entry(directory.to_owned()).or_insert(keep == Keep::Nothing);
+            let lost = lost.entry(directory).or_insert(keep == Keep::Nothing);
             // Once one change of a directory is lost, so are all after it.
             *lost |= keep == Keep::Random && rng.below(4) == 0;
             if *lost {
@@ -127,6 +128,7 @@ fn write_file(events: &[Event], node: u32, path: &Path, synced: usize, keep: Kee
     let file = OpenOptions::new().write(true).create_new(true).open(path).unwrap();
     let mut size = 0;
     let mut appends_lost = false;
+    let mut attributes = BTreeMap::new();
     for (at, event) in events.iter().enumerate() {
         let sure = at < synced || keep == Keep::Everything;
         match event {
@@ -154,11 +156,22 @@ fn write_file(events: &[Event], node: u32, path: &Path, synced: usize, keep: Kee
                 file.set_len(*to).unwrap();
                 size = *to;
             }
+            Event::Attribute { file: number, name, value }
+                if *number == node && (sure || (keep == Keep::Random && rng.below(2) == 0)) =>
+            {
+                attributes.insert(name, value);
+            }
             _ => {}
         }
     }
     // A hole may precede an append of nothing.
     file.set_len(size).unwrap();
+    for (name, value) in attributes {
+        if let Some(value) = value {
+            let flags = rustix::fs::XattrFlags::empty();
+            rustix::fs::fsetxattr(&file, name.as_str(), value, flags).unwrap();
+        }
+    }
 }
 
 /// Writes all, nothing or some sectors.

@@ -6,6 +6,7 @@ mod allocation;
 mod archive;
 mod conformance;
 mod damage;
+mod file;
 mod full;
 mod kv;
 mod mem;

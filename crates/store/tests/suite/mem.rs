@@ -78,6 +78,35 @@ fn measure(load: &str) {
 }
 
 #[test]
+fn writes_are_refused_before_the_host_runs_out() {
+    let directory = tempfile::tempdir().unwrap();
+    MemStore::mkfs(directory.path()).unwrap();
+    let (store, _) = MemStore::mount(directory.path(), MemStoreConfig::default()).unwrap();
+    store
+        .commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "data"), write("b", 0, "data")]))
+        .unwrap();
+    assert!(store.health().is_empty() && store.reserve(1 << 20).is_ok());
+    store.umount().unwrap();
+    // No host has this much: to the store it looks as good as full.
+    let config = MemStoreConfig { min_free_bytes: u64::MAX / 2, ..MemStoreConfig::default() };
+    let refused = MemStore::mount(directory.path(), config).unwrap_err();
+    assert!(matches!(refused, StoreError::NoSpace { .. }), "{refused}");
+    // Refused, not lost.
+    let (store, report) = MemStore::mount(directory.path(), MemStoreConfig::default()).unwrap();
+    assert_eq!((report.loss, report.objects), (None, 2));
+    store
+        .commit(&txn(pg(0), vec![TxnOp::Remove(oid("a")), TxnOp::Remove(oid("b")), TxnOp::RemoveCollection]))
+        .unwrap();
+    drop(store);
+    let (store, _) = MemStore::mount(directory.path(), config).unwrap();
+    let made = store.queue_transaction(&txn(pg(0), vec![TxnOp::CreateCollection]), None);
+    assert!(matches!(made, Err(StoreError::NoSpace { .. })), "{made:?}");
+    assert!(matches!(store.reserve(0), Err(StoreError::NoSpace { .. })));
+    assert_eq!(store.statfs().unwrap().available_bytes, 0);
+    assert!(store.health().iter().any(|(code, _)| code == "MEMSTORE_HOST_MEMORY"));
+}
+
+#[test]
 fn crash_is_reported_with_a_new_incarnation() {
     let directory = tempfile::tempdir().unwrap();
     let config = MemStoreConfig::default();
@@ -139,4 +168,46 @@ fn store_in_use_and_foreign_directories_are_refused() {
     assert!(matches!(mount(), Err(StoreError::InUse(_))));
     store.umount().unwrap();
     assert!(mount().is_ok());
+}
+
+/// Set in the child process whose store fails: failpoints are the process'.
+const FAILPOINT: &str = "NACRE_TEST_FAILPOINT";
+
+#[test]
+fn failed_saves_and_loads_are_losses_and_older_saves_stay_unused() {
+    if let Ok(failpoint) = std::env::var(FAILPOINT) {
+        return lose_by(&failpoint);
+    }
+    for failpoint in ["memstore::save", "memstore::label", "memstore::load"] {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "mem::failed_saves_and_loads_are_losses_and_older_saves_stay_unused",
+                "--nocapture",
+            ])
+            .env(FAILPOINT, failpoint)
+            .output()
+            .unwrap();
+        assert!(child.status.success(), "{failpoint}: {}", String::from_utf8_lossy(&child.stderr));
+    }
+}
+
+fn lose_by(failpoint: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    MemStore::mkfs(directory.path()).unwrap();
+    let mount = || MemStore::mount(directory.path(), MemStoreConfig::default()).unwrap();
+    let (store, _) = mount();
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "old")])).unwrap();
+    store.umount().unwrap();
+    let (store, before) = mount();
+    assert_eq!((before.loss, before.objects), (None, 1));
+    store.commit(&txn(pg(0), vec![write("a", 0, "new")])).unwrap();
+    fail::cfg(failpoint, "return").unwrap();
+    assert_eq!(store.umount().is_err(), failpoint != "memstore::load");
+    drop(store);
+    let (store, report) = mount();
+    fail::remove(failpoint);
+    // Neither the old contents nor nothing at all may pass for what was acknowledged.
+    assert!(report.loss.is_some() && report.incarnation != before.incarnation, "{report:?}");
+    assert!(store.list_collections().unwrap().is_empty());
 }

@@ -3,8 +3,8 @@
 pub(crate) use crate::reference::pattern;
 use bytes::Bytes;
 use nacre_store::{
-    BlueStore, BlueStoreConfig, CommitSink, IgnoreEvents, MemStore, MemStoreConfig, MountReport, ObjectStore,
-    StoreError,
+    BlueStore, BlueStoreConfig, CommitSink, FileStore, FileStoreConfig, IgnoreEvents, MemStore,
+    MemStoreConfig, MountReport, ObjectStore, StoreError,
 };
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
@@ -80,9 +80,51 @@ impl Kind for Blue {
     }
 }
 
+/// FileStore of a size in bytes.
+pub(crate) struct Files(pub(crate) u64);
+
+/// A configuration for small stores.
+pub(crate) fn file_config(device_bytes: u64) -> FileStoreConfig {
+    FileStoreConfig {
+        journal_bytes: 64 << 20,
+        max_sync_interval: Duration::from_millis(200),
+        device_bytes,
+        min_free_bytes: 64 << 20,
+        db_cache_bytes: 4 << 20,
+        write_buffer_bytes: 4 << 20,
+        // Few, so that directories split and records and descriptors come and go.
+        split_multiple: 1,
+        merge_threshold: 2,
+        open_files: 8,
+        cached_objects: 64,
+        ..FileStoreConfig::default()
+    }
+}
+
+impl Kind for Files {
+    fn name(&self) -> &'static str {
+        "filestore"
+    }
+
+    fn mkfs(&self, directory: &Path) {
+        FileStore::mkfs(directory, &file_config(self.0)).unwrap();
+    }
+
+    fn mount(&self, directory: &Path) -> (Arc<dyn ObjectStore>, MountReport) {
+        let (store, report) =
+            FileStore::mount(directory, file_config(self.0), Arc::new(IgnoreEvents)).unwrap();
+        (Arc::new(store), report)
+    }
+
+    fn fsck(&self, directory: &Path) {
+        let report = FileStore::fsck(directory, &file_config(self.0), true).unwrap();
+        assert_eq!(report.findings, []);
+    }
+}
+
 /// One of each kind, with room for `bytes`.
 pub(crate) fn kinds(bytes: u64) -> Vec<Box<dyn Kind>> {
-    vec![Box::new(Mem(bytes)), Box::new(Blue(bytes))]
+    vec![Box::new(Mem(bytes)), Box::new(Files(bytes)), Box::new(Blue(bytes))]
 }
 
 /// A mounted store in a directory of its own.

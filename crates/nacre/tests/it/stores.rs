@@ -1,0 +1,310 @@
+//! Clusters on FileStore, on MemStore and on several stores at once: what a crash costs, what is said of a loss, and pools
+//! that live on one device class.
+
+use crate::failures::{Load, conf, connect, open};
+use crate::support::{Daemon, TestCluster};
+use bytes::Bytes;
+use nacre_client::IoCtx;
+use nacre_runtime::config::ConfigBuilder;
+use nacre_types::errno::Errno;
+use nacre_types::ids::EntityName;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Pools of one copy are refused by default.
+const ALONE: &str = "mon_allow_pool_size_one=true";
+
+fn json(cluster: &TestCluster, args: &[&str]) -> Value {
+    let text = cluster.ok(&[&["ceph"], args, &["--format", "json"]].concat());
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}: {text}"))
+}
+
+fn health(cluster: &TestCluster) -> String {
+    String::from_utf8_lossy(&cluster.run(&["ceph", "health", "detail"]).stdout).into_owned()
+}
+
+/// A client whose requests fail after some seconds instead of waiting for the cluster for ever.
+fn impatient(cluster: &TestCluster, pool: &str) -> IoCtx {
+    let config = ConfigBuilder::new(EntityName::client("admin"))
+        .conf(cluster.conf())
+        .set("rados_osd_op_timeout", "3")
+        .build()
+        .unwrap();
+    let cluster = nacre_client::native::connect(&config).wait().unwrap();
+    nacre_client::block_on(cluster.open_pool(pool)).unwrap()
+}
+
+fn resident_bytes(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// All files below `directory`.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut directories = vec![directory.to_owned()];
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(entry.path());
+            } else {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn killed_memstore_is_healed_by_its_replicas() {
+    let mut cluster = TestCluster::start_with(3, "memstore", conf());
+    cluster.create_pool("data", 8, 3, 2);
+    cluster.wait_healthy();
+    let load = Load::start(&cluster, "data", "client", 2);
+    load.expect_progress(50, &cluster);
+    cluster.kill(Daemon::Osd(1));
+    load.expect_progress(50, &cluster);
+    cluster.spawn(Daemon::Osd(1));
+    load.expect_progress(20, &cluster);
+    cluster.wait_healthy();
+    let log = fs::read_to_string(cluster.folder().join("log/osd.1.log")).unwrap();
+    assert!(log.contains("contents lost"), "the loss is told: {log}");
+    load.expect_progress(20, &cluster);
+    cluster.ok(&["ceph", "osd", "pool", "set", "data", "min_size", "1"]);
+    cluster.wait_healthy();
+    // The healed copy is as good as the others: it alone serves everything that was acknowledged.
+    cluster.terminate(Daemon::Osd(0));
+    cluster.terminate(Daemon::Osd(2));
+    assert!(load.finish(&cluster) >= 20);
+}
+
+/// Writes objects, kills OSDs at once and starts them again; what is lost is told and never served as something else.
+fn loses_loudly(osds: usize, size: u32) {
+    let mut cluster = TestCluster::start_made(osds, "memstore", &["-o", ALONE], conf());
+    cluster.create_pool("data", 4, size, 1);
+    if size > 1 {
+        cluster.wait_healthy();
+    }
+    let io = open(&cluster, "data");
+    for at in 0..20 {
+        io.write_full(&format!("object-{at}"), Bytes::from(format!("contents {at}"))).wait().unwrap();
+    }
+    // The map authority hears of the objects.
+    cluster.wait_for("20 objects in the statistics", |c| {
+        json(c, &["df"])["pools"].as_array().unwrap().iter().any(|pool| pool["stats"]["objects"] == 20)
+    });
+    for osd in 0..osds {
+        cluster.kill(Daemon::Osd(osd));
+    }
+    for osd in 0..osds {
+        cluster.spawn(Daemon::Osd(osd));
+    }
+    cluster.wait_for("the loss in health", |c| {
+        let said = health(c);
+        said.contains("OBJECT_UNFOUND") && said.contains("PG_DAMAGED")
+    });
+    let said = health(&cluster);
+    assert!(said.starts_with("HEALTH_ERR"), "{said}");
+    assert!(said.contains("20/20 objects unfound (100.000%)"), "{said}");
+    assert!(said.contains("has lost all copies") && said.contains("osd.0"), "{said}");
+    let states = json(&cluster, &["status"])["pgmap"]["pgs_by_state"].clone();
+    assert!(states.as_array().unwrap().iter().any(|state| state["state_name"] == "incomplete"), "{states}");
+    let late = impatient(&cluster, "data");
+    for at in 0..3 {
+        let read = late.read(&format!("object-{at}"), 0, 0).wait();
+        assert_eq!(read.unwrap_err().errno(), Errno::ETIMEDOUT, "neither empty nor absent");
+    }
+    let write = late.write_full("new", Bytes::from_static(b"x")).wait();
+    assert_eq!(write.unwrap_err().errno(), Errno::ETIMEDOUT);
+    // The operator gives the data up; the cluster goes on.
+    cluster.ok(&["ceph", "config", "set", "mon", "mon_allow_pool_delete", "true"]);
+    cluster.ok(&["ceph", "osd", "pool", "delete", "data", "data", "--yes-i-really-really-mean-it"]);
+    cluster.create_pool("again", 4, size, 1);
+    cluster.wait_for("no more loss in health", |c| !health(c).contains("unfound"));
+    let io = open(&cluster, "again");
+    io.write_full("object", Bytes::from_static(b"here")).wait().unwrap();
+    assert_eq!(io.read("object", 0, 0).wait().unwrap(), "here");
+}
+
+#[test]
+fn killed_memstore_without_replicas_tells_what_is_lost() {
+    loses_loudly(1, 1);
+}
+
+#[test]
+fn all_memstores_killed_at_once_tell_what_is_lost() {
+    loses_loudly(3, 3);
+}
+
+#[test]
+fn memstores_stopped_in_order_lose_nothing() {
+    let mut cluster = TestCluster::start_with(3, "memstore", conf());
+    cluster.create_pool("data", 8, 3, 2);
+    cluster.wait_healthy();
+    let load = Load::start(&cluster, "data", "client", 2);
+    load.expect_progress(60, &cluster);
+    for osd in 0..3 {
+        cluster.terminate(Daemon::Osd(osd));
+    }
+    for osd in 0..3 {
+        cluster.spawn(Daemon::Osd(osd));
+    }
+    load.expect_progress(20, &cluster);
+    cluster.wait_healthy();
+    load.finish(&cluster);
+}
+
+#[test]
+fn memstore_takes_no_more_memory_than_it_was_given() {
+    const GIVEN: u64 = 96 << 20;
+    let options = ["-o", "memstore_device_bytes=100663296", "-o", ALONE];
+    let cluster = TestCluster::start_made(1, "memstore", &options, conf());
+    cluster.create_pool("data", 4, 1, 1);
+    cluster.ok(&["ceph", "osd", "set-full-ratio", "0.97"]);
+    let io = open(&cluster, "data").with_full_try();
+    io.write_full("first", Bytes::from(vec![1; 4096])).wait().unwrap();
+    let before = resident_bytes(cluster.pid(0));
+    let mut taken = Vec::new();
+    let mut most = 0;
+    // Sizes that leave gaps, and attributes and omaps, which are not data.
+    'fill: for round in 0..20_000_u64 {
+        let name = format!("object-{round}");
+        let size = [500, 4096, 5000, 70_000, 300_000][(round % 5) as usize];
+        if io.write_full(&name, Bytes::from(vec![round as u8; size])).wait().is_err() {
+            break 'fill;
+        }
+        taken.push(name);
+        if round % 50 == 0 {
+            most = most.max(resident_bytes(cluster.pid(0)));
+        }
+    }
+    let refused = io.write_full("one-more", Bytes::from(vec![7; 300_000])).wait().unwrap_err();
+    assert_eq!(refused.errno(), Errno::ENOSPC);
+    most = most.max(resident_bytes(cluster.pid(0)));
+    let grown = most - before.min(most);
+    eprintln!("{} objects, resident memory grew by {grown} of {GIVEN}", taken.len());
+    assert!(taken.len() > 500, "full after {} objects", taken.len());
+    // What is in flight and the allocator's own reserve come on top of the contents.
+    assert!(grown < GIVEN + GIVEN / 4, "{grown} bytes resident for {GIVEN} given");
+    for name in &taken {
+        io.remove(name).wait().unwrap();
+    }
+    cluster.wait_for("room again", |_| io.write_full("after", Bytes::from(vec![7; 300_000])).wait().is_ok());
+}
+
+#[test]
+fn filestores_killed_under_load_lose_nothing() {
+    let mut cluster = TestCluster::start_made(3, "filestore", &["-o", "osd_journal_size=64"], conf());
+    cluster.create_pool("data", 8, 3, 2);
+    cluster.wait_healthy();
+    let load = Load::start(&cluster, "data", "client", 2);
+    load.expect_progress(40, &cluster);
+    cluster.kill(Daemon::Osd(0));
+    load.expect_progress(20, &cluster);
+    cluster.spawn(Daemon::Osd(0));
+    cluster.wait_healthy();
+    for osd in 0..3 {
+        cluster.kill(Daemon::Osd(osd));
+    }
+    for osd in 0..3 {
+        cluster.spawn(Daemon::Osd(osd));
+    }
+    load.expect_progress(20, &cluster);
+    cluster.kill(Daemon::Osd(1));
+    cluster.wipe(1);
+    cluster.spawn(Daemon::Osd(1));
+    cluster.wait_healthy();
+    load.finish(&cluster);
+}
+
+#[test]
+fn damaged_file_is_an_error_and_never_served() {
+    let made = ["-o", "osd_journal_size=64", "-o", ALONE];
+    let mut cluster = TestCluster::start_made(1, "filestore", &made, conf());
+    cluster.create_pool("data", 4, 1, 1);
+    let io = open(&cluster, "data");
+    let contents = Bytes::from(vec![b'x'; 50_000]);
+    io.write_full("victim", contents.clone()).wait().unwrap();
+    io.write_full("other", contents.clone()).wait().unwrap();
+    cluster.terminate(Daemon::Osd(0));
+    let current = cluster.folder().join("osd/0/current");
+    let found: Vec<_> =
+        files(&current).into_iter().filter(|path| path.to_string_lossy().contains("victim__head_")).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(fs::read(&found[0]).unwrap(), contents, "the object is a plain file");
+    let mut changed = contents.to_vec();
+    changed[20_000] = b'y';
+    fs::write(&found[0], changed).unwrap();
+    cluster.spawn(Daemon::Osd(0));
+    let io = open(&cluster, "data");
+    assert_eq!(io.read("victim", 0, 0).wait().unwrap_err().errno(), Errno::EIO);
+    assert_eq!(io.read("other", 0, 0).wait().unwrap(), contents);
+    cluster.wait_for("FILESTORE_DAMAGED in health", |c| health(c).contains("FILESTORE_DAMAGED"));
+}
+
+#[test]
+fn pools_live_on_one_class_of_a_mixed_cluster() {
+    let kinds = "memstore,memstore,filestore,filestore,bluestore,bluestore";
+    let classes = "[osd.2]\nosd device class = hdd\n[osd.3]\nosd device class = hdd\n";
+    // All of one size: CRUSH weighs OSDs by it.
+    let sizes =
+        ["osd_journal_size=64", "filestore_device_bytes=1073741824", "bluestore_block_size=1073741824"];
+    let made = sizes.map(|size| ["-o", size]).concat();
+    let mut cluster = TestCluster::start_made(6, kinds, &made, &format!("{}{classes}", conf()));
+    let stores: Vec<String> = (0..6)
+        .map(|osd| {
+            let metadata = json(&cluster, &["osd", "metadata", &osd.to_string()]);
+            metadata["osd_objectstore"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    assert_eq!(stores.join(","), kinds);
+    let mut pools = Vec::new();
+    for (class, members) in [("mem", [0, 1]), ("hdd", [2, 3]), ("ssd", [4, 5])] {
+        let listed = json(&cluster, &["osd", "crush", "class", "ls-osd", class]);
+        assert_eq!(listed, serde_json::json!(members));
+        let rule = format!("on-{class}");
+        cluster.ok(&["ceph", "osd", "crush", "rule", "create-replicated", &rule, "default", "osd", class]);
+        cluster.create_pool(class, 8, 2, 1);
+        cluster.ok(&["ceph", "osd", "pool", "set", class, "crush_rule", &rule]);
+        pools.push((class, members));
+    }
+    cluster.create_pool("everywhere", 16, 3, 2);
+    cluster.wait_healthy();
+    for (class, members) in &pools {
+        let listed = json(&cluster, &["pg", "ls-by-pool", class]);
+        for pg in listed["pg_stats"].as_array().unwrap() {
+            let acting: Vec<u64> =
+                pg["acting"].as_array().unwrap().iter().map(|osd| osd.as_u64().unwrap()).collect();
+            assert!(acting.len() == 2 && acting.iter().all(|osd| members.contains(osd)), "{class}: {pg}");
+        }
+    }
+    let loads: Vec<_> = [("mem", "mem"), ("hdd", "hdd"), ("ssd", "ssd"), ("everywhere", "all")]
+        .map(|(pool, prefix)| Load::start(&cluster, pool, prefix, 1))
+        .into();
+    loads.iter().for_each(|load| load.expect_progress(20, &cluster));
+    // One of each kind dies; the other has its copies, whatever it keeps them in.
+    for osd in [0, 2, 4] {
+        cluster.kill(Daemon::Osd(osd));
+    }
+    loads.iter().for_each(|load| load.expect_progress(20, &cluster));
+    for osd in [0, 2, 4] {
+        cluster.spawn(Daemon::Osd(osd));
+    }
+    cluster.wait_healthy();
+    for load in loads {
+        load.finish(&cluster);
+    }
+    drop(connect(&cluster));
+    // A new OSD takes the kind that its own section names.
+    let conf = fs::read_to_string(cluster.conf()).unwrap();
+    assert!(conf.contains("[osd.2]\nosd_objectstore = filestore\n"), "{conf}");
+    fs::write(cluster.conf(), format!("{conf}\n[osd.5]\nosd objectstore = MemStore\n")).unwrap();
+    cluster.terminate(Daemon::Osd(5));
+    cluster.wipe(5);
+    cluster.spawn(Daemon::Osd(5));
+    cluster.wait_healthy();
+    assert_eq!(json(&cluster, &["osd", "metadata", "5"])["osd_objectstore"], "memstore");
+}

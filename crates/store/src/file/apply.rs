@@ -1,0 +1,335 @@
+//! Carrying out records on files and database, the sync that makes them durable, and recovery from the journal.
+//!
+//! # Why replaying is harmless
+//! After a crash the files are those of the last sync with any part of what was done since; the database is exactly at
+//! its position. All records since the last sync are carried out again in order. Steps on files say what is to be there
+//! and names of files are never used again, so the last step on each byte, size, attribute and name decides, as it did
+//! before. A file may by then have a name of a later record: [`Applier::aliases`] knows all. Steps on the database are
+//! left out up to its position.
+
+use super::backend::Backend;
+use super::db::{DbState, Position, attr_key};
+use super::queue::{Queued, Work};
+use super::step::{Family, FileIndex, Record, Step};
+use super::{ATTR_PREFIX, Inner, sys};
+use crate::PoolUsage;
+use crate::blue::keys;
+use crate::error::{Result, StoreError};
+use crate::files::{read_if_present, write_atomically};
+use nacre_types::crc32c::crc32c;
+use nacre_types::ids::PoolId;
+use nacre_types::object::ObjectId;
+use rocksdb::WriteBatch;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+/// A batch of the database is written when it has grown to this.
+const MAX_BATCH_BYTES: usize = 4 << 20;
+
+/// What carries out records.
+pub(super) struct Applier {
+    batch: WriteBatch,
+    position: Position,
+    next_number: u64,
+    usage: BTreeMap<PoolId, PoolUsage>,
+    changed_pools: BTreeSet<PoolId>,
+    /// While recovering: all names that files have in the journal, by number.
+    aliases: HashMap<u64, Vec<ObjectId>>,
+}
+
+impl Applier {
+    /// Carries on from what the database holds.
+    pub(super) fn new(state: &DbState) -> Applier {
+        Applier {
+            batch: WriteBatch::default(),
+            position: state.position,
+            next_number: state.next_number,
+            usage: state.usage.clone(),
+            changed_pools: BTreeSet::new(),
+            aliases: HashMap::new(),
+        }
+    }
+
+    /// Takes note of the names of files, before anything is replayed.
+    pub(super) fn note(&mut self, record: &Record) {
+        fail::fail_point!("filestore::forget_names", |_| ());
+        for (oid, number) in &record.files {
+            let names = self.aliases.entry(*number).or_default();
+            if !names.contains(oid) {
+                names.push(oid.clone());
+            }
+        }
+    }
+
+    /// Ends recovery.
+    pub(super) fn forget_aliases(&mut self) {
+        self.aliases = HashMap::new();
+    }
+
+    pub(super) fn state(&self) -> DbState {
+        DbState { position: self.position, next_number: self.next_number, usage: self.usage.clone() }
+    }
+
+    /// Carries out a record. The database has it after [`Applier::finish`].
+    pub(super) fn record(&mut self, backend: &Backend, seq: u64, record: &Record) -> Result<()> {
+        for (at, step) in record.steps.iter().enumerate() {
+            let here = Position { seq, step: at as u32 };
+            self.file_step(backend, record, step, here)?;
+            if here >= self.position {
+                self.database_step(backend, step, here)?;
+            }
+        }
+        self.next_number = self.next_number.max(record.next_number);
+        if self.position.seq <= seq {
+            record.usage.apply_to(self.usage.entry(record.coll.pool).or_default());
+            self.changed_pools.insert(record.coll.pool);
+            self.position = Position { seq: seq + 1, step: 0 };
+        }
+        Ok(())
+    }
+
+    /// Leaves out records that are lost: the next one has the number `seq`.
+    pub(super) fn skip_to(&mut self, seq: u64) {
+        self.position = self.position.max(Position { seq, step: 0 });
+    }
+
+    /// Writes what has gathered, with the usage of all records that were carried out.
+    pub(super) fn finish(&mut self, backend: &Backend) -> Result<()> {
+        let mut batch = std::mem::take(&mut self.batch);
+        let usage = std::mem::take(&mut self.changed_pools);
+        let usage = usage.into_iter().map(|pool| (pool, self.usage.get(&pool).copied().unwrap_or_default()));
+        backend.db.put_state(&mut batch, self.next_number, usage);
+        backend.db.write(batch, self.position)
+    }
+
+    /// The open file of a record's entry, created where it is absent.
+    fn file(&self, backend: &Backend, record: &Record, index: FileIndex) -> Result<Arc<File>> {
+        let (oid, number) = &record.files[index as usize];
+        let mut names = vec![oid];
+        names.extend(self.aliases.get(number).into_iter().flatten().filter(|name| *name != oid));
+        match backend.find_open(record.coll, &names, *number)? {
+            Some(file) => Ok(file),
+            None => backend.create(record.coll, oid, *number),
+        }
+    }
+
+    fn file_step(&mut self, backend: &Backend, record: &Record, step: &Step, here: Position) -> Result<()> {
+        fail::fail_point!("filestore::apply", |_| Err(StoreError::Io {
+            what: "apply (failpoint)".into(),
+            code: libc::EIO
+        }));
+        let coll = record.coll;
+        let failed = |index: FileIndex, error: std::io::Error| {
+            StoreError::io(format!("change the file of {}", record.files[index as usize].0), &error)
+        };
+        match step {
+            Step::MakeCollection => backend.dirs.make_collection(coll),
+            Step::RemoveCollection => backend.dirs.remove_collection(coll),
+            Step::Create(index) if self.aliases.is_empty() => {
+                let (oid, number) = &record.files[*index as usize];
+                backend.create(coll, oid, *number).map(drop)
+            }
+            Step::Create(index) => self.file(backend, record, *index).map(drop),
+            Step::Adopt(index) => {
+                let (oid, number) = &record.files[*index as usize];
+                let prepared = backend.clone_path(*number);
+                if !prepared.exists() {
+                    return Ok(());
+                }
+                backend.dirs.adopt(coll, oid, *number, &prepared)
+            }
+            Step::Write { file: index, offset, data } => {
+                let file = self.file(backend, record, *index)?;
+                file.write_all_at(data, *offset).map_err(|e| failed(*index, e))
+            }
+            Step::Zero { file: index, offset, len } => {
+                let file = self.file(backend, record, *index)?;
+                sys::zero(&file, *offset, *len).map_err(|e| failed(*index, e))
+            }
+            Step::SetLen { file: index, size } => {
+                self.file(backend, record, *index)?.set_len(*size).map_err(|e| failed(*index, e))
+            }
+            Step::SetXattr { file: index, name, value } => {
+                let file = self.file(backend, record, *index)?;
+                match sys::set_xattr(&file, name, value) {
+                    Ok(()) => Ok(()),
+                    Err(error) if fits_not(&error) => {
+                        // More than the file system takes of one file: the database has room.
+                        sys::remove_xattr(&file, name).map_err(|e| failed(*index, e))?;
+                        let number = record.files[*index as usize].1;
+                        if here >= self.position {
+                            let name = name.strip_prefix(ATTR_PREFIX).unwrap_or(name);
+                            backend.db.put(&mut self.batch, Family::Attrs, &attr_key(number, name), value);
+                        }
+                        Ok(())
+                    }
+                    Err(error) => Err(failed(*index, error)),
+                }
+            }
+            Step::RemoveXattr { file: index, name } => {
+                let file = self.file(backend, record, *index)?;
+                match sys::remove_xattr(&file, name) {
+                    Err(error) if !fits_not(&error) => Err(failed(*index, error)),
+                    _ => Ok(()),
+                }
+            }
+            Step::Rename { from, to } => {
+                let (from, number) = &record.files[*from as usize];
+                // Already under this or a later name it stays there: a later step moves it on.
+                backend.dirs.rename(coll, from, &record.files[*to as usize].0, *number)
+            }
+            Step::Unlink(index) => {
+                let (oid, number) = &record.files[*index as usize];
+                backend.forget(*number);
+                backend.dirs.unlink(coll, oid, *number)?;
+                for name in self.aliases.get(number).into_iter().flatten() {
+                    backend.dirs.unlink(coll, name, *number)?;
+                }
+                // Prepared, recorded and removed again before it was adopted.
+                if self.aliases.is_empty() { Ok(()) } else { backend.remove_clone(*number) }
+            }
+            Step::Put { .. } | Step::Delete { .. } | Step::DeleteRange { .. } | Step::CopyOmap { .. } => {
+                Ok(())
+            }
+        }
+    }
+
+    fn database_step(&mut self, backend: &Backend, step: &Step, here: Position) -> Result<()> {
+        match step {
+            Step::Put { family, key, value } => backend.db.put(&mut self.batch, *family, key, value),
+            Step::Delete { family, key } => backend.db.delete(&mut self.batch, *family, key),
+            Step::DeleteRange { family, first, end } => {
+                backend.db.delete_range(&mut self.batch, *family, first, end);
+            }
+            Step::CopyOmap { from, to } => self.copy_omap(backend, *from, *to, here)?,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Copies an omap as it is at this step: everything before must be in the database first.
+    fn copy_omap(&mut self, backend: &Backend, from: u64, to: u64, here: Position) -> Result<()> {
+        self.position = here;
+        self.finish(backend)?;
+        let (first, end) = (keys::id(from), keys::id(from + 1));
+        let mut batch = WriteBatch::default();
+        backend.db.scan(Family::Omap, &first, &end, |key, value| {
+            let key = [&keys::id(to)[..], &key[first.len()..]].concat();
+            backend.db.put(&mut batch, Family::Omap, &key, value);
+            if batch.size_in_bytes() > MAX_BATCH_BYTES {
+                backend.db.write(std::mem::take(&mut batch), here)?;
+            }
+            Ok(true)
+        })?;
+        self.batch = batch;
+        Ok(())
+    }
+}
+
+fn fits_not(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::E2BIG | libc::ENOTSUP | libc::ERANGE))
+}
+
+/// The file that says up to which record everything is durable in files and database.
+fn commit_path(current: &Path) -> PathBuf {
+    current.join("commit_op_seq")
+}
+
+/// Records that everything up to the record `seq` is durable. Durable on return.
+pub(super) fn write_commit_seq(current: &Path, seq: u64) -> Result<()> {
+    let text = seq.to_string();
+    let line = format!("{text} {:08x}\n", crc32c(text.as_bytes()));
+    write_atomically(&commit_path(current), &[line.as_bytes()])
+}
+
+/// Up to which record everything is durable; `None` where the file is absent or damaged.
+pub(super) fn read_commit_seq(current: &Path) -> Result<Option<u64>> {
+    let Some(bytes) = read_if_present(&commit_path(current))? else { return Ok(None) };
+    Ok(String::from_utf8(bytes).ok().and_then(|line| {
+        let (text, crc) = line.strip_suffix('\n')?.split_once(' ')?;
+        let crc = u32::from_str_radix(crc, 16).ok()?;
+        if crc == crc32c(text.as_bytes()) { text.parse().ok() } else { None }
+    }))
+}
+
+/// The applying thread: runs until the queue ends or something fails.
+pub(super) fn run(inner: &Inner, mut applier: Applier) {
+    let mut unsynced_since: Option<Instant> = None;
+    let mut synced_at = Instant::now();
+    let mut last = inner.queue.applied();
+    loop {
+        let sync_at = unsynced_since.map(|since| {
+            let config = &inner.config;
+            let due = since + config.max_sync_interval;
+            // A ring that is half full is synced early, but not all the time.
+            if inner.journal.used() > inner.journal.capacity() / 2 {
+                due.min(synced_at + config.min_sync_interval)
+            } else {
+                due
+            }
+        });
+        let done = match inner.queue.take_for_apply(sync_at) {
+            Work::Apply(batch) => {
+                let result = apply_batch(inner, &mut applier, batch, &mut last);
+                unsynced_since = unsynced_since.or_else(|| Some(Instant::now()));
+                result.map(|()| false)
+            }
+            Work::Sync => {
+                unsynced_since = None;
+                let result = sync(inner, last);
+                synced_at = Instant::now();
+                result.map(|()| false)
+            }
+            Work::Finish => sync(inner, last).map(|()| true),
+            Work::Abandon => return,
+        };
+        match done {
+            Ok(false) => {}
+            Ok(true) => return,
+            Err(error) => {
+                let stopped = inner.stop(error);
+                inner.queue.fail(&stopped);
+                return;
+            }
+        }
+    }
+}
+
+fn apply_batch(inner: &Inner, applier: &mut Applier, batch: Vec<Queued>, last: &mut u64) -> Result<()> {
+    inner.check()?;
+    for queued in &batch {
+        applier.record(&inner.backend, queued.seq, &queued.record)?;
+    }
+    applier.finish(&inner.backend)?;
+    *last = batch.last().map_or(*last, |queued| queued.seq);
+    let bytes = batch.iter().map(|queued| queued.bytes).sum();
+    inner.queue.applied_to(*last, bytes, batch.len());
+    for queued in &batch {
+        queued.collection.lock().settle(queued.touched.iter(), *last);
+    }
+    Ok(())
+}
+
+/// Makes everything up to the record `last` durable in files and database and gives its part of the journal back.
+fn sync(inner: &Inner, last: u64) -> Result<()> {
+    // Of an entry that is carried out in part the whole is kept.
+    let position = inner.journal.end_of(last);
+    let begun = Instant::now();
+    inner.backend.sync()?;
+    inner.counters.syncs.fetch_add(3, Ordering::Relaxed);
+    write_commit_seq(&inner.current, last)?;
+    if let Some(position) = position {
+        inner.journal.trim(position)?;
+    }
+    inner.queue.trimmed();
+    let took = begun.elapsed();
+    if took > Duration::from_secs(10) {
+        tracing::warn!(?took, "filestore: syncing the file system takes long");
+    }
+    Ok(())
+}

@@ -1,0 +1,236 @@
+//! The store's files and database as recovery, the applying thread, readers and checks use them.
+
+use super::FileStoreConfig;
+use super::db::Db;
+use super::dirs::{self, Dirs};
+use super::names;
+use super::sys;
+use crate::error::{Result, StoreError};
+use nacre_types::ids::PgId;
+use nacre_types::object::ObjectId;
+use parking_lot::Mutex;
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Attributes that go with a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct XattrLimits {
+    /// The largest value, in bytes.
+    pub(super) max_bytes: usize,
+    /// How many.
+    pub(super) max_count: usize,
+}
+
+/// Files, database and open descriptors.
+pub(super) struct Backend {
+    pub(super) db: Db,
+    pub(super) dirs: Dirs,
+    current: PathBuf,
+    current_file: File,
+    open_files: Mutex<OpenFiles>,
+    pub(super) xattrs: XattrLimits,
+}
+
+/// Recently used descriptors by number of the object's incarnation.
+struct OpenFiles {
+    files: HashMap<u64, (Arc<File>, u64)>,
+    clock: u64,
+    limit: usize,
+}
+
+/// What is below `current` besides collections.
+pub(super) const OMAP: &str = "omap";
+pub(super) const CLONES: &str = "clones";
+
+impl Backend {
+    /// Opens what is in `current`.
+    pub(super) fn open(current: &Path, config: &FileStoreConfig, create: bool) -> Result<Backend> {
+        let database = current.join(OMAP);
+        if !create && !database.join("CURRENT").exists() {
+            return Err(StoreError::corrupt(
+                database.display().to_string(),
+                "the metadata database is missing",
+            ));
+        }
+        let db = Db::open(&database, config.db_cache_bytes, config.write_buffer_bytes, create)?;
+        let current_file =
+            File::open(current).map_err(|e| StoreError::io(format!("open {}", current.display()), &e))?;
+        let threshold = u64::from(config.merge_threshold.unsigned_abs()).max(1);
+        let split_above = threshold * u64::from(config.split_multiple.max(1)) * 16;
+        let merge_below = u64::try_from(config.merge_threshold).unwrap_or(0);
+        Ok(Backend {
+            db,
+            dirs: Dirs::new(current.to_owned(), split_above, merge_below),
+            current: current.to_owned(),
+            current_file,
+            open_files: Mutex::new(OpenFiles {
+                files: HashMap::new(),
+                clock: 0,
+                limit: config.open_files.max(4),
+            }),
+            xattrs: xattr_limits(current, config),
+        })
+    }
+
+    /// Where a clone is prepared.
+    pub(super) fn clone_path(&self, number: u64) -> PathBuf {
+        self.current.join(CLONES).join(format!("{number:x}"))
+    }
+
+    /// Creates the file of a clone that is being prepared.
+    pub(super) fn create_clone(&self, number: u64) -> Result<File> {
+        let path = self.clone_path(number);
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&path)
+            .map_err(|e| StoreError::io(format!("create {}", path.display()), &e))
+    }
+
+    /// Makes the names of prepared clones durable.
+    pub(super) fn sync_clones(&self) -> Result<()> {
+        crate::files::sync_directory(&self.current.join(CLONES))
+    }
+
+    /// Removes clones that were prepared for transactions that never came to be.
+    pub(super) fn clear_clones(&self) -> Result<()> {
+        let directory = self.current.join(CLONES);
+        let mut left = Vec::new();
+        dirs::for_each_entry(&directory, |name, _| left.push(directory.join(name)))?;
+        left.iter().try_for_each(|path| remove(path))
+    }
+
+    /// Removes a clone that was prepared.
+    pub(super) fn remove_clone(&self, number: u64) -> Result<()> {
+        self.open_files.lock().files.remove(&number);
+        remove(&self.clone_path(number))
+    }
+
+    /// The open descriptor of a number.
+    pub(super) fn cached(&self, number: u64) -> Option<Arc<File>> {
+        let mut open = self.open_files.lock();
+        open.clock += 1;
+        let now = open.clock;
+        let (file, used) = open.files.get_mut(&number)?;
+        *used = now;
+        Some(Arc::clone(file))
+    }
+
+    /// Keeps a descriptor.
+    pub(super) fn keep(&self, number: u64, file: File) -> Arc<File> {
+        let file = Arc::new(file);
+        let mut open = self.open_files.lock();
+        if open.files.len() >= open.limit
+            && let Some(oldest) =
+                open.files.iter().min_by_key(|(_, (_, used))| *used).map(|(number, _)| *number)
+        {
+            open.files.remove(&oldest);
+        }
+        open.clock += 1;
+        let now = open.clock;
+        open.files.insert(number, (Arc::clone(&file), now));
+        file
+    }
+
+    /// Forgets a descriptor.
+    pub(super) fn forget(&self, number: u64) {
+        self.open_files.lock().files.remove(&number);
+    }
+
+    /// Opens the file of an object under the first of `names` that is there, or as a clone being prepared; `None` where
+    /// there is none.
+    pub(super) fn find_open(
+        &self,
+        coll: PgId,
+        names: &[&ObjectId],
+        number: u64,
+    ) -> Result<Option<Arc<File>>> {
+        if let Some(file) = self.cached(number) {
+            return Ok(Some(file));
+        }
+        // Twice: the file may be on its way from one name to the next.
+        for _ in 0..2 {
+            for oid in names {
+                if let Some(file) = self.dirs.open(coll, oid, number)? {
+                    return Ok(Some(self.keep(number, file)));
+                }
+            }
+            if let Ok(file) = dirs::open(&self.clone_path(number)) {
+                return Ok(Some(self.keep(number, file)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Opens the object's file, creating it where it is absent.
+    pub(super) fn create(&self, coll: PgId, oid: &ObjectId, number: u64) -> Result<Arc<File>> {
+        let file = self.dirs.create(coll, oid, number)?;
+        if names::file_name(oid, number).1 {
+            // For people; the database has the name too.
+            let full = names::full(oid, number);
+            if let Err(error) = sys::set_xattr(&file, names::LONG_NAME_XATTR, full.as_bytes()) {
+                tracing::debug!(%oid, %error, "filestore: can't keep the whole name with the file");
+            }
+        }
+        Ok(self.keep(number, file))
+    }
+
+    /// Makes everything durable that was written so far.
+    pub(super) fn sync(&self) -> Result<()> {
+        fail::fail_point!("filestore::sync", |_| Err(StoreError::Io {
+            what: "syncfs (failpoint)".into(),
+            code: libc::EIO
+        }));
+        if sync_is_on() {
+            sys::sync_file_system(&self.current_file)
+                .map_err(|e| StoreError::io(format!("syncfs {}", self.current.display()), &e))?;
+        }
+        self.db.sync()
+    }
+}
+
+fn sync_is_on() -> bool {
+    fail::fail_point!("filestore::skip_syncfs", |_| false);
+    true
+}
+
+fn remove(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(StoreError::io(format!("remove {}", path.display()), &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What fits a file's attributes here; nothing where the file system has none.
+fn xattr_limits(current: &Path, config: &FileStoreConfig) -> XattrLimits {
+    const XFS_MAGIC: i64 = 0x5846_5342;
+    const BTRFS_MAGIC: i64 = 0x9123_683e;
+    let probe = current.join(CLONES).join("probe");
+    let works = File::create(&probe).and_then(|file| sys::set_xattr(&file, "user.ceph.probe", b"1"));
+    let _ = fs::remove_file(&probe);
+    if let Err(error) = works {
+        tracing::warn!(path = %current.display(), %error, "filestore: no extended attributes here, all go to omap");
+        return XattrLimits { max_bytes: 0, max_count: 0 };
+    }
+    let kind = rustix::fs::statfs(current).map_or(0, |statfs| statfs.f_type);
+    // Ceph's defaults.
+    let (bytes, count) = match kind {
+        XFS_MAGIC => (65_536, 10),
+        BTRFS_MAGIC => (2048, 10),
+        _ => (512, 2),
+    };
+    let or = |configured: u64, default: usize| if configured == 0 { default } else { configured as usize };
+    XattrLimits {
+        max_bytes: or(config.max_inline_xattr_bytes, bytes).min(65_536),
+        max_count: or(config.max_inline_xattrs, count),
+    }
+}

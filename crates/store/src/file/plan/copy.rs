@@ -1,0 +1,153 @@
+//! Clones, copied ranges and renames.
+//!
+//! What a copy holds must not depend on what its source holds when a record is carried out again. Small copies go through the
+//! journal; larger ones are written to a file of their own, which is durable before the record is and becomes the object's.
+
+use super::Plan;
+use crate::error::{Result, StoreError};
+use crate::file::collection::{Pending, UNNUMBERED};
+use crate::file::object::BLOCK_BYTES;
+use crate::file::step::Step;
+use bytes::Bytes;
+use nacre_types::object::ObjectId;
+use std::os::unix::fs::FileExt;
+
+/// Copies of up to this many bytes go through the journal; larger ones are made before.
+const SMALL_COPY_BYTES: u64 = 64 << 10;
+/// How much is copied at a time, in bytes.
+const COPY_STEP_BYTES: u64 = 1 << 20;
+
+impl Plan<'_> {
+    pub(super) fn clone_object(&mut self, from: &ObjectId, to: &ObjectId) -> Result<()> {
+        if !self.is_there(from)? {
+            return Err(StoreError::NotFound(from.clone()));
+        }
+        if from == to {
+            self.known(to).changed = true;
+            return Ok(());
+        }
+        self.remove(to)?;
+        let size = self.object(from).size;
+        self.load(from, 0, size)?;
+        let source = self.known(from).entry.clone();
+        let object = source.object.as_ref().expect("invariant: looked up above");
+        if let Some(attr) = object.attrs.iter().find(|attr| attr.value.is_none()) {
+            return Err(StoreError::corrupt(
+                format!("attribute {} of {from}", attr.name),
+                "checksum mismatch",
+            ));
+        }
+        let number = self.new_number();
+        let file = self.file(to, number);
+        let small = object.allocated_bytes() <= SMALL_COPY_BYTES;
+        let mut pending = vec![(UNNUMBERED, if small { Pending::Fresh } else { Pending::Adopted })];
+        self.steps.push(if small { Step::Create(file) } else { Step::Adopt(file) });
+        if !small {
+            // Listed first: removed again if anything fails.
+            self.clones.push((number, self.inner.backend.create_clone(number)?));
+        }
+        let failed = |error: std::io::Error| StoreError::io(format!("clone {from}"), &error);
+        for (start, len) in object.extents(0, size) {
+            let mut at = start;
+            while at < start + len {
+                let to = (start + len).min(at + COPY_STEP_BYTES);
+                let end = to.next_multiple_of(BLOCK_BYTES);
+                let mut data = self.inner.read_blocks(self.id, from, object, &source.pending, at, end)?;
+                data.truncate((to - at) as usize);
+                match self.clones.last() {
+                    Some((_, prepared)) if !small => prepared.write_all_at(&data, at).map_err(failed)?,
+                    _ => {
+                        let data = Bytes::from(data);
+                        self.steps.push(Step::Write { file, offset: at, data: data.clone() });
+                        pending.push((UNNUMBERED, Pending::Write(at, data)));
+                    }
+                }
+                at = to;
+            }
+        }
+        match self.clones.last() {
+            Some((_, prepared)) if !small => prepared.set_len(size).map_err(failed)?,
+            _ => {
+                self.steps.push(Step::SetLen { file, size });
+                pending.push((UNNUMBERED, Pending::SetLen(size)));
+            }
+        }
+        let mut copy = object.copy(number);
+        let attrs = std::mem::take(&mut copy.attrs);
+        let (has_omap, old_number) = (copy.has_omap, object.number);
+        let chunks = copy.chunks().collect();
+        let target = self.draft(to)?;
+        target.entry.object = Some(copy);
+        target.entry.pending = pending;
+        target.changed = true;
+        target.chunks = chunks;
+        target.omap_changed |= has_omap;
+        for attr in attrs {
+            self.set_attr(to, &attr.name, attr.value.as_ref().expect("invariant: checked above"));
+        }
+        if has_omap {
+            self.steps.push(Step::CopyOmap { from: old_number, to: number });
+        }
+        Ok(())
+    }
+
+    pub(super) fn clone_range(
+        &mut self,
+        from: &ObjectId,
+        to: &ObjectId,
+        from_offset: u64,
+        len: u64,
+        to_offset: u64,
+    ) -> Result<()> {
+        if !self.is_there(from)? {
+            return Err(StoreError::NotFound(from.clone()));
+        }
+        self.existing_or_new(to)?;
+        let len = len.min(self.object(from).size.saturating_sub(from_offset));
+        if len == 0 {
+            return Ok(());
+        }
+        let end = from_offset + len;
+        self.load(from, from_offset, end)?;
+        let mut source = self.known(from).entry.clone();
+        let object = source.object.as_ref().expect("invariant: looked up above");
+        let parts = object.extents(from_offset, end);
+        let covers_all = parts == [(from_offset, len)];
+        let mut data = Vec::with_capacity(parts.len());
+        for (at, len) in parts {
+            data.push((at, self.inner.read_object(self.id, from, &mut source, at, len)?));
+        }
+        if !covers_all {
+            self.zero(to, to_offset, len)?;
+        }
+        for (at, data) in data {
+            self.write(to, at - from_offset + to_offset, data)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn rename(&mut self, from: &ObjectId, to: &ObjectId) -> Result<()> {
+        if !self.is_there(from)? {
+            return Err(StoreError::NotFound(from.clone()));
+        }
+        if from == to {
+            return Ok(());
+        }
+        self.remove(to)?;
+        let source = self.known(from);
+        source.changed = true;
+        let mut entry = std::mem::take(&mut source.entry);
+        let chunks = std::mem::take(&mut source.chunks);
+        let omap_changed = source.omap_changed;
+        entry.pending.push((UNNUMBERED, Pending::Was(from.clone())));
+        let number = entry.object.as_ref().expect("invariant: looked up above").number;
+        let target = self.draft(to)?;
+        target.entry = entry;
+        target.changed = true;
+        target.omap_changed |= omap_changed;
+        target.chunks = chunks;
+        let (from, to) = (self.file(from, number), self.file(to, number));
+        self.steps.push(Step::Rename { from, to });
+        Ok(())
+    }
+}

@@ -1,0 +1,393 @@
+//! Transactions on their way: applied in memory, then journalled, then in the files.
+//!
+//! The journal thread takes what waits as one entry, writes and syncs it, and tells the submitters; the applying thread
+//! then carries out the steps ([`super::apply`]). Both queues together are bounded.
+
+use super::Inner;
+use super::collection::Collection;
+use super::step::{Record, UsageChange};
+use crate::error::{Result, StoreError};
+use crate::{CommitSink, Completion, PoolUsage};
+use nacre_types::ids::PoolId;
+use nacre_types::object::ObjectId;
+use parking_lot::{Condvar, Mutex};
+use std::collections::{BTreeMap, VecDeque};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// The most records of one journal entry.
+const MAX_RECORDS: usize = 512;
+/// The most bytes of one journal entry, a single larger record apart.
+const MAX_ENTRY_BYTES: u64 = 8 << 20;
+/// How far the journal's watermark may lag behind.
+const WATERMARK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// A transaction, resolved.
+pub(super) struct Queued {
+    pub(super) seq: u64,
+    pub(super) record: Record,
+    pub(super) bytes: u64,
+    pub(super) collection: Arc<Mutex<Collection>>,
+    /// Objects whose pending changes it holds.
+    pub(super) touched: Vec<ObjectId>,
+    /// Files of clones, to be durable before the record is.
+    pub(super) clones: Vec<File>,
+    pub(super) on_commit: Option<Completion>,
+}
+
+/// How the threads are to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Not,
+    /// When everything is in the files.
+    Drained,
+    /// At once, as after a crash.
+    Abandoned,
+}
+
+/// What is on its way.
+pub(super) struct Queue {
+    state: Mutex<State>,
+    /// The journal thread waits here for work and for room.
+    journal: Condvar,
+    /// The applying thread waits here for work.
+    apply: Condvar,
+    /// Submitters wait here for room, readers and flushers for progress.
+    progress: Condvar,
+    applied: AtomicU64,
+    limit_bytes: u64,
+    limit_ops: usize,
+}
+
+struct State {
+    waiting: VecDeque<Queued>,
+    journalled: VecDeque<Queued>,
+    bytes: u64,
+    ops: usize,
+    last_seq: u64,
+    /// The last record that is durable in the journal.
+    durable: u64,
+    sync_wanted: bool,
+    journal_done: bool,
+    end: End,
+    usage: BTreeMap<PoolId, PoolUsage>,
+    failed: Option<StoreError>,
+}
+
+/// What the applying thread is to do.
+pub(super) enum Work {
+    Apply(Vec<Queued>),
+    /// Make everything applied durable and trim the journal.
+    Sync,
+    /// As `Sync`, then end.
+    Finish,
+    /// End at once.
+    Abandon,
+}
+
+impl Queue {
+    pub(super) fn new(
+        limit_bytes: u64,
+        limit_ops: usize,
+        last_seq: u64,
+        usage: BTreeMap<PoolId, PoolUsage>,
+    ) -> Queue {
+        let state = State {
+            waiting: VecDeque::new(),
+            journalled: VecDeque::new(),
+            bytes: 0,
+            ops: 0,
+            last_seq,
+            durable: last_seq,
+            sync_wanted: false,
+            journal_done: false,
+            end: End::Not,
+            usage,
+            failed: None,
+        };
+        Queue {
+            state: Mutex::new(state),
+            journal: Condvar::new(),
+            apply: Condvar::new(),
+            progress: Condvar::new(),
+            applied: AtomicU64::new(last_seq),
+            limit_bytes,
+            limit_ops: limit_ops.max(1),
+        }
+    }
+
+    /// The last transaction that is in the files and the database.
+    pub(super) fn applied(&self) -> u64 {
+        self.applied.load(Ordering::Acquire)
+    }
+
+    /// Adds a transaction and returns its number. Fails only where the store has stopped.
+    pub(super) fn push(&self, mut queued: Queued, pool: PoolId, usage: UsageChange) -> Result<u64> {
+        let mut state = self.state.lock();
+        if let Some(error) = &state.failed {
+            return Err(error.clone());
+        }
+        usage.apply_to(state.usage.entry(pool).or_default());
+        state.last_seq += 1;
+        queued.seq = state.last_seq;
+        state.bytes += queued.bytes;
+        state.ops += 1;
+        state.waiting.push_back(queued);
+        self.journal.notify_one();
+        Ok(state.last_seq)
+    }
+
+    /// Waits until there is room. To be called without a collection's lock.
+    pub(super) fn wait_for_room(&self, inner: &Inner) -> Result<()> {
+        let mut state = self.state.lock();
+        while state.bytes > self.limit_bytes || state.ops > self.limit_ops {
+            inner.check()?;
+            self.progress.wait(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Waits until everything queued so far is durable.
+    pub(super) fn flush(&self, inner: &Inner) -> Result<()> {
+        let mut state = self.state.lock();
+        let wanted = state.last_seq;
+        while state.durable < wanted {
+            inner.check()?;
+            self.progress.wait(&mut state);
+        }
+        inner.check()
+    }
+
+    /// Waits until a transaction is in the files and the database. To be called without a collection's lock.
+    pub(super) fn wait_applied(&self, inner: &Inner, seq: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        while self.applied() < seq {
+            inner.check()?;
+            self.progress.wait(&mut state);
+        }
+        Ok(())
+    }
+
+    /// Usage with everything queued.
+    pub(super) fn usage(&self) -> BTreeMap<PoolId, PoolUsage> {
+        let mut usage = self.state.lock().usage.clone();
+        usage.retain(|_, pool| *pool != PoolUsage::default());
+        usage
+    }
+
+    /// Bytes allocated in all pools, with everything queued.
+    pub(super) fn allocated(&self) -> u64 {
+        self.state.lock().usage.values().map(|pool| pool.allocated_bytes).sum()
+    }
+
+    /// Bytes of transactions that are not in the files yet.
+    pub(super) fn pending_bytes(&self) -> u64 {
+        self.state.lock().bytes
+    }
+
+    /// Lets the threads end.
+    pub(super) fn end(&self, end: End) {
+        let mut state = self.state.lock();
+        state.end = end;
+        drop(state);
+        self.wake_all();
+    }
+
+    fn wake_all(&self) {
+        // A thread between its check and its wait holds the lock.
+        let _state = self.state.lock();
+        self.journal.notify_all();
+        self.apply.notify_all();
+        self.progress.notify_all();
+    }
+
+    /// Takes everything that was not journalled and refuses everything from now on.
+    pub(super) fn fail(&self, error: &StoreError) {
+        let mut state = self.state.lock();
+        state.failed = Some(error.clone());
+        state.bytes = 0;
+        state.ops = 0;
+        let waiting = std::mem::take(&mut state.waiting);
+        drop(state);
+        self.wake_all();
+        complete(waiting.into(), Some(error));
+    }
+
+    fn take_for_journal(&self) -> Option<Vec<Queued>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.end == End::Abandoned || state.failed.is_some() {
+                return None;
+            }
+            if !state.waiting.is_empty() {
+                let mut bytes = 0;
+                let mut count = 0;
+                for queued in state.waiting.iter().take(MAX_RECORDS) {
+                    bytes += queued.bytes;
+                    if count > 0 && bytes > MAX_ENTRY_BYTES {
+                        break;
+                    }
+                    count += 1;
+                }
+                return Some(state.waiting.drain(..count).collect());
+            }
+            if state.end == End::Drained {
+                return None;
+            }
+            self.journal.wait(&mut state);
+        }
+    }
+
+    /// Waits until the journal has room for `bytes`.
+    fn wait_for_journal_room(&self, inner: &Inner, bytes: u64) -> Result<()> {
+        let mut state = self.state.lock();
+        while !inner.journal.has_room(bytes) {
+            inner.check()?;
+            if state.end == End::Abandoned {
+                return Err(StoreError::NotMounted);
+            }
+            state.sync_wanted = true;
+            self.apply.notify_one();
+            self.journal.wait(&mut state);
+        }
+        Ok(())
+    }
+
+    fn journalled(&self, batch: Vec<Queued>) {
+        let mut state = self.state.lock();
+        state.durable = batch.last().map_or(state.durable, |queued| queued.seq);
+        state.journalled.extend(batch);
+        self.apply.notify_one();
+        self.progress.notify_all();
+    }
+
+    fn journal_done(&self) {
+        self.state.lock().journal_done = true;
+        self.wake_all();
+    }
+
+    /// The next work of the applying thread; `sync_at` is when the next sync is due, if anything is to be synced.
+    pub(super) fn take_for_apply(&self, sync_at: Option<Instant>) -> Work {
+        let mut state = self.state.lock();
+        loop {
+            if state.end == End::Abandoned || state.failed.is_some() {
+                return Work::Abandon;
+            }
+            if sync_at.is_some_and(|at| Instant::now() >= at) {
+                return Work::Sync;
+            }
+            if !state.journalled.is_empty() {
+                let count = state.journalled.len().min(64);
+                return Work::Apply(state.journalled.drain(..count).collect());
+            }
+            // Only now: what is not carried out keeps its place in the journal.
+            if std::mem::take(&mut state.sync_wanted) {
+                return Work::Sync;
+            }
+            if state.end == End::Drained && state.journal_done {
+                return Work::Finish;
+            }
+            match sync_at {
+                None => self.apply.wait(&mut state),
+                Some(at) => _ = self.apply.wait_until(&mut state, at),
+            }
+        }
+    }
+
+    /// These are in the files and the database.
+    pub(super) fn applied_to(&self, seq: u64, bytes: u64, ops: usize) {
+        let mut state = self.state.lock();
+        self.applied.store(seq, Ordering::Release);
+        state.bytes = state.bytes.saturating_sub(bytes);
+        state.ops = state.ops.saturating_sub(ops);
+        self.progress.notify_all();
+    }
+
+    /// The journal has room again.
+    pub(super) fn trimmed(&self) {
+        self.wake_all();
+    }
+}
+
+/// The journal thread: runs until the queue ends or something fails.
+pub(super) fn run_journal(inner: &Inner) {
+    let mut watermark_at = Instant::now();
+    let mut durable = inner.queue.state.lock().durable;
+    while let Some(mut batch) = inner.queue.take_for_journal() {
+        let due = watermark_at.elapsed() >= WATERMARK_INTERVAL;
+        if due {
+            watermark_at = Instant::now();
+        }
+        match write_entry(inner, &batch, due.then_some(durable)) {
+            Ok(()) => {
+                durable = batch.last().map_or(durable, |queued| queued.seq);
+                let counters = &inner.counters;
+                counters.transactions.fetch_add(batch.len() as u64, Ordering::Relaxed);
+                counters.batches.fetch_add(1, Ordering::Relaxed);
+                let completions = batch.iter_mut().map(|queued| queued.on_commit.take()).collect();
+                inner.queue.journalled(batch);
+                tell(completions, None);
+            }
+            // Given up while it waited for room: the store is being dropped.
+            Err(StoreError::NotMounted) => break,
+            Err(error) => {
+                let stopped = inner.stop(error);
+                complete(batch, Some(&stopped));
+                inner.queue.fail(&stopped);
+                break;
+            }
+        }
+    }
+    inner.queue.journal_done();
+}
+
+fn write_entry(inner: &Inner, batch: &[Queued], watermark: Option<u64>) -> Result<()> {
+    inner.check()?;
+    let mut clones = batch.iter().flat_map(|queued| &queued.clones).peekable();
+    if clones.peek().is_some() && clone_sync_is_on() {
+        for file in clones {
+            file.sync_data().map_err(|e| StoreError::io("fsync a clone", &e))?;
+            inner.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        inner.backend.sync_clones()?;
+    }
+    inner.queue.wait_for_journal_room(inner, batch.iter().map(|queued| queued.bytes).sum())?;
+    let records: Vec<&Record> = batch.iter().map(|queued| &queued.record).collect();
+    let first = batch.first().map_or(0, |queued| queued.seq);
+    inner.journal.append(first, &records)?;
+    if let Some(seq) = watermark {
+        inner.journal.set_watermark(seq)?;
+    }
+    inner.counters.syncs.fetch_add(1, Ordering::Relaxed);
+    inner.journal.sync()
+}
+
+fn clone_sync_is_on() -> bool {
+    fail::fail_point!("filestore::skip_clone_sync", |_| false);
+    true
+}
+
+/// Tells the sinks of transactions that will not come to be.
+fn complete(batch: Vec<Queued>, error: Option<&StoreError>) {
+    tell(batch.into_iter().map(|queued| queued.on_commit).collect(), error);
+}
+
+/// Tells the sinks, each once, of all their transactions in order.
+fn tell(completions: Vec<Option<Completion>>, error: Option<&StoreError>) {
+    let mut sinks: Vec<(Arc<dyn CommitSink>, Vec<u64>)> = Vec::new();
+    for completion in completions.into_iter().flatten() {
+        let address = Arc::as_ptr(&completion.sink).cast::<()>();
+        match sinks.iter_mut().find(|(sink, _)| Arc::as_ptr(sink).cast::<()>() == address) {
+            Some((_, tokens)) => tokens.push(completion.token),
+            None => sinks.push((completion.sink, vec![completion.token])),
+        }
+    }
+    for (sink, tokens) in sinks {
+        match error {
+            None => sink.committed(&tokens),
+            Some(error) => sink.failed(&tokens, error),
+        }
+    }
+}

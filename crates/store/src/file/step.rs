@@ -1,0 +1,207 @@
+//! What the journal holds: a transaction resolved into steps on files and on the database.
+//!
+//! Steps on files say what is to be there, never what to do with what is there: any of them may be repeated, over any
+//! later state of the file, as long as all that follow are repeated too. Steps on the database are carried out once,
+//! for the database records with each batch how far it got.
+
+use crate::PoolUsage;
+use bytes::Bytes;
+use nacre_types::encoding::DecodeError;
+use nacre_types::ids::PgId;
+use nacre_types::object::ObjectId;
+use nacre_types::payload;
+use serde::{Deserialize, Serialize};
+
+/// The database's column families by number: stored in journals, never to be renumbered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Family {
+    /// Objects' records.
+    Objects,
+    /// Checksums by number and chunk.
+    Sums,
+    /// Attributes that do not fit the file, by number and name.
+    Attrs,
+    /// Omap by number and key.
+    Omap,
+    /// PG logs.
+    Log,
+    /// Collections and their own values.
+    Collections,
+    /// The store's own state and values.
+    Super,
+}
+
+/// A file by its place in [`Record::files`].
+pub(super) type FileIndex = u32;
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) enum Step {
+    /// The collection's directory is there.
+    MakeCollection,
+    /// It is not, if nothing is in it.
+    RemoveCollection,
+    /// The file is there.
+    Create(FileIndex),
+    /// The file is the one that was prepared as a clone.
+    Adopt(FileIndex),
+    /// The file holds `data` at `offset`.
+    Write {
+        file: FileIndex,
+        offset: u64,
+        #[serde(with = "nacre_types::payload")]
+        data: Bytes,
+    },
+    /// The range reads as zeros.
+    Zero { file: FileIndex, offset: u64, len: u64 },
+    /// The file is this long.
+    SetLen { file: FileIndex, size: u64 },
+    /// The file has the attribute.
+    SetXattr { file: FileIndex, name: String, value: Bytes },
+    /// The file has no such attribute.
+    RemoveXattr { file: FileIndex, name: String },
+    /// The file of this number goes by the name of the second entry, of the same number.
+    Rename { from: FileIndex, to: FileIndex },
+    /// The file is gone.
+    Unlink(FileIndex),
+    /// The entry is in the database.
+    Put { family: Family, key: Bytes, value: Bytes },
+    /// The entry is not.
+    Delete { family: Family, key: Bytes },
+    /// No entry with `first <= key < end` is.
+    DeleteRange { family: Family, first: Bytes, end: Bytes },
+    /// The omap of the first number also belongs to the second.
+    CopyOmap { from: u64, to: u64 },
+}
+
+/// How a transaction changes its pool's usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct UsageChange {
+    pub(super) stored: i64,
+    pub(super) allocated: i64,
+    pub(super) objects: i64,
+}
+
+impl UsageChange {
+    /// Adds the change to `usage`.
+    pub(super) fn apply_to(self, usage: &mut PoolUsage) {
+        usage.stored_bytes = usage.stored_bytes.saturating_add_signed(self.stored);
+        usage.allocated_bytes = usage.allocated_bytes.saturating_add_signed(self.allocated);
+        usage.objects = usage.objects.saturating_add_signed(self.objects);
+    }
+}
+
+/// A transaction as it is journalled.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Record {
+    pub(super) coll: PgId,
+    /// Files that steps refer to: object and number of its incarnation.
+    pub(super) files: Vec<(ObjectId, u64)>,
+    pub(super) steps: Vec<Step>,
+    pub(super) usage: UsageChange,
+    /// Every number that was given out is below this.
+    pub(super) next_number: u64,
+}
+
+impl Record {
+    /// About how many bytes the record takes in memory and in the journal.
+    pub(super) fn bytes(&self) -> u64 {
+        let step = |step: &Step| match step {
+            Step::Write { data, .. } => data.len() + 32,
+            Step::SetXattr { name, value, .. } => name.len() + value.len() + 32,
+            Step::Put { key, value, .. } => key.len() + value.len() + 32,
+            Step::DeleteRange { first, end, .. } => first.len() + end.len() + 32,
+            Step::Delete { key, .. } => key.len() + 32,
+            _ => 32,
+        };
+        let names: usize = self.files.iter().map(|(oid, _)| oid.name().len() + 64).sum();
+        (names + self.steps.iter().map(step).sum::<usize>() + 64) as u64
+    }
+}
+
+/// Encodes records as a journal entry's description and data.
+pub(super) fn encode(records: &[&Record]) -> payload::Split {
+    payload::encode(&records)
+}
+
+/// Decodes a journal entry and checks that all references in it hold.
+pub(super) fn decode(meta: &[u8], data: Bytes) -> Result<Vec<Record>, DecodeError> {
+    const WHAT: &str = "journal entry";
+    let records: Vec<Record> = payload::decode(WHAT, meta, data)?;
+    for record in &records {
+        let known = |file: &FileIndex| (*file as usize) < record.files.len();
+        let sound = record.steps.iter().all(|step| match step {
+            Step::Create(file) | Step::Adopt(file) | Step::Unlink(file) => known(file),
+            Step::Write { file, offset, data } => {
+                known(file)
+                    && offset.checked_add(data.len() as u64).is_some_and(|end| end <= crate::MAX_OBJECT_BYTES)
+            }
+            Step::Zero { file, offset, len } => {
+                known(file) && offset.checked_add(*len).is_some_and(|end| end <= crate::MAX_OBJECT_BYTES)
+            }
+            Step::SetLen { file, size } => known(file) && *size <= crate::MAX_OBJECT_BYTES,
+            Step::SetXattr { file, .. } | Step::RemoveXattr { file, .. } => known(file),
+            Step::Rename { from, to } => {
+                known(from) && known(to) && record.files[*from as usize].1 == record.files[*to as usize].1
+            }
+            _ => true,
+        });
+        if !sound {
+            return Err(DecodeError::Corrupt { what: WHAT, detail: "a step refers to nothing".into() });
+        }
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_fuzz::Target;
+    use nacre_types::ids::PoolId;
+    use std::path::Path;
+
+    fn records() -> Vec<Record> {
+        let oid = ObjectId::new(PoolId(3), "", "", "object");
+        let bytes = Bytes::from_static;
+        let steps = vec![
+            Step::MakeCollection,
+            Step::Create(0),
+            Step::Write { file: 0, offset: 4096, data: bytes(b"some data") },
+            Step::Zero { file: 0, offset: 1, len: 2 },
+            Step::SetLen { file: 0, size: 5 },
+            Step::SetXattr { file: 0, name: "user.ceph._".into(), value: bytes(b"info") },
+            Step::RemoveXattr { file: 0, name: "user.ceph.x".into() },
+            Step::Rename { from: 0, to: 1 },
+            Step::Adopt(1),
+            Step::Unlink(1),
+            Step::Put { family: Family::Objects, key: bytes(b"k"), value: bytes(b"v") },
+            Step::Delete { family: Family::Attrs, key: bytes(b"k") },
+            Step::DeleteRange { family: Family::Omap, first: bytes(b"a"), end: bytes(b"b") },
+            Step::CopyOmap { from: 1, to: 2 },
+            Step::RemoveCollection,
+        ];
+        let usage = UsageChange { stored: 9, allocated: 4096, objects: 1 };
+        let files = vec![(oid.clone(), 7), (oid.with_snap(4), 7)];
+        let one = Record { coll: PgId::new(PoolId(3), 1), files, steps, usage, next_number: 8 };
+        let two = Record { steps: vec![Step::Create(1)], ..one.clone() };
+        vec![one, two]
+    }
+
+    /// Description and data behind the description's length.
+    fn frame(records: &[Record]) -> Vec<u8> {
+        let split = encode(&records.iter().collect::<Vec<_>>());
+        let length = split.meta.len() as u32;
+        [&length.to_le_bytes()[..], &split.meta, &split.data.concat()].concat()
+    }
+
+    #[test]
+    fn fuzz_journal_entries() {
+        let corpus = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let seeds = vec![frame(&records()), frame(&records()[1..]), frame(&[])];
+        Target::new("filestore-journal", corpus, seeds).run(|input| {
+            let (length, rest) = input.split_first_chunk::<4>()?;
+            let (meta, data) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            Some(frame(&decode(meta, Bytes::copy_from_slice(data)).ok()?))
+        });
+    }
+}

@@ -1,0 +1,159 @@
+//! How much memory the host and the process's control groups can still give without swapping.
+//!
+//! Read from `/proc/meminfo` and the cgroup files of version 2 and 1; file cache that can be dropped counts as free.
+//! Nothing here is exact: other processes take memory too. It is measured again every [`INTERVAL`], and what the store
+//! took since then is subtracted.
+
+use parking_lot::Mutex;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// How long a measurement is good for.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Limits above this are none (version 1 writes a huge number).
+const NO_LIMIT: u64 = 1 << 60;
+
+/// A view of the host.
+#[derive(Debug)]
+pub(super) struct Host {
+    root: PathBuf,
+    /// Directories of this process's control groups, from its own up.
+    groups: Vec<Group>,
+    measured: Mutex<Option<(Instant, u64, u64)>>,
+}
+
+/// A control group with memory accounting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Group {
+    path: PathBuf,
+    version: u8,
+}
+
+impl Host {
+    /// The host below `root`, which is `/` but for tests.
+    pub(super) fn new(root: &Path) -> Host {
+        Host { root: root.to_owned(), groups: groups(root), measured: Mutex::new(None) }
+    }
+
+    /// Bytes that may still be taken, with `used` bytes in the store now; `None` where the host does not tell.
+    pub(super) fn available(&self, used: u64) -> Option<u64> {
+        let mut measured = self.measured.lock();
+        if let Some((at, available, used_then)) = *measured
+            && at.elapsed() < INTERVAL
+        {
+            return Some(available.saturating_sub(used.saturating_sub(used_then)));
+        }
+        let available = self.measure()?;
+        *measured = Some((Instant::now(), available, used));
+        Some(available)
+    }
+
+    fn measure(&self) -> Option<u64> {
+        let meminfo = fs::read_to_string(self.root.join("proc/meminfo")).ok()?;
+        let of_groups = self.groups.iter().filter_map(available_in);
+        of_groups.chain(mem_available(&meminfo)).min()
+    }
+}
+
+/// `MemAvailable` in bytes.
+fn mem_available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+}
+
+/// The memory groups of this process and those above them.
+fn groups(root: &Path) -> Vec<Group> {
+    let Ok(text) = fs::read_to_string(root.join("proc/self/cgroup")) else { return Vec::new() };
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ':');
+        let (Some(_), Some(controllers), Some(path)) = (parts.next(), parts.next(), parts.next()) else {
+            continue;
+        };
+        let (mount, version) = if controllers.is_empty() {
+            ("sys/fs/cgroup", 2)
+        } else if controllers.split(',').any(|controller| controller == "memory") {
+            ("sys/fs/cgroup/memory", 1)
+        } else {
+            continue;
+        };
+        let mount = root.join(mount);
+        let mut directory = mount.join(path.trim_start_matches('/'));
+        // In a container the path is that of the host and the mount shows the container's own group.
+        loop {
+            if directory.is_dir() {
+                found.push(Group { path: directory.clone(), version });
+            }
+            if directory == mount || !directory.pop() {
+                break;
+            }
+        }
+    }
+    found
+}
+
+/// What a group can still take; `None` for one without a limit.
+fn available_in(group: &Group) -> Option<u64> {
+    let number =
+        |name: &str| -> Option<u64> { fs::read_to_string(group.path.join(name)).ok()?.trim().parse().ok() };
+    let (limit, usage, dropped) = if group.version == 2 {
+        // Above `memory.high` the kernel slows the group down to a crawl.
+        let limits = [number("memory.max"), number("memory.high")];
+        (limits.into_iter().flatten().min()?, number("memory.current")?, "inactive_file")
+    } else {
+        (number("memory.limit_in_bytes")?, number("memory.usage_in_bytes")?, "total_inactive_file")
+    };
+    if limit >= NO_LIMIT {
+        return None;
+    }
+    let stat = fs::read_to_string(group.path.join("memory.stat")).unwrap_or_default();
+    let cache =
+        stat.lines().find_map(|line| line.strip_prefix(dropped)?.trim().parse::<u64>().ok()).unwrap_or(0);
+    Some(limit.saturating_sub(usage.saturating_sub(cache)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(root: &Path, name: &str, text: &str) {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    #[test]
+    fn the_tightest_limit_counts() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        assert_eq!(Host::new(root).available(0), None);
+        write(root, "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    4000 kB\nSwapFree: 9999 kB\n");
+        assert_eq!(Host::new(root).available(0), Some(4000 << 10));
+        write(root, "proc/self/cgroup", "0::/a/b\n");
+        write(root, "sys/fs/cgroup/a/b/memory.max", "max\n");
+        write(root, "sys/fs/cgroup/a/b/memory.current", "5000\n");
+        assert_eq!(Host::new(root).available(0), Some(4000 << 10));
+        write(root, "sys/fs/cgroup/a/memory.max", "1000000\n");
+        write(root, "sys/fs/cgroup/a/memory.current", "900000\n");
+        write(root, "sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 50000\n");
+        assert_eq!(Host::new(root).available(0), Some(150_000));
+        write(root, "sys/fs/cgroup/a/b/memory.high", "6000\n");
+        assert_eq!(Host::new(root).available(0), Some(1000));
+        write(root, "proc/self/cgroup", "4:cpu:/x\n3:memory,other:/docker/1\n");
+        write(root, "sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+        write(root, "sys/fs/cgroup/memory/memory.usage_in_bytes", "7\n");
+        assert_eq!(Host::new(root).available(0), Some(4000 << 10));
+        write(root, "sys/fs/cgroup/memory/docker/1/memory.limit_in_bytes", "5000\n");
+        write(root, "sys/fs/cgroup/memory/docker/1/memory.usage_in_bytes", "4500\n");
+        write(
+            root,
+            "sys/fs/cgroup/memory/docker/1/memory.stat",
+            "inactive_file 1\ntotal_inactive_file 100\n",
+        );
+        let host = Host::new(root);
+        assert_eq!(host.available(10_000), Some(600));
+        // What was taken since counts at once.
+        assert_eq!(host.available(10_250), Some(350));
+    }
+}
