@@ -173,7 +173,7 @@ impl MapState {
         self.check_osds_full(&mut health);
         self.check_pools(&mut health);
         self.check_counts(&mut health);
-        self.check_reports(&mut health);
+        self.check_reports(now, &mut health);
         self.check_slow_ops(&mut health);
         self.check_pgs(now, views, &mut health);
         let rolled_back: Vec<String> =
@@ -388,12 +388,15 @@ impl MapState {
     }
 
     /// What OSDs want said.
-    fn check_reports(&self, health: &mut Health) {
+    fn check_reports(&self, now: Now, health: &mut Health) {
         let mut by_code: BTreeMap<&str, Vec<(OsdId, &str)>> = BTreeMap::new();
         for (osd, stats) in self.stats.osds.iter().filter(|(osd, _)| self.committed.is_up(**osd)) {
             for (code, text) in &stats.health {
                 by_code.entry(code).or_default().push((*osd, text));
             }
+        }
+        for (osd, code, text) in self.stats.starting(now) {
+            by_code.entry(code).or_default().push((osd, text));
         }
         for (code, lines) in by_code {
             let first = lines[0].1;

@@ -4,6 +4,7 @@ use crate::logic::MapState;
 use nacre_types::crush::{CrushMap, StepOp};
 use nacre_types::ids::{OsdId, PoolId};
 use nacre_types::pool::Pool;
+use nacre_types::stats::PoolCompression;
 use std::collections::BTreeMap;
 
 /// Raw space.
@@ -37,6 +38,9 @@ pub(crate) struct PoolUsage {
     pub(crate) dirty: u64,
     /// Bytes on all members together.
     pub(crate) used: u64,
+    /// Bytes that compressed data takes on all members together, and what it would take uncompressed.
+    pub(crate) compressed_used: u64,
+    pub(crate) compressed_original: u64,
     /// Bytes that may still be stored, once.
     pub(crate) max_avail: u64,
     /// Share of what the pool could use, of 1.
@@ -71,9 +75,26 @@ impl MapState {
             usage.dirty += stats.sums.dirty;
             usage.used += stats.stored_bytes.max(if stats.stored_bytes == 0 { logical } else { 0 }) * copies;
         }
+        let compression = self.compression(id);
+        usage.compressed_used = compression.allocated_bytes;
+        usage.compressed_original = compression.original_bytes;
+        let saved = usage.compressed_original.saturating_sub(usage.compressed_used);
+        usage.used = usage.used.saturating_sub(saved);
         let possible = usage.used as f64 + usage.max_avail as f64 * f64::from(pool.size);
         usage.percent = if possible > 0.0 { usage.used as f64 / possible } else { 0.0 };
         usage
+    }
+
+    /// What compression comes to in a pool, over all OSDs.
+    pub(crate) fn compression(&self, id: PoolId) -> PoolCompression {
+        let mut sum = PoolCompression { pool: id, ..PoolCompression::default() };
+        let all = self.stats.osds.values().flat_map(|osd| &osd.compressed);
+        for one in all.filter(|one| one.pool == id) {
+            sum.compressed_bytes += one.compressed_bytes;
+            sum.allocated_bytes += one.allocated_bytes;
+            sum.original_bytes += one.original_bytes;
+        }
+        sum
     }
 
     /// Bytes that fit into the pool until the first of its OSDs is full (`PGMap::get_rule_avail`): each OSD's room

@@ -62,7 +62,7 @@ pub(crate) fn mon(args: &[String]) -> Result<()> {
     if verbs.mkfs {
         return mon_mkfs(&config);
     }
-    run(config, |config| async move {
+    run(config, |config, _| async move {
         let mon = start_mon(&config).await?;
         if let Daemon::Mon(mon) = &mon {
             tracing::info!(addr = %mon.addr(), "map authority is ready");
@@ -79,8 +79,9 @@ pub(crate) fn osd(args: &[String]) -> Result<()> {
         return nacre_osd::mkfs(&config, verbs.force)
             .with_context(|| format!("can't make the store of {id}"));
     }
-    run(config, move |config| async move {
-        let osd = nacre_osd::Osd::start(&config).await.with_context(|| format!("{id} did not start"))?;
+    run(config, move |config, stop| async move {
+        let osd =
+            nacre_osd::Osd::start(&config, &stop).await.with_context(|| format!("{id} did not start"))?;
         tracing::info!(osd = %id, "OSD is running");
         Ok(Daemon::Osd(osd))
     })
@@ -178,7 +179,7 @@ impl Daemon {
 }
 
 /// Starts logging and the runtime, then the daemon, and stops it at a signal or when it fails.
-fn run<F>(config: Config, start: impl FnOnce(Config) -> F) -> Result<()>
+fn run<F>(config: Config, start: impl FnOnce(Config, Stop) -> F) -> Result<()>
 where
     F: Future<Output = Result<Daemon>>,
 {
@@ -188,7 +189,7 @@ where
         let stop = install_signals()?;
         let _pid_file = PidFile::write(&config)?;
         let endpoint = Exporter::bind(&config).await?;
-        let daemons = vec![start(config).await?];
+        let daemons = vec![start(config, stop.clone()).await?];
         if let Some(endpoint) = endpoint {
             endpoint.serve(pages(&daemons));
         }

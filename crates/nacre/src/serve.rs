@@ -5,6 +5,7 @@ use crate::layout::{Layout, Plan};
 use anyhow::{Context, Result, ensure};
 use clap::{CommandFactory, Parser};
 use nacre_runtime::exporter::Exporter;
+use nacre_runtime::signal::Stop;
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -65,7 +66,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         let _pid_file = daemon::PidFile::write(&mon)?;
         let endpoint = Exporter::bind(&mon).await?;
         let mut daemons = Vec::new();
-        let started = start(&layout, &mut daemons).await;
+        let started = start(&layout, &stop, &mut daemons).await;
         let ready = match started {
             Ok(()) => tokio::select! {
                 ready = wait_until_up(&admin, daemons.len() - 1) => ready,
@@ -147,12 +148,13 @@ fn checked_option(text: &str) -> Result<(String, String)> {
     Ok((nacre_runtime::options::normalize_name(name), value))
 }
 
-async fn start(layout: &Layout, daemons: &mut Vec<Daemon>) -> Result<()> {
+async fn start(layout: &Layout, stop: &Stop, daemons: &mut Vec<Daemon>) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
     daemons.push(daemon::start_mon(&config).await?);
     let starts = layout.osds()?.into_iter().map(|id| async move {
         let config = layout.config(EntityName::osd(id))?;
-        let osd = nacre_osd::Osd::start(&config).await.with_context(|| format!("{id} did not start"))?;
+        let osd =
+            nacre_osd::Osd::start(&config, stop).await.with_context(|| format!("{id} did not start"))?;
         anyhow::Ok(Daemon::Osd(osd))
     });
     for started in futures::future::join_all(starts).await {

@@ -12,6 +12,7 @@ use crate::inbox::Note;
 use crate::metrics;
 use crate::shard::ShardCell;
 use crate::shared::{RunState, Shared};
+use crate::store_kind::{DATA_OPTIONS, data_options};
 use crate::superblock::{self, Superblock};
 use crate::up_sets::UpSets;
 use arc_swap::ArcSwapOption;
@@ -25,7 +26,7 @@ use nacre_types::encoding::{DecodeError, decode};
 use nacre_types::ids::{EntityName, Epoch, OsdId};
 use nacre_types::msg::{MapPublish, MonSubscribe, OsdAlive, OsdBoot, OsdMarkMeDown, StatsReport};
 use nacre_types::osdmap::{Incremental, OsdMap};
-use nacre_types::stats::OsdStats;
+use nacre_types::stats::{OsdStats, PoolCompression};
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -282,6 +283,9 @@ impl Control {
         shared.beats.lock().feed(now_ns, HbEvent::Map(beat_map));
         let changed = shared.peers.on_map(&map, whoami);
         shared.map.store(Some(Arc::clone(&map)));
+        if before.is_none_or(|before| before.pools != map.pools) {
+            set_data_options(shared);
+        }
         shared.post_all(|| Note::Map {
             map: Arc::clone(&map),
             up: Arc::clone(&up),
@@ -506,7 +510,7 @@ impl Control {
         }
         state.next_report_ns = now_ns + options.osd.osd_mon_report_interval.as_nanos() as u64;
         drop(options);
-        shared.to_mon(&StatsReport { osd: self.osd_stats(now_ns), pgs });
+        shared.to_mon(&StatsReport { osd: self.osd_stats(now_ns), pgs, starting: false });
     }
 
     /// What the store complains of, and of what it was built with.
@@ -521,6 +525,15 @@ impl Control {
     fn osd_stats(&self, now_ns: u64) -> OsdStats {
         let shared = &self.shared;
         let statfs = shared.store.statfs().unwrap_or_default();
+        let compressed = statfs.pools.iter().filter(|(_, usage)| usage.compressed_original_bytes > 0);
+        let compressed = compressed
+            .map(|(pool, usage)| PoolCompression {
+                pool: *pool,
+                compressed_bytes: usage.compressed_bytes,
+                allocated_bytes: usage.compressed_allocated_bytes,
+                original_bytes: usage.compressed_original_bytes,
+            })
+            .collect();
         let metrics = || shared.metrics.iter().map(|m| &**m);
         // Not within the expression below: its lock would last until the shards are asked, and they take it too.
         let heartbeat_peers = shared.beats.lock().peers();
@@ -536,7 +549,17 @@ impl Control {
             heartbeat_peers,
             health: self.health(),
             slow_ops: self.slow_ops(now_ns),
+            compressed,
         }
+    }
+}
+
+/// Tells the store how each pool's data is to be kept: as the pool says, else as the configuration does.
+fn set_data_options(shared: &Shared) {
+    if let Some(map) = &*shared.map.load() {
+        let options = shared.config.snapshot();
+        let pools = map.pools.iter().map(|(id, pool)| (*id, data_options(&options, &pool.options)));
+        shared.store.set_data_options(pools.collect());
     }
 }
 
@@ -621,6 +644,12 @@ impl Control {
             if let Some(shared) = shared.upgrade() {
                 shared.options_changed.store(true, Ordering::Relaxed);
                 shared.report.notify_one();
+            }
+        });
+        let shared = Arc::downgrade(&self.shared);
+        self.shared.config.observe(DATA_OPTIONS, move |_, _| {
+            if let Some(shared) = shared.upgrade() {
+                set_data_options(&shared);
             }
         });
         let cells = Arc::downgrade(&self.cells);

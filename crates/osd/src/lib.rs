@@ -36,6 +36,7 @@ mod server;
 mod session;
 mod shard;
 mod shared;
+mod starting;
 mod store_kind;
 mod watch;
 

@@ -12,6 +12,7 @@ use crate::metrics::{Gauges, Metrics};
 use crate::peers::PeerLinks;
 use crate::shard::ShardCell;
 use crate::shared::{RunState, Shared, limits_of, recoveries_of};
+use crate::starting::Starting;
 use crate::store_kind;
 use crate::superblock::{Superblock, read_known};
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -24,6 +25,7 @@ use nacre_runtime::config::Config;
 use nacre_runtime::metrics::Perf;
 use nacre_runtime::msgr::{self, Messenger, Throttle};
 use nacre_runtime::options::Options;
+use nacre_runtime::signal::Stop;
 use nacre_store::{MountReport, ObjectStore, StoreError, StoreEvents};
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::msg::{DaemonCommand, DaemonCommandReply};
@@ -71,14 +73,14 @@ fn osd_of(config: &Config) -> Result<OsdId, OsdError> {
 }
 
 /// A thread with a runtime of its own.
-struct Worker {
-    handle: Handle,
+pub(crate) struct Worker {
+    pub(crate) handle: Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Worker {
-    fn start(name: String) -> Result<Worker, OsdError> {
+    pub(crate) fn start(name: String) -> Result<Worker, OsdError> {
         let (stop, stopped) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -114,19 +116,6 @@ impl Drop for Worker {
     }
 }
 
-/// What a store that stops by itself tells.
-#[derive(Default)]
-struct Fatal(OnceLock<std::sync::Weak<Shared>>);
-
-impl StoreEvents for Fatal {
-    fn fatal(&self, error: &StoreError) {
-        match self.0.get().and_then(std::sync::Weak::upgrade) {
-            Some(shared) => shared.store_failed("the store stopped", error),
-            None => tracing::error!(%error, "the store stopped before the OSD started"),
-        }
-    }
-}
-
 /// A running OSD. Dropped without [`Osd::stop`] it ends as in a crash: nothing is flushed.
 pub struct Osd {
     shared: Arc<Shared>,
@@ -140,10 +129,11 @@ pub struct Osd {
 
 impl Osd {
     /// Starts the OSD that `config` speaks for: mounts its store, loads its PGs, listens, and goes to the map authority.
-    /// Returns when it listens; it is up when the map says so.
-    pub async fn start(config: &Config) -> Result<Osd, OsdError> {
-        let config = config.clone();
-        let prepared = tokio::task::spawn_blocking(move || Prepared::new(&config)).await;
+    /// Returns when it listens; it is up when the map says so. A `stop` that is requested while the store is being opened
+    /// ends a start that takes long, with an error.
+    pub async fn start(config: &Config, stop: &Stop) -> Result<Osd, OsdError> {
+        let (config, stop) = (config.clone(), stop.clone());
+        let prepared = tokio::task::spawn_blocking(move || Prepared::new(&config, stop)).await;
         prepared.map_err(|error| OsdError::Invalid(format!("the OSD's start failed: {error}")))??.launch()
     }
 
@@ -246,10 +236,10 @@ struct Prepared {
 }
 
 impl Prepared {
-    fn new(config: &Config) -> Result<Prepared, OsdError> {
+    fn new(config: &Config, stop: Stop) -> Result<Prepared, OsdError> {
         let options = config.snapshot();
         let whoami = osd_of(config)?;
-        let events = Arc::new(Fatal::default());
+        let events = Arc::new(Starting::new(config, stop));
         let directory = store_kind::directory_of(&options);
         let (store, report) =
             store_kind::mount(&directory, &options, Arc::clone(&events) as Arc<dyn StoreEvents>)?;
@@ -296,9 +286,7 @@ impl Prepared {
                 state: watch::Sender::new(RunState::Running),
             }
         });
-        if events.0.set(Arc::downgrade(&shared)).is_err() {
-            tracing::error!("the store's events were given twice");
-        }
+        events.hand_over(Arc::downgrade(&shared));
         let cells: Arc<Vec<ShardCell>> =
             Arc::new((0..shards).map(|index| ShardCell::new(&shared, index)).collect());
         measure_space(&shared);

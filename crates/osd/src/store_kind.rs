@@ -3,11 +3,13 @@
 use crate::error::OsdError;
 use nacre_runtime::options::{ObjectStoreKind, Options};
 use nacre_store::{
-    BlueStore, BlueStoreConfig, FileStore, FileStoreConfig, MemStore, MemStoreConfig, MountReport,
-    ObjectStore, StoreEvents,
+    BlueStore, BlueStoreConfig, CompressionMode, DataOptions, FileStore, FileStoreConfig, MemStore,
+    MemStoreConfig, MountReport, ObjectStore, StoreEvents,
 };
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// The file that names the kind of store, as in Ceph's OSD directories.
@@ -41,6 +43,7 @@ pub(crate) fn make(directory: &Path, options: &Options, force: bool) -> Result<(
             MemStore::mkfs(directory)?;
         }
         ObjectStoreKind::Bluestore => {
+            clear_database(&options.bluestore.bluestore_block_db_path, force)?;
             let block = &options.bluestore.bluestore_block_path;
             if !block.is_empty() {
                 std::os::unix::fs::symlink(block, directory.join("block"))
@@ -131,6 +134,62 @@ fn filestore_config(options: &Options) -> FileStoreConfig {
     }
 }
 
+/// Empties the directory that a store's database had, where that is not the store's own.
+fn clear_database(path: &str, force: bool) -> Result<(), OsdError> {
+    // Only what a database left there.
+    if force && Path::new(path).join("CURRENT").exists() {
+        fs::remove_dir_all(path).map_err(io("clear the database's directory"))?;
+    }
+    Ok(())
+}
+
+/// Options that [`data_options`] looks at.
+pub(crate) const DATA_OPTIONS: &[&str] = &[
+    "bluestore_csum_type",
+    "bluestore_compression_mode",
+    "bluestore_compression_algorithm",
+    "bluestore_compression_required_ratio",
+    "bluestore_compression_min_blob_size",
+    "bluestore_compression_max_blob_size",
+];
+
+/// How a pool's data is to be kept. What the pool says (`osd pool set`) goes before the configuration; 0 says nothing.
+pub(crate) fn data_options(options: &Options, pool: &BTreeMap<String, String>) -> DataOptions {
+    fn named<T: FromStr + Default>(pool: Option<&String>, default: &str) -> T {
+        pool.and_then(|text| text.parse().ok()).or_else(|| default.parse().ok()).unwrap_or_default()
+    }
+    let blue = &options.bluestore;
+    let defaults = DataOptions::default();
+    let bytes = |name: &str, option: u64, default: u64| {
+        let of_pool = pool.get(name).and_then(|text| text.parse::<u64>().ok());
+        [of_pool.unwrap_or(0), option, default].into_iter().find(|bytes| *bytes > 0).unwrap_or(default)
+    };
+    DataOptions {
+        checksum: named(pool.get("csum_type"), blue.bluestore_csum_type.as_str()),
+        min_chunk_bytes: bytes("csum_min_block", 0, defaults.min_chunk_bytes),
+        max_chunk_bytes: bytes("csum_max_block", 0, defaults.max_chunk_bytes),
+        mode: match pool.get("compression_algorithm").map(String::as_str) {
+            Some("none") => CompressionMode::None,
+            _ => named(pool.get("compression_mode"), blue.bluestore_compression_mode.as_str()),
+        },
+        algorithm: named(pool.get("compression_algorithm"), blue.bluestore_compression_algorithm.as_str()),
+        required_ratio: pool
+            .get("compression_required_ratio")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(blue.bluestore_compression_required_ratio),
+        min_blob_bytes: bytes(
+            "compression_min_blob_size",
+            blue.bluestore_compression_min_blob_size,
+            defaults.min_blob_bytes,
+        ),
+        max_blob_bytes: bytes(
+            "compression_max_blob_size",
+            blue.bluestore_compression_max_blob_size,
+            defaults.max_blob_bytes,
+        ),
+    }
+}
+
 /// How the options want a BlueStore to run.
 pub fn bluestore_config(options: &Options) -> BlueStoreConfig {
     let blue = &options.bluestore;
@@ -151,6 +210,10 @@ pub fn bluestore_config(options: &Options) -> BlueStoreConfig {
             .unwrap_or(defaults.recovery_threads),
         checkpoint_bytes: blue.bluestore_allocation_checkpoint_bytes,
         wal_prefill: blue.bluestore_wal_prefill,
+        min_alloc_bytes: blue.bluestore_min_alloc_size,
+        db_path: (!blue.bluestore_block_db_path.is_empty())
+            .then(|| PathBuf::from(&blue.bluestore_block_db_path)),
+        discard: blue.bdev_enable_discard,
         ..defaults
     }
 }

@@ -25,7 +25,10 @@ pub use debug::DebugOptions;
 pub use filestore::FilestoreOptions;
 pub use global::GlobalOptions;
 pub use help::{names, reference_markdown};
-pub use kinds::{AddrList, AuthMethod, AutoscaleMode, DebugLevel, HostPort, LogLevel, ObjectStoreKind};
+pub use kinds::{
+    AddrList, AuthMethod, AutoscaleMode, ChecksumKind, CompressionWhen, Compressor, DebugLevel, HostPort,
+    LogLevel, ObjectStoreKind,
+};
 pub use memstore::MemstoreOptions;
 pub use mon::MonOptions;
 pub use ms::MsOptions;

@@ -18,12 +18,15 @@ mod aligned;
 mod alloc;
 mod allocation;
 mod apply;
+mod blob_kind;
 mod calls;
 mod collection;
 mod commit;
 mod db;
 mod deferred;
 mod device;
+mod discard;
+mod expand;
 mod extents;
 mod fill;
 mod fsck;
@@ -34,6 +37,7 @@ mod mount;
 pub(crate) mod offline;
 mod omap;
 mod onode;
+mod packing;
 mod read;
 mod recovery;
 mod repair;
@@ -48,7 +52,7 @@ pub use repair::RepairReport;
 
 use crate::error::{Result, StoreError};
 use crate::files::StoreLock;
-use crate::{MountReport, StoreEvents};
+use crate::{DataOptions, MountReport, StoreEvents};
 use alloc::Allocator;
 use allocation::file::Expected;
 use allocation::ledger::Ledger;
@@ -58,9 +62,10 @@ use collection::Collection;
 use commit::{CommitCounters, Committer, Queue};
 use db::{Db, Family, FamilyIds, RawBatch};
 use device::Device;
+use discard::Discards;
 use gate::ReadGate;
 use label::FIRST_DATA_BLOCK;
-use nacre_types::ids::{Eversion, Incarnation, Interval, PgId};
+use nacre_types::ids::{Eversion, Incarnation, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use onode::{BLOCK_BYTES, Onode, Run};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
@@ -73,8 +78,6 @@ use std::time::{Duration, Instant};
 
 /// Above every version of a log.
 const LAST_VERSION: Eversion = Eversion { interval: Interval(u64::MAX), version: u64::MAX };
-/// How long a measurement of the file system's free space is good for.
-const FILE_SYSTEM_TTL: Duration = Duration::from_millis(100);
 /// The most damaged blobs that are remembered as logged.
 const MAX_DAMAGED: usize = 1024;
 
@@ -104,6 +107,12 @@ pub struct BlueStoreConfig {
     /// `bluestore_allocation_checkpoint_bytes`: so many bytes of allocation deltas are written before a checkpoint makes
     /// them unnecessary; 0 for no deltas, so that a start after a crash scans all objects.
     pub checkpoint_bytes: u64,
+    /// `bluestore_min_alloc_size`: what space is allocated in, a power of two from 4096 to 65536; of new stores.
+    pub min_alloc_bytes: u64,
+    /// `bluestore_block_db_path`: the directory of the database, of new stores; in the store's own where there is none.
+    pub db_path: Option<PathBuf>,
+    /// `bdev_enable_discard`: the device is told of blocks that were freed.
+    pub discard: bool,
     /// By how much the space taken from the file system grows at a time.
     pub grow_bytes: u64,
     /// How far the watermark of durable metadata may lag behind.
@@ -128,6 +137,9 @@ impl Default for BlueStoreConfig {
             allocation_from_file: true,
             recovery_threads: std::thread::available_parallelism().map_or(1, usize::from),
             checkpoint_bytes: 8 << 20,
+            min_alloc_bytes: BLOCK_BYTES,
+            db_path: None,
+            discard: false,
             grow_bytes: 64 << 20,
             watermark_interval: Duration::from_millis(100),
             full_micro: 950_000,
@@ -148,6 +160,8 @@ pub struct BlueStoreCounters {
     pub device_flushes: u64,
     /// Checkpoints of the allocator.
     pub checkpoints: u64,
+    /// Bytes that the device was told to discard.
+    pub discarded_bytes: u64,
 }
 
 /// A store on a block file or device with a metadata database.
@@ -173,6 +187,9 @@ struct Inner {
     ids: FamilyIds,
     space: Mutex<Allocator>,
     device_blocks: u64,
+    /// What space is allocated in.
+    unit_blocks: u64,
+    discards: Discards,
     gate: ReadGate,
     queue: Queue,
     checkpoints: Worker,
@@ -180,6 +197,9 @@ struct Inner {
     next_id: AtomicU64,
     /// Collections that were removed stay, marked so.
     collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
+    /// How new data is kept, by pool; counted up with each change.
+    data_options: RwLock<BTreeMap<PoolId, DataOptions>>,
+    data_version: AtomicU64,
     cache_used: AtomicI64,
     cache_hand: AtomicUsize,
     reserved: Arc<AtomicU64>,
@@ -251,12 +271,16 @@ impl BlueStore {
             db: opened.db,
             space: Mutex::new(allocator),
             device_blocks,
+            unit_blocks: state.unit_blocks,
+            discards: Discards::new(config.discard),
             gate: ReadGate::default(),
             queue: Queue::new(config.queue_bytes, usage.clone()),
             checkpoints: Worker::default(),
             counters: CommitCounters::default(),
             next_id: AtomicU64::new(state.id_max),
             collections: RwLock::new(collections.collect()),
+            data_options: RwLock::default(),
+            data_version: AtomicU64::new(0),
             cache_used: AtomicI64::new(0),
             cache_hand: AtomicUsize::new(0),
             reserved: Arc::default(),
@@ -292,6 +316,9 @@ impl BlueStore {
         if let Some(checkpoint) = recording.checkpoint {
             store.spawn("bstore_ckpt", &inner, |inner| inner.checkpoints.run(inner, checkpoint))?;
         }
+        if inner.config.discard {
+            store.spawn("bstore_discard", &inner, |inner| inner.discards.run(inner))?;
+        }
         store.spawn("bstore_commit", &inner, |inner| committer.run(inner))?;
         Ok((store, report))
     }
@@ -304,6 +331,12 @@ impl BlueStore {
     /// As [`BlueStore::fsck`], and mends what can be mended without guessing.
     pub fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<RepairReport> {
         repair::repair(directory, config, deep)
+    }
+
+    /// Takes the space that the device of an unmounted store has grown by into use; returns the store's size before and
+    /// after, in bytes.
+    pub fn expand(directory: &Path, config: &BlueStoreConfig) -> Result<(u64, u64)> {
+        expand::expand(directory, config)
     }
 
     /// What the label of the device in `directory` says; the store may be in use.
@@ -320,6 +353,7 @@ impl BlueStore {
             batches: read(&inner.counters.batches),
             device_flushes: read(&inner.counters.flushes),
             checkpoints: inner.checkpoints.checkpoints(),
+            discarded_bytes: inner.discards.discarded_bytes(),
         })
     }
 
@@ -351,7 +385,9 @@ impl BlueStore {
                 inner.stop(StoreError::Invalid("a thread of the store panicked"));
             }
             inner.checkpoints.end();
+            inner.discards.end();
         }
+        inner.release(inner.discards.drain());
         Some(inner)
     }
 }
@@ -430,13 +466,46 @@ impl Inner {
                 Err(error) => tracing::warn!(%error, "bluestore: can't grow"),
             }
         }
-        if space.allocate(blocks, max_run, out) {
-            return Ok(());
+        let first = out.len();
+        let mut taken = space.allocate(blocks, max_run, out);
+        if !taken && self.config.discard {
+            // What waits to be discarded is wanted now.
+            drop(space);
+            self.release(self.discards.drain());
+            space = self.space.lock();
+            taken = space.allocate(blocks, max_run, out);
+        }
+        if taken {
+            return if self.punches() { self.provide(space, first, out) } else { Ok(()) };
         }
         let available_bytes = space.free() * BLOCK_BYTES;
         drop(space);
         self.queue.want_settled();
         Err(StoreError::NoSpace { wanted_bytes: blocks * BLOCK_BYTES, available_bytes })
+    }
+
+    /// Whether space that was freed goes back to the file system.
+    fn punches(&self) -> bool {
+        self.config.discard && !self.device.is_raw()
+    }
+
+    /// Takes space for the runs from `first` on from the file system, which may have got it back.
+    fn provide(&self, space: MutexGuard<'_, Allocator>, first: usize, out: &mut Vec<Run>) -> Result<()> {
+        drop(space);
+        for run in &out[first..] {
+            let (from, to) = (run.start * BLOCK_BYTES, (run.start + run.blocks) * BLOCK_BYTES);
+            if let Err(error) = self.device.grow(from, to) {
+                tracing::warn!(%error, "bluestore: no space for blocks that were given back");
+                let wanted_bytes = out.drain(first..).map(|run| run.blocks * BLOCK_BYTES).sum();
+                return Err(StoreError::NoSpace { wanted_bytes, available_bytes: self.available_bytes() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Frees blocks as far as rule B1 is concerned.
+    fn give_back(&self, runs: Vec<Run>) {
+        self.release(self.discards.take(runs));
     }
 
     fn release(&self, runs: Vec<Run>) {
@@ -522,7 +591,7 @@ impl Inner {
                 tracing::info!(free, "bluestore: the database's file system has space again");
             }
         }
-        let ballast = self.directory.join("ballast");
+        let ballast = self.directory.join("db").join("ballast");
         let result = if free < config.db_min_free_bytes / 4 {
             std::fs::remove_file(&ballast)
         } else if free > config.db_min_free_bytes + config.ballast_bytes
@@ -538,16 +607,17 @@ impl Inner {
         }
     }
 
-    /// Free bytes of the file system that holds the database, as of at most [`FILE_SYSTEM_TTL`] ago.
+    /// Free bytes of the file system that holds the database, as of at most [`device::FILE_SYSTEM_TTL`] ago.
     fn file_system_free(&self) -> Result<u64> {
         let mut measured = self.file_system.lock();
         if let Some((at, free)) = *measured
-            && at.elapsed() < FILE_SYSTEM_TTL
+            && at.elapsed() < device::FILE_SYSTEM_TTL
         {
             return Ok(free);
         }
-        let space = rustix::fs::statvfs(&self.directory)
-            .map_err(|e| StoreError::io(format!("statvfs {}", self.directory.display()), &e.into()))?;
+        let path = self.directory.join("db");
+        let space = rustix::fs::statvfs(&path)
+            .map_err(|e| StoreError::io(format!("statvfs {}", path.display()), &e.into()))?;
         let free = space.f_bavail * space.f_frsize;
         *measured = Some((Instant::now(), free));
         Ok(free)
@@ -559,12 +629,27 @@ impl Inner {
             let space = self.space.lock();
             (space.free(), space.ungrown())
         };
-        let below = self.file_system_free().unwrap_or(u64::MAX).saturating_sub(self.config.db_min_free_bytes);
+        if self.device.is_raw() {
+            return (free + ungrown) * BLOCK_BYTES;
+        }
+        let below = self.device.file_system_free().unwrap_or(u64::MAX);
+        let below = below.saturating_sub(self.config.db_min_free_bytes);
+        if self.punches() {
+            return ((free + ungrown) * BLOCK_BYTES).min(below);
+        }
         free * BLOCK_BYTES + (ungrown * BLOCK_BYTES).min(below)
     }
 
     fn total_bytes(&self) -> u64 {
         (self.device_blocks - FIRST_DATA_BLOCK) * BLOCK_BYTES
+    }
+
+    fn refresh_data_options(&self, collection: &mut Collection) {
+        let version = self.data_version.load(Ordering::Acquire);
+        if collection.data_version != version {
+            collection.data_version = version;
+            collection.data = self.data_options.read().get(&collection.id.pool).copied().unwrap_or_default();
+        }
     }
 
     fn collection(&self, coll: PgId) -> Result<Arc<Mutex<Collection>>> {

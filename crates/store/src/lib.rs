@@ -25,6 +25,7 @@ mod admission;
 pub mod archive;
 mod blue;
 mod build_check;
+mod data;
 mod error;
 mod file;
 mod files;
@@ -36,6 +37,7 @@ pub use blue::{
     RepairReport, ScanStats,
 };
 pub use build_check::{BuildCheck, SLOW_STEP, build_complaints};
+pub use data::{ChecksumType, CompressionAlgorithm, CompressionMode, DataOptions, UnknownName};
 pub use error::{Result, StoreError};
 pub use file::{FileFinding, FileFsckReport, FileStore, FileStoreConfig, FileStoreCounters};
 pub use kv::{Copied, KvKind, KvSize, KvStore, KvUsage};
@@ -184,6 +186,24 @@ pub struct PoolUsage {
     pub allocated_bytes: u64,
     /// Objects.
     pub objects: u64,
+    /// Bytes that compressed data has come to.
+    pub compressed_bytes: u64,
+    /// Bytes allocated for compressed data.
+    pub compressed_allocated_bytes: u64,
+    /// Bytes of object data that is kept compressed.
+    pub compressed_original_bytes: u64,
+}
+
+impl PoolUsage {
+    /// Adds another usage to this one.
+    fn add(&mut self, other: &PoolUsage) {
+        self.stored_bytes += other.stored_bytes;
+        self.allocated_bytes += other.allocated_bytes;
+        self.objects += other.objects;
+        self.compressed_bytes += other.compressed_bytes;
+        self.compressed_allocated_bytes += other.compressed_allocated_bytes;
+        self.compressed_original_bytes += other.compressed_original_bytes;
+    }
 }
 
 /// Usage of a store.
@@ -382,6 +402,10 @@ pub trait ObjectStore: Send + Sync {
 
     /// Log entries with a version above `after`, in order, at most `max`. `Eversion::default()` reads from the start.
     fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>>;
+
+    /// How the data of each pool's objects is kept from now on, where the store has a choice; pools that are not named
+    /// have the defaults.
+    fn set_data_options(&self, _pools: BTreeMap<PoolId, DataOptions>) {}
 
     /// Usage.
     fn statfs(&self) -> Result<Statfs>;

@@ -409,4 +409,6 @@ pub struct StatsReport {
     pub osd: OsdStats,
     /// The PGs that it is primary of; only those that changed since the last report, all of them from time to time.
     pub pgs: Vec<PgStats>,
+    /// The OSD is opening its store and not up: only `osd.health` counts.
+    pub starting: bool,
 }

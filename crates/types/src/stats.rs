@@ -1,6 +1,6 @@
 //! Usage and state reports, from OSDs to the map authority.
 
-use crate::ids::{Epoch, Eversion, Interval, OsdId, PgId};
+use crate::ids::{Epoch, Eversion, Interval, OsdId, PgId, PoolId};
 use serde::{Deserialize, Serialize};
 
 /// Bits of [`PgStats::state`]; [`pg_state::to_text`] prints them as Ceph does.
@@ -192,6 +192,21 @@ pub struct OsdStats {
     pub health: Vec<(String, String)>,
     /// Requests that take too long.
     pub slow_ops: SlowOps,
+    /// Pools of which the store keeps compressed data.
+    pub compressed: Vec<PoolCompression>,
+}
+
+/// What compression saves in one pool on one OSD.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolCompression {
+    /// The pool.
+    pub pool: PoolId,
+    /// Bytes that compressed data has come to.
+    pub compressed_bytes: u64,
+    /// Bytes allocated for it.
+    pub allocated_bytes: u64,
+    /// Bytes of data that is kept compressed.
+    pub original_bytes: u64,
 }
 
 /// Requests that are older than `osd_op_complaint_time`.

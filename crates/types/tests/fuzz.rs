@@ -204,7 +204,11 @@ fn osds_messages_to_monitors() {
         proposed: membership.clone(),
     }]);
     message(&[PgCasReply { tid: 3, pg: pg(), accepted: true, current: Some(membership), epoch: Epoch(7) }]);
-    message(&[StatsReport { osd: Default::default(), pgs: vec![Default::default(), Default::default()] }]);
+    message(&[StatsReport {
+        osd: Default::default(),
+        pgs: vec![Default::default(), Default::default()],
+        starting: false,
+    }]);
 }
 
 /// A map with something of everything.

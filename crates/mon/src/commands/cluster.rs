@@ -246,8 +246,8 @@ impl MapState {
             put("rd_bytes", io.read_bytes.into());
             put("wr", io.writes.into());
             put("wr_bytes", io.write_bytes.into());
-            put("compress_bytes_used", 0.into());
-            put("compress_under_bytes", 0.into());
+            put("compress_bytes_used", usage.compressed_used.into());
+            put("compress_under_bytes", usage.compressed_original.into());
             put("stored_raw", (usage.stored * u64::from(pool.size)).into());
             put("avail_raw", (usage.max_avail * u64::from(pool.size)).into());
         }
@@ -291,7 +291,7 @@ impl MapState {
                 row.push(limit(pool.quota_max_objects, count));
                 row.push(limit(pool.quota_max_bytes, bytes));
                 row.push(if is_tier { count(usage.dirty) } else { "N/A".into() });
-                row.extend([bytes(0), bytes(0)]);
+                row.extend([bytes(usage.compressed_used), bytes(usage.compressed_original)]);
             }
             table.row(row);
         }

@@ -202,6 +202,11 @@ impl MapState {
         let entry = |id: &PoolId| {
             let of_pool: Vec<PgView> = views.iter().filter(|v| v.pg.pool == *id).cloned().collect();
             let mut sums = sum_json(&of_pool);
+            let compression = self.compression(*id);
+            let stored = &mut sums["store_stats"];
+            stored["data_compressed"] = compression.compressed_bytes.into();
+            stored["data_compressed_allocated"] = compression.allocated_bytes.into();
+            stored["data_compressed_original"] = compression.original_bytes.into();
             let mut entry = Map::new();
             entry.insert("poolid".into(), id.0.into());
             entry.insert("num_pg".into(), of_pool.len().into());

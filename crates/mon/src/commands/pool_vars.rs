@@ -32,7 +32,7 @@ const OPTIONS: &[(&str, Kind)] = &[
     ("recovery_op_priority", Int(i64::MIN, i64::MAX)),
     ("scrub_priority", Int(i64::MIN, i64::MAX)),
     ("compression_mode", Choice(&["none", "passive", "aggressive", "force"])),
-    ("compression_algorithm", Choice(&["none", "snappy", "zlib", "zstd", "lz4"])),
+    ("compression_algorithm", Choice(&["none", "snappy", "zstd", "lz4"])),
     ("compression_required_ratio", Float(0.0, 1.0)),
     ("compression_max_blob_size", Int(0, i64::MAX)),
     ("compression_min_blob_size", Int(0, i64::MAX)),

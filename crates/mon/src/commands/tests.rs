@@ -110,7 +110,10 @@ impl Desk {
                 .collect();
             let osd_stats =
                 OsdStats { total_bytes: 4 << 30, available_bytes: 3 << 30, ..OsdStats::default() };
-            self.state.handle(self.now, Event::Stats { osd, report: StatsReport { osd: osd_stats, pgs } });
+            self.state.handle(
+                self.now,
+                Event::Stats { osd, report: StatsReport { osd: osd_stats, pgs, starting: false } },
+            );
         }
         commit(&mut self.state, self.now);
     }

@@ -34,9 +34,41 @@ fn disk(desk: &mut Desk, osd: u32, used_percent: u64, health: &[(&str, &str)]) {
         health: health.iter().map(|(code, text)| ((*code).to_owned(), (*text).to_owned())).collect(),
         ..OsdStats::default()
     };
-    let report = StatsReport { osd: stats, pgs: Vec::new() };
+    let report = StatsReport { osd: stats, pgs: Vec::new(), starting: false };
     desk.state.handle(desk.now, Event::Stats { osd: OsdId(osd), report });
     commit(&mut desk.state, desk.now);
+}
+
+#[test]
+fn osds_that_are_starting_tell_what_takes_them_long() {
+    let mut desk = healthy();
+    let starting = |desk: &mut Desk, osd: u32, text: &str| {
+        let health = vec![("BLUESTORE_ALLOCATION_SCAN".to_owned(), text.to_owned())];
+        let stats = OsdStats { health, ..OsdStats::default() };
+        let report = StatsReport { osd: stats, pgs: Vec::new(), starting: true };
+        desk.state.handle(desk.now, Event::Stats { osd: OsdId(osd), report });
+        commit(&mut desk.state, desk.now);
+    };
+    stop(&mut desk, 1);
+    starting(&mut desk, 1, "a start: 40%");
+    let said = text(&mut desk);
+    assert!(said.contains("[WRN] BLUESTORE_ALLOCATION_SCAN: osd.1 has a start: 40%"), "{said}");
+    // One whose crash was not noticed yet still has its size.
+    disk(&mut desk, 0, 40, &[]);
+    starting(&mut desk, 0, "a start: 5%");
+    let said = text(&mut desk);
+    assert!(said.contains("osd.0: a start: 5%\n    osd.1: a start: 40%"), "{said}");
+    assert_eq!(desk.state.stats.osds[&OsdId(0)].total_bytes, 100 << 20);
+    // Nothing heard for a while, or up: no more of it. An OSD that does not exist is not listened to.
+    starting(&mut desk, 77, "nonsense");
+    desk.now.mono_ms += 8_000;
+    starting(&mut desk, 1, "a start: 80%");
+    desk.now.mono_ms += 8_000;
+    let said = text(&mut desk);
+    assert!(said.contains("80%") && !said.contains("5%") && !said.contains("nonsense"), "{said}");
+    disk(&mut desk, 0, 40, &[]);
+    desk.now.mono_ms += 8_000;
+    assert!(!text(&mut desk).contains("BLUESTORE_ALLOCATION_SCAN"));
 }
 
 #[test]

@@ -13,6 +13,8 @@ const SAMPLES: usize = 64;
 const SMOOTH_MS: u64 = 10_000;
 /// Health lines that one OSD may have.
 const MAX_OSD_HEALTH: usize = 64;
+/// For how long it counts what an OSD that is starting said, in milliseconds.
+const STARTING_MS: u64 = 10_000;
 
 /// I/O rates of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -38,6 +40,8 @@ pub struct StatsState {
     pub osds: BTreeMap<OsdId, OsdStats>,
     /// By PG, from its primary.
     pub pgs: BTreeMap<PgId, PgStats>,
+    /// What OSDs that are starting said last, and when.
+    starting: BTreeMap<OsdId, (u64, Vec<(String, String)>)>,
     /// Which OSD sent a PG's report.
     reporters: BTreeMap<PgId, OsdId>,
     /// I/O since this map authority started, by pool.
@@ -53,6 +57,15 @@ impl StatsState {
     /// Whether the PG's primary is gone, so that its report says nothing of now.
     pub fn is_stale(&self, map: &OsdMap, pg: PgId) -> bool {
         self.reporters.get(&pg).is_some_and(|osd| !map.is_up(*osd))
+    }
+
+    /// What OSDs that are starting say: OSD, code, text.
+    pub fn starting(&self, now: Now) -> impl Iterator<Item = (OsdId, &str, &str)> {
+        let current = move |at: u64| now.mono_ms.saturating_sub(at) < STARTING_MS;
+        let told = self.starting.iter().filter(move |(_, (at, _))| current(*at));
+        told.flat_map(|(osd, (_, lines))| {
+            lines.iter().map(|(code, text)| (*osd, code.as_str(), text.as_str()))
+        })
     }
 
     /// I/O since this map authority started.
@@ -123,22 +136,40 @@ impl StatsState {
         self.reporters.retain(|pg, _| exists(pg));
         self.totals.retain(|pool, _| map.pools.contains_key(pool));
         self.osds.retain(|osd, _| map.osds.contains_key(osd));
+        self.starting.retain(|osd, _| map.osds.contains_key(osd));
     }
 }
 
 impl MapState {
     pub(super) fn report(&mut self, now: Now, osd: OsdId, mut report: StatsReport) {
+        report.osd.health.truncate(MAX_OSD_HEALTH);
+        if report.starting {
+            if self.working.osds.contains_key(&osd) {
+                self.stats.starting.insert(osd, (now.mono_ms, report.osd.health));
+            }
+            return;
+        }
         if !self.working.is_up(osd) {
             return;
         }
+        self.stats.starting.remove(&osd);
         self.last_beacon.insert(osd, now.mono_ms);
-        report.osd.health.truncate(MAX_OSD_HEALTH);
         self.stats.osds.insert(osd, report.osd);
-        for stats in report.pgs {
+        let incarnation = self.working.osds.get(&osd).and_then(|info| info.incarnation);
+        for mut stats in report.pgs {
             // Only the primary speaks for a PG.
-            if self.working.membership(stats.pg).is_some_and(|m| m.primary == osd) {
-                self.stats.take(osd, stats);
+            let Some(membership) = self.working.membership(stats.pg).filter(|m| m.primary == osd) else {
+                continue;
+            };
+            // One that lost its contents does not know what there was.
+            let own = membership.in_sync.iter().find(|member| member.osd == osd);
+            if !membership.interval.is_creation()
+                && own.is_some_and(|own| incarnation.is_some_and(|now| now != own.incarnation))
+                && let Some(before) = self.stats.pgs.get(&stats.pg)
+            {
+                stats.sums = before.sums;
             }
+            self.stats.take(osd, stats);
         }
         self.stats.version += 1;
         self.stats.stamp_ns = now.wall_ns;

@@ -45,6 +45,8 @@ enum Verb {
     Qfsck,
     /// Prints the label of the store's device
     ShowLabel,
+    /// Takes the space that the store's device has grown by into use
+    BluefsBdevExpand,
     /// Prints what the database takes, by column family
     BluefsStats,
     /// Writes PGs or single objects to a file
@@ -114,6 +116,7 @@ fn run(args: &Args, given: Given) -> Result<ExitCode> {
         Verb::Repair(args) => check::repair(&place, args),
         Verb::Qfsck => allocation::allocmap(&place, "qfsck"),
         Verb::ShowLabel => check::show_label(&place),
+        Verb::BluefsBdevExpand => check::expand(&place),
         Verb::BluefsStats => check::bluefs_stats(&place),
         Verb::Export(args) => archive::export(&place, args),
         Verb::Import(args) => archive::import(&place, args),

@@ -285,15 +285,13 @@ fn pools_live_on_one_class_of_a_mixed_cluster() {
         .map(|(pool, prefix)| Load::start(&cluster, pool, prefix, 1))
         .into();
     loads.iter().for_each(|load| load.expect_progress(20, &cluster));
-    // One of each kind dies; the other has its copies, whatever it keeps them in.
+    // One of each kind dies, one after the other; the rest has its copies, whatever it keeps them in.
     for osd in [0, 2, 4] {
         cluster.kill(Daemon::Osd(osd));
-    }
-    loads.iter().for_each(|load| load.expect_progress(20, &cluster));
-    for osd in [0, 2, 4] {
+        loads.iter().for_each(|load| load.expect_progress(20, &cluster));
         cluster.spawn(Daemon::Osd(osd));
+        cluster.wait_healthy();
     }
-    cluster.wait_healthy();
     for load in loads {
         load.finish(&cluster);
     }
@@ -307,4 +305,48 @@ fn pools_live_on_one_class_of_a_mixed_cluster() {
     cluster.spawn(Daemon::Osd(5));
     cluster.wait_healthy();
     assert_eq!(json(&cluster, &["osd", "metadata", "5"])["osd_objectstore"], "memstore");
+}
+
+#[test]
+fn compressed_pools_are_counted_and_read_back() {
+    let mut cluster = TestCluster::start_with(3, "bluestore", conf());
+    cluster.create_pool("data", 8, 3, 2);
+    let refused = cluster.run(&["ceph", "osd", "pool", "set", "data", "compression_algorithm", "zlib"]);
+    assert!(!refused.status.success());
+    let set = |name: &str, value: &str| cluster.ok(&["ceph", "osd", "pool", "set", "data", name, value]);
+    set("compression_mode", "force");
+    set("compression_algorithm", "zstd");
+    set("csum_type", "xxhash64");
+    cluster.wait_healthy();
+    let detail = |c: &TestCluster| {
+        let pools = json(c, &["df", "detail"])["pools"].clone();
+        let pool = pools.as_array().unwrap().iter().find(|pool| pool["name"] == "data").unwrap();
+        let number = |name: &str| pool["stats"][name].as_u64().unwrap();
+        (number("compress_bytes_used"), number("compress_under_bytes"), number("bytes_used"))
+    };
+    let io = open(&cluster, "data");
+    let line = b"a line of a log that says much the same as the one before\n";
+    let contents: Bytes = line.iter().copied().cycle().take(1 << 20).collect::<Vec<u8>>().into();
+    // What the OSDs' maps say by then may take a moment.
+    cluster.wait_for("compressed data in df", |c| {
+        for at in 0..4 {
+            io.write_full(&format!("log-{at}"), contents.clone()).wait().unwrap();
+        }
+        detail(c).1 == 12 << 20
+    });
+    let (used, original, all) = detail(&cluster);
+    assert!(used > 0 && used < original / 8 && all < original / 4, "{used} {original} {all}");
+    let table = cluster.ok(&["ceph", "df", "detail"]);
+    assert!(table.contains("USED COMPR") && table.contains("12 MiB"), "{table}");
+    for osd in 0..3 {
+        cluster.terminate(Daemon::Osd(osd));
+        cluster.spawn(Daemon::Osd(osd));
+    }
+    cluster.wait_healthy();
+    assert_eq!(io.read("log-3", 0, 0).wait().unwrap(), contents);
+    assert_eq!(io.read("log-0", 500_000, 1000).wait().unwrap(), contents.slice(500_000..501_000));
+    for at in 0..4 {
+        io.remove(&format!("log-{at}")).wait().unwrap();
+    }
+    cluster.wait_for("nothing compressed", |c| detail(c).1 == 0);
 }

@@ -112,7 +112,8 @@ impl TestCluster {
 
     pub(crate) fn start_osd(&mut self, osd: OsdId) {
         let config = self.config(EntityName::osd(osd));
-        let started = self.runtime.block_on(Osd::start(&config)).unwrap();
+        let started =
+            self.runtime.block_on(Osd::start(&config, &nacre_runtime::signal::Stop::new())).unwrap();
         self.osds.insert(osd, started);
     }
 

@@ -1,6 +1,6 @@
 //! Options of BlueStore.
 
-use super::kinds::{Bool, Int, Size, Str};
+use super::kinds::{Bool, ChecksumKind, CompressionWhen, Compressor, Float, Int, Size, Str};
 use super::option_group;
 use super::spec::Service::Osd;
 
@@ -11,6 +11,26 @@ option_group! {
         [services(&[Osd]), create()];
     bluestore_block_size: Size = "100Gi", "Size of a new file that holds data"
         [min("16Mi"), services(&[Osd]), create()];
+    bluestore_block_db_path: Str = "", "Directory for the database of a new store; empty for 'db' in osd_data"
+        [services(&[Osd]), create(), long("A directory on the file system of a faster device. It must be empty.")];
+    bluestore_min_alloc_size: Size = "4Ki", "What a new store allocates space in: 4Ki, 8Ki, 16Ki, 32Ki or 64Ki"
+        [range("4Ki", "64Ki"), services(&[Osd]), create(), long("More makes for less metadata and fewer pieces of large \
+            objects; small objects take this much each, and small overwrites write as much.")];
+    bdev_enable_discard: Bool = "false", "Tell the device of space that was freed"
+        [services(&[Osd]), startup(), long("A file gives such space back to its file system.")];
+    bluestore_csum_type: ChecksumKind = "crc32c", "What new data is checked by" [services(&[Osd]), runtime(),
+        long("A pool's csum_type goes before it. none serves whatever the device returns.")];
+    bluestore_compression_mode: CompressionWhen = "none", "When new data is compressed" [services(&[Osd]), runtime(),
+        long("passive where clients hint that it is worth while, aggressive unless they hint that it is not, force \
+            always. A pool's compression_mode goes before it.")];
+    bluestore_compression_algorithm: Compressor = "snappy", "What data is compressed with"
+        [services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
+    bluestore_compression_required_ratio: Float = "0.875", "The share of its size that compressed data may take at most"
+        [range("0", "1"), services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
+    bluestore_compression_min_blob_size: Size = "0", "Writes shorter than this are not compressed; 0 for 8 KiB"
+        [services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
+    bluestore_compression_max_blob_size: Size = "0", "Data is compressed in pieces of this size; 0 for 64 KiB"
+        [range("0", "256Ki"), services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
     bluestore_cache_size: Size = "0", "Memory for onodes and data; 0 for 256 MiB" [services(&[Osd]), startup()];
     bluestore_prefer_deferred_size: Size = "32Ki", "Writes of up to this go through the write-ahead log; 0 for none"
         [range("0", "1Mi"), services(&[Osd]), startup()];

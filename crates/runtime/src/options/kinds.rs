@@ -419,6 +419,47 @@ choice! {
     }
 }
 choice! {
+    /// What data is checked by.
+    ChecksumKind {
+        /// Nothing.
+        None = "none",
+        /// 32 bits.
+        Crc32c = "crc32c",
+        /// 16 of them.
+        Crc32c16 = "crc32c_16",
+        /// 8 of them.
+        Crc32c8 = "crc32c_8",
+        /// 32 bits.
+        Xxhash32 = "xxhash32",
+        /// 64 bits.
+        Xxhash64 = "xxhash64",
+    }
+}
+choice! {
+    /// When data is compressed.
+    CompressionWhen {
+        /// Never.
+        None = "none",
+        /// Where clients hint at it.
+        Passive = "passive",
+        /// Unless clients hint against it.
+        Aggressive = "aggressive",
+        /// Always.
+        Force = "force",
+    }
+}
+choice! {
+    /// What data is compressed with.
+    Compressor {
+        /// Snappy.
+        Snappy = "snappy",
+        /// LZ4.
+        Lz4 = "lz4",
+        /// Zstandard.
+        Zstd = "zstd",
+    }
+}
+choice! {
     /// What happens to a pool's number of PGs.
     AutoscaleMode {
         /// Nothing.

@@ -26,6 +26,8 @@ pub(super) struct Txn<'a> {
     pub(super) writes: Vec<(u64, Bytes)>,
     pub(super) allocated: Vec<Run>,
     pub(super) freed: Vec<Run>,
+    /// Changes of what compressed data takes: its bytes, and those allocated for it.
+    pub(super) packed: (i64, i64),
     omap: Vec<(u64, OmapChange)>,
     shared: Vec<(u64, Option<SharedBlob>)>,
     installed: bool,
@@ -49,6 +51,9 @@ pub(super) struct UsageChange {
     pub(super) stored: i64,
     pub(super) allocated: i64,
     pub(super) objects: i64,
+    pub(super) packed: i64,
+    pub(super) packed_allocated: i64,
+    pub(super) packed_stored: i64,
 }
 
 impl UsageChange {
@@ -58,9 +63,13 @@ impl UsageChange {
     }
 
     pub(super) fn apply_to(self, usage: &mut PoolUsage) {
-        usage.stored_bytes = usage.stored_bytes.saturating_add_signed(self.stored);
-        usage.allocated_bytes = usage.allocated_bytes.saturating_add_signed(self.allocated);
-        usage.objects = usage.objects.saturating_add_signed(self.objects);
+        let change = |sum: &mut u64, by: i64| *sum = sum.saturating_add_signed(by);
+        change(&mut usage.stored_bytes, self.stored);
+        change(&mut usage.allocated_bytes, self.allocated);
+        change(&mut usage.objects, self.objects);
+        change(&mut usage.compressed_bytes, self.packed);
+        change(&mut usage.compressed_allocated_bytes, self.packed_allocated);
+        change(&mut usage.compressed_original_bytes, self.packed_stored);
     }
 }
 
@@ -74,6 +83,7 @@ impl<'a> Txn<'a> {
             writes: Vec::new(),
             allocated: Vec::new(),
             freed: Vec::new(),
+            packed: (0, 0),
             omap: Vec::new(),
             shared: Vec::new(),
             installed: false,
@@ -101,6 +111,7 @@ impl<'a> Txn<'a> {
         }
         let blocks = |runs: &[Run]| runs.iter().map(|run| run.blocks as i64).sum::<i64>();
         usage.allocated = (blocks(&self.allocated) - blocks(&self.freed)) * super::onode::BLOCK_BYTES as i64;
+        (usage.packed, usage.packed_allocated) = self.packed;
         self.encode_omap();
         let exists = self.keep_books(txn, exists);
         self.install(usage, exists, on_commit)
@@ -441,8 +452,10 @@ impl<'a> Txn<'a> {
         }
         let (ids, coll) = (self.inner.ids, self.coll.id);
         let key = keys::onode(coll, &touched.oid);
-        let stored = |onode: Option<&Onode>| onode.map_or(0, |onode| onode.stored_bytes() as i64);
-        usage.stored += stored(touched.now.as_ref()) - stored(touched.before.as_deref());
+        let stored = |onode: Option<&Onode>| onode.map_or((0, 0), Onode::stored_bytes);
+        let (now, before) = (stored(touched.now.as_ref()), stored(touched.before.as_deref()));
+        usage.stored += now.0 as i64 - before.0 as i64;
+        usage.packed_stored += now.1 as i64 - before.1 as i64;
         usage.objects += i64::from(touched.now.is_some()) - i64::from(touched.existed_before());
         match &touched.now {
             Some(onode) => {

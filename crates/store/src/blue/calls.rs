@@ -9,12 +9,13 @@ use super::omap;
 use super::onode::BLOCK_BYTES;
 use super::state;
 use crate::error::{Result, StoreError};
-use crate::{Completion, FreeSpace, ObjectStat, ObjectStore, Page, Reservation, Statfs, Wait};
+use crate::{Completion, DataOptions, FreeSpace, ObjectStat, ObjectStore, Page, Reservation, Statfs, Wait};
 use bytes::Bytes;
 use nacre_runtime::metrics::Metric;
 use nacre_types::ids::{Eversion, Incarnation, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -38,6 +39,7 @@ impl ObjectStore for BlueStore {
         };
         let mut collection = collection.lock();
         collection.settle(inner.queue.committed());
+        inner.refresh_data_options(&mut collection);
         let cache_bytes = apply::Txn::new(&inner, &mut collection).run(txn, on_commit)?;
         drop(collection);
         inner.account(cache_bytes);
@@ -93,7 +95,7 @@ impl ObjectStore for BlueStore {
         let len = len.min(onode.size.saturating_sub(offset));
         let mut fills = Vec::new();
         let read = inner.read_onode(&onode, offset, len, &mut fills);
-        inner.release(inner.gate.leave(ticket));
+        inner.give_back(inner.gate.leave(ticket));
         drop(onode);
         let fill_bytes: usize = fills.iter().map(|(_, _, bytes)| bytes.len()).sum();
         if fill_bytes > 0 && fill_bytes as u64 <= inner.config.cache_bytes / 8 {
@@ -331,11 +333,18 @@ impl ObjectStore for BlueStore {
         let (runs, more) = space.free_runs(max);
         Some(FreeSpace {
             capacity_bytes: inner.total_bytes(),
-            unit_bytes: BLOCK_BYTES,
+            unit_bytes: inner.unit_blocks * BLOCK_BYTES,
             free_bytes: (space.free() + space.ungrown()) * BLOCK_BYTES,
             extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
             more,
         })
+    }
+
+    fn set_data_options(&self, pools: BTreeMap<PoolId, DataOptions>) {
+        if let Ok(inner) = self.inner() {
+            *inner.data_options.write() = pools;
+            inner.data_version.fetch_add(1, Ordering::Release);
+        }
     }
 
     fn statfs(&self) -> Result<Statfs> {
@@ -365,6 +374,8 @@ impl ObjectStore for BlueStore {
     fn reserve(&self, bytes: u64) -> Result<Reservation> {
         let inner = self.inner()?;
         inner.admit(false)?;
+        // The first and the last unit are taken whole.
+        let bytes = bytes + 2 * (inner.unit_blocks - 1) * BLOCK_BYTES;
         let spare =
             u128::from(inner.total_bytes()) * u128::from(1_000_000 - inner.config.full_micro) / 1_000_000;
         let available = inner

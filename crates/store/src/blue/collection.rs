@@ -7,6 +7,7 @@
 //! - Entries carry the sequence number of their last change; *settling* drops those at or below the committed one.
 
 use super::onode::{Onode, SharedBlob};
+use crate::data::DataOptions;
 use bytes::Bytes;
 use nacre_types::ids::{Eversion, PgId};
 use nacre_types::object::ObjectId;
@@ -20,6 +21,9 @@ pub(super) struct Collection {
     /// Not there: removed, or not yet created. Kept for what its overlays know of removals still queued.
     pub(super) removed: bool,
     pub(super) objects: u64,
+    /// How new data is kept, and the version of the store's options that this is of.
+    pub(super) data: DataOptions,
+    pub(super) data_version: u64,
     pub(super) meta: BTreeMap<String, Bytes>,
     pub(super) log: Log,
     pub(super) onodes: OnodeCache,
@@ -34,6 +38,8 @@ impl Collection {
             id,
             removed: true,
             objects: 0,
+            data: DataOptions::default(),
+            data_version: 0,
             meta: BTreeMap::new(),
             log: Log::default(),
             onodes: OnodeCache::default(),

@@ -340,7 +340,7 @@ impl Committer {
                     };
                     let reusable = self.deferred.committed(freed);
                     if !reusable.is_empty() {
-                        inner.release(inner.gate.retire(reusable));
+                        inner.give_back(inner.gate.retire(reusable));
                     }
                     inner.queue.finish(last_seq, bytes, self.deferred.is_pending());
                     let counters = &inner.counters;

@@ -9,14 +9,21 @@ use super::onode::BLOCK_BYTES;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
+use parking_lot::Mutex;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// The most buffers that one `pwritev` takes (`IOV_MAX`).
 const MAX_BUFFERS: usize = 1024;
+
+/// How long a measurement of a file system's free space is good for.
+pub(super) const FILE_SYSTEM_TTL: Duration = Duration::from_millis(100);
+/// `BLKDISCARD` of linux/fs.h.
+const BLKDISCARD: libc::Ioctl = 0x1277;
 
 /// An open block file or device.
 #[derive(Debug)]
@@ -25,6 +32,8 @@ pub(super) struct Device {
     path: PathBuf,
     /// A block special file: its space is there from the start.
     raw: bool,
+    /// What the file system had free, and when.
+    file_system: Mutex<Option<(Instant, u64)>>,
 }
 
 impl Device {
@@ -42,7 +51,7 @@ impl Device {
         }
         .map_err(|e| failed(&e))?;
         let raw = file.metadata().map_err(|e| failed(&e))?.file_type().is_block_device();
-        Ok(Device { file, path: path.to_owned(), raw })
+        Ok(Device { file, path: path.to_owned(), raw, file_system: Mutex::default() })
     }
 
     /// Size in bytes.
@@ -58,6 +67,40 @@ impl Device {
             return Ok(());
         }
         provide_space(&self.file, from, to).map_err(|e| self.failed("allocate space in", &e))
+    }
+
+    /// Whether it is a block special file.
+    pub(super) fn is_raw(&self) -> bool {
+        self.raw
+    }
+
+    /// Free bytes of the file system that holds a plain file, as of at most [`FILE_SYSTEM_TTL`] ago.
+    pub(super) fn file_system_free(&self) -> Result<u64> {
+        let mut measured = self.file_system.lock();
+        if let Some((at, free)) = *measured
+            && at.elapsed() < FILE_SYSTEM_TTL
+        {
+            return Ok(free);
+        }
+        let space = rustix::fs::fstatvfs(&self.file).map_err(|e| self.failed("statvfs", &e.into()))?;
+        let free = space.f_bavail * space.f_frsize;
+        *measured = Some((Instant::now(), free));
+        Ok(free)
+    }
+
+    /// Tells the device that `from..to`, in bytes, holds nothing any more; a plain file gives the space back to its file
+    /// system.
+    pub(super) fn discard(&self, from: u64, to: u64) -> Result<()> {
+        let done = if self.raw {
+            let range = [from, to - from];
+            // SAFETY: the call reads two numbers from the array, which lives until it returns.
+            unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) }
+        } else {
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: plain system call on an open descriptor.
+            unsafe { libc::fallocate64(self.file.as_raw_fd(), mode, from as i64, (to - from) as i64) }
+        };
+        if done == 0 { Ok(()) } else { Err(self.failed("discard blocks of", &io::Error::last_os_error())) }
     }
 
     /// Sets the size of a plain file.

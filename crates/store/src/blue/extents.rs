@@ -2,14 +2,17 @@
 
 use super::aligned::{AlignedBuffer, is_aligned};
 use super::apply::Txn;
+use super::blob_kind::{BlobKind, MAX_CHUNK_ORDER};
 use super::db::Family;
 use super::keys;
 use super::onode::{
-    BLOCK_BYTES, Blob, Extent, MAX_BLOB_BLOCKS, MAX_INLINE_SUMS, Onode, Run, SharedBlob, Sums, encode_sums,
+    BLOCK_BYTES, Blob, Extent, Hint, MAX_BLOB_BLOCKS, MAX_INLINE_SUMS, Onode, Run, SharedBlob, Sums,
+    encode_sums,
 };
+use super::packing::{self, hints};
 use crate::error::Result;
 use bytes::Bytes;
-use nacre_types::crc32c::crc32c;
+use std::ops::Range;
 
 /// Payloads below this are copied into a buffer of their own: they may be slices of a much larger receive buffer,
 /// which would stay as long as the data is cached.
@@ -19,56 +22,182 @@ const KEEP_BYTES: u64 = 64 << 10;
 type Shared = (Vec<Blob>, Vec<Extent>);
 
 impl Txn<'_> {
-    /// Writes `data` at `offset` into fresh blocks; parts of the first and last block that stay are read and written
-    /// along.
+    /// Writes `data` at `offset` into fresh blocks, compressed where that is wanted and worth while.
     pub(super) fn write(&mut self, onode: &mut Onode, offset: u64, data: &Bytes) -> Result<()> {
+        let pack = packing::is_wanted(&self.coll.data, onode.hint, data.len() as u64);
+        self.place(onode, offset, data, pack)?;
+        // A compressed blob stays whole as long as anything of it is mapped: what is left of it is written anew where
+        // that takes no more space.
+        while let Some(rest) = self.wasteful(onode) {
+            for (from, len) in rest {
+                let left = self.inner.read_onode(onode, from, len, &mut Vec::new())?;
+                self.place(onode, from, &left, false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a compressed blob is mapped for, as offset and length, where that would take no more space uncompressed.
+    fn wasteful(&self, onode: &Onode) -> Option<Vec<(u64, u64)>> {
+        if onode.blobs.iter().all(|blob| blob.kind.packed.is_none() || blob.shared) {
+            return None;
+        }
+        let unit = self.inner.unit_blocks * BLOCK_BYTES;
+        let mut blocks = vec![0; onode.blobs.len()];
+        for extent in &onode.extents {
+            let units = (extent.offset + extent.len).div_ceil(unit) - extent.offset / unit;
+            blocks[extent.blob as usize] += units * self.inner.unit_blocks;
+        }
+        let found = onode.blobs.iter().zip(&blocks).position(|(blob, blocks)| {
+            blob.kind.packed.is_some() && !blob.shared && *blocks <= blob.run.blocks
+        })?;
+        let own = onode.extents.iter().filter(|extent| extent.blob as usize == found);
+        Some(own.map(|extent| (extent.logical, extent.len)).collect())
+    }
+
+    /// Writes `data` at `offset` into fresh blocks; parts of the first and last unit of allocation that stay are read
+    /// and written along.
+    fn place(&mut self, onode: &mut Onode, offset: u64, data: &Bytes, pack: bool) -> Result<()> {
         let end = offset + data.len() as u64;
-        let base = offset / BLOCK_BYTES * BLOCK_BYTES;
-        let limit = end.next_multiple_of(BLOCK_BYTES);
-        // What the object has of these two blocks besides the written range.
-        let low = if is_mapped(onode, base, offset) { base } else { offset };
+        let unit = self.inner.unit_blocks * BLOCK_BYTES;
+        let base = offset / unit * unit;
+        let limit = end.next_multiple_of(unit);
+        // What the object has of these two units besides the written range.
+        let low = first_mapped(onode, base, offset);
         let high = limit.min(onode.size).max(end);
         let high = if is_mapped(onode, end, high) { high } else { end };
         let head = self.inner.read_onode(onode, low, offset - low, &mut Vec::new())?;
         let tail = self.inner.read_onode(onode, end, high - end, &mut Vec::new())?;
         let pieces = block_pieces(base, limit, (low, &head), (offset, data), (end, &tail));
 
-        let mut runs = Vec::with_capacity(1);
-        self.inner.allocate((limit - base) / BLOCK_BYTES, MAX_BLOB_BLOCKS, &mut runs)?;
-        self.allocated.extend_from_slice(&runs);
+        let mut placed = Vec::with_capacity(1);
+        if pack {
+            let longest = self.coll.data.max_blob_bytes / unit * unit;
+            let longest = longest.clamp(unit, MAX_BLOB_BLOCKS * BLOCK_BYTES);
+            let mut from = base;
+            while from < limit {
+                let to = (from + longest).min(limit);
+                self.place_piece(&pieces, base, from..to, onode.hint, true, &mut placed)?;
+                from = to;
+            }
+        } else {
+            self.place_piece(&pieces, base, base..limit, onode.hint, false, &mut placed)?;
+        }
         let at = self.cut(onode, low, high);
-        let mut inline: u64 =
-            onode.blobs.iter().filter(|blob| blob.inline_sums).map(|blob| blob.run.blocks).sum();
-        let (mut logical, mut extents) = (base, Vec::with_capacity(runs.len()));
-        for run in runs {
-            let run_end = logical + run.blocks * BLOCK_BYTES;
-            let cached = cut_pieces(&pieces, logical - base, run_end - base);
-            let mut sums = Vec::with_capacity(run.blocks as usize);
-            for (first, bytes) in &cached {
-                self.writes.push((run.start + u64::from(*first), bytes.clone()));
-                sums.extend(bytes.chunks_exact(BLOCK_BYTES as usize).map(crc32c));
-            }
-            let inline_sums = inline + run.blocks <= MAX_INLINE_SUMS;
-            let id = self.inner.new_id();
-            if inline_sums {
-                inline += run.blocks;
+        let words = |blob: &Blob| blob.kind.sum_words(blob.run.blocks);
+        let mut inline: u64 = onode.blobs.iter().filter(|blob| blob.inline_sums).map(words).sum();
+        let (mut logical, mut extents) = (base, Vec::with_capacity(placed.len()));
+        for mut blob in placed {
+            let blob_end = logical + blob.content_bytes();
+            blob.inline_sums = inline + words(&blob) <= MAX_INLINE_SUMS;
+            if blob.inline_sums {
+                inline += words(&blob);
             } else {
-                self.batch.put(self.inner.ids, Family::Csum, &keys::id(id), &encode_sums(&sums));
+                let sums = encode_sums(blob.kind, blob.sums.as_slice().unwrap_or_default());
+                self.batch.put(self.inner.ids, Family::Csum, &keys::id(blob.id), &sums);
             }
-            let (from, to) = (logical.max(low), run_end.min(high));
-            extents.push(Extent {
-                logical: from,
-                len: to - from,
-                blob: onode.blobs.len() as u32,
-                offset: from - logical,
-            });
-            let sums = Sums::from_slice(&sums);
-            onode.blobs.push(Blob { id, run, shared: false, inline_sums, sums, cached });
-            logical = run_end;
+            // A unit may lie wholly beside what is mapped.
+            let (from, to) = (logical.max(low), blob_end.min(high));
+            if from < to {
+                let index = onode.blobs.len() as u32;
+                extents.push(Extent { logical: from, len: to - from, blob: index, offset: from - logical });
+            }
+            onode.blobs.push(blob);
+            logical = blob_end;
         }
         onode.extents.splice(at..at, extents);
         onode.size = onode.size.max(end);
         self.collect(onode)
+    }
+
+    /// Allocates blobs for a range of the object whose contents `pieces` have from `base` on, and queues their data to be
+    /// written. With `pack` that is one compressed blob, if it takes less space and there is a run for it.
+    fn place_piece(
+        &mut self,
+        pieces: &[Bytes],
+        base: u64,
+        range: Range<u64>,
+        hint: Option<Hint>,
+        pack: bool,
+        placed: &mut Vec<Blob>,
+    ) -> Result<()> {
+        if pack && let Some(blob) = self.place_packed(pieces, base, range.clone())? {
+            placed.push(blob);
+            return Ok(());
+        }
+        let mut runs = Vec::with_capacity(1);
+        self.inner.allocate((range.end - range.start) / BLOCK_BYTES, MAX_BLOB_BLOCKS, &mut runs)?;
+        self.allocated.extend_from_slice(&runs);
+        let mut logical = range.start;
+        for run in runs {
+            let run_end = logical + run.blocks * BLOCK_BYTES;
+            let cached = cut_pieces(pieces, logical - base, run_end - base);
+            let kind = self.kind_for(hint, run.blocks);
+            let mut sums = Vec::with_capacity(kind.sum_words(run.blocks) as usize);
+            match cached.as_slice() {
+                [(_, whole)] => kind.sum(whole, &mut sums),
+                // Chunks must not end where pieces do.
+                parts if kind.chunk_order == 0 => {
+                    parts.iter().for_each(|(_, part)| kind.sum(part, &mut sums))
+                }
+                parts => kind.sum(&joined(parts), &mut sums),
+            }
+            self.writes
+                .extend(cached.iter().map(|(first, bytes)| (run.start + u64::from(*first), bytes.clone())));
+            let (id, sums) = (self.inner.new_id(), Sums::from_slice(&sums));
+            placed.push(Blob { id, run, shared: false, inline_sums: false, kind, sums, cached });
+            logical = run_end;
+        }
+        Ok(())
+    }
+
+    fn place_packed(&mut self, pieces: &[Bytes], base: u64, range: Range<u64>) -> Result<Option<Blob>> {
+        let (unit, options) = (self.inner.unit_blocks, self.coll.data);
+        let blocks = (range.end - range.start) / BLOCK_BYTES;
+        let allowed = (blocks as f64 * options.required_ratio) as u64 / unit * unit;
+        let allowed = allowed.min(blocks.saturating_sub(unit));
+        let cached = cut_pieces(pieces, range.start - base, range.end - base);
+        let content = match cached.as_slice() {
+            [(_, whole)] => whole.clone(),
+            parts => Bytes::from(joined(parts)),
+        };
+        let limit = (allowed * BLOCK_BYTES) as usize;
+        let Some((bytes, packed)) = packing::pack(options.algorithm, &content, limit) else {
+            return Ok(None);
+        };
+        let blocks = (bytes.len() as u64).div_ceil(BLOCK_BYTES).next_multiple_of(unit);
+        let mut runs = Vec::with_capacity(1);
+        self.inner.allocate(blocks, MAX_BLOB_BLOCKS, &mut runs)?;
+        let &[run] = runs.as_slice() else {
+            // Too scattered for a blob in one run.
+            self.inner.release(runs);
+            return Ok(None);
+        };
+        self.allocated.push(run);
+        self.packed.0 += i64::from(packed.stored);
+        self.packed.1 += (run.blocks * BLOCK_BYTES) as i64;
+        let stored =
+            AlignedBuffer::assemble((run.blocks * BLOCK_BYTES) as usize, [(0, &bytes[..])].into_iter())
+                .freeze();
+        let kind = BlobKind { checksum: options.checksum, chunk_order: 0, packed: Some(packed) };
+        let mut sums = Vec::with_capacity(kind.sum_words(run.blocks) as usize);
+        kind.sum(&stored, &mut sums);
+        self.writes.push((run.start, stored));
+        let (id, sums) = (self.inner.new_id(), Sums::from_slice(&sums));
+        Ok(Some(Blob { id, run, shared: false, inline_sums: false, kind, sums, cached }))
+    }
+
+    /// The kind of a new blob of so many blocks that is not compressed.
+    fn kind_for(&self, hint: Option<Hint>, blocks: u64) -> BlobKind {
+        let options = &self.coll.data;
+        let flags = hint.map_or(0, |hint| hint.flags);
+        let steady = flags & hints::SEQUENTIAL_READ != 0
+            && flags & (hints::APPEND_ONLY | hints::IMMUTABLE) != 0
+            && flags & (hints::RANDOM_READ | hints::RANDOM_WRITE) == 0;
+        let chunk = if steady { options.max_chunk_bytes } else { options.min_chunk_bytes };
+        let order = (chunk.max(BLOCK_BYTES) / BLOCK_BYTES).ilog2().min(blocks.ilog2());
+        let chunk_order = (order as u8).min(MAX_CHUNK_ORDER);
+        BlobKind { checksum: options.checksum, chunk_order, packed: None }
     }
 
     /// Makes `from..to` a hole and gives up the blocks that nothing maps any more.
@@ -98,10 +227,18 @@ impl Txn<'_> {
         for extent in &onode.extents {
             let (from, to) =
                 (extent.offset / BLOCK_BYTES, (extent.offset + extent.len).div_ceil(BLOCK_BYTES));
+            let blob = &onode.blobs[extent.blob as usize];
+            // What must stay together: a chunk under one checksum, a unit of allocation.
+            let grain = blob.kind.chunk_blocks().max(self.inner.unit_blocks);
+            let (from, to) = match blob.kind.packed {
+                Some(_) => (from, to),
+                None => (from / grain * grain, to.next_multiple_of(grain).min(blob.run.blocks)),
+            };
             used[extent.blob as usize] |= block_mask(from, to);
         }
         let is_whole = |blob: &Blob, used: u64| {
-            if blob.shared { used != 0 } else { used == block_mask(0, blob.run.blocks) }
+            let stays = blob.shared || blob.kind.packed.is_some();
+            if stays { used != 0 } else { used == block_mask(0, blob.run.blocks) }
         };
         if onode.blobs.iter().zip(&used).all(|(blob, used)| is_whole(blob, *used)) {
             return Ok(());
@@ -139,7 +276,7 @@ impl Txn<'_> {
     fn split_blob(&mut self, blob: Blob, used: u64, kept: &mut Vec<Blob>) -> Result<Vec<u64>> {
         let ids = self.inner.ids;
         let sums = match &blob.sums {
-            Sums::Stored => self.inner.load_sums(blob.id, blob.run.blocks)?,
+            Sums::Stored => self.inner.load_sums(&blob)?,
             loaded => loaded.clone(),
         };
         let sums = sums.as_slice().unwrap_or_default();
@@ -154,16 +291,18 @@ impl Txn<'_> {
             let end = (block + u64::from(same)).min(blob.run.blocks);
             let run = Run { start: blob.run.start + block, blocks: end - block };
             if in_use {
-                let part = &sums[block as usize..end as usize];
+                let kind = blob.kind;
+                // The part begins and ends with chunks, unless it ends with the blob.
+                let part = &sums[kind.sum_words(block) as usize..kind.sum_words(end) as usize];
                 let id = self.inner.new_id();
                 if !blob.inline_sums {
-                    self.batch.put(ids, Family::Csum, &keys::id(id), &encode_sums(part));
+                    self.batch.put(ids, Family::Csum, &keys::id(id), &encode_sums(kind, part));
                 }
                 let pieces: Vec<_> =
                     blob.cached.iter().map(|(first, bytes)| (u64::from(*first), bytes)).collect();
                 let cached = overlap(&pieces, block, end);
                 let (shared, inline_sums) = (false, blob.inline_sums);
-                kept.push(Blob { id, run, shared, inline_sums, sums: Sums::from_slice(part), cached });
+                kept.push(Blob { id, run, shared, inline_sums, kind, sums: Sums::from_slice(part), cached });
                 starts.push(block);
             } else {
                 self.freed.push(run);
@@ -186,6 +325,10 @@ impl Txn<'_> {
         }
         if !blob.inline_sums {
             self.batch.delete(ids, Family::Csum, &keys::id(blob.id));
+        }
+        if let Some(packed) = blob.kind.packed {
+            self.packed.0 -= i64::from(packed.stored);
+            self.packed.1 -= (blob.run.blocks * BLOCK_BYTES) as i64;
         }
         self.freed.push(blob.run);
         Ok(())
@@ -281,6 +424,17 @@ impl Txn<'_> {
 fn block_mask(from: u64, to: u64) -> u64 {
     debug_assert!(from < to && to <= MAX_BLOB_BLOCKS);
     (u64::MAX >> (64 - (to - from))) << from
+}
+
+/// The bytes of placed pieces as one.
+fn joined(parts: &[(u32, Bytes)]) -> Vec<u8> {
+    parts.iter().flat_map(|(_, part)| part.iter().copied()).collect()
+}
+
+/// Where the first data between `from` and `to` is, `to` where there is none.
+fn first_mapped(onode: &Onode, from: u64, to: u64) -> u64 {
+    let first = onode.extents.partition_point(|extent| extent.end() <= from);
+    onode.extents.get(first).map_or(to, |extent| extent.logical.clamp(from, to))
 }
 
 fn is_mapped(onode: &Onode, from: u64, to: u64) -> bool {

@@ -6,6 +6,7 @@
 //! apart.
 
 use super::allocation::{Books, bits, start};
+use super::blob_kind::BlobKind;
 use super::db::{Family, RawBatch};
 use super::keys;
 use super::label::FIRST_DATA_BLOCK;
@@ -162,6 +163,7 @@ impl Filling {
                 run: self.run(slot),
                 shared: false,
                 inline_sums,
+                kind: BlobKind::default(),
                 sums,
                 cached: Vec::new(),
             });
@@ -239,7 +241,7 @@ impl Filling {
             }
             Ok(())
         })?;
-        let record = encode_sums(&vec![self.sum; self.plan.extent_blocks as usize]);
+        let record = encode_sums(BlobKind::default(), &vec![self.sum; self.plan.extent_blocks as usize]);
         let sums = opened.db.sorted_file(Family::Csum, &path("csum"), |put| {
             for at in (first as u64..last as u64).filter(|at| self.is_keyed(*at)) {
                 let (_, before) = self.extents_of(at);
@@ -261,7 +263,8 @@ impl Filling {
             }
         }
         let bytes = plan.extents * plan.extent_blocks * BLOCK_BYTES;
-        let usage = PoolUsage { stored_bytes: bytes, allocated_bytes: bytes, objects: plan.onodes };
+        let (stored_bytes, allocated_bytes) = (bytes, bytes);
+        let usage = PoolUsage { stored_bytes, allocated_bytes, objects: plan.onodes, ..PoolUsage::default() };
         books.usage.insert(PoolId(plan.pool), usage);
         let mut batch = RawBatch::default();
         for seed in 0..plan.pgs {

@@ -6,9 +6,9 @@ use super::keys;
 use super::label::FIRST_DATA_BLOCK;
 use super::mount::Opened;
 use super::onode::{BLOCK_BYTES, Blob, Onode, Run, SharedBlob, decode_sums};
+use super::packing;
 use crate::error::Result;
 use crate::{AllocationSource, PoolUsage};
-use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 use nacre_types::object::ObjectId;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -240,7 +240,9 @@ impl Check {
             }
             let usage = self.usage.entry(coll.pool).or_default();
             usage.objects += 1;
-            usage.stored_bytes += onode.stored_bytes();
+            let (stored, packed) = onode.stored_bytes();
+            usage.stored_bytes += stored;
+            usage.compressed_original_bytes += packed;
             for blob in &onode.blobs {
                 self.blob(coll.pool, &oid, blob)?;
             }
@@ -263,35 +265,41 @@ impl Check {
             }
         }
         if first_holder {
-            self.usage.entry(pool).or_default().allocated_bytes += blob.run.blocks * BLOCK_BYTES;
+            let usage = self.usage.entry(pool).or_default();
+            usage.allocated_bytes += blob.run.blocks * BLOCK_BYTES;
+            if let Some(packed) = blob.kind.packed {
+                usage.compressed_bytes += u64::from(packed.stored);
+                usage.compressed_allocated_bytes += blob.run.blocks * BLOCK_BYTES;
+            }
         }
         let sums = if blob.inline_sums {
             Some(blob.sums.clone())
         } else {
             self.keyed_sums.insert(blob.id);
             let value = self.opened.db.get(Family::Csum, &keys::id(blob.id))?;
-            value.and_then(|value| decode_sums(&value, blob.run.blocks))
+            value.and_then(|value| decode_sums(&value, blob.kind, blob.run.blocks))
         };
         let Some(sums) = sums else {
             self.found(Finding::NoChecksums(oid.clone(), blob.id));
             return Ok(());
         };
         if self.deep && first_holder {
-            self.verify(oid, blob.run, sums.as_slice().unwrap_or_default());
+            self.verify(oid, blob, sums.as_slice().unwrap_or_default());
         }
         Ok(())
     }
 
-    fn verify(&mut self, oid: &ObjectId, run: Run, sums: &[u32]) {
+    fn verify(&mut self, oid: &ObjectId, blob: &Blob, sums: &[u32]) {
+        let run = blob.run;
         let mut buffer = super::aligned::AlignedBuffer::zeroed((run.blocks * BLOCK_BYTES) as usize);
         if self.opened.device.read(run.start * BLOCK_BYTES, &mut buffer).is_err() {
             self.found(Finding::Unreadable(oid.clone(), run.start));
             return;
         }
-        for ((block, data), sum) in (run.start..).zip(buffer.chunks_exact(BLOCK_BYTES as usize)).zip(sums) {
-            if crc32c(data) != *sum {
-                self.found(Finding::BadData(oid.clone(), block));
-            }
+        if let Some(chunk) = blob.kind.first_wrong(0, &buffer, sums) {
+            self.found(Finding::BadData(oid.clone(), run.start + chunk * blob.kind.chunk_blocks()));
+        } else if blob.kind.packed.is_some_and(|packed| packing::unpack(packed, &buffer).is_none()) {
+            self.found(Finding::BadData(oid.clone(), run.start));
         }
         self.report.verified_bytes += buffer.len() as u64;
     }

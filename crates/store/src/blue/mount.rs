@@ -42,15 +42,19 @@ pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Res
         path: directory.display().to_string(),
         reason: reason.to_owned(),
     };
-    if directory.join("type").exists() || directory.join("db").exists() {
+    if directory.join("type").exists() || directory.join("db").symlink_metadata().is_ok() {
         return Err(wrong("already holds a store"));
+    }
+    let unit = config.min_alloc_bytes;
+    if !unit.is_power_of_two() || !(BLOCK_BYTES..=state::MAX_UNIT_BYTES).contains(&unit) {
+        return Err(wrong("the unit of allocation must be a power of two from 4096 to 65536"));
     }
     let path = directory.join("block");
     if !path.exists() {
         device::create(&path, size / BLOCK_BYTES * BLOCK_BYTES)?;
     }
     let device = Device::open(&path)?;
-    let size = device.size()?.min(size) / BLOCK_BYTES * BLOCK_BYTES;
+    let size = device.size()?.min(size) / unit * unit;
     if size < MIN_BYTES {
         return Err(wrong("the device is too small for a store"));
     }
@@ -61,6 +65,9 @@ pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Res
     let label = Label { uuid: Uuid::new_v4(), size };
     let incarnation = Incarnation(Uuid::new_v4());
     label.write(&device)?;
+    if let Some(path) = &config.db_path {
+        link_database(directory, path)?;
+    }
     let db = Db::open(&directory.join("db"), config.db(), true)?;
     let (ids, mut batch) = (db.ids(), RawBatch::default());
     batch.put(ids, Family::Super, state::FORMAT, &state::FORMAT_VERSION.to_le_bytes());
@@ -69,6 +76,7 @@ pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Res
     batch.put(ids, Family::Super, state::CLEAN, &[1]);
     batch.put(ids, Family::Super, state::ID_MAX, &1_u64.to_le_bytes());
     batch.put(ids, Family::Super, state::FRONTIER, &FIRST_DATA_BLOCK.to_le_bytes());
+    batch.put(ids, Family::Super, state::UNIT, &unit.to_le_bytes());
     start::make(directory, label.uuid, size / BLOCK_BYTES, &db, &mut batch)?;
     batch.finish();
     db.write(&batch)?;
@@ -77,6 +85,20 @@ pub(super) fn mkfs(directory: &Path, size: u64, config: &BlueStoreConfig) -> Res
     write_atomically(&directory.join("type"), &[TYPE.as_bytes()])?;
     sync_directory(directory)?;
     Ok(incarnation)
+}
+
+/// Makes the directory `path`, which must hold nothing, and links the database there.
+fn link_database(directory: &Path, path: &Path) -> Result<()> {
+    let failed =
+        |what: &str, error: &std::io::Error| StoreError::io(format!("{what} {}", path.display()), error);
+    std::fs::create_dir_all(path).map_err(|e| failed("create", &e))?;
+    if std::fs::read_dir(path).map_err(|e| failed("list", &e))?.next().is_some() {
+        let reason = "the directory for the database is not empty".to_owned();
+        return Err(StoreError::WrongStore { path: path.display().to_string(), reason });
+    }
+    let path = path.canonicalize().map_err(|e| failed("find", &e))?;
+    std::os::unix::fs::symlink(&path, directory.join("db")).map_err(|e| failed("link", &e))?;
+    sync_directory(directory)
 }
 
 /// Fails where `directory` holds no BlueStore.

@@ -1,11 +1,13 @@
 //! An object's record: where its data lies, its attributes, size and omap (docs/format/bluestore.md).
 //!
-//! Data lies in *blobs*: runs of device blocks, each written once, with one checksum per block. *Extents* map ranges of
-//! the object to ranges of blobs, byte by byte, such that position in object and in blob agree modulo the block size.
+//! Data lies in *blobs*: runs of device blocks, each written once, with checksums ([`super::blob_kind`]). *Extents* map
+//! ranges of the object to ranges of blobs' data, byte by byte, such that position in object and in blob agree modulo the
+//! block size.
 //! A blob belongs to one onode or, after a clone, is shared and reference-counted.
 //!
 //! [`OnodeView`] decodes without allocating, for scans; [`Onode::decode`] builds the record that transactions change.
 
+use super::blob_kind::BlobKind;
 use super::varint::{self, Fields};
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
@@ -15,22 +17,24 @@ use std::sync::Arc;
 pub(super) const BLOCK_BYTES: u64 = 4096;
 /// The longest blob, in blocks.
 pub(super) const MAX_BLOB_BLOCKS: u64 = 64;
-/// An onode keeps checksums of up to this many blocks inline; further blobs have theirs in the `csum` family.
+/// An onode keeps up to this many checksums of 32 bits inline; further blobs have theirs in the `csum` family.
 pub(super) const MAX_INLINE_SUMS: u64 = 64;
 
 const VERSION: u8 = 1;
 const COMPAT: u8 = 1;
 const FLAG_HINT: u64 = 1;
-const KNOWN_FLAGS: u64 = FLAG_HINT;
+/// Not all blobs are of the default kind.
+const FLAG_KINDS: u64 = 2;
+const KNOWN_FLAGS: u64 = FLAG_HINT | FLAG_KINDS;
 const BLOB_SHARED: u64 = 1;
 const BLOB_INLINE_SUMS: u64 = 2;
 
-/// crc32c of each block of a blob.
+/// A blob's checksums, as numbers of 32 bits.
 #[derive(Clone, Debug)]
 pub(super) enum Sums {
-    /// Of the only block.
+    /// The only one.
     One(u32),
-    /// Of several blocks.
+    /// Several, or none.
     Many(Arc<[u32]>),
     /// In the `csum` family and committed, not loaded.
     Stored,
@@ -72,13 +76,19 @@ pub(super) struct Blob {
     pub(super) shared: bool,
     /// Whether the checksums are in the onode.
     pub(super) inline_sums: bool,
+    pub(super) kind: BlobKind,
     pub(super) sums: Sums,
-    /// Contents in memory: (first block within the blob, whole blocks), sorted, disjoint. Holds everything until the
-    /// blob is written.
+    /// Contents in memory: (first block within the blob's data, whole blocks), sorted, disjoint. Holds everything until
+    /// the blob is written.
     pub(super) cached: Vec<(u32, Bytes)>,
 }
 
 impl Blob {
+    /// Bytes of data that extents may map.
+    pub(super) fn content_bytes(&self) -> u64 {
+        self.kind.content_bytes(self.run.blocks)
+    }
+
     /// Bytes of contents in memory.
     pub(super) fn cached_bytes(&self) -> u64 {
         self.cached.iter().map(|(_, bytes)| bytes.len() as u64).sum()
@@ -130,9 +140,12 @@ pub(super) struct Onode {
 }
 
 impl Onode {
-    /// Bytes of data present, holes left out.
-    pub(super) fn stored_bytes(&self) -> u64 {
-        self.extents.iter().map(|extent| extent.len).sum()
+    /// Bytes of data present, holes left out; and how many of these are compressed.
+    pub(super) fn stored_bytes(&self) -> (u64, u64) {
+        let is_packed = |extent: &Extent| self.blobs[extent.blob as usize].kind.packed.is_some();
+        self.extents.iter().fold((0, 0), |(stored, packed), extent| {
+            (stored + extent.len, packed + if is_packed(extent) { extent.len } else { 0 })
+        })
     }
 
     pub(super) fn attr(&self, name: &str) -> Option<&Bytes> {
@@ -159,7 +172,9 @@ impl Onode {
     pub(super) fn encode_into(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[VERSION, COMPAT]);
-        varint::put(out, if self.hint.is_some() { FLAG_HINT } else { 0 });
+        let kinds = self.blobs.iter().any(|blob| blob.kind != BlobKind::default());
+        let hinted = if self.hint.is_some() { FLAG_HINT } else { 0 };
+        varint::put(out, hinted | if kinds { FLAG_KINDS } else { 0 });
         varint::put(out, self.nid);
         varint::put(out, self.size);
         varint::put(out, self.omap);
@@ -177,6 +192,9 @@ impl Onode {
             varint::put(out, blob.run.blocks << 2 | flags);
             varint::put_signed(out, blob.run.start.wrapping_sub(last_end) as i64);
             (last_id, last_end) = (blob.id, blob.run.start + blob.run.blocks);
+        }
+        if kinds {
+            self.blobs.iter().for_each(|blob| blob.kind.put(out));
         }
         varint::put(out, self.extents.len() as u64);
         let mut last_end = 0;
@@ -196,7 +214,7 @@ impl Onode {
         }
         for blob in self.blobs.iter().filter(|blob| blob.inline_sums) {
             let sums = blob.sums.as_slice().expect("invariant: inline checksums are always loaded");
-            sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()));
+            blob.kind.put_sums(sums, out);
         }
         let crc = crc32c(&out[start..]);
         out.extend_from_slice(&crc.to_le_bytes());
@@ -216,18 +234,22 @@ impl Onode {
                 run: blob.run,
                 shared: blob.shared,
                 inline_sums: blob.inline_sums,
+                kind: BlobKind::default(),
                 sums: Sums::Stored,
                 cached: Vec::new(),
             });
         }
         let mut fields = blobs.rest;
+        if view.kinds {
+            for blob in &mut onode.blobs {
+                blob.kind = BlobKind::take(&mut fields, blob.run.blocks).ok_or("malformed kind of a blob")?;
+            }
+        }
         onode.decode_extents(&mut fields).ok_or("malformed extents")?;
         onode.decode_attrs(&mut fields).ok_or("malformed attributes")?;
         for blob in onode.blobs.iter_mut().filter(|blob| blob.inline_sums) {
-            let bytes = fields.bytes(blob.run.blocks as usize * 4).ok_or("checksums cut short")?;
-            let sums: Vec<u32> =
-                bytes.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
-            blob.sums = Sums::from_slice(&sums);
+            let bytes = fields.bytes(blob.kind.sum_bytes(blob.run.blocks)).ok_or("checksums cut short")?;
+            blob.sums = Sums::from_slice(&blob.kind.take_sums(bytes));
         }
         if fields.0.is_empty() { Ok(onode) } else { Err("bytes left over") }
     }
@@ -241,7 +263,7 @@ impl Onode {
                 Extent { logical, len: fields.number()?, blob: fields.small()?, offset: fields.number()? };
             last_end = logical.checked_add(extent.len)?;
             let blob = self.blobs.get(extent.blob as usize)?;
-            let fits = extent.offset.checked_add(extent.len)? <= blob.run.blocks * BLOCK_BYTES;
+            let fits = extent.offset.checked_add(extent.len)? <= blob.content_bytes();
             if !fits
                 || extent.len == 0
                 || last_end > self.size
@@ -276,6 +298,8 @@ pub(super) struct OnodeView<'a> {
     pub(super) size: u64,
     pub(super) omap: u64,
     pub(super) hint: Option<Hint>,
+    /// Whether the blobs' kinds follow them.
+    kinds: bool,
     blob_count: u64,
     blobs: Fields<'a>,
 }
@@ -322,10 +346,11 @@ impl<'a> OnodeView<'a> {
         if blob_count > fields.0.len() as u64 / 3 {
             return None;
         }
-        Some(OnodeView { nid, size, omap, hint, blob_count, blobs: fields })
+        let kinds = flags & FLAG_KINDS != 0;
+        Some(OnodeView { nid, size, omap, hint, kinds, blob_count, blobs: fields })
     }
 
-    /// The blobs; [`BlobViews::rest`] is at the extents once they are through.
+    /// The blobs; [`BlobViews::rest`] is behind them once they are through.
     pub(super) fn blobs(&self) -> BlobViews<'a> {
         BlobViews { rest: self.blobs, left: self.blob_count, last_id: self.nid, last_end: 0 }
     }
@@ -402,27 +427,29 @@ impl SharedBlob {
     }
 }
 
-/// A `csum` record: the checksums, then their own.
-pub(super) fn encode_sums(sums: &[u32]) -> Vec<u8> {
-    let mut out: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+/// A `csum` record of a blob of that kind: the checksums, then their own.
+pub(super) fn encode_sums(kind: BlobKind, sums: &[u32]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(sums.len() * 4 + 4);
+    kind.put_sums(sums, &mut out);
     let crc = crc32c(&out);
     out.extend_from_slice(&crc.to_le_bytes());
     out
 }
 
 /// Decodes a `csum` record of a blob of `blocks`.
-pub(super) fn decode_sums(value: &[u8], blocks: u64) -> Option<Sums> {
+pub(super) fn decode_sums(value: &[u8], kind: BlobKind, blocks: u64) -> Option<Sums> {
     let (body, crc) = value.split_last_chunk::<4>()?;
-    if body.len() as u64 != blocks * 4 || crc32c(body) != u32::from_le_bytes(*crc) {
+    if body.len() != kind.sum_bytes(blocks) || crc32c(body) != u32::from_le_bytes(*crc) {
         return None;
     }
-    let sums: Vec<u32> = body.as_chunks::<4>().0.iter().map(|sum| u32::from_le_bytes(*sum)).collect();
-    Some(Sums::from_slice(&sums))
+    Some(Sums::from_slice(&kind.take_sums(body)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blue::blob_kind::Packed;
+    use crate::data::{ChecksumType, CompressionAlgorithm};
     use nacre_fuzz::Target;
 
     fn sample() -> Onode {
@@ -431,6 +458,7 @@ mod tests {
             run: Run { start, blocks },
             shared: id == 9,
             inline_sums,
+            kind: BlobKind::default(),
             sums: if inline_sums { Sums::from_slice(&vec![7; blocks as usize]) } else { Sums::Stored },
             cached: Vec::new(),
         };
@@ -447,6 +475,32 @@ mod tests {
                 Extent { logical: 65536, len: 8192, blob: 2, offset: 0 },
             ],
         }
+    }
+
+    /// With blobs of several kinds.
+    fn mixed() -> Onode {
+        let mut onode = sample();
+        let packed = Packed { algorithm: CompressionAlgorithm::Zstd, content: 65_536, stored: 8_000 };
+        let kind = BlobKind { checksum: ChecksumType::Xxhash64, chunk_order: 1, packed: Some(packed) };
+        onode.blobs[2].kind = kind;
+        onode.blobs[2].sums = Sums::from_slice(&[1, 2]);
+        onode.blobs[1].kind = BlobKind { checksum: ChecksumType::Crc32c8, chunk_order: 6, packed: None };
+        onode.extents[2].len = 65_536;
+        onode
+    }
+
+    #[test]
+    fn records_of_mixed_kinds_round_trip() {
+        let mut bytes = Vec::new();
+        mixed().encode_into(&mut bytes);
+        let decoded = Onode::decode(&bytes).unwrap();
+        assert_eq!(format!("{decoded:?}"), format!("{:?}", mixed()));
+        assert_eq!(decoded.stored_bytes(), (3996 + 5000 + 65_536, 65_536));
+        let mut beyond = mixed();
+        beyond.extents[2].len += 1;
+        bytes.clear();
+        beyond.encode_into(&mut bytes);
+        assert!(Onode::decode(&bytes).is_err());
     }
 
     #[test]
@@ -489,18 +543,20 @@ mod tests {
             onode.encode_into(&mut bytes);
             bytes
         };
-        let seeds = vec![encoded(&sample()), encoded(&Onode { nid: 1, ..Onode::default() })];
+        let seeds =
+            vec![encoded(&sample()), encoded(&mixed()), encoded(&Onode { nid: 1, ..Onode::default() })];
         let target = Target { repair: reseal, ..Target::new("onode", corpus, seeds) };
         target.run(|input| Onode::decode(input).ok().map(|onode| encoded(&onode)));
         let shared = SharedBlob { refs: 3, run: Run { start: 77, blocks: 5 } };
         let target = Target { repair: reseal, ..Target::new("shared-blob", corpus, vec![shared.encode()]) };
         target.run(|input| SharedBlob::decode(input).map(|shared| shared.encode()));
-        let seeds = vec![encode_sums(&[1, 2, 3])];
+        let kind = BlobKind::default();
+        let seeds = vec![encode_sums(kind, &[1, 2, 3])];
         let target = Target { repair: reseal, ..Target::new("checksums", corpus, seeds) };
         target.run(|input| {
             let blocks = input.len() as u64 / 4;
-            let sums = decode_sums(input, blocks.saturating_sub(1))?;
-            Some(encode_sums(sums.as_slice()?))
+            let sums = decode_sums(input, kind, blocks.saturating_sub(1))?;
+            Some(encode_sums(kind, sums.as_slice()?))
         });
     }
 
@@ -510,8 +566,9 @@ mod tests {
         let bytes = shared.encode();
         assert_eq!(SharedBlob::decode(&bytes), Some(shared));
         assert_eq!(SharedBlob::decode(&bytes[1..]), None);
-        let sums = encode_sums(&[1, 2, 3]);
-        assert_eq!(decode_sums(&sums, 3).unwrap().as_slice(), Some(&[1, 2, 3][..]));
-        assert!(decode_sums(&sums, 2).is_none() && decode_sums(&sums[1..], 3).is_none());
+        let kind = BlobKind::default();
+        let sums = encode_sums(kind, &[1, 2, 3]);
+        assert_eq!(decode_sums(&sums, kind, 3).unwrap().as_slice(), Some(&[1, 2, 3][..]));
+        assert!(decode_sums(&sums, kind, 2).is_none() && decode_sums(&sums[1..], kind, 3).is_none());
     }
 }

@@ -5,9 +5,9 @@ use super::aligned::Filling;
 use super::db::Family;
 use super::keys;
 use super::onode::{BLOCK_BYTES, Blob, Extent, Onode, Run, Sums, decode_sums};
+use super::packing;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
-use nacre_types::crc32c::crc32c;
 
 /// What a read took from the device and may be cached: (blob, first block within it, whole blocks).
 pub(super) type Fills = Vec<(u64, u32, Bytes)>;
@@ -53,14 +53,21 @@ impl Inner {
                     filling.zero_to(part.low() as usize);
                     self.read_blocks(&rest[..taken], &mut filling)?;
                 }
-                Source::Apart => {
+                Source::Apart { skip } => {
                     let mut own = Filling::new((part.blocks * BLOCK_BYTES) as usize);
                     self.read_blocks(&rest[..1], &mut own)?;
-                    let own = own.finish();
-                    let skip = (part.from - part.low()) as usize;
+                    let own = own.finish().freeze();
+                    let own = match part.blob.kind.packed {
+                        None => own,
+                        Some(packed) => Bytes::from(packing::unpack(packed, &own).ok_or_else(|| {
+                            let detail = "it can't be decompressed".to_owned();
+                            self.corrupt_data(part.blob, part.start(), detail)
+                        })?),
+                    };
+                    let skip = *skip as usize;
                     filling.zero_to(part.from as usize);
                     filling.copy(&own[skip..skip + (part.to - part.from) as usize]);
-                    fills.push((part.blob.id, part.first_block as u32, own.freeze()));
+                    fills.push((part.blob.id, part.first_block as u32, own));
                 }
             }
             rest = &rest[taken..];
@@ -105,26 +112,28 @@ impl Inner {
         let sums = match blob.sums.as_slice() {
             Some(sums) => sums,
             None => {
-                loaded = self.load_sums(blob.id, blob.run.blocks)?;
+                loaded = self.load_sums(blob)?;
                 loaded.as_slice().unwrap_or_default()
             }
         };
-        for (at, block) in read.chunks_exact(BLOCK_BYTES as usize).enumerate() {
-            let found = crc32c(block);
-            let wanted = sums.get(part.first_block as usize + at);
-            if wanted != Some(&found) {
-                let detail =
-                    format!("checksum {found:#010x}, wanted {:#010x}", wanted.copied().unwrap_or_default());
-                return Err(self.corrupt_data(blob, part.start() + at as u64, detail));
-            }
-        }
-        Ok(())
+        let chunk_blocks = blob.kind.chunk_blocks();
+        let Some(chunk) = blob.kind.first_wrong(part.first_block / chunk_blocks, read, sums) else {
+            return Ok(());
+        };
+        let (block, words) = (chunk * chunk_blocks, blob.kind.sum_words(1) as usize);
+        let data = &read[((block - part.first_block) * BLOCK_BYTES) as usize..];
+        let mut found = Vec::new();
+        blob.kind.sum(&data[..data.len().min((chunk_blocks * BLOCK_BYTES) as usize)], &mut found);
+        let wanted = sums.iter().skip(chunk as usize * words).take(words).collect::<Vec<_>>();
+        let detail = format!("checksum {found:#010x?}, wanted {wanted:#010x?}");
+        Err(self.corrupt_data(blob, blob.run.start + block, detail))
     }
 
     /// Loads a blob's checksums from the `csum` family.
-    pub(super) fn load_sums(&self, id: u64, blocks: u64) -> Result<Sums> {
+    pub(super) fn load_sums(&self, blob: &Blob) -> Result<Sums> {
+        let id = blob.id;
         let value = self.db.get(Family::Csum, &keys::id(id))?;
-        let sums = value.as_deref().and_then(|value| decode_sums(value, blocks));
+        let sums = value.as_deref().and_then(|value| decode_sums(value, blob.kind, blob.run.blocks));
         sums.ok_or_else(|| {
             let detail = if value.is_some() { "undecodable" } else { "absent" };
             self.damaged(id, StoreError::corrupt(format!("checksums of blob {id}"), detail))
@@ -154,8 +163,11 @@ enum Source<'a> {
     Cached(Vec<&'a [u8]>),
     /// The device: its blocks have no other part of the object in them and can be read to their place.
     InPlace,
-    /// The device, by way of a buffer of its own.
-    Apart,
+    /// The device, by way of a buffer of its own; so many bytes of what is there, decompressed where it is compressed,
+    /// come before the part.
+    Apart {
+        skip: u64,
+    },
 }
 
 impl Part<'_> {
@@ -188,16 +200,23 @@ fn parts<'a>(onode: &'a Onode, extents: &[Extent], base: u64, offset: u64, end: 
         let blob = &onode.blobs[extent.blob as usize];
         let (from, to) = (extent.logical.max(offset), extent.end().min(end));
         let (start, count) = (extent.offset + from - extent.logical, to - from);
-        let first_block = start / BLOCK_BYTES;
-        let blocks = (start + count).div_ceil(BLOCK_BYTES) - first_block;
+        let (touched, touched_end) = (start / BLOCK_BYTES, (start + count).div_ceil(BLOCK_BYTES));
         let low = from / BLOCK_BYTES * BLOCK_BYTES;
-        let high = low + blocks * BLOCK_BYTES;
+        let high = low + (touched_end - touched) * BLOCK_BYTES;
+        // What has to be read for that: whole chunks, or all of what is compressed.
+        let chunk = blob.kind.chunk_blocks();
+        let (first_block, end_block) = match blob.kind.packed {
+            Some(_) => (0, blob.run.blocks),
+            None => (touched / chunk * chunk, touched_end.next_multiple_of(chunk).min(blob.run.blocks)),
+        };
+        let blocks = end_block - first_block;
+        let exact = blob.kind.packed.is_none() && (first_block, end_block) == (touched, touched_end);
         let alone = (at == 0 || extents[at - 1].end() <= low)
             && extents.get(at + 1).is_none_or(|next| next.logical >= high);
         let source = match cached_parts(blob, start, count) {
             Some(pieces) => Source::Cached(pieces),
-            None if alone => Source::InPlace,
-            None => Source::Apart,
+            None if alone && exact => Source::InPlace,
+            None => Source::Apart { skip: start - first_block * BLOCK_BYTES },
         };
         parts.push(Part { blob, first_block, blocks, from: from - base, to: to - base, source });
     }

@@ -1,6 +1,8 @@
 //! The store's own state in the `super` family (docs/format/bluestore.md).
 
 use super::db::{Db, Family};
+use super::label::FIRST_DATA_BLOCK;
+use super::onode::BLOCK_BYTES;
 use crate::error::{Result, StoreError};
 use nacre_types::ids::Incarnation;
 use uuid::Uuid;
@@ -8,7 +10,7 @@ use uuid::Uuid;
 /// Format of the whole store; a release refuses others.
 pub(super) const FORMAT: &[u8] = b"m/format";
 /// What this release writes under [`FORMAT`].
-pub(super) const FORMAT_VERSION: u32 = 2;
+pub(super) const FORMAT_VERSION: u32 = 3;
 /// The oldest that this release reads: a mount makes it the newest.
 const OLDEST_FORMAT: u32 = 1;
 /// The device that belongs to this database.
@@ -23,8 +25,13 @@ pub(super) const ID_MAX: &[u8] = b"m/id_max";
 pub(super) const FRONTIER: &[u8] = b"m/frontier";
 /// 1 where used blocks are recorded in the database.
 pub(super) const RECORDS: &[u8] = b"m/records";
+/// What space is allocated in, in bytes; the block where it is absent.
+pub(super) const UNIT: &[u8] = b"m/min_alloc_size";
 /// Before the owner's own keys.
 pub(super) const USER_PREFIX: &[u8] = b"u/";
+
+/// The largest unit of allocation in bytes: data begins at a multiple of it.
+pub(super) const MAX_UNIT_BYTES: u64 = FIRST_DATA_BLOCK * BLOCK_BYTES;
 
 /// The state at mount.
 #[derive(Clone, Debug)]
@@ -36,6 +43,8 @@ pub(super) struct State {
     pub(super) frontier: u64,
     /// Used blocks are recorded in the database.
     pub(super) records: bool,
+    /// What space is allocated in, in blocks.
+    pub(super) unit_blocks: u64,
 }
 
 impl State {
@@ -63,7 +72,15 @@ impl State {
             let reason = format!("format {format:?}: this release reads up to format {FORMAT_VERSION}");
             return Err(StoreError::WrongStore { path: path.into(), reason });
         }
+        let unit = match db.get(Family::Super, UNIT)? {
+            None => BLOCK_BYTES,
+            Some(_) => number(UNIT)?,
+        };
+        if !unit.is_power_of_two() || unit < BLOCK_BYTES || unit > MAX_UNIT_BYTES {
+            return Err(StoreError::corrupt("m/min_alloc_size in the database", "no such unit"));
+        }
         Ok(State {
+            unit_blocks: unit / BLOCK_BYTES,
             uuid: uuid(UUID)?,
             incarnation: Incarnation(uuid(INCARNATION)?),
             clean: get(CLEAN)? == [1],

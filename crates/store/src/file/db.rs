@@ -218,8 +218,12 @@ impl Db {
             let value: [u8; 24] = value.try_into().map_err(|_| damaged("usage"))?;
             let number =
                 |at: usize| u64::from_le_bytes(value[at..at + 8].try_into().expect("invariant: 8 bytes"));
-            let of_pool =
-                PoolUsage { stored_bytes: number(0), allocated_bytes: number(8), objects: number(16) };
+            let of_pool = PoolUsage {
+                stored_bytes: number(0),
+                allocated_bytes: number(8),
+                objects: number(16),
+                ..PoolUsage::default()
+            };
             usage.insert(PoolId(i64::from_be_bytes(pool)), of_pool);
             Ok(true)
         })?;

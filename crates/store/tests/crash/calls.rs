@@ -2,9 +2,38 @@
 //! themselves are left out: what they would make durable is worked out from the recording.
 #![allow(unsafe_code)]
 
+use crate::faults::{self, Call};
 use crate::recorder;
 use libc::{c_char, c_int, c_long, c_void, iovec, mode_t, off_t, size_t, ssize_t, syscall};
 use std::ffi::CStr;
+
+/// Whether a call fails instead of being made.
+fn fails(fd: c_int, call: Call) -> bool {
+    let errno = faults::strikes(fd, call);
+    if let Some(errno) = errno {
+        // SAFETY: the location is the calling thread's own.
+        unsafe { *libc::__errno_location() = errno };
+    }
+    errno.is_some()
+}
+
+fn read_at(fd: c_int, data: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
+    if fails(fd, Call::Read) {
+        return -1;
+    }
+    // SAFETY: the caller's arguments are handed on.
+    unsafe { syscall(libc::SYS_pread64, fd, data, len, offset) as ssize_t }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pread(fd: c_int, data: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
+    read_at(fd, data, len, offset)
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn pread64(fd: c_int, data: *mut c_void, len: size_t, offset: off_t) -> ssize_t {
+    read_at(fd, data, len, offset)
+}
 
 fn bytes_of(path: *const c_char) -> Vec<u8> {
     // SAFETY: callers of these functions pass C strings, as the interface demands.
@@ -56,6 +85,9 @@ fn record_write(fd: c_int, offset: u64, parts: &[(*const c_void, usize)], writte
 
 #[unsafe(no_mangle)]
 extern "C" fn write(fd: c_int, data: *const c_void, len: size_t) -> ssize_t {
+    if fails(fd, Call::Write) {
+        return -1;
+    }
     let recorded = recorder::node_of(fd).is_some();
     // SAFETY: the caller's arguments are handed on.
     let written = unsafe { syscall(libc::SYS_write, fd, data, len) };
@@ -69,6 +101,9 @@ extern "C" fn write(fd: c_int, data: *const c_void, len: size_t) -> ssize_t {
 }
 
 fn write_at(fd: c_int, data: *const c_void, len: size_t, offset: off_t) -> ssize_t {
+    if fails(fd, Call::Write) {
+        return -1;
+    }
     // SAFETY: the caller's arguments are handed on.
     let written = unsafe { syscall(libc::SYS_pwrite64, fd, data, len, offset) };
     record_write(fd, offset as u64, &[(data, len)], written)
@@ -85,6 +120,9 @@ extern "C" fn pwrite64(fd: c_int, data: *const c_void, len: size_t, offset: off_
 }
 
 fn write_vectors(fd: c_int, vectors: *const iovec, count: c_int, offset: off_t) -> ssize_t {
+    if fails(fd, Call::Write) {
+        return -1;
+    }
     // SAFETY: the caller's arguments are handed on; the high half of the offset is unused on 64-bit systems.
     let written = unsafe { syscall(libc::SYS_pwritev, fd, vectors, count, offset, 0) };
     // SAFETY: the caller passes `count` vectors.
@@ -104,6 +142,9 @@ extern "C" fn pwritev64(fd: c_int, vectors: *const iovec, count: c_int, offset: 
 }
 
 fn sync(fd: c_int) -> c_int {
+    if fails(fd, Call::Sync) {
+        return -1;
+    }
     if let Some(node) = recorder::node_of(fd)
         && let Some(sync) = recorder::sync_begins(node)
     {

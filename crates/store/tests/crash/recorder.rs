@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 /// A change, an fsync, or a mark of the test.
@@ -56,6 +56,9 @@ const MAX_FDS: usize = 1 << 16;
 /// What each descriptor refers to: the node's number plus one, or 0.
 static DESCRIPTORS: [AtomicU32; MAX_FDS] = [const { AtomicU32::new(0) }; MAX_FDS];
 
+/// Whether each descriptor is of a file of the database.
+static DATABASE: [AtomicBool; MAX_FDS] = [const { AtomicBool::new(false) }; MAX_FDS];
+
 fn locked() -> MutexGuard<'static, Option<Recorder>> {
     RECORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
@@ -93,6 +96,11 @@ pub(crate) fn node_of(fd: i32) -> Option<u32> {
     DESCRIPTORS.get(usize::try_from(fd).ok()?)?.load(Ordering::Acquire).checked_sub(1)
 }
 
+/// Whether a descriptor is of a file of the database.
+pub(crate) fn is_database(fd: i32) -> bool {
+    usize::try_from(fd).ok().and_then(|fd| DATABASE.get(fd)).is_some_and(|flag| flag.load(Ordering::Acquire))
+}
+
 impl Recorder {
     fn relative(&self, path: &[u8]) -> Option<String> {
         let rest = path.strip_prefix(&self.root[..])?;
@@ -116,6 +124,7 @@ impl Recorder {
 pub(crate) fn opened(fd: i32, path: &[u8], created: bool, truncated: bool) {
     with(|recorder| {
         let Some(path) = recorder.relative(path) else { return };
+        DATABASE[fd as usize].store(path.starts_with("db/"), Ordering::Release);
         let node = match recorder.nodes.get(&path) {
             Some(&node) => {
                 if truncated {

@@ -336,11 +336,11 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     let (store, _) = mount(directory.path());
     store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "data")])).unwrap();
     store.umount().unwrap();
-    assert!(directory.path().join("ballast").exists());
+    assert!(directory.path().join("db/ballast").exists());
     // No file system has this much: the database's looks full, far below the level at which the ballast goes.
     let config = BlueStoreConfig { db_min_free_bytes: u64::MAX / 2, ..blue_config() };
     let (store, _) = BlueStore::mount(directory.path(), config, Arc::new(IgnoreEvents)).unwrap();
-    assert!(!directory.path().join("ballast").exists());
+    assert!(!directory.path().join("db/ballast").exists());
     let refused = store.queue_transaction(&txn(pg(0), vec![write("b", 0, "x")]), None).unwrap_err();
     assert_eq!(refused.errno(), Errno::ENOSPC);
     assert!(store.reserve(1).is_err());

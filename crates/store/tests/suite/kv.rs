@@ -62,7 +62,8 @@ fn a_database_is_read_changed_copied_and_compacted() {
     store.compact(None, (None, None), |prefix| seen.push(prefix.to_owned())).unwrap();
     assert!(seen.iter().map(String::as_str).eq(store.prefixes()));
     assert!(entries(&store, None) == before, "compaction changes nothing that is read");
-    let copy = directory.path().join("copy");
+    let elsewhere = tempfile::tempdir().unwrap();
+    let copy = elsewhere.path().join("copy");
     let mut batches = 0;
     let copied = store.copy_to(&copy, 7, |_| batches += 1).unwrap();
     assert_eq!((copied.keys, copied.transactions), (before.len() as u64, batches));

@@ -2,7 +2,7 @@
 //! the store's check must find nothing.
 
 use crate::reference::{Model, any_op, difference};
-use crate::stores::{Fixture, kinds, on_every_store, pg};
+use crate::stores::{Fixture, Kind, SERVICES, Services, kinds, on_every_store, pg};
 use bytes::Bytes;
 use nacre_types::ids::PoolId;
 use nacre_types::object::ObjectId;
@@ -53,17 +53,23 @@ fn run(store: &mut Fixture, steps: &[Step]) {
     check(store, &model);
 }
 
+/// Every store, BlueStore also with its data services.
+fn tested() -> Vec<Box<dyn Kind>> {
+    let services = (0..SERVICES).map(|way| Box::new(Services(512 << 20, way)) as Box<dyn Kind>);
+    kinds(512 << 20).into_iter().chain(services).collect()
+}
+
 /// `PROPTEST_CASES` sets the number of cases.
 #[test]
 fn random_transactions_do_what_the_model_does() {
     let is_long = std::env::var("NEXTEST_PROFILE").is_ok_and(|profile| profile == "long");
     let usual = if is_long { 1000 } else { 48 };
     let cases = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(usual);
-    for kind in 0..kinds(1).len() {
+    for kind in 0..tested().len() {
         let mut runner = TestRunner::new(Config { cases, failure_persistence: None, ..Config::default() });
         runner
             .run(&proptest::collection::vec(any_step(), 1..25), |steps| {
-                let mut store = Fixture::new(kinds(512 << 20).swap_remove(kind));
+                let mut store = Fixture::new(tested().swap_remove(kind));
                 run(&mut store, &steps);
                 Ok(())
             })

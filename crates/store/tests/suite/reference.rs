@@ -135,7 +135,7 @@ pub(crate) fn any_op() -> impl Strategy<Value = TxnOp> {
     let named = || proptest::collection::vec((name(), any_bytes(200)), 1..3);
     prop_oneof![
         8 => (any_oid(), any_offset(), any_len(), any::<u64>()).prop_map(|(oid, offset, len, seed)| TxnOp::Write {
-            oid, offset, data: Bytes::from(pattern(seed, len as usize))
+            oid, offset, data: Bytes::from(contents(seed, len as usize))
         }),
         2 => (any_oid(), any_offset(), any_len()).prop_map(|(oid, offset, len)| TxnOp::Zero { oid, offset, len }),
         2 => (any_oid(), any_offset()).prop_map(|(oid, size)| TxnOp::Truncate { oid, size }),
@@ -161,6 +161,21 @@ pub(crate) fn any_op() -> impl Strategy<Value = TxnOp> {
         1 => version().prop_map(TxnOp::LogTrim),
         1 => version().prop_map(TxnOp::LogTruncate),
     ]
+}
+
+/// Bytes that differ by seed; of every other one they can be compressed.
+pub(crate) fn contents(seed: u64, len: usize) -> Vec<u8> {
+    if seed.is_multiple_of(2) { pattern(seed, len) } else { soft(seed, len) }
+}
+
+/// Bytes that differ by seed and take about a twentieth of their size compressed.
+pub(crate) fn soft(seed: u64, len: usize) -> Vec<u8> {
+    let row = pattern(seed, 97);
+    let numbered = (0..len.div_ceil(100)).flat_map(|at| {
+        let number = [at as u8, (at >> 8) as u8, (at >> 16) as u8];
+        row.iter().copied().chain(number).collect::<Vec<u8>>()
+    });
+    numbered.take(len).collect()
 }
 
 /// Bytes that differ at every position and by seed.

@@ -1,10 +1,10 @@
 //! The stores under test, behind one factory, and shorthands for transactions.
 
-pub(crate) use crate::reference::pattern;
+pub(crate) use crate::reference::{pattern, soft};
 use bytes::Bytes;
 use nacre_store::{
-    BlueStore, BlueStoreConfig, CommitSink, FileStore, FileStoreConfig, IgnoreEvents, MemStore,
-    MemStoreConfig, MountReport, ObjectStore, StoreError,
+    BlueStore, BlueStoreConfig, ChecksumType, CommitSink, CompressionAlgorithm, CompressionMode, DataOptions,
+    FileStore, FileStoreConfig, IgnoreEvents, MemStore, MemStoreConfig, MountReport, ObjectStore, StoreError,
 };
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
@@ -77,6 +77,59 @@ impl Kind for Blue {
     fn fsck(&self, directory: &Path) {
         let report = BlueStore::fsck(directory, &blue_config(), true).unwrap();
         assert_eq!(report.findings, []);
+    }
+}
+
+/// BlueStore of a size in bytes that compresses, checks and allocates in other ways than it does by itself.
+pub(crate) struct Services(pub(crate) u64, pub(crate) usize);
+
+/// Ways to keep data.
+pub(crate) const SERVICES: usize = 3;
+
+impl Services {
+    fn config(&self) -> BlueStoreConfig {
+        let min_alloc_bytes = [4096, 65_536, 16_384][self.1];
+        BlueStoreConfig { min_alloc_bytes, discard: self.1 == 2, ..blue_config() }
+    }
+
+    fn options(&self) -> DataOptions {
+        let any = DataOptions { mode: CompressionMode::Force, ..DataOptions::default() };
+        match self.1 {
+            0 => DataOptions {
+                algorithm: CompressionAlgorithm::Lz4,
+                checksum: ChecksumType::Crc32c16,
+                min_chunk_bytes: 16 << 10,
+                max_blob_bytes: 128 << 10,
+                ..any
+            },
+            1 => DataOptions { algorithm: CompressionAlgorithm::Zstd, max_blob_bytes: 1 << 20, ..any },
+            _ => DataOptions { checksum: ChecksumType::Xxhash64, min_chunk_bytes: 64 << 10, ..any },
+        }
+    }
+}
+
+impl Kind for Services {
+    fn name(&self) -> &'static str {
+        "bluestore with compression"
+    }
+
+    fn mkfs(&self, directory: &Path) {
+        BlueStore::mkfs(directory, self.0, &self.config()).unwrap();
+    }
+
+    fn mount(&self, directory: &Path) -> (Arc<dyn ObjectStore>, MountReport) {
+        let (store, report) = BlueStore::mount(directory, self.config(), Arc::new(IgnoreEvents)).unwrap();
+        store.set_data_options([(POOL, self.options())].into());
+        (Arc::new(store), report)
+    }
+
+    fn fsck(&self, directory: &Path) {
+        let report = BlueStore::fsck(directory, &self.config(), true).unwrap();
+        assert_eq!(report.findings, []);
+        for threads in [0, 2] {
+            let scanned = BlueStore::scan(directory, &self.config(), threads, &IgnoreEvents).unwrap();
+            assert_eq!(scanned.health, []);
+        }
     }
 }
 

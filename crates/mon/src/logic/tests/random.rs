@@ -100,7 +100,7 @@ impl World {
             Step::Full { osd, full } => {
                 let available_bytes = if full { 1 } else { 90 };
                 let stats = OsdStats { total_bytes: 100, available_bytes, ..OsdStats::default() };
-                let report = StatsReport { osd: stats, pgs: Vec::new() };
+                let report = StatsReport { osd: stats, pgs: Vec::new(), starting: false };
                 self.state.handle(now, Event::Stats { osd: OsdId(osd), report });
             }
             Step::Pool { create: true } => {

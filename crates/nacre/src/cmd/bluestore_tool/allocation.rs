@@ -3,7 +3,7 @@
 use super::Place;
 use anyhow::{Context, Result};
 use clap::Args;
-use nacre_store::{AllocationSource, BlueStore, IgnoreEvents, Recovery, StoreError};
+use nacre_store::{AllocationSource, BlueStore, IgnoreEvents, PoolUsage, Recovery, StoreError};
 use serde_json::json;
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -115,10 +115,10 @@ fn scan(place: &Place<'_>, which: Which, out: &mut impl Write) -> Result<Recover
     ] {
         writeln!(out, "{name:<24}={count:>11}")?;
     }
-    writeln!(out, "store {}", statfs(0, 0))?;
+    writeln!(out, "store {}", statfs(&PoolUsage::default()))?;
     for (pool, usage) in &recovery.pools {
         // Ceph prints pools as unsigned numbers: its internal one is -1.
-        writeln!(out, "pool {} {}", pool.0 as u64, statfs(usage.stored_bytes, usage.allocated_bytes))?;
+        writeln!(out, "pool {} {}", pool.0 as u64, statfs(usage))?;
     }
     writeln!(out, "{RULE}\n")?;
     for (code, text) in &recovery.health {
@@ -127,9 +127,14 @@ fn scan(place: &Place<'_>, which: Which, out: &mut impl Write) -> Result<Recover
     Ok(recovery)
 }
 
-fn statfs(stored: u64, allocated: u64) -> String {
+fn statfs(usage: &PoolUsage) -> String {
     format!(
-        "store_statfs(0x0/0x0/0x0, data {stored:#x}/{allocated:#x}, compress 0x0/0x0/0x0, omap 0x0, meta 0x0)"
+        "store_statfs(0x0/0x0/0x0, data {:#x}/{:#x}, compress {:#x}/{:#x}/{:#x}, omap 0x0, meta 0x0)",
+        usage.stored_bytes,
+        usage.allocated_bytes,
+        usage.compressed_bytes,
+        usage.compressed_allocated_bytes,
+        usage.compressed_original_bytes
     )
 }
 

@@ -75,6 +75,19 @@ pub(super) fn show_label(place: &Place<'_>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// `bluefs-bdev-expand`: makes the store as large as its device.
+pub(super) fn expand(place: &Place<'_>) -> Result<ExitCode> {
+    let (before, after) = BlueStore::expand(place.path, &place.config)?;
+    let mut out = io::stdout().lock();
+    if after == before {
+        writeln!(out, "1 : nothing to do, skipped: the store has all {before} bytes of its device")?;
+    } else {
+        writeln!(out, "1 : expanding  from {before:#x} to {after:#x}")?;
+        writeln!(out, "1 : size label updated to {after}")?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
 /// `bluefs-stats`: what the database takes beside the device, in all and by column family.
 pub(super) fn bluefs_stats(place: &Place<'_>) -> Result<ExitCode> {
     let label = BlueStore::label(place.path)?;

@@ -10,7 +10,7 @@ use crate::blue::varint::{self, Fields};
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::{PgId, PoolId};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// No deltas follow this one until a new checkpoint was made.
 const FLAG_VOID: u8 = 1;
 
@@ -132,7 +132,14 @@ impl Delta {
 /// Appends a pool's usage.
 pub(super) fn put_usage(out: &mut Vec<u8>, pool: PoolId, usage: PoolUsage) {
     varint::put_signed(out, pool.0);
-    for number in [usage.stored_bytes, usage.allocated_bytes, usage.objects] {
+    for number in [
+        usage.stored_bytes,
+        usage.allocated_bytes,
+        usage.objects,
+        usage.compressed_bytes,
+        usage.compressed_allocated_bytes,
+        usage.compressed_original_bytes,
+    ] {
         varint::put(out, number);
     }
 }
@@ -143,6 +150,9 @@ pub(super) fn take_usage(fields: &mut Fields<'_>) -> Option<(PoolId, PoolUsage)>
         stored_bytes: fields.number()?,
         allocated_bytes: fields.number()?,
         objects: fields.number()?,
+        compressed_bytes: fields.number()?,
+        compressed_allocated_bytes: fields.number()?,
+        compressed_original_bytes: fields.number()?,
     };
     Some((pool, usage))
 }
@@ -176,7 +186,14 @@ mod tests {
     fn fuzz_deltas() {
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
         let run = |start, blocks, used| Change { run: Run { start, blocks }, used };
-        let usage = PoolUsage { stored_bytes: 1 << 33, allocated_bytes: 4096, objects: 3 };
+        let usage = PoolUsage {
+            stored_bytes: 1 << 33,
+            allocated_bytes: 4096,
+            objects: 3,
+            compressed_bytes: 700,
+            compressed_allocated_bytes: 4096,
+            compressed_original_bytes: 1 << 20,
+        };
         let delta = Delta {
             changes: vec![run(16, 64, true), run(80, 1, true), run(17, 2, false)],
             pools: vec![(PoolId(3), usage), (PoolId(-1), PoolUsage::default())],

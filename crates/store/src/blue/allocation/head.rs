@@ -17,7 +17,7 @@ pub(in crate::blue) const PAGE_WORDS: usize = PAGE_BYTES / 8;
 /// Blocks that a page tells of.
 pub(in crate::blue) const PAGE_BLOCKS: u64 = PAGE_BYTES as u64 * 8;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const FIXED_BYTES: usize = 84;
 
 /// Number of pages for so many blocks.
@@ -192,7 +192,7 @@ mod tests {
             used: 40_000,
             usage: BTreeMap::from([(
                 PoolId(2),
-                PoolUsage { stored_bytes: 1, allocated_bytes: 4096, objects: 1 },
+                PoolUsage { stored_bytes: 1, allocated_bytes: 4096, objects: 1, ..PoolUsage::default() },
             )]),
             objects: BTreeMap::from([(PgId::new(PoolId(2), 5), 1), (PgId::new(PoolId(-1), 0), 0)]),
             pages: vec![Page { place: 2, crc: 77 }, Page::FREE, Page::FULL],

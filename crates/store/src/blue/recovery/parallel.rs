@@ -283,9 +283,7 @@ impl Part {
         self.findings.add(other.findings);
         for (pool, usage) in other.usage {
             let sum = self.usage.entry(pool).or_default();
-            sum.stored_bytes += usage.stored_bytes;
-            sum.allocated_bytes += usage.allocated_bytes;
-            sum.objects += usage.objects;
+            sum.add(&usage);
         }
         for (id, objects) in other.objects {
             *self.objects.entry(id).or_default() += objects;
@@ -359,9 +357,13 @@ impl<'a> Thread<'a> {
         stats.extent_count += totals.extents;
         stats.spanning_blob_count += totals.spanning;
         stats.shard_count += 1 + totals.keyed_sums;
+        stats.compressed_blob_count += totals.packed_blobs;
         self.usage.objects += 1;
         self.usage.stored_bytes += totals.stored_bytes;
         self.usage.allocated_bytes += bytes_of(totals.blocks);
+        self.usage.compressed_bytes += totals.packed_bytes;
+        self.usage.compressed_allocated_bytes += bytes_of(totals.packed_blocks);
+        self.usage.compressed_original_bytes += totals.packed_stored_bytes;
         if totals.shared_blobs > 0 {
             self.shared(first, totals.nid);
         }
@@ -382,8 +384,12 @@ impl<'a> Thread<'a> {
             }
             match self.scan.shared.get(&blob.id).filter(|shared| shared.run == blob.run) {
                 Some(shared) => {
-                    let first = !shared.counted.swap(true, Ordering::Relaxed);
-                    self.usage.allocated_bytes += if first { bytes_of(blob.run.blocks) } else { 0 };
+                    if !shared.counted.swap(true, Ordering::Relaxed) {
+                        let bytes = bytes_of(blob.run.blocks);
+                        self.usage.allocated_bytes += bytes;
+                        self.usage.compressed_bytes += u64::from(blob.packed);
+                        self.usage.compressed_allocated_bytes += if blob.packed == 0 { 0 } else { bytes };
+                    }
                 }
                 None => {
                     self.part.stats.skipped_illegal_extent += 1;
@@ -419,9 +425,7 @@ impl<'a> Thread<'a> {
         if let Some(coll) = self.at.take() {
             *self.part.objects.entry(coll).or_default() += sums.objects;
             let usage = self.part.usage.entry(coll.pool).or_default();
-            usage.objects += sums.objects;
-            usage.stored_bytes += sums.stored_bytes;
-            usage.allocated_bytes += sums.allocated_bytes;
+            usage.add(&sums);
         }
     }
 }

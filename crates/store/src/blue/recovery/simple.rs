@@ -2,12 +2,13 @@
 //! to be obviously right: it is what the parallel scan is compared with.
 
 use super::{Findings, Progress, ScanStats, Scanned, bytes_of};
+use crate::PoolUsage;
 use crate::blue::allocation::Books;
 use crate::blue::db::Family;
 use crate::blue::keys;
 use crate::blue::label::FIRST_DATA_BLOCK;
 use crate::blue::mount::Opened;
-use crate::blue::onode::{BLOCK_BYTES, Onode, Run, SharedBlob};
+use crate::blue::onode::{BLOCK_BYTES, Blob, Onode, Run, SharedBlob};
 use crate::error::Result;
 use std::collections::{HashMap, HashSet};
 
@@ -72,6 +73,20 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanne
     Ok(Scanned { books: scan.books, findings: scan.findings, stats: scan.stats })
 }
 
+/// What a blob takes of the device.
+fn usage_of(blob: &Blob) -> PoolUsage {
+    let allocated_bytes = bytes_of(blob.run.blocks);
+    match blob.kind.packed {
+        None => PoolUsage { allocated_bytes, ..PoolUsage::default() },
+        Some(packed) => PoolUsage {
+            allocated_bytes,
+            compressed_bytes: u64::from(packed.stored),
+            compressed_allocated_bytes: allocated_bytes,
+            ..PoolUsage::default()
+        },
+    }
+}
+
 impl Simple {
     fn onode(&mut self, pool: nacre_types::ids::PoolId, onode: &Onode) {
         let mut mapped = vec![0_u64; onode.blobs.len()];
@@ -79,13 +94,16 @@ impl Simple {
         self.stats.extent_count += onode.extents.len() as u64;
         self.stats.spanning_blob_count += mapped.iter().filter(|extents| **extents > 1).count() as u64;
         self.stats.shard_count += 1 + onode.blobs.iter().filter(|blob| !blob.inline_sums).count() as u64;
-        let mut allocated = 0;
+        let mut sum = PoolUsage::default();
         for blob in &onode.blobs {
+            self.stats.compressed_blob_count += u64::from(blob.kind.packed.is_some());
             if !blob.shared {
                 self.own(blob.run, onode.nid);
-                allocated += blob.run.blocks;
+                sum.add(&usage_of(blob));
             } else if self.shared.get(&blob.id) == Some(&blob.run) {
-                allocated += if self.counted.insert(blob.id) { blob.run.blocks } else { 0 };
+                if self.counted.insert(blob.id) {
+                    sum.add(&usage_of(blob));
+                }
             } else {
                 self.stats.skipped_illegal_extent += 1;
                 self.findings.dispute(blob.run, self.frontier);
@@ -93,10 +111,9 @@ impl Simple {
                 self.findings.shared_without_record(blob.id, onode.nid);
             }
         }
-        let usage = self.books.usage.entry(pool).or_default();
-        usage.objects += 1;
-        usage.stored_bytes += onode.stored_bytes();
-        usage.allocated_bytes += bytes_of(allocated);
+        sum.objects = 1;
+        (sum.stored_bytes, sum.compressed_original_bytes) = onode.stored_bytes();
+        self.books.usage.entry(pool).or_default().add(&sum);
     }
 
     /// Marks a run that a record owns, block by block.

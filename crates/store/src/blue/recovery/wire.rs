@@ -14,7 +14,11 @@ const BLOCK: u64 = 4096;
 pub(super) struct Blob {
     pub(super) id: u64,
     pub(super) run: Run,
+    /// Bytes of data, and how many they are compressed: 0 where they are not.
+    pub(super) content: u32,
+    pub(super) packed: u32,
     pub(super) shared: bool,
+    inline: bool,
 }
 
 /// What of a record is not a blob.
@@ -30,6 +34,13 @@ pub(super) struct Totals {
     pub(super) keyed_sums: u64,
     /// Blobs that several extents map.
     pub(super) spanning: u64,
+    /// Compressed blobs.
+    pub(super) packed_blobs: u64,
+    /// Of those that are not shared: blocks, and bytes of compressed data.
+    pub(super) packed_blocks: u64,
+    pub(super) packed_bytes: u64,
+    /// Bytes stored in compressed blobs.
+    pub(super) packed_stored_bytes: u64,
 }
 
 /// Reads numbers off a slice.
@@ -124,6 +135,31 @@ impl<'a> Cursor<'a> {
         Some((self.difference()?, self.number()?, self.difference()?))
     }
 
+    /// A blob's kind: fills in what it says of the data and returns the bytes of checksums in the record.
+    fn kind(&mut self, blob: &mut Blob, totals: &mut Totals) -> Option<u64> {
+        let kind = self.number()?;
+        // Bytes of a checksum by its type, in the order of their numbers.
+        let width = *[4, 2, 1, 4, 8, 0].get((kind & 7) as usize)?;
+        let order = kind >> 3 & 7;
+        if order > 6 || kind >> 6 > 3 {
+            return None;
+        }
+        if kind >> 6 != 0 {
+            let (content, packed) = (self.number()?, self.number()?);
+            let fits = content % BLOCK == 0 && content <= LONGEST_BLOB * BLOCK;
+            if !fits || packed == 0 || packed > blob.run.blocks * BLOCK {
+                return None;
+            }
+            (blob.content, blob.packed) = (content as u32, packed as u32);
+            totals.packed_blobs += 1;
+            if !blob.shared {
+                totals.packed_blocks += blob.run.blocks;
+                totals.packed_bytes += packed;
+            }
+        }
+        Some(if blob.inline { blob.run.blocks.div_ceil(1 << order) * width } else { 0 })
+    }
+
     /// The four numbers of an extent: gap, length, blob, offset.
     #[inline(always)]
     fn extent(&mut self) -> Option<(u64, u64, u64, u64)> {
@@ -145,13 +181,13 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
     let ([1, 0..=1], rest) = body.split_first_chunk::<2>()? else { return None };
     let mut cursor = Cursor { rest };
     let flags = cursor.number()?;
-    if flags > 1 {
+    if flags > 3 {
         return None;
     }
     let mut totals = Totals { nid: cursor.number()?, ..Totals::default() };
     let size = cursor.number()?;
     cursor.number()?;
-    if flags == 1 {
+    if flags & 1 != 0 {
         cursor.number()?;
         cursor.number()?;
         u32::try_from(cursor.number()?).ok()?;
@@ -172,11 +208,24 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
         }
         end = start.checked_add(blocks)?;
         let inline = kind >> 1 & 1;
-        sums = sums.wrapping_add(blocks & inline.wrapping_neg());
+        sums = sums.wrapping_add(blocks * 4 & inline.wrapping_neg());
         totals.keyed_sums += 1 - inline;
         totals.shared_blobs += kind & 1;
         totals.blocks = totals.blocks.wrapping_add(blocks & (kind & 1).wrapping_sub(1));
-        blobs.push(Blob { id, run: Run { start, blocks }, shared: kind & 1 != 0 });
+        blobs.push(Blob {
+            id,
+            run: Run { start, blocks },
+            content: (blocks * BLOCK) as u32,
+            packed: 0,
+            shared: kind & 1 != 0,
+            inline: inline != 0,
+        });
+    }
+    if flags & 2 != 0 {
+        sums = 0;
+        for blob in &mut blobs[first..] {
+            sums += cursor.kind(blob, &mut totals)?;
+        }
     }
     totals.extents = cursor.number()?;
     let own = &blobs[first..];
@@ -189,7 +238,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
         let at = usize::try_from(at).ok()?;
         let (blob, holders) = (own.get(at)?, holders.get_mut(at)?);
         logical = start.checked_add(len)?;
-        if offset.checked_add(len)? > blob.run.blocks * BLOCK
+        if offset.checked_add(len)? > u64::from(blob.content)
             || len == 0
             || logical > size
             || (start ^ offset) % BLOCK != 0
@@ -199,6 +248,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
         totals.spanning += u64::from(*holders == 1);
         *holders = holders.saturating_add(1);
         totals.stored_bytes = totals.stored_bytes.wrapping_add(len);
+        totals.packed_stored_bytes += if blob.packed == 0 { 0 } else { len };
     }
     for _ in 0..cursor.number()? {
         for _ in 0..2 {
@@ -206,7 +256,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
             cursor.skip(len)?;
         }
     }
-    (cursor.rest.len() as u64 == sums * 4).then_some(totals)
+    (cursor.rest.len() as u64 == sums).then_some(totals)
 }
 
 /// The collection of an object's key, if the key is sound.
@@ -250,9 +300,11 @@ fn text(bytes: &[u8]) -> Option<&[u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::blue::blob_kind::{BlobKind, Packed};
     use crate::blue::keys;
     use crate::blue::onode::{Extent, Hint, Onode};
     use crate::blue::varint;
+    use crate::data::{ChecksumType, CompressionAlgorithm};
     use nacre_fuzz::Target;
     use nacre_types::object::ObjectId;
 
@@ -290,18 +342,19 @@ mod tests {
         }
     }
 
-    fn sample() -> Vec<u8> {
+    fn sample(mixed: bool) -> Vec<u8> {
         use crate::blue::onode::{Blob, Sums};
         let blob = |id, start, blocks: u64, inline_sums| Blob {
             id,
             run: Run { start, blocks },
             shared: id == 9,
             inline_sums,
+            kind: BlobKind::default(),
             sums: if inline_sums { Sums::from_slice(&vec![7; blocks as usize]) } else { Sums::Stored },
             cached: Vec::new(),
         };
         let extent = |logical, len, blob, offset| Extent { logical, len, blob, offset };
-        let onode = Onode {
+        let mut onode = Onode {
             nid: 12,
             size: 1 << 20,
             omap: 13,
@@ -310,6 +363,13 @@ mod tests {
             blobs: vec![blob(14, 1000, 1, true), blob(9, 20, 64, false), blob(300, 5000, 2, true)],
             extents: vec![extent(100, 3996, 0, 100), extent(8192, 5000, 1, 4096), extent(65536, 4096, 1, 0)],
         };
+        if mixed {
+            let packed = Packed { algorithm: CompressionAlgorithm::Lz4, content: 32_768, stored: 8_000 };
+            let kind = BlobKind { checksum: ChecksumType::Crc32c16, chunk_order: 1, packed: Some(packed) };
+            onode.blobs[2].kind = kind;
+            onode.blobs[2].sums = Sums::from_slice(&[7]);
+            onode.extents.push(extent(131_072, 20_000, 2, 4096));
+        }
         let mut bytes = Vec::new();
         onode.encode_into(&mut bytes);
         bytes
@@ -321,10 +381,17 @@ mod tests {
         let seen = onode(value, &mut blobs, &mut holders);
         let own = Onode::decode(value);
         if let (Some(totals), Ok(own)) = (seen, &own) {
-            let runs =
-                |blob: &crate::blue::onode::Blob| Blob { id: blob.id, run: blob.run, shared: blob.shared };
+            let runs = |blob: &crate::blue::onode::Blob| Blob {
+                id: blob.id,
+                run: blob.run,
+                content: blob.content_bytes() as u32,
+                packed: blob.kind.packed.map_or(0, |packed| packed.stored),
+                shared: blob.shared,
+                inline: blob.inline_sums,
+            };
             assert_eq!(blobs, own.blobs.iter().map(runs).collect::<Vec<_>>());
-            assert_eq!((totals.nid, totals.stored_bytes), (own.nid, own.stored_bytes()));
+            let stored = (totals.stored_bytes, totals.packed_stored_bytes);
+            assert_eq!((totals.nid, stored), (own.nid, own.stored_bytes()));
             assert_eq!(totals.extents, own.extents.len() as u64);
         }
         // What the scan takes, the store may still refuse for an attribute's name; never the other way round.
@@ -340,10 +407,15 @@ mod tests {
                 *crc = crc32c(body).to_le_bytes();
             }
         };
-        let target = Target { repair: reseal, ..Target::new("onode", corpus, vec![sample()]) };
+        let target =
+            Target { repair: reseal, ..Target::new("onode", corpus, vec![sample(false), sample(true)]) };
         target.run(agrees);
         let (mut blobs, mut holders) = (Vec::new(), Vec::new());
-        let totals = onode(&sample(), &mut blobs, &mut holders).unwrap();
+        let totals = onode(&sample(true), &mut blobs, &mut holders).unwrap();
+        assert_eq!((totals.packed_blobs, totals.packed_blocks, totals.packed_bytes), (1, 2, 8_000));
+        assert_eq!(totals.packed_stored_bytes, 20_000);
+        blobs.clear();
+        let totals = onode(&sample(false), &mut blobs, &mut holders).unwrap();
         assert_eq!((totals.keyed_sums, totals.spanning, totals.extents), (1, 1, 3));
         assert_eq!((totals.blocks, totals.shared_blobs), (3, 1));
     }

@@ -1,0 +1,133 @@
+//! An OSD whose store is being opened: it listens to nobody yet and is not up, but what takes long is told to the map
+//! authority, and a stop is obeyed.
+
+use crate::server::Worker;
+use crate::shared::Shared;
+use nacre_runtime::auth::ConfiguredKey;
+use nacre_runtime::config::Config;
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
+use nacre_runtime::signal::Stop;
+use nacre_store::{ScanProgress, StoreError, StoreEvents};
+use nacre_types::msg::StatsReport;
+use nacre_types::stats::OsdStats;
+use parking_lot::Mutex;
+use std::sync::{Arc, OnceLock, Weak};
+
+/// The code in health while a scan lasts.
+const SCAN_CODE: &str = "BLUESTORE_ALLOCATION_SCAN";
+
+/// What the store tells, from before the OSD is made of it.
+pub(crate) struct Starting {
+    config: Config,
+    stop: Stop,
+    shared: OnceLock<Weak<Shared>>,
+    session: Mutex<Option<Session>>,
+}
+
+impl Starting {
+    pub(crate) fn new(config: &Config, stop: Stop) -> Starting {
+        Starting { config: config.clone(), stop, shared: OnceLock::new(), session: Mutex::default() }
+    }
+
+    /// From now on the OSD hears of a store that fails.
+    pub(crate) fn hand_over(&self, shared: Weak<Shared>) {
+        if self.shared.set(shared).is_err() {
+            tracing::error!("the store's events were given twice");
+        }
+    }
+}
+
+impl StoreEvents for Starting {
+    fn fatal(&self, error: &StoreError) {
+        match self.shared.get().and_then(Weak::upgrade) {
+            Some(shared) => shared.store_failed("the store stopped", error),
+            None => tracing::error!(%error, "the store stopped before the OSD started"),
+        }
+    }
+
+    fn scanning(&self, progress: Option<&ScanProgress>) {
+        let mut session = self.session.lock();
+        let Some(progress) = progress else {
+            *session = None;
+            return;
+        };
+        if session.is_none() {
+            match Session::new(&self.config) {
+                Ok(new) => *session = Some(new),
+                Err(error) => tracing::debug!(%error, "the monitors are not told of the scan"),
+            }
+        }
+        if let Some(session) = &mut *session {
+            session.tell(&self.config, told(progress));
+        }
+    }
+
+    fn cancelled(&self) -> bool {
+        self.stop.is_requested()
+    }
+}
+
+/// What health says of a scan.
+fn told(progress: &ScanProgress) -> String {
+    let ScanProgress { onodes, expected, elapsed } = progress;
+    let percent = (onodes * 100).checked_div(*expected).unwrap_or(0).min(100);
+    format!(
+        "a start that reads all objects for what is allocated: {onodes} of about {expected} ({percent}%) in {} s",
+        elapsed.as_secs()
+    )
+}
+
+/// A connection to the map authority for reports alone.
+struct Session {
+    messenger: Messenger,
+    key: Arc<ConfiguredKey>,
+    conn: Option<Conn>,
+    turn: usize,
+    // Last: its runtime drives the messenger.
+    _worker: Worker,
+}
+
+impl Session {
+    fn new(config: &Config) -> Result<Session, crate::OsdError> {
+        let worker = Worker::start(format!("{}-start", config.entity()))?;
+        let messenger = Messenger::builder(config)
+            .nonce(uuid::Uuid::new_v4().as_u64_pair().0)
+            .lane(worker.handle.clone(), Arc::new(Deaf))
+            .build()?;
+        let key = Arc::new(ConfiguredKey::find(config)?);
+        Ok(Session { messenger, key, conn: None, turn: 0, _worker: worker })
+    }
+
+    fn tell(&mut self, config: &Config, text: String) {
+        if self.conn.as_ref().is_none_or(Conn::is_over) {
+            let Ok(addrs) = config.get().global.mon_host.resolve() else { return };
+            let Some(addr) = addrs.get(self.turn % addrs.len().max(1)) else { return };
+            self.turn += 1;
+            let credentials = Arc::clone(&self.key) as _;
+            let target = Target { addr: *addr, entity: None, policy: Policy::Lossy, lane: 0, credentials };
+            self.conn = self.messenger.connect(target).ok();
+        }
+        let osd = OsdStats { health: vec![(SCAN_CODE.to_owned(), text)], ..OsdStats::default() };
+        let report = StatsReport { osd, pgs: Vec::new(), starting: true };
+        if let Some(conn) = &self.conn
+            && let Err(error) = conn.send(&report)
+        {
+            tracing::debug!(%error, "the monitors are not told of the scan");
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.messenger.abandon();
+    }
+}
+
+/// Reports have no answers.
+struct Deaf;
+
+impl Dispatcher for Deaf {
+    fn on_message(&self, _conn: &Conn, _frame: Frame) {}
+
+    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+}

@@ -1,0 +1,210 @@
+//! What a blob's blocks hold and are checked by: the kind of checksum, how much data each covers, and how the data is
+//! compressed (docs/format/bluestore.md).
+
+use super::onode::{BLOCK_BYTES, MAX_BLOB_BLOCKS};
+use super::varint::{self, Fields};
+use crate::data::{ChecksumType, CompressionAlgorithm};
+use nacre_types::crc32c::crc32c;
+
+/// The largest number of blocks under one checksum, as a power of two.
+pub(super) const MAX_CHUNK_ORDER: u8 = 6;
+const ORDER_SHIFT: u32 = 3;
+const ALGORITHM_SHIFT: u32 = 6;
+
+/// How the data of a blob lies in its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Packed {
+    pub(super) algorithm: CompressionAlgorithm,
+    /// Bytes of the data: whole blocks.
+    pub(super) content: u32,
+    /// Bytes that it takes compressed; zeros follow up to the end of the blocks.
+    pub(super) stored: u32,
+}
+
+/// A blob's kind. The default is that of most: uncompressed, a crc32c per block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct BlobKind {
+    pub(super) checksum: ChecksumType,
+    /// `1 << chunk_order` blocks, counted from the blob's first one, have a checksum together; the last may have fewer.
+    pub(super) chunk_order: u8,
+    pub(super) packed: Option<Packed>,
+}
+
+impl BlobKind {
+    /// Blocks under one checksum.
+    pub(super) fn chunk_blocks(self) -> u64 {
+        1 << self.chunk_order
+    }
+
+    /// Bytes of data that a blob of so many blocks has.
+    pub(super) fn content_bytes(self, blocks: u64) -> u64 {
+        self.packed.map_or(blocks * BLOCK_BYTES, |packed| u64::from(packed.content))
+    }
+
+    /// Numbers of 32 bits that the checksums of a blob of so many blocks are.
+    pub(super) fn sum_words(self, blocks: u64) -> u64 {
+        let words = match self.checksum {
+            ChecksumType::None => 0,
+            ChecksumType::Xxhash64 => 2,
+            _ => 1,
+        };
+        blocks.div_ceil(self.chunk_blocks()) * words
+    }
+
+    /// Bytes of one of these numbers in a record.
+    fn word_bytes(self) -> usize {
+        match self.checksum {
+            ChecksumType::Crc32c8 => 1,
+            ChecksumType::Crc32c16 => 2,
+            _ => 4,
+        }
+    }
+
+    /// Bytes that the checksums of a blob of so many blocks take in a record.
+    pub(super) fn sum_bytes(self, blocks: u64) -> usize {
+        self.sum_words(blocks) as usize * self.word_bytes()
+    }
+
+    /// Appends the checksums of `data`, which begins at a chunk.
+    pub(super) fn sum(self, data: &[u8], sums: &mut Vec<u32>) {
+        let chunk = (self.chunk_blocks() * BLOCK_BYTES) as usize;
+        let chunks = data.chunks(chunk);
+        match self.checksum {
+            ChecksumType::None => {}
+            ChecksumType::Crc32c => sums.extend(chunks.map(crc32c)),
+            ChecksumType::Crc32c16 => sums.extend(chunks.map(|chunk| crc32c(chunk) & 0xffff)),
+            ChecksumType::Crc32c8 => sums.extend(chunks.map(|chunk| crc32c(chunk) & 0xff)),
+            ChecksumType::Xxhash32 => sums.extend(chunks.map(|chunk| xxhash_rust::xxh32::xxh32(chunk, 0))),
+            ChecksumType::Xxhash64 => sums.extend(chunks.flat_map(|chunk| {
+                let sum = xxhash_rust::xxh64::xxh64(chunk, 0);
+                [sum as u32, (sum >> 32) as u32]
+            })),
+        }
+    }
+
+    /// The first chunk of `data`, which begins with chunk number `first`, whose checksum is not the one in `sums`.
+    pub(super) fn first_wrong(self, first: u64, data: &[u8], sums: &[u32]) -> Option<u64> {
+        if self.checksum == ChecksumType::Crc32c {
+            let chunks = data.chunks((self.chunk_blocks() * BLOCK_BYTES) as usize);
+            let wrong =
+                |(at, chunk): (u64, &[u8])| (sums.get(at as usize) != Some(&crc32c(chunk))).then_some(at);
+            return (first..).zip(chunks).find_map(wrong);
+        }
+        let words = self.sum_words(1) as usize;
+        if words == 0 {
+            return None;
+        }
+        let mut found = Vec::new();
+        self.sum(data, &mut found);
+        let wanted = sums.get(first as usize * words..).unwrap_or_default();
+        let equal = found
+            .chunks(words)
+            .zip(wanted.chunks(words))
+            .take_while(|(found, wanted)| found == wanted)
+            .count();
+        (equal < found.len() / words).then_some(first + equal as u64)
+    }
+
+    /// Appends checksums as a record has them.
+    pub(super) fn put_sums(self, sums: &[u32], out: &mut Vec<u8>) {
+        let bytes = self.word_bytes();
+        sums.iter().for_each(|sum| out.extend_from_slice(&sum.to_le_bytes()[..bytes]));
+    }
+
+    /// Reads checksums of a record.
+    pub(super) fn take_sums(self, bytes: &[u8]) -> Vec<u32> {
+        let word = |bytes: &[u8]| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u32::from(*byte));
+        bytes.chunks_exact(self.word_bytes()).map(word).collect()
+    }
+
+    /// Appends the kind's encoding.
+    pub(super) fn put(self, out: &mut Vec<u8>) {
+        let checksum = match self.checksum {
+            ChecksumType::Crc32c => 0,
+            ChecksumType::Crc32c16 => 1,
+            ChecksumType::Crc32c8 => 2,
+            ChecksumType::Xxhash32 => 3,
+            ChecksumType::Xxhash64 => 4,
+            ChecksumType::None => 5,
+        };
+        let algorithm = self.packed.map_or(0, |packed| match packed.algorithm {
+            CompressionAlgorithm::Lz4 => 1,
+            CompressionAlgorithm::Zstd => 2,
+            CompressionAlgorithm::Snappy => 3,
+        });
+        varint::put(
+            out,
+            checksum | u64::from(self.chunk_order) << ORDER_SHIFT | algorithm << ALGORITHM_SHIFT,
+        );
+        if let Some(packed) = self.packed {
+            varint::put(out, u64::from(packed.content));
+            varint::put(out, u64::from(packed.stored));
+        }
+    }
+
+    /// Reads the kind of a blob of so many blocks.
+    pub(super) fn take(fields: &mut Fields<'_>, blocks: u64) -> Option<BlobKind> {
+        let number = fields.number()?;
+        let checksum = match number & 7 {
+            0 => ChecksumType::Crc32c,
+            1 => ChecksumType::Crc32c16,
+            2 => ChecksumType::Crc32c8,
+            3 => ChecksumType::Xxhash32,
+            4 => ChecksumType::Xxhash64,
+            5 => ChecksumType::None,
+            _ => return None,
+        };
+        let chunk_order = (number >> ORDER_SHIFT & 7) as u8;
+        let algorithm = match number >> ALGORITHM_SHIFT {
+            0 => None,
+            1 => Some(CompressionAlgorithm::Lz4),
+            2 => Some(CompressionAlgorithm::Zstd),
+            3 => Some(CompressionAlgorithm::Snappy),
+            _ => return None,
+        };
+        let packed = match algorithm {
+            None => None,
+            Some(algorithm) => {
+                let packed = Packed { algorithm, content: fields.small()?, stored: fields.small()? };
+                let content = u64::from(packed.content);
+                let whole = content.is_multiple_of(BLOCK_BYTES) && content <= MAX_BLOB_BLOCKS * BLOCK_BYTES;
+                let fits = packed.stored > 0 && u64::from(packed.stored) <= blocks * BLOCK_BYTES;
+                if !whole || !fits {
+                    return None;
+                }
+                Some(packed)
+            }
+        };
+        (chunk_order <= MAX_CHUNK_ORDER).then_some(BlobKind { checksum, chunk_order, packed })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checksums_take_what_is_said() {
+        let data = vec![7; 5 * BLOCK_BYTES as usize];
+        for (checksum, bytes) in [
+            (ChecksumType::None, 0),
+            (ChecksumType::Crc32c8, 3),
+            (ChecksumType::Crc32c16, 6),
+            (ChecksumType::Crc32c, 12),
+            (ChecksumType::Xxhash32, 12),
+            (ChecksumType::Xxhash64, 24),
+        ] {
+            let kind = BlobKind { checksum, chunk_order: 1, packed: None };
+            let (mut sums, mut record) = (Vec::new(), Vec::new());
+            kind.sum(&data, &mut sums);
+            kind.put_sums(&sums, &mut record);
+            assert_eq!((sums.len() as u64, record.len()), (kind.sum_words(5), bytes), "{checksum:?}");
+            assert_eq!((kind.sum_bytes(5), kind.take_sums(&record)), (bytes, sums.clone()), "{checksum:?}");
+            let mut changed = data.clone();
+            changed[3 * BLOCK_BYTES as usize] ^= 1;
+            let mut others = Vec::new();
+            kind.sum(&changed, &mut others);
+            assert_eq!(sums == others, checksum == ChecksumType::None, "{checksum:?}");
+        }
+    }
+}

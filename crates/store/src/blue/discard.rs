@@ -1,0 +1,98 @@
+//! Tells the device which blocks hold nothing any more, in a thread of its own (`bdev_enable_discard`).
+//!
+//! Blocks come here when rule B1 allows their reuse, and are free only after the device was told: so nothing that is
+//! written later can be discarded. The queue is bounded; what does not fit, and what is wanted at once, is free
+//! without the device being told.
+
+use super::Inner;
+use super::onode::{BLOCK_BYTES, Run};
+use parking_lot::{Condvar, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The most runs that wait.
+const MAX_QUEUED: usize = 64 << 10;
+
+#[derive(Debug, Default)]
+struct State {
+    runs: Vec<Run>,
+    ended: bool,
+}
+
+/// Blocks on their way to be free.
+#[derive(Debug, Default)]
+pub(super) struct Discards {
+    state: Mutex<State>,
+    work: Condvar,
+    off: AtomicBool,
+    discarded: AtomicU64,
+}
+
+impl Discards {
+    /// A queue; one that is off takes nothing.
+    pub(super) fn new(on: bool) -> Discards {
+        Discards { off: AtomicBool::new(!on), ..Discards::default() }
+    }
+
+    /// Bytes that the device was told of.
+    pub(super) fn discarded_bytes(&self) -> u64 {
+        self.discarded.load(Ordering::Relaxed)
+    }
+
+    /// Takes runs to be discarded; gives back those that are free at once.
+    pub(super) fn take(&self, runs: Vec<Run>) -> Vec<Run> {
+        if runs.is_empty() || self.off.load(Ordering::Relaxed) {
+            return runs;
+        }
+        let mut state = self.state.lock();
+        if state.ended || state.runs.len() + runs.len() > MAX_QUEUED {
+            return runs;
+        }
+        state.runs.extend(runs);
+        self.work.notify_one();
+        Vec::new()
+    }
+
+    /// What waits, to be free without the device being told.
+    pub(super) fn drain(&self) -> Vec<Run> {
+        std::mem::take(&mut self.state.lock().runs)
+    }
+
+    /// Lets the thread end.
+    pub(super) fn end(&self) {
+        self.state.lock().ended = true;
+        self.work.notify_one();
+    }
+
+    fn next(&self) -> Option<Vec<Run>> {
+        let mut state = self.state.lock();
+        while state.runs.is_empty() && !state.ended {
+            self.work.wait(&mut state);
+        }
+        if state.ended { None } else { Some(std::mem::take(&mut state.runs)) }
+    }
+
+    /// The thread: runs until it is told to end; what waits then stays in the queue.
+    pub(super) fn run(&self, inner: &Inner) {
+        while let Some(mut runs) = self.next() {
+            runs.sort_unstable_by_key(|run| run.start);
+            for joined in runs.chunk_by(|run, next| run.start + run.blocks == next.start) {
+                let (from, to) = match joined {
+                    [first, .., last] => (first.start, last.start + last.blocks),
+                    [only] => (only.start, only.start + only.blocks),
+                    [] => continue,
+                };
+                if self.off.load(Ordering::Relaxed) {
+                    break;
+                }
+                match inner.device.discard(from * BLOCK_BYTES, to * BLOCK_BYTES) {
+                    Ok(()) => _ = self.discarded.fetch_add((to - from) * BLOCK_BYTES, Ordering::Relaxed),
+                    Err(error) => {
+                        tracing::warn!(%error, "bluestore: the device does not discard, it is told no more");
+                        self.off.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+            inner.release(runs);
+        }
+    }
+}

@@ -1,0 +1,39 @@
+//! Takes the space that the device of an unmounted store has grown by into use.
+
+use super::BlueStoreConfig;
+use super::allocation::{bits, start};
+use super::db::RawBatch;
+use super::mount;
+use super::onode::BLOCK_BYTES;
+use crate::IgnoreEvents;
+use crate::error::{Result, StoreError};
+use std::path::Path;
+
+/// Makes the store as large as its device; returns its size before and after, in bytes.
+///
+/// The label comes first, then what is noted of allocation: a crash in between makes the next start scan all objects,
+/// as notes of a store of another size do not count.
+pub(super) fn expand(directory: &Path, config: &BlueStoreConfig) -> Result<(u64, u64)> {
+    let mut opened = mount::open(directory, config)?;
+    let before = opened.label.size;
+    let unit = opened.state.unit_blocks * BLOCK_BYTES;
+    let after = opened.device.size()? / unit * unit;
+    if after <= before {
+        return Ok((before, before));
+    }
+    let mut known = start::know(&opened, config, &IgnoreEvents)?;
+    if !known.findings.is_empty() {
+        return Err(StoreError::Invalid("the store is damaged: repair it first"));
+    }
+    opened.label.size = after;
+    opened.label.write(&opened.device)?;
+    let mut books = std::mem::take(&mut known.books);
+    let mut used = bits::none(after / BLOCK_BYTES);
+    used[..books.used.len()].copy_from_slice(&books.used);
+    books.used = used;
+    let mut batch = RawBatch::default();
+    start::note(&opened, config, books, opened.state.frontier, &mut batch)?;
+    batch.finish();
+    opened.db.write(&batch)?;
+    Ok((before, after))
+}

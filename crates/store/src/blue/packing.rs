@@ -1,0 +1,118 @@
+//! Compresses blobs' data, and brings it back.
+
+use super::blob_kind::Packed;
+use super::onode::BLOCK_BYTES;
+use crate::blue::onode::Hint;
+use crate::data::{CompressionAlgorithm, CompressionMode, DataOptions};
+
+/// Zstandard's level: its fastest but one, about lz4's speed of decompression with a better ratio.
+const ZSTD_LEVEL: i32 = 1;
+
+/// Clients' hints on an object's data (`rados_set_alloc_hint2`).
+pub(super) mod hints {
+    /// It will be read in sequence.
+    pub(in crate::blue) const SEQUENTIAL_READ: u32 = 4;
+    /// It will be written here and there.
+    pub(in crate::blue) const RANDOM_WRITE: u32 = 2;
+    /// It will be read here and there.
+    pub(in crate::blue) const RANDOM_READ: u32 = 8;
+    /// It only grows.
+    pub(in crate::blue) const APPEND_ONLY: u32 = 16;
+    /// It does not change.
+    pub(in crate::blue) const IMMUTABLE: u32 = 32;
+    /// Compression is worth while.
+    pub(in crate::blue) const COMPRESSIBLE: u32 = 256;
+    /// Compression is in vain.
+    pub(in crate::blue) const INCOMPRESSIBLE: u32 = 512;
+}
+
+/// Whether a write of `len` bytes to an object with this hint is to be compressed.
+pub(super) fn is_wanted(options: &DataOptions, hint: Option<Hint>, len: u64) -> bool {
+    let flags = hint.map_or(0, |hint| hint.flags);
+    let mode = match options.mode {
+        CompressionMode::None => false,
+        CompressionMode::Passive => flags & hints::COMPRESSIBLE != 0,
+        CompressionMode::Aggressive => flags & hints::INCOMPRESSIBLE == 0,
+        CompressionMode::Force => true,
+    };
+    mode && len >= options.min_blob_bytes.max(2 * BLOCK_BYTES)
+}
+
+/// Compresses `content`, whole blocks, into at most `limit` bytes; `None` where it takes more.
+pub(super) fn pack(
+    algorithm: CompressionAlgorithm,
+    content: &[u8],
+    limit: usize,
+) -> Option<(Vec<u8>, Packed)> {
+    let mut out = Vec::new();
+    let stored = match algorithm {
+        CompressionAlgorithm::Lz4 => {
+            out.resize(lz4_flex::block::get_maximum_output_size(content.len()), 0);
+            lz4_flex::block::compress_into(content, &mut out).ok()?
+        }
+        CompressionAlgorithm::Snappy => {
+            out.resize(snap::raw::max_compress_len(content.len()), 0);
+            snap::raw::Encoder::new().compress(content, &mut out).ok()?
+        }
+        CompressionAlgorithm::Zstd => {
+            // With no more room than may be used it gives up early.
+            out.resize(limit, 0);
+            zstd_safe::compress(out.as_mut_slice(), content, ZSTD_LEVEL).ok()?
+        }
+    };
+    if stored > limit || stored == 0 {
+        return None;
+    }
+    out.truncate(stored);
+    Some((out, Packed { algorithm, content: content.len() as u32, stored: stored as u32 }))
+}
+
+/// The data of a blob from its blocks; `None` where they hold no such data. Never takes more memory than the record says.
+pub(super) fn unpack(packed: Packed, blocks: &[u8]) -> Option<Vec<u8>> {
+    let stored = blocks.get(..packed.stored as usize)?;
+    let mut content = vec![0; packed.content as usize];
+    let len = match packed.algorithm {
+        CompressionAlgorithm::Lz4 => lz4_flex::block::decompress_into(stored, &mut content).ok()?,
+        CompressionAlgorithm::Snappy => {
+            snap::raw::decompress_len(stored).ok().filter(|len| *len == content.len())?;
+            snap::raw::Decoder::new().decompress(stored, &mut content).ok()?
+        }
+        CompressionAlgorithm::Zstd => zstd_safe::decompress(content.as_mut_slice(), stored).ok()?,
+    };
+    (len == content.len()).then_some(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_comes_back() {
+        let content: Vec<u8> = (0..65_536_u32).map(|at| (at / 97 % 251) as u8).collect();
+        let mut noise = vec![0_u8; 65_536];
+        let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+        noise.iter_mut().for_each(|byte| {
+            word ^= word << 13;
+            word ^= word >> 7;
+            word ^= word << 17;
+            *byte = word as u8;
+        });
+        for algorithm in [CompressionAlgorithm::Lz4, CompressionAlgorithm::Snappy, CompressionAlgorithm::Zstd]
+        {
+            let (bytes, packed) = pack(algorithm, &content, 40_000).unwrap();
+            assert_eq!((bytes.len(), packed.content), (packed.stored as usize, 65_536));
+            assert_eq!(unpack(packed, &bytes).as_deref(), Some(&content[..]), "{algorithm:?}");
+            assert!(pack(algorithm, &noise, 57_344).is_none(), "{algorithm:?}");
+            // Damage that checksums did not cover is an error or other data, never more of it than was said.
+            for at in (0..bytes.len()).step_by(37) {
+                let mut damaged = bytes.clone();
+                damaged[at] ^= 0x55;
+                if let Some(got) = unpack(packed, &damaged) {
+                    assert_eq!(got.len(), content.len());
+                }
+            }
+            assert!(unpack(packed, &bytes[..bytes.len() - 1]).is_none());
+            assert!(unpack(Packed { content: 4096, ..packed }, &bytes).is_none());
+        }
+    }
+}
