@@ -508,7 +508,7 @@ fn failing_calls_lose_nothing_acknowledged() {
         let checked = check(live.path(), &recording, recording.events.len());
         checked.unwrap_or_else(|problem| panic!("seed {seed}, {fault:?} ({struck} struck): {problem}"));
     }
-    assert!(struck_in_all > 50, "{struck_in_all} calls failed");
+    assert!(struck_in_all > 25, "{struck_in_all} calls failed");
 }
 
 /// The suite must be able to fail: a store that skips one of its two syncs, or reuses blocks before
