@@ -478,7 +478,7 @@ fn run_failing(root: &Path, seed: u64, load: Load, fault: Fault) -> (Recording, 
         }
     }
     // A store that was not struck down ends cleanly, or not, in turn.
-    if seed % 2 == 0 && store.umount().is_err() {
+    if seed.is_multiple_of(2) && store.umount().is_err() {
         eprintln!("seed {seed}: not unmounted");
     }
     drop(store);

@@ -176,9 +176,7 @@ impl Txn<'_> {
         self.allocated.push(run);
         self.packed.0 += i64::from(packed.stored);
         self.packed.1 += (run.blocks * BLOCK_BYTES) as i64;
-        let stored =
-            AlignedBuffer::assemble((run.blocks * BLOCK_BYTES) as usize, [(0, &bytes[..])].into_iter())
-                .freeze();
+        let stored = AlignedBuffer::assemble((run.blocks * BLOCK_BYTES) as usize, [(0, &bytes[..])]).freeze();
         let kind = BlobKind { checksum: options.checksum, chunk_order: 0, packed: Some(packed) };
         let mut sums = Vec::with_capacity(kind.sum_words(run.blocks) as usize);
         kind.sum(&stored, &mut sums);

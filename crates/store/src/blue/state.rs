@@ -76,7 +76,7 @@ impl State {
             None => BLOCK_BYTES,
             Some(_) => number(UNIT)?,
         };
-        if !unit.is_power_of_two() || unit < BLOCK_BYTES || unit > MAX_UNIT_BYTES {
+        if !unit.is_power_of_two() || !(BLOCK_BYTES..=MAX_UNIT_BYTES).contains(&unit) {
             return Err(StoreError::corrupt("m/min_alloc_size in the database", "no such unit"));
         }
         Ok(State {

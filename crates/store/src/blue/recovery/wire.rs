@@ -208,7 +208,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
         }
         end = start.checked_add(blocks)?;
         let inline = kind >> 1 & 1;
-        sums = sums.wrapping_add(blocks * 4 & inline.wrapping_neg());
+        sums = sums.wrapping_add((blocks * 4) & inline.wrapping_neg());
         totals.keyed_sums += 1 - inline;
         totals.shared_blobs += kind & 1;
         totals.blocks = totals.blocks.wrapping_add(blocks & (kind & 1).wrapping_sub(1));
