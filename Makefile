@@ -19,7 +19,7 @@ ARGS ?=
 CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-tool
 
 BUILD_PACKAGES := clang libclang-dev lld make pkg-config
-TEST_PACKAGES := $(BUILD_PACKAGES) binutils ceph-base ceph-common fio jq librados-dev librados2 python3-rados
+TEST_PACKAGES := $(BUILD_PACKAGES) binutils ceph-base ceph-common fio jq librados-dev librados2 libradosstriper-dev libradosstriper1 python3-rados
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr
 
 .PHONY: help run build test test-long sim lint deny docs bench install install-files setup-build setup-test setup-bench clean
@@ -66,13 +66,24 @@ docs: build ## Generate docs/options.md from the option table
 bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench/compare-ceph
 	bench/compare-ceph $(ARGS)
 
-install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names for it), lib/nacre/librados.so.2, completions, manual pages
+install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names for it), lib/nacre (Ceph's libraries), completions, manual pages
 	@# Built by who calls this, whose Rust it is; only the copying needs rights.
 	$(INSTALL_SUDO) $(MAKE) --no-print-directory install-files CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 
 install-files:
 	install -D -m 755 $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
 	install -D -m 644 $(CARGO_TARGET_DIR)/debug/librados.so $(DESTDIR)$(PREFIX)/lib/nacre/librados.so.2
+	@# One library by two names; the names without numbers are for linking.
+	ln -sf librados.so.2 $(DESTDIR)$(PREFIX)/lib/nacre/libradosstriper.so.1
+	ln -sf librados.so.2 $(DESTDIR)$(PREFIX)/lib/nacre/librados.so
+	ln -sf libradosstriper.so.1 $(DESTDIR)$(PREFIX)/lib/nacre/libradosstriper.so
+	@# fio looks for it when it starts, whatever engine it uses.
+	clang -O2 -shared -fPIC -Wl,-soname,librbd.so.1 -o $(DESTDIR)$(PREFIX)/lib/nacre/librbd.so.1 crates/librados/librbd.c
+	install -d $(DESTDIR)$(PREFIX)/lib/nacre/pkgconfig
+	for pc in librados libradosstriper; do \
+	  sed 's|@PREFIX@|$(PREFIX)|' crates/librados/$$pc.pc > $(DESTDIR)$(PREFIX)/lib/nacre/pkgconfig/$$pc.pc; done
+	@# The program that Bareos runs for each part of a volume.
+	ln -sf nacre $(DESTDIR)$(PREFIX)/bin/nacre-dplcompat
 	install -d $(DESTDIR)$(PREFIX)/lib/nacre/bin
 	for name in $(CEPH_NAMES); do ln -sf ../../../bin/nacre $(DESTDIR)$(PREFIX)/lib/nacre/bin/$$name; done
 	install -d $(addprefix $(DESTDIR)$(PREFIX)/share/,bash-completion/completions zsh/site-functions fish/vendor_completions.d man)

@@ -13,6 +13,7 @@ use nacre_types::msg::LogLine;
 use nacre_types::op::OsdOp;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ObjectId, OsdId, PgId, PoolId};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -116,6 +117,9 @@ pub trait Engine: Send + Sync + 'static {
 
     /// Starts an operation; see [`Pending`] for what happens where too much is in flight.
     fn operate(&self, request: ObjectRequest) -> Pending<OpReply>;
+
+    /// Runs a task on the engine's thread, where it must never block.
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>);
 
     /// Lists from `cursor`, at most `max` objects, of one namespace or (`None`) of all.
     fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage>;

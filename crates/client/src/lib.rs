@@ -17,6 +17,7 @@ mod lock;
 pub mod native;
 mod objecter;
 mod ops;
+mod striper;
 mod throttle;
 mod watch;
 
@@ -28,4 +29,5 @@ pub use ioctx::IoCtx;
 pub use list::{ListRange, Lister};
 pub use native::{Network, connect, connect_on};
 pub use ops::{OpReply, ReadOp, WriteOp};
+pub use striper::{Layout, MIN_STRIPE_UNIT, PieceExtent, StripedLister, StripedStat, Striper};
 pub use watch::{Notification, NotifyOutcome, OnDone, WatchHandler};

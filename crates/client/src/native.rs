@@ -36,6 +36,7 @@ use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, Epoch, ObjectId, PgId, PoolId};
 use parking_lot::Mutex;
 use state::{Batch, Done, State, Token};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
@@ -313,6 +314,10 @@ impl Engine for Native {
 
     fn operate(&self, request: ObjectRequest) -> Pending<OpReply> {
         self.operate_with(request, Done::Channel)
+    }
+
+    fn spawn(&self, task: Pin<Box<dyn Future<Output = ()> + Send>>) {
+        self.network.handle().spawn(task);
     }
 
     fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage> {

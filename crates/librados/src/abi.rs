@@ -194,6 +194,19 @@ impl OutBuf {
         Ok(data.len())
     }
 
+    /// Copies runs of data in, one after the other; ERANGE where the buffer's `capacity` is less than all of them.
+    pub(crate) fn fill_runs(self, capacity: usize, runs: &[Bytes]) -> Outcome<usize> {
+        if runs.iter().map(Bytes::len).sum::<usize>() > capacity {
+            return Err(Errno::ERANGE.into());
+        }
+        let mut at = 0;
+        for run in runs {
+            self.put(at, run)?;
+            at += run.len();
+        }
+        Ok(at)
+    }
+
     /// Copies `text` and a zero in; ERANGE where the buffer's `capacity` is less. Returns the text's length.
     pub(crate) fn fill_text(self, capacity: usize, text: &[u8]) -> Outcome<usize> {
         if text.len() >= capacity {
@@ -212,7 +225,7 @@ impl OutBuf {
         if self.0.is_null() {
             return Err(Errno::EINVAL.into());
         }
-        // SAFETY: the caller's promise: not null, so the buffer has its capacity, which both callers checked to hold the
+        // SAFETY: the caller's promise: not null, so the buffer has its capacity, which all callers checked to hold the
         // data; `data` is memory of ours and does not overlap it.
         unsafe { ptr::copy_nonoverlapping(data.as_ptr(), self.0.cast::<u8>().add(at), data.len()) };
         Ok(())

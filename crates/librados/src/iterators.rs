@@ -51,14 +51,19 @@ fn next(iter: Handle) -> Outcome<(Lent, usize, Lent, usize)> {
     Ok(entry)
 }
 
+/// The next attribute; a null name at the end.
+pub(crate) fn next_xattr(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> Outcome<c_int> {
+    let (key, _, value, value_len) = next(iter)?;
+    name.set(key);
+    val.set(value);
+    len.set(value_len);
+    Ok(0)
+}
+
 exports! {
     /// The next attribute; a null name at the end.
     fn rados_getxattrs_next(iter: Handle, name: Out<Lent>, val: Out<Lent>, len: Out<usize>) -> c_int {
-        let (key, _, value, value_len) = next(iter)?;
-        name.set(key);
-        val.set(value);
-        len.set(value_len);
-        Ok(0)
+        next_xattr(iter, name, val, len)
     }
 
     /// Ends an iteration.

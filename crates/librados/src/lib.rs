@@ -1,6 +1,7 @@
-//! `librados.so.2`: Ceph's C interface to a cluster, on Nacre's client.
+//! `librados.so.2` and `libradosstriper.so.1`, one library by two names: Ceph's C interfaces to a cluster and to its
+//! striped objects, on Nacre's client.
 //!
-//! Every function of Ceph 16.2's library for C is exported under its name and symbol version, so that programs that are
+//! Every function of Ceph 16.2's libraries for C is exported under its name and symbol version, so that programs that are
 //! linked with it (python3-rados and with it the `ceph` program, fio) run unchanged. What Nacre can't do yet is listed in
 //! one table ([`unsupported`]) and fails with EOPNOTSUPP.
 //!
@@ -36,6 +37,7 @@ mod read_op;
 mod service;
 mod settings;
 mod slices;
+mod striper;
 mod sync_io;
 mod unsupported;
 mod versioned;

@@ -8,8 +8,9 @@ mod bench;
 mod lock;
 mod objects;
 mod pools;
-mod print;
-mod transfer;
+pub(super) mod print;
+mod striped;
+pub(super) mod transfer;
 mod tree;
 mod watch;
 
@@ -99,7 +100,11 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let Some((verb, operands)) = args.words.split_first() else {
         return Err(Failure::new("rados: -h or --help for usage"));
     };
-    let Some(command) = command(verb) else {
+    let found = if args.striper { striped::command(verb) } else { command(verb) };
+    if found.is_none() && command(verb).is_some() {
+        return Err(Failure::new(format!("rados: '{verb}' does not work on striped objects (--striper)")));
+    }
+    let Some(command) = found else {
         let errno = Errno::EINVAL;
         let text = format!("unrecognized command {verb}; -h or --help for usage\nerror {}: {errno}", errno.0);
         return Err(Failure::new(text));

@@ -1,4 +1,4 @@
-//! Debian's unmodified programs on our `librados.so.2`.
+//! Debian's unmodified programs on our `librados.so.2` (and `libradosstriper.so.1`: see `striper.rs`).
 
 use crate::support::TestCluster;
 use std::collections::BTreeSet;
@@ -6,8 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Where Debian has Ceph's library.
-const DEBIANS: &str = "/usr/lib/x86_64-linux-gnu/librados.so.2";
+/// Where Debian has Ceph's libraries, both of which ours is.
+const DEBIANS: [&str; 2] =
+    ["/usr/lib/x86_64-linux-gnu/librados.so.2", "/usr/lib/x86_64-linux-gnu/libradosstriper.so.1"];
 
 /// The library under test, which Cargo builds for this crate's tests beside them.
 fn ours() -> PathBuf {
@@ -16,19 +17,21 @@ fn ours() -> PathBuf {
     library
 }
 
-/// A folder with the library under the name that programs load it by.
+/// A folder with the library under the names that programs load it by.
 pub(crate) fn library_folder(inside: &Path) -> PathBuf {
     let folder = inside.join("lib");
     fs::create_dir_all(&folder).unwrap();
-    let link = folder.join("librados.so.2");
-    if !link.exists() {
-        std::os::unix::fs::symlink(ours(), &link).unwrap();
+    for name in ["librados.so.2", "libradosstriper.so.1"] {
+        let link = folder.join(name);
+        if !link.exists() {
+            std::os::unix::fs::symlink(ours(), &link).unwrap();
+        }
     }
     folder
 }
 
 /// Compiles a C source of this folder into the cluster's.
-fn compile(cluster: &TestCluster, source: &str, output: &str, args: &[&str]) -> String {
+pub(crate) fn compile(cluster: &TestCluster, source: &str, output: &str, args: &[&str]) -> String {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/librados").join(source);
     let output = cluster.folder().join(output);
     let strict = ["-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-o"];
@@ -74,13 +77,14 @@ fn functions(library: &Path) -> BTreeSet<(String, String)> {
 
 #[test]
 fn every_c_function_of_cephs_library_is_there_in_its_version() {
-    let (theirs, ours) = (functions(Path::new(DEBIANS)), functions(&ours()));
-    assert!(theirs.len() > 240, "objdump was not understood: {theirs:?}");
+    let [rados, striper] = DEBIANS.map(|library| functions(Path::new(library)));
+    assert!(rados.len() > 240 && striper.len() == 36, "objdump was not understood: {rados:?} {striper:?}");
+    let (theirs, ours) = (&rados | &striper, functions(&ours()));
     let missing: Vec<_> = theirs.difference(&ours).collect();
     assert!(missing.is_empty(), "missing: {missing:?}");
     // Names of later releases of Ceph.
     let more: Vec<_> = ours.difference(&theirs).map(|(name, _)| name.as_str()).collect();
-    assert_eq!(more, ["rados_aio_stat2", "rados_stat2"]);
+    assert_eq!(more, ["rados_aio_stat2", "rados_stat2", "rados_striper_aio_stat2", "rados_striper_stat2"]);
 }
 
 #[test]
@@ -152,7 +156,12 @@ fn programs_that_are_linked_with_cephs_library_run_unchanged() {
     assert_eq!(ok(&cluster, &client, &["it"]), "done\n");
 
     library_folder(cluster.folder());
-    compile(&cluster, "librbd.c", "lib/librbd.so.1", &["-shared", "-fPIC", "-Wl,-soname,librbd.so.1"]);
+    compile(
+        &cluster,
+        "../../../../librados/librbd.c",
+        "lib/librbd.so.1",
+        &["-shared", "-fPIC", "-Wl,-soname,librbd.so.1"],
+    );
     let conf = format!("--conf={}", cluster.conf().display());
     let job = ["--name=t", "--rw=randwrite", "--bs=4k", "--size=1M", "--iodepth=16", "--verify=crc32c"];
     let engine = ["--ioengine=rados", "--clientname=admin", "--pool=it", "--output-format=json"];

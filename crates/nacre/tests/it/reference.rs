@@ -80,7 +80,7 @@ impl Place {
             symlink(nacre(), bin.join(name)).unwrap();
         }
         // The rest of what lines call, and nothing else: no other program of Ceph's must answer for ours.
-        for name in ["sh", "awk", "cut", "grep", "sort", "xargs"] {
+        for name in ["sh", "awk", "cut", "grep", "head", "sort", "xargs"] {
             let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
             symlink(real.iter().find(|path| path.exists()).unwrap(), bin.join(name)).unwrap();
         }
@@ -260,6 +260,23 @@ const CONTRACTS: &[Contract] = &[
             let wanted =
                 ["Full-5409.0000000000000000", "Full-5409.0000000000000001", "Full-5409.0000000000000002"];
             assert_eq!(listed, BTreeSet::from(wanted));
+        },
+    },
+    Contract {
+        line: "rados -p backup ls --striper",
+        before: |place| {
+            // What was put there as plain objects is not striped.
+            for part in 0..3 {
+                place.ok(&format!("rados -p backup rm Full-5409.{part:016}"));
+            }
+            place.ok("head -c 10000000 /dev/zero > volume");
+            for volume in ["Full-5409", "Incr-5822"] {
+                place.ok(&format!("rados -p backup --striper put {volume} volume"));
+            }
+        },
+        after: |place, output| {
+            assert_eq!(output.lines().collect::<BTreeSet<_>>(), BTreeSet::from(["Full-5409", "Incr-5822"]));
+            assert_eq!(place.ok("rados -p backup ls").lines().count(), 6);
         },
     },
     Contract {

@@ -28,6 +28,12 @@ pub(super) struct Args {
     pub(super) op_size: Option<u64>,
     /// `-O`, in bytes.
     pub(super) object_size: Option<u64>,
+    /// `--striper`: verbs work on striped objects.
+    pub(super) striper: bool,
+    /// `--stripe-unit`, in bytes.
+    pub(super) stripe_unit: Option<u64>,
+    /// `--stripe-count`.
+    pub(super) stripe_count: Option<u32>,
     pub(super) max_objects: u64,
     pub(super) concurrent: Option<u32>,
     /// `--clients`: sessions that a benchmark opens, each with as many operations in flight.
@@ -58,7 +64,6 @@ pub(super) struct Args {
 
 /// Options that the real program has and this release does not carry out.
 const UNSUPPORTED: &[&str] = &[
-    "--striper",
     "--pgid",
     "-s",
     "--snap",
@@ -111,6 +116,9 @@ impl Args {
                 }
                 "-b" | "--block-size" => out.op_size = Some(size("block-size", value()?)?),
                 "-O" | "--object-size" => out.object_size = Some(size("object-size", value()?)?),
+                "--striper" => out.striper = true,
+                "--stripe-unit" => out.stripe_unit = Some(size("stripe-unit", value()?)?),
+                "--stripe-count" => out.stripe_count = Some(number("stripe-count", value()?)?),
                 "--max-objects" => out.max_objects = number("max-objects", value()?)?,
                 "-t" | "--concurrent-ios" => {
                     out.concurrent = Some(number("concurrent-ios", value()?)?);
@@ -211,7 +219,7 @@ mod tests {
         assert!(parse("-b 4097x").unwrap_err().text.contains("block-size"));
         assert!(parse("ls -p").unwrap_err().text.contains("-p requires an argument"));
         assert!(parse("ls -f xml").unwrap_err().text.contains("unrecognized format: xml"));
-        assert!(parse("--striper ls").unwrap_err().text.contains("--striper"));
+        assert!(parse("--pgid 1.0 ls").unwrap_err().text.contains("--pgid"));
         assert_eq!(parse("-b 18446744073709551615T").unwrap_err().code, 234);
     }
 }

@@ -51,13 +51,18 @@ fn write(context: &Context<'_>, object: &str, op: WriteOp, doing: String) -> Res
 }
 
 pub(super) fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
-    let size = match operands[1].parse::<i64>() {
-        Ok(size) if size < 0 => return Err(Failure::new("error, cannot truncate to negative value")),
-        Ok(size) => size.unsigned_abs(),
-        Err(_) => return Err(Failure::new(format!("Invalid value for size: '{}'", operands[1]))),
-    };
+    let size = truncated_size(operands[1])?;
     let doing = format!("error truncating oid {} to {size}", operands[0]);
     context.pool().truncate(operands[0], size).wait().map_err(failed(doing))
+}
+
+/// The size that an object is to be cut to.
+pub(super) fn truncated_size(text: &str) -> Result<u64, Failure> {
+    match text.parse::<i64>() {
+        Ok(size) if size < 0 => Err(Failure::new("error, cannot truncate to negative value")),
+        Ok(size) => Ok(size.unsigned_abs()),
+        Err(_) => Err(Failure::new(format!("Invalid value for size: '{text}'"))),
+    }
 }
 
 pub(super) fn create(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {

@@ -49,7 +49,7 @@ fn trim_zeros(text: &str) -> &str {
 }
 
 /// Nanoseconds since 1970 as Ceph prints times: `2026-11-21T21:30:46.965984+0000` (in UTC).
-pub(super) fn time(ns: u64) -> String {
+pub(in crate::cmd) fn time(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     let (days, of_day) = (seconds / 86_400, seconds % 86_400);
     // Civil date from days: eras of 400 years beginning on 1 March.
@@ -67,7 +67,7 @@ pub(super) fn time(ns: u64) -> String {
 }
 
 /// The present in nanoseconds since 1970.
-pub(super) fn now_ns() -> u64 {
+pub(in crate::cmd) fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 

@@ -45,7 +45,7 @@ pub(super) fn progress(total: u64, unit: Unit) -> ProgressBar {
 }
 
 /// The system's error as Ceph prints it.
-pub(super) fn io_text(error: &std::io::Error) -> String {
+pub(in crate::cmd) fn io_text(error: &std::io::Error) -> String {
     match error.raw_os_error() {
         Some(number) => Errno(number).to_string(),
         None => error.to_string(),
@@ -58,7 +58,7 @@ pub(super) fn window(op_size: u64) -> usize {
 }
 
 /// Fills a buffer of `size` bytes, short only at the end of the input.
-pub(super) fn read_piece(input: &mut impl Read, size: u64) -> std::io::Result<Bytes> {
+pub(in crate::cmd) fn read_piece(input: &mut impl Read, size: u64) -> std::io::Result<Bytes> {
     let mut piece = Vec::with_capacity(usize::try_from(size).unwrap_or(0).min(16 << 20));
     input.take(size).read_to_end(&mut piece)?;
     Ok(piece.into())

@@ -1,0 +1,191 @@
+//! What a handle remembers of a striped object, and who uses it.
+//!
+//! What is remembered is never trusted without a guard: every request that relies on it names the epoch, and fails where
+//! that has passed. It only saves the round trip that would ask first.
+
+use super::meta::Meta;
+use crate::error::{Error, Result};
+use nacre_types::errno::Errno;
+use parking_lot::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// After this time without a confirmation an object is asked for anew before it is written: a write that relies on what
+/// is long past may leave a piece that has to be taken back.
+const TRUST: Duration = Duration::from_secs(1);
+/// Pieces remembered as marked with the epoch; those forgotten are marked again.
+const MARKED_PIECES: usize = 4096;
+
+/// A striped object in use by one handle.
+#[derive(Debug)]
+pub(super) struct Object {
+    pub(super) name: String,
+    users: Mutex<Users>,
+    /// Writes start one after the other; they do not wait for one another's ends.
+    pub(super) order: tokio::sync::Mutex<()>,
+    pub(super) state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct Users {
+    writing: u32,
+    exclusive: bool,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) known: Option<Known>,
+    /// Confirmations of size and epoch in flight, and who waits for the next one.
+    pub(super) confirming: u32,
+    pub(super) next: Option<Batch>,
+}
+
+/// Writes that share a confirmation.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub(super) epoch: u64,
+    pub(super) end: u64,
+    pub(super) waiters: Vec<oneshot::Sender<Result<bool>>>,
+}
+
+/// What is known of an object in one epoch.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    /// Its size and number of pieces are lower bounds: within an epoch they only grow.
+    pub(super) meta: Meta,
+    /// The largest size that was asked for, perhaps still in flight.
+    pub(super) asked: u64,
+    /// Where the next append is to begin if nobody else appends.
+    pub(super) tail: Option<u64>,
+    /// More pieces are being announced.
+    pub(super) announcing: bool,
+    confirmed: Instant,
+    marked: BTreeSet<u64>,
+}
+
+impl Object {
+    pub(super) fn new(name: &str) -> Object {
+        Object {
+            name: name.to_owned(),
+            users: Mutex::default(),
+            order: tokio::sync::Mutex::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// What is known, if it was confirmed of late and may be written.
+    pub(super) fn trusted(&self) -> Option<Known> {
+        let writable = |known: &&Known| known.meta.unfinished.is_none() && known.confirmed.elapsed() < TRUST;
+        self.state.lock().known.as_ref().filter(writable).cloned()
+    }
+
+    /// What is known, however old.
+    pub(super) fn known(&self) -> Option<Meta> {
+        self.state.lock().known.as_ref().map(|known| known.meta)
+    }
+
+    /// Takes in what the object said of itself when it was asked at `asked_at`.
+    pub(super) fn learn(&self, meta: Meta, asked_at: Instant) {
+        let mut state = self.state.lock();
+        match &mut state.known {
+            Some(known) if known.meta.epoch == meta.epoch && known.meta.layout == meta.layout => {
+                known.meta.size = known.meta.size.max(meta.size);
+                known.meta.pieces = known.meta.pieces.max(meta.pieces);
+                known.asked = known.asked.max(meta.size);
+                known.confirmed = known.confirmed.max(asked_at);
+            }
+            // An answer that was overtaken.
+            Some(known) if known.meta.epoch != meta.epoch && known.confirmed > asked_at => {}
+            known => {
+                *known = Some(Known {
+                    meta,
+                    asked: meta.size,
+                    tail: None,
+                    announcing: false,
+                    confirmed: asked_at,
+                    marked: BTreeSet::new(),
+                });
+            }
+        }
+    }
+
+    /// Forgets what was known of an epoch that has passed.
+    pub(super) fn forget(&self, epoch: u64) {
+        let mut state = self.state.lock();
+        if state.known.as_ref().is_some_and(|known| known.meta.epoch == epoch) {
+            state.known = None;
+        }
+    }
+
+    /// Changes what is known of `epoch`, where that is still the one known.
+    pub(super) fn update(&self, epoch: u64, change: impl FnOnce(&mut Known)) {
+        if let Some(known) = &mut self.state.lock().known
+            && known.meta.epoch == epoch
+        {
+            change(known);
+        }
+    }
+
+    /// Uses the object for a write; EBUSY while it is removed or truncated through the same handle.
+    pub(super) fn write(self: &Arc<Self>) -> Result<Writing> {
+        let mut users = self.users.lock();
+        if users.exclusive {
+            return Err(Errno::EBUSY.into());
+        }
+        users.writing += 1;
+        Ok(Writing(self.clone()))
+    }
+
+    /// Uses the object alone; EBUSY while it is written, removed or truncated through the same handle.
+    pub(super) fn exclude(self: &Arc<Self>) -> Result<Excluding> {
+        let mut users = self.users.lock();
+        if users.exclusive || users.writing > 0 {
+            return Err(Error::from(Errno::EBUSY));
+        }
+        users.exclusive = true;
+        Ok(Excluding(self.clone()))
+    }
+}
+
+impl Known {
+    /// Size and epoch held when they were asked for at `asked_at`.
+    pub(super) fn confirm(&mut self, size: u64, asked_at: Instant) {
+        self.meta.size = self.meta.size.max(size);
+        self.confirmed = self.confirmed.max(asked_at);
+    }
+
+    /// Whether a piece is known to carry the epoch.
+    pub(super) fn is_marked(&self, piece: u64) -> bool {
+        self.marked.contains(&piece)
+    }
+
+    /// A piece carries the epoch.
+    pub(super) fn mark(&mut self, piece: u64) {
+        self.marked.insert(piece);
+        if self.marked.len() > MARKED_PIECES {
+            self.marked.pop_first();
+        }
+    }
+}
+
+/// A write's use of an object.
+#[derive(Debug)]
+pub(super) struct Writing(pub(super) Arc<Object>);
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.users.lock().writing -= 1;
+    }
+}
+
+/// A removal's or truncation's use of an object.
+#[derive(Debug)]
+pub(super) struct Excluding(pub(super) Arc<Object>);
+
+impl Drop for Excluding {
+    fn drop(&mut self) {
+        self.0.users.lock().exclusive = false;
+    }
+}

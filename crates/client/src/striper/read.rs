@@ -1,0 +1,169 @@
+//! Reads: no lock, and no round trip before the data's where the object is known.
+
+use super::Inner;
+use super::layout::{Layout, PieceExtent};
+use super::meta::{Meta, Unfinished, piece_name};
+use super::{ATTEMPTS, Loaded};
+use crate::error::Result;
+use crate::ops::ReadOp;
+use bytes::Bytes;
+use futures::future::{join, join_all};
+use nacre_types::errno::Errno;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What holes are read as.
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+impl Inner {
+    /// Reads at most `len` bytes, as runs that follow one another; short at the object's end.
+    pub(super) async fn read(self: Arc<Self>, name: String, offset: u64, len: u64) -> Result<Vec<Bytes>> {
+        let object = self.object(&name)?;
+        let end = offset.saturating_add(len);
+        let mut known = object.known();
+        for _ in 0..ATTEMPTS {
+            let Some(before) = known else {
+                let asked_at = Instant::now();
+                let meta = self.load(&name).await?.and_then(readable).ok_or(Errno::ENOENT)?;
+                object.learn(meta, asked_at);
+                known = Some(meta);
+                continue;
+            };
+            // What is read together with a larger size may be older than that: it is read again.
+            let (mut runs, mut at, mut trusted) = (Vec::new(), offset, before.size);
+            let again = loop {
+                let upto = end.min(trusted).max(at);
+                let asked_at = Instant::now();
+                let (read, meta) = self.read_with_state(&name, &before.layout, at, upto).await?;
+                let Some(meta) = meta else {
+                    object.forget(before.epoch);
+                    return Err(Errno::ENOENT.into());
+                };
+                object.learn(meta, asked_at);
+                if meta.epoch != before.epoch || meta.layout != before.layout {
+                    break Some(meta);
+                }
+                runs.extend(read);
+                (at, trusted) = (upto, meta.size);
+                if at >= end.min(trusted) {
+                    break None;
+                }
+            };
+            match again {
+                None => return Ok(runs),
+                meta => known = meta,
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
+    /// Reads the pieces of a range and, at the same time, what the object is.
+    async fn read_with_state(
+        &self,
+        name: &str,
+        layout: &Layout,
+        from: u64,
+        upto: u64,
+    ) -> Result<(Vec<Bytes>, Option<Meta>)> {
+        let mut extents = layout.extents(from, upto - from);
+        let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
+        let mut op = ReadOp::new();
+        op.get_xattrs();
+        if let Some(first) = &first {
+            op.read(first.offset, first.len);
+        }
+        let state = self.pool.operate_read(&piece_name(name, 0), op);
+        let pieces: Vec<_> = extents
+            .iter()
+            .map(|extent| self.pool.read(&piece_name(name, extent.piece), extent.offset, extent.len))
+            .collect();
+        let (state, pieces) = join(state, join_all(pieces)).await;
+        let mut state = match state.and_then(|reply| reply.success()) {
+            Ok(state) => state,
+            Err(error) if error.is_not_found() => return Ok((Vec::new(), None)),
+            Err(error) => return Err(error),
+        };
+        let meta = Meta::parse(&state.pairs(0)?)?.filter(|meta| meta.unfinished != Some(Unfinished::Removal));
+        let mut found = Vec::new();
+        if let Some(first) = first {
+            found.push((first, state.output(1)?));
+        }
+        for (extent, piece) in extents.into_iter().zip(pieces) {
+            match piece {
+                Ok(data) => found.push((extent, data)),
+                // A hole.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((assemble((upto - from) as usize, found), meta))
+    }
+
+    /// What the first piece says; `None` where there is no striped object.
+    pub(super) async fn load(&self, name: &str) -> Result<Option<Loaded>> {
+        let mut op = ReadOp::new();
+        op.get_xattrs().stat();
+        let reply = self.pool.operate_read(&piece_name(name, 0), op).await;
+        let mut reply = match reply.and_then(|reply| reply.success()) {
+            Ok(reply) => reply,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let attrs = reply.pairs(0)?;
+        let mtime_ns = reply.stat(1)?.mtime_ns;
+        Ok(Meta::parse(&attrs)?.map(|meta| Loaded { meta, mtime_ns, attrs }))
+    }
+
+    /// As [`Inner::load`] for those who only look: ENOENT where there is no striped object.
+    pub(super) async fn look(&self, name: &str) -> Result<Loaded> {
+        let loaded = self.load(name).await?;
+        let found = loaded.filter(|loaded| loaded.meta.unfinished != Some(Unfinished::Removal));
+        Ok(found.ok_or(Errno::ENOENT)?)
+    }
+}
+
+fn readable(loaded: Loaded) -> Option<Meta> {
+    (loaded.meta.unfinished != Some(Unfinished::Removal)).then_some(loaded.meta)
+}
+
+/// Puts what was found into its order, zeros in between.
+fn assemble(len: usize, found: Vec<(PieceExtent, Bytes)>) -> Vec<Bytes> {
+    let mut parts: Vec<(usize, Bytes)> = Vec::new();
+    for (extent, data) in found {
+        let mut taken = 0;
+        for (at, len) in extent.parts {
+            // Short where the piece ends before its part of the object does.
+            let part = data.slice(taken.min(data.len())..(taken + len).min(data.len()));
+            taken += len;
+            parts.push((at, part));
+        }
+    }
+    parts.sort_by_key(|(at, _)| *at);
+    let (mut runs, mut end) = (Vec::with_capacity(parts.len()), 0);
+    for (at, part) in parts {
+        zeros(&mut runs, at - end);
+        end = at + part.len();
+        runs.push(part);
+    }
+    zeros(&mut runs, len - end);
+    runs.retain(|run| !run.is_empty());
+    runs
+}
+
+fn zeros(runs: &mut Vec<Bytes>, len: usize) {
+    let mut left = len;
+    while left > 0 {
+        let run = left.min(ZEROS.len());
+        runs.push(Bytes::from_static(&ZEROS[..run]));
+        left -= run;
+    }
+}
+
+/// One buffer of what a read brought, without a copy where it is one run.
+pub(super) fn joined(mut runs: Vec<Bytes>) -> Bytes {
+    match runs.len() {
+        0 => Bytes::new(),
+        1 => runs.remove(0),
+        _ => runs.concat().into(),
+    }
+}

@@ -1,0 +1,142 @@
+//! Removals and truncations, which any client can carry to their end.
+
+use super::meta::{Meta, REMOVAL, SIZE, Unfinished, piece_name};
+use super::object::Object;
+use super::parts::{self, Verdict, verdict};
+use super::{ATTEMPTS, Inner, check_range};
+use crate::error::Result;
+use crate::ops::WriteOp;
+use futures::future::join_all;
+use nacre_types::errno::Errno;
+use std::sync::Arc;
+
+/// Pieces removed at a time.
+const WINDOW: u64 = 64;
+
+impl Inner {
+    /// Removes the object and every piece of it; ENOENT where there is none.
+    pub(super) async fn remove(self: Arc<Self>, name: String) -> Result<()> {
+        let excluding = self.object(&name)?.exclude()?;
+        for _ in 0..ATTEMPTS {
+            let loaded = self.load(&name).await?.ok_or(Errno::ENOENT)?;
+            if loaded.meta.unfinished == Some(Unfinished::Removal) {
+                return self.finish(&name, loaded.meta).await;
+            }
+            if self.begin(&excluding.0, loaded.meta, parts::begin(loaded.meta.epoch, REMOVAL)).await? {
+                return Ok(());
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
+    /// Makes the object `size` bytes long; ENOENT where there is none. What it grows by reads as zeros.
+    pub(super) async fn truncate(self: Arc<Self>, name: String, size: u64) -> Result<()> {
+        check_range(size, 0)?;
+        let excluding = self.object(&name)?.exclude()?;
+        self.truncate_alone(&excluding.0, size).await
+    }
+
+    /// Empties the object where there is one, then writes it.
+    pub(super) async fn write_full(self: Arc<Self>, name: String, data: bytes::Bytes) -> Result<()> {
+        {
+            let excluding = self.object(&name)?.exclude()?;
+            match self.truncate_alone(&excluding.0, 0).await {
+                Err(error) if error.is_not_found() => {}
+                other => other?,
+            }
+        }
+        self.write(name, 0, data).await
+    }
+
+    async fn truncate_alone(&self, object: &Arc<Object>, size: u64) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let meta = self.load(&object.name).await?.ok_or(Errno::ENOENT)?.meta;
+            match meta.unfinished {
+                Some(Unfinished::Removal) => return Err(Errno::ENOENT.into()),
+                Some(Unfinished::Truncation(_)) => {
+                    self.finish(&object.name, meta).await?;
+                    continue;
+                }
+                None => {}
+            }
+            if size == meta.size {
+                return Ok(());
+            }
+            let done = if size > meta.size {
+                let mut op = parts::in_epoch(meta.epoch);
+                parts::grow(&mut op, size);
+                let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
+                matches!(verdict(answer)?, Verdict::Done)
+            } else {
+                let mut op = parts::begin(meta.epoch, &size.to_string());
+                op.set_xattr(SIZE, size.to_string()).truncate(meta.layout.piece_len(0, size));
+                self.begin(object, meta, op).await?
+            };
+            if done {
+                return Ok(());
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
+    /// Sends what begins a removal or truncation and carries it out; tells whether the epoch still held.
+    async fn begin(&self, object: &Object, meta: Meta, op: WriteOp) -> Result<bool> {
+        let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
+        object.forget(meta.epoch);
+        if let Verdict::Held(_) = verdict(answer)? {
+            return Ok(false);
+        }
+        // Pieces may have been announced until then, and none since.
+        match self.load(&object.name).await? {
+            Some(loaded) if loaded.meta.unfinished.is_some() => {
+                self.finish(&object.name, loaded.meta).await?
+            }
+            // Somebody else has carried it out.
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    /// Carries a removal or truncation to its end, whoever began it.
+    pub(super) async fn finish(&self, name: &str, meta: Meta) -> Result<()> {
+        let first = piece_name(name, 0);
+        match meta.unfinished {
+            None => Ok(()),
+            Some(Unfinished::Removal) => {
+                self.remove_pieces(name, meta, 1).await?;
+                verdict(self.pool.operate(&first, parts::end_removal(meta.epoch)).await).map(drop)
+            }
+            Some(Unfinished::Truncation(size)) => {
+                let (layout, pieces) = (meta.layout, meta.layout.pieces(size));
+                // Only pieces of the last set can be longer than they are to be.
+                let last_set = (pieces - 1) / layout.stripe_count() * layout.stripe_count();
+                let cut = (last_set.max(1)..pieces).map(|piece| {
+                    let op = parts::cut_piece(meta.epoch, layout.piece_len(piece, size));
+                    self.pool.operate(&piece_name(name, piece), op)
+                });
+                for answer in join_all(cut).await {
+                    verdict(answer)?;
+                }
+                self.remove_pieces(name, meta, pieces).await?;
+                let op = parts::end_truncation(meta.epoch, size, pieces);
+                verdict(self.pool.operate(&first, op).await).map(drop)
+            }
+        }
+    }
+
+    /// Removes all pieces from number `from` on.
+    async fn remove_pieces(&self, name: &str, meta: Meta, from: u64) -> Result<()> {
+        let mut next = from;
+        while next < meta.pieces {
+            let window = next..meta.pieces.min(next + WINDOW);
+            next = window.end;
+            let removed = window
+                .map(|piece| self.pool.operate(&piece_name(name, piece), parts::remove_piece(meta.epoch)));
+            for answer in join_all(removed).await {
+                // One that is absent, or was made since by somebody who found all of this done, does not hold.
+                verdict(answer)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,455 @@
+//! Writes and appends.
+
+use super::Inner;
+use super::layout::PieceExtent;
+use super::meta::{EPOCH, Meta, OBJECT_SIZE, PIECES, SIZE, STRIPE_COUNT, STRIPE_UNIT, piece_name};
+use super::object::{Batch, Known, Object};
+use super::parts::{self, Verdict, verdict};
+use super::{ATTEMPTS, check_range};
+use crate::error::{Error, Result};
+use crate::native::now_ns;
+use crate::ops::WriteOp;
+use bytes::{Bytes, BytesMut};
+use futures::future::{join, join_all};
+use nacre_types::errno::Errno;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Instant;
+use tokio::sync::oneshot;
+
+/// Pieces announced ahead of those written, at most; at least as many as there are, so that small objects stay small.
+const AHEAD: u64 = 64;
+/// Confirmations of size and epoch in flight for one object; further writes share the next one.
+const CONFIRMATIONS: u32 = 2;
+/// How often a confirmation is tried in its two forms: more than once only where writes failed.
+const CONFIRM_ATTEMPTS: usize = 8;
+
+/// How an attempt ended.
+enum Attempt {
+    Done,
+    /// The epoch passed; these pieces were perhaps made in it.
+    Stale {
+        epoch: u64,
+        made: Vec<u64>,
+    },
+    /// Another appender was first.
+    Lost,
+}
+
+/// An object that is ready to be written.
+enum Opened {
+    Known(Known),
+    /// It was made with the data in it.
+    Written,
+}
+
+impl Inner {
+    /// Writes; returns when data and size are durable.
+    pub(super) async fn write(self: Arc<Self>, name: String, offset: u64, data: Bytes) -> Result<()> {
+        check_range(offset, data.len())?;
+        let writing = self.object(&name)?.write()?;
+        for _ in 0..ATTEMPTS {
+            match self.attempt(&writing.0, offset, &data).await? {
+                Attempt::Done => return Ok(()),
+                Attempt::Stale { epoch, made } => self.take_back(&writing.0, epoch, made).await?,
+                Attempt::Lost => {}
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
+    /// Writes at the end; returns when data and size are durable.
+    pub(super) async fn append(self: Arc<Self>, name: String, data: Bytes) -> Result<()> {
+        let writing = self.object(&name)?.write()?;
+        for _ in 0..ATTEMPTS {
+            match self.attempt_append(&writing.0, &data).await? {
+                Attempt::Done => return Ok(()),
+                Attempt::Stale { epoch, made } => self.take_back(&writing.0, epoch, made).await?,
+                Attempt::Lost => {}
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
+    async fn attempt(self: &Arc<Self>, object: &Arc<Object>, offset: u64, data: &Bytes) -> Result<Attempt> {
+        let order = object.order.lock().await;
+        let known = match self.open(object, offset, data).await? {
+            Opened::Written => return Ok(Attempt::Done),
+            Opened::Known(known) => known,
+        };
+        let (epoch, end) = (known.meta.epoch, offset + data.len() as u64);
+        let mut extents = known.meta.layout.extents(offset, data.len() as u64);
+        if !self.announced(object, &known, &extents).await? {
+            return Ok(Attempt::Stale { epoch, made: Vec::new() });
+        }
+        let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
+        let made = unmarked(&known, &extents);
+        let pieces = self.send_pieces(object, &known, extents, data);
+        let confirmed = async {
+            match first {
+                Some(first) => self.write_first(object, epoch, end, first.offset, gather(data, &first)).await,
+                None => self.confirm_shared(object, epoch, end).await,
+            }
+        };
+        let mut all = Box::pin(join(pieces, confirmed));
+        // All of it is on its way before the next write's turn comes.
+        let polled = futures::poll!(all.as_mut());
+        drop(order);
+        let (pieces, confirmed) = match polled {
+            Poll::Ready(outcome) => outcome,
+            Poll::Pending => all.await,
+        };
+        Ok(if pieces? && confirmed? { Attempt::Done } else { Attempt::Stale { epoch, made } })
+    }
+
+    async fn attempt_append(self: &Arc<Self>, object: &Arc<Object>, data: &Bytes) -> Result<Attempt> {
+        let order = object.order.lock().await;
+        let Opened::Known(known) = self.open(object, 0, &Bytes::new()).await? else {
+            unreachable!("an object is made with data only where there is some")
+        };
+        let (epoch, from) = (known.meta.epoch, known.tail.unwrap_or(known.meta.size));
+        check_range(from, data.len())?;
+        let end = from + data.len() as u64;
+        let mut extents = known.meta.layout.extents(from, data.len() as u64);
+        if !self.announced(object, &known, &extents).await? {
+            return Ok(Attempt::Stale { epoch, made: Vec::new() });
+        }
+        let mut claim = parts::claim(epoch, from, end);
+        if extents.first().is_some_and(|extent| extent.piece == 0) {
+            // What is in the first piece comes with the claim.
+            let first = extents.remove(0);
+            claim.write(first.offset, gather(data, &first));
+        }
+        let sent = Instant::now();
+        let mut claimed = self.pool.operate(&piece_name(&object.name, 0), claim);
+        // The next append's claim follows this one's on its way and holds if this one does.
+        let polled = futures::poll!(&mut claimed);
+        object.update(epoch, |known| known.tail = Some(end));
+        drop(order);
+        let answer = match polled {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => claimed.await,
+        };
+        match verdict(answer).inspect_err(|_| object.update(epoch, |known| known.tail = None))? {
+            Verdict::Done => {}
+            Verdict::Held(0) => return Ok(Attempt::Stale { epoch, made: Vec::new() }),
+            Verdict::Held(_) => {
+                // Claims that followed this one are lost too: each asks anew, in turn.
+                let _order = object.order.lock().await;
+                object.update(epoch, |known| known.tail = None);
+                self.refresh(object).await?;
+                return Ok(Attempt::Lost);
+            }
+        }
+        object.update(epoch, |known| {
+            known.asked = known.asked.max(end);
+            known.confirm(end, sent);
+        });
+        // The claim is ours for good: what a passing epoch takes away was appended before that.
+        let made = unmarked(&known, &extents);
+        if !self.send_pieces(object, &known, extents, data).await? {
+            self.take_back(object, epoch, made).await?;
+        }
+        Ok(Attempt::Done)
+    }
+
+    /// Asks the object for its state anew.
+    async fn refresh(&self, object: &Object) -> Result<()> {
+        let asked_at = Instant::now();
+        if let Some(loaded) = self.load(&object.name).await? {
+            object.learn(loaded.meta, asked_at);
+        }
+        Ok(())
+    }
+
+    /// The object's state, made where there is none: then with the data where that fits into the first piece.
+    async fn open(self: &Arc<Self>, object: &Arc<Object>, offset: u64, data: &Bytes) -> Result<Opened> {
+        let mut epoch = 0;
+        for _ in 0..ATTEMPTS {
+            if let Some(known) = object.trusted() {
+                return Ok(Opened::Known(known));
+            }
+            let asked_at = Instant::now();
+            match self.load(&object.name).await? {
+                Some(loaded) if loaded.meta.unfinished.is_some() => {
+                    epoch = epoch.max(loaded.meta.epoch + 2);
+                    self.finish(&object.name, loaded.meta).await?;
+                }
+                Some(loaded) => object.learn(loaded.meta, asked_at),
+                None => {
+                    // Microseconds since 1970: later than any epoch of an object of this name that is gone.
+                    epoch = epoch.max(now_ns() / 1000);
+                    if self.create(object, epoch, offset, data).await? {
+                        return Ok(Opened::Written);
+                    }
+                }
+            }
+        }
+        Err(Errno::EBUSY.into())
+    }
+
+    /// Makes an object; returns whether the data is in it. Somebody else may have made it at the same time.
+    async fn create(&self, object: &Object, epoch: u64, offset: u64, data: &Bytes) -> Result<bool> {
+        let layout = *self.layout.lock();
+        layout.check()?;
+        let extents = layout.extents(offset, data.len() as u64);
+        let (size, inside) = match &extents[..] {
+            [only] if only.piece == 0 => (offset + data.len() as u64, Some(only)),
+            _ => (0, None),
+        };
+        let pieces = extents.last().map_or(1, |last| last.piece + 1);
+        let sent = Instant::now();
+        let mut op = WriteOp::new();
+        op.create(true);
+        for (name, value) in [
+            (STRIPE_UNIT, layout.stripe_unit),
+            (STRIPE_COUNT, layout.stripe_count),
+            (OBJECT_SIZE, layout.object_size),
+            (SIZE, size),
+            (EPOCH, epoch),
+            (PIECES, pieces),
+        ] {
+            op.set_xattr(name, value.to_string());
+        }
+        if let Some(only) = inside {
+            op.write(only.offset, gather(data, only));
+        }
+        let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
+        match answer.and_then(|reply| reply.success()) {
+            Ok(_) => {
+                object.learn(Meta { layout, size, epoch, pieces, unfinished: None }, sent);
+                Ok(inside.is_some())
+            }
+            Err(error) if error.errno() == Errno::EEXIST => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether the pieces are announced, so that a removal finds them; not where the epoch has passed.
+    async fn announced(
+        self: &Arc<Self>,
+        object: &Arc<Object>,
+        known: &Known,
+        extents: &[PieceExtent],
+    ) -> Result<bool> {
+        let (epoch, Some(last)) = (known.meta.epoch, extents.last()) else { return Ok(true) };
+        let needed = last.piece + 1;
+        let ahead = needed.min(AHEAD);
+        if needed > known.meta.pieces {
+            return self.announce(object, epoch, needed + ahead).await;
+        }
+        if known.meta.pieces - needed < ahead / 2 && !known.announcing {
+            object.update(epoch, |known| known.announcing = true);
+            let (inner, object) = (self.clone(), object.clone());
+            self.pool.engine().spawn(Box::pin(async move {
+                let outcome = inner.announce(&object, epoch, needed + ahead).await;
+                object.update(epoch, |known| known.announcing = false);
+                // Who needs the pieces announces them again and gets its own error.
+                if let Err(error) = outcome {
+                    tracing::debug!(object = object.name, %error, "pieces could not be announced ahead");
+                }
+            }));
+        }
+        Ok(true)
+    }
+
+    async fn announce(&self, object: &Object, epoch: u64, pieces: u64) -> Result<bool> {
+        let op = parts::announce(epoch, pieces);
+        match verdict(self.pool.operate(&piece_name(&object.name, 0), op).await)? {
+            Verdict::Held(0) => Ok(false),
+            // As many or more are announced.
+            Verdict::Done | Verdict::Held(_) => {
+                object.update(epoch, |known| known.meta.pieces = known.meta.pieces.max(pieces));
+                Ok(true)
+            }
+        }
+    }
+
+    /// Starts the writes of pieces other than the first; tells whether all held.
+    fn send_pieces(
+        &self,
+        object: &Arc<Object>,
+        known: &Known,
+        extents: Vec<PieceExtent>,
+        data: &Bytes,
+    ) -> impl Future<Output = Result<bool>> + Send + use<> {
+        let epoch = known.meta.epoch;
+        let sent: Vec<_> = extents
+            .into_iter()
+            .map(|extent| {
+                let marked = known.is_marked(extent.piece);
+                let op = parts::piece(epoch, marked, extent.offset, gather(data, &extent));
+                let pending = self.pool.operate(&piece_name(&object.name, extent.piece), op);
+                async move { (extent.piece, pending.await) }
+            })
+            .collect();
+        let object = object.clone();
+        async move {
+            let mut all_held = true;
+            let mut failed = None;
+            for (piece, answer) in join_all(sent).await {
+                match verdict(answer) {
+                    Ok(Verdict::Done) => object.update(epoch, |known| known.mark(piece)),
+                    Ok(Verdict::Held(_)) => all_held = false,
+                    Err(error) => failed = Some(error),
+                }
+            }
+            failed.map_or(Ok(all_held), Err)
+        }
+    }
+
+    /// Writes to the first piece together with the size; tells whether the epoch still held.
+    async fn write_first(
+        &self,
+        object: &Object,
+        epoch: u64,
+        end: u64,
+        offset: u64,
+        data: Bytes,
+    ) -> Result<bool> {
+        self.confirm_with(object, epoch, end, |grows| {
+            let mut op = parts::in_epoch(epoch);
+            if grows {
+                parts::grow(&mut op, end)
+            } else {
+                parts::reaches(&mut op, end)
+            };
+            op.write(offset, data.clone());
+            (self.pool.operate(&piece_name(&object.name, 0), op), true)
+        })
+        .await
+    }
+
+    /// Makes sure that the size is `end` at least; tells whether the epoch still held.
+    async fn confirm(&self, object: &Object, epoch: u64, end: u64) -> Result<bool> {
+        let name = piece_name(&object.name, 0);
+        self.confirm_with(object, epoch, end, |grows| {
+            if grows {
+                let mut op = parts::in_epoch(epoch);
+                parts::grow(&mut op, end);
+                (self.pool.operate(&name, op), false)
+            } else {
+                (self.pool.operate_read(&name, parts::check(epoch, end)), false)
+            }
+        })
+        .await
+    }
+
+    /// Sends what `request` makes, knowing whether the size is to grow or reached by a request before this one, until
+    /// that was right. `request` also tells whether it carries data, which must take effect itself.
+    async fn confirm_with(
+        &self,
+        object: &Object,
+        epoch: u64,
+        end: u64,
+        mut request: impl FnMut(bool) -> (crate::completion::Pending<crate::ops::OpReply>, bool),
+    ) -> Result<bool> {
+        let mut grows = true;
+        object.update(epoch, |known| grows = end > known.asked);
+        for _ in 0..CONFIRM_ATTEMPTS {
+            let sent = Instant::now();
+            object.update(epoch, |known| known.asked = known.asked.max(end));
+            let (pending, carries_data) = request(grows);
+            match verdict(pending.await)? {
+                Verdict::Held(0) => return Ok(false),
+                // The size is larger already, or what had asked for more did not succeed.
+                Verdict::Held(_) if !grows || carries_data => grows = !grows,
+                Verdict::Done | Verdict::Held(_) => {
+                    object.update(epoch, |known| known.confirm(end, sent));
+                    return Ok(true);
+                }
+            }
+        }
+        Err(Errno::EAGAIN.into())
+    }
+
+    /// As [`Inner::confirm`]; where many writes ask at once they share what is sent.
+    async fn confirm_shared(self: &Arc<Self>, object: &Arc<Object>, epoch: u64, end: u64) -> Result<bool> {
+        let joined = {
+            let mut state = object.state.lock();
+            if state.confirming < CONFIRMATIONS {
+                state.confirming += 1;
+                None
+            } else {
+                let (waiter, result) = oneshot::channel();
+                let next = state.next.get_or_insert_with(|| Batch { epoch, end, waiters: Vec::new() });
+                if next.epoch == epoch {
+                    next.end = next.end.max(end);
+                    next.waiters.push(waiter);
+                    Some(Some(result))
+                } else {
+                    Some(None)
+                }
+            }
+        };
+        match joined {
+            Some(Some(result)) => return result.await.unwrap_or(Err(Error::ShutDown)),
+            // Those who wait are of another epoch.
+            Some(None) => return self.confirm(object, epoch, end).await,
+            None => {}
+        }
+        let confirmed = self.confirm(object, epoch, end).await;
+        if let Some(batch) = next_batch(object) {
+            self.pool.engine().spawn(Box::pin(self.clone().run_batches(object.clone(), batch)));
+        }
+        confirmed
+    }
+
+    async fn run_batches(self: Arc<Self>, object: Arc<Object>, mut batch: Batch) {
+        loop {
+            let confirmed = self.confirm(&object, batch.epoch, batch.end).await;
+            for waiter in batch.waiters {
+                // Nobody may wait any more.
+                let _ = waiter.send(confirmed.clone());
+            }
+            match next_batch(&object) {
+                Some(next) => batch = next,
+                None => return,
+            }
+        }
+    }
+
+    /// An epoch has passed while it was written in: what was known goes, and so do pieces made in it that a removal of
+    /// the object as it is now would not find.
+    async fn take_back(&self, object: &Object, epoch: u64, made: Vec<u64>) -> Result<()> {
+        object.forget(epoch);
+        if made.is_empty() {
+            return Ok(());
+        }
+        let pieces = self.load(&object.name).await?.map_or(0, |loaded| loaded.meta.pieces);
+        let lost = made.into_iter().filter(|piece| *piece >= pieces);
+        let back =
+            lost.map(|piece| self.pool.operate(&piece_name(&object.name, piece), parts::take_back(epoch)));
+        for answer in join_all(back).await {
+            verdict(answer)?;
+        }
+        Ok(())
+    }
+}
+
+/// Who waits for the next confirmation, one having ended.
+fn next_batch(object: &Object) -> Option<Batch> {
+    let mut state = object.state.lock();
+    let next = state.next.take();
+    if next.is_none() {
+        state.confirming -= 1;
+    }
+    next
+}
+
+/// The pieces of a write that may come to exist by it.
+fn unmarked(known: &Known, extents: &[PieceExtent]) -> Vec<u64> {
+    extents.iter().map(|extent| extent.piece).filter(|piece| *piece > 0 && !known.is_marked(*piece)).collect()
+}
+
+/// A piece's part of a buffer: by reference where it is one run of it.
+fn gather(data: &Bytes, extent: &PieceExtent) -> Bytes {
+    match &extent.parts[..] {
+        [(at, len)] => data.slice(*at..at + len),
+        parts => {
+            let mut gathered = BytesMut::with_capacity(extent.len as usize);
+            parts.iter().for_each(|(at, len)| gathered.extend_from_slice(&data[*at..at + len]));
+            gathered.freeze()
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! Completions of sets of operations.
+//!
+//! No function of the C interface puts an operation into such a set: it is empty and hence complete, with result 0, and
+//! its callbacks are never called, as in Ceph's library.
+
+use crate::abi::{CArg, Callback, Handle, Out};
+use crate::guard::exports;
+use crate::handles::Table;
+use std::ffi::c_int;
+
+static SETS: Table<()> = Table::new();
+
+exports! {
+    /// Makes a completion.
+    fn rados_striper_multi_aio_create_completion(
+        _cb_arg: CArg,
+        _cb_complete: Callback,
+        _cb_safe: Callback,
+        pc: Out<Handle>,
+    ) -> c_int {
+        pc.required()?.set(SETS.insert(()));
+        Ok(0)
+    }
+
+    /// Waits until all operations are complete.
+    fn rados_striper_multi_aio_wait_for_complete(c: Handle) {
+        SETS.get(c).map(drop)
+    }
+
+    /// The same.
+    fn rados_striper_multi_aio_wait_for_safe(c: Handle) {
+        SETS.get(c).map(drop)
+    }
+
+    /// Waits until all operations are complete and callbacks have returned.
+    fn rados_striper_multi_aio_wait_for_complete_and_cb(c: Handle) {
+        SETS.get(c).map(drop)
+    }
+
+    /// The same.
+    fn rados_striper_multi_aio_wait_for_safe_and_cb(c: Handle) {
+        SETS.get(c).map(drop)
+    }
+
+    /// Whether all operations are complete.
+    fn rados_striper_multi_aio_is_complete(c: Handle) -> c_int {
+        SETS.get(c).map(|_| 1)
+    }
+
+    /// The same.
+    fn rados_striper_multi_aio_is_safe(c: Handle) -> c_int {
+        SETS.get(c).map(|_| 1)
+    }
+
+    /// Whether all operations are complete and callbacks have returned.
+    fn rados_striper_multi_aio_is_complete_and_cb(c: Handle) -> c_int {
+        SETS.get(c).map(|_| 1)
+    }
+
+    /// The same.
+    fn rados_striper_multi_aio_is_safe_and_cb(c: Handle) -> c_int {
+        SETS.get(c).map(|_| 1)
+    }
+
+    /// The first error of the operations, or 0.
+    fn rados_striper_multi_aio_get_return_value(c: Handle) -> c_int {
+        SETS.get(c).map(|_| 0)
+    }
+
+    /// Gives the completion back.
+    fn rados_striper_multi_aio_release(c: Handle) {
+        SETS.remove(c).map(drop)
+    }
+}
