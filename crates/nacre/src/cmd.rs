@@ -1,9 +1,11 @@
 //! The commands that are not daemons, each with the argument syntax of Ceph's program of the name.
 
+pub(crate) mod backup;
 pub(crate) mod bluestore_tool;
 pub(crate) mod ceph;
 pub(crate) mod crushtool;
 pub(crate) mod doctor;
+pub(crate) mod dplcompat;
 mod hexdump;
 pub(crate) mod kvstore_tool;
 pub(crate) mod osdmaptool;

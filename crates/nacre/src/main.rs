@@ -22,6 +22,7 @@ usage: nacre COMMAND [ARGS]...
   serve                a whole cluster in one process: map authority and OSDs
   mon                  the map authority alone
   osd --id N           one OSD alone
+  backup               streams to striped volumes and back, with checksums: create, append, cat, verify
   rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
   crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
   osdmaptool           cluster maps in files: show them, test placement (Ceph's osdmaptool)
@@ -29,6 +30,7 @@ usage: nacre COMMAND [ARGS]...
   bluestore-tool       the BlueStore of a stopped OSD (Ceph's ceph-bluestore-tool)
   ceph                 cluster commands; they also run without this word:
                        nacre status, nacre osd tree, nacre osd pool create P 32, …
+  dplcompat            what Bareos' dplcompat device runs (docs/backup.md), also by the name nacre-dplcompat
   doctor               whether this program and machine are as they must be for speed and safety
 
   completions SHELL    completions for bash, zsh or fish
@@ -80,6 +82,8 @@ type Program = fn(Vec<OsString>) -> ExitCode;
 fn program(name: &str) -> Option<Program> {
     Some(match name {
         "rados" => cmd::rados::main,
+        "backup" => cmd::backup::main,
+        "dplcompat" | "nacre-dplcompat" => cmd::dplcompat::main,
         "ceph" => cmd::ceph::main,
         "crushtool" => cmd::crushtool::main,
         "osdmaptool" => cmd::osdmaptool::main,

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod backup;
 mod bluestore_tool;
 mod crushtool;
 mod docs;
@@ -16,5 +17,6 @@ mod reference;
 mod security;
 mod serve;
 mod stores;
+mod striper;
 mod support;
 mod watch;

@@ -1,0 +1,202 @@
+//! `nacre backup`: streams in striped volumes, with checksums per block and a digest from end to end.
+//!
+//! A volume is a striped object with the bytes as they came, and beside it an object that describes them ([`catalog`],
+//! docs/format/backup.md): segments, one for each stream that was stored, of blocks with a checksum each. What the
+//! catalog lists is durable. A stream that broke off goes on where the catalog ends (`--resume`), after what comes again
+//! was compared with it.
+
+mod args;
+mod catalog;
+mod read;
+mod write;
+
+use super::session;
+use anyhow::{Context as _, Result, bail};
+pub(super) use args::size;
+use args::{Args, Command};
+use catalog::{Catalog, Segment};
+use indicatif::{ProgressBar, ProgressStyle};
+use nacre_client::{IoCtx, Striper, block_on};
+use serde_json::json;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+pub(super) const USAGE: &str = include_str!("backup/usage.txt");
+
+/// Runs the program with the arguments after `nacre backup`.
+pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+    match run(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nacre backup: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Vec<OsString>) -> Result<()> {
+    let invocation = session::parse(args).map_err(anyhow::Error::msg)?;
+    let Some(args) = Args::parse(&invocation.rest)? else {
+        return print(USAGE);
+    };
+    let cluster = session::connect(&invocation)
+        .map_err(|error| anyhow::anyhow!("couldn't connect to the cluster: {error}"))?;
+    let pool = block_on(cluster.open_pool(&args.pool))
+        .with_context(|| format!("can't open pool {}", args.pool))?
+        .with_namespace(&args.namespace)
+        .with_full_try();
+    let outcome = carry_out(&pool, &args);
+    cluster.shut_down();
+    outcome
+}
+
+fn carry_out(pool: &IoCtx, args: &Args) -> Result<()> {
+    let volume = args.volume.as_str();
+    match args.command {
+        Command::Create | Command::Append => write::store(pool, args),
+        Command::Cat => read::cat(pool, args),
+        Command::Verify => read::verify(pool, args),
+        Command::List => list(pool, args.json),
+        Command::Info => info(pool, volume, args.json),
+        Command::Remove => {
+            Catalog::load(pool, volume)?;
+            match Striper::new(pool.clone()).remove(volume).wait() {
+                // A removal that was interrupted.
+                Err(error) if error.is_not_found() => {}
+                removed => removed.with_context(|| format!("can't remove {volume}"))?,
+            }
+            pool.remove(&catalog::object(volume)).wait().with_context(|| format!("can't remove {volume}"))
+        }
+    }
+}
+
+fn list(pool: &IoCtx, as_json: bool) -> Result<()> {
+    let mut volumes = Vec::new();
+    let mut objects = pool.list();
+    while let Some(object) = block_on(objects.next()).context("can't list the pool")? {
+        let Some(volume) = catalog::volume(object.name()) else { continue };
+        if let Some(found) = Catalog::find(pool, volume)? {
+            volumes.push((volume.to_owned(), found));
+        }
+    }
+    volumes.sort_by(|a, b| a.0.cmp(&b.0));
+    if as_json {
+        let entries: Vec<_> = volumes.iter().map(|(volume, found)| described(volume, found)).collect();
+        return print(&format!("{}\n", json!(entries)));
+    }
+    let width = volumes.iter().map(|(volume, _)| volume.len()).max().unwrap_or(0).max(6);
+    let mut text =
+        format!("{:<width$}  {:>16}  {:>8}  {:<10}  CREATED\n", "VOLUME", "BYTES", "SEGMENTS", "STATE");
+    for (volume, found) in &volumes {
+        let created = found.segments.first().map_or("", |segment| &segment.created);
+        let (bytes, segments, state) = (found.bytes(), found.segments.len(), found.state());
+        text += &format!("{volume:<width$}  {bytes:>16}  {segments:>8}  {state:<10}  {created}\n");
+    }
+    print(&text)
+}
+
+fn described(volume: &str, found: &Catalog) -> serde_json::Value {
+    json!({
+        "volume": volume, "bytes": found.bytes(), "blocks": found.blocks.len(), "state": found.state(),
+        "segments": found.segments,
+    })
+}
+
+fn info(pool: &IoCtx, volume: &str, as_json: bool) -> Result<()> {
+    let found = Catalog::load(pool, volume)?;
+    let layout = match Striper::new(pool.clone()).stat(volume).wait() {
+        Ok(stat) => Some(stat.layout),
+        Err(error) if error.is_not_found() => None,
+        Err(error) => return Err(error).with_context(|| format!("can't look at {volume}")),
+    };
+    let mut value = described(volume, &found);
+    if let Some(layout) = layout {
+        value["layout"] = json!({
+            "stripe_unit": layout.stripe_unit(), "stripe_count": layout.stripe_count(),
+            "object_size": layout.object_size(),
+        });
+    }
+    if as_json {
+        return print(&format!("{value}\n"));
+    }
+    let mut text = format!(
+        "volume    {volume}\nstate     {}\nbytes     {}\nblocks    {}\n",
+        found.state(),
+        found.bytes(),
+        found.blocks.len()
+    );
+    if let Some(layout) = layout {
+        text += &format!(
+            "layout    stripe_unit {}, stripe_count {}, object_size {}\n",
+            layout.stripe_unit(),
+            layout.stripe_count(),
+            layout.object_size()
+        );
+    }
+    for (n, segment) in found.segments.iter().enumerate() {
+        let Segment { created, sha256, .. } = segment;
+        let range = found.range(n);
+        let digest = if segment.complete { format!("sha256 {sha256}") } else { "broken off".to_owned() };
+        text += &format!(
+            "segment {n:<3} {created}  {} bytes at {}  {digest}\n",
+            range.end - range.start,
+            range.start
+        );
+    }
+    print(&text)
+}
+
+/// Writes to standard output. A closed pipe is the reader's choice.
+fn print(text: &str) -> Result<()> {
+    let mut stdout = std::io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("can't write to standard output"),
+    }
+}
+
+/// Tells how far a transfer is: while it runs where standard error is a terminal, and at its end.
+struct Progress {
+    bar: ProgressBar,
+    began: Instant,
+    bytes: u64,
+}
+
+impl Progress {
+    fn new(total: Option<u64>) -> Progress {
+        let bar = match (std::io::stderr().is_terminal(), total) {
+            (false, _) => ProgressBar::hidden(),
+            (true, Some(total)) => ProgressBar::new(total).with_style(style(
+                "{elapsed_precise} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
+            )),
+            (true, None) => ProgressBar::new_spinner()
+                .with_style(style("{elapsed_precise} {spinner} {binary_bytes} {binary_bytes_per_sec}")),
+        };
+        bar.enable_steady_tick(Duration::from_millis(200));
+        Progress { bar, began: Instant::now(), bytes: 0 }
+    }
+
+    fn add(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.bar.inc(bytes);
+    }
+
+    /// The last line: what was done, how much, how fast.
+    fn end(self, what: &str, digest: &str) {
+        self.bar.finish_and_clear();
+        let seconds = self.began.elapsed().as_secs_f64();
+        let rate = self.bytes as f64 / 1e6 / seconds.max(1e-9);
+        eprintln!("{what}: {} bytes in {seconds:.1} s, {rate:.1} MB/s, {digest}", self.bytes);
+    }
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).expect("invariant: the template is well formed")
+}
+
+/// Fails with what damage was found, and where.
+fn damaged(volume: &str, what: std::fmt::Arguments<'_>) -> Result<()> {
+    bail!("{volume} is damaged: {what}")
+}

@@ -1,0 +1,270 @@
+//! What a volume holds: the object beside it. `docs/format/backup.md` has its bytes.
+
+use anyhow::{Context as _, Result, bail};
+use bytes::{Bytes, BytesMut};
+use nacre_client::{IoCtx, ReadOp, WriteOp};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// The attribute that says that an object is a catalog, and of which format.
+const FORMAT: &str = "backup.format";
+const VERSION: &str = "1";
+/// Bytes of a block's entry.
+pub(super) const ENTRY: usize = 8;
+/// Bytes read of a catalog at a time.
+const PAGE: u64 = 4 << 20;
+/// Segments read of a catalog at a time.
+const SEGMENTS: u64 = 512;
+
+/// One stream.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Segment {
+    /// The number of its first block.
+    pub(super) first_block: u64,
+    /// Bytes of each block but the last.
+    pub(super) block_size: u32,
+    /// When it began, as Ceph prints times.
+    pub(super) created: String,
+    /// Whether all of it is there; until then it can be gone on with.
+    pub(super) complete: bool,
+    /// Its bytes; 0 until it is complete.
+    pub(super) bytes: u64,
+    /// SHA-256 of its bytes, in hexadecimal; empty until it is complete.
+    pub(super) sha256: String,
+}
+
+/// A block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Block {
+    pub(super) len: u32,
+    pub(super) crc32c: u32,
+}
+
+/// A volume's contents.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Catalog {
+    pub(super) segments: Vec<Segment>,
+    pub(super) blocks: Vec<Block>,
+}
+
+/// The name of a volume's catalog.
+pub(super) fn object(volume: &str) -> String {
+    format!("{volume}.backup")
+}
+
+/// The volume that an object is the catalog of, by its name.
+pub(super) fn volume(object: &str) -> Option<&str> {
+    object.strip_suffix(".backup").filter(|volume| !volume.is_empty())
+}
+
+fn key(segment: usize) -> Bytes {
+    format!("segment.{segment:08}").into()
+}
+
+impl Block {
+    /// Its entry.
+    pub(super) fn encode(self, out: &mut BytesMut) {
+        out.extend_from_slice(&self.len.to_le_bytes());
+        out.extend_from_slice(&self.crc32c.to_le_bytes());
+    }
+}
+
+impl Catalog {
+    /// The volume's catalog; fails where there is none.
+    pub(super) fn load(pool: &IoCtx, volume: &str) -> Result<Catalog> {
+        Self::find(pool, volume)?
+            .with_context(|| format!("there is no volume {volume} in pool {}", pool.pool_name()))
+    }
+
+    /// The volume's catalog, where there is one.
+    pub(super) fn find(pool: &IoCtx, volume: &str) -> Result<Option<Catalog>> {
+        let name = object(volume);
+        let reading = || format!("can't read the catalog of {volume}");
+        let mut op = ReadOp::new();
+        op.get_xattrs().stat().read(0, PAGE);
+        let mut head = match pool.operate_read(&name, op).wait().and_then(|reply| reply.success()) {
+            Ok(head) => head,
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) => return Err(error).with_context(reading),
+        };
+        match head.pairs(0)?.get(FORMAT.as_bytes()) {
+            Some(format) if format == VERSION => {}
+            Some(format) => {
+                bail!(
+                    "{volume} is of format {}, which this release does not know",
+                    String::from_utf8_lossy(format)
+                )
+            }
+            None => return Ok(None),
+        }
+        let size = head.stat(1)?.size;
+        let mut entries = head.output(2)?.to_vec();
+        while (entries.len() as u64) < size {
+            let more = pool.read(&name, entries.len() as u64, PAGE).wait().with_context(reading)?;
+            if more.is_empty() {
+                bail!("the catalog of {volume} ends early: is it being changed?");
+            }
+            entries.extend_from_slice(&more);
+        }
+        let mut segments = Vec::new();
+        let mut after = Bytes::new();
+        loop {
+            let page = pool.omap_get_vals(&name, after, "segment.", SEGMENTS).wait().with_context(reading)?;
+            for (_, value) in &page.entries {
+                segments.push(serde_json::from_slice(value).with_context(reading)?);
+            }
+            match page.entries.last() {
+                Some((last, _)) if page.more => after = last.clone(),
+                _ => break,
+            }
+        }
+        let catalog = Catalog { segments, blocks: decode(&entries) };
+        catalog.check().with_context(|| format!("the catalog of {volume} is damaged"))?;
+        Ok(Some(catalog))
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut first = 0;
+        for (n, segment) in self.segments.iter().enumerate() {
+            if segment.first_block != first || segment.block_size == 0 {
+                bail!("segment {n} does not begin where the one before ends");
+            }
+            let last = n + 1 == self.segments.len();
+            let range = self.range(n);
+            let blocks = self.blocks_of(n);
+            if segment.complete && segment.bytes != range.end - range.start {
+                bail!("segment {n} has {} bytes of {}", range.end - range.start, segment.bytes);
+            }
+            if !segment.complete && !last {
+                bail!("segment {n} is not complete and not the last");
+            }
+            let full = |block: &Block| block.len == segment.block_size;
+            if blocks.split_last().is_some_and(|(end, before)| {
+                !before.iter().all(full) || end.len == 0 || end.len > segment.block_size
+            }) {
+                bail!("segment {n} has blocks of wrong lengths");
+            }
+            first += blocks.len() as u64;
+        }
+        if first != self.blocks.len() as u64 {
+            bail!("there are blocks of no segment");
+        }
+        Ok(())
+    }
+
+    /// The blocks of a segment.
+    pub(super) fn blocks_of(&self, segment: usize) -> &[Block] {
+        let first = self.segments[segment].first_block as usize;
+        let end = match self.segments.get(segment + 1) {
+            Some(next) => next.first_block as usize,
+            None => self.blocks.len(),
+        };
+        self.blocks.get(first..end).unwrap_or_default()
+    }
+
+    /// Where the bytes of a segment lie in the volume.
+    pub(super) fn range(&self, segment: usize) -> Range<u64> {
+        let bytes = |blocks: &[Block]| blocks.iter().map(|block| u64::from(block.len)).sum::<u64>();
+        let first = (self.segments[segment].first_block as usize).min(self.blocks.len());
+        let begin = bytes(&self.blocks[..first]);
+        begin..begin + bytes(self.blocks_of(segment))
+    }
+
+    /// Bytes in all.
+    pub(super) fn bytes(&self) -> u64 {
+        self.blocks.iter().map(|block| u64::from(block.len)).sum()
+    }
+
+    /// The stream that broke off, if one did.
+    pub(super) fn open_segment(&self) -> Option<usize> {
+        let last = self.segments.len().checked_sub(1)?;
+        (!self.segments[last].complete).then_some(last)
+    }
+
+    /// What there is to say of it in a word.
+    pub(super) fn state(&self) -> &'static str {
+        if self.open_segment().is_some() || self.segments.is_empty() { "broken-off" } else { "complete" }
+    }
+}
+
+fn decode(entries: &[u8]) -> Vec<Block> {
+    let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("invariant: four bytes"));
+    // An entry that is cut short was never finished.
+    let entries = entries.chunks_exact(ENTRY);
+    entries.map(|entry| Block { len: number(&entry[..4]), crc32c: number(&entry[4..]) }).collect()
+}
+
+fn set_segment(op: &mut WriteOp, n: usize, segment: &Segment) -> Result<()> {
+    op.omap_set(vec![(key(n), serde_json::to_vec(segment)?.into())]);
+    Ok(())
+}
+
+/// Makes a catalog with its first segment; fails where there is one.
+pub(super) fn create(pool: &IoCtx, volume: &str, segment: &Segment) -> Result<()> {
+    let mut op = WriteOp::new();
+    op.create(true).set_xattr(FORMAT, VERSION);
+    set_segment(&mut op, 0, segment)?;
+    pool.operate(&object(volume), op).wait()?.success()?;
+    Ok(())
+}
+
+/// Begins one more segment. Another one that began at the same time makes it fail.
+pub(super) fn begin(pool: &IoCtx, volume: &str, n: usize, segment: &Segment) -> Result<()> {
+    let mut op = WriteOp::new();
+    op.assert_exists().omap_cmp(vec![(key(n), nacre_types::op::CmpOp::Eq, Bytes::new())]);
+    set_segment(&mut op, n, segment)?;
+    pool.operate(&object(volume), op).wait()?.success()?;
+    Ok(())
+}
+
+/// A write of entries, from block number `first` on, and with the last ones the finished segment.
+pub(super) fn entries(first: u64, entries: Bytes, finished: Option<(usize, &Segment)>) -> Result<WriteOp> {
+    let mut op = WriteOp::new();
+    op.assert_exists().write(first * ENTRY as u64, entries);
+    if let Some((n, segment)) = finished {
+        set_segment(&mut op, n, segment)?;
+    }
+    Ok(op)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segment(first_block: u64, bytes: u64, complete: bool) -> Segment {
+        let (created, sha256) = (String::new(), String::new());
+        Segment { first_block, block_size: 10, created, complete, bytes, sha256 }
+    }
+
+    fn block(len: u32) -> Block {
+        Block { len, crc32c: len }
+    }
+
+    #[test]
+    fn segments_follow_one_another() {
+        let mut catalog = Catalog {
+            segments: vec![segment(0, 15, true), segment(2, 0, true), segment(2, 0, false)],
+            blocks: vec![block(10), block(5), block(10)],
+        };
+        catalog.check().unwrap();
+        assert_eq!((catalog.range(0), catalog.range(1), catalog.range(2)), (0..15, 15..15, 15..25));
+        assert_eq!((catalog.open_segment(), catalog.state(), catalog.bytes()), (Some(2), "broken-off", 25));
+        catalog.segments[2].first_block = 1;
+        assert!(catalog.check().is_err());
+        catalog.segments[2] = segment(2, 11, true);
+        assert!(catalog.check().is_err());
+        catalog.segments[2] = segment(2, 10, true);
+        catalog.check().unwrap();
+        catalog.blocks[0] = block(9);
+        assert!(catalog.check().is_err());
+    }
+
+    #[test]
+    fn entries_are_read_as_they_are_written() {
+        let mut bytes = BytesMut::new();
+        let blocks = [Block { len: 7, crc32c: 0xdead_beef }, Block { len: 1, crc32c: 2 }];
+        blocks.iter().for_each(|block| block.encode(&mut bytes));
+        assert_eq!(decode(&bytes), blocks);
+        assert_eq!(decode(&bytes[..15]), blocks[..1]);
+    }
+}
