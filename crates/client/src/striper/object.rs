@@ -5,9 +5,10 @@
 
 use super::meta::Meta;
 use crate::error::{Error, Result};
+use bytes::Bytes;
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
@@ -25,6 +26,8 @@ pub(super) struct Object {
     users: Mutex<Users>,
     /// Writes start one after the other; they do not wait for one another's ends.
     pub(super) order: tokio::sync::Mutex<()>,
+    /// Held from the decision what is sent to a piece until that is on its way.
+    pub(super) sending: Mutex<()>,
     pub(super) state: Mutex<State>,
 }
 
@@ -40,6 +43,26 @@ pub(super) struct State {
     /// Confirmations of size and epoch in flight, and who waits for the next one.
     pub(super) confirming: u32,
     pub(super) next: Option<Batch>,
+    /// Pieces with writes in flight, the first one aside.
+    pub(super) pieces: HashMap<u64, PieceWrites>,
+}
+
+/// The writes of a piece.
+#[derive(Debug, Default)]
+pub(super) struct PieceWrites {
+    pub(super) in_flight: u32,
+    /// What goes next, as one request.
+    pub(super) next: Option<Run>,
+}
+
+/// Writes that follow one another in a piece and share a request.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) epoch: u64,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) parts: Vec<Bytes>,
+    pub(super) waiters: Vec<oneshot::Sender<Result<bool>>>,
 }
 
 /// Writes that share a confirmation.
@@ -71,6 +94,7 @@ impl Object {
             name: name.to_owned(),
             users: Mutex::default(),
             order: tokio::sync::Mutex::default(),
+            sending: Mutex::default(),
             state: Mutex::default(),
         }
     }
@@ -126,6 +150,12 @@ impl Object {
         {
             change(known);
         }
+    }
+
+    /// Whether a piece is known to carry `epoch`.
+    pub(super) fn is_marked(&self, epoch: u64, piece: u64) -> bool {
+        let state = self.state.lock();
+        state.known.as_ref().is_some_and(|known| known.meta.epoch == epoch && known.is_marked(piece))
     }
 
     /// Uses the object for a write; EBUSY while it is removed or truncated through the same handle.

@@ -267,7 +267,7 @@ impl Inner {
 
     /// Starts the writes of pieces other than the first; tells whether all held.
     fn send_pieces(
-        &self,
+        self: &Arc<Self>,
         object: &Arc<Object>,
         known: &Known,
         extents: Vec<PieceExtent>,
@@ -276,21 +276,14 @@ impl Inner {
         let epoch = known.meta.epoch;
         let sent: Vec<_> = extents
             .into_iter()
-            .map(|extent| {
-                let marked = known.is_marked(extent.piece);
-                let op = parts::piece(epoch, marked, extent.offset, gather(data, &extent));
-                let pending = self.pool.operate(&piece_name(&object.name, extent.piece), op);
-                async move { (extent.piece, pending.await) }
-            })
+            .map(|extent| self.write_piece(object, epoch, extent.piece, extent.offset, gather(data, &extent)))
             .collect();
-        let object = object.clone();
         async move {
             let mut all_held = true;
             let mut failed = None;
-            for (piece, answer) in join_all(sent).await {
-                match verdict(answer) {
-                    Ok(Verdict::Done) => object.update(epoch, |known| known.mark(piece)),
-                    Ok(Verdict::Held(_)) => all_held = false,
+            for outcome in join_all(sent).await {
+                match outcome {
+                    Ok(held) => all_held &= held,
                     Err(error) => failed = Some(error),
                 }
             }
