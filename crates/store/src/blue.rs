@@ -6,8 +6,8 @@
 //! Formats are in docs/format/bluestore.md.
 //!
 //! # Invariants
-//! - A block is written once between allocation and release; records name it only after its data is durable, in its
-//!   place or as a deferred copy.
+//! - Records name data only after it is durable, in its place or as a deferred copy. A block that they name is
+//!   overwritten only when a copy of the new data is durable, and no read that began before is under way.
 //! - A released block is handed out again only after the releasing batch is durable and no read that began before is
 //!   under way ([`gate`]).
 //! - Only the commit thread writes to the database while the store is mounted.
@@ -37,7 +37,9 @@ mod mount;
 pub(crate) mod offline;
 mod omap;
 mod onode;
+mod overwrite;
 mod packing;
+mod placer;
 mod read;
 mod recovery;
 mod repair;
@@ -69,6 +71,7 @@ use nacre_types::ids::{Eversion, Incarnation, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use onode::{BLOCK_BYTES, Onode, Run};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use placer::Placer;
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
@@ -192,6 +195,7 @@ struct Inner {
     discards: Discards,
     gate: ReadGate,
     queue: Queue,
+    placer: Placer,
     checkpoints: Worker,
     counters: CommitCounters,
     next_id: AtomicU64,
@@ -275,6 +279,7 @@ impl BlueStore {
             discards: Discards::new(config.discard),
             gate: ReadGate::default(),
             queue: Queue::new(config.queue_bytes, usage.clone()),
+            placer: Placer::default(),
             checkpoints: Worker::default(),
             counters: CommitCounters::default(),
             next_id: AtomicU64::new(state.id_max),
@@ -319,13 +324,14 @@ impl BlueStore {
         if inner.config.discard {
             store.spawn("bstore_discard", &inner, |inner| inner.discards.run(inner))?;
         }
+        store.spawn("bstore_placer", &inner, |inner| inner.placer.run(inner))?;
         store.spawn("bstore_commit", &inner, |inner| committer.run(inner))?;
         Ok((store, report))
     }
 
     /// Checks an unmounted store's consistency; with `deep` all data is read and verified.
     pub fn fsck(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<FsckReport> {
-        fsck::check(mount::open(directory, config)?, deep)
+        fsck::check(&mount::open(directory, config)?, deep)
     }
 
     /// As [`BlueStore::fsck`], and mends what can be mended without guessing.
@@ -386,6 +392,7 @@ impl BlueStore {
             }
             inner.checkpoints.end();
             inner.discards.end();
+            inner.placer.end();
         }
         inner.release(inner.discards.drain());
         Some(inner)

@@ -115,7 +115,7 @@ impl Filling {
     }
 
     /// Adds `len` bytes read from `file` at `offset`, and returns them. Fails at the end of the file.
-    pub(super) fn read(&mut self, file: &File, offset: u64, len: usize) -> io::Result<&[u8]> {
+    pub(super) fn read(&mut self, file: &File, offset: u64, len: usize) -> io::Result<&mut [u8]> {
         let first = self.done;
         while self.done < first + len {
             let at = offset + (self.done - first) as u64;
@@ -129,8 +129,8 @@ impl Filling {
             }
             self.done += read;
         }
-        // SAFETY: the first `done` bytes are initialised.
-        Ok(unsafe { std::slice::from_raw_parts(self.buffer.start.as_ptr().add(first), len) })
+        // SAFETY: the first `done` bytes are initialised, and borrowed with the buffer.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.buffer.start.as_ptr().add(first), len) })
     }
 
     /// The buffer, zeros where it was not filled.

@@ -24,6 +24,8 @@ pub(super) struct Txn<'a> {
     objects: Vec<Touched>,
     /// (first block on the device, whole blocks).
     pub(super) writes: Vec<(u64, Bytes)>,
+    /// The same, for blocks that are overwritten where they are.
+    pub(super) overwrites: Vec<(u64, Bytes)>,
     pub(super) allocated: Vec<Run>,
     pub(super) freed: Vec<Run>,
     /// Changes of what compressed data takes: its bytes, and those allocated for it.
@@ -81,6 +83,7 @@ impl<'a> Txn<'a> {
             batch: RawBatch::default(),
             objects: Vec::with_capacity(1),
             writes: Vec::new(),
+            overwrites: Vec::new(),
             allocated: Vec::new(),
             freed: Vec::new(),
             packed: (0, 0),
@@ -561,6 +564,7 @@ impl<'a> Txn<'a> {
         let queued = Queued {
             batch: std::mem::take(&mut self.batch),
             writes: std::mem::take(&mut self.writes),
+            overwrites: std::mem::take(&mut self.overwrites),
             allocated: std::mem::take(&mut self.allocated),
             freed,
             pool: self.coll.id.pool,

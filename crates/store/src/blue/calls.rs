@@ -95,7 +95,6 @@ impl ObjectStore for BlueStore {
         let len = len.min(onode.size.saturating_sub(offset));
         let mut fills = Vec::new();
         let read = inner.read_onode(&onode, offset, len, &mut fills);
-        inner.give_back(inner.gate.leave(ticket));
         drop(onode);
         let fill_bytes: usize = fills.iter().map(|(_, _, bytes)| bytes.len()).sum();
         if fill_bytes > 0 && fill_bytes as u64 <= inner.config.cache_bytes / 8 {
@@ -104,6 +103,8 @@ impl ObjectStore for BlueStore {
                 Ok(())
             })?;
         }
+        // Not before: what overwrites these blocks stays in the cache until then, and is not taken for what was read.
+        inner.give_back(inner.gate.leave(ticket));
         inner.trim_cache();
         read
     }
@@ -410,6 +411,7 @@ impl ObjectStore for BlueStore {
         inner.queue.push(Queued {
             batch,
             writes: Vec::new(),
+            overwrites: Vec::new(),
             allocated: Vec::new(),
             freed: Vec::new(),
             pool: PoolId(0),

@@ -1,6 +1,6 @@
 //! Group commit: the queue of applied transactions, and the one thread that makes them durable.
 //!
-//! Per batch, in this order: one merged direct write of all fresh blocks, one flush of the device (unless the data is
+//! Per batch, in this order: one merged direct write of all fresh blocks and one flush of the device (unless the data is
 //! small enough to be deferred, see [`super::deferred`]), one database write with sync. Then freed blocks become reusable as far as rule B1 allows, and completions go out. While that happens
 //! the next batch gathers; so under load a flush serves many transactions.
 //!
@@ -34,6 +34,8 @@ pub(super) struct Queued {
     pub(super) batch: RawBatch,
     /// (first block on the device, whole blocks).
     pub(super) writes: Vec<(u64, Bytes)>,
+    /// The same, for blocks that are overwritten where they are.
+    pub(super) overwrites: Vec<(u64, Bytes)>,
     pub(super) allocated: Vec<Run>,
     pub(super) freed: Vec<Run>,
     pub(super) pool: PoolId,
@@ -45,7 +47,8 @@ pub(super) struct Queued {
 
 impl Queued {
     fn bytes(&self) -> u64 {
-        self.batch.len() as u64 + self.writes.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
+        let writes = self.writes.iter().chain(&self.overwrites);
+        self.batch.len() as u64 + writes.map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
     }
 }
 
@@ -84,6 +87,10 @@ struct State {
     deferred: bool,
     /// Somebody waits for these to go.
     settle_wanted: bool,
+    /// An epoch of deferred data is being placed.
+    placing: bool,
+    /// It is in its place, or can't get there.
+    news: bool,
     end: End,
     /// Usage with everything queued.
     usage: BTreeMap<PoolId, PoolUsage>,
@@ -112,6 +119,8 @@ impl Queue {
             waiting: 0,
             deferred: false,
             settle_wanted: false,
+            placing: false,
+            news: false,
             end: End::Not,
             usage,
             failed: None,
@@ -211,6 +220,13 @@ impl Queue {
         }
     }
 
+    /// Deferred data is in its place, or the store has stopped.
+    pub(super) fn news(&self) {
+        let mut state = self.state.lock();
+        (state.news, state.placing, state.idle) = (true, false, false);
+        self.work.notify_one();
+    }
+
     /// Takes the next batch and whether deferred copies are to go with it; an empty batch is for that alone, or, where
     /// the thread is not patient, says that there is nothing. `None` when the thread is to end.
     fn take(&self, is_patient: bool) -> Option<(Vec<Queued>, u64, bool)> {
@@ -220,8 +236,10 @@ impl Queue {
             if state.end == End::Abandoned || (state.end == End::Drained && empty && !state.deferred) {
                 return None;
             }
-            let settle = state.deferred && (state.settle_wanted || state.end == End::Drained);
-            if !empty || settle {
+            let settle =
+                state.deferred && !state.placing && (state.settle_wanted || state.end == End::Drained);
+            let news = std::mem::take(&mut state.news);
+            if !empty || settle || news {
                 let rest = state.transactions.len().min(MAX_BATCH);
                 let rest = state.transactions.split_off(rest);
                 let batch = std::mem::replace(&mut state.transactions, rest);
@@ -232,7 +250,7 @@ impl Queue {
                 return Some((Vec::new(), state.last_seq, false));
             }
             state.idle = true;
-            if !state.deferred {
+            if !state.deferred || state.placing {
                 self.work.wait(&mut state);
             } else if self.work.wait_for(&mut state, MAX_AGE).timed_out() {
                 state.settle_wanted = true;
@@ -240,11 +258,12 @@ impl Queue {
         }
     }
 
-    fn finish(&self, seq: u64, bytes: u64, deferred: bool) {
+    fn finish(&self, seq: u64, bytes: u64, deferred: &Deferred) {
+        let (deferred, placing) = (deferred.is_pending(), deferred.is_placing());
         self.committed.store(seq, Ordering::Release);
         let mut state = self.state.lock();
         state.committed = seq;
-        state.deferred = deferred;
+        (state.deferred, state.placing) = (deferred, placing);
         state.settle_wanted &= deferred;
         state.bytes -= bytes;
         if state.waiting > 0 {
@@ -312,8 +331,12 @@ impl Committer {
     /// The commit thread: runs until the queue ends or something fails.
     pub(super) fn run(mut self, inner: &Inner) {
         while let Some((mut batch, last_seq, settle)) = inner.queue.take(self.prefill.is_none()) {
-            if batch.is_empty()
+            if let Some(done) = inner.placer.take_done() {
+                self.deferred.placed(done.epoch);
+                inner.queue.set_placed(done.seq);
+            } else if batch.is_empty()
                 && !settle
+                && inner.check().is_ok()
                 && let Some(prefill) = &mut self.prefill
             {
                 match inner.db.prefill_step(prefill) {
@@ -328,9 +351,12 @@ impl Committer {
                 continue;
             }
             let bytes = batch.iter().map(Queued::bytes).sum();
-            let committed = inner.check().and_then(|()| self.commit(inner, &mut batch, settle));
+            let committed = inner.check().and_then(|()| self.commit(inner, &mut batch));
             match committed {
                 Ok(()) => {
+                    if settle || self.deferred.is_due() {
+                        self.place(inner, last_seq);
+                    }
                     if !self.deferred.has_unplaced() {
                         inner.queue.set_placed(last_seq);
                     }
@@ -342,20 +368,12 @@ impl Committer {
                     if !reusable.is_empty() {
                         inner.give_back(inner.gate.retire(reusable));
                     }
-                    inner.queue.finish(last_seq, bytes, self.deferred.is_pending());
+                    inner.queue.finish(last_seq, bytes, &self.deferred);
                     let counters = &inner.counters;
                     counters.transactions.fetch_add(batch.len() as u64, Ordering::Relaxed);
                     counters.batches.fetch_add(1, Ordering::Relaxed);
                     complete(batch, None);
                     self.ledger.committed(&inner.checkpoints, self.frontier);
-                    // While the submitters work on what they were just told.
-                    if self.deferred.is_worth_placing() {
-                        match write_merged(inner, self.deferred.take_unplaced()) {
-                            Ok(()) => inner.queue.set_placed(last_seq),
-                            // The next batch finds the store stopped.
-                            Err(error) => _ = inner.stop(error),
-                        }
-                    }
                     if self.space_checked.elapsed() > SPACE_CHECK_INTERVAL {
                         self.space_checked = Instant::now();
                         inner.check_file_system();
@@ -371,9 +389,21 @@ impl Committer {
         }
     }
 
-    fn commit(&mut self, inner: &Inner, batch: &mut [Queued], settle: bool) -> Result<()> {
-        let mut writes: Vec<(u64, Bytes)> =
-            batch.iter_mut().flat_map(|queued| queued.writes.drain(..)).collect();
+    /// Lets the deferred data of committed transactions be brought to its place, up to and with `last_seq`.
+    fn place(&mut self, inner: &Inner, last_seq: u64) {
+        if self.deferred.is_placing() && self.deferred.is_overdue() {
+            inner.placer.wait();
+            // What it has done is looked at with the next batch.
+        }
+        if let Some(job) = self.deferred.seal(last_seq) {
+            inner.placer.start(job);
+        }
+    }
+
+    fn commit(&mut self, inner: &Inner, batch: &mut [Queued]) -> Result<()> {
+        let writes: Vec<(u64, Bytes)> = batch.iter_mut().flat_map(|queued| queued.writes.drain(..)).collect();
+        let overwrites: Vec<(u64, Bytes)> =
+            batch.iter_mut().flat_map(|queued| queued.overwrites.drain(..)).collect();
         if self.watermark_at.elapsed() >= inner.config.watermark_interval {
             self.watermark_at = Instant::now();
             self.watermark = Watermark { generation: self.watermark.generation + 1, sequence: self.synced };
@@ -383,15 +413,14 @@ impl Committer {
         }
         let ids = inner.ids;
         self.batch.clear();
-        if !settle && self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
+        if self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
             self.deferred.add(writes, ids, &mut self.batch);
         } else {
-            writes.extend(self.deferred.take_unplaced());
             write_merged(inner, writes)?;
             inner.device.flush()?;
             inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
-            self.deferred.flushed();
         }
+        self.deferred.overwrite(overwrites, ids, &mut self.batch);
         self.deferred.remove_flushed(ids, &mut self.batch);
         for queued in batch.iter() {
             self.batch.append(&queued.batch);
@@ -406,6 +435,9 @@ impl Committer {
         if frontier > self.frontier {
             self.frontier = frontier;
             self.batch.put(ids, Family::Super, super::state::FRONTIER, &frontier.to_le_bytes());
+        }
+        if self.batch.is_empty() {
+            return Ok(());
         }
         self.batch.finish();
         inner.db.write(&self.batch)?;
@@ -422,7 +454,7 @@ pub(super) fn reuses_at_once() -> bool {
 }
 
 /// Writes the pieces, those that lie one behind the other with one call.
-fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Result<()> {
+pub(super) fn write_merged(inner: &Inner, mut writes: Vec<(u64, Bytes)>) -> Result<()> {
     writes.sort_unstable_by_key(|(block, _)| *block);
     let blocks = |bytes: &Bytes| bytes.len() as u64 / BLOCK_BYTES;
     let mut pieces = Vec::with_capacity(writes.len());

@@ -1,30 +1,34 @@
 //! Deferred writes: small data goes into the database's batch instead of waiting for a flush of its own.
 //!
 //! A copy of the data is in the `deferred` family, durable with the transaction; the data itself is written to its place
-//! soon after, many transactions' at a time, until when the onode cache holds it. So a group commit of small writes costs
-//! one sync instead of two. From time to time one flush of the device covers all data written so far, and the copies are
-//! removed with the same batch. After a crash the copies are written to their places again.
+//! later ([`super::placer`]), until when the onode cache holds it. So a group commit of small writes costs one sync
+//! instead of two. A flush of the device covers all data placed with it, and the copies are removed with the next batch.
+//! After a crash the copies are written to their places again.
 //!
-//! Copies are numbered by *epochs*; a flush ends one. Rule B1: a block that is freed while copies are about becomes
-//! reusable only when all of that epoch's and earlier ones are durably removed: else late data, or after a crash its copy,
-//! would overwrite what was written there since.
+//! Most of that data is for fresh blocks. What *overwrites* blocks where they are is always deferred: before its copy is
+//! durable nothing may touch them.
+//!
+//! Copies are numbered by *epochs*; handing one over to be placed ends it. Rule B1: a block that is freed while copies are
+//! about becomes reusable only when all of that epoch's and earlier ones are durably removed: else late data, or after a
+//! crash its copy, would overwrite what was written there since.
 
 use super::db::{Db, Family, FamilyIds, RawBatch};
 use super::device::Device;
 use super::onode::{BLOCK_BYTES, Run};
+use super::placer::Job;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-/// Copies are removed at the latest after this long.
+/// Data is brought to its place at the latest after this long.
 pub(super) const MAX_AGE: Duration = Duration::from_millis(200);
-/// Copies are removed when they are this much, in bytes.
+/// Data is brought to its place when it is this much, in bytes; commits wait when it is twice as much.
 const MAX_BYTES: u64 = 16 << 20;
-/// Data is written to its place when it is this much, in bytes.
-const PLACE_BYTES: u64 = 512 << 10;
-/// The most that one batch defers, in bytes; with more the data is worth a flush.
+/// The most that one batch defers of fresh data, in bytes; with more the data is worth a flush.
 const MAX_BATCH_BYTES: u64 = 1 << 20;
+/// Ends the key of a copy that overwrites a block: it sorts behind a copy of fresh data that begins there.
+const OVERWRITE: u8 = 1;
 
 /// What the commit thread knows of deferred copies.
 #[derive(Debug)]
@@ -33,12 +37,14 @@ pub(super) struct Deferred {
     /// Bytes of copies of the current epoch.
     bytes: u64,
     since: Option<Instant>,
-    /// The last epoch whose data is flushed and whose copies are to be removed.
+    /// An epoch is being placed.
+    placing: bool,
+    /// The last epoch whose data is in its place and whose copies are to be removed.
     flushed: Option<u64>,
     held: VecDeque<(u64, Vec<Run>)>,
-    /// Data that is not in its place yet, and how much.
-    unplaced: Vec<(u64, Bytes)>,
-    unplaced_bytes: u64,
+    /// The current epoch's data.
+    fresh: Vec<(u64, Bytes)>,
+    overwrites: BTreeMap<u64, Bytes>,
 }
 
 impl Deferred {
@@ -47,71 +53,95 @@ impl Deferred {
             epoch: 1,
             bytes: 0,
             since: None,
+            placing: false,
             flushed: None,
             held: VecDeque::new(),
-            unplaced: Vec::new(),
-            unplaced_bytes: 0,
+            fresh: Vec::new(),
+            overwrites: BTreeMap::new(),
         }
     }
 
     /// Whether copies or blocks held back by them are about.
     pub(super) fn is_pending(&self) -> bool {
-        self.bytes > 0 || self.flushed.is_some() || !self.held.is_empty()
-    }
-
-    /// Whether a flush is due.
-    pub(super) fn is_due(&self) -> bool {
-        self.bytes >= MAX_BYTES || self.since.is_some_and(|since| since.elapsed() >= MAX_AGE)
-    }
-
-    /// Whether these writes are to be deferred, with `limit_bytes` for each.
-    pub(super) fn takes(&self, writes: &[(u64, Bytes)], limit_bytes: u64) -> bool {
-        let mut total = 0;
-        !self.is_due()
-            && writes.iter().all(|(_, bytes)| {
-                total += bytes.len() as u64;
-                bytes.len() as u64 <= limit_bytes && total <= MAX_BATCH_BYTES
-            })
-    }
-
-    /// Adds copies of the writes to the batch that is about to be written, and keeps the writes.
-    pub(super) fn add(&mut self, writes: Vec<(u64, Bytes)>, ids: FamilyIds, batch: &mut RawBatch) {
-        if writes.is_empty() {
-            return;
-        }
-        for (block, bytes) in &writes {
-            batch.put(ids, Family::Deferred, &key(self.epoch, *block), bytes);
-            self.bytes += bytes.len() as u64;
-            self.unplaced_bytes += bytes.len() as u64;
-        }
-        self.unplaced.extend(writes);
-        self.since.get_or_insert_with(Instant::now);
+        self.has_unplaced() || self.flushed.is_some() || !self.held.is_empty()
     }
 
     /// Whether data is not in its place yet.
     pub(super) fn has_unplaced(&self) -> bool {
-        !self.unplaced.is_empty()
+        self.bytes > 0 || self.placing
     }
 
-    /// Whether there is enough such data to be written in one go.
-    pub(super) fn is_worth_placing(&self) -> bool {
-        self.unplaced_bytes >= PLACE_BYTES
+    /// Whether an epoch is being placed.
+    pub(super) fn is_placing(&self) -> bool {
+        self.placing
     }
 
-    /// The data to be written to its place now.
-    pub(super) fn take_unplaced(&mut self) -> Vec<(u64, Bytes)> {
-        self.unplaced_bytes = 0;
-        std::mem::take(&mut self.unplaced)
+    /// Whether the current epoch's data should go to its place.
+    pub(super) fn is_due(&self) -> bool {
+        self.bytes >= MAX_BYTES || self.since.is_some_and(|since| since.elapsed() >= MAX_AGE)
     }
 
-    /// All data was written to its place and flushed.
-    pub(super) fn flushed(&mut self) {
-        debug_assert!(self.unplaced.is_empty(), "a flush covers only what is written");
-        if self.bytes > 0 || !self.held.is_empty() {
-            self.flushed = Some(self.epoch);
+    /// Whether there is too much of it.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.bytes >= 2 * MAX_BYTES
+    }
+
+    /// Whether these writes of fresh data are to be deferred, with `limit_bytes` for each.
+    pub(super) fn takes(&self, writes: &[(u64, Bytes)], limit_bytes: u64) -> bool {
+        let mut total = 0;
+        writes.iter().all(|(_, bytes)| {
+            total += bytes.len() as u64;
+            bytes.len() as u64 <= limit_bytes && total <= MAX_BATCH_BYTES
+        })
+    }
+
+    /// Adds copies of fresh data to the batch that is about to be written, and keeps the data.
+    pub(super) fn add(&mut self, writes: Vec<(u64, Bytes)>, ids: FamilyIds, batch: &mut RawBatch) {
+        for (block, bytes) in &writes {
+            batch.put(ids, Family::Deferred, &key(self.epoch, *block), bytes);
+            self.count(bytes.len() as u64);
         }
+        self.fresh.extend(writes);
+    }
+
+    /// As [`Deferred::add`], for blocks that are overwritten.
+    pub(super) fn overwrite(&mut self, writes: Vec<(u64, Bytes)>, ids: FamilyIds, batch: &mut RawBatch) {
+        for (first, bytes) in writes {
+            for (block, at) in (first..).zip((0..bytes.len()).step_by(BLOCK_BYTES as usize)) {
+                let bytes = bytes.slice(at..at + BLOCK_BYTES as usize);
+                let key = [&key(self.epoch, block)[..], &[OVERWRITE]].concat();
+                batch.put(ids, Family::Deferred, &key, &bytes);
+                self.count(BLOCK_BYTES);
+                self.overwrites.insert(block, bytes);
+            }
+        }
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.bytes += bytes;
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Ends the epoch, all copies of which are durable, if it has any and none is being placed: what is to be brought to
+    /// its place. `seq` is the last committed transaction.
+    pub(super) fn seal(&mut self, seq: u64) -> Option<Job> {
+        if self.placing || self.bytes == 0 {
+            return None;
+        }
+        let job = Job {
+            epoch: self.epoch,
+            seq,
+            fresh: std::mem::take(&mut self.fresh),
+            overwrites: std::mem::take(&mut self.overwrites),
+        };
         self.epoch += 1;
-        (self.bytes, self.since) = (0, None);
+        (self.bytes, self.since, self.placing) = (0, None, true);
+        Some(job)
+    }
+
+    /// The data of that epoch is in its place and durable there.
+    pub(super) fn placed(&mut self, epoch: u64) {
+        (self.placing, self.flushed) = (false, Some(epoch));
     }
 
     /// Removes the copies that are not needed any more with the batch that is about to be written.
@@ -133,10 +163,12 @@ impl Deferred {
         if freed.is_empty() {
             return reusable;
         }
-        if self.bytes == 0 && self.held.is_empty() {
-            reusable.extend(freed);
-        } else {
+        if self.bytes > 0 {
             self.held.push_back((self.epoch, freed));
+        } else if self.placing {
+            self.held.push_back((self.epoch - 1, freed));
+        } else {
+            reusable.extend(freed);
         }
         reusable
     }
@@ -151,9 +183,16 @@ fn key(epoch: u64, block: u64) -> [u8; 16] {
 
 /// The block where a copy of `len` bytes goes, if it is whole blocks that fit.
 fn place_of(key: &[u8], len: usize, limit_blocks: u64) -> Option<u64> {
-    let block = u64::from_be_bytes(key.get(8..)?.try_into().ok()?);
+    let (place, kind) = key.split_first_chunk::<16>()?;
+    let block = u64::from_be_bytes(place[8..].try_into().ok()?);
     let len = len as u64;
-    let fits = len.is_multiple_of(BLOCK_BYTES)
+    let known = match kind {
+        [] => true,
+        [OVERWRITE] => len == BLOCK_BYTES,
+        _ => false,
+    };
+    let fits = known
+        && len.is_multiple_of(BLOCK_BYTES)
         && block.checked_add(len / BLOCK_BYTES).is_some_and(|end| end <= limit_blocks);
     fits.then_some(block)
 }
@@ -161,7 +200,7 @@ fn place_of(key: &[u8], len: usize, limit_blocks: u64) -> Option<u64> {
 /// Writes all copies to their places, flushes and removes them: at mount, before anything is read.
 pub(super) fn replay(db: &Db, device: &Device, limit_blocks: u64) -> Result<()> {
     let mut copies = 0_u64;
-    // Block by block, in key order: later epochs over earlier ones. There is not more of it than is deferred at a time.
+    // Block by block, in key order: later epochs over earlier ones, overwrites over fresh data. There is not more of it than is deferred at a time.
     let mut blocks: BTreeMap<u64, Bytes> = BTreeMap::new();
     for entry in db.scan(Family::Deferred) {
         let (key, value) = entry?;
@@ -205,7 +244,8 @@ mod tests {
     fn fuzz_keys_of_copies() {
         let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
         let seed = |block| [&key(1, block)[..], &2_u16.to_le_bytes()].concat();
-        let target = nacre_fuzz::Target::new("deferred-key", corpus, vec![seed(0), seed(998)]);
+        let overwrite = [&key(1, 5)[..], &[OVERWRITE], &1_u16.to_le_bytes()].concat();
+        let target = nacre_fuzz::Target::new("deferred-key", corpus, vec![seed(0), seed(998), overwrite]);
         target.run(|input| {
             let (at, blocks) = input.split_last_chunk::<2>()?;
             let blocks = u64::from(u16::from_le_bytes(*blocks));
@@ -230,18 +270,22 @@ mod tests {
         assert!(deferred.takes(&write, 4096) && !deferred.takes(&write, 4095));
         deferred.add(write.clone(), ids, &mut batch);
         assert_eq!(deferred.committed(run(2)), []);
-        // Freed with copies about: held over the flush until the batch that removes them is durable.
-        assert_eq!(deferred.take_unplaced(), write);
-        deferred.flushed();
-        deferred.add(write.clone(), ids, &mut batch);
+        // Freed with copies about: held until the batch that removes them is durable.
+        let job = deferred.seal(7).unwrap();
+        assert_eq!((job.fresh, job.seq, job.overwrites.len()), (write.clone(), 7, 0));
+        assert_eq!(deferred.committed(run(3)), []);
+        deferred.overwrite(write, ids, &mut batch);
+        assert!(deferred.seal(8).is_none(), "one epoch at a time");
+        assert_eq!(deferred.committed(run(4)), []);
+        deferred.placed(job.epoch);
         deferred.remove_flushed(ids, &mut batch);
-        assert_eq!(deferred.committed(run(3)), run(2));
-        assert!(deferred.is_pending());
-        assert!(deferred.has_unplaced() && !deferred.is_worth_placing());
-        deferred.take_unplaced();
-        deferred.flushed();
+        assert_eq!(deferred.committed(run(5)), [run(2), run(3)].concat());
+        assert!(deferred.is_pending() && deferred.has_unplaced());
+        let job = deferred.seal(9).unwrap();
+        assert_eq!((job.fresh.len(), job.overwrites.len()), (0, 1));
+        deferred.placed(job.epoch);
         deferred.remove_flushed(ids, &mut batch);
-        assert_eq!(deferred.committed(run(4)), [run(3), run(4)].concat());
+        assert_eq!(deferred.committed(run(6)), [run(4), run(5), run(6)].concat());
         assert!(!deferred.is_pending());
     }
 }

@@ -120,7 +120,7 @@ impl Device {
         offset: u64,
         len: usize,
         filling: &'a mut Filling,
-    ) -> Result<&'a [u8]> {
+    ) -> Result<&'a mut [u8]> {
         debug_assert!(offset.is_multiple_of(BLOCK_BYTES));
         filling.read(&self.file, offset, len).map_err(|e| self.failed("read", &e))
     }

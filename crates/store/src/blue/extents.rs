@@ -24,6 +24,9 @@ type Shared = (Vec<Blob>, Vec<Extent>);
 impl Txn<'_> {
     /// Writes `data` at `offset` into fresh blocks, compressed where that is wanted and worth while.
     pub(super) fn write(&mut self, onode: &mut Onode, offset: u64, data: &Bytes) -> Result<()> {
+        if self.overwrite(onode, offset, data)? {
+            return Ok(());
+        }
         let pack = packing::is_wanted(&self.coll.data, onode.hint, data.len() as u64);
         self.place(onode, offset, data, pack)?;
         // A compressed blob stays whole as long as anything of it is mapped: what is left of it is written anew where
@@ -442,7 +445,7 @@ fn is_mapped(onode: &Onode, from: u64, to: u64) -> bool {
 
 /// The contents of blocks `base..limit` as buffers of whole blocks: `data` with `head` before and `tail` behind it,
 /// each with its place, and zeros around. Large, aligned payloads are taken by reference.
-fn block_pieces(
+pub(super) fn block_pieces(
     base: u64,
     limit: u64,
     head: (u64, &Bytes),
@@ -478,7 +481,7 @@ fn block_pieces(
 }
 
 /// The parts of `pieces`, taken as one stretch of bytes, between `from` and `to`: (block from `from` on, bytes).
-fn cut_pieces(pieces: &[Bytes], from: u64, to: u64) -> Vec<(u32, Bytes)> {
+pub(super) fn cut_pieces(pieces: &[Bytes], from: u64, to: u64) -> Vec<(u32, Bytes)> {
     let mut start = 0;
     let placed: Vec<_> = pieces
         .iter()
@@ -492,7 +495,7 @@ fn cut_pieces(pieces: &[Bytes], from: u64, to: u64) -> Vec<(u32, Bytes)> {
 }
 
 /// The parts of placed pieces within blocks `from..to`, placed relative to `from`.
-fn overlap(pieces: &[(u64, &Bytes)], from: u64, to: u64) -> Vec<(u32, Bytes)> {
+pub(super) fn overlap(pieces: &[(u64, &Bytes)], from: u64, to: u64) -> Vec<(u32, Bytes)> {
     let mut out = Vec::with_capacity(pieces.len());
     for (at, bytes) in pieces {
         let end = at + bytes.len() as u64 / BLOCK_BYTES;

@@ -1,7 +1,7 @@
 //! Checks that an unmounted store is consistent: every block owned once, every record readable, nothing stray.
 
 use super::allocation::{bits, start};
-use super::db::{Entry, Family};
+use super::db::Family;
 use super::keys;
 use super::label::FIRST_DATA_BLOCK;
 use super::mount::Opened;
@@ -110,8 +110,8 @@ pub struct FsckReport {
     pub allocation: Option<AllocationSource>,
 }
 
-struct Check {
-    opened: Opened,
+struct Check<'a> {
+    opened: &'a Opened,
     deep: bool,
     report: FsckReport,
     collections: BTreeSet<PgId>,
@@ -126,7 +126,7 @@ struct Check {
 }
 
 /// Checks an opened store.
-pub(super) fn check(opened: Opened, deep: bool) -> Result<FsckReport> {
+pub(super) fn check(opened: &Opened, deep: bool) -> Result<FsckReport> {
     let blocks = opened.label.size / BLOCK_BYTES;
     let mut check = Check {
         opened,
@@ -154,17 +154,14 @@ pub(super) fn check(opened: Opened, deep: bool) -> Result<FsckReport> {
     Ok(check.report)
 }
 
-impl Check {
+impl Check<'_> {
     fn found(&mut self, finding: Finding) {
         self.report.findings.push(finding);
     }
 
-    fn entries(&self, family: Family) -> Result<Vec<Entry>> {
-        self.opened.db.scan(family).collect()
-    }
-
     fn collections(&mut self) -> Result<()> {
-        for (key, _) in self.entries(Family::Collections)? {
+        for entry in self.opened.db.scan(Family::Collections) {
+            let (key, _) = entry?;
             match keys::split_collection(&key) {
                 Some((coll, [keys::COLLECTION_RECORD])) => {
                     self.collections.insert(coll);
@@ -178,7 +175,8 @@ impl Check {
                 _ => self.found(Finding::Undecodable("collections", key.to_vec())),
             }
         }
-        for (key, _) in self.entries(Family::PgLog)? {
+        for entry in self.opened.db.scan(Family::PgLog) {
+            let (key, _) = entry?;
             match keys::split_log(&key) {
                 Some((coll, _)) if self.collections.contains(&coll) => {}
                 Some((coll, _)) => self.found(Finding::NoCollection(coll, "log entry")),
@@ -204,7 +202,8 @@ impl Check {
     }
 
     fn shared(&mut self) -> Result<()> {
-        for (key, value) in self.entries(Family::Shared)? {
+        for entry in self.opened.db.scan(Family::Shared) {
+            let (key, value) = entry?;
             match (key.as_ref().try_into().map(u64::from_be_bytes), SharedBlob::decode(&value)) {
                 (Ok(id), Some(blob)) if self.in_bounds(blob.run) => {
                     self.own(blob.run);
@@ -217,7 +216,8 @@ impl Check {
     }
 
     fn onodes(&mut self) -> Result<()> {
-        for (key, value) in self.entries(Family::Onodes)? {
+        for entry in self.opened.db.scan(Family::Onodes) {
+            let (key, value) = entry?;
             let (Some((coll, oid)), Ok(onode)) = (keys::split_onode(&key), Onode::decode(&value)) else {
                 self.found(Finding::Undecodable("onodes", key.to_vec()));
                 continue;
@@ -315,7 +315,8 @@ impl Check {
     }
 
     fn checksums(&mut self) -> Result<()> {
-        for (key, _) in self.entries(Family::Csum)? {
+        for entry in self.opened.db.scan(Family::Csum) {
+            let (key, _) = entry?;
             match key.as_ref().try_into().map(u64::from_be_bytes) {
                 Ok(id) if self.keyed_sums.contains(&id) => {}
                 Ok(id) => self.found(Finding::StrayChecksums(id)),
@@ -327,7 +328,8 @@ impl Check {
 
     fn omaps(&mut self) -> Result<()> {
         let mut stray = BTreeSet::new();
-        for (key, _) in self.entries(Family::Omap)? {
+        for entry in self.opened.db.scan(Family::Omap) {
+            let (key, _) = entry?;
             match key.split_first_chunk::<8>() {
                 Some((id, [keys::OMAP_HEADER] | [keys::OMAP_ENTRY, ..])) => {
                     let id = u64::from_be_bytes(*id);
@@ -344,7 +346,7 @@ impl Check {
 
     /// Compares what the store noted of allocation, usage and numbers of objects with what was found.
     fn notes(&mut self) -> Result<()> {
-        let noted = match start::noted(&self.opened)? {
+        let noted = match start::noted(self.opened)? {
             Ok(noted) => noted,
             Err(reason) => {
                 self.report.allocation = Some(AllocationSource::Scan { reason });

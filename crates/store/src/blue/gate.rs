@@ -1,19 +1,23 @@
 //! Keeps freed blocks from being reused while a read that began before may still be on them (rule B1).
 
 use super::onode::Run;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
 
 /// Readers grouped by generation; each retirement of blocks begins a new one.
 #[derive(Debug)]
 pub(super) struct ReadGate {
     state: Mutex<State>,
+    /// Who waits for reads to end waits here.
+    ended: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
     first: u64,
     generations: VecDeque<Generation>,
+    /// Somebody waits for reads to end.
+    awaited: bool,
 }
 
 #[derive(Debug, Default)]
@@ -30,8 +34,9 @@ pub(super) struct Ticket(u64);
 
 impl Default for ReadGate {
     fn default() -> Self {
-        let state = State { first: 0, generations: VecDeque::from([Generation::default()]) };
-        ReadGate { state: Mutex::new(state) }
+        let generations = VecDeque::from([Generation::default()]);
+        let state = State { first: 0, generations, awaited: false };
+        ReadGate { state: Mutex::new(state), ended: Condvar::new() }
     }
 }
 
@@ -49,7 +54,25 @@ impl ReadGate {
         let mut state = self.state.lock();
         let at = (ticket.0 - state.first) as usize;
         state.generations[at].readers -= 1;
+        if state.awaited {
+            self.ended.notify_all();
+        }
         state.reap()
+    }
+
+    /// Waits until all reads that began before are over; returns the blocks that became reusable by that.
+    pub(super) fn pass(&self) -> Vec<Run> {
+        let mut state = self.state.lock();
+        state.generations.push_back(Generation::default());
+        let until = state.first + state.generations.len() as u64 - 1;
+        let mut reusable = state.reap();
+        while state.first < until {
+            state.awaited = true;
+            self.ended.wait(&mut state);
+            reusable.extend(state.reap());
+        }
+        state.awaited = false;
+        reusable
     }
 
     /// Takes blocks whose freeing is durable; returns those that are reusable now.
@@ -80,6 +103,26 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn passing_waits_for_earlier_reads_only() {
+        let gate = ReadGate::default();
+        assert_eq!(gate.pass(), []);
+        let early = gate.enter();
+        std::thread::scope(|scope| {
+            let passing = scope.spawn(|| gate.pass());
+            // Until it waits.
+            while !gate.state.lock().awaited {
+                std::thread::yield_now();
+            }
+            let late = gate.enter();
+            assert_eq!(gate.retire(vec![Run { start: 1, blocks: 1 }]), []);
+            assert!(!passing.is_finished());
+            assert_eq!(gate.leave(early), []);
+            assert_eq!(passing.join().unwrap(), []);
+            assert_eq!(gate.leave(late), [Run { start: 1, blocks: 1 }]);
+        });
+    }
 
     #[test]
     fn blocks_wait_for_earlier_reads_only() {

@@ -90,7 +90,8 @@ impl Inner {
         Ok(bytes.slice((offset - base) as usize..(end - base) as usize))
     }
 
-    /// Reads `parts`, which follow each other on the device, to the end of what is filled, and verifies them.
+    /// Reads `parts`, which follow each other on the device, to the end of what is filled, puts what is cached of them over
+    /// that, as it may not be in its place yet, and verifies it.
     fn read_blocks(&self, parts: &[Part<'_>], filling: &mut Filling) -> Result<()> {
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
         let mut read = self.device.read_into(
@@ -99,7 +100,8 @@ impl Inner {
             filling,
         )?;
         for part in parts {
-            let (own, rest) = read.split_at((part.blocks * BLOCK_BYTES) as usize);
+            let (own, rest) = read.split_at_mut((part.blocks * BLOCK_BYTES) as usize);
+            part.overlay(own);
             self.verify(part, own)?;
             read = rest;
         }
@@ -183,6 +185,24 @@ impl Part<'_> {
     /// The first block on the device.
     fn start(&self) -> u64 {
         self.blob.run.start + self.first_block
+    }
+
+    /// Puts cached contents over what was read of the blocks.
+    fn overlay(&self, read: &mut [u8]) {
+        // What is cached of compressed blobs is not what their blocks hold, and they are never overwritten.
+        if self.blob.kind.packed.is_some() {
+            return;
+        }
+        let (first, end) = (self.first_block, self.first_block + self.blocks);
+        for (start, bytes) in &self.blob.cached {
+            let start = u64::from(*start);
+            let (from, to) = (start.max(first), (start + bytes.len() as u64 / BLOCK_BYTES).min(end));
+            if from < to {
+                let byte = |blocks: u64| (blocks * BLOCK_BYTES) as usize;
+                read[byte(from - first)..byte(to - first)]
+                    .copy_from_slice(&bytes[byte(from - start)..byte(to - start)]);
+            }
+        }
     }
 
     /// Whether one read of the device can take it with `before`.

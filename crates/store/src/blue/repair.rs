@@ -23,7 +23,7 @@ pub struct RepairReport {
 
 /// Checks the store in `directory`, mends what can be mended, and checks again.
 pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> Result<RepairReport> {
-    let found = fsck::check(mount::open(directory, config)?, deep)?;
+    let found = fsck::check(&mount::open(directory, config)?, deep)?;
     if found.findings.is_empty() {
         return Ok(RepairReport { repaired: Vec::new(), remaining: found });
     }
@@ -51,7 +51,7 @@ pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> 
     drop(opened);
     let remaining = match repaired.is_empty() {
         true => found,
-        false => fsck::check(mount::open(directory, config)?, deep)?,
+        false => fsck::check(&mount::open(directory, config)?, deep)?,
     };
     Ok(RepairReport { repaired, remaining })
 }

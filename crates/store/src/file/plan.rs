@@ -470,12 +470,13 @@ impl<'a> Plan<'a> {
         let Some(object) = draft.entry.object.take() else { return Ok(()) };
         draft.changed = true;
         draft.entry.pending.clear();
-        draft.chunks.clear();
+        // Some that the object had may have gone with this transaction.
+        let gone = std::mem::take(&mut draft.chunks);
         if object.has_omap {
             draft.omap_changed = true;
             self.delete_number(Family::Omap, object.number);
         }
-        let chunks: Vec<u32> = object.chunks().take(MANY_CHUNKS + 1).collect();
+        let chunks: BTreeSet<u32> = object.chunks().take(MANY_CHUNKS + 1).chain(gone).collect();
         if chunks.len() > MANY_CHUNKS {
             self.delete_number(Family::Sums, object.number);
         } else {

@@ -1,6 +1,6 @@
 //! What is particular to FileStore: plain files that people can read, and what happens when somebody else changes them.
 
-use crate::stores::{Collect, file_config, oid, pattern, pg, txn, version, write};
+use crate::stores::{Collect, Files, Fixture, file_config, oid, pattern, pg, txn, version, write};
 use bytes::Bytes;
 use nacre_store::{
     Completion, FileFinding, FileStore, FileStoreConfig, IgnoreEvents, MountReport, ObjectStore, StoreError,
@@ -77,6 +77,18 @@ fn flip(path: &Path, at: u64) {
 
 fn attr(name: &str, len: usize) -> (String, Bytes) {
     (name.to_owned(), pattern(len as u64, len).into())
+}
+
+#[test]
+fn an_object_that_is_cut_and_replaced_leaves_no_checksums() {
+    let mut store = Fixture::new(Box::new(Files(512 << 20)));
+    let ops = vec![TxnOp::CreateCollection, write("a", 0, pattern(1, 300_000)), write("b", 0, "x")];
+    store.commit(&txn(pg(0), ops)).unwrap();
+    let cut = TxnOp::Truncate { oid: oid("a"), size: 10_000 };
+    store.commit(&txn(pg(0), vec![cut, TxnOp::Clone { from: oid("b"), to: oid("a") }])).unwrap();
+    // Checks that nothing is left over.
+    store.remount();
+    assert_eq!(store.read(pg(0), &oid("a"), 0, u64::MAX).unwrap(), "x");
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod full;
 mod kv;
 mod mem;
 mod model;
+mod overwrite;
 mod reference;
 mod repair;
 mod stores;
