@@ -534,6 +534,57 @@ static void commands(void)
 	EQUAL(rados_write_full(io, "fenced", "x", 1), -ESHUTDOWN);
 }
 
+/* As programs expect to find their configuration. */
+static void configuration(void)
+{
+	rados_t other;
+	char buf[256];
+	char *conf = strdup(getenv("CEPH_CONF"));
+
+	EQUAL(rados_create(&other, NULL), 0);
+	EQUAL(rados_conf_set(other, "no_such_option", "1"), -ENOENT);
+	EQUAL(rados_conf_get(other, "no_such_option", buf, sizeof(buf)), -ENOENT);
+	EQUAL(rados_conf_set(other, "rados_osd_op_timeout", "never"), -EINVAL);
+	EQUAL(rados_conf_read_file(other, "/none/ceph.conf"), -ENOENT);
+	EXPECT(setenv("CEPH_CONF", "/none/ceph.conf", 1) == 0);
+	EQUAL(rados_conf_read_file(other, NULL), -ENOENT);
+	EXPECT(setenv("CEPH_CONF", conf, 1) == 0);
+	EQUAL(rados_conf_read_file(other, NULL), 0);
+	EQUAL(rados_conf_get(other, "mon_host", buf, sizeof(buf)), 0);
+	EXPECT(strstr(buf, "127.0.0.1"));
+
+	/* The environment's options, then those of a call, which win. */
+	EXPECT(setenv("CEPH_ARGS", "--rados-osd-op-timeout 21 --rados_mon_op_timeout=22", 1) == 0);
+	EQUAL(rados_conf_parse_env(other, NULL), 0);
+	EQUAL(rados_conf_get(other, "rados_osd_op_timeout", buf, sizeof(buf)), 0);
+	EQUAL(atoi(buf), 21);
+	EXPECT(setenv("OWN_ARGS", "--rados_mon_op_timeout 23", 1) == 0);
+	EQUAL(rados_conf_parse_env(other, "OWN_ARGS"), 0);
+	EQUAL(rados_conf_get(other, "rados_mon_op_timeout", buf, sizeof(buf)), 0);
+	EQUAL(atoi(buf), 23);
+	EQUAL(rados_conf_set(other, "rados_osd_op_timeout", "24"), 0);
+	EQUAL(rados_conf_parse_env(other, NULL), 0);
+	EQUAL(rados_conf_get(other, "rados osd op timeout", buf, sizeof(buf)), 0);
+	EQUAL(atoi(buf), 24);
+	EXPECT(unsetenv("CEPH_ARGS") == 0);
+
+	/* The words that are no options, in their order. */
+	const char *argv[] = {"--rados-mon-op-timeout", "25", "one", "--own", "two"}, *rest[5];
+	EQUAL(rados_conf_parse_argv_remainder(other, 5, argv, rest), 0);
+	EXPECT(!strcmp(rest[0], "one") && !strcmp(rest[1], "--own") && !strcmp(rest[2], "two"));
+	EXPECT(!rest[3] && !rest[4]);
+
+	/* A keyring that is not there is no key; the one of the configuration is. */
+	EQUAL(rados_conf_set(other, "keyring", "/none/keyring"), 0);
+	EQUAL(rados_connect(other), -ENOENT);
+	rados_shutdown(other);
+	EQUAL(rados_create(&other, NULL), 0);
+	EQUAL(rados_conf_read_file(other, conf), 0);
+	EQUAL(rados_connect(other), 0);
+	rados_shutdown(other);
+	free(conf);
+}
+
 int main(int argc, char **argv)
 {
 	EXPECT(argc == 2);
@@ -542,6 +593,7 @@ int main(int argc, char **argv)
 	EQUAL(rados_connect(cluster), 0);
 	EQUAL(rados_ioctx_create(cluster, argv[1], &io), 0);
 	handles();
+	configuration();
 	data();
 	locks();
 	operations();
