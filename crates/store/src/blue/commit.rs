@@ -374,6 +374,15 @@ impl Committer {
                     counters.batches.fetch_add(1, Ordering::Relaxed);
                     complete(batch, None);
                     self.ledger.committed(&inner.checkpoints, self.frontier);
+                    // While the submitters work on what they were just told.
+                    if let Some(fresh) = self.deferred.take_fresh() {
+                        match write_merged(inner, fresh) {
+                            Ok(()) if !self.deferred.has_unplaced() => inner.queue.set_placed(last_seq),
+                            Ok(()) => {}
+                            // The next batch finds the store stopped.
+                            Err(error) => _ = inner.stop(error),
+                        }
+                    }
                     if self.space_checked.elapsed() > SPACE_CHECK_INTERVAL {
                         self.space_checked = Instant::now();
                         inner.check_file_system();

@@ -1,7 +1,8 @@
 //! Deferred writes: small data goes into the database's batch instead of waiting for a flush of its own.
 //!
 //! A copy of the data is in the `deferred` family, durable with the transaction; the data itself is written to its place
-//! later ([`super::placer`]), until when the onode cache holds it. So a group commit of small writes costs one sync
+//! later, until when the onode cache holds it: fresh data by the commit thread while it is in the processor's caches, the rest
+//! with the flush ([`super::placer`]). So a group commit of small writes costs one sync
 //! instead of two. A flush of the device covers all data placed with it, and the copies are removed with the next batch.
 //! After a crash the copies are written to their places again.
 //!
@@ -25,6 +26,8 @@ use std::time::{Duration, Instant};
 pub(super) const MAX_AGE: Duration = Duration::from_millis(200);
 /// Data is brought to its place when it is this much, in bytes; commits wait when it is twice as much.
 const MAX_BYTES: u64 = 16 << 20;
+/// Fresh data is written to its place when it is this much, in bytes.
+const PLACE_BYTES: u64 = 512 << 10;
 /// The most that one batch defers of fresh data, in bytes; with more the data is worth a flush.
 const MAX_BATCH_BYTES: u64 = 1 << 20;
 /// Ends the key of a copy that overwrites a block: it sorts behind a copy of fresh data that begins there.
@@ -37,13 +40,15 @@ pub(super) struct Deferred {
     /// Bytes of copies of the current epoch.
     bytes: u64,
     since: Option<Instant>,
-    /// An epoch is being placed.
+    /// An epoch is being placed, and data of it with it.
     placing: bool,
+    placing_data: bool,
     /// The last epoch whose data is in its place and whose copies are to be removed.
     flushed: Option<u64>,
     held: VecDeque<(u64, Vec<Run>)>,
     /// The current epoch's data.
     fresh: Vec<(u64, Bytes)>,
+    fresh_bytes: u64,
     overwrites: BTreeMap<u64, Bytes>,
 }
 
@@ -54,21 +59,32 @@ impl Deferred {
             bytes: 0,
             since: None,
             placing: false,
+            placing_data: false,
             flushed: None,
             held: VecDeque::new(),
             fresh: Vec::new(),
+            fresh_bytes: 0,
             overwrites: BTreeMap::new(),
         }
     }
 
     /// Whether copies or blocks held back by them are about.
     pub(super) fn is_pending(&self) -> bool {
-        self.has_unplaced() || self.flushed.is_some() || !self.held.is_empty()
+        self.bytes > 0 || self.placing || self.flushed.is_some() || !self.held.is_empty()
     }
 
     /// Whether data is not in its place yet.
     pub(super) fn has_unplaced(&self) -> bool {
-        self.bytes > 0 || self.placing
+        self.placing_data || !self.fresh.is_empty() || !self.overwrites.is_empty()
+    }
+
+    /// Fresh data that is worth writing to its place in one go, all of it durable as copies.
+    pub(super) fn take_fresh(&mut self) -> Option<Vec<(u64, Bytes)>> {
+        if self.fresh_bytes < PLACE_BYTES {
+            return None;
+        }
+        self.fresh_bytes = 0;
+        Some(std::mem::take(&mut self.fresh))
     }
 
     /// Whether an epoch is being placed.
@@ -100,6 +116,7 @@ impl Deferred {
         for (block, bytes) in &writes {
             batch.put(ids, Family::Deferred, &key(self.epoch, *block), bytes);
             self.count(bytes.len() as u64);
+            self.fresh_bytes += bytes.len() as u64;
         }
         self.fresh.extend(writes);
     }
@@ -136,12 +153,14 @@ impl Deferred {
         };
         self.epoch += 1;
         (self.bytes, self.since, self.placing) = (0, None, true);
+        self.placing_data = !job.fresh.is_empty() || !job.overwrites.is_empty();
+        self.fresh_bytes = 0;
         Some(job)
     }
 
     /// The data of that epoch is in its place and durable there.
     pub(super) fn placed(&mut self, epoch: u64) {
-        (self.placing, self.flushed) = (false, Some(epoch));
+        (self.placing, self.placing_data, self.flushed) = (false, false, Some(epoch));
     }
 
     /// Removes the copies that are not needed any more with the batch that is about to be written.

@@ -1,5 +1,5 @@
-//! Brings deferred data to its place, in a thread of its own, an epoch of it at a time; then flushes the device, after which
-//! the copies are not needed any more.
+//! Brings what the commit thread has not yet written of deferred data to its place, in a thread of its own, an epoch of it at a
+//! time; then flushes the device, after which the copies are not needed any more.
 //!
 //! Blocks that are overwritten where they are may be under a read that began before: the thread waits for such reads
 //! ([`super::gate::ReadGate::pass`]). Reads that begin later find the new data in the cache until all is in its place.
@@ -18,7 +18,7 @@ pub(super) struct Job {
     pub(super) epoch: u64,
     /// The last transaction whose data is in it or was placed before.
     pub(super) seq: u64,
-    /// Data of blocks that nothing was in: (first block, whole blocks).
+    /// Data of blocks that nothing was in, as far as it is not there: (first block, whole blocks).
     pub(super) fresh: Vec<(u64, Bytes)>,
     /// What blocks are overwritten with; goes over the fresh data.
     pub(super) overwrites: BTreeMap<u64, Bytes>,
