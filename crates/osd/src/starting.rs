@@ -70,11 +70,13 @@ impl StoreEvents for Starting {
 /// What health says of a scan.
 fn told(progress: &ScanProgress) -> String {
     let ScanProgress { onodes, expected, elapsed } = progress;
-    let percent = (onodes * 100).checked_div(*expected).unwrap_or(0).min(100);
-    format!(
-        "a start that reads all objects for what is allocated: {onodes} of about {expected} ({percent}%) in {} s",
-        elapsed.as_secs()
-    )
+    // Without statistics of its files the database does not know how many there are.
+    let share = match expected > onodes {
+        true => format!(" of about {expected} ({}%)", onodes * 100 / expected),
+        false => String::new(),
+    };
+    let seconds = elapsed.as_secs();
+    format!("a start that reads all objects for what is allocated: {onodes}{share} in {seconds} s")
 }
 
 /// A connection to the map authority for reports alone.
@@ -130,4 +132,19 @@ impl Dispatcher for Deaf {
     fn on_message(&self, _conn: &Conn, _frame: Frame) {}
 
     fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn shares_are_told_where_the_whole_is_known() {
+        let elapsed = Duration::from_millis(3700);
+        let told = |onodes, expected| told(&ScanProgress { onodes, expected, elapsed });
+        let known = "a start that reads all objects for what is allocated: 30 of about 120 (25%) in 3 s";
+        assert_eq!(told(30, 120), known);
+        assert_eq!(told(30, 30), "a start that reads all objects for what is allocated: 30 in 3 s");
+    }
 }
