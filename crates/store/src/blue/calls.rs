@@ -1,13 +1,14 @@
 //! What owners of a store call: [`ObjectStore`] for [`BlueStore`].
 
-use super::BlueStore;
 use super::apply;
 use super::commit::Queued;
 use super::db::{Family, RawBatch};
+use super::gate::Ticket;
 use super::keys;
 use super::omap;
 use super::onode::BLOCK_BYTES;
 use super::state;
+use super::{BlueStore, Inner};
 use crate::error::{Result, StoreError};
 use crate::{Completion, DataOptions, FreeSpace, ObjectStat, ObjectStore, Page, Reservation, Statfs, Wait};
 use bytes::Bytes;
@@ -18,6 +19,27 @@ use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// A read under way: however it ends, it leaves the gate.
+struct Reading<'a> {
+    inner: &'a Inner,
+    ticket: Option<Ticket>,
+}
+
+impl<'a> Reading<'a> {
+    /// To be called while the record that names the blocks can't change.
+    fn begin(inner: &'a Inner) -> Reading<'a> {
+        Reading { inner, ticket: Some(inner.gate.enter()) }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.inner.give_back(self.inner.gate.leave(ticket));
+        }
+    }
+}
 
 impl ObjectStore for BlueStore {
     fn kind(&self) -> &'static str {
@@ -88,9 +110,11 @@ impl ObjectStore for BlueStore {
 
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         let inner = self.inner()?;
-        let (onode, ticket) = inner.with(coll, |collection| {
+        // Held until what was read is cached: what overwrites these blocks stays in the cache until then, and is not taken
+        // for what was read.
+        let (onode, _reading) = inner.with(coll, |collection| {
             let onode = inner.existing(collection, oid)?;
-            Ok((onode, inner.gate.enter()))
+            Ok((onode, Reading::begin(&inner)))
         })?;
         let len = len.min(onode.size.saturating_sub(offset));
         let mut fills = Vec::new();
@@ -103,8 +127,6 @@ impl ObjectStore for BlueStore {
                 Ok(())
             })?;
         }
-        // Not before: what overwrites these blocks stays in the cache until then, and is not taken for what was read.
-        inner.give_back(inner.gate.leave(ticket));
         inner.trim_cache();
         read
     }

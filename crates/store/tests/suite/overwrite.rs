@@ -142,6 +142,49 @@ fn reads_see_overwrites_whole_and_never_fail() {
     assert_eq!(store.health(), []);
 }
 
+/// A read whose collection goes while it is under way must not be waited for ever after.
+#[test]
+fn reads_of_collections_that_go_hold_nothing_up() {
+    let directory = new_store();
+    let store = mount(directory.path());
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !done.load(Ordering::Relaxed) {
+                    // There or not, as it happens.
+                    let _ = store.read(pg(0), &oid("a"), 8192, 4096);
+                }
+            });
+        }
+        for round in 0..150 {
+            let data = pattern(round, 100_000);
+            let made = vec![TxnOp::CreateCollection, write("a", 0, data)];
+            store.queue_transaction(&txn(pg(0), made), None).unwrap();
+            store.flush().unwrap();
+            // Drops the data from the cache: it is read from the device, and about to be cached when its collection goes.
+            store
+                .queue_transaction(&txn(pg(1), vec![TxnOp::CreateCollection, write("b", 0, "x")]), None)
+                .unwrap();
+            let gone = vec![TxnOp::Remove(oid("a")), TxnOp::RemoveCollection];
+            store.queue_transaction(&txn(pg(0), gone), None).unwrap();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    let (told, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let ops = vec![TxnOp::CreateCollection, write("c", 0, pattern(1, 100_000))];
+        store.commit(&txn(pg(2), ops)).unwrap();
+        store.commit(&txn(pg(2), vec![write("c", 8192, pattern(2, 4096))])).unwrap();
+        // Brings the overwrite to its place, which waits for earlier reads.
+        store.flush().unwrap();
+        store.umount().unwrap();
+        told.send(()).unwrap();
+    });
+    ended.recv_timeout(std::time::Duration::from_secs(60)).expect("the store waits for a read that is over");
+    sound(directory.path());
+}
+
 #[test]
 fn clones_keep_what_they_had() {
     let directory = new_store();
