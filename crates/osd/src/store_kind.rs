@@ -9,7 +9,6 @@ use nacre_store::{
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// The file that names the kind of store, as in Ceph's OSD directories.
@@ -43,7 +42,6 @@ pub(crate) fn make(directory: &Path, options: &Options, force: bool) -> Result<(
             MemStore::mkfs(directory)?;
         }
         ObjectStoreKind::Bluestore => {
-            clear_database(&options.bluestore.bluestore_block_db_path, force)?;
             let block = &options.bluestore.bluestore_block_path;
             if !block.is_empty() {
                 std::os::unix::fs::symlink(block, directory.join("block"))
@@ -66,6 +64,13 @@ fn clear(directory: &Path) -> Result<(), OsdError> {
         let entry = entry.map_err(io("list the OSD's directory"))?;
         if entry.file_name() == "keyring" {
             continue;
+        }
+        // A database elsewhere is this store's too.
+        if entry.file_name() == "db"
+            && let Ok(elsewhere) = fs::read_link(entry.path())
+            && elsewhere.exists()
+        {
+            fs::remove_dir_all(elsewhere).map_err(io("clear the database's directory"))?;
         }
         let is_dir = entry.file_type().map_err(io("list the OSD's directory"))?.is_dir();
         let removed = if is_dir { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
@@ -134,15 +139,6 @@ fn filestore_config(options: &Options) -> FileStoreConfig {
     }
 }
 
-/// Empties the directory that a store's database had, where that is not the store's own.
-fn clear_database(path: &str, force: bool) -> Result<(), OsdError> {
-    // Only what a database left there.
-    if force && Path::new(path).join("CURRENT").exists() {
-        fs::remove_dir_all(path).map_err(io("clear the database's directory"))?;
-    }
-    Ok(())
-}
-
 /// Options that [`data_options`] looks at.
 pub(crate) const DATA_OPTIONS: &[&str] = &[
     "bluestore_csum_type",
@@ -155,9 +151,7 @@ pub(crate) const DATA_OPTIONS: &[&str] = &[
 
 /// How a pool's data is to be kept. What the pool says (`osd pool set`) goes before the configuration; 0 says nothing.
 pub(crate) fn data_options(options: &Options, pool: &BTreeMap<String, String>) -> DataOptions {
-    fn named<T: FromStr + Default>(pool: Option<&String>, default: &str) -> T {
-        pool.and_then(|text| text.parse().ok()).or_else(|| default.parse().ok()).unwrap_or_default()
-    }
+    let named = |name: &str| pool.get(name).map(String::as_str);
     let blue = &options.bluestore;
     let defaults = DataOptions::default();
     let bytes = |name: &str, option: u64, default: u64| {
@@ -165,16 +159,19 @@ pub(crate) fn data_options(options: &Options, pool: &BTreeMap<String, String>) -
         [of_pool.unwrap_or(0), option, default].into_iter().find(|bytes| *bytes > 0).unwrap_or(default)
     };
     DataOptions {
-        checksum: named(pool.get("csum_type"), blue.bluestore_csum_type.as_str()),
+        checksum: named("csum_type").and_then(|text| text.parse().ok()).unwrap_or(blue.bluestore_csum_type),
         min_chunk_bytes: bytes("csum_min_block", 0, defaults.min_chunk_bytes),
         max_chunk_bytes: bytes("csum_max_block", 0, defaults.max_chunk_bytes),
-        mode: match pool.get("compression_algorithm").map(String::as_str) {
+        mode: match named("compression_algorithm") {
             Some("none") => CompressionMode::None,
-            _ => named(pool.get("compression_mode"), blue.bluestore_compression_mode.as_str()),
+            _ => named("compression_mode")
+                .and_then(|text| text.parse().ok())
+                .unwrap_or(blue.bluestore_compression_mode),
         },
-        algorithm: named(pool.get("compression_algorithm"), blue.bluestore_compression_algorithm.as_str()),
-        required_ratio: pool
-            .get("compression_required_ratio")
+        algorithm: named("compression_algorithm")
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(blue.bluestore_compression_algorithm),
+        required_ratio: named("compression_required_ratio")
             .and_then(|text| text.parse().ok())
             .unwrap_or(blue.bluestore_compression_required_ratio),
         min_blob_bytes: bytes(

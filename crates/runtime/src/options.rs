@@ -26,8 +26,8 @@ pub use filestore::FilestoreOptions;
 pub use global::GlobalOptions;
 pub use help::{names, reference_markdown};
 pub use kinds::{
-    AddrList, AuthMethod, AutoscaleMode, ChecksumKind, CompressionWhen, Compressor, DebugLevel, HostPort,
-    LogLevel, ObjectStoreKind,
+    AddrList, AuthMethod, AutoscaleMode, ChecksumType, CompressionAlgorithm, CompressionMode, DebugLevel,
+    HostPort, LogLevel, ObjectStoreKind,
 };
 pub use memstore::MemstoreOptions;
 pub use mon::MonOptions;

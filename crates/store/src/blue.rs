@@ -171,6 +171,8 @@ pub struct BlueStoreCounters {
 pub struct BlueStore {
     mounted: RwLock<Option<Arc<Inner>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Held by who compacts the database, for longer than the state that it compacts.
+    compacting: Mutex<()>,
     incarnation: Incarnation,
 }
 
@@ -216,8 +218,6 @@ struct Inner {
     /// What was released is not what was allocated, or a scan withholds blocks: the next start must scan.
     suspicious: AtomicBool,
     damaged: Mutex<HashSet<u64>>,
-    /// Held by who compacts the database.
-    compacting: Mutex<()>,
     /// The store is being closed: a compaction is to end.
     ending: AtomicBool,
     /// Held for as long as the store is mounted.
@@ -296,7 +296,6 @@ impl BlueStore {
             scan_health: known.findings.health(),
             suspicious: AtomicBool::new(!known.findings.is_empty()),
             damaged: Mutex::default(),
-            compacting: Mutex::default(),
             ending: AtomicBool::new(false),
             _lock: opened.lock,
             config,
@@ -316,6 +315,7 @@ impl BlueStore {
         let store = BlueStore {
             mounted: RwLock::new(Some(Arc::clone(&inner))),
             threads: Mutex::default(),
+            compacting: Mutex::default(),
             incarnation,
         };
         if let Some(checkpoint) = recording.checkpoint {
@@ -397,12 +397,19 @@ impl BlueStore {
         inner.release(inner.discards.drain());
         Some(inner)
     }
+
+    /// Ends a compaction of the closed store that is under way, and with it the last other hold on the store's files and
+    /// lock; nothing may be written any more.
+    fn end_compaction(&self, closed: &Inner) {
+        closed.db.cancel_compactions();
+        drop(self.compacting.lock());
+    }
 }
 
 impl Drop for BlueStore {
     fn drop(&mut self) {
         if let Some(inner) = self.close(false) {
-            inner.end_compaction();
+            self.end_compaction(&inner);
         }
     }
 }
@@ -578,12 +585,6 @@ impl Inner {
         let (block, bytes) = watermark.block(self.uuid);
         self.device.write(block * BLOCK_BYTES, &[bytes])?;
         self.device.flush()
-    }
-
-    /// Ends a compaction that is under way; nothing may be written any more. It holds the store's files and its lock.
-    fn end_compaction(&self) {
-        self.db.cancel_compactions();
-        drop(self.compacting.lock());
     }
 
     /// Looks at the space of the file system that holds the database; gives up or restores the ballast.

@@ -37,7 +37,7 @@ pub use blue::{
     RepairReport, ScanStats,
 };
 pub use build_check::{BuildCheck, SLOW_STEP, build_complaints};
-pub use data::{ChecksumType, CompressionAlgorithm, CompressionMode, DataOptions, UnknownName};
+pub use data::DataOptions;
 pub use error::{Result, StoreError};
 pub use file::{FileFinding, FileFsckReport, FileStore, FileStoreConfig, FileStoreCounters};
 pub use kv::{Copied, KvKind, KvSize, KvStore, KvUsage};
@@ -45,6 +45,7 @@ pub use mem::{MemStore, MemStoreConfig};
 
 use bytes::Bytes;
 use nacre_runtime::metrics::Metric;
+pub use nacre_runtime::options::{ChecksumType, CompressionAlgorithm, CompressionMode};
 use nacre_types::ids::{Eversion, Incarnation, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::Transaction;

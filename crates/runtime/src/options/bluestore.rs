@@ -1,6 +1,6 @@
 //! Options of BlueStore.
 
-use super::kinds::{Bool, ChecksumKind, CompressionWhen, Compressor, Float, Int, Size, Str};
+use super::kinds::{Bool, ChecksumType, CompressionAlgorithm, CompressionMode, Float, Int, Size, Str};
 use super::option_group;
 use super::spec::Service::Osd;
 
@@ -18,12 +18,12 @@ option_group! {
             objects; small objects take this much each, and small overwrites write as much.")];
     bdev_enable_discard: Bool = "false", "Tell the device of space that was freed"
         [services(&[Osd]), startup(), long("A file gives such space back to its file system.")];
-    bluestore_csum_type: ChecksumKind = "crc32c", "What new data is checked by" [services(&[Osd]), runtime(),
+    bluestore_csum_type: ChecksumType = "crc32c", "What new data is checked by" [services(&[Osd]), runtime(),
         long("A pool's csum_type goes before it. none serves whatever the device returns.")];
-    bluestore_compression_mode: CompressionWhen = "none", "When new data is compressed" [services(&[Osd]), runtime(),
+    bluestore_compression_mode: CompressionMode = "none", "When new data is compressed" [services(&[Osd]), runtime(),
         long("passive where clients hint that it is worth while, aggressive unless they hint that it is not, force \
             always. A pool's compression_mode goes before it.")];
-    bluestore_compression_algorithm: Compressor = "snappy", "What data is compressed with"
+    bluestore_compression_algorithm: CompressionAlgorithm = "snappy", "What data is compressed with"
         [services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
     bluestore_compression_required_ratio: Float = "0.875", "The share of its size that compressed data may take at most"
         [range("0", "1"), services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];

@@ -404,6 +404,11 @@ macro_rules! choice {
             }
             fn show(value: &$name) -> String { value.as_str().to_owned() }
         }
+
+        impl std::str::FromStr for $name {
+            type Err = String;
+            fn from_str(text: &str) -> Result<$name, String> { Self::read(text) }
+        }
     };
 }
 
@@ -420,14 +425,14 @@ choice! {
 }
 choice! {
     /// What data is checked by.
-    ChecksumKind {
-        /// Nothing.
+    ChecksumType {
+        /// Nothing: damage of the device is served. Only for pools whose users check their data themselves.
         None = "none",
-        /// 32 bits.
+        /// 32 bits, Castagnoli's polynomial.
         Crc32c = "crc32c",
-        /// 16 of them.
+        /// The lower 16 bits of it.
         Crc32c16 = "crc32c_16",
-        /// 8 of them.
+        /// The lower 8 bits of it.
         Crc32c8 = "crc32c_8",
         /// 32 bits.
         Xxhash32 = "xxhash32",
@@ -437,12 +442,12 @@ choice! {
 }
 choice! {
     /// When data is compressed.
-    CompressionWhen {
+    CompressionMode {
         /// Never.
         None = "none",
-        /// Where clients hint at it.
+        /// Where clients hint that it is worth while.
         Passive = "passive",
-        /// Unless clients hint against it.
+        /// Unless clients hint that it is not.
         Aggressive = "aggressive",
         /// Always.
         Force = "force",
@@ -450,12 +455,12 @@ choice! {
 }
 choice! {
     /// What data is compressed with.
-    Compressor {
-        /// Snappy.
+    CompressionAlgorithm {
+        /// Snappy, in its raw format.
         Snappy = "snappy",
-        /// LZ4.
+        /// LZ4, in its block format.
         Lz4 = "lz4",
-        /// Zstandard.
+        /// Zstandard, level 1.
         Zstd = "zstd",
     }
 }

@@ -3,7 +3,7 @@
 
 use super::onode::{BLOCK_BYTES, MAX_BLOB_BLOCKS};
 use super::varint::{self, Fields};
-use crate::data::{ChecksumType, CompressionAlgorithm};
+use crate::{ChecksumType, CompressionAlgorithm};
 use nacre_types::crc32c::crc32c;
 
 /// The largest number of blocks under one checksum, as a power of two.
@@ -22,12 +22,18 @@ pub(super) struct Packed {
 }
 
 /// A blob's kind. The default is that of most: uncompressed, a crc32c per block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct BlobKind {
     pub(super) checksum: ChecksumType,
     /// `1 << chunk_order` blocks, counted from the blob's first one, have a checksum together; the last may have fewer.
     pub(super) chunk_order: u8,
     pub(super) packed: Option<Packed>,
+}
+
+impl Default for BlobKind {
+    fn default() -> Self {
+        BlobKind { checksum: ChecksumType::Crc32c, chunk_order: 0, packed: None }
+    }
 }
 
 impl BlobKind {

@@ -77,7 +77,7 @@ impl ObjectStore for BlueStore {
     fn umount(&self) -> Result<()> {
         let inner = self.close(true).ok_or(StoreError::NotMounted)?;
         let saved = inner.save();
-        inner.end_compaction();
+        self.end_compaction(&inner);
         saved
     }
 
@@ -342,9 +342,9 @@ impl ObjectStore for BlueStore {
 
     fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
         // Not holding the store mounted: its end ends the compaction, not the other way round.
+        let _compacting = self.compacting.lock();
         let inner = Arc::clone(self.inner()?.0.as_ref().ok_or(StoreError::NotMounted)?);
         inner.check()?;
-        let _compacting = inner.compacting.lock();
         let done = inner.db.compact(&inner.ending, progress);
         inner.check()?;
         if done { Ok(()) } else { Err(StoreError::NotMounted) }

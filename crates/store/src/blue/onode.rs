@@ -449,7 +449,7 @@ pub(super) fn decode_sums(value: &[u8], kind: BlobKind, blocks: u64) -> Option<S
 mod tests {
     use super::*;
     use crate::blue::blob_kind::Packed;
-    use crate::data::{ChecksumType, CompressionAlgorithm};
+    use crate::{ChecksumType, CompressionAlgorithm};
     use nacre_fuzz::Target;
 
     fn sample() -> Onode {

@@ -3,7 +3,7 @@
 use super::blob_kind::Packed;
 use super::onode::BLOCK_BYTES;
 use crate::blue::onode::Hint;
-use crate::data::{CompressionAlgorithm, CompressionMode, DataOptions};
+use crate::{CompressionAlgorithm, CompressionMode, DataOptions};
 
 /// Zstandard's level: its fastest but one, about lz4's speed of decompression with a better ratio.
 const ZSTD_LEVEL: i32 = 1;

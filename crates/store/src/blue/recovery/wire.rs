@@ -304,7 +304,7 @@ mod tests {
     use crate::blue::keys;
     use crate::blue::onode::{Extent, Hint, Onode};
     use crate::blue::varint;
-    use crate::data::{ChecksumType, CompressionAlgorithm};
+    use crate::{ChecksumType, CompressionAlgorithm};
     use nacre_fuzz::Target;
     use nacre_types::object::ObjectId;
 
