@@ -7,6 +7,11 @@
 //! Invariants: an operation completes exactly once; requests of one PG are sent and resent in order (rule R6); what is
 //! in flight is bounded. The client knows nothing of stores, of replication or of how the cluster map is made.
 
+/// Counts for tests that damage what is decoded.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
+
 mod cluster;
 mod completion;
 pub mod engine;

@@ -34,14 +34,14 @@
 //! - No lock, for there are none.
 //!
 //! What is left to chance: a write of another client that is in flight while an object is removed may make a piece after
-//! the removal passed it by. Its writer takes it back when it learns that the epoch has passed, which is with that write or
-//! the next. Within one handle removals and truncations fail with EBUSY while writes are in flight, and the other way
+//! the removal passed it by. Its writer remembers each piece that it makes until a later request has found the epoch to hold,
+//! and takes back those that it does not: with that write or the next. One that dies before leaves the piece. Within one handle removals and truncations fail with EBUSY while writes are in flight, and the other way
 //! round, as libradosstriper's do.
 //!
 //! # What a read does
 //!
 //! It reads the pieces and, at the same time, the first piece's attributes. An epoch that is not the expected one makes it
-//! start again; what is absent reads as zeros up to the size. Data is taken only from reads that were sent after a size
+//! start again; what is absent reads as zeros up to the size, if the epoch holds still. Data is taken only from reads that were sent after a size
 //! that covers it was known: what a write has returned is never seen as a hole.
 
 mod layout;

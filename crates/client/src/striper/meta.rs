@@ -18,6 +18,8 @@ const LOCK: &str = "lock.striper.lock";
 
 /// Which life of the object this is: it changes with every removal and every truncation.
 pub(super) const EPOCH: &str = "striper.epoch";
+/// The epoch that the object was made in: it tells one life of the name from the next.
+pub(super) const BORN: &str = "striper.born";
 /// All pieces that may exist have numbers below this one.
 pub(super) const PIECES: &str = "striper.pieces";
 /// A removal or truncation whose pieces are not all done yet.
@@ -26,7 +28,8 @@ pub(super) const UNFINISHED: &str = "striper.unfinished";
 pub(super) const REMOVAL: &str = "removed";
 
 /// The attributes that users do not see.
-const HIDDEN: &[&str] = &[STRIPE_UNIT, STRIPE_COUNT, OBJECT_SIZE, SIZE, LOCK, EPOCH, PIECES, UNFINISHED];
+const HIDDEN: &[&str] =
+    &[STRIPE_UNIT, STRIPE_COUNT, OBJECT_SIZE, SIZE, LOCK, EPOCH, BORN, PIECES, UNFINISHED];
 
 /// Whether an attribute is the striper's own.
 pub(super) fn is_hidden(name: &[u8]) -> bool {
@@ -46,6 +49,8 @@ pub(super) struct Meta {
     pub(super) layout: Layout,
     pub(super) size: u64,
     pub(super) epoch: u64,
+    /// The epoch that it was made in; 0 where libradosstriper made it.
+    pub(super) born: u64,
     /// All pieces have numbers below.
     pub(super) pieces: u64,
     pub(super) unfinished: Option<Unfinished>,
@@ -86,7 +91,8 @@ impl Meta {
         };
         // Libradosstriper sets the size before it writes and knows nothing of our count.
         let pieces = number(attrs, PIECES)?.unwrap_or(0).max(layout.pieces(size));
-        Ok(Some(Meta { layout, size, epoch: number(attrs, EPOCH)?.unwrap_or(0), pieces, unfinished }))
+        let (epoch, born) = (number(attrs, EPOCH)?.unwrap_or(0), number(attrs, BORN)?.unwrap_or(0));
+        Ok(Some(Meta { layout, size, epoch, born, pieces, unfinished }))
     }
 }
 
@@ -103,6 +109,7 @@ pub(super) fn of_first_piece(name: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_fuzz::Target;
     use nacre_types::errno::Errno;
 
     fn attrs(pairs: &[(&'static str, &'static str)]) -> BTreeMap<Bytes, Bytes> {
@@ -117,7 +124,7 @@ mod tests {
     fn what_libradosstriper_wrote_is_understood() {
         let meta = Meta::parse(&attrs(THEIRS)).unwrap().unwrap();
         let layout = Layout::new(4 << 20, 2, 8 << 20).unwrap();
-        assert_eq!(meta, Meta { layout, size: 20_000_000, epoch: 0, pieces: 3, unfinished: None });
+        assert_eq!(meta, Meta { layout, size: 20_000_000, epoch: 0, born: 0, pieces: 3, unfinished: None });
         assert_eq!(Meta::parse(&attrs(&THEIRS[1..])).unwrap(), None);
     }
 
@@ -127,6 +134,53 @@ mod tests {
             let damaged = attrs(&[THEIRS, &[damage]].concat());
             assert_eq!(Meta::parse(&damaged).unwrap_err().errno(), Errno::EBADMSG, "{damage:?}");
         }
+    }
+
+    /// Lines of attribute and value.
+    fn written(meta: &Meta) -> Vec<u8> {
+        let Meta { layout, size, epoch, born, pieces, unfinished } = *meta;
+        let numbers = [
+            (STRIPE_UNIT, layout.stripe_unit()),
+            (STRIPE_COUNT, layout.stripe_count()),
+            (OBJECT_SIZE, layout.object_size()),
+            (SIZE, size),
+            (EPOCH, epoch),
+            (BORN, born),
+            (PIECES, pieces),
+        ];
+        let mut text: String = numbers.iter().map(|(name, number)| format!("{name} {number}\n")).collect();
+        match unfinished {
+            None => {}
+            Some(Unfinished::Removal) => text += &format!("{UNFINISHED} {REMOVAL}\n"),
+            Some(Unfinished::Truncation(size)) => text += &format!("{UNFINISHED} {size}\n"),
+        }
+        text.into_bytes()
+    }
+
+    #[test]
+    fn fuzz_attributes_of_first_pieces() {
+        let meta = Meta::parse(&attrs(THEIRS)).unwrap().unwrap();
+        let seeds = [None, Some(Unfinished::Removal), Some(Unfinished::Truncation(77))].map(|unfinished| {
+            written(&Meta { unfinished, epoch: 1_700_000_000_000_000, born: 1_600_000_000_000_000, ..meta })
+        });
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let words = [SIZE, PIECES, UNFINISHED, REMOVAL, "18446744073709551615", "4294967295", "-", "\n"];
+        let target = Target { words: &words, ..Target::new("striper-meta", corpus, seeds.to_vec()) };
+        target.run(|input| {
+            let mut attrs = BTreeMap::new();
+            for line in input.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                let space = line.iter().position(|byte| *byte == b' ')?;
+                let part = |part: &[u8]| Bytes::copy_from_slice(part);
+                attrs.insert(part(&line[..space]), part(&line[space + 1..]));
+            }
+            let meta = Meta::parse(&attrs).ok()??;
+            // What is done with any object that is taken.
+            let extents = meta.layout.extents(meta.size, 1);
+            assert!(extents.len() == 1 && extents[0].len == 1);
+            assert!(meta.pieces >= meta.layout.pieces(meta.size));
+            assert!(meta.layout.piece_len(meta.pieces - 1, meta.size) <= meta.layout.object_size());
+            Some(written(&meta))
+        });
     }
 
     #[test]

@@ -45,6 +45,17 @@ pub(super) struct State {
     pub(super) next: Option<Batch>,
     /// Pieces with writes in flight, the first one aside.
     pub(super) pieces: HashMap<u64, PieceWrites>,
+    /// Pieces that were made in an epoch which may have passed before their data arrived.
+    unsure: Vec<Unsure>,
+}
+
+/// A piece that a write made.
+#[derive(Debug)]
+struct Unsure {
+    /// The object as the write knew it.
+    meta: Meta,
+    piece: u64,
+    written: Instant,
 }
 
 /// The writes of a piece.
@@ -150,6 +161,27 @@ impl Object {
         {
             change(known);
         }
+    }
+
+    /// Pieces were made as part of `meta`, whose epoch held before they were.
+    pub(super) fn made(&self, meta: Meta, pieces: &[u64]) {
+        let written = Instant::now();
+        let unsure = pieces.iter().map(|piece| Unsure { meta, piece: *piece, written });
+        self.state.lock().unsure.extend(unsure);
+    }
+
+    /// `epoch` still held when it was asked for at `asked_at`: what was made before that is found by whoever ends it.
+    pub(super) fn held(&self, epoch: u64, asked_at: Instant) {
+        let settled = |unsure: &Unsure| unsure.meta.epoch == epoch && unsure.written <= asked_at;
+        self.state.lock().unsure.retain(|unsure| !settled(unsure));
+    }
+
+    /// The pieces that were made in epochs that have passed, each with the object that it was part of. `epoch` is the
+    /// present one.
+    pub(super) fn take_unsure(&self, epoch: u64) -> Vec<(Meta, u64)> {
+        let mut state = self.state.lock();
+        let passed = state.unsure.extract_if(.., |unsure| unsure.meta.epoch != epoch);
+        passed.map(|unsure| (unsure.meta, unsure.piece)).collect()
     }
 
     /// Whether a piece is known to carry `epoch`.

@@ -98,11 +98,12 @@ pub(super) fn remove_piece(epoch: u64) -> WriteOp {
     op
 }
 
-/// Cuts a piece unless a later epoch than `epoch` has marked it.
+/// Cuts a piece unless a later epoch than `epoch` has marked it. It then carries the epoch, so that writes of earlier
+/// ones that are still on their way can't put anything behind the cut.
 pub(super) fn cut_piece(epoch: u64, len: u64) -> WriteOp {
     let mut op = WriteOp::new();
     up_to_epoch(&mut op, epoch);
-    op.truncate(len).full_force();
+    op.truncate(len).set_xattr(EPOCH, text(epoch)).full_force();
     op
 }
 

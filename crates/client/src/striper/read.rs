@@ -4,7 +4,7 @@ use super::Inner;
 use super::layout::{Layout, PieceExtent};
 use super::meta::{Meta, Unfinished, piece_name};
 use super::{ATTEMPTS, Loaded};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ops::ReadOp;
 use bytes::Bytes;
 use futures::future::{join, join_all};
@@ -14,6 +14,14 @@ use std::time::Instant;
 
 /// What holes are read as.
 static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// What a read brought, in the order of the object.
+#[derive(Default)]
+struct Runs {
+    runs: Vec<Bytes>,
+    /// Some of it was nowhere.
+    holes: bool,
+}
 
 impl Inner {
     /// Reads at most `len` bytes, as runs that follow one another; short at the object's end.
@@ -34,7 +42,11 @@ impl Inner {
             let again = loop {
                 let upto = end.min(trusted).max(at);
                 let asked_at = Instant::now();
-                let (read, meta) = self.read_with_state(&name, &before.layout, at, upto).await?;
+                let (read, mut meta) = self.read_with_state(&name, &before.layout, at, upto).await?;
+                if read.holes && meta.is_some() {
+                    // Pieces that a removal takes away meanwhile are absent too: the object must still be what it was.
+                    meta = self.load(&name).await?.and_then(readable);
+                }
                 let Some(meta) = meta else {
                     object.forget(before.epoch);
                     return Err(Errno::ENOENT.into());
@@ -43,7 +55,7 @@ impl Inner {
                 if meta.epoch != before.epoch || meta.layout != before.layout {
                     break Some(meta);
                 }
-                runs.extend(read);
+                runs.extend(read.runs);
                 (at, trusted) = (upto, meta.size);
                 if at >= end.min(trusted) {
                     break None;
@@ -64,7 +76,7 @@ impl Inner {
         layout: &Layout,
         from: u64,
         upto: u64,
-    ) -> Result<(Vec<Bytes>, Option<Meta>)> {
+    ) -> Result<(Runs, Option<Meta>)> {
         let mut extents = layout.extents(from, upto - from);
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
         let mut op = ReadOp::new();
@@ -80,11 +92,11 @@ impl Inner {
         let (state, pieces) = join(state, join_all(pieces)).await;
         let mut state = match state.and_then(|reply| reply.success()) {
             Ok(state) => state,
-            Err(error) if error.is_not_found() => return Ok((Vec::new(), None)),
+            Err(error) if error.is_not_found() => return Ok((Runs::default(), None)),
             Err(error) => return Err(error),
         };
         let meta = Meta::parse(&state.pairs(0)?)?.filter(|meta| meta.unfinished != Some(Unfinished::Removal));
-        let mut found = Vec::new();
+        let (mut found, len) = (Vec::new(), (upto - from) as usize);
         if let Some(first) = first {
             found.push((first, state.output(1)?));
         }
@@ -96,10 +108,11 @@ impl Inner {
                 Err(error) => return Err(error),
             }
         }
-        Ok((assemble((upto - from) as usize, found), meta))
+        let holes = found.iter().map(|(_, data)| data.len()).sum::<usize>() < len;
+        Ok((Runs { runs: assemble(len, found), holes }, meta))
     }
 
-    /// What the first piece says; `None` where there is no striped object.
+    /// What the first piece says; `None` where there is none. ENOENT where it is something else that has this name.
     pub(super) async fn load(&self, name: &str) -> Result<Option<Loaded>> {
         let mut op = ReadOp::new();
         op.get_xattrs().stat();
@@ -111,7 +124,11 @@ impl Inner {
         };
         let attrs = reply.pairs(0)?;
         let mtime_ns = reply.stat(1)?.mtime_ns;
-        Ok(Meta::parse(&attrs)?.map(|meta| Loaded { meta, mtime_ns, attrs }))
+        let Some(meta) = Meta::parse(&attrs)? else {
+            let detail = format!("'{}' is not the first piece of a striped object", piece_name(name, 0));
+            return Err(Error::Invalid { errno: Errno::ENOENT, detail });
+        };
+        Ok(Some(Loaded { meta, mtime_ns, attrs }))
     }
 
     /// As [`Inner::load`] for those who only look: ENOENT where there is no striped object.

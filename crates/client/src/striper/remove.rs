@@ -8,9 +8,10 @@ use crate::error::Result;
 use crate::ops::WriteOp;
 use futures::future::join_all;
 use nacre_types::errno::Errno;
+use std::ops::Range;
 use std::sync::Arc;
 
-/// Pieces removed at a time.
+/// Pieces cut or removed at a time.
 const WINDOW: u64 = 64;
 
 impl Inner {
@@ -110,13 +111,8 @@ impl Inner {
                 let (layout, pieces) = (meta.layout, meta.layout.pieces(size));
                 // Only pieces of the last set can be longer than they are to be.
                 let last_set = (pieces - 1) / layout.stripe_count() * layout.stripe_count();
-                let cut = (last_set.max(1)..pieces).map(|piece| {
-                    let op = parts::cut_piece(meta.epoch, layout.piece_len(piece, size));
-                    self.pool.operate(&piece_name(name, piece), op)
-                });
-                for answer in join_all(cut).await {
-                    verdict(answer)?;
-                }
+                let cut = |piece| parts::cut_piece(meta.epoch, layout.piece_len(piece, size));
+                self.for_pieces(name, last_set.max(1)..pieces, cut).await?;
                 self.remove_pieces(name, meta, pieces).await?;
                 let op = parts::end_truncation(meta.epoch, size, pieces);
                 verdict(self.pool.operate(&first, op).await).map(drop)
@@ -126,14 +122,24 @@ impl Inner {
 
     /// Removes all pieces from number `from` on.
     async fn remove_pieces(&self, name: &str, meta: Meta, from: u64) -> Result<()> {
-        let mut next = from;
-        while next < meta.pieces {
-            let window = next..meta.pieces.min(next + WINDOW);
+        // One that is absent, or was made since by somebody who found all of this done, does not hold.
+        self.for_pieces(name, from..meta.pieces, |_| parts::remove_piece(meta.epoch)).await
+    }
+
+    /// Sends a request to each of some pieces, a window of them at a time.
+    async fn for_pieces(
+        &self,
+        name: &str,
+        pieces: Range<u64>,
+        request: impl Fn(u64) -> WriteOp + Send,
+    ) -> Result<()> {
+        let mut next = pieces.start;
+        while next < pieces.end {
+            let window = next..pieces.end.min(next + WINDOW);
             next = window.end;
-            let removed = window
-                .map(|piece| self.pool.operate(&piece_name(name, piece), parts::remove_piece(meta.epoch)));
-            for answer in join_all(removed).await {
-                // One that is absent, or was made since by somebody who found all of this done, does not hold.
+            let sent: Vec<_> =
+                window.map(|piece| self.pool.operate(&piece_name(name, piece), request(piece))).collect();
+            for answer in join_all(sent).await {
                 verdict(answer)?;
             }
         }

@@ -2,7 +2,9 @@
 
 use super::Inner;
 use super::layout::PieceExtent;
-use super::meta::{EPOCH, Meta, OBJECT_SIZE, PIECES, SIZE, STRIPE_COUNT, STRIPE_UNIT, piece_name};
+use super::meta::{
+    BORN, EPOCH, Meta, OBJECT_SIZE, PIECES, SIZE, STRIPE_COUNT, STRIPE_UNIT, Unfinished, piece_name,
+};
 use super::object::{Batch, Known, Object};
 use super::parts::{self, Verdict, verdict};
 use super::{ATTEMPTS, check_range};
@@ -29,7 +31,7 @@ enum Attempt {
     Done,
     /// The epoch passed; these pieces were perhaps made in it.
     Stale {
-        epoch: u64,
+        meta: Meta,
         made: Vec<u64>,
     },
     /// Another appender was first.
@@ -51,7 +53,7 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             match self.attempt(&writing.0, offset, &data).await? {
                 Attempt::Done => return Ok(()),
-                Attempt::Stale { epoch, made } => self.take_back(&writing.0, epoch, made).await?,
+                Attempt::Stale { meta, made } => self.take_back(&writing.0, meta, made).await?,
                 Attempt::Lost => {}
             }
         }
@@ -64,7 +66,7 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             match self.attempt_append(&writing.0, &data).await? {
                 Attempt::Done => return Ok(()),
-                Attempt::Stale { epoch, made } => self.take_back(&writing.0, epoch, made).await?,
+                Attempt::Stale { meta, made } => self.take_back(&writing.0, meta, made).await?,
                 Attempt::Lost => {}
             }
         }
@@ -80,10 +82,10 @@ impl Inner {
         let (epoch, end) = (known.meta.epoch, offset + data.len() as u64);
         let mut extents = known.meta.layout.extents(offset, data.len() as u64);
         if !self.announced(object, &known, &extents).await? {
-            return Ok(Attempt::Stale { epoch, made: Vec::new() });
+            return Ok(Attempt::Stale { meta: known.meta, made: Vec::new() });
         }
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
-        let made = unmarked(&known, &extents);
+        let (made, sent) = (unmarked(&known, &extents), Instant::now());
         let pieces = self.send_pieces(object, &known, extents, data);
         let confirmed = async {
             match first {
@@ -99,7 +101,16 @@ impl Inner {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => all.await,
         };
-        Ok(if pieces? && confirmed? { Attempt::Done } else { Attempt::Stale { epoch, made } })
+        match (pieces, confirmed) {
+            (Ok(true), Ok(true)) => {
+                object.held(epoch, sent);
+                object.made(known.meta, &made);
+                Ok(Attempt::Done)
+            }
+            // Whatever became of the pieces: some may be there that nobody would find.
+            (_, Ok(false)) | (Ok(false), Ok(true)) => Ok(Attempt::Stale { meta: known.meta, made }),
+            (Err(error), Ok(true)) | (_, Err(error)) => Err(error),
+        }
     }
 
     async fn attempt_append(self: &Arc<Self>, object: &Arc<Object>, data: &Bytes) -> Result<Attempt> {
@@ -112,7 +123,7 @@ impl Inner {
         let end = from + data.len() as u64;
         let mut extents = known.meta.layout.extents(from, data.len() as u64);
         if !self.announced(object, &known, &extents).await? {
-            return Ok(Attempt::Stale { epoch, made: Vec::new() });
+            return Ok(Attempt::Stale { meta: known.meta, made: Vec::new() });
         }
         let mut claim = parts::claim(epoch, from, end);
         if extents.first().is_some_and(|extent| extent.piece == 0) {
@@ -132,7 +143,7 @@ impl Inner {
         };
         match verdict(answer).inspect_err(|_| object.update(epoch, |known| known.tail = None))? {
             Verdict::Done => {}
-            Verdict::Held(0) => return Ok(Attempt::Stale { epoch, made: Vec::new() }),
+            Verdict::Held(0) => return Ok(Attempt::Stale { meta: known.meta, made: Vec::new() }),
             Verdict::Held(_) => {
                 // Claims that followed this one are lost too: each asks anew, in turn.
                 let _order = object.order.lock().await;
@@ -145,10 +156,12 @@ impl Inner {
             known.asked = known.asked.max(end);
             known.confirm(end, sent);
         });
+        object.held(epoch, sent);
         // The claim is ours for good: what a passing epoch takes away was appended before that.
         let made = unmarked(&known, &extents);
-        if !self.send_pieces(object, &known, extents, data).await? {
-            self.take_back(object, epoch, made).await?;
+        let held = self.send_pieces(object, &known, extents, data).await?;
+        if !held || !(made.is_empty() || self.confirm(object, epoch, end).await?) {
+            self.take_back(object, known.meta, made).await?;
         }
         Ok(Attempt::Done)
     }
@@ -175,8 +188,12 @@ impl Inner {
                     epoch = epoch.max(loaded.meta.epoch + 2);
                     self.finish(&object.name, loaded.meta).await?;
                 }
-                Some(loaded) => object.learn(loaded.meta, asked_at),
+                Some(loaded) => {
+                    object.learn(loaded.meta, asked_at);
+                    self.take_back_unsure(object, Some(loaded.meta)).await?;
+                }
                 None => {
+                    self.take_back_unsure(object, None).await?;
                     // Microseconds since 1970: later than any epoch of an object of this name that is gone.
                     epoch = epoch.max(now_ns() / 1000);
                     if self.create(object, epoch, offset, data).await? {
@@ -207,6 +224,7 @@ impl Inner {
             (OBJECT_SIZE, layout.object_size),
             (SIZE, size),
             (EPOCH, epoch),
+            (BORN, epoch),
             (PIECES, pieces),
         ] {
             op.set_xattr(name, value.to_string());
@@ -217,7 +235,7 @@ impl Inner {
         let answer = self.pool.operate(&piece_name(&object.name, 0), op).await;
         match answer.and_then(|reply| reply.success()) {
             Ok(_) => {
-                object.learn(Meta { layout, size, epoch, pieces, unfinished: None }, sent);
+                object.learn(Meta { layout, size, epoch, born: epoch, pieces, unfinished: None }, sent);
                 Ok(inside.is_some())
             }
             Err(error) if error.errno() == Errno::EEXIST => Ok(false),
@@ -402,17 +420,32 @@ impl Inner {
         }
     }
 
-    /// An epoch has passed while it was written in: what was known goes, and so do pieces made in it that a removal of
-    /// the object as it is now would not find.
-    async fn take_back(&self, object: &Object, epoch: u64, made: Vec<u64>) -> Result<()> {
-        object.forget(epoch);
-        if made.is_empty() {
-            return Ok(());
-        }
-        let pieces = self.load(&object.name).await?.map_or(0, |loaded| loaded.meta.pieces);
-        let lost = made.into_iter().filter(|piece| *piece >= pieces);
-        let back =
-            lost.map(|piece| self.pool.operate(&piece_name(&object.name, piece), parts::take_back(epoch)));
+    /// An epoch has passed while it was written in: what was known goes, and so do pieces made in it, now or before, that
+    /// are no part of the object as it is now.
+    async fn take_back(&self, object: &Object, before: Meta, made: Vec<u64>) -> Result<()> {
+        object.forget(before.epoch);
+        object.made(before, &made);
+        let now = self.load(&object.name).await?.map(|loaded| loaded.meta);
+        self.take_back_unsure(object, now).await
+    }
+
+    /// Removes pieces that were made in epochs that have passed and are no part of the object as it is now.
+    async fn take_back_unsure(&self, object: &Object, now: Option<Meta>) -> Result<()> {
+        let lost = object.take_unsure(now.map_or(u64::MAX, |now| now.epoch)).into_iter().filter(
+            |(before, piece)| match now {
+                // Whoever cuts the object may have come by already.
+                Some(now) if now.born == before.born => match now.unfinished {
+                    None => *piece >= now.pieces,
+                    Some(Unfinished::Truncation(size)) => *piece >= now.layout.pieces(size),
+                    Some(Unfinished::Removal) => true,
+                },
+                // Another object by this name: its pieces carry later epochs, or will.
+                _ => true,
+            },
+        );
+        let back = lost.map(|(before, piece)| {
+            self.pool.operate(&piece_name(&object.name, piece), parts::take_back(before.epoch))
+        });
         for answer in join_all(back).await {
             verdict(answer)?;
         }

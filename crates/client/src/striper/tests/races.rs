@@ -1,0 +1,353 @@
+//! Clients that die, and clients that get in one another's way: every order of requests that real OSDs may choose.
+
+use super::*;
+
+/// One operation of a client that is going to die.
+fn doomed(striper: &Striper, which: usize) -> Pending<()> {
+    match which {
+        0 => striper.write("o", 3 * UNIT, pattern(7, 4 * UNIT as usize)),
+        1 => striper.append("o", pattern(7, 5 * UNIT as usize)),
+        2 => striper.truncate("o", UNIT + 9),
+        3 => striper.remove("o"),
+        _ => striper.write_full("o", pattern(7, 3 * UNIT as usize)),
+    }
+}
+
+/// Whatever request is a client's last, and whichever of those in flight are carried out after it: nothing stays that a
+/// removal does not find, and what was cut off does not come back.
+#[test]
+fn a_client_may_die_after_any_request() {
+    for seed in 0..400 {
+        let mut dice = Dice::new(seed);
+        let (which, last) = (dice.below(5), dice.below(12));
+        let cluster = Cluster::default();
+        let initial = pattern(3, 9 * UNIT as usize);
+        if dice.below(5) > 0 {
+            cluster.wait(cluster.striper(1).write("o", 0, initial.clone())).unwrap();
+        }
+        let existed = !cluster.names().is_empty();
+        cluster.0.lock().held = true;
+        let victim = cluster.striper(2);
+        let started = doomed(&victim, which);
+        for _ in 0..last {
+            cluster.run_tasks();
+            let mut world = cluster.0.lock();
+            let eligible = world.eligible();
+            if !eligible.is_empty() {
+                let at = eligible[dice.below(eligible.len())];
+                world.carry_out(at);
+            }
+        }
+        drop(started);
+        {
+            let mut world = cluster.0.lock();
+            world.dead.push(2);
+            world.tasks.clear();
+            // Those on their way arrive or do not.
+            while let Some(at) = world.eligible().first().copied() {
+                if dice.below(2) == 0 {
+                    drop(world.queue.remove(at));
+                } else {
+                    world.carry_out(at);
+                }
+            }
+            world.held = false;
+        }
+        let other = cluster.striper(3);
+        let case = format!("seed {seed}: operation {which}, dead after {last} requests");
+        if let Ok(stat) = cluster.wait(other.stat("o")) {
+            let contents = cluster.wait(other.read("o", 0, 1 << 30)).unwrap();
+            assert_eq!(contents.len() as u64, stat.size, "{case}");
+            if existed && which == 2 {
+                assert!(contents == initial || contents == initial[..UNIT as usize + 9], "{case}");
+            }
+            // What is beyond the size reads as zeros once it is part of the object.
+            let grown = 30 * UNIT;
+            if which == 2 {
+                cluster.wait(other.write("o", grown, pattern(8, 10))).unwrap();
+                let hole = cluster.wait(other.read("o", stat.size, grown - stat.size)).unwrap();
+                let stray = hole.iter().position(|byte| *byte != 0);
+                assert_eq!(stray, None, "{case}, size {}", stat.size);
+            }
+            cluster.wait(other.remove("o")).unwrap();
+        } else if !cluster.names().is_empty() {
+            // Half removed: it is made anew, or removed for good.
+            if dice.below(2) == 0 {
+                cluster.wait(other.append("o", pattern(9, 3 * UNIT as usize))).unwrap();
+                assert_eq!(cluster.wait(other.read("o", 0, 1 << 30)).unwrap(), pattern(9, 3 * UNIT as usize));
+            }
+            cluster.wait(other.remove("o")).unwrap();
+        }
+        assert_eq!(cluster.names(), Vec::<String>::new(), "{case}");
+    }
+}
+
+#[test]
+fn appends_of_many_clients_lie_side_by_side() {
+    for seed in 0..60 {
+        let mut dice = Dice::new(seed);
+        let cluster = Cluster::default();
+        cluster.0.lock().held = true;
+        let clients: Vec<_> = (0..4).map(|id| cluster.striper(id)).collect();
+        let mut appends = Vec::new();
+        for n in 0..24 {
+            let len = 1 + dice.below(2 * UNIT as usize);
+            let data = Bytes::from(vec![n as u8 + 1; len]);
+            appends.push((n as u8 + 1, len, clients[dice.below(4)].append("o", data)));
+            if dice.below(3) == 0 {
+                cluster.run_tasks();
+            }
+        }
+        let mut wanted = BTreeMap::new();
+        for (mark, len, append) in appends {
+            cluster.drive(append, |n| dice.below(n)).unwrap();
+            wanted.insert(mark, len);
+        }
+        let contents = cluster.wait(clients[0].read("o", 0, 1 << 30)).unwrap();
+        let mut seen = BTreeMap::new();
+        for run in contents.chunk_by(|a, b| a == b) {
+            assert_eq!(seen.insert(run[0], run.len()), None, "seed {seed}: an append is torn");
+        }
+        assert_eq!(seen, wanted, "seed {seed}");
+        // Those of one client in their order.
+        cluster.wait(clients[3].remove("o")).unwrap();
+        assert!(cluster.names().is_empty());
+    }
+}
+
+/// Clients that write, truncate and remove at once, each request carried out whenever it may be.
+#[test]
+fn acknowledged_writes_survive_truncations_and_removals_before_them() {
+    for seed in 0..200 {
+        let mut dice = Dice::new(seed);
+        let cluster = Cluster::default();
+        cluster.0.lock().held = true;
+        let clients: Vec<_> = (0..3).map(|id| cluster.striper(id)).collect();
+        for round in 0..6 {
+            // One disturbs, the others write; what is written when nothing disturbs any more must be there.
+            let disturbance = match dice.below(3) {
+                0 => clients[0].remove("o"),
+                1 => clients[0].truncate("o", dice.below(6) as u64 * UNIT / 2),
+                _ => clients[0].write_full("o", pattern(round, 3 * UNIT as usize)),
+            };
+            let during: Vec<_> = (1..3)
+                .map(|id| clients[id].write("o", dice.below(8) as u64 * UNIT, pattern(id, UNIT as usize)))
+                .collect();
+            match cluster.drive(disturbance, |n| dice.below(n)) {
+                Err(error) if error.is_not_found() => {}
+                other => other.unwrap(),
+            }
+            for write in during {
+                cluster.drive(write, |n| dice.below(n)).unwrap();
+            }
+            let (at, data) = (dice.below(12) as u64 * UNIT, pattern(round + 50, 2 * UNIT as usize));
+            let writer = &clients[1 + dice.below(2)];
+            cluster.drive(writer.write("o", at, data.clone()), |n| dice.below(n)).unwrap();
+            let reader = &clients[dice.below(3)];
+            let read = cluster.drive(reader.read("o", at, 2 * UNIT), |n| dice.below(n)).unwrap();
+            assert!(read == data, "seed {seed}, round {round}");
+        }
+        cluster.drive(cluster.striper(9).remove("o"), |n| dice.below(n)).unwrap();
+    }
+}
+
+#[test]
+fn a_removal_that_was_held_up_takes_nothing_of_the_next_object() {
+    let cluster = Cluster::default();
+    let (slow, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(other.write("o", 0, pattern(1, 6 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let removal = slow.remove("o");
+    // It has ended the epoch and is about to remove the pieces.
+    while !cluster.0.lock().objects["o.0000000000000000"].attrs.contains_key(UNFINISHED) {
+        cluster.0.lock().carry_out(0);
+        cluster.run_tasks();
+    }
+    cluster.0.lock().carry_out(0);
+    cluster.run_tasks();
+    let held_up: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    assert!(held_up.len() > 1, "its requests for the pieces");
+    cluster.wait(other.write("o", 0, pattern(2, 6 * UNIT as usize))).unwrap();
+    cluster.0.lock().queue = held_up;
+    cluster.wait(removal).unwrap();
+    assert_eq!(cluster.wait(other.read("o", 0, 1 << 30)).unwrap(), pattern(2, 6 * UNIT as usize));
+    assert!(cluster.0.lock().objects["o.0000000000000000"].attrs.contains_key(PIECES));
+}
+
+#[test]
+fn a_write_that_relied_on_what_is_gone_takes_its_piece_back() {
+    let cluster = Cluster::default();
+    let (writer, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 30 * UNIT as usize))).unwrap();
+    cluster.wait(other.remove("o")).unwrap();
+    cluster.wait(other.write("o", 0, "small")).unwrap();
+    cluster.0.lock().held = true;
+    // Relies on an object with many pieces; the one that there is has one, and keeps its contents.
+    let write = writer.write("o", 31 * UNIT, pattern(2, 10));
+    cluster.drive(write, |n| n - 1).unwrap();
+    assert_eq!(cluster.wait(other.read("o", 0, 5)).unwrap(), "small");
+    assert_eq!(cluster.wait(other.stat("o")).unwrap().size, 31 * UNIT + 10);
+    cluster.wait(other.remove("o")).unwrap();
+    assert!(cluster.names().is_empty());
+}
+
+/// The pieces of `name` that are there.
+fn pieces(cluster: &Cluster, name: &str) -> Vec<u64> {
+    let number = |piece: &String| {
+        let number = piece.strip_prefix(name)?.strip_prefix('.')?;
+        u64::from_str_radix(number, 16).ok()
+    };
+    cluster.names().iter().filter_map(number).collect()
+}
+
+#[test]
+fn a_piece_of_a_former_object_is_no_data_of_the_next_one() {
+    let cluster = Cluster::default();
+    let (writer, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 30 * UNIT as usize))).unwrap();
+    cluster.wait(writer.write("o", 32 * UNIT, "more pieces are announced")).unwrap();
+    cluster.wait(other.remove("o")).unwrap();
+    // The next one has few pieces, but as many announced as will be written in vain.
+    cluster.wait(other.write("o", 0, "begin")).unwrap();
+    cluster.wait(other.write("o", 90 * UNIT, "end")).unwrap();
+    assert_eq!(pieces(&cluster, "o").len(), 2);
+    cluster.0.lock().held = true;
+    // The data arrives, then its epoch turns out to have passed.
+    let write = writer.write("o", 40 * UNIT, pattern(3, UNIT as usize));
+    let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
+    let data = cluster.0.lock().queue.iter().position(|queued| !first(queued)).unwrap();
+    cluster.0.lock().carry_out(data);
+    assert_eq!(pieces(&cluster, "o").len(), 3);
+    // The writer looks at the object, takes its piece back, and only then writes anew.
+    while pieces(&cluster, "o").len() == 3 {
+        assert!(!cluster.0.lock().queue.is_empty(), "a piece of the object before is left");
+        cluster.0.lock().carry_out(0);
+        cluster.run_tasks();
+    }
+    cluster.wait(write).unwrap();
+    assert_eq!(cluster.wait(other.read("o", 40 * UNIT, UNIT)).unwrap(), pattern(3, UNIT as usize));
+    cluster.wait(other.remove("o")).unwrap();
+    assert!(cluster.names().is_empty());
+}
+
+#[test]
+fn data_that_arrives_after_a_removal_goes_with_the_next_write() {
+    let cluster = Cluster::default();
+    let (writer, other) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+    while cluster.0.lock().objects["o.0000000000000000"].attrs[SIZE] != (5 * UNIT).to_string() {
+        let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
+        let at = cluster.0.lock().queue.iter().position(first).unwrap();
+        cluster.0.lock().carry_out(at);
+        cluster.run_tasks();
+    }
+    // The size held, the data is late: all is gone when it comes.
+    let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    assert_eq!(late.len(), 1);
+    cluster.wait(other.remove("o")).unwrap();
+    cluster.0.lock().queue = late;
+    cluster.wait(write).unwrap();
+    assert_eq!(pieces(&cluster, "o"), [2]);
+    cluster.wait(writer.write("o", 0, "x")).unwrap();
+    assert_eq!(pieces(&cluster, "o"), [0]);
+}
+
+#[test]
+fn a_piece_made_behind_a_removal_under_way_is_taken_back() {
+    let cluster = Cluster::default();
+    let (writer, remover) = (cluster.striper(0), cluster.striper(1));
+    cluster.wait(writer.write("o", 0, pattern(1, 3 * UNIT as usize))).unwrap();
+    cluster.0.lock().held = true;
+    let write = writer.write("o", 4 * UNIT, pattern(3, UNIT as usize));
+    let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    assert_eq!(late.len(), 2, "data and size");
+    // All pieces are gone but the first, which is about to be removed.
+    let removal = remover.remove("o");
+    while pieces(&cluster, "o").len() > 1 {
+        cluster.0.lock().carry_out(0);
+        cluster.run_tasks();
+    }
+    cluster.run_tasks();
+    let end = std::mem::take(&mut cluster.0.lock().queue);
+    cluster.0.lock().queue = late;
+    while pieces(&cluster, "o").len() == 1 {
+        cluster.0.lock().carry_out(0);
+    }
+    // The writer learns that the epoch has passed while the removal stands still: its piece goes with its next request.
+    while pieces(&cluster, "o").len() > 1 {
+        assert!(!cluster.0.lock().queue.is_empty(), "nobody would find the piece");
+        cluster.0.lock().carry_out(0);
+        cluster.run_tasks();
+    }
+    cluster.0.lock().queue.extend(end);
+    cluster.wait(write).unwrap();
+    cluster.wait(removal).unwrap();
+    let _ = cluster.wait(remover.remove("o"));
+    assert!(cluster.names().is_empty());
+}
+
+#[test]
+fn a_read_never_takes_what_a_removal_left_for_a_hole() {
+    let cluster = Cluster::default();
+    let (reader, remover) = (cluster.striper(0), cluster.striper(1));
+    let data = pattern(1, 4 * UNIT as usize);
+    cluster.wait(remover.write("o", 0, data.clone())).unwrap();
+    assert_eq!(cluster.wait(reader.read("o", 0, 4 * UNIT)).unwrap(), data);
+    cluster.0.lock().held = true;
+    let read = reader.read("o", 0, 4 * UNIT);
+    let mut late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+    // The first piece answers, then all of them go.
+    cluster.0.lock().queue.push(late.remove(0));
+    cluster.0.lock().carry_out(0);
+    cluster.wait(remover.remove("o")).unwrap();
+    cluster.0.lock().held = true;
+    cluster.0.lock().queue = late;
+    assert_eq!(cluster.wait(read).unwrap_err().errno(), Errno::ENOENT);
+}
+
+/// An append that has its range and whose data is late, while another client cuts the object.
+#[test]
+fn a_late_append_puts_nothing_behind_a_cut() {
+    // Into a piece that is there already, and into one of its own.
+    for units in [7, 8] {
+        let cluster = Cluster::default();
+        let (writer, other) = (cluster.striper(0), cluster.striper(1));
+        let size = units * UNIT / 2;
+        cluster.wait(writer.write("o", 0, pattern(1, size as usize))).unwrap();
+        cluster.0.lock().held = true;
+        let append = writer.append("o", pattern(2, UNIT as usize / 2));
+        let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
+        while cluster.0.lock().queue.iter().all(first) {
+            cluster.0.lock().carry_out(0);
+            cluster.run_tasks();
+        }
+        let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+        cluster.wait(other.truncate("o", 3 * UNIT + 10)).unwrap();
+        cluster.0.lock().queue = late;
+        cluster.wait(append).unwrap();
+        cluster.wait(other.write("o", 8 * UNIT, "end")).unwrap();
+        let hole = cluster.wait(other.read("o", 3 * UNIT + 10, 5 * UNIT - 10)).unwrap();
+        assert_eq!(hole.iter().position(|byte| *byte != 0), None, "{units} half units before");
+    }
+}
+
+#[test]
+fn what_is_no_first_piece_is_refused_at_once() {
+    let cluster = Cluster::default();
+    let striper = cluster.striper(0);
+    cluster.0.lock().objects.insert("plain.0000000000000000".into(), Stored::default());
+    let before = cluster.0.lock().executed;
+    for outcome in [
+        cluster.wait(striper.write("plain", 0, "x")),
+        cluster.wait(striper.append("plain", "x")),
+        cluster.wait(striper.write_full("plain", "x")),
+        cluster.wait(striper.truncate("plain", 0)),
+        cluster.wait(striper.remove("plain")),
+        cluster.wait(striper.read("plain", 0, 1)).map(drop),
+    ] {
+        assert_eq!(outcome.unwrap_err().errno(), Errno::ENOENT);
+    }
+    assert!(cluster.0.lock().executed - before < 20);
+}
