@@ -161,19 +161,24 @@ exports! {
         })
     }
 
-    /// Waits for the writes that the context has started.
+    /// Waits for the writes that the context has started, and for their callbacks.
     fn rados_aio_flush(io: Handle) -> c_int {
-        POOLS.get(io)?.writes.flush();
+        let io = POOLS.get(io)?;
+        io.writes.flush();
+        io.client.finisher.flush_unless_own();
         Ok(0)
     }
 
-    /// Completes once the writes that the context has started are complete.
+    /// Completes once the writes that the context has started are complete and their callbacks have returned.
     fn rados_aio_flush_async(io: Handle, completion: Handle) -> c_int {
         let (io, completion) = (POOLS.get(io)?, COMPLETIONS.get(completion)?);
         completion.begin()?;
         let owner = io.clone();
         io.writes.on_flushed(Box::new(move || {
-            completion.finish(&owner.client, || (0, 0));
+            let client = owner.client.clone();
+            owner.client.finisher.post(Box::new(move || {
+                completion.finish(&client, || (0, 0));
+            }));
         }));
         Ok(0)
     }

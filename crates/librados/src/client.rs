@@ -157,13 +157,14 @@ impl Client {
 
     /// Makes a service's daemon known, from now on or once connected. EEXIST where there is one.
     pub(crate) fn register(&self, mut registration: Registration) -> Outcome<()> {
-        let cluster = self.cluster().ok();
+        // Held until it is stored: a session that begins meanwhile starts what it finds there.
+        let link = self.link.read();
         let mut service = self.service.lock();
         if service.is_some() {
             return Err(Errno::EEXIST.into());
         }
-        if let Some(cluster) = cluster {
-            registration.start(cluster)?;
+        if let Link::Connected { cluster, .. } = &*link {
+            registration.start(cluster.clone())?;
         }
         *service = Some(registration);
         Ok(())

@@ -1,6 +1,6 @@
 //! The thread that runs callers' callbacks, so that these may wait for other operations.
 
-use crate::guard::Outcome;
+use crate::guard::{Outcome, call};
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
 use std::sync::mpsc;
@@ -43,11 +43,20 @@ impl Finisher {
         }
     }
 
+    fn is_own_thread(&self) -> bool {
+        let own = std::thread::current().id();
+        self.running.lock().thread.as_ref().is_some_and(|thread| thread.thread().id() == own)
+    }
+
+    /// Returns once what was posted before has run; at once in a callback, which would wait for itself.
+    pub(crate) fn flush_unless_own(&self) {
+        // Its only failure is that.
+        let _ = self.flush();
+    }
+
     /// Returns once what was posted before has run; EDEADLK in a callback, which would wait for itself.
     pub(crate) fn flush(&self) -> Outcome<()> {
-        let own = std::thread::current().id();
-        let is_own = self.running.lock().thread.as_ref().is_some_and(|thread| thread.thread().id() == own);
-        if is_own {
+        if self.is_own_thread() {
             return Err(EDEADLK.into());
         }
         let (reached, wait) = mpsc::channel::<()>();
@@ -77,7 +86,14 @@ impl Finisher {
 impl Running {
     fn start(&mut self) {
         let (jobs, queue) = mpsc::channel::<Job>();
-        let run = move || queue.into_iter().for_each(|job| job());
+        // One that panics takes nobody else's with it.
+        let run_one = |job: Job| {
+            call("callback", || {
+                job();
+                Ok(())
+            });
+        };
+        let run = move || queue.into_iter().for_each(run_one);
         match std::thread::Builder::new().name("librados-cb".into()).spawn(run) {
             Ok(thread) => (self.jobs, self.thread) = (Some(jobs), Some(thread)),
             Err(error) => tracing::error!(%error, "no thread for callbacks can be started"),
@@ -109,5 +125,18 @@ mod tests {
         let late = seen.clone();
         finisher.post(Box::new(move || late.lock().push(100)));
         assert_eq!(seen.lock().last(), Some(&100));
+    }
+
+    #[test]
+    fn a_callback_that_panics_does_not_keep_the_others_from_running() {
+        let (seen, finisher) = (Arc::new(Mutex::new(0)), Arc::new(Finisher::default()));
+        finisher.post(Box::new(|| panic!("on purpose")));
+        let (counter, own) = (seen.clone(), finisher.clone());
+        finisher.post(Box::new(move || {
+            own.flush_unless_own();
+            *counter.lock() += 1;
+        }));
+        finisher.flush().unwrap();
+        assert_eq!(*seen.lock(), 1);
     }
 }

@@ -8,7 +8,7 @@ use crate::ops::Compound;
 use nacre_client::{IoCtx, OpReply, block_on};
 use nacre_types::PoolId;
 use nacre_types::errno::Errno;
-use nacre_types::object::SNAP_HEAD;
+use nacre_types::object::{MAX_OBJECT_NAME_BYTES, SNAP_HEAD};
 use nacre_types::op::request_flag;
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeSet;
@@ -61,6 +61,17 @@ impl PoolIo {
             Access::Read => crate::unsupported::refuse("reading from a snapshot"),
             Access::Write => Errno::EROFS.into(),
         })
+    }
+
+    /// Changes where later operations go. A text that nothing can be named makes them fail with ENAMETOOLONG: C has no way
+    /// to tell at once, and elsewhere they must not go.
+    fn change_place(&self, text: Outcome<&str>, change: impl Fn(&IoCtx, &str) -> IoCtx) -> Outcome<()> {
+        let mut place = self.place.write();
+        *place = match text {
+            Ok(text) => change(&place, text),
+            Err(_) => change(&place, &"?".repeat(MAX_OBJECT_NAME_BYTES + 1)),
+        };
+        Ok(())
     }
 
     /// The context's own request flags.
@@ -206,10 +217,7 @@ exports! {
 
     /// Sets the namespace of later operations; null or empty for the default one.
     fn rados_ioctx_set_namespace(io: Handle, nspace: CText) {
-        let (io, nspace) = (POOLS.get(io)?, nspace.text_or_empty()?);
-        let mut place = io.place.write();
-        *place = place.with_namespace(nspace);
-        Ok(())
+        POOLS.get(io)?.change_place(nspace.text_or_empty(), IoCtx::with_namespace)
     }
 
     /// The namespace; returns its length.
@@ -221,10 +229,7 @@ exports! {
 
     /// Sets the key that places objects instead of their names; null or empty for none.
     fn rados_ioctx_locator_set_key(io: Handle, key: CText) {
-        let (io, key) = (POOLS.get(io)?, key.text_or_empty()?);
-        let mut place = io.place.write();
-        *place = place.with_locator(key);
-        Ok(())
+        POOLS.get(io)?.change_place(key.text_or_empty(), IoCtx::with_locator)
     }
 
     /// Sets the snapshot that later reads see.
@@ -280,10 +285,20 @@ exports! {
         Ok(0)
     }
 
-    /// Pools have no owners.
+    /// Pools have had no owners since Ceph 12: nothing happens.
     fn rados_ioctx_pool_set_auid(io: Handle, _auid: u64) -> c_int {
         POOLS.get(io)?;
-        Err(crate::unsupported::refuse("rados_ioctx_pool_set_auid"))
+        Ok(0)
+    }
+
+    /// Keeps an object in its cache tier; EINVAL where the pool is none.
+    fn rados_cache_pin(io: Handle, o: CText) -> c_int {
+        pin(io, o)
+    }
+
+    /// Takes `rados_cache_pin` back.
+    fn rados_cache_unpin(io: Handle, o: CText) -> c_int {
+        pin(io, o)
     }
 
     /// "No owner".
@@ -291,6 +306,17 @@ exports! {
         POOLS.get(io)?;
         auid.required()?.set(u64::MAX);
         Ok(0)
+    }
+}
+
+fn pin(io: Handle, oid: CText) -> Outcome<c_int> {
+    let io = POOLS.get(io)?;
+    oid.text()?;
+    let pool = io.place.read().pool();
+    let map = io.client.osdmap()?;
+    match map.pools.get(&pool).ok_or(Errno::ENOENT)?.tiering.tier_of {
+        None => Err(Errno::EINVAL.into()),
+        Some(_) => Err(crate::unsupported::refuse("pinning objects in a cache tier")),
     }
 }
 

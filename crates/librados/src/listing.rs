@@ -145,6 +145,12 @@ fn item(object: &ObjectId) -> Outcome<ObjectItem> {
     })
 }
 
+fn free(item: ObjectItem) {
+    item.oid.free();
+    item.nspace.free();
+    item.locator.free();
+}
+
 exports! {
     /// Begins to list the objects of the context's namespace.
     fn rados_nobjects_list_open(io: Handle, ctx: Out<Handle>) -> c_int {
@@ -285,34 +291,37 @@ exports! {
         }
         let (io, start, finish) = (POOLS.get(io)?, CURSORS.get(start)?, CURSORS.get(finish)?);
         let next = next.required()?;
-        let (mut items, mut position) = (Vec::new(), (*finish).clone());
+        let (mut found, mut position) = (Vec::new(), (*finish).clone());
         let running = {
             let place = io.place.read();
             range_of(place.pool(), &start, &finish).map(|range| lister(&place, range))
         };
         if let Some(mut lister) = running {
-            while items.len() < result_size.min(MOST_ITEMS) {
-                match block_on(lister.next())? {
-                    Some(object) => items.push(item(&object)?),
-                    None => break,
-                }
+            while found.len() < result_size.min(MOST_ITEMS)
+                && let Some(object) = block_on(lister.next())?
+            {
+                found.push(object);
             }
             if let cursor @ Cursor::At(_) = lister.cursor() {
                 position = cursor;
             }
         }
-        results.store(result_size, &items)?;
+        let mut items = Vec::with_capacity(found.len());
+        let stored = found.iter().try_for_each(|object| {
+            items.push(item(object)?);
+            Ok(())
+        });
+        if let Err(why) = stored.and_then(|()| results.store(result_size, &items)) {
+            items.into_iter().for_each(free);
+            return Err(why);
+        }
         next.set(CURSORS.insert(position));
         Ok(crate::abi::length(items.len()))
     }
 
     /// Gives back what `rados_object_list` stored.
     fn rados_object_list_free(result_size: usize, results: OutArray<ObjectItem>) {
-        for item in results.load(result_size)? {
-            item.oid.free();
-            item.nspace.free();
-            item.locator.free();
-        }
+        results.load(result_size)?.into_iter().for_each(free);
         Ok(())
     }
 

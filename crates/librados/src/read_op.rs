@@ -16,6 +16,7 @@ use nacre_client::Error;
 use nacre_types::encoding::{Versioned, decode};
 use nacre_types::op::{OmapKeysReply, OmapValsReply, Op, Pairs, StatReply};
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_uchar};
 
 /// All compound reads under construction.
@@ -101,7 +102,9 @@ fn omap_vals_by_keys(
     prval: Out<c_int>,
 ) -> Outcome<()> {
     add(read_op, |op| {
-        let deliver = iterate(iter, |output| Ok(decoded::<Pairs>(output)?.0));
+        // In the order of keys, however they were asked for.
+        let sorted = |pairs: Pairs| pairs.0.into_iter().collect::<BTreeMap<_, _>>().into_iter().collect();
+        let deliver = iterate(iter, move |output| Ok(sorted(decoded(output)?)));
         op.push_with(Op::OmapGetValsByKeys { keys: keys? }, prval, Some(deliver));
         Ok(())
     })

@@ -136,6 +136,7 @@ exports! {
     fn rados_striper_aio_flush(striper: Handle) {
         let striped = STRIPERS.get(striper)?;
         striped.writes.flush();
-        striped.io.client.finisher.flush()
+        striped.io.client.finisher.flush_unless_own();
+        Ok(())
     }
 }

@@ -1,7 +1,6 @@
-//! Striped objects on real clusters: through Ceph's C interface, through `rados --striper`, and with clients and OSDs that
-//! die in between.
+//! Striped objects on real clusters through `rados --striper`, and with clients and OSDs that die in between. Ceph's C
+//! interface to them is in `librados.rs`.
 
-use crate::librados;
 use crate::support::{Daemon, TestCluster, nacre};
 use std::collections::BTreeMap;
 use std::fs;
@@ -40,15 +39,6 @@ fn noise(cluster: &TestCluster, name: &str, len: usize) -> String {
     let path = cluster.folder().join(name);
     fs::write(&path, data).unwrap();
     path.into_os_string().into_string().unwrap()
-}
-
-#[test]
-fn c_programs_of_libradosstriper_run_unchanged() {
-    let cluster = cluster("memstore");
-    let libraries = ["-lradosstriper", "-lrados"];
-    let client = librados::compile(&cluster, "striper.c", "striper", &libraries);
-    assert_eq!(librados::ok(&cluster, &client, &["p"]), "done\n");
-    assert_eq!(names(&cluster), Vec::<String>::new());
 }
 
 #[test]

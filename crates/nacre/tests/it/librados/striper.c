@@ -1,36 +1,13 @@
 /* Striped objects as users' programs use them, compiled with Ceph's headers and linked with Ceph's libraries; run with
- * ours by tests/it/striper.rs. Its first argument is a pool. */
+ * ours by tests/it/librados.rs. Its first argument is a pool. */
 
-#include <errno.h>
-#include <rados/librados.h>
+#include "check.h"
 #include <radosstriper/libradosstriper.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <time.h>
 
-static rados_t cluster;
-static rados_ioctx_t io;
 static rados_striper_t striper;
 
 #define UNIT 65536
-
-#define EXPECT(condition)                                                               \
-	do {                                                                            \
-		if (!(condition)) {                                                     \
-			fprintf(stderr, "line %d: not so: %s\n", __LINE__, #condition); \
-			exit(1);                                                        \
-		}                                                                       \
-	} while (0)
-
-#define EQUAL(call, wanted)                                                                                 \
-	do {                                                                                                \
-		long long got_ = (call), wanted_ = (wanted);                                                \
-		if (got_ != wanted_) {                                                                      \
-			fprintf(stderr, "line %d: %s is %lld, not %lld\n", __LINE__, #call, got_, wanted_); \
-			exit(1);                                                                            \
-		}                                                                                           \
-	} while (0)
 
 static void fill(char *buf, size_t len, int seed)
 {
@@ -252,11 +229,7 @@ static void sets(void)
 
 int main(int argc, char **argv)
 {
-	EQUAL(argc, 2);
-	EQUAL(rados_create(&cluster, NULL), 0);
-	EQUAL(rados_conf_read_file(cluster, NULL), 0);
-	EQUAL(rados_connect(cluster), 0);
-	EQUAL(rados_ioctx_create(cluster, argv[1], &io), 0);
+	begin(argc, argv);
 	EQUAL(rados_striper_create(io, &striper), 0);
 	EQUAL(rados_striper_set_object_layout_stripe_unit(striper, UNIT), 0);
 	EQUAL(rados_striper_set_object_layout_stripe_count(striper, 3), 0);
@@ -276,8 +249,5 @@ int main(int argc, char **argv)
 	EQUAL(rados_striper_read(striper, "n", buf, sizeof(buf), 0), 1);
 	EQUAL(rados_striper_remove(striper, "n"), 0);
 	rados_striper_destroy(striper);
-	rados_ioctx_destroy(io);
-	rados_shutdown(cluster);
-	puts("done");
-	return 0;
+	return end();
 }
