@@ -11,8 +11,14 @@ use std::process::ExitCode;
 
 /// The system's allocator takes a fifth of a write's time, much of it for giving memory back and fetching it again.
 /// RocksDB's C++ uses this one too.
+#[cfg(not(test))]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Counts for tests that damage what is decoded.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 const USAGE: &str = "\
 Nacre: Ceph's object layer in one binary.

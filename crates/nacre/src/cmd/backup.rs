@@ -14,7 +14,7 @@ use super::session;
 use anyhow::{Context as _, Result, bail};
 pub(super) use args::size;
 use args::{Args, Command};
-use catalog::{Catalog, Segment};
+use catalog::{Catalog, Damaged, Segment};
 use indicatif::{ProgressBar, ProgressStyle};
 use nacre_client::{IoCtx, Striper, block_on};
 use serde_json::json;
@@ -61,7 +61,10 @@ fn carry_out(pool: &IoCtx, args: &Args) -> Result<()> {
         Command::List => list(pool, args.json),
         Command::Info => info(pool, volume, args.json),
         Command::Remove => {
-            Catalog::load(pool, volume)?;
+            // A damaged catalog is no reason to keep the volume.
+            if !Catalog::exists(pool, volume)? {
+                bail!("there is no volume {volume} in pool {}", pool.pool_name());
+            }
             match Striper::new(pool.clone()).remove(volume).wait() {
                 // A removal that was interrupted.
                 Err(error) if error.is_not_found() => {}
@@ -77,19 +80,34 @@ fn list(pool: &IoCtx, as_json: bool) -> Result<()> {
     let mut objects = pool.list();
     while let Some(object) = block_on(objects.next()).context("can't list the pool")? {
         let Some(volume) = catalog::volume(object.name()) else { continue };
-        if let Some(found) = Catalog::find(pool, volume)? {
-            volumes.push((volume.to_owned(), found));
+        match Catalog::find(pool, volume) {
+            Ok(Some(found)) => volumes.push((volume.to_owned(), Some(found))),
+            Ok(None) => {}
+            // One that is damaged hides no other.
+            Err(error) if error.is::<Damaged>() => {
+                eprintln!("nacre backup: {error:#}");
+                volumes.push((volume.to_owned(), None));
+            }
+            Err(error) => return Err(error),
         }
     }
     volumes.sort_by(|a, b| a.0.cmp(&b.0));
     if as_json {
-        let entries: Vec<_> = volumes.iter().map(|(volume, found)| described(volume, found)).collect();
+        let described = |(volume, found): &(String, Option<Catalog>)| match found {
+            Some(found) => described(volume, found),
+            None => json!({ "volume": volume, "state": "damaged" }),
+        };
+        let entries: Vec<_> = volumes.iter().map(described).collect();
         return print(&format!("{}\n", json!(entries)));
     }
     let width = volumes.iter().map(|(volume, _)| volume.len()).max().unwrap_or(0).max(6);
     let mut text =
         format!("{:<width$}  {:>16}  {:>8}  {:<10}  CREATED\n", "VOLUME", "BYTES", "SEGMENTS", "STATE");
     for (volume, found) in &volumes {
+        let Some(found) = found else {
+            text += &format!("{volume:<width$}  {:>16}  {:>8}  {:<10}\n", "", "", "damaged");
+            continue;
+        };
         let created = found.segments.first().map_or("", |segment| &segment.created);
         let (bytes, segments, state) = (found.bytes(), found.segments.len(), found.state());
         text += &format!("{volume:<width$}  {bytes:>16}  {segments:>8}  {state:<10}  {created}\n");

@@ -69,6 +69,10 @@ fn run(args: &[OsString]) -> Result<()> {
     if words[1..].iter().any(|name| name.is_empty()) {
         bail!("the name of a volume or part is empty");
     }
+    // Else a part of one volume could be one of another.
+    if let Some(part) = words.get(2).filter(|part| part.contains('/')) {
+        bail!("'{part}' is no name of a part: there is a '/' in it");
+    }
     let device = Device::from_environment(|name| std::env::var(name).ok())?;
     let (cluster, store) = Store::open(&device)?;
     let outcome = match words[..] {
@@ -298,5 +302,15 @@ mod tests {
         assert_eq!(Part::parse(&part.entry()).unwrap(), Some(part));
         assert_eq!(Part::parse(UNFINISHED).unwrap(), None);
         assert!(Part::parse(b"12").is_err() && Part::parse(b"x 1").is_err());
+    }
+
+    #[test]
+    fn fuzz_entries_of_parts() {
+        let seeds = vec![Part { bytes: 743_246, crc32c: 0x1f }.entry().to_vec(), UNFINISHED.to_vec()];
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        nacre_fuzz::Target::new("dplcompat-part", corpus, seeds).run(|input| {
+            let part = Part::parse(input).ok()?;
+            Some(part.map_or_else(|| UNFINISHED.to_vec(), |part| part.entry().to_vec()))
+        });
     }
 }

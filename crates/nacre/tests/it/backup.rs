@@ -3,7 +3,6 @@
 use crate::support::{TestCluster, nacre};
 use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 fn cluster(objectstore: &str) -> TestCluster {
@@ -109,6 +108,29 @@ fn volumes_keep_streams_and_notice_damage() {
 
     ok(run(&["create", "v", "--force"], &second));
     assert!(ok(run(&["cat", "v"], b"")) == second);
+
+    // A catalog that can't be read is told of, hides no other volume, and can be removed with its volume.
+    ok(run(&["create", "w"], &first));
+    cluster.ok(&[
+        "rados",
+        "-p",
+        "backup",
+        "setomapval",
+        "w.backup",
+        "segment.00000000",
+        "{\"first_block\":7}",
+    ]);
+    refused(&run(&["cat", "w"], b""), "the catalog of w is damaged");
+    let listed = run(&["ls"], b"");
+    assert!(String::from_utf8_lossy(&listed.stderr).contains("the catalog of w is damaged"));
+    let listed = String::from_utf8(ok(listed)).unwrap();
+    let states: Vec<_> =
+        listed.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>()).collect();
+    assert!(states.iter().any(|line| line[..] == ["w", "damaged"]), "{listed}");
+    assert!(states.iter().any(|line| line[0] == "v" && line.contains(&"complete")), "{listed}");
+    let listed: serde_json::Value = serde_json::from_slice(&ok(run(&["ls", "--json"], b""))).unwrap();
+    assert_eq!(listed[2], serde_json::json!({ "volume": "w", "state": "damaged" }));
+    ok(run(&["rm", "w"], b""));
     for volume in ["v", "empty"] {
         ok(run(&["rm", volume], b""));
     }
@@ -166,32 +188,27 @@ fn a_stream_that_broke_off_goes_on_where_it_was() {
     assert!(stat.ends_with(&format!("size {}\n", 78 << 20)), "{stat}");
 }
 
-/// Files below `folder` with their contents.
-fn contents(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
-    while let Some(next) = folders.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            match path.is_dir() {
-                true => folders.push(path),
-                false => {
-                    found.push((path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap()))
-                }
-            }
-        }
+/// Bytes of the tree that goes to a volume and back; several GB in the long profile.
+fn tree_bytes() -> u64 {
+    match std::env::var("NEXTEST_PROFILE") {
+        Ok(profile) if profile == "long" => 4 << 30,
+        _ => 1 << 30,
     }
-    found.sort();
-    found
 }
 
 #[test]
 fn a_tree_comes_back_from_tar_as_it_was() {
-    let cluster = cluster("memstore");
+    let cluster = cluster("bluestore");
     let tree = cluster.folder().join("tree");
-    for n in 0..200_u64 {
-        let folder = tree.join(format!("d{}", n % 13));
+    let (mut written, mut n) = (0, 0_u64);
+    while written < tree_bytes() {
+        // Most files are small, most bytes in large ones.
+        let len = if n % 16 == 0 { (n * 7919) % (32 << 20) } else { (n * n * 17) % 70_000 };
+        let folder = tree.join(format!("d{}", n % 13)).join(format!("e{}", n % 7));
         fs::create_dir_all(&folder).unwrap();
-        fs::write(folder.join(format!("f{n}")), noise(n, (n * n * 17) as usize % 700_000)).unwrap();
+        fs::write(folder.join(format!("f{n}")), noise(n, len as usize)).unwrap();
+        written += len;
+        n += 1;
     }
     let (conf, binary) = (cluster.conf(), nacre());
     let restored = cluster.folder().join("restored");
@@ -203,11 +220,13 @@ fn a_tree_comes_back_from_tar_as_it_was() {
             .env("NACRE", binary)
             .output()
             .unwrap();
-        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
+        let text = [&out.stdout[..], &out.stderr].concat();
+        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&text));
+        print!("{}", String::from_utf8_lossy(&text));
     };
     shell("tar c -C $TREE . | $NACRE backup create t -c $CONF");
     shell("$NACRE backup cat t -c $CONF | tar x -C $BACK");
-    assert!(contents(&tree) == contents(&restored));
+    shell("diff -r $TREE $BACK");
 }
 
 #[test]
@@ -251,7 +270,7 @@ fn bareos_parts_are_stored_listed_and_removed() {
     for args in [&["stat", volume, "0009"][..], &["download", volume, "0009"], &["remove", volume, "0009"]] {
         refused(&run(args, b""), "there is no part 0009");
     }
-    for args in [&["burn", volume][..], &["stat", volume], &[], &["list", ""]] {
+    for args in [&["burn", volume][..], &["stat", volume], &[], &["list", ""], &["stat", volume, "a/0000"]] {
         refused(&run(args, b""), "nacre-dplcompat: ");
     }
     let mut elsewhere = Command::new(&program);

@@ -6,6 +6,8 @@ use nacre_client::Layout;
 
 /// The largest block: a write of one is one request to each object it touches.
 const MAX_BLOCK_BYTES: u64 = 64 << 20;
+/// The most that may be in flight, which is in memory.
+const MAX_IN_FLIGHT_BYTES: u64 = 1 << 30;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Command {
@@ -114,6 +116,9 @@ impl Args {
         if !(1..=256).contains(&depth) {
             bail!("1 to 256 blocks may be in flight");
         }
+        if block_size * depth as u64 > MAX_IN_FLIGHT_BYTES {
+            bail!("{depth} blocks of {block_size} bytes in flight are more than {MAX_IN_FLIGHT_BYTES} bytes");
+        }
         let part =
             |size: u64| u32::try_from(size).map_err(|_| anyhow!("{size} bytes are too many for one object"));
         let layout = Layout::new(part(unit)?, u32::try_from(count)?, part(object)?)?;
@@ -164,6 +169,7 @@ mod tests {
             "create v --block-size 1",
             "create v --depth 0",
             "create v --depth x",
+            "create v --depth 256 --block-size 64M",
             "create v --object-size 5M",
             "create v --pool",
             "create v --fast",

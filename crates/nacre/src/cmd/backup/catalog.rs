@@ -3,6 +3,7 @@
 use anyhow::{Context as _, Result, bail};
 use bytes::{Bytes, BytesMut};
 use nacre_client::{IoCtx, ReadOp, WriteOp};
+use nacre_types::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -39,6 +40,18 @@ pub(super) struct Block {
     pub(super) len: u32,
     pub(super) crc32c: u32,
 }
+
+/// A catalog can't be believed: what the volume holds is not known any more.
+#[derive(Debug)]
+pub(super) struct Damaged(String);
+
+impl std::fmt::Display for Damaged {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Damaged {}
 
 /// A volume's contents.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -87,7 +100,7 @@ impl Catalog {
             Err(error) if error.is_not_found() => return Ok(None),
             Err(error) => return Err(error).with_context(reading),
         };
-        match head.pairs(0)?.get(FORMAT.as_bytes()) {
+        match head.pairs(0).with_context(reading)?.get(FORMAT.as_bytes()) {
             Some(format) if format == VERSION => {}
             Some(format) => {
                 bail!(
@@ -97,7 +110,7 @@ impl Catalog {
             }
             None => return Ok(None),
         }
-        let size = head.stat(1)?.size;
+        let size = head.stat(1).with_context(reading)?.size;
         let mut entries = head.output(2)?.to_vec();
         while (entries.len() as u64) < size {
             let more = pool.read(&name, entries.len() as u64, PAGE).wait().with_context(reading)?;
@@ -110,17 +123,34 @@ impl Catalog {
         let mut after = Bytes::new();
         loop {
             let page = pool.omap_get_vals(&name, after, "segment.", SEGMENTS).wait().with_context(reading)?;
-            for (_, value) in &page.entries {
-                segments.push(serde_json::from_slice(value).with_context(reading)?);
-            }
+            segments.extend(page.entries.iter().map(|(_, value)| value.clone()));
             match page.entries.last() {
                 Some((last, _)) if page.more => after = last.clone(),
                 _ => break,
             }
         }
-        let catalog = Catalog { segments, blocks: decode(&entries) };
-        catalog.check().with_context(|| format!("the catalog of {volume} is damaged"))?;
-        Ok(Some(catalog))
+        let catalog = Catalog::decode(&entries, &segments);
+        Ok(Some(catalog.map_err(|why| Damaged(format!("the catalog of {volume} is damaged: {why:#}")))?))
+    }
+
+    /// Whether there is a catalog, be it damaged.
+    pub(super) fn exists(pool: &IoCtx, volume: &str) -> Result<bool> {
+        match pool.get_xattr(&object(volume), FORMAT).wait() {
+            Ok(_) => Ok(true),
+            Err(error) if error.is_not_found() || error.errno() == Errno::ENODATA => Ok(false),
+            Err(error) => Err(error).with_context(|| format!("can't read the catalog of {volume}")),
+        }
+    }
+
+    /// A catalog from what is stored of it.
+    fn decode(entries: &[u8], segments: &[Bytes]) -> Result<Catalog> {
+        let read = |(n, value): (usize, &Bytes)| {
+            serde_json::from_slice(value).with_context(|| format!("segment {n} can't be read"))
+        };
+        let segments = segments.iter().enumerate().map(read).collect::<Result<_>>()?;
+        let catalog = Catalog { segments, blocks: decode(entries) };
+        catalog.check()?;
+        Ok(catalog)
     }
 
     fn check(&self) -> Result<()> {
@@ -130,10 +160,10 @@ impl Catalog {
                 bail!("segment {n} does not begin where the one before ends");
             }
             let last = n + 1 == self.segments.len();
-            let range = self.range(n);
             let blocks = self.blocks_of(n);
-            if segment.complete && segment.bytes != range.end - range.start {
-                bail!("segment {n} has {} bytes of {}", range.end - range.start, segment.bytes);
+            let bytes: u64 = blocks.iter().map(|block| u64::from(block.len)).sum();
+            if segment.complete && segment.bytes != bytes {
+                bail!("segment {n} has {bytes} bytes of {}", segment.bytes);
             }
             if !segment.complete && !last {
                 bail!("segment {n} is not complete and not the last");
@@ -230,6 +260,7 @@ pub(super) fn entries(first: u64, entries: Bytes, finished: Option<(usize, &Segm
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nacre_fuzz::Target;
 
     fn segment(first_block: u64, bytes: u64, complete: bool) -> Segment {
         let (created, sha256) = (String::new(), String::new());
@@ -266,5 +297,40 @@ mod tests {
         blocks.iter().for_each(|block| block.encode(&mut bytes));
         assert_eq!(decode(&bytes), blocks);
         assert_eq!(decode(&bytes[..15]), blocks[..1]);
+    }
+
+    /// Length of the entries, the entries, and a segment on each line.
+    fn written(catalog: &Catalog) -> Vec<u8> {
+        let mut entries = BytesMut::new();
+        catalog.blocks.iter().for_each(|block| block.encode(&mut entries));
+        let segments = catalog.segments.iter().map(|segment| serde_json::to_vec(segment).unwrap());
+        let segments: Vec<u8> = segments.collect::<Vec<_>>().join(&b'\n');
+        [&(entries.len() as u32).to_le_bytes()[..], &entries, &segments].concat()
+    }
+
+    #[test]
+    fn fuzz_catalogs() {
+        let full = |crc32c| Block { len: 10, crc32c };
+        let catalog = Catalog {
+            segments: vec![segment(0, 25, true), segment(3, 0, true), segment(3, 0, false)],
+            blocks: vec![full(1), full(2), block(5), full(3)],
+        };
+        let seeds = vec![written(&Catalog::default()), written(&catalog)];
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let words = ["\"first_block\":", "\"complete\":true", "18446744073709551615", "-1", "1e999", "\n"];
+        let target = Target { words: &words, ..Target::new("backup-catalog", corpus, seeds) };
+        target.run(|input| {
+            let (length, rest) = input.split_first_chunk::<4>()?;
+            let (entries, segments) = rest.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+            let segments = segments.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+            let segments: Vec<Bytes> = segments.map(Bytes::copy_from_slice).collect();
+            let catalog = Catalog::decode(entries, &segments).ok()?;
+            // What is asked of any catalog that is taken.
+            for n in 0..catalog.segments.len().min(16) {
+                assert!(catalog.range(n).end <= catalog.bytes());
+            }
+            let _ = (catalog.state(), catalog.open_segment());
+            Some(written(&catalog))
+        });
     }
 }

@@ -174,6 +174,51 @@ mod tests {
         assert_eq!(Device::from_device_options(older).unwrap().layout, Layout::default());
     }
 
+    /// The options that make the same device again.
+    fn written(device: &Device) -> Vec<u8> {
+        let layout = device.layout;
+        let mut text = format!(
+            "poolname={},namespace={},stripe_unit={},stripe_count={},object_size={}",
+            device.pool,
+            device.namespace,
+            layout.stripe_unit(),
+            layout.stripe_count(),
+            layout.object_size()
+        );
+        let given = [
+            ("conffile", &device.conf),
+            ("clustername", &device.cluster),
+            ("keyring", &device.keyring),
+            ("username", &device.user),
+        ];
+        for (name, value) in given {
+            if let Some(value) = value {
+                text += &format!(",{name}={value}");
+            }
+        }
+        text.into_bytes()
+    }
+
+    #[test]
+    fn fuzz_device_options() {
+        let texts = [
+            "conffile=/etc/ceph/ceph.conf,poolname=backup,striped,stripe_unit=4194304,stripe_count=2,object_size=33554432",
+            "clientid=bareos,keyring=/k,namespace=n,clustername=c,object_size=8M",
+            "username=client.x",
+        ];
+        let seeds = texts.map(|text| written(&Device::from_device_options(text).unwrap())).to_vec();
+        let corpus = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus"));
+        let words = [",striped,", "stripe_unit=", "99999999999999999999", "=", ",", "4G", "64k"];
+        let target =
+            nacre_fuzz::Target { words: &words, ..nacre_fuzz::Target::new("device-options", corpus, seeds) };
+        target.run(|input| {
+            let device = Device::from_device_options(std::str::from_utf8(input).ok()?).ok()?;
+            // As the command line of a client it has a value for each flag.
+            assert!(device.arguments().len().is_multiple_of(2));
+            Some(written(&device))
+        });
+    }
+
     #[test]
     fn what_is_no_device_is_refused() {
         for text in [
