@@ -16,6 +16,7 @@ const LINES: &str = include_str!("../reference/lines.txt");
 enum Verdict {
     Works,
     Config,
+    Setting,
     Pending(String),
     Foreign(String),
 }
@@ -42,6 +43,7 @@ fn lines(table: &str) -> Vec<Line> {
         let verdict = match words[..] {
             ["works"] => Verdict::Works,
             ["config"] => Verdict::Config,
+            ["setting"] => Verdict::Setting,
             ["pending", system] => Verdict::Pending(system.to_owned()),
             ["foreign", why] => Verdict::Foreign(why.to_owned()),
             _ => panic!("no verdict is called {words:?}"),
@@ -76,7 +78,8 @@ impl Place {
         let place = Place { home, listen, _serve: serve };
         let bin = place.work().join("bin");
         fs::create_dir_all(&bin).unwrap();
-        for name in ["ceph", "rados", "crushtool", "osdmaptool", "ceph-kvstore-tool", "ceph-bluestore-tool"] {
+        let names = ["ceph", "rados", "crushtool", "osdmaptool", "ceph-kvstore-tool", "ceph-bluestore-tool"];
+        for name in names.into_iter().chain(["nacre-dplcompat"]) {
             symlink(nacre(), bin.join(name)).unwrap();
         }
         // The rest of what lines call, and nothing else: no other program of Ceph's must answer for ours.
@@ -377,10 +380,68 @@ fn every_line_of_the_documents_works_or_waits_for_its_system() {
                 (contract.after)(&place, &output);
             }
             Verdict::Pending(_) if place.run(&text).status.success() => began_to_work.push(&line.text),
-            Verdict::Pending(_) | Verdict::Config | Verdict::Foreign(_) => {}
+            Verdict::Pending(_) | Verdict::Config | Verdict::Setting | Verdict::Foreign(_) => {}
         }
     }
     assert!(began_to_work.is_empty(), "these work now; check them instead: {began_to_work:#?}");
+}
+
+/// Lengths of a striped object's pieces, by number.
+fn piece_lengths(place: &Place, name: &str) -> Vec<u64> {
+    let listed = place.ok("rados -p backup ls");
+    let mut pieces: Vec<&str> =
+        listed.lines().filter(|piece| piece.starts_with(&format!("{name}."))).collect();
+    pieces.sort_unstable();
+    let length = |piece: &&str| {
+        let stat = place.ok(&format!("rados -p backup stat '{piece}'"));
+        stat.trim().rsplit_once("size ").unwrap().1.parse().unwrap()
+    };
+    pieces.iter().map(length).collect()
+}
+
+/// Writes 10 MB as a part of a volume, with a device's options, and reads it back.
+fn device(place: &Place, options: &str) -> Vec<u64> {
+    let options =
+        options.trim_matches('"').replace("/etc/ceph/ceph.conf", &place.conf().display().to_string());
+    let run = |operation: &str| {
+        place.ok(&format!("device_options='{options}' nacre-dplcompat {operation}"));
+    };
+    run("upload Full-5409 0000 < volume");
+    run("download Full-5409 0000 > back");
+    assert!(fs::read(place.work().join("back")).unwrap() == fs::read(place.work().join("volume")).unwrap());
+    let lengths = piece_lengths(place, "Full-5409/0000");
+    run("remove Full-5409 0000");
+    lengths
+}
+
+#[test]
+fn settings_of_the_documents_are_obeyed() {
+    const MIB: u64 = 1 << 20;
+    let lines = lines(LINES);
+    let settings = lines.iter().filter(|line| line.verdict == Verdict::Setting);
+    let settings: Vec<&str> = settings.map(|line| line.text.as_str()).collect();
+    let [block, older, unit, count, object, patched] = settings[..] else { panic!("{settings:?}") };
+    let value = |line: &str, name: &str| line.strip_prefix(&format!("{name} = ")).unwrap().to_owned();
+
+    let place = Place::start();
+    place.ok("ceph osd pool create backup");
+    place.ok("head -c 10000000 /dev/zero > volume");
+    // Blocks of this size, one at a time, as the storage daemon writes them.
+    let block = value(block, "Maximum Block Size");
+    place.ok(&format!("rados -p backup --striper put blocks volume -b {block}"));
+    assert_eq!(piece_lengths(&place, "blocks"), [4 * MIB, 4 * MIB, 10_000_000 - 8 * MIB]);
+    assert_eq!(device(&place, older), [4 * MIB, 4 * MIB, 10_000_000 - 8 * MIB]);
+    assert_eq!(device(&place, patched), [10_000_000 - 4 * MIB, 4 * MIB]);
+
+    let layout = [
+        ("--stripe-unit", value(unit, "striper_unit")),
+        ("--stripe-count", value(count, "striper_count")),
+        ("--object-size", value(object, "object_size")),
+    ];
+    let layout: String = layout.iter().map(|(flag, value)| format!(" {flag} {value}")).collect();
+    place.ok("head -c 134217728 /dev/zero > volume");
+    place.ok(&format!("rados -p backup --striper put example volume{layout}"));
+    assert_eq!(piece_lengths(&place, "example"), [24, 24, 24, 24, 8, 8, 8, 8].map(|mib| mib * MIB));
 }
 
 #[test]
