@@ -1,6 +1,6 @@
 //! Measures what random overwrites, a full device and metadata cost BlueStore, without anything above it.
 //!
-//! `cargo run -p nacre-store --example blue-bench -- overwrite|full|metadata|latency [--rounds N] [--seconds S] [--depth N]
+//! `cargo run -p nacre-store --example blue-bench -- overwrite|full|metadata|latency|scan [--rounds N] [--seconds S] [--depth N]
 //! [--objects N] [--dir DIR]`
 //!
 //! - `overwrite`: 4 KiB random overwrites of 4 MiB objects, by turns where the data is (deferred) and into fresh blocks
@@ -9,6 +9,7 @@
 //!   ratios of the rates.
 //! - `metadata`: bytes of sorted files of the database per 4 MiB object after compaction, with a checksum per 4 KiB and per
 //!   16 KiB.
+//! - `scan`: the scan of all objects of the store in DIR, with one thread and with two by turns; seconds of each.
 //! - `latency`: 4 KiB random overwrites, each round on a fresh store; rate, mean, standard deviation and tail of the
 //!   latencies, a line of JSON per round, for `bench/kvstore`.
 
@@ -277,10 +278,23 @@ fn latency(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
+fn scan(plan: &Plan) -> Result<()> {
+    for round in 0..plan.rounds {
+        for threads in [1, 2] {
+            let config = BlueStoreConfig::default();
+            let scanned = BlueStore::scan(&plan.directory, &config, threads, &IgnoreEvents)?;
+            let (took, stats) = (scanned.took.as_secs_f64(), &scanned.stats);
+            let (onodes, extents) = (stats.onode_count, stats.extent_count);
+            println!("round {round}, {threads} threads: {onodes} onodes, {extents} extents in {took:.2} s");
+        }
+    }
+    Ok(())
+}
+
 fn main() -> Result<()> {
     let mut plan = Plan { rounds: 3, seconds: 5.0, depth: 16, objects: 256, directory: std::env::temp_dir() };
     let mut arguments = std::env::args().skip(1);
-    let verb = arguments.next().context("overwrite, full, metadata or latency")?;
+    let verb = arguments.next().context("overwrite, full, metadata, latency or scan")?;
     while let Some(name) = arguments.next() {
         let value = arguments.next().with_context(|| format!("{name} needs a value"))?;
         match name.as_str() {
@@ -297,6 +311,7 @@ fn main() -> Result<()> {
         "full" => compare_fullness(&plan),
         "metadata" => metadata(&plan),
         "latency" => latency(&plan),
+        "scan" => scan(&plan),
         other => bail!("unknown measurement {other}"),
     }
 }

@@ -19,7 +19,7 @@ const VALUE_BYTES: usize = 64;
 /// The best of so many passes counts: what else runs on the machine slows some of them, not all.
 const PASSES: u32 = 8;
 /// Above this a scan's step is that of an unoptimised build.
-pub const SLOW_STEP: Duration = Duration::from_nanos(700);
+pub const SLOW_STEP: Duration = Duration::from_nanos(400);
 
 /// What was measured, and how this program was built.
 #[derive(Clone, Debug, PartialEq)]

@@ -77,6 +77,22 @@ impl Word {
 /// The bits that the last byte of a number has not.
 const STOPS: u64 = 0x8080_8080_8080_8080;
 
+/// A number of two, three and five bytes at the beginning of a word.
+#[inline(always)]
+fn of_two(word: u64) -> u64 {
+    (word & 0x7f) | (word >> 1 & 0x7f << 7)
+}
+
+#[inline(always)]
+fn of_three(word: u64) -> u64 {
+    of_two(word) | (word >> 2 & 0x7f << 14)
+}
+
+#[inline(always)]
+fn of_five(word: u64) -> u64 {
+    of_three(word) | (word >> 3 & 0x7f << 21) | (word >> 4 & 0x7f << 28)
+}
+
 /// The number that a zigzag code stands for.
 #[inline(always)]
 fn unfold(raw: u64) -> u64 {
@@ -126,9 +142,25 @@ impl<'a> Cursor<'a> {
         Some(Word(word))
     }
 
+    /// The next word where of its first `bytes` bytes just those marked in `continued` go on; goes on behind them.
+    #[inline(always)]
+    fn widths(&mut self, bytes: u32, continued: u64) -> Option<u64> {
+        let (eight, _) = self.rest.split_first_chunk::<8>()?;
+        let word = u64::from_le_bytes(*eight);
+        if word & (STOPS >> (64 - bytes * 8)) != continued {
+            return None;
+        }
+        self.rest = &self.rest[bytes as usize..];
+        Some(word)
+    }
+
     /// The three numbers of a blob: differences of id and start, and kind.
     #[inline(always)]
     fn blob(&mut self) -> Option<(u64, u64, u64)> {
+        // Of a few blocks, far from those before in a store of some terabytes: one byte, one, five.
+        if let Some(word) = self.widths(7, 0x8080_8080_0000) {
+            return Some((unfold(word & 0x7f), word >> 8 & 0x7f, unfold(of_five(word >> 16))));
+        }
         if let Some(mut word) = self.word::<3>() {
             return Some((word.difference(), word.number(), word.difference()));
         }
@@ -163,6 +195,13 @@ impl<'a> Cursor<'a> {
     /// The four numbers of an extent: gap, length, blob, offset.
     #[inline(always)]
     fn extent(&mut self) -> Option<(u64, u64, u64, u64)> {
+        // A few blocks, far from the extent before or right behind it: three bytes or one, two, one, one.
+        if let Some(word) = self.widths(7, 0x8000_8080) {
+            return Some((of_three(word), of_two(word >> 24), word >> 40 & 0x7f, word >> 48 & 0x7f));
+        }
+        if let Some(word) = self.widths(5, 0x8000) {
+            return Some((word & 0x7f, of_two(word >> 8), word >> 24 & 0x7f, word >> 32 & 0x7f));
+        }
         if let Some(mut word) = self.word::<4>() {
             return Some((word.number(), word.number(), word.number(), word.number()));
         }
@@ -198,6 +237,8 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
     }
     let first = blobs.len();
     let (mut id, mut end, mut sums) = (totals.nid, 0_u64, 0_u64);
+    let (mut keyed_sums, mut shared_blobs, mut own_blocks) = (0, 0, 0_u64);
+    blobs.reserve(count as usize);
     for _ in 0..count {
         let (id_step, kind, step) = cursor.blob()?;
         id = id.wrapping_add(id_step);
@@ -209,9 +250,9 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
         end = start.checked_add(blocks)?;
         let inline = kind >> 1 & 1;
         sums = sums.wrapping_add((blocks * 4) & inline.wrapping_neg());
-        totals.keyed_sums += 1 - inline;
-        totals.shared_blobs += kind & 1;
-        totals.blocks = totals.blocks.wrapping_add(blocks & (kind & 1).wrapping_sub(1));
+        keyed_sums += 1 - inline;
+        shared_blobs += kind & 1;
+        own_blocks = own_blocks.wrapping_add(blocks & (kind & 1).wrapping_sub(1));
         blobs.push(Blob {
             id,
             run: Run { start, blocks },
@@ -221,6 +262,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
             inline: inline != 0,
         });
     }
+    (totals.keyed_sums, totals.shared_blobs, totals.blocks) = (keyed_sums, shared_blobs, own_blocks);
     if flags & 2 != 0 {
         sums = 0;
         for blob in &mut blobs[first..] {
@@ -231,7 +273,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
     let own = &blobs[first..];
     holders.clear();
     holders.resize(own.len(), 0);
-    let mut logical = 0_u64;
+    let (mut logical, mut spanning, mut stored, mut packed_stored) = (0_u64, 0, 0_u64, 0);
     for _ in 0..totals.extents {
         let (gap, len, at, offset) = cursor.extent()?;
         let start = logical.checked_add(gap)?;
@@ -245,11 +287,12 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
         {
             return None;
         }
-        totals.spanning += u64::from(*holders == 1);
+        spanning += u64::from(*holders == 1);
         *holders = holders.saturating_add(1);
-        totals.stored_bytes = totals.stored_bytes.wrapping_add(len);
-        totals.packed_stored_bytes += if blob.packed == 0 { 0 } else { len };
+        stored = stored.wrapping_add(len);
+        packed_stored += if blob.packed == 0 { 0 } else { len };
     }
+    (totals.spanning, totals.stored_bytes, totals.packed_stored_bytes) = (spanning, stored, packed_stored);
     for _ in 0..cursor.number()? {
         for _ in 0..2 {
             let len = cursor.number()?;
