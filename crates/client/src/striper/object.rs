@@ -4,8 +4,8 @@
 //! that has passed. It only saves the round trip that would ask first.
 
 use super::meta::Meta;
+use super::pieces::Lane;
 use crate::error::{Error, Result};
-use bytes::Bytes;
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};
@@ -43,8 +43,8 @@ pub(super) struct State {
     /// Confirmations of size and epoch in flight, and who waits for the next one.
     pub(super) confirming: u32,
     pub(super) next: Option<Batch>,
-    /// Pieces with writes in flight, the first one aside.
-    pub(super) pieces: HashMap<u64, PieceWrites>,
+    /// Writes in flight by the position of their pieces in a stripe, the first piece aside.
+    pub(super) lanes: HashMap<u64, Lane>,
     /// Pieces that were made in an epoch which may have passed before their data arrived.
     unsure: Vec<Unsure>,
 }
@@ -56,24 +56,6 @@ struct Unsure {
     meta: Meta,
     piece: u64,
     written: Instant,
-}
-
-/// The writes of a piece.
-#[derive(Debug, Default)]
-pub(super) struct PieceWrites {
-    pub(super) in_flight: u32,
-    /// What goes next, as one request.
-    pub(super) next: Option<Run>,
-}
-
-/// Writes that follow one another in a piece and share a request.
-#[derive(Debug)]
-pub(super) struct Run {
-    pub(super) epoch: u64,
-    pub(super) offset: u64,
-    pub(super) len: u64,
-    pub(super) parts: Vec<Bytes>,
-    pub(super) waiters: Vec<oneshot::Sender<Result<bool>>>,
 }
 
 /// Writes that share a confirmation.

@@ -1,25 +1,169 @@
-//! Writes to pieces other than the first. Small ones that follow one another, while others of their piece are in flight,
-//! share a request: many small writes in flight cost what few large ones do.
+//! Writes to pieces other than the first. Small ones that follow one another, while others are in flight, share requests:
+//! many small writes in flight cost what few large ones do.
+//!
+//! A *lane* is one position in the stripe: its pieces follow one another. What is outstanding in a lane goes in two
+//! requests at a time, each about half of it, so that one is on its way while the other's writes are answered and made
+//! anew. Writes that do not follow those that wait never wait themselves.
 
 use super::Inner;
-use super::meta::piece_name;
-use super::object::{Object, Run};
+use super::layout::Layout;
+use super::meta::{Meta, piece_name};
+use super::object::Object;
 use super::parts::{self, Verdict, verdict};
 use crate::completion::Pending;
 use crate::error::{Error, Result};
 use crate::ops::OpReply;
 use bytes::{Bytes, BytesMut};
+use futures::future::join;
+use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
 use tokio::sync::oneshot;
 
-/// Requests in flight for one piece before further writes share the next one.
+/// Requests in flight for one lane before further writes share the next one.
 const REQUESTS: u32 = 2;
 /// The largest request that writes share, and the size from which a write has one of its own, in bytes.
 const SHARED_BYTES: u64 = 2 << 20;
 
 /// Whether a write held.
 type Outcome = Pin<Box<dyn Future<Output = Result<bool>> + Send>>;
+
+/// Where a write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) epoch: u64,
+    pub(super) piece: u64,
+    pub(super) offset: u64,
+}
+
+/// The writes of a lane.
+#[derive(Debug, Default)]
+pub(super) struct Lane {
+    /// Requests in flight, and their bytes.
+    in_flight: u32,
+    flying: u64,
+    /// Bytes of those that wait.
+    waiting: u64,
+    /// Bytes that were outstanding of late, at most.
+    window: u64,
+    /// What waits, in the order in which it came; each follows the one before.
+    runs: VecDeque<Run>,
+}
+
+/// Writes that follow one another in a piece.
+#[derive(Debug)]
+struct Run {
+    at: Place,
+    len: u64,
+    writes: VecDeque<Waiting>,
+}
+
+/// A write that waits.
+#[derive(Debug)]
+struct Waiting {
+    data: Bytes,
+    /// What the object's size must reach; 0 where others see to that.
+    reach: u64,
+    waiter: oneshot::Sender<Result<bool>>,
+}
+
+impl Run {
+    /// Where a write of the lane's next byte would go.
+    fn end(&self, layout: &Layout) -> Place {
+        let end = self.at.offset + self.len;
+        if end < layout.object_size() {
+            Place { offset: end, ..self.at }
+        } else {
+            Place { piece: self.at.piece + layout.stripe_count(), offset: 0, ..self.at }
+        }
+    }
+}
+
+impl Lane {
+    /// Whether a request of `len` bytes is sent although others are in flight.
+    fn admits(&self, len: u64) -> bool {
+        self.in_flight == 0 || len >= SHARED_BYTES || (self.in_flight < REQUESTS && len >= self.window / 2)
+    }
+
+    /// Takes a write in; returns what becomes of it, and what is to be sent before it.
+    fn take(&mut self, layout: &Layout, at: Place, data: &Bytes, reach: u64) -> (Turn, VecDeque<Run>) {
+        let len = data.len() as u64;
+        self.window = self.window.max(self.waiting + self.flying + len);
+        let follows = self.runs.back().is_none_or(|run| run.end(layout) == at);
+        if !follows || len >= SHARED_BYTES || (self.runs.is_empty() && self.admits(len)) {
+            let before = self.drain();
+            self.sent(len);
+            return (Turn::Now, before);
+        }
+        let (waiter, outcome) = oneshot::channel();
+        self.push(at, Waiting { data: data.clone(), reach, waiter });
+        (Turn::Shared(outcome), self.all_due())
+    }
+
+    fn sent(&mut self, len: u64) {
+        self.in_flight += 1;
+        self.flying += len;
+    }
+
+    fn ended(&mut self, len: u64) {
+        self.in_flight -= 1;
+        self.flying -= len;
+        if self.in_flight == 0 {
+            // More was waited for than came.
+            self.window = self.waiting.max(self.window / 4 * 3);
+        }
+    }
+
+    /// Takes a write in that follows what waits.
+    fn push(&mut self, at: Place, write: Waiting) {
+        let len = write.data.len() as u64;
+        self.waiting += len;
+        match self.runs.back_mut() {
+            Some(run) if run.at.piece == at.piece => {
+                run.len += len;
+                run.writes.push_back(write);
+            }
+            _ => self.runs.push_back(Run { at, len, writes: VecDeque::from([write]) }),
+        }
+    }
+
+    /// What is to be sent now. The caller sends it.
+    fn all_due(&mut self) -> VecDeque<Run> {
+        std::iter::from_fn(|| self.due()).collect()
+    }
+
+    /// What is to be sent next, if anything: half of what is outstanding, of one piece.
+    fn due(&mut self) -> Option<Run> {
+        if !self.admits(self.waiting) {
+            return None;
+        }
+        let most = (self.window / 2).min(SHARED_BYTES);
+        let run = self.runs.front_mut()?;
+        let mut due = Run { at: run.at, len: 0, writes: VecDeque::new() };
+        while let Some(write) = run.writes.front()
+            && (due.len == 0 || due.len + write.data.len() as u64 <= most)
+        {
+            due.len += write.data.len() as u64;
+            due.writes.extend(run.writes.pop_front());
+        }
+        run.at.offset += due.len;
+        run.len -= due.len;
+        if run.writes.is_empty() {
+            self.runs.pop_front();
+        }
+        self.waiting -= due.len;
+        self.sent(due.len);
+        Some(due)
+    }
+
+    /// All that waits, to be sent now.
+    fn drain(&mut self) -> VecDeque<Run> {
+        let runs = std::mem::take(&mut self.runs);
+        self.waiting = 0;
+        runs.iter().for_each(|run| self.sent(run.len));
+        runs
+    }
+}
 
 /// What becomes of a write.
 enum Turn {
@@ -28,117 +172,238 @@ enum Turn {
 }
 
 impl Inner {
-    /// Starts a write; tells whether it held. Writes of one piece take effect in the order of these calls.
+    /// Starts a write; tells whether it held. Where `reach` is not 0, it also makes sure that the object's size reaches
+    /// that: writes that share a request share what is sent for the size too, at the same time. Writes of one piece take
+    /// effect in the order of these calls.
     pub(super) fn write_piece(
         self: &Arc<Self>,
         object: &Arc<Object>,
-        epoch: u64,
+        meta: &Meta,
         piece: u64,
         offset: u64,
         data: Bytes,
+        reach: u64,
     ) -> Outcome {
-        let len = data.len() as u64;
+        let (len, layout) = (data.len() as u64, meta.layout);
+        let at = Place { epoch: meta.epoch, piece, offset };
+        let number = piece % layout.stripe_count();
         let _sending = object.sending.lock();
-        let (turn, overtaken) = {
+        let (turn, due) = {
             let mut state = object.state.lock();
-            let writes = state.pieces.entry(piece).or_default();
-            if writes.in_flight < REQUESTS {
-                writes.in_flight += 1;
-                (Turn::Now, None)
-            } else if let Some(next) = &mut writes.next
-                && next.epoch == epoch
-                && next.offset + next.len == offset
-                && next.len + len <= SHARED_BYTES
-            {
-                let (waiter, outcome) = oneshot::channel();
-                next.len += len;
-                next.parts.push(data.clone());
-                next.waiters.push(waiter);
-                (Turn::Shared(outcome), None)
-            } else if writes.next.is_none() && len < SHARED_BYTES {
-                let (waiter, outcome) = oneshot::channel();
-                writes.next =
-                    Some(Run { epoch, offset, len, parts: vec![data.clone()], waiters: vec![waiter] });
-                (Turn::Shared(outcome), None)
-            } else {
-                // What waits was there before.
-                let overtaken = writes.next.take();
-                writes.in_flight += 1 + u32::from(overtaken.is_some());
-                (Turn::Now, overtaken)
-            }
+            state.lanes.entry(number).or_default().take(&layout, at, &data, reach)
         };
-        if let Some(run) = overtaken {
-            self.spawn_run(object, piece, run);
+        for run in due {
+            self.spawn_run(object, number, run);
         }
         match turn {
             Turn::Shared(outcome) => Box::pin(async move { outcome.await.unwrap_or(Err(Error::ShutDown)) }),
             Turn::Now => {
-                let pending = self.request(object, epoch, piece, offset, data);
+                let pending = self.request(object, at, data);
                 let (inner, object) = (self.clone(), object.clone());
                 Box::pin(async move {
-                    let held = settle(&object, epoch, piece, pending.await);
-                    inner.ended(&object, piece);
+                    let held = inner.settle(&object, at, pending, reach).await;
+                    inner.ended(&object, number, len);
                     held
                 })
             }
         }
     }
 
-    fn request(&self, object: &Object, epoch: u64, piece: u64, offset: u64, data: Bytes) -> Pending<OpReply> {
-        let marked = object.is_marked(epoch, piece);
-        self.pool.operate(&piece_name(&object.name, piece), parts::piece(epoch, marked, offset, data))
+    fn request(&self, object: &Object, at: Place, data: Bytes) -> Pending<OpReply> {
+        let marked = object.is_marked(at.epoch, at.piece);
+        self.pool
+            .operate(&piece_name(&object.name, at.piece), parts::piece(at.epoch, marked, at.offset, data))
     }
 
     /// Sends a run, counted as in flight, and goes on with what waits behind it. The caller holds `sending`.
-    fn spawn_run(self: &Arc<Self>, object: &Arc<Object>, piece: u64, run: Run) {
-        let Run { epoch, offset, parts, waiters, .. } = run;
-        let data = match parts.len() {
-            1 => parts.into_iter().next().unwrap_or_default(),
-            _ => {
-                let mut joined = BytesMut::with_capacity(parts.iter().map(Bytes::len).sum());
-                parts.iter().for_each(|part| joined.extend_from_slice(part));
+    fn spawn_run(self: &Arc<Self>, object: &Arc<Object>, lane: u64, run: Run) {
+        let Run { at, len, mut writes } = run;
+        let reach = writes.iter().map(|write| write.reach).max().unwrap_or(0);
+        let data = match &mut writes.make_contiguous()[..] {
+            [only] => std::mem::take(&mut only.data),
+            all => {
+                let mut joined = BytesMut::with_capacity(len as usize);
+                all.iter().for_each(|write| joined.extend_from_slice(&write.data));
                 joined.freeze()
             }
         };
-        let pending = self.request(object, epoch, piece, offset, data);
+        let waiters: Vec<_> = writes.into_iter().map(|write| write.waiter).collect();
+        let pending = self.request(object, at, data);
         let (inner, object) = (self.clone(), object.clone());
         self.pool.engine().spawn(Box::pin(async move {
-            let held = settle(&object, epoch, piece, pending.await);
+            let held = inner.settle(&object, at, pending, reach).await;
             for waiter in waiters {
                 // Nobody may wait any more.
                 let _ = waiter.send(held.clone());
             }
-            inner.ended(&object, piece);
+            inner.ended(&object, lane, len);
         }));
     }
 
-    /// A request has ended: what waits is sent.
-    fn ended(self: &Arc<Self>, object: &Arc<Object>, piece: u64) {
-        let _sending = object.sending.lock();
-        let next = {
-            let mut state = object.state.lock();
-            let Some(writes) = state.pieces.get_mut(&piece) else { return };
-            writes.in_flight -= 1;
-            let next = if writes.in_flight < REQUESTS { writes.next.take() } else { None };
-            writes.in_flight += u32::from(next.is_some());
-            if writes.in_flight == 0 {
-                state.pieces.remove(&piece);
+    /// Waits for a request and for what is sent beside it for the size; tells whether both held.
+    async fn settle(
+        &self,
+        object: &Object,
+        at: Place,
+        written: Pending<OpReply>,
+        reach: u64,
+    ) -> Result<bool> {
+        let reached = async {
+            match reach {
+                0 => Ok(true),
+                _ => self.confirm(object, at.epoch, reach).await,
             }
-            next
         };
-        if let Some(run) = next {
-            self.spawn_run(object, piece, run);
+        let (written, reached) = join(written, reached).await;
+        both(settled(object, at, written), reached)
+    }
+
+    /// A request has ended: what waits is sent.
+    fn ended(self: &Arc<Self>, object: &Arc<Object>, number: u64, len: u64) {
+        let _sending = object.sending.lock();
+        let due = {
+            let mut state = object.state.lock();
+            let Some(lane) = state.lanes.get_mut(&number) else { return };
+            lane.ended(len);
+            let due = lane.all_due();
+            if lane.in_flight == 0 {
+                state.lanes.remove(&number);
+            }
+            due
+        };
+        for run in due {
+            self.spawn_run(object, number, run);
         }
     }
 }
 
+/// Whether data and size both held. Where the size's epoch has passed, it does not matter what became of the data.
+pub(super) fn both(data: Result<bool>, size: Result<bool>) -> Result<bool> {
+    match (data, size) {
+        (Ok(data), Ok(true)) => Ok(data),
+        (_, Ok(false)) => Ok(false),
+        (Err(error), Ok(true)) | (_, Err(error)) => Err(error),
+    }
+}
+
 /// Whether a request held; its piece then carries the epoch.
-fn settle(object: &Object, epoch: u64, piece: u64, answer: Result<OpReply>) -> Result<bool> {
+fn settled(object: &Object, at: Place, answer: Result<OpReply>) -> Result<bool> {
     match verdict(answer)? {
         Verdict::Done => {
-            object.update(epoch, |known| known.mark(piece));
+            object.update(at.epoch, |known| known.mark(at.piece));
             Ok(true)
         }
         Verdict::Held(_) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const UNIT: u64 = 64 << 10;
+
+    /// A program that keeps writes of one size in flight and waits for the oldest, each request answered in turn.
+    struct Program {
+        lane: Lane,
+        layout: Layout,
+        next: u64,
+        /// Lengths of requests in flight.
+        requests: VecDeque<u64>,
+        sent: Vec<u64>,
+    }
+
+    impl Program {
+        fn new(layout: Layout) -> Program {
+            Program { lane: Lane::default(), layout, next: 0, requests: VecDeque::new(), sent: Vec::new() }
+        }
+
+        fn send(&mut self, lens: impl Iterator<Item = u64>) {
+            for len in lens {
+                self.requests.push_back(len);
+                self.sent.push(len);
+            }
+        }
+
+        fn write(&mut self, at: u64, len: u64) {
+            let (piece, offset) = (at / self.layout.object_size() + 1, at % self.layout.object_size());
+            let data = Bytes::from(vec![0; len as usize]);
+            let (turn, due) = self.lane.take(&self.layout, Place { epoch: 1, piece, offset }, &data, 0);
+            self.send(due.iter().map(|run| run.len));
+            if matches!(turn, Turn::Now) {
+                self.send(std::iter::once(len));
+            }
+        }
+
+        /// Writes that follow one another, as long as fewer than `depth` are outstanding.
+        fn fill(&mut self, depth: u64, len: u64) {
+            while self.lane.waiting + self.lane.flying < depth * len {
+                self.write(self.next, len);
+                self.next += len;
+            }
+        }
+
+        fn answer(&mut self) {
+            let len = self.requests.pop_front().expect("something is always in flight");
+            self.lane.ended(len);
+            let due = self.lane.all_due();
+            self.send(due.iter().map(|run| run.len));
+        }
+    }
+
+    #[test]
+    fn a_deep_stream_of_small_writes_goes_in_halves() {
+        let mut program = Program::new(Layout::default());
+        for _ in 0..400 {
+            program.fill(16, UNIT);
+            assert!(program.lane.in_flight <= REQUESTS);
+            program.answer();
+        }
+        let requests = program.sent.len() as u64;
+        let total: u64 = program.sent.iter().sum();
+        // Eight writes each, but where a piece ends and the next one begins.
+        let pieces = total / (4 << 20);
+        assert!(requests <= total / (8 * UNIT) + pieces + 8, "{requests} requests for {total} bytes");
+        // All of it leaves when the program writes no more.
+        while program.lane.in_flight > 0 {
+            program.answer();
+        }
+        assert_eq!((program.lane.waiting, program.sent.iter().sum::<u64>()), (0, program.next));
+    }
+
+    #[test]
+    fn a_program_that_waits_for_each_write_never_waits_for_others() {
+        let mut program = Program::new(Layout::default());
+        program.fill(16, UNIT);
+        while program.lane.in_flight > 0 {
+            program.answer();
+        }
+        for depth in [1, 2] {
+            for _ in 0..100 {
+                program.fill(depth, UNIT);
+                assert_eq!(program.lane.waiting, 0, "at depth {depth}");
+                program.answer();
+            }
+            while program.lane.in_flight > 0 {
+                program.answer();
+            }
+        }
+    }
+
+    #[test]
+    fn scattered_and_large_writes_do_not_wait() {
+        let mut program = Program::new(Layout::default());
+        for n in 0..100 {
+            program.write(n * 7 * UNIT, UNIT);
+            assert!(program.lane.waiting <= UNIT && program.lane.in_flight as u64 >= n);
+        }
+        let mut program = Program::new(Layout::default());
+        program.fill(16, 4 << 20);
+        assert_eq!((program.lane.waiting, program.sent.len()), (0, 16));
+        // So many that requests are full before half of them is there.
+        let mut program = Program::new(Layout::default());
+        program.fill(64, 1 << 20);
+        assert!(program.lane.waiting <= SHARED_BYTES, "{} bytes wait", program.lane.waiting);
+        assert!(program.sent.iter().all(|len| *len <= SHARED_BYTES));
     }
 }

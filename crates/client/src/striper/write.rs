@@ -7,6 +7,7 @@ use super::meta::{
 };
 use super::object::{Batch, Known, Object};
 use super::parts::{self, Verdict, verdict};
+use super::pieces::both;
 use super::{ATTEMPTS, check_range};
 use crate::error::{Error, Result};
 use crate::native::now_ns;
@@ -86,10 +87,13 @@ impl Inner {
         }
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
         let (made, sent) = (unmarked(&known, &extents), Instant::now());
-        let pieces = self.send_pieces(object, &known, extents, data);
+        // One piece's data takes the size along.
+        let reach = if first.is_none() && extents.len() == 1 { end } else { 0 };
+        let pieces = self.send_pieces(object, &known, extents, data, reach);
         let confirmed = async {
             match first {
                 Some(first) => self.write_first(object, epoch, end, first.offset, gather(data, &first)).await,
+                None if reach > 0 => Ok(true),
                 None => self.confirm_shared(object, epoch, end).await,
             }
         };
@@ -101,16 +105,13 @@ impl Inner {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => all.await,
         };
-        match (pieces, confirmed) {
-            (Ok(true), Ok(true)) => {
-                object.held(epoch, sent);
-                object.made(known.meta, &made);
-                Ok(Attempt::Done)
-            }
+        if !both(pieces, confirmed)? {
             // Whatever became of the pieces: some may be there that nobody would find.
-            (_, Ok(false)) | (Ok(false), Ok(true)) => Ok(Attempt::Stale { meta: known.meta, made }),
-            (Err(error), Ok(true)) | (_, Err(error)) => Err(error),
+            return Ok(Attempt::Stale { meta: known.meta, made });
         }
+        object.held(epoch, sent);
+        object.made(known.meta, &made);
+        Ok(Attempt::Done)
     }
 
     async fn attempt_append(self: &Arc<Self>, object: &Arc<Object>, data: &Bytes) -> Result<Attempt> {
@@ -159,7 +160,7 @@ impl Inner {
         object.held(epoch, sent);
         // The claim is ours for good: what a passing epoch takes away was appended before that.
         let made = unmarked(&known, &extents);
-        let held = self.send_pieces(object, &known, extents, data).await?;
+        let held = self.send_pieces(object, &known, extents, data, 0).await?;
         if !held || !(made.is_empty() || self.confirm(object, epoch, end).await?) {
             self.take_back(object, known.meta, made).await?;
         }
@@ -283,18 +284,22 @@ impl Inner {
         }
     }
 
-    /// Starts the writes of pieces other than the first; tells whether all held.
+    /// Starts the writes of pieces other than the first; tells whether all held, and whether the size reached `reach`,
+    /// unless that is 0.
     fn send_pieces(
         self: &Arc<Self>,
         object: &Arc<Object>,
         known: &Known,
         extents: Vec<PieceExtent>,
         data: &Bytes,
+        reach: u64,
     ) -> impl Future<Output = Result<bool>> + Send + use<> {
-        let epoch = known.meta.epoch;
+        let meta = known.meta;
         let sent: Vec<_> = extents
             .into_iter()
-            .map(|extent| self.write_piece(object, epoch, extent.piece, extent.offset, gather(data, &extent)))
+            .map(|extent| {
+                self.write_piece(object, &meta, extent.piece, extent.offset, gather(data, &extent), reach)
+            })
             .collect();
         async move {
             let mut all_held = true;
@@ -332,7 +337,7 @@ impl Inner {
     }
 
     /// Makes sure that the size is `end` at least; tells whether the epoch still held.
-    async fn confirm(&self, object: &Object, epoch: u64, end: u64) -> Result<bool> {
+    pub(super) async fn confirm(&self, object: &Object, epoch: u64, end: u64) -> Result<bool> {
         let name = piece_name(&object.name, 0);
         self.confirm_with(object, epoch, end, |grows| {
             if grows {
