@@ -1,6 +1,6 @@
 //! Debian's unmodified programs on our `librados.so.2` and `libradosstriper.so.1`.
 
-use crate::support::TestCluster;
+use crate::support::{TestCluster, nacre};
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -174,6 +174,48 @@ fn c_programs_leak_nothing_and_touch_no_foreign_memory() {
         let left: u64 = left.split_once(" bytes").unwrap().0.replace(',', "").parse().unwrap();
         assert!(left <= LEFT_BYTES, "{pool}: {left} bytes are left\n{report}");
     }
+}
+
+#[test]
+fn what_make_install_installs_serves_programs() {
+    let folder = tempfile::Builder::new().prefix("nacre-it-").tempdir().unwrap();
+    let (built, prefix) = (folder.path().join("target"), folder.path().join("prefix"));
+    fs::create_dir_all(built.join("debug")).unwrap();
+    std::os::unix::fs::symlink(nacre(), built.join("debug/nacre")).unwrap();
+    std::os::unix::fs::symlink(ours(), built.join("debug/librados.so")).unwrap();
+    let done = |command: &mut Command| {
+        let out = command.output().unwrap();
+        assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
+        String::from_utf8(out.stdout).unwrap()
+    };
+    let assigned = |name: &str, path: &Path| format!("{name}={}", path.display());
+    done(
+        Command::new("make")
+            .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
+            .arg("install-files")
+            .args([assigned("CARGO_TARGET_DIR", &built), assigned("PREFIX", &prefix), "DESTDIR=".to_owned()]),
+    );
+    let libraries = prefix.join("lib/nacre");
+    for name in ["ceph", "rados"] {
+        assert!(done(Command::new(libraries.join("bin").join(name)).arg("--version")).contains("nacre"));
+    }
+    let options = done(Command::new(prefix.join("bin/nacre-dplcompat")).arg("options"));
+    assert!(options.contains("poolname"));
+
+    // Compiled anew: pkg-config's flags and Ceph's headers. What it runs with is what was installed.
+    let mut flags = Command::new("pkg-config");
+    flags.args(["--cflags", "--libs", "libradosstriper"]).env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
+    let flags = done(&mut flags);
+    let program = folder.path().join("program");
+    let mut compiler = Command::new("clang");
+    compiler.arg("-Wno-deprecated-declarations").arg("-o").arg(&program).arg(source("striper"));
+    done(compiler.args(flags.split_whitespace()));
+    let linked = done(Command::new("ldd").arg(&program).env("LD_LIBRARY_PATH", &libraries));
+    // One library by two names: a program that is linked with either loads it by the first.
+    assert!(linked.contains(libraries.join("librados.so.2").to_str().unwrap()), "{linked}");
+    assert!(functions(&libraries.join("libradosstriper.so.1")).len() >= 278);
+    let versions = done(Command::new("readelf").arg("-d").arg(libraries.join("librbd.so.1")));
+    assert!(versions.contains("[librbd.so.1]"), "{versions}");
 }
 
 #[test]
