@@ -16,7 +16,8 @@
 //! In the steady state two requests, sent at once: the data to its piece, and to the first piece the size as a maximum
 //! (*where the epoch is this and the size less than E, it becomes E*) or, where the size is that large already, just the
 //! guard. Where the piece is the first one, both are one request. The write returns when both are durable: data and size.
-//! Small writes in flight that follow one another share both. A write may be seen in parts until it has returned.
+//! Small writes in flight that follow one another share both; a large one that has the object to itself goes in parts,
+//! all at once. A write may be seen in parts until it has returned.
 //!
 //! Before a piece is written, the number of pieces that may exist is *announced* in the first piece, ahead of need and in
 //! steps that grow with the object, so that the steady state does not wait for it. Hence, whatever a crash leaves: every

@@ -6,7 +6,7 @@
 //! anew. Writes that do not follow those that wait never wait themselves.
 
 use super::Inner;
-use super::layout::Layout;
+use super::layout::{Layout, PieceExtent};
 use super::meta::{Meta, piece_name};
 use super::object::Object;
 use super::parts::{self, Verdict, verdict};
@@ -22,8 +22,11 @@ use tokio::sync::oneshot;
 
 /// Requests in flight for one lane before further writes share the next one.
 const REQUESTS: u32 = 2;
-/// The largest request that writes share, and the size from which a write has one of its own, in bytes.
+/// The largest request that writes share, in bytes.
 const SHARED_BYTES: u64 = 2 << 20;
+/// The size from which a write has a request of its own, in bytes; and of the parts of a larger one that has the lane to
+/// itself.
+const OWN_BYTES: u64 = 1 << 20;
 
 /// Whether a write held.
 type Outcome = Pin<Box<dyn Future<Output = Result<bool>> + Send>>;
@@ -90,7 +93,7 @@ impl Lane {
         let len = data.len() as u64;
         self.window = self.window.max(self.waiting + self.flying + len);
         let follows = self.runs.back().is_none_or(|run| run.end(layout) == at);
-        if !follows || len >= SHARED_BYTES || (self.runs.is_empty() && self.admits(len)) {
+        if !follows || len >= OWN_BYTES || (self.runs.is_empty() && self.admits(len)) {
             let before = self.drain();
             self.sent(len);
             return (Turn::Now, before);
@@ -277,6 +280,24 @@ impl Inner {
     }
 }
 
+/// Cuts what is large into parts where nothing else is in flight: one part is on its way while the one before is stored.
+/// With other writes in flight these do that.
+pub(super) fn in_parts(object: &Object, extents: Vec<PieceExtent>) -> Vec<PieceExtent> {
+    if !object.state.lock().lanes.is_empty() {
+        return extents;
+    }
+    let cut = |extent: PieceExtent| {
+        let [(at, len)] = extent.parts[..] else { return vec![extent] };
+        let part = |from: usize| {
+            let len = (len - from).min(OWN_BYTES as usize);
+            let (offset, parts) = (extent.offset + from as u64, vec![(at + from, len)]);
+            PieceExtent { piece: extent.piece, offset, len: len as u64, parts }
+        };
+        (0..len).step_by(OWN_BYTES as usize).map(part).collect()
+    };
+    extents.into_iter().flat_map(cut).collect()
+}
+
 /// Whether data and size both held. Where the size's epoch has passed, it does not matter what became of the data.
 pub(super) fn both(data: Result<bool>, size: Result<bool>) -> Result<bool> {
     match (data, size) {
@@ -402,7 +423,7 @@ mod tests {
         assert_eq!((program.lane.waiting, program.sent.len()), (0, 16));
         // So many that requests are full before half of them is there.
         let mut program = Program::new(Layout::default());
-        program.fill(64, 1 << 20);
+        program.fill(512, 128 << 10);
         assert!(program.lane.waiting <= SHARED_BYTES, "{} bytes wait", program.lane.waiting);
         assert!(program.sent.iter().all(|len| *len <= SHARED_BYTES));
     }

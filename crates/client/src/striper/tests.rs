@@ -424,6 +424,35 @@ fn a_write_in_the_steady_state_is_one_round_trip_of_two_requests() {
 }
 
 #[test]
+fn a_large_write_goes_in_parts_where_nothing_else_does() {
+    const MIB: usize = 1 << 20;
+    let cluster = Cluster::default();
+    let striper = cluster.striper(0);
+    striper.set_layout(Layout::default());
+    for n in 0..8 {
+        cluster.wait(striper.write("o", n * 4 * MIB as u64, pattern(1, 4 * MIB))).unwrap();
+    }
+    cluster.run_tasks();
+    cluster.0.lock().held = true;
+    let lengths = |cluster: &Cluster| -> Vec<usize> {
+        let length = |queued: &Queued| match queued.request.ops.last().map(|op| &op.op) {
+            Some(Op::Write { data, .. }) => Some(data.len()),
+            _ => None,
+        };
+        cluster.0.lock().queue.iter().filter_map(length).collect()
+    };
+    // Still one round trip: all parts and the size are on their way at once.
+    let alone = striper.write("o", 32 * MIB as u64, pattern(2, 4 * MIB));
+    assert_eq!((lengths(&cluster), cluster.0.lock().queue.len()), (vec![MIB; 4], 5));
+    let second = striper.write("o", 36 * MIB as u64, pattern(3, 3 * MIB + 5));
+    assert_eq!(lengths(&cluster), [MIB, MIB, MIB, MIB, 3 * MIB + 5]);
+    cluster.wait(alone).unwrap();
+    cluster.wait(second).unwrap();
+    let read = cluster.wait(striper.read("o", 32 * MIB as u64, 1 << 30)).unwrap();
+    assert!(read == [pattern(2, 4 * MIB), pattern(3, 3 * MIB + 5)].concat());
+}
+
+#[test]
 fn many_small_writes_in_flight_share_requests() {
     let cluster = Cluster::default();
     let striper = cluster.striper(0);

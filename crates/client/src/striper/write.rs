@@ -7,7 +7,7 @@ use super::meta::{
 };
 use super::object::{Batch, Known, Object};
 use super::parts::{self, Verdict, verdict};
-use super::pieces::both;
+use super::pieces::{both, in_parts};
 use super::{ATTEMPTS, check_range};
 use crate::error::{Error, Result};
 use crate::native::now_ns;
@@ -87,7 +87,8 @@ impl Inner {
         }
         let first = extents.first().is_some_and(|extent| extent.piece == 0).then(|| extents.remove(0));
         let (made, sent) = (unmarked(&known, &extents), Instant::now());
-        // One piece's data takes the size along.
+        let extents = in_parts(object, extents);
+        // One request's data takes the size along.
         let reach = if first.is_none() && extents.len() == 1 { end } else { 0 };
         let pieces = self.send_pieces(object, &known, extents, data, reach);
         let confirmed = async {
