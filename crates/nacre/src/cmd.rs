@@ -11,4 +11,5 @@ pub(crate) mod kvstore_tool;
 pub(crate) mod osdmaptool;
 pub(crate) mod pages;
 pub(crate) mod rados;
+pub(crate) mod radosgw_admin;
 mod session;

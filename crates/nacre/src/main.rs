@@ -28,6 +28,8 @@ usage: nacre COMMAND [ARGS]...
   serve                a whole cluster in one process: map authority and OSDs
   mon                  the map authority alone
   osd --id N           one OSD alone
+  gateway              an S3 gateway alone
+  user, key, bucket, gc  S3 users, their keys, buckets and garbage (Ceph's radosgw-admin)
   backup               streams to striped volumes and back, with checksums: create, append, cat, verify
   rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
   crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         "serve" => run(serve::main, args),
         "mon" if texts(&args).is_ok_and(|args| daemon::is_mon_daemon(&args)) => run(daemon::mon, args),
         "osd" if texts(&args).is_ok_and(|args| daemon::is_osd_daemon(&args)) => run(daemon::osd, args),
+        "gateway" => run(daemon::gateway, args),
         "doctor" => run(cmd::doctor::main, args),
         "completions" => run(cmd::pages::completions, args),
         "man" => run(cmd::pages::man, args),
@@ -89,6 +92,11 @@ fn program(name: &str) -> Option<Program> {
     Some(match name {
         "rados" => cmd::rados::main,
         "backup" => cmd::backup::main,
+        "user" => cmd::radosgw_admin::user,
+        "key" => cmd::radosgw_admin::key,
+        "bucket" => cmd::radosgw_admin::bucket,
+        "gc" => cmd::radosgw_admin::gc,
+        "radosgw-admin" => cmd::radosgw_admin::main,
         "dplcompat" | "nacre-dplcompat" => cmd::dplcompat::main,
         "ceph" => cmd::ceph::main,
         "crushtool" => cmd::crushtool::main,

@@ -4,11 +4,13 @@ use crate::daemon::{self, Daemon};
 use crate::layout::{Layout, Plan};
 use anyhow::{Context, Result, ensure};
 use clap::{CommandFactory, Parser};
+use nacre_rgw::{AccessKey, User};
 use nacre_runtime::exporter::Exporter;
 use nacre_runtime::signal::Stop;
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the OSDs get to come up before the start counts as failed.
@@ -34,10 +36,27 @@ struct Args {
     /// An option for a new cluster's ceph.conf, section [global]; may be given several times.
     #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
     options: Vec<String>,
+    /// Where S3 is served, or `none` [default: 127.0.0.1:8000].
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000", value_parser = s3_address, hide_default_value = true)]
+    s3: S3Address,
     /// Make the cluster and stop: the daemons are to run as processes of their own.
     #[arg(long)]
     mkfs_only: bool,
 }
+
+/// Where S3 is served, if it is.
+#[derive(Clone, Copy, Debug)]
+struct S3Address(Option<SocketAddr>);
+
+fn s3_address(text: &str) -> Result<S3Address> {
+    if text == "none" {
+        return Ok(S3Address(None));
+    }
+    Ok(S3Address(Some(text.parse().context("neither ADDRESS:PORT nor none")?)))
+}
+
+/// The user that a new cluster's S3 begins with.
+const FIRST_USER: &str = "admin";
 
 /// What `nacre serve --help` prints.
 pub(crate) fn help() -> String {
@@ -74,20 +93,30 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
             },
             Err(error) => Err(error),
         };
-        if let Err(error) = ready {
-            for daemon in daemons.into_iter().rev() {
-                if let Err(error) = daemon.stop().await {
-                    tracing::error!("{error:#}");
+        let ready = match (ready, args.s3.0) {
+            (Ok(()), Some(listen)) if !stop.is_requested() => tokio::select! {
+                started = start_s3(&admin, listen, &mut daemons) => started.map(Some),
+                () = stop.requested() => Ok(None),
+            },
+            (ready, _) => ready.map(|()| None),
+        };
+        let s3 = match ready {
+            Ok(s3) => s3,
+            Err(error) => {
+                for daemon in daemons.into_iter().rev() {
+                    if let Err(error) = daemon.stop().await {
+                        tracing::error!("{error:#}");
+                    }
                 }
+                return Err(error);
             }
-            return Err(error);
-        }
+        };
         let metrics = endpoint.as_ref().map(Exporter::addr);
         if let Some(endpoint) = endpoint {
             endpoint.serve(daemon::pages(&daemons));
         }
         if !stop.is_requested() {
-            greet(&layout, &daemons, metrics, began.elapsed());
+            greet(&layout, &daemons, metrics, s3.as_ref(), began.elapsed());
         }
         daemon::until_stopped(&stop, daemons).await
     })
@@ -163,6 +192,29 @@ async fn start(layout: &Layout, stop: &Stop, daemons: &mut Vec<Daemon>) -> Resul
     Ok(())
 }
 
+/// Starts the S3 gateway, and makes its first user where there is none; returns where it listens, and the user.
+async fn start_s3(
+    admin: &nacre_runtime::Config,
+    listen: SocketAddr,
+    daemons: &mut Vec<Daemon>,
+) -> Result<(SocketAddr, User)> {
+    let daemon = daemon::start_gateway(admin, Some(listen))
+        .await
+        .context("S3 can't be served (--s3 names another address, or none)")?;
+    let Daemon::Gateway(server, _) = &daemon else { unreachable!("it is a gateway that was started") };
+    let (addr, gateway) = (server.addr(), Arc::clone(server.gateway()));
+    daemons.push(daemon);
+    match gateway.user(FIRST_USER).await {
+        Err(nacre_rgw::Error::NoSuchUser(_)) => {
+            let mut user = User::new(FIRST_USER, "The first user");
+            user.keys.push(AccessKey::generate()?);
+            gateway.create_user(&user).await?;
+            Ok((addr, user))
+        }
+        found => Ok((addr, found?)),
+    }
+}
+
 /// Waits until clients see all OSDs up.
 async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()> {
     let deadline = Instant::now() + START_PATIENCE;
@@ -179,10 +231,17 @@ async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()>
     }
 }
 
-fn greet(layout: &Layout, daemons: &[Daemon], metrics: Option<SocketAddr>, took: Duration) {
+fn greet(
+    layout: &Layout,
+    daemons: &[Daemon],
+    metrics: Option<SocketAddr>,
+    s3: Option<&(SocketAddr, User)>,
+    took: Duration,
+) {
     let conf = layout.conf();
     let conf = conf.display();
-    println!("cluster is ready: {} OSDs up after {:.1} s", daemons.len() - 1, took.as_secs_f64());
+    let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_))).count();
+    println!("cluster is ready: {osds} OSDs up after {:.1} s", took.as_secs_f64());
     if let Some(Daemon::Mon(mon)) = daemons.first() {
         println!("  mon       {}", mon.addr());
     }
@@ -190,9 +249,21 @@ fn greet(layout: &Layout, daemons: &[Daemon], metrics: Option<SocketAddr>, took:
         println!("  metrics   http://{addr}/metrics");
     }
     println!("  conf      {conf}");
+    if let Some((addr, user)) = s3 {
+        println!("  S3        http://{addr}, path style");
+        if let Some(key) = user.keys.first() {
+            println!("            AWS_ACCESS_KEY_ID={}", key.access_key);
+            println!("            AWS_SECRET_ACCESS_KEY={}", key.secret_key);
+        }
+    }
     println!("In another terminal:");
     println!("  nacre -c {conf} status");
     println!("  nacre -c {conf} osd pool create mypool 32");
     println!("  echo hello | nacre -c {conf} rados -p mypool put greeting -");
+    if let Some((addr, _)) = s3 {
+        println!(
+            "  aws --endpoint-url http://{addr} s3 mb s3://mybucket     # with the keys above in the environment"
+        );
+    }
     println!("Ctrl-C stops it.");
 }

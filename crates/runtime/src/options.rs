@@ -17,6 +17,7 @@ mod memstore;
 mod mon;
 mod ms;
 mod osd;
+mod rgw;
 mod spec;
 
 pub use bluestore::BluestoreOptions;
@@ -33,6 +34,7 @@ pub use memstore::MemstoreOptions;
 pub use mon::MonOptions;
 pub use ms::MsOptions;
 pub use osd::OsdOptions;
+pub use rgw::RgwOptions;
 pub use spec::{Flags, Level, OptionSpec, OptionType, Service};
 
 use crate::error::{Error, Result};
@@ -60,9 +62,11 @@ pub struct Options {
     pub filestore: FilestoreOptions,
     /// Clients: librados, the objecter.
     pub client: ClientOptions,
+    /// The S3 gateway.
+    pub rgw: RgwOptions,
 }
 
-const GROUPS: [&[OptionSpec]; 9] = [
+const GROUPS: [&[OptionSpec]; 10] = [
     global::TABLE,
     debug::TABLE,
     ms::TABLE,
@@ -72,6 +76,7 @@ const GROUPS: [&[OptionSpec]; 9] = [
     memstore::TABLE,
     filestore::TABLE,
     client::TABLE,
+    rgw::TABLE,
 ];
 
 impl Options {
@@ -88,6 +93,7 @@ impl Options {
             memstore: MemstoreOptions::from_text(text)?,
             filestore: FilestoreOptions::from_text(text)?,
             client: ClientOptions::from_text(text)?,
+            rgw: RgwOptions::from_text(text)?,
         })
     }
 }

@@ -1,7 +1,10 @@
 //! `nacre completions SHELL` and `nacre man DIR`: shell completions and manual pages, from what `--help` prints and from
 //! the table of cluster commands. Nothing of it is kept in the repository, so nothing can be out of date.
 
-use super::{backup, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, osdmaptool, rados};
+use super::{
+    backup, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, osdmaptool, rados,
+    radosgw_admin,
+};
 use anyhow::{Context, Result, bail};
 use nacre_types::command::{ParamKind, mon_commands};
 use std::collections::BTreeSet;
@@ -30,6 +33,11 @@ fn programs() -> Vec<Program> {
         "osd",
         "ceph",
         "rados",
+        "gateway",
+        "user",
+        "key",
+        "bucket",
+        "gc",
         "backup",
         "dplcompat",
         "crushtool",
@@ -46,6 +54,7 @@ fn programs() -> Vec<Program> {
     vec![
         program("nacre", "Ceph's object layer in one binary", crate::USAGE.to_owned(), nacre_words),
         program("nacre-serve", "a whole cluster in one process", crate::serve::help(), Vec::new()),
+        program("radosgw-admin", "S3 users, keys, buckets and garbage", radosgw_admin::help(), Vec::new()),
         program("nacre-doctor", "checks this program and this machine", doctor::USAGE.to_owned(), Vec::new()),
         program("nacre-backup", "streams in striped volumes", backup::USAGE.to_owned(), Vec::new()),
         program("nacre-dplcompat", "parts of Bareos' volumes", dplcompat::USAGE.to_owned(), Vec::new()),

@@ -18,7 +18,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("osd", &["types", "runtime", "pg", "store", "client"]),
     ("sim", &["types", "runtime", "pg", "mon"]),
     ("librados", &["types", "runtime", "client"]),
-    ("nacre", &["types", "runtime", "pg", "store", "client", "mon", "osd"]),
+    ("rgw", &["types", "client"]),
+    ("nacre", &["types", "runtime", "pg", "store", "client", "mon", "osd", "rgw"]),
 ];
 
 /// Dependencies that make code impure: clocks, sockets, threads, randomness.

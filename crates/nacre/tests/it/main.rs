@@ -14,6 +14,7 @@ mod osdmaptool;
 mod pages;
 mod rados;
 mod reference;
+mod s3;
 mod security;
 mod serve;
 mod stores;

@@ -254,6 +254,7 @@ impl Serve {
             .args(["serve", "--data"])
             .arg(folder)
             .args(args)
+            .args(if args.contains(&"--s3") { &[][..] } else { &["--s3", "none"] })
             .stdout(Stdio::piped())
             .stderr(log)
             .spawn()

@@ -79,6 +79,8 @@ pub enum Service {
     Osd,
     /// Clients of RADOS.
     Rados,
+    /// S3 gateways.
+    Rgw,
 }
 
 impl Service {
@@ -89,6 +91,7 @@ impl Service {
             Service::Mon => "mon",
             Service::Osd => "osd",
             Service::Rados => "rados",
+            Service::Rgw => "rgw",
         }
     }
 }

@@ -1,0 +1,131 @@
+//! S3's own clients on a served cluster.
+
+use crate::support::{Serve, free_port, nacre};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A served cluster with S3, and its first user's keys.
+struct S3 {
+    _serve: Serve,
+    folder: tempfile::TempDir,
+    endpoint: String,
+    access: String,
+    secret: String,
+}
+
+impl S3 {
+    fn start() -> S3 {
+        let folder = tempfile::tempdir().unwrap();
+        let data = folder.path().join("data");
+        std::fs::create_dir_all(&data).unwrap();
+        let s3 = format!("127.0.0.1:{}", free_port());
+        let listen = format!("127.0.0.1:{}", free_port());
+        let options = ["osd_pool_default_pg_num=8", "rgw_gc_obj_min_wait=0", "exporter_http_port=-1"];
+        let mut args = vec!["--osds", "3", "--listen", &listen, "--s3", &s3];
+        args.extend(options.iter().flat_map(|option| ["-o", option]));
+        let (serve, _) = Serve::start(&data, &args);
+        let endpoint = format!("http://{s3}");
+        let mut s3 = S3 { _serve: serve, folder, endpoint, access: String::new(), secret: String::new() };
+        let user: serde_json::Value =
+            serde_json::from_slice(&s3.nacre(&["user", "info", "--uid", "admin"])).unwrap();
+        let key = |name: &str| user["keys"][0][name].as_str().unwrap().to_owned();
+        (s3.access, s3.secret) = (key("access_key"), key("secret_key"));
+        s3
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.folder.path().join("data/ceph.conf")
+    }
+
+    /// Runs a command of ours, which must succeed; returns its output.
+    fn nacre(&self, args: &[&str]) -> Vec<u8> {
+        let out = Command::new(nacre()).arg("-c").arg(self.conf()).args(args).output().unwrap();
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    }
+
+    /// Runs another program with the keys in its environment, which must succeed.
+    fn ok(&self, program: &str, args: &[&str]) -> Output {
+        let out = Command::new(program)
+            .args(args)
+            .current_dir(self.folder.path())
+            .env("HOME", self.folder.path())
+            .env("AWS_ACCESS_KEY_ID", &self.access)
+            .env("AWS_SECRET_ACCESS_KEY", &self.secret)
+            .env("AWS_DEFAULT_REGION", "us-east-1")
+            .env("RESTIC_PASSWORD", "secret")
+            .output()
+            .unwrap_or_else(|error| panic!("{program}: {error}"));
+        let (said, told) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert!(out.status.success(), "{program} {args:?}: {said}{told}");
+        out
+    }
+
+    /// A real tree of files: this project's sources.
+    fn tree(&self) -> &'static Path {
+        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))
+    }
+}
+
+#[test]
+fn boto3_finds_what_s3_promises() {
+    let s3 = S3::start();
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/suite.py");
+    s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret]);
+    // All that is left goes, and nothing stays behind.
+    for bucket in ["objects", "conditions", "listing", "parts", "access"] {
+        s3.nacre(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
+    }
+    s3.nacre(&["gc", "process", "--include-all"]);
+    let left = s3.nacre(&["rados", "-p", "default.rgw.buckets.data", "ls"]);
+    assert_eq!(String::from_utf8_lossy(&left), "", "objects that belong to nothing");
+    let left = s3.nacre(&["rados", "-p", "default.rgw.buckets.index", "ls"]);
+    assert_eq!(String::from_utf8_lossy(&left), "", "indexes that belong to nothing");
+}
+
+#[test]
+fn programs_keep_trees_in_buckets() {
+    let s3 = S3::start();
+    let tree = s3.tree().to_str().unwrap();
+    let endpoint = ["--endpoint-url", &s3.endpoint];
+    let aws = |args: &[&str]| s3.ok("/usr/bin/aws", &[&endpoint[..], args].concat());
+    aws(&["s3", "mb", "s3://tree"]);
+    aws(&["s3", "sync", "--only-show-errors", tree, "s3://tree/src"]);
+    aws(&["s3", "sync", "--only-show-errors", "s3://tree/src", "back"]);
+    s3.ok("diff", &["-r", tree, "back"]);
+    // Nothing has changed: nothing is copied.
+    let again = aws(&["s3", "sync", tree, "s3://tree/src"]);
+    assert_eq!(String::from_utf8_lossy(&again.stdout), "");
+    aws(&["s3", "rm", "--recursive", "--only-show-errors", "s3://tree/src"]);
+    aws(&["s3", "rb", "s3://tree"]);
+
+    let remote = format!(
+        ":s3,provider=Other,env_auth=true,region=us-east-1,force_path_style=true,endpoint='{}':rclone",
+        s3.endpoint
+    );
+    s3.ok("rclone", &["mkdir", &remote]);
+    s3.ok("rclone", &["sync", tree, &remote]);
+    s3.ok("rclone", &["check", tree, &remote]);
+    s3.ok("rclone", &["check", "--download", tree, &remote]);
+
+    let host = s3.endpoint.trim_start_matches("http://").to_owned();
+    let s3cmd = |args: &[&str]| {
+        let fixed = ["--no-ssl", "--host", &host, "--host-bucket", &host, "--access_key", &s3.access];
+        s3.ok("s3cmd", &[&fixed[..], &["--secret_key", &s3.secret], args].concat())
+    };
+    s3cmd(&["mb", "s3://s3cmd"]);
+    s3cmd(&["put", "--recursive", &format!("{tree}/"), "s3://s3cmd/src/"]);
+    s3cmd(&["get", "--recursive", "s3://s3cmd/src/", "by-s3cmd/"]);
+    s3.ok("diff", &["-r", tree, "by-s3cmd"]);
+    s3cmd(&["rb", "--recursive", "--force", "s3://s3cmd"]);
+
+    let repository = format!("s3:{}/restic", s3.endpoint);
+    let restic = |args: &[&str]| s3.ok("restic", &[&["-r", repository.as_str()], args].concat());
+    restic(&["init"]);
+    restic(&["backup", tree]);
+    restic(&["backup", &format!("{tree}/cmd")]);
+    restic(&["restore", "latest", "--target", "restored", "--path", &format!("{tree}/cmd")]);
+    s3.ok("diff", &["-r", &format!("{tree}/cmd"), &format!("restored{tree}/cmd")]);
+    restic(&["forget", "--keep-last", "1", "--prune"]);
+    restic(&["check", "--read-data"]);
+}

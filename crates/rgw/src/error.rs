@@ -1,0 +1,99 @@
+//! Why a request did not succeed, in the gateway's own terms; [`crate::s3`] gives them S3's codes.
+
+use nacre_types::encoding::DecodeError;
+
+/// An error of this crate.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    /// RADOS refused or could not be reached.
+    #[error("rados: {0}")]
+    Rados(#[from] nacre_client::Error),
+    /// A record can't be decoded: damaged, or of a newer release.
+    #[error("{name}: {source}")]
+    Corrupt {
+        /// The RADOS object.
+        name: String,
+        /// What is wrong.
+        source: DecodeError,
+    },
+    /// What the request's body came to, before its end.
+    #[error("the request's body: {0}")]
+    Body(String),
+    /// No such user.
+    #[error("no such user: {0}")]
+    NoSuchUser(String),
+    /// The user, or one of its keys, exists already.
+    #[error("{0} exists already")]
+    UserExists(String),
+    /// No such bucket.
+    #[error("no such bucket: {0}")]
+    NoSuchBucket(String),
+    /// The bucket exists and is this user's.
+    #[error("bucket {0} exists and is yours")]
+    BucketIsYours(String),
+    /// The bucket exists and is another user's.
+    #[error("bucket {0} exists")]
+    BucketExists(String),
+    /// The bucket has objects.
+    #[error("bucket {0} is not empty")]
+    BucketNotEmpty(String),
+    /// The bucket's index is being moved; the request may be repeated.
+    #[error("the index of bucket {0} is busy")]
+    IndexBusy(String),
+    /// The user has as many buckets as it may have.
+    #[error("no more than {0} buckets")]
+    TooManyBuckets(u32),
+    /// No such object.
+    #[error("no such key")]
+    NoSuchKey,
+    /// No such multipart upload.
+    #[error("no such upload")]
+    NoSuchUpload,
+    /// A part that was named is not there, or has another ETag.
+    #[error("part {0} is not there or has another ETag")]
+    InvalidPart(i32),
+    /// The parts that were named are not in order.
+    #[error("parts are not in order")]
+    InvalidPartOrder,
+    /// A part other than the last one is smaller than it may be.
+    #[error("part {0} is too small")]
+    PartTooSmall(i32),
+    /// A condition of the request does not hold.
+    #[error("a condition does not hold: {0}")]
+    Precondition(&'static str),
+    /// The data is not what its digest says.
+    #[error("the data does not have the digest that was sent: {0}")]
+    BadDigest(&'static str),
+    /// The data is longer than an object or part may be.
+    #[error("too large")]
+    TooLarge,
+    /// An argument is wrong.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl Error {
+    /// Whether RADOS says that the object is not there.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Error::Rados(error) if error.is_not_found())
+    }
+
+    /// Whether a guard of a RADOS operation did not hold.
+    pub(crate) fn is_canceled(&self) -> bool {
+        matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::ECANCELED)
+    }
+
+    /// Whether an object was there that was to be made.
+    pub(crate) fn is_present(&self) -> bool {
+        matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::EEXIST)
+    }
+
+    /// Whether the operation may have taken effect nevertheless.
+    pub(crate) fn is_unknown(&self) -> bool {
+        use nacre_client::Error as Rados;
+        matches!(self, Error::Rados(Rados::TimedOut(_) | Rados::ShutDown | Rados::Unreachable { .. }))
+    }
+}
+
+/// The crate's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

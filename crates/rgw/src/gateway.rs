@@ -1,0 +1,285 @@
+//! A gateway's hold on its cluster: pools, what it remembers of users and buckets, tags, and the work that it finishes
+//! after it has answered.
+//!
+//! What is remembered is valid as long as the gateway's watch on [`CONTROL`] stands: who changes a user or a bucket tells
+//! all gateways and waits for their answers before its own request succeeds. Without the watch nothing is remembered.
+
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::index::Finisher;
+use crate::pools::Pools;
+use crate::user::User;
+use nacre_client::{Cluster, Notification, WatchHandler};
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::sync::Semaphore;
+
+/// The object in `default.rgw.control` that all gateways watch.
+const CONTROL: &str = "notify.0";
+/// Users and buckets remembered, each.
+const REMEMBERED: usize = 10_000;
+/// How long who changes something waits for the other gateways.
+const TELL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes that one permit of [`Gateway::put_memory`] stands for.
+pub(crate) const ROOM_BYTES: usize = 1024;
+/// Between attempts to watch.
+const WATCH_RETRY: Duration = Duration::from_secs(1);
+
+/// What a gateway is given.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `rgw_override_bucket_index_max_shards`: shards of a new bucket's index.
+    pub index_shards: u32,
+    /// `rgw_max_put_memory`: bytes of objects' data that are held on their way into RADOS, for all requests together.
+    pub put_bytes: u64,
+    /// `rgw_gc_obj_min_wait`: how long tails stay after nothing names them any more, for those who still read them.
+    pub gc_wait: Duration,
+    /// `rgw_gc_processor_period`: how often garbage is collected.
+    pub gc_period: Duration,
+    /// `rgw_pending_bucket_index_op_expiration`: how old what another gateway has begun must be before it is looked
+    /// whether that gateway is gone.
+    pub pending_expiration: Duration,
+    /// The region that clients are told of (`rgw_region`).
+    pub region: String,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            index_shards: 11,
+            put_bytes: 128 << 20,
+            gc_wait: Duration::from_secs(2 * 3600),
+            gc_period: Duration::from_secs(3600),
+            pending_expiration: Duration::from_secs(120),
+            region: "default".into(),
+        }
+    }
+}
+
+/// What gateways tell one another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Change {
+    /// A user or its keys.
+    User(String),
+    /// A bucket.
+    Bucket(String),
+}
+
+/// One cluster's gateway. All its methods may be called from any task.
+pub struct Gateway {
+    pub(crate) cluster: Cluster,
+    pub(crate) pools: Pools,
+    pub(crate) config: Config,
+    pub(crate) finisher: Finisher,
+    /// Permits of [`ROOM_BYTES`] each.
+    pub(crate) put_memory: Arc<Semaphore>,
+    memory: Memory,
+    session: String,
+    /// The first half of tags; the second is counted.
+    instance: u64,
+    counted: AtomicU64,
+}
+
+/// What is remembered of users, by access key, and of buckets.
+#[derive(Default)]
+struct Memory {
+    watched: AtomicBool,
+    /// Counted up by every change: what was asked before must not be remembered after it.
+    changes: AtomicU64,
+    users: Mutex<HashMap<String, Arc<User>>>,
+    buckets: Mutex<HashMap<String, Arc<Bucket>>>,
+}
+
+impl std::fmt::Debug for Gateway {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Gateway").field("session", &self.session).finish_non_exhaustive()
+    }
+}
+
+/// Nanoseconds since 1970.
+pub(crate) fn now_ns() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Gateway {
+    /// Opens the pools, making them where they are not there, and begins to watch. Must be called within a runtime.
+    pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
+        let pools = Pools::open(&cluster).await?;
+        let session = cluster.address().map_or_else(String::new, |address| address.to_string());
+        let mut instance = [0; 8];
+        getrandom::fill(&mut instance).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+        // One piece must fit.
+        let room = config.put_bytes.max(crate::object::PIECE_BYTES as u64);
+        let permits = (room as usize / ROOM_BYTES).min(u32::MAX as usize);
+        let gateway = Arc::new(Gateway {
+            finisher: Finisher::default(),
+            put_memory: Arc::new(Semaphore::new(permits)),
+            memory: Memory::default(),
+            session,
+            instance: u64::from_be_bytes(instance),
+            counted: AtomicU64::new(0),
+            cluster,
+            pools,
+            config,
+        });
+        tokio::spawn(keep_watching(Arc::downgrade(&gateway)));
+        tokio::spawn(crate::garbage::work(Arc::downgrade(&gateway), gateway.config.gc_period));
+        Ok(gateway)
+    }
+
+    /// Finishes what was begun: index entries of objects that were answered for.
+    pub async fn finish(&self) {
+        self.finisher.drain().await;
+    }
+
+    /// A name that nothing in the cluster has or had: 32 hexadecimal digits.
+    pub(crate) fn tag(&self) -> String {
+        format!("{:016x}{:016x}", self.instance, self.counted.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// This gateway's session as OSDs know it.
+    pub(crate) fn session(&self) -> &str {
+        &self.session
+    }
+
+    /// The user of an access key, as it was at the beginning of the call or later.
+    pub async fn known_user(&self, access_key: &str) -> Result<Arc<User>> {
+        if let Some(user) = self.memory.users.lock().get(access_key) {
+            return Ok(Arc::clone(user));
+        }
+        let changes = self.memory.changes.load(Ordering::Acquire);
+        let user = Arc::new(self.user_of_key(access_key).await?);
+        self.memory.keep(&self.memory.users, changes, access_key, &user);
+        Ok(user)
+    }
+
+    /// The bucket of that name, as it was at the beginning of the call or later.
+    pub async fn known_bucket(&self, name: &str) -> Result<Arc<Bucket>> {
+        if let Some(bucket) = self.memory.buckets.lock().get(name) {
+            return Ok(Arc::clone(bucket));
+        }
+        let changes = self.memory.changes.load(Ordering::Acquire);
+        let bucket = Arc::new(self.bucket(name).await?);
+        self.memory.keep(&self.memory.buckets, changes, name, &bucket);
+        Ok(bucket)
+    }
+
+    /// The sessions of all gateways that watch.
+    pub(crate) async fn gateways(&self) -> Result<BTreeSet<String>> {
+        let watchers = self.pools.control.list_watchers(CONTROL).await?;
+        Ok(watchers.into_iter().map(|watcher| watcher.addr).collect())
+    }
+
+    /// Forgets a bucket here.
+    pub(crate) fn forget_bucket(&self, name: &str) {
+        self.memory.hear(&Change::Bucket(name.to_owned()));
+    }
+
+    /// Tells all gateways of a change that was made, this one too, and waits until they know. One that does not answer
+    /// has lost its watch, and forgets all.
+    pub(crate) async fn tell_others(&self, change: Change) {
+        self.memory.hear(&change);
+        let payload = postcard::to_stdvec(&change).expect("invariant: names can be encoded");
+        match self.pools.control.notify(CONTROL, payload, Some(TELL_TIMEOUT)).await {
+            Ok(outcome) if outcome.timed_out => tracing::warn!(?change, "rgw: a gateway did not answer"),
+            Ok(_) => {}
+            Err(error) if error.is_not_found() => {}
+            Err(error) => tracing::warn!(%error, ?change, "rgw: other gateways could not be told"),
+        }
+    }
+}
+
+impl Memory {
+    fn keep<T>(&self, map: &Mutex<HashMap<String, Arc<T>>>, changes: u64, name: &str, value: &Arc<T>) {
+        let mut map = map.lock();
+        if self.watched.load(Ordering::Acquire) && self.changes.load(Ordering::Acquire) == changes {
+            if map.len() >= REMEMBERED {
+                map.clear();
+            }
+            map.insert(name.to_owned(), Arc::clone(value));
+        }
+    }
+
+    fn hear(&self, change: &Change) {
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        match change {
+            Change::User(id) => self.users.lock().retain(|_, user| user.id != *id),
+            Change::Bucket(name) => drop(self.buckets.lock().remove(name)),
+        }
+    }
+
+    fn forget_all(&self) {
+        self.watched.store(false, Ordering::Release);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+        self.users.lock().clear();
+        self.buckets.lock().clear();
+    }
+}
+
+/// Hears what other gateways tell.
+struct Ear {
+    gateway: Weak<Gateway>,
+    lost: Arc<tokio::sync::Notify>,
+}
+
+impl WatchHandler for Ear {
+    fn notified(&self, notification: Notification) {
+        let Some(gateway) = self.gateway.upgrade() else { return };
+        match postcard::from_bytes::<Change>(&notification.payload) {
+            Ok(change) => gateway.memory.hear(&change),
+            // What a newer release says may concern anything.
+            Err(_) => {
+                let memory = &gateway.memory;
+                memory.changes.fetch_add(1, Ordering::AcqRel);
+                memory.users.lock().clear();
+                memory.buckets.lock().clear();
+            }
+        }
+        gateway.pools.control.notify_ack(CONTROL, notification.notify_id, notification.cookie, "");
+    }
+
+    fn lost(&self, _cookie: u64, _error: nacre_client::Error) {
+        if let Some(gateway) = self.gateway.upgrade() {
+            gateway.memory.forget_all();
+        }
+        self.lost.notify_one();
+    }
+}
+
+/// Watches as long as the gateway is there, anew when the watch is lost.
+async fn keep_watching(gateway: Weak<Gateway>) {
+    let lost = Arc::new(tokio::sync::Notify::new());
+    loop {
+        let Some(strong) = gateway.upgrade() else { return };
+        let control = strong.pools.control.clone();
+        let ear = Arc::new(Ear { gateway: gateway.clone(), lost: Arc::clone(&lost) });
+        let begun = match control.create(CONTROL, false).await {
+            Ok(()) => {
+                let (cookie, begun) = control.watch(CONTROL, None, ear);
+                begun.await.map(|()| cookie)
+            }
+            Err(error) => Err(error),
+        };
+        if begun.is_ok() {
+            strong.memory.watched.store(true, Ordering::Release);
+        }
+        drop(strong);
+        match begun {
+            Ok(cookie) => {
+                lost.notified().await;
+                // It is lost: whether giving it back succeeds does not matter.
+                _ = control.unwatch(cookie).await;
+            }
+            Err(nacre_client::Error::ShutDown) => return,
+            Err(error) => {
+                tracing::warn!(%error, "rgw: can't watch for changes; nothing is remembered meanwhile");
+                tokio::time::sleep(WATCH_RETRY).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Uploads in parts: a RADOS object in the data pool for each upload, whose omap lists its parts, and an entry in the
+//! bucket's index by which it is found (docs/format/rgw.md).
+//!
+//! A part's data is noted before it is written and listed after it, so that nothing is left behind by an upload that
+//! is ended. An upload is marked with the tag of the write that completes it, after that write is pending in the index and
+//! before its head is written: who would end the upload learns from both whether the parts belong to an object.
+
+use super::put::{Put, write_tails};
+use super::{Begun, Body, Condition, Data, Head, Manifest, ManifestPart, PIECE_BYTES, StoredChecksum};
+use super::{tail_count, tails_name};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::index::{self, Outcome, Tails};
+use crate::record;
+use bytes::Bytes;
+use nacre_client::{ReadOp, WriteOp};
+use nacre_types::encoding::Versioned;
+use nacre_types::op::CmpOp;
+use s3s::crypto::{Checksum as _, Md5};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The largest part, and the largest object that is not uploaded in parts.
+pub(crate) const MAX_PART_BYTES: u64 = 5 << 30;
+/// The largest object.
+const MAX_OBJECT_BYTES: u64 = 5 << 40;
+/// The smallest part but for the last (`rgw_multipart_min_part_size`).
+const MIN_PART_BYTES: u64 = 5 << 20;
+/// The most parts (`rgw_multipart_part_upload_limit`).
+pub(crate) const MAX_PARTS: u32 = 10_000;
+/// Parts read at a time.
+const PAGE: u64 = 1000;
+/// Attempts at a change that others change at the same time.
+const ATTEMPTS: usize = 16;
+
+/// An upload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Upload {
+    /// What the object will be, without data.
+    pub(crate) head: Head,
+    /// Nanoseconds since 1970.
+    pub(crate) begun_ns: u64,
+    /// The algorithm of the checksums that parts have; empty where none was named.
+    pub(crate) algorithm: String,
+    /// Whether the object gets a checksum of all its data.
+    pub(crate) whole: bool,
+    /// The tag of the write that completes it.
+    completing: Option<String>,
+}
+
+/// A part that is there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Part {
+    /// Bytes.
+    pub(crate) size: u64,
+    /// Nanoseconds since 1970.
+    pub(crate) mtime_ns: u64,
+    /// Of its data, without quotes.
+    pub(crate) etag: String,
+    pub(crate) checksum: Option<StoredChecksum>,
+    tails: Tails,
+}
+
+/// What the index says of an upload.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UploadEntry {
+    /// Nanoseconds since 1970.
+    pub(crate) begun_ns: u64,
+    /// Who began it.
+    pub(crate) owner: String,
+}
+
+/// The data of a part that is being written.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Intent {
+    tails: Tails,
+}
+
+impl Versioned for Upload {
+    const NAME: &'static str = "upload";
+}
+
+impl Versioned for Part {
+    const NAME: &'static str = "part";
+}
+
+impl Versioned for UploadEntry {
+    const NAME: &'static str = "index entry of an upload";
+}
+
+impl Versioned for Intent {
+    const NAME: &'static str = "intent of a part";
+}
+
+/// Which part of which upload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PartPlace<'a> {
+    pub(crate) key: &'a str,
+    pub(crate) upload: &'a str,
+    pub(crate) number: u32,
+}
+
+/// What a completion names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedPart {
+    pub(crate) number: u32,
+    pub(crate) etag: Option<String>,
+}
+
+fn upload_name(bucket: &Bucket, key: &str, id: &str) -> String {
+    format!("{}__multipart_{key}.{id}", bucket.id)
+}
+
+fn part_key(number: u32) -> Bytes {
+    format!("p{number:05}").into()
+}
+
+fn intent_key(tag: &str) -> Bytes {
+    format!("i{tag}").into()
+}
+
+fn bytes_of_md5(etag: &str) -> Option<[u8; 16]> {
+    u128::from_str_radix(etag, 16).ok().filter(|_| etag.len() == 32).map(u128::to_be_bytes)
+}
+
+impl Upload {
+    /// An upload that becomes an object like `head`.
+    pub(crate) fn new(head: Head, algorithm: &str, whole: bool) -> Upload {
+        Upload { head, begun_ns: 0, algorithm: algorithm.to_owned(), whole, completing: None }
+    }
+}
+
+impl Gateway {
+    /// Begins an upload; returns its id.
+    pub(crate) async fn create_upload(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        mut upload: Upload,
+    ) -> Result<String> {
+        let id = self.tag();
+        upload.begun_ns = now_ns();
+        upload.head.upload = id.clone();
+        let entry = UploadEntry { begun_ns: upload.begun_ns, owner: upload.head.owner.clone() };
+        if !record::create(&self.pools.data, &upload_name(bucket, key, &id), &upload).await? {
+            return Err(Error::Invalid("an upload of that id is there".into()));
+        }
+        index::add_upload(self, bucket, key, &id, &entry).await?;
+        Ok(id)
+    }
+
+    /// An upload.
+    pub(crate) async fn upload(&self, bucket: &Bucket, key: &str, id: &str) -> Result<Upload> {
+        let found = record::read::<Upload>(&self.pools.data, &upload_name(bucket, key, id)).await?;
+        found.map(|(upload, _)| upload).ok_or(Error::NoSuchUpload)
+    }
+
+    /// Writes a part's data and lists it, in the place of one that was there. `seal` gets the body when all was taken.
+    pub(crate) async fn put_part(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        place: PartPlace<'_>,
+        mut body: Body,
+        length: Option<u64>,
+        seal: impl FnOnce(Body) -> Result<(String, Option<StoredChecksum>)>,
+    ) -> Result<Part> {
+        let PartPlace { key, upload, number } = place;
+        let name = upload_name(bucket, key, upload);
+        let absent = |error: nacre_client::Error| {
+            if error.is_not_found() { Error::NoSuchUpload } else { error.into() }
+        };
+        let tag = self.tag();
+        let mut tails =
+            Tails { name: tails_name(bucket, &tag), count: tail_count(length.unwrap_or(MAX_PART_BYTES)) };
+        let mut op = WriteOp::new();
+        let intent = Intent { tails: tails.clone() };
+        op.assert_exists().omap_set(vec![(intent_key(&tag), record::encode(&intent))]);
+        self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()).map_err(absent)?;
+        let first = body.take(PIECE_BYTES).await?;
+        let size = write_tails(self, &tails.name, first, &mut body).await?;
+        tails.count = tail_count(size);
+        let (etag, checksum) = seal(body)?;
+        let part = Part { size, mtime_ns: now_ns(), etag, checksum, tails };
+        for _ in 0..ATTEMPTS {
+            let found = self.pools.data.omap_get_vals_by_keys(&name, vec![part_key(number)]).await;
+            let old = found.map_err(absent)?.remove(&part_key(number)).unwrap_or_default();
+            if !old.is_empty() {
+                self.discard(&[record::decode::<Part>(&name, &old)?.tails]).await?;
+            }
+            let mut op = WriteOp::new();
+            op.assert_exists()
+                .omap_cmp(vec![(part_key(number), CmpOp::Eq, old)])
+                .omap_set(vec![(part_key(number), record::encode(&part))])
+                .omap_rm_keys(vec![intent_key(&tag)]);
+            match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
+                Ok(_) => return Ok(part),
+                Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {}
+                Err(error) => return Err(absent(error)),
+            }
+        }
+        Err(Error::Invalid(format!("part {number} is being uploaded by too many at a time")))
+    }
+
+    /// At most `max` parts of an upload behind `after`, and whether there are more.
+    pub(crate) async fn parts(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        id: &str,
+        after: u32,
+        max: u64,
+    ) -> Result<(Vec<(u32, Part)>, bool)> {
+        let name = upload_name(bucket, key, id);
+        let page = self.pools.data.omap_get_vals(&name, part_key(after), "p", max.min(PAGE)).await;
+        let page = match page {
+            Err(error) if error.is_not_found() => return Err(Error::NoSuchUpload),
+            page => page?,
+        };
+        let mut parts = Vec::with_capacity(page.entries.len());
+        for (key, value) in &page.entries {
+            let number = std::str::from_utf8(&key[1..]).ok().and_then(|digits| digits.parse().ok());
+            parts.push((number.unwrap_or(0), record::decode::<Part>(&name, value)?));
+        }
+        Ok((parts, page.more))
+    }
+
+    async fn all_parts(&self, bucket: &Bucket, key: &str, id: &str) -> Result<Vec<(u32, Part)>> {
+        let mut all: Vec<(u32, Part)> = Vec::new();
+        loop {
+            let after = all.last().map_or(0, |(number, _)| *number);
+            let (parts, more) = self.parts(bucket, key, id, after, PAGE).await?;
+            all.extend(parts);
+            if !more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Makes an object of an upload's parts. `seal` gets those that were named, with their numbers, and completes the
+    /// head, or refuses.
+    pub(crate) async fn complete_upload(
+        self: &Arc<Gateway>,
+        bucket: &Arc<Bucket>,
+        key: &str,
+        id: &str,
+        named: &[NamedPart],
+        condition: Condition,
+        seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()>,
+    ) -> Result<Head> {
+        let name = upload_name(bucket, key, id);
+        let Some((upload, version)) = record::read::<Upload>(&self.pools.data, &name).await? else {
+            // The answer to the attempt that completed it may have been lost.
+            return match self.head(bucket, key).await? {
+                Some((head, _)) if head.upload == id => Ok(head),
+                _ => Err(Error::NoSuchUpload),
+            };
+        };
+        let there = self.all_parts(bucket, key, id).await?;
+        let chosen = choose(&there, named)?;
+        let mut head = upload.head.clone();
+        head.size = chosen.iter().map(|(_, part)| part.size).sum();
+        if head.size > MAX_OBJECT_BYTES {
+            return Err(Error::TooLarge);
+        }
+        let mut md5s = Vec::with_capacity(chosen.len() * 16);
+        for (number, part) in &chosen {
+            md5s.extend(bytes_of_md5(&part.etag).ok_or(Error::InvalidPart(*number as i32))?);
+        }
+        let digest = u128::from_be_bytes(Md5::checksum(&md5s));
+        head.etag = format!("{digest:032x}-{}", chosen.len());
+        head.mtime_ns = now_ns();
+        head.tag = self.tag();
+        head.data = Data::Parts(chosen.len() as u32);
+        seal(&upload, &chosen, &mut head)?;
+        let tails: Vec<Tails> = chosen.iter().map(|(_, part)| part.tails.clone()).collect();
+        let parts = chosen
+            .iter()
+            .map(|(number, part)| ManifestPart {
+                number: *number,
+                size: part.size,
+                tails: part.tails.clone(),
+            })
+            .collect();
+        let manifest = Manifest { parts };
+        let begun = Begun::begin(self, bucket, key, &head.tag, None).await?;
+        let marked = Upload { completing: Some(head.tag.clone()), ..upload };
+        let mut op = WriteOp::new();
+        op.assert_version(version).write_full(record::encode(&marked));
+        if let Err(error) = self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
+            begun.settle(Outcome::Nothing(None)).await;
+            // Somebody else completes or ends it.
+            return Err(if error.is_not_found() {
+                Error::NoSuchUpload
+            } else {
+                Error::IndexBusy(bucket.name.clone())
+            });
+        }
+        let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition };
+        let head = put.commit(self, Some(begun), record::encode(&manifest), tails).await?;
+        let kept: Vec<&Tails> = manifest.parts.iter().map(|part| &part.tails).collect();
+        self.clear_upload(bucket, key, id, &kept).await?;
+        Ok(head)
+    }
+
+    /// Ends an upload and discards its parts.
+    pub(crate) async fn abort_upload(&self, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
+        let upload = self.upload(bucket, key, id).await?;
+        let mut kept = Vec::new();
+        if let Some(tag) = &upload.completing {
+            if index::is_pending(self, bucket, key, tag).await? {
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            let reader = match self.open_object(bucket, key).await {
+                Err(Error::NoSuchKey) => None,
+                opened => Some(opened?),
+            };
+            let made = reader.filter(|reader| reader.head.tag == *tag);
+            kept.extend(made.into_iter().flat_map(|reader| reader.manifest.parts).map(|part| part.tails));
+        }
+        self.clear_upload(bucket, key, id, &kept.iter().collect::<Vec<_>>()).await
+    }
+
+    /// Removes an upload, and its parts but for those that are kept.
+    async fn clear_upload(&self, bucket: &Bucket, key: &str, id: &str, kept: &[&Tails]) -> Result<()> {
+        let name = upload_name(bucket, key, id);
+        let mut after = Bytes::new();
+        loop {
+            let mut op = ReadOp::new();
+            op.omap_get_vals(after.clone(), "", PAGE);
+            let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
+            let mut reply = match reply {
+                Err(error) if error.is_not_found() => break,
+                reply => reply?,
+            };
+            let page = reply.omap_vals(0)?;
+            let mut garbage = Vec::new();
+            for (key, value) in &page.entries {
+                let tails = match key.first() {
+                    Some(b'p') => record::decode::<Part>(&name, value)?.tails,
+                    _ => record::decode::<Intent>(&name, value)?.tails,
+                };
+                if !kept.contains(&&tails) {
+                    garbage.push(tails);
+                }
+            }
+            self.discard(&garbage).await?;
+            match page.entries.last() {
+                Some((key, _)) if page.more => after = key.clone(),
+                _ => break,
+            }
+        }
+        index::remove_upload(self, bucket, key, id).await?;
+        record::remove(&self.pools.data, &name).await?;
+        Ok(())
+    }
+}
+
+/// The parts that were named, in order.
+fn choose(there: &[(u32, Part)], named: &[NamedPart]) -> Result<Vec<(u32, Part)>> {
+    if named.is_empty() {
+        return Err(Error::Invalid("a completion names at least one part".into()));
+    }
+    if named.windows(2).any(|pair| pair[0].number >= pair[1].number) {
+        return Err(Error::InvalidPartOrder);
+    }
+    let mut chosen = Vec::with_capacity(named.len());
+    for (at, name) in named.iter().enumerate() {
+        let invalid = || Error::InvalidPart(name.number as i32);
+        let found = there.binary_search_by_key(&name.number, |(number, _)| *number).map_err(|_| invalid())?;
+        let (number, part) = &there[found];
+        if name.etag.as_ref().is_some_and(|etag| *etag != part.etag) {
+            return Err(invalid());
+        }
+        if at + 1 < named.len() && part.size < MIN_PART_BYTES {
+            return Err(Error::PartTooSmall(*number as i32));
+        }
+        chosen.push((*number, part.clone()));
+    }
+    Ok(chosen)
+}

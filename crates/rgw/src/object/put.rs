@@ -1,0 +1,164 @@
+//! Writing an object: its data as it arrives, then its head.
+
+use super::{Begun, Body, Condition, Data, ETAG, HEAD, Head, INLINE_BYTES, PIECE_BYTES, STRIPE_BYTES};
+use super::{head_name, tail_count, tails_name};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::index::{Outcome, Tails};
+use crate::record;
+use bytes::Bytes;
+use futures::stream::{FuturesUnordered, StreamExt};
+use nacre_client::WriteOp;
+use std::sync::Arc;
+
+/// Pieces of one object that are written at the same time.
+const PIECES: usize = 4;
+
+/// An object to be written.
+pub(crate) struct Put {
+    pub(crate) bucket: Arc<Bucket>,
+    pub(crate) key: String,
+    /// All but tag, size, time, ETag and data are the caller's.
+    pub(crate) head: Head,
+    pub(crate) condition: Condition,
+}
+
+/// Data that is written, and what is not in tails.
+pub(super) struct Written {
+    pub(super) size: u64,
+    pub(super) inline: Bytes,
+    pub(super) tails: Option<Tails>,
+}
+
+impl Put {
+    /// Writes data and head. `seal` gets the body when all of it was taken: it completes the head, or refuses.
+    pub(crate) async fn run(
+        mut self,
+        gateway: &Arc<Gateway>,
+        mut body: Body,
+        length: Option<u64>,
+        seal: impl FnOnce(Body, &mut Head) -> Result<()>,
+    ) -> Result<Head> {
+        self.head.tag = gateway.tag();
+        let mut begun = None;
+        let written = write_data(gateway, &self, &mut body, length, &mut begun).await?;
+        self.head.size = written.size;
+        self.head.mtime_ns = now_ns();
+        seal(body, &mut self.head)?;
+        if let Some(tails) = &written.tails {
+            self.head.data = Data::Tails(tails.clone());
+        }
+        let tails = written.tails.into_iter().collect();
+        self.commit(gateway, begun, written.inline, tails).await
+    }
+
+    /// Writes the head, with `data` in it, and so commits the change. `tails` are what the object has besides.
+    pub(crate) async fn commit(
+        self,
+        gateway: &Arc<Gateway>,
+        begun: Option<Begun>,
+        data: Bytes,
+        tails: Vec<Tails>,
+    ) -> Result<Head> {
+        let gateway = Arc::clone(gateway);
+        // Whoever asked for it may go away in between.
+        let commit = tokio::spawn(async move {
+            let Put { bucket, key, head, condition } = self;
+            let begun = match begun {
+                Some(begun) => begun,
+                None => Begun::begin(&gateway, &bucket, &key, &head.tag, None).await?,
+            };
+            let mut op = WriteOp::new();
+            condition.guard(&mut op);
+            op.write_full(data).set_xattr(HEAD, record::encode(&head)).set_xattr(ETAG, head.etag.clone());
+            let reply = gateway.pools.data.operate(&head_name(&bucket, &key), op).await;
+            match reply.and_then(|reply| reply.success()) {
+                Ok(reply) => {
+                    begun.settle(Outcome::Put(head.entry(reply.version, tails))).await;
+                    Ok(head)
+                }
+                Err(error) => {
+                    let error = condition.failure(error.into());
+                    begun.fail(&error).await;
+                    Err(error)
+                }
+            }
+        });
+        commit.await.map_err(|e| Error::Invalid(format!("the write ended: {e}")))?
+    }
+}
+
+/// Takes all of a body: a short one into memory, a long one into tails, which are noted in the index first.
+async fn write_data(
+    gateway: &Arc<Gateway>,
+    put: &Put,
+    body: &mut Body,
+    length: Option<u64>,
+    begun: &mut Option<Begun>,
+) -> Result<Written> {
+    let first = {
+        let room = length.map_or(INLINE_BYTES, |length| length.min(INLINE_BYTES as u64) as usize);
+        let _room = gateway.put_room(room).await;
+        body.take(INLINE_BYTES).await?
+    };
+    if first.len() < INLINE_BYTES || length == Some(first.len() as u64) {
+        return Ok(Written { size: first.len() as u64, inline: first, tails: None });
+    }
+    let name = tails_name(&put.bucket, &put.head.tag);
+    // What may be written of it at most, for whoever clears up after a crash.
+    let most =
+        Tails { name: name.clone(), count: tail_count(length.unwrap_or(super::multipart::MAX_PART_BYTES)) };
+    *begun = Some(Begun::begin(gateway, &put.bucket, &put.key, &put.head.tag, Some(most)).await?);
+    let size = write_tails(gateway, &name, first, body).await?;
+    Ok(Written { size, inline: Bytes::new(), tails: Some(Tails { name, count: tail_count(size) }) })
+}
+
+/// Writes `first` and the rest of a body into tails of that name; returns their bytes.
+pub(super) async fn write_tails(gateway: &Gateway, name: &str, first: Bytes, body: &mut Body) -> Result<u64> {
+    let mut writes = FuturesUnordered::new();
+    let (mut piece, mut offset) = (first, 0);
+    let mut room = gateway.put_room(piece.len()).await;
+    while !piece.is_empty() {
+        while writes.len() >= PIECES {
+            if let Some(written) = writes.next().await {
+                written?;
+            }
+        }
+        let len = piece.len() as u64;
+        let tail = format!("{name}_{}", offset / STRIPE_BYTES);
+        let mut op = WriteOp::new();
+        op.write(offset % STRIPE_BYTES, piece);
+        let write = gateway.pools.data.operate(&tail, op);
+        let held = room;
+        writes.push(async move {
+            let reply = write.await.and_then(|reply| reply.success());
+            drop(held);
+            reply.map(drop)
+        });
+        offset += len;
+        // Where memory is short this waits for the writes of others; its own go on meanwhile.
+        let next = gateway.put_room(PIECE_BYTES);
+        tokio::pin!(next);
+        room = loop {
+            tokio::select! {
+                room = &mut next => break room,
+                Some(written) = writes.next(), if !writes.is_empty() => written?,
+            }
+        };
+        piece = body.take(PIECE_BYTES).await?;
+    }
+    while let Some(written) = writes.next().await {
+        written?;
+    }
+    Ok(offset)
+}
+
+impl Gateway {
+    /// Room for so many bytes of data on their way into RADOS.
+    pub(super) async fn put_room(&self, bytes: usize) -> Option<tokio::sync::OwnedSemaphorePermit> {
+        let permits = bytes.div_ceil(crate::gateway::ROOM_BYTES) as u32;
+        // The semaphore is never closed.
+        Arc::clone(&self.put_memory).acquire_many_owned(permits).await.ok()
+    }
+}

@@ -1,0 +1,77 @@
+//! Records: RADOS objects whose data is one structure in its envelope, changed by compare-and-swap.
+
+use crate::error::{Error, Result};
+use bytes::Bytes;
+use nacre_client::{IoCtx, ReadOp, WriteOp};
+use nacre_types::encoding::{self, Versioned};
+
+/// A record is no larger than this; more is damage.
+const MAX_BYTES: u64 = 4 << 20;
+/// Attempts at a change that others change at the same time.
+const ATTEMPTS: usize = 16;
+
+/// Decodes what the RADOS object `name` holds.
+pub(crate) fn decode<T: Versioned>(name: &str, bytes: &[u8]) -> Result<T> {
+    encoding::decode(bytes).map_err(|source| Error::Corrupt { name: name.to_owned(), source })
+}
+
+/// The structure in its envelope.
+pub(crate) fn encode<T: Versioned>(value: &T) -> Bytes {
+    Bytes::from(encoding::encode(value))
+}
+
+/// Reads a record and the version of its object; `None` where it is absent.
+pub(crate) async fn read<T: Versioned>(pool: &IoCtx, name: &str) -> Result<Option<(T, u64)>> {
+    let mut op = ReadOp::new();
+    op.read(0, MAX_BYTES);
+    let reply = pool.operate_read(name, op).await.and_then(|reply| reply.success());
+    let mut reply = match reply {
+        Err(error) if error.is_not_found() => return Ok(None),
+        reply => reply?,
+    };
+    let bytes = reply.output(0)?;
+    Ok(Some((decode(name, &bytes)?, reply.version)))
+}
+
+/// Makes a record; tells whether it was not there.
+pub(crate) async fn create<T: Versioned>(pool: &IoCtx, name: &str, value: &T) -> Result<bool> {
+    let mut op = WriteOp::new();
+    op.create(true).write_full(encode(value));
+    match pool.operate(name, op).await.and_then(|reply| reply.success()).map_err(Error::from) {
+        Err(error) if error.is_present() => Ok(false),
+        made => made.map(|_| true),
+    }
+}
+
+/// Changes a record by `change`, which may refuse; returns what it is then, `None` where it is absent.
+pub(crate) async fn update<T: Versioned>(
+    pool: &IoCtx,
+    name: &str,
+    mut change: impl FnMut(&mut T) -> Result<()>,
+) -> Result<Option<T>> {
+    for _ in 0..ATTEMPTS {
+        let Some((mut value, version)) = read::<T>(pool, name).await? else { return Ok(None) };
+        change(&mut value)?;
+        let mut op = WriteOp::new();
+        op.assert_version(version).write_full(encode(&value));
+        match pool.operate(name, op).await.and_then(|reply| reply.success()) {
+            Ok(_) => return Ok(Some(value)),
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error)
+                if matches!(
+                    error.errno(),
+                    nacre_types::errno::Errno::ERANGE | nacre_types::errno::Errno::EOVERFLOW
+                ) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::Invalid(format!("{name} is being changed by too many at a time")))
+}
+
+/// Removes a record; tells whether it was there.
+pub(crate) async fn remove(pool: &IoCtx, name: &str) -> Result<bool> {
+    match pool.remove(name).await {
+        Err(error) if error.is_not_found() => Ok(false),
+        removed => Ok(removed.map(|()| true)?),
+    }
+}

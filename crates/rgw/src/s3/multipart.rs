@@ -1,0 +1,344 @@
+//! Uploads in parts.
+
+use super::access::{Requester, bucket_of};
+use super::object::{
+    Sent, algorithm_of, check_metadata, condition, field, fields, kept_headers, public_read, source_of,
+    tags_of_header,
+};
+use super::{Protocol, answer, timestamp};
+use crate::error::Error;
+use crate::object::multipart::{MAX_PART_BYTES, MAX_PARTS, NamedPart, Part as StoredPart, PartPlace, Upload};
+use crate::object::{Condition, Head, StoredChecksum};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures::StreamExt;
+use s3s::crypto::{Checksum as _, Crc32, Crc32c, Sha1, Sha256};
+#[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+/// The most parts or uploads in one answer.
+const MAX_PAGE: i32 = 1000;
+
+fn part_number(number: i32) -> S3Result<u32> {
+    let sound = u32::try_from(number).ok().filter(|number| (1..=MAX_PARTS).contains(number));
+    sound
+        .ok_or_else(|| s3_error!(InvalidArgument, "Part number must be an integer between 1 and {MAX_PARTS}"))
+}
+
+/// The checksum of parts' checksums, as S3 puts them together.
+fn composite(upload: &Upload, parts: &[(u32, StoredPart)]) -> crate::Result<Option<StoredChecksum>> {
+    if upload.algorithm.is_empty() || upload.whole {
+        return Ok(None);
+    }
+    let mut sums = Vec::new();
+    for (number, part) in parts {
+        let sum = part.checksum.as_ref().and_then(|sum| STANDARD.decode(&sum.value).ok());
+        sums.extend(sum.ok_or(Error::InvalidPart(*number as i32))?);
+    }
+    let value = match upload.algorithm.as_str() {
+        "CRC32" => STANDARD.encode(Crc32::checksum(&sums)),
+        "CRC32C" => STANDARD.encode(Crc32c::checksum(&sums)),
+        "SHA1" => STANDARD.encode(Sha1::checksum(&sums)),
+        "SHA256" => STANDARD.encode(Sha256::checksum(&sums)),
+        _ => return Ok(None),
+    };
+    let value = format!("{value}-{}", parts.len());
+    Ok(Some(StoredChecksum { algorithm: upload.algorithm.clone(), value, whole: false }))
+}
+
+/// The checksum of all data, put together from those of its parts. CRCs only: they can be combined by their lengths.
+fn combined(upload: &Upload, parts: &[(u32, StoredPart)]) -> crate::Result<Option<StoredChecksum>> {
+    let algorithm = match upload.algorithm.as_str() {
+        "CRC32" => crc_fast::CrcAlgorithm::Crc32IsoHdlc,
+        "CRC32C" => crc_fast::CrcAlgorithm::Crc32Iscsi,
+        "CRC64NVME" => crc_fast::CrcAlgorithm::Crc64Nvme,
+        _ => return Ok(None),
+    };
+    if !upload.whole {
+        return Ok(None);
+    }
+    let width = if upload.algorithm == "CRC64NVME" { 8 } else { 4 };
+    let mut sum = 0;
+    for (at, (number, part)) in parts.iter().enumerate() {
+        let bytes = part.checksum.as_ref().and_then(|sum| STANDARD.decode(&sum.value).ok());
+        let bytes = bytes.filter(|bytes| bytes.len() == width).ok_or(Error::InvalidPart(*number as i32))?;
+        let own = bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
+        sum = if at == 0 { own } else { crc_fast::checksum_combine(algorithm, sum, own, part.size) };
+    }
+    let value = STANDARD.encode(&sum.to_be_bytes()[8 - width..]);
+    Ok(Some(StoredChecksum { algorithm: upload.algorithm.clone(), value, whole: true }))
+}
+
+impl Protocol {
+    pub(super) async fn do_create_multipart_upload(
+        &self,
+        req: S3Request<CreateMultipartUploadInput>,
+    ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let headers = kept_headers(&req.headers);
+        let input = req.input;
+        let algorithm = match &input.checksum_algorithm {
+            Some(name) => {
+                let known = algorithm_of(name.as_str());
+                known.ok_or_else(|| s3_error!(InvalidRequest, "unknown checksum {}", name.as_str()))?
+            }
+            None => "",
+        };
+        let whole = match input.checksum_type.as_ref().map(ChecksumType::as_str) {
+            Some(ChecksumType::FULL_OBJECT) if algorithm.starts_with("SHA") => {
+                return Err(s3_error!(InvalidRequest, "{algorithm} can't be that of a full object"));
+            }
+            Some(ChecksumType::COMPOSITE) if algorithm == "CRC64NVME" => {
+                return Err(s3_error!(InvalidRequest, "CRC64NVME is always that of a full object"));
+            }
+            Some(kind) => kind == ChecksumType::FULL_OBJECT,
+            None => algorithm == "CRC64NVME",
+        };
+        let head = Head {
+            owner: requester.id().to_owned(),
+            headers,
+            metadata: check_metadata(input.metadata)?,
+            tags: tags_of_header(input.tagging.as_deref())?,
+            public_read: public_read(input.acl.as_ref())?,
+            ..Head::default()
+        };
+        let upload = Upload::new(head, algorithm, whole);
+        let id = self.gateway.create_upload(&bucket, &input.key, upload).await?;
+        answer(CreateMultipartUploadOutput {
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            upload_id: Some(id),
+            checksum_algorithm: input.checksum_algorithm,
+            checksum_type: input.checksum_type,
+            ..CreateMultipartUploadOutput::default()
+        })
+    }
+
+    pub(super) async fn do_upload_part(
+        &self,
+        req: S3Request<UploadPartInput>,
+    ) -> S3Result<S3Response<UploadPartOutput>> {
+        let bucket = bucket_of(&req)?;
+        let sent = Sent::of(&req.headers, req.trailing_headers.clone(), req.input.content_md5.clone())?;
+        let input = req.input;
+        let number = part_number(input.part_number)?;
+        let place = PartPlace { key: &input.key, upload: &input.upload_id, number };
+        let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
+        let sent = sent.or(&upload.algorithm);
+        let length = input.content_length.map(|length| u64::try_from(length).unwrap_or(0));
+        if length.is_some_and(|length| length > MAX_PART_BYTES) {
+            return Err(s3_error!(EntityTooLarge));
+        }
+        let body = sent.body(source_of(input.body));
+        let part = self.gateway.put_part(&bucket, place, body, length, |body| sent.check(body)).await?;
+        if length.is_some_and(|length| length != part.size) {
+            return Err(s3_error!(IncompleteBody));
+        }
+        let sums = fields(part.checksum.as_ref());
+        answer(UploadPartOutput {
+            e_tag: Some(ETag::Strong(part.etag)),
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+            ..UploadPartOutput::default()
+        })
+    }
+
+    pub(super) async fn do_upload_part_copy(
+        &self,
+        req: S3Request<UploadPartCopyInput>,
+    ) -> S3Result<S3Response<UploadPartCopyOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let input = req.input;
+        let number = part_number(input.part_number)?;
+        let conditions = (
+            input.copy_source_if_match.as_ref(),
+            input.copy_source_if_none_match.as_ref(),
+            input.copy_source_if_modified_since.as_ref(),
+            input.copy_source_if_unmodified_since.as_ref(),
+        );
+        let reader = self.copy_source(&requester, &input.copy_source, conditions).await?;
+        let range = match &input.copy_source_range {
+            Some(text) => {
+                let wrong = |_| s3_error!(InvalidArgument, "the range of a copy is bytes=first-last");
+                Range::parse(text).map_err(wrong)?.check(reader.head.size)?
+            }
+            None => 0..reader.head.size,
+        };
+        let length = range.end - range.start;
+        if length > MAX_PART_BYTES {
+            return Err(s3_error!(EntityTooLarge));
+        }
+        let place = PartPlace { key: &input.key, upload: &input.upload_id, number };
+        let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
+        let sent = Sent::default().or(&upload.algorithm);
+        let body = sent.body(Box::pin(reader.data(range).map(|piece| piece.map_err(Into::into))));
+        let part = self.gateway.put_part(&bucket, place, body, Some(length), |body| sent.check(body)).await?;
+        let sums = fields(part.checksum.as_ref());
+        let result = CopyPartResult {
+            e_tag: Some(ETag::Strong(part.etag)),
+            last_modified: Some(timestamp(part.mtime_ns)),
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+        };
+        answer(UploadPartCopyOutput { copy_part_result: Some(result), ..UploadPartCopyOutput::default() })
+    }
+
+    pub(super) async fn do_complete_multipart_upload(
+        &self,
+        req: S3Request<CompleteMultipartUploadInput>,
+    ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
+        let bucket = bucket_of(&req)?;
+        let mut input = req.input;
+        let condition: Condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let listed = input.multipart_upload.take().and_then(|upload| upload.parts).unwrap_or_default();
+        let mut named = Vec::with_capacity(listed.len());
+        for part in listed {
+            let number = part.part_number.ok_or_else(|| s3_error!(MalformedXML, "a part without number"))?;
+            named.push(NamedPart { number: part_number(number)?, etag: part.e_tag.map(ETag::into_value) });
+        }
+        if named.is_empty() {
+            return Err(s3_error!(MalformedXML, "a completion names at least one part"));
+        }
+        let mut said = Checksum {
+            checksum_crc32: input.checksum_crc32.take(),
+            checksum_crc32c: input.checksum_crc32c.take(),
+            checksum_crc64nvme: input.checksum_crc64nvme.take(),
+            checksum_sha1: input.checksum_sha1.take(),
+            checksum_sha256: input.checksum_sha256.take(),
+            checksum_type: None,
+        };
+        let size = input.mpu_object_size;
+        let seal = |upload: &Upload, parts: &[(u32, StoredPart)], head: &mut Head| {
+            if size.is_some_and(|size| u64::try_from(size) != Ok(head.size)) {
+                return Err(Error::Invalid("the parts do not have the size that was sent".into()));
+            }
+            head.checksum = match composite(upload, parts)? {
+                Some(sum) => Some(sum),
+                None => combined(upload, parts)?,
+            };
+            if let Some(sum) = &head.checksum
+                && field(&mut said, &sum.algorithm).as_ref().is_some_and(|said| {
+                    // The number of parts may be left out.
+                    *said != sum.value && sum.value.split('-').next() != Some(said)
+                })
+            {
+                return Err(Error::BadDigest("x-amz-checksum"));
+            }
+            Ok(())
+        };
+        let head = self
+            .gateway
+            .complete_upload(&bucket, &input.key, &input.upload_id, &named, condition, seal)
+            .await?;
+        let sums = fields(head.checksum.as_ref());
+        answer(CompleteMultipartUploadOutput {
+            location: Some(format!("/{}/{}", input.bucket, input.key)),
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            e_tag: Some(ETag::Strong(head.etag)),
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
+            ..CompleteMultipartUploadOutput::default()
+        })
+    }
+
+    pub(super) async fn do_abort_multipart_upload(
+        &self,
+        req: S3Request<AbortMultipartUploadInput>,
+    ) -> S3Result<S3Response<AbortMultipartUploadOutput>> {
+        let bucket = bucket_of(&req)?;
+        self.gateway.abort_upload(&bucket, &req.input.key, &req.input.upload_id).await?;
+        answer(AbortMultipartUploadOutput::default())
+    }
+
+    pub(super) async fn do_list_parts(
+        &self,
+        req: S3Request<ListPartsInput>,
+    ) -> S3Result<S3Response<ListPartsOutput>> {
+        let bucket = bucket_of(&req)?;
+        let input = req.input;
+        let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
+        let max = input.max_parts.unwrap_or(MAX_PAGE).clamp(0, MAX_PAGE);
+        let after = u32::try_from(input.part_number_marker.unwrap_or(0)).unwrap_or(0);
+        let (parts, more) =
+            self.gateway.parts(&bucket, &input.key, &input.upload_id, after, max as u64).await?;
+        let part = |(number, part): (u32, StoredPart)| {
+            let sums = fields(part.checksum.as_ref());
+            Part {
+                part_number: Some(number as i32),
+                e_tag: Some(ETag::Strong(part.etag)),
+                size: Some(part.size as i64),
+                last_modified: Some(timestamp(part.mtime_ns)),
+                checksum_crc32: sums.checksum_crc32,
+                checksum_crc32c: sums.checksum_crc32c,
+                checksum_crc64nvme: sums.checksum_crc64nvme,
+                checksum_sha1: sums.checksum_sha1,
+                checksum_sha256: sums.checksum_sha256,
+            }
+        };
+        let next = parts.last().map(|(number, _)| *number as i32);
+        let owner = upload.head.owner;
+        answer(ListPartsOutput {
+            bucket: Some(input.bucket),
+            key: Some(input.key),
+            upload_id: Some(input.upload_id),
+            max_parts: Some(max),
+            part_number_marker: Some(after as i32),
+            next_part_number_marker: next,
+            is_truncated: Some(more),
+            parts: Some(parts.into_iter().map(part).collect()),
+            initiator: Some(Initiator { id: Some(owner.clone()), display_name: Some(owner.clone()) }),
+            owner: Some(Owner { id: Some(owner.clone()), display_name: Some(owner) }),
+            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            ..ListPartsOutput::default()
+        })
+    }
+
+    pub(super) async fn do_list_multipart_uploads(
+        &self,
+        req: S3Request<ListMultipartUploadsInput>,
+    ) -> S3Result<S3Response<ListMultipartUploadsOutput>> {
+        let bucket = bucket_of(&req)?;
+        let input = req.input;
+        let max = input.max_uploads.unwrap_or(MAX_PAGE).clamp(0, MAX_PAGE);
+        let prefix = input.prefix.clone().unwrap_or_default();
+        let id = input.upload_id_marker.clone().unwrap_or_default();
+        let after = input.key_marker.as_deref().map(|key| (key, id.as_str()));
+        let (found, more) = self.gateway.uploads(&bucket, &prefix, after, max as usize).await?;
+        let last = found.last().filter(|_| more).map(|(key, id, _)| (key.clone(), id.clone()));
+        let (next_key_marker, next_upload_id_marker) = last.unzip();
+        let upload =
+            |(key, id, entry): (String, String, crate::object::multipart::UploadEntry)| MultipartUpload {
+                key: Some(key),
+                upload_id: Some(id),
+                initiated: Some(timestamp(entry.begun_ns)),
+                owner: Some(Owner { id: Some(entry.owner.clone()), display_name: Some(entry.owner.clone()) }),
+                initiator: Some(Initiator { id: Some(entry.owner.clone()), display_name: Some(entry.owner) }),
+                storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+                ..MultipartUpload::default()
+            };
+        answer(ListMultipartUploadsOutput {
+            bucket: Some(input.bucket),
+            prefix: input.prefix,
+            key_marker: input.key_marker,
+            upload_id_marker: input.upload_id_marker,
+            next_key_marker,
+            next_upload_id_marker,
+            max_uploads: Some(max),
+            is_truncated: Some(more),
+            uploads: Some(found.into_iter().map(upload).collect()),
+            ..ListMultipartUploadsOutput::default()
+        })
+    }
+}
