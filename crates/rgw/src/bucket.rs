@@ -3,6 +3,7 @@
 //! A bucket exists from the moment its record is made to the moment it is removed. Before that its index is made, after
 //! that it is removed; what an interrupted attempt leaves is taken up by the next one of that name.
 
+use crate::acl::Acl;
 use crate::error::{Error, Result};
 use crate::gateway::{Change, Gateway, now_ns};
 use crate::index;
@@ -43,19 +44,10 @@ pub struct Bucket {
     pub shards: u32,
     /// Whether objects have versions.
     pub versioning: Versioning,
-    /// Whether everybody may list it and read or write its objects (canned ACLs `public-read`, `public-read-write`).
-    pub public: Public,
+    /// Who besides its owner may list it and write into it.
+    pub acl: Acl,
     /// Its tags.
     pub tags: Vec<(String, String)>,
-}
-
-/// What everybody may do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Public {
-    /// List and read.
-    pub read: bool,
-    /// Write and delete.
-    pub write: bool,
 }
 
 impl Versioned for Bucket {
@@ -87,7 +79,7 @@ impl Gateway {
     }
 
     /// Makes a bucket of `owner`.
-    pub async fn create_bucket(&self, name: &str, owner: &str, public: Public) -> Result<Bucket> {
+    pub async fn create_bucket(&self, name: &str, owner: &str, acl: Acl) -> Result<Bucket> {
         let there = |bucket: &Bucket| {
             let name = name.to_owned();
             if bucket.owner == owner { Error::BucketIsYours(name) } else { Error::BucketExists(name) }
@@ -110,7 +102,7 @@ impl Gateway {
             generation: 0,
             shards: self.config.index_shards.max(1),
             versioning: Versioning::Off,
-            public,
+            acl,
             tags: Vec::new(),
         };
         index::create(&self.pools.index, &bucket).await?;

@@ -6,6 +6,7 @@
 //!
 //! [`Gateway`] is the buckets and objects; [`s3`] the protocol; [`server`] the listening side.
 
+mod acl;
 mod bucket;
 mod error;
 mod garbage;
@@ -18,7 +19,8 @@ pub mod s3;
 pub mod server;
 mod user;
 
-pub use bucket::{Bucket, OwnBucket, Public, Versioning};
+pub use acl::{Acl, Grant, Grantee, Permission};
+pub use bucket::{Bucket, OwnBucket, Versioning};
 pub use error::{Error, Result};
 pub use garbage::GarbageRecord;
 pub use gateway::{Config, Gateway};

@@ -14,6 +14,7 @@ pub(crate) use body::{Body, Digests, Source};
 pub(crate) use get::Reader;
 pub(crate) use put::Put;
 
+use crate::acl::Acl;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
@@ -32,6 +33,8 @@ pub(crate) const INLINE_BYTES: usize = 1 << 20;
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Size of a tail (`rgw_obj_stripe_size`).
 pub(crate) const STRIPE_BYTES: u64 = 4 << 20;
+/// Attempts at a change that others change at the same time.
+const ATTEMPTS: usize = 16;
 /// The attribute of a head that says what the object is.
 const HEAD: &str = "rgw.head";
 /// The attribute of a head that has the ETag, for conditions.
@@ -58,8 +61,8 @@ pub(crate) struct Head {
     pub(crate) tags: Vec<(String, String)>,
     /// A checksum besides the ETag.
     pub(crate) checksum: Option<StoredChecksum>,
-    /// Whether everybody may read it (canned ACL `public-read`).
-    pub(crate) public_read: bool,
+    /// Who besides its owner may read it.
+    pub(crate) acl: Acl,
     /// The upload that it was made of; empty where it was not uploaded in parts.
     pub(crate) upload: String,
     /// Where the data is.
@@ -294,6 +297,29 @@ impl Gateway {
             },
         };
         Ok(Some(head.entry(version, tails)))
+    }
+
+    /// Changes what a head says of the object, but neither its data nor what the index has of it.
+    pub(crate) async fn modify_head(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        mut change: impl FnMut(&mut Head),
+    ) -> Result<()> {
+        let name = head_name(bucket, key);
+        for _ in 0..ATTEMPTS {
+            let (mut head, version) = self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?;
+            change(&mut head);
+            let mut op = WriteOp::new();
+            op.assert_version(version).set_xattr(HEAD, record::encode(&head));
+            match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
+                Ok(_) => return Ok(()),
+                Err(error) if matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW) => {}
+                Err(error) if error.is_not_found() => return Err(Error::NoSuchKey),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(Error::Invalid("the object is being changed by too many at a time".into()))
     }
 
     /// Removes an object; tells whether there was one.

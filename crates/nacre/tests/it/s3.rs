@@ -71,9 +71,13 @@ impl S3 {
 fn boto3_finds_what_s3_promises() {
     let s3 = S3::start();
     let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/suite.py");
-    s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret]);
+    let keys = ["--access-key", "OTHERSKEY", "--secret-key", "secret of the other"];
+    s3.nacre(&[&["user", "create", "--uid", "other", "--display-name", "The other one"], &keys[..]].concat());
+    let others = [keys[1], keys[3]];
+    let args = [suite, &s3.endpoint, &s3.access, &s3.secret, others[0], others[1]];
+    s3.ok("/usr/bin/python3", &args);
     // All that is left goes, and nothing stays behind.
-    for bucket in ["objects", "conditions", "listing", "parts", "access"] {
+    for bucket in ["acls", "objects", "conditions", "listing", "parts", "access"] {
         s3.nacre(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
     }
     s3.nacre(&["gc", "process", "--include-all"]);

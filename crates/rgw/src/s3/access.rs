@@ -1,8 +1,9 @@
 //! Who a request comes from and whether it may do what it asks.
 //!
-//! A bucket is its owner's. Everybody may list or write what its canned ACL opens. Whether an object may be read is seen
-//! when its head is at hand ([`Requester::may_read`]): its own canned ACL and its writer count too.
+//! A bucket's list says who may list it and write into it; what else concerns the bucket is its owner's. An object's own
+//! list says who may read it: that is seen when its head is at hand ([`Requester::may_read`]).
 
+use crate::acl::{Acl, Permission};
 use crate::bucket::Bucket;
 use crate::error::Error;
 use crate::gateway::Gateway;
@@ -49,29 +50,29 @@ impl Requester {
         self.0.as_ref().map_or("", |user| &user.id)
     }
 
-    fn owns(&self, bucket: &Bucket) -> bool {
-        !self.id().is_empty() && self.id() == bucket.owner
+    fn known(&self) -> Option<&str> {
+        self.0.as_ref().map(|user| user.id.as_str())
+    }
+
+    /// Refuses who is not granted `wanted`; an owner may always read and change the list itself.
+    pub(crate) fn may(&self, acl: &Acl, owner: &str, wanted: Permission) -> S3Result<()> {
+        let own = self.known() == Some(owner) && matches!(wanted, Permission::ReadAcl | Permission::WriteAcl);
+        if own || acl.grants(self.known(), wanted) { Ok(()) } else { Err(denied()) }
     }
 
     /// Refuses who may not read an object.
-    pub(crate) fn may_read(&self, bucket: &Bucket, head: &Head) -> S3Result<()> {
-        let writer = !self.id().is_empty() && self.id() == head.owner;
-        if head.public_read || writer || self.owns(bucket) { Ok(()) } else { Err(denied()) }
-    }
-
-    /// Refuses who may not write into a bucket.
-    pub(crate) fn may_write(&self, bucket: &Bucket) -> S3Result<()> {
-        if bucket.public.write || self.owns(bucket) { Ok(()) } else { Err(denied()) }
+    pub(crate) fn may_read(&self, head: &Head) -> S3Result<()> {
+        self.may(&head.acl, &head.owner, Permission::Read)
     }
 
     /// Refuses who may not list a bucket.
     pub(crate) fn may_list(&self, bucket: &Bucket) -> S3Result<()> {
-        if bucket.public.read || self.owns(bucket) { Ok(()) } else { Err(denied()) }
+        self.may(&bucket.acl, &bucket.owner, Permission::Read)
     }
 
     /// Refuses who does not own a bucket.
-    pub(crate) fn must_own(&self, bucket: &Bucket) -> S3Result<()> {
-        if self.owns(bucket) { Ok(()) } else { Err(denied()) }
+    fn must_own(&self, bucket: &Bucket) -> S3Result<()> {
+        if self.known() == Some(&bucket.owner) { Ok(()) } else { Err(denied()) }
     }
 }
 
@@ -109,7 +110,16 @@ impl S3Access for Access {
                 let bucket = self.0.known_bucket(&name).await?;
                 match operation {
                     // With the object's head at hand.
-                    "GetObject" | "HeadObject" | "GetObjectAttributes" => {}
+                    "GetObject"
+                    | "HeadObject"
+                    | "GetObjectAttributes"
+                    | "GetObjectAcl"
+                    | "PutObjectAcl"
+                    | "GetObjectTagging"
+                    | "PutObjectTagging"
+                    | "DeleteObjectTagging" => {}
+                    "GetBucketAcl" => requester.may(&bucket.acl, &bucket.owner, Permission::ReadAcl)?,
+                    "PutBucketAcl" => requester.may(&bucket.acl, &bucket.owner, Permission::WriteAcl)?,
                     "ListObjects"
                     | "ListObjectsV2"
                     | "HeadBucket"
@@ -126,7 +136,7 @@ impl S3Access for Access {
                     | "CompleteMultipartUpload"
                     | "AbortMultipartUpload"
                     | "ListParts" => {
-                        requester.may_write(&bucket)?;
+                        requester.may(&bucket.acl, &bucket.owner, Permission::Write)?;
                     }
                     _ => requester.must_own(&bucket)?,
                 }

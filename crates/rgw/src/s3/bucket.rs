@@ -2,7 +2,7 @@
 
 use super::access::{Requester, bucket_of};
 use super::{Protocol, answer, timestamp};
-use crate::bucket::{Public, Versioning};
+use crate::bucket::Versioning;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -14,16 +14,6 @@ const MAX_BUCKET_TAGS: usize = 50;
 
 /// The region that has no name in answers.
 const NAMELESS_REGION: &str = "us-east-1";
-
-/// What a canned ACL opens to everybody.
-fn public_of(acl: Option<&BucketCannedACL>) -> S3Result<Public> {
-    match acl.map_or("private", BucketCannedACL::as_str) {
-        "private" | "authenticated-read" => Ok(Public::default()),
-        "public-read" => Ok(Public { read: true, write: false }),
-        "public-read-write" => Ok(Public { read: true, write: true }),
-        other => Err(s3_error!(InvalidArgument, "unknown canned ACL {other}")),
-    }
-}
 
 impl Protocol {
     pub(super) async fn do_list_buckets(
@@ -58,9 +48,9 @@ impl Protocol {
         req: S3Request<CreateBucketInput>,
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let requester = Requester::of(&req);
-        let public = public_of(req.input.acl.as_ref())?;
-        let name = &req.input.bucket;
-        match self.gateway.create_bucket(name, &requester.user()?.id, public).await {
+        let (owner, name) = (&requester.user()?.id, &req.input.bucket);
+        let acl = super::acl::of_headers(&self.gateway, &req.headers, owner, owner).await?;
+        match self.gateway.create_bucket(name, owner, acl).await {
             // As in us-east-1, and as radosgw does: who has it already gets it.
             Ok(_) | Err(crate::Error::BucketIsYours(_)) => {}
             Err(error) => return Err(error.into()),

@@ -1,9 +1,9 @@
 //! Uploads in parts.
 
 use super::access::{Requester, bucket_of};
+use super::acl::of_headers;
 use super::object::{
-    Sent, algorithm_of, check_metadata, condition, field, fields, kept_headers, public_read, source_of,
-    tags_of_header,
+    Sent, algorithm_of, check_metadata, condition, field, fields, kept_headers, source_of, tags_of_header,
 };
 use super::{Protocol, answer, timestamp};
 use crate::error::Error;
@@ -95,12 +95,13 @@ impl Protocol {
             Some(kind) => kind == ChecksumType::FULL_OBJECT,
             None => algorithm == "CRC64NVME",
         };
+        let acl = of_headers(&self.gateway, &req.headers, requester.id(), &bucket.owner).await?;
         let head = Head {
             owner: requester.id().to_owned(),
             headers,
             metadata: check_metadata(input.metadata)?,
             tags: tags_of_header(input.tagging.as_deref())?,
-            public_read: public_read(input.acl.as_ref())?,
+            acl,
             ..Head::default()
         };
         let upload = Upload::new(head, algorithm, whole);

@@ -1,6 +1,7 @@
 //! Operations on objects.
 
 use super::access::{Requester, bucket_of};
+use super::acl::of_headers;
 use super::{Protocol, answer, timestamp};
 use crate::bucket::Bucket;
 use crate::error::Error;
@@ -73,19 +74,6 @@ pub(super) fn check_metadata(metadata: Option<Metadata>) -> S3Result<Vec<(String
     }
     all.sort_unstable();
     Ok(all)
-}
-
-/// Whether a canned ACL lets everybody read an object.
-pub(super) fn public_read(acl: Option<&ObjectCannedACL>) -> S3Result<bool> {
-    match acl.map_or("private", ObjectCannedACL::as_str) {
-        "private"
-        | "authenticated-read"
-        | "aws-exec-read"
-        | "bucket-owner-read"
-        | "bucket-owner-full-control" => Ok(false),
-        "public-read" | "public-read-write" => Ok(true),
-        other => Err(s3_error!(InvalidArgument, "unknown canned ACL {other}")),
-    }
 }
 
 /// The headers that come back as they were sent. `aws-chunked` says how the body travelled, not what it is.
@@ -375,12 +363,13 @@ impl Protocol {
         let sent = Sent::of(&req.headers, req.trailing_headers.clone(), req.input.content_md5.clone())?;
         let input = req.input;
         let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let acl = of_headers(&self.gateway, &req.headers, requester.id(), &bucket.owner).await?;
         let head = Head {
             owner: requester.id().to_owned(),
             headers: kept_headers(&req.headers),
             metadata: check_metadata(input.metadata)?,
             tags: tags_of_header(input.tagging.as_deref())?,
-            public_read: public_read(input.acl.as_ref())?,
+            acl,
             ..Head::default()
         };
         let length = length_of(input.content_length)?;
@@ -418,7 +407,7 @@ impl Protocol {
             }
             opened => {
                 let reader = opened?;
-                requester.may_read(bucket, &reader.head)?;
+                requester.may_read(&reader.head)?;
                 Ok(reader)
             }
         }
@@ -611,13 +600,14 @@ impl Protocol {
                  object's metadata"
             ));
         }
+        let acl = of_headers(&self.gateway, &req.headers, requester.id(), &bucket.owner).await?;
         let retagged = input.tagging_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
         let head = Head {
             owner: requester.id().to_owned(),
             headers: if replaced { kept_headers(&req.headers) } else { reader.head.headers.clone() },
             metadata: if replaced { check_metadata(input.metadata)? } else { reader.head.metadata.clone() },
             tags: if retagged { tags_of_header(input.tagging.as_deref())? } else { reader.head.tags.clone() },
-            public_read: public_read(input.acl.as_ref())?,
+            acl,
             ..Head::default()
         };
         let stored = reader.head.checksum.as_ref().map_or("", |stored| &stored.algorithm);
@@ -643,5 +633,46 @@ impl Protocol {
             checksum_type: sums.checksum_type,
         };
         answer(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() })
+    }
+
+    /// An object's head, for who owns it or its bucket.
+    async fn own_head(&self, requester: &Requester, bucket: &Bucket, key: &str) -> S3Result<Head> {
+        let (head, _) = self.gateway.head(bucket, key).await?.ok_or(Error::NoSuchKey)?;
+        let id = requester.id();
+        let own = !id.is_empty() && (id == head.owner || id == bucket.owner);
+        if own { Ok(head) } else { Err(super::access::denied()) }
+    }
+
+    pub(super) async fn do_get_object_tagging(
+        &self,
+        req: S3Request<GetObjectTaggingInput>,
+    ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let head = self.own_head(&requester, &bucket, &req.input.key).await?;
+        let tag = |(key, value)| Tag { key: Some(key), value: Some(value) };
+        answer(GetObjectTaggingOutput { tag_set: head.tags.into_iter().map(tag).collect(), version_id: None })
+    }
+
+    pub(super) async fn do_put_object_tagging(
+        &self,
+        req: S3Request<PutObjectTaggingInput>,
+    ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        self.own_head(&requester, &bucket, &req.input.key).await?;
+        let tags = check_tags(req.input.tagging.tag_set, MAX_OBJECT_TAGS)?;
+        self.gateway.modify_head(&bucket, &req.input.key, |head| head.tags.clone_from(&tags)).await?;
+        answer(PutObjectTaggingOutput::default())
+    }
+
+    pub(super) async fn do_delete_object_tagging(
+        &self,
+        req: S3Request<DeleteObjectTaggingInput>,
+    ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        self.own_head(&requester, &bucket, &req.input.key).await?;
+        self.gateway.modify_head(&bucket, &req.input.key, |head| head.tags.clear()).await?;
+        let mut response = S3Response::new(DeleteObjectTaggingOutput::default());
+        response.status = Some(http::StatusCode::NO_CONTENT);
+        Ok(response)
     }
 }

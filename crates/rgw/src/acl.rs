@@ -1,0 +1,110 @@
+//! Access control lists: who, besides the owner, may do what with a bucket or an object.
+
+use serde::{Deserialize, Serialize};
+
+/// A list. The owner may always read and write the list itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acl {
+    /// What is granted, the owner's own grant included.
+    pub grants: Vec<Grant>,
+}
+
+/// One grant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// To whom.
+    pub grantee: Grantee,
+    /// What.
+    pub permission: Permission,
+}
+
+/// To whom something is granted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Grantee {
+    /// A user, by its id.
+    User(String),
+    /// Everybody, known or not.
+    Everybody,
+    /// Every user.
+    AnyUser,
+}
+
+/// What is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Permission {
+    /// List a bucket; read an object.
+    Read,
+    /// Write and remove a bucket's objects.
+    Write,
+    /// Read the list.
+    ReadAcl,
+    /// Change the list.
+    WriteAcl,
+    /// All of it.
+    Full,
+}
+
+impl Acl {
+    /// What only the owner may use.
+    pub fn private(owner: &str) -> Acl {
+        let grantee = Grantee::User(owner.to_owned());
+        Acl { grants: vec![Grant { grantee, permission: Permission::Full }] }
+    }
+
+    /// The list of that name in S3, for a thing of `owner` in a bucket of `bucket_owner`; `None` where there is no such.
+    pub fn canned(name: &str, owner: &str, bucket_owner: &str) -> Option<Acl> {
+        use Permission::{Full, Read, Write};
+        let user = |id: &str| Grantee::User(id.to_owned());
+        let more: Vec<(Grantee, Permission)> = match name {
+            "private" | "aws-exec-read" | "log-delivery-write" => vec![],
+            "public-read" => vec![(Grantee::Everybody, Read)],
+            "public-read-write" => vec![(Grantee::Everybody, Read), (Grantee::Everybody, Write)],
+            "authenticated-read" => vec![(Grantee::AnyUser, Read)],
+            "bucket-owner-read" if owner != bucket_owner => vec![(user(bucket_owner), Read)],
+            "bucket-owner-full-control" if owner != bucket_owner => vec![(user(bucket_owner), Full)],
+            "bucket-owner-read" | "bucket-owner-full-control" => vec![],
+            _ => return None,
+        };
+        let mut acl = Acl::private(owner);
+        acl.grants.extend(more.into_iter().map(|(grantee, permission)| Grant { grantee, permission }));
+        Some(acl)
+    }
+
+    /// Whether a user (`None`: nobody known) is granted `wanted`.
+    pub fn grants(&self, user: Option<&str>, wanted: Permission) -> bool {
+        let is = |grantee: &Grantee| match grantee {
+            Grantee::User(id) => user == Some(id),
+            Grantee::Everybody => true,
+            Grantee::AnyUser => user.is_some(),
+        };
+        self.grants.iter().any(|grant| {
+            (grant.permission == wanted || grant.permission == Permission::Full) && is(&grant.grantee)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn canned_lists_grant_what_they_say() {
+        let cases: [(&str, Permission, [bool; 4]); 8] = [
+            // The writer, the bucket's owner, another user, nobody known.
+            ("private", Permission::Read, [true, false, false, false]),
+            ("public-read", Permission::Read, [true, true, true, true]),
+            ("public-read", Permission::Write, [true, false, false, false]),
+            ("public-read-write", Permission::Write, [true, true, true, true]),
+            ("authenticated-read", Permission::Read, [true, true, true, false]),
+            ("bucket-owner-read", Permission::Read, [true, true, false, false]),
+            ("bucket-owner-read", Permission::WriteAcl, [true, false, false, false]),
+            ("bucket-owner-full-control", Permission::WriteAcl, [true, true, false, false]),
+        ];
+        for (name, wanted, expected) in cases {
+            let acl = Acl::canned(name, "writer", "owner").unwrap();
+            let users = [Some("writer"), Some("owner"), Some("other"), None];
+            assert_eq!(users.map(|user| acl.grants(user, wanted)), expected, "{name} {wanted:?}");
+        }
+        assert_eq!(Acl::canned("nonesuch", "a", "b"), None);
+    }
+}

@@ -1,0 +1,204 @@
+//! Access control lists in S3's terms, and the operations on them.
+
+use super::access::{Requester, bucket_of, denied};
+use super::{Protocol, answer};
+use crate::acl::{self, Acl};
+use crate::bucket::Bucket as StoredBucket;
+use crate::error::Error;
+use crate::gateway::Gateway;
+use http::HeaderMap;
+#[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+const EVERYBODY: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
+const ANY_USER: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUsers";
+
+/// The most grants of a list.
+const MAX_GRANTS: usize = 100;
+
+/// The headers that grant something each.
+const GRANT_HEADERS: [(&str, acl::Permission); 5] = [
+    ("x-amz-grant-full-control", acl::Permission::Full),
+    ("x-amz-grant-read", acl::Permission::Read),
+    ("x-amz-grant-read-acp", acl::Permission::ReadAcl),
+    ("x-amz-grant-write", acl::Permission::Write),
+    ("x-amz-grant-write-acp", acl::Permission::WriteAcl),
+];
+
+fn group_of(uri: &str) -> S3Result<acl::Grantee> {
+    match uri {
+        EVERYBODY => Ok(acl::Grantee::Everybody),
+        ANY_USER => Ok(acl::Grantee::AnyUser),
+        _ => Err(s3_error!(InvalidArgument, "Invalid group uri")),
+    }
+}
+
+async fn user_of(gateway: &Gateway, id: &str) -> S3Result<acl::Grantee> {
+    match gateway.user(id).await {
+        Ok(user) => Ok(acl::Grantee::User(user.id)),
+        Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidArgument, "Invalid id")),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The list that a request's headers name, for a thing of `owner`: a canned one, single grants, or else the private one.
+pub(super) async fn of_headers(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    owner: &str,
+    bucket_owner: &str,
+) -> S3Result<Acl> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let mut grants = Vec::new();
+    for (name, permission) in GRANT_HEADERS {
+        for part in text(name).unwrap_or_default().split(',').filter(|part| !part.trim().is_empty()) {
+            let wrong = || s3_error!(InvalidArgument, "{name}: '{part}' is neither id= nor uri=");
+            let (kind, value) = part.trim().split_once('=').ok_or_else(wrong)?;
+            let value = value.trim().trim_matches('"');
+            let grantee = match kind.trim() {
+                "id" => user_of(gateway, value).await?,
+                "uri" => group_of(value)?,
+                _ => return Err(wrong()),
+            };
+            grants.push(acl::Grant { grantee, permission });
+        }
+    }
+    match (text("x-amz-acl"), grants.is_empty()) {
+        (Some(_), false) => {
+            Err(s3_error!(InvalidRequest, "a canned ACL and single grants exclude one another"))
+        }
+        (Some(name), true) => {
+            let canned = Acl::canned(name, owner, bucket_owner);
+            canned.ok_or_else(|| s3_error!(InvalidArgument, "unknown canned ACL {name}"))
+        }
+        (None, false) => Ok(Acl { grants }),
+        (None, true) => Ok(Acl::private(owner)),
+    }
+}
+
+/// The list in a request's body.
+async fn of_policy(gateway: &Gateway, policy: AccessControlPolicy, owner: &str) -> S3Result<Acl> {
+    if policy.owner.and_then(|owner| owner.id).is_some_and(|id| id != owner) {
+        return Err(denied());
+    }
+    let given = policy.grants.unwrap_or_default();
+    if given.len() > MAX_GRANTS {
+        return Err(s3_error!(MalformedACLError, "no more than {MAX_GRANTS} grants"));
+    }
+    let mut grants = Vec::with_capacity(given.len());
+    for grant in given {
+        let malformed = || s3_error!(MalformedACLError);
+        let permission = match grant.permission.as_ref().map(Permission::as_str) {
+            Some(Permission::FULL_CONTROL) => acl::Permission::Full,
+            Some(Permission::READ) => acl::Permission::Read,
+            Some(Permission::WRITE) => acl::Permission::Write,
+            Some(Permission::READ_ACP) => acl::Permission::ReadAcl,
+            Some(Permission::WRITE_ACP) => acl::Permission::WriteAcl,
+            _ => return Err(malformed()),
+        };
+        let grantee = grant.grantee.ok_or_else(malformed)?;
+        let grantee = match (grantee.id, grantee.uri) {
+            (Some(id), _) => user_of(gateway, &id).await?,
+            (None, Some(uri)) => group_of(&uri)?,
+            (None, None) => return Err(malformed()),
+        };
+        grants.push(acl::Grant { grantee, permission });
+    }
+    Ok(Acl { grants })
+}
+
+fn shown(acl: &Acl) -> Vec<Grant> {
+    let grantee = |grantee: &acl::Grantee| {
+        let group = |uri: &str| (None, Some(uri.to_owned()), Type::GROUP);
+        let (id, uri, kind) = match grantee {
+            acl::Grantee::User(id) => (Some(id.clone()), None, Type::CANONICAL_USER),
+            acl::Grantee::Everybody => group(EVERYBODY),
+            acl::Grantee::AnyUser => group(ANY_USER),
+        };
+        let type_ = Type::from_static(kind);
+        Grantee { display_name: id.clone(), email_address: None, id, type_, uri }
+    };
+    let permission = |permission| match permission {
+        acl::Permission::Read => Permission::READ,
+        acl::Permission::Write => Permission::WRITE,
+        acl::Permission::ReadAcl => Permission::READ_ACP,
+        acl::Permission::WriteAcl => Permission::WRITE_ACP,
+        acl::Permission::Full => Permission::FULL_CONTROL,
+    };
+    let grant = |grant: &acl::Grant| Grant {
+        grantee: Some(grantee(&grant.grantee)),
+        permission: Some(Permission::from_static(permission(grant.permission))),
+    };
+    acl.grants.iter().map(grant).collect()
+}
+
+fn owner(id: &str) -> Option<Owner> {
+    Some(Owner { id: Some(id.to_owned()), display_name: Some(id.to_owned()) })
+}
+
+impl Protocol {
+    /// The list of a request that sets one.
+    async fn set(
+        &self,
+        headers: &HeaderMap,
+        policy: Option<AccessControlPolicy>,
+        own: &str,
+        bucket: &StoredBucket,
+    ) -> S3Result<Acl> {
+        match policy.filter(|policy| policy.grants.is_some()) {
+            Some(policy) => of_policy(&self.gateway, policy, own).await,
+            None => of_headers(&self.gateway, headers, own, &bucket.owner).await,
+        }
+    }
+
+    pub(super) async fn do_get_bucket_acl(
+        &self,
+        req: S3Request<GetBucketAclInput>,
+    ) -> S3Result<S3Response<GetBucketAclOutput>> {
+        let bucket = bucket_of(&req)?;
+        answer(GetBucketAclOutput { grants: Some(shown(&bucket.acl)), owner: owner(&bucket.owner) })
+    }
+
+    pub(super) async fn do_put_bucket_acl(
+        &self,
+        req: S3Request<PutBucketAclInput>,
+    ) -> S3Result<S3Response<PutBucketAclOutput>> {
+        let bucket = bucket_of(&req)?;
+        let acl = self.set(&req.headers, req.input.access_control_policy, &bucket.owner, &bucket).await?;
+        self.gateway
+            .modify_bucket(&bucket.name, |bucket| {
+                bucket.acl.clone_from(&acl);
+                Ok(())
+            })
+            .await?;
+        answer(PutBucketAclOutput::default())
+    }
+
+    pub(super) async fn do_get_object_acl(
+        &self,
+        req: S3Request<GetObjectAclInput>,
+    ) -> S3Result<S3Response<GetObjectAclOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (head, _) = self.gateway.head(&bucket, &req.input.key).await?.ok_or(Error::NoSuchKey)?;
+        requester.may(&head.acl, &head.owner, acl::Permission::ReadAcl)?;
+        let output = GetObjectAclOutput {
+            grants: Some(shown(&head.acl)),
+            owner: owner(&head.owner),
+            request_charged: None,
+        };
+        answer(output)
+    }
+
+    pub(super) async fn do_put_object_acl(
+        &self,
+        req: S3Request<PutObjectAclInput>,
+    ) -> S3Result<S3Response<PutObjectAclOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let (head, _) = self.gateway.head(&bucket, &req.input.key).await?.ok_or(Error::NoSuchKey)?;
+        requester.may(&head.acl, &head.owner, acl::Permission::WriteAcl)?;
+        let acl = self.set(&req.headers, req.input.access_control_policy, &head.owner, &bucket).await?;
+        self.gateway.modify_head(&bucket, &req.input.key, |head| head.acl.clone_from(&acl)).await?;
+        answer(PutObjectAclOutput::default())
+    }
+}
