@@ -7,10 +7,14 @@ use crate::acl::Acl;
 use crate::error::{Error, Result};
 use crate::gateway::{Change, Gateway, now_ns};
 use crate::index;
+use crate::policy::Policy;
 use crate::record;
 use bytes::Bytes;
-use nacre_types::encoding::Versioned;
+use nacre_types::encoding::{DecodeError, Versioned};
+use s3s::dto::CORSConfiguration;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What the names of users' lists of buckets end with.
 pub(crate) const OF_USER: &str = ".buckets";
@@ -28,7 +32,7 @@ pub enum Versioning {
 }
 
 /// A bucket.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
     /// Its name.
     pub name: String,
@@ -48,6 +52,35 @@ pub struct Bucket {
     pub acl: Acl,
     /// Its tags.
     pub tags: Vec<(String, String)>,
+    /// What else was set for it, by the name of the request's parameter: `policy`, `cors`. JSON.
+    pub documents: BTreeMap<String, String>,
+    /// Of these what was read of them.
+    #[serde(skip)]
+    pub(crate) policy: Option<Arc<Policy>>,
+    #[serde(skip)]
+    pub(crate) cors: Option<Arc<CORSConfiguration>>,
+}
+
+/// The name of the policy among a bucket's documents.
+pub(crate) const POLICY: &str = "policy";
+/// The name of the rules for browsers among a bucket's documents.
+pub(crate) const CORS: &str = "cors";
+
+impl Bucket {
+    /// Reads the documents. One that can't be read fails the bucket's requests: it may be what protects it.
+    fn read_documents(mut self) -> Result<Bucket> {
+        let corrupt = |detail: String| Error::Corrupt {
+            name: self.name.clone(),
+            source: DecodeError::Corrupt { what: "a bucket's document", detail },
+        };
+        if let Some(text) = self.documents.get(POLICY) {
+            self.policy = Some(Arc::new(Policy::read(text, &self.name).map_err(corrupt)?));
+        }
+        if let Some(text) = self.documents.get(CORS) {
+            self.cors = Some(Arc::new(serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?));
+        }
+        Ok(self)
+    }
 }
 
 impl Versioned for Bucket {
@@ -75,7 +108,8 @@ impl Gateway {
     /// The bucket of that name, asked for anew.
     pub async fn bucket(&self, name: &str) -> Result<Bucket> {
         let found = record::read::<Bucket>(&self.pools.buckets, name).await?;
-        found.map(|(bucket, _)| bucket).ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
+        let (bucket, _) = found.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
+        bucket.read_documents()
     }
 
     /// Makes a bucket of `owner`.
@@ -104,6 +138,9 @@ impl Gateway {
             versioning: Versioning::Off,
             acl,
             tags: Vec::new(),
+            documents: BTreeMap::new(),
+            policy: None,
+            cors: None,
         };
         index::create(&self.pools.index, &bucket).await?;
         // Listed first: an entry without a bucket is seen through and removed, a bucket without an entry would be lost.
@@ -124,7 +161,7 @@ impl Gateway {
     }
 
     /// Removes an empty bucket.
-    pub async fn remove_bucket(self: &std::sync::Arc<Gateway>, name: &str) -> Result<()> {
+    pub async fn remove_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = self.bucket(name).await?;
         // From here on nothing is put into it.
         index::close(&self.pools.index, &bucket).await?;
@@ -144,9 +181,9 @@ impl Gateway {
     }
 
     /// Removes all objects and uploads of a bucket that nobody writes into any more.
-    pub async fn purge_bucket(self: &std::sync::Arc<Gateway>, name: &str) -> Result<()> {
+    pub async fn purge_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         const PAGE: usize = 1000;
-        let bucket = std::sync::Arc::new(self.bucket(name).await?);
+        let bucket = Arc::new(self.bucket(name).await?);
         loop {
             let found =
                 self.list(&bucket, &index::ListQuery { max: PAGE, ..index::ListQuery::default() }).await?;

@@ -8,11 +8,13 @@
 
 mod acl;
 mod bucket;
+mod cors;
 mod error;
 mod garbage;
 mod gateway;
 mod index;
 mod object;
+mod policy;
 mod pools;
 mod record;
 pub mod s3;

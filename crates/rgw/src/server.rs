@@ -1,9 +1,11 @@
 //! The listening side of a gateway: connections, what is refused before S3 sees it, and an end that waits for what is
 //! under way.
 
+use crate::bucket::Bucket;
+use crate::cors;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::s3::{Access, Keys, Protocol};
+use crate::s3::{Access, Keys, Peer, Protocol};
 use http::{HeaderMap, Method, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -48,7 +50,7 @@ impl Server {
         builder.set_auth(Keys(Arc::clone(&gateway)));
         builder.set_access(Access(Arc::clone(&gateway)));
         let (stop, stopped) = oneshot::channel();
-        let listening = tokio::spawn(listen(listener, builder.build(), stopped));
+        let listening = tokio::spawn(listen(listener, Arc::clone(&gateway), builder.build(), stopped));
         Ok(Server { gateway, addr, stop, listening })
     }
 
@@ -71,13 +73,19 @@ impl Server {
     }
 }
 
-async fn listen(listener: TcpListener, service: S3Service, mut stopped: oneshot::Receiver<()>) {
+async fn listen(
+    listener: TcpListener,
+    gateway: Arc<Gateway>,
+    service: S3Service,
+    mut stopped: oneshot::Receiver<()>,
+) {
+    let gateway = &gateway;
     let graceful = GracefulShutdown::new();
     let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut http = auto::Builder::new(TokioExecutor::new());
     http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES * 4);
     loop {
-        let (socket, permit) = tokio::select! {
+        let (socket, from, permit) = tokio::select! {
             _ = &mut stopped => break,
             accepted = accept(&listener, &room) => match accepted {
                 Ok(accepted) => accepted,
@@ -93,8 +101,11 @@ async fn listen(listener: TcpListener, service: S3Service, mut stopped: oneshot:
             tracing::debug!(%error, "rgw: a connection was gone at once");
             continue;
         }
-        let service = service.clone();
-        let answer = service_fn(move |request| answer(service.clone(), request));
+        let (service, gateway) = (service.clone(), Arc::clone(gateway));
+        let answer = service_fn(move |mut request: http::Request<Incoming>| {
+            request.extensions_mut().insert(Peer(from.ip()));
+            answer(service.clone(), Arc::clone(&gateway), request)
+        });
         let connection = http.serve_connection(TokioIo::new(socket), answer).into_owned();
         let connection = graceful.watch(connection);
         tokio::spawn(async move {
@@ -113,12 +124,17 @@ async fn listen(listener: TcpListener, service: S3Service, mut stopped: oneshot:
 async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
-) -> std::io::Result<(tokio::net::TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> std::io::Result<(tokio::net::TcpStream, SocketAddr, tokio::sync::OwnedSemaphorePermit)> {
     let permit = Arc::clone(room).acquire_owned().await.map_err(std::io::Error::other)?;
-    Ok((listener.accept().await?.0, permit))
+    let (socket, from) = listener.accept().await?;
+    Ok((socket, from, permit))
 }
 
-async fn answer(service: S3Service, request: http::Request<Incoming>) -> Result<Response<Body>, Infallible> {
+async fn answer(
+    service: S3Service,
+    gateway: Arc<Gateway>,
+    request: http::Request<Incoming>,
+) -> Result<Response<Body>, Infallible> {
     if request.uri().path() == "/healthz" && matches!(*request.method(), Method::GET | Method::HEAD) {
         return Ok(Response::new(Body::from("ok\n".to_owned())));
     }
@@ -129,14 +145,35 @@ async fn answer(service: S3Service, request: http::Request<Incoming>) -> Result<
         );
         return Ok(plain(StatusCode::FORBIDDEN, "application/xml", text));
     }
+    let origin = request.headers().get(http::header::ORIGIN).and_then(|value| value.to_str().ok());
+    let (origin, method) = (origin.map(str::to_owned), request.method().clone());
+    let bucket = match &origin {
+        Some(_) => bucket_of(&gateway, request.uri().path()).await,
+        None => None,
+    };
+    if method == Method::OPTIONS {
+        return Ok(cors::preflight(bucket.as_deref(), request.headers()));
+    }
     let answered = service.call(request.map(Body::from)).await;
-    Ok(answered.unwrap_or_else(|error| {
+    let mut response = answered.unwrap_or_else(|error| {
         tracing::error!(?error, "rgw: no answer could be made");
         plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", "internal error\n".into())
-    }))
+    });
+    if let (Some(bucket), Some(origin)) = (bucket, origin) {
+        cors::grant(&bucket, &method, &origin, &mut response);
+    }
+    Ok(response)
 }
 
-fn plain(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
+/// The bucket that a path begins with, where there is one.
+async fn bucket_of(gateway: &Gateway, path: &str) -> Option<Arc<Bucket>> {
+    let name = path.trim_start_matches('/').split('/').next().filter(|name| !name.is_empty())?;
+    let name = urlencoding::decode(name).ok()?;
+    // Whatever else is wrong with it, the request itself will say.
+    gateway.known_bucket(&name).await.ok()
+}
+
+pub(crate) fn plain(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     response.headers_mut().insert(http::header::CONTENT_TYPE, http::HeaderValue::from_static(kind));

@@ -23,7 +23,9 @@ const GATHER: Duration = Duration::from_millis(50);
 const BATCH: usize = 128;
 /// The most changes that wait in a gateway; more requests wait to be answered.
 const WAITING: usize = 16_384;
-/// Between attempts.
+/// Before another attempt where somebody else was faster.
+const AGAIN: Duration = Duration::from_millis(5);
+/// Between attempts that fail.
 const RETRY: Duration = Duration::from_millis(200);
 /// Other pending changes of a removed key that are looked for: one that is not its own is enough.
 const OTHERS: u64 = 2;
@@ -33,7 +35,7 @@ const OTHERS: u64 = 2;
 pub(crate) enum Outcome {
     /// The head says this now; the entry has its version.
     Put(Entry),
-    /// The head is removed, at this version.
+    /// The head is removed, of this version or one before.
     Removed(u64),
     /// Nothing changed; these tails belong to nothing.
     Nothing(Option<Tails>),
@@ -139,8 +141,8 @@ async fn run(gateway: Arc<Gateway>, shard: String) {
                 // The bucket is gone, and the index with it.
                 Err(error) if error.is_absent() => break,
                 Err(Error::Rados(nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted)) => break,
-                // Somebody else changed something of it: at once again.
-                Err(error) if error.is_canceled() => {}
+                // Somebody else changed something of it.
+                Err(error) if error.is_canceled() => tokio::time::sleep(AGAIN).await,
                 Err(error) => {
                     tracing::warn!(%error, shard, "rgw: index entries wait to be finished");
                     tokio::time::sleep(RETRY).await;
@@ -235,7 +237,8 @@ async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Re
                 garbage.extend(entry.replace(put.clone()).into_iter().flat_map(|old| old.tails));
             }
             Outcome::Put(put) => garbage.extend(put.tails.iter().cloned()),
-            Outcome::Removed(version) if *version > before => {
+            // Of the entry's own version is the removal of just what it stands for.
+            Outcome::Removed(version) if *version >= before => {
                 let removed = Entry { version: *version, removed: true, ..Entry::default() };
                 garbage.extend(entry.replace(removed).into_iter().flat_map(|old| old.tails));
             }

@@ -250,7 +250,10 @@ impl Gateway {
         });
         // Nothing was there, and nothing came of it.
         let nothing = Entry { removed: true, ..Entry::default() };
-        entry.cloned().into_iter().chain(changes).max_by_key(|entry| entry.version).or(Some(nothing))
+        // A removal has the version of what it removes.
+        let newest =
+            entry.cloned().into_iter().chain(changes).max_by_key(|entry| (entry.version, entry.removed));
+        newest.or(Some(nothing))
     }
 }
 

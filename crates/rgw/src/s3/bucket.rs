@@ -1,8 +1,10 @@
 //! Operations on buckets.
 
-use super::access::{Requester, bucket_of};
+use super::access::{Requester, bucket_of, is_known_key};
 use super::{Protocol, answer, timestamp};
-use crate::bucket::Versioning;
+use crate::bucket::{CORS, POLICY, Versioning};
+use crate::cors;
+use crate::policy::Policy;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -134,5 +136,101 @@ impl Protocol {
         };
         self.gateway.modify_bucket(&req.input.bucket, clear).await?;
         answer(DeleteBucketTaggingOutput::default())
+    }
+
+    pub(super) async fn do_get_bucket_policy(
+        &self,
+        req: S3Request<GetBucketPolicyInput>,
+    ) -> S3Result<S3Response<GetBucketPolicyOutput>> {
+        let bucket = bucket_of(&req)?;
+        let policy = bucket.documents.get(POLICY).cloned();
+        let policy =
+            policy.ok_or_else(|| s3_error!(NoSuchBucketPolicy, "The bucket policy does not exist"))?;
+        answer(GetBucketPolicyOutput { policy: Some(policy) })
+    }
+
+    pub(super) async fn do_get_bucket_policy_status(
+        &self,
+        req: S3Request<GetBucketPolicyStatusInput>,
+    ) -> S3Result<S3Response<GetBucketPolicyStatusOutput>> {
+        let bucket = bucket_of(&req)?;
+        let policy = bucket.policy.as_ref();
+        let policy =
+            policy.ok_or_else(|| s3_error!(NoSuchBucketPolicy, "The bucket policy does not exist"))?;
+        let policy_status = Some(PolicyStatus { is_public: Some(policy.is_public()) });
+        answer(GetBucketPolicyStatusOutput { policy_status })
+    }
+
+    pub(super) async fn do_put_bucket_policy(
+        &self,
+        req: S3Request<PutBucketPolicyInput>,
+    ) -> S3Result<S3Response<PutBucketPolicyOutput>> {
+        let input = req.input;
+        let malformed = |text: String| s3_error!(MalformedPolicy, "{text}");
+        let policy = Policy::read(&input.policy, &input.bucket).map_err(malformed)?;
+        // One that asked for what is never known would protect less than it says.
+        if let Some(key) = policy.keys().find(|key| !is_known_key(key)) {
+            return Err(malformed(format!("conditions can't ask for {key}")));
+        }
+        self.set_document(&input.bucket, POLICY, Some(input.policy)).await?;
+        let mut response = S3Response::new(PutBucketPolicyOutput::default());
+        response.status = Some(http::StatusCode::NO_CONTENT);
+        Ok(response)
+    }
+
+    pub(super) async fn do_delete_bucket_policy(
+        &self,
+        req: S3Request<DeleteBucketPolicyInput>,
+    ) -> S3Result<S3Response<DeleteBucketPolicyOutput>> {
+        self.set_document(&req.input.bucket, POLICY, None).await?;
+        answer(DeleteBucketPolicyOutput::default())
+    }
+
+    pub(super) async fn do_get_bucket_cors(
+        &self,
+        req: S3Request<GetBucketCorsInput>,
+    ) -> S3Result<S3Response<GetBucketCorsOutput>> {
+        let bucket = bucket_of(&req)?;
+        let cors = bucket.cors.as_ref();
+        let cors =
+            cors.ok_or_else(|| s3_error!(NoSuchCORSConfiguration, "The CORS configuration does not exist"))?;
+        answer(GetBucketCorsOutput { cors_rules: Some(cors.cors_rules.clone()) })
+    }
+
+    pub(super) async fn do_put_bucket_cors(
+        &self,
+        req: S3Request<PutBucketCorsInput>,
+    ) -> S3Result<S3Response<PutBucketCorsOutput>> {
+        let rules = &req.input.cors_configuration.cors_rules;
+        if rules.is_empty() || rules.len() > cors::MAX_RULES {
+            return Err(s3_error!(MalformedXML, "between 1 and {} rules", cors::MAX_RULES));
+        }
+        for rule in rules {
+            cors::check(rule).map_err(|text| s3_error!(InvalidRequest, "{text}"))?;
+        }
+        let text = serde_json::to_string(&req.input.cors_configuration);
+        let text = text.map_err(|error| s3_error!(error, InternalError))?;
+        self.set_document(&req.input.bucket, CORS, Some(text)).await?;
+        answer(PutBucketCorsOutput::default())
+    }
+
+    pub(super) async fn do_delete_bucket_cors(
+        &self,
+        req: S3Request<DeleteBucketCorsInput>,
+    ) -> S3Result<S3Response<DeleteBucketCorsOutput>> {
+        self.set_document(&req.input.bucket, CORS, None).await?;
+        answer(DeleteBucketCorsOutput::default())
+    }
+
+    async fn set_document(&self, bucket: &str, name: &str, text: Option<String>) -> S3Result<()> {
+        let change = |bucket: &mut crate::bucket::Bucket| {
+            match &text {
+                Some(text) => drop(bucket.documents.insert(name.to_owned(), text.clone())),
+                None => drop(bucket.documents.remove(name)),
+            }
+            Ok(())
+        };
+        self.gateway.modify_bucket(bucket, change).await?;
+        Ok(())
     }
 }

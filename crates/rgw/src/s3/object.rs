@@ -509,18 +509,23 @@ impl Protocol {
         &self,
         req: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        let bucket = bucket_of(&req)?;
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let Delete { objects, quiet } = req.input.delete;
         if objects.is_empty() || objects.len() > MAX_DELETES {
             return Err(s3_error!(MalformedXML, "between 1 and {MAX_DELETES} objects"));
         }
         let removals = stream::iter(objects).map(|object| {
             let bucket = Arc::clone(&bucket);
+            let requester = requester.clone();
             async move {
+                let asking = requester.asking(&bucket, "s3:DeleteObject", Some(&object.key));
+                if let Err(error) = asking.and_then(|requester| requester.may_write(&bucket)) {
+                    return (object.key, Err(error));
+                }
                 let condition =
                     object.e_tag.map_or(Condition::None, |etag| Condition::Etag(etag.into_value()));
                 let removed = self.gateway.remove_object(&bucket, &object.key, condition).await;
-                (object.key, removed)
+                (object.key, removed.map_err(S3Error::from))
             }
         });
         let (mut deleted, mut errors) = (Vec::new(), Vec::new());
@@ -530,7 +535,6 @@ impl Protocol {
                 Ok(_) if quiet.unwrap_or(false) => {}
                 Ok(_) => deleted.push(DeletedObject { key: Some(key), ..DeletedObject::default() }),
                 Err(error) => {
-                    let error = S3Error::from(error);
                     errors.push(s3s::dto::Error {
                         code: Some(error.code().as_str().to_owned()),
                         key: Some(key),
@@ -561,7 +565,8 @@ impl Protocol {
             return Err(s3_error!(NoSuchVersion));
         }
         let bucket = self.gateway.known_bucket(bucket).await?;
-        let reader = self.readable(requester, &bucket, key).await?;
+        let requester = requester.asking(&bucket, "s3:GetObject", Some(key))?;
+        let reader = self.readable(&requester, &bucket, key).await?;
         let (if_match, if_none_match, if_modified_since, if_unmodified_since) = conditions;
         let conditions = ReadConditions { if_match, if_none_match, if_modified_since, if_unmodified_since };
         match conditions.check(&reader.head) {

@@ -134,7 +134,8 @@ pub fn reference_markdown() -> String {
          do not exist in Ceph.\n\n",
     );
     let titles = ["Every program", "Debug levels", "Messenger", "Map authority and pool defaults"];
-    let titles = titles.into_iter().chain(["OSD", "BlueStore", "MemStore", "FileStore", "Clients"]);
+    let titles =
+        titles.into_iter().chain(["OSD", "BlueStore", "MemStore", "FileStore", "Clients", "S3 gateway"]);
     for (title, group) in titles.zip(GROUPS) {
         let _ = writeln!(out, "## {title}\n\n| option | type | default | range | runtime | what |");
         out.push_str("|---|---|---|---|---|---|\n");

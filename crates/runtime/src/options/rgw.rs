@@ -14,7 +14,7 @@ option_group! {
     rgw_override_bucket_index_max_shards: Uint = "11", "Shards of a new bucket's index"
         [range("1", "65521"), startup(), services(&[Rgw])];
     rgw_max_put_memory: Size = "128Mi", "Bytes of objects' data that are held on their way into RADOS, for all requests together"
-        [min("1Mi"), startup(), services(&[Rgw]), long("Requests wait to be read where it is used up.")];
+        [min("1Mi"), startup(), nacre(), services(&[Rgw]), long("Requests wait to be read where it is used up.")];
     rgw_pending_bucket_index_op_expiration: IntSecs = "120", "Seconds after which what a gateway has begun is seen through by another one, if it is gone"
         [startup(), services(&[Rgw])];
     rgw_gc_obj_min_wait: IntSecs = "7200", "Seconds that the data of a removed or replaced object stays for those who still read it"

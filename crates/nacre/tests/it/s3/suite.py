@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import json
 import os
 import sys
 import threading
@@ -301,6 +302,77 @@ def lists_and_tags():
     refused("AccessDenied", other.put_object, Bucket="acls", Key="k", Body=b"mine")
 
 
-for check in (lists_and_tags, buckets, objects, conditions, listing, multipart, access):
+def policies():
+    S3.create_bucket(Bucket="policies")
+    for key in ("k", "home/x", "keep/k"):
+        S3.put_object(Bucket="policies", Key=key, Body=key.encode())
+    other = client(*OTHER)
+    refused("NoSuchBucketPolicy", S3.get_bucket_policy, Bucket="policies")
+    own = "arn:aws:s3:::policies"
+    policy = {"Version": "2012-10-17", "Statement": [
+        {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::user/other"}, "Action": ["s3:GetObject", "s3:PutObject"], "Resource": f"{own}/*"},
+        {"Effect": "Allow", "Principal": "*", "Action": "s3:ListBucket", "Resource": own, "Condition": {"StringLike": {"s3:prefix": "home/*"}}},
+        {"Effect": "Deny", "Principal": "*", "Action": "s3:DeleteObject", "Resource": f"{own}/keep/*"},
+        {"Effect": "Deny", "Principal": "*", "Action": "s3:PutObject", "Resource": "*", "Condition": {"NotIpAddress": {"aws:SourceIp": "127.0.0.0/8"}}},
+    ]}
+    S3.put_bucket_policy(Bucket="policies", Policy=json.dumps(policy))
+    assert json.loads(S3.get_bucket_policy(Bucket="policies")["Policy"]) == policy
+    assert other.get_object(Bucket="policies", Key="k")["Body"].read() == b"k"
+    other.put_object(Bucket="policies", Key="theirs", Body=b"t")
+    refused("AccessDenied", other.list_objects_v2, Bucket="policies")
+    assert other.list_objects_v2(Bucket="policies", Prefix="home/")["KeyCount"] == 1
+    refused("AccessDenied", other.delete_object, Bucket="policies", Key="k")
+    refused("AccessDenied", S3.delete_object, Bucket="policies", Key="keep/k")
+    some = S3.delete_objects(Bucket="policies", Delete={"Objects": [{"Key": "keep/k"}, {"Key": "k"}]})
+    assert ([e["Code"] for e in some["Errors"]], [d["Key"] for d in some["Deleted"]]) == (["AccessDenied"], ["k"]), some
+    refused("AccessDenied", other.put_bucket_policy, Bucket="policies", Policy=json.dumps(policy))
+    assert S3.get_bucket_policy_status(Bucket="policies")["PolicyStatus"]["IsPublic"] is False
+    for wrong in ("{", json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::other/*"}]}),
+                  json.dumps({"Statement": [{"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": f"{own}/*",
+                                             "Condition": {"StringEquals": {"s3:ExistingObjectTag/a": "b"}}}]})):
+        refused("MalformedPolicy", S3.put_bucket_policy, Bucket="policies", Policy=wrong)
+    # Nobody locks himself out.
+    nobody = {"Statement": {"Effect": "Deny", "Principal": "*", "Action": "*", "Resource": [own, f"{own}/*"]}}
+    S3.put_bucket_policy(Bucket="policies", Policy=json.dumps(nobody))
+    refused("AccessDenied", S3.get_object, Bucket="policies", Key="keep/k")
+    S3.delete_bucket_policy(Bucket="policies")
+    assert S3.get_object(Bucket="policies", Key="keep/k")["Body"].read() == b"keep/k"
+    refused("AccessDenied", other.get_object, Bucket="policies", Key="keep/k")
+
+
+def browsers():
+    S3.create_bucket(Bucket="browsers")
+    S3.put_object(Bucket="browsers", Key="k", Body=b"k", ACL="public-read")
+    refused("NoSuchCORSConfiguration", S3.get_bucket_cors, Bucket="browsers")
+    rules = [{"AllowedOrigins": ["http://*.example.com"], "AllowedMethods": ["GET", "PUT"], "AllowedHeaders": ["x-amz-*"],
+              "ExposeHeaders": ["ETag"], "MaxAgeSeconds": 60}]
+    S3.put_bucket_cors(Bucket="browsers", CORSConfiguration={"CORSRules": rules})
+    assert S3.get_bucket_cors(Bucket="browsers")["CORSRules"] == rules
+
+    def ask(method, **headers):
+        request = urllib.request.Request(f"{ENDPOINT}/browsers/k", method=method, headers={k.replace("_", "-"): v for k, v in headers.items()})
+        try:
+            return urllib.request.urlopen(request)
+        except urllib.error.HTTPError as error:
+            return error
+
+    origin = "http://www.example.com"
+    answer = ask("OPTIONS", Origin=origin, Access_Control_Request_Method="PUT", Access_Control_Request_Headers="x-amz-date")
+    assert answer.status == 200 and answer.headers["Access-Control-Allow-Origin"] == origin, answer.headers
+    assert answer.headers["Access-Control-Allow-Methods"] == "GET, PUT" and answer.headers["Access-Control-Max-Age"] == "60"
+    assert ask("OPTIONS", Origin=origin, Access_Control_Request_Method="DELETE").status == 403
+    assert ask("OPTIONS", Origin="http://evil.org", Access_Control_Request_Method="GET").status == 403
+    assert ask("OPTIONS", Origin=origin, Access_Control_Request_Method="PUT", Access_Control_Request_Headers="cookie").status == 403
+    assert ask("OPTIONS", Origin=origin).status == 400
+    got = ask("GET", Origin=origin)
+    assert got.read() == b"k" and got.headers["Access-Control-Allow-Origin"] == origin and got.headers["Access-Control-Expose-Headers"] == "ETag"
+    assert ask("GET", Origin="http://evil.org").headers["Access-Control-Allow-Origin"] is None
+    refused("InvalidRequest", S3.put_bucket_cors, Bucket="browsers",
+            CORSConfiguration={"CORSRules": [{"AllowedOrigins": ["*"], "AllowedMethods": ["PATCH"]}]})
+    S3.delete_bucket_cors(Bucket="browsers")
+    assert ask("GET", Origin=origin).headers["Access-Control-Allow-Origin"] is None
+
+
+for check in (lists_and_tags, policies, browsers, buckets, objects, conditions, listing, multipart, access):
     check()
     print(check.__name__, "ok", flush=True)

@@ -1,0 +1,526 @@
+//! Bucket policies: who may do what with which resource under which conditions, in AWS's policy language.
+//!
+//! A policy is read whole when it is set; what it says that is not known here is refused then, never passed over. Pure: a
+//! decision depends on the policy and on [`Asked`] alone.
+
+use serde_json::{Map, Value};
+use std::net::IpAddr;
+
+/// The largest policy, in bytes.
+pub(crate) const MAX_BYTES: usize = 20 << 10;
+
+/// A policy.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Policy {
+    statements: Vec<Statement>,
+}
+
+/// What a policy says of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision {
+    /// It is refused, whatever else allows it.
+    Deny,
+    /// It is allowed.
+    Allow,
+    /// Nothing.
+    Nothing,
+}
+
+/// A request, as policies see it.
+pub(crate) struct Asked<'a> {
+    /// The user's id; `None` for nobody known.
+    pub(crate) user: Option<&'a str>,
+    /// As `s3:GetObject`.
+    pub(crate) action: &'a str,
+    /// As `arn:aws:s3:::bucket/key`.
+    pub(crate) resource: &'a str,
+    /// The values of a condition's key in lower case, as `aws:sourceip`; none where the request has none.
+    pub(crate) context: &'a dyn Fn(&str) -> Vec<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Statement {
+    allow: bool,
+    principals: Matcher<Principal>,
+    actions: Matcher<String>,
+    resources: Matcher<String>,
+    conditions: Vec<Condition>,
+}
+
+/// Some, or all but some.
+#[derive(Clone, Debug, PartialEq)]
+struct Matcher<T> {
+    negated: bool,
+    any: Vec<T>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Principal {
+    Everybody,
+    User(String),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Condition {
+    operator: Operator,
+    negated: bool,
+    /// Holds where the request has no such key.
+    if_exists: bool,
+    /// For requests with several values: all of them must match, not one.
+    all: bool,
+    key: String,
+    values: Vec<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operator {
+    Equals,
+    EqualsIgnoreCase,
+    Like,
+    Number(Order),
+    Date(Order),
+    Bool,
+    IpAddress,
+    Null,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Order {
+    Equal,
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+impl Order {
+    fn holds<T: PartialOrd>(self, a: T, b: T) -> bool {
+        match self {
+            Order::Equal => a == b,
+            Order::Less => a < b,
+            Order::LessOrEqual => a <= b,
+            Order::Greater => a > b,
+            Order::GreaterOrEqual => a >= b,
+        }
+    }
+}
+
+/// Whether `text` is what `pattern` says, with `*` for anything and `?` for one character.
+fn matches(pattern: &str, text: &str) -> bool {
+    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
+    let (mut p, mut t) = (0, 0);
+    // Where the last star was, and where in the text it ends so far.
+    let mut star = None;
+    while t < text.len() {
+        if p < pattern.len() && pattern[p] == '*' {
+            star = Some((p, t));
+            p += 1;
+        } else if p < pattern.len() && (pattern[p] == '?' || pattern[p] == text[t]) {
+            p += 1;
+            t += 1;
+        } else if let Some((at, until)) = star {
+            star = Some((at, until + 1));
+            p = at + 1;
+            t = until + 1;
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// A text, or several.
+fn texts(value: &Value, of: &str) -> Result<Vec<String>, String> {
+    let text = |value: &Value| match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Bool(value) => Ok(value.to_string()),
+        Value::Number(value) => Ok(value.to_string()),
+        _ => Err(format!("{of}: neither a text nor several")),
+    };
+    match value {
+        Value::Array(values) => values.iter().map(text).collect(),
+        value => Ok(vec![text(value)?]),
+    }
+}
+
+fn principals(value: &Value) -> Result<Vec<Principal>, String> {
+    let one = |text: String| {
+        if text == "*" {
+            return Ok(Principal::Everybody);
+        }
+        // arn:aws:iam:::user/alice, with a tenant or account before the last colon or without.
+        let id =
+            text.strip_prefix("arn:aws:iam::").and_then(|rest| rest.split_once(":user/")).map(|(_, id)| id);
+        match id {
+            Some(id) if !id.is_empty() => Ok(Principal::User(id.to_owned())),
+            _ if !text.contains(':') && !text.is_empty() => Ok(Principal::User(text)),
+            _ => Err(format!("Principal: '{text}' is not known")),
+        }
+    };
+    match value {
+        Value::String(text) if text == "*" => Ok(vec![Principal::Everybody]),
+        Value::Object(kinds) if kinds.keys().all(|kind| kind == "AWS" || kind == "CanonicalUser") => {
+            let mut all = Vec::new();
+            for value in kinds.values() {
+                for text in texts(value, "Principal")? {
+                    all.push(one(text)?);
+                }
+            }
+            Ok(all)
+        }
+        _ => Err("Principal is \"*\" or {\"AWS\": …}".into()),
+    }
+}
+
+/// A key of a statement or the one that negates it; exactly one must be there.
+fn matcher<T>(
+    statement: &Map<String, Value>,
+    name: &str,
+    read: impl Fn(&Value) -> Result<Vec<T>, String>,
+) -> Result<Matcher<T>, String> {
+    let negation = format!("Not{name}");
+    let (negated, value) = match (statement.get(name), statement.get(&negation)) {
+        (Some(value), None) => (false, value),
+        (None, Some(value)) => (true, value),
+        _ => return Err(format!("a statement has either {name} or {negation}")),
+    };
+    let any = read(value)?;
+    if any.is_empty() { Err(format!("{name} is empty")) } else { Ok(Matcher { negated, any }) }
+}
+
+impl<T> Matcher<T> {
+    fn holds(&self, is: impl Fn(&T) -> bool) -> bool {
+        self.any.iter().any(is) != self.negated
+    }
+}
+
+impl Condition {
+    fn read(operator: &str, key: &str, value: &Value) -> Result<Condition, String> {
+        let (all, name) = match operator.split_once(':') {
+            Some(("ForAllValues", name)) => (true, name),
+            Some(("ForAnyValue", name)) => (false, name),
+            Some(_) => return Err(format!("the condition {operator} is not known")),
+            None => (false, operator),
+        };
+        let (name, if_exists) = match name.strip_suffix("IfExists") {
+            Some(name) => (name, true),
+            None => (name, false),
+        };
+        let order = |name: &str| {
+            Some(match name {
+                "Equals" => (Order::Equal, false),
+                "NotEquals" => (Order::Equal, true),
+                "LessThan" => (Order::Less, false),
+                "LessThanEquals" => (Order::LessOrEqual, false),
+                "GreaterThan" => (Order::Greater, false),
+                "GreaterThanEquals" => (Order::GreaterOrEqual, false),
+                _ => return None,
+            })
+        };
+        let known = match name {
+            "StringEquals" | "ArnEquals" => Some((Operator::Equals, false)),
+            "StringNotEquals" | "ArnNotEquals" => Some((Operator::Equals, true)),
+            "StringEqualsIgnoreCase" => Some((Operator::EqualsIgnoreCase, false)),
+            "StringNotEqualsIgnoreCase" => Some((Operator::EqualsIgnoreCase, true)),
+            "StringLike" | "ArnLike" => Some((Operator::Like, false)),
+            "StringNotLike" | "ArnNotLike" => Some((Operator::Like, true)),
+            "Bool" => Some((Operator::Bool, false)),
+            "IpAddress" => Some((Operator::IpAddress, false)),
+            "NotIpAddress" => Some((Operator::IpAddress, true)),
+            "Null" => Some((Operator::Null, false)),
+            _ => match (name.strip_prefix("Numeric"), name.strip_prefix("Date")) {
+                (Some(rest), _) => order(rest).map(|(order, negated)| (Operator::Number(order), negated)),
+                (_, Some(rest)) => order(rest).map(|(order, negated)| (Operator::Date(order), negated)),
+                _ => None,
+            },
+        };
+        let (operator, negated) = known.ok_or_else(|| format!("the condition {operator} is not known"))?;
+        let values = texts(value, key)?;
+        for value in &values {
+            let sound = match operator {
+                Operator::Number(_) => value.parse::<f64>().is_ok(),
+                Operator::Date(_) => date(value).is_some(),
+                Operator::Bool | Operator::Null => value.parse::<bool>().is_ok(),
+                Operator::IpAddress => network(value).is_some(),
+                _ => true,
+            };
+            if !sound {
+                return Err(format!("{key}: '{value}' is not what its condition compares"));
+            }
+        }
+        Ok(Condition { operator, negated, if_exists, all, key: key.to_ascii_lowercase(), values })
+    }
+
+    fn holds(&self, asked: &Asked<'_>) -> bool {
+        let given = (asked.context)(&self.key);
+        if self.operator == Operator::Null {
+            return self.values.iter().any(|value| (value == "true") == given.is_empty());
+        }
+        if given.is_empty() {
+            // What is not there differs from everything.
+            return self.if_exists || self.negated || self.all;
+        }
+        let is = |given: &String| self.values.iter().any(|value| self.compare(given, value)) != self.negated;
+        // Of a negated condition every value must differ.
+        if self.all || self.negated { given.iter().all(is) } else { given.iter().any(is) }
+    }
+
+    fn compare(&self, given: &str, value: &str) -> bool {
+        match self.operator {
+            Operator::Equals => given == value,
+            Operator::EqualsIgnoreCase => given.eq_ignore_ascii_case(value),
+            Operator::Like => matches(value, given),
+            Operator::Number(order) => match (given.parse::<f64>(), value.parse::<f64>()) {
+                (Ok(given), Ok(value)) => order.holds(given, value),
+                _ => false,
+            },
+            Operator::Date(order) => match (date(given), date(value)) {
+                (Some(given), Some(value)) => order.holds(given, value),
+                _ => false,
+            },
+            Operator::Bool => given.eq_ignore_ascii_case(value),
+            Operator::IpAddress => match (given.parse::<IpAddr>(), network(value)) {
+                (Ok(given), Some((network, bits))) => same_network(given, network, bits),
+                _ => false,
+            },
+            Operator::Null => false,
+        }
+    }
+}
+
+/// Seconds since 1970 of a time in RFC 3339 or as a number.
+fn date(text: &str) -> Option<i64> {
+    use time::format_description::well_known::Rfc3339;
+    let parsed = time::OffsetDateTime::parse(text, &Rfc3339).map(time::OffsetDateTime::unix_timestamp);
+    parsed.ok().or_else(|| text.parse().ok())
+}
+
+/// An address with the number of bits that count.
+fn network(text: &str) -> Option<(IpAddr, u32)> {
+    let (address, bits) = match text.split_once('/') {
+        Some((address, bits)) => (address.parse::<IpAddr>().ok()?, bits.parse().ok()?),
+        None => {
+            let address = text.parse::<IpAddr>().ok()?;
+            (address, if address.is_ipv4() { 32 } else { 128 })
+        }
+    };
+    (bits <= if address.is_ipv4() { 32 } else { 128 }).then_some((address, bits))
+}
+
+fn same_network(a: IpAddr, b: IpAddr, bits: u32) -> bool {
+    let differ = match (a.to_canonical(), b) {
+        (IpAddr::V4(a), IpAddr::V4(b)) => (u32::from(a) ^ u32::from(b)).leading_zeros(),
+        (IpAddr::V6(a), IpAddr::V6(b)) => (u128::from(a) ^ u128::from(b)).leading_zeros(),
+        _ => return false,
+    };
+    differ >= bits
+}
+
+impl Policy {
+    /// Reads the policy of `bucket`; the error says what is wrong with it.
+    pub(crate) fn read(text: &str, bucket: &str) -> Result<Policy, String> {
+        if text.len() > MAX_BYTES {
+            return Err(format!("a policy has at most {MAX_BYTES} bytes"));
+        }
+        let value: Value = serde_json::from_str(text).map_err(|error| format!("not JSON: {error}"))?;
+        let policy = value.as_object().ok_or("a policy is an object")?;
+        if let Some(unknown) =
+            policy.keys().find(|key| !["Version", "Id", "Statement"].contains(&key.as_str()))
+        {
+            return Err(format!("{unknown} is not known"));
+        }
+        if policy.get("Version").is_some_and(|version| version != "2012-10-17" && version != "2008-10-17") {
+            return Err("Version is 2012-10-17".into());
+        }
+        let list = match policy.get("Statement") {
+            Some(Value::Array(list)) => list.iter().collect(),
+            Some(one @ Value::Object(_)) => vec![one],
+            _ => return Err("a policy has a Statement".into()),
+        };
+        let statements =
+            list.into_iter().map(|statement| Statement::read(statement, bucket)).collect::<Result<_, _>>()?;
+        Ok(Policy { statements })
+    }
+
+    /// What it says of a request.
+    pub(crate) fn decide(&self, asked: &Asked<'_>) -> Decision {
+        let mut decision = Decision::Nothing;
+        for statement in self.statements.iter().filter(|statement| statement.concerns(asked)) {
+            if !statement.allow {
+                return Decision::Deny;
+            }
+            decision = Decision::Allow;
+        }
+        decision
+    }
+
+    /// The keys that its conditions ask for, in lower case.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        let conditions = self.statements.iter().flat_map(|statement| &statement.conditions);
+        conditions.map(|condition| condition.key.as_str())
+    }
+
+    /// Whether it allows anything to everybody without condition.
+    pub(crate) fn is_public(&self) -> bool {
+        self.statements.iter().any(|statement| {
+            statement.allow
+                && statement.conditions.is_empty()
+                && (statement.principals.negated || statement.principals.any.contains(&Principal::Everybody))
+        })
+    }
+}
+
+impl Statement {
+    fn read(value: &Value, bucket: &str) -> Result<Statement, String> {
+        const KNOWN: [&str; 9] = [
+            "Sid",
+            "Effect",
+            "Principal",
+            "NotPrincipal",
+            "Action",
+            "NotAction",
+            "Resource",
+            "NotResource",
+            "Condition",
+        ];
+        let statement = value.as_object().ok_or("a statement is an object")?;
+        if let Some(unknown) = statement.keys().find(|key| !KNOWN.contains(&key.as_str())) {
+            return Err(format!("{unknown} is not known"));
+        }
+        let allow = match statement.get("Effect").and_then(Value::as_str) {
+            Some("Allow") => true,
+            Some("Deny") => false,
+            _ => return Err("Effect is Allow or Deny".into()),
+        };
+        let actions = matcher(statement, "Action", |value| {
+            let actions = texts(value, "Action")?;
+            match actions
+                .iter()
+                .find(|action| *action != "*" && !action.to_ascii_lowercase().starts_with("s3:"))
+            {
+                Some(foreign) => Err(format!("Action: '{foreign}' is not one of S3")),
+                None => Ok(actions.iter().map(|action| action.to_ascii_lowercase()).collect()),
+            }
+        })?;
+        let own = format!("arn:aws:s3:::{bucket}");
+        let resources = matcher(statement, "Resource", |value| {
+            let resources = texts(value, "Resource")?;
+            let is_own = |resource: &String| {
+                resource == "*"
+                    || resource
+                        .strip_prefix(&own)
+                        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '*']))
+            };
+            match resources.iter().find(|resource| !is_own(resource)) {
+                Some(foreign) => Err(format!("Resource: '{foreign}' is not of this bucket")),
+                None => Ok(resources),
+            }
+        })?;
+        let mut conditions = Vec::new();
+        if let Some(value) = statement.get("Condition") {
+            for (operator, keys) in value.as_object().ok_or("Condition is an object")? {
+                for (key, value) in keys.as_object().ok_or("a condition is an object")? {
+                    conditions.push(Condition::read(operator, key, value)?);
+                }
+            }
+        }
+        Ok(Statement {
+            allow,
+            principals: matcher(statement, "Principal", principals)?,
+            actions,
+            resources,
+            conditions,
+        })
+    }
+
+    fn concerns(&self, asked: &Asked<'_>) -> bool {
+        let action = asked.action.to_ascii_lowercase();
+        self.principals.holds(|principal| match principal {
+            Principal::Everybody => true,
+            Principal::User(id) => asked.user == Some(id),
+        }) && self.actions.holds(|pattern| matches(pattern, &action))
+            && self.resources.holds(|pattern| matches(pattern, asked.resource))
+            && self.conditions.iter().all(|condition| condition.holds(asked))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn patterns_match_as_aws_says() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcb", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*/x*", "a/b/xyz", true),
+            ("", "a", false),
+            ("**", "a", true),
+        ] {
+            assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+        }
+    }
+
+    fn decide(statements: Value, user: Option<&str>, action: &str, key: &str, ip: &str) -> Decision {
+        let text = json!({ "Version": "2012-10-17", "Statement": statements }).to_string();
+        let policy = Policy::read(&text, "b").unwrap();
+        let context = |name: &str| match name {
+            "aws:sourceip" => vec![ip.to_owned()],
+            "s3:prefix" => vec!["home/".to_owned()],
+            _ => vec![],
+        };
+        policy.decide(&Asked { user, action, resource: &format!("arn:aws:s3:::b{key}"), context: &context })
+    }
+
+    #[test]
+    fn statements_decide() {
+        use Decision::{Allow, Deny, Nothing};
+        let read = json!([{ "Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/*" }]);
+        assert_eq!(decide(read.clone(), None, "s3:GetObject", "/k", "10.0.0.1"), Allow);
+        assert_eq!(decide(read.clone(), None, "s3:PutObject", "/k", "10.0.0.1"), Nothing);
+        assert_eq!(decide(read, None, "s3:GetObject", "", "10.0.0.1"), Nothing);
+        let both = json!([
+            { "Effect": "Allow", "Principal": {"AWS": ["arn:aws:iam:::user/alice"]}, "Action": ["s3:*"], "Resource": ["arn:aws:s3:::b", "arn:aws:s3:::b/*"] },
+            { "Effect": "Deny", "Principal": "*", "Action": "s3:Delete*", "Resource": "arn:aws:s3:::b/keep/*",
+              "Condition": { "NotIpAddress": { "aws:SourceIp": "10.0.0.0/8" } } },
+        ]);
+        assert_eq!(decide(both.clone(), Some("alice"), "s3:DeleteObject", "/keep/k", "192.168.0.1"), Deny);
+        assert_eq!(decide(both.clone(), Some("alice"), "s3:DeleteObject", "/keep/k", "10.1.2.3"), Allow);
+        assert_eq!(decide(both, Some("bob"), "s3:GetObject", "/k", "10.1.2.3"), Nothing);
+        let conditions = |operator: &str, key: &str, value: Value| {
+            let statement = json!([{ "Effect": "Allow", "Principal": "*", "NotAction": "s3:PutObject", "Resource": "*",
+                "Condition": { operator: { key: value } } }]);
+            decide(statement, None, "s3:ListBucket", "", "::1") == Allow
+        };
+        assert!(conditions("StringEquals", "s3:prefix", json!(["x", "home/"])));
+        assert!(conditions("StringLike", "s3:prefix", json!("ho*")));
+        assert!(!conditions("StringNotEquals", "s3:prefix", json!("home/")));
+        assert!(!conditions("StringEquals", "aws:Referer", json!("x")));
+        assert!(conditions("StringEqualsIfExists", "aws:Referer", json!("x")));
+        assert!(conditions("Null", "aws:Referer", json!("true")));
+        assert!(conditions("IpAddress", "aws:SourceIp", json!("::/64")));
+        assert!(!conditions("IpAddress", "aws:SourceIp", json!("10.0.0.0/8")));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for statement in [
+            json!({ "Effect": "Maybe", "Principal": "*", "Action": "s3:*", "Resource": "*" }),
+            json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*" }),
+            json!({ "Effect": "Allow", "Principal": "*", "Action": "ec2:*", "Resource": "*" }),
+            json!({ "Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::bother/*" }),
+            json!({ "Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "*", "Condition": { "Sounds": { "a": "b" } } }),
+            json!({ "Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "*", "Condition": { "IpAddress": { "aws:SourceIp": "x" } } }),
+            json!({ "Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "*", "Wit": 1 }),
+        ] {
+            let text = json!({ "Statement": [statement] }).to_string();
+            assert!(Policy::read(&text, "b").is_err(), "{text}");
+        }
+        assert!(Policy::read("{", "b").is_err());
+        assert!(Policy::read(&" ".repeat(MAX_BYTES + 1), "b").is_err());
+    }
+}
