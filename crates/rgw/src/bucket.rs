@@ -15,7 +15,13 @@ use s3s::dto::CORSConfiguration;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
+/// Objects or uploads looked at at a time.
+const PAGE: usize = 1000;
+/// How long the removal of a bucket waits for what was begun in it, and how often it looks.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
+const FINISH_LOOK: Duration = Duration::from_millis(50);
 /// What the names of users' lists of buckets end with.
 pub(crate) const OF_USER: &str = ".buckets";
 
@@ -165,12 +171,7 @@ impl Gateway {
         let bucket = self.bucket(name).await?;
         // From here on nothing is put into it.
         index::close(&self.pools.index, &bucket).await?;
-        let emptied = match self.is_empty(&bucket).await {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Error::BucketNotEmpty(name.to_owned())),
-            Err(error) => Err(error),
-        };
-        if let Err(error) = emptied {
+        if let Err(error) = self.check_empty(&bucket).await {
             index::open(&self.pools.index, &bucket).await?;
             return Err(error);
         }
@@ -180,9 +181,45 @@ impl Gateway {
         index::remove(&self.pools.index, &bucket).await
     }
 
+    /// Waits until what was begun in a closed bucket is finished; fails where it holds objects then. Its uploads are ended.
+    async fn check_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
+        let begun = Instant::now();
+        // What is begun may still become an object.
+        while index::has_pending(&self.pools.index, bucket).await? {
+            // Listing has what gateways left that are gone seen through.
+            if !self.is_empty(bucket).await? {
+                return Err(Error::BucketNotEmpty(bucket.name.clone()));
+            }
+            if begun.elapsed() > FINISH_TIMEOUT {
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            tokio::time::sleep(FINISH_LOOK).await;
+        }
+        if !self.is_empty(bucket).await? {
+            return Err(Error::BucketNotEmpty(bucket.name.clone()));
+        }
+        self.abort_uploads(bucket).await
+    }
+
+    /// Ends all uploads of a bucket.
+    async fn abort_uploads(&self, bucket: &Bucket) -> Result<()> {
+        loop {
+            let (found, _) = self.uploads(bucket, "", None, PAGE).await?;
+            if found.is_empty() {
+                return Ok(());
+            }
+            for (key, id, _) in &found {
+                match self.abort_upload(bucket, key, id).await {
+                    // Listed, but not there: an attempt to end it was cut short.
+                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id).await?,
+                    ended => ended?,
+                }
+            }
+        }
+    }
+
     /// Removes all objects and uploads of a bucket that nobody writes into any more.
     pub async fn purge_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
-        const PAGE: usize = 1000;
         let bucket = Arc::new(self.bucket(name).await?);
         loop {
             let found =
@@ -194,15 +231,7 @@ impl Gateway {
                 self.remove_object(&bucket, key, crate::object::Condition::None).await?;
             }
         }
-        loop {
-            let (found, _) = self.uploads(&bucket, "", None, PAGE).await?;
-            if found.is_empty() {
-                return Ok(());
-            }
-            for (key, id, _) in &found {
-                self.abort_upload(&bucket, key, id).await?;
-            }
-        }
+        self.abort_uploads(&bucket).await
     }
 
     /// Changes a bucket's record.

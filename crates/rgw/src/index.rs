@@ -235,6 +235,23 @@ pub(crate) async fn is_pending(gateway: &Gateway, bucket: &Bucket, key: &str, ta
     Ok(found.contains_key(&name))
 }
 
+/// Whether anything that was begun is not finished yet.
+pub(crate) async fn has_pending(pool: &IoCtx, bucket: &Bucket) -> Result<bool> {
+    let shards =
+        (0..bucket.shards.max(1)).map(|shard| pool.omap_get_vals(&shard_name(bucket, shard), "", "p", 1));
+    for page in futures::future::join_all(shards).await {
+        match page {
+            Err(error) if error.is_not_found() => {}
+            page => {
+                if !page?.entries.is_empty() {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+    Ok(false)
+}
+
 impl Gateway {
     /// At most `max` uploads behind `after` (key and id) whose keys begin with `prefix`, by key and id, and whether there
     /// are more.

@@ -7,6 +7,10 @@ use s3s::checksum::ChecksumHasher;
 use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::Checksum;
 use std::pin::Pin;
+use std::time::Duration;
+
+/// How long a client may send nothing: it holds room that others wait for.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where data comes from.
 pub(crate) type Source =
@@ -70,10 +74,11 @@ impl Body {
     /// What is left over, or the next chunk that is not empty; empty at the end.
     async fn some(&mut self) -> Result<Bytes> {
         while self.rest.is_empty() && !self.ended {
-            match self.source.next().await {
-                Some(Ok(chunk)) => self.rest = chunk,
-                Some(Err(error)) => return Err(Error::Body(error.to_string())),
-                None => self.ended = true,
+            match tokio::time::timeout(PATIENCE, self.source.next()).await {
+                Ok(Some(Ok(chunk))) => self.rest = chunk,
+                Ok(Some(Err(error))) => return Err(Error::Body(error.to_string())),
+                Ok(None) => self.ended = true,
+                Err(_) => return Err(Error::Body(format!("nothing came for {} s", PATIENCE.as_secs()))),
             }
         }
         Ok(std::mem::take(&mut self.rest))
