@@ -88,6 +88,9 @@ pub struct Gateway {
 #[derive(Default)]
 struct Memory {
     watched: AtomicBool,
+    /// The watch's cookie, and whether none is wanted any more.
+    watch: Mutex<Option<u64>>,
+    ended: AtomicBool,
     /// Counted up by every change: what was asked before must not be remembered after it.
     changes: AtomicU64,
     users: Mutex<HashMap<String, Arc<User>>>,
@@ -132,9 +135,18 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Finishes what was begun: index entries of objects that were answered for.
+    /// Finishes what was begun, index entries of objects that were answered for, and gives the watch back: nobody who
+    /// changes something has to wait for this gateway any more. It may go on being used, and remembers nothing.
     pub async fn finish(&self) {
         self.finisher.drain().await;
+        self.memory.ended.store(true, Ordering::Release);
+        self.memory.forget_all();
+        let cookie = self.memory.watch.lock().take();
+        if let Some(cookie) = cookie
+            && let Err(error) = self.pools.control.unwatch(cookie).await
+        {
+            tracing::debug!(%error, "rgw: the watch was lost already");
+        }
     }
 
     /// A name that nothing in the cluster has or had: 32 hexadecimal digits.
@@ -265,8 +277,18 @@ async fn keep_watching(gateway: Weak<Gateway>) {
             }
             Err(error) => Err(error),
         };
-        if begun.is_ok() {
+        if let Ok(cookie) = &begun {
+            *strong.memory.watch.lock() = Some(*cookie);
             strong.memory.watched.store(true, Ordering::Release);
+        }
+        // It may have ended before the watch was there.
+        if strong.memory.ended.load(Ordering::Acquire) {
+            strong.memory.watched.store(false, Ordering::Release);
+            let cookie = strong.memory.watch.lock().take();
+            if let Some(cookie) = cookie {
+                _ = control.unwatch(cookie).await;
+            }
+            return;
         }
         drop(strong);
         match begun {
