@@ -26,6 +26,8 @@ const REMEMBERED: usize = 10_000;
 const TELL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that one permit of [`Gateway::put_memory`] stands for.
 pub(crate) const ROOM_BYTES: usize = 1024;
+/// How long an end waits for the cluster, for each of its two steps.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between attempts to watch.
 const WATCH_RETRY: Duration = Duration::from_secs(1);
 
@@ -137,15 +139,21 @@ impl Gateway {
 
     /// Finishes what was begun, index entries of objects that were answered for, and gives the watch back: nobody who
     /// changes something has to wait for this gateway any more. It may go on being used, and remembers nothing.
+    ///
+    /// Where the cluster does not answer it gives up after a while: what is pending is seen through by others.
     pub async fn finish(&self) {
-        self.finisher.drain().await;
+        if tokio::time::timeout(FINISH_TIMEOUT, self.finisher.drain()).await.is_err() {
+            tracing::warn!("rgw: index entries are left pending, the cluster does not answer");
+        }
         self.memory.ended.store(true, Ordering::Release);
         self.memory.forget_all();
         let cookie = self.memory.watch.lock().take();
-        if let Some(cookie) = cookie
-            && let Err(error) = self.pools.control.unwatch(cookie).await
-        {
-            tracing::debug!(%error, "rgw: the watch was lost already");
+        if let Some(cookie) = cookie {
+            match tokio::time::timeout(FINISH_TIMEOUT, self.pools.control.unwatch(cookie)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "rgw: the watch was lost already"),
+                Err(_) => tracing::warn!("rgw: the watch could not be given back"),
+            }
         }
     }
 
