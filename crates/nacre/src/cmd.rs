@@ -1,6 +1,7 @@
 //! The commands that are not daemons, each with the argument syntax of Ceph's program of the name.
 
 pub(crate) mod backup;
+pub(crate) mod bench;
 pub(crate) mod bluestore_tool;
 pub(crate) mod ceph;
 pub(crate) mod crushtool;
@@ -13,3 +14,4 @@ pub(crate) mod pages;
 pub(crate) mod rados;
 pub(crate) mod radosgw_admin;
 mod session;
+mod times;

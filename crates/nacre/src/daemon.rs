@@ -1,4 +1,8 @@
-//! `nacre mon` and `nacre osd`: one daemon per process, until a signal.
+//! `nacre mon`, `nacre osd` and `nacre gateway`: one daemon per process, until a signal.
+
+mod gateway;
+
+pub(crate) use gateway::{Frontends, gateway, rgw_config, start_gateway, urls_of};
 
 use crate::layout;
 use anyhow::{Context, Result, bail};
@@ -10,7 +14,6 @@ use nacre_runtime::metrics::Perf;
 use nacre_runtime::signal::{self, Stop};
 use nacre_types::command::mon_commands;
 use nacre_types::ids::EntityKind;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -35,17 +38,6 @@ usage: nacre osd --id N [-c FILE] [--mkfs [--force]] [--option-name VALUE]...
   --force            with --mkfs: wipe the store that is there; its data is lost, the OSD comes back as a new member
   --osd_objectstore bluestore|filestore|memstore
   --osd_data DIR     where the store lives
-";
-
-const GATEWAY_USAGE: &str = "\
-Run an S3 gateway in the foreground until SIGINT or SIGTERM.
-
-usage: nacre gateway [-c FILE] [-n NAME] [--option-name VALUE]...
-
-  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
-  -n, --name NAME    who it is to the cluster [default: client.admin]
-  --rgw_frontends 'endpoint=ADDR:PORT'
-                     where it listens [default: 127.0.0.1:8000]
 ";
 
 /// Whether `nacre osd ARGS` starts a daemon, and not a cluster command such as `osd tree`.
@@ -97,59 +89,6 @@ pub(crate) fn osd(args: &[String]) -> Result<()> {
         tracing::info!(osd = %id, "OSD is running");
         Ok(Daemon::Osd(osd))
     })
-}
-
-/// `nacre gateway`.
-pub(crate) fn gateway(args: &[String]) -> Result<()> {
-    let Some((config, _)) = configure(EntityKind::Client, args, GATEWAY_USAGE)? else { return Ok(()) };
-    run(config, |config, _| async move {
-        let gateway = start_gateway(&config, None).await?;
-        if let Daemon::Gateway(server, _) = &gateway {
-            println!("gateway is ready: http://{}", server.addr());
-        }
-        Ok(gateway)
-    })
-}
-
-/// Starts an S3 gateway, on `listen` or else where `rgw_frontends` says.
-pub(crate) async fn start_gateway(config: &Config, listen: Option<SocketAddr>) -> Result<Daemon> {
-    let options = config.snapshot();
-    let listen = match listen {
-        Some(listen) => listen,
-        None => endpoint_of(&options.rgw.rgw_frontends)?,
-    };
-    let cluster = nacre_client::native::connect(config).await.context("can't connect to the cluster")?;
-    let rgw = nacre_rgw::Config {
-        index_shards: u32::try_from(options.rgw.rgw_override_bucket_index_max_shards)?,
-        put_bytes: options.rgw.rgw_max_put_memory,
-        gc_wait: options.rgw.rgw_gc_obj_min_wait,
-        gc_period: options.rgw.rgw_gc_processor_period,
-        pending_expiration: options.rgw.rgw_pending_bucket_index_op_expiration,
-        region: options.rgw.rgw_region.clone(),
-    };
-    let gateway =
-        nacre_rgw::Gateway::open(cluster.clone(), rgw).await.context("the gateway can't use its pools")?;
-    let server = nacre_rgw::server::Server::start(gateway, listen).await?;
-    Ok(Daemon::Gateway(server, cluster))
-}
-
-/// The address in `rgw_frontends`.
-fn endpoint_of(frontends: &str) -> Result<SocketAddr> {
-    let mut found = None;
-    for word in frontends.split_whitespace() {
-        found = Some(match word.split_once('=') {
-            None if word == "beast" => continue,
-            Some(("endpoint", address)) => {
-                address.parse().with_context(|| format!("rgw_frontends: '{address}' is not ADDRESS:PORT"))?
-            }
-            Some(("port", port)) => {
-                let port = port.parse().with_context(|| format!("rgw_frontends: '{port}' is not a port"))?;
-                SocketAddr::from(([127, 0, 0, 1], port))
-            }
-            _ => bail!("rgw_frontends: '{word}' is not known: endpoint=ADDRESS:PORT and port=PORT are"),
-        });
-    }
-    found.context("rgw_frontends names no endpoint")
 }
 
 /// Starts the map authority of `config`: its store is `mon_data`, it listens on the first address of `mon_host`.
@@ -281,10 +220,16 @@ pub(crate) fn pages(daemons: &[Daemon]) -> Pages {
     // The map authority's own counters are among the cluster's metrics.
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_)));
     let perfs: Vec<Perf> = osds.filter_map(Daemon::perf).collect();
+    let gateways = daemons.iter().filter_map(|daemon| match daemon {
+        Daemon::Gateway(server, _) => Some((gateway::name_of(server), Arc::clone(server.metrics()))),
+        Daemon::Mon(_) | Daemon::Osd(_) => None,
+    });
+    let gateways: Vec<_> = gateways.collect();
     Arc::new(move |path| match path {
         "/metrics" => {
             let mut out = mon.as_ref().map(|mon| mon.collect().0).unwrap_or_default();
             perfs.iter().for_each(|perf| perf.expose(&mut out));
+            gateways.iter().for_each(|(name, metrics)| metrics.expose(name, &mut out));
             Some((exporter::METRICS_TYPE, out.render()))
         }
         "/sd" => mon.as_ref().map(|mon| {

@@ -140,6 +140,8 @@ impl Layout {
         let Self { root } = self;
         let (root, size) = (root.display(), plan.osds.min(3));
         let min_size = size - size / 2;
+        // Who asks for one OSD has said that one copy suffices.
+        let alone = if size == 1 { "mon_allow_pool_size_one = true\n" } else { "" };
         let Plan { objectstores, listen, .. } = plan;
         let first = objectstores.first().map_or("bluestore", String::as_str);
         let differing = objectstores.iter().enumerate().filter(|(_, kind)| *kind != first);
@@ -158,6 +160,7 @@ impl Layout {
              mon_cluster_log_file = {root}/log/ceph.log\n\
              osd_pool_default_size = {size}\n\
              osd_pool_default_min_size = {min_size}\n\
+             {alone}\
              # All OSDs share this host: copies go to different OSDs, not hosts.\n\
              osd_crush_chooseleaf_type = 0\n\
              {more}\

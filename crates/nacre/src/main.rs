@@ -29,8 +29,10 @@ usage: nacre COMMAND [ARGS]...
   mon                  the map authority alone
   osd --id N           one OSD alone
   gateway              an S3 gateway alone
-  user, key, bucket, gc  S3 users, their keys, buckets and garbage (Ceph's radosgw-admin)
+  user, key, bucket, quota, usage, caps, object, metadata, gc, lc, reshard, ratelimit
+                       S3 users, their keys, buckets, limits and upkeep (Ceph's radosgw-admin)
   backup               streams to striped volumes and back, with checksums: create, append, cat, verify
+  bench s3             load on any S3 server: puts, listings, gets and removals, measured by the second
   rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
   crushtool            CRUSH maps: compile, decompile, test (Ceph's crushtool)
   osdmaptool           cluster maps in files: show them, test placement (Ceph's osdmaptool)
@@ -92,10 +94,19 @@ fn program(name: &str) -> Option<Program> {
     Some(match name {
         "rados" => cmd::rados::main,
         "backup" => cmd::backup::main,
+        "bench" => cmd::bench::main,
         "user" => cmd::radosgw_admin::user,
         "key" => cmd::radosgw_admin::key,
         "bucket" => cmd::radosgw_admin::bucket,
         "gc" => cmd::radosgw_admin::gc,
+        "quota" => cmd::radosgw_admin::quota,
+        "usage" => cmd::radosgw_admin::usage,
+        "caps" => cmd::radosgw_admin::caps,
+        "object" => cmd::radosgw_admin::object,
+        "metadata" => cmd::radosgw_admin::metadata,
+        "lc" => cmd::radosgw_admin::lc,
+        "reshard" => cmd::radosgw_admin::reshard,
+        "ratelimit" => cmd::radosgw_admin::ratelimit,
         "radosgw-admin" => cmd::radosgw_admin::main,
         "dplcompat" | "nacre-dplcompat" => cmd::dplcompat::main,
         "ceph" => cmd::ceph::main,

@@ -1,6 +1,6 @@
 //! `nacre serve`: a whole cluster in one process.
 
-use crate::daemon::{self, Daemon};
+use crate::daemon::{self, Daemon, Frontends};
 use crate::layout::{Layout, Plan};
 use anyhow::{Context, Result, ensure};
 use clap::{CommandFactory, Parser};
@@ -39,9 +39,32 @@ struct Args {
     /// Where S3 is served, or `none` [default: 127.0.0.1:8000].
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000", value_parser = s3_address, hide_default_value = true)]
     s3: S3Address,
+    /// Where S3 is served by TLS, with --s3-tls-cert.
+    #[arg(long, value_name = "ADDR:PORT", requires = "s3_tls_cert")]
+    s3_tls: Option<SocketAddr>,
+    /// The certificate for --s3-tls, with those that signed it, in PEM. It is read again when the file changes, and at
+    /// SIGHUP.
+    #[arg(long, value_name = "FILE", requires = "s3_tls")]
+    s3_tls_cert: Option<PathBuf>,
+    /// The key of --s3-tls-cert [default: it is in the same file].
+    #[arg(long, value_name = "FILE", requires = "s3_tls")]
+    s3_tls_key: Option<PathBuf>,
     /// Make the cluster and stop: the daemons are to run as processes of their own.
     #[arg(long)]
     mkfs_only: bool,
+}
+
+impl Args {
+    /// Where S3 is served; nowhere where it is not.
+    fn frontends(&self) -> Frontends {
+        Frontends {
+            plain: self.s3.0.into_iter().collect(),
+            tls: self.s3_tls.into_iter().collect(),
+            certificate: self.s3_tls_cert.clone(),
+            key: self.s3_tls_key.clone(),
+            reload: None,
+        }
+    }
 }
 
 /// Where S3 is served, if it is.
@@ -93,12 +116,14 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
             },
             Err(error) => Err(error),
         };
-        let ready = match (ready, args.s3.0) {
-            (Ok(()), Some(listen)) if !stop.is_requested() => tokio::select! {
-                started = start_s3(&admin, listen, &mut daemons) => started.map(Some),
+        let frontends = args.frontends();
+        let is_served = !frontends.plain.is_empty() || !frontends.tls.is_empty();
+        let ready = match ready {
+            Ok(()) if is_served && !stop.is_requested() => tokio::select! {
+                started = start_s3(&admin, &frontends, &mut daemons) => started.map(Some),
                 () = stop.requested() => Ok(None),
             },
-            (ready, _) => ready.map(|()| None),
+            ready => ready.map(|()| None),
         };
         let s3 = match ready {
             Ok(s3) => s3,
@@ -192,26 +217,26 @@ async fn start(layout: &Layout, stop: &Stop, daemons: &mut Vec<Daemon>) -> Resul
     Ok(())
 }
 
-/// Starts the S3 gateway, and makes its first user where there is none; returns where it listens, and the user.
+/// Starts the S3 gateway, and makes its first user where there is none; returns where it is found, and the user.
 async fn start_s3(
     admin: &nacre_runtime::Config,
-    listen: SocketAddr,
+    frontends: &Frontends,
     daemons: &mut Vec<Daemon>,
-) -> Result<(SocketAddr, User)> {
-    let daemon = daemon::start_gateway(admin, Some(listen))
+) -> Result<(Vec<String>, User)> {
+    let daemon = daemon::start_gateway(admin, frontends)
         .await
         .context("S3 can't be served (--s3 names another address, or none)")?;
     let Daemon::Gateway(server, _) = &daemon else { unreachable!("it is a gateway that was started") };
-    let (addr, gateway) = (server.addr(), Arc::clone(server.gateway()));
+    let (urls, gateway) = (daemon::urls_of(server), Arc::clone(server.gateway()));
     daemons.push(daemon);
     match gateway.user(FIRST_USER).await {
         Err(nacre_rgw::Error::NoSuchUser(_)) => {
             let mut user = User::new(FIRST_USER, "The first user");
             user.keys.push(AccessKey::generate()?);
             gateway.create_user(&user).await?;
-            Ok((addr, user))
+            Ok((urls, user))
         }
-        found => Ok((addr, found?)),
+        found => Ok((urls, found?)),
     }
 }
 
@@ -235,7 +260,7 @@ fn greet(
     layout: &Layout,
     daemons: &[Daemon],
     metrics: Option<SocketAddr>,
-    s3: Option<&(SocketAddr, User)>,
+    s3: Option<&(Vec<String>, User)>,
     took: Duration,
 ) {
     let conf = layout.conf();
@@ -249,8 +274,8 @@ fn greet(
         println!("  metrics   http://{addr}/metrics");
     }
     println!("  conf      {conf}");
-    if let Some((addr, user)) = s3 {
-        println!("  S3        http://{addr}, path style");
+    if let Some((urls, user)) = s3 {
+        println!("  S3        {}, path style", urls.join(", "));
         if let Some(key) = user.keys.first() {
             println!("            AWS_ACCESS_KEY_ID={}", key.access_key);
             println!("            AWS_SECRET_ACCESS_KEY={}", key.secret_key);
@@ -260,9 +285,9 @@ fn greet(
     println!("  nacre -c {conf} status");
     println!("  nacre -c {conf} osd pool create mypool 32");
     println!("  echo hello | nacre -c {conf} rados -p mypool put greeting -");
-    if let Some((addr, _)) = s3 {
+    if let Some(url) = s3.and_then(|(urls, _)| urls.first()) {
         println!(
-            "  aws --endpoint-url http://{addr} s3 mb s3://mybucket     # with the keys above in the environment"
+            "  aws --endpoint-url {url} s3 mb s3://mybucket     # with the keys above in the environment"
         );
     }
     println!("Ctrl-C stops it.");

@@ -29,6 +29,13 @@ pub enum Grantee {
     AnyUser,
 }
 
+impl Grantee {
+    /// Whether that is more than one user.
+    pub(crate) fn is_group(&self) -> bool {
+        !matches!(self, Grantee::User(_))
+    }
+}
+
 /// What is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Permission {
@@ -70,15 +77,41 @@ impl Acl {
         Some(acl)
     }
 
+    /// Gives what was granted to one user to another.
+    pub(crate) fn hand_over(&mut self, from: &str, to: &str) {
+        for grant in &mut self.grants {
+            if matches!(&grant.grantee, Grantee::User(id) if id == from) {
+                grant.grantee = Grantee::User(to.to_owned());
+            }
+        }
+    }
+
+    /// Whether nobody but `owner` is granted anything.
+    pub fn is_private(&self, owner: &str) -> bool {
+        self.grants.iter().all(|grant| matches!(&grant.grantee, Grantee::User(id) if id == owner))
+    }
+
+    /// Whether anything is granted to everybody or to all users.
+    pub fn is_public(&self) -> bool {
+        self.grants.iter().any(|grant| grant.grantee.is_group())
+    }
+
     /// Whether a user (`None`: nobody known) is granted `wanted`.
     pub fn grants(&self, user: Option<&str>, wanted: Permission) -> bool {
+        self.grants_counting(user, wanted, true)
+    }
+
+    /// As [`Acl::grants`]; what is granted to groups counts only where `groups` says so.
+    pub(crate) fn grants_counting(&self, user: Option<&str>, wanted: Permission, groups: bool) -> bool {
         let is = |grantee: &Grantee| match grantee {
             Grantee::User(id) => user == Some(id),
             Grantee::Everybody => true,
             Grantee::AnyUser => user.is_some(),
         };
         self.grants.iter().any(|grant| {
-            (grant.permission == wanted || grant.permission == Permission::Full) && is(&grant.grantee)
+            (grant.permission == wanted || grant.permission == Permission::Full)
+                && (groups || !grant.grantee.is_group())
+                && is(&grant.grantee)
         })
     }
 }

@@ -6,12 +6,17 @@
 use crate::acl::Acl;
 use crate::error::{Error, Result};
 use crate::gateway::{Change, Gateway, now_ns};
-use crate::index;
+use crate::index::{self, Closed};
+use crate::lifecycle::Rules;
 use crate::policy::Policy;
+use crate::public_access::{Ownership, PublicAccessBlock};
+use crate::quota::Quota;
+use crate::ratelimit::RateLimit;
 use crate::record;
 use bytes::Bytes;
 use nacre_types::encoding::{DecodeError, Versioned};
-use s3s::dto::CORSConfiguration;
+use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,6 +27,8 @@ const PAGE: usize = 1000;
 /// How long the removal of a bucket waits for what was begun in it, and how often it looks.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 const FINISH_LOOK: Duration = Duration::from_millis(50);
+/// What a bucket has of object lock that is made with it.
+pub(crate) const LOCKING: &str = r#"{"object_lock_enabled":"Enabled","rule":null}"#;
 /// What the names of users' lists of buckets end with.
 pub(crate) const OF_USER: &str = ".buckets";
 
@@ -38,7 +45,7 @@ pub enum Versioning {
 }
 
 /// A bucket.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Bucket {
     /// Its name.
     pub name: String,
@@ -52,27 +59,70 @@ pub struct Bucket {
     pub generation: u32,
     /// Shards of its index.
     pub shards: u32,
+    /// The generation that it is being resharded to, and its shards.
+    pub(crate) resharding: Option<(u32, u32)>,
+    /// The generation before, and its shards, as long as these are not removed.
+    pub(crate) left: Option<(u32, u32)>,
     /// Whether objects have versions.
     pub versioning: Versioning,
     /// Who besides its owner may list it and write into it.
     pub acl: Acl,
     /// Its tags.
     pub tags: Vec<(String, String)>,
-    /// What else was set for it, by the name of the request's parameter: `policy`, `cors`. JSON.
+    /// What else was set for it, by the name of the request's parameter: `policy`, `cors`, `object-lock`, `lifecycle`,
+    /// `publicAccessBlock`, …; or of the administrator's command: `ratelimit`. JSON.
     pub documents: BTreeMap<String, String>,
     /// Of these what was read of them.
     #[serde(skip)]
     pub(crate) policy: Option<Arc<Policy>>,
     #[serde(skip)]
     pub(crate) cors: Option<Arc<CORSConfiguration>>,
+    #[serde(skip)]
+    pub(crate) public_access: PublicAccessBlock,
+    #[serde(skip)]
+    pub(crate) ownership: Ownership,
+    #[serde(skip)]
+    pub(crate) quota: Option<Quota>,
+    #[serde(skip)]
+    pub(crate) object_lock: Option<Arc<ObjectLockConfiguration>>,
+    #[serde(skip)]
+    pub(crate) lifecycle: Option<Arc<Rules>>,
+    /// Whether data is encrypted where a request does not say how.
+    #[serde(skip)]
+    pub(crate) encrypted: bool,
+    #[serde(skip)]
+    pub(crate) website: Option<Arc<WebsiteConfiguration>>,
+    #[serde(skip)]
+    pub(crate) ratelimit: RateLimit,
 }
 
 /// The name of the policy among a bucket's documents.
 pub(crate) const POLICY: &str = "policy";
 /// The name of the rules for browsers among a bucket's documents.
 pub(crate) const CORS: &str = "cors";
+/// The name of the public access block among a bucket's documents.
+pub(crate) const PUBLIC_ACCESS: &str = "publicAccessBlock";
+/// The name of the ownership controls among a bucket's documents.
+pub(crate) const OWNERSHIP: &str = "ownershipControls";
+/// The name of its own quota among a bucket's documents.
+pub(crate) const QUOTA: &str = "quota";
+/// That of object lock: that versions may be locked, and how new ones are.
+pub(crate) const OBJECT_LOCK: &str = "object-lock";
+/// That of the rules of what goes when.
+pub(crate) const LIFECYCLE: &str = "lifecycle";
+/// That of the algorithm that data is encrypted by where a request names none.
+pub(crate) const ENCRYPTION: &str = "encryption";
+/// The name of what it is as a website among a bucket's documents.
+pub(crate) const WEBSITE: &str = "website";
+/// The name of how much may be done in it in a minute among a bucket's documents.
+const RATELIMIT: &str = "ratelimit";
 
 impl Bucket {
+    /// How much may be done in it in a minute through one gateway.
+    pub fn ratelimit(&self) -> RateLimit {
+        self.ratelimit
+    }
+
     /// Reads the documents. One that can't be read fails the bucket's requests: it may be what protects it.
     fn read_documents(mut self) -> Result<Bucket> {
         let corrupt = |detail: String| Error::Corrupt {
@@ -85,7 +135,32 @@ impl Bucket {
         if let Some(text) = self.documents.get(CORS) {
             self.cors = Some(Arc::new(serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?));
         }
+        self.public_access = self.document(PUBLIC_ACCESS)?;
+        self.ownership = self.document(OWNERSHIP)?;
+        self.quota = self.document(QUOTA)?;
+        self.encrypted = self.documents.contains_key(ENCRYPTION);
+        if let Some(text) = self.documents.get(LIFECYCLE) {
+            let rules = serde_json::from_str(text).map_err(|e| e.to_string());
+            self.lifecycle = Some(Arc::new(rules.and_then(|rules| Rules::read(&rules)).map_err(corrupt)?));
+        }
+        if let Some(text) = self.documents.get(OBJECT_LOCK) {
+            self.object_lock =
+                Some(Arc::new(serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?));
+        }
+        self.ratelimit = self.document(RATELIMIT)?;
+        if let Some(text) = self.documents.get(WEBSITE) {
+            self.website = Some(Arc::new(serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?));
+        }
         Ok(self)
+    }
+
+    /// One of the documents, for who changes the record; what it is without the document where there is none.
+    pub(crate) fn document<T: Default + DeserializeOwned>(&self, name: &str) -> Result<T> {
+        let Some(text) = self.documents.get(name) else { return Ok(T::default()) };
+        serde_json::from_str(text).map_err(|error| Error::Corrupt {
+            name: self.name.clone(),
+            source: DecodeError::Corrupt { what: "a bucket's document", detail: error.to_string() },
+        })
     }
 }
 
@@ -106,7 +181,8 @@ impl Versioned for OwnBucket {
     const NAME: &'static str = "a user's bucket";
 }
 
-fn list_of(user: &str) -> String {
+/// The RADOS object that lists a user's buckets.
+pub(crate) fn list_of(user: &str) -> String {
     format!("{user}{OF_USER}")
 }
 
@@ -118,8 +194,14 @@ impl Gateway {
         bucket.read_documents()
     }
 
-    /// Makes a bucket of `owner`.
-    pub async fn create_bucket(&self, name: &str, owner: &str, acl: Acl) -> Result<Bucket> {
+    /// Makes a bucket of `owner` with the documents that it begins with.
+    pub async fn create_bucket(
+        &self,
+        name: &str,
+        owner: &str,
+        acl: Acl,
+        documents: BTreeMap<String, String>,
+    ) -> Result<Bucket> {
         let there = |bucket: &Bucket| {
             let name = name.to_owned();
             if bucket.owner == owner { Error::BucketIsYours(name) } else { Error::BucketExists(name) }
@@ -128,11 +210,15 @@ impl Gateway {
             return Err(there(&bucket));
         }
         let user = self.user(owner).await?;
-        if user.max_buckets > 0 {
-            let own = self.buckets_of(owner, "", u64::from(user.max_buckets)).await?;
-            if own.len() >= user.max_buckets as usize {
-                return Err(Error::TooManyBuckets(user.max_buckets));
+        match u32::try_from(user.max_buckets) {
+            Ok(0) => {}
+            Ok(max) => {
+                let own = self.buckets_of(owner, "", u64::from(max)).await?;
+                if own.len() >= max as usize {
+                    return Err(Error::TooManyBuckets(max));
+                }
             }
+            Err(_) => return Err(Error::TooManyBuckets(0)),
         }
         let bucket = Bucket {
             name: name.to_owned(),
@@ -141,12 +227,14 @@ impl Gateway {
             created_ns: now_ns(),
             generation: 0,
             shards: self.config.index_shards.max(1),
-            versioning: Versioning::Off,
+            versioning: if documents.contains_key(OBJECT_LOCK) {
+                Versioning::Enabled
+            } else {
+                Versioning::Off
+            },
             acl,
-            tags: Vec::new(),
-            documents: BTreeMap::new(),
-            policy: None,
-            cors: None,
+            documents,
+            ..Bucket::default()
         };
         index::create(&self.pools.index, &bucket).await?;
         // Listed first: an entry without a bucket is seen through and removed, a bucket without an entry would be lost.
@@ -155,7 +243,7 @@ impl Gateway {
         self.pools.users.omap_set(&list_of(owner), vec![entry]).await?;
         if record::create(&self.pools.buckets, name, &bucket).await? {
             self.tell_others(Change::Bucket(name.to_owned())).await;
-            return Ok(bucket);
+            return bucket.read_documents();
         }
         // Somebody else was faster.
         index::remove(&self.pools.index, &bucket).await?;
@@ -170,31 +258,65 @@ impl Gateway {
     pub async fn remove_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = self.bucket(name).await?;
         // From here on nothing is put into it.
-        index::close(&self.pools.index, &bucket).await?;
+        index::close(&self.pools.index, &bucket, Closed::Removal).await?;
         if let Err(error) = self.check_empty(&bucket).await {
-            index::open(&self.pools.index, &bucket).await?;
+            index::open(&self.pools.index, &bucket, Closed::Removal).await?;
             return Err(error);
         }
         record::remove(&self.pools.buckets, name).await?;
+        if bucket.lifecycle.is_some() {
+            self.note_lifecycle(&bucket, false).await?;
+        }
         self.pools.users.omap_rm_keys(&list_of(&bucket.owner), vec![Bytes::from(name.to_owned())]).await?;
         self.tell_others(Change::Bucket(name.to_owned())).await;
-        index::remove(&self.pools.index, &bucket).await
+        index::remove(&self.pools.index, &bucket).await?;
+        for (generation, shards) in bucket.resharding.into_iter().chain(bucket.left) {
+            index::remove(&self.pools.index, &Bucket { generation, shards, ..bucket.clone() }).await?;
+        }
+        Ok(())
     }
 
-    /// Waits until what was begun in a closed bucket is finished; fails where it holds objects then. Its uploads are ended.
-    async fn check_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
+    /// Makes writes make versions, or replace the version `null`. With the first change every write is one or the other:
+    /// nothing is begun while it is made.
+    pub async fn set_versioning(self: &Arc<Gateway>, name: &str, versioning: Versioning) -> Result<()> {
+        let bucket = self.bucket(name).await?;
+        let set = |bucket: &mut Bucket| {
+            bucket.versioning = versioning;
+            Ok(())
+        };
+        if bucket.versioning == Versioning::Off {
+            index::close(&self.pools.index, &bucket, Closed::Versioning).await?;
+            if let Err(error) = self.wait_finished(&bucket).await {
+                index::open(&self.pools.index, &bucket, Closed::Versioning).await?;
+                return Err(error);
+            }
+        }
+        let bucket = self.modify_bucket(name, set).await?;
+        // Always: an attempt before may have ended at this point.
+        index::open(&self.pools.index, &bucket, Closed::Versioning).await
+    }
+
+    /// Waits until nothing is pending in a closed bucket.
+    pub(crate) async fn wait_finished(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
         let begun = Instant::now();
-        // What is begun may still become an object.
         while index::has_pending(&self.pools.index, bucket).await? {
             // Listing has what gateways left that are gone seen through.
-            if !self.is_empty(bucket).await? {
-                return Err(Error::BucketNotEmpty(bucket.name.clone()));
-            }
+            self.is_empty(bucket).await?;
             if begun.elapsed() > FINISH_TIMEOUT {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
             tokio::time::sleep(FINISH_LOOK).await;
         }
+        Ok(())
+    }
+
+    /// Waits until what was begun in a closed bucket is finished; fails where it holds objects then. Its uploads are ended.
+    async fn check_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
+        if !self.is_empty(bucket).await? {
+            return Err(Error::BucketNotEmpty(bucket.name.clone()));
+        }
+        // What is begun may still become an object.
+        self.wait_finished(bucket).await?;
         if !self.is_empty(bucket).await? {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
         }
@@ -202,7 +324,7 @@ impl Gateway {
     }
 
     /// Ends all uploads of a bucket.
-    async fn abort_uploads(&self, bucket: &Bucket) -> Result<()> {
+    async fn abort_uploads(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
         loop {
             let (found, _) = self.uploads(bucket, "", None, PAGE).await?;
             if found.is_empty() {
@@ -218,17 +340,23 @@ impl Gateway {
         }
     }
 
-    /// Removes all objects and uploads of a bucket that nobody writes into any more.
+    /// Removes all objects, in all versions, and uploads of a bucket that nobody writes into any more. What object lock
+    /// protects stays, and fails it.
     pub async fn purge_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = Arc::new(self.bucket(name).await?);
+        let query = index::ListQuery { max: PAGE, markers: true, ..index::ListQuery::default() };
         loop {
-            let found =
-                self.list(&bucket, &index::ListQuery { max: PAGE, ..index::ListQuery::default() }).await?;
-            if found.entries.is_empty() {
+            let found = self.list_versions(&bucket, &query, None).await?;
+            if found.versions.is_empty() {
                 break;
             }
-            for (key, _) in &found.entries {
-                self.remove_object(&bucket, key, crate::object::Condition::None).await?;
+            for listed in &found.versions {
+                if bucket.versioning == Versioning::Off {
+                    self.remove_object(&bucket, &listed.key, "", crate::object::Condition::None).await?;
+                    continue;
+                }
+                let may = |head: &crate::object::Head| head.check_lock(true);
+                self.remove_version(&bucket, &listed.key, listed.head.version_id(), may).await?;
             }
         }
         self.abort_uploads(&bucket).await
@@ -243,6 +371,18 @@ impl Gateway {
         let changed = record::update(&self.pools.buckets, name, change).await?;
         self.tell_others(Change::Bucket(name.to_owned())).await;
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
+    }
+
+    /// Changes how much may be done in a bucket in a minute through one gateway.
+    pub async fn limit_bucket(&self, name: &str, change: impl Fn(&mut RateLimit)) -> Result<RateLimit> {
+        let changed = self.modify_bucket(name, |bucket| {
+            let mut limit: RateLimit = bucket.document(RATELIMIT)?;
+            change(&mut limit);
+            let text = serde_json::to_string(&limit).expect("invariant: numbers can be encoded");
+            bucket.documents.insert(RATELIMIT.to_owned(), text);
+            Ok(())
+        });
+        changed.await?.document(RATELIMIT)
     }
 
     /// At most `max` buckets of a user behind `after`, by name.

@@ -25,6 +25,24 @@ pub enum Error {
     /// The user, or one of its keys, exists already.
     #[error("{0} exists already")]
     UserExists(String),
+    /// No such role.
+    #[error("no such role: {0}")]
+    NoSuchRole(String),
+    /// The role exists already.
+    #[error("role {0} exists already")]
+    RoleExists(String),
+    /// There are as many of something as may be.
+    #[error("no more than {0}")]
+    LimitExceeded(String),
+    /// The token of temporary credentials is missing, of another key, or not one of ours.
+    #[error("the security token is missing or not valid")]
+    InvalidToken,
+    /// The temporary credentials have expired.
+    #[error("the security token has expired")]
+    ExpiredToken,
+    /// No such kind of metadata.
+    #[error("no such metadata: {0}")]
+    NoSuchMetadata(String),
     /// No such bucket.
     #[error("no such bucket: {0}")]
     NoSuchBucket(String),
@@ -40,12 +58,37 @@ pub enum Error {
     /// The bucket's index is being moved; the request may be repeated.
     #[error("the index of bucket {0} is busy")]
     IndexBusy(String),
+    /// The bucket's access control list grants something to others than its owner, and is to be disabled.
+    #[error("bucket {0} has an ACL that grants something to others; set it to private first")]
+    AclWithOwnership(String),
     /// The user has as many buckets as it may have.
     #[error("no more than {0} buckets")]
     TooManyBuckets(u32),
     /// No such object.
     #[error("no such key")]
     NoSuchKey,
+    /// No such version of an object.
+    #[error("The specified version does not exist")]
+    NoSuchVersion,
+    /// What was to be read is a delete marker.
+    #[error("there is a delete marker")]
+    DeleteMarker {
+        /// Its version's id.
+        version: String,
+        /// When it was made, in nanoseconds since 1970.
+        mtime_ns: u64,
+        /// Whether it was asked for by that id.
+        named: bool,
+    },
+    /// The version must not be removed or its protection not be lessened.
+    #[error("Access Denied because object protected by object lock.")]
+    Locked,
+    /// The data is encrypted under another key.
+    #[error("the key is not the one that the object is encrypted with")]
+    WrongKey,
+    /// Too many change the object at the same time.
+    #[error("{0} is being changed by too many at a time")]
+    Contended(String),
     /// No such multipart upload.
     #[error("no such upload")]
     NoSuchUpload,
@@ -67,6 +110,12 @@ pub enum Error {
     /// The data is longer than an object or part may be.
     #[error("too large")]
     TooLarge,
+    /// A quota of the bucket or of its owner would be exceeded.
+    #[error("the quota is exceeded")]
+    QuotaExceeded,
+    /// Something that protects a bucket or user forbids it.
+    #[error("{0}")]
+    Denied(&'static str),
     /// An argument is wrong.
     #[error("{0}")]
     Invalid(String),

@@ -7,27 +7,44 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::index::Finisher;
+use crate::lifecycle::Schedule;
+use crate::object::{Holder, SECRET_BYTES, Secret};
 use crate::pools::Pools;
+use crate::quota::{Ages, Quota, Quotas};
+use crate::ratelimit::RateLimits;
+use crate::role::Role;
+use crate::session::Sealer;
+use crate::usage::UsageLog;
 use crate::user::User;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use nacre_client::{Cluster, Notification, WatchHandler};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use tokio::sync::Semaphore;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::{OnceCell, Semaphore};
 
 /// The object in `default.rgw.control` that all gateways watch.
 const CONTROL: &str = "notify.0";
+/// Where the monitors keep the secret for SSE-S3, in base64.
+const SECRET_KEY: &str = "rgw/crypt/default_encryption_key";
+/// The lock of [`CONTROL`] that is held by who makes that, and how long it lasts.
+const SECRET_LOCK: &str = "sse_secret";
+const SECRET_LOCK_TIME: Duration = Duration::from_secs(30);
 /// Users and buckets remembered, each.
 const REMEMBERED: usize = 10_000;
 /// How long who changes something waits for the other gateways.
 const TELL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes that one permit of [`Gateway::put_memory`] stands for.
 pub(crate) const ROOM_BYTES: usize = 1024;
-/// How long an end waits for the cluster, for each of its two steps.
+/// How long an end waits for the cluster, for each of its steps.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the cluster may take to answer who asks whether it does, and how long what it said is remembered.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+const ANSWER_AGE: Duration = Duration::from_secs(1);
 /// Between attempts to watch.
 const WATCH_RETRY: Duration = Duration::from_secs(1);
 
@@ -47,6 +64,45 @@ pub struct Config {
     pub pending_expiration: Duration,
     /// The region that clients are told of (`rgw_region`).
     pub region: String,
+    /// `rgw_admin_entry`: what the paths of the admin API begin with; empty for none.
+    pub admin_entry: String,
+    /// How old the sums may be that quotas are judged by.
+    pub quota_ages: Ages,
+    /// `rgw_user_default_quota_…`: of new users.
+    pub default_user_quota: Quota,
+    /// `rgw_bucket_default_quota_…`: of new users' buckets.
+    pub default_bucket_quota: Quota,
+    /// `rgw_enable_usage_log`: the usage log; `None` for none.
+    pub usage: Option<UsageSettings>,
+    /// Whether it watches what others change, and so may remember; for who asks little and ends soon that is not worth it.
+    pub watch: bool,
+    /// `rgw_crypt_default_encryption_key`: the secret for SSE-S3; one is made and kept with the monitors where none is named.
+    pub encryption_key: Option<[u8; 32]>,
+    /// `rgw_max_objs_per_shard`: objects that a shard of an index should have at most; 0: as many as there are.
+    pub objects_per_shard: u64,
+    /// `rgw_dynamic_resharding`: whether this gateway reshards buckets that have more.
+    pub dynamic_resharding: bool,
+    /// `rgw_max_dynamic_shards`: the most shards that it gives a bucket.
+    pub dynamic_shards: u32,
+    /// `rgw_reshard_bucket_lock_duration`: how long who reshards may be silent before another gateway takes over.
+    pub reshard_lock: Duration,
+    /// `rgw_reshard_thread_interval`: how often it looks whether there is something to reshard.
+    pub reshard_period: Duration,
+    /// `rgw_enable_lc_threads`: whether this gateway does what buckets' lifecycles say.
+    pub lifecycle: bool,
+    /// `rgw_lifecycle_work_time`: when it does, `HH:MM-HH:MM` (UTC).
+    pub lifecycle_time: String,
+    /// `rgw_lc_debug_interval`: seconds that a day of lifecycles' rules lasts; a day where it is not above 0.
+    pub lifecycle_debug: i64,
+}
+
+/// How the usage log is written.
+#[derive(Clone, Copy, Debug)]
+pub struct UsageSettings {
+    /// `rgw_usage_log_flush_threshold`: with so many records it is written at once.
+    pub threshold: usize,
+    /// `rgw_usage_log_tick_interval`: how often it is written.
+    pub period: Duration,
 }
 
 impl Default for Config {
@@ -58,6 +114,21 @@ impl Default for Config {
             gc_period: Duration::from_secs(3600),
             pending_expiration: Duration::from_secs(120),
             region: "default".into(),
+            admin_entry: "admin".into(),
+            quota_ages: Ages { bucket: Duration::from_secs(600), user: Duration::from_secs(180) },
+            default_user_quota: Quota::default(),
+            default_bucket_quota: Quota::default(),
+            usage: None,
+            watch: true,
+            encryption_key: None,
+            objects_per_shard: 100_000,
+            dynamic_resharding: true,
+            dynamic_shards: 1999,
+            reshard_lock: Duration::from_secs(360),
+            reshard_period: Duration::from_secs(600),
+            lifecycle: true,
+            lifecycle_time: "00:00-06:00".into(),
+            lifecycle_debug: -1,
         }
     }
 }
@@ -69,6 +140,8 @@ pub(crate) enum Change {
     User(String),
     /// A bucket.
     Bucket(String),
+    /// A role.
+    Role(String),
 }
 
 /// One cluster's gateway. All its methods may be called from any task.
@@ -77,16 +150,26 @@ pub struct Gateway {
     pub(crate) pools: Pools,
     pub(crate) config: Config,
     pub(crate) finisher: Finisher,
+    pub(crate) lifecycle: Schedule,
     /// Permits of [`ROOM_BYTES`] each.
     pub(crate) put_memory: Arc<Semaphore>,
+    pub(crate) quotas: Quotas,
+    /// What seals session tokens; there when it was needed first.
+    pub(crate) sealer: OnceCell<Sealer>,
+    pub(crate) usage: Option<Arc<UsageLog>>,
+    /// What users and buckets have left of their limits here.
+    pub(crate) ratelimits: RateLimits,
     memory: Memory,
+    secret: OnceCell<Secret>,
+    /// When it was last asked whether the cluster answers, and whether it did.
+    answered: tokio::sync::Mutex<Option<(Instant, bool)>>,
     session: String,
     /// The first half of tags; the second is counted.
     instance: u64,
     counted: AtomicU64,
 }
 
-/// What is remembered of users, by access key, and of buckets.
+/// What is remembered of users, by access key and by id, of roles and of buckets.
 #[derive(Default)]
 struct Memory {
     watched: AtomicBool,
@@ -96,6 +179,8 @@ struct Memory {
     /// Counted up by every change: what was asked before must not be remembered after it.
     changes: AtomicU64,
     users: Mutex<HashMap<String, Arc<User>>>,
+    owners: Mutex<HashMap<String, Arc<User>>>,
+    roles: Mutex<HashMap<String, Arc<Role>>>,
     buckets: Mutex<HashMap<String, Arc<Bucket>>>,
 }
 
@@ -114,6 +199,7 @@ pub(crate) fn now_ns() -> u64 {
 impl Gateway {
     /// Opens the pools, making them where they are not there, and begins to watch. Must be called within a runtime.
     pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
+        let lifecycle = Schedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
         let pools = Pools::open(&cluster).await?;
         let session = cluster.address().map_or_else(String::new, |address| address.to_string());
         let mut instance = [0; 8];
@@ -123,8 +209,15 @@ impl Gateway {
         let permits = (room as usize / ROOM_BYTES).min(u32::MAX as usize);
         let gateway = Arc::new(Gateway {
             finisher: Finisher::default(),
+            lifecycle,
             put_memory: Arc::new(Semaphore::new(permits)),
+            quotas: Quotas::default(),
+            sealer: OnceCell::new(),
+            usage: config.usage.map(|usage| Arc::new(UsageLog::new(usage.threshold))),
+            ratelimits: RateLimits::default(),
             memory: Memory::default(),
+            secret: OnceCell::new(),
+            answered: tokio::sync::Mutex::new(None),
             session,
             instance: u64::from_be_bytes(instance),
             counted: AtomicU64::new(0),
@@ -132,8 +225,20 @@ impl Gateway {
             pools,
             config,
         });
-        tokio::spawn(keep_watching(Arc::downgrade(&gateway)));
+        if gateway.config.watch {
+            tokio::spawn(keep_watching(Arc::downgrade(&gateway)));
+        }
         tokio::spawn(crate::garbage::work(Arc::downgrade(&gateway), gateway.config.gc_period));
+        if let (Some(log), Some(usage)) = (&gateway.usage, &gateway.config.usage) {
+            let log = Arc::clone(log);
+            tokio::spawn(crate::usage::work(Arc::downgrade(&gateway), log, usage.period));
+        }
+        if gateway.config.dynamic_resharding {
+            tokio::spawn(crate::index::reshard(Arc::downgrade(&gateway), gateway.config.reshard_period));
+        }
+        if gateway.config.lifecycle {
+            tokio::spawn(crate::lifecycle::work(Arc::downgrade(&gateway), lifecycle));
+        }
         Ok(gateway)
     }
 
@@ -144,6 +249,11 @@ impl Gateway {
     pub async fn finish(&self) {
         if tokio::time::timeout(FINISH_TIMEOUT, self.finisher.drain()).await.is_err() {
             tracing::warn!("rgw: index entries are left pending, the cluster does not answer");
+        }
+        match tokio::time::timeout(FINISH_TIMEOUT, self.flush_usage()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "rgw: usage is not written"),
+            Err(_) => tracing::warn!("rgw: usage is not written, the cluster does not answer"),
         }
         self.memory.ended.store(true, Ordering::Release);
         self.memory.forget_all();
@@ -157,6 +267,24 @@ impl Gateway {
         }
     }
 
+    /// Whether the cluster answers within two seconds. It is asked once in a second at most, however many want to know.
+    pub async fn answers(&self) -> bool {
+        let mut answered = self.answered.lock().await;
+        if let Some((at, answers)) = *answered
+            && at.elapsed() < ANSWER_AGE
+        {
+            return answers;
+        }
+        let asked = tokio::time::timeout(ANSWER_TIMEOUT, self.pools.control.stat(CONTROL)).await;
+        let answers = match asked {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => error.is_not_found(),
+            Err(_) => false,
+        };
+        *answered = Some((Instant::now(), answers));
+        answers
+    }
+
     /// A name that nothing in the cluster has or had: 32 hexadecimal digits.
     pub(crate) fn tag(&self) -> String {
         format!("{:016x}{:016x}", self.instance, self.counted.fetch_add(1, Ordering::Relaxed))
@@ -165,6 +293,60 @@ impl Gateway {
     /// This gateway's session as OSDs know it.
     pub(crate) fn session(&self) -> &str {
         &self.session
+    }
+
+    /// The cluster's secret for SSE-S3.
+    pub(crate) async fn cluster_secret(&self) -> Result<Secret> {
+        let known = self.secret.get_or_try_init(async || {
+            let bytes = match self.config.encryption_key {
+                Some(key) => key,
+                None => self.kept_secret().await?,
+            };
+            Ok::<_, Error>(Secret::new(Holder::Cluster, bytes))
+        });
+        known.await.cloned()
+    }
+
+    /// The secret that the monitors keep; made where there is none.
+    async fn kept_secret(&self) -> Result<[u8; SECRET_BYTES]> {
+        if let Some(kept) = self.ask_secret().await? {
+            return Ok(kept);
+        }
+        // Of two gateways one makes it.
+        let taken =
+            self.pools.control.lock_exclusive(CONTROL, SECRET_LOCK, &self.session, "", SECRET_LOCK_TIME, 0);
+        match taken.await {
+            Ok(()) => {}
+            Err(error) if error.errno() == nacre_types::errno::Errno::EBUSY => {
+                return Err(Error::Contended("the secret for encryption".into()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        let made = async {
+            if let Some(kept) = self.ask_secret().await? {
+                return Ok(kept);
+            }
+            let val = STANDARD.encode(crate::object::salt()?);
+            let command = serde_json::json!({ "prefix": "config-key set", "key": SECRET_KEY, "val": val });
+            self.cluster.command(command.to_string(), "").await?;
+            let kept = self.ask_secret().await?;
+            kept.ok_or_else(|| Error::Invalid("the secret for encryption was not kept".into()))
+        };
+        let made = made.await;
+        self.pools.control.unlock(CONTROL, SECRET_LOCK, &self.session).await?;
+        made
+    }
+
+    async fn ask_secret(&self) -> Result<Option<[u8; SECRET_BYTES]>> {
+        let command = serde_json::json!({ "prefix": "config-key get", "key": SECRET_KEY });
+        let kept = match self.cluster.command(command.to_string(), "").await {
+            Err(error) if error.is_not_found() => return Ok(None),
+            kept => kept?.output,
+        };
+        let bytes = STANDARD.decode(kept.trim_ascii()).ok().and_then(|bytes| bytes.try_into().ok());
+        let wrong =
+            || Error::Invalid(format!("config-key {SECRET_KEY} is no secret of {SECRET_BYTES} bytes"));
+        bytes.map(Some).ok_or_else(wrong)
     }
 
     /// The user of an access key, as it was at the beginning of the call or later.
@@ -176,6 +358,28 @@ impl Gateway {
         let user = Arc::new(self.user_of_key(access_key).await?);
         self.memory.keep(&self.memory.users, changes, access_key, &user);
         Ok(user)
+    }
+
+    /// The user of that id, as it was at the beginning of the call or later.
+    pub async fn known_user_id(&self, id: &str) -> Result<Arc<User>> {
+        if let Some(user) = self.memory.owners.lock().get(id) {
+            return Ok(Arc::clone(user));
+        }
+        let changes = self.memory.changes.load(Ordering::Acquire);
+        let user = Arc::new(self.user(id).await?);
+        self.memory.keep(&self.memory.owners, changes, id, &user);
+        Ok(user)
+    }
+
+    /// The role of that name, as it was at the beginning of the call or later.
+    pub(crate) async fn known_role(&self, name: &str) -> Result<Arc<Role>> {
+        if let Some(role) = self.memory.roles.lock().get(name) {
+            return Ok(Arc::clone(role));
+        }
+        let changes = self.memory.changes.load(Ordering::Acquire);
+        let role = Arc::new(self.role(name).await?);
+        self.memory.keep(&self.memory.roles, changes, name, &role);
+        Ok(role)
     }
 
     /// The bucket of that name, as it was at the beginning of the call or later.
@@ -228,8 +432,12 @@ impl Memory {
     fn hear(&self, change: &Change) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         match change {
-            Change::User(id) => self.users.lock().retain(|_, user| user.id != *id),
+            Change::User(id) => {
+                self.users.lock().retain(|_, user| user.id != *id);
+                self.owners.lock().remove(id);
+            }
             Change::Bucket(name) => drop(self.buckets.lock().remove(name)),
+            Change::Role(name) => drop(self.roles.lock().remove(name)),
         }
     }
 
@@ -237,6 +445,8 @@ impl Memory {
         self.watched.store(false, Ordering::Release);
         self.changes.fetch_add(1, Ordering::AcqRel);
         self.users.lock().clear();
+        self.owners.lock().clear();
+        self.roles.lock().clear();
         self.buckets.lock().clear();
     }
 }
@@ -257,6 +467,8 @@ impl WatchHandler for Ear {
                 let memory = &gateway.memory;
                 memory.changes.fetch_add(1, Ordering::AcqRel);
                 memory.users.lock().clear();
+                memory.owners.lock().clear();
+                memory.roles.lock().clear();
                 memory.buckets.lock().clear();
             }
         }

@@ -9,11 +9,17 @@
 mod finish;
 mod heal;
 mod list;
+mod reshard;
+mod versions;
 
 pub(crate) use finish::{Finished, Finisher, Outcome};
+pub(crate) use heal::Suspect;
 pub(crate) use list::{ListQuery, Listing};
+pub(crate) use reshard::work as reshard;
+pub use reshard::{MAX_SHARDS, ReshardEntry};
+pub(crate) use versions::ListedVersion;
 
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::object::multipart::UploadEntry;
@@ -27,11 +33,13 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The attribute of a shard that says whether anything may be begun in it.
-const STATE: &str = "rgw.state";
+pub(crate) const STATE: &str = "rgw.state";
 const OPEN: &str = "open";
-const CLOSED: &str = "closed";
+const VERSIONED: &str = "versioned";
 /// The key of a shard's sums.
-const STATS: &[u8] = b"s";
+pub(crate) const STATS: &[u8] = b"s";
+/// Uploads of a key read at a time.
+const UPLOADS: u64 = 100;
 /// Bytes of a tag.
 const TAG_BYTES: usize = 32;
 
@@ -52,8 +60,29 @@ pub(crate) struct Entry {
     pub(crate) etag: String,
     /// The owner's id.
     pub(crate) owner: String,
-    /// RADOS objects that hold its data beside the head.
+    /// RADOS objects that hold its data beside the head. Of an object with versions none: what belongs to those is known
+    /// by who removes them.
     pub(crate) tails: Vec<Tails>,
+    /// The current version is a delete marker: there is no object for who does not ask for versions.
+    pub(crate) marker: bool,
+    /// What all its versions come to, where it has versions.
+    pub(crate) held: Option<Stats>,
+}
+
+impl Entry {
+    /// Whether `known` says this or what came after it of the same write.
+    fn is_known(&self, known: &Entry) -> bool {
+        known.tag == self.tag && known.version >= self.version
+    }
+
+    /// What the key adds to its shard's sums.
+    pub(crate) fn counted(&self) -> Stats {
+        match self.held {
+            _ if self.removed => Stats::default(),
+            Some(held) => held,
+            None => Stats { objects: 1, bytes: self.size },
+        }
+    }
 }
 
 /// A run of RADOS objects that hold data: `NAME_0`, `NAME_1`, …
@@ -74,15 +103,31 @@ pub(crate) struct Pending {
     pub(crate) session: String,
     /// What it may have written besides the head.
     pub(crate) tails: Option<Tails>,
+    /// What nothing names any more when it is done: data of a version that it removes.
+    pub(crate) replaced: Vec<Tails>,
+    /// Parts that an upload named and that the object names when it is done.
+    pub(crate) parts: Vec<Tails>,
 }
 
-/// A shard's sums.
+/// Sums of objects, each version by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Stats {
     /// Objects.
     pub(crate) objects: u64,
     /// Their bytes.
     pub(crate) bytes: u64,
+}
+
+impl Stats {
+    pub(crate) fn add(&mut self, other: Stats) {
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+    }
+
+    pub(crate) fn subtract(&mut self, other: Stats) {
+        self.objects = self.objects.saturating_sub(other.objects);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+    }
 }
 
 impl Versioned for Entry {
@@ -98,8 +143,13 @@ impl Versioned for Stats {
 }
 
 /// The name of a shard's RADOS object.
-fn shard_name(bucket: &Bucket, shard: u32) -> String {
+pub(crate) fn shard_name(bucket: &Bucket, shard: u32) -> String {
     format!(".dir.{}.{}.{shard}", bucket.id, bucket.generation)
+}
+
+/// The id of the bucket that a shard belongs to.
+pub(crate) fn bucket_id(shard: &str) -> &str {
+    shard.strip_prefix(".dir.").and_then(|rest| rest.split('.').next()).unwrap_or_default()
 }
 
 /// The shard that a key belongs to.
@@ -107,49 +157,130 @@ pub(crate) fn shard_of(bucket: &Bucket, key: &str) -> String {
     shard_name(bucket, ceph_str_hash_rjenkins(key.as_bytes()) % bucket.shards.max(1))
 }
 
-fn entry_key(key: &str) -> Bytes {
+pub(crate) fn entry_key(key: &str) -> Bytes {
     [b"o", key.as_bytes()].concat().into()
 }
 
-fn pending_key(key: &str, tag: &str) -> Bytes {
+pub(crate) fn pending_key(key: &str, tag: &str) -> Bytes {
     [b"p", key.as_bytes(), b"\0", tag.as_bytes()].concat().into()
 }
 
 /// Takes a pending entry's key apart: key and tag.
-fn pending_of(bytes: &[u8]) -> Option<(&str, &str)> {
+pub(crate) fn pending_of(bytes: &[u8]) -> Option<(&str, &str)> {
     let (key, tag) = bytes.strip_prefix(b"p")?.split_at_checked(bytes.len().checked_sub(2 + TAG_BYTES)?)?;
     let tag = tag.strip_prefix(b"\0")?;
     Some((std::str::from_utf8(key).ok()?, std::str::from_utf8(tag).ok()?))
+}
+
+/// Why an index is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    /// The bucket is being removed.
+    Removal,
+    /// It gets versions.
+    Versioning,
+    /// The index moves.
+    Reshard,
+}
+
+impl Closed {
+    fn state(self) -> &'static str {
+        match self {
+            Closed::Removal => "closed by removal",
+            Closed::Versioning => "closed by versioning",
+            Closed::Reshard => "closed by reshard",
+        }
+    }
+}
+
+/// The state of an open index: who thinks that a bucket has no versions can begin nothing where it has.
+pub(crate) fn open_state(bucket: &Bucket) -> &'static str {
+    match bucket.versioning {
+        Versioning::Off => OPEN,
+        Versioning::Enabled | Versioning::Suspended => VERSIONED,
+    }
 }
 
 /// Makes an empty index.
 pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
     for_all(bucket, |shard| {
         let mut op = WriteOp::new();
-        op.create(true).set_xattr(STATE, OPEN);
+        op.create(true).set_xattr(STATE, open_state(bucket));
         pool.operate(&shard, op)
     })
     .await
 }
 
-/// Lets nothing be begun any more; what was begun is finished nevertheless.
-pub(crate) async fn close(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
+/// Makes an empty index in which nothing may be begun yet.
+async fn create_closed(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
     for_all(bucket, |shard| {
         let mut op = WriteOp::new();
-        op.assert_exists().set_xattr(STATE, CLOSED);
+        op.create(true).set_xattr(STATE, Closed::Reshard.state());
         pool.operate(&shard, op)
     })
     .await
 }
 
-/// Opens a closed index again.
-pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
-    for_all(bucket, |shard| {
+/// Lets nothing be begun any more; what was begun is finished nevertheless. Fails with [`Error::IndexBusy`], and changes
+/// nothing, where it is closed for another reason.
+pub(crate) async fn close(pool: &IoCtx, bucket: &Bucket, why: Closed) -> Result<()> {
+    for state in [open_state(bucket), why.state()] {
+        let closing = (0..bucket.shards.max(1)).map(|shard| {
+            let mut op = WriteOp::new();
+            op.cmp_xattr(STATE, CmpOp::Eq, state).set_xattr(STATE, why.state());
+            pool.operate(&shard_name(bucket, shard), op)
+        });
+        let mut canceled = false;
+        for reply in futures::future::join_all(closing).await {
+            match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+                // Of an index that is not whole: whoever needs it will say.
+                Err(error) if error.is_absent() => {}
+                // It may be closed for this reason since an attempt that ended.
+                Err(error) if error.is_canceled() => canceled = true,
+                closed => drop(closed?),
+            }
+        }
+        if !canceled {
+            return Ok(());
+        }
+    }
+    if all_are(pool, bucket, why.state()).await? {
+        return Ok(());
+    }
+    open(pool, bucket, why).await?;
+    Err(Error::IndexBusy(bucket.name.clone()))
+}
+
+async fn all_are(pool: &IoCtx, bucket: &Bucket, state: &str) -> Result<bool> {
+    let states = (0..bucket.shards.max(1))
+        .map(|shard| async move { pool.get_xattr(&shard_name(bucket, shard), STATE).await });
+    for found in futures::future::join_all(states).await {
+        match found {
+            Err(error) if error.is_not_found() => {}
+            found => {
+                if *found? != *state.as_bytes() {
+                    return Ok(false);
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Opens what was closed for that reason.
+pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, why: Closed) -> Result<()> {
+    let opening = (0..bucket.shards.max(1)).map(|shard| {
         let mut op = WriteOp::new();
-        op.assert_exists().set_xattr(STATE, OPEN);
-        pool.operate(&shard, op)
-    })
-    .await
+        op.cmp_xattr(STATE, CmpOp::Eq, why.state()).set_xattr(STATE, open_state(bucket));
+        pool.operate(&shard_name(bucket, shard), op)
+    });
+    for reply in futures::future::join_all(opening).await {
+        match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+            Err(error) if error.is_absent() || error.is_canceled() => {}
+            opened => drop(opened?),
+        }
+    }
+    Ok(())
 }
 
 /// Removes an index.
@@ -177,18 +308,21 @@ async fn for_all(
     Ok(())
 }
 
-/// Notes that the object `key` is about to change. Fails with [`Error::IndexBusy`] where the index is closed or gone.
+/// Notes that the object `key` is about to change, in the shard that it belongs to. Fails with [`Error::IndexBusy`] where that
+/// is closed or gone, or not as `bucket` has it.
 pub(crate) async fn begin(
     gateway: &Gateway,
     bucket: &Bucket,
-    key: &str,
+    (shard, key): (&str, &str),
     tag: &str,
-    tails: Option<Tails>,
+    (tails, replaced, parts): (Option<Tails>, Vec<Tails>, Vec<Tails>),
 ) -> Result<()> {
-    let pending = Pending { begun_ns: now_ns(), session: gateway.session().to_owned(), tails };
+    let (begun_ns, session) = (now_ns(), gateway.session().to_owned());
+    let pending = Pending { begun_ns, session, tails, replaced, parts };
     let mut op = WriteOp::new();
-    op.cmp_xattr(STATE, CmpOp::Eq, OPEN).omap_set(vec![(pending_key(key, tag), record::encode(&pending))]);
-    let reply = gateway.pools.index.operate(&shard_of(bucket, key), op).await;
+    op.cmp_xattr(STATE, CmpOp::Eq, open_state(bucket))
+        .omap_set(vec![(pending_key(key, tag), record::encode(&pending))]);
+    let reply = gateway.pools.index.operate(shard, op).await;
     match reply.and_then(|reply| reply.success()).map_err(Error::from) {
         Ok(_) => Ok(()),
         Err(error) if error.is_canceled() || error.is_absent() => {
@@ -199,8 +333,14 @@ pub(crate) async fn begin(
     }
 }
 
-fn upload_key(key: &str, id: &str) -> Bytes {
+pub(crate) fn upload_key(key: &str, id: &str) -> Bytes {
     [b"m", key.as_bytes(), b"\0", id.as_bytes()].concat().into()
+}
+
+/// Takes the name of an upload's entry apart: key and id.
+pub(crate) fn upload_of(bytes: &[u8]) -> Option<(&str, &str)> {
+    let (key, id) = bytes.strip_prefix(b"m")?.split_at_checked(bytes.len().checked_sub(2 + TAG_BYTES)?)?;
+    Some((std::str::from_utf8(key).ok()?, std::str::from_utf8(id.strip_prefix(b"\0")?).ok()?))
 }
 
 /// Lists an upload.
@@ -212,7 +352,8 @@ pub(crate) async fn add_upload(
     entry: &UploadEntry,
 ) -> Result<()> {
     let mut op = WriteOp::new();
-    op.cmp_xattr(STATE, CmpOp::Eq, OPEN).omap_set(vec![(upload_key(key, id), record::encode(entry))]);
+    op.cmp_xattr(STATE, CmpOp::Eq, open_state(bucket))
+        .omap_set(vec![(upload_key(key, id), record::encode(entry))]);
     let reply = gateway.pools.index.operate(&shard_of(bucket, key), op).await;
     match reply.and_then(|reply| reply.success()).map_err(Error::from) {
         Err(error) if error.is_canceled() || error.is_absent() => Err(Error::IndexBusy(bucket.name.clone())),
@@ -224,15 +365,25 @@ pub(crate) async fn add_upload(
 pub(crate) async fn remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
     let mut op = WriteOp::new();
     op.assert_exists().omap_rm_keys(vec![upload_key(key, id)]);
-    gateway.pools.index.operate(&shard_of(bucket, key), op).await?.success()?;
+    let reply = gateway.pools.index.operate(&shard_of(bucket, key), op).await;
+    reply.and_then(|reply| reply.success()).map_err(|error| moved(gateway, bucket, error))?;
     Ok(())
+}
+
+/// What it means that an operation on a shard failed so: where that is gone, the index is being resharded or removed.
+fn moved(gateway: &Gateway, bucket: &Bucket, error: nacre_client::Error) -> Error {
+    if !error.is_not_found() {
+        return error.into();
+    }
+    gateway.forget_bucket(&bucket.name);
+    Error::IndexBusy(bucket.name.clone())
 }
 
 /// Whether the change of that tag is pending.
 pub(crate) async fn is_pending(gateway: &Gateway, bucket: &Bucket, key: &str, tag: &str) -> Result<bool> {
     let name = pending_key(key, tag);
-    let found = gateway.pools.index.omap_get_vals_by_keys(&shard_of(bucket, key), vec![name.clone()]).await?;
-    Ok(found.contains_key(&name))
+    let found = gateway.pools.index.omap_get_vals_by_keys(&shard_of(bucket, key), vec![name.clone()]).await;
+    Ok(found.map_err(|error| moved(gateway, bucket, error))?.contains_key(&name))
 }
 
 /// Whether anything that was begun is not finished yet.
@@ -253,6 +404,27 @@ pub(crate) async fn has_pending(pool: &IoCtx, bucket: &Bucket) -> Result<bool> {
 }
 
 impl Gateway {
+    /// The uploads of a key.
+    pub(crate) async fn uploads_of(&self, bucket: &Bucket, key: &str) -> Result<Vec<String>> {
+        let shard = shard_of(bucket, key);
+        let prefix = upload_key(key, "");
+        let mut ids = Vec::new();
+        let mut after = prefix.clone();
+        loop {
+            let page = self.pools.index.omap_get_vals(&shard, after.clone(), prefix.clone(), UPLOADS).await;
+            let page = page.map_err(|error| moved(self, bucket, error))?;
+            let Some((last, _)) = page.entries.last() else { return Ok(ids) };
+            after = last.clone();
+            let found = page.entries.iter().map(|(name, _)| &name[prefix.len()..]);
+            // Of longer keys that begin as this one and a zero there may be some.
+            let own = found.filter(|id| id.len() == TAG_BYTES && !id.contains(&0));
+            ids.extend(own.map(|id| String::from_utf8_lossy(id).into_owned()));
+            if !page.more {
+                return Ok(ids);
+            }
+        }
+    }
+
     /// At most `max` uploads behind `after` (key and id) whose keys begin with `prefix`, by key and id, and whether there
     /// are more.
     pub(crate) async fn uploads(
@@ -270,13 +442,10 @@ impl Gateway {
         for shard in 0..bucket.shards.max(1) {
             let name = shard_name(bucket, shard);
             let filter = [b"m", prefix.as_bytes()].concat();
-            let page = self.pools.index.omap_get_vals(&name, begin.clone(), filter, max as u64 + 1).await?;
+            let page = self.pools.index.omap_get_vals(&name, begin.clone(), filter, max as u64 + 1).await;
+            let page = page.map_err(|error| moved(self, bucket, error))?;
             for (key, value) in &page.entries {
-                let parts = key.strip_prefix(b"m").and_then(|rest| {
-                    let (key, id) = rest.split_at_checked(rest.len().checked_sub(1 + TAG_BYTES)?)?;
-                    Some((std::str::from_utf8(key).ok()?, std::str::from_utf8(&id[1..]).ok()?))
-                });
-                if let Some((key, id)) = parts {
+                if let Some((key, id)) = upload_of(key) {
                     all.push((key.to_owned(), id.to_owned(), record::decode::<UploadEntry>(&name, value)?));
                 }
             }
@@ -288,26 +457,25 @@ impl Gateway {
         Ok((all, more))
     }
 
-    /// Whether a bucket holds nothing that a listing would show.
+    /// Whether a bucket holds nothing that a listing would show, nor versions.
     pub(crate) async fn is_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<bool> {
-        let found = self.list(bucket, &ListQuery { max: 1, ..ListQuery::default() }).await?;
+        let query = ListQuery { max: 1, markers: true, ..ListQuery::default() };
+        let found = self.list(bucket, &query).await?;
         Ok(found.entries.is_empty())
     }
 
     /// Objects and bytes of a bucket, without what is pending.
     pub async fn bucket_usage(&self, bucket: &Bucket) -> Result<(u64, u64)> {
-        let (mut objects, mut bytes) = (0, 0);
+        let mut sums = Stats::default();
         for shard in 0..bucket.shards.max(1) {
             let name = shard_name(bucket, shard);
-            let found =
-                self.pools.index.omap_get_vals_by_keys(&name, vec![Bytes::from_static(STATS)]).await?;
+            let found = self.pools.index.omap_get_vals_by_keys(&name, vec![Bytes::from_static(STATS)]).await;
+            let found = found.map_err(|error| moved(self, bucket, error))?;
             if let Some(value) = found.get(STATS) {
-                let stats = record::decode::<Stats>(&name, value)?;
-                objects += stats.objects;
-                bytes += stats.bytes;
+                sums.add(record::decode::<Stats>(&name, value)?);
             }
         }
-        Ok((objects, bytes))
+        Ok((sums.objects, sums.bytes))
     }
 }
 

@@ -6,24 +6,53 @@
 //!
 //! [`Gateway`] is the buckets and objects; [`s3`] the protocol; [`server`] the listening side.
 
+/// Counts for tests that damage what is decoded.
+#[cfg(test)]
+#[global_allocator]
+static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
+
 mod acl;
+mod admin;
+mod admin_api;
 mod bucket;
+pub mod caps;
+mod check;
 mod cors;
 mod error;
+#[cfg(test)]
+mod fuzz;
 mod garbage;
 mod gateway;
+mod iam;
 mod index;
+mod lifecycle;
+mod metrics;
 mod object;
 mod policy;
 mod pools;
+mod post_policy;
+mod public_access;
+mod quota;
+mod ratelimit;
 mod record;
+mod role;
 pub mod s3;
 pub mod server;
+mod session;
+mod usage;
 mod user;
 
 pub use acl::{Acl, Grant, Grantee, Permission};
+pub use admin::{UserStats, epoch_of};
 pub use bucket::{Bucket, OwnBucket, Versioning};
+pub use check::{CheckReport, Problem};
 pub use error::{Error, Result};
 pub use garbage::GarbageRecord;
-pub use gateway::{Config, Gateway};
+pub use gateway::{Config, Gateway, UsageSettings};
+pub use index::{MAX_SHARDS, ReshardEntry};
+pub use lifecycle::{Expired, LifecycleEntry, LifecycleStatus};
+pub use metrics::Metrics;
+pub use quota::{Ages, Quota, QuotaChange, Sums};
+pub use ratelimit::RateLimit;
+pub use usage::UsageFilter;
 pub use user::{AccessKey, DEFAULT_MAX_BUCKETS, User};

@@ -5,21 +5,28 @@
 //! Writing the head commits a change. Tails are written before it, under names that were never used, and are never
 //! changed: who reads an object that is replaced meanwhile reads what it was, until the garbage is collected.
 
+mod begun;
 mod body;
+mod crypt;
 mod get;
+mod md5;
 pub(crate) mod multipart;
 mod put;
+pub(crate) mod versions;
 
+pub(crate) use begun::Begun;
 pub(crate) use body::{Body, Digests, Source};
+pub(crate) use crypt::{Encryption, Holder, SECRET_BYTES, Salt, Secret, salt};
 pub(crate) use get::Reader;
 pub(crate) use put::Put;
 
 use crate::acl::Acl;
-use crate::bucket::Bucket;
+use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
-use crate::index::{self, Entry, Finished, Outcome, Tails};
+use crate::gateway::{Gateway, now_ns};
+use crate::index::{Entry, Outcome, Tails};
 use crate::record;
+use bytes::Bytes;
 use nacre_client::{OpReply, ReadOp, WriteOp};
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
@@ -33,8 +40,6 @@ pub(crate) const INLINE_BYTES: usize = 1 << 20;
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Size of a tail (`rgw_obj_stripe_size`).
 pub(crate) const STRIPE_BYTES: u64 = 4 << 20;
-/// Attempts at a change that others change at the same time.
-const ATTEMPTS: usize = 16;
 /// The attribute of a head that says what the object is.
 const HEAD: &str = "rgw.head";
 /// The attribute of a head that has the ETag, for conditions.
@@ -65,8 +70,36 @@ pub(crate) struct Head {
     pub(crate) acl: Acl,
     /// The upload that it was made of; empty where it was not uploaded in parts.
     pub(crate) upload: String,
+    /// The id of this version; empty in a bucket that never had versions.
+    pub(crate) version: String,
+    /// There is no object, only the news that it was removed.
+    pub(crate) marker: bool,
+    /// Until when this version must not be removed.
+    pub(crate) retention: Option<Retention>,
+    /// This version must not be removed until that is taken back.
+    pub(crate) legal_hold: bool,
+    /// How its data is encrypted; sizes are those of the data before that.
+    pub(crate) encryption: Option<Encryption>,
     /// Where the data is.
     pub(crate) data: Data,
+}
+
+/// How long a version must stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Retention {
+    /// Nobody may shorten it, nor remove the version before.
+    pub(crate) compliance: bool,
+    /// Nanoseconds since 1970.
+    pub(crate) until_ns: u64,
+}
+
+/// What came of a removal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removal {
+    /// Whether there was anything.
+    pub(crate) there: bool,
+    /// The id of the delete marker that hides the object now.
+    pub(crate) marker: Option<String>,
 }
 
 /// A checksum that S3 keeps with an object.
@@ -107,6 +140,8 @@ pub(crate) struct ManifestPart {
     pub(crate) size: u64,
     /// Where they are.
     pub(crate) tails: Tails,
+    /// What the key to it is derived with, where the object is encrypted.
+    pub(crate) salt: Option<Salt>,
 }
 
 impl Versioned for Head {
@@ -129,11 +164,41 @@ pub(crate) enum Condition {
     Present,
     /// That there is one with this ETag.
     Etag(String),
+    /// That its head has this RADOS version.
+    Unchanged(u64),
 }
 
-/// The RADOS object of a key's head.
+/// The RADOS object of a key's head. Tails and uploads have an underscore behind that of the bucket's id; a key that
+/// begins with one gets a second one, lest it name them.
 fn head_name(bucket: &Bucket, key: &str) -> String {
-    format!("{}_{key}", bucket.id)
+    let escape = if key.starts_with('_') { "_" } else { "" };
+    format!("{}_{escape}{key}", bucket.id)
+}
+
+/// What a RADOS object of the data pool is to a bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The head of this key.
+    Head(String),
+    /// A tail: what the names of its run begin with.
+    Tail(String),
+    /// An upload: key and id.
+    Upload(String, String),
+}
+
+/// What the RADOS object of that name is to a bucket; `None` for nothing.
+pub(crate) fn role_of(bucket: &Bucket, name: &str) -> Option<Role> {
+    let rest = name.strip_prefix(bucket.id.as_str())?.strip_prefix('_')?;
+    let Some(inner) = rest.strip_prefix('_') else { return Some(Role::Head(rest.to_owned())) };
+    if inner.starts_with('_') {
+        return Some(Role::Head(inner.to_owned()));
+    }
+    if inner.starts_with("shadow_") {
+        let (run, number) = name.rsplit_once('_')?;
+        return number.parse::<u64>().is_ok().then(|| Role::Tail(run.to_owned()));
+    }
+    let (key, id) = inner.strip_prefix("multipart_")?.rsplit_once('.')?;
+    Some(Role::Upload(key.to_owned(), id.to_owned()))
 }
 
 /// What the names of tails that belong to `tag` begin with.
@@ -158,6 +223,8 @@ impl Head {
             etag: self.etag.clone(),
             owner: self.owner.clone(),
             tails,
+            marker: self.marker,
+            held: None,
         }
     }
 }
@@ -169,6 +236,20 @@ impl Condition {
             Condition::Absent => drop(op.create(true)),
             Condition::Present => drop(op.assert_exists()),
             Condition::Etag(etag) => drop(op.assert_exists().cmp_xattr(ETAG, CmpOp::Eq, etag.clone())),
+            Condition::Unchanged(version) => drop(op.assert_version(*version)),
+        }
+    }
+
+    /// Fails where it does not hold of what is there.
+    fn check(&self, there: Option<&Head>, version: u64) -> Result<()> {
+        match (self, there) {
+            (Condition::Unchanged(wanted), Some(_)) if *wanted == version => Ok(()),
+            (Condition::Unchanged(_), _) => Err(Error::Precondition("unchanged")),
+            (Condition::None, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
+            (Condition::Absent, Some(_)) => Err(Error::Precondition("If-None-Match")),
+            (Condition::Present | Condition::Etag(_), None) => Err(Error::NoSuchKey),
+            (Condition::Etag(etag), Some(head)) if *etag == head.etag => Ok(()),
+            (Condition::Etag(_), Some(_)) => Err(Error::Precondition("If-Match")),
         }
     }
 
@@ -181,77 +262,17 @@ impl Condition {
             (Error::Rados(rados), Condition::Etag(_)) if rados.errno() == Errno::ECANCELED => {
                 Error::Precondition("If-Match")
             }
-            (Error::Rados(rados), Condition::Present | Condition::Etag(_)) if rados.is_not_found() => {
+            (Error::Rados(rados), Condition::Unchanged(_))
+                if matches!(rados.errno(), Errno::ERANGE | Errno::EOVERFLOW) =>
+            {
+                Error::Precondition("unchanged")
+            }
+            (Error::Rados(rados), Condition::Present | Condition::Etag(_) | Condition::Unchanged(_))
+                if rados.is_not_found() =>
+            {
                 Error::NoSuchKey
             }
             _ => error,
-        }
-    }
-}
-
-/// A change that was begun and whose fate is not known yet. Dropped before that, nothing came of it.
-pub(crate) struct Begun {
-    gateway: Arc<Gateway>,
-    shard: String,
-    key: String,
-    tag: String,
-    tails: Option<Tails>,
-    settled: bool,
-}
-
-impl Begun {
-    /// Notes in the index that the change begins.
-    async fn begin(
-        gateway: &Arc<Gateway>,
-        bucket: &Bucket,
-        key: &str,
-        tag: &str,
-        tails: Option<Tails>,
-    ) -> Result<Begun> {
-        let shard = index::shard_of(bucket, key);
-        // From here on: whether the note was made may never be heard.
-        let begun = Begun {
-            gateway: Arc::clone(gateway),
-            shard,
-            key: key.to_owned(),
-            tag: tag.to_owned(),
-            tails: tails.clone(),
-            settled: false,
-        };
-        index::begin(gateway, bucket, key, tag, tails).await?;
-        Ok(begun)
-    }
-
-    /// Has the change finished in the index.
-    async fn settle(mut self, outcome: Outcome) {
-        self.settled = true;
-        let change = Finished { key: self.key.clone(), tag: self.tag.clone(), outcome };
-        self.gateway.finisher.add(&self.gateway, self.shard.clone(), change).await;
-    }
-
-    /// As [`Begun::settle`] for a change that failed; one that may have taken effect stays pending.
-    async fn fail(mut self, error: &Error) {
-        if error.is_unknown() {
-            self.settled = true;
-        } else {
-            let tails = self.tails.take();
-            self.settle(Outcome::Nothing(tails)).await;
-        }
-    }
-}
-
-impl Drop for Begun {
-    fn drop(&mut self) {
-        if self.settled {
-            return;
-        }
-        let (gateway, shard) = (Arc::clone(&self.gateway), std::mem::take(&mut self.shard));
-        let outcome = Outcome::Nothing(self.tails.take());
-        let change =
-            Finished { key: std::mem::take(&mut self.key), tag: std::mem::take(&mut self.tag), outcome };
-        // Without a runtime the process ends, and what is pending is seen through by others.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { gateway.finisher.add(&gateway, shard, change).await });
         }
     }
 }
@@ -262,7 +283,7 @@ fn head_of(reply: &mut OpReply, part: usize, name: &str) -> Result<Head> {
 }
 
 impl Gateway {
-    /// An object's head and its RADOS version; `None` where there is none.
+    /// The newest version of an object and its head's RADOS version; `None` where there is none. It may be a delete marker.
     pub(crate) async fn head(&self, bucket: &Bucket, key: &str) -> Result<Option<(Head, u64)>> {
         let name = head_name(bucket, key);
         let mut op = ReadOp::new();
@@ -278,61 +299,43 @@ impl Gateway {
 
     /// The index entry that a key's head stands for now.
     pub(crate) async fn head_entry(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
-        Ok(self.head(bucket, key).await?.map(|(head, version)| head.entry(version, Vec::new())))
+        Ok(self.stand(bucket, key).await?.map(|stand| stand.entry()))
     }
 
-    /// As [`Gateway::head_entry`], with what the object has beside its head.
+    /// As [`Gateway::head_entry`], with what the object has beside its head where it never had versions.
     pub(crate) async fn head_with_tails(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
-        let Some((head, version)) = self.head(bucket, key).await? else { return Ok(None) };
-        let tails = match &head.data {
-            Data::Inline => Vec::new(),
-            Data::Tails(tails) => vec![tails.clone()],
-            Data::Parts(_) => match self.open_object(bucket, key).await {
-                Ok(reader) if reader.head.tag == head.tag => {
-                    reader.manifest.parts.into_iter().map(|part| part.tails).collect()
-                }
-                // It is another object meanwhile: who made that one knows.
-                Ok(_) | Err(Error::NoSuchKey) => Vec::new(),
-                Err(error) => return Err(error),
-            },
-        };
-        Ok(Some(head.entry(version, tails)))
-    }
-
-    /// Changes what a head says of the object, but neither its data nor what the index has of it.
-    pub(crate) async fn modify_head(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        mut change: impl FnMut(&mut Head),
-    ) -> Result<()> {
-        let name = head_name(bucket, key);
-        for _ in 0..ATTEMPTS {
-            let (mut head, version) = self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?;
-            change(&mut head);
-            let mut op = WriteOp::new();
-            op.assert_version(version).set_xattr(HEAD, record::encode(&head));
-            match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-                Ok(_) => return Ok(()),
-                Err(error) if matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW) => {}
-                Err(error) if error.is_not_found() => return Err(Error::NoSuchKey),
-                Err(error) => return Err(error.into()),
-            }
+        let Some(entry) = self.head_entry(bucket, key).await? else { return Ok(None) };
+        if entry.held.is_some() {
+            return Ok(Some(entry));
         }
-        Err(Error::Invalid("the object is being changed by too many at a time".into()))
+        let tails = match self.open_object(bucket, key).await {
+            Ok(reader) if reader.head.tag == entry.tag => reader.tails(),
+            // It is another object meanwhile: who made that one knows.
+            Ok(_) | Err(Error::NoSuchKey) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Some(Entry { tails, ..entry }))
     }
 
-    /// Removes an object; tells whether there was one.
+    /// Removes an object, or where the bucket has versions hides it behind a delete marker of `owner`.
     pub(crate) async fn remove_object(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         key: &str,
+        owner: &str,
         condition: Condition,
-    ) -> Result<bool> {
+    ) -> Result<Removal> {
         let (gateway, bucket, key) = (Arc::clone(self), Arc::clone(bucket), key.to_owned());
+        let tag = gateway.tag();
+        if bucket.versioning != Versioning::Off {
+            let (marker, owner) = (true, owner.to_owned());
+            let head = Head { tag, marker, owner, mtime_ns: now_ns(), ..Head::default() };
+            let put = Put { bucket, key, head, condition };
+            let head = put.commit(&gateway, None, Bytes::new(), Vec::new()).await?;
+            return Ok(Removal { there: true, marker: Some(head.version) });
+        }
         // Whoever asked for it may go away in between.
         let removal = tokio::spawn(async move {
-            let tag = gateway.tag();
             let begun = Begun::begin(&gateway, &bucket, &key, &tag, None).await?;
             let mut op = WriteOp::new();
             condition.guard(&mut op);
@@ -341,11 +344,11 @@ impl Gateway {
             match reply.and_then(|reply| reply.success()) {
                 Ok(reply) => {
                     begun.settle(Outcome::Removed(reply.version)).await;
-                    Ok(true)
+                    Ok(Removal { there: true, marker: None })
                 }
                 Err(error) if error.is_not_found() && condition == Condition::None => {
-                    begun.settle(Outcome::Nothing(None)).await;
-                    Ok(false)
+                    begun.settle(Outcome::Nothing).await;
+                    Ok(Removal { there: false, marker: None })
                 }
                 Err(error) => {
                     let error = condition.failure(error.into());
@@ -355,5 +358,33 @@ impl Gateway {
             }
         });
         removal.await.map_err(|e| Error::Invalid(format!("the removal ended: {e}")))?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bucket() -> Bucket {
+        Bucket { id: "0123456789abcdef0123456789abcdef".into(), ..Bucket::default() }
+    }
+
+    #[test]
+    fn names_of_heads_tails_and_uploads_differ() {
+        let bucket = bucket();
+        let tag = "fedcba9876543210fedcba9876543210";
+        for key in
+            ["a", "_a", "__a", "_shadow_x_0", "__shadow_x_0", "_multipart_k.u", "multipart_k.u", "/", "a_0"]
+        {
+            let name = head_name(&bucket, key);
+            assert_eq!(role_of(&bucket, &name), Some(Role::Head(key.to_owned())), "{name}");
+            let upload = multipart::upload_name(&bucket, key, tag);
+            assert_eq!(role_of(&bucket, &upload), Some(Role::Upload(key.into(), tag.into())), "{upload}");
+        }
+        let run = tails_name(&bucket, tag);
+        assert_eq!(role_of(&bucket, &format!("{run}_17")), Some(Role::Tail(run.clone())));
+        // A key can't name it.
+        assert_ne!(head_name(&bucket, &format!("_shadow_{tag}_17")), format!("{run}_17"));
+        assert_eq!(role_of(&bucket, "other_a"), None);
     }
 }

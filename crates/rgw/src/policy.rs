@@ -1,4 +1,5 @@
-//! Bucket policies: who may do what with which resource under which conditions, in AWS's policy language.
+//! Policies: who may do what with which resource under which conditions, in AWS's policy language. They belong to buckets,
+//! to users and roles (what these may do), and to roles again (who may assume them).
 //!
 //! A policy is read whole when it is set; what it says that is not known here is refused then, never passed over. Pure: a
 //! decision depends on the policy and on [`Asked`] alone.
@@ -26,16 +27,55 @@ pub(crate) enum Decision {
     Nothing,
 }
 
+impl Decision {
+    /// What two policies say together of which either may allow.
+    pub(crate) fn or(self, other: Decision) -> Decision {
+        match (self, other) {
+            (Decision::Deny, _) | (_, Decision::Deny) => Decision::Deny,
+            (Decision::Allow, _) | (_, Decision::Allow) => Decision::Allow,
+            _ => Decision::Nothing,
+        }
+    }
+
+    /// What two policies say together of which both must allow.
+    pub(crate) fn and(self, other: Decision) -> Decision {
+        match (self, other) {
+            (Decision::Deny, _) | (_, Decision::Deny) => Decision::Deny,
+            (Decision::Allow, Decision::Allow) => Decision::Allow,
+            _ => Decision::Nothing,
+        }
+    }
+}
+
 /// A request, as policies see it.
 pub(crate) struct Asked<'a> {
-    /// The user's id; `None` for nobody known.
-    pub(crate) user: Option<&'a str>,
+    pub(crate) who: Who<'a>,
     /// As `s3:GetObject`.
     pub(crate) action: &'a str,
     /// As `arn:aws:s3:::bucket/key`.
     pub(crate) resource: &'a str,
     /// The values of a condition's key in lower case, as `aws:sourceip`; none where the request has none.
     pub(crate) context: &'a dyn Fn(&str) -> Vec<String>,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Who<'a> {
+    /// The user's id; `None` for nobody known.
+    pub(crate) user: Option<&'a str>,
+    /// The role that the user has assumed, and the name of that session.
+    pub(crate) role: Option<(&'a str, &'a str)>,
+}
+
+/// What a policy belongs to.
+#[derive(Clone, Copy, Debug)]
+enum Kind<'a> {
+    /// A bucket, of that name.
+    Bucket(&'a str),
+    /// A user, a role or a session: it says what these may do.
+    Identity,
+    /// A role: it says who may assume it.
+    Trust,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -58,6 +98,8 @@ struct Matcher<T> {
 enum Principal {
     Everybody,
     User(String),
+    Role(String),
+    Session(String, String),
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -149,13 +191,27 @@ fn principals(value: &Value) -> Result<Vec<Principal>, String> {
             return Ok(Principal::Everybody);
         }
         // arn:aws:iam:::user/alice, with a tenant or account before the last colon or without.
-        let id =
-            text.strip_prefix("arn:aws:iam::").and_then(|rest| rest.split_once(":user/")).map(|(_, id)| id);
-        match id {
-            Some(id) if !id.is_empty() => Ok(Principal::User(id.to_owned())),
-            _ if !text.contains(':') && !text.is_empty() => Ok(Principal::User(text)),
-            _ => Err(format!("Principal: '{text}' is not known")),
+        let named = |service: &str, kind: &str| {
+            let (_, name) = text.strip_prefix(service)?.split_once(kind)?;
+            // A path before a role's name counts for nothing.
+            (!name.is_empty()).then_some(name)
+        };
+        let last = |name: &str| name.rsplit('/').next().unwrap_or(name).to_owned();
+        if let Some(id) = named("arn:aws:iam::", ":user/") {
+            return Ok(Principal::User(id.to_owned()));
         }
+        if let Some(name) = named("arn:aws:iam::", ":role/") {
+            return Ok(Principal::Role(last(name)));
+        }
+        if let Some((role, session)) =
+            named("arn:aws:sts::", ":assumed-role/").and_then(|name| name.rsplit_once('/'))
+        {
+            return Ok(Principal::Session(last(role), session.to_owned()));
+        }
+        if text.contains(':') || text.is_empty() {
+            return Err(format!("Principal: '{text}' is not known"));
+        }
+        Ok(Principal::User(text))
     };
     match value {
         Value::String(text) if text == "*" => Ok(vec![Principal::Everybody]),
@@ -265,6 +321,20 @@ impl Condition {
         if self.all || self.negated { given.iter().all(is) } else { given.iter().any(is) }
     }
 
+    /// Whether it holds for some users or networks only, which it names.
+    fn confines(&self) -> bool {
+        if self.negated || self.if_exists || self.all {
+            return false;
+        }
+        match (self.operator, self.key.as_str()) {
+            (Operator::IpAddress, "aws:sourceip") => {
+                self.values.iter().all(|value| network(value).is_some_and(|(_, bits)| bits > 0))
+            }
+            (Operator::Equals | Operator::EqualsIgnoreCase, "aws:userid" | "aws:username") => true,
+            _ => false,
+        }
+    }
+
     fn compare(&self, given: &str, value: &str) -> bool {
         match self.operator {
             Operator::Equals => given == value,
@@ -319,6 +389,20 @@ fn same_network(a: IpAddr, b: IpAddr, bits: u32) -> bool {
 impl Policy {
     /// Reads the policy of `bucket`; the error says what is wrong with it.
     pub(crate) fn read(text: &str, bucket: &str) -> Result<Policy, String> {
+        Policy::read_as(text, Kind::Bucket(bucket))
+    }
+
+    /// Reads a policy that says what a user, a role or a session may do.
+    pub(crate) fn read_identity(text: &str) -> Result<Policy, String> {
+        Policy::read_as(text, Kind::Identity)
+    }
+
+    /// Reads a policy that says who may assume a role.
+    pub(crate) fn read_trust(text: &str) -> Result<Policy, String> {
+        Policy::read_as(text, Kind::Trust)
+    }
+
+    fn read_as(text: &str, kind: Kind<'_>) -> Result<Policy, String> {
         if text.len() > MAX_BYTES {
             return Err(format!("a policy has at most {MAX_BYTES} bytes"));
         }
@@ -338,7 +422,7 @@ impl Policy {
             _ => return Err("a policy has a Statement".into()),
         };
         let statements =
-            list.into_iter().map(|statement| Statement::read(statement, bucket)).collect::<Result<_, _>>()?;
+            list.into_iter().map(|statement| Statement::read(statement, kind)).collect::<Result<_, _>>()?;
         Ok(Policy { statements })
     }
 
@@ -360,18 +444,18 @@ impl Policy {
         conditions.map(|condition| condition.key.as_str())
     }
 
-    /// Whether it allows anything to everybody without condition.
+    /// Whether it allows anything to everybody, under no condition that names whom or where from.
     pub(crate) fn is_public(&self) -> bool {
         self.statements.iter().any(|statement| {
             statement.allow
-                && statement.conditions.is_empty()
+                && !statement.conditions.iter().any(Condition::confines)
                 && (statement.principals.negated || statement.principals.any.contains(&Principal::Everybody))
         })
     }
 }
 
 impl Statement {
-    fn read(value: &Value, bucket: &str) -> Result<Statement, String> {
+    fn read(value: &Value, kind: Kind<'_>) -> Result<Statement, String> {
         const KNOWN: [&str; 9] = [
             "Sid",
             "Effect",
@@ -394,16 +478,31 @@ impl Statement {
         };
         let actions = matcher(statement, "Action", |value| {
             let actions = texts(value, "Action")?;
-            match actions
-                .iter()
-                .find(|action| *action != "*" && !action.to_ascii_lowercase().starts_with("s3:"))
-            {
-                Some(foreign) => Err(format!("Action: '{foreign}' is not one of S3")),
+            let fits = |action: &String| {
+                let (service, name) = action.split_once(':').unwrap_or(("", ""));
+                match kind {
+                    _ if action == "*" => true,
+                    Kind::Bucket(_) => service.eq_ignore_ascii_case("s3"),
+                    Kind::Trust => service.eq_ignore_ascii_case("sts"),
+                    Kind::Identity => !service.is_empty() && !name.is_empty(),
+                }
+            };
+            match actions.iter().find(|action| !fits(action)) {
+                Some(foreign) => Err(format!("Action: '{foreign}' has no meaning here")),
                 None => Ok(actions.iter().map(|action| action.to_ascii_lowercase()).collect()),
             }
         })?;
-        let own = format!("arn:aws:s3:::{bucket}");
-        let resources = matcher(statement, "Resource", |value| {
+        let forbidden: &[&str] = match kind {
+            Kind::Bucket(_) => &[],
+            Kind::Identity => &["Principal", "NotPrincipal"],
+            Kind::Trust => &["Resource", "NotResource"],
+        };
+        if let Some(name) = forbidden.iter().find(|name| statement.contains_key(**name)) {
+            return Err(format!("{name} has no meaning here"));
+        }
+        let read_resources = |value: &Value| {
+            let Kind::Bucket(bucket) = kind else { return texts(value, "Resource") };
+            let own = format!("arn:aws:s3:::{bucket}");
             let resources = texts(value, "Resource")?;
             let is_own = |resource: &String| {
                 resource == "*"
@@ -415,7 +514,15 @@ impl Statement {
                 Some(foreign) => Err(format!("Resource: '{foreign}' is not of this bucket")),
                 None => Ok(resources),
             }
-        })?;
+        };
+        let resources = match kind {
+            Kind::Trust => Matcher { negated: false, any: vec!["*".to_owned()] },
+            _ => matcher(statement, "Resource", read_resources)?,
+        };
+        let principals = match kind {
+            Kind::Identity => Matcher { negated: false, any: vec![Principal::Everybody] },
+            _ => matcher(statement, "Principal", principals)?,
+        };
         let mut conditions = Vec::new();
         if let Some(value) = statement.get("Condition") {
             for (operator, keys) in value.as_object().ok_or("Condition is an object")? {
@@ -424,20 +531,16 @@ impl Statement {
                 }
             }
         }
-        Ok(Statement {
-            allow,
-            principals: matcher(statement, "Principal", principals)?,
-            actions,
-            resources,
-            conditions,
-        })
+        Ok(Statement { allow, principals, actions, resources, conditions })
     }
 
     fn concerns(&self, asked: &Asked<'_>) -> bool {
         let action = asked.action.to_ascii_lowercase();
         self.principals.holds(|principal| match principal {
             Principal::Everybody => true,
-            Principal::User(id) => asked.user == Some(id),
+            Principal::User(id) => asked.who.user == Some(id) && asked.who.role.is_none(),
+            Principal::Role(name) => asked.who.role.is_some_and(|(role, _)| role == name),
+            Principal::Session(name, session) => asked.who.role == Some((name, session)),
         }) && self.actions.holds(|pattern| matches(pattern, &action))
             && self.resources.holds(|pattern| matches(pattern, asked.resource))
             && self.conditions.iter().all(|condition| condition.holds(asked))
@@ -473,7 +576,12 @@ mod tests {
             "s3:prefix" => vec!["home/".to_owned()],
             _ => vec![],
         };
-        policy.decide(&Asked { user, action, resource: &format!("arn:aws:s3:::b{key}"), context: &context })
+        policy.decide(&Asked {
+            who: Who { user, role: None },
+            action,
+            resource: &format!("arn:aws:s3:::b{key}"),
+            context: &context,
+        })
     }
 
     #[test]
@@ -504,6 +612,76 @@ mod tests {
         assert!(conditions("Null", "aws:Referer", json!("true")));
         assert!(conditions("IpAddress", "aws:SourceIp", json!("::/64")));
         assert!(!conditions("IpAddress", "aws:SourceIp", json!("10.0.0.0/8")));
+    }
+
+    #[test]
+    fn policies_of_identities_and_of_trust_say_other_things() {
+        let none = |_: &str| vec![];
+        let ask = |policy: &Policy, who: Who<'_>, action: &str, resource: &str| {
+            policy.decide(&Asked { who, action, resource, context: &none })
+        };
+        let alice = Who { user: Some("alice"), role: None };
+        let assumed = Who { user: Some("alice"), role: Some(("reader", "s1")) };
+        let own = json!({ "Statement": { "Effect": "Allow", "Action": ["s3:Get*", "sts:AssumeRole"],
+            "Resource": ["arn:aws:s3:::a/*", "arn:aws:iam:::role/reader"] } });
+        let own = Policy::read_identity(&own.to_string()).unwrap();
+        assert_eq!(ask(&own, alice, "s3:GetObject", "arn:aws:s3:::a/k"), Decision::Allow);
+        assert_eq!(ask(&own, alice, "s3:GetObject", "arn:aws:s3:::b/k"), Decision::Nothing);
+        assert_eq!(ask(&own, alice, "sts:AssumeRole", "arn:aws:iam:::role/reader"), Decision::Allow);
+        let trust = json!({ "Statement": { "Effect": "Allow", "Action": "sts:AssumeRole",
+            "Principal": { "AWS": ["arn:aws:iam:::user/alice"] } } });
+        let trust = Policy::read_trust(&trust.to_string()).unwrap();
+        assert_eq!(ask(&trust, alice, "sts:AssumeRole", "arn:aws:iam:::role/reader"), Decision::Allow);
+        // The role is not who assumed it.
+        assert_eq!(ask(&trust, assumed, "sts:AssumeRole", ""), Decision::Nothing);
+        let to = |principal: &str| {
+            let statement = json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": { "AWS": principal } });
+            Policy::read(&json!({ "Statement": statement }).to_string(), "b").unwrap()
+        };
+        for (principal, expected) in [
+            ("arn:aws:iam:::role/reader", Decision::Allow),
+            ("arn:aws:iam:::role/path/reader", Decision::Allow),
+            ("arn:aws:iam:::role/writer", Decision::Nothing),
+            ("arn:aws:sts:::assumed-role/reader/s1", Decision::Allow),
+            ("arn:aws:sts:::assumed-role/reader/s2", Decision::Nothing),
+            ("arn:aws:iam:::user/alice", Decision::Nothing),
+        ] {
+            assert_eq!(
+                ask(&to(principal), assumed, "s3:GetObject", "arn:aws:s3:::b/k"),
+                expected,
+                "{principal}"
+            );
+        }
+        for wrong in [
+            json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": "*" }),
+            json!({ "Effect": "Allow", "Action": "s3", "Resource": "*" }),
+            json!({ "Effect": "Allow", "Action": "s3:*" }),
+        ] {
+            assert!(Policy::read_identity(&json!({ "Statement": [wrong] }).to_string()).is_err());
+        }
+    }
+
+    #[test]
+    fn public_is_what_names_nobody() {
+        let public = |effect: &str, principal: Value, condition: Value| {
+            let statement = json!([{ "Effect": effect, "Principal": principal, "Action": "s3:GetObject", "Resource": "*",
+                "Condition": condition }]);
+            Policy::read(&json!({ "Statement": statement }).to_string(), "b").unwrap().is_public()
+        };
+        let alice = json!({"AWS": "arn:aws:iam:::user/alice"});
+        assert!(public("Allow", json!("*"), json!({})));
+        assert!(!public("Deny", json!("*"), json!({})));
+        assert!(!public("Allow", alice, json!({})));
+        assert!(public("Allow", json!({"AWS": "*"}), json!({"StringEquals": {"s3:prefix": "a"}})));
+        assert!(public(
+            "Allow",
+            json!("*"),
+            json!({"IpAddress": {"aws:SourceIp": ["10.0.0.0/8", "0.0.0.0/0"]}})
+        ));
+        assert!(public("Allow", json!("*"), json!({"NotIpAddress": {"aws:SourceIp": "10.0.0.0/8"}})));
+        assert!(public("Allow", json!("*"), json!({"IpAddressIfExists": {"aws:SourceIp": "10.0.0.0/8"}})));
+        assert!(!public("Allow", json!("*"), json!({"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}})));
+        assert!(!public("Allow", json!("*"), json!({"StringEquals": {"aws:username": "alice"}})));
     }
 
     #[test]

@@ -7,10 +7,20 @@ use nacre_client::{Cluster, IoCtx};
 const USERS: &str = "users.uid";
 /// The namespace of access keys in [`Pools::meta`].
 const KEYS: &str = "users.keys";
+/// The namespace of roles in [`Pools::meta`].
+const ROLES: &str = "roles";
+/// The namespace of the key of session tokens in [`Pools::meta`].
+const STS: &str = "sts";
 /// The namespace of buckets in [`Pools::meta`].
 const BUCKETS: &str = "root";
-/// The namespace of garbage in [`Pools::log`].
+/// The namespace of garbage in the log pool.
 const GARBAGE: &str = "gc";
+/// The namespace of the usage log in [`Pools::log`].
+const USAGE: &str = "usage";
+/// The namespace of the buckets to be resharded in the log pool.
+const RESHARD: &str = "reshard";
+/// The namespace of the buckets with lifecycles in the log pool.
+const LIFECYCLE: &str = "lc";
 
 /// Handles of all pools and of the namespaces in them.
 #[derive(Clone)]
@@ -18,7 +28,12 @@ pub(crate) struct Pools {
     pub(crate) users: IoCtx,
     pub(crate) keys: IoCtx,
     pub(crate) buckets: IoCtx,
+    pub(crate) roles: IoCtx,
+    pub(crate) sts: IoCtx,
     pub(crate) garbage: IoCtx,
+    pub(crate) usage: IoCtx,
+    pub(crate) lifecycle: IoCtx,
+    pub(crate) reshard: IoCtx,
     /// Objects that tell gateways of one another's changes.
     pub(crate) control: IoCtx,
     pub(crate) index: IoCtx,
@@ -47,11 +62,17 @@ impl Pools {
         };
         pool(".rgw.root").await?;
         let meta = pool("default.rgw.meta").await?;
+        let log = pool("default.rgw.log").await?;
         Ok(Pools {
             users: meta.with_namespace(USERS),
             keys: meta.with_namespace(KEYS),
             buckets: meta.with_namespace(BUCKETS),
-            garbage: pool("default.rgw.log").await?.with_namespace(GARBAGE),
+            roles: meta.with_namespace(ROLES),
+            sts: meta.with_namespace(STS),
+            garbage: log.with_namespace(GARBAGE),
+            usage: log.with_namespace(USAGE),
+            lifecycle: log.with_namespace(LIFECYCLE),
+            reshard: log.with_namespace(RESHARD),
             control: pool("default.rgw.control").await?,
             index: pool("default.rgw.buckets.index").await?,
             data: pool("default.rgw.buckets.data").await?,

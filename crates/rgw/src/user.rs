@@ -1,13 +1,20 @@
 //! Users and their keys: records in `default.rgw.meta` (docs/format/rgw.md).
 
+use crate::caps::Caps;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, now_ns};
+use crate::policy::Policy;
+use crate::quota::Quota;
+use crate::ratelimit::RateLimit;
 use crate::record;
-use nacre_types::encoding::Versioned;
+use crate::session;
+use nacre_types::encoding::{DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Buckets that a user may have where nothing else is said (`rgw_user_max_buckets`).
-pub const DEFAULT_MAX_BUCKETS: u32 = 1000;
+pub const DEFAULT_MAX_BUCKETS: i32 = 1000;
 /// Length of generated access keys and secrets, as radosgw-admin makes them.
 const ACCESS_KEY_CHARS: usize = 20;
 const SECRET_KEY_CHARS: usize = 40;
@@ -22,7 +29,7 @@ pub struct AccessKey {
 }
 
 /// A user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct User {
     /// Its id, unique in the cluster.
     pub id: String,
@@ -34,14 +41,59 @@ pub struct User {
     pub keys: Vec<AccessKey>,
     /// Requests of suspended users are refused.
     pub suspended: bool,
-    /// Buckets that it may have; 0: as many as it likes.
-    pub max_buckets: u32,
+    /// Buckets that it may have; 0: as many as it likes; below zero: it can't make any.
+    pub max_buckets: i32,
     /// Capabilities for administration (`users=read, write`), by what they are for.
-    pub caps: Vec<(String, String)>,
+    pub caps: Caps,
+    /// It may do anything with all buckets, whosever they are.
+    pub admin: bool,
+    /// As `admin`; radosgw has it for other zones' gateways.
+    pub system: bool,
+    /// For all its buckets together.
+    pub user_quota: Quota,
+    /// For each of its buckets that has none of its own.
+    pub bucket_quota: Quota,
+    /// Policies that say what it may do, by name. JSON.
+    pub policies: BTreeMap<String, String>,
+    /// When it was made, in nanoseconds since 1970; 0 where that is not known.
+    pub created_ns: u64,
+    /// How much it may do in a minute through one gateway.
+    pub ratelimit: RateLimit,
+    /// What was read of the policies.
+    #[serde(skip)]
+    pub(crate) identity: Vec<Arc<Policy>>,
+}
+
+/// A user as the first format had it.
+#[derive(Deserialize)]
+struct UserV1 {
+    id: String,
+    display_name: String,
+    email: String,
+    keys: Vec<AccessKey>,
+    suspended: bool,
+    max_buckets: u32,
+    caps: Caps,
 }
 
 impl Versioned for User {
     const NAME: &'static str = "user";
+    const VERSION: u8 = 2;
+    /// Who does not know policies that deny something would not keep to them.
+    const COMPAT: u8 = 2;
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<User, DecodeError> {
+        let old: UserV1 = postcard::from_bytes(body)
+            .map_err(|error| DecodeError::Corrupt { what: Self::NAME, detail: error.to_string() })?;
+        Ok(User {
+            email: old.email,
+            keys: old.keys,
+            suspended: old.suspended,
+            max_buckets: i32::try_from(old.max_buckets).unwrap_or(i32::MAX),
+            caps: old.caps,
+            ..User::new(&old.id, &old.display_name)
+        })
+    }
 }
 
 /// Whose an access key is.
@@ -57,6 +109,15 @@ impl Versioned for KeyOwner {
 impl AccessKey {
     /// A new pair of random keys.
     pub fn generate() -> Result<AccessKey> {
+        loop {
+            let key = AccessKey::random()?;
+            if !session::is_temporary(&key.access_key) {
+                return Ok(key);
+            }
+        }
+    }
+
+    fn random() -> Result<AccessKey> {
         const UPPER: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         const ANY: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+_";
         let mut random = [0; ACCESS_KEY_CHARS + SECRET_KEY_CHARS];
@@ -80,7 +141,27 @@ impl User {
             suspended: false,
             max_buckets: DEFAULT_MAX_BUCKETS,
             caps: Vec::new(),
+            ratelimit: RateLimit::default(),
+            admin: false,
+            system: false,
+            user_quota: Quota::default(),
+            bucket_quota: Quota::default(),
+            policies: BTreeMap::new(),
+            created_ns: 0,
+            identity: Vec::new(),
         }
+    }
+
+    /// Reads the policies. One that can't be read fails the user's requests: it may be what denies them.
+    fn read_policies(mut self) -> Result<User> {
+        for (name, text) in &self.policies {
+            let read = Policy::read_identity(text).map_err(|detail| Error::Corrupt {
+                name: format!("{}, policy {name}", self.id),
+                source: DecodeError::Corrupt { what: "a user's policy", detail },
+            });
+            self.identity.push(Arc::new(read?));
+        }
+        Ok(self)
     }
 
     /// What radosgw-admin prints of a user.
@@ -96,13 +177,22 @@ impl User {
             .collect();
         let caps: Vec<_> =
             self.caps.iter().map(|(kind, perm)| serde_json::json!({ "type": kind, "perm": perm })).collect();
-        serde_json::json!({
+        let mut shown = serde_json::json!({
             "user_id": self.id, "display_name": self.display_name, "email": self.email,
             "suspended": u8::from(self.suspended), "max_buckets": self.max_buckets,
             "subusers": [], "keys": keys, "swift_keys": [], "caps": caps, "op_mask": "read, write, delete",
             "default_placement": "", "default_storage_class": "", "placement_tags": [],
-            "type": "rgw", "mfa_ids": [],
-        })
+            "bucket_quota": self.bucket_quota.describe(), "user_quota": self.user_quota.describe(),
+            "temp_url_keys": [], "type": "rgw", "mfa_ids": [], "account_id": "", "path": "/", "tags": [],
+            "group_ids": [],
+        });
+        if self.created_ns > 0 {
+            shown["create_date"] = crate::admin::time(self.created_ns).into();
+        }
+        for (name, _) in [("admin", self.admin), ("system", self.system)].iter().filter(|(_, is)| *is) {
+            shown[*name] = true.into();
+        }
+        shown
     }
 }
 
@@ -110,6 +200,8 @@ impl User {
 fn check_id(id: &str) -> Result<()> {
     let sound =
         !id.is_empty() && id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'$');
+    // That is what the list of a user's buckets is called.
+    let sound = sound && !id.ends_with(crate::bucket::OF_USER);
     if sound { Ok(()) } else { Err(Error::Invalid(format!("'{id}' can't be a user's id"))) }
 }
 
@@ -117,7 +209,8 @@ impl Gateway {
     /// The user of that id.
     pub async fn user(&self, id: &str) -> Result<User> {
         let found = record::read::<User>(&self.pools.users, id).await?;
-        found.map(|(user, _)| user).ok_or_else(|| Error::NoSuchUser(id.to_owned()))
+        let (user, _) = found.ok_or_else(|| Error::NoSuchUser(id.to_owned()))?;
+        user.read_policies()
     }
 
     /// The user that an access key belongs to.
@@ -129,7 +222,7 @@ impl Gateway {
         if user.keys.iter().any(|key| key.access_key == access_key) { Ok(user) } else { Err(unknown()) }
     }
 
-    /// Makes a user with its keys.
+    /// Makes a user with its keys; where it has no quotas it gets those that are the default.
     pub async fn create_user(&self, user: &User) -> Result<()> {
         check_id(&user.id)?;
         if record::read::<User>(&self.pools.users, &user.id).await?.is_some() {
@@ -138,7 +231,15 @@ impl Gateway {
         for key in &user.keys {
             self.take_key(&user.id, &key.access_key).await?;
         }
-        if record::create(&self.pools.users, &user.id, user).await? {
+        let mut user = user.clone();
+        user.created_ns = now_ns();
+        if user.user_quota == Quota::default() {
+            user.user_quota = self.config.default_user_quota;
+        }
+        if user.bucket_quota == Quota::default() {
+            user.bucket_quota = self.config.default_bucket_quota;
+        }
+        if record::create(&self.pools.users, &user.id, &user).await? {
             return Ok(());
         }
         Err(Error::UserExists(format!("user {}", user.id)))
@@ -146,6 +247,9 @@ impl Gateway {
 
     /// Reserves an access key for a user.
     async fn take_key(&self, user: &str, access_key: &str) -> Result<()> {
+        if access_key.is_empty() || session::is_temporary(access_key) {
+            return Err(Error::Invalid(format!("'{access_key}' can't be a user's access key")));
+        }
         let owner = KeyOwner { user: user.to_owned() };
         if record::create(&self.pools.keys, access_key, &owner).await? {
             return Ok(());
@@ -231,5 +335,33 @@ impl Gateway {
         }
         names.sort_unstable();
         Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::encoding;
+
+    #[test]
+    fn users_of_the_first_format_are_read() {
+        let keys = vec![AccessKey { access_key: "K".into(), secret_key: "S".into() }];
+        let caps: Caps = vec![("users".into(), "*".into())];
+        let body = postcard::to_stdvec(&("alice", "Alice", "a@b", &keys, true, 7_u32, &caps)).unwrap();
+        let mut bytes = vec![1, 1];
+        bytes.extend((body.len() as u32).to_le_bytes());
+        bytes.extend(body);
+        let user: User = encoding::decode(&bytes).unwrap();
+        let wanted = User {
+            email: "a@b".into(),
+            keys,
+            suspended: true,
+            max_buckets: 7,
+            caps,
+            ..User::new("alice", "Alice")
+        };
+        assert_eq!(user, wanted);
+        assert_eq!(encoding::decode::<User>(&encoding::encode(&wanted)).unwrap(), wanted);
+        assert_eq!(user.describe()["user_quota"]["max_size"], -1);
     }
 }

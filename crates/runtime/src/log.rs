@@ -79,6 +79,10 @@ fn filter(options: &Options) -> Targets {
             targets = targets.with_target(*module, level_of(level(options)));
         }
     }
+    // The S3 library calls every request that it refuses an error; requests are in metrics and the access log.
+    if default < LevelFilter::DEBUG {
+        targets = targets.with_target("s3s", LevelFilter::OFF);
+    }
     targets
 }
 

@@ -2,7 +2,7 @@
 //! the table of cluster commands. Nothing of it is kept in the repository, so nothing can be out of date.
 
 use super::{
-    backup, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, osdmaptool, rados,
+    backup, bench, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, osdmaptool, rados,
     radosgw_admin,
 };
 use anyhow::{Context, Result, bail};
@@ -38,7 +38,15 @@ fn programs() -> Vec<Program> {
         "key",
         "bucket",
         "gc",
+        "quota",
+        "usage",
+        "caps",
+        "object",
+        "metadata",
+        "lc",
+        "reshard",
         "backup",
+        "bench s3",
         "dplcompat",
         "crushtool",
         "osdmaptool",
@@ -57,6 +65,7 @@ fn programs() -> Vec<Program> {
         program("radosgw-admin", "S3 users, keys, buckets and garbage", radosgw_admin::help(), Vec::new()),
         program("nacre-doctor", "checks this program and this machine", doctor::USAGE.to_owned(), Vec::new()),
         program("nacre-backup", "streams in striped volumes", backup::USAGE.to_owned(), Vec::new()),
+        program("nacre-bench", "load on an S3 server", bench::USAGE.to_owned(), Vec::new()),
         program("nacre-dplcompat", "parts of Bareos' volumes", dplcompat::USAGE.to_owned(), Vec::new()),
         program("ceph", "commands of a cluster", ceph::help(), ceph_words),
         program("rados", "objects of a cluster", rados::USAGE.to_owned(), rados::verbs()),

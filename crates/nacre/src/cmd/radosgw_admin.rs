@@ -1,11 +1,22 @@
-//! `nacre user|key|bucket|gc`, and `radosgw-admin` by that name: the S3 gateway's users and buckets, in radosgw-admin's
-//! words.
+//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit`, and `radosgw-admin` by that name: the S3 gateway's
+//! users and buckets, in radosgw-admin's words.
+
+mod args;
+mod ratelimit;
 
 use super::session;
+use crate::daemon::rgw_config;
 use anyhow::{Context as _, Result, bail};
-use clap::{CommandFactory, Parser, Subcommand};
+use args::{
+    BucketVerb, CapsVerb, GcVerb, KeyArgs, KeyVerb, LcVerb, MetadataVerb, ObjectVerb, QuotaArgs, QuotaVerb,
+    ReshardVerb, Subject, UsageArgs, UsageVerb, UserVerb,
+};
+use clap::{CommandFactory, Parser};
 use nacre_client::block_on;
-use nacre_rgw::{AccessKey, Config, Gateway, User};
+use nacre_rgw::{
+    AccessKey, CheckReport, Expired, Gateway, LifecycleStatus, Problem, QuotaChange, UsageFilter, User, caps,
+};
+use nacre_runtime::Config;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -17,160 +28,6 @@ use std::sync::Arc;
 struct Args {
     #[command(subcommand)]
     subject: Subject,
-}
-
-#[derive(Debug, Subcommand)]
-enum Subject {
-    /// Users.
-    #[command(subcommand)]
-    User(UserVerb),
-    /// Users' keys.
-    #[command(subcommand)]
-    Key(KeyVerb),
-    /// Buckets.
-    #[command(subcommand)]
-    Bucket(BucketVerb),
-    /// Data that nothing names any more.
-    #[command(subcommand)]
-    Gc(GcVerb),
-}
-
-#[derive(Debug, clap::Args)]
-struct UserArgs {
-    /// The user's id.
-    #[arg(long)]
-    uid: String,
-    /// The user's name for people.
-    #[arg(long)]
-    display_name: Option<String>,
-    /// The user's mail address.
-    #[arg(long)]
-    email: Option<String>,
-    /// The most buckets that it may have; 0 for as many as it likes.
-    #[arg(long)]
-    max_buckets: Option<u32>,
-    #[command(flatten)]
-    key: KeyArgs,
-}
-
-#[derive(Debug, clap::Args)]
-struct KeyArgs {
-    /// An access key; one is made up where none is named.
-    #[arg(long)]
-    access_key: Option<String>,
-    /// Its secret; one is made up where none is named.
-    #[arg(long, alias = "secret")]
-    secret_key: Option<String>,
-    /// The kind of key: s3.
-    #[arg(long, default_value = "s3", value_parser = ["s3"])]
-    key_type: String,
-    /// Makes up an access key, as is done anyway where none is named.
-    #[arg(long)]
-    gen_access_key: bool,
-    /// Makes up a secret, as is done anyway where none is named.
-    #[arg(long)]
-    gen_secret: bool,
-}
-
-#[derive(Debug, Subcommand)]
-enum UserVerb {
-    /// Makes a user with a pair of keys.
-    Create(UserArgs),
-    /// Prints a user.
-    Info {
-        /// The user's id.
-        #[arg(long, required_unless_present = "access_key")]
-        uid: Option<String>,
-        /// One of its access keys.
-        #[arg(long)]
-        access_key: Option<String>,
-    },
-    /// Prints all users' ids.
-    #[command(alias = "ls")]
-    List,
-    /// Changes a user.
-    Modify(UserArgs),
-    /// Refuses the user's requests.
-    Suspend {
-        /// The user's id.
-        #[arg(long)]
-        uid: String,
-    },
-    /// Takes the user's requests again.
-    Enable {
-        /// The user's id.
-        #[arg(long)]
-        uid: String,
-    },
-    /// Removes a user that has no buckets.
-    Rm {
-        /// The user's id.
-        #[arg(long)]
-        uid: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum KeyVerb {
-    /// Gives a user another pair of keys.
-    Create {
-        /// The user's id.
-        #[arg(long)]
-        uid: String,
-        #[command(flatten)]
-        key: KeyArgs,
-    },
-    /// Takes a pair of keys from a user.
-    Rm {
-        /// The user's id.
-        #[arg(long)]
-        uid: String,
-        /// The access key.
-        #[arg(long)]
-        access_key: String,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum BucketVerb {
-    /// Prints the names of all buckets, or of a user's.
-    #[command(alias = "ls")]
-    List {
-        /// The user's id.
-        #[arg(long)]
-        uid: Option<String>,
-    },
-    /// Prints what a bucket is and holds, or all buckets.
-    Stats {
-        /// The bucket.
-        #[arg(long)]
-        bucket: Option<String>,
-    },
-    /// Removes a bucket.
-    Rm {
-        /// The bucket.
-        #[arg(long)]
-        bucket: String,
-        /// Its objects too.
-        #[arg(long)]
-        purge_objects: bool,
-    },
-}
-
-#[derive(Debug, Subcommand)]
-enum GcVerb {
-    /// Prints what may be removed.
-    List {
-        /// What may be removed later, too.
-        #[arg(long)]
-        include_all: bool,
-    },
-    /// Removes what may be removed.
-    Process {
-        /// What may be removed later, too: readers of it get errors.
-        #[arg(long)]
-        include_all: bool,
-    },
 }
 
 /// `radosgw-admin ARGS`.
@@ -204,9 +61,49 @@ pub(crate) fn bucket(args: Vec<OsString>) -> ExitCode {
     main_of("bucket", args)
 }
 
+/// `nacre quota ARGS`.
+pub(crate) fn quota(args: Vec<OsString>) -> ExitCode {
+    main_of("quota", args)
+}
+
+/// `nacre usage ARGS`.
+pub(crate) fn usage(args: Vec<OsString>) -> ExitCode {
+    main_of("usage", args)
+}
+
+/// `nacre caps ARGS`.
+pub(crate) fn caps(args: Vec<OsString>) -> ExitCode {
+    main_of("caps", args)
+}
+
+/// `nacre object ARGS`.
+pub(crate) fn object(args: Vec<OsString>) -> ExitCode {
+    main_of("object", args)
+}
+
+/// `nacre metadata ARGS`.
+pub(crate) fn metadata(args: Vec<OsString>) -> ExitCode {
+    main_of("metadata", args)
+}
+
+/// `nacre lc ARGS`.
+pub(crate) fn lc(args: Vec<OsString>) -> ExitCode {
+    main_of("lc", args)
+}
+
+/// `nacre reshard ARGS`.
+pub(crate) fn reshard(args: Vec<OsString>) -> ExitCode {
+    main_of("reshard", args)
+}
+
 /// `nacre gc ARGS`.
 pub(crate) fn gc(args: Vec<OsString>) -> ExitCode {
     main_of("gc", args)
+}
+
+/// `nacre ratelimit ARGS`.
+pub(crate) fn ratelimit(args: Vec<OsString>) -> ExitCode {
+    main_of("ratelimit", args)
 }
 
 /// What `radosgw-admin --help` prints.
@@ -221,11 +118,18 @@ fn run(args: Vec<OsString>) -> Result<()> {
         Ok(args) => args,
         Err(error) => error.exit(),
     };
+    // Work that gateways do by themselves stays theirs.
+    let rgw = nacre_rgw::Config {
+        lifecycle: false,
+        dynamic_resharding: false,
+        watch: false,
+        ..rgw_config(&Config::load(&invocation)?)?
+    };
     let cluster = session::connect(&invocation)
         .map_err(|error| anyhow::anyhow!("couldn't connect to the cluster: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let outcome = runtime.block_on(async {
-        let gateway = Gateway::open(cluster.clone(), Config::default()).await?;
+        let gateway = Gateway::open(cluster.clone(), rgw).await?;
         let outcome = carry_out(&gateway, args.subject).await;
         gateway.finish().await;
         outcome
@@ -257,6 +161,81 @@ async fn carry_out(gateway: &Arc<Gateway>, subject: Subject) -> Result<Option<Va
             Ok(None)
         }
         Subject::Bucket(verb) => buckets(gateway, verb).await,
+        Subject::Quota(verb) => set_quota(gateway, verb).await,
+        Subject::Usage(verb) => show_usage(gateway, verb).await,
+        Subject::Caps(CapsVerb::Add { uid, caps }) => {
+            let more = caps::parse(&caps)?;
+            Ok(Some(change_caps(gateway, &uid, |held| caps::add(held, &more)).await?))
+        }
+        Subject::Caps(CapsVerb::Rm { uid, caps }) => {
+            let gone = caps::parse(&caps)?;
+            Ok(Some(change_caps(gateway, &uid, |held| caps::remove(held, &gone)).await?))
+        }
+        Subject::Object(ObjectVerb::Stat { bucket, object }) => {
+            Ok(Some(gateway.object_stat(&bucket, &object).await?))
+        }
+        Subject::Metadata(MetadataVerb::List { section: None }) => {
+            Ok(Some(json!(Gateway::metadata_sections())))
+        }
+        Subject::Metadata(MetadataVerb::List { section: Some(section) }) => {
+            Ok(Some(json!(gateway.metadata_keys(&section).await?)))
+        }
+        Subject::Metadata(MetadataVerb::Get { key }) => {
+            let (section, key) =
+                key.split_once(':').context("a key of metadata is user:ID or bucket:NAME")?;
+            Ok(Some(gateway.metadata(section, key).await?))
+        }
+        Subject::Lc(LcVerb::List) => {
+            let entries = gateway.lifecycle_entries().await?;
+            let status = |status| match status {
+                LifecycleStatus::Uninitial => "UNINITIAL",
+                LifecycleStatus::Processing => "PROCESSING",
+                LifecycleStatus::Complete => "COMPLETE",
+            };
+            let shown = entries.into_iter().map(|(name, entry)| {
+                json!({
+                    "bucket": format!(":{name}:{}", entry.id),
+                    "started_ns": entry.begun_ns,
+                    "status": status(entry.status),
+                })
+            });
+            Ok(Some(shown.collect()))
+        }
+        Subject::Lc(LcVerb::Process { bucket }) => {
+            let Expired { objects, noncurrent, markers, uploads } = match bucket {
+                Some(bucket) => gateway.process_lifecycle(&bucket).await?,
+                None => gateway.process_lifecycles(true).await?,
+            };
+            Ok(Some(json!({
+                "objects": objects, "noncurrent_versions": noncurrent, "delete_markers": markers, "uploads": uploads,
+            })))
+        }
+        Subject::Reshard(ReshardVerb::Add { bucket, num_shards }) => {
+            gateway.ask_reshard(&gateway.bucket(&bucket).await?, num_shards).await?;
+            Ok(None)
+        }
+        Subject::Reshard(ReshardVerb::List) => {
+            let entries = gateway.reshard_entries().await?;
+            let shown = entries.into_iter().map(|(name, entry)| {
+                json!({
+                    "bucket_name": name,
+                    "bucket_id": entry.id,
+                    "time_ns": entry.asked_ns,
+                    "old_num_shards": entry.from,
+                    "tentative_new_num_shards": entry.shards,
+                })
+            });
+            Ok(Some(shown.collect()))
+        }
+        Subject::Reshard(ReshardVerb::Cancel { bucket }) => {
+            gateway.cancel_reshard(&bucket).await?;
+            Ok(None)
+        }
+        Subject::Reshard(ReshardVerb::Process) => {
+            gateway.process_reshards().await?;
+            Ok(None)
+        }
+        Subject::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
         Subject::Gc(GcVerb::List { include_all }) => {
             let records = gateway.garbage(include_all, usize::MAX).await?;
             let shown = records.into_iter().map(
@@ -271,16 +250,21 @@ async fn carry_out(gateway: &Arc<Gateway>, subject: Subject) -> Result<Option<Va
     }
 }
 
-async fn users(gateway: &Gateway, verb: UserVerb) -> Result<Option<Value>> {
+async fn users(gateway: &Arc<Gateway>, verb: UserVerb) -> Result<Option<Value>> {
     Ok(match verb {
         UserVerb::Create(args) => {
             let name = args.display_name.context("could not create user: no display name specified")?;
             let mut user = User::new(&args.uid, &name);
             user.email = args.email.unwrap_or_default();
             user.max_buckets = args.max_buckets.unwrap_or(user.max_buckets);
+            (user.admin, user.system) = (args.admin.unwrap_or(false), args.system.unwrap_or(false));
+            user.suspended = args.suspended.unwrap_or(false);
+            if let Some(text) = &args.caps {
+                caps::add(&mut user.caps, &caps::parse(text)?);
+            }
             user.keys.push(keys(&args.key)?);
             gateway.create_user(&user).await.context("could not create user")?;
-            Some(user.describe())
+            Some(gateway.user(&user.id).await?.describe())
         }
         UserVerb::Info { uid, access_key } => {
             let user = match (uid, access_key) {
@@ -292,11 +276,16 @@ async fn users(gateway: &Gateway, verb: UserVerb) -> Result<Option<Value>> {
         }
         UserVerb::List => Some(json!(gateway.users().await?)),
         UserVerb::Modify(args) => {
+            let more = args.caps.as_deref().map(caps::parse).transpose()?.unwrap_or_default();
             let changed = gateway.modify_user(&args.uid, |user| {
                 user.display_name =
                     args.display_name.clone().unwrap_or(std::mem::take(&mut user.display_name));
                 user.email = args.email.clone().unwrap_or(std::mem::take(&mut user.email));
                 user.max_buckets = args.max_buckets.unwrap_or(user.max_buckets);
+                user.suspended = args.suspended.unwrap_or(user.suspended);
+                user.admin = args.admin.unwrap_or(user.admin);
+                user.system = args.system.unwrap_or(user.system);
+                caps::add(&mut user.caps, &more);
                 Ok(())
             });
             let mut user = changed.await?;
@@ -307,7 +296,12 @@ async fn users(gateway: &Gateway, verb: UserVerb) -> Result<Option<Value>> {
         }
         UserVerb::Suspend { uid } => Some(set_suspended(gateway, &uid, true).await?),
         UserVerb::Enable { uid } => Some(set_suspended(gateway, &uid, false).await?),
-        UserVerb::Rm { uid } => {
+        UserVerb::Stats { uid, sync_stats: _ } => Some(gateway.user_stats(&uid).await?.describe()),
+        UserVerb::Rm { uid, purge_data: true, purge_keys: _ } => {
+            gateway.purge_user(&uid).await?;
+            None
+        }
+        UserVerb::Rm { uid, purge_data: false, purge_keys: _ } => {
             gateway.remove_user(&uid).await?;
             None
         }
@@ -322,21 +316,111 @@ async fn set_suspended(gateway: &Gateway, uid: &str, suspended: bool) -> Result<
     Ok(user.await?.describe())
 }
 
+async fn change_caps(gateway: &Gateway, uid: &str, change: impl Fn(&mut caps::Caps)) -> Result<Value> {
+    let user = gateway.modify_user(uid, |user| {
+        change(&mut user.caps);
+        Ok(())
+    });
+    Ok(user.await?.describe())
+}
+
+async fn set_quota(gateway: &Gateway, verb: QuotaVerb) -> Result<Option<Value>> {
+    let (whose, change) = match verb {
+        QuotaVerb::Set { whose, max_objects, max_size } => {
+            (whose, QuotaChange { enabled: None, max_size, max_objects })
+        }
+        QuotaVerb::Enable { whose } => (whose, QuotaChange { enabled: Some(true), ..QuotaChange::default() }),
+        QuotaVerb::Disable { whose } => {
+            (whose, QuotaChange { enabled: Some(false), ..QuotaChange::default() })
+        }
+    };
+    let QuotaArgs { quota_scope, uid, bucket } = whose;
+    match (quota_scope.as_deref(), uid, bucket) {
+        (None | Some("bucket"), None, Some(bucket)) => drop(gateway.set_bucket_quota(&bucket, change).await?),
+        (Some("user"), None, Some(_)) => bail!("a quota of scope user is that of a user: --uid"),
+        (Some(scope), Some(uid), _) => drop(gateway.set_user_quota(&uid, scope == "bucket", change).await?),
+        _ => bail!("--quota-scope=user or --quota-scope=bucket is needed"),
+    }
+    Ok(None)
+}
+
+async fn show_usage(gateway: &Gateway, verb: UsageVerb) -> Result<Option<Value>> {
+    let filter = |of: UsageArgs, categories| UsageFilter {
+        user: of.uid,
+        bucket: of.bucket,
+        start: of.start_date.unwrap_or(0),
+        end: of.end_date,
+        categories,
+    };
+    match verb {
+        UsageVerb::Show { of, categories, show_log_entries, show_log_sum } => {
+            Ok(Some(gateway.usage(&filter(of, categories), show_log_entries, show_log_sum).await?))
+        }
+        UsageVerb::Trim { of, yes_i_really_mean_it } => {
+            if of.uid.is_none() && !yes_i_really_mean_it {
+                bail!(
+                    "usage trim without user specified will remove *all* users data: --yes-i-really-mean-it"
+                );
+            }
+            gateway.trim_usage(&filter(of, Vec::new())).await?;
+            Ok(None)
+        }
+    }
+}
+
 async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Value>> {
     Ok(match verb {
+        BucketVerb::Reshard { bucket, num_shards, yes_i_really_mean_it } => {
+            let shards = gateway.bucket(&bucket).await?.shards;
+            if num_shards < shards && !yes_i_really_mean_it {
+                bail!(
+                    "num shards ({num_shards}) is less than the current number ({shards}); say --yes-i-really-mean-it"
+                );
+            }
+            gateway.reshard_bucket(&bucket, num_shards).await?;
+            None
+        }
         BucketVerb::List { uid: None } => Some(json!(gateway.buckets().await?)),
         BucketVerb::List { uid: Some(uid) } => {
             gateway.user(&uid).await?;
             let own = gateway.buckets_of(&uid, "", u64::MAX).await?;
             Some(own.into_iter().map(|(name, _)| name).collect())
         }
-        BucketVerb::Stats { bucket: Some(name) } => Some(stats(gateway, &name).await?),
+        BucketVerb::Stats { bucket: Some(name) } => Some(gateway.bucket_stats(&name).await?),
         BucketVerb::Stats { bucket: None } => {
             let mut all = Vec::new();
             for name in gateway.buckets().await? {
-                all.push(stats(gateway, &name).await?);
+                all.push(gateway.bucket_stats(&name).await?);
             }
             Some(all.into())
+        }
+        BucketVerb::Check { bucket, fix, check_objects: _ } => {
+            let named = bucket.is_some();
+            let names = match bucket {
+                Some(bucket) => vec![bucket],
+                None => gateway.buckets().await?,
+            };
+            let mut all = Vec::new();
+            let mut wrong = 0;
+            for name in names {
+                let report = gateway.check_bucket(&name, fix).await?;
+                wrong += if fix { 0 } else { report.found };
+                all.push(checked(&name, &report, fix));
+            }
+            let answer = if named { all.remove(0) } else { all.into() };
+            if wrong > 0 {
+                println!("{answer:#}");
+                bail!("{wrong} problems were found; --fix mends them");
+            }
+            Some(answer)
+        }
+        BucketVerb::Link { bucket, uid } => {
+            gateway.link_bucket(&bucket, &uid).await?;
+            None
+        }
+        BucketVerb::Unlink { bucket, uid } => {
+            gateway.unlink_bucket(&bucket, &uid).await?;
+            None
         }
         BucketVerb::Rm { bucket, purge_objects } => {
             if purge_objects {
@@ -348,17 +432,47 @@ async fn buckets(gateway: &Arc<Gateway>, verb: BucketVerb) -> Result<Option<Valu
     })
 }
 
-async fn stats(gateway: &Gateway, name: &str) -> Result<Value> {
-    let bucket = gateway.bucket(name).await?;
-    let (objects, bytes) = gateway.bucket_usage(&bucket).await?;
-    Ok(json!({
-        "bucket": bucket.name,
-        "num_shards": bucket.shards,
-        "id": bucket.id,
-        "marker": bucket.id,
-        "index_generation": bucket.generation,
-        "owner": bucket.owner,
-        "creation_time_ns": bucket.created_ns,
-        "usage": { "rgw.main": { "size": bytes, "num_objects": objects } },
-    }))
+/// What a check found: radosgw-admin's fields, then ours.
+fn checked(name: &str, report: &CheckReport, fixed: bool) -> Value {
+    let header = |(objects, bytes): (u64, u64)| json!({ "usage": { "rgw.main": { "size": bytes, "num_objects": objects } } });
+    let named = |kind: &str, what: &str, more: Value| {
+        let mut object = json!({ "type": kind, "name": what });
+        if let (Some(object), Value::Object(more)) = (object.as_object_mut(), more) {
+            object.extend(more);
+        }
+        object
+    };
+    let none = || json!({});
+    let mut uploads = Vec::new();
+    let problems: Vec<Value> = report
+        .problems
+        .iter()
+        .map(|problem| match problem {
+            Problem::MissingShard(shard) => named("missing_shard", shard, none()),
+            Problem::ClosedShard(shard) => named("closed_shard", shard, none()),
+            Problem::WrongEntry(key) => named("wrong_entry", key, none()),
+            Problem::CorruptEntry(key) => named("corrupt_entry", key, none()),
+            Problem::CorruptHead(key) => named("corrupt_head", key, none()),
+            Problem::StalePending(key) => named("stale_pending", key, none()),
+            Problem::WrongSums(shard) => named("wrong_sums", shard, none()),
+            Problem::MissingUpload(key, id) => {
+                uploads.push(Value::from(format!("{key}.{id}")));
+                named("missing_upload", key, json!({ "upload": id }))
+            }
+            Problem::UnlistedUpload(key, id) => named("unlisted_upload", key, json!({ "upload": id })),
+            Problem::Orphan(run, count) => named("orphan", run, json!({ "objects": count })),
+            Problem::BusyShard(shard) => named("busy_shard", shard, none()),
+        })
+        .collect();
+    json!({
+        "bucket": name,
+        "invalid_multipart_entries": uploads,
+        "check_result": {
+            "existing_header": header(report.existing),
+            "calculated_header": header(report.calculated),
+        },
+        "num_problems": report.found,
+        "problems": problems,
+        "fixed": fixed && report.found > 0,
+    })
 }

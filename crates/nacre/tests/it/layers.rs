@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("osd", &["types", "runtime", "pg", "store", "client"]),
     ("sim", &["types", "runtime", "pg", "mon"]),
     ("librados", &["types", "runtime", "client"]),
-    ("rgw", &["types", "client"]),
+    ("rgw", &["types", "runtime", "client"]),
     ("nacre", &["types", "runtime", "pg", "store", "client", "mon", "osd", "rgw"]),
 ];
 

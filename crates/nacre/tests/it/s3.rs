@@ -1,21 +1,32 @@
 //! S3's own clients on a served cluster.
 
-use crate::support::{Serve, free_port, nacre};
+use crate::support::{PATIENCE, Serve, free_port, nacre};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Instant;
 
 /// A served cluster with S3, and its first user's keys.
-struct S3 {
-    _serve: Serve,
+pub(crate) struct S3 {
+    pub(crate) serve: Serve,
     folder: tempfile::TempDir,
-    endpoint: String,
-    access: String,
-    secret: String,
+    pub(crate) endpoint: String,
+    pub(crate) access: String,
+    pub(crate) secret: String,
 }
 
 impl S3 {
-    fn start() -> S3 {
-        let folder = tempfile::tempdir().unwrap();
+    pub(crate) fn start() -> S3 {
+        S3::start_with(&[])
+    }
+
+    /// With some more options.
+    pub(crate) fn start_with(more: &[&str]) -> S3 {
+        let more: Vec<&str> = more.iter().flat_map(|option| ["-o", option]).collect();
+        S3::start_in(tempfile::tempdir().unwrap(), &more)
+    }
+
+    /// Starts one in a folder that has `data` and `serve.err` of it, with more arguments.
+    pub(crate) fn start_in(folder: tempfile::TempDir, more: &[&str]) -> S3 {
         let data = folder.path().join("data");
         std::fs::create_dir_all(&data).unwrap();
         let s3 = format!("127.0.0.1:{}", free_port());
@@ -23,9 +34,10 @@ impl S3 {
         let options = ["osd_pool_default_pg_num=8", "rgw_gc_obj_min_wait=0", "exporter_http_port=-1"];
         let mut args = vec!["--osds", "3", "--listen", &listen, "--s3", &s3];
         args.extend(options.iter().flat_map(|option| ["-o", option]));
+        args.extend(more);
         let (serve, _) = Serve::start(&data, &args);
         let endpoint = format!("http://{s3}");
-        let mut s3 = S3 { _serve: serve, folder, endpoint, access: String::new(), secret: String::new() };
+        let mut s3 = S3 { serve, folder, endpoint, access: String::new(), secret: String::new() };
         let user: serde_json::Value =
             serde_json::from_slice(&s3.nacre(&["user", "info", "--uid", "admin"])).unwrap();
         let key = |name: &str| user["keys"][0][name].as_str().unwrap().to_owned();
@@ -33,19 +45,28 @@ impl S3 {
         s3
     }
 
-    fn conf(&self) -> PathBuf {
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn conf(&self) -> PathBuf {
         self.folder.path().join("data/ceph.conf")
     }
 
+    /// A path beside the cluster's own; programs run there.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
     /// Runs a command of ours, which must succeed; returns its output.
-    fn nacre(&self, args: &[&str]) -> Vec<u8> {
+    pub(crate) fn nacre(&self, args: &[&str]) -> Vec<u8> {
         let out = Command::new(nacre()).arg("-c").arg(self.conf()).args(args).output().unwrap();
         assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
         out.stdout
     }
 
     /// Runs another program with the keys in its environment, which must succeed.
-    fn ok(&self, program: &str, args: &[&str]) -> Output {
+    pub(crate) fn ok(&self, program: &str, args: &[&str]) -> Output {
         let out = Command::new(program)
             .args(args)
             .current_dir(self.folder.path())
@@ -61,6 +82,28 @@ impl S3 {
         let (said, told) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert!(out.status.success(), "{program} {args:?}: {said}{told}");
         out
+    }
+
+    /// A file of so many bytes that do not repeat; returns its path.
+    pub(crate) fn file(&self, name: &str, len: usize) -> String {
+        let path = self.folder.path().join(name);
+        let bytes: Vec<u8> =
+            (0_u64..).flat_map(|n| n.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()).take(len).collect();
+        std::fs::write(&path, bytes).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    /// Waits until so many objects are counted in a bucket: all changes are finished then.
+    pub(crate) fn wait_finished(&self, bucket: &str, objects: u64) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let stats = self.nacre(&["bucket", "stats", "--bucket", bucket]);
+            let stats: serde_json::Value = serde_json::from_slice(&stats).unwrap();
+            if stats["usage"]["rgw.main"]["num_objects"] == objects {
+                return;
+            }
+            assert!(Instant::now() < deadline, "never finished: {stats}");
+        }
     }
 
     /// A real tree of files: this project's sources.

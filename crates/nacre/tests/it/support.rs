@@ -270,6 +270,10 @@ impl Serve {
         (serve, began.elapsed())
     }
 
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn interrupt(mut self) {
         signal(&self.child, "INT");
         let deadline = Instant::now() + PATIENCE;

@@ -4,9 +4,10 @@
 //! All of it goes by compare-and-swap: one operation asserts what was read of the entries and of the sums. Of two changes
 //! of a key the one whose head has the higher version counts, in whatever order they are finished.
 
-use super::{Entry, STATS, Stats, Tails, entry_key, pending_key, pending_of};
+use super::{Entry, STATS, Stats, Tails, bucket_id, entry_key, pending_key, pending_of};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
+use crate::quota::Delta;
 use crate::record;
 use bytes::Bytes;
 use nacre_client::{ReadOp, WriteOp};
@@ -23,6 +24,8 @@ const GATHER: Duration = Duration::from_millis(50);
 const BATCH: usize = 128;
 /// The most changes that wait in a gateway; more requests wait to be answered.
 const WAITING: usize = 16_384;
+/// The most crowded buckets that are remembered; others are met again.
+const CROWDED: usize = 1000;
 /// Before another attempt where somebody else was faster.
 const AGAIN: Duration = Duration::from_millis(5);
 /// Between attempts that fail.
@@ -37,8 +40,8 @@ pub(crate) enum Outcome {
     Put(Entry),
     /// The head is removed, of this version or one before.
     Removed(u64),
-    /// Nothing changed; these tails belong to nothing.
-    Nothing(Option<Tails>),
+    /// Nothing changed.
+    Nothing,
 }
 
 /// A change to be finished.
@@ -47,6 +50,8 @@ pub(crate) struct Finished {
     pub(crate) key: String,
     pub(crate) tag: String,
     pub(crate) outcome: Outcome,
+    /// Tails that nothing names any more, or never did.
+    pub(crate) garbage: Vec<Tails>,
 }
 
 /// Changes that wait to be finished, by shard.
@@ -55,6 +60,8 @@ pub(crate) struct Finisher {
     shards: Mutex<HashMap<String, Queue>>,
     room: Arc<Semaphore>,
     idle: Notify,
+    /// Buckets that have a shard with more objects than it should have.
+    crowded: Mutex<BTreeSet<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -66,21 +73,22 @@ struct Queue {
 
 impl Default for Finisher {
     fn default() -> Finisher {
-        Finisher { shards: Mutex::default(), room: Arc::new(Semaphore::new(WAITING)), idle: Notify::new() }
+        let room = Arc::new(Semaphore::new(WAITING));
+        Finisher { shards: Mutex::default(), room, idle: Notify::new(), crowded: Mutex::default() }
     }
 }
 
 impl Finisher {
     /// Has a change finished soon; waits where too many wait already.
-    pub(crate) async fn add(&self, gateway: &Arc<Gateway>, shard: String, change: Finished) {
+    pub(crate) async fn add(&self, gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), change: Finished) {
         let room = Arc::clone(&self.room).acquire_owned().await;
         let begins = {
             let mut shards = self.shards.lock();
-            let queue = shards.get_mut(&shard);
+            let queue = shards.get_mut(shard);
             let begins = queue.is_none();
             let queue = match queue {
                 Some(queue) => queue,
-                None => shards.entry(shard.clone()).or_default(),
+                None => shards.entry(shard.to_owned()).or_default(),
             };
             queue.waiting.push(Arc::new(change));
             // The semaphore is never closed.
@@ -88,8 +96,22 @@ impl Finisher {
             begins
         };
         if begins {
-            tokio::spawn(run(Arc::clone(gateway), shard));
+            tokio::spawn(run(Arc::clone(gateway), bucket.to_owned(), shard.to_owned()));
         }
+    }
+
+    fn note_crowd(&self, bucket: &str, shard: Stats, limit: u64) {
+        if limit > 0 && shard.objects > limit {
+            let mut crowded = self.crowded.lock();
+            if crowded.len() < CROWDED && !crowded.contains(bucket) {
+                crowded.insert(bucket.to_owned());
+            }
+        }
+    }
+
+    /// The buckets that became crowded since this was asked last.
+    pub(super) fn crowded(&self) -> BTreeSet<String> {
+        std::mem::take(&mut *self.crowded.lock())
     }
 
     /// Waits until nothing is left to be finished.
@@ -131,13 +153,16 @@ impl Finisher {
     }
 }
 
-async fn run(gateway: Arc<Gateway>, shard: String) {
+async fn run(gateway: Arc<Gateway>, bucket: String, shard: String) {
     loop {
         tokio::time::sleep(GATHER).await;
         let Some((changes, permits)) = gateway.finisher.take(&shard) else { return };
         loop {
             match finish(&gateway, &shard, &changes).await {
-                Ok(()) => break,
+                Ok(stats) => {
+                    gateway.finisher.note_crowd(&bucket, stats, gateway.config.objects_per_shard);
+                    break;
+                }
                 // The bucket is gone, and the index with it.
                 Err(error) if error.is_absent() => break,
                 Err(Error::Rados(nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted)) => break,
@@ -194,7 +219,8 @@ async fn look(
     Ok(Found { values, alone })
 }
 
-async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Result<()> {
+/// Finishes changes; returns the shard's sums then.
+async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Result<Stats> {
     let mut removed: BTreeSet<&str> = changes
         .iter()
         .filter(|change| matches!(change.outcome, Outcome::Removed(_)))
@@ -220,22 +246,29 @@ async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Re
         removed.extend(more);
     };
     let old_stats = found.values.get(STATS).cloned().unwrap_or_default();
-    let mut stats = if old_stats.is_empty() { Stats::default() } else { record::decode(shard, &old_stats)? };
-    for entry in entries.values().flatten().filter(|entry| !entry.removed) {
-        stats.objects = stats.objects.saturating_sub(1);
-        stats.bytes = stats.bytes.saturating_sub(entry.size);
+    let mut stats: Stats =
+        if old_stats.is_empty() { Stats::default() } else { record::decode(shard, &old_stats)? };
+    let stats_before = stats;
+    for entry in entries.values().flatten() {
+        stats.subtract(entry.counted());
     }
     let mut garbage = Vec::new();
     for change in changes {
         let entry = entries.entry(&change.key).or_default();
         let before = entry.as_ref().map_or(0, |entry| entry.version);
+        garbage.extend(change.garbage.iter().cloned());
         match &change.outcome {
-            Outcome::Nothing(tails) => garbage.extend(tails.clone()),
+            Outcome::Nothing => {}
             // Finished by an attempt whose end was not heard of.
-            Outcome::Put(put) if entry.as_ref().is_some_and(|entry| entry.tag == put.tag) => {}
+            Outcome::Put(put) if entry.as_ref().is_some_and(|entry| put.is_known(entry)) => {}
             Outcome::Put(put) if put.version > before => {
-                garbage.extend(entry.replace(put.clone()).into_iter().flat_map(|old| old.tails));
+                let old = entry.replace(put.clone());
+                // Where there are versions what is replaced stays as one of them.
+                if put.held.is_none() {
+                    garbage.extend(old.into_iter().flat_map(|old| old.tails));
+                }
             }
+            Outcome::Put(_) if entry.as_ref().is_some_and(|entry| entry.held.is_some()) => {}
             Outcome::Put(put) => garbage.extend(put.tails.iter().cloned()),
             // Of the entry's own version is the removal of just what it stands for.
             Outcome::Removed(version) if *version >= before => {
@@ -245,6 +278,10 @@ async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Re
             Outcome::Removed(_) => {}
         }
     }
+    // An upload that was completed twice made two objects of the same parts: what one of them still names stays.
+    let staying = entries.values().flatten().flat_map(|entry| &entry.tails);
+    let staying: BTreeSet<&str> = staying.map(|tails| tails.name.as_str()).collect();
+    garbage.retain(|tails: &Tails| !staying.contains(tails.name.as_str()));
     // Before the entries that name it are gone.
     gateway.discard(&garbage).await?;
     let mut op = WriteOp::new();
@@ -257,10 +294,7 @@ async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Re
             // Nothing older than the removal can arrive any more: whatever is pending was begun after it.
             Some(entry) if entry.removed && found.alone.contains(*key) => gone.push(name.clone()),
             Some(entry) => {
-                if !entry.removed {
-                    stats.objects += 1;
-                    stats.bytes += entry.size;
-                }
+                stats.add(entry.counted());
                 set.push((name.clone(), record::encode(entry)));
             }
             None => {}
@@ -272,5 +306,11 @@ async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Re
     gone.extend(changes.iter().map(|change| pending_key(&change.key, &change.tag)));
     op.omap_cmp(asserted).omap_set(set).omap_rm_keys(gone);
     gateway.pools.index.operate(shard, op).await?.success()?;
-    Ok(())
+    let change = |now: u64, before: u64| now.wrapping_sub(before) as i64;
+    let delta = Delta {
+        objects: change(stats.objects, stats_before.objects),
+        bytes: change(stats.bytes, stats_before.bytes),
+    };
+    gateway.quotas.finished(bucket_id(shard), changes.iter().map(|change| change.tag.as_str()), delta);
+    Ok(stats)
 }

@@ -14,22 +14,22 @@ use std::time::Duration;
 
 /// A pending entry of a key that may have to be seen through.
 #[derive(Clone, Debug)]
-pub(super) struct Suspect {
-    pub(super) key: String,
-    pub(super) tag: String,
-    pub(super) pending: Pending,
+pub(crate) struct Suspect {
+    pub(crate) key: String,
+    pub(crate) tag: String,
+    pub(crate) pending: Pending,
 }
 
 impl Suspect {
     /// Whether it is older than any change that goes well; younger ones are left to those who began them.
-    pub(super) fn is_older(&self, than: Duration) -> bool {
+    pub(crate) fn is_older(&self, than: Duration) -> bool {
         now_ns().saturating_sub(self.pending.begun_ns) > than.as_nanos() as u64
     }
 }
 
 impl Gateway {
     /// Sees through those of `suspects` whose gateway is gone; returns how many.
-    pub(super) async fn heal(self: &Arc<Gateway>, bucket: &Bucket, suspects: Vec<Suspect>) -> Result<usize> {
+    pub(crate) async fn heal(self: &Arc<Gateway>, bucket: &Bucket, suspects: Vec<Suspect>) -> Result<usize> {
         let alive: BTreeSet<String> = self.gateways().await?;
         let mut fenced = BTreeSet::new();
         let mut healed = 0;
@@ -41,32 +41,62 @@ impl Gateway {
             if fenced.insert(session.clone()) {
                 self.fence(session).await?;
             }
+            // While the change is pending: then nobody takes its upload for one that became an object.
+            self.settle_upload(bucket, &key, &tag).await?;
+            // What it wrote, what it was to remove, and parts that it took from its upload, as far as neither the head nor
+            // an upload names them now: whatever became of it.
+            let mut named = self.named_tails(bucket, &key).await?;
+            if !pending.parts.is_empty() {
+                for id in self.uploads_of(bucket, &key).await? {
+                    named.extend(self.tails_of_upload(bucket, &key, &id).await?.unwrap_or_default());
+                }
+            }
+            let own = pending.tails.into_iter().chain(pending.replaced).chain(pending.parts);
+            let garbage = own.filter(|tails| named.iter().all(|named| named.name != tails.name)).collect();
+            // Before the head: what is put after that has a higher version.
+            let shown = self.shown_version(bucket, &key).await?;
             let outcome = match self.head_with_tails(bucket, &key).await? {
-                Some(entry) if entry.tag == tag => Outcome::Put(entry),
-                Some(_) => Outcome::Nothing(pending.tails),
+                Some(entry) if entry.tag == tag || entry.held.is_some() => Outcome::Put(entry),
+                // A write that did not come to its head, or whose object is replaced again.
+                Some(_) => Outcome::Nothing,
                 // Removed by this change, or never there: the entry goes in either case. What it removed at which version
                 // nobody knows; nothing that is older can come any more.
-                None => match self.removed_version(bucket, &key).await? {
-                    Some(version) => Outcome::Removed(version),
-                    None => Outcome::Nothing(pending.tails),
-                },
+                None => shown.map_or(Outcome::Nothing, |version| Outcome::Removed(version + 1)),
             };
             let shard = shard_of(bucket, &key);
-            self.finisher.add(self, shard, Finished { key, tag, outcome }).await;
+            let change = Finished { key, tag, outcome, garbage };
+            self.finisher.add(self, (&bucket.name, &shard), change).await;
             healed += 1;
         }
         Ok(healed)
     }
 
-    /// The version of the entry of a key that has no head: a removal of what it stands for was not finished.
-    async fn removed_version(&self, bucket: &Bucket, key: &str) -> Result<Option<u64>> {
+    /// Sees a change through that somebody waits for, if its gateway is gone.
+    pub(crate) async fn see_through(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        key: &str,
+        tag: &str,
+    ) -> Result<()> {
+        let (shard, name) = (shard_of(bucket, key), super::pending_key(key, tag));
+        let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
+        let Some(value) = found.get(&name) else { return Ok(()) };
+        let pending = crate::record::decode::<Pending>(&shard, value)?;
+        let suspect = Suspect { key: key.to_owned(), tag: tag.to_owned(), pending };
+        if suspect.is_older(self.config.pending_expiration) {
+            self.heal(bucket, vec![suspect]).await?;
+        }
+        Ok(())
+    }
+
+    /// The version of a key's entry; `None` where there is none, or that of a removal.
+    async fn shown_version(&self, bucket: &Bucket, key: &str) -> Result<Option<u64>> {
         let shard = shard_of(bucket, key);
         let name = super::entry_key(key);
         let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
         let Some(value) = found.get(&name) else { return Ok(None) };
         let entry = crate::record::decode::<super::Entry>(&shard, value)?;
-        // Above what is there, below what comes: versions of a RADOS object never go back.
-        Ok((!entry.removed).then_some(entry.version + 1))
+        Ok((!entry.removed).then_some(entry.version))
     }
 
     /// Has OSDs refuse whatever a session may still have on its way.

@@ -36,6 +36,8 @@ pub(crate) struct ListQuery {
     pub(crate) after_group: bool,
     /// The most keys and rolled up prefixes.
     pub(crate) max: usize,
+    /// Whether keys are listed whose current version is a delete marker.
+    pub(crate) markers: bool,
 }
 
 /// What is there.
@@ -154,12 +156,8 @@ impl Gateway {
             let reply =
                 self.pools.index.operate_read(&cursor.name, op).await.and_then(|reply| reply.success());
             let mut reply = match reply {
-                // The bucket is being removed.
-                Err(error) if error.is_not_found() => {
-                    cursor.ended = true;
-                    return Ok(());
-                }
-                reply => reply?,
+                Err(error) => return Err(super::moved(self, bucket, error)),
+                Ok(reply) => reply,
             };
             let pending = reply.omap_vals(1)?;
             let keys: BTreeSet<&[u8]> = behind(&pending.entries, &cursor.after).collect();
@@ -229,7 +227,8 @@ impl Gateway {
                 None => drop(found.remove(&key)),
             }
         }
-        cursor.ready.extend(found.into_iter().filter(|(_, entry)| !entry.removed));
+        let shown = |entry: &Entry| !entry.removed && (query.markers || !entry.marker);
+        cursor.ready.extend(found.into_iter().filter(|(_, entry)| shown(entry)));
         match to {
             Some(to) => cursor.after = to,
             None => cursor.ended = true,
@@ -246,7 +245,7 @@ impl Gateway {
         let changes = known.into_values().filter_map(|outcome| match outcome {
             Outcome::Put(entry) => Some(entry),
             Outcome::Removed(version) => Some(Entry { version, removed: true, ..Entry::default() }),
-            Outcome::Nothing(_) => None,
+            Outcome::Nothing => None,
         });
         // Nothing was there, and nothing came of it.
         let nothing = Entry { removed: true, ..Entry::default() };

@@ -1,10 +1,11 @@
 //! What arrives of an object's data: pieces, and the digests of all of it.
 
+use super::crypt::{CHUNK_BYTES, Cipher, Encryptor};
+use super::md5::Md5;
 use crate::error::{Error, Result};
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use s3s::checksum::ChecksumHasher;
-use s3s::crypto::{Checksum as _, Md5};
 use s3s::dto::Checksum;
 use std::pin::Pin;
 use std::time::Duration;
@@ -26,6 +27,7 @@ pub(crate) struct Body {
     max: u64,
     md5: Md5,
     checksums: ChecksumHasher,
+    encryptor: Option<Encryptor>,
 }
 
 /// The digests of all data.
@@ -37,11 +39,42 @@ pub(crate) struct Digests {
 impl Body {
     /// Data of at most `max` bytes, of which these checksums are wanted.
     pub(crate) fn new(source: Source, max: u64, checksums: ChecksumHasher) -> Body {
-        Body { source, rest: Bytes::new(), ended: false, taken: 0, max, md5: Md5::new(), checksums }
+        let (rest, md5) = (Bytes::new(), Md5::new());
+        Body { source, rest, ended: false, taken: 0, max, md5, checksums, encryptor: None }
     }
 
-    /// The next `len` bytes; fewer at the end, where it is empty.
+    /// Has the data encrypted as it is taken; digests stay those of the data as it came.
+    pub(crate) fn encrypted(self, cipher: Cipher) -> Body {
+        Body { encryptor: Some(Encryptor::new(cipher)), ..self }
+    }
+
+    /// How many bytes so much data becomes as it is taken.
+    pub(crate) fn stored_len(&self, len: u64) -> u64 {
+        if self.encryptor.is_some() { super::crypt::stored_len(len) } else { len }
+    }
+
+    /// Bytes that came and were taken.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    /// The next `len` bytes to be stored; fewer at the end, where it is empty.
     pub(crate) async fn take(&mut self, len: usize) -> Result<Bytes> {
+        let Some(mut encryptor) = self.encryptor.take() else { return self.take_plain(len).await };
+        while encryptor.ready() < len {
+            let chunk = self.take_plain(CHUNK_BYTES).await?;
+            if chunk.is_empty() {
+                break;
+            }
+            encryptor.push(&chunk);
+        }
+        let ready = encryptor.take(len);
+        self.encryptor = Some(encryptor);
+        Ok(ready)
+    }
+
+    /// The next `len` bytes as they came.
+    async fn take_plain(&mut self, len: usize) -> Result<Bytes> {
         let first = self.some().await?;
         let piece = if first.len() >= len || self.ended {
             self.split(first, len)
@@ -66,8 +99,8 @@ impl Body {
         if self.taken > self.max {
             return Err(Error::TooLarge);
         }
-        self.md5.update(&piece);
         self.checksums.update(&piece);
+        self.md5.update(piece.clone()).await;
         Ok(piece)
     }
 
@@ -92,14 +125,15 @@ impl Body {
     }
 
     /// The digests of what was taken.
-    pub(crate) fn digests(self) -> Digests {
-        Digests { md5: self.md5.finalize(), checksums: self.checksums.finalize() }
+    pub(crate) async fn digests(self) -> Digests {
+        Digests { md5: self.md5.finish().await, checksums: self.checksums.finalize() }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use s3s::crypto::{Checksum as _, Md5};
 
     fn source(chunks: &[&'static str]) -> Source {
         let chunks: Vec<_> = chunks.iter().map(|chunk| Ok(Bytes::from_static(chunk.as_bytes()))).collect();
@@ -119,7 +153,7 @@ mod tests {
                 pieces.push(piece);
             }
             assert_eq!(pieces, ["hello", ", wor", "ld"]);
-            assert_eq!(body.digests().md5, Md5::checksum(b"hello, world"));
+            assert_eq!(body.digests().await.md5, Md5::checksum(b"hello, world"));
             let mut body = Body::new(source(chunks), 11, ChecksumHasher::default());
             assert!(matches!(body.take(100).await, Err(Error::TooLarge)));
         }

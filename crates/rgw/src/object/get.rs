@@ -1,6 +1,7 @@
 //! Reading an object: its head with what is in it, in one operation, then its tails.
 
-use super::{Data, HEAD, Head, INLINE_BYTES, Manifest, PIECE_BYTES, STRIPE_BYTES, head_name, head_of};
+use super::{Data, Encryption, HEAD, Head, INLINE_BYTES, Manifest, ManifestPart, PIECE_BYTES, STRIPE_BYTES};
+use super::{Secret, crypt, head_name, head_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
@@ -28,12 +29,14 @@ pub(crate) struct Reader {
     pub(crate) head: Head,
     /// The parts, where it was uploaded in parts.
     pub(crate) manifest: Manifest,
+    /// What its data is decrypted with, where it is encrypted.
+    pub(crate) secret: Option<Secret>,
     inline: Bytes,
     pool: IoCtx,
 }
 
 impl Gateway {
-    /// Opens an object for reading.
+    /// Opens an object for reading, in its newest version; that may be a delete marker.
     pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<Reader> {
         let name = head_name(bucket, key);
         let mut op = ReadOp::new();
@@ -44,45 +47,111 @@ impl Gateway {
             reply => reply?,
         };
         let head = head_of(&mut reply, 0, &name)?;
-        let inline = reply.output(1)?;
-        let manifest = match head.data {
-            Data::Parts(_) => record::decode(&name, &inline)?,
-            _ => Manifest::default(),
-        };
-        if head.data == Data::Inline && inline.len() as u64 != head.size {
-            let detail = format!("{} bytes of data where {} should be", inline.len(), head.size);
-            let source = nacre_types::encoding::DecodeError::Corrupt { what: "object data", detail };
-            return Err(Error::Corrupt { name, source });
-        }
-        Ok(Reader { head, manifest, inline, pool: self.pools.data.clone() })
+        Reader::new(name, head, reply.output(1)?, self.pools.data.clone())
     }
 }
 
 impl Reader {
+    /// An object, with what its head's RADOS object `name` has of the data.
+    pub(super) fn new(name: String, head: Head, inline: Bytes, pool: IoCtx) -> Result<Reader> {
+        let manifest = match head.data {
+            Data::Parts(_) => record::decode(&name, &inline)?,
+            _ => Manifest::default(),
+        };
+        let stored = if head.encryption.is_some() { crypt::stored_len(head.size) } else { head.size };
+        if head.data == Data::Inline && inline.len() as u64 != stored {
+            let detail = format!("{} bytes of data where {stored} should be", inline.len());
+            let source = nacre_types::encoding::DecodeError::Corrupt { what: "object data", detail };
+            return Err(Error::Corrupt { name, source });
+        }
+        Ok(Reader { head, manifest, secret: None, inline, pool })
+    }
+
+    /// An object of which nothing but its head is asked.
+    pub(super) fn bare(head: Head, pool: IoCtx) -> Reader {
+        Reader { head, manifest: Manifest::default(), secret: None, inline: Bytes::new(), pool }
+    }
+
+    /// What the object has beside its head.
+    pub(super) fn tails(self) -> Vec<Tails> {
+        match self.head.data {
+            Data::Inline => Vec::new(),
+            Data::Tails(tails) => vec![tails],
+            Data::Parts(_) => self.manifest.parts.into_iter().map(|part| part.tails).collect(),
+        }
+    }
+
     /// The data in `range`, which lies within the object. A piece that is not whole ends it with an error.
     pub(crate) fn data(&self, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
+        match &self.head.encryption {
+            Some(encryption) => self.decrypted(encryption, range).left_stream(),
+            None => self.plain(range).right_stream(),
+        }
+    }
+
+    fn plain(&self, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
         let (inline, spans) = match &self.head.data {
             Data::Inline => (self.inline.slice(range.start as usize..range.end as usize), Vec::new()),
             Data::Tails(tails) => (Bytes::new(), spans(tails, range)),
             Data::Parts(_) => (Bytes::new(), self.spans_of_parts(range)),
         };
-        let pool = self.pool.clone();
-        let pieces = stream::iter(spans).map(move |span| read(pool.clone(), span)).buffered(PIECES);
         let inline = (!inline.is_empty()).then_some(Ok(inline));
-        stream::iter(inline).chain(pieces)
+        stream::iter(inline).chain(self.pieces(spans))
     }
 
-    fn spans_of_parts(&self, range: Range<u64>) -> Vec<Span> {
+    fn pieces(&self, spans: Vec<Span>) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
+        let pool = self.pool.clone();
+        stream::iter(spans).map(move |span| read(pool.clone(), span)).buffered(PIECES)
+    }
+
+    fn decrypted(
+        &self,
+        encryption: &Encryption,
+        range: Range<u64>,
+    ) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
+        let mut streams = Vec::new();
+        match (&self.secret, &self.head.data) {
+            (None, _) => streams.push(stream::iter([Err(Error::WrongKey)]).boxed()),
+            (Some(secret), Data::Inline) => {
+                let (stored, chunk) = crypt::stored_range(&range, self.head.size);
+                let inline = self.inline.slice(stored.start as usize..stored.end as usize);
+                let inline = stream::iter([Ok(inline)]);
+                streams.push(crypt::decrypt(secret.cipher(encryption), inline, &range, chunk).boxed());
+            }
+            (Some(secret), Data::Tails(tails)) => {
+                let (stored, chunk) = crypt::stored_range(&range, self.head.size);
+                let pieces = self.pieces(spans(tails, stored)).boxed();
+                streams.push(crypt::decrypt(secret.cipher(encryption), pieces, &range, chunk).boxed());
+            }
+            (Some(secret), Data::Parts(_)) => {
+                for (part, range) in self.parts_of(range) {
+                    let (stored, chunk) = crypt::stored_range(&range, part.size);
+                    let pieces = self.pieces(spans(&part.tails, stored)).boxed();
+                    // A part without one is damage: nothing is decrypted by that key.
+                    let cipher = secret.cipher_of(&part.salt.unwrap_or_default());
+                    streams.push(crypt::decrypt(cipher, pieces, &range, chunk).boxed());
+                }
+            }
+        }
+        stream::iter(streams).flatten()
+    }
+
+    /// The parts that `range` is in, and which bytes of each.
+    fn parts_of(&self, range: Range<u64>) -> Vec<(&ManifestPart, Range<u64>)> {
         let (mut all, mut begin) = (Vec::new(), 0);
         for part in &self.manifest.parts {
             let end = begin + part.size;
             let (from, to) = (range.start.max(begin), range.end.min(end));
             if from < to {
-                all.extend(spans(&part.tails, from - begin..to - begin));
+                all.push((part, from - begin..to - begin));
             }
             begin = end;
         }
         all
+    }
+
+    fn spans_of_parts(&self, range: Range<u64>) -> Vec<Span> {
+        self.parts_of(range).into_iter().flat_map(|(part, range)| spans(&part.tails, range)).collect()
     }
 }
 

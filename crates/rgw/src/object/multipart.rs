@@ -3,18 +3,23 @@
 //!
 //! A part's data is noted before it is written and listed after it, so that nothing is left behind by an upload that
 //! is ended. An upload is marked with the tag of the write that completes it, after that write is pending in the index and
-//! before its head is written: who would end the upload learns from both whether the parts belong to an object.
+//! before its head is written, and no part is listed or replaced from then on. The mark goes before a completion that came
+//! to nothing ceases to be pending. So who finds a mark whose write is not pending knows that it became an object, or
+//! that the upload is being ended: its parts are never used a second time.
 
 use super::put::{Put, write_tails};
-use super::{Begun, Body, Condition, Data, Head, Manifest, ManifestPart, PIECE_BYTES, StoredChecksum};
-use super::{tail_count, tails_name};
+use super::{
+    Begun, Body, Condition, Data, Digests, Head, Manifest, ManifestPart, PIECE_BYTES, Salt, StoredChecksum,
+    tail_count, tails_name,
+};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{self, Outcome, Tails};
+use crate::index::{self, Tails};
+use crate::quota::{Purpose, Sums};
 use crate::record;
 use bytes::Bytes;
-use nacre_client::{ReadOp, WriteOp};
+use nacre_client::{IoCtx, ReadOp, WriteOp};
 use nacre_types::encoding::Versioned;
 use nacre_types::op::CmpOp;
 use s3s::crypto::{Checksum as _, Md5};
@@ -27,10 +32,14 @@ pub(crate) const MAX_PART_BYTES: u64 = 5 << 30;
 const MAX_OBJECT_BYTES: u64 = 5 << 40;
 /// The smallest part but for the last (`rgw_multipart_min_part_size`).
 const MIN_PART_BYTES: u64 = 5 << 20;
+/// An upload's record is no larger; more is damage.
+const MAX_UPLOAD_BYTES: u64 = 4 << 20;
 /// The most parts (`rgw_multipart_part_upload_limit`).
 pub(crate) const MAX_PARTS: u32 = 10_000;
 /// Parts read at a time.
 const PAGE: u64 = 1000;
+/// The omap key of the mark of what completes or ends an upload: a tag.
+const MARK: &[u8] = b"c";
 /// Attempts at a change that others change at the same time.
 const ATTEMPTS: usize = 16;
 
@@ -45,8 +54,6 @@ pub(crate) struct Upload {
     pub(crate) algorithm: String,
     /// Whether the object gets a checksum of all its data.
     pub(crate) whole: bool,
-    /// The tag of the write that completes it.
-    completing: Option<String>,
 }
 
 /// A part that is there.
@@ -60,6 +67,8 @@ pub(crate) struct Part {
     pub(crate) etag: String,
     pub(crate) checksum: Option<StoredChecksum>,
     tails: Tails,
+    /// What the key to it is derived with, where the upload is encrypted.
+    salt: Option<Salt>,
 }
 
 /// What the index says of an upload.
@@ -108,7 +117,7 @@ pub(crate) struct NamedPart {
     pub(crate) etag: Option<String>,
 }
 
-fn upload_name(bucket: &Bucket, key: &str, id: &str) -> String {
+pub(super) fn upload_name(bucket: &Bucket, key: &str, id: &str) -> String {
     format!("{}__multipart_{key}.{id}", bucket.id)
 }
 
@@ -127,7 +136,7 @@ fn bytes_of_md5(etag: &str) -> Option<[u8; 16]> {
 impl Upload {
     /// An upload that becomes an object like `head`.
     pub(crate) fn new(head: Head, algorithm: &str, whole: bool) -> Upload {
-        Upload { head, begun_ns: 0, algorithm: algorithm.to_owned(), whole, completing: None }
+        Upload { head, begun_ns: 0, algorithm: algorithm.to_owned(), whole }
     }
 }
 
@@ -143,11 +152,26 @@ impl Gateway {
         upload.begun_ns = now_ns();
         upload.head.upload = id.clone();
         let entry = UploadEntry { begun_ns: upload.begun_ns, owner: upload.head.owner.clone() };
+        // Listed first: what is listed and is not there can be ended, what is there and is not listed would stay.
+        index::add_upload(self, bucket, key, &id, &entry).await?;
         if !record::create(&self.pools.data, &upload_name(bucket, key, &id), &upload).await? {
             return Err(Error::Invalid("an upload of that id is there".into()));
         }
-        index::add_upload(self, bucket, key, &id, &entry).await?;
         Ok(id)
+    }
+
+    /// An upload, its mark and its RADOS version; `None` where there is none.
+    async fn marked_upload(&self, name: &str) -> Result<Option<(Upload, Option<String>, u64)>> {
+        let mut op = ReadOp::new();
+        op.read(0, MAX_UPLOAD_BYTES).omap_get_vals_by_keys(vec![Bytes::from_static(MARK)]);
+        let reply = self.pools.data.operate_read(name, op).await.and_then(|reply| reply.success());
+        let mut reply = match reply {
+            Err(error) if error.is_not_found() => return Ok(None),
+            reply => reply?,
+        };
+        let upload = record::decode::<Upload>(name, &reply.output(0)?)?;
+        let mark = reply.pairs(1)?.remove(MARK).map(|tag| String::from_utf8_lossy(&tag).into_owned());
+        Ok(Some((upload, mark, reply.version)))
     }
 
     /// An upload.
@@ -156,14 +180,15 @@ impl Gateway {
         found.map(|(upload, _)| upload).ok_or(Error::NoSuchUpload)
     }
 
-    /// Writes a part's data and lists it, in the place of one that was there. `seal` gets the body when all was taken.
+    /// Writes a part's data and lists it, in the place of one that was there. `seal` gets the data's digests when all was taken. The
+    /// body is encrypted by the key that `salt` is of.
     pub(crate) async fn put_part(
         self: &Arc<Gateway>,
         bucket: &Bucket,
         place: PartPlace<'_>,
-        mut body: Body,
+        (mut body, salt): (Body, Option<Salt>),
         length: Option<u64>,
-        seal: impl FnOnce(Body) -> Result<(String, Option<StoredChecksum>)>,
+        seal: impl FnOnce(Digests) -> Result<(String, Option<StoredChecksum>)>,
     ) -> Result<Part> {
         let PartPlace { key, upload, number } = place;
         let name = upload_name(bucket, key, upload);
@@ -171,33 +196,82 @@ impl Gateway {
             if error.is_not_found() { Error::NoSuchUpload } else { error.into() }
         };
         let tag = self.tag();
-        let mut tails =
-            Tails { name: tails_name(bucket, &tag), count: tail_count(length.unwrap_or(MAX_PART_BYTES)) };
+        let most = body.stored_len(length.unwrap_or(MAX_PART_BYTES));
+        let mut tails = Tails { name: tails_name(bucket, &tag), count: tail_count(most) };
+        let sums = |bytes| Sums { objects: 0, bytes };
+        let held = self.hold(bucket, &tag, sums(length.unwrap_or(0)), Purpose::Part(upload)).await?;
         let mut op = WriteOp::new();
         let intent = Intent { tails: tails.clone() };
         op.assert_exists().omap_set(vec![(intent_key(&tag), record::encode(&intent))]);
         self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()).map_err(absent)?;
         let first = body.take(PIECE_BYTES).await?;
-        let size = write_tails(self, &tails.name, first, &mut body).await?;
-        tails.count = tail_count(size);
-        let (etag, checksum) = seal(body)?;
-        let part = Part { size, mtime_ns: now_ns(), etag, checksum, tails };
+        let stored = write_tails(self, &tails.name, first, &mut body).await?;
+        tails.count = tail_count(stored);
+        let size = body.taken();
+        if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
+            held.resize(sums(size))?;
+        }
+        let (etag, checksum) = seal(body.digests().await)?;
+        let part = Part { size, mtime_ns: now_ns(), etag, checksum, tails, salt };
+        match self.list_part(&name, number, &tag, &part).await {
+            // Whoever completed or ended the upload may have looked before the intent was there.
+            Err(Error::NoSuchUpload) => {
+                self.discard(std::slice::from_ref(&part.tails)).await?;
+                Err(Error::NoSuchUpload)
+            }
+            listed => {
+                listed?;
+                if let Some(held) = held {
+                    held.keep();
+                }
+                Ok(part)
+            }
+        }
+    }
+
+    /// Lists a part whose data is written, in the place of one that was there.
+    async fn list_part(&self, name: &str, number: u32, tag: &str, part: &Part) -> Result<()> {
+        let absent = |error: nacre_client::Error| {
+            if error.is_not_found() { Error::NoSuchUpload } else { error.into() }
+        };
+        let mark = Bytes::from_static(MARK);
         for _ in 0..ATTEMPTS {
-            let found = self.pools.data.omap_get_vals_by_keys(&name, vec![part_key(number)]).await;
-            let old = found.map_err(absent)?.remove(&part_key(number)).unwrap_or_default();
-            if !old.is_empty() {
-                self.discard(&[record::decode::<Part>(&name, &old)?.tails]).await?;
+            let wanted = vec![part_key(number), mark.clone()];
+            let mut found = self.pools.data.omap_get_vals_by_keys(name, wanted).await.map_err(absent)?;
+            if found.contains_key(&mark) {
+                return Err(Error::NoSuchUpload);
+            }
+            let old = found.remove(&part_key(number)).unwrap_or_default();
+            let replaced = (!old.is_empty())
+                .then(|| record::decode::<Part>(name, &old))
+                .transpose()?
+                .map(|old| old.tails);
+            let mut set = vec![(part_key(number), record::encode(part))];
+            // Until it is garbage it is noted as what a part was to become.
+            let left =
+                replaced.as_ref().map(|tails| intent_key(tails.name.rsplit('_').next().unwrap_or_default()));
+            if let (Some(key), Some(tails)) = (&left, &replaced) {
+                set.push((key.clone(), record::encode(&Intent { tails: tails.clone() })));
             }
             let mut op = WriteOp::new();
             op.assert_exists()
-                .omap_cmp(vec![(part_key(number), CmpOp::Eq, old)])
-                .omap_set(vec![(part_key(number), record::encode(&part))])
-                .omap_rm_keys(vec![intent_key(&tag)]);
-            match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-                Ok(_) => return Ok(part),
-                Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {}
+                .omap_cmp(vec![(part_key(number), CmpOp::Eq, old), (mark.clone(), CmpOp::Eq, Bytes::new())])
+                .omap_set(set)
+                .omap_rm_keys(vec![intent_key(tag)]);
+            match self.pools.data.operate(name, op).await.and_then(|reply| reply.success()) {
+                Ok(_) => {}
+                Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => continue,
                 Err(error) => return Err(absent(error)),
             }
+            if let (Some(key), Some(tails)) = (left, replaced) {
+                self.discard(&[tails]).await?;
+                match self.pools.data.omap_rm_keys(name, vec![key]).await {
+                    // Ended meanwhile, and all of it given to the garbage.
+                    Err(error) if error.is_not_found() => {}
+                    removed => removed?,
+                }
+            }
+            return Ok(());
         }
         Err(Error::Invalid(format!("part {number} is being uploaded by too many at a time")))
     }
@@ -249,13 +323,16 @@ impl Gateway {
         seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()>,
     ) -> Result<Head> {
         let name = upload_name(bucket, key, id);
-        let Some((upload, version)) = record::read::<Upload>(&self.pools.data, &name).await? else {
+        let Some((upload, mark, version)) = self.marked_upload(&name).await? else {
             // The answer to the attempt that completed it may have been lost.
             return match self.head(bucket, key).await? {
                 Some((head, _)) if head.upload == id => Ok(head),
                 _ => Err(Error::NoSuchUpload),
             };
         };
+        if let Some(tag) = mark {
+            return self.completed(bucket, key, id, &tag).await;
+        }
         let there = self.all_parts(bucket, key, id).await?;
         let chosen = choose(&there, named)?;
         let mut head = upload.head.clone();
@@ -273,6 +350,8 @@ impl Gateway {
         head.tag = self.tag();
         head.data = Data::Parts(chosen.len() as u32);
         seal(&upload, &chosen, &mut head)?;
+        let sums = Sums { objects: 1, bytes: head.size };
+        let held = self.hold(bucket, &head.tag, sums, Purpose::Completion(id)).await?;
         let tails: Vec<Tails> = chosen.iter().map(|(_, part)| part.tails.clone()).collect();
         let parts = chosen
             .iter()
@@ -280,45 +359,144 @@ impl Gateway {
                 number: *number,
                 size: part.size,
                 tails: part.tails.clone(),
+                salt: part.salt,
             })
             .collect();
         let manifest = Manifest { parts };
-        let begun = Begun::begin(self, bucket, key, &head.tag, None).await?;
-        let marked = Upload { completing: Some(head.tag.clone()), ..upload };
+        let mut begun = Begun::begin_with(self, bucket, (key, &head.tag), None, &tails).await?;
         let mut op = WriteOp::new();
-        op.assert_version(version).write_full(record::encode(&marked));
+        // Nor a part that was listed meanwhile.
+        op.assert_version(version)
+            .omap_set(vec![(Bytes::from_static(MARK), Bytes::from(head.tag.clone().into_bytes()))]);
         if let Err(error) = self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-            begun.settle(Outcome::Nothing(None)).await;
-            // Somebody else completes or ends it.
-            return Err(if error.is_not_found() {
-                Error::NoSuchUpload
-            } else {
-                Error::IndexBusy(bucket.name.clone())
-            });
+            let absent = error.is_not_found();
+            begun.upload = Some(name);
+            begun.fail(&error.into()).await;
+            return Err(if absent { Error::NoSuchUpload } else { Error::IndexBusy(bucket.name.clone()) });
         }
+        begun.upload = Some(name);
         let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition };
         let head = put.commit(self, Some(begun), record::encode(&manifest), tails).await?;
+        if let Some(held) = held {
+            held.keep();
+        }
         let kept: Vec<&Tails> = manifest.parts.iter().map(|part| &part.tails).collect();
         self.clear_upload(bucket, key, id, &kept).await?;
         Ok(head)
     }
 
     /// Ends an upload and discards its parts.
-    pub(crate) async fn abort_upload(&self, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
-        let upload = self.upload(bucket, key, id).await?;
-        let mut kept = Vec::new();
-        if let Some(tag) = &upload.completing {
-            if index::is_pending(self, bucket, key, tag).await? {
-                return Err(Error::IndexBusy(bucket.name.clone()));
-            }
-            let reader = match self.open_object(bucket, key).await {
-                Err(Error::NoSuchKey) => None,
-                opened => Some(opened?),
+    pub(crate) async fn abort_upload(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        key: &str,
+        id: &str,
+    ) -> Result<()> {
+        let name = upload_name(bucket, key, id);
+        let Some((_, mark, _)) = self.marked_upload(&name).await? else {
+            // It may be listed where it did not come to be.
+            index::remove_upload(self, bucket, key, id).await?;
+            return Err(Error::NoSuchUpload);
+        };
+        let Some(tag) = mark else {
+            let end = Bytes::from(self.tag().into_bytes());
+            let mut op = WriteOp::new();
+            op.assert_exists()
+                .omap_cmp(vec![(Bytes::from_static(MARK), CmpOp::Eq, Bytes::new())])
+                .omap_set(vec![(Bytes::from_static(MARK), end)]);
+            return match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
+                Ok(_) => self.clear_upload(bucket, key, id, &[]).await,
+                Err(error) if error.is_not_found() => Err(Error::NoSuchUpload),
+                // Somebody else completes or ends it.
+                Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
+                    Err(Error::IndexBusy(bucket.name.clone()))
+                }
+                Err(error) => Err(error.into()),
             };
-            let made = reader.filter(|reader| reader.head.tag == *tag);
-            kept.extend(made.into_iter().flat_map(|reader| reader.manifest.parts).map(|part| part.tails));
+        };
+        if index::is_pending(self, bucket, key, &tag).await? {
+            self.see_through(bucket, key, &tag).await?;
+            return Err(Error::IndexBusy(bucket.name.clone()));
         }
-        self.clear_upload(bucket, key, id, &kept.iter().collect::<Vec<_>>()).await
+        // Where it became an object that is replaced, its parts are garbage already.
+        self.clear_completed(bucket, key, id, &tag).await.map(drop)
+    }
+
+    /// What became of an upload that carries the mark `tag`.
+    async fn completed(self: &Arc<Gateway>, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Head> {
+        // In this order: what is not pending any more has its outcome.
+        let pending = index::is_pending(self, bucket, key, tag).await?;
+        let made = self.made_by(bucket, key, tag).await?.is_some();
+        if made && let Some(head) = self.clear_completed(bucket, key, id, tag).await? {
+            return Ok(head);
+        }
+        if pending {
+            self.see_through(bucket, key, tag).await?;
+        }
+        let marked = self.marked_upload(&upload_name(bucket, key, id)).await?;
+        match marked {
+            // It is on its way, or came to nothing this moment.
+            Some((_, mark, _)) if pending || mark.as_deref() != Some(tag) => {
+                Err(Error::IndexBusy(bucket.name.clone()))
+            }
+            _ => Err(Error::NoSuchUpload),
+        }
+    }
+
+    /// The tails that an upload has: of its parts, and of what was to become parts; `None` where there is no upload.
+    pub(crate) async fn tails_of_upload(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        id: &str,
+    ) -> Result<Option<Vec<Tails>>> {
+        let name = upload_name(bucket, key, id);
+        let (mut all, mut after) = (Vec::new(), Bytes::new());
+        loop {
+            let page = match self.pools.data.omap_get_vals(&name, after.clone(), "", PAGE).await {
+                Err(error) if error.is_not_found() => return Ok(None),
+                page => page?,
+            };
+            for (key, value) in &page.entries {
+                match key.first() {
+                    Some(b'p') => all.push(record::decode::<Part>(&name, value)?.tails),
+                    Some(b'i') => all.push(record::decode::<Intent>(&name, value)?.tails),
+                    _ => {}
+                }
+            }
+            match page.entries.last() {
+                Some((key, _)) if page.more => after = key.clone(),
+                _ => return Ok(Some(all)),
+            }
+        }
+    }
+
+    /// Clears up an upload that was marked `tag`, but for the parts of the object of that tag, if it is there; returns its
+    /// head.
+    async fn clear_completed(&self, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Option<Head>> {
+        let made = self.made_by(bucket, key, tag).await?;
+        let manifest = made.as_ref().map(|reader| &reader.manifest.parts[..]).unwrap_or_default();
+        let kept: Vec<&Tails> = manifest.iter().map(|part| &part.tails).collect();
+        self.clear_upload(bucket, key, id, &kept).await?;
+        Ok(made.map(|reader| reader.head))
+    }
+
+    /// Sees the uploads of a key through whose completion was the change `tag` of a gateway that is gone: they are cleared
+    /// up where that is the object now, else they may be completed again.
+    pub(crate) async fn settle_upload(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<()> {
+        for id in self.uploads_of(bucket, key).await? {
+            let name = upload_name(bucket, key, &id);
+            let marked = self.marked_upload(&name).await?;
+            if marked.is_none_or(|(_, mark, _)| mark.as_deref() != Some(tag)) {
+                continue;
+            }
+            if self.made_by(bucket, key, tag).await?.is_some() {
+                self.clear_completed(bucket, key, &id, tag).await?;
+            } else {
+                release(&self.pools.data, &name, tag).await?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes an upload, and its parts but for those that are kept.
@@ -338,7 +516,8 @@ impl Gateway {
             for (key, value) in &page.entries {
                 let tails = match key.first() {
                     Some(b'p') => record::decode::<Part>(&name, value)?.tails,
-                    _ => record::decode::<Intent>(&name, value)?.tails,
+                    Some(b'i') => record::decode::<Intent>(&name, value)?.tails,
+                    _ => continue,
                 };
                 if !kept.contains(&&tails) {
                     garbage.push(tails);
@@ -352,7 +531,21 @@ impl Gateway {
         }
         index::remove_upload(self, bucket, key, id).await?;
         record::remove(&self.pools.data, &name).await?;
+        self.quotas.ended(&bucket.id, id);
         Ok(())
+    }
+}
+
+/// Takes the mark `tag` off an upload, if it carries that one.
+pub(super) async fn release(pool: &IoCtx, name: &str, tag: &str) -> Result<()> {
+    let mark = Bytes::from_static(MARK);
+    let mut op = WriteOp::new();
+    op.assert_exists()
+        .omap_cmp(vec![(mark.clone(), CmpOp::Eq, Bytes::from(tag.to_owned().into_bytes()))])
+        .omap_rm_keys(vec![mark]);
+    match pool.operate(name, op).await.and_then(|reply| reply.success()) {
+        Err(error) if error.is_not_found() || error.errno() == nacre_types::errno::Errno::ECANCELED => Ok(()),
+        released => Ok(released.map(drop)?),
     }
 }
 

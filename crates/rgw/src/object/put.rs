@@ -1,17 +1,22 @@
 //! Writing an object: its data as it arrives, then its head.
 
-use super::{Begun, Body, Condition, Data, ETAG, HEAD, Head, INLINE_BYTES, PIECE_BYTES, STRIPE_BYTES};
-use super::{head_name, tail_count, tails_name};
-use crate::bucket::Bucket;
+use super::{
+    Begun, Body, Condition, Data, Digests, ETAG, HEAD, Head, INLINE_BYTES, PIECE_BYTES, STRIPE_BYTES,
+};
+use super::{head_name, tail_count, tails_name, versions};
+use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::index::{Outcome, Tails};
+use crate::quota::{Purpose, Sums};
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use nacre_client::WriteOp;
 use std::sync::Arc;
 
+/// Of an object with versions data of up to this size is in the head: it is there twice, and in omap.
+const VERSION_INLINE_BYTES: usize = 64 << 10;
 /// Pieces of one object that are written at the same time.
 const PIECES: usize = 4;
 
@@ -26,34 +31,49 @@ pub(crate) struct Put {
 
 /// Data that is written, and what is not in tails.
 pub(super) struct Written {
-    pub(super) size: u64,
     pub(super) inline: Bytes,
     pub(super) tails: Option<Tails>,
 }
 
 impl Put {
-    /// Writes data and head. `seal` gets the body when all of it was taken: it completes the head, or refuses.
+    /// Writes data and head. `seal` gets the data's digests when all of it was taken: it completes the head, or refuses.
     pub(crate) async fn run(
         mut self,
         gateway: &Arc<Gateway>,
         mut body: Body,
         length: Option<u64>,
-        seal: impl FnOnce(Body, &mut Head) -> Result<()>,
+        seal: impl FnOnce(Digests, &mut Head) -> Result<()>,
     ) -> Result<Head> {
         self.head.tag = gateway.tag();
+        let sums = |bytes| Sums { objects: 1, bytes };
+        let held =
+            gateway.hold(&self.bucket, &self.head.tag, sums(length.unwrap_or(0)), Purpose::Object).await?;
         let mut begun = None;
         let written = write_data(gateway, &self, &mut body, length, &mut begun).await?;
-        self.head.size = written.size;
+        self.head.size = body.taken();
+        if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
+            held.resize(sums(self.head.size))?;
+        }
         self.head.mtime_ns = now_ns();
-        seal(body, &mut self.head)?;
+        seal(body.digests().await, &mut self.head)?;
         if let Some(tails) = &written.tails {
             self.head.data = Data::Tails(tails.clone());
         }
         let tails = written.tails.into_iter().collect();
-        self.commit(gateway, begun, written.inline, tails).await
+        let head = self.commit(gateway, begun, written.inline, tails).await?;
+        if let Some(held) = held {
+            held.keep();
+        }
+        Ok(head)
     }
 
-    /// Writes the head, with `data` in it, and so commits the change. `tails` are what the object has besides.
+    /// How much data may be in the head.
+    fn inline_bytes(&self) -> usize {
+        if self.bucket.versioning == Versioning::Off { INLINE_BYTES } else { VERSION_INLINE_BYTES }
+    }
+
+    /// Writes the head, with `data` in it, and so commits the change. `tails` are what the object has besides. Returns the
+    /// head as it is.
     pub(crate) async fn commit(
         self,
         gateway: &Arc<Gateway>,
@@ -64,6 +84,9 @@ impl Put {
         let gateway = Arc::clone(gateway);
         // Whoever asked for it may go away in between.
         let commit = tokio::spawn(async move {
+            if self.bucket.versioning != Versioning::Off {
+                return versions::add(&gateway, self, begun, data).await;
+            }
             let Put { bucket, key, head, condition } = self;
             let begun = match begun {
                 Some(begun) => begun,
@@ -97,13 +120,15 @@ async fn write_data(
     length: Option<u64>,
     begun: &mut Option<Begun>,
 ) -> Result<Written> {
+    let inline = put.inline_bytes();
+    let length = length.map(|length| body.stored_len(length));
     let first = {
-        let room = length.map_or(INLINE_BYTES, |length| length.min(INLINE_BYTES as u64) as usize);
+        let room = length.map_or(inline, |length| length.min(inline as u64) as usize);
         let _room = gateway.put_room(room).await;
-        body.take(INLINE_BYTES).await?
+        body.take(inline).await?
     };
-    if first.len() < INLINE_BYTES || length == Some(first.len() as u64) {
-        return Ok(Written { size: first.len() as u64, inline: first, tails: None });
+    if first.len() < inline || length == Some(first.len() as u64) {
+        return Ok(Written { inline: first, tails: None });
     }
     let name = tails_name(&put.bucket, &put.head.tag);
     // What may be written of it at most, for whoever clears up after a crash.
@@ -111,10 +136,10 @@ async fn write_data(
         Tails { name: name.clone(), count: tail_count(length.unwrap_or(super::multipart::MAX_PART_BYTES)) };
     *begun = Some(Begun::begin(gateway, &put.bucket, &put.key, &put.head.tag, Some(most)).await?);
     let size = write_tails(gateway, &name, first, body).await?;
-    Ok(Written { size, inline: Bytes::new(), tails: Some(Tails { name, count: tail_count(size) }) })
+    Ok(Written { inline: Bytes::new(), tails: Some(Tails { name, count: tail_count(size) }) })
 }
 
-/// Writes `first` and the rest of a body into tails of that name; returns their bytes.
+/// Writes `first` and the rest of a body into tails of that name; returns how many bytes they hold.
 pub(super) async fn write_tails(gateway: &Gateway, name: &str, first: Bytes, body: &mut Body) -> Result<u64> {
     let mut writes = FuturesUnordered::new();
     let (mut piece, mut offset) = (first, 0);
@@ -146,7 +171,8 @@ pub(super) async fn write_tails(gateway: &Gateway, name: &str, first: Bytes, bod
                 Some(written) = writes.next(), if !writes.is_empty() => written?,
             }
         };
-        piece = body.take(PIECE_BYTES).await?;
+        // Up to where the next piece begins, lest one go over the end of a tail: the first may be shorter.
+        piece = body.take(PIECE_BYTES - offset as usize % PIECE_BYTES).await?;
     }
     while let Some(written) = writes.next().await {
         written?;

@@ -8,16 +8,23 @@ use crate::bucket::Bucket;
 use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::object::Head;
-use crate::policy::{Asked, Decision};
+use crate::policy::{Asked, Decision, Policy, Who};
+use crate::public_access::Ownership;
+use crate::ratelimit::Scope;
+use crate::role::Role;
+use crate::server::Seen;
+use crate::session::Assumed;
 use crate::user::User;
+use http::{HeaderMap, Method};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
-use s3s::{S3Error, S3Request, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Gives signatures' checks the secrets of users' keys.
 pub(crate) struct Keys(pub(crate) Arc<Gateway>);
@@ -25,12 +32,10 @@ pub(crate) struct Keys(pub(crate) Arc<Gateway>);
 #[async_trait::async_trait]
 impl S3Auth for Keys {
     async fn get_secret_key(&self, access_key: &str) -> S3Result<SecretKey> {
-        let user = match self.0.known_user(access_key).await {
-            Err(Error::NoSuchUser(_)) => return Err(s3_error!(InvalidAccessKeyId)),
-            user => user?,
-        };
-        let key = user.keys.iter().find(|key| key.access_key == access_key);
-        key.map(|key| SecretKey::from(key.secret_key.as_str())).ok_or_else(|| s3_error!(InvalidAccessKeyId))
+        match self.0.secret_of(access_key).await {
+            Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
+            secret => Ok(SecretKey::from(secret?)),
+        }
     }
 }
 
@@ -38,15 +43,37 @@ impl S3Auth for Keys {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requester {
     user: Option<Arc<User>>,
-    /// The bucket's policy allows the request, whatever lists say.
+    /// The role that the user has assumed, and the session's name.
+    role: Option<(Arc<Role>, String)>,
+    /// What the session may do at most.
+    limit: Option<Arc<Policy>>,
+    /// A policy allows the request, whatever lists say.
     allowed: bool,
+    /// What lists of the bucket and its objects count for.
+    lists: Lists,
     /// What conditions of policies may ask for.
     context: Arc<BTreeMap<String, String>>,
 }
 
+/// What lists count for in a bucket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Lists {
+    /// All of them.
+    #[default]
+    Count,
+    /// What they grant to groups does not.
+    WithoutGroups,
+    /// Nothing: all is the bucket's owner's, who asks or not.
+    Owner(bool),
+}
+
 /// Where a request comes from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Peer(pub(crate) IpAddr);
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// By TLS.
+    pub(crate) secure: bool,
+}
 
 impl Requester {
     /// Who sent a request that went through [`Access`].
@@ -59,40 +86,125 @@ impl Requester {
         self.user.as_deref().ok_or_else(denied)
     }
 
-    /// The user's id; empty for nobody known.
+    /// The user's id, whose things are that the request makes; empty for nobody known.
     pub(crate) fn id(&self) -> &str {
         self.user.as_ref().map_or("", |user| &user.id)
     }
 
-    fn known(&self) -> Option<&str> {
-        self.user.as_ref().map(|user| user.id.as_str())
+    /// The user, as lists and owners know it. In a role it is none that they know: that may do what policies say.
+    pub(crate) fn known(&self) -> Option<&str> {
+        self.user.as_ref().filter(|_| self.role.is_none()).map(|user| user.id.as_str())
+    }
+
+    /// Who asks, as policies know it.
+    fn who(&self) -> Who<'_> {
+        let role = self.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
+        Who { user: self.user.as_ref().map(|user| user.id.as_str()), role }
     }
 
     /// Refuses who is not granted `wanted`; an owner may always read and change the list itself.
     pub(crate) fn may(&self, acl: &Acl, owner: &str, wanted: Permission) -> S3Result<()> {
         let own = self.known() == Some(owner) && matches!(wanted, Permission::ReadAcl | Permission::WriteAcl);
-        if own || self.allowed || acl.grants(self.known(), wanted) { Ok(()) } else { Err(denied()) }
+        let granted = match self.lists {
+            Lists::Owner(asks) => asks,
+            _ if self.role.is_some() => acl.grants(None, wanted) && self.lists == Lists::Count,
+            Lists::Count => own || acl.grants(self.known(), wanted),
+            Lists::WithoutGroups => own || acl.grants_counting(self.known(), wanted, false),
+        };
+        if granted || self.allowed { Ok(()) } else { Err(denied()) }
     }
 
-    /// What a bucket's policy says of another action than the request's own, on `key` of the bucket.
-    fn decide(&self, bucket: &Bucket, action: &str, key: Option<&str>) -> Decision {
-        let Some(policy) = &bucket.policy else { return Decision::Nothing };
+    /// What the bucket's policy, the user's or role's own ones and the session's say of `action` on a resource. Without
+    /// `bucket` that is not asked.
+    fn decide(&self, bucket: Option<&Bucket>, action: &str, resource: &str) -> Decision {
+        // As in radosgw, whatever policies say.
+        if self.user.as_ref().is_some_and(|user| user.admin || user.system) && self.role.is_none() {
+            return Decision::Allow;
+        }
+        let context = |name: &str| self.context.get(name).cloned().into_iter().collect();
+        let asked = Asked { who: self.who(), action, resource, context: &context };
+        let of_bucket = match bucket.and_then(|bucket| Some((bucket, bucket.policy.as_ref()?))) {
+            Some((bucket, policy)) => {
+                let decision = policy.decide(&asked);
+                let restricted = bucket.public_access.restrict_public_buckets
+                    && self.known() != Some(&bucket.owner)
+                    && policy.is_public();
+                if restricted && decision == Decision::Allow { Decision::Nothing } else { decision }
+            }
+            None => Decision::Nothing,
+        };
+        let own = match (&self.role, &self.user) {
+            (Some((role, _)), _) => &role.permissions[..],
+            (None, Some(user)) => &user.identity[..],
+            (None, None) => &[],
+        };
+        let own = own.iter().fold(Decision::Nothing, |decision, policy| decision.or(policy.decide(&asked)));
+        match &self.limit {
+            Some(limit) => of_bucket.or(own).and(limit.decide(&asked)),
+            None => of_bucket.or(own),
+        }
+    }
+
+    /// Who asks, as `action` on `key` of `bucket` is to be judged; fails where a policy refuses it.
+    pub(crate) fn asking(&self, bucket: &Bucket, action: &str, key: Option<&str>) -> S3Result<Requester> {
+        self.judged(bucket, Some(bucket), action, key)
+    }
+
+    /// As [`Requester::asking`], where the bucket's own policy has no say.
+    fn asking_without_bucket(&self, bucket: &Bucket, action: &str) -> S3Result<Requester> {
+        self.judged(bucket, None, action, None)
+    }
+
+    fn judged(
+        &self,
+        bucket: &Bucket,
+        policy_of: Option<&Bucket>,
+        action: &str,
+        key: Option<&str>,
+    ) -> S3Result<Requester> {
         let resource = match key {
             Some(key) => format!("arn:aws:s3:::{}/{key}", bucket.name),
             None => format!("arn:aws:s3:::{}", bucket.name),
         };
-        let context = |name: &str| self.context.get(name).cloned().into_iter().collect();
-        policy.decide(&Asked { user: self.known(), action, resource: &resource, context: &context })
-    }
-
-    /// Who asks, as `action` on `key` of `bucket` is to be judged; fails where the bucket's policy refuses it.
-    pub(crate) fn asking(&self, bucket: &Bucket, action: &str, key: Option<&str>) -> S3Result<Requester> {
-        let allowed = match self.decide(bucket, action, key) {
+        let allowed = match self.decide(policy_of, action, &resource) {
             Decision::Deny => return Err(denied()),
             Decision::Allow => true,
+            // A session that is limited may do what the limit allows, and nothing by lists.
+            Decision::Nothing if self.limit.is_some() => return Err(denied()),
             Decision::Nothing => false,
         };
-        Ok(Requester { allowed, ..self.clone() })
+        Ok(Requester { allowed, ..self.towards(bucket) })
+    }
+
+    /// Refuses what concerns no bucket that is there, where policies do not allow it: users may do it, roles what they say.
+    fn may_elsewhere(&self, action: &str, resource: &str) -> S3Result<()> {
+        self.user()?;
+        match self.decide(None, action, resource) {
+            Decision::Allow => Ok(()),
+            Decision::Nothing if self.role.is_none() && self.limit.is_none() => Ok(()),
+            _ => Err(denied()),
+        }
+    }
+
+    /// Who asks, with what lists count for in that bucket.
+    fn towards(&self, bucket: &Bucket) -> Requester {
+        let lists = match (bucket.ownership, bucket.public_access.ignore_public_acls) {
+            (Ownership::BucketOwnerEnforced, _) => Lists::Owner(self.known() == Some(&bucket.owner)),
+            (_, true) => Lists::WithoutGroups,
+            (_, false) => Lists::Count,
+        };
+        Requester { lists, ..self.clone() }
+    }
+
+    /// Whether a policy allows what is asked, whatever lists say.
+    pub(crate) fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// Whether retention that only governs may be overridden.
+    pub(crate) fn may_bypass(&self, bucket: &Bucket, key: &str) -> S3Result<bool> {
+        let asking = self.asking(bucket, "s3:BypassGovernanceRetention", Some(key))?;
+        Ok(asking.allowed || self.known() == Some(&bucket.owner))
     }
 
     /// Refuses who may not write into a bucket.
@@ -116,6 +228,21 @@ impl Requester {
     }
 }
 
+/// What policies call an operation, where it names a version of an object.
+fn version_action_of(operation: &str) -> Option<&'static str> {
+    Some(match operation {
+        "HeadObject" | "GetObject" => "s3:GetObjectVersion",
+        "DeleteObject" => "s3:DeleteObjectVersion",
+        "GetObjectAcl" => "s3:GetObjectVersionAcl",
+        "PutObjectAcl" => "s3:PutObjectVersionAcl",
+        "GetObjectTagging" => "s3:GetObjectVersionTagging",
+        "PutObjectTagging" => "s3:PutObjectVersionTagging",
+        "DeleteObjectTagging" => "s3:DeleteObjectVersionTagging",
+        "GetObjectAttributes" => "s3:GetObjectVersionAttributes",
+        _ => return None,
+    })
+}
+
 /// What policies call an operation.
 fn action_of(operation: &str) -> Cow<'static, str> {
     let action = match operation {
@@ -128,41 +255,81 @@ fn action_of(operation: &str) -> Cow<'static, str> {
         | "UploadPartCopy"
         | "CompleteMultipartUpload" => "s3:PutObject",
         "ListObjects" | "ListObjectsV2" | "HeadBucket" => "s3:ListBucket",
+        "ListObjectVersions" => "s3:ListBucketVersions",
+        "GetBucketEncryption" => "s3:GetEncryptionConfiguration",
+        "PutBucketEncryption" | "DeleteBucketEncryption" => "s3:PutEncryptionConfiguration",
+        "GetObjectLockConfiguration" => "s3:GetBucketObjectLockConfiguration",
+        "PutObjectLockConfiguration" => "s3:PutBucketObjectLockConfiguration",
+        "GetBucketLifecycleConfiguration" => "s3:GetLifecycleConfiguration",
+        "PutBucketLifecycleConfiguration" | "DeleteBucketLifecycle" => "s3:PutLifecycleConfiguration",
         "ListMultipartUploads" => "s3:ListBucketMultipartUploads",
         "ListParts" => "s3:ListMultipartUploadParts",
         "GetBucketCors" => "s3:GetBucketCORS",
         "PutBucketCors" | "DeleteBucketCors" => "s3:PutBucketCORS",
         "DeleteBucketTagging" => "s3:PutBucketTagging",
+        "GetPublicAccessBlock" => "s3:GetBucketPublicAccessBlock",
+        "PutPublicAccessBlock" | "DeletePublicAccessBlock" => "s3:PutBucketPublicAccessBlock",
+        "DeleteBucketOwnershipControls" => "s3:PutBucketOwnershipControls",
         other => return Cow::Owned(format!("s3:{other}")),
     };
     Cow::Borrowed(action)
 }
 
+/// The token of temporary credentials: a header or, in an address that was signed, a parameter.
+fn token_of(cx: &S3AccessContext<'_>) -> Option<String> {
+    if let Some(token) = cx.headers().get("x-amz-security-token") {
+        return Some(token.to_str().unwrap_or_default().to_owned());
+    }
+    let pairs = cx.uri().query()?.split('&');
+    let token =
+        pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == "X-Amz-Security-Token");
+    token.map(|(_, token)| {
+        urlencoding::decode(token).map_or_else(|_| String::new(), |token| token.into_owned())
+    })
+}
+
+/// A name or value of a query, as the protocol understands it.
+pub(crate) fn decoded(text: &str) -> String {
+    let text = text.replace('+', " ");
+    urlencoding::decode(&text).map_or_else(|_| text.clone(), |text| text.into_owned())
+}
+
 /// The values of conditions' keys, by their names in lower case.
-fn context_of(cx: &mut S3AccessContext<'_>, user: Option<&User>) -> BTreeMap<String, String> {
+fn context_of(
+    headers: &HeaderMap,
+    query: &str,
+    peer: Option<&Peer>,
+    user: Option<&User>,
+    role: Option<&(Arc<Role>, String)>,
+) -> BTreeMap<String, String> {
     let mut context = BTreeMap::from([
-        ("aws:securetransport".to_owned(), "false".to_owned()),
         ("aws:currenttime".to_owned(), (crate::gateway::now_ns() / 1_000_000_000).to_string()),
         ("aws:epochtime".to_owned(), (crate::gateway::now_ns() / 1_000_000_000).to_string()),
     ]);
     let mut set = |name: &str, value: &str| drop(context.insert(name.to_owned(), value.to_owned()));
-    if let Some(user) = user {
-        set("aws:username", &user.id);
-        set("aws:userid", &user.id);
+    match (user, role) {
+        (_, Some((role, session))) => set("aws:userid", &format!("{}:{session}", role.id)),
+        (Some(user), None) => {
+            set("aws:username", &user.id);
+            set("aws:userid", &user.id);
+        }
+        (None, None) => {}
     }
-    if let Some(Peer(address)) = cx.extensions_mut().get::<Peer>() {
+    if let Some(Peer { address, secure }) = peer {
         set("aws:sourceip", &address.to_string());
+        set("aws:securetransport", if *secure { "true" } else { "false" });
     }
     for (header, name) in HEADER_KEYS {
-        if let Some(value) = cx.headers().get(header).and_then(|value| value.to_str().ok()) {
+        if let Some(value) = headers.get(header).and_then(|value| value.to_str().ok()) {
             set(name, value);
         }
     }
-    for pair in cx.uri().query().unwrap_or_default().split('&') {
+    for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        // However it is written: what is asked for must be what is judged.
+        let name = decoded(name);
         if let Some((_, key)) = QUERY_KEYS.into_iter().find(|(query, _)| *query == name) {
-            let value = value.replace('+', " ");
-            set(key, &urlencoding::decode(&value).map_or_else(|_| value.clone(), |value| value.into_owned()));
+            set(key, &decoded(value));
         }
     }
     context
@@ -187,7 +354,7 @@ const OTHER_KEYS: [&str; 6] =
     ["aws:securetransport", "aws:currenttime", "aws:epochtime", "aws:username", "aws:userid", "aws:sourceip"];
 
 /// Whether conditions may ask for a key, in lower case.
-pub(super) fn is_known_key(key: &str) -> bool {
+pub(crate) fn is_known_key(key: &str) -> bool {
     OTHER_KEYS.contains(&key) || HEADER_KEYS.iter().chain(&QUERY_KEYS).any(|(_, known)| *known == key)
 }
 
@@ -196,35 +363,133 @@ pub(crate) fn denied() -> S3Error {
     s3_error!(AccessDenied, "Access Denied")
 }
 
+/// The answer where a bucket's owner is suspended.
+fn suspended() -> S3Error {
+    let mut error =
+        S3Error::with_message(S3ErrorCode::Custom("UserSuspended".into()), "the bucket's owner is suspended");
+    error.set_status_code(http::StatusCode::FORBIDDEN);
+    error
+}
+
 /// Checks every request before it is read further.
 pub(crate) struct Access(pub(crate) Arc<Gateway>);
+
+impl Access {
+    /// Who sent a form that makes `key` of `bucket`, where that may be; `headers` is what its fields are as headers, and
+    /// `signed` the access key and the token of who signed it.
+    pub(crate) async fn of_form(
+        &self,
+        signed: Option<(&str, Option<&str>)>,
+        head: &http::request::Parts,
+        headers: &HeaderMap,
+        bucket: &Bucket,
+        key: &str,
+    ) -> S3Result<Requester> {
+        let seen = head.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
+        let mut asked = headers.clone();
+        for name in [http::header::REFERER, http::header::USER_AGENT] {
+            if let Some(value) = head.headers.get(&name) {
+                asked.insert(name, value.clone());
+            }
+        }
+        let (user, role, limit) = match signed {
+            Some((access_key, token)) => {
+                let Assumed { user, role, policy } = self.identify(access_key, token).await?;
+                (Some(user), role, policy)
+            }
+            None => (None, None, None),
+        };
+        let peer = head.extensions.get::<Peer>();
+        let context = Arc::new(context_of(&asked, "", peer, user.as_deref(), role.as_ref()));
+        let requester = Requester { user, role, limit, allowed: false, lists: Lists::Count, context };
+        seen.note("PostObject", requester.id());
+        self.check_owner(bucket).await?;
+        let requester = requester.asking(bucket, "s3:PutObject", Some(key))?;
+        requester.may_write(bucket)?;
+        self.count(requester.user.as_deref(), Some(bucket), &head.method, &seen)?;
+        Ok(requester)
+    }
+
+    async fn identify(&self, access_key: &str, token: Option<&str>) -> S3Result<Assumed> {
+        match self.0.identify(access_key, token).await {
+            Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
+            assumed => Ok(assumed?),
+        }
+    }
+
+    /// As radosgw does: what a suspended user has made public is so no longer.
+    async fn check_owner(&self, bucket: &Bucket) -> S3Result<()> {
+        match self.0.known_user_id(&bucket.owner).await {
+            Ok(owner) if owner.suspended => Err(suspended()),
+            Ok(_) | Err(Error::NoSuchUser(_)) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Counts a request against what its user and its bucket may do in a minute.
+    fn count(
+        &self,
+        user: Option<&User>,
+        bucket: Option<&Bucket>,
+        method: &Method,
+        seen: &Seen,
+    ) -> S3Result<()> {
+        let user = user.map(|user| (user.ratelimit, Scope::User(user.id.clone())));
+        let bucket = bucket.map(|bucket| (bucket.ratelimit, Scope::Bucket(bucket.id.clone())));
+        let writes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
+        for (limit, scope) in user.into_iter().chain(bucket).filter(|(limit, _)| limit.enabled) {
+            let account = self.0.ratelimits.take(scope, limit, writes, Instant::now());
+            seen.note_account(
+                account.ok_or_else(|| s3_error!(SlowDown, "Please reduce your request rate."))?,
+            );
+        }
+        Ok(())
+    }
+}
 
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let user = match cx.credentials() {
-            Some(credentials) => {
-                let user = match self.0.known_user(&credentials.access_key).await {
-                    Err(Error::NoSuchUser(_)) => return Err(s3_error!(InvalidAccessKeyId)),
-                    user => user?,
-                };
-                if user.suspended {
-                    return Err(s3_error!(AccessDenied, "the user is suspended"));
-                }
-                Some(user)
-            }
+        let token = token_of(cx);
+        let assumed = match cx.credentials() {
+            Some(credentials) => Some(self.identify(&credentials.access_key, token.as_deref()).await?),
             None => None,
         };
-        let context = Arc::new(context_of(cx, user.as_deref()));
-        let mut requester = Requester { user, allowed: false, context };
+        let (user, role, limit) = match assumed {
+            Some(Assumed { user, role, policy }) => (Some(user), role, policy),
+            None => (None, None, None),
+        };
+        let peer = cx.extensions_mut().get::<Peer>().copied();
+        let query = cx.uri().query().unwrap_or_default();
+        let context =
+            Arc::new(context_of(cx.headers(), query, peer.as_ref(), user.as_deref(), role.as_ref()));
+        let mut requester = Requester { user, role, limit, allowed: false, lists: Lists::Count, context };
         let name = match cx.s3_path() {
             S3Path::Root => None,
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(bucket.to_string()),
         };
+        let seen = cx.extensions_mut().get::<Arc<Seen>>().cloned().unwrap_or_default();
+        seen.note(cx.s3_op().name(), requester.id());
         match (cx.s3_op().name(), name) {
-            ("ListBuckets" | "CreateBucket", _) | (_, None) => drop(requester.user()?),
+            ("CreateBucket", Some(name)) => {
+                seen.note_bucket(&name);
+                requester.may_elsewhere("s3:CreateBucket", &format!("arn:aws:s3:::{name}"))?;
+                self.count(requester.user.as_deref(), None, cx.method(), &seen)?;
+            }
+            (_, None) => {
+                requester.may_elsewhere("s3:ListAllMyBuckets", "arn:aws:s3:::*")?;
+                self.count(requester.user.as_deref(), None, cx.method(), &seen)?;
+            }
             (operation, Some(name)) => {
+                seen.note_bucket(&name);
                 let bucket = self.0.known_bucket(&name).await?;
+                seen.note_owner(&bucket.owner);
+                // Who asks for another one's bucket than it means to is told so, whatever it may do there.
+                let expected = cx.headers().get("x-amz-expected-bucket-owner");
+                if expected.is_some_and(|expected| expected.as_bytes() != bucket.owner.as_bytes()) {
+                    return Err(denied());
+                }
+                self.check_owner(&bucket).await?;
                 let key = match cx.s3_path() {
                     S3Path::Object { key, .. } => Some(&**key),
                     _ => None,
@@ -232,9 +497,19 @@ impl S3Access for Access {
                 // A policy must not lock its bucket's owner out of changing it; each of several keys is judged by itself.
                 let policies = ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy"];
                 let of_owner = policies.contains(&operation) && requester.known() == Some(&bucket.owner);
-                if !of_owner && operation != "DeleteObjects" {
-                    requester = requester.asking(&bucket, &action_of(operation), key)?;
-                }
+                let query = cx.uri().query().unwrap_or_default();
+                let named = query
+                    .split('&')
+                    .any(|pair| decoded(pair.split_once('=').map_or(pair, |(name, _)| name)) == "versionId");
+                requester = if operation == "DeleteObjects" {
+                    requester.towards(&bucket)
+                } else if of_owner {
+                    requester.asking_without_bucket(&bucket, &action_of(operation))?
+                } else {
+                    let action = named.then(|| version_action_of(operation)).flatten();
+                    let action = action.map_or_else(|| action_of(operation), Cow::Borrowed);
+                    requester.asking(&bucket, &action, key)?
+                };
                 match operation {
                     // With the object's head at hand.
                     "GetObject"
@@ -250,6 +525,7 @@ impl S3Access for Access {
                     "PutBucketAcl" => requester.may(&bucket.acl, &bucket.owner, Permission::WriteAcl)?,
                     "ListObjects"
                     | "ListObjectsV2"
+                    | "ListObjectVersions"
                     | "HeadBucket"
                     | "GetBucketLocation"
                     | "ListMultipartUploads" => requester.may_list(&bucket)?,
@@ -267,6 +543,7 @@ impl S3Access for Access {
                     }
                     _ => requester.must_own(&bucket)?,
                 }
+                self.count(requester.user.as_deref(), Some(&bucket), cx.method(), &seen)?;
                 cx.extensions_mut().insert(bucket);
             }
         }

@@ -6,10 +6,12 @@ use crate::acl::{self, Acl};
 use crate::bucket::Bucket as StoredBucket;
 use crate::error::Error;
 use crate::gateway::Gateway;
+use crate::public_access::Ownership;
 use http::HeaderMap;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
-use s3s::{S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
+use std::borrow::Cow;
 
 const EVERYBODY: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
 const ANY_USER: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUsers";
@@ -75,6 +77,46 @@ pub(super) async fn of_headers(
         (None, false) => Ok(Acl { grants }),
         (None, true) => Ok(Acl::private(owner)),
     }
+}
+
+/// Whose an object is that the request makes, and its list.
+pub(super) async fn of_object(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    requester: &Requester,
+    bucket: &StoredBucket,
+) -> S3Result<(String, Acl)> {
+    let canned = headers.get("x-amz-acl").and_then(|value| value.to_str().ok());
+    let given = canned == Some("bucket-owner-full-control");
+    let is_said = canned.is_some() || GRANT_HEADERS.iter().any(|(name, _)| headers.contains_key(*name));
+    let owners = (bucket.owner.clone(), Acl::private(&bucket.owner));
+    match bucket.ownership {
+        Ownership::BucketOwnerEnforced if is_said && !given => return Err(disabled()),
+        Ownership::BucketOwnerEnforced => return Ok(owners),
+        Ownership::BucketOwnerPreferred if given => return Ok(owners),
+        _ => {}
+    }
+    let acl = of_headers(gateway, headers, requester.id(), &bucket.owner).await?;
+    check_public(bucket, &acl)?;
+    Ok((requester.id().to_owned(), acl))
+}
+
+/// The answer to who sets a list where lists count for nothing.
+fn disabled() -> S3Error {
+    s3_error!(AccessControlListNotSupported, "The bucket does not allow ACLs")
+}
+
+/// The list of a thing in a bucket as it counts there.
+fn effective<'a>(bucket: &StoredBucket, acl: &'a Acl) -> Cow<'a, Acl> {
+    match bucket.ownership {
+        Ownership::BucketOwnerEnforced => Cow::Owned(Acl::private(&bucket.owner)),
+        _ => Cow::Borrowed(acl),
+    }
+}
+
+/// Refuses a list that the bucket's public access block forbids.
+fn check_public(bucket: &StoredBucket, acl: &Acl) -> S3Result<()> {
+    if bucket.public_access.block_public_acls && acl.is_public() { Err(denied()) } else { Ok(()) }
 }
 
 /// The list in a request's body.
@@ -146,10 +188,15 @@ impl Protocol {
         own: &str,
         bucket: &StoredBucket,
     ) -> S3Result<Acl> {
-        match policy.filter(|policy| policy.grants.is_some()) {
-            Some(policy) => of_policy(&self.gateway, policy, own).await,
-            None => of_headers(&self.gateway, headers, own, &bucket.owner).await,
+        if bucket.ownership == Ownership::BucketOwnerEnforced {
+            return Err(disabled());
         }
+        let acl = match policy.filter(|policy| policy.grants.is_some()) {
+            Some(policy) => of_policy(&self.gateway, policy, own).await?,
+            None => of_headers(&self.gateway, headers, own, &bucket.owner).await?,
+        };
+        check_public(bucket, &acl)?;
+        Ok(acl)
     }
 
     pub(super) async fn do_get_bucket_acl(
@@ -157,7 +204,8 @@ impl Protocol {
         req: S3Request<GetBucketAclInput>,
     ) -> S3Result<S3Response<GetBucketAclOutput>> {
         let bucket = bucket_of(&req)?;
-        answer(GetBucketAclOutput { grants: Some(shown(&bucket.acl)), owner: owner(&bucket.owner) })
+        let acl = effective(&bucket, &bucket.acl);
+        answer(GetBucketAclOutput { grants: Some(shown(&acl)), owner: owner(&bucket.owner) })
     }
 
     pub(super) async fn do_put_bucket_acl(
@@ -180,13 +228,14 @@ impl Protocol {
         req: S3Request<GetObjectAclInput>,
     ) -> S3Result<S3Response<GetObjectAclOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        let (head, _) = self.gateway.head(&bucket, &req.input.key).await?.ok_or(Error::NoSuchKey)?;
+        let (key, version) = (&req.input.key, req.input.version_id.as_deref());
+        let head = self.head(&requester, &bucket, key, version).await?;
         requester.may(&head.acl, &head.owner, acl::Permission::ReadAcl)?;
-        let output = GetObjectAclOutput {
-            grants: Some(shown(&head.acl)),
-            owner: owner(&head.owner),
-            request_charged: None,
-        };
+        let acl = effective(&bucket, &head.acl);
+        let own =
+            if bucket.ownership == Ownership::BucketOwnerEnforced { &bucket.owner } else { &head.owner };
+        let output =
+            GetObjectAclOutput { grants: Some(shown(&acl)), owner: owner(own), request_charged: None };
         answer(output)
     }
 
@@ -195,10 +244,15 @@ impl Protocol {
         req: S3Request<PutObjectAclInput>,
     ) -> S3Result<S3Response<PutObjectAclOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        let (head, _) = self.gateway.head(&bucket, &req.input.key).await?.ok_or(Error::NoSuchKey)?;
+        let (key, version) = (&req.input.key, req.input.version_id.as_deref());
+        let head = self.head(&requester, &bucket, key, version).await?;
         requester.may(&head.acl, &head.owner, acl::Permission::WriteAcl)?;
         let acl = self.set(&req.headers, req.input.access_control_policy, &head.owner, &bucket).await?;
-        self.gateway.modify_head(&bucket, &req.input.key, |head| head.acl.clone_from(&acl)).await?;
+        let change = |head: &mut crate::object::Head| {
+            head.acl.clone_from(&acl);
+            Ok(())
+        };
+        self.gateway.modify_version(&bucket, key, version, change).await?;
         answer(PutObjectAclOutput::default())
     }
 }

@@ -2,12 +2,14 @@
 
 use super::access::{Requester, bucket_of, is_known_key};
 use super::{Protocol, answer, timestamp};
-use crate::bucket::{CORS, POLICY, Versioning};
+use crate::bucket::{CORS, LOCKING, OBJECT_LOCK, OWNERSHIP, POLICY, PUBLIC_ACCESS};
 use crate::cors;
 use crate::policy::Policy;
+use crate::public_access::{Ownership, PublicAccessBlock};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
+use std::collections::BTreeMap;
 
 /// Buckets listed where no number is named.
 const DEFAULT_MAX_BUCKETS: i32 = 10_000;
@@ -52,7 +54,18 @@ impl Protocol {
         let requester = Requester::of(&req);
         let (owner, name) = (&requester.user()?.id, &req.input.bucket);
         let acl = super::acl::of_headers(&self.gateway, &req.headers, owner, owner).await?;
-        match self.gateway.create_bucket(name, owner, acl).await {
+        let mut documents = BTreeMap::new();
+        if let Some(said) = &req.input.object_ownership {
+            let ownership = super::ownership::ownership_of(said)?;
+            if ownership == Ownership::BucketOwnerEnforced && !acl.is_private(owner) {
+                return Err(crate::Error::AclWithOwnership(name.clone()).into());
+            }
+            documents.insert(OWNERSHIP.to_owned(), format!("\"{}\"", ownership.name()));
+        }
+        if req.input.object_lock_enabled_for_bucket.unwrap_or(false) {
+            documents.insert(OBJECT_LOCK.to_owned(), LOCKING.to_owned());
+        }
+        match self.gateway.create_bucket(name, owner, acl, documents).await {
             // As in us-east-1, and as radosgw does: who has it already gets it.
             Ok(_) | Err(crate::Error::BucketIsYours(_)) => {}
             Err(error) => return Err(error.into()),
@@ -84,19 +97,6 @@ impl Protocol {
         let region = self.gateway.config.region.clone();
         let location_constraint = (region != NAMELESS_REGION).then(|| BucketLocationConstraint::from(region));
         answer(GetBucketLocationOutput { location_constraint })
-    }
-
-    pub(super) async fn do_get_bucket_versioning(
-        &self,
-        req: S3Request<GetBucketVersioningInput>,
-    ) -> S3Result<S3Response<GetBucketVersioningOutput>> {
-        let status = match bucket_of(&req)?.versioning {
-            Versioning::Off => None,
-            Versioning::Enabled => Some(BucketVersioningStatus::ENABLED),
-            Versioning::Suspended => Some(BucketVersioningStatus::SUSPENDED),
-        };
-        let status = status.map(BucketVersioningStatus::from_static);
-        answer(GetBucketVersioningOutput { status, ..GetBucketVersioningOutput::default() })
     }
 
     pub(super) async fn do_get_bucket_tagging(
@@ -154,10 +154,9 @@ impl Protocol {
         req: S3Request<GetBucketPolicyStatusInput>,
     ) -> S3Result<S3Response<GetBucketPolicyStatusOutput>> {
         let bucket = bucket_of(&req)?;
-        let policy = bucket.policy.as_ref();
-        let policy =
-            policy.ok_or_else(|| s3_error!(NoSuchBucketPolicy, "The bucket policy does not exist"))?;
-        let policy_status = Some(PolicyStatus { is_public: Some(policy.is_public()) });
+        // As radosgw has it: of the list too, and of a bucket without a policy.
+        let by_policy = bucket.policy.as_ref().is_some_and(|policy| policy.is_public());
+        let policy_status = Some(PolicyStatus { is_public: Some(by_policy || bucket.acl.is_public()) });
         answer(GetBucketPolicyStatusOutput { policy_status })
     }
 
@@ -172,7 +171,18 @@ impl Protocol {
         if let Some(key) = policy.keys().find(|key| !is_known_key(key)) {
             return Err(malformed(format!("conditions can't ask for {key}")));
         }
-        self.set_document(&input.bucket, POLICY, Some(input.policy)).await?;
+        self.gateway
+            .modify_bucket(&input.bucket, |bucket| {
+                let block: PublicAccessBlock = bucket.document(PUBLIC_ACCESS)?;
+                if block.block_public_policy && policy.is_public() {
+                    return Err(crate::Error::Denied(
+                        "the bucket's public access block refuses public policies",
+                    ));
+                }
+                bucket.documents.insert(POLICY.to_owned(), input.policy.clone());
+                Ok(())
+            })
+            .await?;
         let mut response = S3Response::new(PutBucketPolicyOutput::default());
         response.status = Some(http::StatusCode::NO_CONTENT);
         Ok(response)
@@ -222,7 +232,7 @@ impl Protocol {
         answer(DeleteBucketCorsOutput::default())
     }
 
-    async fn set_document(&self, bucket: &str, name: &str, text: Option<String>) -> S3Result<()> {
+    pub(super) async fn set_document(&self, bucket: &str, name: &str, text: Option<String>) -> S3Result<()> {
         let change = |bucket: &mut crate::bucket::Bucket| {
             match &text {
                 Some(text) => drop(bucket.documents.insert(name.to_owned(), text.clone())),

@@ -21,14 +21,23 @@ impl From<Error> for S3Error {
             Error::Body(text) if text.contains("ignature") => Code::SignatureDoesNotMatch,
             Error::Body(_) => Code::IncompleteBody,
             Error::NoSuchUser(_) => Code::InvalidAccessKeyId,
-            Error::UserExists(_) => Code::Custom("UserAlreadyExists".into()),
+            Error::UserExists(_) | Error::RoleExists(_) => Code::Custom("UserAlreadyExists".into()),
+            Error::InvalidToken => Code::InvalidToken,
+            Error::ExpiredToken => Code::ExpiredToken,
+            Error::NoSuchRole(_) | Error::LimitExceeded(_) => Code::InvalidArgument,
+            Error::NoSuchMetadata(_) => Code::NoSuchKey,
             Error::NoSuchBucket(_) => Code::NoSuchBucket,
             Error::BucketIsYours(_) => Code::BucketAlreadyOwnedByYou,
             Error::BucketExists(_) => Code::BucketAlreadyExists,
             Error::BucketNotEmpty(_) => Code::BucketNotEmpty,
             Error::IndexBusy(_) => Code::SlowDown,
+            Error::AclWithOwnership(_) => Code::InvalidBucketAclWithObjectOwnership,
             Error::TooManyBuckets(_) => Code::TooManyBuckets,
-            Error::NoSuchKey => Code::NoSuchKey,
+            Error::NoSuchKey | Error::DeleteMarker { named: false, .. } => Code::NoSuchKey,
+            Error::DeleteMarker { named: true, .. } => Code::MethodNotAllowed,
+            Error::NoSuchVersion => Code::NoSuchVersion,
+            Error::Locked | Error::WrongKey => Code::AccessDenied,
+            Error::Contended(_) => Code::SlowDown,
             Error::NoSuchUpload => Code::NoSuchUpload,
             Error::InvalidPart(_) => Code::InvalidPart,
             Error::InvalidPartOrder => Code::InvalidPartOrder,
@@ -36,6 +45,8 @@ impl From<Error> for S3Error {
             Error::Precondition(_) => Code::PreconditionFailed,
             Error::BadDigest(_) => Code::BadDigest,
             Error::TooLarge => Code::EntityTooLarge,
+            Error::QuotaExceeded => Code::Custom("QuotaExceeded".into()),
+            Error::Denied(_) => Code::AccessDenied,
             Error::Invalid(_) => Code::InvalidArgument,
         };
         let internal = matches!(code, Code::InternalError);
@@ -48,6 +59,7 @@ impl From<Error> for S3Error {
             Code::Custom(name) if &**name == "XAmzContentSHA256Mismatch" => {
                 Some(http::StatusCode::BAD_REQUEST)
             }
+            Code::Custom(name) if &**name == "QuotaExceeded" => Some(http::StatusCode::FORBIDDEN),
             Code::Custom(_) => Some(http::StatusCode::CONFLICT),
             _ => None,
         };
@@ -55,6 +67,24 @@ impl From<Error> for S3Error {
         if let Some(status) = status {
             answer.set_status_code(status);
         }
+        if let Error::DeleteMarker { version, mtime_ns, .. } = &error {
+            answer.set_headers(marker_headers(version, *mtime_ns));
+        }
         answer
     }
+}
+
+/// What an answer says of a delete marker that was to be read.
+fn marker_headers(version: &str, mtime_ns: u64) -> http::HeaderMap {
+    let mut headers = http::HeaderMap::new();
+    headers.insert("x-amz-delete-marker", http::HeaderValue::from_static("true"));
+    if let Ok(version) = http::HeaderValue::from_str(version) {
+        headers.insert("x-amz-version-id", version);
+    }
+    let mut text = Vec::new();
+    let formatted = super::timestamp(mtime_ns).format(s3s::dto::TimestampFormat::HttpDate, &mut text);
+    if let (Ok(()), Ok(modified)) = (formatted, http::HeaderValue::from_bytes(&text)) {
+        headers.insert(http::header::LAST_MODIFIED, modified);
+    }
+    headers
 }

@@ -13,12 +13,12 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 const MAX_KEYS: i32 = 1000;
 
 /// How names are written in an answer.
-struct Names {
+pub(super) struct Names {
     url: bool,
 }
 
 impl Names {
-    fn asked(encoding: Option<&EncodingType>) -> S3Result<Names> {
+    pub(super) fn asked(encoding: Option<&EncodingType>) -> S3Result<Names> {
         match encoding.map(EncodingType::as_str) {
             None => Ok(Names { url: false }),
             Some(EncodingType::URL) => Ok(Names { url: true }),
@@ -26,7 +26,7 @@ impl Names {
         }
     }
 
-    fn write(&self, name: String) -> String {
+    pub(super) fn write(&self, name: String) -> String {
         if !self.url {
             return name;
         }
@@ -55,12 +55,12 @@ impl Names {
         entries.into_iter().map(object).collect()
     }
 
-    fn prefixes(&self, prefixes: Vec<String>) -> Vec<CommonPrefix> {
+    pub(super) fn prefixes(&self, prefixes: Vec<String>) -> Vec<CommonPrefix> {
         prefixes.into_iter().map(|prefix| CommonPrefix { prefix: Some(self.write(prefix)) }).collect()
     }
 }
 
-fn check_max(max: Option<i32>) -> S3Result<i32> {
+pub(super) fn check_max(max: Option<i32>) -> S3Result<i32> {
     match max {
         Some(max) if max < 0 => Err(s3_error!(InvalidArgument, "max-keys is negative")),
         Some(max) => Ok(max.min(MAX_KEYS)),
@@ -97,6 +97,7 @@ impl Protocol {
             after: marker,
             delimiter,
             max: max as usize,
+            markers: false,
         };
         let Listing { entries, prefixes, next } = self.gateway.list(&bucket, &query).await?;
         answer(ListObjectsOutput {
@@ -132,6 +133,7 @@ impl Protocol {
             after,
             after_group,
             max: max as usize,
+            markers: false,
         };
         let Listing { entries, prefixes, next } = self.gateway.list(&bucket, &query).await?;
         answer(ListObjectsV2Output {

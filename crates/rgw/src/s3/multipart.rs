@@ -1,14 +1,17 @@
 //! Uploads in parts.
 
 use super::access::{Requester, bucket_of};
-use super::acl::of_headers;
+use super::acl::of_object;
+use super::encryption::{asked_encryption, secret_of_upload, told};
+use super::lock::asked_lock;
 use super::object::{
     Sent, algorithm_of, check_metadata, condition, field, fields, kept_headers, source_of, tags_of_header,
+    version_of,
 };
 use super::{Protocol, answer, timestamp};
 use crate::error::Error;
 use crate::object::multipart::{MAX_PART_BYTES, MAX_PARTS, NamedPart, Part as StoredPart, PartPlace, Upload};
-use crate::object::{Condition, Head, StoredChecksum};
+use crate::object::{Body, Condition, Head, Salt, StoredChecksum, salt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt;
@@ -71,6 +74,20 @@ fn combined(upload: &Upload, parts: &[(u32, StoredPart)]) -> crate::Result<Optio
 }
 
 impl Protocol {
+    /// A part's data, encrypted as its upload is.
+    async fn encrypted_part(
+        &self,
+        headers: &http::HeaderMap,
+        head: &Head,
+        body: Body,
+    ) -> S3Result<(Body, Option<Salt>)> {
+        let Some(secret) = secret_of_upload(&self.gateway, headers, head).await? else {
+            return Ok((body, None));
+        };
+        let salt = salt()?;
+        Ok((body.encrypted(secret.cipher_of(&salt)), Some(salt)))
+    }
+
     pub(super) async fn do_create_multipart_upload(
         &self,
         req: S3Request<CreateMultipartUploadInput>,
@@ -95,25 +112,37 @@ impl Protocol {
             Some(kind) => kind == ChecksumType::FULL_OBJECT,
             None => algorithm == "CRC64NVME",
         };
-        let acl = of_headers(&self.gateway, &req.headers, requester.id(), &bucket.owner).await?;
+        let (owner, acl) = of_object(&self.gateway, &req.headers, &requester, &bucket).await?;
+        let (retention, legal_hold) = asked_lock(
+            &bucket,
+            input.object_lock_mode.as_ref(),
+            input.object_lock_retain_until_date.as_ref(),
+            input.object_lock_legal_hold_status.as_ref(),
+        )?;
+        let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
+        let encryption = encryption.map(|(encryption, _)| encryption);
         let head = Head {
-            owner: requester.id().to_owned(),
+            owner,
             headers,
+            encryption: encryption.clone(),
             metadata: check_metadata(input.metadata)?,
             tags: tags_of_header(input.tagging.as_deref())?,
             acl,
+            retention,
+            legal_hold,
             ..Head::default()
         };
         let upload = Upload::new(head, algorithm, whole);
         let id = self.gateway.create_upload(&bucket, &input.key, upload).await?;
-        answer(CreateMultipartUploadOutput {
+        let output = CreateMultipartUploadOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
             upload_id: Some(id),
             checksum_algorithm: input.checksum_algorithm,
             checksum_type: input.checksum_type,
             ..CreateMultipartUploadOutput::default()
-        })
+        };
+        Ok(told(S3Response::new(output), encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_upload_part(
@@ -132,12 +161,13 @@ impl Protocol {
             return Err(s3_error!(EntityTooLarge));
         }
         let body = sent.body(source_of(input.body));
-        let part = self.gateway.put_part(&bucket, place, body, length, |body| sent.check(body)).await?;
+        let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
+        let part = self.gateway.put_part(&bucket, place, body, length, |digests| sent.check(digests)).await?;
         if length.is_some_and(|length| length != part.size) {
             return Err(s3_error!(IncompleteBody));
         }
         let sums = fields(part.checksum.as_ref());
-        answer(UploadPartOutput {
+        let output = UploadPartOutput {
             e_tag: Some(ETag::Strong(part.etag)),
             checksum_crc32: sums.checksum_crc32,
             checksum_crc32c: sums.checksum_crc32c,
@@ -145,7 +175,8 @@ impl Protocol {
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
             ..UploadPartOutput::default()
-        })
+        };
+        Ok(told(S3Response::new(output), upload.head.encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_upload_part_copy(
@@ -161,7 +192,8 @@ impl Protocol {
             input.copy_source_if_modified_since.as_ref(),
             input.copy_source_if_unmodified_since.as_ref(),
         );
-        let reader = self.copy_source(&requester, &input.copy_source, conditions).await?;
+        let (reader, read) =
+            self.copy_source(&requester, (&input.copy_source, &req.headers), conditions).await?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let wrong = |_| s3_error!(InvalidArgument, "the range of a copy is bytes=first-last");
@@ -177,7 +209,9 @@ impl Protocol {
         let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
         let sent = Sent::default().or(&upload.algorithm);
         let body = sent.body(Box::pin(reader.data(range).map(|piece| piece.map_err(Into::into))));
-        let part = self.gateway.put_part(&bucket, place, body, Some(length), |body| sent.check(body)).await?;
+        let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
+        let part =
+            self.gateway.put_part(&bucket, place, body, Some(length), |digests| sent.check(digests)).await?;
         let sums = fields(part.checksum.as_ref());
         let result = CopyPartResult {
             e_tag: Some(ETag::Strong(part.etag)),
@@ -188,7 +222,12 @@ impl Protocol {
             checksum_sha1: sums.checksum_sha1,
             checksum_sha256: sums.checksum_sha256,
         };
-        answer(UploadPartCopyOutput { copy_part_result: Some(result), ..UploadPartCopyOutput::default() })
+        let output = UploadPartCopyOutput {
+            copy_part_result: Some(result),
+            copy_source_version_id: read,
+            ..UploadPartCopyOutput::default()
+        };
+        Ok(told(S3Response::new(output), upload.head.encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_complete_multipart_upload(
@@ -239,11 +278,12 @@ impl Protocol {
             .complete_upload(&bucket, &input.key, &input.upload_id, &named, condition, seal)
             .await?;
         let sums = fields(head.checksum.as_ref());
-        answer(CompleteMultipartUploadOutput {
+        let output = CompleteMultipartUploadOutput {
+            version_id: version_of(&bucket, &head),
             location: Some(format!("/{}/{}", input.bucket, input.key)),
             bucket: Some(input.bucket),
             key: Some(input.key),
-            e_tag: Some(ETag::Strong(head.etag)),
+            e_tag: Some(ETag::Strong(head.etag.clone())),
             checksum_crc32: sums.checksum_crc32,
             checksum_crc32c: sums.checksum_crc32c,
             checksum_crc64nvme: sums.checksum_crc64nvme,
@@ -251,7 +291,8 @@ impl Protocol {
             checksum_sha256: sums.checksum_sha256,
             checksum_type: sums.checksum_type,
             ..CompleteMultipartUploadOutput::default()
-        })
+        };
+        Ok(told(S3Response::new(output), head.encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_abort_multipart_upload(

@@ -1,15 +1,17 @@
 //! Operations on objects.
 
 use super::access::{Requester, bucket_of};
-use super::acl::of_headers;
-use super::{Protocol, answer, timestamp};
-use crate::bucket::Bucket;
+use super::acl::of_object;
+use super::encryption::{asked_encryption, told, unlock};
+use super::lock::{asked_lock, shown_lock};
+use super::{Protocol, timestamp};
+use crate::bucket::{Bucket, Versioning};
 use crate::error::Error;
 use crate::object::multipart::MAX_PART_BYTES;
 use crate::object::{Body, Condition, Digests, Head, Put, Reader, Source, StoredChecksum};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use futures::stream::{self, StreamExt};
+use futures::stream;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use s3s::checksum::ChecksumHasher;
@@ -20,14 +22,10 @@ use std::ops::Range as Bytes;
 use std::sync::Arc;
 use sync_wrapper::SyncStream;
 
-/// The most objects in one removal of several.
-const MAX_DELETES: usize = 1000;
-/// Of those, how many are removed at the same time.
-const DELETES: usize = 16;
 /// The most bytes of `x-amz-meta-` headers, names and values.
 const MAX_METADATA_BYTES: usize = 2048;
 /// The most tags of an object, and the longest name and value of a tag, in characters.
-const MAX_OBJECT_TAGS: usize = 10;
+pub(super) const MAX_OBJECT_TAGS: usize = 10;
 const MAX_TAG_KEY_CHARS: usize = 128;
 const MAX_TAG_VALUE_CHARS: usize = 256;
 
@@ -216,8 +214,8 @@ impl Sent {
     }
 
     /// Compares what was sent with what was read: ETag and checksum to be stored.
-    pub(super) fn check(self, body: Body) -> crate::Result<(String, Option<StoredChecksum>)> {
-        let Digests { md5, mut checksums } = body.digests();
+    pub(super) fn check(self, digests: Digests) -> crate::Result<(String, Option<StoredChecksum>)> {
+        let Digests { md5, mut checksums } = digests;
         if self.md5.is_some_and(|sent| sent != STANDARD.encode(md5)) {
             return Err(Error::BadDigest("Content-MD5"));
         }
@@ -254,15 +252,15 @@ fn length_of(length: Option<i64>) -> S3Result<Option<u64>> {
 }
 
 /// Whether a read's conditions hold, in the order of RFC 9110.
-struct ReadConditions<'a> {
-    if_match: Option<&'a ETagCondition>,
-    if_none_match: Option<&'a ETagCondition>,
-    if_modified_since: Option<&'a Timestamp>,
-    if_unmodified_since: Option<&'a Timestamp>,
+pub(super) struct ReadConditions<'a> {
+    pub(super) if_match: Option<&'a ETagCondition>,
+    pub(super) if_none_match: Option<&'a ETagCondition>,
+    pub(super) if_modified_since: Option<&'a Timestamp>,
+    pub(super) if_unmodified_since: Option<&'a Timestamp>,
 }
 
 impl ReadConditions<'_> {
-    fn check(&self, head: &Head) -> S3Result<()> {
+    pub(super) fn check(&self, head: &Head) -> S3Result<()> {
         let is = |condition: &ETagCondition| match condition {
             ETagCondition::Any => true,
             ETagCondition::ETag(etag) => etag.value() == head.etag,
@@ -322,6 +320,11 @@ fn asked_range(
     Ok((range, said))
 }
 
+/// The id of an object's version as answers have it: only where the bucket has versions.
+pub(super) fn version_of(bucket: &Bucket, head: &Head) -> Option<String> {
+    (bucket.versioning != Versioning::Off).then(|| head.version_id().to_owned())
+}
+
 /// The headers that were kept, under their own names.
 fn response_headers(head: &Head) -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -354,6 +357,26 @@ fn parts_count(head: &Head, part: Option<i32>) -> Option<i32> {
     }
 }
 
+/// What was opened, if the requester may read it.
+fn readable_by(
+    requester: &Requester,
+    bucket: &Bucket,
+    opened: crate::error::Result<Reader>,
+) -> S3Result<Reader> {
+    match opened {
+        // Who may not list the bucket does not learn what is in it.
+        Err(error @ (Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. })) => {
+            requester.may_list(bucket)?;
+            Err(error.into())
+        }
+        opened => {
+            let reader = opened?;
+            requester.may_read(&reader.head)?;
+            Ok(reader)
+        }
+    }
+}
+
 impl Protocol {
     pub(super) async fn do_put_object(
         &self,
@@ -363,30 +386,46 @@ impl Protocol {
         let sent = Sent::of(&req.headers, req.trailing_headers.clone(), req.input.content_md5.clone())?;
         let input = req.input;
         let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
-        let acl = of_headers(&self.gateway, &req.headers, requester.id(), &bucket.owner).await?;
+        let (owner, acl) = of_object(&self.gateway, &req.headers, &requester, &bucket).await?;
+        let (retention, legal_hold) = asked_lock(
+            &bucket,
+            input.object_lock_mode.as_ref(),
+            input.object_lock_retain_until_date.as_ref(),
+            input.object_lock_legal_hold_status.as_ref(),
+        )?;
+        let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
         let head = Head {
-            owner: requester.id().to_owned(),
+            owner,
+            encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),
             headers: kept_headers(&req.headers),
             metadata: check_metadata(input.metadata)?,
             tags: tags_of_header(input.tagging.as_deref())?,
             acl,
+            retention,
+            legal_hold,
             ..Head::default()
         };
         let length = length_of(input.content_length)?;
-        let body = sent.body(source_of(input.body));
-        let put = Put { bucket, key: input.key, head, condition };
-        let seal = |body: Body, head: &mut Head| {
+        let mut body = sent.body(source_of(input.body));
+        if let Some((encryption, secret)) = &encryption {
+            body = body.encrypted(secret.cipher(encryption));
+        }
+        let key = input.key.clone();
+        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition };
+        let seal = |digests: Digests, head: &mut Head| {
             // Clients that go away leave less than they said.
             if length.is_some_and(|length| length != head.size) {
                 return Err(Error::Body(format!("{} bytes of {}", head.size, length.unwrap_or(0))));
             }
-            (head.etag, head.checksum) = sent.check(body)?;
+            (head.etag, head.checksum) = sent.check(digests)?;
             Ok(())
         };
         let head = put.run(&self.gateway, body, length, seal).await?;
         let sums = fields(head.checksum.as_ref());
-        answer(PutObjectOutput {
-            e_tag: Some(ETag::Strong(head.etag)),
+        let output = PutObjectOutput {
+            expiration: self.expiration_of(&bucket, &key, &head),
+            version_id: version_of(&bucket, &head),
+            e_tag: Some(ETag::Strong(head.etag.clone())),
             checksum_crc32: sums.checksum_crc32,
             checksum_crc32c: sums.checksum_crc32c,
             checksum_crc64nvme: sums.checksum_crc64nvme,
@@ -394,23 +433,19 @@ impl Protocol {
             checksum_sha256: sums.checksum_sha256,
             checksum_type: sums.checksum_type,
             ..PutObjectOutput::default()
-        })
+        };
+        Ok(told(S3Response::new(output), head.encryption.as_ref(), &req.headers))
     }
 
     /// An object that the requester may read.
-    async fn readable(&self, requester: &Requester, bucket: &Bucket, key: &str) -> S3Result<Reader> {
-        match self.gateway.open_object(bucket, key).await {
-            // Who may not list the bucket does not learn what is in it.
-            Err(Error::NoSuchKey) => {
-                requester.may_list(bucket)?;
-                Err(Error::NoSuchKey.into())
-            }
-            opened => {
-                let reader = opened?;
-                requester.may_read(&reader.head)?;
-                Ok(reader)
-            }
-        }
+    pub(super) async fn readable(
+        &self,
+        requester: &Requester,
+        bucket: &Bucket,
+        key: &str,
+        version: Option<&str>,
+    ) -> S3Result<Reader> {
+        readable_by(requester, bucket, self.gateway.open_version(bucket, key, version).await)
     }
 
     pub(super) async fn do_get_object(
@@ -419,7 +454,8 @@ impl Protocol {
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let input = req.input;
-        let reader = self.readable(&requester, &bucket, &input.key).await?;
+        let mut reader = self.readable(&requester, &bucket, &input.key, input.version_id.as_deref()).await?;
+        unlock(&self.gateway, &req.headers, &mut reader).await?;
         let conditions = ReadConditions {
             if_match: input.if_match.as_ref(),
             if_none_match: input.if_none_match.as_ref(),
@@ -429,6 +465,7 @@ impl Protocol {
         conditions.check(&reader.head)?;
         let (range, content_range) = asked_range(&reader, input.range.as_ref(), input.part_number)?;
         let head = &reader.head;
+        let lock = shown_lock(head);
         let whole = range == (0..head.size);
         let wanted = input.checksum_mode.is_some() && whole;
         let sums = fields(head.checksum.as_ref().filter(|_| wanted));
@@ -444,6 +481,11 @@ impl Protocol {
             metadata: metadata_of(head),
             parts_count: parts_count(head, input.part_number),
             tag_count: (!head.tags.is_empty()).then_some(head.tags.len() as i32),
+            version_id: version_of(&bucket, head),
+            expiration: self.expiration_of(&bucket, &input.key, head),
+            object_lock_mode: lock.mode,
+            object_lock_retain_until_date: lock.until,
+            object_lock_legal_hold_status: lock.hold,
             checksum_crc32: sums.checksum_crc32,
             checksum_crc32c: sums.checksum_crc32c,
             checksum_crc64nvme: sums.checksum_crc64nvme,
@@ -452,7 +494,7 @@ impl Protocol {
             checksum_type: sums.checksum_type,
             ..GetObjectOutput::default()
         };
-        Ok(S3Response::with_headers(output, headers))
+        Ok(told(S3Response::with_headers(output, headers), head.encryption.as_ref(), &req.headers))
     }
 
     pub(super) async fn do_head_object(
@@ -461,7 +503,15 @@ impl Protocol {
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let input = req.input;
-        let reader = self.readable(&requester, &bucket, &input.key).await?;
+        let version = input.version_id.as_deref();
+        let mut reader = match input.part_number {
+            Some(_) => self.readable(&requester, &bucket, &input.key, version).await?,
+            None => {
+                let opened = self.gateway.open_head(&bucket, &input.key, version).await;
+                readable_by(&requester, &bucket, opened)?
+            }
+        };
+        unlock(&self.gateway, &req.headers, &mut reader).await?;
         let conditions = ReadConditions {
             if_match: input.if_match.as_ref(),
             if_none_match: input.if_none_match.as_ref(),
@@ -471,6 +521,7 @@ impl Protocol {
         conditions.check(&reader.head)?;
         let (range, content_range) = asked_range(&reader, input.range.as_ref(), input.part_number)?;
         let head = &reader.head;
+        let lock = shown_lock(head);
         let sums = fields(head.checksum.as_ref().filter(|_| input.checksum_mode.is_some()));
         let partial = content_range.is_some() && input.range.is_some();
         let output = HeadObjectOutput {
@@ -481,6 +532,11 @@ impl Protocol {
             last_modified: Some(timestamp(head.mtime_ns)),
             metadata: metadata_of(head),
             parts_count: parts_count(head, input.part_number),
+            version_id: version_of(&bucket, head),
+            expiration: self.expiration_of(&bucket, &input.key, head),
+            object_lock_mode: lock.mode,
+            object_lock_retain_until_date: lock.until,
+            object_lock_legal_hold_status: lock.hold,
             checksum_crc32: sums.checksum_crc32,
             checksum_crc32c: sums.checksum_crc32c,
             checksum_crc64nvme: sums.checksum_crc64nvme,
@@ -489,195 +545,40 @@ impl Protocol {
             checksum_type: sums.checksum_type,
             ..HeadObjectOutput::default()
         };
-        let mut response = S3Response::with_headers(output, response_headers(head));
+        let response = S3Response::with_headers(output, response_headers(head));
+        let mut response = told(response, head.encryption.as_ref(), &req.headers);
         response.status = partial.then_some(http::StatusCode::PARTIAL_CONTENT);
         Ok(response)
     }
 
-    pub(super) async fn do_delete_object(
-        &self,
-        req: S3Request<DeleteObjectInput>,
-    ) -> S3Result<S3Response<DeleteObjectOutput>> {
-        let bucket = bucket_of(&req)?;
-        let condition = condition(req.input.if_match.as_ref(), None)?;
-        // Removing what is not there succeeds.
-        self.gateway.remove_object(&bucket, &req.input.key, condition).await?;
-        answer(DeleteObjectOutput::default())
-    }
-
-    pub(super) async fn do_delete_objects(
-        &self,
-        req: S3Request<DeleteObjectsInput>,
-    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        let Delete { objects, quiet } = req.input.delete;
-        if objects.is_empty() || objects.len() > MAX_DELETES {
-            return Err(s3_error!(MalformedXML, "between 1 and {MAX_DELETES} objects"));
-        }
-        let removals = stream::iter(objects).map(|object| {
-            let bucket = Arc::clone(&bucket);
-            let requester = requester.clone();
-            async move {
-                let asking = requester.asking(&bucket, "s3:DeleteObject", Some(&object.key));
-                if let Err(error) = asking.and_then(|requester| requester.may_write(&bucket)) {
-                    return (object.key, Err(error));
-                }
-                let condition =
-                    object.e_tag.map_or(Condition::None, |etag| Condition::Etag(etag.into_value()));
-                let removed = self.gateway.remove_object(&bucket, &object.key, condition).await;
-                (object.key, removed.map_err(S3Error::from))
-            }
-        });
-        let (mut deleted, mut errors) = (Vec::new(), Vec::new());
-        let mut removals = removals.buffered(DELETES);
-        while let Some((key, removed)) = removals.next().await {
-            match removed {
-                Ok(_) if quiet.unwrap_or(false) => {}
-                Ok(_) => deleted.push(DeletedObject { key: Some(key), ..DeletedObject::default() }),
-                Err(error) => {
-                    errors.push(s3s::dto::Error {
-                        code: Some(error.code().as_str().to_owned()),
-                        key: Some(key),
-                        message: error.message().map(str::to_owned),
-                        version_id: None,
-                    });
-                }
-            }
-        }
-        answer(DeleteObjectsOutput {
-            deleted: Some(deleted),
-            errors: (!errors.is_empty()).then_some(errors),
-            request_charged: None,
-        })
-    }
-
-    /// The object that a copy is made of, and its conditions.
-    pub(super) async fn copy_source(
+    /// The head of a version, the newest where none is named.
+    pub(super) async fn head(
         &self,
         requester: &Requester,
-        source: &CopySource,
-        conditions: (Option<&ETagCondition>, Option<&ETagCondition>, Option<&Timestamp>, Option<&Timestamp>),
-    ) -> S3Result<Reader> {
-        let CopySource::Bucket { bucket, key, version_id } = source else {
-            return Err(s3_error!(NotImplemented, "a copy's source is named by bucket and key"));
-        };
-        if version_id.as_deref().is_some_and(|version| version != "null") {
-            return Err(s3_error!(NoSuchVersion));
-        }
-        let bucket = self.gateway.known_bucket(bucket).await?;
-        let requester = requester.asking(&bucket, "s3:GetObject", Some(key))?;
-        let reader = self.readable(&requester, &bucket, key).await?;
-        let (if_match, if_none_match, if_modified_since, if_unmodified_since) = conditions;
-        let conditions = ReadConditions { if_match, if_none_match, if_modified_since, if_unmodified_since };
-        match conditions.check(&reader.head) {
-            // A copy has no 304.
-            Err(error) if *error.code() == S3ErrorCode::NotModified => Err(s3_error!(PreconditionFailed)),
-            checked => checked.map(|()| reader),
+        bucket: &Bucket,
+        key: &str,
+        version: Option<&str>,
+    ) -> S3Result<Head> {
+        match self.gateway.head_of_version(bucket, key, version).await {
+            // Who may not list the bucket does not learn what is in it.
+            Err(error @ (Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. })) => {
+                requester.may_list(bucket)?;
+                Err(error.into())
+            }
+            head => Ok(head?),
         }
     }
 
-    pub(super) async fn do_copy_object(
+    /// As [`Protocol::head`], for who owns the object or its bucket.
+    pub(super) async fn own_head(
         &self,
-        req: S3Request<CopyObjectInput>,
-    ) -> S3Result<S3Response<CopyObjectOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        let input = req.input;
-        let conditions = (
-            input.copy_source_if_match.as_ref(),
-            input.copy_source_if_none_match.as_ref(),
-            input.copy_source_if_modified_since.as_ref(),
-            input.copy_source_if_unmodified_since.as_ref(),
-        );
-        let reader = self.copy_source(&requester, &input.copy_source, conditions).await?;
-        if reader.head.size > MAX_PART_BYTES {
-            return Err(s3_error!(
-                InvalidRequest,
-                "the source is larger than a copy may be; copy it in parts"
-            ));
-        }
-        let replaced = input.metadata_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
-        let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, .. }
-            if **bucket == *input.bucket && **key == *input.key);
-        if onto_itself && !replaced {
-            return Err(s3_error!(
-                InvalidRequest,
-                "This copy request is illegal because it is trying to copy an object to itself without changing the \
-                 object's metadata"
-            ));
-        }
-        let acl = of_headers(&self.gateway, &req.headers, requester.id(), &bucket.owner).await?;
-        let retagged = input.tagging_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
-        let head = Head {
-            owner: requester.id().to_owned(),
-            headers: if replaced { kept_headers(&req.headers) } else { reader.head.headers.clone() },
-            metadata: if replaced { check_metadata(input.metadata)? } else { reader.head.metadata.clone() },
-            tags: if retagged { tags_of_header(input.tagging.as_deref())? } else { reader.head.tags.clone() },
-            acl,
-            ..Head::default()
-        };
-        let stored = reader.head.checksum.as_ref().map_or("", |stored| &stored.algorithm);
-        let asked = input.checksum_algorithm.as_ref().map_or(stored, ChecksumAlgorithm::as_str);
-        let sent = Sent::default().or(asked);
-        let size = reader.head.size;
-        let body = sent.body(Box::pin(reader.data(0..size).map(|piece| piece.map_err(Into::into))));
-        let put = Put { bucket, key: input.key, head, condition: Condition::None };
-        let seal = |body: Body, head: &mut Head| {
-            (head.etag, head.checksum) = sent.check(body)?;
-            Ok(())
-        };
-        let head = put.run(&self.gateway, body, Some(size), seal).await?;
-        let sums = fields(head.checksum.as_ref());
-        let result = CopyObjectResult {
-            e_tag: Some(ETag::Strong(head.etag)),
-            last_modified: Some(timestamp(head.mtime_ns)),
-            checksum_crc32: sums.checksum_crc32,
-            checksum_crc32c: sums.checksum_crc32c,
-            checksum_crc64nvme: sums.checksum_crc64nvme,
-            checksum_sha1: sums.checksum_sha1,
-            checksum_sha256: sums.checksum_sha256,
-            checksum_type: sums.checksum_type,
-        };
-        answer(CopyObjectOutput { copy_object_result: Some(result), ..CopyObjectOutput::default() })
-    }
-
-    /// An object's head, for who owns it or its bucket.
-    async fn own_head(&self, requester: &Requester, bucket: &Bucket, key: &str) -> S3Result<Head> {
-        let (head, _) = self.gateway.head(bucket, key).await?.ok_or(Error::NoSuchKey)?;
-        let id = requester.id();
-        let own = !id.is_empty() && (id == head.owner || id == bucket.owner);
-        if own { Ok(head) } else { Err(super::access::denied()) }
-    }
-
-    pub(super) async fn do_get_object_tagging(
-        &self,
-        req: S3Request<GetObjectTaggingInput>,
-    ) -> S3Result<S3Response<GetObjectTaggingOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        let head = self.own_head(&requester, &bucket, &req.input.key).await?;
-        let tag = |(key, value)| Tag { key: Some(key), value: Some(value) };
-        answer(GetObjectTaggingOutput { tag_set: head.tags.into_iter().map(tag).collect(), version_id: None })
-    }
-
-    pub(super) async fn do_put_object_tagging(
-        &self,
-        req: S3Request<PutObjectTaggingInput>,
-    ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        self.own_head(&requester, &bucket, &req.input.key).await?;
-        let tags = check_tags(req.input.tagging.tag_set, MAX_OBJECT_TAGS)?;
-        self.gateway.modify_head(&bucket, &req.input.key, |head| head.tags.clone_from(&tags)).await?;
-        answer(PutObjectTaggingOutput::default())
-    }
-
-    pub(super) async fn do_delete_object_tagging(
-        &self,
-        req: S3Request<DeleteObjectTaggingInput>,
-    ) -> S3Result<S3Response<DeleteObjectTaggingOutput>> {
-        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        self.own_head(&requester, &bucket, &req.input.key).await?;
-        self.gateway.modify_head(&bucket, &req.input.key, |head| head.tags.clear()).await?;
-        let mut response = S3Response::new(DeleteObjectTaggingOutput::default());
-        response.status = Some(http::StatusCode::NO_CONTENT);
-        Ok(response)
+        requester: &Requester,
+        bucket: &Bucket,
+        key: &str,
+        version: Option<&str>,
+    ) -> S3Result<Head> {
+        let head = self.head(requester, bucket, key, version).await?;
+        let own = requester.known().is_some_and(|id| id == head.owner || id == bucket.owner);
+        if own || requester.is_allowed() { Ok(head) } else { Err(super::access::denied()) }
     }
 }

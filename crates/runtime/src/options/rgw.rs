@@ -1,6 +1,6 @@
 //! Options of the S3 gateway.
 
-use super::kinds::{IntSecs, Size, Str, Uint};
+use super::kinds::{Bool, FloatSecs, Int, IntSecs, Size, Str, Uint};
 use super::option_group;
 use super::spec::Service::Rgw;
 
@@ -8,9 +8,15 @@ option_group! {
     /// The S3 gateway.
     RgwOptions:
     rgw_frontends: Str = "beast endpoint=127.0.0.1:8000", "Where the gateway listens"
-        [basic(), startup(), services(&[Rgw]), long("The word beast, for Ceph's sake, and endpoint=ADDRESS:PORT or port=PORT. \
-        With a port alone it listens on the loopback address.")];
+        [basic(), startup(), services(&[Rgw]), long("The word beast, for Ceph's sake, and any number of endpoint=ADDRESS:PORT \
+        and port=PORT; by TLS ssl_endpoint=ADDRESS:PORT and ssl_port=PORT, with ssl_certificate=FILE (PEM, with those that signed it) and \
+        ssl_private_key=FILE (else it is in the same file). A port alone is one of the loopback address. ssl_reload=SECONDS is how often it is \
+        looked whether these files have changed (10, 0 for never); SIGHUP reads them again too. A new certificate that can't be used leaves the old one.")];
     rgw_region: Str = "default", "The region that clients are told of" [startup(), services(&[Rgw])];
+    rgw_dns_name: Str = "", "Names that the gateway goes by, with commas between them" [startup(), services(&[Rgw]),
+        long("A request to BUCKET.NAME is one to that bucket, and its path is the key. For any other host the path begins with the bucket.")];
+    rgw_dns_s3website_name: Str = "", "Names under which buckets' websites are served, with commas between them" [startup(), services(&[Rgw]),
+        long("BUCKET.NAME is the website of that bucket.")];
     rgw_override_bucket_index_max_shards: Uint = "11", "Shards of a new bucket's index"
         [range("1", "65521"), startup(), services(&[Rgw])];
     rgw_max_put_memory: Size = "128Mi", "Bytes of objects' data that are held on their way into RADOS, for all requests together"
@@ -19,6 +25,51 @@ option_group! {
         [startup(), services(&[Rgw])];
     rgw_gc_obj_min_wait: IntSecs = "7200", "Seconds that the data of a removed or replaced object stays for those who still read it"
         [startup(), services(&[Rgw])];
+    rgw_max_connections: Uint = "4096", "Connections that a gateway has at a time" [min("1"), startup(), services(&[Rgw]),
+        long("More wait to be accepted.")];
+    rgw_max_concurrent_requests: Uint = "1024", "Requests that a gateway has under way at a time" [min("1"), startup(), services(&[Rgw]),
+        long("More are answered with SlowDown.")];
+    rgw_max_request_rate: Uint = "0", "Requests that a gateway takes in a second" [startup(), services(&[Rgw]),
+        long("More are answered with SlowDown. 0 is any number.")];
+    rgw_exit_timeout_secs: IntSecs = "120", "Seconds that requests under way may take to end when the gateway is told to end"
+        [startup(), services(&[Rgw])];
+    rgw_op_complaint_time: FloatSecs = "30", "Seconds until an answer begins after which a request is logged as slow"
+        [startup(), services(&[Rgw])];
+    rgw_ops_log_file_path: Str = "", "File that takes a line for every request, in the format of S3's server access logs"
+        [startup(), services(&[Rgw]), long("It is made anew when it is moved away, and only its owner can read it. Empty: no such log.")];
+    rgw_admin_entry: Str = "admin", "What the paths of the admin API begin with" [startup(), services(&[Rgw]),
+        long("Objects of a bucket of that name can't be reached by path. Empty: no admin API.")];
+    rgw_bucket_quota_ttl: IntSecs = "600", "Seconds that a gateway judges a bucket's quota by sums that it remembers"
+        [min("1"), startup(), services(&[Rgw]), long("Its own changes it counts at once, those of other gateways when it reads again. Parts that no upload was completed with count as long.")];
+    rgw_user_quota_bucket_sync_interval: IntSecs = "180", "Seconds that a gateway judges a user's quota by sums that it remembers"
+        [min("1"), startup(), services(&[Rgw])];
+    rgw_user_default_quota_max_objects: Int = "-1", "The most objects of a new user; below zero for any number" [startup(), services(&[Rgw])];
+    rgw_user_default_quota_max_size: Int = "-1", "The most bytes of a new user; below zero for any number" [startup(), services(&[Rgw])];
+    rgw_bucket_default_quota_max_objects: Int = "-1", "The most objects in each bucket of a new user; below zero for any number"
+        [startup(), services(&[Rgw])];
+    rgw_bucket_default_quota_max_size: Int = "-1", "The most bytes in each bucket of a new user; below zero for any number"
+        [startup(), services(&[Rgw])];
+    rgw_enable_usage_log: Bool = "false", "Whether requests and bytes are counted by user, bucket, kind and hour"
+        [startup(), services(&[Rgw]), long("`nacre usage show` prints what was counted.")];
+    rgw_usage_log_flush_threshold: Uint = "1024", "Records of the usage log with which it is written at once" [min("1"), startup(), services(&[Rgw])];
+    rgw_usage_log_tick_interval: IntSecs = "30", "Seconds between two writes of the usage log" [min("1"), startup(), services(&[Rgw])];
+    rgw_crypt_default_encryption_key: Str = "", "Secret for server-side encryption with the cluster's key, 32 bytes in base64" [startup(), services(&[Rgw]),
+        long("Without one a secret is made at first need and kept with the monitors (config-key rgw/crypt/default_encryption_key). Data that is \
+        encrypted under another secret can't be read any more.")];
+    rgw_max_objs_per_shard: Uint = "100000", "Objects that a shard of a bucket's index should have at most"
+        [startup(), services(&[Rgw]), long("0 is any number.")];
+    rgw_dynamic_resharding: Bool = "true", "Whether the gateway reshards buckets with more objects than their shards should have"
+        [startup(), services(&[Rgw])];
+    rgw_max_dynamic_shards: Uint = "1999", "The most shards that a bucket is given by itself" [range("1", "65521"), startup(), services(&[Rgw])];
+    rgw_reshard_bucket_lock_duration: IntSecs = "360", "Seconds that a gateway that reshards may be silent before another one takes over"
+        [min("1"), startup(), services(&[Rgw])];
+    rgw_reshard_thread_interval: IntSecs = "600", "Seconds between two looks whether a bucket is to be resharded"
+        [min("1"), startup(), services(&[Rgw])];
+    rgw_enable_lc_threads: Bool = "true", "Whether the gateway does what buckets' lifecycles say" [startup(), services(&[Rgw])];
+    rgw_lifecycle_work_time: Str = "00:00-06:00", "When the gateway does what buckets' lifecycles say" [startup(), services(&[Rgw]),
+        long("HH:MM-HH:MM, in UTC.")];
+    rgw_lc_debug_interval: Int = "-1", "Seconds that a day of buckets' lifecycles lasts, for trying them" [startup(), services(&[Rgw]),
+        long("Above 0 the gateway looks for what is due so often, whatever the time. -1: a day is a day.")];
     rgw_gc_processor_period: IntSecs = "3600", "Seconds between two collections of garbage"
         [min("1"), startup(), services(&[Rgw])];
 }

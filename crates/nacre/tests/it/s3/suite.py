@@ -326,7 +326,7 @@ def policies():
     some = S3.delete_objects(Bucket="policies", Delete={"Objects": [{"Key": "keep/k"}, {"Key": "k"}]})
     assert ([e["Code"] for e in some["Errors"]], [d["Key"] for d in some["Deleted"]]) == (["AccessDenied"], ["k"]), some
     refused("AccessDenied", other.put_bucket_policy, Bucket="policies", Policy=json.dumps(policy))
-    assert S3.get_bucket_policy_status(Bucket="policies")["PolicyStatus"]["IsPublic"] is False
+    assert S3.get_bucket_policy_status(Bucket="policies")["PolicyStatus"]["IsPublic"] is True
     for wrong in ("{", json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::other/*"}]}),
                   json.dumps({"Statement": [{"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": f"{own}/*",
                                              "Condition": {"StringEquals": {"s3:ExistingObjectTag/a": "b"}}}]})):

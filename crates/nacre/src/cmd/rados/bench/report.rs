@@ -237,8 +237,8 @@ fn columns(second: u64, sample: &Sample, average: f64, current: Option<f64>) -> 
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::Times;
     use super::*;
+    use crate::cmd::times::Times;
     use nacre_types::errno::Errno;
     use std::time::Instant;
 

@@ -1,0 +1,280 @@
+//! `nacre bench s3`: load on any S3 server, with the modes and per-second figures of hsbench.
+//!
+//! Each connection has one request under way, signed in its headers. Time of connecting counts: clients have it too.
+
+mod client;
+mod load;
+
+use super::backup::size;
+use anyhow::{Context, Result, bail};
+use client::{Payload, Target};
+use indicatif::{ProgressBar, ProgressStyle};
+use load::{Figures, Mode, Plan};
+use rand::RngCore;
+use serde_json::{Value, json};
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) const USAGE: &str = "\
+usage: nacre bench s3 [--endpoint URL] [--bucket NAME] [--mode put,list,get,del] [--size 4K] [--threads 32]
+                      [--duration 10] [OPTION]...
+
+Loads an S3 server and prints, for every second and for each mode as a whole: operations, MB/s, operations per second, latencies in
+milliseconds, and how often the server said SlowDown. The keys come from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN),
+the region from AWS_REGION or AWS_DEFAULT_REGION. Exit code 1 where a request failed.
+
+  --endpoint URL     the server [default: http://127.0.0.1:8000]
+  --bucket NAME      the bucket; made where it is not there, and removed afterwards if this run made and emptied it [default: nacre-bench]
+  --mode LIST        what to do, in this order [default: put,list,get,del]
+                     put   writes new objects   get  reads them, at random
+                     list  lists 1 000 keys from a random one on   del  removes them, each once
+  --size BYTES       size of an object: 4096, 64K, 4M [default: 4K]
+  --threads N        connections, each with one request under way [default: 32]
+  --duration SECONDS how long each mode goes on; del ends when nothing is left [default: 10]
+  --objects N        the most objects that put writes [default: as many as it can]
+  --prefix TEXT      what keys begin with [default: bench-]
+  --loops N          how often all modes are done [default: 1]
+  --sign-payload     puts carry a signature over their data too (its SHA-256, once per run)
+  --json             JSON on standard output: an array of hsbench's records, with more percentiles
+  -h, --help         print this
+
+get, list and del without put take the objects that an earlier run with the same bucket and prefix left.
+";
+
+/// The most connections.
+const MAX_THREADS: u64 = 10_000;
+/// The largest object that one PUT takes.
+const MAX_SIZE: u64 = 5 << 30;
+
+struct Args {
+    endpoint: String,
+    bucket: String,
+    modes: Vec<Mode>,
+    size: u64,
+    threads: u64,
+    duration: f64,
+    objects: u64,
+    prefix: String,
+    loops: u64,
+    sign_payload: bool,
+    json: bool,
+}
+
+impl Args {
+    /// Takes the arguments apart; `None` where help is asked for.
+    fn parse(args: &[String]) -> Result<Option<Args>> {
+        let mut parsed = Args {
+            endpoint: "http://127.0.0.1:8000".into(),
+            bucket: "nacre-bench".into(),
+            modes: vec![Mode::Put, Mode::List, Mode::Get, Mode::Del],
+            size: 4096,
+            threads: 32,
+            duration: 10.0,
+            objects: u64::MAX,
+            prefix: "bench-".into(),
+            loops: 1,
+            sign_payload: false,
+            json: false,
+        };
+        let mut words = args.iter().map(String::as_str);
+        let mut what = None;
+        while let Some(word) = words.next() {
+            let (flag, inline) = match word.split_once('=') {
+                Some((flag, value)) if word.starts_with("--") => (flag, Some(value)),
+                _ => (word, None),
+            };
+            let mut value =
+                || inline.or_else(|| words.next()).with_context(|| format!("{flag} takes a value\n{USAGE}"));
+            let number = |text: &str, most: u64| {
+                let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+                number.with_context(|| format!("{flag}: '{text}' is not a number from 1 to {most}"))
+            };
+            match flag {
+                "-h" | "--help" => return Ok(None),
+                "--endpoint" => parsed.endpoint = value()?.to_owned(),
+                "--bucket" => parsed.bucket = value()?.to_owned(),
+                "--mode" => {
+                    let mode = |name| Mode::of(name).with_context(|| format!("'{name}' is no mode\n{USAGE}"));
+                    parsed.modes = value()?.split(',').map(mode).collect::<Result<_>>()?;
+                }
+                "--size" => {
+                    let text = value()?;
+                    let bytes = size(text).filter(|bytes| *bytes <= MAX_SIZE);
+                    parsed.size = bytes.with_context(|| format!("--size: '{text}' is no size up to 5G"))?;
+                }
+                "--threads" => parsed.threads = number(value()?, MAX_THREADS)?,
+                "--duration" => {
+                    let text = value()?;
+                    let seconds = text.trim_end_matches('s').parse().ok().filter(|s| (0.1..=1e6).contains(s));
+                    parsed.duration =
+                        seconds.with_context(|| format!("--duration: '{text}' are no seconds"))?;
+                }
+                "--objects" => parsed.objects = number(value()?, 1 << 39)?,
+                "--prefix" => parsed.prefix = value()?.to_owned(),
+                "--loops" => parsed.loops = number(value()?, 1 << 20)?,
+                "--sign-payload" => parsed.sign_payload = true,
+                "--json" => parsed.json = true,
+                "s3" if what.is_none() => what = Some(()),
+                _ => bail!("unknown argument '{word}'\n{USAGE}"),
+            }
+        }
+        what.with_context(|| format!("what is to be measured?\n{USAGE}"))?;
+        let sound = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b));
+        if parsed.bucket.is_empty() || !sound(&parsed.bucket) {
+            bail!("'{}' can't be a bucket's name", parsed.bucket);
+        }
+        Ok(Some(parsed))
+    }
+}
+
+/// `nacre bench ARGS`.
+pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let outcome = Args::parse(&args).and_then(|args| match args {
+        Some(args) => bench(&args),
+        None => {
+            print!("{USAGE}");
+            Ok(())
+        }
+    });
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("nacre bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn bench(args: &Args) -> Result<()> {
+    let mut data = vec![0; usize::try_from(args.size)?];
+    // What can't be compressed, so that no server is flattered.
+    rand::rng().fill_bytes(&mut data);
+    let plan = Arc::new(Plan {
+        target: Target::of_environment(&args.endpoint)?,
+        bucket: args.bucket.clone(),
+        prefix: args.prefix.clone(),
+        payload: Payload::new(data.into(), args.sign_payload),
+        threads: usize::try_from(args.threads)?,
+        duration: Duration::from_secs_f64(args.duration),
+        max_objects: args.objects,
+    });
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(measure(args, &plan))
+}
+
+async fn measure(args: &Args, plan: &Arc<Plan>) -> Result<()> {
+    let made = plan.make_bucket().await?;
+    let mut records = Vec::new();
+    let (mut errors, mut first_error) = (0, None);
+    let mut emptied = false;
+    for lap in 0..args.loops {
+        let mut written = None;
+        for mode in &args.modes {
+            let objects = match (mode, written) {
+                (Mode::Put, _) => 0,
+                (_, Some(written)) => written,
+                (_, None) => plan.count_objects().await?,
+            };
+            if *mode != Mode::Put && objects == 0 {
+                bail!(
+                    "{} finds no objects in {} that begin with '{}'",
+                    mode.name(),
+                    args.bucket,
+                    args.prefix
+                );
+            }
+            let bar = progress(*mode, plan.duration);
+            let mut second = 0;
+            let outcome = load::run(plan, *mode, objects, |figures, took| {
+                let record = record(lap, &second.to_string(), *mode, &figures, took);
+                second += 1;
+                bar.set_position(second.min(bar.length().unwrap_or(second)));
+                bar.set_message(format!("{:.0} op/s", figures.ops as f64 / took.as_secs_f64()));
+                if !args.json {
+                    bar.suspend(|| say(&record));
+                }
+                records.push(record);
+            })
+            .await;
+            bar.finish_and_clear();
+            let total = record(lap, "TOTAL", *mode, &outcome.total, outcome.took);
+            if !args.json {
+                say(&total);
+            }
+            records.push(total);
+            errors += outcome.total.errors;
+            first_error = first_error.or(outcome.first_error);
+            match mode {
+                Mode::Put => written = Some(outcome.numbers),
+                Mode::Del if outcome.numbers == objects => (written, emptied) = (None, true),
+                _ => {}
+            }
+        }
+    }
+    if args.json {
+        let text = serde_json::to_string_pretty(&records)?;
+        writeln!(std::io::stdout().lock(), "{text}")?;
+    }
+    if made && emptied {
+        plan.remove_bucket().await?;
+    }
+    match first_error {
+        Some(first) => bail!("{errors} requests failed, the first with: {first}"),
+        None => Ok(()),
+    }
+}
+
+fn progress(mode: Mode, duration: Duration) -> ProgressBar {
+    let style = ProgressStyle::with_template("{prefix:4} [{bar:40}] {pos}/{len} s {msg}");
+    let bar = ProgressBar::new(duration.as_secs().max(1)).with_prefix(mode.name());
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar
+}
+
+/// A record with hsbench's names, and more percentiles. Latencies are in milliseconds, MB are of 1024 × 1024 bytes.
+fn record(lap: u64, name: &str, mode: Mode, figures: &Figures, took: Duration) -> Value {
+    let seconds = took.as_secs_f64().max(1e-9);
+    let ms = |duration: Duration| duration.as_secs_f64() * 1e3;
+    let mean = if figures.ops > 0 { ms(figures.sum) / figures.ops as f64 } else { 0.0 };
+    // A step's end may lie behind the longest time that there was.
+    let quantile = |share: f64| (figures.times.quantile(share) * 1e3).min(ms(figures.max));
+    json!({
+        "Loop": lap, "IntervalName": name, "Seconds": seconds, "Mode": mode.name(), "Ops": figures.ops,
+        "Mbps": figures.bytes as f64 / seconds / 1_048_576.0, "Iops": figures.ops as f64 / seconds,
+        "MinLat": ms(figures.min.unwrap_or_default()), "AvgLat": mean, "MedianLat": quantile(0.5),
+        "NinetyFiveLat": quantile(0.95), "NinetyNineLat": quantile(0.99), "NinetyNineNineLat": quantile(0.999),
+        "MaxLat": ms(figures.max), "Slowdowns": figures.slowdowns, "Errors": figures.errors,
+    })
+}
+
+/// Prints a record in hsbench's manner.
+fn say(record: &Value) {
+    let number = |name: &str| record[name].as_f64().unwrap_or_default();
+    let text = |name: &str| record[name].as_str().unwrap_or_default();
+    let line = format!(
+        "Loop: {}, Int: {}, Dur(s): {:.1}, Mode: {}, Ops: {}, MB/s: {:.2}, IO/s: {:.0}, Lat(ms): [ min: {:.1}, avg: {:.1}, \
+         50%: {:.1}, 95%: {:.1}, 99%: {:.1}, 99.9%: {:.1}, max: {:.1} ], Slowdowns: {}, Errors: {}\n",
+        number("Loop"),
+        text("IntervalName"),
+        number("Seconds"),
+        text("Mode"),
+        number("Ops"),
+        number("Mbps"),
+        number("Iops"),
+        number("MinLat"),
+        number("AvgLat"),
+        number("MedianLat"),
+        number("NinetyFiveLat"),
+        number("NinetyNineLat"),
+        number("NinetyNineNineLat"),
+        number("MaxLat"),
+        number("Slowdowns"),
+        number("Errors"),
+    );
+    // Who closed standard output does not want to know.
+    _ = std::io::stdout().lock().write_all(line.as_bytes());
+}

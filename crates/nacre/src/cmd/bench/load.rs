@@ -1,0 +1,322 @@
+//! The load itself: so many connections, each with one request under way, and the figures they gather.
+
+use super::client::{Answer, Ask, Connection, Payload, Target};
+use crate::cmd::times::Times;
+use anyhow::{Context, Result, bail};
+use http::{Method, StatusCode};
+use rand::Rng;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// Keys on a page of a listing.
+const PAGE: u64 = 1000;
+/// How long who was told to slow down, or could not connect, waits.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long requests that were told to slow down are tried after a mode's end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    Put,
+    List,
+    Get,
+    Del,
+}
+
+impl Mode {
+    /// The mode of that name.
+    pub(super) fn of(name: &str) -> Option<Mode> {
+        Some(match name.to_ascii_lowercase().as_str() {
+            "put" | "p" => Mode::Put,
+            "list" | "l" => Mode::List,
+            "get" | "g" => Mode::Get,
+            "del" | "delete" | "d" => Mode::Del,
+            _ => return None,
+        })
+    }
+
+    /// As it is printed.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Mode::Put => "PUT",
+            Mode::List => "LIST",
+            Mode::Get => "GET",
+            Mode::Del => "DEL",
+        }
+    }
+}
+
+/// How it is done.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) target: Target,
+    pub(super) bucket: String,
+    /// What keys begin with.
+    pub(super) prefix: String,
+    pub(super) payload: Payload,
+    pub(super) threads: usize,
+    pub(super) duration: Duration,
+    /// The most objects that are written.
+    pub(super) max_objects: u64,
+}
+
+/// What was done in some time.
+#[derive(Debug, Default)]
+pub(super) struct Figures {
+    pub(super) ops: u64,
+    pub(super) bytes: u64,
+    /// Requests that were told to come again.
+    pub(super) slowdowns: u64,
+    pub(super) errors: u64,
+    pub(super) min: Option<Duration>,
+    pub(super) max: Duration,
+    pub(super) sum: Duration,
+    pub(super) times: Times,
+}
+
+impl Figures {
+    fn add(&mut self, took: Duration, bytes: u64) {
+        self.ops += 1;
+        self.bytes += bytes;
+        self.min = Some(self.min.map_or(took, |min| min.min(took)));
+        self.max = self.max.max(took);
+        self.sum += took;
+        self.times.add(took);
+    }
+}
+
+/// What all connections of a mode share.
+struct Run {
+    plan: Arc<Plan>,
+    mode: Mode,
+    /// Objects that there are, but for [`Mode::Put`].
+    objects: u64,
+    end: Instant,
+    /// The next object's number.
+    next: AtomicU64,
+    /// Of the present interval, and of all.
+    figures: Mutex<(Figures, Figures)>,
+    first_error: Mutex<Option<String>>,
+}
+
+/// What became of a mode.
+pub(super) struct Outcome {
+    pub(super) total: Figures,
+    pub(super) took: Duration,
+    /// Objects whose numbers were given out.
+    pub(super) numbers: u64,
+    pub(super) first_error: Option<String>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Figures are whole whenever the lock is free.
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Plan {
+    fn path_of(&self, number: u64) -> String {
+        let key = format!("{}{number:012}", self.prefix);
+        // Slashes stay, as signatures have them.
+        let parts: Vec<_> = key.split('/').map(|part| urlencoding::encode(part).into_owned()).collect();
+        format!("/{}/{}", self.bucket, parts.join("/"))
+    }
+
+    fn listing(&self, after: &str) -> String {
+        let prefix = urlencoding::encode(&self.prefix);
+        let after = urlencoding::encode(after);
+        format!("list-type=2&max-keys={PAGE}&prefix={prefix}&start-after={after}")
+    }
+
+    fn bucket_path(&self) -> String {
+        format!("/{}", self.bucket)
+    }
+
+    /// Makes the bucket; tells whether it was not there.
+    pub(super) async fn make_bucket(&self) -> Result<bool> {
+        let path = self.bucket_path();
+        let ask = Ask { method: &Method::HEAD, path: &path, query: "", keep: false };
+        let mut connection = Connection::new(&self.target);
+        let there = connection.ask(ask, &Payload::empty()).await?;
+        if there.status.is_success() {
+            return Ok(false);
+        }
+        let made = connection.ask(Ask { method: &Method::PUT, ..ask }, &Payload::empty()).await?;
+        if !made.status.is_success() {
+            bail!("can't make bucket {}: {}", self.bucket, failure(&made));
+        }
+        Ok(true)
+    }
+
+    /// Removes the bucket, if nothing is in it.
+    pub(super) async fn remove_bucket(&self) -> Result<()> {
+        let path = self.bucket_path();
+        let ask = Ask { method: &Method::DELETE, path: &path, query: "", keep: false };
+        let removed = Connection::new(&self.target).ask(ask, &Payload::empty()).await?;
+        if !removed.status.is_success() && !removed.text.contains("BucketNotEmpty") {
+            bail!("can't remove bucket {}: {}", self.bucket, failure(&removed));
+        }
+        Ok(())
+    }
+
+    /// How many objects an earlier run left: one above the highest number that is listed.
+    pub(super) async fn count_objects(&self) -> Result<u64> {
+        let path = self.bucket_path();
+        let mut connection = Connection::new(&self.target);
+        let mut last = String::new();
+        loop {
+            let query = self.listing(&last);
+            let ask = Ask { method: &Method::GET, path: &path, query: &query, keep: true };
+            let page = connection.ask(ask, &Payload::empty()).await?;
+            if !page.status.is_success() {
+                bail!("can't list bucket {}: {}", self.bucket, failure(&page));
+            }
+            let key = page.text.rsplit_once("</Key>").and_then(|(before, _)| before.rsplit_once("<Key>"));
+            match key {
+                Some((_, key)) => {
+                    // The prefix may be written in XML's way; the digits behind it are not.
+                    let digits = key.get(key.len().saturating_sub(12)..).unwrap_or_default();
+                    digits.parse::<u64>().with_context(|| format!("'{key}' is no object of a benchmark"))?;
+                    last = format!("{}{digits}", self.prefix);
+                }
+                None => break,
+            }
+            if !page.text.contains("<IsTruncated>true") {
+                break;
+            }
+        }
+        Ok(last
+            .strip_prefix(&self.prefix)
+            .and_then(|digits| digits.parse().ok())
+            .map_or(0, |last: u64| last + 1))
+    }
+}
+
+/// Does one mode until its time is over or nothing is left to do. `each` gets every second's figures.
+pub(super) async fn run(
+    plan: &Arc<Plan>,
+    mode: Mode,
+    objects: u64,
+    mut each: impl FnMut(Figures, Duration),
+) -> Outcome {
+    let began = Instant::now();
+    let run = Arc::new(Run {
+        plan: Arc::clone(plan),
+        mode,
+        objects,
+        end: began + plan.duration,
+        next: AtomicU64::new(0),
+        figures: Mutex::default(),
+        first_error: Mutex::default(),
+    });
+    let workers = (0..plan.threads).map(|_| tokio::spawn(work(Arc::clone(&run))));
+    let mut all = std::pin::pin!(futures::future::join_all(workers));
+    let mut shown = began;
+    loop {
+        let next = tokio::time::Instant::from_std(shown + Duration::from_secs(1));
+        let ended = tokio::time::timeout_at(next, &mut all).await.is_ok();
+        let interval = std::mem::take(&mut lock(&run.figures).0);
+        let now = Instant::now();
+        // A last interval without anything in it says nothing.
+        if !ended || interval.ops > 0 || shown == began {
+            each(interval, now - shown);
+        }
+        shown = now;
+        if ended {
+            break;
+        }
+    }
+    let total = std::mem::take(&mut lock(&run.figures).1);
+    let given = run.next.load(Ordering::Relaxed);
+    let numbers = match mode {
+        Mode::Put => given.min(plan.max_objects),
+        Mode::List | Mode::Get | Mode::Del => given.min(objects),
+    };
+    let first_error = lock(&run.first_error).take();
+    Outcome { total, took: began.elapsed(), numbers, first_error }
+}
+
+async fn work(run: Arc<Run>) {
+    let plan = &*run.plan;
+    let mut connection = Connection::new(&plan.target);
+    let empty = Payload::empty();
+    let bucket = plan.bucket_path();
+    while Instant::now() < run.end {
+        let number = match run.mode {
+            Mode::Put | Mode::Del => {
+                let most = if run.mode == Mode::Put { plan.max_objects } else { run.objects };
+                let number = run.next.fetch_add(1, Ordering::Relaxed);
+                if number >= most {
+                    break;
+                }
+                number
+            }
+            Mode::Get | Mode::List => rand::rng().random_range(0..run.objects.max(1)),
+        };
+        let path = plan.path_of(number);
+        let query;
+        let ask = |method, path, query| Ask { method, path, query, keep: false };
+        let (ask, payload) = match run.mode {
+            Mode::Put => (ask(&Method::PUT, &path, ""), &plan.payload),
+            Mode::Get => (ask(&Method::GET, &path, ""), &empty),
+            Mode::Del => (ask(&Method::DELETE, &path, ""), &empty),
+            Mode::List => {
+                query = plan.listing(&format!("{}{number:012}", plan.prefix));
+                (ask(&Method::GET, bucket.as_str(), query.as_str()), &empty)
+            }
+        };
+        // An object whose number was given out is tried until it is done.
+        loop {
+            let began = Instant::now();
+            let answered = connection.ask(ask, payload).await;
+            let took = began.elapsed();
+            match answered {
+                Ok(answer) if answer.status.is_success() => {
+                    let bytes = if run.mode == Mode::Put { payload.data.len() as u64 } else { answer.len };
+                    let mut figures = lock(&run.figures);
+                    figures.0.add(took, bytes);
+                    figures.1.add(took, bytes);
+                    break;
+                }
+                Ok(answer) if answer.status == StatusCode::SERVICE_UNAVAILABLE => {
+                    let mut figures = lock(&run.figures);
+                    figures.0.slowdowns += 1;
+                    figures.1.slowdowns += 1;
+                }
+                Ok(answer) => {
+                    run.failed(failure(&answer));
+                    break;
+                }
+                Err(error) => {
+                    run.failed(format!("{error:#}"));
+                    tokio::time::sleep(PAUSE).await;
+                    break;
+                }
+            }
+            if Instant::now() >= run.end + GRACE {
+                run.failed(format!("told to slow down for {} s after the end", GRACE.as_secs()));
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+impl Run {
+    fn failed(&self, why: String) {
+        let mut figures = lock(&self.figures);
+        figures.0.errors += 1;
+        figures.1.errors += 1;
+        lock(&self.first_error).get_or_insert(why);
+    }
+}
+
+/// What an answer says that is not a success: status, and S3's code.
+fn failure(answer: &Answer) -> String {
+    let code = answer.text.split_once("<Code>").and_then(|(_, rest)| rest.split_once("</Code>"));
+    match code {
+        Some((code, _)) => format!("{} ({code})", answer.status),
+        None => answer.status.to_string(),
+    }
+}

@@ -1,0 +1,113 @@
+//! `radosgw-admin ratelimit`: how much users and buckets may do in a minute through one gateway.
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use nacre_rgw::{Gateway, RateLimit};
+use serde_json::{Value, json};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Prints what is set.
+    Get(Whose),
+    /// Sets how much may be done; it counts when it is enabled.
+    Set {
+        #[command(flatten)]
+        whose: Whose,
+        /// Requests in a minute that read; 0 for any number.
+        #[arg(long)]
+        max_read_ops: Option<u64>,
+        /// Requests in a minute that write; 0 for any number.
+        #[arg(long)]
+        max_write_ops: Option<u64>,
+        /// Bytes in a minute that are read; 0 for any number.
+        #[arg(long)]
+        max_read_bytes: Option<u64>,
+        /// Bytes in a minute that are written; 0 for any number.
+        #[arg(long)]
+        max_write_bytes: Option<u64>,
+    },
+    /// Counts requests from now on.
+    Enable(Whose),
+    /// Counts them no more.
+    Disable(Whose),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct Whose {
+    /// Whether it is a user's or a bucket's limit.
+    #[arg(long, value_enum)]
+    ratelimit_scope: Option<Scope>,
+    /// The user.
+    #[arg(long)]
+    uid: Option<String>,
+    /// The bucket.
+    #[arg(long)]
+    bucket: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Scope {
+    User,
+    Bucket,
+}
+
+pub(super) async fn carry_out(gateway: &Gateway, verb: Verb) -> Result<Option<Value>> {
+    Ok(match verb {
+        Verb::Get(whose) => Some(whose.get(gateway).await?),
+        Verb::Set { whose, max_read_ops, max_write_ops, max_read_bytes, max_write_bytes } => {
+            let change = |limit: &mut RateLimit| {
+                limit.max_read_ops = max_read_ops.unwrap_or(limit.max_read_ops);
+                limit.max_write_ops = max_write_ops.unwrap_or(limit.max_write_ops);
+                limit.max_read_bytes = max_read_bytes.unwrap_or(limit.max_read_bytes);
+                limit.max_write_bytes = max_write_bytes.unwrap_or(limit.max_write_bytes);
+            };
+            whose.change(gateway, change).await?;
+            None
+        }
+        Verb::Enable(whose) => {
+            whose.change(gateway, |limit| limit.enabled = true).await?;
+            None
+        }
+        Verb::Disable(whose) => {
+            whose.change(gateway, |limit| limit.enabled = false).await?;
+            None
+        }
+    })
+}
+
+impl Whose {
+    /// The user or the bucket that is meant: by the scope, or else by what is named.
+    fn named(&self) -> Result<(Scope, &str)> {
+        let uid = || self.uid.as_deref().map(|uid| (Scope::User, uid));
+        let bucket = || self.bucket.as_deref().map(|bucket| (Scope::Bucket, bucket));
+        match (self.ratelimit_scope, &self.uid, &self.bucket) {
+            (Some(Scope::User), ..) => uid().context("--uid names the user"),
+            (Some(Scope::Bucket), ..) => bucket().context("--bucket names the bucket"),
+            (None, Some(_), Some(_)) => bail!("--ratelimit-scope says which is meant: user or bucket"),
+            (None, ..) => uid().or_else(bucket).context("--uid or --bucket is needed"),
+        }
+    }
+
+    async fn get(&self, gateway: &Gateway) -> Result<Value> {
+        Ok(match self.named()? {
+            (Scope::User, uid) => json!({ "user_ratelimit": gateway.user(uid).await?.ratelimit.describe() }),
+            (Scope::Bucket, name) => {
+                json!({ "bucket_ratelimit": gateway.bucket(name).await?.ratelimit().describe() })
+            }
+        })
+    }
+
+    async fn change(&self, gateway: &Gateway, change: impl Fn(&mut RateLimit)) -> Result<()> {
+        match self.named()? {
+            (Scope::User, uid) => {
+                let changed = gateway.modify_user(uid, |user| {
+                    change(&mut user.ratelimit);
+                    Ok(())
+                });
+                changed.await?;
+            }
+            (Scope::Bucket, name) => drop(gateway.limit_bucket(name, change).await?),
+        }
+        Ok(())
+    }
+}

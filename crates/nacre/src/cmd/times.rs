@@ -1,0 +1,64 @@
+//! How long operations took, for benchmarks: counts in steps that grow with the time, so that its size does not depend on
+//! how many there are.
+
+use std::time::Duration;
+
+/// How many operations took how long, in steps of at most 1/16 of the time.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    counts: Vec<u64>,
+    total: u64,
+}
+
+/// Steps from one power of two to the next.
+const TIME_STEPS: u64 = 16;
+
+impl Times {
+    /// Adds one.
+    pub(crate) fn add(&mut self, took: Duration) {
+        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX).max(TIME_STEPS);
+        // The leading bit says how long, the next four which step of it.
+        let bits = u64::from(us.ilog2());
+        let step = (us >> (bits - 4)) - TIME_STEPS;
+        let index = usize::try_from((bits - 4) * TIME_STEPS + step).unwrap_or(usize::MAX);
+        if self.counts.len() <= index {
+            self.counts.resize(index + 1, 0);
+        }
+        self.counts[index] += 1;
+        self.total += 1;
+    }
+
+    /// The time in seconds that `share` (0 to 1) of the operations did not exceed; 0 for none.
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let wanted = (self.total as f64 * share).ceil() as u64;
+        let mut seen = 0;
+        for (index, count) in self.counts.iter().enumerate() {
+            seen += count;
+            if *count > 0 && seen >= wanted {
+                let (power, step) = (index as u64 / TIME_STEPS, index as u64 % TIME_STEPS);
+                let end = u128::from(TIME_STEPS + step + 1) << power;
+                return end as f64 / 1e6;
+            }
+        }
+        0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quantiles_are_right_to_a_sixteenth() {
+        let mut times = Times::default();
+        assert_eq!(times.quantile(0.5), 0.0);
+        (1..=1000).for_each(|ms| times.add(Duration::from_millis(ms)));
+        for (share, seconds) in [(0.001, 0.001), (0.5, 0.5), (0.99, 0.99), (1.0, 1.0)] {
+            let found = times.quantile(share);
+            assert!((seconds..=seconds * 1.07).contains(&found), "{share}: {found}");
+        }
+        times.add(Duration::ZERO);
+        times.add(Duration::MAX);
+        assert!(times.quantile(0.0001) < 20e-6 && times.quantile(1.0) > 1e9);
+    }
+}

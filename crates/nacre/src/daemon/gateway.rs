@@ -1,0 +1,265 @@
+//! `nacre gateway`, and what an S3 gateway is told of by options.
+
+use super::{Daemon, configure, run};
+use anyhow::{Context, Result, bail, ensure};
+use nacre_rgw::server::{Certificate, Hosts, Listen, Server, Settings};
+use nacre_runtime::config::Config;
+use nacre_types::ids::EntityKind;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+const USAGE: &str = "\
+Run an S3 gateway in the foreground until SIGINT or SIGTERM.
+
+usage: nacre gateway [-c FILE] [-n NAME] [--option-name VALUE]...
+
+  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
+  -n, --name NAME    who it is to the cluster [default: client.admin]
+  --rgw_frontends 'endpoint=ADDR:PORT'
+                     where it listens [default: 127.0.0.1:8000]
+  --rgw_frontends 'ssl_endpoint=ADDR:PORT ssl_certificate=FILE ssl_private_key=FILE'
+                     the same by TLS; SIGHUP reads the files again
+";
+
+/// How often certificates are looked at for changes where nothing is said.
+const RELOAD: Duration = Duration::from_secs(10);
+
+/// `nacre gateway`.
+pub(crate) fn gateway(args: &[String]) -> Result<()> {
+    let Some((config, _)) = configure(EntityKind::Client, args, USAGE)? else { return Ok(()) };
+    run(config, |config, _| async move {
+        let frontends = config.snapshot().rgw.rgw_frontends.parse()?;
+        let gateway = start_gateway(&config, &frontends).await?;
+        if let Daemon::Gateway(server, _) = &gateway {
+            println!("gateway is ready: {}", urls_of(server).join(" "));
+        }
+        Ok(gateway)
+    })
+}
+
+/// Starts an S3 gateway that listens where `frontends` says.
+pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Result<Daemon> {
+    let certificate = frontends.read_certificate()?;
+    let cluster = nacre_client::native::connect(config).await.context("can't connect to the cluster")?;
+    let gateway = nacre_rgw::Gateway::open(cluster.clone(), rgw_config(config)?)
+        .await
+        .context("the gateway can't use its pools")?;
+    let server =
+        Server::start(gateway, &frontends.ports(certificate.as_ref()), settings(config, frontends)?).await?;
+    if let Some(certificate) = certificate {
+        tokio::spawn(reload_at_hangup(Arc::downgrade(&certificate)));
+    }
+    Ok(Daemon::Gateway(server, cluster))
+}
+
+/// What a gateway is called in metrics.
+pub(super) fn name_of(server: &Server) -> String {
+    server.addrs().first().map_or_else(|| "rgw".to_owned(), |(addr, _)| format!("rgw.{addr}"))
+}
+
+/// Where a gateway is found.
+pub(crate) fn urls_of(server: &Server) -> Vec<String> {
+    let url = |(addr, tls): &(SocketAddr, bool)| format!("{}://{addr}", if *tls { "https" } else { "http" });
+    server.addrs().iter().map(url).collect()
+}
+
+async fn reload_at_hangup(certificate: Weak<Certificate>) {
+    let mut hangups = match signal(SignalKind::hangup()) {
+        Ok(hangups) => hangups,
+        Err(error) => {
+            tracing::error!(%error, "rgw: the certificate can't be read again at SIGHUP");
+            return;
+        }
+    };
+    while hangups.recv().await.is_some() {
+        let Some(certificate) = certificate.upgrade() else { return };
+        // It reads files. A panic there was reported.
+        _ = tokio::task::spawn_blocking(move || certificate.reload()).await;
+    }
+}
+
+/// What the options say of a gateway.
+pub(crate) fn rgw_config(config: &Config) -> Result<nacre_rgw::Config> {
+    let options = config.snapshot();
+    Ok(nacre_rgw::Config {
+        index_shards: u32::try_from(options.rgw.rgw_override_bucket_index_max_shards)?,
+        put_bytes: options.rgw.rgw_max_put_memory,
+        gc_wait: options.rgw.rgw_gc_obj_min_wait,
+        gc_period: options.rgw.rgw_gc_processor_period,
+        pending_expiration: options.rgw.rgw_pending_bucket_index_op_expiration,
+        region: options.rgw.rgw_region.clone(),
+        admin_entry: options.rgw.rgw_admin_entry.clone(),
+        quota_ages: nacre_rgw::Ages {
+            bucket: options.rgw.rgw_bucket_quota_ttl,
+            user: options.rgw.rgw_user_quota_bucket_sync_interval,
+        },
+        default_user_quota: default_quota(
+            options.rgw.rgw_user_default_quota_max_size,
+            options.rgw.rgw_user_default_quota_max_objects,
+        ),
+        default_bucket_quota: default_quota(
+            options.rgw.rgw_bucket_default_quota_max_size,
+            options.rgw.rgw_bucket_default_quota_max_objects,
+        ),
+        usage: options.rgw.rgw_enable_usage_log.then(|| nacre_rgw::UsageSettings {
+            threshold: usize::try_from(options.rgw.rgw_usage_log_flush_threshold).unwrap_or(usize::MAX),
+            period: options.rgw.rgw_usage_log_tick_interval,
+        }),
+        watch: true,
+        encryption_key: encryption_key(&options.rgw.rgw_crypt_default_encryption_key)?,
+        objects_per_shard: options.rgw.rgw_max_objs_per_shard,
+        dynamic_resharding: options.rgw.rgw_dynamic_resharding,
+        dynamic_shards: u32::try_from(options.rgw.rgw_max_dynamic_shards)?,
+        reshard_lock: options.rgw.rgw_reshard_bucket_lock_duration,
+        reshard_period: options.rgw.rgw_reshard_thread_interval,
+        lifecycle: options.rgw.rgw_enable_lc_threads,
+        lifecycle_time: options.rgw.rgw_lifecycle_work_time.clone(),
+        lifecycle_debug: options.rgw.rgw_lc_debug_interval,
+    })
+}
+
+/// The quota of new users that options name: enforced where there is a limit.
+fn default_quota(max_size: i64, max_objects: i64) -> nacre_rgw::Quota {
+    let none = nacre_rgw::Quota::default();
+    let (max_size, max_objects) = (max_size.max(-1), max_objects.max(-1));
+    nacre_rgw::Quota {
+        enabled: (max_size, max_objects) != (none.max_size, none.max_objects),
+        max_size,
+        max_objects,
+    }
+}
+
+/// The secret for SSE-S3 in an option.
+fn encryption_key(text: &str) -> Result<Option<[u8; 32]>> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let bytes = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text.trim()).ok();
+    let key = bytes.and_then(|bytes| bytes.try_into().ok());
+    key.map(Some).context("rgw_crypt_default_encryption_key is not 32 bytes in base64")
+}
+
+/// What the options say of how a gateway serves.
+fn settings(config: &Config, frontends: &Frontends) -> Result<Settings> {
+    let options = &config.snapshot().rgw;
+    let path = options.rgw_ops_log_file_path.trim();
+    Ok(Settings {
+        max_connections: usize::try_from(options.rgw_max_connections).unwrap_or(usize::MAX),
+        max_requests: options.rgw_max_concurrent_requests,
+        max_rate: options.rgw_max_request_rate,
+        complaint_time: options.rgw_op_complaint_time,
+        exit_timeout: options.rgw_exit_timeout_secs,
+        reload: frontends.reload.unwrap_or(RELOAD),
+        hosts: Hosts::new(&options.rgw_dns_name, &options.rgw_dns_s3website_name)
+            .context("rgw_dns_name, rgw_dns_s3website_name")?,
+        access_log: (!path.is_empty()).then(|| path.into()),
+    })
+}
+
+/// Where a gateway listens: what `rgw_frontends` says, in radosgw's words.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Frontends {
+    /// Plain HTTP.
+    pub(crate) plain: Vec<SocketAddr>,
+    /// By TLS.
+    pub(crate) tls: Vec<SocketAddr>,
+    /// Its certificate.
+    pub(crate) certificate: Option<PathBuf>,
+    /// The key, where it is not in the certificate's file.
+    pub(crate) key: Option<PathBuf>,
+    /// How often it is looked whether the files have changed, where that is said; 0 for never.
+    pub(crate) reload: Option<Duration>,
+}
+
+impl std::str::FromStr for Frontends {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Frontends> {
+        let mut found = Frontends::default();
+        for word in text.split_whitespace().filter(|word| *word != "beast") {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            let what = |kind: &str| format!("rgw_frontends: {name}: '{value}' is not {kind}");
+            let loopback = || -> Result<SocketAddr> {
+                Ok(SocketAddr::from(([127, 0, 0, 1], value.parse().with_context(|| what("a port"))?)))
+            };
+            let address = || value.parse::<SocketAddr>().with_context(|| what("ADDRESS:PORT"));
+            match name {
+                "endpoint" => found.plain.push(address()?),
+                "port" => found.plain.push(loopback()?),
+                "ssl_endpoint" => found.tls.push(address()?),
+                "ssl_port" => found.tls.push(loopback()?),
+                "ssl_certificate" => found.certificate = Some(value.into()),
+                "ssl_private_key" => found.key = Some(value.into()),
+                "ssl_reload" => {
+                    let seconds = value.parse().with_context(|| what("a number of seconds"))?;
+                    found.reload = Some(Duration::from_secs(seconds));
+                }
+                _ => bail!(
+                    "rgw_frontends: '{word}' is not known: endpoint, port, ssl_endpoint, ssl_port, ssl_certificate, \
+                     ssl_private_key and ssl_reload are"
+                ),
+            }
+        }
+        found.check().context("rgw_frontends")?;
+        Ok(found)
+    }
+}
+
+impl Frontends {
+    /// Refuses what does not fit together.
+    pub(crate) fn check(&self) -> Result<()> {
+        ensure!(!self.plain.is_empty() || !self.tls.is_empty(), "no endpoint is named");
+        ensure!(self.tls.is_empty() || self.certificate.is_some(), "TLS needs a certificate");
+        ensure!(!self.tls.is_empty() || self.certificate.is_none(), "the certificate has no TLS endpoint");
+        ensure!(self.key.is_none() || self.certificate.is_some(), "the key has no certificate");
+        Ok(())
+    }
+
+    fn read_certificate(&self) -> Result<Option<Arc<Certificate>>> {
+        let certificate = self.certificate.as_ref();
+        Ok(certificate.map(|path| Certificate::read(path, self.key.as_deref())).transpose()?)
+    }
+
+    fn ports(&self, certificate: Option<&Arc<Certificate>>) -> Vec<Listen> {
+        let plain = self.plain.iter().map(|addr| Listen { addr: *addr, certificate: None });
+        let tls = self.tls.iter().map(|addr| Listen { addr: *addr, certificate: certificate.cloned() });
+        plain.chain(tls).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frontends_are_read_in_radosgws_words() {
+        let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let text = "beast endpoint=0.0.0.0:80 port=8080 ssl_port=443 ssl_endpoint=[::1]:444 \
+                    ssl_certificate=/a.crt ssl_private_key=/a.key ssl_reload=60";
+        let found: Frontends = text.parse().unwrap();
+        assert_eq!(found.plain, [SocketAddr::from(([0, 0, 0, 0], 80)), loopback(8080)]);
+        assert_eq!(found.tls, [loopback(443), "[::1]:444".parse().unwrap()]);
+        assert_eq!(found.certificate, Some("/a.crt".into()));
+        assert_eq!(found.key, Some("/a.key".into()));
+        assert_eq!(found.reload, Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn frontends_that_make_no_sense_are_refused() {
+        for (text, why) in [
+            ("beast", "no endpoint"),
+            ("port=http", "is not a port"),
+            ("endpoint=80", "is not ADDRESS:PORT"),
+            ("ssl_port=443", "TLS needs a certificate"),
+            ("port=80 ssl_certificate=/a", "no TLS endpoint"),
+            ("port=80 ssl_private_key=/a", "no certificate"),
+            ("port=80 colour=green", "is not known"),
+        ] {
+            let error = format!("{:#}", text.parse::<Frontends>().unwrap_err());
+            assert!(error.contains(why), "{text}: {error}");
+        }
+    }
+}

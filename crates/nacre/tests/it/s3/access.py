@@ -1,0 +1,149 @@
+"""Who may do what at a gateway, as boto3 sees it. usage: access.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; exits with an assertion's text on failure. The other user's id is 'other'."""
+
+import json
+import sys
+import urllib.error
+import urllib.request
+
+import boto3
+from botocore import UNSIGNED
+from botocore.client import Config
+from botocore.exceptions import ClientError
+
+ENDPOINT, ACCESS, SECRET = sys.argv[1:4]
+
+
+def client(access=ACCESS, secret=SECRET, service="s3", **config):
+    return boto3.client(
+        service, endpoint_url=ENDPOINT, aws_access_key_id=access, aws_secret_access_key=secret, region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}, **config))
+
+
+S3 = client()
+OTHER = client(*sys.argv[4:6])
+NOBODY = client(signature_version=UNSIGNED)
+
+
+def refused(code, call, **args):
+    try:
+        call(**args)
+    except ClientError as error:
+        assert error.response["Error"]["Code"] == code, (code, error.response)
+        return error.response
+    raise AssertionError(f"{call} was not refused ({code})")
+
+
+def read(who, bucket, key):
+    return who.get_object(Bucket=bucket, Key=key)["Body"].read()
+
+
+def public_access():
+    S3.create_bucket(Bucket="public")
+    refused("NoSuchPublicAccessBlockConfiguration", S3.get_public_access_block, Bucket="public")
+
+    def block(**what):
+        S3.put_public_access_block(Bucket="public", PublicAccessBlockConfiguration=what)
+        said = S3.get_public_access_block(Bucket="public")["PublicAccessBlockConfiguration"]
+        names = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
+        assert said == {name: what.get(name, False) for name in names}, said
+
+    S3.put_bucket_acl(Bucket="public", ACL="public-read")
+    S3.put_object(Bucket="public", Key="k", Body=b"k", ACL="public-read")
+    assert read(NOBODY, "public", "k") == b"k"
+    assert len(NOBODY.list_objects_v2(Bucket="public")["Contents"]) == 1
+    assert S3.get_bucket_policy_status(Bucket="public")["PolicyStatus"]["IsPublic"] is True
+    # A user can't change what protects a bucket of another one.
+    refused("AccessDenied", OTHER.put_public_access_block, Bucket="public", PublicAccessBlockConfiguration={})
+    refused("AccessDenied", OTHER.delete_public_access_block, Bucket="public")
+
+    block(BlockPublicAcls=True)
+    for acl in ("public-read", "public-read-write", "authenticated-read"):
+        refused("AccessDenied", S3.put_bucket_acl, Bucket="public", ACL=acl)
+        refused("AccessDenied", S3.put_object, Bucket="public", Key="l", Body=b"", ACL=acl)
+        refused("AccessDenied", S3.put_object_acl, Bucket="public", Key="k", ACL=acl)
+        refused("AccessDenied", S3.create_multipart_upload, Bucket="public", Key="l", ACL=acl)
+        refused("AccessDenied", S3.copy_object, Bucket="public", Key="l", CopySource="public/k", ACL=acl)
+    everybody = 'uri="http://acs.amazonaws.com/groups/global/AllUsers"'
+    refused("AccessDenied", S3.put_object, Bucket="public", Key="l", Body=b"", GrantRead=everybody)
+    S3.put_object(Bucket="public", Key="l", Body=b"", ACL="private")
+    # What was public stays so.
+    assert read(NOBODY, "public", "k") == b"k"
+    block(IgnorePublicAcls=True)
+    refused("AccessDenied", NOBODY.get_object, Bucket="public", Key="k")
+    refused("AccessDenied", OTHER.list_objects_v2, Bucket="public")
+    assert read(S3, "public", "k") == b"k"
+    S3.put_object_acl(Bucket="public", Key="k", GrantRead='id="other"')
+    assert read(OTHER, "public", "k") == b"k"
+
+    S3.put_bucket_acl(Bucket="public", ACL="private")
+    assert S3.get_bucket_policy_status(Bucket="public")["PolicyStatus"]["IsPublic"] is False
+    to_all = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::public/*"}
+    to_other = dict(to_all, Principal={"AWS": "arn:aws:iam:::user/other"}, Action="s3:PutObject")
+    policy = json.dumps({"Version": "2012-10-17", "Statement": [to_all, to_other]})
+    block(BlockPublicPolicy=True)
+    refused("AccessDenied", S3.put_bucket_policy, Bucket="public", Policy=policy)
+    S3.put_bucket_policy(Bucket="public", Policy=json.dumps({"Statement": [to_other]}))
+    block()
+    S3.put_bucket_policy(Bucket="public", Policy=policy)
+    assert read(NOBODY, "public", "l") == b""
+    block(RestrictPublicBuckets=True)
+    refused("AccessDenied", NOBODY.get_object, Bucket="public", Key="l")
+    refused("AccessDenied", OTHER.put_object, Bucket="public", Key="m", Body=b"")
+    assert read(S3, "public", "l") == b""
+    S3.delete_public_access_block(Bucket="public")
+    refused("NoSuchPublicAccessBlockConfiguration", S3.get_public_access_block, Bucket="public")
+    assert read(NOBODY, "public", "l") == b""
+
+
+def ownership():
+    S3.create_bucket(Bucket="owned")
+    refused("OwnershipControlsNotFoundError", S3.get_bucket_ownership_controls, Bucket="owned")
+    grants = S3.get_bucket_acl(Bucket="owned")["Owner"]["ID"]
+    S3.put_bucket_acl(Bucket="owned", GrantWrite='id="other"', GrantFullControl=f'id="{grants}"')
+
+    def control(how):
+        S3.put_bucket_ownership_controls(Bucket="owned", OwnershipControls={"Rules": [{"ObjectOwnership": how}]})
+        said = S3.get_bucket_ownership_controls(Bucket="owned")["OwnershipControls"]
+        assert said == {"Rules": [{"ObjectOwnership": how}]}, said
+
+    def owner(key):
+        return S3.get_object_acl(Bucket="owned", Key=key)["Owner"]["ID"]
+
+    refused("AccessDenied", OTHER.put_bucket_ownership_controls, Bucket="owned",
+            OwnershipControls={"Rules": [{"ObjectOwnership": "ObjectWriter"}]})
+    control("ObjectWriter")
+    OTHER.put_object(Bucket="owned", Key="theirs", Body=b"t", ACL="bucket-owner-full-control")
+    assert owner("theirs") == "other"
+    control("BucketOwnerPreferred")
+    OTHER.put_object(Bucket="owned", Key="given", Body=b"g", ACL="bucket-owner-full-control")
+    OTHER.put_object(Bucket="owned", Key="kept", Body=b"k")
+    assert owner("given") == "admin"
+    refused("AccessDenied", S3.get_object, Bucket="owned", Key="kept")
+    # Who could write until now would be shut out.
+    refused("InvalidBucketAclWithObjectOwnership", S3.put_bucket_ownership_controls, Bucket="owned",
+            OwnershipControls={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]})
+    S3.put_bucket_acl(Bucket="owned", ACL="private")
+    control("BucketOwnerEnforced")
+    # All is the bucket's owner's, whoever wrote it.
+    assert read(S3, "owned", "kept") == b"k"
+    assert owner("kept") == "admin"
+    refused("AccessDenied", OTHER.get_object, Bucket="owned", Key="kept")
+    refused("AccessControlListNotSupported", S3.put_bucket_acl, Bucket="owned", ACL="private")
+    refused("AccessControlListNotSupported", S3.put_object_acl, Bucket="owned", Key="kept", ACL="public-read")
+    refused("AccessControlListNotSupported", S3.put_object, Bucket="owned", Key="a", Body=b"", ACL="public-read")
+    S3.put_object(Bucket="owned", Key="a", Body=b"", ACL="bucket-owner-full-control")
+    S3.put_bucket_policy(Bucket="owned", Policy=json.dumps({"Statement": [{
+        "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::user/other"}, "Action": "s3:PutObject", "Resource": "*"}]}))
+    OTHER.put_object(Bucket="owned", Key="b", Body=b"b")
+    assert (owner("b"), read(S3, "owned", "b")) == ("admin", b"b")
+    S3.delete_bucket_ownership_controls(Bucket="owned")
+    refused("OwnershipControlsNotFoundError", S3.get_bucket_ownership_controls, Bucket="owned")
+    refused("InvalidBucketAclWithObjectOwnership", S3.create_bucket, Bucket="enforced", ACL="public-read",
+            ObjectOwnership="BucketOwnerEnforced")
+    S3.create_bucket(Bucket="enforced", ObjectOwnership="BucketOwnerEnforced")
+    refused("AccessControlListNotSupported", S3.put_bucket_acl, Bucket="enforced", ACL="public-read")
+
+
+for test in (public_access, ownership):
+    test()
+    print(test.__name__)

@@ -1,0 +1,255 @@
+"""Works on a bucket through several gateways while they and OSDs are killed, and holds them to what they acknowledged.
+
+usage: faults.py ACCESS_KEY SECRET_KEY BUCKET ENDPOINT...; prints `acked N` now and then; ends, with a last look at
+everything, when its standard input does. Exits with 1 and what was wrong.
+
+Each key has one writer. What an attempt that was not acknowledged did to its key is unknown: such a key is not written
+again, and must be what it was or what the attempt would have made it, whole, and the same for GET and for listings.
+"""
+
+import hashlib
+import os
+import random
+import sys
+import threading
+import time
+
+import boto3
+from botocore.client import Config
+from botocore.exceptions import BotoCoreError, ClientError
+
+ACCESS, SECRET, BUCKET = sys.argv[1:4]
+ENDPOINTS = sys.argv[4:]
+WRITERS = 6
+KEYS = 6
+PATIENCE = 90
+MIB = 1 << 20
+
+stop = threading.Event()
+failures = []
+lock = threading.Lock()
+acked = 0
+unknown = 0
+# Of all keys that readers may look at: key -> writer's own record.
+everything = {}
+
+
+def connect(endpoint):
+    return boto3.client(
+        "s3", endpoint_url=endpoint, aws_access_key_id=ACCESS, aws_secret_access_key=SECRET, region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=60))
+
+
+def body_of(key, seq, size):
+    head = f"{key} {seq} {size}\n".encode()
+    return head + random.Random(f"{key} {seq}").randbytes(size)
+
+
+def check_whole(key, body):
+    """Fails unless the body is all of one write's; returns which write's."""
+    head = body.split(b"\n", 1)[0].decode(errors="replace").split(" ")
+    assert len(head) == 3 and head[0] == key, f"{key}: foreign data {head}"
+    seq, size = int(head[1]), int(head[2])
+    assert body == body_of(key, seq, size), f"{key}: torn data of write {seq}: {len(body)} bytes, {size} and a line wanted"
+    return seq
+
+
+class Session:
+    """Requests to any gateway that lives."""
+
+    def __init__(self, at):
+        self.clients = [connect(endpoint) for endpoint in ENDPOINTS]
+        self.at = at
+
+    def once(self, call):
+        """One attempt: its result; ClientError of a definite refusal; None where the outcome is not known."""
+        try:
+            return call(self.clients[self.at % len(self.clients)])
+        except ClientError as error:
+            status = error.response["ResponseMetadata"]["HTTPStatusCode"]
+            if status < 500:
+                raise
+        except BotoCoreError:
+            pass
+        self.at += 1
+        time.sleep(0.1)
+        return None
+
+    def surely(self, call):
+        """What may be repeated: until it is answered."""
+        deadline = time.time() + PATIENCE
+        while time.time() < deadline:
+            result = self.once(call)
+            if result is not None:
+                return result
+        raise AssertionError(f"not answered within {PATIENCE} s")
+
+    def get(self, key):
+        """Which write is there; None for no object."""
+        def call(client):
+            found = client.get_object(Bucket=BUCKET, Key=key)
+            body = found["Body"].read()
+            if len(body) != found["ContentLength"]:
+                return None
+            return body, found
+        try:
+            body, found = self.surely(call)
+        except ClientError as error:
+            assert error.response["Error"]["Code"] == "NoSuchKey", f"{key}: {error}"
+            return None, None
+        etag = found["ETag"].strip('"')
+        if "-" not in etag:
+            assert hashlib.md5(body).hexdigest() == etag, f"{key}: ETag of another write"
+        seq = check_whole(key, body)
+        assert found["Metadata"].get("seq") == str(seq), f"{key}: metadata {found['Metadata']} with write {seq}"
+        return seq, found["ETag"]
+
+    def listed(self, key):
+        """The ETag that a listing shows of a key; None where it shows none."""
+        page = self.surely(lambda client: client.list_objects_v2(Bucket=BUCKET, Prefix=key))
+        return {entry["Key"]: entry["ETag"] for entry in page.get("Contents", [])}.get(key)
+
+
+class Record:
+    """What is known of a key."""
+
+    def __init__(self):
+        self.last = None  # the write that was acknowledged; None for no object
+        self.attempts = []  # writes whose outcome is not known
+        self.seq = 0
+
+    def allowed(self):
+        return [self.last] + self.attempts
+
+
+def put(session, key, record, size):
+    seq = record.seq
+    body = body_of(key, seq, size)
+    return session.once(lambda client: client.put_object(Bucket=BUCKET, Key=key, Body=body, Metadata={"seq": str(seq)}))
+
+
+def put_parts(session, key, record):
+    seq = record.seq
+    body = body_of(key, seq, 5 * MIB + 300_000)
+    begun = session.once(lambda client: client.create_multipart_upload(Bucket=BUCKET, Key=key, Metadata={"seq": str(seq)}))
+    if begun is None:
+        return False
+    upload, parts = begun["UploadId"], []
+    for number, data in enumerate([body[:5 * MIB], body[5 * MIB:]], 1):
+        part = session.surely(lambda client: client.upload_part(Bucket=BUCKET, Key=key, UploadId=upload, PartNumber=number, Body=data))
+        parts.append({"PartNumber": number, "ETag": part["ETag"]})
+    def complete(client):
+        return client.complete_multipart_upload(Bucket=BUCKET, Key=key, UploadId=upload, MultipartUpload={"Parts": parts})
+    # May be repeated: it is the same object each time.
+    return session.surely(complete)
+
+
+def remove(session, key):
+    return session.once(lambda client: client.delete_object(Bucket=BUCKET, Key=key))
+
+
+def write(number):
+    global acked, unknown
+    session = Session(number)
+    chance = random.Random(number)
+    fresh = 0
+    keys = []
+    while not stop.is_set():
+        while len(keys) < KEYS:
+            keys.append(f"w{number}/k{fresh}")
+            fresh += 1
+            with lock:
+                everything[keys[-1]] = Record()
+        key = chance.choice(keys)
+        record = everything[key]
+        record.seq += 1
+        kind = chance.random()
+        with lock:
+            record.attempts.append(None if kind < 0.15 else record.seq)
+        if kind < 0.15:
+            done = remove(session, key)
+        elif kind < 0.7:
+            done = put(session, key, record, chance.randrange(0, 100_000))
+        elif kind < 0.93:
+            done = put(session, key, record, chance.randrange(MIB, 9 * MIB))
+        else:
+            done = put_parts(session, key, record)
+            if done is False:
+                # Nothing was written.
+                with lock:
+                    record.attempts.clear()
+                continue
+        if done is None:
+            with lock:
+                unknown += 1
+            keys.remove(key)
+            continue
+        with lock:
+            record.last, record.attempts = record.attempts[-1], []
+            acked += 1
+            if acked % 10 == 0:
+                print(f"acked {acked}", flush=True)
+        # Nobody else writes it: both must show just this.
+        seq, etag = session.get(key)
+        assert seq == record.last, f"{key}: write {seq} is read, {record.last} was acknowledged"
+        shown = session.listed(key)
+        assert shown == etag, f"{key}: {shown} is listed, {etag} is read"
+
+
+def read(number):
+    """Whole objects only, whatever happens."""
+    session = Session(number)
+    chance = random.Random(number)
+    while not stop.is_set():
+        with lock:
+            keys = list(everything)
+        if not keys:
+            time.sleep(0.05)
+            continue
+        session.get(chance.choice(keys))
+
+
+def guarded(work, number):
+    try:
+        work(number)
+    except BaseException as error:  # whatever it is, it is this test's failure
+        failures.append(f"{work.__name__} {number}: {type(error).__name__}: {error}")
+        stop.set()
+
+
+def look_at_all():
+    session = Session(0)
+    shown, token = {}, {}
+    while True:
+        page = session.surely(lambda client: client.list_objects_v2(Bucket=BUCKET, MaxKeys=7, **token))
+        shown.update({entry["Key"]: entry["ETag"] for entry in page.get("Contents", [])})
+        if not page["IsTruncated"]:
+            break
+        token = {"ContinuationToken": page["NextContinuationToken"]}
+    for key, record in everything.items():
+        seq, etag = session.get(key)
+        assert seq in record.allowed(), f"{key}: write {seq} at the end, one of {record.allowed()} wanted"
+        assert shown.get(key) == etag, f"{key}: {shown.get(key)} is listed at the end, {etag} is read"
+    assert set(shown) <= set(everything), f"listed and never written: {set(shown) - set(everything)}"
+
+
+def main():
+    Session(0).surely(lambda client: client.create_bucket(Bucket=BUCKET))
+    threads = [threading.Thread(target=guarded, args=(write, n)) for n in range(WRITERS)]
+    threads += [threading.Thread(target=guarded, args=(read, WRITERS + n)) for n in range(2)]
+    def wait_for_end():
+        os.read(0, 1)
+        stop.set()
+    threading.Thread(target=wait_for_end, daemon=True).start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if not failures:
+        guarded(lambda _: look_at_all(), 0)
+    print(f"end: acked {acked}, unknown {unknown}, keys {len(everything)}", flush=True)
+    if failures:
+        sys.exit("\n".join(failures))
+
+
+main()

@@ -1,0 +1,53 @@
+"""Gateways as processes of their own, for the suites that need them."""
+
+import atexit
+import socket
+import subprocess
+import time
+
+
+def free_port():
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port > 40000:
+            return port
+
+
+def wait(what, holds, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+
+
+class Gateway:
+    """A gateway of its own process."""
+
+    def __init__(self, nacre, conf, *options):
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process = subprocess.Popen(
+            [nacre, "gateway", "-c", conf, "--rgw_frontends", f"beast port={self.port}", "--exporter_http_port=-1",
+             *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        # Whatever becomes of the suite.
+        atexit.register(self.process.kill)
+        line = self.process.stdout.readline()
+        assert line == f"gateway is ready: {self.url}\n", (line, self.process.stderr.read())
+
+    def resident(self):
+        """Bytes of memory."""
+        with open(f"/proc/{self.process.pid}/statm") as statm:
+            return int(statm.read().split()[1]) * 4096
+
+    def end(self):
+        """Ends it in order; returns what it said."""
+        self.process.terminate()
+        return self.ended()
+
+    def ended(self):
+        """Waits until it has ended, in order, as it was told to; returns what it said."""
+        _, said = self.process.communicate(timeout=60)
+        assert self.process.returncode == 0, said
+        return said

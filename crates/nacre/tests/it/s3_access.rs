@@ -1,0 +1,42 @@
+//! Who may do what at a gateway, on a served cluster.
+
+use crate::s3::S3;
+
+#[test]
+fn users_may_what_they_are_allowed() {
+    let s3 = S3::start();
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/access.py");
+    let keys = ["--access-key", "OTHERSKEY", "--secret-key", "secret of the other"];
+    s3.nacre(&[&["user", "create", "--uid", "other", "--display-name", "The other one"], &keys[..]].concat());
+    s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret, keys[1], keys[3]]);
+}
+
+#[test]
+fn iam_and_sts_give_and_limit_rights() {
+    let s3 = S3::start();
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/iam.py");
+    let keys = ["--access-key", "OTHERSKEY", "--secret-key", "secret of the other"];
+    s3.nacre(&[&["user", "create", "--uid", "other", "--display-name", "The other one"], &keys[..]].concat());
+    s3.nacre(&["caps", "add", "--uid", "admin", "--caps", "users=*;user-policy=*;roles=*"]);
+    s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret, keys[1], keys[3]]);
+}
+
+#[test]
+fn strangers_get_nothing() {
+    let s3 = S3::start();
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/strangers.py");
+    let keys = ["--access-key", "OTHERSKEY", "--secret-key", "secret of the other"];
+    s3.nacre(&[&["user", "create", "--uid", "other", "--display-name", "The other one"], &keys[..]].concat());
+    s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret, keys[1], keys[3]]);
+    // What a suspended user made public is so no longer.
+    let public = format!("{}/theirs", s3.endpoint);
+    let status = || {
+        let out = s3.ok("curl", &["-s", "-o", "/dev/null", "-w", "%{http_code}", &public]);
+        String::from_utf8(out.stdout).unwrap()
+    };
+    assert_eq!(status(), "200");
+    s3.nacre(&["user", "suspend", "--uid", "other"]);
+    assert_eq!(status(), "403");
+    s3.nacre(&["user", "enable", "--uid", "other"]);
+    assert_eq!(status(), "200");
+}

@@ -1,0 +1,218 @@
+//! S3 while OSDs and gateways are killed: nothing that was acknowledged is lost, nothing torn is read, listings show what
+//! GET finds, and nothing is left behind.
+
+use crate::support::{Daemon, PATIENCE, TestCluster, free_port, nacre};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// A gateway's process, on the same port whenever it is started.
+struct Gateway {
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Gateway {
+    fn new() -> Gateway {
+        Gateway { port: free_port(), child: None }
+    }
+
+    fn endpoint(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Starts it and waits until it serves.
+    fn start(&mut self, cluster: &TestCluster) {
+        let log = cluster.folder().join(format!("gateway.{}.out", self.port));
+        let log = File::options().create(true).append(true).open(log).unwrap();
+        let mut child = Command::new(nacre())
+            .args(["gateway", "--rgw_frontends", &format!("endpoint=127.0.0.1:{}", self.port), "-c"])
+            .arg(cluster.conf())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let ready = lines.find_map(|line| line.ok().filter(|line| line.starts_with("gateway is ready")));
+        assert!(ready.is_some(), "the gateway ended before it was ready: {}", self.log(cluster));
+        assert!(self.child.replace(child).is_none());
+    }
+
+    fn log(&self, cluster: &TestCluster) -> String {
+        let text = std::fs::read_to_string(cluster.folder().join(format!("gateway.{}.out", self.port)));
+        text.unwrap_or_default()
+    }
+
+    /// kill -9.
+    fn kill(&mut self) {
+        let mut child = self.child.take().expect("a running gateway");
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            self.kill();
+        }
+    }
+}
+
+/// faults.py at work.
+struct Load {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Load {
+    fn start(keys: (&str, &str), bucket: &str, gateways: &[&Gateway]) -> Load {
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/faults.py");
+        let mut child = Command::new("/usr/bin/python3")
+            .args([script, keys.0, keys.1, bucket])
+            .args(gateways.iter().map(|gateway| gateway.endpoint()))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = Arc::new(Mutex::new(Vec::new()));
+        let outputs: [Box<dyn std::io::Read + Send>; 2] =
+            [Box::new(child.stdout.take().unwrap()), Box::new(child.stderr.take().unwrap())];
+        for output in outputs {
+            let said = Arc::clone(&said);
+            std::thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    said.lock().unwrap_or_else(PoisonError::into_inner).push(line);
+                }
+            });
+        }
+        Load { stdin: child.stdin.take(), child, said }
+    }
+
+    fn text(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).join("\n")
+    }
+
+    fn acked(&self) -> u64 {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = said.iter().filter_map(|line| line.strip_prefix("acked ")?.parse().ok());
+        counts.max().unwrap_or(0)
+    }
+
+    /// Waits until so many more writes are acknowledged.
+    fn expect_progress(&mut self, more: u64) {
+        let (goal, deadline) = (self.acked() + more, Instant::now() + PATIENCE);
+        while self.acked() < goal {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none(), "the load ended: {}", self.text());
+            assert!(Instant::now() < deadline, "no progress: {}", self.text());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it, with its look at everything.
+    fn finish(mut self) {
+        drop(self.stdin.take().map(|mut stdin| stdin.write_all(b"e")));
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{}", self.text());
+        println!("{}", self.text());
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+const CONF: &str = "[global]
+osd_heartbeat_interval = 1
+osd_heartbeat_grace = 4
+mon_osd_down_out_interval = 600
+osd_pool_default_pg_num = 8
+osd_client_watch_timeout = 5
+rgw_pending_bucket_index_op_expiration = 2
+rgw_gc_obj_min_wait = 20
+rgw_gc_processor_period = 5
+";
+
+/// A cluster, two gateways, and the first user's keys.
+fn served() -> (TestCluster, Gateway, Gateway, (String, String)) {
+    let cluster = TestCluster::start_with(3, "bluestore", CONF);
+    let (mut a, mut b) = (Gateway::new(), Gateway::new());
+    a.start(&cluster);
+    b.start(&cluster);
+    let user = cluster.ok(&["user", "create", "--uid", "u", "--display-name", "U"]);
+    let user: serde_json::Value = serde_json::from_str(&user).unwrap();
+    let key = |name: &str| user["keys"][0][name].as_str().unwrap().to_owned();
+    let keys = (key("access_key"), key("secret_key"));
+    (cluster, a, b, keys)
+}
+
+/// What is wrong with a bucket.
+fn problems(cluster: &TestCluster, bucket: &str) -> String {
+    let out = cluster.run(&["bucket", "check", "--bucket", bucket]);
+    if out.status.success() { String::new() } else { String::from_utf8_lossy(&out.stdout).into_owned() }
+}
+
+/// What killed gateways left is seen through, and then nothing is wrong; removing the bucket removes everything.
+fn nothing_is_left(cluster: &TestCluster, bucket: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let wrong = problems(cluster, bucket);
+        if wrong.is_empty() {
+            break;
+        }
+        let temporary =
+            wrong.lines().filter(|line| line.contains("\"type\"")).all(|l| l.contains("stale_pending"));
+        assert!(temporary, "{wrong}");
+        assert!(Instant::now() < deadline, "what gateways left is never seen through: {wrong}");
+        // Gateways look when they list; this does.
+        cluster.run(&["bucket", "check", "--bucket", bucket, "--fix"]);
+    }
+    cluster.ok(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
+    cluster.ok(&["gc", "process", "--include-all"]);
+    for pool in ["default.rgw.buckets.data", "default.rgw.buckets.index"] {
+        assert_eq!(cluster.ok(&["rados", "-p", pool, "ls"]), "", "objects in {pool} that belong to nothing");
+    }
+}
+
+#[test]
+fn s3_goes_on_while_gateways_are_killed() {
+    let (cluster, mut a, mut b, keys) = served();
+    let mut load = Load::start((&keys.0, &keys.1), "faults", &[&a, &b]);
+    load.expect_progress(30);
+    for round in 0..6 {
+        let victim = if round % 2 == 0 { &mut a } else { &mut b };
+        victim.kill();
+        load.expect_progress(20);
+        victim.start(&cluster);
+        load.expect_progress(20);
+    }
+    load.finish();
+    nothing_is_left(&cluster, "faults");
+    let said = format!("{}{}", a.log(&cluster), b.log(&cluster));
+    assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn s3_goes_on_while_osds_are_killed() {
+    let (mut cluster, a, b, keys) = served();
+    let mut load = Load::start((&keys.0, &keys.1), "faults", &[&a, &b]);
+    load.expect_progress(30);
+    for osd in [1, 2] {
+        cluster.kill(Daemon::Osd(osd));
+        load.expect_progress(30);
+        cluster.spawn(Daemon::Osd(osd));
+        cluster.wait_healthy();
+        load.expect_progress(30);
+    }
+    load.finish();
+    nothing_is_left(&cluster, "faults");
+}

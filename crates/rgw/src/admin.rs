@@ -1,0 +1,365 @@
+//! What administrators see and change beside users and quotas, in radosgw-admin's JSON: buckets, objects, metadata. The
+//! command line and the admin API show the same.
+
+use crate::acl::{Acl, Grant, Grantee, Permission};
+use crate::bucket::{Bucket, OwnBucket, QUOTA, Versioning, list_of};
+use crate::error::{Error, Result};
+use crate::gateway::Gateway;
+use crate::object::Data;
+use crate::quota::{Quota, QuotaChange, Sums};
+use crate::record;
+use crate::user::User;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+fn at(ns: u64) -> OffsetDateTime {
+    OffsetDateTime::from_unix_timestamp_nanos(i128::from(ns)).unwrap_or(OffsetDateTime::UNIX_EPOCH)
+}
+
+/// A time as radosgw-admin prints it: `2026-01-31T12:00:00.000000Z`.
+pub(crate) fn time(ns: u64) -> String {
+    let at = at(ns);
+    let (date, time) = (at.date(), at.time());
+    format!("{date}T{:02}:{:02}:{:02}.{:06}Z", time.hour(), time.minute(), time.second(), time.microsecond())
+}
+
+/// A time as the usage log has it, of seconds since 1970: `2026-01-31 12:00:00.000000Z`.
+pub(crate) fn spaced_time(epoch: u64) -> String {
+    time(epoch.saturating_mul(1_000_000_000)).replace('T', " ")
+}
+
+/// Seconds since 1970 of a date as administrators write it: `2026-01-31`, `2026-01-31 12:00:00`, with `T` between
+/// and `Z` behind, or the number itself. `None` for anything else.
+pub fn epoch_of(text: &str) -> Option<u64> {
+    let text = text.trim();
+    if let Ok(epoch) = text.parse() {
+        return Some(epoch);
+    }
+    let text = text.trim_end_matches('Z').replace(' ', "T");
+    let whole = match text.split_once('T') {
+        Some((_, clock)) if clock.matches(':').count() == 2 => format!("{text}Z"),
+        Some((_, clock)) if clock.matches(':').count() == 1 => format!("{text}:00Z"),
+        Some(_) => return None,
+        None => format!("{text}T00:00:00Z"),
+    };
+    u64::try_from(OffsetDateTime::parse(&whole, &Rfc3339).ok()?.unix_timestamp()).ok()
+}
+
+/// Objects and bytes in radosgw's fields. What data takes on disk beside its bytes is not known here.
+fn describe_sums(sums: Sums) -> Value {
+    let kb = sums.bytes.div_ceil(1024);
+    json!({
+        "size": sums.bytes, "size_actual": sums.bytes, "size_utilized": sums.bytes, "size_kb": kb, "size_kb_actual": kb,
+        "size_kb_utilized": kb, "num_objects": sums.objects,
+    })
+}
+
+/// What all of a user's buckets hold.
+#[derive(Clone, Copy, Debug)]
+pub struct UserStats {
+    sums: Sums,
+    at_ns: u64,
+}
+
+impl UserStats {
+    /// What `radosgw-admin user stats` prints.
+    pub fn describe(&self) -> Value {
+        json!({
+            "stats": describe_sums(self.sums),
+            "last_stats_sync": time(self.at_ns),
+            "last_stats_update": time(self.at_ns),
+        })
+    }
+
+    /// As `GET /admin/user?stats` has it among the user's own fields.
+    pub(crate) fn bare(&self) -> Value {
+        describe_sums(self.sums)
+    }
+}
+
+/// What `radosgw-admin bucket stats` prints.
+pub(crate) fn describe_bucket(bucket: &Bucket, sums: Sums) -> Value {
+    let versioning = match bucket.versioning {
+        Versioning::Off => "off",
+        Versioning::Enabled => "enabled",
+        Versioning::Suspended => "suspended",
+    };
+    let tags: serde_json::Map<String, Value> =
+        bucket.tags.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+    let mut usage = json!({});
+    if sums != Sums::default() {
+        usage["rgw.main"] = describe_sums(sums);
+    }
+    json!({
+        "bucket": bucket.name, "num_shards": bucket.shards, "tenant": "", "versioning": versioning,
+        "zonegroup": "default", "placement_rule": "default-placement",
+        "explicit_placement": { "data_pool": "", "data_extra_pool": "", "index_pool": "" },
+        "id": bucket.id, "marker": bucket.id, "index_type": "Normal", "index_generation": bucket.generation,
+        "ver": "", "master_ver": "", "mtime": time(bucket.created_ns), "max_marker": "",
+        "versioned": bucket.versioning != Versioning::Off,
+        "versioning_enabled": bucket.versioning == Versioning::Enabled,
+        "object_lock_enabled": bucket.object_lock.is_some(), "mfa_enabled": false, "owner": bucket.owner,
+        "creation_time": time(bucket.created_ns), "creation_time_ns": bucket.created_ns,
+        "usage": usage, "bucket_quota": bucket.quota.unwrap_or_default().describe(), "tagset": tags,
+    })
+}
+
+/// A list in radosgw's JSON, with its flags.
+pub(crate) fn describe_acl(acl: &Acl, owner: &str) -> Value {
+    let flags = |permission| match permission {
+        Permission::Read => 1,
+        Permission::Write => 2,
+        Permission::ReadAcl => 4,
+        Permission::WriteAcl => 8,
+        Permission::Full => 15,
+    };
+    let (mut users, mut groups, mut grants) = (Vec::new(), Vec::new(), Vec::new());
+    for Grant { grantee, permission } in &acl.grants {
+        let flags = flags(*permission);
+        let (kind, id, group) = match grantee {
+            Grantee::User(id) => (0, id.as_str(), 0),
+            Grantee::Everybody => (2, "", 1),
+            Grantee::AnyUser => (2, "", 2),
+        };
+        match group {
+            0 => users.push(json!({ "user": id, "acl": flags })),
+            _ => groups.push(json!({ "group": group, "acl": flags })),
+        }
+        grants.push(json!({ "id": id, "grant": {
+            "type": { "type": kind }, "id": id, "email": "", "permission": { "flags": flags }, "name": id,
+            "group": group, "url_spec": "",
+        } }));
+    }
+    json!({
+        "acl": { "acl_user_map": users, "acl_group_map": groups, "grant_map": grants },
+        "owner": { "id": owner, "display_name": owner },
+    })
+}
+
+impl Gateway {
+    /// What `radosgw-admin bucket stats` prints of a bucket.
+    pub async fn bucket_stats(&self, name: &str) -> Result<Value> {
+        let bucket = self.bucket(name).await?;
+        let (objects, bytes) = self.bucket_usage(&bucket).await?;
+        Ok(describe_bucket(&bucket, Sums { objects, bytes }))
+    }
+
+    /// What all of a user's buckets hold, read now.
+    pub async fn user_stats(&self, id: &str) -> Result<UserStats> {
+        self.user(id).await?;
+        Ok(UserStats { sums: self.user_sums(id).await?, at_ns: crate::gateway::now_ns() })
+    }
+
+    /// Changes the quota of a user, or with `bucket` the one that each of its buckets has that has none of its own.
+    pub async fn set_user_quota(&self, id: &str, bucket: bool, change: QuotaChange) -> Result<User> {
+        self.modify_user(id, |user| {
+            let quota = if bucket { &mut user.bucket_quota } else { &mut user.user_quota };
+            *quota = change.apply(*quota);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Changes a bucket's own quota.
+    pub async fn set_bucket_quota(&self, name: &str, change: QuotaChange) -> Result<Bucket> {
+        let changed = self.modify_bucket(name, |bucket| {
+            let quota: Option<Quota> = bucket.document(QUOTA)?;
+            let quota = change.apply(quota.unwrap_or_default());
+            let text = serde_json::to_string(&quota).map_err(|error| Error::Invalid(error.to_string()))?;
+            bucket.documents.insert(QUOTA.to_owned(), text);
+            Ok(())
+        });
+        changed.await?;
+        self.bucket(name).await
+    }
+
+    /// Gives a bucket to another user. Its objects stay whose they are.
+    pub async fn link_bucket(&self, name: &str, user: &str) -> Result<()> {
+        self.user(user).await?;
+        let bucket = self.bucket(name).await?;
+        let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
+        let key = Bytes::from(name.to_owned());
+        // Listed first: an entry of another one's bucket does less harm than a bucket that nobody finds.
+        self.pools.users.omap_set(&list_of(user), vec![(key.clone(), record::encode(&own))]).await?;
+        let mut before = String::new();
+        self.modify_bucket(name, |bucket| {
+            before = std::mem::replace(&mut bucket.owner, user.to_owned());
+            bucket.acl.hand_over(&before, user);
+            Ok(())
+        })
+        .await?;
+        if before != user {
+            self.unlist(&before, key).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes a bucket off its owner's list. It is its owner's still, who is shown it no longer.
+    pub async fn unlink_bucket(&self, name: &str, user: &str) -> Result<()> {
+        let bucket = self.bucket(name).await?;
+        if bucket.owner != user {
+            return Err(Error::Invalid(format!(
+                "bucket {name} is not of user {user}, but of {}",
+                bucket.owner
+            )));
+        }
+        self.unlist(user, Bytes::from(name.to_owned())).await
+    }
+
+    async fn unlist(&self, user: &str, key: Bytes) -> Result<()> {
+        match self.pools.users.omap_rm_keys(&list_of(user), vec![key]).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+
+    /// Removes a user with all buckets that it has, and what is in them.
+    pub async fn purge_user(self: &Arc<Gateway>, id: &str) -> Result<()> {
+        self.user(id).await?;
+        for (name, _) in self.buckets_of(id, "", u64::MAX).await? {
+            let own = match self.bucket(&name).await {
+                Err(Error::NoSuchBucket(_)) => false,
+                bucket => bucket?.owner == id,
+            };
+            if own {
+                self.purge_bucket(&name).await?;
+                self.remove_bucket(&name).await?;
+            } else {
+                self.unlist(id, Bytes::from(name)).await?;
+            }
+        }
+        self.remove_user(id).await
+    }
+
+    /// What `radosgw-admin object stat` prints.
+    pub async fn object_stat(&self, bucket: &str, key: &str) -> Result<Value> {
+        let bucket = self.bucket(bucket).await?;
+        let reader = self.open_object(&bucket, key).await?;
+        let head = &reader.head;
+        let map = |pairs: &[(String, String)]| -> Value {
+            pairs
+                .iter()
+                .map(|(name, value)| (name.clone(), json!(value)))
+                .collect::<serde_json::Map<_, _>>()
+                .into()
+        };
+        let run = |name: &str, count: u64| json!({ "prefix": name, "objects": count });
+        let manifest = match &head.data {
+            Data::Inline => json!({ "in_head": true }),
+            Data::Tails(tails) => json!({ "in_head": false, "tails": [run(&tails.name, tails.count)] }),
+            Data::Parts(_) => {
+                let parts = reader.manifest.parts.iter().map(|part| {
+                    let mut shown = run(&part.tails.name, part.tails.count);
+                    shown["number"] = part.number.into();
+                    shown["size"] = part.size.into();
+                    shown
+                });
+                json!({ "in_head": false, "parts": parts.collect::<Vec<_>>() })
+            }
+        };
+        let checksum =
+            head.checksum.as_ref().map(|sum| json!({ "algorithm": sum.algorithm, "value": sum.value }));
+        Ok(json!({
+            "name": key, "size": head.size, "mtime": time(head.mtime_ns), "etag": head.etag, "tag": head.tag,
+            "policy": describe_acl(&head.acl, &head.owner), "manifest": manifest,
+            "attrs": { "headers": map(&head.headers), "metadata": map(&head.metadata), "tags": map(&head.tags) },
+            "checksum": checksum,
+        }))
+    }
+
+    /// The kinds of metadata that [`Gateway::metadata_keys`] and [`Gateway::metadata`] know.
+    pub fn metadata_sections() -> [&'static str; 3] {
+        ["bucket", "bucket.instance", "user"]
+    }
+
+    /// The keys of a kind of metadata.
+    pub async fn metadata_keys(&self, section: &str) -> Result<Vec<String>> {
+        match section {
+            "user" => self.users().await,
+            "bucket" => self.buckets().await,
+            "bucket.instance" => {
+                let mut keys = Vec::new();
+                for name in self.buckets().await? {
+                    match self.bucket(&name).await {
+                        Err(Error::NoSuchBucket(_)) => {}
+                        bucket => keys.push(format!("{name}:{}", bucket?.id)),
+                    }
+                }
+                Ok(keys)
+            }
+            _ => Err(Error::NoSuchMetadata(section.to_owned())),
+        }
+    }
+
+    /// What `radosgw-admin metadata get SECTION:KEY` prints.
+    pub async fn metadata(&self, section: &str, key: &str) -> Result<Value> {
+        let shown = |version: u64, mtime_ns: u64, data: Value| {
+            json!({
+                "key": format!("{section}:{key}"), "ver": { "tag": "", "ver": version },
+                "mtime": time(mtime_ns), "data": data,
+            })
+        };
+        match section {
+            "user" => {
+                let found = record::read::<User>(&self.pools.users, key).await?;
+                let (user, version) = found.ok_or_else(|| Error::NoSuchUser(key.to_owned()))?;
+                let mut data = user.describe();
+                data["attrs"] = json!([]);
+                Ok(shown(version, user.created_ns, data))
+            }
+            "bucket" | "bucket.instance" => {
+                let (name, id) = match key.split_once(':') {
+                    Some((name, id)) if section == "bucket.instance" => (name, Some(id)),
+                    _ => (key, None),
+                };
+                let unknown = || Error::NoSuchBucket(key.to_owned());
+                let found = record::read::<Bucket>(&self.pools.buckets, name).await?;
+                let (bucket, version) = found.ok_or_else(unknown)?;
+                if id.is_some_and(|id| id != bucket.id) {
+                    return Err(unknown());
+                }
+                let named = json!({ "name": bucket.name, "marker": bucket.id, "bucket_id": bucket.id, "tenant": "",
+                    "explicit_placement": { "data_pool": "", "data_extra_pool": "", "index_pool": "" } });
+                let data = if section == "bucket" {
+                    let own = self.buckets_of(&bucket.owner, "", u64::MAX).await?;
+                    json!({
+                        "bucket": named, "owner": bucket.owner, "creation_time": time(bucket.created_ns),
+                        "linked": own.iter().any(|(own, _)| *own == bucket.name).to_string(), "has_bucket_info": "false",
+                    })
+                } else {
+                    let mut info = describe_bucket(&bucket, Sums::default());
+                    info["bucket"] = named;
+                    json!({ "bucket_info": info, "attrs": describe_acl(&bucket.acl, &bucket.owner) })
+                };
+                Ok(shown(version, bucket.created_ns, data))
+            }
+            _ => Err(Error::NoSuchMetadata(section.to_owned())),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_read_as_administrators_write_them() {
+        for (text, epoch) in [
+            ("1970-01-02", Some(86_400)),
+            ("1970-01-01 01:00:00", Some(3600)),
+            ("1970-01-01T01:00:05Z", Some(3605)),
+            ("1970-01-01 01:30", Some(5400)),
+            ("3600", Some(3600)),
+            ("yesterday", None),
+            ("1970-01-01T01", None),
+            ("1970-13-01", None),
+        ] {
+            assert_eq!(epoch_of(text), epoch, "{text}");
+        }
+        assert_eq!(spaced_time(3600), "1970-01-01 01:00:00.000000Z");
+        assert_eq!(epoch_of(&time(86_400_000_000_000)), Some(86_400));
+    }
+}

@@ -1,0 +1,530 @@
+//! Checking a bucket, and mending it: every index entry against its object's head, every head against its entry, shards'
+//! sums, what is pending too long, uploads, and data that nothing names.
+//!
+//! The bucket may be in use meanwhile. What differs is looked at again until nothing is pending of it: only what stays
+//! different while nothing happens is a problem. Data that seems to belong to nothing was listed before all that could
+//! name it is read, in the direction in which names move: uploads, pending changes, entries, garbage.
+
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::index::{self, Entry, Pending, STATE, STATS, Stats, Suspect, Tails};
+use crate::object::multipart::UploadEntry;
+use crate::object::{Role, role_of};
+use crate::record;
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use nacre_client::{ReadOp, WriteOp};
+use nacre_types::op::{CmpOp, OmapValsReply};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Entries read at a time.
+const PAGE: u64 = 1000;
+/// Heads looked at at the same time.
+const HEADS: usize = 16;
+/// How often something that differs is looked at again, and between that.
+const LOOKS: usize = 50;
+const BETWEEN: Duration = Duration::from_millis(100);
+/// Problems that a report names, of each kind; more are counted.
+const NAMED: usize = 10_000;
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Problem {
+    /// A shard of the index is absent.
+    MissingShard(String),
+    /// A shard takes no changes, though nobody removes or reshards the bucket, as far as the check can know.
+    ClosedShard(String),
+    /// The entry of this key is not what the object's head says, or stands for no object, or the object has none.
+    WrongEntry(String),
+    /// The entry of this key can't be decoded.
+    CorruptEntry(String),
+    /// The head of this key can't be decoded.
+    CorruptHead(String),
+    /// A change of this key is pending longer than any change takes, and its gateway is gone or was not heard.
+    StalePending(String),
+    /// A shard's sums are not those of its entries.
+    WrongSums(String),
+    /// An upload is listed that is not there: key and id.
+    MissingUpload(String, String),
+    /// An upload is there that is not listed: key and id.
+    UnlistedUpload(String, String),
+    /// Data that nothing names: what the names of the RADOS objects begin with, and how many at most.
+    Orphan(String, u64),
+    /// A shard changes all the time; its sums could not be compared.
+    BusyShard(String),
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// Objects and bytes as the index' sums have them.
+    pub existing: (u64, u64),
+    /// Objects and bytes as its entries have them.
+    pub calculated: (u64, u64),
+    /// What is wrong; at most 10 000.
+    pub problems: BTreeSet<Problem>,
+    /// How many problems were found.
+    pub found: u64,
+}
+
+impl CheckReport {
+    fn add(&mut self, problem: Problem) {
+        self.found += 1;
+        if self.problems.len() < NAMED {
+            self.problems.insert(problem);
+        }
+    }
+}
+
+/// An entry as it lies in its shard, with nothing pending, and the head at that time.
+struct Compared {
+    value: Option<Bytes>,
+    head: Option<Entry>,
+}
+
+/// Names of runs of tails.
+type Runs = BTreeSet<String>;
+
+impl Gateway {
+    /// Checks a bucket, with `fix` mends what is wrong. Garbage is not removed at once: that stays what collecting is for.
+    pub async fn check_bucket(self: &Arc<Gateway>, name: &str, fix: bool) -> Result<CheckReport> {
+        let bucket = self.bucket(name).await?;
+        let mut report = CheckReport::default();
+        for shard in 0..bucket.shards.max(1) {
+            self.check_shard(&bucket, &index::shard_name(&bucket, shard), fix, &mut report).await?;
+        }
+        self.check_pending(&bucket, fix, &mut report).await?;
+        let runs = self.check_data(&bucket, fix, &mut report).await?;
+        self.check_entries(&bucket, fix, &mut report).await?;
+        self.check_uploads(&bucket, fix, &mut report).await?;
+        if !runs.is_empty() {
+            self.check_orphans(&bucket, runs, fix, &mut report).await?;
+        }
+        // What was mended is in the sums, too.
+        self.finish().await;
+        for shard in 0..bucket.shards.max(1) {
+            self.check_sums(&index::shard_name(&bucket, shard), fix, &mut report).await?;
+        }
+        Ok(report)
+    }
+
+    async fn check_shard(
+        &self,
+        bucket: &Bucket,
+        shard: &str,
+        fix: bool,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let open = index::open_state(bucket);
+        let mut op = WriteOp::new();
+        match self.pools.index.get_xattr(shard, STATE).await {
+            Err(error) if error.is_not_found() => {
+                report.add(Problem::MissingShard(shard.to_owned()));
+                op.create(true).set_xattr(STATE, open);
+            }
+            state if state.as_ref().is_ok_and(|state| **state == *open.as_bytes()) => return Ok(()),
+            // Whoever reshards it opens it.
+            Ok(_) if bucket.resharding.is_some() => return Ok(()),
+            state => {
+                state?;
+                report.add(Problem::ClosedShard(shard.to_owned()));
+                op.assert_exists().set_xattr(STATE, open);
+            }
+        }
+        if fix {
+            self.pools.index.operate(shard, op).await?.success()?;
+        }
+        Ok(())
+    }
+
+    /// A page of a shard's entries of one kind; empty where the shard is absent.
+    async fn page(&self, shard: &str, kind: &'static str, after: Bytes) -> Result<OmapValsReply> {
+        match self.pools.index.omap_get_vals(shard, after, kind, PAGE).await {
+            Err(error) if error.is_not_found() => Ok(OmapValsReply { entries: Vec::new(), more: false }),
+            page => Ok(page?),
+        }
+    }
+
+    async fn check_pending(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        fix: bool,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        for number in 0..bucket.shards.max(1) {
+            let shard = index::shard_name(bucket, number);
+            let mut after = Bytes::new();
+            loop {
+                let page = self.page(&shard, "p", after.clone()).await?;
+                let mut suspects = Vec::new();
+                for (name, value) in &page.entries {
+                    after = name.clone();
+                    let Some((key, tag)) = index::pending_of(name) else { continue };
+                    let pending = record::decode::<Pending>(&shard, value)?;
+                    let suspect = Suspect { key: key.to_owned(), tag: tag.to_owned(), pending };
+                    if suspect.is_older(self.config.pending_expiration) {
+                        report.add(Problem::StalePending(key.to_owned()));
+                        suspects.push(suspect);
+                    }
+                }
+                if fix {
+                    self.heal(bucket, suspects).await?;
+                }
+                if !page.more {
+                    break;
+                }
+            }
+        }
+        self.finish().await;
+        Ok(())
+    }
+
+    /// Looks at an entry and its head until nothing is pending of the key, and so nothing was while the head was read;
+    /// `None` where there is always something.
+    async fn compare(&self, bucket: &Bucket, key: &str) -> Result<Option<Compared>> {
+        let shard = index::shard_of(bucket, key);
+        let mut before: Option<Option<Bytes>> = None;
+        let mut head = None;
+        for _ in 0..LOOKS {
+            let mut op = ReadOp::new();
+            op.omap_get_vals_by_keys(vec![index::entry_key(key)]);
+            op.omap_get_vals("", index::pending_key(key, ""), PAGE);
+            let reply = self.pools.index.operate_read(&shard, op).await.and_then(|reply| reply.success());
+            let (value, pending) = match reply {
+                Err(error) if error.is_not_found() => (None, false),
+                reply => {
+                    let mut reply = reply?;
+                    let value = reply.pairs(0)?.remove(&index::entry_key(key));
+                    let of = |name: &Bytes| index::pending_of(name).is_some_and(|(of, _)| of == key);
+                    (value, reply.omap_vals(1)?.entries.iter().any(|(name, _)| of(name)))
+                }
+            };
+            if pending {
+                before = None;
+                tokio::time::sleep(BETWEEN).await;
+                continue;
+            }
+            if before.as_ref() == Some(&value) {
+                return Ok(Some(Compared { value, head }));
+            }
+            head = self.head_with_tails(bucket, key).await?;
+            before = Some(value);
+        }
+        Ok(None)
+    }
+
+    /// Checks one key that seemed to differ, and mends it.
+    async fn check_key(&self, bucket: &Bucket, key: &str, fix: bool, report: &mut CheckReport) -> Result<()> {
+        let compared = match self.compare(bucket, key).await {
+            Err(Error::Corrupt { .. }) => {
+                report.add(Problem::CorruptHead(key.to_owned()));
+                return Ok(());
+            }
+            compared => compared?,
+        };
+        let Some(Compared { value, head }) = compared else { return Ok(()) };
+        let shard = index::shard_of(bucket, key);
+        let entry = value.as_ref().map(|value| record::decode::<Entry>(&shard, value));
+        match (&entry, &head) {
+            (None, None) => return Ok(()),
+            (Some(Ok(entry)), None) if entry.removed => return Ok(()),
+            (Some(Ok(entry)), Some(head)) if agree(entry, head) => return Ok(()),
+            (Some(Err(_)), _) => report.add(Problem::CorruptEntry(key.to_owned())),
+            _ => report.add(Problem::WrongEntry(key.to_owned())),
+        }
+        if !fix {
+            return Ok(());
+        }
+        // Tails that only the wrong entry names are found as orphans.
+        let name = index::entry_key(key);
+        let mut op = WriteOp::new();
+        op.assert_exists().omap_cmp(vec![(name.clone(), CmpOp::Eq, value.unwrap_or_default())]);
+        match head {
+            Some(head) => op.omap_set(vec![(name, record::encode(&head))]),
+            None => op.omap_rm_keys(vec![name]),
+        };
+        match self.pools.index.operate(&shard, op).await?.success().map_err(Error::from) {
+            // It changed this moment: then it is not what was wrong any more.
+            Err(error) if error.is_canceled() => Ok(()),
+            mended => mended.map(drop),
+        }
+    }
+
+    /// Every entry against its head.
+    async fn check_entries(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
+        for number in 0..bucket.shards.max(1) {
+            let shard = index::shard_name(bucket, number);
+            let mut after = Bytes::new();
+            loop {
+                let page = self.page(&shard, "o", after.clone()).await?;
+                let differing: Vec<Option<String>> = stream::iter(&page.entries)
+                    .map(|(name, value)| {
+                        let shard = &shard;
+                        async move {
+                            let key = String::from_utf8_lossy(&name[1..]).into_owned();
+                            let entry = record::decode::<Entry>(shard, value).ok();
+                            let head = match self.head_entry(bucket, &key).await {
+                                Err(Error::Corrupt { .. }) => return Ok(Some(key)),
+                                head => head?,
+                            };
+                            let same = match (&entry, &head) {
+                                (Some(entry), Some(head)) => agree(entry, head),
+                                (Some(entry), None) => entry.removed,
+                                (None, _) => false,
+                            };
+                            Ok::<_, Error>((!same).then_some(key))
+                        }
+                    })
+                    .buffered(HEADS)
+                    .try_collect()
+                    .await?;
+                for key in differing.into_iter().flatten() {
+                    self.check_key(bucket, &key, fix, report).await?;
+                }
+                match page.entries.last() {
+                    Some((last, _)) if page.more => after = last.clone(),
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every head against its entry, and every upload against its; returns the runs of tails that are there.
+    async fn check_data(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        fix: bool,
+        report: &mut CheckReport,
+    ) -> Result<Runs> {
+        let mut runs = Runs::new();
+        let mut lister = self.pools.data.list();
+        while let Some(object) = lister.next().await? {
+            match role_of(bucket, object.name()) {
+                None => {}
+                Some(Role::Tail(run)) => {
+                    runs.insert(run);
+                }
+                Some(Role::Head(key)) => {
+                    let shard = index::shard_of(bucket, &key);
+                    let name = index::entry_key(&key);
+                    let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
+                    // Whether it is the right one is seen when entries are gone through.
+                    if !found.is_ok_and(|found| found.contains_key(&name)) {
+                        self.check_key(bucket, &key, fix, report).await?;
+                    }
+                }
+                Some(Role::Upload(key, id)) => {
+                    let shard = index::shard_of(bucket, &key);
+                    let name = index::upload_key(&key, &id);
+                    let listed = async || -> Result<bool> {
+                        let found =
+                            self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
+                        Ok(found.contains_key(&name))
+                    };
+                    if listed().await? || self.tails_of_upload(bucket, &key, &id).await?.is_none() {
+                        continue;
+                    }
+                    report.add(Problem::UnlistedUpload(key.clone(), id.clone()));
+                    if fix {
+                        self.abort_upload(bucket, &key, &id).await?;
+                    }
+                }
+            }
+        }
+        Ok(runs)
+    }
+
+    /// Every listed upload is there.
+    async fn check_uploads(&self, bucket: &Bucket, fix: bool, report: &mut CheckReport) -> Result<()> {
+        for number in 0..bucket.shards.max(1) {
+            let shard = index::shard_name(bucket, number);
+            let mut after = Bytes::new();
+            loop {
+                let page = self.page(&shard, "m", after.clone()).await?;
+                for (name, value) in &page.entries {
+                    after = name.clone();
+                    let Some((key, id)) = index::upload_of(name) else { continue };
+                    let entry = record::decode::<UploadEntry>(&shard, value)?;
+                    let age = now_ns().saturating_sub(entry.begun_ns);
+                    // Listed first, then made.
+                    let young = u128::from(age) < self.config.pending_expiration.as_nanos();
+                    if young || self.tails_of_upload(bucket, key, id).await?.is_some() {
+                        continue;
+                    }
+                    report.add(Problem::MissingUpload(key.to_owned(), id.to_owned()));
+                    if fix {
+                        index::remove_upload(self, bucket, key, id).await?;
+                    }
+                }
+                if !page.more {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives those of `runs` that nothing names to the garbage.
+    async fn check_orphans(
+        &self,
+        bucket: &Bucket,
+        mut runs: Runs,
+        fix: bool,
+        report: &mut CheckReport,
+    ) -> Result<()> {
+        let forget = |runs: &mut Runs, tails: &[Tails]| {
+            for tails in tails {
+                runs.remove(&tails.name);
+            }
+        };
+        // In this order; see the module.
+        for kind in ["m", "p", "o"] {
+            for number in 0..bucket.shards.max(1) {
+                let shard = index::shard_name(bucket, number);
+                let mut after = Bytes::new();
+                loop {
+                    let page = self.page(&shard, kind, after.clone()).await?;
+                    for (name, value) in &page.entries {
+                        after = name.clone();
+                        match kind {
+                            "m" => {
+                                let Some((key, id)) = index::upload_of(name) else { continue };
+                                let tails = self.tails_of_upload(bucket, key, id).await?;
+                                forget(&mut runs, &tails.unwrap_or_default());
+                            }
+                            "p" => {
+                                let Some((key, _)) = index::pending_of(name) else { continue };
+                                let pending = record::decode::<Pending>(&shard, value)?;
+                                forget(&mut runs, pending.tails.as_slice());
+                                forget(&mut runs, &pending.replaced);
+                                forget(&mut runs, &pending.parts);
+                                forget(&mut runs, &self.named_tails(bucket, key).await?);
+                            }
+                            // One that can't be decoded names nothing; its head, below, does.
+                            _ => {
+                                let entry = record::decode::<Entry>(&shard, value).unwrap_or_default();
+                                forget(&mut runs, &entry.tails);
+                            }
+                        }
+                    }
+                    if !page.more {
+                        break;
+                    }
+                }
+            }
+        }
+        for garbage in self.garbage(true, usize::MAX).await? {
+            runs.remove(&garbage.name);
+        }
+        if runs.is_empty() {
+            return Ok(());
+        }
+        // What the index does not name a head or an upload may, where the index is what is wrong. How many there are of
+        // each run is counted by the way: they may have been collected meanwhile.
+        let mut counts: BTreeMap<String, u64> = BTreeMap::new();
+        let mut readable = true;
+        let mut lister = self.pools.data.list();
+        while let Some(object) = lister.next().await? {
+            match role_of(bucket, object.name()) {
+                None => {}
+                Some(Role::Head(key)) => match self.named_tails(bucket, &key).await {
+                    Err(Error::Corrupt { .. }) => readable = false,
+                    named => forget(&mut runs, &named?),
+                },
+                Some(Role::Upload(key, id)) => {
+                    let tails = self.tails_of_upload(bucket, &key, &id).await?;
+                    forget(&mut runs, &tails.unwrap_or_default());
+                }
+                Some(Role::Tail(run)) => {
+                    let number =
+                        object.name().rsplit('_').next().and_then(|number| number.parse::<u64>().ok());
+                    if runs.contains(&run) {
+                        let count = counts.entry(run).or_default();
+                        *count = (*count).max(number.unwrap_or(0).saturating_add(1));
+                    }
+                }
+            }
+        }
+        counts.retain(|run, _| runs.contains(run));
+        for (name, count) in counts {
+            report.add(Problem::Orphan(name.clone(), count));
+            // A head that can't be read may be what names it.
+            if fix && readable {
+                self.discard(&[Tails { name, count }]).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A shard's sums against its entries, both read while the shard did not change.
+    async fn check_sums(&self, shard: &str, fix: bool, report: &mut CheckReport) -> Result<()> {
+        for _ in 0..LOOKS {
+            let Some((existing, version)) = self.sums(shard).await? else { return Ok(()) };
+            let mut calculated = Stats::default();
+            let mut after = Bytes::new();
+            loop {
+                let page = self.page(shard, "o", after.clone()).await?;
+                for (name, value) in &page.entries {
+                    after = name.clone();
+                    if let Ok(entry) = record::decode::<Entry>(shard, value) {
+                        calculated.add(entry.counted());
+                    }
+                }
+                if !page.more {
+                    break;
+                }
+            }
+            let Some((_, now)) = self.sums(shard).await? else { return Ok(()) };
+            if now != version {
+                tokio::time::sleep(BETWEEN).await;
+                continue;
+            }
+            if existing.unwrap_or_default() != calculated {
+                if fix {
+                    let mut op = WriteOp::new();
+                    op.assert_version(version)
+                        .omap_set(vec![(Bytes::from_static(STATS), record::encode(&calculated))]);
+                    if self.pools.index.operate(shard, op).await?.success().is_err() {
+                        continue;
+                    }
+                }
+                report.add(Problem::WrongSums(shard.to_owned()));
+            }
+            let existing = existing.unwrap_or_default();
+            report.existing = (report.existing.0 + existing.objects, report.existing.1 + existing.bytes);
+            report.calculated =
+                (report.calculated.0 + calculated.objects, report.calculated.1 + calculated.bytes);
+            return Ok(());
+        }
+        report.add(Problem::BusyShard(shard.to_owned()));
+        Ok(())
+    }
+
+    /// A shard's sums, `None` where they can't be decoded or are absent, and its version.
+    async fn sums(&self, shard: &str) -> Result<Option<(Option<Stats>, u64)>> {
+        let mut op = ReadOp::new();
+        op.omap_get_vals_by_keys(vec![Bytes::from_static(STATS)]);
+        let reply = self.pools.index.operate_read(shard, op).await.and_then(|reply| reply.success());
+        let mut reply = match reply {
+            Err(error) if error.is_not_found() => return Ok(None),
+            reply => reply?,
+        };
+        let value = reply.pairs(0)?.remove(STATS);
+        let stats = value.and_then(|value| record::decode::<Stats>(shard, &value).ok());
+        Ok(Some((stats, reply.version)))
+    }
+}
+
+/// Whether an entry says what the head does. A head whose tags or ACL were changed has a higher version than its entry.
+fn agree(entry: &Entry, head: &Entry) -> bool {
+    // Tails are the head's own matter; an entry's are what is to be discarded with it.
+    let shown = |entry: &Entry| {
+        let marks = (entry.marker, entry.held);
+        (entry.tag.clone(), entry.size, entry.mtime_ns, entry.etag.clone(), entry.owner.clone(), marks)
+    };
+    !entry.removed && entry.version <= head.version && shown(entry) == shown(head)
+}

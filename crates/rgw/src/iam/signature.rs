@@ -1,0 +1,193 @@
+//! Signature version 4 of form requests, by services that s3s does not know. The body is at hand, so its digest is always
+//! part of what is checked.
+
+use hmac::{Hmac, Mac};
+use http::HeaderMap;
+use s3s::crypto::{Checksum as _, Sha256 as BodySha256};
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use time::macros::format_description;
+use time::{Duration, OffsetDateTime, PrimitiveDateTime};
+
+/// How far a request's time may be off.
+const MAX_SKEW: Duration = Duration::minutes(15);
+
+/// Why a signature is not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// There is none.
+    Missing,
+    /// What there is can't be understood, or covers too little.
+    Malformed,
+    /// Its time is too far off.
+    Skewed,
+    /// It is another one than the request's.
+    Wrong,
+}
+
+/// A request's signature, as its header has it.
+#[derive(Debug)]
+pub(super) struct Signature<'a> {
+    pub(super) access_key: &'a str,
+    date: &'a str,
+    region: &'a str,
+    pub(super) service: &'a str,
+    signed: Vec<&'a str>,
+    signature: Vec<u8>,
+    amz_date: &'a str,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
+        _ = write!(out, "{byte:02x}");
+        out
+    })
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    let pair = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+    (digits.len().is_multiple_of(2) && digits.iter().all(u8::is_ascii_hexdigit))
+        .then(|| digits.chunks(2).map(pair).collect())
+        .flatten()
+}
+
+fn mac(key: &[u8], text: &[u8]) -> Hmac<Sha256> {
+    let mut mac =
+        <Hmac<Sha256> as Mac>::new_from_slice(key).expect("invariant: HMAC takes keys of any length");
+    mac.update(text);
+    mac
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    // Of two with one name it would not be known which one was signed.
+    let mut all = headers.get_all(name).iter();
+    let value = all.next()?;
+    if all.next().is_some() { None } else { value.to_str().ok() }
+}
+
+/// Reads the signature of a request's headers.
+pub(super) fn read(headers: &HeaderMap) -> Result<Signature<'_>, Refusal> {
+    if !headers.contains_key(http::header::AUTHORIZATION) {
+        return Err(Refusal::Missing);
+    }
+    let read = || {
+        let value = text(headers, "authorization")?.strip_prefix("AWS4-HMAC-SHA256")?;
+        let field = |name: &str| {
+            let mut found =
+                value.split(',').filter_map(|part| part.trim().strip_prefix(name)?.strip_prefix('='));
+            let first = found.next()?;
+            found.next().is_none().then_some(first)
+        };
+        let credential: Vec<&str> = field("Credential")?.rsplitn(5, '/').collect();
+        let [end, service, region, date, access_key] = credential[..] else { return None };
+        let mut signed: Vec<&str> = field("SignedHeaders")?.split(';').collect();
+        signed.sort_unstable();
+        let signature = unhex(field("Signature")?)?;
+        let amz_date = text(headers, "x-amz-date")?;
+        let covers = ["host", "x-amz-date"].iter().all(|needed| signed.contains(needed))
+            && headers
+                .keys()
+                .all(|name| !name.as_str().starts_with("x-amz-") || signed.contains(&name.as_str()));
+        (end == "aws4_request" && amz_date.starts_with(date) && date.len() == 8 && covers)
+            .then_some(Signature { access_key, date, region, service, signed, signature, amz_date })
+    };
+    read().ok_or(Refusal::Malformed)
+}
+
+impl Signature<'_> {
+    /// Checks it for a form that is posted to `/` without parameters in its URI.
+    pub(super) fn check(
+        &self,
+        headers: &HeaderMap,
+        body: &[u8],
+        secret: &str,
+        now: OffsetDateTime,
+    ) -> Result<(), Refusal> {
+        let format = format_description!("[year][month][day]T[hour][minute][second]Z");
+        let at =
+            PrimitiveDateTime::parse(self.amz_date, format).map_err(|_| Refusal::Malformed)?.assume_utc();
+        if (now - at).abs() > MAX_SKEW {
+            return Err(Refusal::Skewed);
+        }
+        let digest = hex(BodySha256::checksum(body).as_ref());
+        if text(headers, "x-amz-content-sha256").is_some_and(|said| said != digest) {
+            return Err(Refusal::Wrong);
+        }
+        let mut canonical = String::from("POST\n/\n\n");
+        for name in &self.signed {
+            let value = text(headers, name).ok_or(Refusal::Malformed)?;
+            let value = value.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
+            _ = writeln!(canonical, "{name}:{value}");
+        }
+        _ = write!(canonical, "\n{}\n{digest}", self.signed.join(";"));
+        let scope = format!("{}/{}/{}/aws4_request", self.date, self.region, self.service);
+        let to_sign = format!(
+            "AWS4-HMAC-SHA256\n{}\n{scope}\n{}",
+            self.amz_date,
+            hex(&Sha256::digest(canonical.as_bytes()))
+        );
+        let mut key = format!("AWS4{secret}").into_bytes();
+        for part in [self.date, self.region, self.service, "aws4_request"] {
+            key = mac(&key, part.as_bytes()).finalize().into_bytes().to_vec();
+        }
+        mac(&key, to_sign.as_bytes()).verify_slice(&self.signature).map_err(|_| Refusal::Wrong)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BODY: &[u8] = b"Action=ListUsers&Version=2010-05-08";
+    /// Made by botocore 1.43.11 for the body above.
+    const AUTHORIZATION: &str = "AWS4-HMAC-SHA256 Credential=AKID/20260102/us-east-1/iam/aws4_request, \
+        SignedHeaders=content-type;host;x-amz-date, Signature=SIGNATURE";
+
+    fn headers(signature: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert("authorization", AUTHORIZATION.replace("SIGNATURE", signature).parse().unwrap());
+        headers.insert("content-type", "application/x-www-form-urlencoded; charset=utf-8".parse().unwrap());
+        headers.insert("host", "127.0.0.1:8000".parse().unwrap());
+        headers.insert("x-amz-date", "20260102T030405Z".parse().unwrap());
+        headers
+    }
+
+    fn at() -> OffsetDateTime {
+        time::macros::datetime!(2026-01-02 03:05 UTC)
+    }
+
+    const RIGHT: &str = "e041d985d3c4b0f2b67763ce75af7e6250a34c6165b6c4d552ca3642a765227f";
+
+    #[test]
+    fn a_signature_of_botocore_is_right() {
+        let headers = headers(RIGHT);
+        let signature = read(&headers).unwrap();
+        assert_eq!((signature.access_key, signature.service), ("AKID", "iam"));
+        assert_eq!(signature.check(&headers, BODY, "secret", at()), Ok(()));
+        assert_eq!(signature.check(&headers, BODY, "other", at()), Err(Refusal::Wrong));
+        assert_eq!(signature.check(&headers, b"Action=DeleteUser", "secret", at()), Err(Refusal::Wrong));
+        let later = at() + Duration::minutes(16);
+        assert_eq!(signature.check(&headers, BODY, "secret", later), Err(Refusal::Skewed));
+    }
+
+    #[test]
+    fn what_a_signature_does_not_cover_is_refused() {
+        let mut loose = headers(RIGHT);
+        loose.insert("x-amz-security-token", "t".parse().unwrap());
+        assert_eq!(read(&loose).unwrap_err(), Refusal::Malformed);
+        let mut twice = headers(RIGHT);
+        twice.append("host", "evil".parse().unwrap());
+        assert_eq!(read(&twice).unwrap().check(&twice, BODY, "secret", at()), Err(Refusal::Malformed));
+        let mut changed = headers(RIGHT);
+        changed.insert("host", "evil".parse().unwrap());
+        assert_eq!(read(&changed).unwrap().check(&changed, BODY, "secret", at()), Err(Refusal::Wrong));
+        for wrong in ["", "zz", "00"] {
+            let headers = headers(wrong);
+            let checked =
+                read(&headers).and_then(|signature| signature.check(&headers, BODY, "secret", at()));
+            assert!(checked.is_err(), "{wrong}");
+        }
+        assert_eq!(read(&HeaderMap::new()).unwrap_err(), Refusal::Missing);
+    }
+}

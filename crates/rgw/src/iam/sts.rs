@@ -1,0 +1,123 @@
+//! Temporary credentials: `AssumeRole`, `GetSessionToken`, `GetCallerIdentity`.
+
+use super::{Call, Failure, Xml, time};
+use crate::gateway::now_ns;
+use crate::policy::{Decision, Policy};
+use crate::session::{Credentials, Session};
+use http::StatusCode;
+
+/// Seconds that a session lasts at least, and where nothing is said.
+const MIN_SESSION_S: u32 = 900;
+const DEFAULT_SESSION_S: u32 = 3600;
+/// Seconds that a session of a user may last at most.
+const MAX_USER_SESSION_S: u32 = 129_600;
+/// The longest policy of a session.
+const MAX_SESSION_POLICY_BYTES: usize = 2048;
+
+pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Xml, Failure> {
+    match action {
+        "AssumeRole" => assume_role(call).await,
+        "GetSessionToken" => session_token(call).await,
+        _ => Ok(caller(call)),
+    }
+}
+
+fn credentials(xml: &mut Xml, given: &Credentials) {
+    xml.part("Credentials", |xml| {
+        xml.text("AccessKeyId", &given.access_key)
+            .text("SecretAccessKey", &given.secret_key)
+            .text("SessionToken", &given.token)
+            .text("Expiration", &time(given.expires_ns));
+    });
+}
+
+fn expires(seconds: u32) -> u64 {
+    now_ns() + u64::from(seconds) * 1_000_000_000
+}
+
+async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
+    const ACTION: &str = "sts:AssumeRole";
+    let form = call.form;
+    let arn = form.needed("RoleArn")?;
+    let session = form.name("RoleSessionName", 64)?;
+    if session.len() < 2 {
+        return Err(Failure::invalid("RoleSessionName has at least 2 characters"));
+    }
+    let named = arn.strip_prefix("arn:aws:iam::").and_then(|rest| rest.split_once(":role/"));
+    let name = named.and_then(|(_, path)| path.rsplit('/').next()).filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| Failure::invalid("RoleArn is arn:aws:iam:::role/NAME"))?;
+    // Whether a role is there is not for those to know who may not assume it.
+    let role = match call.gateway.known_role(name).await {
+        Err(crate::Error::NoSuchRole(_)) => return Err(Failure::denied(ACTION)),
+        role => role?,
+    };
+    let trusted = role.assumed_by.iter().map(|policy| &**policy);
+    let trusted = call.decide(trusted, ACTION, &role.arn());
+    let own = call.own_decision(ACTION, &role.arn());
+    let limited = call.assumed.policy.is_some() && own != Decision::Allow;
+    if trusted != Decision::Allow || own == Decision::Deny || limited {
+        return Err(Failure::denied(ACTION));
+    }
+    let seconds = form.number("DurationSeconds", MIN_SESSION_S..=role.max_session_s)?;
+    if form.0.keys().any(|name| name.starts_with("PolicyArns.")) {
+        return Err(Failure::invalid("there are no managed policies here"));
+    }
+    let policy = match form.get("Policy") {
+        Some(text) if text.len() > MAX_SESSION_POLICY_BYTES => {
+            let code = "PackedPolicyTooLarge";
+            return Err(Failure::new(StatusCode::BAD_REQUEST, code, "the session's policy is too long"));
+        }
+        Some(_) => form.policy("Policy", Policy::read_identity)?.to_owned(),
+        None => String::new(),
+    };
+    let packed = policy.len() * 100 / MAX_SESSION_POLICY_BYTES;
+    let given = Session {
+        access_key: String::new(),
+        user: call.assumed.user.id.clone(),
+        role: Some((role.name.clone(), role.id.clone(), session.to_owned())),
+        policy,
+        expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S.min(role.max_session_s))),
+    };
+    let given = call.gateway.give_credentials(given).await?;
+    let mut xml = Xml::default();
+    credentials(&mut xml, &given);
+    xml.part("AssumedRoleUser", |xml| {
+        xml.text("AssumedRoleId", &format!("{}:{session}", role.id))
+            .text("Arn", &format!("arn:aws:sts:::assumed-role/{}/{session}", role.name));
+    });
+    xml.text("PackedPolicySize", &packed.to_string());
+    Ok(xml)
+}
+
+async fn session_token(call: &Call<'_>) -> Result<Xml, Failure> {
+    const ACTION: &str = "sts:GetSessionToken";
+    let user = &call.assumed.user;
+    // Else a session would never end.
+    if call.temporary || call.own_decision(ACTION, "*") == Decision::Deny {
+        return Err(Failure::denied(ACTION));
+    }
+    let seconds = call.form.number("DurationSeconds", MIN_SESSION_S..=MAX_USER_SESSION_S)?;
+    let session = Session {
+        user: user.id.clone(),
+        expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S)),
+        ..Session::default()
+    };
+    let given = call.gateway.give_credentials(session).await?;
+    let mut xml = Xml::default();
+    credentials(&mut xml, &given);
+    Ok(xml)
+}
+
+/// Who asks: everybody may know that of itself.
+fn caller(call: &Call<'_>) -> Xml {
+    let user = &call.assumed.user.id;
+    let (arn, id) = match &call.assumed.role {
+        Some((role, session)) => {
+            (format!("arn:aws:sts:::assumed-role/{}/{session}", role.name), format!("{}:{session}", role.id))
+        }
+        None => (format!("arn:aws:iam:::user/{user}"), user.clone()),
+    };
+    let mut xml = Xml::default();
+    xml.text("Arn", &arn).text("UserId", &id).text("Account", "");
+    xml
+}

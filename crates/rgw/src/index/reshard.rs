@@ -1,0 +1,404 @@
+//! Moving a bucket's index into another number of shards, while the bucket is in use.
+//!
+//! What is there is copied into closed shards of the next generation while the bucket is written to. Then the old shards
+//! are closed, what is pending in them is waited for, and what changed meanwhile is copied; the bucket's record says the new
+//! generation, its shards are opened, and the old ones removed. Writers wait between closing and opening: as long as two
+//! readings of the index take. Whatever ends in between is taken up by a gateway's worker: the work is on a list until it is
+//! done, and begins anew with another generation. The bucket's record says which attempt it waits for: no other can end it.
+
+use super::{Closed, STATS, Stats, create_closed, shard_name, upload_of};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::record;
+use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
+use nacre_client::WriteOp;
+use nacre_types::encoding::Versioned;
+use nacre_types::errno::Errno;
+use nacre_types::hash::ceph_str_hash_rjenkins;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The object in the log pool that lists buckets to be resharded.
+const LIST: &str = "reshard.0";
+/// Its lock, held by who reshards.
+const LOCK: &str = "reshard_process";
+/// The most shards of a bucket (`rgw_max_dynamic_shards` is lower).
+pub const MAX_SHARDS: u32 = 65_521;
+/// Entries read at a time.
+const PAGE: u64 = 1000;
+/// Shards worked on at the same time.
+const SHARDS: usize = 8;
+
+/// A bucket that is to be resharded.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReshardEntry {
+    /// The bucket's id.
+    pub id: String,
+    /// Shards that it had when that was asked for.
+    pub from: u32,
+    /// Shards that it is to have.
+    pub shards: u32,
+    /// When that was asked for, in nanoseconds since 1970.
+    pub asked_ns: u64,
+}
+
+impl Versioned for ReshardEntry {
+    const NAME: &'static str = "reshard entry";
+}
+
+/// The key that an entry is of; `None` for what is not moved.
+fn key_of(name: &[u8]) -> Option<&[u8]> {
+    match name.first()? {
+        b'o' => Some(&name[1..]),
+        b'm' => upload_of(name).map(|(key, _)| key.as_bytes()),
+        _ => None,
+    }
+}
+
+/// The shard of `bucket` that an entry belongs to.
+fn shard_for(bucket: &Bucket, name: &[u8]) -> Option<u32> {
+    key_of(name).map(|key| ceph_str_hash_rjenkins(key) % bucket.shards.max(1))
+}
+
+impl Gateway {
+    /// Has a bucket resharded by a gateway's worker.
+    pub async fn ask_reshard(&self, bucket: &Bucket, shards: u32) -> Result<()> {
+        if !(1..=MAX_SHARDS).contains(&shards) {
+            return Err(Error::Invalid(format!("a bucket has between 1 and {MAX_SHARDS} shards")));
+        }
+        let from = bucket.shards;
+        let entry = ReshardEntry { id: bucket.id.clone(), from, shards, asked_ns: now_ns() };
+        let entry = (Bytes::from(bucket.name.clone()), record::encode(&entry));
+        Ok(self.pools.reshard.omap_set(LIST, vec![entry]).await?)
+    }
+
+    /// The buckets that are to be resharded.
+    pub async fn reshard_entries(&self) -> Result<Vec<(String, ReshardEntry)>> {
+        let (mut all, mut after) = (Vec::new(), Bytes::new());
+        loop {
+            let page = match self.pools.reshard.omap_get_vals(LIST, after.clone(), "", PAGE).await {
+                Err(error) if error.is_not_found() => return Ok(all),
+                page => page?,
+            };
+            for (name, value) in &page.entries {
+                after = name.clone();
+                all.push((String::from_utf8_lossy(name).into_owned(), record::decode(LIST, value)?));
+            }
+            if !page.more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// Takes a bucket off the list of those that are to be resharded.
+    pub async fn cancel_reshard(&self, name: &str) -> Result<()> {
+        match self.pools.reshard.omap_rm_keys(LIST, vec![Bytes::from(name.to_owned())]).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+
+    /// Moves a bucket's index into so many shards, and waits until that is done.
+    pub async fn reshard_bucket(self: &Arc<Gateway>, name: &str, shards: u32) -> Result<()> {
+        let bucket = self.bucket(name).await?;
+        self.ask_reshard(&bucket, shards).await?;
+        if !self.lock_reshard().await? {
+            return Err(Error::IndexBusy(name.to_owned()));
+        }
+        self.holding_lock(self.reshard(name)).await
+    }
+
+    /// Does what is on the list, unless somebody else does.
+    pub async fn process_reshards(self: &Arc<Gateway>) -> Result<()> {
+        if self.reshard_entries().await?.is_empty() || !self.lock_reshard().await? {
+            return Ok(());
+        }
+        let all = async {
+            for (name, _) in self.reshard_entries().await? {
+                if let Err(error) = self.reshard(&name).await {
+                    tracing::warn!(%error, bucket = name, "rgw: a bucket waits to be resharded");
+                }
+            }
+            Ok(())
+        };
+        self.holding_lock(all).await
+    }
+
+    async fn lock_reshard(&self) -> Result<bool> {
+        let renew = nacre_types::cls::lock::MAY_RENEW;
+        let time = self.config.reshard_lock;
+        let taken = self.pools.reshard.lock_exclusive(LIST, LOCK, self.session(), "", time, renew);
+        match taken.await {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Works as long as the lock can be kept, and gives it back.
+    async fn holding_lock(&self, work: impl Future<Output = Result<()>>) -> Result<()> {
+        let keep = async {
+            loop {
+                tokio::time::sleep(self.config.reshard_lock / 3).await;
+                match self.lock_reshard().await {
+                    Ok(true) => {}
+                    Ok(false) => return Error::Invalid("the lock for resharding was lost".into()),
+                    Err(error) => return error,
+                }
+            }
+        };
+        let done = tokio::select! {
+            done = work => done,
+            lost = keep => Err(lost),
+        };
+        if let Err(error) = self.pools.reshard.unlock(LIST, LOCK, self.session()).await {
+            tracing::debug!(%error, "rgw: a lock was not given back");
+        }
+        done
+    }
+
+    /// Reshards a bucket as the list says. The caller has the lock; should another one have it by now, the bucket's record
+    /// does not let this one come to its end.
+    async fn reshard(self: &Arc<Gateway>, name: &str) -> Result<()> {
+        let entries: HashMap<String, ReshardEntry> = self.reshard_entries().await?.into_iter().collect();
+        let Some(entry) = entries.get(name) else { return Ok(()) };
+        let old = match self.bucket(name).await {
+            Ok(bucket) if bucket.id == entry.id => bucket,
+            // It is gone, or another one of that name.
+            Ok(_) | Err(Error::NoSuchBucket(_)) => return self.cancel_reshard(name).await,
+            Err(error) => return Err(error),
+        };
+        let of = |(generation, shards)| Bucket { generation, shards, ..old.clone() };
+        // Of attempts that ended, whether the record names them yet or no longer.
+        for stale in old.resharding.into_iter().chain(old.left) {
+            super::remove(&self.pools.index, &of(stale)).await?;
+        }
+        if old.shards == entry.shards {
+            super::open(&self.pools.index, &old, Closed::Reshard).await?;
+            return self.end_reshard(&old).await;
+        }
+        let generation = old.generation.max(old.resharding.map_or(0, |(generation, _)| generation)) + 1;
+        let new = of((generation, entry.shards));
+        self.modify_bucket(name, |bucket| {
+            if bucket.id != old.id || bucket.generation != old.generation {
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            (bucket.resharding, bucket.left) = (Some((generation, new.shards)), None);
+            Ok(())
+        })
+        .await?;
+        tracing::info!(
+            bucket = name,
+            from = old.shards,
+            to = new.shards,
+            "rgw: a bucket's index is resharded"
+        );
+        create_closed(&self.pools.index, &new).await?;
+        self.copy(&old, &new).await?;
+        super::close(&self.pools.index, &old, Closed::Reshard).await?;
+        if let Err(error) = self.switch(&old, &new).await {
+            // Whether the record was changed may not have been heard.
+            let now = match self.bucket(name).await {
+                Err(Error::NoSuchBucket(_)) => None,
+                now => Some(now?),
+            };
+            if now.is_none_or(|now| now.id != old.id || now.generation == old.generation) {
+                // Nobody shall wait for the next attempt.
+                super::open(&self.pools.index, &old, Closed::Reshard).await?;
+                super::remove(&self.pools.index, &new).await?;
+            }
+            return Err(error);
+        }
+        super::open(&self.pools.index, &new, Closed::Reshard).await?;
+        super::remove(&self.pools.index, &old).await?;
+        self.end_reshard(&new).await
+    }
+
+    /// Nothing of the generation before is left.
+    async fn end_reshard(&self, bucket: &Bucket) -> Result<()> {
+        let generation = bucket.generation;
+        self.modify_bucket(&bucket.name, |bucket| {
+            if bucket.generation == generation {
+                (bucket.resharding, bucket.left) = (None, None);
+            }
+            Ok(())
+        })
+        .await?;
+        self.cancel_reshard(&bucket.name).await
+    }
+
+    /// Makes the new shards what the closed old ones are, and the bucket's record name them.
+    async fn switch(self: &Arc<Gateway>, old: &Bucket, new: &Bucket) -> Result<()> {
+        self.wait_finished(old).await?;
+        let sums = self.copy(old, new).await?;
+        self.drop_stale(old, new).await?;
+        stream::iter((0..new.shards).zip(sums).map(Ok::<_, Error>))
+            .try_for_each_concurrent(SHARDS, |(shard, sums)| async move {
+                let entry = (Bytes::from_static(STATS), record::encode(&sums));
+                self.set_entries(&shard_name(new, shard), vec![entry]).await
+            })
+            .await?;
+        let (generation, shards) = (new.generation, new.shards);
+        self.modify_bucket(&old.name, |bucket| {
+            let own = bucket.generation == old.generation && bucket.resharding == Some((generation, shards));
+            if bucket.id != old.id || !own {
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            bucket.left = Some((bucket.generation, bucket.shards));
+            (bucket.generation, bucket.shards, bucket.resharding) = (generation, shards, None);
+            Ok(())
+        })
+        .await
+        .map(drop)
+    }
+
+    /// Copies entries that the new shards do not have just so; returns the new shards' sums.
+    async fn copy(&self, old: &Bucket, new: &Bucket) -> Result<Vec<Stats>> {
+        let copied: Vec<BTreeMap<u32, Stats>> = stream::iter(0..old.shards.max(1))
+            .map(|shard| self.copy_shard(shard_name(old, shard), new))
+            .buffer_unordered(SHARDS)
+            .try_collect()
+            .await?;
+        let mut sums = vec![Stats::default(); new.shards as usize];
+        for (shard, stats) in copied.into_iter().flatten() {
+            sums[shard as usize].add(stats);
+        }
+        Ok(sums)
+    }
+
+    async fn copy_shard(&self, from: String, new: &Bucket) -> Result<BTreeMap<u32, Stats>> {
+        let mut sums: BTreeMap<u32, Stats> = BTreeMap::new();
+        for kind in ["m", "o"] {
+            let mut after = Bytes::new();
+            loop {
+                let page = self.pools.index.omap_get_vals(&from, after.clone(), kind, PAGE).await?;
+                let mut parts: BTreeMap<u32, Vec<(Bytes, Bytes)>> = BTreeMap::new();
+                for (name, value) in &page.entries {
+                    after = name.clone();
+                    let Some(shard) = shard_for(new, name) else { continue };
+                    if kind == "o" {
+                        let entry = record::decode::<super::Entry>(&from, value)?;
+                        sums.entry(shard).or_default().add(entry.counted());
+                    }
+                    parts.entry(shard).or_default().push((name.clone(), value.clone()));
+                }
+                for (shard, entries) in parts {
+                    self.copy_entries(&shard_name(new, shard), entries).await?;
+                }
+                if !page.more {
+                    break;
+                }
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Writes those of `entries` that a shard does not have just so.
+    async fn copy_entries(&self, shard: &str, mut entries: Vec<(Bytes, Bytes)>) -> Result<()> {
+        let names = entries.iter().map(|(name, _)| name.clone()).collect();
+        let there = self.pools.index.omap_get_vals_by_keys(shard, names).await?;
+        entries.retain(|(name, value)| there.get(name) != Some(value));
+        if entries.is_empty() { Ok(()) } else { self.set_entries(shard, entries).await }
+    }
+
+    /// Writes entries of a shard that must be there: the bucket may be removed meanwhile.
+    async fn set_entries(&self, shard: &str, entries: Vec<(Bytes, Bytes)>) -> Result<()> {
+        let mut op = WriteOp::new();
+        op.assert_exists().omap_set(entries);
+        self.pools.index.operate(shard, op).await?.success()?;
+        Ok(())
+    }
+
+    /// Removes what was copied and is not in the old shards any more.
+    async fn drop_stale(&self, old: &Bucket, new: &Bucket) -> Result<()> {
+        stream::iter((0..new.shards).map(Ok::<_, Error>))
+            .try_for_each_concurrent(SHARDS, |shard| async move {
+                let name = shard_name(new, shard);
+                for kind in ["m", "o"] {
+                    let mut after = Bytes::new();
+                    loop {
+                        let page = self.pools.index.omap_get_vals(&name, after.clone(), kind, PAGE).await?;
+                        let mut parts: BTreeMap<u32, Vec<Bytes>> = BTreeMap::new();
+                        for (entry, _) in &page.entries {
+                            after = entry.clone();
+                            if let Some(shard) = shard_for(old, entry) {
+                                parts.entry(shard).or_default().push(entry.clone());
+                            }
+                        }
+                        for (shard, entries) in parts {
+                            let from = shard_name(old, shard);
+                            let there =
+                                self.pools.index.omap_get_vals_by_keys(&from, entries.clone()).await?;
+                            let stale: Vec<Bytes> =
+                                entries.into_iter().filter(|entry| !there.contains_key(entry)).collect();
+                            if !stale.is_empty() {
+                                self.pools.index.omap_rm_keys(&name, stale).await?;
+                            }
+                        }
+                        if !page.more {
+                            break;
+                        }
+                    }
+                }
+                Ok(())
+            })
+            .await
+    }
+
+    /// Has a bucket resharded that has more objects than its shards should have.
+    pub(crate) async fn relieve(&self, name: &str) -> Result<()> {
+        let bucket = self.bucket(name).await?;
+        let (objects, _) = self.bucket_usage(&bucket).await?;
+        let limit = self.config.objects_per_shard;
+        if limit == 0 || objects <= limit * u64::from(bucket.shards.max(1)) {
+            return Ok(());
+        }
+        // Room for as many again.
+        let wanted = (objects * 2).div_ceil(limit).min(u64::from(self.config.dynamic_shards));
+        let wanted = u32::try_from(wanted).unwrap_or(MAX_SHARDS);
+        if wanted <= bucket.shards {
+            return Ok(());
+        }
+        self.ask_reshard(&bucket, wanted).await
+    }
+}
+
+/// Reshards what became crowded or was asked for, as long as the gateway is there.
+pub(crate) async fn work(gateway: Weak<Gateway>, every: Duration) {
+    loop {
+        tokio::time::sleep(every).await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        for name in gateway.finisher.crowded() {
+            match gateway.relieve(&name).await {
+                Ok(()) | Err(Error::NoSuchBucket(_)) => {}
+                Err(error) => tracing::warn!(%error, bucket = name, "rgw: a bucket waits to be resharded"),
+            }
+        }
+        if let Err(error) = gateway.process_reshards().await {
+            tracing::warn!(%error, "rgw: buckets wait to be resharded");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{entry_key, upload_key};
+    use super::*;
+
+    #[test]
+    fn entries_go_where_their_keys_belong() {
+        let bucket = Bucket { shards: 17, ..Bucket::default() };
+        let tag = "0123456789abcdef0123456789abcdef";
+        for key in ["a", "a/b", "", "ü"] {
+            let shard = shard_for(&bucket, &entry_key(key)).unwrap();
+            assert_eq!(shard_for(&bucket, &upload_key(key, tag)), Some(shard));
+            assert_eq!(shard_name(&bucket, shard), super::super::shard_of(&bucket, key));
+        }
+        assert_eq!(shard_for(&bucket, STATS), None);
+        assert_eq!(shard_for(&bucket, b"pk\0t"), None);
+    }
+}

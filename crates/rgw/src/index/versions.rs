@@ -1,0 +1,127 @@
+//! Listing a bucket's versions: the keys as listings have them, and of those with versions what their heads say.
+
+use super::{Entry, ListQuery};
+use crate::bucket::Bucket;
+use crate::error::Result;
+use crate::gateway::Gateway;
+use crate::object::Head;
+use futures::stream::{self, StreamExt};
+use std::sync::Arc;
+
+/// Heads asked at the same time.
+const HEADS: usize = 16;
+
+/// A version as it is listed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListedVersion {
+    pub(crate) key: String,
+    /// Of an object that never had versions only what its index entry has.
+    pub(crate) head: Head,
+    /// Whether it is the newest one.
+    pub(crate) latest: bool,
+}
+
+/// What is there: by key, newer versions first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct VersionListing {
+    pub(crate) versions: Vec<ListedVersion>,
+    /// Prefixes of rolled up keys.
+    pub(crate) prefixes: Vec<String>,
+    /// Where there is more: the last key listed and its version, or a prefix and nothing.
+    pub(crate) next: Option<(String, String)>,
+}
+
+enum Item {
+    Key(String, Entry),
+    Prefix(String),
+}
+
+impl Item {
+    fn name(&self) -> &str {
+        match self {
+            Item::Key(name, _) | Item::Prefix(name) => name,
+        }
+    }
+}
+
+/// What an entry says of an object without versions.
+fn plain(entry: Entry) -> Head {
+    let Entry { tag, size, mtime_ns, etag, owner, .. } = entry;
+    Head { tag, size, mtime_ns, etag, owner, ..Head::default() }
+}
+
+impl Gateway {
+    /// Lists versions; `after` is the id of one of the key that the query goes on behind: its older versions come first.
+    pub(crate) async fn list_versions(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        query: &ListQuery,
+        after: Option<&str>,
+    ) -> Result<VersionListing> {
+        let mut listing = VersionListing::default();
+        if query.max == 0 {
+            return Ok(listing);
+        }
+        if let Some(after) = after {
+            let key = &query.after;
+            let (heads, more) = self.versions(bucket, key, Some(after), query.max).await?;
+            let of_key = |head| ListedVersion { key: key.clone(), head, latest: false };
+            listing.versions.extend(heads.into_iter().map(of_key));
+            if more {
+                listing.next =
+                    listing.versions.last().map(|last| (key.clone(), last.head.version_id().to_owned()));
+                return Ok(listing);
+            }
+        }
+        // One more than there is room for, to know whether there is more.
+        let room = query.max - listing.versions.len();
+        let keys = ListQuery { max: room + 1, markers: true, ..query.clone() };
+        let found = self.list(bucket, &keys).await?;
+        let mut items: Vec<Item> =
+            found.entries.into_iter().map(|(key, entry)| Item::Key(key, entry)).collect();
+        items.extend(found.prefixes.into_iter().map(Item::Prefix));
+        items.sort_unstable_by(|a, b| a.name().cmp(b.name()));
+        let mut items = stream::iter(items)
+            .map(|item| async move {
+                Ok::<_, crate::Error>(match item {
+                    Item::Prefix(prefix) => (prefix, None),
+                    Item::Key(key, entry) if entry.held.is_none() => (key, Some((vec![plain(entry)], false))),
+                    Item::Key(key, _) => {
+                        let versions = self.versions(bucket, &key, None, room + 1).await?;
+                        (key, Some(versions))
+                    }
+                })
+            })
+            .buffered(HEADS);
+        let of = |listed: &ListedVersion| (listed.key.clone(), listed.head.version_id().to_owned());
+        let mut last = listing.versions.last().map(of);
+        let mut room = room;
+        while let Some(item) = items.next().await {
+            let (name, versions) = item?;
+            let Some((heads, more)) = versions else {
+                if room == 0 {
+                    listing.next = last;
+                    return Ok(listing);
+                }
+                room -= 1;
+                last = Some((name.clone(), String::new()));
+                listing.prefixes.push(name);
+                continue;
+            };
+            for (at, head) in heads.into_iter().enumerate() {
+                if room == 0 {
+                    listing.next = last;
+                    return Ok(listing);
+                }
+                room -= 1;
+                last = Some((name.clone(), head.version_id().to_owned()));
+                listing.versions.push(ListedVersion { key: name.clone(), head, latest: at == 0 });
+            }
+            if more {
+                listing.next = last;
+                return Ok(listing);
+            }
+        }
+        Ok(listing)
+    }
+}

@@ -1,0 +1,390 @@
+//! Doing what buckets' rules say. The buckets that have rules are listed in [`SHARDS`] objects of the log pool
+//! (docs/format/rgw.md); who works on one of these holds its lock, so that several gateways share the work.
+
+use super::{DAY, Rules};
+use crate::bucket::{Bucket, Versioning};
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::index::{Entry, ListQuery};
+use crate::object::Condition;
+use crate::record;
+use bytes::Bytes;
+use futures::stream::{self, StreamExt};
+use nacre_types::encoding::Versioned;
+use nacre_types::errno::Errno;
+use nacre_types::hash::ceph_str_hash_rjenkins;
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// `rgw_lc_max_objs`.
+const SHARDS: u32 = 32;
+/// Keys looked at at a time, and how many of them at once.
+const PAGE: usize = 1000;
+const KEYS: usize = 8;
+/// Buckets listed at a time.
+const BUCKETS: u64 = 1000;
+/// The lock of a shard, and how long it lasts unless it is taken again (`rgw_lc_lock_max_time`).
+const LOCK: &str = "lc_process";
+const LOCK_TIME: Duration = Duration::from_secs(90);
+/// How often it is looked whether something is to be done.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// When the worker works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Schedule {
+    /// What a day of the rules is; a day, but for trying.
+    pub(crate) day: Duration,
+    /// Seconds of the day (UTC) between which it begins.
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+}
+
+impl Schedule {
+    /// Reads `rgw_lifecycle_work_time`, `HH:MM-HH:MM`, and `rgw_lc_debug_interval`: seconds that a day lasts where it is
+    /// above zero.
+    pub(crate) fn read(time: &str, debug: i64) -> Result<Schedule> {
+        let wrong = || Error::Invalid(format!("rgw_lifecycle_work_time is HH:MM-HH:MM, not '{time}'"));
+        let seconds = |text: &str| -> Option<u32> {
+            let (hours, minutes) = text.trim().split_once(':')?;
+            let (hours, minutes): (u32, u32) = (hours.parse().ok()?, minutes.parse().ok()?);
+            (hours < 24 && minutes < 60).then_some((hours * 60 + minutes) * 60)
+        };
+        let (from, to) = time.split_once('-').ok_or_else(wrong)?;
+        let (from, to) = (seconds(from).ok_or_else(wrong)?, seconds(to).ok_or_else(wrong)?);
+        let day = u64::try_from(debug).ok().filter(|debug| *debug > 0).map_or(DAY, Duration::from_secs);
+        Ok(Schedule { day, from, to })
+    }
+
+    /// Between looks whether something is to be done.
+    fn look(&self) -> Duration {
+        self.day.min(LOOK)
+    }
+
+    /// Whether a bucket is to be worked on at `now_ns` that was begun with at `begun_ns` last.
+    fn is_due(&self, begun_ns: u64, now_ns: u64) -> bool {
+        if self.day != DAY {
+            return now_ns.saturating_sub(begun_ns) >= self.day.as_nanos() as u64;
+        }
+        let day_ns = DAY.as_nanos() as u64;
+        let second = (now_ns % day_ns / 1_000_000_000) as u32;
+        // It may go over midnight.
+        let within = if self.from <= self.to {
+            (self.from..=self.to).contains(&second)
+        } else {
+            second >= self.from || second <= self.to
+        };
+        within && now_ns.saturating_sub(begun_ns) > day_ns / 2
+    }
+}
+
+/// How far the work on a bucket is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum LifecycleStatus {
+    /// Never worked on.
+    #[default]
+    Uninitial,
+    /// Being worked on, or the gateway that was is gone.
+    Processing,
+    /// Came to its end.
+    Complete,
+}
+
+/// A bucket that has rules.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LifecycleEntry {
+    /// The bucket's id.
+    pub id: String,
+    /// When it was begun with last, in nanoseconds since 1970.
+    pub begun_ns: u64,
+    /// How far the work is.
+    pub status: LifecycleStatus,
+}
+
+impl Versioned for LifecycleEntry {
+    const NAME: &'static str = "lifecycle entry";
+}
+
+/// What went by rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expired {
+    /// Objects removed, or hidden behind a delete marker.
+    pub objects: u64,
+    /// Noncurrent versions removed.
+    pub noncurrent: u64,
+    /// Delete markers removed.
+    pub markers: u64,
+    /// Uploads ended.
+    pub uploads: u64,
+}
+
+impl Expired {
+    fn add(&mut self, other: Expired) {
+        self.objects += other.objects;
+        self.noncurrent += other.noncurrent;
+        self.markers += other.markers;
+        self.uploads += other.uploads;
+    }
+}
+
+fn shard_of(bucket: &str) -> String {
+    format!("lc.{}", ceph_str_hash_rjenkins(bucket.as_bytes()) % SHARDS)
+}
+
+impl Gateway {
+    /// Lists a bucket among those with rules, or takes it off.
+    pub(crate) async fn note_lifecycle(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
+        let (shard, name) = (shard_of(&bucket.name), Bytes::from(bucket.name.clone()));
+        if has_rules {
+            let entry = LifecycleEntry { id: bucket.id.clone(), ..LifecycleEntry::default() };
+            self.pools.lifecycle.omap_set(&shard, vec![(name, record::encode(&entry))]).await?;
+            return Ok(());
+        }
+        match self.pools.lifecycle.omap_rm_keys(&shard, vec![name]).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+
+    async fn lifecycle_shard(&self, shard: &str) -> Result<Vec<(String, LifecycleEntry)>> {
+        let (mut all, mut after) = (Vec::new(), Bytes::new());
+        loop {
+            let page = self.pools.lifecycle.omap_get_vals(shard, after.clone(), "", BUCKETS).await;
+            let page = match page {
+                Err(error) if error.is_not_found() => return Ok(all),
+                page => page?,
+            };
+            for (name, value) in &page.entries {
+                after = name.clone();
+                all.push((String::from_utf8_lossy(name).into_owned(), record::decode(shard, value)?));
+            }
+            if !page.more {
+                return Ok(all);
+            }
+        }
+    }
+
+    /// The buckets that have rules.
+    pub async fn lifecycle_entries(&self) -> Result<Vec<(String, LifecycleEntry)>> {
+        let mut all = Vec::new();
+        for shard in 0..SHARDS {
+            all.extend(self.lifecycle_shard(&format!("lc.{shard}")).await?);
+        }
+        all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        Ok(all)
+    }
+
+    /// Does what is due in all buckets whose turn it is by the schedule; with `all`, in every bucket.
+    pub async fn process_lifecycles(self: &Arc<Gateway>, all: bool) -> Result<Expired> {
+        let mut expired = Expired::default();
+        for shard in (0..SHARDS).map(|shard| format!("lc.{shard}")) {
+            let entries = self.lifecycle_shard(&shard).await?;
+            let is_due = |entry: &LifecycleEntry| all || self.lifecycle.is_due(entry.begun_ns, now_ns());
+            if !entries.iter().any(|(_, entry)| is_due(entry)) || !self.lock_lifecycle(&shard).await? {
+                continue;
+            }
+            let done = self.process_shard(&shard, all).await;
+            match self.pools.lifecycle.unlock(&shard, LOCK, self.session()).await {
+                Ok(()) => {}
+                // It lapsed.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => tracing::debug!(%error, shard, "rgw: a lock was not given back"),
+            }
+            expired.add(done?);
+        }
+        Ok(expired)
+    }
+
+    /// Takes a shard's lock, or takes it again; tells whether it has it.
+    async fn lock_lifecycle(&self, shard: &str) -> Result<bool> {
+        let renew = nacre_types::cls::lock::MAY_RENEW;
+        let taken = self.pools.lifecycle.lock_exclusive(shard, LOCK, self.session(), "", LOCK_TIME, renew);
+        match taken.await {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn process_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<Expired> {
+        let mut expired = Expired::default();
+        // Anew: another gateway may just be done with it.
+        for (name, entry) in self.lifecycle_shard(shard).await? {
+            if !all && !self.lifecycle.is_due(entry.begun_ns, now_ns()) {
+                continue;
+            }
+            match self.process_lifecycle(&name).await {
+                Ok(done) => expired.add(done),
+                // Removed, or made anew without rules.
+                Err(Error::NoSuchBucket(_)) => {
+                    self.pools.lifecycle.omap_rm_keys(shard, vec![Bytes::from(name)]).await?;
+                }
+                Err(error) => {
+                    tracing::warn!(%error, bucket = name, "rgw: a bucket's lifecycle is not done with")
+                }
+            }
+        }
+        Ok(expired)
+    }
+
+    /// Does what is due in a bucket now.
+    pub async fn process_lifecycle(self: &Arc<Gateway>, name: &str) -> Result<Expired> {
+        let bucket = Arc::new(self.bucket(name).await?);
+        let Some(rules) = bucket.lifecycle.clone() else { return Err(Error::NoSuchBucket(name.to_owned())) };
+        let (shard, begun_ns) = (shard_of(name), now_ns());
+        self.note_progress(&shard, &bucket, begun_ns, LifecycleStatus::Processing).await?;
+        let mut expired = Expired::default();
+        let mut query = ListQuery { max: PAGE, markers: true, ..ListQuery::default() };
+        let mut renewed = begun_ns;
+        loop {
+            let found = self.list(&bucket, &query).await?;
+            let mut keys = stream::iter(found.entries)
+                .map(|(key, entry)| self.expire(&bucket, &rules, key, entry, begun_ns))
+                .buffer_unordered(KEYS);
+            while let Some(done) = keys.next().await {
+                expired.add(done?);
+            }
+            let Some((last, _)) = found.next else { break };
+            query.after = last;
+            if now_ns() - renewed > LOCK_TIME.as_nanos() as u64 / 3 {
+                // Who has it now does the rest.
+                if !self.lock_lifecycle(&shard).await? {
+                    return Ok(expired);
+                }
+                renewed = now_ns();
+            }
+        }
+        if rules.has_aborts() {
+            expired.uploads = self.expire_uploads(&bucket, &rules, begun_ns).await?;
+        }
+        self.note_progress(&shard, &bucket, begun_ns, LifecycleStatus::Complete).await?;
+        if expired != Expired::default() {
+            tracing::info!(bucket = name, ?expired, "rgw: what was due by the bucket's lifecycle is gone");
+        }
+        Ok(expired)
+    }
+
+    async fn note_progress(
+        &self,
+        shard: &str,
+        bucket: &Bucket,
+        begun_ns: u64,
+        status: LifecycleStatus,
+    ) -> Result<()> {
+        let entry = LifecycleEntry { id: bucket.id.clone(), begun_ns, status };
+        let entry = (Bytes::from(bucket.name.clone()), record::encode(&entry));
+        Ok(self.pools.lifecycle.omap_set(shard, vec![entry]).await?)
+    }
+
+    /// Does what is due of a key.
+    async fn expire(
+        self: &Arc<Gateway>,
+        bucket: &Arc<Bucket>,
+        rules: &Rules,
+        key: String,
+        entry: Entry,
+        now: u64,
+    ) -> Result<Expired> {
+        let key = key.as_str();
+        let mut expired = Expired::default();
+        let day = self.lifecycle.day;
+        if entry.held.is_none() && !rules.may_expire(key, entry.size, entry.mtime_ns, now, day) {
+            return Ok(expired);
+        }
+        let Some(stand) = self.stand(bucket, key).await? else { return Ok(expired) };
+        let newest = &stand.head;
+        if !newest.marker && rules.expiration(key, newest, day).is_some_and(|(due, _)| due <= now) {
+            // What was written since is another object.
+            let unchanged = Condition::Unchanged(stand.version);
+            match self.remove_object(bucket, key, &bucket.owner, unchanged).await {
+                Ok(_) => expired.objects += 1,
+                Err(Error::Precondition(_) | Error::NoSuchKey) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if bucket.versioning == Versioning::Off || entry.held.is_none() {
+            return Ok(expired);
+        }
+        let (mut after, mut newer_ns, mut at): (Option<String>, u64, u64) = (None, 0, 0);
+        loop {
+            let (heads, more) = self.versions(bucket, key, after.as_deref(), PAGE).await?;
+            let alone = after.is_none() && heads.len() == 1 && !more;
+            for head in &heads {
+                let id = head.version_id();
+                let goes = if at == 0 {
+                    alone && head.marker && rules.removes_marker(key, head, now, day)
+                } else {
+                    rules.removes_noncurrent((key, head), (newer_ns, at - 1), now, day)
+                };
+                if goes {
+                    match self.remove_version(bucket, key, id, |head| head.check_lock(false)).await {
+                        Ok(Some(head)) if head.marker => expired.markers += 1,
+                        Ok(Some(_)) => expired.noncurrent += 1,
+                        Ok(None) | Err(Error::Locked) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                (newer_ns, at) = (head.mtime_ns, at + 1);
+            }
+            match heads.last() {
+                Some(last) if more => after = Some(last.version_id().to_owned()),
+                _ => return Ok(expired),
+            }
+        }
+    }
+
+    async fn expire_uploads(self: &Arc<Gateway>, bucket: &Bucket, rules: &Rules, now: u64) -> Result<u64> {
+        let mut ended = 0;
+        let mut after: Option<(String, String)> = None;
+        loop {
+            let behind = after.as_ref().map(|(key, id)| (key.as_str(), id.as_str()));
+            let (found, more) = self.uploads(bucket, "", behind, PAGE).await?;
+            for (key, id, upload) in &found {
+                if !rules.aborts(key, upload.begun_ns, now, self.lifecycle.day) {
+                    continue;
+                }
+                match self.abort_upload(bucket, key, id).await {
+                    Ok(()) => ended += 1,
+                    // Completed or ended meanwhile, or just being so.
+                    Err(Error::NoSuchUpload | Error::IndexBusy(_)) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            match found.last() {
+                Some((key, id, _)) if more => after = Some((key.clone(), id.clone())),
+                _ => return Ok(ended),
+            }
+        }
+    }
+}
+
+/// Does what is due from time to time, as long as the gateway is there.
+pub(crate) async fn work(gateway: Weak<Gateway>, schedule: Schedule) {
+    loop {
+        tokio::time::sleep(schedule.look()).await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        if let Err(error) = gateway.process_lifecycles(false).await {
+            tracing::warn!(%error, "rgw: buckets' lifecycles wait");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_done_once_a_day_at_its_time() {
+        let hour = 3600 * 1_000_000_000_u64;
+        let schedule = Schedule::read("22:30-02:00", -1).unwrap();
+        assert_eq!(schedule.day, DAY);
+        let at = |hours: u64| 100 * 24 * hour + hours * hour;
+        assert!(schedule.is_due(0, at(23)) && schedule.is_due(0, at(1)) && !schedule.is_due(0, at(12)));
+        assert!(!schedule.is_due(at(23), at(25)) && schedule.is_due(at(23), at(47)));
+        let trying = Schedule::read("00:00-06:00", 10).unwrap();
+        assert!(trying.is_due(at(12), at(12) + 10_000_000_000) && !trying.is_due(at(12), at(12) + 1));
+        for wrong in ["", "1-2", "25:00-26:00", "00:00", "00:60-01:00"] {
+            assert!(Schedule::read(wrong, -1).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! How much users and buckets may do in a minute through one gateway: token buckets, filled all the time.
+//!
+//! As in Ceph, operations above the limit are refused, and so are operations after more bytes went through than may: what
+//! is under way is never cut, its bytes are owed. Gateways do not tell one another: each gives the whole limit.
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Users and buckets that are counted at a time; of more, those forget who owe nothing.
+const COUNTED: usize = 10_000;
+/// What limits are for.
+const INTERVAL_SECS: f64 = 60.0;
+
+/// What may be done in a minute through one gateway; 0 is any number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RateLimit {
+    /// Whether it is kept.
+    pub enabled: bool,
+    /// Requests that read.
+    pub max_read_ops: u64,
+    /// Requests that write.
+    pub max_write_ops: u64,
+    /// Bytes that are read.
+    pub max_read_bytes: u64,
+    /// Bytes that are written.
+    pub max_write_bytes: u64,
+}
+
+impl RateLimit {
+    /// What radosgw-admin prints of it.
+    pub fn describe(&self) -> serde_json::Value {
+        serde_json::json!({
+            "max_read_ops": self.max_read_ops,
+            "max_write_ops": self.max_write_ops,
+            "max_read_bytes": self.max_read_bytes,
+            "max_write_bytes": self.max_write_bytes,
+            "enabled": self.enabled,
+        })
+    }
+}
+
+/// Whose limit it is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Scope {
+    /// A user's, by its id.
+    User(String),
+    /// A bucket's, by its id.
+    Bucket(String),
+}
+
+/// What a user or a bucket has left.
+#[derive(Debug)]
+pub(crate) struct Account(Mutex<Tokens>);
+
+#[derive(Debug)]
+struct Tokens {
+    limit: RateLimit,
+    filled: Instant,
+    read_ops: f64,
+    write_ops: f64,
+    read_bytes: f64,
+    write_bytes: f64,
+}
+
+impl Tokens {
+    fn full(limit: RateLimit, now: Instant) -> Tokens {
+        Tokens {
+            limit,
+            filled: now,
+            read_ops: limit.max_read_ops as f64,
+            write_ops: limit.max_write_ops as f64,
+            read_bytes: limit.max_read_bytes as f64,
+            write_bytes: limit.max_write_bytes as f64,
+        }
+    }
+
+    fn fill(&mut self, now: Instant) {
+        let share = now.saturating_duration_since(self.filled).as_secs_f64() / INTERVAL_SECS;
+        self.filled = now;
+        for (tokens, max) in [
+            (&mut self.read_ops, self.limit.max_read_ops),
+            (&mut self.write_ops, self.limit.max_write_ops),
+            (&mut self.read_bytes, self.limit.max_read_bytes),
+            (&mut self.write_bytes, self.limit.max_write_bytes),
+        ] {
+            *tokens = (*tokens + share * max as f64).min(max as f64);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        let all = [
+            (self.read_ops, self.limit.max_read_ops),
+            (self.write_ops, self.limit.max_write_ops),
+            (self.read_bytes, self.limit.max_read_bytes),
+            (self.write_bytes, self.limit.max_write_bytes),
+        ];
+        all.into_iter().all(|(tokens, max)| tokens >= max as f64)
+    }
+
+    fn take(&mut self, limit: RateLimit, writes: bool, now: Instant) -> bool {
+        if self.limit != limit {
+            *self = Tokens::full(limit, now);
+        }
+        self.fill(now);
+        let (ops, max_ops, bytes, max_bytes) = if writes {
+            (&mut self.write_ops, limit.max_write_ops, self.write_bytes, limit.max_write_bytes)
+        } else {
+            (&mut self.read_ops, limit.max_read_ops, self.read_bytes, limit.max_read_bytes)
+        };
+        if (max_ops > 0 && *ops < 1.0) || (max_bytes > 0 && bytes <= 0.0) {
+            return false;
+        }
+        if max_ops > 0 {
+            *ops -= 1.0;
+        }
+        true
+    }
+}
+
+impl Account {
+    /// Counts bytes that went through.
+    pub(crate) fn owe(&self, read: u64, written: u64) {
+        let mut tokens = self.0.lock();
+        if tokens.limit.max_read_bytes > 0 {
+            tokens.read_bytes -= read as f64;
+        }
+        if tokens.limit.max_write_bytes > 0 {
+            tokens.write_bytes -= written as f64;
+        }
+    }
+}
+
+/// All that is counted by a gateway.
+#[derive(Debug, Default)]
+pub(crate) struct RateLimits(Mutex<HashMap<Scope, Arc<Account>>>);
+
+impl RateLimits {
+    /// Counts an operation; `None` where it is one too many. What it moves is to be counted in the account.
+    pub(crate) fn take(
+        &self,
+        scope: Scope,
+        limit: RateLimit,
+        writes: bool,
+        now: Instant,
+    ) -> Option<Arc<Account>> {
+        let account = {
+            let mut accounts = self.0.lock();
+            if accounts.len() >= COUNTED && !accounts.contains_key(&scope) {
+                accounts.retain(|_, account| {
+                    let mut tokens = account.0.lock();
+                    tokens.fill(now);
+                    !tokens.is_full()
+                });
+                // So many that all owe something are more than can be counted: they begin anew.
+                if accounts.len() >= COUNTED {
+                    accounts.clear();
+                }
+            }
+            let begin = || Arc::new(Account(Mutex::new(Tokens::full(limit, now))));
+            Arc::clone(accounts.entry(scope).or_insert_with(begin))
+        };
+        let taken = account.0.lock().take(limit, writes, now);
+        taken.then_some(account)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn user(name: &str) -> Scope {
+        Scope::User(name.to_owned())
+    }
+
+    #[test]
+    fn operations_above_the_limit_are_refused_until_a_share_of_the_minute_went_by() {
+        let limit = RateLimit { enabled: true, max_read_ops: 6, max_write_ops: 60, ..RateLimit::default() };
+        let (limits, begin) = (RateLimits::default(), Instant::now());
+        let take =
+            |writes, secs| limits.take(user("a"), limit, writes, begin + Duration::from_secs(secs)).is_some();
+        assert_eq!((0..10).filter(|_| take(false, 0)).count(), 6);
+        assert_eq!((0..100).filter(|_| take(true, 0)).count(), 60);
+        assert_eq!((0..100).filter(|_| take(false, 20)).count(), 2);
+        assert_eq!((0..100).filter(|_| take(false, 600)).count(), 6, "no more than a minute's");
+        let other = limits.take(user("b"), limit, false, begin);
+        assert!(other.is_some(), "each has its own");
+        assert_eq!((0..100).filter(|_| take(false, 600)).count(), 0);
+        let more = RateLimit { max_read_ops: 7, ..limit };
+        let again = limits.take(user("a"), more, false, begin + Duration::from_secs(600));
+        assert!(again.is_some(), "a limit that was changed counts anew");
+    }
+
+    #[test]
+    fn bytes_are_owed_and_paid_back() {
+        let limit = RateLimit { enabled: true, max_write_bytes: 600, ..RateLimit::default() };
+        let (limits, begin) = (RateLimits::default(), Instant::now());
+        let take = |writes, secs| limits.take(user("a"), limit, writes, begin + Duration::from_secs(secs));
+        take(true, 0).unwrap().owe(5000, 1200);
+        assert!(take(true, 0).is_none() && take(true, 59).is_none(), "600 are owed");
+        assert!(take(false, 0).is_some(), "reads have no limit");
+        assert!(take(true, 61).is_some());
+    }
+
+    #[test]
+    fn no_more_than_so_many_are_counted() {
+        let limit = RateLimit { enabled: true, max_read_ops: 10, ..RateLimit::default() };
+        let (limits, begin) = (RateLimits::default(), Instant::now());
+        for n in 0..3 * COUNTED {
+            assert!(limits.take(user(&n.to_string()), limit, false, begin).is_some());
+            assert!(limits.0.lock().len() <= COUNTED);
+        }
+        // Those who owe nothing any more go, and who owes stays.
+        let later = begin + Duration::from_secs(120);
+        for _ in 0..10 {
+            assert!(limits.take(user("busy"), limit, false, later).is_some());
+        }
+        for n in 0..COUNTED - 2 {
+            assert!(limits.take(user(&format!("next {n}")), limit, false, later).is_some());
+        }
+        assert!(limits.take(user("busy"), limit, false, later).is_none());
+    }
+}

@@ -1,0 +1,111 @@
+//! Roles: what users may assume for a while, with rights of their own; records in `default.rgw.meta` (docs/format/rgw.md).
+
+use crate::error::{Error, Result};
+use crate::gateway::{Change, Gateway, now_ns};
+use crate::policy::Policy;
+use crate::record;
+use nacre_types::encoding::{DecodeError, Versioned};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Seconds that a session of a role may last where nothing else is said, and what may be said.
+pub(crate) const DEFAULT_MAX_SESSION_S: u32 = 3600;
+pub(crate) const MAX_SESSION_S: u32 = 43_200;
+
+/// A role.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Role {
+    pub(crate) name: String,
+    /// Unique in the cluster, never used again: sessions of a role end with it.
+    pub(crate) id: String,
+    /// As `/` or `/team/`.
+    pub(crate) path: String,
+    pub(crate) description: String,
+    /// Who may assume it. JSON.
+    pub(crate) trust: String,
+    /// What its sessions may do, by name. JSON.
+    pub(crate) policies: BTreeMap<String, String>,
+    /// Seconds that a session may last at most.
+    pub(crate) max_session_s: u32,
+    /// Nanoseconds since 1970.
+    pub(crate) created_ns: u64,
+    /// What was read of the policies.
+    #[serde(skip)]
+    pub(crate) permissions: Vec<Arc<Policy>>,
+    #[serde(skip)]
+    pub(crate) assumed_by: Option<Arc<Policy>>,
+}
+
+impl Versioned for Role {
+    const NAME: &'static str = "role";
+}
+
+impl Role {
+    /// Its name in policies.
+    pub(crate) fn arn(&self) -> String {
+        format!("arn:aws:iam:::role{}{}", self.path, self.name)
+    }
+
+    /// Reads the policies. One that can't be read fails what needs the role.
+    fn read_policies(mut self) -> Result<Role> {
+        let corrupt = |detail: String| Error::Corrupt {
+            name: self.name.clone(),
+            source: DecodeError::Corrupt { what: "a role's policy", detail },
+        };
+        self.assumed_by = Some(Arc::new(Policy::read_trust(&self.trust).map_err(corrupt)?));
+        let read =
+            self.policies.values().map(|text| Policy::read_identity(text).map(Arc::new).map_err(corrupt));
+        self.permissions = read.collect::<Result<_>>()?;
+        Ok(self)
+    }
+}
+
+impl Gateway {
+    /// The role of that name, asked for anew.
+    pub(crate) async fn role(&self, name: &str) -> Result<Role> {
+        let found = record::read::<Role>(&self.pools.roles, name).await?;
+        let (role, _) = found.ok_or_else(|| Error::NoSuchRole(name.to_owned()))?;
+        role.read_policies()
+    }
+
+    /// Makes a role; its id and time are made here.
+    pub(crate) async fn create_role(&self, mut role: Role) -> Result<Role> {
+        role.id = self.tag();
+        role.created_ns = now_ns();
+        if record::create(&self.pools.roles, &role.name, &role).await? {
+            self.tell_others(Change::Role(role.name.clone())).await;
+            return role.read_policies();
+        }
+        Err(Error::RoleExists(role.name))
+    }
+
+    /// Changes a role.
+    pub(crate) async fn modify_role(
+        &self,
+        name: &str,
+        change: impl FnMut(&mut Role) -> Result<()>,
+    ) -> Result<Role> {
+        let changed = record::update(&self.pools.roles, name, change).await?;
+        self.tell_others(Change::Role(name.to_owned())).await;
+        changed.ok_or_else(|| Error::NoSuchRole(name.to_owned()))
+    }
+
+    /// Removes a role, and so ends its sessions.
+    pub(crate) async fn remove_role(&self, name: &str) -> Result<()> {
+        let was_there = record::remove(&self.pools.roles, name).await?;
+        self.tell_others(Change::Role(name.to_owned())).await;
+        if was_there { Ok(()) } else { Err(Error::NoSuchRole(name.to_owned())) }
+    }
+
+    /// The names of all roles.
+    pub(crate) async fn roles(&self) -> Result<Vec<String>> {
+        let mut lister = self.pools.roles.list();
+        let mut names = Vec::new();
+        while let Some(object) = lister.next().await? {
+            names.push(object.name().to_owned());
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+}

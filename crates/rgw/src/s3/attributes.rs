@@ -1,0 +1,81 @@
+//! GetObjectAttributes: parts of what HEAD says, by name.
+
+use super::access::{Requester, bucket_of};
+use super::encryption::unlock;
+use super::object::{fields, version_of};
+use super::{Protocol, answer, timestamp};
+use crate::object::Data;
+#[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+/// The most parts in one answer.
+const MAX_PARTS: i32 = 1000;
+
+impl Protocol {
+    pub(super) async fn do_get_object_attributes(
+        &self,
+        req: S3Request<GetObjectAttributesInput>,
+    ) -> S3Result<S3Response<GetObjectAttributesOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let input = req.input;
+        let mut reader = self.readable(&requester, &bucket, &input.key, input.version_id.as_deref()).await?;
+        unlock(&self.gateway, &req.headers, &mut reader).await?;
+        // Several in one header have commas between them.
+        let named: Vec<&str> =
+            input.object_attributes.iter().flat_map(|name| name.as_str().split(',')).map(str::trim).collect();
+        let known = [
+            ObjectAttributes::ETAG,
+            ObjectAttributes::CHECKSUM,
+            ObjectAttributes::OBJECT_PARTS,
+            ObjectAttributes::STORAGE_CLASS,
+            ObjectAttributes::OBJECT_SIZE,
+        ];
+        if named.is_empty() || named.iter().any(|name| !known.contains(name)) {
+            return Err(s3_error!(InvalidArgument, "Invalid attribute name specified."));
+        }
+        let wants = |name: &str| named.contains(&name);
+        let head = &reader.head;
+        let mut output = GetObjectAttributesOutput {
+            last_modified: Some(timestamp(head.mtime_ns)),
+            version_id: version_of(&bucket, head),
+            ..GetObjectAttributesOutput::default()
+        };
+        if wants(ObjectAttributes::ETAG) {
+            output.e_tag = Some(ETag::Strong(head.etag.clone()));
+        }
+        if wants(ObjectAttributes::CHECKSUM) && head.checksum.is_some() {
+            output.checksum = Some(fields(head.checksum.as_ref()));
+        }
+        if wants(ObjectAttributes::STORAGE_CLASS) {
+            output.storage_class = Some(StorageClass::from_static(StorageClass::STANDARD));
+        }
+        if wants(ObjectAttributes::OBJECT_SIZE) {
+            output.object_size = Some(head.size as i64);
+        }
+        if wants(ObjectAttributes::OBJECT_PARTS) && matches!(head.data, Data::Parts(_)) {
+            let max = input.max_parts.unwrap_or(MAX_PARTS).clamp(0, MAX_PARTS);
+            let after = input.part_number_marker.unwrap_or(0);
+            // Parts are numbered anew once they are an object.
+            let mut parts = (1..).zip(&reader.manifest.parts).skip_while(|(number, _)| *number <= after);
+            let shown: Vec<ObjectPart> = parts
+                .by_ref()
+                .take(max as usize)
+                .map(|(number, part)| ObjectPart {
+                    part_number: Some(number),
+                    size: Some(part.size as i64),
+                    ..ObjectPart::default()
+                })
+                .collect();
+            output.object_parts = Some(GetObjectAttributesParts {
+                is_truncated: Some(parts.next().is_some()),
+                max_parts: Some(max),
+                part_number_marker: Some(after),
+                next_part_number_marker: shown.last().and_then(|part| part.part_number),
+                total_parts_count: Some(reader.manifest.parts.len() as i32),
+                parts: Some(shown),
+            });
+        }
+        answer(output)
+    }
+}

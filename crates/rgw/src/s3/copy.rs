@@ -1,0 +1,137 @@
+//! Copies of objects.
+
+use super::access::{Requester, bucket_of};
+use super::acl::of_object;
+use super::encryption::{asked_encryption, told, unlock_source};
+use super::lock::asked_lock;
+use super::object::{ReadConditions, Sent, check_metadata, fields, kept_headers, tags_of_header, version_of};
+use super::{Protocol, timestamp};
+use crate::object::multipart::MAX_PART_BYTES;
+use crate::object::{Condition, Digests, Head, Put, Reader};
+use futures::stream::StreamExt;
+#[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
+use s3s::dto::*;
+use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
+use std::sync::Arc;
+
+impl Protocol {
+    /// The object that a copy is made of, and the id of its version where it has versions; its conditions are seen to.
+    pub(super) async fn copy_source(
+        &self,
+        requester: &Requester,
+        (source, headers): (&CopySource, &http::HeaderMap),
+        conditions: (Option<&ETagCondition>, Option<&ETagCondition>, Option<&Timestamp>, Option<&Timestamp>),
+    ) -> S3Result<(Reader, Option<String>)> {
+        let CopySource::Bucket { bucket, key, version_id } = source else {
+            return Err(s3_error!(NotImplemented, "a copy's source is named by bucket and key"));
+        };
+        let bucket = self.gateway.known_bucket(bucket).await?;
+        let version = version_id.as_deref();
+        let action = if version.is_some() { "s3:GetObjectVersion" } else { "s3:GetObject" };
+        let requester = requester.asking(&bucket, action, Some(key))?;
+        let reader = match self.readable(&requester, &bucket, key, version).await {
+            // Not the request's own method, but what it names.
+            Err(error) if *error.code() == S3ErrorCode::MethodNotAllowed => {
+                return Err(s3_error!(
+                    InvalidRequest,
+                    "The source of a copy request may not specifically refer to a delete marker by version id."
+                ));
+            }
+            opened => opened?,
+        };
+        let mut reader = reader;
+        unlock_source(&self.gateway, headers, &mut reader).await?;
+        let read = version_of(&bucket, &reader.head);
+        let (if_match, if_none_match, if_modified_since, if_unmodified_since) = conditions;
+        let conditions = ReadConditions { if_match, if_none_match, if_modified_since, if_unmodified_since };
+        match conditions.check(&reader.head) {
+            // A copy has no 304.
+            Err(error) if *error.code() == S3ErrorCode::NotModified => Err(s3_error!(PreconditionFailed)),
+            checked => checked.map(|()| (reader, read)),
+        }
+    }
+
+    pub(super) async fn do_copy_object(
+        &self,
+        req: S3Request<CopyObjectInput>,
+    ) -> S3Result<S3Response<CopyObjectOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let input = req.input;
+        let conditions = (
+            input.copy_source_if_match.as_ref(),
+            input.copy_source_if_none_match.as_ref(),
+            input.copy_source_if_modified_since.as_ref(),
+            input.copy_source_if_unmodified_since.as_ref(),
+        );
+        let (reader, read) =
+            self.copy_source(&requester, (&input.copy_source, &req.headers), conditions).await?;
+        if reader.head.size > MAX_PART_BYTES {
+            return Err(s3_error!(
+                InvalidRequest,
+                "the source is larger than a copy may be; copy it in parts"
+            ));
+        }
+        let replaced = input.metadata_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
+        let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, version_id: None }
+            if **bucket == *input.bucket && **key == *input.key);
+        if onto_itself && !replaced {
+            return Err(s3_error!(
+                InvalidRequest,
+                "This copy request is illegal because it is trying to copy an object to itself without changing the \
+                 object's metadata"
+            ));
+        }
+        let (owner, acl) = of_object(&self.gateway, &req.headers, &requester, &bucket).await?;
+        let (retention, legal_hold) = asked_lock(
+            &bucket,
+            input.object_lock_mode.as_ref(),
+            input.object_lock_retain_until_date.as_ref(),
+            input.object_lock_legal_hold_status.as_ref(),
+        )?;
+        let retagged = input.tagging_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
+        let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
+        let head = Head {
+            owner,
+            encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),
+            headers: if replaced { kept_headers(&req.headers) } else { reader.head.headers.clone() },
+            metadata: if replaced { check_metadata(input.metadata)? } else { reader.head.metadata.clone() },
+            tags: if retagged { tags_of_header(input.tagging.as_deref())? } else { reader.head.tags.clone() },
+            acl,
+            retention,
+            legal_hold,
+            ..Head::default()
+        };
+        let stored = reader.head.checksum.as_ref().map_or("", |stored| &stored.algorithm);
+        let asked = input.checksum_algorithm.as_ref().map_or(stored, ChecksumAlgorithm::as_str);
+        let sent = Sent::default().or(asked);
+        let size = reader.head.size;
+        let mut body = sent.body(Box::pin(reader.data(0..size).map(|piece| piece.map_err(Into::into))));
+        if let Some((encryption, secret)) = &encryption {
+            body = body.encrypted(secret.cipher(encryption));
+        }
+        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition: Condition::None };
+        let seal = |digests: Digests, head: &mut Head| {
+            (head.etag, head.checksum) = sent.check(digests)?;
+            Ok(())
+        };
+        let head = put.run(&self.gateway, body, Some(size), seal).await?;
+        let (sums, version_id) = (fields(head.checksum.as_ref()), version_of(&bucket, &head));
+        let result = CopyObjectResult {
+            e_tag: Some(ETag::Strong(head.etag.clone())),
+            last_modified: Some(timestamp(head.mtime_ns)),
+            checksum_crc32: sums.checksum_crc32,
+            checksum_crc32c: sums.checksum_crc32c,
+            checksum_crc64nvme: sums.checksum_crc64nvme,
+            checksum_sha1: sums.checksum_sha1,
+            checksum_sha256: sums.checksum_sha256,
+            checksum_type: sums.checksum_type,
+        };
+        let output = CopyObjectOutput {
+            copy_object_result: Some(result),
+            copy_source_version_id: read,
+            version_id,
+            ..CopyObjectOutput::default()
+        };
+        Ok(told(S3Response::new(output), head.encryption.as_ref(), &req.headers))
+    }
+}

@@ -1,0 +1,226 @@
+//! Encryption as requests ask for it: SSE-C with a key that comes with each request, SSE-S3 with the cluster's, and buckets'
+//! defaults.
+
+use super::access::bucket_of;
+use super::{Protocol, answer};
+use crate::bucket::{Bucket, ENCRYPTION};
+use crate::error::Error;
+use crate::gateway::Gateway;
+use crate::object::{Encryption, Head, Holder, Reader, SECRET_BYTES, Secret};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName, HeaderValue};
+use s3s::crypto::{Checksum as _, Md5};
+#[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+/// The only algorithm.
+const AES256: &str = "AES256";
+const MANAGED: &str = "x-amz-server-side-encryption";
+const CUSTOMER: &str = "x-amz-server-side-encryption-customer-";
+/// What headers begin with that concern the source of a copy.
+const COPY_CUSTOMER: &str = "x-amz-copy-source-server-side-encryption-customer-";
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// The key that comes with a request, by the headers of that prefix.
+fn customer_key(headers: &HeaderMap, prefix: &str) -> S3Result<Option<Secret>> {
+    let header = |name: &str| text(headers, &format!("{prefix}{name}"));
+    let (algorithm, key, md5) = match (header("algorithm"), header("key"), header("key-md5")) {
+        (None, None, None) => return Ok(None),
+        (Some(algorithm), Some(key), Some(md5)) => (algorithm, key, md5),
+        _ => {
+            return Err(s3_error!(
+                InvalidArgument,
+                "Requests specifying Server Side Encryption with Customer provided keys must provide an algorithm, a \
+                 key and the key's MD5."
+            ));
+        }
+    };
+    if algorithm != AES256 {
+        return Err(s3_error!(
+            InvalidEncryptionAlgorithmError,
+            "The encryption request you specified is not valid."
+        ));
+    }
+    let wrong = || s3_error!(InvalidArgument, "The secret key was invalid for the specified algorithm.");
+    let bytes = STANDARD.decode(key).map_err(|_| wrong())?;
+    if STANDARD.encode(Md5::checksum(&bytes)) != md5 {
+        return Err(s3_error!(
+            InvalidArgument,
+            "The calculated MD5 hash of the key did not match the hash that was provided."
+        ));
+    }
+    let bytes: [u8; SECRET_BYTES] = bytes.try_into().map_err(|_| wrong())?;
+    Ok(Some(Secret::new(Holder::Customer, bytes)))
+}
+
+fn check_managed(algorithm: &str) -> S3Result<()> {
+    match algorithm {
+        AES256 => Ok(()),
+        "aws:kms" | "aws:kms:dsse" => Err(s3_error!(NotImplemented, "there is no KMS; AES256 is")),
+        _ => Err(s3_error!(
+            InvalidEncryptionAlgorithmError,
+            "The encryption method specified is not supported"
+        )),
+    }
+}
+
+/// How the data of a request is to be encrypted, if it is.
+pub(super) async fn asked_encryption(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    bucket: &Bucket,
+) -> S3Result<Option<(Encryption, Secret)>> {
+    let managed = text(headers, MANAGED);
+    let secret = match (customer_key(headers, CUSTOMER)?, managed) {
+        (Some(_), Some(_)) => {
+            return Err(s3_error!(InvalidArgument, "either a customer's key or server side encryption"));
+        }
+        (Some(secret), None) => secret,
+        (None, Some(algorithm)) => {
+            check_managed(algorithm)?;
+            gateway.cluster_secret().await?
+        }
+        (None, None) if bucket.encrypted => gateway.cluster_secret().await?,
+        (None, None) => return Ok(None),
+    };
+    let encryption = secret.seal()?;
+    Ok(Some((encryption, secret)))
+}
+
+/// The secret that a part's data is encrypted under, as its upload says.
+pub(super) async fn secret_of_upload(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    head: &Head,
+) -> S3Result<Option<Secret>> {
+    secret_for(gateway, head, customer_key(headers, CUSTOMER)?).await
+}
+
+async fn secret_for(gateway: &Gateway, head: &Head, customer: Option<Secret>) -> S3Result<Option<Secret>> {
+    let secret = match (&head.encryption, customer) {
+        (None, None) => return Ok(None),
+        (None | Some(Encryption { holder: Holder::Cluster, .. }), Some(_)) => {
+            return Err(s3_error!(
+                InvalidRequest,
+                "The encryption parameters are not applicable to this object."
+            ));
+        }
+        (Some(Encryption { holder: Holder::Cluster, .. }), None) => gateway.cluster_secret().await?,
+        (Some(_), Some(secret)) => secret,
+        (Some(_), None) => {
+            return Err(s3_error!(
+                InvalidRequest,
+                "The object was stored using a form of Server Side Encryption. The correct parameters must be provided \
+                 to retrieve the object."
+            ));
+        }
+    };
+    if let Some(encryption) = &head.encryption {
+        match secret.check(encryption) {
+            // Not the client's fault where the key is the cluster's.
+            Err(Error::WrongKey) if *secret.holder() == Holder::Customer => {
+                return Err(Error::WrongKey.into());
+            }
+            Err(_) => return Err(s3_error!(InternalError, "the cluster's key is another one")),
+            Ok(()) => {}
+        }
+    }
+    Ok(Some(secret))
+}
+
+/// Gives a reader what its object is decrypted with; refuses who has it not.
+pub(super) async fn unlock(gateway: &Gateway, headers: &HeaderMap, reader: &mut Reader) -> S3Result<()> {
+    reader.secret = secret_for(gateway, &reader.head, customer_key(headers, CUSTOMER)?).await?;
+    Ok(())
+}
+
+/// As [`unlock`], by the headers that concern the source of a copy.
+pub(super) async fn unlock_source(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    reader: &mut Reader,
+) -> S3Result<()> {
+    reader.secret = secret_for(gateway, &reader.head, customer_key(headers, COPY_CUSTOMER)?).await?;
+    Ok(())
+}
+
+/// An answer that says how its object is encrypted. `headers` are the request's.
+pub(super) fn told<T>(
+    mut response: S3Response<T>,
+    encryption: Option<&Encryption>,
+    headers: &HeaderMap,
+) -> S3Response<T> {
+    match encryption.map(|encryption| &encryption.holder) {
+        None => {}
+        Some(Holder::Cluster) => {
+            response.headers.insert(HeaderName::from_static(MANAGED), HeaderValue::from_static(AES256));
+        }
+        Some(Holder::Customer) => {
+            for name in ["algorithm", "key-md5"] {
+                let name = format!("{CUSTOMER}{name}");
+                if let (Some(value), Ok(name)) = (headers.get(&name), HeaderName::try_from(&name)) {
+                    response.headers.insert(name, value.clone());
+                }
+            }
+        }
+    }
+    response
+}
+
+impl Protocol {
+    pub(super) async fn do_get_bucket_encryption(
+        &self,
+        req: S3Request<GetBucketEncryptionInput>,
+    ) -> S3Result<S3Response<GetBucketEncryptionOutput>> {
+        let bucket = bucket_of(&req)?;
+        if !bucket.encrypted {
+            return Err(s3_error!(
+                ServerSideEncryptionConfigurationNotFoundError,
+                "The server side encryption configuration was not found"
+            ));
+        }
+        let default = ServerSideEncryptionByDefault {
+            kms_master_key_id: None,
+            sse_algorithm: ServerSideEncryption::from_static(AES256),
+        };
+        let rule = ServerSideEncryptionRule {
+            apply_server_side_encryption_by_default: Some(default),
+            bucket_key_enabled: Some(false),
+        };
+        let configuration = ServerSideEncryptionConfiguration { rules: vec![rule] };
+        answer(GetBucketEncryptionOutput { server_side_encryption_configuration: Some(configuration) })
+    }
+
+    pub(super) async fn do_put_bucket_encryption(
+        &self,
+        req: S3Request<PutBucketEncryptionInput>,
+    ) -> S3Result<S3Response<PutBucketEncryptionOutput>> {
+        let bucket = bucket_of(&req)?;
+        let [rule] = &req.input.server_side_encryption_configuration.rules[..] else {
+            return Err(s3_error!(MalformedXML, "exactly one rule"));
+        };
+        let default = rule.apply_server_side_encryption_by_default.as_ref();
+        let default = default.ok_or_else(|| s3_error!(MalformedXML, "a rule without default"))?;
+        check_managed(default.sse_algorithm.as_str())?;
+        // It fails here rather than with every write.
+        self.gateway.cluster_secret().await?;
+        self.set_document(&bucket.name, ENCRYPTION, Some(format!("\"{AES256}\""))).await?;
+        answer(PutBucketEncryptionOutput::default())
+    }
+
+    pub(super) async fn do_delete_bucket_encryption(
+        &self,
+        req: S3Request<DeleteBucketEncryptionInput>,
+    ) -> S3Result<S3Response<DeleteBucketEncryptionOutput>> {
+        let bucket = bucket_of(&req)?;
+        self.set_document(&bucket.name, ENCRYPTION, None).await?;
+        let mut response = S3Response::new(DeleteBucketEncryptionOutput::default());
+        response.status = Some(http::StatusCode::NO_CONTENT);
+        Ok(response)
+    }
+}

@@ -1,0 +1,73 @@
+//! Lifecycle's rules as buckets' owners set them, and what answers say of them.
+
+use super::access::bucket_of;
+use super::{Protocol, answer, timestamp};
+use crate::bucket::{Bucket, LIFECYCLE};
+use crate::lifecycle::{MAX_RULES, Rules};
+use crate::object::Head;
+#[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
+use s3s::dto::*;
+use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+impl Protocol {
+    pub(super) async fn do_get_bucket_lifecycle_configuration(
+        &self,
+        req: S3Request<GetBucketLifecycleConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketLifecycleConfigurationOutput>> {
+        let bucket = bucket_of(&req)?;
+        let absent = || s3_error!(NoSuchLifecycleConfiguration, "The lifecycle configuration does not exist");
+        let text = bucket.documents.get(LIFECYCLE).ok_or_else(absent)?;
+        let configuration: BucketLifecycleConfiguration =
+            serde_json::from_str(text).map_err(|error| s3_error!(error, InternalError))?;
+        answer(GetBucketLifecycleConfigurationOutput {
+            rules: Some(configuration.rules),
+            ..GetBucketLifecycleConfigurationOutput::default()
+        })
+    }
+
+    pub(super) async fn do_put_bucket_lifecycle_configuration(
+        &self,
+        req: S3Request<PutBucketLifecycleConfigurationInput>,
+    ) -> S3Result<S3Response<PutBucketLifecycleConfigurationOutput>> {
+        let bucket = bucket_of(&req)?;
+        let configuration = req.input.lifecycle_configuration;
+        let mut configuration = configuration.ok_or_else(|| s3_error!(MalformedXML, "there are no rules"))?;
+        if configuration.rules.is_empty() || configuration.rules.len() > MAX_RULES {
+            return Err(s3_error!(MalformedXML, "between 1 and {MAX_RULES} rules"));
+        }
+        Rules::read(&configuration).map_err(|text| s3_error!(InvalidArgument, "{text}"))?;
+        // Who names none is given one.
+        for rule in &mut configuration.rules {
+            if rule.id.as_deref().is_none_or(str::is_empty) {
+                rule.id = Some(self.gateway.tag());
+            }
+        }
+        let text = serde_json::to_string(&configuration).map_err(|error| s3_error!(error, InternalError))?;
+        // Listed first: the worker takes off a bucket that has no rules.
+        self.gateway.note_lifecycle(&bucket, true).await?;
+        self.set_document(&bucket.name, LIFECYCLE, Some(text)).await?;
+        answer(PutBucketLifecycleConfigurationOutput::default())
+    }
+
+    pub(super) async fn do_delete_bucket_lifecycle(
+        &self,
+        req: S3Request<DeleteBucketLifecycleInput>,
+    ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
+        let bucket = bucket_of(&req)?;
+        self.set_document(&bucket.name, LIFECYCLE, None).await?;
+        self.gateway.note_lifecycle(&bucket, false).await?;
+        let mut response = S3Response::new(DeleteBucketLifecycleOutput::default());
+        response.status = Some(http::StatusCode::NO_CONTENT);
+        Ok(response)
+    }
+
+    /// When an object goes by its bucket's rules, as answers say it.
+    pub(super) fn expiration_of(&self, bucket: &Bucket, key: &str, head: &Head) -> Option<String> {
+        let rules = bucket.lifecycle.as_ref()?;
+        let (due_ns, rule) = rules.expiration(key, head, self.gateway.lifecycle.day)?;
+        let mut text = Vec::new();
+        timestamp(due_ns).format(TimestampFormat::HttpDate, &mut text).ok()?;
+        let rule = urlencoding::encode(rule);
+        Some(format!("expiry-date=\"{}\", rule-id=\"{rule}\"", String::from_utf8(text).ok()?))
+    }
+}

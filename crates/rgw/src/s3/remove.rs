@@ -1,0 +1,126 @@
+//! Removing objects and their versions.
+
+use super::access::{Requester, bucket_of};
+use super::object::condition;
+use super::{Protocol, answer};
+use crate::bucket::Bucket;
+use crate::object::{Condition, Head};
+use futures::stream::{self, StreamExt};
+#[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
+use s3s::dto::*;
+use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
+use std::sync::Arc;
+
+/// The most objects in one removal of several.
+const MAX_DELETES: usize = 1000;
+/// Of those, how many are removed at the same time.
+const DELETES: usize = 16;
+
+/// What a removal came to, in S3's terms.
+#[derive(Default)]
+struct Removed {
+    /// Whether a delete marker was made, or is what was removed.
+    marker: bool,
+    /// The id of the marker that was made, or of the version that was removed.
+    version: Option<String>,
+}
+
+impl Protocol {
+    /// Removes an object, or the version that is named.
+    async fn remove(
+        &self,
+        requester: &Requester,
+        bucket: &Arc<Bucket>,
+        (key, version): (&str, Option<&str>),
+        condition: Condition,
+        bypass: bool,
+    ) -> S3Result<Removed> {
+        let Some(version) = version else {
+            // Removing what is not there succeeds.
+            let removal = self.gateway.remove_object(bucket, key, requester.id(), condition).await?;
+            return Ok(Removed { marker: removal.marker.is_some(), version: removal.marker });
+        };
+        let bypass = bypass && requester.may_bypass(bucket, key)?;
+        let may = move |head: &Head| match &condition {
+            Condition::Etag(etag) if *etag != head.etag => Err(crate::Error::Precondition("If-Match")),
+            _ => head.check_lock(bypass),
+        };
+        let removed = self.gateway.remove_version(bucket, key, version, may).await?;
+        Ok(Removed { marker: removed.is_some_and(|head| head.marker), version: Some(version.to_owned()) })
+    }
+
+    pub(super) async fn do_delete_object(
+        &self,
+        req: S3Request<DeleteObjectInput>,
+    ) -> S3Result<S3Response<DeleteObjectOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let input = req.input;
+        let condition = condition(input.if_match.as_ref(), None)?;
+        let bypass = input.bypass_governance_retention.unwrap_or(false);
+        let what = (&*input.key, input.version_id.as_deref());
+        let Removed { marker, version } = self.remove(&requester, &bucket, what, condition, bypass).await?;
+        answer(DeleteObjectOutput {
+            delete_marker: marker.then_some(true),
+            version_id: version,
+            request_charged: None,
+        })
+    }
+
+    pub(super) async fn do_delete_objects(
+        &self,
+        req: S3Request<DeleteObjectsInput>,
+    ) -> S3Result<S3Response<DeleteObjectsOutput>> {
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let bypass = req.input.bypass_governance_retention.unwrap_or(false);
+        let Delete { objects, quiet } = req.input.delete;
+        if objects.is_empty() || objects.len() > MAX_DELETES {
+            return Err(s3_error!(MalformedXML, "between 1 and {MAX_DELETES} objects"));
+        }
+        let removals = stream::iter(objects).map(|object| {
+            let bucket = Arc::clone(&bucket);
+            let requester = requester.clone();
+            async move {
+                let ObjectIdentifier { key, version_id, e_tag, .. } = object;
+                let action = if version_id.is_some() { "s3:DeleteObjectVersion" } else { "s3:DeleteObject" };
+                let asking = requester.asking(&bucket, action, Some(&key));
+                let removed = match asking.and_then(|asking| asking.may_write(&bucket).map(|()| asking)) {
+                    Ok(asking) => {
+                        let condition =
+                            e_tag.map_or(Condition::None, |etag| Condition::Etag(etag.into_value()));
+                        self.remove(&asking, &bucket, (&key, version_id.as_deref()), condition, bypass).await
+                    }
+                    Err(error) => Err(error),
+                };
+                (key, version_id, removed)
+            }
+        });
+        let (mut deleted, mut errors) = (Vec::new(), Vec::new());
+        let mut removals = removals.buffered(DELETES);
+        while let Some((key, version_id, removed)) = removals.next().await {
+            match removed {
+                Ok(_) if quiet.unwrap_or(false) => {}
+                Ok(Removed { marker, version }) => deleted.push(DeletedObject {
+                    key: Some(key),
+                    delete_marker: marker.then_some(true),
+                    delete_marker_version_id: version.filter(|_| marker),
+                    version_id,
+                }),
+                Err(error) => errors.push(refusal(key, version_id, &error)),
+            }
+        }
+        answer(DeleteObjectsOutput {
+            deleted: Some(deleted),
+            errors: (!errors.is_empty()).then_some(errors),
+            request_charged: None,
+        })
+    }
+}
+
+fn refusal(key: String, version_id: Option<String>, error: &S3Error) -> Error {
+    Error {
+        code: Some(error.code().as_str().to_owned()),
+        key: Some(key),
+        message: error.message().map(str::to_owned),
+        version_id,
+    }
+}

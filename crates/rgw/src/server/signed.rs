@@ -1,0 +1,331 @@
+//! What signatures of requests must cover. The protocol's library checks signatures; what it would honour though it is not
+//! signed is refused here before.
+//!
+//! Every `x-amz-` header of a signed request must be among the signed ones, and so must the host; a request is signed once,
+//! in its header or in its address. A signature of version 2 covers all `x-amz-` headers, but of the address only what S3
+//! knew then, and not how old it is in a header: what else would change what is done is refused, and what is too old.
+
+use http::{HeaderMap, StatusCode, header};
+use s3s::dto::{Timestamp, TimestampFormat};
+use std::fmt;
+use std::time::{Duration, SystemTime};
+use time::OffsetDateTime;
+
+/// Parameters of signed addresses; each counts once.
+const PARAMETERS: [&str; 6] = [
+    "X-Amz-Algorithm",
+    "X-Amz-Credential",
+    "X-Amz-Date",
+    "X-Amz-Expires",
+    "X-Amz-Signature",
+    "X-Amz-SignedHeaders",
+];
+
+/// Parameters that a signature of version 2 covers
+/// (<https://docs.aws.amazon.com/AmazonS3/latest/userguide/RESTAuthentication.html>), and those that only choose what of an
+/// answer is shown.
+const OLD_PARAMETERS: [&str; 51] = [
+    "AWSAccessKeyId",
+    "Expires",
+    "Signature",
+    "accelerate",
+    "acl",
+    "allow-unordered",
+    "analytics",
+    "continuation-token",
+    "cors",
+    "defaultObjectAcl",
+    "delete",
+    "delimiter",
+    "encoding-type",
+    "fetch-owner",
+    "inventory",
+    "key-marker",
+    "lifecycle",
+    "list-type",
+    "location",
+    "logging",
+    "marker",
+    "max-keys",
+    "max-parts",
+    "max-uploads",
+    "metrics",
+    "notification",
+    "object-lock",
+    "part-number-marker",
+    "partNumber",
+    "policy",
+    "prefix",
+    "replication",
+    "requestPayment",
+    "response-cache-control",
+    "response-content-disposition",
+    "response-content-encoding",
+    "response-content-language",
+    "response-content-type",
+    "response-expires",
+    "restore",
+    "select",
+    "select-type",
+    "start-after",
+    "storageClass",
+    "tagging",
+    "torrent",
+    "upload-id-marker",
+    "uploadId",
+    "uploads",
+    "version-id-marker",
+    "versionId",
+];
+/// More of them.
+const OLD_RESOURCES: [&str; 3] = ["versioning", "versions", "website"];
+/// How long an address may count.
+const WEEK_SECS: u64 = 7 * 24 * 3600;
+/// How far the time in a header of version 2 may be from ours.
+const MAX_SKEW: Duration = Duration::from_secs(15 * 60);
+
+/// Why a request is refused.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Unsound {
+    /// A header counts that is not signed.
+    NotSigned(String),
+    /// It is signed in more than one way.
+    Twice,
+    /// Something of the header is there twice, or not at all.
+    Malformed(&'static str),
+    /// A parameter of the signature is there twice, not at all, or not as it may be.
+    Parameters(&'static str),
+    /// A parameter counts that a signature of version 2 does not cover.
+    NotCovered(String),
+    /// The time of a signature of version 2 is far from ours.
+    Skewed,
+}
+
+impl Unsound {
+    /// Status and S3's code.
+    pub(super) fn code(&self) -> (StatusCode, &'static str) {
+        match self {
+            Unsound::NotSigned(_) => (StatusCode::FORBIDDEN, "AccessDenied"),
+            Unsound::Twice => (StatusCode::BAD_REQUEST, "InvalidArgument"),
+            Unsound::Malformed(_) => (StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed"),
+            Unsound::Parameters(_) => (StatusCode::BAD_REQUEST, "AuthorizationQueryParametersError"),
+            Unsound::NotCovered(_) => (StatusCode::BAD_REQUEST, "InvalidRequest"),
+            Unsound::Skewed => (StatusCode::FORBIDDEN, "RequestTimeTooSkewed"),
+        }
+    }
+}
+
+impl fmt::Display for Unsound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unsound::NotSigned(name) => {
+                write!(f, "There were headers present in the request which were not signed: {name}")
+            }
+            Unsound::Twice => f.write_str(
+                "Only one auth mechanism allowed; only the X-Amz-Algorithm query parameter, Signature query string \
+                 parameter or the Authorization header should be specified",
+            ),
+            Unsound::Malformed(what) => write!(f, "The authorization is malformed: {what}"),
+            Unsound::Parameters(what) => f.write_str(what),
+            Unsound::NotCovered(name) => {
+                write!(f, "The parameter {name} needs a signature with AWS4-HMAC-SHA256.")
+            }
+            Unsound::Skewed => {
+                f.write_str("The difference between the request time and the current time is too large.")
+            }
+        }
+    }
+}
+
+/// Refuses a request whose signature does not cover what it must. Whether it is right is not looked at.
+pub(crate) fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -> Result<(), Unsound> {
+    let mut in_header = headers.get_all(header::AUTHORIZATION).iter();
+    let authorization = in_header.next();
+    if in_header.next().is_some() {
+        return Err(Unsound::Twice);
+    }
+    let query = Query::read(query.unwrap_or_default())?;
+    let listed = match (authorization, query.listed) {
+        (Some(_), listed) if listed.is_some() || query.is_old => return Err(Unsound::Twice),
+        (None, Some(_)) if query.is_old => return Err(Unsound::Twice),
+        (None, Some(listed)) => listed,
+        (None, None) if query.is_old => {
+            return query.uncovered.map_or(Ok(()), |name| Err(Unsound::NotCovered(name)));
+        }
+        (None, None) => return Ok(()),
+        (Some(value), _) => {
+            let value = value.to_str().map_err(|_| Unsound::Malformed("the header is not text"))?;
+            if value.starts_with("AWS ") {
+                check_time(headers, now)?;
+                return query.uncovered.map_or(Ok(()), |name| Err(Unsound::NotCovered(name)));
+            }
+            let mut lists = value.split("SignedHeaders=").skip(1);
+            let list = lists.next().ok_or(Unsound::Malformed("no SignedHeaders"))?;
+            if lists.next().is_some() {
+                return Err(Unsound::Malformed("SignedHeaders is there twice"));
+            }
+            list.split([',', ' ']).next().unwrap_or_default().to_owned()
+        }
+    };
+    let is_signed = |name: &str| listed.split(';').any(|listed| listed.eq_ignore_ascii_case(name));
+    if !is_signed("host") {
+        return Err(Unsound::NotSigned("host".to_owned()));
+    }
+    let names = headers.keys().map(header::HeaderName::as_str);
+    let loose = names.filter(|name| name.starts_with("x-amz-")).find(|name| !is_signed(name));
+    loose.map_or(Ok(()), |name| Err(Unsound::NotSigned(name.to_owned())))
+}
+
+/// Refuses a request of version 2 whose time, which is signed, is far from ours.
+fn check_time(headers: &HeaderMap, now: SystemTime) -> Result<(), Unsound> {
+    // As the signature has it: the one counts only where the other is not there.
+    let value = headers.get("x-amz-date").or_else(|| headers.get(header::DATE));
+    let text = value.and_then(|value| value.to_str().ok()).ok_or(Unsound::Malformed("no date"))?;
+    let time = Timestamp::parse(TimestampFormat::HttpDate, text)
+        .or_else(|_| Timestamp::parse(TimestampFormat::DateTime, text))
+        .map_err(|_| Unsound::Malformed("the date can't be read"))?;
+    let (time, now) = (OffsetDateTime::from(time), OffsetDateTime::from(now));
+    if (now - time).unsigned_abs() > MAX_SKEW { Err(Unsound::Skewed) } else { Ok(()) }
+}
+
+/// What of a query counts for signatures.
+#[derive(Debug, Default)]
+struct Query {
+    /// The headers that a signed address lists; `None` where it is not signed by version 4.
+    listed: Option<String>,
+    /// It is signed by version 2.
+    is_old: bool,
+    /// The first parameter that version 2 does not cover.
+    uncovered: Option<String>,
+}
+
+impl Query {
+    fn read(query: &str) -> Result<Query, Unsound> {
+        let mut read = Query::default();
+        let mut found: [Option<String>; PARAMETERS.len()] = Default::default();
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            // Names may be written in more than one way, and mean the same.
+            let name = decoded(name);
+            if let Some(at) = PARAMETERS.iter().position(|known| *known == name)
+                && found[at].replace(decoded(value)).is_some()
+            {
+                return Err(Unsound::Parameters("Query parameters of a signature may not be there twice."));
+            }
+            read.is_old |= name == "Signature";
+            let is_covered = OLD_PARAMETERS.contains(&name.as_str())
+                || OLD_RESOURCES.contains(&name.as_str())
+                || name.starts_with("x-amz-");
+            if !is_covered && read.uncovered.is_none() {
+                read.uncovered = Some(name);
+            }
+        }
+        let [.., expires, signature, listed] = found;
+        if signature.is_some()
+            && expires.and_then(|expires| expires.parse().ok()).is_none_or(|secs: u64| secs > WEEK_SECS)
+        {
+            return Err(Unsound::Parameters(
+                "X-Amz-Expires must be a number of seconds, and no more than a week.",
+            ));
+        }
+        read.listed = match (signature, listed) {
+            (None, _) => None,
+            (Some(_), Some(listed)) => Some(listed),
+            (Some(_), None) => return Err(Unsound::Parameters("X-Amz-SignedHeaders is missing.")),
+        };
+        Ok(read)
+    }
+}
+
+/// Text of an address as forms have it. What is not UTF-8 is nothing that counts.
+fn decoded(text: &str) -> String {
+    let text = text.replace('+', " ");
+    String::from_utf8_lossy(&urlencoding::decode_binary(text.as_bytes())).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIGNED: &str = "AWS4-HMAC-SHA256 Credential=k/20260101/default/s3/aws4_request, \
+                          SignedHeaders=host;x-amz-date, Signature=00";
+    const DATE: (&str, &str) = ("x-amz-date", "20260101T000000Z");
+
+    fn check(headers: &HeaderMap, query: Option<&str>) -> Result<(), Unsound> {
+        super::check(headers, query, std::time::UNIX_EPOCH)
+    }
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn headers_that_count_must_be_signed() {
+        assert_eq!(check(&headers(&[("authorization", SIGNED), DATE]), None), Ok(()));
+        let more = headers(&[("authorization", SIGNED), DATE, ("x-amz-acl", "public-read")]);
+        assert_eq!(check(&more, None), Err(Unsound::NotSigned("x-amz-acl".into())));
+        let query = Some("X-Amz-Expires=60&X-Amz-Signature=00&X-Amz-SignedHeaders=host%3Bx-amz-acl");
+        assert_eq!(check(&headers(&[("x-amz-acl", "private")]), query), Ok(()));
+        assert_eq!(check(&headers(&[DATE]), query), Err(Unsound::NotSigned("x-amz-date".into())));
+        // Written otherwise, it means the same.
+        let query = Some("X-Amz-Expires=60&X-Amz-Signatur%65=00&X-Amz-Signed%48eaders=host");
+        assert_eq!(check(&headers(&[DATE]), query), Err(Unsound::NotSigned("x-amz-date".into())));
+        let hostless = headers(&[("authorization", "AWS4-HMAC-SHA256 SignedHeaders=x-amz-date"), DATE]);
+        assert_eq!(check(&hostless, None), Err(Unsound::NotSigned("host".into())));
+    }
+
+    #[test]
+    fn requests_without_a_signature_pass() {
+        assert_eq!(check(&headers(&[DATE]), None), Ok(()));
+        assert_eq!(check(&headers(&[DATE]), Some("prefix=a&X-Amz-SignedHeaders=host")), Ok(()));
+    }
+
+    #[test]
+    fn requests_are_signed_once() {
+        let query = Some("X-Amz-Expires=60&X-Amz-Signature=00&X-Amz-SignedHeaders=host");
+        let generous = "AWS4-HMAC-SHA256 SignedHeaders=host;x-amz-acl, Signature=00";
+        let both = headers(&[("authorization", generous), ("x-amz-acl", "public-read")]);
+        assert_eq!(check(&both, query), Err(Unsound::Twice));
+        let doubled = headers(&[("authorization", SIGNED), ("authorization", generous)]);
+        assert_eq!(check(&doubled, None), Err(Unsound::Twice));
+        for query in [
+            "X-Amz-Expires=60&X-Amz-Signature=00&X-Amz-SignedHeaders=host&X-Amz-SignedHeaders=host%3Bx-amz-acl",
+            "X-Amz-Expires=60&X-Amz-Signature=00",
+            "X-Amz-Expires=60&X-Amz-Signature=00&X-Amz-SignedHeaders=host&X-Amz-Signature=01",
+            "X-Amz-Expires=604801&X-Amz-Signature=00&X-Amz-SignedHeaders=host",
+            "X-Amz-Expires=-1&X-Amz-Signature=00&X-Amz-SignedHeaders=host",
+            "X-Amz-Signature=00&X-Amz-SignedHeaders=host",
+        ] {
+            assert!(matches!(check(&HeaderMap::new(), Some(query)), Err(Unsound::Parameters(_))), "{query}");
+        }
+        for value in ["AWS4-HMAC-SHA256 SignedHeaders=host, SignedHeaders=host;x-amz-acl", "AWS4-HMAC-SHA256"]
+        {
+            let unsound = check(&headers(&[("authorization", value)]), None);
+            assert!(matches!(unsound, Err(Unsound::Malformed(_))), "{value}");
+        }
+    }
+
+    #[test]
+    fn version_2_covers_less() {
+        assert_eq!(check(&HeaderMap::new(), Some("AWSAccessKeyId=AK&Expires=1&Signature=a&acl")), Ok(()));
+        let more = Some("AWSAccessKeyId=AK&Expires=1&Sign%61ture=a&retention");
+        assert_eq!(check(&HeaderMap::new(), more), Err(Unsound::NotCovered("retention".into())));
+        let both = Some("Signature=a&X-Amz-Expires=60&X-Amz-Signature=00&X-Amz-SignedHeaders=host");
+        assert_eq!(check(&HeaderMap::new(), both), Err(Unsound::Twice));
+        let old = ("authorization", "AWS AK:c2ln");
+        let at = |date| check(&headers(&[old, ("date", date)]), Some("uploads"));
+        assert_eq!(at("Thu, 01 Jan 1970 00:10:00 GMT"), Ok(()));
+        assert_eq!(at("Thu, 01 Jan 1970 00:20:00 GMT"), Err(Unsound::Skewed));
+        assert!(matches!(at("yesterday"), Err(Unsound::Malformed(_))));
+        assert!(matches!(check(&headers(&[old]), None), Err(Unsound::Malformed(_))));
+        let signed_twice = check(&headers(&[old]), Some("Signature=a"));
+        assert_eq!(signed_twice, Err(Unsound::Twice));
+        let uncovered =
+            check(&headers(&[old, ("date", "Thu, 01 Jan 1970 00:00:00 GMT")]), Some("legal-hold"));
+        assert_eq!(uncovered, Err(Unsound::NotCovered("legal-hold".into())));
+    }
+}

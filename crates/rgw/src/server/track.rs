@@ -1,0 +1,374 @@
+//! Requests from their arrival to the last byte of their answers: ids, what is known of them, limits, and the account of
+//! them when they have ended, in metrics and logs.
+
+use super::access_log::AccessLog;
+use super::host::Hosts;
+use crate::metrics::{Ended, Metrics};
+use crate::ratelimit::Account;
+use crate::usage::{Counts, UsageLog};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use parking_lot::Mutex;
+use s3s::Body;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant, SystemTime};
+
+/// The header that names a request.
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-amz-request-id");
+/// Seconds that a client which is told to slow down is told to wait.
+const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
+
+/// How a gateway serves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// `rgw_max_connections`: the most connections at a time; more wait to be accepted.
+    pub max_connections: usize,
+    /// `rgw_max_concurrent_requests`: the most requests under way; more are told to slow down.
+    pub max_requests: u64,
+    /// `rgw_max_request_rate`: the most requests in a second; 0 for any number.
+    pub max_rate: u64,
+    /// `rgw_op_complaint_time`: requests that take longer are logged.
+    pub complaint_time: Duration,
+    /// `rgw_exit_timeout_secs`: how long requests under way may take to end when the gateway ends.
+    pub exit_timeout: Duration,
+    /// `ssl_reload` of `rgw_frontends`: how often it is looked whether certificates' files have changed; 0 for never.
+    pub reload: Duration,
+    /// `rgw_dns_name` and `rgw_dns_s3website_name`: what the gateway is called.
+    pub hosts: Hosts,
+    /// `rgw_ops_log_file_path`: the access log; `None` for none.
+    pub access_log: Option<PathBuf>,
+}
+
+/// What is found out of a request while it is served.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    asked: OnceLock<(Box<str>, Box<str>)>,
+    owner: OnceLock<Box<str>>,
+    bucket: OnceLock<Box<str>>,
+    /// Where its bytes are to be counted: its user's and its bucket's.
+    accounts: Mutex<Vec<Arc<Account>>>,
+}
+
+impl Seen {
+    /// Notes S3's operation and who asks; the first note counts.
+    pub(crate) fn note(&self, operation: &str, requester: &str) {
+        self.asked.get_or_init(|| (operation.into(), requester.into()));
+    }
+
+    /// Notes the bucket that is named, whether it is there or not.
+    pub(crate) fn note_bucket(&self, bucket: &str) {
+        self.bucket.get_or_init(|| bucket.into());
+    }
+
+    /// Notes where the request's bytes are to be counted.
+    pub(crate) fn note_account(&self, account: Arc<Account>) {
+        self.accounts.lock().push(account);
+    }
+
+    /// Notes who owns the bucket.
+    pub(crate) fn note_owner(&self, owner: &str) {
+        self.owner.get_or_init(|| owner.into());
+    }
+}
+
+/// A request that is served or was.
+#[derive(Debug)]
+pub(super) struct Record {
+    pub(super) id: String,
+    pub(super) seen: Arc<Seen>,
+    pub(super) method: Method,
+    pub(super) uri: Uri,
+    /// Empty where there is no access log, as the next is.
+    pub(super) headers: HeaderMap,
+    /// The bucket that the host names.
+    pub(super) bucket: String,
+    pub(super) peer: SocketAddr,
+    pub(super) began_at: SystemTime,
+    pub(super) status: u16,
+    /// S3's code of an error.
+    pub(super) error: String,
+    /// Bytes of bodies.
+    pub(super) received: u64,
+    pub(super) sent: u64,
+    /// Until the answer began, and until it ended.
+    pub(super) took: Duration,
+    pub(super) total: Duration,
+}
+
+impl Record {
+    pub(super) fn operation(&self) -> &str {
+        self.seen.asked.get().map_or("", |(operation, _)| operation)
+    }
+
+    pub(super) fn requester(&self) -> &str {
+        self.seen.asked.get().map_or("", |(_, requester)| requester)
+    }
+
+    pub(super) fn owner(&self) -> &str {
+        self.seen.owner.get().map_or("", |owner| owner)
+    }
+}
+
+/// What all requests of a server share.
+#[derive(Debug)]
+pub(super) struct Tracker {
+    pub(super) settings: Settings,
+    pub(super) metrics: Arc<Metrics>,
+    /// Whether the gateway is about to end.
+    pub(super) draining: AtomicBool,
+    log: Option<AccessLog>,
+    usage: Option<Arc<UsageLog>>,
+    rate: Mutex<Rate>,
+}
+
+/// A bucket of tokens, filled all the time, that holds those of one second.
+#[derive(Debug)]
+struct Rate {
+    tokens: f64,
+    filled: Instant,
+}
+
+impl Rate {
+    fn take(&mut self, now: Instant, per_second: u64) -> bool {
+        let since = now.saturating_duration_since(self.filled).as_secs_f64();
+        let full = per_second as f64;
+        self.tokens = (self.tokens + since * full).min(full);
+        self.filled = now;
+        let there = self.tokens >= 1.0;
+        if there {
+            self.tokens -= 1.0;
+        }
+        there
+    }
+}
+
+impl Tracker {
+    pub(super) fn new(
+        settings: Settings,
+        metrics: Arc<Metrics>,
+        usage: Option<Arc<UsageLog>>,
+    ) -> crate::Result<Tracker> {
+        let log = settings.access_log.as_ref().map(|path| AccessLog::open(path, Arc::clone(&metrics)));
+        let rate = Mutex::new(Rate { tokens: settings.max_rate as f64, filled: Instant::now() });
+        Ok(Tracker {
+            log: log.transpose()?,
+            usage,
+            metrics,
+            rate,
+            settings,
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// Takes a request in, under the id `id`; the second is whether it must be told to slow down.
+    pub(super) fn begin<B>(
+        self: &Arc<Tracker>,
+        request: &mut Request<B>,
+        peer: SocketAddr,
+        id: String,
+    ) -> (Tracked, bool) {
+        let under_way = self.metrics.begin();
+        let rate = self.settings.max_rate;
+        let refused = under_way > self.settings.max_requests
+            || (rate > 0 && !self.rate.lock().take(Instant::now(), rate));
+        if refused {
+            self.metrics.slow_down();
+        }
+        let seen = Arc::new(Seen::default());
+        request.extensions_mut().insert(Arc::clone(&seen));
+        let length =
+            request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let (headers, bucket) = match self.log {
+            Some(_) => (request.headers().clone(), self.settings.hosts.addressed(request.headers()).bucket),
+            None => (HeaderMap::new(), String::new()),
+        };
+        let record = Record {
+            id,
+            seen,
+            method: request.method().clone(),
+            uri: request.uri().clone(),
+            headers,
+            bucket,
+            peer,
+            began_at: SystemTime::now(),
+            status: 0,
+            error: String::new(),
+            received: length.unwrap_or(0),
+            sent: 0,
+            took: Duration::ZERO,
+            total: Duration::ZERO,
+        };
+        (Tracked { tracker: Arc::clone(self), record, began: Instant::now() }, refused)
+    }
+}
+
+/// A request under way; it has ended when this is dropped.
+pub(super) struct Tracked {
+    tracker: Arc<Tracker>,
+    record: Record,
+    began: Instant,
+}
+
+impl Tracked {
+    /// The answer with the request's id in its header, and in its body where that is an error's. The request ends with
+    /// the body.
+    pub(super) fn answer(mut self, response: Response<Body>) -> Response<TrackedBody> {
+        let (mut head, mut body) = response.into_parts();
+        self.record.took = self.began.elapsed();
+        self.record.status = head.status.as_u16();
+        if let Ok(id) = HeaderValue::from_str(&self.record.id) {
+            head.headers.insert(REQUEST_ID, id);
+        }
+        if head.status == StatusCode::SERVICE_UNAVAILABLE {
+            head.headers.entry(header::RETRY_AFTER).or_insert(RETRY_AFTER);
+        }
+        let is_error = head.status.is_client_error() || head.status.is_server_error();
+        if is_error && let Some(text) = body.bytes() {
+            let text = String::from_utf8_lossy(&text);
+            if let Some((code, whole)) = with_id(&text, &self.record.id) {
+                self.record.error = code;
+                if head.headers.contains_key(header::CONTENT_LENGTH) {
+                    head.headers.insert(header::CONTENT_LENGTH, whole.len().into());
+                }
+                body = Body::from(whole);
+            }
+        }
+        Response::from_parts(head, TrackedBody { body, tracked: self })
+    }
+}
+
+/// S3's code in an error's text, and that text with the request's id in it; `None` for another text.
+fn with_id(text: &str, id: &str) -> Option<(String, String)> {
+    let (_, rest) = text.split_once("<Code>")?;
+    let (code, _) = rest.split_once("</Code>")?;
+    let whole = match text.rsplit_once("</Error>") {
+        Some((before, after)) if !text.contains("<RequestId>") => {
+            format!("{before}<RequestId>{id}</RequestId></Error>{after}")
+        }
+        _ => text.to_owned(),
+    };
+    Some((code.to_owned(), whole))
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        let Tracked { tracker, record, began } = self;
+        record.total = began.elapsed();
+        if record.status == 0 {
+            // The client went away first; S3's logs say so.
+            record.took = record.total;
+            record.status = 499;
+        }
+        let slow = record.took > tracker.settings.complaint_time;
+        if slow {
+            tracing::warn!(
+                request = record.id,
+                operation = record.operation(),
+                requester = record.requester(),
+                path = record.uri.path(),
+                status = record.status,
+                took_ms = u64::try_from(record.took.as_millis()).unwrap_or(u64::MAX),
+                "rgw: slow request"
+            );
+        }
+        record.seen.accounts.lock().iter().for_each(|account| account.owe(record.sent, record.received));
+        tracker.metrics.end();
+        tracker.metrics.ended(&Ended {
+            operation: record.operation(),
+            status: record.status,
+            received: record.received,
+            sent: record.sent,
+            took: record.took,
+            slow,
+        });
+        if let Some(usage) = &tracker.usage {
+            count(usage, record);
+        }
+        if let Some(log) = &tracker.log {
+            log.add(record);
+        }
+    }
+}
+
+/// Counts a request in the usage log: for the bucket's owner, or for who asked where no bucket is there.
+fn count(usage: &UsageLog, record: &Record) {
+    let (user, bucket) = match (record.owner(), record.seen.bucket.get()) {
+        ("", Some(_)) => (record.requester(), "-"),
+        ("", None) => (record.requester(), ""),
+        (owner, bucket) => (owner, bucket.map_or("", |bucket| bucket)),
+    };
+    if record.operation().is_empty() || user.is_empty() {
+        return;
+    }
+    let counts = Counts {
+        bytes_sent: record.sent,
+        bytes_received: record.received,
+        ops: 1,
+        successful_ops: u64::from(record.status < 400),
+    };
+    usage.count(user, bucket, record.operation(), counts);
+}
+
+/// The body of an answer.
+pub(super) struct TrackedBody {
+    body: Body,
+    tracked: Tracked,
+}
+
+impl HttpBody for TrackedBody {
+    type Data = Bytes;
+    type Error = <Body as HttpBody>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(cx);
+        if let Poll::Ready(Some(Ok(frame))) = &polled
+            && let Some(data) = frame.data_ref()
+        {
+            self.tracked.record.sent += data.len() as u64;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_carry_the_requests_id() {
+        let text = "<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>no</Message></Error>";
+        let (code, whole) = with_id(text, "42").unwrap();
+        assert_eq!(code, "NoSuchKey");
+        assert!(whole.ends_with("<Message>no</Message><RequestId>42</RequestId></Error>"), "{whole}");
+        assert_eq!(with_id(&whole, "43").unwrap().1, whole);
+        assert_eq!(with_id("not found", "42"), None);
+    }
+
+    #[test]
+    fn a_rate_lets_through_so_many_in_a_second() {
+        let begin = Instant::now();
+        let mut rate = Rate { tokens: 10.0, filled: begin };
+        let mut passed = 0;
+        for ms in 0..3000 {
+            passed += u32::from(rate.take(begin + Duration::from_millis(ms), 10));
+        }
+        assert!((38..=40).contains(&passed), "{passed}");
+    }
+}

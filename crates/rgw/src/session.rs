@@ -1,0 +1,274 @@
+//! Temporary credentials: an access key, its secret and a token, which expire (`AssumeRole`, `GetSessionToken`).
+//!
+//! Nothing is kept of them. The token is a [`Session`], sealed (XChaCha20-Poly1305); the secret is derived from the access
+//! key (HMAC-SHA256). Both keys come of one random key in `default.rgw.meta` that all gateways share. A signature with
+//! such a key proves nothing by itself: whoever asks must show a token of that access key with every request.
+
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::policy::Policy;
+use crate::record;
+use crate::role::Role;
+use crate::user::User;
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, STANDARD_NO_PAD};
+use chacha20poly1305::aead::{Aead, KeyInit, Payload};
+use chacha20poly1305::{XChaCha20Poly1305, XNonce};
+use hmac::{Hmac, Mac};
+use nacre_types::encoding::{self, Versioned};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use std::sync::Arc;
+
+/// What the access keys of temporary credentials begin with, and how long they are. No user's own key is so.
+const PREFIX: &str = "ASIA";
+const KEY_CHARS: usize = 20;
+const NONCE_BYTES: usize = 24;
+/// The longest token, in characters: a session policy has 2 048.
+const MAX_TOKEN_CHARS: usize = 8192;
+/// The RADOS object of the key.
+const KEY: &str = "key";
+
+/// Whether an access key is one of temporary credentials.
+pub(crate) fn is_temporary(access_key: &str) -> bool {
+    access_key.len() == KEY_CHARS && access_key.starts_with(PREFIX)
+}
+
+/// What a token says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Session {
+    /// The access key that the token is shown with.
+    pub(crate) access_key: String,
+    /// Who asked for the credentials.
+    pub(crate) user: String,
+    /// The role that was assumed: name, id, and the name of the session.
+    pub(crate) role: Option<(String, String, String)>,
+    /// What the session may do at most. JSON; empty for what the user or role may.
+    pub(crate) policy: String,
+    /// Nanoseconds since 1970.
+    pub(crate) expires_ns: u64,
+}
+
+impl Versioned for Session {
+    const NAME: &'static str = "session token";
+}
+
+/// The key that tokens are sealed by.
+#[derive(Clone, Serialize, Deserialize)]
+struct SealingKey {
+    key: [u8; 32],
+}
+
+impl Versioned for SealingKey {
+    const NAME: &'static str = "key of session tokens";
+}
+
+/// Temporary credentials, as they are given out.
+pub(crate) struct Credentials {
+    pub(crate) access_key: String,
+    pub(crate) secret_key: String,
+    pub(crate) token: String,
+    pub(crate) expires_ns: u64,
+}
+
+/// Who a request with temporary credentials comes from, and what limits it.
+#[derive(Clone, Debug)]
+pub(crate) struct Assumed {
+    pub(crate) user: Arc<User>,
+    /// The role and the session's name.
+    pub(crate) role: Option<(Arc<Role>, String)>,
+    pub(crate) policy: Option<Arc<Policy>>,
+}
+
+/// What seals tokens and derives secrets.
+pub(crate) struct Sealer {
+    cipher: XChaCha20Poly1305,
+    secrets: [u8; 32],
+}
+
+fn mac(key: &[u8], parts: &[&[u8]]) -> [u8; 32] {
+    let mut mac =
+        <Hmac<Sha256> as Mac>::new_from_slice(key).expect("invariant: HMAC takes keys of any length");
+    parts.iter().for_each(|part| mac.update(part));
+    mac.finalize().into_bytes().into()
+}
+
+impl Sealer {
+    fn new(key: &[u8; 32]) -> Sealer {
+        let cipher = XChaCha20Poly1305::new((&mac(key, &[b"session tokens"])).into());
+        Sealer { cipher, secrets: mac(key, &[b"secrets of access keys"]) }
+    }
+
+    /// The secret of a temporary access key.
+    fn secret(&self, access_key: &str) -> String {
+        STANDARD_NO_PAD.encode(&mac(&self.secrets, &[access_key.as_bytes()])[..30])
+    }
+
+    fn seal(&self, session: &Session) -> Result<String> {
+        let mut nonce = [0; NONCE_BYTES];
+        getrandom::fill(&mut nonce).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+        let body = encoding::encode(session);
+        let payload = Payload { msg: &body, aad: session.access_key.as_bytes() };
+        let sealed = self.cipher.encrypt(XNonce::from_slice(&nonce), payload);
+        let sealed = sealed.map_err(|_| Error::Invalid("the token can't be sealed".into()))?;
+        Ok(STANDARD.encode([&nonce[..], &sealed].concat()))
+    }
+
+    /// The session of a token that is shown with an access key; fails where it is not a token of that key, or expired.
+    fn open(&self, access_key: &str, token: &str, now_ns: u64) -> Result<Session> {
+        let sealed = (token.len() <= MAX_TOKEN_CHARS).then(|| STANDARD.decode(token).ok()).flatten();
+        let sealed = sealed.filter(|sealed| sealed.len() > NONCE_BYTES).ok_or(Error::InvalidToken)?;
+        let (nonce, body) = sealed.split_at(NONCE_BYTES);
+        let payload = Payload { msg: body, aad: access_key.as_bytes() };
+        let opened = self.cipher.decrypt(XNonce::from_slice(nonce), payload);
+        let session: Session = opened
+            .ok()
+            .and_then(|body| encoding::decode(&body).ok())
+            .filter(|session: &Session| session.access_key == access_key)
+            .ok_or(Error::InvalidToken)?;
+        if session.expires_ns <= now_ns { Err(Error::ExpiredToken) } else { Ok(session) }
+    }
+}
+
+impl Gateway {
+    async fn sealer(&self) -> Result<&Sealer> {
+        self.sealer
+            .get_or_try_init(|| async {
+                let pool = &self.pools.sts;
+                if let Some((found, _)) = record::read::<SealingKey>(pool, KEY).await? {
+                    return Ok(Sealer::new(&found.key));
+                }
+                let mut made = SealingKey { key: [0; 32] };
+                getrandom::fill(&mut made.key)
+                    .map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+                if record::create(pool, KEY, &made).await? {
+                    return Ok(Sealer::new(&made.key));
+                }
+                // Another gateway was faster.
+                let found = record::read::<SealingKey>(pool, KEY).await?;
+                let (found, _) =
+                    found.ok_or_else(|| Error::Invalid("the key of session tokens was removed".into()))?;
+                Ok(Sealer::new(&found.key))
+            })
+            .await
+    }
+
+    /// The secret that signatures with an access key are made with: a user's, or that of temporary credentials.
+    pub(crate) async fn secret_of(&self, access_key: &str) -> Result<String> {
+        if is_temporary(access_key) {
+            return Ok(self.sealer().await?.secret(access_key));
+        }
+        let user = self.known_user(access_key).await?;
+        let key = user.keys.iter().find(|key| key.access_key == access_key);
+        key.map(|key| key.secret_key.clone()).ok_or_else(|| Error::NoSuchUser(access_key.to_owned()))
+    }
+
+    /// Gives out temporary credentials; all but the access key is the caller's.
+    pub(crate) async fn give_credentials(&self, mut session: Session) -> Result<Credentials> {
+        const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
+        let mut random = [0; KEY_CHARS - PREFIX.len()];
+        getrandom::fill(&mut random).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+        let letters = random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)]));
+        session.access_key = PREFIX.chars().chain(letters).collect();
+        let sealer = self.sealer().await?;
+        Ok(Credentials {
+            secret_key: sealer.secret(&session.access_key),
+            token: sealer.seal(&session)?,
+            expires_ns: session.expires_ns,
+            access_key: session.access_key,
+        })
+    }
+
+    /// Who shows an access key, with the token that came with it: nothing else makes temporary credentials valid, and a
+    /// user's own need none. Fails for users that are suspended or gone, and for roles that are gone.
+    pub(crate) async fn identify(&self, access_key: &str, token: Option<&str>) -> Result<Assumed> {
+        let assumed = if is_temporary(access_key) {
+            let token = token.ok_or(Error::InvalidToken)?;
+            let session = self.sealer().await?.open(access_key, token, now_ns())?;
+            let user = match self.known_user_id(&session.user).await {
+                Err(Error::NoSuchUser(_)) => return Err(Error::InvalidToken),
+                user => user?,
+            };
+            let role = match session.role {
+                None => None,
+                Some((name, id, session)) => match self.known_role(&name).await {
+                    Ok(role) if role.id == id => Some((role, session)),
+                    Ok(_) | Err(Error::NoSuchRole(_)) => return Err(Error::InvalidToken),
+                    Err(error) => return Err(error),
+                },
+            };
+            let read =
+                |text: &str| Policy::read_identity(text).map(Arc::new).map_err(|_| Error::InvalidToken);
+            let policy = (!session.policy.is_empty()).then(|| read(&session.policy)).transpose()?;
+            Assumed { user, role, policy }
+        } else {
+            // A token that is not needed is not proof of anything.
+            if token.is_some() {
+                return Err(Error::InvalidToken);
+            }
+            Assumed { user: self.known_user(access_key).await?, role: None, policy: None }
+        };
+        if assumed.user.suspended { Err(Error::Denied("the user is suspended")) } else { Ok(assumed) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session() -> Session {
+        Session {
+            access_key: "ASIAAAAAAAAAAAAAAAAA".into(),
+            user: "alice".into(),
+            role: Some(("reader".into(), "id".into(), "s1".into())),
+            policy: "{}".into(),
+            expires_ns: 1000,
+        }
+    }
+
+    #[test]
+    fn tokens_are_opened_for_their_own_key_until_they_expire() {
+        let sealer = Sealer::new(&[7; 32]);
+        let session = session();
+        let token = sealer.seal(&session).unwrap();
+        assert_eq!(sealer.open(&session.access_key, &token, 999).unwrap(), session);
+        assert!(matches!(sealer.open(&session.access_key, &token, 1000), Err(Error::ExpiredToken)));
+        assert!(matches!(sealer.open("ASIABAAAAAAAAAAAAAAA", &token, 999), Err(Error::InvalidToken)));
+        assert!(matches!(
+            Sealer::new(&[8; 32]).open(&session.access_key, &token, 999),
+            Err(Error::InvalidToken)
+        ));
+        assert_ne!(sealer.seal(&session).unwrap(), token);
+    }
+
+    #[test]
+    fn no_changed_token_is_opened() {
+        let sealer = Sealer::new(&[7; 32]);
+        let session = session();
+        let bytes = STANDARD.decode(sealer.seal(&session).unwrap()).unwrap();
+        for at in 0..bytes.len() {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1;
+            let token = STANDARD.encode(&changed);
+            assert!(matches!(sealer.open(&session.access_key, &token, 1), Err(Error::InvalidToken)), "{at}");
+            let cut = STANDARD.encode(&bytes[..at]);
+            assert!(matches!(sealer.open(&session.access_key, &cut, 1), Err(Error::InvalidToken)), "{at}");
+        }
+        for wrong in ["", "?", &"A".repeat(MAX_TOKEN_CHARS + 4)] {
+            assert!(matches!(sealer.open(&session.access_key, wrong, 1), Err(Error::InvalidToken)));
+        }
+    }
+
+    #[test]
+    fn secrets_differ_by_access_key_and_cluster() {
+        let (one, two) = (Sealer::new(&[7; 32]), Sealer::new(&[8; 32]));
+        assert_eq!(one.secret("ASIAA").len(), 40);
+        assert_ne!(one.secret("ASIAA"), one.secret("ASIAB"));
+        assert_ne!(one.secret("ASIAA"), two.secret("ASIAA"));
+        assert!(
+            is_temporary("ASIAAAAAAAAAAAAAAAAA")
+                && !is_temporary("ASIA")
+                && !is_temporary("AKIAAAAAAAAAAAAAAAAA")
+        );
+    }
+}

@@ -1,0 +1,418 @@
+//! The usage log: how many requests of which kind each user's buckets had in each hour, and how many bytes they took.
+//!
+//! A gateway counts in memory and adds what it counted to records in `default.rgw.log` from time to time
+//! (docs/format/rgw.md): by compare-and-swap, so that any number of gateways add to the same record. What it counted since
+//! goes with a gateway that dies.
+
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::record;
+use bytes::Bytes;
+use nacre_client::{ReadOp, WriteOp};
+use nacre_types::encoding::Versioned;
+use nacre_types::hash::ceph_str_hash_rjenkins;
+use nacre_types::op::CmpOp;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// `rgw_usage_max_shards`.
+const SHARDS: u32 = 32;
+/// Records read, written or removed at a time.
+const PAGE: u64 = 500;
+/// Records that wait to be written at most; past it nothing more is counted, and that is logged.
+const WAITING: usize = 100_000;
+/// Attempts to add to a record that others add to at the same time.
+const ATTEMPTS: usize = 32;
+const HOUR: u64 = 3600;
+/// Digits of a record's hour in its key.
+const EPOCH_DIGITS: usize = 11;
+
+/// What is counted of one kind of request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Counts {
+    /// Bytes of answers.
+    pub bytes_sent: u64,
+    /// Bytes of requests.
+    pub bytes_received: u64,
+    /// Requests.
+    pub ops: u64,
+    /// Of these how many were neither refused nor failed.
+    pub successful_ops: u64,
+}
+
+/// Counts by category, as radosgw calls kinds of requests.
+pub(crate) type Categories = BTreeMap<String, Counts>;
+
+/// A record of the log: one bucket in one hour.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct UsageRecord {
+    categories: Categories,
+}
+
+impl Versioned for UsageRecord {
+    const NAME: &'static str = "usage";
+}
+
+/// What a record is of.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Subject {
+    /// The bucket's owner, or who asked where no bucket was named.
+    pub user: String,
+    /// The hour's beginning, in seconds since 1970.
+    pub epoch: u64,
+    /// The bucket; empty where none was named, `-` where it is not there.
+    pub bucket: String,
+}
+
+/// What a reading or a removal is about.
+#[derive(Clone, Debug, Default)]
+pub struct UsageFilter {
+    /// One user's; `None` for everybody's.
+    pub user: Option<String>,
+    /// One bucket's.
+    pub bucket: Option<String>,
+    /// From this second on, since 1970.
+    pub start: u64,
+    /// Before this second; `None` for no end.
+    pub end: Option<u64>,
+    /// Categories that are shown; all where it is empty.
+    pub categories: Vec<String>,
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.bytes_sent = self.bytes_sent.saturating_add(other.bytes_sent);
+        self.bytes_received = self.bytes_received.saturating_add(other.bytes_received);
+        self.ops = self.ops.saturating_add(other.ops);
+        self.successful_ops = self.successful_ops.saturating_add(other.successful_ops);
+    }
+
+    fn describe(&self) -> Value {
+        json!({
+            "bytes_sent": self.bytes_sent, "bytes_received": self.bytes_received, "ops": self.ops,
+            "successful_ops": self.successful_ops,
+        })
+    }
+}
+
+fn add_all(to: &mut Categories, from: &Categories) {
+    for (category, counts) in from {
+        to.entry(category.clone()).or_default().add(counts);
+    }
+}
+
+impl Subject {
+    /// Users' ids and buckets' names have no zeros.
+    fn key(&self) -> Bytes {
+        format!("{}\0{:0EPOCH_DIGITS$}\0{}", self.user, self.epoch, self.bucket).into()
+    }
+
+    fn of_key(key: &[u8]) -> Option<Subject> {
+        let mut parts = std::str::from_utf8(key).ok()?.splitn(3, '\0');
+        let (user, epoch, bucket) = (parts.next()?, parts.next()?, parts.next()?);
+        Some(Subject { user: user.to_owned(), epoch: epoch.parse().ok()?, bucket: bucket.to_owned() })
+    }
+
+    fn shard(user: &str) -> String {
+        format!("usage.{}", ceph_str_hash_rjenkins(user.as_bytes()) % SHARDS)
+    }
+}
+
+/// What radosgw calls an operation of S3.
+fn category_of(operation: &str) -> String {
+    let known = match operation {
+        "PutObject" | "PostObject" | "UploadPart" | "UploadPartCopy" => "put_obj",
+        "GetObject" | "HeadObject" => "get_obj",
+        "DeleteObject" => "delete_obj",
+        "CopyObject" => "copy_obj",
+        "DeleteObjects" => "multi_object_delete",
+        "ListObjects" | "ListObjectsV2" | "ListObjectVersions" => "list_bucket",
+        "HeadBucket" => "stat_bucket",
+        "GetBucketAcl" | "GetObjectAcl" => "get_acls",
+        "PutBucketAcl" | "PutObjectAcl" => "put_acls",
+        "CreateMultipartUpload" => "init_multipart",
+        "CompleteMultipartUpload" => "complete_multipart",
+        "AbortMultipartUpload" => "abort_multipart",
+        "ListParts" => "list_multipart",
+        "ListMultipartUploads" => "list_bucket_multiparts",
+        "GetBucketCors" => "get_cors",
+        "PutBucketCors" => "put_cors",
+        "DeleteBucketCors" => "delete_cors",
+        _ => "",
+    };
+    if !known.is_empty() {
+        return known.to_owned();
+    }
+    let mut name = String::with_capacity(operation.len() + 4);
+    for (at, letter) in operation.char_indices() {
+        if letter.is_ascii_uppercase() && at > 0 {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+/// What a gateway counted and has not written yet.
+#[derive(Debug, Default)]
+pub(crate) struct UsageLog {
+    waiting: Mutex<BTreeMap<Subject, Categories>>,
+    /// Enough waits: it is written before its time.
+    full: tokio::sync::Notify,
+    threshold: usize,
+}
+
+impl UsageLog {
+    /// A log that is written when `threshold` records wait, at the latest.
+    pub(crate) fn new(threshold: usize) -> UsageLog {
+        UsageLog { threshold: threshold.max(1), ..UsageLog::default() }
+    }
+
+    /// Counts a request that has ended.
+    pub(crate) fn count(&self, user: &str, bucket: &str, operation: &str, counts: Counts) {
+        let epoch = now_ns() / 1_000_000_000 / HOUR * HOUR;
+        let subject = Subject { user: user.to_owned(), epoch, bucket: bucket.to_owned() };
+        let mut waiting = self.waiting.lock();
+        if waiting.len() >= WAITING && !waiting.contains_key(&subject) {
+            tracing::warn!(user, bucket, "rgw: too much usage waits to be written, a request is not counted");
+            return;
+        }
+        waiting.entry(subject).or_default().entry(category_of(operation)).or_default().add(&counts);
+        if waiting.len() >= self.threshold {
+            self.full.notify_one();
+        }
+    }
+
+    fn put_back(&self, subject: Subject, categories: &Categories) {
+        add_all(self.waiting.lock().entry(subject).or_default(), categories);
+    }
+}
+
+impl Gateway {
+    /// Writes what was counted. What can't be written waits on.
+    pub async fn flush_usage(&self) -> Result<()> {
+        let Some(log) = &self.usage else { return Ok(()) };
+        let mut shards: BTreeMap<String, Vec<(Subject, Categories)>> = BTreeMap::new();
+        for (subject, categories) in std::mem::take(&mut *log.waiting.lock()) {
+            shards.entry(Subject::shard(&subject.user)).or_default().push((subject, categories));
+        }
+        let mut failed = None;
+        for (shard, all) in shards {
+            for page in all.chunks(PAGE as usize) {
+                if let Err(error) = self.add_usage(&shard, page).await {
+                    // Whether it was written is not known then: it must not be counted twice.
+                    if !error.is_unknown() {
+                        page.iter()
+                            .for_each(|(subject, categories)| log.put_back(subject.clone(), categories));
+                    }
+                    failed = Some(error);
+                }
+            }
+        }
+        failed.map_or(Ok(()), Err)
+    }
+
+    async fn add_usage(&self, shard: &str, page: &[(Subject, Categories)]) -> Result<()> {
+        let pool = &self.pools.usage;
+        for _ in 0..ATTEMPTS {
+            let keys = page.iter().map(|(subject, _)| subject.key()).collect();
+            let mut op = ReadOp::new();
+            op.omap_get_vals_by_keys(keys);
+            let found = match pool.operate_read(shard, op).await.and_then(|reply| reply.success()) {
+                Err(error) if error.is_not_found() => BTreeMap::new(),
+                reply => reply?.pairs(0)?,
+            };
+            let (mut asserted, mut set) = (Vec::new(), Vec::new());
+            for (subject, categories) in page {
+                let key = subject.key();
+                let old = found.get(&key).cloned().unwrap_or_default();
+                let mut record = if old.is_empty() {
+                    UsageRecord::default()
+                } else {
+                    record::decode::<UsageRecord>(shard, &old)?
+                };
+                add_all(&mut record.categories, categories);
+                asserted.push((key.clone(), CmpOp::Eq, old));
+                set.push((key, record::encode(&record)));
+            }
+            let mut op = WriteOp::new();
+            op.create(false).omap_cmp(asserted).omap_set(set);
+            match pool.operate(shard, op).await.and_then(|reply| reply.success()).map_err(Error::from) {
+                Err(error) if error.is_canceled() => {}
+                written => return written.map(drop),
+            }
+        }
+        Err(Error::Invalid(format!("{shard} is being changed by too many at a time")))
+    }
+
+    /// Calls `each` with the records that a filter lets through, in the order of users and hours.
+    async fn walk_usage(
+        &self,
+        filter: &UsageFilter,
+        mut each: impl FnMut(&str, &Bytes, Subject, Categories),
+    ) -> Result<()> {
+        let shards: Vec<String> = match &filter.user {
+            Some(user) => vec![Subject::shard(user)],
+            None => (0..SHARDS).map(|shard| format!("usage.{shard}")).collect(),
+        };
+        for shard in &shards {
+            let prefix = filter.user.as_ref().map_or_else(String::new, |user| format!("{user}\0"));
+            let mut after = Bytes::new();
+            loop {
+                let page = self.pools.usage.omap_get_vals(shard, after.clone(), prefix.clone(), PAGE).await;
+                let page = match page {
+                    Err(error) if error.is_not_found() => break,
+                    page => page?,
+                };
+                for (key, value) in &page.entries {
+                    let record = record::decode::<UsageRecord>(shard, value)?;
+                    let Some(subject) = Subject::of_key(key) else { continue };
+                    let wanted = subject.epoch + HOUR > filter.start
+                        && filter.end.is_none_or(|end| subject.epoch < end)
+                        && filter.bucket.as_ref().is_none_or(|bucket| *bucket == subject.bucket);
+                    if wanted {
+                        each(shard, key, subject, record.categories);
+                    }
+                }
+                match page.entries.last() {
+                    Some((key, _)) if page.more => after = key.clone(),
+                    _ => break,
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The log as radosgw-admin prints it, with its entries, sums by user, or both. What gateways have counted and not
+    /// written yet is not in it.
+    pub async fn usage(&self, filter: &UsageFilter, entries: bool, summary: bool) -> Result<Value> {
+        let mut found: BTreeMap<Subject, Categories> = BTreeMap::new();
+        self.walk_usage(filter, |_, _, subject, mut categories| {
+            if !filter.categories.is_empty() {
+                categories.retain(|category, _| filter.categories.contains(category));
+            }
+            if !categories.is_empty() {
+                found.insert(subject, categories);
+            }
+        })
+        .await?;
+        Ok(describe(&found, entries, summary))
+    }
+
+    /// Removes records.
+    pub async fn trim_usage(&self, filter: &UsageFilter) -> Result<u64> {
+        let mut gone: BTreeMap<String, Vec<Bytes>> = BTreeMap::new();
+        self.walk_usage(filter, |shard, key, _, _| {
+            gone.entry(shard.to_owned()).or_default().push(key.clone())
+        })
+        .await?;
+        let mut count = 0;
+        for (shard, keys) in gone {
+            for page in keys.chunks(PAGE as usize) {
+                self.pools.usage.omap_rm_keys(&shard, page.to_vec()).await?;
+                count += page.len() as u64;
+            }
+        }
+        Ok(count)
+    }
+}
+
+fn categories(categories: &Categories) -> Value {
+    let one = |(category, counts): (&String, &Counts)| {
+        let mut value = counts.describe();
+        value["category"] = json!(category);
+        value
+    };
+    categories.iter().map(one).collect()
+}
+
+fn describe(found: &BTreeMap<Subject, Categories>, entries: bool, summary: bool) -> Value {
+    let mut users: BTreeMap<&str, (Vec<Value>, Categories)> = BTreeMap::new();
+    for (subject, counted) in found {
+        let (buckets, sums) = users.entry(&subject.user).or_default();
+        buckets.push(json!({
+            "bucket": subject.bucket, "time": crate::admin::spaced_time(subject.epoch), "epoch": subject.epoch,
+            "owner": subject.user, "categories": categories(counted),
+        }));
+        add_all(sums, counted);
+    }
+    let mut all = json!({});
+    if entries {
+        let entry =
+            |(user, (buckets, _)): (&&str, &(Vec<Value>, _))| json!({ "user": user, "buckets": buckets });
+        all["entries"] = users.iter().map(entry).collect();
+    }
+    if summary {
+        let sum = |(user, (_, sums)): (&&str, &(_, Categories))| {
+            let mut total = Counts::default();
+            sums.values().for_each(|counts| total.add(counts));
+            json!({ "user": user, "categories": categories(sums), "total": total.describe() })
+        };
+        all["summary"] = users.iter().map(sum).collect();
+    }
+    all
+}
+
+/// Writes from time to time what was counted, as long as the gateway is there.
+pub(crate) async fn work(gateway: Weak<Gateway>, log: Arc<UsageLog>, every: Duration) {
+    loop {
+        // Who waits must not keep the gateway.
+        _ = tokio::time::timeout(every, log.full.notified()).await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        if let Err(error) = gateway.flush_usage().await {
+            tracing::warn!(%error, "rgw: usage can't be written");
+            drop(gateway);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn categories_have_radosgws_names() {
+        for (operation, category) in [
+            ("PutObject", "put_obj"),
+            ("ListBuckets", "list_buckets"),
+            ("CreateBucket", "create_bucket"),
+            ("GetBucketLocation", "get_bucket_location"),
+            ("HeadObject", "get_obj"),
+        ] {
+            assert_eq!(category_of(operation), category);
+        }
+    }
+
+    #[test]
+    fn keys_say_what_they_are_of_and_lie_in_order() {
+        let subject = |epoch| Subject { user: "a".into(), epoch, bucket: "b".into() };
+        assert_eq!(Subject::of_key(&subject(3600).key()), Some(subject(3600)));
+        assert!(subject(3600).key() < subject(1_800_000_000).key());
+        assert_eq!(Subject::of_key(b"a\0b"), None);
+    }
+
+    #[test]
+    fn requests_are_summed_by_user_bucket_and_category() {
+        let log = UsageLog::new(2);
+        let counts = |successful_ops| Counts { bytes_sent: 1, bytes_received: 10, ops: 1, successful_ops };
+        log.count("alice", "b", "PutObject", counts(1));
+        log.count("alice", "b", "UploadPart", counts(0));
+        log.count("alice", "b", "GetObject", counts(1));
+        log.count("alice", "c", "GetObject", counts(1));
+        let shown = describe(&log.waiting.lock(), true, true);
+        let buckets = shown["entries"][0]["buckets"].as_array().unwrap();
+        assert_eq!(buckets.len(), 2, "{shown}");
+        let put = &buckets[0]["categories"][1];
+        assert_eq!(
+            (&put["category"], &put["ops"], &put["successful_ops"]),
+            (&"put_obj".into(), &2.into(), &1.into())
+        );
+        assert_eq!(shown["summary"][0]["total"]["bytes_received"], 40);
+        assert_eq!(describe(&log.waiting.lock(), false, false), json!({}));
+    }
+}
