@@ -20,7 +20,7 @@ CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-t
 
 BUILD_PACKAGES := clang libclang-dev lld make pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio jq librados-dev libradosstriper-dev libradosstriper1 librados2 python3-boto3 python3-rados rclone restic s3cmd valgrind
-BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr wrk
+BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
 .PHONY: help run build test test-long sim lint deny docs bench install install-files setup-build setup-test setup-bench clean
 

@@ -78,6 +78,8 @@ pub struct Config {
     pub watch: bool,
     /// `rgw_crypt_default_encryption_key`: the secret for SSE-S3; one is made and kept with the monitors where none is named.
     pub encryption_key: Option<[u8; 32]>,
+    /// `rgw_crypt_require_ssl`: whether clients' keys are refused that come in the clear from another host.
+    pub require_tls_for_keys: bool,
     /// `rgw_max_objs_per_shard`: objects that a shard of an index should have at most; 0: as many as there are.
     pub objects_per_shard: u64,
     /// `rgw_dynamic_resharding`: whether this gateway reshards buckets that have more.
@@ -121,6 +123,7 @@ impl Default for Config {
             usage: None,
             watch: true,
             encryption_key: None,
+            require_tls_for_keys: true,
             objects_per_shard: 100_000,
             dynamic_resharding: true,
             dynamic_shards: 1999,

@@ -5,7 +5,6 @@
 //! action. Nobody can make itself more than it is: what assumes a role, the role's own policy says.
 
 mod roles;
-mod signature;
 mod sts;
 mod users;
 
@@ -16,9 +15,9 @@ use crate::policy::{Asked, Decision, Policy, Who};
 use crate::s3::Peer;
 use crate::server::Seen;
 use crate::session::Assumed;
+use crate::signature::{self, Refusal};
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use s3s::Body;
-use signature::Refusal;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -338,7 +337,7 @@ async fn serve(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<String,
         Err(Error::NoSuchUser(_)) => return Err(unknown()),
         secret => secret?,
     };
-    signature.check(&head.headers, &body, &secret, OffsetDateTime::now_utc())?;
+    signature.check_form(&head.headers, &body, &secret, OffsetDateTime::now_utc())?;
     let token = head.headers.get("x-amz-security-token").and_then(|token| token.to_str().ok());
     let assumed = match gateway.identify(signature.access_key, token).await {
         Err(Error::NoSuchUser(_)) => return Err(unknown()),

@@ -39,6 +39,7 @@ mod role;
 pub mod s3;
 pub mod server;
 mod session;
+mod signature;
 mod usage;
 mod user;
 

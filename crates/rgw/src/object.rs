@@ -15,7 +15,7 @@ mod put;
 pub(crate) mod versions;
 
 pub(crate) use begun::Begun;
-pub(crate) use body::{Body, Digests, Source};
+pub(crate) use body::{Body, Digests, Pieces, Source};
 pub(crate) use crypt::{Encryption, Holder, SECRET_BYTES, Salt, Secret, salt};
 pub(crate) use get::Reader;
 pub(crate) use put::Put;
@@ -26,7 +26,6 @@ use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::index::{Entry, Outcome, Tails};
 use crate::record;
-use bytes::Bytes;
 use nacre_client::{OpReply, ReadOp, WriteOp};
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
@@ -34,9 +33,9 @@ use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Data of up to this size is in the head (`rgw_max_chunk_size` is 4 MiB in Ceph; less is held in memory here).
-pub(crate) const INLINE_BYTES: usize = 1 << 20;
-/// Data is written and read in pieces of this size.
+/// Data of up to this size is in the head (`rgw_max_chunk_size`).
+pub(crate) const INLINE_BYTES: usize = 4 << 20;
+/// Data is received and read in pieces of this size.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Size of a tail (`rgw_obj_stripe_size`).
 pub(crate) const STRIPE_BYTES: u64 = 4 << 20;
@@ -331,7 +330,7 @@ impl Gateway {
             let (marker, owner) = (true, owner.to_owned());
             let head = Head { tag, marker, owner, mtime_ns: now_ns(), ..Head::default() };
             let put = Put { bucket, key, head, condition };
-            let head = put.commit(&gateway, None, Bytes::new(), Vec::new()).await?;
+            let head = put.commit(&gateway, None, Pieces::default(), Vec::new()).await?;
             return Ok(Removal { there: true, marker: Some(head.version) });
         }
         // Whoever asked for it may go away in between.

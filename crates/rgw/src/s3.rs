@@ -6,8 +6,9 @@
 
 mod access;
 mod acl;
-mod attributes;
+pub(crate) mod attributes;
 mod bucket;
+mod checksums;
 mod copy;
 mod defaults;
 mod encryption;

@@ -5,9 +5,11 @@ mod access_log;
 mod form;
 mod host;
 mod patience;
+mod region;
 mod signed;
 mod tls;
 mod track;
+mod unread;
 mod website;
 
 pub(crate) use host::ByHost;
@@ -25,8 +27,8 @@ use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::iam;
 use crate::metrics::Metrics;
-use crate::s3::{Access, Keys, Peer, Protocol};
-use http::{Method, Response, StatusCode, header};
+use crate::s3::{Access, Keys, Peer, Protocol, attributes};
+use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -49,6 +51,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use track::{TrackedBody, Tracker};
+use unread::Unread;
 
 /// The longest head of a request.
 const MAX_HEAD_BYTES: usize = 64 << 10;
@@ -201,11 +204,13 @@ async fn serve(
     secure: bool,
     watcher: Watcher,
 ) {
-    let answer = service_fn(move |mut request: http::Request<Incoming>| {
+    let unread = Unread::default();
+    let socket = TokioIo::new(Patient::new(socket, WRITE_PATIENCE, unread.clone()));
+    let answer = service_fn(move |mut request: Request<Incoming>| {
+        let secure = secure || (handler.tracker.settings.trust_forwarded && was_secure(request.headers()));
         request.extensions_mut().insert(Peer { address: peer.ip(), secure });
-        answer(handler.clone(), peer, request)
+        answer(handler.clone(), peer, request, unread.clone())
     });
-    let socket = TokioIo::new(Patient::new(socket, WRITE_PATIENCE));
     let connection = http.serve_connection(socket, answer).into_owned();
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(%error, "rgw: a connection ended");
@@ -246,20 +251,31 @@ struct Handler {
 async fn answer(
     handler: Handler,
     peer: SocketAddr,
-    mut request: http::Request<Incoming>,
+    mut request: Request<Incoming>,
+    unread: Unread,
 ) -> Result<Response<TrackedBody>, Infallible> {
+    // Later versions carry requests side by side, and their ends do not concern each other.
+    let one_by_one = request.version() < Version::HTTP_2;
     let id = handler.gateway.tag();
     let (tracked, refused) = handler.tracker.begin(&mut request, peer, id);
+    let request = request.map(|body| match one_by_one {
+        true => Body::http_body(unread.watch(body)),
+        false => Body::from(body),
+    });
     let is_probe = request.uri().path() == "/healthz";
     let response = if refused && !is_probe {
         refusal(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "Please reduce your request rate.")
     } else {
         respond(&handler, request).await
     };
-    Ok(tracked.answer(response))
+    let mut answered = tracked.answer(response);
+    if one_by_one && unread.is_left() {
+        answered.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    Ok(answered)
 }
 
-async fn respond(handler: &Handler, mut request: http::Request<Incoming>) -> Response<Body> {
+async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body> {
     let Handler { gateway, service, tracker } = handler;
     if request.uri().path() == "/healthz" && matches!(*request.method(), Method::GET | Method::HEAD) {
         return health(handler).await;
@@ -283,7 +299,10 @@ async fn respond(handler: &Handler, mut request: http::Request<Incoming>) -> Res
         }
     }
     if iam::is_form(request.method(), request.uri().path(), request.headers()) {
-        return iam::respond(gateway, request.map(Body::from)).await;
+        return iam::respond(gateway, request).await;
+    }
+    if region::is_unusual(request.headers()) {
+        region::adapt(gateway, &mut request).await;
     }
     let origin = request.headers().get(header::ORIGIN).and_then(|value| value.to_str().ok());
     let (origin, method) = (origin.map(str::to_owned), request.method().clone());
@@ -302,7 +321,9 @@ async fn respond(handler: &Handler, mut request: http::Request<Incoming>) -> Res
     } else if form::is_form(&request) {
         form::post(handler, &addressed.bucket, request).await
     } else {
-        let answered = service.call(request.map(Body::from)).await;
+        let is_about_attributes = attributes::is_asked(&request);
+        let answered = service.call(request).await;
+        let answered = if is_about_attributes { answered.map(attributes::unquoted) } else { answered };
         answered.unwrap_or_else(|error| {
             tracing::error!(?error, "rgw: no answer could be made");
             plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", "internal error\n".into())
@@ -315,7 +336,7 @@ async fn respond(handler: &Handler, mut request: http::Request<Incoming>) -> Res
 }
 
 /// Whether what a request brings is a document, and not an object's data.
-fn is_document(request: &http::Request<Incoming>, tracker: &Tracker) -> bool {
+fn is_document<B>(request: &Request<B>, tracker: &Tracker) -> bool {
     let path = request.uri().path().trim_start_matches('/');
     let in_host = !tracker.settings.hosts.addressed(request.headers()).bucket.is_empty();
     let key = if in_host { path } else { path.split_once('/').map_or("", |(_, key)| key) };
@@ -329,6 +350,16 @@ fn is_document(request: &http::Request<Incoming>, tracker: &Tracker) -> bool {
         Method::PUT => key.is_empty() || query.split('&').any(of_object),
         _ => false,
     }
+}
+
+/// Whether a proxy says that a request came to it by TLS (RFC 7239, and what was usual before).
+fn was_secure(headers: &http::HeaderMap) -> bool {
+    let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let mut forwarded = said("forwarded").split([',', ';']).filter_map(|pair| pair.trim().split_once('='));
+    let by_standard = forwarded.any(|(name, value)| {
+        name.eq_ignore_ascii_case("proto") && value.trim_matches('"').eq_ignore_ascii_case("https")
+    });
+    by_standard || said("x-forwarded-proto").trim().eq_ignore_ascii_case("https")
 }
 
 fn length_of(headers: &http::HeaderMap) -> u64 {
@@ -393,6 +424,6 @@ async fn bucket_of(gateway: &Gateway, in_host: &str, path: &str) -> Option<Arc<B
 pub(crate) fn plain(status: StatusCode, kind: &'static str, text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static(kind));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }

@@ -110,6 +110,7 @@ pub(crate) fn rgw_config(config: &Config) -> Result<nacre_rgw::Config> {
         }),
         watch: true,
         encryption_key: encryption_key(&options.rgw.rgw_crypt_default_encryption_key)?,
+        require_tls_for_keys: options.rgw.rgw_crypt_require_ssl,
         objects_per_shard: options.rgw.rgw_max_objs_per_shard,
         dynamic_resharding: options.rgw.rgw_dynamic_resharding,
         dynamic_shards: u32::try_from(options.rgw.rgw_max_dynamic_shards)?,
@@ -152,6 +153,7 @@ fn settings(config: &Config, frontends: &Frontends) -> Result<Settings> {
         max_rate: options.rgw_max_request_rate,
         complaint_time: options.rgw_op_complaint_time,
         exit_timeout: options.rgw_exit_timeout_secs,
+        trust_forwarded: options.rgw_trust_forwarded_https,
         reload: frontends.reload.unwrap_or(RELOAD),
         hosts: Hosts::new(&options.rgw_dns_name, &options.rgw_dns_s3website_name)
             .context("rgw_dns_name, rgw_dns_s3website_name")?,

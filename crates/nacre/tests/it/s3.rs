@@ -1,5 +1,6 @@
 //! S3's own clients on a served cluster.
 
+use crate::s3_programs::Client;
 use crate::support::{PATIENCE, Serve, free_port, nacre};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -65,23 +66,15 @@ impl S3 {
         out.stdout
     }
 
+    /// Who has the first user's keys.
+    pub(crate) fn client(&self) -> Client<'_> {
+        let (access, secret) = (self.access.as_str(), self.secret.as_str());
+        Client { endpoint: &self.endpoint, access, secret, folder: self.folder.path() }
+    }
+
     /// Runs another program with the keys in its environment, which must succeed.
     pub(crate) fn ok(&self, program: &str, args: &[&str]) -> Output {
-        let out = Command::new(program)
-            .args(args)
-            .current_dir(self.folder.path())
-            .env("HOME", self.folder.path())
-            .env("AWS_ACCESS_KEY_ID", &self.access)
-            .env("AWS_SECRET_ACCESS_KEY", &self.secret)
-            .env("AWS_DEFAULT_REGION", "us-east-1")
-            .env("RESTIC_PASSWORD", "secret")
-            // Not all of these programs can use what others are told of certificates.
-            .env_remove("AWS_CA_BUNDLE")
-            .output()
-            .unwrap_or_else(|error| panic!("{program}: {error}"));
-        let (said, told) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
-        assert!(out.status.success(), "{program} {args:?}: {said}{told}");
-        out
+        self.client().ok(program, args)
     }
 
     /// A file of so many bytes that do not repeat; returns its path.
@@ -105,11 +98,6 @@ impl S3 {
             assert!(Instant::now() < deadline, "never finished: {stats}");
         }
     }
-
-    /// A real tree of files: this project's sources.
-    fn tree(&self) -> &'static Path {
-        Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))
-    }
 }
 
 #[test]
@@ -130,54 +118,4 @@ fn boto3_finds_what_s3_promises() {
     assert_eq!(String::from_utf8_lossy(&left), "", "objects that belong to nothing");
     let left = s3.nacre(&["rados", "-p", "default.rgw.buckets.index", "ls"]);
     assert_eq!(String::from_utf8_lossy(&left), "", "indexes that belong to nothing");
-}
-
-#[test]
-fn programs_keep_trees_in_buckets() {
-    let s3 = S3::start();
-    let tree = s3.tree().to_str().unwrap();
-    let endpoint = ["--endpoint-url", &s3.endpoint];
-    let aws = |args: &[&str]| s3.ok("/usr/bin/aws", &[&endpoint[..], args].concat());
-    aws(&["s3", "mb", "s3://tree"]);
-    aws(&["s3", "sync", "--only-show-errors", tree, "s3://tree/src"]);
-    aws(&["s3", "sync", "--only-show-errors", "s3://tree/src", "back"]);
-    s3.ok("diff", &["-r", tree, "back"]);
-    // Nothing has changed: nothing is copied.
-    let again = aws(&["s3", "sync", tree, "s3://tree/src"]);
-    assert_eq!(String::from_utf8_lossy(&again.stdout), "");
-    aws(&["s3", "rm", "--recursive", "--only-show-errors", "s3://tree/src"]);
-    aws(&["s3", "rb", "s3://tree"]);
-
-    let remote = format!(
-        ":s3,provider=Other,env_auth=true,region=us-east-1,force_path_style=true,endpoint='{}':rclone",
-        s3.endpoint
-    );
-    s3.ok("rclone", &["mkdir", &remote]);
-    s3.ok("rclone", &["sync", tree, &remote]);
-    s3.ok("rclone", &["check", tree, &remote]);
-    s3.ok("rclone", &["check", "--download", tree, &remote]);
-
-    let host = s3.endpoint.trim_start_matches("http://").to_owned();
-    let s3cmd = |args: &[&str]| {
-        // Its own default region, US, is not one.
-        let fixed = ["--no-ssl", "--region", "us-east-1", "--host", &host, "--host-bucket", &host];
-        let keys = ["--access_key", &s3.access, "--secret_key", &s3.secret];
-        s3.ok("s3cmd", &[&fixed[..], &keys, args].concat())
-    };
-    s3cmd(&["mb", "s3://s3cmd"]);
-    s3cmd(&["put", "--recursive", &format!("{tree}/"), "s3://s3cmd/src/"]);
-    s3.ok("mkdir", &["by-s3cmd"]);
-    s3cmd(&["get", "--recursive", "s3://s3cmd/src/", "by-s3cmd/"]);
-    s3.ok("diff", &["-r", tree, "by-s3cmd"]);
-    s3cmd(&["rb", "--recursive", "--force", "s3://s3cmd"]);
-
-    let repository = format!("s3:{}/restic", s3.endpoint);
-    let restic = |args: &[&str]| s3.ok("restic", &[&["-r", repository.as_str()], args].concat());
-    restic(&["init"]);
-    restic(&["backup", tree]);
-    restic(&["backup", &format!("{tree}/cmd")]);
-    restic(&["restore", "latest", "--target", "restored", "--path", &format!("{tree}/cmd")]);
-    s3.ok("diff", &["-r", &format!("{tree}/cmd"), &format!("restored{tree}/cmd")]);
-    restic(&["forget", "--keep-last", "1", "--prune"]);
-    restic(&["check", "--read-data"]);
 }

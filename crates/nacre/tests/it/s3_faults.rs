@@ -1,12 +1,15 @@
 //! S3 while OSDs and gateways are killed: nothing that was acknowledged is lost, nothing torn is read, listings show what
 //! GET finds, and nothing is left behind.
 
+use crate::s3_object_store;
+use crate::s3_programs::{self, Client};
 use crate::support::{Daemon, PATIENCE, TestCluster, free_port, nacre};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A gateway's process, on the same port whenever it is started.
 struct Gateway {
@@ -111,7 +114,7 @@ impl Load {
             let ended = self.child.try_wait().unwrap();
             assert!(ended.is_none(), "the load ended: {}", self.text());
             assert!(Instant::now() < deadline, "no progress: {}", self.text());
-            std::thread::sleep(std::time::Duration::from_millis(20));
+            std::thread::sleep(Duration::from_millis(20));
         }
     }
 
@@ -163,6 +166,16 @@ fn problems(cluster: &TestCluster, bucket: &str) -> String {
 
 /// What killed gateways left is seen through, and then nothing is wrong; removing the bucket removes everything.
 fn nothing_is_left(cluster: &TestCluster, bucket: &str) {
+    becomes_sound(cluster, bucket);
+    cluster.ok(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
+    cluster.ok(&["gc", "process", "--include-all"]);
+    for pool in ["default.rgw.buckets.data", "default.rgw.buckets.index"] {
+        assert_eq!(cluster.ok(&["rados", "-p", pool, "ls"]), "", "objects in {pool} that belong to nothing");
+    }
+}
+
+/// What killed gateways left is seen through, and then nothing is wrong.
+fn becomes_sound(cluster: &TestCluster, bucket: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let wrong = problems(cluster, bucket);
@@ -176,17 +189,11 @@ fn nothing_is_left(cluster: &TestCluster, bucket: &str) {
         // Gateways look when they list; this does.
         cluster.run(&["bucket", "check", "--bucket", bucket, "--fix"]);
     }
-    cluster.ok(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
-    cluster.ok(&["gc", "process", "--include-all"]);
-    for pool in ["default.rgw.buckets.data", "default.rgw.buckets.index"] {
-        assert_eq!(cluster.ok(&["rados", "-p", pool, "ls"]), "", "objects in {pool} that belong to nothing");
-    }
 }
 
-#[test]
-fn s3_goes_on_while_gateways_are_killed() {
+fn goes_on_while_gateways_are_killed(bucket: &str) {
     let (cluster, mut a, mut b, keys) = served();
-    let mut load = Load::start((&keys.0, &keys.1), "faults", &[&a, &b]);
+    let mut load = Load::start((&keys.0, &keys.1), bucket, &[&a, &b]);
     load.expect_progress(30);
     for round in 0..6 {
         let victim = if round % 2 == 0 { &mut a } else { &mut b };
@@ -196,9 +203,19 @@ fn s3_goes_on_while_gateways_are_killed() {
         load.expect_progress(20);
     }
     load.finish();
-    nothing_is_left(&cluster, "faults");
+    nothing_is_left(&cluster, bucket);
     let said = format!("{}{}", a.log(&cluster), b.log(&cluster));
     assert!(!said.contains("panicked"), "{said}");
+}
+
+#[test]
+fn s3_goes_on_while_gateways_are_killed() {
+    goes_on_while_gateways_are_killed("faults");
+}
+
+#[test]
+fn versions_stay_while_gateways_are_killed() {
+    goes_on_while_gateways_are_killed("versions");
 }
 
 #[test]
@@ -215,4 +232,51 @@ fn s3_goes_on_while_osds_are_killed() {
     }
     load.finish();
     nothing_is_left(&cluster, "faults");
+}
+
+/// Kills OSDs in turn, and a gateway with each, until `done`; returns how often.
+fn kill_in_turn(cluster: &mut TestCluster, gateway: &mut Gateway, done: &AtomicBool) -> u32 {
+    let mut kills = 0;
+    while !done.load(Ordering::Acquire) {
+        let osd = 1 + kills as usize % 2;
+        cluster.kill(Daemon::Osd(osd));
+        std::thread::sleep(Duration::from_secs(2));
+        gateway.kill();
+        gateway.start(cluster);
+        cluster.spawn(Daemon::Osd(osd));
+        cluster.wait_healthy();
+        std::thread::sleep(Duration::from_secs(1));
+        kills += 1;
+    }
+    kills
+}
+
+#[test]
+fn programs_work_while_daemons_are_killed() {
+    let (mut cluster, mut a, _b, keys) = served();
+    let folder = tempfile::tempdir().unwrap();
+    let endpoint = a.endpoint();
+    let client = Client { endpoint: &endpoint, access: &keys.0, secret: &keys.1, folder: folder.path() };
+    let done = AtomicBool::new(false);
+    let kills = std::thread::scope(|scope| {
+        let killer = scope.spawn(|| kill_in_turn(&mut cluster, &mut a, &done));
+        // Ends the killer however the work ends.
+        let worked = std::panic::catch_unwind(|| {
+            client.awscli();
+            client.rclone();
+            client.s3cmd();
+            client.restic();
+            s3_object_store::keep_and_remove(&client)
+        });
+        done.store(true, Ordering::Release);
+        let kills = killer.join().unwrap();
+        worked.map(|_| kills).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    });
+    println!("{kills} kills of an OSD and of the gateway");
+    assert!(kills > 2, "{kills}");
+    for bucket in s3_programs::BUCKETS {
+        becomes_sound(&cluster, bucket);
+    }
+    let said = a.log(&cluster);
+    assert!(!said.contains("panicked"), "{said}");
 }

@@ -1,17 +1,25 @@
 //! What arrives of an object's data: pieces, and the digests of all of it.
 
+use super::PIECE_BYTES;
 use super::crypt::{CHUNK_BYTES, Cipher, Encryptor};
 use super::md5::Md5;
 use crate::error::{Error, Result};
+use crate::gateway::ROOM_BYTES;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
 use s3s::checksum::ChecksumHasher;
 use s3s::dto::Checksum;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How long a client may send nothing: it holds room that others wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long who has begun to gather waits for more, of data or of memory, until it is looked whether others need what it has.
+const TICK: Duration = Duration::from_secs(1);
+/// Data that is worth a write of its own.
+const SHORT_BYTES: usize = 256 << 10;
 
 /// Where data comes from.
 pub(crate) type Source =
@@ -28,6 +36,57 @@ pub(crate) struct Body {
     md5: Md5,
     checksums: ChecksumHasher,
     encryptor: Option<Encryptor>,
+    memory: Option<Arc<Semaphore>>,
+    /// What of `memory` is taken by data that is being gathered.
+    room: Option<OwnedSemaphorePermit>,
+}
+
+/// Data that was gathered, and the memory that it takes until this is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Pieces {
+    list: Vec<Bytes>,
+    len: usize,
+    room: Option<OwnedSemaphorePermit>,
+}
+
+impl Pieces {
+    fn push(&mut self, piece: Bytes) {
+        if !piece.is_empty() {
+            self.len += piece.len();
+            self.list.push(piece);
+        }
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The pieces, in their order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Bytes> {
+        self.list.iter()
+    }
+
+    /// All in one.
+    pub(crate) fn joined(mut self) -> Bytes {
+        match self.list.len() {
+            0 | 1 => self.list.pop().unwrap_or_default(),
+            _ => self.list.concat().into(),
+        }
+    }
+
+    /// The room that they take, to be kept until they are written.
+    pub(crate) fn into_room(self) -> Option<OwnedSemaphorePermit> {
+        self.room
+    }
+}
+
+impl From<Bytes> for Pieces {
+    fn from(piece: Bytes) -> Pieces {
+        let mut pieces = Pieces::default();
+        pieces.push(piece);
+        pieces
+    }
 }
 
 /// The digests of all data.
@@ -40,7 +99,18 @@ impl Body {
     /// Data of at most `max` bytes, of which these checksums are wanted.
     pub(crate) fn new(source: Source, max: u64, checksums: ChecksumHasher) -> Body {
         let (rest, md5) = (Bytes::new(), Md5::new());
-        Body { source, rest, ended: false, taken: 0, max, md5, checksums, encryptor: None }
+        Body {
+            source,
+            rest,
+            ended: false,
+            taken: 0,
+            max,
+            md5,
+            checksums,
+            encryptor: None,
+            memory: None,
+            room: None,
+        }
     }
 
     /// Has the data encrypted as it is taken; digests stay those of the data as it came.
@@ -58,11 +128,43 @@ impl Body {
         self.taken
     }
 
-    /// The next `len` bytes to be stored; fewer at the end, where it is empty.
-    pub(crate) async fn take(&mut self, len: usize) -> Result<Bytes> {
-        let Some(mut encryptor) = self.encryptor.take() else { return self.take_plain(len).await };
-        while encryptor.ready() < len {
-            let chunk = self.take_plain(CHUNK_BYTES).await?;
+    /// Has what is taken count against `memory`, in permits of [`ROOM_BYTES`].
+    pub(crate) fn hold_in(&mut self, memory: &Arc<Semaphore>) {
+        self.memory = Some(Arc::clone(memory));
+    }
+
+    /// The next `len` bytes to be stored. They are fewer at the end, where there are none, and where memory is short: a
+    /// slow client must not keep from others what it has not filled.
+    pub(crate) async fn gather(&mut self, len: usize) -> Result<Pieces> {
+        let mut pieces = Pieces::default();
+        while pieces.len < len {
+            let wanted = (len - pieces.len).min(PIECE_BYTES);
+            let piece = self.take(wanted).await?;
+            let is_short = piece.len() < wanted;
+            pieces.push(piece);
+            if is_short {
+                break;
+            }
+        }
+        pieces.room = self.room.take();
+        Ok(pieces)
+    }
+
+    /// Whether all was taken. Asks for more: what is wrong with all of the data is found at its end.
+    pub(crate) async fn is_at_end(&mut self) -> Result<bool> {
+        if self.encryptor.as_ref().is_some_and(|encryptor| encryptor.ready() > 0) {
+            return Ok(false);
+        }
+        let Some(rest) = self.some(false).await? else { return Ok(false) };
+        self.rest = rest;
+        Ok(self.rest.is_empty())
+    }
+
+    async fn take(&mut self, len: usize) -> Result<Bytes> {
+        let Some(mut encryptor) = self.encryptor.take() else { return self.take_plain(len, true).await };
+        // A chunk is encrypted as a whole, so there must be room for all of it.
+        while encryptor.ready() < len && self.reserve(CHUNK_BYTES).await {
+            let chunk = self.take_plain(CHUNK_BYTES, false).await?;
             if chunk.is_empty() {
                 break;
             }
@@ -73,28 +175,30 @@ impl Body {
         Ok(ready)
     }
 
-    /// The next `len` bytes as they came.
-    async fn take_plain(&mut self, len: usize) -> Result<Bytes> {
-        let first = self.some().await?;
-        let piece = if first.len() >= len || self.ended {
-            self.split(first, len)
-        } else {
-            // Several chunks: one copy, that of the socket's buffers into the piece that goes to RADOS.
-            let mut piece = BytesMut::with_capacity(len);
-            let mut next = first;
-            loop {
-                let part = self.split(next, len - piece.len());
-                piece.extend_from_slice(&part);
-                if piece.len() == len {
-                    break;
-                }
-                next = self.some().await?;
-                if next.is_empty() {
-                    break;
-                }
+    /// The next `len` bytes as they came; fewer where `reserves` and there is no room for them.
+    async fn take_plain(&mut self, len: usize, reserves: bool) -> Result<Bytes> {
+        let mut piece = Bytes::new();
+        let mut joined = BytesMut::new();
+        while piece.len() + joined.len() < len {
+            let Some(chunk) = self.some(reserves).await? else { break };
+            let missing = (len - piece.len() - joined.len()).min(chunk.len());
+            if chunk.is_empty() || (reserves && !self.reserve(missing).await) {
+                self.rest = chunk;
+                break;
             }
-            piece.freeze()
-        };
+            let part = self.split(chunk, missing);
+            if piece.is_empty() && joined.is_empty() {
+                piece = part;
+                continue;
+            }
+            // Several chunks: one copy, that of the socket's buffers into the piece that goes to RADOS.
+            if joined.is_empty() {
+                joined.reserve(len);
+                joined.extend_from_slice(&std::mem::take(&mut piece));
+            }
+            joined.extend_from_slice(&part);
+        }
+        let piece = if joined.is_empty() { piece } else { joined.freeze() };
         self.taken += piece.len() as u64;
         if self.taken > self.max {
             return Err(Error::TooLarge);
@@ -104,17 +208,56 @@ impl Body {
         Ok(piece)
     }
 
-    /// What is left over, or the next chunk that is not empty; empty at the end.
-    async fn some(&mut self) -> Result<Bytes> {
+    /// Takes room for so many bytes, at most those of a piece. Who has enough of it to write that first gets no more where
+    /// memory is short.
+    async fn reserve(&mut self, bytes: usize) -> bool {
+        let Some(memory) = &self.memory else { return true };
+        let permits = bytes.div_ceil(ROOM_BYTES) as u32;
+        let room = match Arc::clone(memory).try_acquire_many_owned(permits) {
+            Ok(room) => Some(room),
+            Err(_) if self.room.is_none() => Arc::clone(memory).acquire_many_owned(permits).await.ok(),
+            Err(_)
+                if self.room.as_ref().is_some_and(|room| room.num_permits() * ROOM_BYTES >= SHORT_BYTES) =>
+            {
+                return false;
+            }
+            Err(_) => {
+                let acquiring = Arc::clone(memory).acquire_many_owned(permits);
+                match tokio::time::timeout(TICK, acquiring).await {
+                    Ok(room) => room.ok(),
+                    Err(_) => return false,
+                }
+            }
+        };
+        match (&mut self.room, room) {
+            (Some(held), Some(room)) => held.merge(room),
+            (held, room) => *held = held.take().or(room),
+        }
+        true
+    }
+
+    /// What is left over, or the next chunk that is not empty; empty at the end, and for who `yields` it is `None` where nothing
+    /// comes while it has memory that others could use.
+    async fn some(&mut self, yields: bool) -> Result<Option<Bytes>> {
+        let mut waited = Duration::ZERO;
         while self.rest.is_empty() && !self.ended {
-            match tokio::time::timeout(PATIENCE, self.source.next()).await {
+            match tokio::time::timeout(TICK, self.source.next()).await {
                 Ok(Some(Ok(chunk))) => self.rest = chunk,
                 Ok(Some(Err(error))) => return Err(Error::Body(error.to_string())),
                 Ok(None) => self.ended = true,
-                Err(_) => return Err(Error::Body(format!("nothing came for {} s", PATIENCE.as_secs()))),
+                Err(_) => {
+                    waited += TICK;
+                    if waited >= PATIENCE {
+                        return Err(Error::Body(format!("nothing came for {} s", PATIENCE.as_secs())));
+                    }
+                    let free = self.memory.as_ref().map_or(0, |memory| memory.available_permits());
+                    if yields && self.room.is_some() && free * ROOM_BYTES < PIECE_BYTES {
+                        return Ok(None);
+                    }
+                }
             }
         }
-        Ok(std::mem::take(&mut self.rest))
+        Ok(Some(std::mem::take(&mut self.rest)))
     }
 
     fn split(&mut self, mut chunk: Bytes, len: usize) -> Bytes {

@@ -31,24 +31,66 @@ pub(crate) struct Reader {
     pub(crate) manifest: Manifest,
     /// What its data is decrypted with, where it is encrypted.
     pub(crate) secret: Option<Secret>,
+    /// What the head's RADOS object has of the data, from that byte on.
     inline: Bytes,
+    inline_at: u64,
     pool: IoCtx,
 }
 
 impl Gateway {
     /// Opens an object for reading, in its newest version; that may be a delete marker.
     pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<Reader> {
+        let (name, head, inline) = self.read_head(bucket, key, 0..INLINE_BYTES as u64).await?;
+        Reader::new(name, head, inline, self.pools.data.clone())
+    }
+
+    /// As [`Gateway::open_object`], for who reads nothing but `range`: no more than that is fetched, as far as it is known
+    /// where it is.
+    pub(crate) async fn open_range(&self, bucket: &Bucket, key: &str, range: Range<u64>) -> Result<Reader> {
+        let most = INLINE_BYTES as u64;
+        let range = range.start.min(most)..range.end.min(most);
+        let (name, head, inline) = self.read_head(bucket, key, range.clone()).await?;
+        match &head.data {
+            Data::Tails(_) => Reader::new(name, head, Bytes::new(), self.pools.data.clone()),
+            Data::Inline if head.encryption.is_none() => {
+                let there = range.end.min(head.size).saturating_sub(range.start);
+                check_len(&name, &inline, there)?;
+                let inline_at = range.start;
+                Ok(Reader { inline, inline_at, ..Reader::bare(head, self.pools.data.clone()) })
+            }
+            _ => self.open_object(bucket, key).await,
+        }
+    }
+
+    /// A head with a range of what is in it, in one operation.
+    async fn read_head(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        range: Range<u64>,
+    ) -> Result<(String, Head, Bytes)> {
         let name = head_name(bucket, key);
         let mut op = ReadOp::new();
-        op.get_xattr(HEAD).read(0, INLINE_BYTES as u64);
+        // No length would be any.
+        op.get_xattr(HEAD).read(range.start, (range.end - range.start).max(1));
         let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
         let mut reply = match reply {
             Err(error) if error.is_not_found() => return Err(Error::NoSuchKey),
             reply => reply?,
         };
         let head = head_of(&mut reply, 0, &name)?;
-        Reader::new(name, head, reply.output(1)?, self.pools.data.clone())
+        Ok((name, head, reply.output(1)?))
     }
+}
+
+/// Refuses data that is not as long as it should be.
+fn check_len(name: &str, data: &Bytes, wanted: u64) -> Result<()> {
+    if data.len() as u64 == wanted {
+        return Ok(());
+    }
+    let detail = format!("{} bytes of data where {wanted} should be", data.len());
+    let source = nacre_types::encoding::DecodeError::Corrupt { what: "object data", detail };
+    Err(Error::Corrupt { name: name.to_owned(), source })
 }
 
 impl Reader {
@@ -59,17 +101,15 @@ impl Reader {
             _ => Manifest::default(),
         };
         let stored = if head.encryption.is_some() { crypt::stored_len(head.size) } else { head.size };
-        if head.data == Data::Inline && inline.len() as u64 != stored {
-            let detail = format!("{} bytes of data where {stored} should be", inline.len());
-            let source = nacre_types::encoding::DecodeError::Corrupt { what: "object data", detail };
-            return Err(Error::Corrupt { name, source });
+        if head.data == Data::Inline {
+            check_len(&name, &inline, stored)?;
         }
-        Ok(Reader { head, manifest, secret: None, inline, pool })
+        Ok(Reader { head, manifest, secret: None, inline, inline_at: 0, pool })
     }
 
     /// An object of which nothing but its head is asked.
     pub(super) fn bare(head: Head, pool: IoCtx) -> Reader {
-        Reader { head, manifest: Manifest::default(), secret: None, inline: Bytes::new(), pool }
+        Reader { head, manifest: Manifest::default(), secret: None, inline: Bytes::new(), inline_at: 0, pool }
     }
 
     /// What the object has beside its head.
@@ -91,12 +131,21 @@ impl Reader {
 
     fn plain(&self, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> + Send + use<> {
         let (inline, spans) = match &self.head.data {
-            Data::Inline => (self.inline.slice(range.start as usize..range.end as usize), Vec::new()),
-            Data::Tails(tails) => (Bytes::new(), spans(tails, range)),
-            Data::Parts(_) => (Bytes::new(), self.spans_of_parts(range)),
+            Data::Inline => (Some(self.inline_range(range)), Vec::new()),
+            Data::Tails(tails) => (None, spans(tails, range)),
+            Data::Parts(_) => (None, self.spans_of_parts(range)),
         };
-        let inline = (!inline.is_empty()).then_some(Ok(inline));
         stream::iter(inline).chain(self.pieces(spans))
+    }
+
+    /// A range of what is in the head.
+    fn inline_range(&self, range: Range<u64>) -> Result<Bytes> {
+        let at = |byte: u64| byte.checked_sub(self.inline_at).map(|at| at as usize);
+        match (at(range.start), at(range.end)) {
+            (Some(start), Some(end)) if end <= self.inline.len() => Ok(self.inline.slice(start..end)),
+            _ if range.is_empty() => Ok(Bytes::new()),
+            _ => Err(nacre_client::Error::from(Errno::EIO).into()),
+        }
     }
 
     fn pieces(&self, spans: Vec<Span>) -> impl Stream<Item = Result<Bytes>> + Send + use<> {

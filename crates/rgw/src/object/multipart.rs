@@ -9,7 +9,7 @@
 
 use super::put::{Put, write_tails};
 use super::{
-    Begun, Body, Condition, Data, Digests, Head, Manifest, ManifestPart, PIECE_BYTES, Salt, StoredChecksum,
+    Begun, Body, Condition, Data, Digests, Head, Manifest, ManifestPart, STRIPE_BYTES, Salt, StoredChecksum,
     tail_count, tails_name,
 };
 use crate::bucket::Bucket;
@@ -204,7 +204,8 @@ impl Gateway {
         let intent = Intent { tails: tails.clone() };
         op.assert_exists().omap_set(vec![(intent_key(&tag), record::encode(&intent))]);
         self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()).map_err(absent)?;
-        let first = body.take(PIECE_BYTES).await?;
+        body.hold_in(&self.put_memory);
+        let first = body.gather(STRIPE_BYTES as usize).await?;
         let stored = write_tails(self, &tails.name, first, &mut body).await?;
         tails.count = tail_count(stored);
         let size = body.taken();
@@ -376,7 +377,7 @@ impl Gateway {
         }
         begun.upload = Some(name);
         let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition };
-        let head = put.commit(self, Some(begun), record::encode(&manifest), tails).await?;
+        let head = put.commit(self, Some(begun), record::encode(&manifest).into(), tails).await?;
         if let Some(held) = held {
             held.keep();
         }

@@ -1,8 +1,6 @@
 //! Writing an object: its data as it arrives, then its head.
 
-use super::{
-    Begun, Body, Condition, Data, Digests, ETAG, HEAD, Head, INLINE_BYTES, PIECE_BYTES, STRIPE_BYTES,
-};
+use super::{Begun, Body, Condition, Data, Digests, ETAG, HEAD, Head, INLINE_BYTES, Pieces, STRIPE_BYTES};
 use super::{head_name, tail_count, tails_name, versions};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
@@ -17,8 +15,8 @@ use std::sync::Arc;
 
 /// Of an object with versions data of up to this size is in the head: it is there twice, and in omap.
 const VERSION_INLINE_BYTES: usize = 64 << 10;
-/// Pieces of one object that are written at the same time.
-const PIECES: usize = 4;
+/// Writes of one object's tails that are under way at the same time.
+const WRITES: usize = 2;
 
 /// An object to be written.
 pub(crate) struct Put {
@@ -31,7 +29,7 @@ pub(crate) struct Put {
 
 /// Data that is written, and what is not in tails.
 pub(super) struct Written {
-    pub(super) inline: Bytes,
+    pub(super) inline: Pieces,
     pub(super) tails: Option<Tails>,
 }
 
@@ -78,14 +76,14 @@ impl Put {
         self,
         gateway: &Arc<Gateway>,
         begun: Option<Begun>,
-        data: Bytes,
+        data: Pieces,
         tails: Vec<Tails>,
     ) -> Result<Head> {
         let gateway = Arc::clone(gateway);
         // Whoever asked for it may go away in between.
         let commit = tokio::spawn(async move {
             if self.bucket.versioning != Versioning::Off {
-                return versions::add(&gateway, self, begun, data).await;
+                return versions::add(&gateway, self, begun, data.joined()).await;
             }
             let Put { bucket, key, head, condition } = self;
             let begun = match begun {
@@ -94,7 +92,12 @@ impl Put {
             };
             let mut op = WriteOp::new();
             condition.guard(&mut op);
-            op.write_full(data).set_xattr(HEAD, record::encode(&head)).set_xattr(ETAG, head.etag.clone());
+            let mut pieces = data.iter().cloned();
+            let first = pieces.next().unwrap_or_default();
+            let offset = first.len() as u64;
+            op.write_full(first);
+            write_on(&mut op, offset, pieces);
+            op.set_xattr(HEAD, record::encode(&head)).set_xattr(ETAG, head.etag.clone());
             let reply = gateway.pools.data.operate(&head_name(&bucket, &key), op).await;
             match reply.and_then(|reply| reply.success()) {
                 Ok(reply) => {
@@ -120,59 +123,58 @@ async fn write_data(
     length: Option<u64>,
     begun: &mut Option<Begun>,
 ) -> Result<Written> {
+    body.hold_in(&gateway.put_memory);
     let inline = put.inline_bytes();
-    let length = length.map(|length| body.stored_len(length));
-    let first = {
-        let room = length.map_or(inline, |length| length.min(inline as u64) as usize);
-        let _room = gateway.put_room(room).await;
-        body.take(inline).await?
-    };
-    if first.len() < inline || length == Some(first.len() as u64) {
+    let expected = length.map_or(inline, |length| body.stored_len(length).min(inline as u64) as usize);
+    let first = body.gather(expected).await?;
+    if body.is_at_end().await? {
         return Ok(Written { inline: first, tails: None });
     }
     let name = tails_name(&put.bucket, &put.head.tag);
     // What may be written of it at most, for whoever clears up after a crash.
-    let most =
-        Tails { name: name.clone(), count: tail_count(length.unwrap_or(super::multipart::MAX_PART_BYTES)) };
+    let most = length.map_or(super::multipart::MAX_PART_BYTES, |length| body.stored_len(length));
+    let most = Tails { name: name.clone(), count: tail_count(most) };
     *begun = Some(Begun::begin(gateway, &put.bucket, &put.key, &put.head.tag, Some(most)).await?);
     let size = write_tails(gateway, &name, first, body).await?;
-    Ok(Written { inline: Bytes::new(), tails: Some(Tails { name, count: tail_count(size) }) })
+    Ok(Written { inline: Pieces::default(), tails: Some(Tails { name, count: tail_count(size) }) })
 }
 
-/// Writes `first` and the rest of a body into tails of that name; returns how many bytes they hold.
-pub(super) async fn write_tails(gateway: &Gateway, name: &str, first: Bytes, body: &mut Body) -> Result<u64> {
+/// Writes `first`, which is no longer than a tail, and the rest of a body into tails of that name; returns how many bytes
+/// they hold.
+pub(super) async fn write_tails(
+    gateway: &Gateway,
+    name: &str,
+    first: Pieces,
+    body: &mut Body,
+) -> Result<u64> {
     let mut writes = FuturesUnordered::new();
-    let (mut piece, mut offset) = (first, 0);
-    let mut room = gateway.put_room(piece.len()).await;
-    while !piece.is_empty() {
-        while writes.len() >= PIECES {
+    let (mut pieces, mut offset) = (first, 0);
+    while pieces.len() > 0 {
+        while writes.len() >= WRITES {
             if let Some(written) = writes.next().await {
                 written?;
             }
         }
-        let len = piece.len() as u64;
         let tail = format!("{name}_{}", offset / STRIPE_BYTES);
         let mut op = WriteOp::new();
-        op.write(offset % STRIPE_BYTES, piece);
+        write_on(&mut op, offset % STRIPE_BYTES, pieces.iter().cloned());
+        offset += pieces.len() as u64;
         let write = gateway.pools.data.operate(&tail, op);
-        let held = room;
+        let room = pieces.into_room();
         writes.push(async move {
             let reply = write.await.and_then(|reply| reply.success());
-            drop(held);
+            drop(room);
             reply.map(drop)
         });
-        offset += len;
-        // Where memory is short this waits for the writes of others; its own go on meanwhile.
-        let next = gateway.put_room(PIECE_BYTES);
+        // What is under way goes on while more is gathered. None goes over the end of a tail.
+        let next = body.gather((STRIPE_BYTES - offset % STRIPE_BYTES) as usize);
         tokio::pin!(next);
-        room = loop {
+        pieces = loop {
             tokio::select! {
-                room = &mut next => break room,
+                gathered = &mut next => break gathered?,
                 Some(written) = writes.next(), if !writes.is_empty() => written?,
             }
         };
-        // Up to where the next piece begins, lest one go over the end of a tail: the first may be shorter.
-        piece = body.take(PIECE_BYTES - offset as usize % PIECE_BYTES).await?;
     }
     while let Some(written) = writes.next().await {
         written?;
@@ -180,11 +182,11 @@ pub(super) async fn write_tails(gateway: &Gateway, name: &str, first: Bytes, bod
     Ok(offset)
 }
 
-impl Gateway {
-    /// Room for so many bytes of data on their way into RADOS.
-    pub(super) async fn put_room(&self, bytes: usize) -> Option<tokio::sync::OwnedSemaphorePermit> {
-        let permits = bytes.div_ceil(crate::gateway::ROOM_BYTES) as u32;
-        // The semaphore is never closed.
-        Arc::clone(&self.put_memory).acquire_many_owned(permits).await.ok()
+/// Has an operation write pieces one after the other, from `offset` on.
+fn write_on(op: &mut WriteOp, mut offset: u64, pieces: impl Iterator<Item = Bytes>) {
+    for piece in pieces {
+        let len = piece.len() as u64;
+        op.write(offset, piece);
+        offset += len;
     }
 }

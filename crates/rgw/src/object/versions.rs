@@ -16,6 +16,7 @@ use nacre_types::encoding::{DecodeError, Versioned};
 use nacre_types::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -392,9 +393,21 @@ impl Gateway {
 
     /// Opens a version for reading; without an id the newest one.
     pub(crate) async fn open_version(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Reader> {
-        let reader = match id {
-            None => self.open_object(bucket, key).await?,
-            Some(id) => {
+        self.open_range_of_version(bucket, key, id, None).await
+    }
+
+    /// As [`Gateway::open_version`], for who may read nothing but `range`.
+    pub(crate) async fn open_range_of_version(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        id: Option<&str>,
+        range: Option<Range<u64>>,
+    ) -> Result<Reader> {
+        let reader = match (id, range) {
+            (None, None) => self.open_object(bucket, key).await?,
+            (None, Some(range)) => self.open_range(bucket, key, range).await?,
+            (Some(id), _) => {
                 let (head, data) = self.version(bucket, key, id).await?;
                 Reader::new(head_name(bucket, key), head, data, self.pools.data.clone())?
             }

@@ -3,6 +3,7 @@
 //! A bucket's list says who may list it and write into it; what else concerns the bucket is its owner's. An object's own
 //! list says who may read it: that is seen when its head is at hand ([`Requester::may_read`]).
 
+use super::encryption::check_secrecy;
 use crate::acl::{Acl, Permission};
 use crate::bucket::Bucket;
 use crate::error::Error;
@@ -400,6 +401,7 @@ impl Access {
             None => (None, None, None),
         };
         let peer = head.extensions.get::<Peer>();
+        check_secrecy(self.0.config.require_tls_for_keys, headers, peer)?;
         let context = Arc::new(context_of(&asked, "", peer, user.as_deref(), role.as_ref()));
         let requester = Requester { user, role, limit, allowed: false, lists: Lists::Count, context };
         seen.note("PostObject", requester.id());
@@ -460,6 +462,7 @@ impl S3Access for Access {
             None => (None, None, None),
         };
         let peer = cx.extensions_mut().get::<Peer>().copied();
+        check_secrecy(self.0.config.require_tls_for_keys, cx.headers(), peer.as_ref())?;
         let query = cx.uri().query().unwrap_or_default();
         let context =
             Arc::new(context_of(cx.headers(), query, peer.as_ref(), user.as_deref(), role.as_ref()));

@@ -1,13 +1,37 @@
 //! GetObjectAttributes: parts of what HEAD says, by name.
 
 use super::access::{Requester, bucket_of};
+use super::checksums::fields;
 use super::encryption::unlock;
-use super::object::{fields, version_of};
+use super::object::version_of;
 use super::{Protocol, answer, timestamp};
 use crate::object::Data;
+use http::{Method, Request, Response, header};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
-use s3s::{S3Request, S3Response, S3Result, s3_error};
+use s3s::{Body, S3Request, S3Response, S3Result, s3_error};
+
+/// Whether a request asks for attributes.
+pub(crate) fn is_asked<B>(request: &Request<B>) -> bool {
+    let mut names = request.uri().query().unwrap_or_default().split('&');
+    *request.method() == Method::GET && names.any(|pair| pair == "attributes" || pair == "attributes=")
+}
+
+/// An answer with its ETag as S3 writes it here: without quotes, which s3s writes everywhere.
+pub(crate) fn unquoted(response: Response<Body>) -> Response<Body> {
+    let (mut head, body) = response.into_parts();
+    let unquoted = body.bytes().and_then(|text| {
+        let text = str::from_utf8(&text).ok()?;
+        let (before, rest) = text.split_once("<ETag>&quot;")?;
+        let (etag, after) = rest.split_once("&quot;</ETag>")?;
+        Some(format!("{before}<ETag>{etag}</ETag>{after}"))
+    });
+    let Some(text) = unquoted else { return Response::from_parts(head, body) };
+    if head.headers.contains_key(header::CONTENT_LENGTH) {
+        head.headers.insert(header::CONTENT_LENGTH, text.len().into());
+    }
+    Response::from_parts(head, Body::from(text))
+}
 
 /// The most parts in one answer.
 const MAX_PARTS: i32 = 1000;

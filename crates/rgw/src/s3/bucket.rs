@@ -116,7 +116,7 @@ impl Protocol {
         &self,
         req: S3Request<PutBucketTaggingInput>,
     ) -> S3Result<S3Response<PutBucketTaggingOutput>> {
-        let tags = super::object::check_tags(req.input.tagging.tag_set, MAX_BUCKET_TAGS)?;
+        let tags = super::tagging::check_tags(req.input.tagging.tag_set, MAX_BUCKET_TAGS)?;
         self.gateway
             .modify_bucket(&req.input.bucket, |bucket| {
                 bucket.tags.clone_from(&tags);

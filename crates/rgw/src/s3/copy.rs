@@ -2,9 +2,11 @@
 
 use super::access::{Requester, bucket_of};
 use super::acl::of_object;
+use super::checksums::{Sent, fields};
 use super::encryption::{asked_encryption, told, unlock_source};
 use super::lock::asked_lock;
-use super::object::{ReadConditions, Sent, check_metadata, fields, kept_headers, tags_of_header, version_of};
+use super::object::{ReadConditions, check_metadata, kept_headers, version_of};
+use super::tagging::tags_of_header;
 use super::{Protocol, timestamp};
 use crate::object::multipart::MAX_PART_BYTES;
 use crate::object::{Condition, Digests, Head, Put, Reader};

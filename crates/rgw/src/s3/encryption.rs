@@ -1,7 +1,7 @@
 //! Encryption as requests ask for it: SSE-C with a key that comes with each request, SSE-S3 with the cluster's, and buckets'
 //! defaults.
 
-use super::access::bucket_of;
+use super::access::{Peer, bucket_of};
 use super::{Protocol, answer};
 use crate::bucket::{Bucket, ENCRYPTION};
 use crate::error::Error;
@@ -24,6 +24,21 @@ const COPY_CUSTOMER: &str = "x-amz-copy-source-server-side-encryption-customer-"
 
 fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
+}
+
+/// Refuses keys that others may have read on their way, where that is `required`.
+pub(super) fn check_secrecy(required: bool, headers: &HeaderMap, peer: Option<&Peer>) -> S3Result<()> {
+    let is_safe = peer.is_some_and(|peer| peer.secure || peer.address.to_canonical().is_loopback());
+    let mut names = headers.keys().map(HeaderName::as_str);
+    let mut brings_key = || names.any(|name| name.starts_with(CUSTOMER) || name.starts_with(COPY_CUSTOMER));
+    if required && !is_safe && brings_key() {
+        return Err(s3_error!(
+            InvalidRequest,
+            "Requests specifying Server Side Encryption with Customer provided keys must be made over a secure \
+             connection."
+        ));
+    }
+    Ok(())
 }
 
 /// The key that comes with a request, by the headers of that prefix.
@@ -222,5 +237,29 @@ impl Protocol {
         let mut response = S3Response::new(DeleteBucketEncryptionOutput::default());
         response.status = Some(http::StatusCode::NO_CONTENT);
         Ok(response)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_do_not_travel_in_the_clear() {
+        let mut bringing = HeaderMap::new();
+        bringing
+            .insert("x-amz-copy-source-server-side-encryption-customer-key", HeaderValue::from_static("k"));
+        let taken = |required, headers: &HeaderMap, address: &str, secure| {
+            let peer = Peer { address: address.parse().unwrap(), secure };
+            check_secrecy(required, headers, Some(&peer)).is_ok()
+        };
+        assert!(!taken(true, &bringing, "192.0.2.1", false));
+        assert!(taken(false, &bringing, "192.0.2.1", false));
+        assert!(taken(true, &bringing, "192.0.2.1", true));
+        assert!(taken(true, &HeaderMap::new(), "192.0.2.1", false));
+        for own in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(taken(true, &bringing, own, false), "{own}");
+        }
+        assert!(check_secrecy(true, &bringing, None).is_err());
     }
 }

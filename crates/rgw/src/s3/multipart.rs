@@ -2,12 +2,11 @@
 
 use super::access::{Requester, bucket_of};
 use super::acl::of_object;
+use super::checksums::{Sent, algorithm_of, field, fields};
 use super::encryption::{asked_encryption, secret_of_upload, told};
 use super::lock::asked_lock;
-use super::object::{
-    Sent, algorithm_of, check_metadata, condition, field, fields, kept_headers, source_of, tags_of_header,
-    version_of,
-};
+use super::object::{check_metadata, condition, kept_headers, source_of, version_of};
+use super::tagging::tags_of_header;
 use super::{Protocol, answer, timestamp};
 use crate::error::Error;
 use crate::object::multipart::{MAX_PART_BYTES, MAX_PARTS, NamedPart, Part as StoredPart, PartPlace, Upload};

@@ -2,68 +2,27 @@
 
 use super::access::{Requester, bucket_of};
 use super::acl::of_object;
+use super::checksums::{Sent, fields};
 use super::encryption::{asked_encryption, told, unlock};
 use super::lock::{asked_lock, shown_lock};
+use super::tagging::tags_of_header;
 use super::{Protocol, timestamp};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::Error;
 use crate::object::multipart::MAX_PART_BYTES;
-use crate::object::{Body, Condition, Digests, Head, Put, Reader, Source, StoredChecksum};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use crate::object::{Condition, Digests, Head, Put, Reader, Source};
 use futures::stream;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
-use s3s::checksum::ChecksumHasher;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
-use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, TrailingHeaders, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::ops::Range as Bytes;
 use std::sync::Arc;
 use sync_wrapper::SyncStream;
 
 /// The most bytes of `x-amz-meta-` headers, names and values.
 const MAX_METADATA_BYTES: usize = 2048;
-/// The most tags of an object, and the longest name and value of a tag, in characters.
-pub(super) const MAX_OBJECT_TAGS: usize = 10;
-const MAX_TAG_KEY_CHARS: usize = 128;
-const MAX_TAG_VALUE_CHARS: usize = 256;
-
-/// Checks tags as S3 does.
-pub(super) fn check_tags(tags: Vec<Tag>, max: usize) -> S3Result<Vec<(String, String)>> {
-    if tags.len() > max {
-        return Err(s3_error!(InvalidTag, "no more than {max} tags"));
-    }
-    let mut checked: Vec<(String, String)> = Vec::with_capacity(tags.len());
-    for tag in tags {
-        let (key, value) = (tag.key.unwrap_or_default(), tag.value.unwrap_or_default());
-        let sound = !key.is_empty()
-            && key.chars().count() <= MAX_TAG_KEY_CHARS
-            && value.chars().count() <= MAX_TAG_VALUE_CHARS
-            && checked.iter().all(|(known, _)| *known != key);
-        if !sound {
-            return Err(s3_error!(InvalidTag, "the tag '{key}' is empty, too long or there twice"));
-        }
-        checked.push((key, value));
-    }
-    Ok(checked)
-}
-
-/// Tags as the header `x-amz-tagging` has them.
-pub(super) fn tags_of_header(header: Option<&str>) -> S3Result<Vec<(String, String)>> {
-    let Some(header) = header else { return Ok(Vec::new()) };
-    let decode = |text: &str| {
-        let text = text.replace('+', " ");
-        urlencoding::decode(&text).map(|text| text.into_owned()).map_err(|_| s3_error!(InvalidTag))
-    };
-    let mut tags = Vec::new();
-    for pair in header.split('&').filter(|pair| !pair.is_empty()) {
-        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        tags.push(Tag { key: Some(decode(key)?), value: Some(decode(value)?) });
-    }
-    check_tags(tags, MAX_OBJECT_TAGS)
-}
-
 /// Checks `x-amz-meta-` headers.
 pub(super) fn check_metadata(metadata: Option<Metadata>) -> S3Result<Vec<(String, String)>> {
     let mut all: Vec<(String, String)> = metadata.into_iter().flatten().collect();
@@ -118,119 +77,6 @@ pub(super) fn condition(
         _ => {
             Err(s3_error!(NotImplemented, "of conditions on writes there are If-Match and If-None-Match: *"))
         }
-    }
-}
-
-/// The checksum that comes with data.
-#[derive(Debug, Default)]
-pub(super) struct Sent {
-    algorithm: Option<&'static str>,
-    value: Option<String>,
-    trailer: Option<TrailingHeaders>,
-    md5: Option<String>,
-}
-
-const ALGORITHMS: [&str; 5] = ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"];
-
-/// The algorithm of that name, in whatever case.
-pub(super) fn algorithm_of(name: &str) -> Option<&'static str> {
-    ALGORITHMS.into_iter().find(|known| known.eq_ignore_ascii_case(name))
-}
-
-/// The field of `sums` that an algorithm's value is in.
-pub(super) fn field<'a>(sums: &'a mut Checksum, algorithm: &str) -> &'a mut Option<String> {
-    match algorithm {
-        "CRC32" => &mut sums.checksum_crc32,
-        "CRC32C" => &mut sums.checksum_crc32c,
-        "CRC64NVME" => &mut sums.checksum_crc64nvme,
-        "SHA1" => &mut sums.checksum_sha1,
-        _ => &mut sums.checksum_sha256,
-    }
-}
-
-/// A stored checksum in the fields of S3's answers.
-pub(super) fn fields(stored: Option<&StoredChecksum>) -> Checksum {
-    let mut sums = Checksum::default();
-    if let Some(stored) = stored {
-        *field(&mut sums, &stored.algorithm) = Some(stored.value.clone());
-        let kind = if stored.whole { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
-        sums.checksum_type = Some(ChecksumType::from_static(kind));
-    }
-    sums
-}
-
-impl Sent {
-    /// What headers say; trailers have their say when the body was read.
-    pub(super) fn of(
-        headers: &HeaderMap,
-        trailer: Option<TrailingHeaders>,
-        md5: Option<String>,
-    ) -> S3Result<Sent> {
-        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-        let mut sent = Sent { trailer, md5, ..Sent::default() };
-        for algorithm in ALGORITHMS {
-            let name = format!("x-amz-checksum-{}", algorithm.to_ascii_lowercase());
-            if let Some(value) = text(&name) {
-                if sent.algorithm.is_some() {
-                    return Err(s3_error!(InvalidRequest, "Expecting a single x-amz-checksum- header"));
-                }
-                (sent.algorithm, sent.value) = (Some(algorithm), Some(value.to_owned()));
-            }
-            let announced = text("x-amz-trailer").is_some_and(|trailer| {
-                trailer.split(',').any(|part| part.trim().eq_ignore_ascii_case(&name))
-            });
-            if announced && sent.algorithm.is_none() {
-                sent.algorithm = Some(algorithm);
-            }
-        }
-        if sent.algorithm.is_none()
-            && let Some(name) = text("x-amz-sdk-checksum-algorithm").or(text("x-amz-checksum-algorithm"))
-        {
-            let known = algorithm_of(name);
-            sent.algorithm = Some(known.ok_or_else(|| s3_error!(InvalidRequest, "unknown checksum {name}"))?);
-        }
-        Ok(sent)
-    }
-
-    /// Prefers `algorithm` where the request names none.
-    pub(super) fn or(mut self, algorithm: &str) -> Sent {
-        self.algorithm = self.algorithm.or_else(|| algorithm_of(algorithm));
-        self
-    }
-
-    /// A body that is summed up as it is read.
-    pub(super) fn body(&self, source: Source) -> Body {
-        use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
-        let mut hasher = ChecksumHasher::default();
-        match self.algorithm {
-            Some("CRC32") => hasher.crc32 = Some(Crc32::new()),
-            Some("CRC32C") => hasher.crc32c = Some(Crc32c::new()),
-            Some("CRC64NVME") => hasher.crc64nvme = Some(Crc64Nvme::new()),
-            Some("SHA1") => hasher.sha1 = Some(Sha1::new()),
-            Some(_) => hasher.sha256 = Some(Sha256::new()),
-            None => {}
-        }
-        Body::new(source, MAX_PART_BYTES, hasher)
-    }
-
-    /// Compares what was sent with what was read: ETag and checksum to be stored.
-    pub(super) fn check(self, digests: Digests) -> crate::Result<(String, Option<StoredChecksum>)> {
-        let Digests { md5, mut checksums } = digests;
-        if self.md5.is_some_and(|sent| sent != STANDARD.encode(md5)) {
-            return Err(Error::BadDigest("Content-MD5"));
-        }
-        let etag = format!("{:032x}", u128::from_be_bytes(md5));
-        let Some(algorithm) = self.algorithm else { return Ok((etag, None)) };
-        let value = field(&mut checksums, algorithm).take().unwrap_or_default();
-        let name = format!("x-amz-checksum-{}", algorithm.to_ascii_lowercase());
-        let trailed = self
-            .trailer
-            .and_then(|trailer| trailer.take())
-            .and_then(|headers| headers.get(&name).and_then(|value| value.to_str().ok().map(str::to_owned)));
-        if self.value.or(trailed).is_some_and(|sent| sent != value) {
-            return Err(Error::BadDigest("x-amz-checksum"));
-        }
-        Ok((etag, Some(StoredChecksum { algorithm: algorithm.to_owned(), value, whole: true })))
     }
 }
 
@@ -289,6 +135,17 @@ impl ReadConditions<'_> {
         }
         error.set_headers(headers);
         Err(error)
+    }
+}
+
+/// The bytes that a range names, where it does not count from the end.
+fn named_range(range: Option<&Range>) -> Option<Bytes<u64>> {
+    match range? {
+        Range::Int { first, last } => {
+            let end = last.map_or(u64::MAX, |last| last.saturating_add(1));
+            (*first < end).then_some(*first..end)
+        }
+        Range::Suffix { .. } => None,
     }
 }
 
@@ -454,7 +311,9 @@ impl Protocol {
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let input = req.input;
-        let mut reader = self.readable(&requester, &bucket, &input.key, input.version_id.as_deref()).await?;
+        let (version, range) = (input.version_id.as_deref(), named_range(input.range.as_ref()));
+        let opened = self.gateway.open_range_of_version(&bucket, &input.key, version, range).await;
+        let mut reader = readable_by(&requester, &bucket, opened)?;
         unlock(&self.gateway, &req.headers, &mut reader).await?;
         let conditions = ReadConditions {
             if_match: input.if_match.as_ref(),

@@ -11,7 +11,6 @@ use bytes::Bytes;
 use futures::stream;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Request, Response, StatusCode, request};
-use hyper::body::Incoming;
 use multer::{Constraints, Field, Multipart, SizeLimit};
 use s3s::auth::S3Auth as _;
 use s3s::dto::{ETag, PutObjectInput, StreamingBlob, Tagging};
@@ -69,9 +68,9 @@ pub(super) fn is_form<B>(request: &Request<B>) -> bool {
 }
 
 /// Stores the object of a form; `in_host` is the bucket that the host names.
-pub(super) async fn post(handler: &Handler, in_host: &str, request: Request<Incoming>) -> Response<Body> {
+pub(super) async fn post(handler: &Handler, in_host: &str, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    let answered = store(handler, in_host, &head, Body::from(body)).await;
+    let answered = store(handler, in_host, &head, body).await;
     answered.unwrap_or_else(|error| {
         let status = error.status_code().unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         refusal(status, error.code().as_str(), error.message().unwrap_or_default())

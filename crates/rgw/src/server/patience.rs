@@ -1,13 +1,18 @@
 //! A connection that is given up when its client takes nothing for too long: an answer that nobody reads holds room and
-//! a request's place.
+//! a request's place. And one that is not closed before its client has had its answer.
 
+use super::unread::Unread;
 use std::future::Future;
 use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
+
+/// How long a client may still send what nobody reads, after it was told that the connection ends.
+const LINGER: Duration = Duration::from_secs(5);
 
 /// A connection whose writes must get on.
 pub(super) struct Patient<S> {
@@ -15,12 +20,15 @@ pub(super) struct Patient<S> {
     patience: Duration,
     /// Since nothing could be written.
     stalled: Option<Pin<Box<Sleep>>>,
+    unread: Unread,
+    /// Since the sending side was closed, when there is something unread.
+    lingering: Option<Pin<Box<Sleep>>>,
 }
 
 impl<S> Patient<S> {
     /// Fails writes when the other side takes nothing for `patience`.
-    pub(super) fn new(socket: S, patience: Duration) -> Patient<S> {
-        Patient { socket, patience, stalled: None }
+    pub(super) fn new(socket: S, patience: Duration, unread: Unread) -> Patient<S> {
+        Patient { socket, patience, stalled: None, unread, lingering: None }
     }
 
     fn judge<T>(&mut self, polled: Poll<io::Result<T>>, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
@@ -47,7 +55,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         let polled = Pin::new(&mut self.socket).poll_write(cx, buf);
         self.judge(polled, cx)
@@ -72,8 +80,31 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let polled = Pin::new(&mut self.socket).poll_shutdown(cx);
-        self.judge(polled, cx)
+        if self.lingering.is_none() {
+            let polled = Pin::new(&mut self.socket).poll_shutdown(cx);
+            ready!(self.judge(polled, cx))?;
+            if !self.unread.is_left() {
+                return Poll::Ready(Ok(()));
+            }
+        }
+        self.poll_linger(cx)
+    }
+}
+
+impl<S: AsyncRead + Unpin> Patient<S> {
+    /// Takes what the other side still sends, and drops it, until it ends or has had its time.
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Patient { socket, lingering, .. } = self;
+        let lingering = lingering.get_or_insert_with(|| Box::pin(tokio::time::sleep(LINGER)));
+        let mut space = [MaybeUninit::uninit(); 8 << 10];
+        while lingering.as_mut().poll(cx).is_pending() {
+            let mut buf = ReadBuf::uninit(&mut space);
+            match ready!(Pin::new(&mut *socket).poll_read(cx, &mut buf)) {
+                Ok(()) if !buf.filled().is_empty() => {}
+                _ => break,
+            }
+        }
+        Poll::Ready(Ok(()))
     }
 }
 
@@ -86,7 +117,9 @@ mod tests {
     async fn who_takes_nothing_is_given_up_and_who_is_slow_is_not() {
         let patience = Duration::from_millis(200);
         let (ours, mut theirs) = tokio::io::duplex(64);
-        let writing = tokio::spawn(async move { Patient::new(ours, patience).write_all(&[0; 1024]).await });
+        let writing = tokio::spawn(async move {
+            Patient::new(ours, patience, Unread::default()).write_all(&[0; 1024]).await
+        });
         let mut taken = 0;
         // Four times the patience in all.
         while taken < 1024 {
@@ -96,7 +129,7 @@ mod tests {
         writing.await.unwrap().unwrap();
 
         let (ours, _theirs) = tokio::io::duplex(64);
-        let error = Patient::new(ours, patience).write_all(&[0; 1024]).await.unwrap_err();
+        let error = Patient::new(ours, patience, Unread::default()).write_all(&[0; 1024]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 }

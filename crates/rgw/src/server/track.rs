@@ -37,6 +37,8 @@ pub struct Settings {
     pub complaint_time: Duration,
     /// `rgw_exit_timeout_secs`: how long requests under way may take to end when the gateway ends.
     pub exit_timeout: Duration,
+    /// `rgw_trust_forwarded_https`: whether a proxy is believed that says a request came to it by TLS.
+    pub trust_forwarded: bool,
     /// `ssl_reload` of `rgw_frontends`: how often it is looked whether certificates' files have changed; 0 for never.
     pub reload: Duration,
     /// `rgw_dns_name` and `rgw_dns_s3website_name`: what the gateway is called.

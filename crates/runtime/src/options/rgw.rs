@@ -56,6 +56,10 @@ option_group! {
     rgw_crypt_default_encryption_key: Str = "", "Secret for server-side encryption with the cluster's key, 32 bytes in base64" [startup(), services(&[Rgw]),
         long("Without one a secret is made at first need and kept with the monitors (config-key rgw/crypt/default_encryption_key). Data that is \
         encrypted under another secret can't be read any more.")];
+    rgw_crypt_require_ssl: Bool = "true", "Whether clients' keys for encryption (SSE-C) are refused where they come in the clear"
+        [startup(), services(&[Rgw]), long("A connection from the gateway's own host counts as a safe one.")];
+    rgw_trust_forwarded_https: Bool = "false", "Whether a proxy is believed that says a request came to it by TLS"
+        [startup(), services(&[Rgw]), long("It says so in Forwarded or X-Forwarded-Proto. Only for gateways that nothing but the proxy can reach.")];
     rgw_max_objs_per_shard: Uint = "100000", "Objects that a shard of a bucket's index should have at most"
         [startup(), services(&[Rgw]), long("0 is any number.")];
     rgw_dynamic_resharding: Bool = "true", "Whether the gateway reshards buckets with more objects than their shards should have"

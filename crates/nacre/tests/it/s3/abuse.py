@@ -347,6 +347,29 @@ def chunks():
     assert not is_there("c")
 
 
+def unread():
+    """Who is refused before its body was read gets its answer nevertheless, and the connection ends with it."""
+    def answered(data):
+        with socket.create_connection(("127.0.0.1", GATEWAY.port)) as sock:
+            sock.settimeout(60)
+            # All of it is sent before anything is received.
+            sock.sendall(data)
+            answer = receive(sock)
+            ended = sock.recv(1) == b"" if b"\r\nconnection: close\r\n" in answer.lower() else None
+        return answer.partition(b"\r\n")[0], ended
+
+    stale = put("u", body=b"u" * 30_000_000, at=-3600)
+    assert answered(stale.bytes()) == (b"HTTP/1.1 403 Forbidden", True)
+    # A client that waits to be asked for its body is not, and does not send it.
+    stale.headers["expect"] = "100-continue"
+    stale.body = b""
+    assert answered(stale.bytes()) == (b"HTTP/1.1 403 Forbidden", True)
+    # What was read leaves the connection as it was.
+    assert answered(put("u", headers={"content-md5": "AAAAAAAAAAAAAAAAAAAAAA=="}).bytes()) == (b"HTTP/1.1 400 Bad Request", None)
+    assert answered(Request("GET", "/abuse/u", at=-3600).bytes()) == (b"HTTP/1.1 403 Forbidden", None)
+    assert not is_there("u")
+
+
 def documents():
     def post(query, text, path="/abuse", method="POST"):
         md5 = base64.b64encode(hashlib.md5(text.encode()).digest()).decode()
@@ -426,7 +449,7 @@ SLOW = []
 for n in range(300):
     SLOW.append(socket.create_connection(("127.0.0.1", GATEWAY.port)))
     SLOW[-1].sendall(b"GET /abuse/k HTTP/1.1\r\nX-Slow: " + b"a" * n)
-for test in (smuggling, names, headers, signatures, bodies, chunks, documents, memory):
+for test in (smuggling, names, headers, signatures, bodies, chunks, unread, documents, memory):
     print(test.__name__, flush=True)
     test()
 print("end", flush=True)

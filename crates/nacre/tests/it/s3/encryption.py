@@ -110,4 +110,4 @@ two = S3.put_object(Bucket="default", Key="k", Body=MARK * 20_000)["VersionId"]
 for version, wanted in (("null", MARK), (one, MARK * 2), (two, MARK * 20_000)):
     assert S3.get_object(Bucket="default", Key="k", VersionId=version)["Body"].read() == wanted
 S3.delete_bucket_encryption(Bucket="default")
-S3.put_object(Bucket="secret", Key="damaged", Body=MARK * 40_000, ServerSideEncryption="AES256")
+S3.put_object(Bucket="secret", Key="damaged", Body=MARK * 120_000, ServerSideEncryption="AES256")

@@ -1,10 +1,11 @@
 """Works on a bucket through several gateways while they and OSDs are killed, and holds them to what they acknowledged.
 
 usage: faults.py ACCESS_KEY SECRET_KEY BUCKET ENDPOINT...; prints `acked N` now and then; ends, with a last look at
-everything, when its standard input does. Exits with 1 and what was wrong.
+everything, when its standard input does. Exits with 1 and what was wrong. A bucket named ...versions has versions.
 
 Each key has one writer. What an attempt that was not acknowledged did to its key is unknown: such a key is not written
 again, and must be what it was or what the attempt would have made it, whole, and the same for GET and for listings.
+Every version that was acknowledged stays, is listed once, and is what was written, until its removal is asked for.
 """
 
 import hashlib
@@ -20,6 +21,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 ACCESS, SECRET, BUCKET = sys.argv[1:4]
 ENDPOINTS = sys.argv[4:]
+VERSIONED = BUCKET.endswith("versions")
 WRITERS = 6
 KEYS = 6
 PATIENCE = 90
@@ -84,10 +86,10 @@ class Session:
                 return result
         raise AssertionError(f"not answered within {PATIENCE} s")
 
-    def get(self, key):
+    def get(self, key, **version):
         """Which write is there; None for no object."""
         def call(client):
-            found = client.get_object(Bucket=BUCKET, Key=key)
+            found = client.get_object(Bucket=BUCKET, Key=key, **version)
             body = found["Body"].read()
             if len(body) != found["ContentLength"]:
                 return None
@@ -95,7 +97,7 @@ class Session:
         try:
             body, found = self.surely(call)
         except ClientError as error:
-            assert error.response["Error"]["Code"] == "NoSuchKey", f"{key}: {error}"
+            assert error.response["Error"]["Code"] in ("NoSuchKey", "NoSuchVersion"), f"{key}: {error}"
             return None, None
         etag = found["ETag"].strip('"')
         if "-" not in etag:
@@ -110,10 +112,21 @@ class Session:
         return {entry["Key"]: entry["ETag"] for entry in page.get("Contents", [])}.get(key)
 
 
+    def versions(self, key):
+        """The versions and delete markers that a listing shows of a key, newest first: id, which is the latest, and of
+        versions the ETag."""
+        page = self.surely(lambda client: client.list_object_versions(Bucket=BUCKET, Prefix=key))
+        found = page.get("Versions", []) + page.get("DeleteMarkers", [])
+        assert not page["IsTruncated"]
+        return [(entry["VersionId"], entry["IsLatest"], entry.get("ETag")) for entry in found if entry["Key"] == key]
+
+
 class Record:
     """What is known of a key."""
 
     def __init__(self):
+        self.versions = {}  # of those that were acknowledged: id -> write, None for a delete marker
+        self.removals = set()  # ids whose removal was asked for, and not acknowledged
         self.last = None  # the write that was acknowledged; None for no object
         self.attempts = []  # writes whose outcome is not known
         self.seq = 0
@@ -146,6 +159,36 @@ def put_parts(session, key, record):
 
 def remove(session, key):
     return session.once(lambda client: client.delete_object(Bucket=BUCKET, Key=key))
+
+
+def remove_version(session, key, record, chance):
+    """Removes a version that is not the newest."""
+    version = chance.choice(list(record.versions)[:-1])
+    if session.once(lambda client: client.delete_object(Bucket=BUCKET, Key=key, VersionId=version)) is None:
+        record.removals.add(version)
+        record.versions.pop(version)
+        return
+    assert session.get(key, VersionId=version)[0] is None, f"{key}: version {version} is read after its removal"
+    record.versions.pop(version)
+
+
+def look_at_versions(session, key, record):
+    shown = session.versions(key)
+    ids = [version for version, _, _ in shown]
+    assert len(ids) == len(set(ids)), f"{key}: a version is listed twice: {shown}"
+    assert set(record.versions) <= set(ids), f"{key}: {ids} are listed, {record.versions} were acknowledged"
+    others = set(ids) - set(record.versions) - record.removals
+    assert len(others) <= len(record.attempts), f"{key}: versions that nobody wrote: {others}"
+    assert [latest for _, latest, _ in shown].count(True) == (1 if shown else 0), f"{key}: {shown}"
+    for version, latest, etag in shown:
+        if etag is None:
+            continue
+        seq, read = session.get(key, VersionId=version)
+        assert read == etag, f"{key}: version {version} is {read}, {etag} is listed"
+        wanted = [record.versions[version]] if version in record.versions else range(record.seq + 1)
+        assert seq in wanted, f"{key}: version {version} is write {seq}, not {wanted}"
+        if latest:
+            assert session.get(key)[0] == seq, f"{key}: the latest version is not what is read"
 
 
 def write(number):
@@ -186,6 +229,8 @@ def write(number):
             continue
         with lock:
             record.last, record.attempts = record.attempts[-1], []
+            if VERSIONED:
+                record.versions[done["VersionId"]] = record.last
             acked += 1
             if acked % 10 == 0:
                 print(f"acked {acked}", flush=True)
@@ -194,6 +239,8 @@ def write(number):
         assert seq == record.last, f"{key}: write {seq} is read, {record.last} was acknowledged"
         shown = session.listed(key)
         assert shown == etag, f"{key}: {shown} is listed, {etag} is read"
+        if len(record.versions) > 1 and chance.random() < 0.2:
+            remove_version(session, key, record, chance)
 
 
 def read(number):
@@ -230,11 +277,16 @@ def look_at_all():
         seq, etag = session.get(key)
         assert seq in record.allowed(), f"{key}: write {seq} at the end, one of {record.allowed()} wanted"
         assert shown.get(key) == etag, f"{key}: {shown.get(key)} is listed at the end, {etag} is read"
+        if VERSIONED:
+            look_at_versions(session, key, record)
     assert set(shown) <= set(everything), f"listed and never written: {set(shown) - set(everything)}"
 
 
 def main():
     Session(0).surely(lambda client: client.create_bucket(Bucket=BUCKET))
+    if VERSIONED:
+        enabled = {"Status": "Enabled"}
+        Session(0).surely(lambda client: client.put_bucket_versioning(Bucket=BUCKET, VersioningConfiguration=enabled))
     threads = [threading.Thread(target=guarded, args=(write, n)) for n in range(WRITERS)]
     threads += [threading.Thread(target=guarded, args=(read, WRITERS + n)) for n in range(2)]
     def wait_for_end():

@@ -110,7 +110,13 @@ def concurrency():
         connection.putheader("Content-Length", "10")
         connection.endheaders(b"12345")
         begun.append(connection)
-    wait("told to slow down", lambda: code_of(s3.list_buckets) == "SlowDown")
+    try:
+        wait("told to slow down", lambda: code_of(s3.list_buckets) == "SlowDown", seconds=20)
+    except AssertionError:
+        for connection in begun:
+            connection.sock.settimeout(1)
+            print("answered:", connection.sock.recv(1000), file=sys.stderr)
+        raise
     assert fetch(f"{gateway.url}/healthz") == 200
     for connection in begun:
         connection.send(b"67890")

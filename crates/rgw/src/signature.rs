@@ -1,5 +1,5 @@
-//! Signature version 4 of form requests, by services that s3s does not know. The body is at hand, so its digest is always
-//! part of what is checked.
+//! Signature version 4 where s3s does not check it: of services and in regions that it does not know
+//! (<https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html>).
 
 use hmac::{Hmac, Mac};
 use http::HeaderMap;
@@ -14,7 +14,7 @@ const MAX_SKEW: Duration = Duration::minutes(15);
 
 /// Why a signature is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// There is none.
     Missing,
     /// What there is can't be understood, or covers too little.
@@ -27,17 +27,17 @@ pub(super) enum Refusal {
 
 /// A request's signature, as its header has it.
 #[derive(Debug)]
-pub(super) struct Signature<'a> {
-    pub(super) access_key: &'a str,
+pub(crate) struct Signature<'a> {
+    pub(crate) access_key: &'a str,
     date: &'a str,
-    region: &'a str,
-    pub(super) service: &'a str,
+    pub(crate) region: &'a str,
+    pub(crate) service: &'a str,
     signed: Vec<&'a str>,
     signature: Vec<u8>,
     amz_date: &'a str,
 }
 
-fn hex(bytes: &[u8]) -> String {
+pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut out, byte| {
         _ = write!(out, "{byte:02x}");
         out
@@ -67,7 +67,7 @@ fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 }
 
 /// Reads the signature of a request's headers.
-pub(super) fn read(headers: &HeaderMap) -> Result<Signature<'_>, Refusal> {
+pub(crate) fn read(headers: &HeaderMap) -> Result<Signature<'_>, Refusal> {
     if !headers.contains_key(http::header::AUTHORIZATION) {
         return Err(Refusal::Missing);
     }
@@ -96,11 +96,26 @@ pub(super) fn read(headers: &HeaderMap) -> Result<Signature<'_>, Refusal> {
 }
 
 impl Signature<'_> {
-    /// Checks it for a form that is posted to `/` without parameters in its URI.
-    pub(super) fn check(
+    /// Checks it for a form that is posted to `/` without parameters in its URI. The body is at hand, so its digest is
+    /// always part of what is checked.
+    pub(crate) fn check_form(
         &self,
         headers: &HeaderMap,
         body: &[u8],
+        secret: &str,
+        now: OffsetDateTime,
+    ) -> Result<(), Refusal> {
+        let digest = hex(BodySha256::checksum(body).as_ref());
+        if text(headers, "x-amz-content-sha256").is_some_and(|said| said != digest) {
+            return Err(Refusal::Wrong);
+        }
+        self.check(&Signed { method: "POST", path: "/", query: "", headers, payload: &digest }, secret, now)
+    }
+
+    /// Checks it for a request.
+    pub(crate) fn check(
+        &self,
+        request: &Signed<'_>,
         secret: &str,
         now: OffsetDateTime,
     ) -> Result<(), Refusal> {
@@ -110,29 +125,75 @@ impl Signature<'_> {
         if (now - at).abs() > MAX_SKEW {
             return Err(Refusal::Skewed);
         }
-        let digest = hex(BodySha256::checksum(body).as_ref());
-        if text(headers, "x-amz-content-sha256").is_some_and(|said| said != digest) {
-            return Err(Refusal::Wrong);
-        }
-        let mut canonical = String::from("POST\n/\n\n");
+        self.made(request, self.region, secret)?.verify_slice(&self.signature).map_err(|_| Refusal::Wrong)
+    }
+
+    /// The signature that the request has by that secret in a region.
+    pub(crate) fn made(
+        &self,
+        request: &Signed<'_>,
+        region: &str,
+        secret: &str,
+    ) -> Result<Hmac<Sha256>, Refusal> {
+        let Signed { method, path, query, headers, payload } = request;
+        let mut canonical = format!("{method}\n{}\n{}\n", canonical_path(path), canonical_query(query));
         for name in &self.signed {
             let value = text(headers, name).ok_or(Refusal::Malformed)?;
             let value = value.split_ascii_whitespace().collect::<Vec<_>>().join(" ");
             _ = writeln!(canonical, "{name}:{value}");
         }
-        _ = write!(canonical, "\n{}\n{digest}", self.signed.join(";"));
-        let scope = format!("{}/{}/{}/aws4_request", self.date, self.region, self.service);
+        _ = write!(canonical, "\n{}\n{payload}", self.signed.join(";"));
+        let scope = format!("{}/{region}/{}/aws4_request", self.date, self.service);
         let to_sign = format!(
             "AWS4-HMAC-SHA256\n{}\n{scope}\n{}",
             self.amz_date,
             hex(&Sha256::digest(canonical.as_bytes()))
         );
         let mut key = format!("AWS4{secret}").into_bytes();
-        for part in [self.date, self.region, self.service, "aws4_request"] {
+        for part in [self.date, region, self.service, "aws4_request"] {
             key = mac(&key, part.as_bytes()).finalize().into_bytes().to_vec();
         }
-        mac(&key, to_sign.as_bytes()).verify_slice(&self.signature).map_err(|_| Refusal::Wrong)
+        Ok(mac(&key, to_sign.as_bytes()))
     }
+}
+
+/// A request, as signatures cover it.
+#[derive(Debug)]
+pub(crate) struct Signed<'a> {
+    pub(crate) method: &'a str,
+    /// As the request has it.
+    pub(crate) path: &'a str,
+    pub(crate) query: &'a str,
+    pub(crate) headers: &'a HeaderMap,
+    /// What stands for the body: its digest, for one.
+    pub(crate) payload: &'a str,
+}
+
+/// A text with everything encoded that is not unreserved (RFC 3986) or in `kept`, whatever of it was encoded before.
+fn encoded(text: &str, kept: &[u8]) -> String {
+    let bytes = urlencoding::decode_binary(text.as_bytes());
+    bytes.iter().fold(String::with_capacity(text.len()), |mut out, byte| {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(byte) || kept.contains(byte) {
+            out.push(char::from(*byte));
+        } else {
+            _ = write!(out, "%{byte:02X}");
+        }
+        out
+    })
+}
+
+fn canonical_path(path: &str) -> String {
+    encoded(path, b"/")
+}
+
+fn canonical_query(query: &str) -> String {
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let mut pairs: Vec<_> = pairs
+        .map(|pair| pair.split_once('=').unwrap_or((pair, "")))
+        .map(|(name, value)| (encoded(name, b""), encoded(value, b"")))
+        .collect();
+    pairs.sort_unstable();
+    pairs.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join("&")
 }
 
 #[cfg(test)]
@@ -164,11 +225,11 @@ mod tests {
         let headers = headers(RIGHT);
         let signature = read(&headers).unwrap();
         assert_eq!((signature.access_key, signature.service), ("AKID", "iam"));
-        assert_eq!(signature.check(&headers, BODY, "secret", at()), Ok(()));
-        assert_eq!(signature.check(&headers, BODY, "other", at()), Err(Refusal::Wrong));
-        assert_eq!(signature.check(&headers, b"Action=DeleteUser", "secret", at()), Err(Refusal::Wrong));
+        assert_eq!(signature.check_form(&headers, BODY, "secret", at()), Ok(()));
+        assert_eq!(signature.check_form(&headers, BODY, "other", at()), Err(Refusal::Wrong));
+        assert_eq!(signature.check_form(&headers, b"Action=DeleteUser", "secret", at()), Err(Refusal::Wrong));
         let later = at() + Duration::minutes(16);
-        assert_eq!(signature.check(&headers, BODY, "secret", later), Err(Refusal::Skewed));
+        assert_eq!(signature.check_form(&headers, BODY, "secret", later), Err(Refusal::Skewed));
     }
 
     #[test]
@@ -178,14 +239,14 @@ mod tests {
         assert_eq!(read(&loose).unwrap_err(), Refusal::Malformed);
         let mut twice = headers(RIGHT);
         twice.append("host", "evil".parse().unwrap());
-        assert_eq!(read(&twice).unwrap().check(&twice, BODY, "secret", at()), Err(Refusal::Malformed));
+        assert_eq!(read(&twice).unwrap().check_form(&twice, BODY, "secret", at()), Err(Refusal::Malformed));
         let mut changed = headers(RIGHT);
         changed.insert("host", "evil".parse().unwrap());
-        assert_eq!(read(&changed).unwrap().check(&changed, BODY, "secret", at()), Err(Refusal::Wrong));
+        assert_eq!(read(&changed).unwrap().check_form(&changed, BODY, "secret", at()), Err(Refusal::Wrong));
         for wrong in ["", "zz", "00"] {
             let headers = headers(wrong);
             let checked =
-                read(&headers).and_then(|signature| signature.check(&headers, BODY, "secret", at()));
+                read(&headers).and_then(|signature| signature.check_form(&headers, BODY, "secret", at()));
             assert!(checked.is_err(), "{wrong}");
         }
         assert_eq!(read(&HeaderMap::new()).unwrap_err(), Refusal::Missing);

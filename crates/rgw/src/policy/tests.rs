@@ -1,0 +1,144 @@
+use super::*;
+use serde_json::json;
+
+#[test]
+fn patterns_match_as_aws_says() {
+    for (pattern, text, expected) in [
+        ("*", "", true),
+        ("a*c", "abbc", true),
+        ("a*c", "abcb", false),
+        ("a?c", "abc", true),
+        ("a?c", "ac", false),
+        ("*/x*", "a/b/xyz", true),
+        ("", "a", false),
+        ("**", "a", true),
+    ] {
+        assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
+    }
+}
+
+fn decide(statements: Value, user: Option<&str>, action: &str, key: &str, ip: &str) -> Decision {
+    let text = json!({ "Version": "2012-10-17", "Statement": statements }).to_string();
+    let policy = Policy::read(&text, "b").unwrap();
+    let context = |name: &str| match name {
+        "aws:sourceip" => vec![ip.to_owned()],
+        "s3:prefix" => vec!["home/".to_owned()],
+        _ => vec![],
+    };
+    policy.decide(&Asked {
+        who: Who { user, role: None },
+        action,
+        resource: &format!("arn:aws:s3:::b{key}"),
+        context: &context,
+    })
+}
+
+#[test]
+fn statements_decide() {
+    use Decision::{Allow, Deny, Nothing};
+    let read = json!([{ "Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::b/*" }]);
+    assert_eq!(decide(read.clone(), None, "s3:GetObject", "/k", "10.0.0.1"), Allow);
+    assert_eq!(decide(read.clone(), None, "s3:PutObject", "/k", "10.0.0.1"), Nothing);
+    assert_eq!(decide(read, None, "s3:GetObject", "", "10.0.0.1"), Nothing);
+    let both = json!([
+        { "Effect": "Allow", "Principal": {"AWS": ["arn:aws:iam:::user/alice"]}, "Action": ["s3:*"], "Resource": ["arn:aws:s3:::b", "arn:aws:s3:::b/*"] },
+        { "Effect": "Deny", "Principal": "*", "Action": "s3:Delete*", "Resource": "arn:aws:s3:::b/keep/*",
+          "Condition": { "NotIpAddress": { "aws:SourceIp": "10.0.0.0/8" } } },
+    ]);
+    assert_eq!(decide(both.clone(), Some("alice"), "s3:DeleteObject", "/keep/k", "192.168.0.1"), Deny);
+    assert_eq!(decide(both.clone(), Some("alice"), "s3:DeleteObject", "/keep/k", "10.1.2.3"), Allow);
+    assert_eq!(decide(both, Some("bob"), "s3:GetObject", "/k", "10.1.2.3"), Nothing);
+    let conditions = |operator: &str, key: &str, value: Value| {
+        let statement = json!([{ "Effect": "Allow", "Principal": "*", "NotAction": "s3:PutObject", "Resource": "*",
+            "Condition": { operator: { key: value } } }]);
+        decide(statement, None, "s3:ListBucket", "", "::1") == Allow
+    };
+    assert!(conditions("StringEquals", "s3:prefix", json!(["x", "home/"])));
+    assert!(conditions("StringLike", "s3:prefix", json!("ho*")));
+    assert!(!conditions("StringNotEquals", "s3:prefix", json!("home/")));
+    assert!(!conditions("StringEquals", "aws:Referer", json!("x")));
+    assert!(conditions("StringEqualsIfExists", "aws:Referer", json!("x")));
+    assert!(conditions("Null", "aws:Referer", json!("true")));
+    assert!(conditions("IpAddress", "aws:SourceIp", json!("::/64")));
+    assert!(!conditions("IpAddress", "aws:SourceIp", json!("10.0.0.0/8")));
+}
+
+#[test]
+fn policies_of_identities_and_of_trust_say_other_things() {
+    let none = |_: &str| vec![];
+    let ask = |policy: &Policy, who: Who<'_>, action: &str, resource: &str| {
+        policy.decide(&Asked { who, action, resource, context: &none })
+    };
+    let alice = Who { user: Some("alice"), role: None };
+    let assumed = Who { user: Some("alice"), role: Some(("reader", "s1")) };
+    let own = json!({ "Statement": { "Effect": "Allow", "Action": ["s3:Get*", "sts:AssumeRole"],
+        "Resource": ["arn:aws:s3:::a/*", "arn:aws:iam:::role/reader"] } });
+    let own = Policy::read_identity(&own.to_string()).unwrap();
+    assert_eq!(ask(&own, alice, "s3:GetObject", "arn:aws:s3:::a/k"), Decision::Allow);
+    assert_eq!(ask(&own, alice, "s3:GetObject", "arn:aws:s3:::b/k"), Decision::Nothing);
+    assert_eq!(ask(&own, alice, "sts:AssumeRole", "arn:aws:iam:::role/reader"), Decision::Allow);
+    let trust = json!({ "Statement": { "Effect": "Allow", "Action": "sts:AssumeRole",
+        "Principal": { "AWS": ["arn:aws:iam:::user/alice"] } } });
+    let trust = Policy::read_trust(&trust.to_string()).unwrap();
+    assert_eq!(ask(&trust, alice, "sts:AssumeRole", "arn:aws:iam:::role/reader"), Decision::Allow);
+    // The role is not who assumed it.
+    assert_eq!(ask(&trust, assumed, "sts:AssumeRole", ""), Decision::Nothing);
+    let to = |principal: &str| {
+        let statement = json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": { "AWS": principal } });
+        Policy::read(&json!({ "Statement": statement }).to_string(), "b").unwrap()
+    };
+    for (principal, expected) in [
+        ("arn:aws:iam:::role/reader", Decision::Allow),
+        ("arn:aws:iam:::role/path/reader", Decision::Allow),
+        ("arn:aws:iam:::role/writer", Decision::Nothing),
+        ("arn:aws:sts:::assumed-role/reader/s1", Decision::Allow),
+        ("arn:aws:sts:::assumed-role/reader/s2", Decision::Nothing),
+        ("arn:aws:iam:::user/alice", Decision::Nothing),
+    ] {
+        assert_eq!(ask(&to(principal), assumed, "s3:GetObject", "arn:aws:s3:::b/k"), expected, "{principal}");
+    }
+    for wrong in [
+        json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*", "Principal": "*" }),
+        json!({ "Effect": "Allow", "Action": "s3", "Resource": "*" }),
+        json!({ "Effect": "Allow", "Action": "s3:*" }),
+    ] {
+        assert!(Policy::read_identity(&json!({ "Statement": [wrong] }).to_string()).is_err());
+    }
+}
+
+#[test]
+fn public_is_what_names_nobody() {
+    let public = |effect: &str, principal: Value, condition: Value| {
+        let statement = json!([{ "Effect": effect, "Principal": principal, "Action": "s3:GetObject", "Resource": "*",
+            "Condition": condition }]);
+        Policy::read(&json!({ "Statement": statement }).to_string(), "b").unwrap().is_public()
+    };
+    let alice = json!({"AWS": "arn:aws:iam:::user/alice"});
+    assert!(public("Allow", json!("*"), json!({})));
+    assert!(!public("Deny", json!("*"), json!({})));
+    assert!(!public("Allow", alice, json!({})));
+    assert!(public("Allow", json!({"AWS": "*"}), json!({"StringEquals": {"s3:prefix": "a"}})));
+    assert!(public("Allow", json!("*"), json!({"IpAddress": {"aws:SourceIp": ["10.0.0.0/8", "0.0.0.0/0"]}})));
+    assert!(public("Allow", json!("*"), json!({"NotIpAddress": {"aws:SourceIp": "10.0.0.0/8"}})));
+    assert!(public("Allow", json!("*"), json!({"IpAddressIfExists": {"aws:SourceIp": "10.0.0.0/8"}})));
+    assert!(!public("Allow", json!("*"), json!({"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}})));
+    assert!(!public("Allow", json!("*"), json!({"StringEquals": {"aws:username": "alice"}})));
+}
+
+#[test]
+fn what_is_not_understood_is_refused() {
+    for statement in [
+        json!({ "Effect": "Maybe", "Principal": "*", "Action": "s3:*", "Resource": "*" }),
+        json!({ "Effect": "Allow", "Action": "s3:*", "Resource": "*" }),
+        json!({ "Effect": "Allow", "Principal": "*", "Action": "ec2:*", "Resource": "*" }),
+        json!({ "Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::bother/*" }),
+        json!({ "Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "*", "Condition": { "Sounds": { "a": "b" } } }),
+        json!({ "Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "*", "Condition": { "IpAddress": { "aws:SourceIp": "x" } } }),
+        json!({ "Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "*", "Wit": 1 }),
+    ] {
+        let text = json!({ "Statement": [statement] }).to_string();
+        assert!(Policy::read(&text, "b").is_err(), "{text}");
+    }
+    assert!(Policy::read("{", "b").is_err());
+    assert!(Policy::read(&" ".repeat(MAX_BYTES + 1), "b").is_err());
+}

@@ -1,0 +1,124 @@
+//! Checksums that come with data or are asked for: CRC32, CRC32C, CRC64NVME, SHA1, SHA256, and Content-MD5.
+
+use crate::error::Error;
+use crate::object::multipart::MAX_PART_BYTES;
+use crate::object::{Body, Digests, Source, StoredChecksum};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::HeaderMap;
+use s3s::checksum::ChecksumHasher;
+use s3s::dto::{Checksum, ChecksumType};
+use s3s::{S3Result, TrailingHeaders, s3_error};
+
+/// The checksum that comes with data.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    algorithm: Option<&'static str>,
+    value: Option<String>,
+    trailer: Option<TrailingHeaders>,
+    md5: Option<String>,
+}
+
+const ALGORITHMS: [&str; 5] = ["CRC32", "CRC32C", "CRC64NVME", "SHA1", "SHA256"];
+
+/// The algorithm of that name, in whatever case.
+pub(super) fn algorithm_of(name: &str) -> Option<&'static str> {
+    ALGORITHMS.into_iter().find(|known| known.eq_ignore_ascii_case(name))
+}
+
+/// The field of `sums` that an algorithm's value is in.
+pub(super) fn field<'a>(sums: &'a mut Checksum, algorithm: &str) -> &'a mut Option<String> {
+    match algorithm {
+        "CRC32" => &mut sums.checksum_crc32,
+        "CRC32C" => &mut sums.checksum_crc32c,
+        "CRC64NVME" => &mut sums.checksum_crc64nvme,
+        "SHA1" => &mut sums.checksum_sha1,
+        _ => &mut sums.checksum_sha256,
+    }
+}
+
+/// A stored checksum in the fields of S3's answers.
+pub(super) fn fields(stored: Option<&StoredChecksum>) -> Checksum {
+    let mut sums = Checksum::default();
+    if let Some(stored) = stored {
+        *field(&mut sums, &stored.algorithm) = Some(stored.value.clone());
+        let kind = if stored.whole { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
+        sums.checksum_type = Some(ChecksumType::from_static(kind));
+    }
+    sums
+}
+
+impl Sent {
+    /// What headers say; trailers have their say when the body was read.
+    pub(super) fn of(
+        headers: &HeaderMap,
+        trailer: Option<TrailingHeaders>,
+        md5: Option<String>,
+    ) -> S3Result<Sent> {
+        let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        let mut sent = Sent { trailer, md5, ..Sent::default() };
+        for algorithm in ALGORITHMS {
+            let name = format!("x-amz-checksum-{}", algorithm.to_ascii_lowercase());
+            if let Some(value) = text(&name) {
+                if sent.algorithm.is_some() {
+                    return Err(s3_error!(InvalidRequest, "Expecting a single x-amz-checksum- header"));
+                }
+                (sent.algorithm, sent.value) = (Some(algorithm), Some(value.to_owned()));
+            }
+            let announced = text("x-amz-trailer").is_some_and(|trailer| {
+                trailer.split(',').any(|part| part.trim().eq_ignore_ascii_case(&name))
+            });
+            if announced && sent.algorithm.is_none() {
+                sent.algorithm = Some(algorithm);
+            }
+        }
+        if sent.algorithm.is_none()
+            && let Some(name) = text("x-amz-sdk-checksum-algorithm").or(text("x-amz-checksum-algorithm"))
+        {
+            let known = algorithm_of(name);
+            sent.algorithm = Some(known.ok_or_else(|| s3_error!(InvalidRequest, "unknown checksum {name}"))?);
+        }
+        Ok(sent)
+    }
+
+    /// Prefers `algorithm` where the request names none.
+    pub(super) fn or(mut self, algorithm: &str) -> Sent {
+        self.algorithm = self.algorithm.or_else(|| algorithm_of(algorithm));
+        self
+    }
+
+    /// A body that is summed up as it is read.
+    pub(super) fn body(&self, source: Source) -> Body {
+        use s3s::crypto::{Checksum as _, Crc32, Crc32c, Crc64Nvme, Sha1, Sha256};
+        let mut hasher = ChecksumHasher::default();
+        match self.algorithm {
+            Some("CRC32") => hasher.crc32 = Some(Crc32::new()),
+            Some("CRC32C") => hasher.crc32c = Some(Crc32c::new()),
+            Some("CRC64NVME") => hasher.crc64nvme = Some(Crc64Nvme::new()),
+            Some("SHA1") => hasher.sha1 = Some(Sha1::new()),
+            Some(_) => hasher.sha256 = Some(Sha256::new()),
+            None => {}
+        }
+        Body::new(source, MAX_PART_BYTES, hasher)
+    }
+
+    /// Compares what was sent with what was read: ETag and checksum to be stored.
+    pub(super) fn check(self, digests: Digests) -> crate::Result<(String, Option<StoredChecksum>)> {
+        let Digests { md5, mut checksums } = digests;
+        if self.md5.is_some_and(|sent| sent != STANDARD.encode(md5)) {
+            return Err(Error::BadDigest("Content-MD5"));
+        }
+        let etag = format!("{:032x}", u128::from_be_bytes(md5));
+        let Some(algorithm) = self.algorithm else { return Ok((etag, None)) };
+        let value = field(&mut checksums, algorithm).take().unwrap_or_default();
+        let name = format!("x-amz-checksum-{}", algorithm.to_ascii_lowercase());
+        let trailed = self
+            .trailer
+            .and_then(|trailer| trailer.take())
+            .and_then(|headers| headers.get(&name).and_then(|value| value.to_str().ok().map(str::to_owned)));
+        if self.value.or(trailed).is_some_and(|sent| sent != value) {
+            return Err(Error::BadDigest("x-amz-checksum"));
+        }
+        Ok((etag, Some(StoredChecksum { algorithm: algorithm.to_owned(), value, whole: true })))
+    }
+}

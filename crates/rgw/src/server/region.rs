@@ -1,0 +1,50 @@
+//! Signatures for regions whose names the protocol's library does not take: it knows small letters, digits and dashes, and
+//! s3cmd, for one, names `US`. There is one region here whatever it is called, as in radosgw, so such a signature is checked
+//! here and, where it is right, made anew for the region that all others name. What is not right is passed on as it is, and
+//! refused as any other.
+
+use crate::gateway::Gateway;
+use crate::signature::{self, Signed, hex};
+use hmac::Mac as _;
+use http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
+use s3s::Body;
+use time::OffsetDateTime;
+
+/// The region that clients name where none is configured.
+const USUAL: &str = "us-east-1";
+
+/// Whether a request is signed for a region that is not taken.
+pub(super) fn is_unusual(headers: &HeaderMap) -> bool {
+    let is_taken = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let credential = authorization.and_then(|text| text.split_once("Credential=")?.1.split(',').next());
+    let region = credential.and_then(|credential| credential.rsplit('/').nth(2));
+    region.is_some_and(|region| !region.bytes().all(is_taken))
+}
+
+/// Makes such a request's signature one that can be taken, where it is right.
+pub(super) async fn adapt(gateway: &Gateway, request: &mut Request<Body>) {
+    let (method, uri, headers) = (request.method().clone(), request.uri().clone(), request.headers().clone());
+    if let Some(adapted) = adapted(gateway, &method, &uri, &headers).await {
+        request.headers_mut().insert(header::AUTHORIZATION, adapted);
+    }
+}
+
+async fn adapted(gateway: &Gateway, method: &Method, uri: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
+    let authorization = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let signature = signature::read(headers).ok()?;
+    let region = signature.region;
+    let payload = headers.get("x-amz-content-sha256")?.to_str().ok()?;
+    // Chunks are signed after the request's own signature, and would not be right any more.
+    if payload.starts_with("STREAMING-") || signature.service != "s3" {
+        return None;
+    }
+    let secret = gateway.secret_of(signature.access_key).await.ok()?;
+    let (path, query) = (uri.path(), uri.query().unwrap_or_default());
+    let request = Signed { method: method.as_str(), path, query, headers, payload };
+    signature.check(&request, &secret, OffsetDateTime::now_utc()).ok()?;
+    let made = signature.made(&request, USUAL, &secret).ok()?.finalize().into_bytes();
+    let (before, _) = authorization.split_once("Signature=")?;
+    let before = before.replacen(&format!("/{region}/s3/"), &format!("/{USUAL}/s3/"), 1);
+    HeaderValue::try_from(format!("{before}Signature={}", hex(&made))).ok()
+}
