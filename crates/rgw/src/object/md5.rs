@@ -116,8 +116,16 @@ fn thread() -> &'static Sender<Job> {
     })
 }
 
+/// How much this thread steps back where the processor is wanted by others, in the units of nice(2). Pieces gather meanwhile,
+/// and together they cost little more than one; where nobody else wants it each is digested at once.
+const NICE: i32 = 10;
+
 /// Digests pieces, as many at a time as there are lanes.
 fn serve(jobs: &Receiver<Job>) {
+    // Of this thread alone.
+    if let Err(error) = rustix::process::setpriority_process(None, NICE) {
+        tracing::debug!(%error, "rgw: digests are as urgent as all else");
+    }
     let mut active: Vec<Job> = Vec::with_capacity(LANES);
     loop {
         if active.is_empty() {
