@@ -10,6 +10,10 @@ use std::net::IpAddr;
 /// The largest policy, in bytes.
 pub(crate) const MAX_BYTES: usize = 20 << 10;
 
+/// What conditions' keys begin with that name a tag of the object, and a tag that the request brings.
+pub(crate) const EXISTING_TAG: &str = "s3:existingobjecttag/";
+pub(crate) const REQUEST_TAG: &str = "s3:requestobjecttag/";
+
 /// A policy.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
@@ -100,6 +104,8 @@ enum Principal {
     User(String),
     Role(String),
     Session(String, String),
+    /// Who never asks here: a service, or who is known elsewhere.
+    Nobody,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -203,6 +209,11 @@ fn principals(value: &Value) -> Result<Vec<Principal>, String> {
         if let Some(name) = named("arn:aws:iam::", ":role/") {
             return Ok(Principal::Role(last(name)));
         }
+        // There are no accounts but users.
+        let account = text.strip_prefix("arn:aws:iam::").and_then(|rest| rest.strip_suffix(":root"));
+        if let Some(id) = account.filter(|id| !id.is_empty()) {
+            return Ok(Principal::User(id.to_owned()));
+        }
         if let Some((role, session)) =
             named("arn:aws:sts::", ":assumed-role/").and_then(|name| name.rsplit_once('/'))
         {
@@ -215,11 +226,15 @@ fn principals(value: &Value) -> Result<Vec<Principal>, String> {
     };
     match value {
         Value::String(text) if text == "*" => Ok(vec![Principal::Everybody]),
-        Value::Object(kinds) if kinds.keys().all(|kind| kind == "AWS" || kind == "CanonicalUser") => {
+        Value::Object(kinds) => {
             let mut all = Vec::new();
-            for value in kinds.values() {
+            for (kind, value) in kinds {
                 for text in texts(value, "Principal")? {
-                    all.push(one(text)?);
+                    all.push(match kind.as_str() {
+                        "AWS" | "CanonicalUser" => one(text)?,
+                        "Service" | "Federated" => Principal::Nobody,
+                        _ => return Err(format!("Principal: {kind} is not known")),
+                    });
                 }
             }
             Ok(all)
@@ -444,6 +459,11 @@ impl Policy {
         conditions.map(|condition| condition.key.as_str())
     }
 
+    /// Whether what it says depends on the tags of what is asked for.
+    pub(crate) fn asks_for_tags(&self) -> bool {
+        self.keys().any(|key| key.starts_with(EXISTING_TAG))
+    }
+
     /// Whether it allows anything to everybody, under no condition that names whom or where from.
     pub(crate) fn is_public(&self) -> bool {
         self.statements.iter().any(|statement| {
@@ -502,18 +522,22 @@ impl Statement {
         }
         let read_resources = |value: &Value| {
             let Kind::Bucket(bucket) = kind else { return texts(value, "Resource") };
-            let own = format!("arn:aws:s3:::{bucket}");
-            let resources = texts(value, "Resource")?;
-            let is_own = |resource: &String| {
-                resource == "*"
-                    || resource
-                        .strip_prefix(&own)
-                        .is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '*']))
+            let own = |resource: String| {
+                if resource == "*" {
+                    return Ok(resource);
+                }
+                // There are neither regions nor accounts in them here.
+                let fields: Vec<&str> = resource.splitn(6, ':').collect();
+                let name = match fields[..] {
+                    ["arn", "aws", "s3", _, _, name] => Some(name),
+                    _ => None,
+                };
+                let of_bucket = |name: &&str| matches(name.split('/').next().unwrap_or_default(), bucket);
+                let name = name.filter(of_bucket);
+                let name = name.ok_or_else(|| format!("Resource: '{resource}' is not of this bucket"))?;
+                Ok(format!("arn:aws:s3:::{name}"))
             };
-            match resources.iter().find(|resource| !is_own(resource)) {
-                Some(foreign) => Err(format!("Resource: '{foreign}' is not of this bucket")),
-                None => Ok(resources),
-            }
+            texts(value, "Resource")?.into_iter().map(own).collect()
         };
         let resources = match kind {
             Kind::Trust => Matcher { negated: false, any: vec!["*".to_owned()] },
@@ -523,6 +547,9 @@ impl Statement {
             Kind::Identity => Matcher { negated: false, any: vec![Principal::Everybody] },
             _ => matcher(statement, "Principal", principals)?,
         };
+        if allow && principals.negated {
+            return Err("Allow goes without NotPrincipal".into());
+        }
         let mut conditions = Vec::new();
         if let Some(value) = statement.get("Condition") {
             for (operator, keys) in value.as_object().ok_or("Condition is an object")? {
@@ -541,6 +568,7 @@ impl Statement {
             Principal::User(id) => asked.who.user == Some(id) && asked.who.role.is_none(),
             Principal::Role(name) => asked.who.role.is_some_and(|(role, _)| role == name),
             Principal::Session(name, session) => asked.who.role == Some((name, session)),
+            Principal::Nobody => false,
         }) && self.actions.holds(|pattern| matches(pattern, &action))
             && self.resources.holds(|pattern| matches(pattern, asked.resource))
             && self.conditions.iter().all(|condition| condition.holds(asked))

@@ -116,6 +116,12 @@ impl Signed<'_> {
             |what: &dyn std::fmt::Display| s3_error!(AccessDenied, "Invalid according to Policy: {what}");
         let policy = PostPolicy::from_base64(self.policy)
             .map_err(|error| s3_error!(InvalidPolicyDocument, "Invalid Policy: {error}."))?;
+        // The library takes other spellings of times, too.
+        let written = STANDARD.decode(self.policy).ok().and_then(|json| serde_json::from_slice(&json).ok());
+        let written: serde_json::Value = written.unwrap_or_default();
+        if !written["expiration"].as_str().is_some_and(|time| time.contains('T') && time.ends_with('Z')) {
+            return Err(s3_error!(InvalidPolicyDocument, "Invalid Policy: Invalid 'expiration' value."));
+        }
         let expiration: OffsetDateTime = policy.expiration.clone().into();
         if OffsetDateTime::from(now) >= expiration {
             return Err(invalid(&"Policy expired."));
@@ -147,6 +153,9 @@ impl Signed<'_> {
                     "Policy Condition failed: [\"{operator}\", \"${field}\", \"{value}\"]"
                 )));
             }
+        }
+        if !covered.contains(&"bucket") {
+            return Err(invalid(&"Policy must have a condition of the bucket"));
         }
         let is_covered = |name: &str| name.starts_with("x-ignore-") || covered.contains(&name);
         if let Some(name) = fields.keys().find(|name| !is_covered(name)) {
@@ -245,7 +254,7 @@ mod tests {
     fn lengths_are_those_that_all_conditions_allow() {
         let mut fields = example();
         let policy = r#"{"expiration": "2015-12-30T12:00:00.000Z", "conditions": [["content-length-range", 5, 20],
-            ["content-length-range", 1, 10], ["starts-with", "$key", ""], {"x-amz-algorithm": "AWS4-HMAC-SHA256"},
+            ["content-length-range", 1, 10], {"bucket": "any"}, ["starts-with", "$key", ""], {"x-amz-algorithm": "AWS4-HMAC-SHA256"},
             ["starts-with", "$x-amz-credential", ""], ["starts-with", "$x-amz-date", ""]]}"#;
         fields.retain(|name, _| {
             name == "key" || name.starts_with("x-amz-") && !name.contains("meta") && !name.contains("side")

@@ -18,6 +18,7 @@ mod list;
 mod lock;
 mod multipart;
 mod object;
+mod owners;
 mod ownership;
 mod remove;
 mod tagging;

@@ -28,7 +28,7 @@ use crate::gateway::Gateway;
 use crate::iam;
 use crate::metrics::Metrics;
 use crate::s3::{Access, Keys, Peer, Protocol, attributes};
-use http::{HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -37,6 +37,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use patience::Patient;
 use s3s::Body;
 use s3s::config::{S3Config, StaticConfigProvider};
+use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use signed::Unsound;
 use std::convert::Infallible;
@@ -316,6 +317,11 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     if method == Method::OPTIONS {
         return cors::preflight(bucket.as_deref(), request.headers());
     }
+    if matches!(*request.method(), Method::GET | Method::HEAD) {
+        drop_meaningless(request.headers_mut());
+    }
+    let judged = request.headers().get(header::ACCESS_CONTROL_REQUEST_METHOD);
+    let judged = judged.and_then(|method| Method::from_bytes(method.as_bytes()).ok()).unwrap_or(method);
     let mut response = if addressed.website {
         website::serve(handler, &addressed.bucket, request.map(drop)).await
     } else if form::is_form(&request) {
@@ -330,9 +336,34 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         })
     };
     if let (Some(bucket), Some(origin)) = (bucket, origin) {
-        cors::grant(&bucket, &method, &origin, &mut response);
+        // As radosgw does, by the method that a browser would ask for.
+        cors::grant(&bucket, &judged, &origin, &mut response);
     }
     response
+}
+
+/// Takes away what S3 does as if it were not there (RFC 9110, 13.1 and 14.2): ranges of other units, of more than one run or of
+/// none, and times that are none.
+fn drop_meaningless(headers: &mut HeaderMap) {
+    let text = |name: &HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
+    let is_range = |text: &str| {
+        let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
+        let number = |digits: &str| digits.trim().parse::<u64>().ok();
+        match (first.trim(), last.trim()) {
+            ("", last) => number(last).map(drop),
+            (first, "") => number(first).map(drop),
+            (first, last) => (number(first)? <= number(last)?).then_some(()),
+        }
+    };
+    let mut gone: Vec<HeaderName> = Vec::new();
+    gone.extend(text(&header::RANGE).filter(|text| is_range(text).is_none()).map(|_| header::RANGE));
+    for name in [header::IF_MODIFIED_SINCE, header::IF_UNMODIFIED_SINCE] {
+        let is_time = |text: &str| Timestamp::parse(TimestampFormat::HttpDate, text).is_ok();
+        gone.extend(text(&name).filter(|text| !is_time(text)).map(|_| name.clone()));
+    }
+    for name in gone {
+        headers.remove(name);
+    }
 }
 
 /// Whether what a request brings is a document, and not an object's data.
@@ -353,7 +384,7 @@ fn is_document<B>(request: &Request<B>, tracker: &Tracker) -> bool {
 }
 
 /// Whether a proxy says that a request came to it by TLS (RFC 7239, and what was usual before).
-fn was_secure(headers: &http::HeaderMap) -> bool {
+fn was_secure(headers: &HeaderMap) -> bool {
     let said = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
     let mut forwarded = said("forwarded").split([',', ';']).filter_map(|pair| pair.trim().split_once('='));
     let by_standard = forwarded.any(|(name, value)| {
@@ -362,13 +393,13 @@ fn was_secure(headers: &http::HeaderMap) -> bool {
     by_standard || said("x-forwarded-proto").trim().eq_ignore_ascii_case("https")
 }
 
-fn length_of(headers: &http::HeaderMap) -> u64 {
+fn length_of(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.unwrap_or(0)
 }
 
 /// What in a request others may have understood otherwise, who stand between its client and here.
-fn ambiguous(headers: &http::HeaderMap) -> Option<&'static str> {
+fn ambiguous(headers: &HeaderMap) -> Option<&'static str> {
     let hosts = headers.get_all(header::HOST).iter().count();
     (hosts > 1).then_some("There is more than one Host.")
 }

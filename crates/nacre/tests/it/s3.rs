@@ -119,3 +119,13 @@ fn boto3_finds_what_s3_promises() {
     let left = s3.nacre(&["rados", "-p", "default.rgw.buckets.index", "ls"]);
     assert_eq!(String::from_utf8_lossy(&left), "", "indexes that belong to nothing");
 }
+
+#[test]
+fn boto3_finds_what_others_suites_look_for() {
+    let s3 = S3::start();
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/conformance.py");
+    let keys = ["--access-key", "OTHERSKEY", "--secret-key", "secret of the other"];
+    let other = ["user", "create", "--uid", "other", "--display-name", "The other one"];
+    s3.nacre(&[&other[..], &["--email", "other@example.com"], &keys].concat());
+    s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret, keys[1], keys[3]]);
+}

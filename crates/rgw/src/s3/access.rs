@@ -4,19 +4,20 @@
 //! list says who may read it: that is seen when its head is at hand ([`Requester::may_read`]).
 
 use super::encryption::check_secrecy;
+use super::tagging::tags_of_header;
 use crate::acl::{Acl, Permission};
 use crate::bucket::Bucket;
 use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::object::Head;
-use crate::policy::{Asked, Decision, Policy, Who};
+use crate::policy::{Asked, Decision, EXISTING_TAG, Policy, REQUEST_TAG, Who};
 use crate::public_access::Ownership;
 use crate::ratelimit::Scope;
 use crate::role::Role;
 use crate::server::Seen;
 use crate::session::Assumed;
 use crate::user::User;
-use http::{HeaderMap, Method};
+use http::{HeaderMap, Method, header};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
@@ -309,8 +310,12 @@ fn context_of(
     ]);
     let mut set = |name: &str, value: &str| drop(context.insert(name.to_owned(), value.to_owned()));
     match (user, role) {
-        (_, Some((role, session))) => set("aws:userid", &format!("{}:{session}", role.id)),
+        (_, Some((role, session))) => {
+            set("aws:userid", &format!("{}:{session}", role.id));
+            set("aws:principalarn", &format!("arn:aws:iam:::role/{}", role.name));
+        }
         (Some(user), None) => {
+            set("aws:principalarn", &format!("arn:aws:iam:::user/{}", user.id));
             set("aws:username", &user.id);
             set("aws:userid", &user.id);
         }
@@ -325,6 +330,22 @@ fn context_of(
             set(name, value);
         }
     }
+    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let (kind, version) = match authorization {
+        Some(text) if text.starts_with("AWS4-") => ("REST-HEADER", Some("AWS4-HMAC-SHA256")),
+        Some(_) => ("REST-HEADER", Some("AWS")),
+        None if query.contains("X-Amz-Signature=") => ("REST-QUERY-STRING", Some("AWS4-HMAC-SHA256")),
+        None if query.contains("Signature=") => ("REST-QUERY-STRING", Some("AWS")),
+        None => ("", None),
+    };
+    if let Some(version) = version {
+        set("s3:authtype", kind);
+        set("s3:signatureversion", version);
+    }
+    let tags = headers.get("x-amz-tagging").and_then(|value| value.to_str().ok());
+    for (key, value) in tags_of_header(tags).unwrap_or_default() {
+        set(&format!("{REQUEST_TAG}{}", key.to_lowercase()), &value);
+    }
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         // However it is written: what is asked for must be what is judged.
@@ -337,7 +358,7 @@ fn context_of(
 }
 
 /// Headers that conditions may ask for, and by which keys.
-const HEADER_KEYS: [(&str, &str); 8] = [
+const HEADER_KEYS: [(&str, &str); 19] = [
     ("referer", "aws:referer"),
     ("user-agent", "aws:useragent"),
     ("x-amz-acl", "s3:x-amz-acl"),
@@ -346,17 +367,45 @@ const HEADER_KEYS: [(&str, &str); 8] = [
     ("x-amz-content-sha256", "s3:x-amz-content-sha256"),
     ("x-amz-storage-class", "s3:x-amz-storage-class"),
     ("x-amz-grant-full-control", "s3:x-amz-grant-full-control"),
+    ("x-amz-grant-read", "s3:x-amz-grant-read"),
+    ("x-amz-grant-read-acp", "s3:x-amz-grant-read-acp"),
+    ("x-amz-grant-write", "s3:x-amz-grant-write"),
+    ("x-amz-grant-write-acp", "s3:x-amz-grant-write-acp"),
+    ("x-amz-server-side-encryption", "s3:x-amz-server-side-encryption"),
+    ("x-amz-server-side-encryption-aws-kms-key-id", "s3:x-amz-server-side-encryption-aws-kms-key-id"),
+    ("x-amz-server-side-encryption-customer-algorithm", "s3:x-amz-server-side-encryption-customer-algorithm"),
+    ("x-amz-object-lock-mode", "s3:object-lock-mode"),
+    ("x-amz-object-lock-retain-until-date", "s3:object-lock-retain-until-date"),
+    ("x-amz-object-lock-legal-hold", "s3:object-lock-legal-hold"),
+    ("x-amz-object-ownership", "s3:x-amz-object-ownership"),
 ];
 /// Parameters that conditions may ask for, and by which keys.
-const QUERY_KEYS: [(&str, &str); 3] =
-    [("prefix", "s3:prefix"), ("delimiter", "s3:delimiter"), ("max-keys", "s3:max-keys")];
+const QUERY_KEYS: [(&str, &str); 4] = [
+    ("prefix", "s3:prefix"),
+    ("delimiter", "s3:delimiter"),
+    ("max-keys", "s3:max-keys"),
+    ("versionId", "s3:versionid"),
+];
 /// What conditions may ask for besides.
-const OTHER_KEYS: [&str; 6] =
-    ["aws:securetransport", "aws:currenttime", "aws:epochtime", "aws:username", "aws:userid", "aws:sourceip"];
+const OTHER_KEYS: [&str; 9] = [
+    "aws:securetransport",
+    "aws:currenttime",
+    "aws:epochtime",
+    "aws:username",
+    "aws:userid",
+    "aws:sourceip",
+    "aws:principalarn",
+    "s3:authtype",
+    "s3:signatureversion",
+];
 
 /// Whether conditions may ask for a key, in lower case.
 pub(crate) fn is_known_key(key: &str) -> bool {
-    OTHER_KEYS.contains(&key) || HEADER_KEYS.iter().chain(&QUERY_KEYS).any(|(_, known)| *known == key)
+    OTHER_KEYS.contains(&key)
+        || HEADER_KEYS.iter().chain(&QUERY_KEYS).any(|(_, known)| *known == key)
+        || [EXISTING_TAG, REQUEST_TAG]
+            .iter()
+            .any(|prefix| key.len() > prefix.len() && key.starts_with(prefix))
 }
 
 /// The answer to who may not.
@@ -388,7 +437,7 @@ impl Access {
     ) -> S3Result<Requester> {
         let seen = head.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
         let mut asked = headers.clone();
-        for name in [http::header::REFERER, http::header::USER_AGENT] {
+        for name in [header::REFERER, header::USER_AGENT] {
             if let Some(value) = head.headers.get(&name) {
                 asked.insert(name, value.clone());
             }
@@ -417,6 +466,22 @@ impl Access {
             Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
             assumed => Ok(assumed?),
         }
+    }
+
+    /// The tags of what a request asks for, as conditions ask for them; none where it is not there.
+    async fn tags_of(&self, bucket: &Bucket, key: &str, query: &str) -> S3Result<Vec<(String, String)>> {
+        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        let version = pairs.map(|(name, value)| (decoded(name), decoded(value)));
+        let version = version.into_iter().find(|(name, _)| name == "versionId").map(|(_, id)| id);
+        let tags = match self.0.head_of_version(bucket, key, version.as_deref()).await {
+            Ok(head) => head.tags,
+            Err(Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. } | Error::Invalid(_)) => {
+                Vec::new()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let named = |(key, value): (String, String)| (format!("{EXISTING_TAG}{}", key.to_lowercase()), value);
+        Ok(tags.into_iter().map(named).collect())
     }
 
     /// As radosgw does: what a suspended user has made public is so no longer.
@@ -504,6 +569,11 @@ impl S3Access for Access {
                 let named = query
                     .split('&')
                     .any(|pair| decoded(pair.split_once('=').map_or(pair, |(name, _)| name)) == "versionId");
+                let asks_for_tags = bucket.policy.as_ref().is_some_and(|policy| policy.asks_for_tags());
+                if let (true, Some(key)) = (asks_for_tags, key) {
+                    let tags = self.tags_of(&bucket, key, query).await?;
+                    Arc::make_mut(&mut requester.context).extend(tags);
+                }
                 requester = if operation == "DeleteObjects" {
                     requester.towards(&bucket)
                 } else if of_owner {

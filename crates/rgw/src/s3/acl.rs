@@ -1,6 +1,7 @@
 //! Access control lists in S3's terms, and the operations on them.
 
 use super::access::{Requester, bucket_of, denied};
+use super::owners::{Owners, distinct};
 use super::{Protocol, answer};
 use crate::acl::{self, Acl};
 use crate::bucket::Bucket as StoredBucket;
@@ -10,7 +11,7 @@ use crate::public_access::Ownership;
 use http::HeaderMap;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
-use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::borrow::Cow;
 
 const EVERYBODY: &str = "http://acs.amazonaws.com/groups/global/AllUsers";
@@ -19,13 +20,13 @@ const ANY_USER: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUser
 /// The most grants of a list.
 const MAX_GRANTS: usize = 100;
 
-/// The headers that grant something each.
+/// The headers that grant something each, in the order in which grants are shown.
 const GRANT_HEADERS: [(&str, acl::Permission); 5] = [
-    ("x-amz-grant-full-control", acl::Permission::Full),
     ("x-amz-grant-read", acl::Permission::Read),
-    ("x-amz-grant-read-acp", acl::Permission::ReadAcl),
     ("x-amz-grant-write", acl::Permission::Write),
+    ("x-amz-grant-read-acp", acl::Permission::ReadAcl),
     ("x-amz-grant-write-acp", acl::Permission::WriteAcl),
+    ("x-amz-grant-full-control", acl::Permission::Full),
 ];
 
 fn group_of(uri: &str) -> S3Result<acl::Grantee> {
@@ -44,6 +45,21 @@ async fn user_of(gateway: &Gateway, id: &str) -> S3Result<acl::Grantee> {
     }
 }
 
+/// The user of that address. All users are looked at: it is asked for when a grant is made, and hardly ever.
+async fn user_by_email(gateway: &Gateway, email: &str) -> S3Result<acl::Grantee> {
+    for id in gateway.users().await? {
+        match gateway.known_user_id(&id).await {
+            Ok(user) if !email.is_empty() && user.email.eq_ignore_ascii_case(email) => {
+                return Ok(acl::Grantee::User(id));
+            }
+            Ok(_) | Err(Error::NoSuchUser(_)) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let text = "The e-mail address you provided does not match any account on record.";
+    Err(S3Error::with_message(S3ErrorCode::UnresolvableGrantByEmailAddress, text))
+}
+
 /// The list that a request's headers name, for a thing of `owner`: a canned one, single grants, or else the private one.
 pub(super) async fn of_headers(
     gateway: &Gateway,
@@ -55,12 +71,14 @@ pub(super) async fn of_headers(
     let mut grants = Vec::new();
     for (name, permission) in GRANT_HEADERS {
         for part in text(name).unwrap_or_default().split(',').filter(|part| !part.trim().is_empty()) {
-            let wrong = || s3_error!(InvalidArgument, "{name}: '{part}' is neither id= nor uri=");
+            let wrong =
+                || s3_error!(InvalidArgument, "{name}: '{part}' is neither id=, uri= nor emailAddress=");
             let (kind, value) = part.trim().split_once('=').ok_or_else(wrong)?;
             let value = value.trim().trim_matches('"');
             let grantee = match kind.trim() {
                 "id" => user_of(gateway, value).await?,
                 "uri" => group_of(value)?,
+                "emailAddress" => user_by_email(gateway, value).await?,
                 _ => return Err(wrong()),
             };
             grants.push(acl::Grant { grantee, permission });
@@ -140,17 +158,24 @@ async fn of_policy(gateway: &Gateway, policy: AccessControlPolicy, owner: &str) 
             _ => return Err(malformed()),
         };
         let grantee = grant.grantee.ok_or_else(malformed)?;
-        let grantee = match (grantee.id, grantee.uri) {
-            (Some(id), _) => user_of(gateway, &id).await?,
-            (None, Some(uri)) => group_of(&uri)?,
-            (None, None) => return Err(malformed()),
+        let grantee = match (grantee.id, grantee.uri, grantee.email_address) {
+            (Some(id), ..) => user_of(gateway, &id).await?,
+            (None, Some(uri), _) => group_of(&uri)?,
+            (None, None, Some(email)) => user_by_email(gateway, &email).await?,
+            (None, None, None) => return Err(malformed()),
         };
         grants.push(acl::Grant { grantee, permission });
     }
     Ok(Acl { grants })
 }
 
-fn shown(acl: &Acl) -> Vec<Grant> {
+/// A list and an owner as answers show them: what groups are granted comes first, as from radosgw.
+async fn shown(gateway: &Gateway, acl: &Acl, owner: &str) -> (Option<Vec<Grant>>, Option<Owner>) {
+    let users = acl.grants.iter().filter_map(|grant| match &grant.grantee {
+        acl::Grantee::User(id) => Some(id.as_str()),
+        _ => None,
+    });
+    let owners = Owners::find(gateway, distinct(users.chain([owner]))).await;
     let grantee = |grantee: &acl::Grantee| {
         let group = |uri: &str| (None, Some(uri.to_owned()), Type::GROUP);
         let (id, uri, kind) = match grantee {
@@ -159,7 +184,8 @@ fn shown(acl: &Acl) -> Vec<Grant> {
             acl::Grantee::AnyUser => group(ANY_USER),
         };
         let type_ = Type::from_static(kind);
-        Grantee { display_name: id.clone(), email_address: None, id, type_, uri }
+        let display_name = id.as_deref().map(|id| owners.name(id));
+        Grantee { display_name, email_address: None, id, type_, uri }
     };
     let permission = |permission| match permission {
         acl::Permission::Read => Permission::READ,
@@ -172,11 +198,8 @@ fn shown(acl: &Acl) -> Vec<Grant> {
         grantee: Some(grantee(&grant.grantee)),
         permission: Some(Permission::from_static(permission(grant.permission))),
     };
-    acl.grants.iter().map(grant).collect()
-}
-
-fn owner(id: &str) -> Option<Owner> {
-    Some(Owner { id: Some(id.to_owned()), display_name: Some(id.to_owned()) })
+    let (groups, users): (Vec<_>, Vec<_>) = acl.grants.iter().partition(|grant| grant.grantee.is_group());
+    (Some(groups.into_iter().chain(users).map(grant).collect()), owners.owner(owner))
 }
 
 impl Protocol {
@@ -205,7 +228,8 @@ impl Protocol {
     ) -> S3Result<S3Response<GetBucketAclOutput>> {
         let bucket = bucket_of(&req)?;
         let acl = effective(&bucket, &bucket.acl);
-        answer(GetBucketAclOutput { grants: Some(shown(&acl)), owner: owner(&bucket.owner) })
+        let (grants, owner) = shown(&self.gateway, &acl, &bucket.owner).await;
+        answer(GetBucketAclOutput { grants, owner })
     }
 
     pub(super) async fn do_put_bucket_acl(
@@ -234,9 +258,8 @@ impl Protocol {
         let acl = effective(&bucket, &head.acl);
         let own =
             if bucket.ownership == Ownership::BucketOwnerEnforced { &bucket.owner } else { &head.owner };
-        let output =
-            GetObjectAclOutput { grants: Some(shown(&acl)), owner: owner(own), request_charged: None };
-        answer(output)
+        let (grants, owner) = shown(&self.gateway, &acl, own).await;
+        answer(GetObjectAclOutput { grants, owner, request_charged: None })
     }
 
     pub(super) async fn do_put_object_acl(

@@ -22,8 +22,9 @@ pub(crate) fn unquoted(response: Response<Body>) -> Response<Body> {
     let (mut head, body) = response.into_parts();
     let unquoted = body.bytes().and_then(|text| {
         let text = str::from_utf8(&text).ok()?;
-        let (before, rest) = text.split_once("<ETag>&quot;")?;
-        let (etag, after) = rest.split_once("&quot;</ETag>")?;
+        let (before, rest) = text.split_once("<ETag>")?;
+        let (etag, after) = rest.split_once("</ETag>")?;
+        let etag = etag.trim_start_matches("&quot;").trim_end_matches("&quot;").trim_matches('"');
         Some(format!("{before}<ETag>{etag}</ETag>{after}"))
     });
     let Some(text) = unquoted else { return Response::from_parts(head, body) };

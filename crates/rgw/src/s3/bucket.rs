@@ -53,6 +53,9 @@ impl Protocol {
     ) -> S3Result<S3Response<CreateBucketOutput>> {
         let requester = Requester::of(&req);
         let (owner, name) = (&requester.user()?.id, &req.input.bucket);
+        if name.contains(".-") || name.contains("-.") {
+            return Err(s3_error!(InvalidBucketName));
+        }
         let acl = super::acl::of_headers(&self.gateway, &req.headers, owner, owner).await?;
         let mut documents = BTreeMap::new();
         if let Some(said) = &req.input.object_ownership {
@@ -65,9 +68,11 @@ impl Protocol {
         if req.input.object_lock_enabled_for_bucket.unwrap_or(false) {
             documents.insert(OBJECT_LOCK.to_owned(), LOCKING.to_owned());
         }
-        match self.gateway.create_bucket(name, owner, acl, documents).await {
-            // As in us-east-1, and as radosgw does: who has it already gets it.
-            Ok(_) | Err(crate::Error::BucketIsYours(_)) => {}
+        match self.gateway.create_bucket(name, owner, acl.clone(), documents).await {
+            Ok(_) => {}
+            // As in us-east-1, and as radosgw does: who has it already gets it, as it is.
+            Err(crate::Error::BucketIsYours(_)) if self.gateway.known_bucket(name).await?.acl == acl => {}
+            Err(crate::Error::BucketIsYours(_)) => return Err(s3_error!(BucketAlreadyExists)),
             Err(error) => return Err(error.into()),
         }
         answer(CreateBucketOutput { location: Some(format!("/{name}")) })

@@ -26,6 +26,20 @@ pub(super) fn algorithm_of(name: &str) -> Option<&'static str> {
     ALGORITHMS.into_iter().find(|known| known.eq_ignore_ascii_case(name))
 }
 
+/// Bytes of an algorithm's value.
+fn length_of(algorithm: &str) -> usize {
+    match algorithm {
+        "CRC32" | "CRC32C" => 4,
+        "CRC64NVME" => 8,
+        "SHA1" => 20,
+        _ => 32,
+    }
+}
+
+fn is_base64_of(text: &str, bytes: usize) -> bool {
+    STANDARD.decode(text).is_ok_and(|decoded| decoded.len() == bytes)
+}
+
 /// The field of `sums` that an algorithm's value is in.
 pub(super) fn field<'a>(sums: &'a mut Checksum, algorithm: &str) -> &'a mut Option<String> {
     match algorithm {
@@ -56,10 +70,17 @@ impl Sent {
         md5: Option<String>,
     ) -> S3Result<Sent> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+        // An empty one, too, is none of any data.
+        if text("content-md5").is_some_and(|md5| !is_base64_of(md5, 16)) {
+            return Err(s3_error!(InvalidDigest, "The Content-MD5 you specified was invalid."));
+        }
         let mut sent = Sent { trailer, md5, ..Sent::default() };
         for algorithm in ALGORITHMS {
             let name = format!("x-amz-checksum-{}", algorithm.to_ascii_lowercase());
             if let Some(value) = text(&name) {
+                if !is_base64_of(value, length_of(algorithm)) {
+                    return Err(s3_error!(InvalidRequest, "Value for {name} header is invalid."));
+                }
                 if sent.algorithm.is_some() {
                     return Err(s3_error!(InvalidRequest, "Expecting a single x-amz-checksum- header"));
                 }

@@ -1,20 +1,31 @@
 //! Copies of objects.
 
-use super::access::{Requester, bucket_of};
+use super::access::{Requester, bucket_of, denied};
 use super::acl::of_object;
 use super::checksums::{Sent, fields};
-use super::encryption::{asked_encryption, told, unlock_source};
+use super::encryption::{MANAGED, asked_encryption, told, unlock_source};
 use super::lock::asked_lock;
 use super::object::{ReadConditions, check_metadata, kept_headers, version_of};
 use super::tagging::tags_of_header;
 use super::{Protocol, timestamp};
 use crate::object::multipart::MAX_PART_BYTES;
-use crate::object::{Condition, Digests, Head, Put, Reader};
+use crate::object::{Digests, Head, Put, Reader};
 use futures::stream::StreamExt;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::sync::Arc;
+
+/// What a copy never takes from its source.
+const STORAGE_CLASS: &str = "x-amz-storage-class";
+const REDIRECT: &str = "x-amz-website-redirect-location";
+
+/// The headers of a copy that keeps its source's, but for what only the request can say.
+fn copied_headers(source: &Head, sent: Vec<(String, String)>) -> Vec<(String, String)> {
+    let is_own = |name: &str| [STORAGE_CLASS, REDIRECT].contains(&name);
+    let copied = source.headers.iter().filter(|(name, _)| !is_own(name)).cloned();
+    copied.chain(sent.into_iter().filter(|(name, _)| is_own(name))).collect()
+}
 
 impl Protocol {
     /// The object that a copy is made of, and the id of its version where it has versions; its conditions are seen to.
@@ -28,6 +39,10 @@ impl Protocol {
             return Err(s3_error!(NotImplemented, "a copy's source is named by bucket and key"));
         };
         let bucket = self.gateway.known_bucket(bucket).await?;
+        let expected = headers.get("x-amz-source-expected-bucket-owner");
+        if expected.is_some_and(|expected| expected.as_bytes() != bucket.owner.as_bytes()) {
+            return Err(denied());
+        }
         let version = version_id.as_deref();
         let action = if version.is_some() { "s3:GetObjectVersion" } else { "s3:GetObject" };
         let requester = requester.asking(&bucket, action, Some(key))?;
@@ -76,13 +91,22 @@ impl Protocol {
         let replaced = input.metadata_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
         let onto_itself = matches!(&input.copy_source, CopySource::Bucket { bucket, key, version_id: None }
             if **bucket == *input.bucket && **key == *input.key);
-        if onto_itself && !replaced {
+        let changes = [STORAGE_CLASS, REDIRECT, MANAGED, "x-amz-server-side-encryption-customer-algorithm"];
+        let changed = replaced || changes.iter().any(|name| req.headers.contains_key(*name));
+        if onto_itself && !changed {
             return Err(s3_error!(
                 InvalidRequest,
                 "This copy request is illegal because it is trying to copy an object to itself without changing the \
-                 object's metadata"
+                 object's metadata, storage class, website redirect location or encryption attributes."
             ));
         }
+        let asked = |name: &str| {
+            let value = req.headers.get(name).map(|value| ETagCondition::parse_http_header(value.as_bytes()));
+            value.transpose().map_err(|_| s3_error!(InvalidArgument, "{name} is no ETag"))
+        };
+        let (if_match, if_none_match) = (asked("if-match")?, asked("if-none-match")?);
+        let conditions = (if_match.as_ref(), if_none_match.as_ref());
+        let condition = self.condition_of_write(&bucket, &input.key, conditions).await?;
         let (owner, acl) = of_object(&self.gateway, &req.headers, &requester, &bucket).await?;
         let (retention, legal_hold) = asked_lock(
             &bucket,
@@ -92,10 +116,11 @@ impl Protocol {
         )?;
         let retagged = input.tagging_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
         let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
+        let sent_headers = kept_headers(&req.headers);
         let head = Head {
             owner,
             encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),
-            headers: if replaced { kept_headers(&req.headers) } else { reader.head.headers.clone() },
+            headers: if replaced { sent_headers } else { copied_headers(&reader.head, sent_headers) },
             metadata: if replaced { check_metadata(input.metadata)? } else { reader.head.metadata.clone() },
             tags: if retagged { tags_of_header(input.tagging.as_deref())? } else { reader.head.tags.clone() },
             acl,
@@ -111,7 +136,7 @@ impl Protocol {
         if let Some((encryption, secret)) = &encryption {
             body = body.encrypted(secret.cipher(encryption));
         }
-        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition: Condition::None };
+        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition };
         let seal = |digests: Digests, head: &mut Head| {
             (head.etag, head.checksum) = sent.check(digests)?;
             Ok(())

@@ -17,7 +17,8 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 
 /// The only algorithm.
 const AES256: &str = "AES256";
-const MANAGED: &str = "x-amz-server-side-encryption";
+pub(super) const MANAGED: &str = "x-amz-server-side-encryption";
+const KMS_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 const CUSTOMER: &str = "x-amz-server-side-encryption-customer-";
 /// What headers begin with that concern the source of a copy.
 const COPY_CUSTOMER: &str = "x-amz-copy-source-server-side-encryption-customer-";
@@ -73,6 +74,14 @@ fn customer_key(headers: &HeaderMap, prefix: &str) -> S3Result<Option<Secret>> {
     Ok(Some(Secret::new(Holder::Customer, bytes)))
 }
 
+/// Refuses what only a write says.
+pub(super) fn check_read(headers: &HeaderMap) -> S3Result<()> {
+    if headers.contains_key(MANAGED) {
+        return Err(s3_error!(InvalidArgument, "{MANAGED} is not for requests that read"));
+    }
+    Ok(())
+}
+
 fn check_managed(algorithm: &str) -> S3Result<()> {
     match algorithm {
         AES256 => Ok(()),
@@ -98,6 +107,9 @@ pub(super) async fn asked_encryption(
         (Some(secret), None) => secret,
         (None, Some(algorithm)) => {
             check_managed(algorithm)?;
+            if headers.contains_key(KMS_KEY) {
+                return Err(s3_error!(InvalidArgument, "{AES256} goes without {KMS_KEY}"));
+            }
             gateway.cluster_secret().await?
         }
         (None, None) if bucket.encrypted => gateway.cluster_secret().await?,

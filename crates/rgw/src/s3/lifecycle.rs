@@ -3,11 +3,19 @@
 use super::access::bucket_of;
 use super::{Protocol, answer, timestamp};
 use crate::bucket::{Bucket, LIFECYCLE};
-use crate::lifecycle::{MAX_RULES, Rules};
+use crate::lifecycle::{DAY, MAX_RULES, Rules};
 use crate::object::Head;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
+
+/// What objects are too small for transitions where a configuration does not say: the default, of which Terraform waits to be
+/// told. There are no transitions.
+fn minimum() -> Option<TransitionDefaultMinimumObjectSize> {
+    Some(TransitionDefaultMinimumObjectSize::from_static(
+        TransitionDefaultMinimumObjectSize::ALL_STORAGE_CLASSES_128K,
+    ))
+}
 
 impl Protocol {
     pub(super) async fn do_get_bucket_lifecycle_configuration(
@@ -21,7 +29,7 @@ impl Protocol {
             serde_json::from_str(text).map_err(|error| s3_error!(error, InternalError))?;
         answer(GetBucketLifecycleConfigurationOutput {
             rules: Some(configuration.rules),
-            ..GetBucketLifecycleConfigurationOutput::default()
+            transition_default_minimum_object_size: minimum(),
         })
     }
 
@@ -35,6 +43,15 @@ impl Protocol {
         if configuration.rules.is_empty() || configuration.rules.len() > MAX_RULES {
             return Err(s3_error!(MalformedXML, "between 1 and {MAX_RULES} rules"));
         }
+        let statuses = [ExpirationStatus::ENABLED, ExpirationStatus::DISABLED];
+        if let Some(rule) = configuration.rules.iter().find(|rule| !statuses.contains(&rule.status.as_str()))
+        {
+            return Err(s3_error!(
+                MalformedXML,
+                "a rule is Enabled or Disabled, not {}",
+                rule.status.as_str()
+            ));
+        }
         Rules::read(&configuration).map_err(|text| s3_error!(InvalidArgument, "{text}"))?;
         // Who names none is given one.
         for rule in &mut configuration.rules {
@@ -46,7 +63,7 @@ impl Protocol {
         // Listed first: the worker takes off a bucket that has no rules.
         self.gateway.note_lifecycle(&bucket, true).await?;
         self.set_document(&bucket.name, LIFECYCLE, Some(text)).await?;
-        answer(PutBucketLifecycleConfigurationOutput::default())
+        answer(PutBucketLifecycleConfigurationOutput { transition_default_minimum_object_size: minimum() })
     }
 
     pub(super) async fn do_delete_bucket_lifecycle(
@@ -64,7 +81,7 @@ impl Protocol {
     /// When an object goes by its bucket's rules, as answers say it.
     pub(super) fn expiration_of(&self, bucket: &Bucket, key: &str, head: &Head) -> Option<String> {
         let rules = bucket.lifecycle.as_ref()?;
-        let (due_ns, rule) = rules.expiration(key, head, self.gateway.lifecycle.day)?;
+        let (due_ns, rule) = rules.expiration(key, head, DAY)?;
         let mut text = Vec::new();
         timestamp(due_ns).format(TimestampFormat::HttpDate, &mut text).ok()?;
         let rule = urlencoding::encode(rule);

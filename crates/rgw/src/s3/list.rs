@@ -1,7 +1,9 @@
 //! Listing objects.
 
 use super::access::bucket_of;
+use super::owners::{Owners, distinct};
 use super::{Protocol, answer, timestamp};
+use crate::gateway::Gateway;
 use crate::index::{Entry, ListQuery, Listing};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -42,14 +44,15 @@ impl Names {
         out
     }
 
-    fn objects(&self, entries: Vec<(String, Entry)>, owners: bool) -> Vec<Object> {
+    /// Entries as objects, with their owners where these are given.
+    fn objects(&self, entries: Vec<(String, Entry)>, owners: Option<&Owners>) -> Vec<Object> {
         let object = |(key, entry): (String, Entry)| Object {
             key: Some(self.write(key)),
             e_tag: Some(ETag::Strong(entry.etag)),
             last_modified: Some(timestamp(entry.mtime_ns)),
             size: Some(entry.size as i64),
             storage_class: Some(ObjectStorageClass::from_static(ObjectStorageClass::STANDARD)),
-            owner: owners.then(|| Owner { id: Some(entry.owner.clone()), display_name: Some(entry.owner) }),
+            owner: owners.and_then(|owners| owners.owner(&entry.owner)),
             ..Object::default()
         };
         entries.into_iter().map(object).collect()
@@ -58,6 +61,25 @@ impl Names {
     pub(super) fn prefixes(&self, prefixes: Vec<String>) -> Vec<CommonPrefix> {
         prefixes.into_iter().map(|prefix| CommonPrefix { prefix: Some(self.write(prefix)) }).collect()
     }
+}
+
+async fn owners_of(gateway: &Gateway, entries: &[(String, Entry)]) -> Owners {
+    Owners::find(gateway, distinct(entries.iter().map(|(_, entry)| entry.owner.as_str()))).await
+}
+
+/// A delimiter as answers repeat it: an empty one is none.
+pub(super) fn said(delimiter: Option<String>) -> Option<String> {
+    delimiter.filter(|delimiter| !delimiter.is_empty())
+}
+
+/// What radosgw's clients may ask for besides goes without groups.
+pub(super) fn check_unordered<T>(req: &S3Request<T>, delimiter: Option<&str>) -> S3Result<()> {
+    let mut pairs = req.uri.query().unwrap_or_default().split('&');
+    let unordered = pairs.any(|pair| pair.eq_ignore_ascii_case("allow-unordered=true"));
+    if unordered && delimiter.is_some_and(|delimiter| !delimiter.is_empty()) {
+        return Err(s3_error!(InvalidArgument, "allow-unordered goes without a delimiter"));
+    }
+    Ok(())
 }
 
 pub(super) fn check_max(max: Option<i32>) -> S3Result<i32> {
@@ -86,6 +108,7 @@ impl Protocol {
         req: S3Request<ListObjectsInput>,
     ) -> S3Result<S3Response<ListObjectsOutput>> {
         let bucket = bucket_of(&req)?;
+        check_unordered(&req, req.input.delimiter.as_deref())?;
         let input = req.input;
         let (names, max) = (Names::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let delimiter = input.delimiter.clone().unwrap_or_default();
@@ -100,6 +123,7 @@ impl Protocol {
             markers: false,
         };
         let Listing { entries, prefixes, next } = self.gateway.list(&bucket, &query).await?;
+        let owners = owners_of(&self.gateway, &entries).await;
         answer(ListObjectsOutput {
             name: Some(input.bucket),
             prefix: Some(names.write(input.prefix.unwrap_or_default())),
@@ -108,9 +132,9 @@ impl Protocol {
             is_truncated: Some(next.is_some()),
             // S3 tells it only where a delimiter was named; otherwise it is the last key.
             next_marker: next.filter(|_| !query.delimiter.is_empty()).map(|(name, _)| names.write(name)),
-            contents: Some(names.objects(entries, true)),
+            contents: Some(names.objects(entries, Some(&owners))),
             common_prefixes: Some(names.prefixes(prefixes)),
-            delimiter: input.delimiter.map(|delimiter| names.write(delimiter)),
+            delimiter: said(input.delimiter).map(|delimiter| names.write(delimiter)),
             encoding_type: input.encoding_type,
             request_charged: None,
         })
@@ -121,11 +145,13 @@ impl Protocol {
         req: S3Request<ListObjectsV2Input>,
     ) -> S3Result<S3Response<ListObjectsV2Output>> {
         let bucket = bucket_of(&req)?;
+        check_unordered(&req, req.input.delimiter.as_deref())?;
         let input = req.input;
         let (names, max) = (Names::asked(input.encoding_type.as_ref())?, check_max(input.max_keys)?);
         let (after, after_group) = match &input.continuation_token {
-            Some(token) => of_token(token)?,
-            None => (input.start_after.clone().unwrap_or_default(), false),
+            // An empty one is that of the first page.
+            Some(token) if !token.is_empty() => of_token(token)?,
+            _ => (input.start_after.clone().unwrap_or_default(), false),
         };
         let query = ListQuery {
             prefix: input.prefix.clone().unwrap_or_default(),
@@ -136,6 +162,10 @@ impl Protocol {
             markers: false,
         };
         let Listing { entries, prefixes, next } = self.gateway.list(&bucket, &query).await?;
+        let owners = match input.fetch_owner {
+            Some(true) => Some(owners_of(&self.gateway, &entries).await),
+            _ => None,
+        };
         answer(ListObjectsV2Output {
             name: Some(input.bucket),
             prefix: Some(names.write(input.prefix.unwrap_or_default())),
@@ -144,9 +174,9 @@ impl Protocol {
             continuation_token: input.continuation_token,
             is_truncated: Some(next.is_some()),
             next_continuation_token: next.as_ref().map(token),
-            contents: Some(names.objects(entries, input.fetch_owner.unwrap_or(false))),
+            contents: Some(names.objects(entries, owners.as_ref())),
             common_prefixes: Some(names.prefixes(prefixes)),
-            delimiter: input.delimiter.map(|delimiter| names.write(delimiter)),
+            delimiter: said(input.delimiter).map(|delimiter| names.write(delimiter)),
             encoding_type: input.encoding_type,
             start_after: input.start_after.map(|after| names.write(after)),
             request_charged: None,

@@ -4,13 +4,17 @@ use super::access::{Requester, bucket_of};
 use super::acl::of_object;
 use super::checksums::{Sent, algorithm_of, field, fields};
 use super::encryption::{asked_encryption, secret_of_upload, told};
+use super::list::{Names, said};
 use super::lock::asked_lock;
-use super::object::{check_metadata, condition, kept_headers, source_of, version_of};
+use super::object::{check_metadata, kept_headers, source_of, version_of};
+use super::owners::{Owners, distinct};
 use super::tagging::tags_of_header;
 use super::{Protocol, answer, timestamp};
 use crate::error::Error;
-use crate::object::multipart::{MAX_PART_BYTES, MAX_PARTS, NamedPart, Part as StoredPart, PartPlace, Upload};
-use crate::object::{Body, Condition, Head, Salt, StoredChecksum, salt};
+use crate::object::multipart::{
+    MAX_PART_BYTES, MAX_PARTS, NamedPart, Part as StoredPart, PartPlace, Upload, UploadEntry,
+};
+use crate::object::{Body, Head, Salt, StoredChecksum, salt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt;
@@ -18,6 +22,7 @@ use s3s::crypto::{Checksum as _, Crc32, Crc32c, Sha1, Sha256};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
+use std::collections::HashMap;
 
 /// The most parts or uploads in one answer.
 const MAX_PAGE: i32 = 1000;
@@ -70,6 +75,14 @@ fn combined(upload: &Upload, parts: &[(u32, StoredPart)]) -> crate::Result<Optio
     }
     let value = STANDARD.encode(&sum.to_be_bytes()[8 - width..]);
     Ok(Some(StoredChecksum { algorithm: upload.algorithm.clone(), value, whole: true }))
+}
+
+/// A page of uploads: keys, ids and what is known of them, rolled up prefixes, and where the next one begins.
+#[derive(Default)]
+struct UploadPage {
+    uploads: Vec<(String, String, UploadEntry)>,
+    groups: Vec<String>,
+    next: Option<(String, String)>,
 }
 
 impl Protocol {
@@ -196,7 +209,14 @@ impl Protocol {
         let range = match &input.copy_source_range {
             Some(text) => {
                 let wrong = |_| s3_error!(InvalidArgument, "the range of a copy is bytes=first-last");
-                Range::parse(text).map_err(wrong)?.check(reader.head.size)?
+                let range = Range::parse(text).map_err(wrong)?;
+                let Range::Int { last: Some(last), .. } = range else {
+                    return Err(s3_error!(InvalidArgument, "the range of a copy is bytes=first-last"));
+                };
+                if last >= reader.head.size {
+                    return Err(s3_error!(InvalidRange, "The range is not within the source of the copy."));
+                }
+                range.check(reader.head.size)?
             }
             None => 0..reader.head.size,
         };
@@ -235,12 +255,23 @@ impl Protocol {
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let bucket = bucket_of(&req)?;
         let mut input = req.input;
-        let condition: Condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
+        let condition = self.condition_of_write(&bucket, &input.key, conditions).await?;
         let listed = input.multipart_upload.take().and_then(|upload| upload.parts).unwrap_or_default();
-        let mut named = Vec::with_capacity(listed.len());
+        let (mut named, mut sums_of_parts) = (Vec::with_capacity(listed.len()), HashMap::new());
         for part in listed {
             let number = part.part_number.ok_or_else(|| s3_error!(MalformedXML, "a part without number"))?;
-            named.push(NamedPart { number: part_number(number)?, etag: part.e_tag.map(ETag::into_value) });
+            let sums = Checksum {
+                checksum_crc32: part.checksum_crc32,
+                checksum_crc32c: part.checksum_crc32c,
+                checksum_crc64nvme: part.checksum_crc64nvme,
+                checksum_sha1: part.checksum_sha1,
+                checksum_sha256: part.checksum_sha256,
+                checksum_type: None,
+            };
+            let number = part_number(number)?;
+            sums_of_parts.insert(number, sums);
+            named.push(NamedPart { number, etag: part.e_tag.map(ETag::into_value) });
         }
         if named.is_empty() {
             return Err(s3_error!(MalformedXML, "a completion names at least one part"));
@@ -257,6 +288,14 @@ impl Protocol {
         let seal = |upload: &Upload, parts: &[(u32, StoredPart)], head: &mut Head| {
             if size.is_some_and(|size| u64::try_from(size) != Ok(head.size)) {
                 return Err(Error::Invalid("the parts do not have the size that was sent".into()));
+            }
+            for (number, part) in parts {
+                let said = sums_of_parts.get_mut(number).zip(part.checksum.as_ref());
+                let said =
+                    said.and_then(|(sums, stored)| Some((field(sums, &stored.algorithm).as_ref()?, stored)));
+                if said.is_some_and(|(said, stored)| *said != stored.value) {
+                    return Err(Error::InvalidPart(*number as i32));
+                }
             }
             head.checksum = match composite(upload, parts)? {
                 Some(sum) => Some(sum),
@@ -330,6 +369,7 @@ impl Protocol {
         };
         let next = parts.last().map(|(number, _)| *number as i32);
         let owner = upload.head.owner;
+        let owners = Owners::find(&self.gateway, distinct([owner.as_str()])).await;
         answer(ListPartsOutput {
             bucket: Some(input.bucket),
             key: Some(input.key),
@@ -339,11 +379,46 @@ impl Protocol {
             next_part_number_marker: next,
             is_truncated: Some(more),
             parts: Some(parts.into_iter().map(part).collect()),
-            initiator: Some(Initiator { id: Some(owner.clone()), display_name: Some(owner.clone()) }),
-            owner: Some(Owner { id: Some(owner.clone()), display_name: Some(owner) }),
+            initiator: owners.initiator(&owner),
+            owner: owners.owner(&owner),
             storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
             ..ListPartsOutput::default()
         })
+    }
+
+    /// Uploads behind `after`, those whose keys go on behind a delimiter rolled up.
+    async fn page_of_uploads(
+        &self,
+        bucket: &crate::bucket::Bucket,
+        prefix: &str,
+        delimiter: Option<&str>,
+        after: Option<(&str, &str)>,
+        max: usize,
+    ) -> S3Result<UploadPage> {
+        let mut page = UploadPage::default();
+        let mut at = after.map(|(key, id)| (key.to_owned(), id.to_owned()));
+        while page.uploads.len() + page.groups.len() < max {
+            let left = max - page.uploads.len() - page.groups.len();
+            let from = at.as_ref().map(|(key, id)| (key.as_str(), id.as_str()));
+            let (found, more) = self.gateway.uploads(bucket, prefix, from, left).await?;
+            at = found.last().map(|(key, id, _)| (key.clone(), id.clone())).or(at);
+            for (key, id, entry) in found {
+                let rest = key.strip_prefix(prefix).unwrap_or_default();
+                let group = delimiter.and_then(|delimiter| Some((rest.find(delimiter)?, delimiter.len())));
+                match group.map(|(found, len)| key[..prefix.len() + found + len].to_owned()) {
+                    None => page.uploads.push((key, id, entry)),
+                    // Its first uploads were on the page before.
+                    Some(group) if after.is_some_and(|(key, _)| key.starts_with(&group)) => {}
+                    Some(group) if page.groups.last() == Some(&group) => {}
+                    Some(group) => page.groups.push(group),
+                }
+            }
+            page.next = at.clone().filter(|_| more);
+            if !more {
+                break;
+            }
+        }
+        Ok(page)
     }
 
     pub(super) async fn do_list_multipart_uploads(
@@ -356,29 +431,34 @@ impl Protocol {
         let prefix = input.prefix.clone().unwrap_or_default();
         let id = input.upload_id_marker.clone().unwrap_or_default();
         let after = input.key_marker.as_deref().map(|key| (key, id.as_str()));
-        let (found, more) = self.gateway.uploads(&bucket, &prefix, after, max as usize).await?;
-        let last = found.last().filter(|_| more).map(|(key, id, _)| (key.clone(), id.clone()));
-        let (next_key_marker, next_upload_id_marker) = last.unzip();
-        let upload =
-            |(key, id, entry): (String, String, crate::object::multipart::UploadEntry)| MultipartUpload {
-                key: Some(key),
-                upload_id: Some(id),
-                initiated: Some(timestamp(entry.begun_ns)),
-                owner: Some(Owner { id: Some(entry.owner.clone()), display_name: Some(entry.owner.clone()) }),
-                initiator: Some(Initiator { id: Some(entry.owner.clone()), display_name: Some(entry.owner) }),
-                storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
-                ..MultipartUpload::default()
-            };
+        let names = Names::asked(input.encoding_type.as_ref())?;
+        let delimiter = said(input.delimiter);
+        let page = self.page_of_uploads(&bucket, &prefix, delimiter.as_deref(), after, max as usize).await?;
+        let owners = page.uploads.iter().map(|(_, _, entry)| entry.owner.as_str());
+        let owners = Owners::find(&self.gateway, distinct(owners)).await;
+        let (next_key_marker, next_upload_id_marker) = page.next.clone().unzip();
+        let upload = |(key, id, entry): (String, String, UploadEntry)| MultipartUpload {
+            key: Some(names.write(key)),
+            upload_id: Some(id),
+            initiated: Some(timestamp(entry.begun_ns)),
+            owner: owners.owner(&entry.owner),
+            initiator: owners.initiator(&entry.owner),
+            storage_class: Some(StorageClass::from_static(StorageClass::STANDARD)),
+            ..MultipartUpload::default()
+        };
         answer(ListMultipartUploadsOutput {
             bucket: Some(input.bucket),
-            prefix: input.prefix,
-            key_marker: input.key_marker,
+            prefix: input.prefix.map(|prefix| names.write(prefix)),
+            key_marker: input.key_marker.map(|marker| names.write(marker)),
             upload_id_marker: input.upload_id_marker,
-            next_key_marker,
+            next_key_marker: next_key_marker.map(|marker| names.write(marker)),
             next_upload_id_marker,
             max_uploads: Some(max),
-            is_truncated: Some(more),
-            uploads: Some(found.into_iter().map(upload).collect()),
+            is_truncated: Some(page.next.is_some()),
+            uploads: Some(page.uploads.into_iter().map(upload).collect()),
+            common_prefixes: Some(names.prefixes(page.groups)),
+            delimiter: delimiter.map(|delimiter| names.write(delimiter)),
+            encoding_type: input.encoding_type,
             ..ListMultipartUploadsOutput::default()
         })
     }

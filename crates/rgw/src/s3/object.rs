@@ -3,7 +3,7 @@
 use super::access::{Requester, bucket_of};
 use super::acl::of_object;
 use super::checksums::{Sent, fields};
-use super::encryption::{asked_encryption, told, unlock};
+use super::encryption::{asked_encryption, check_read, told, unlock};
 use super::lock::{asked_lock, shown_lock};
 use super::tagging::tags_of_header;
 use super::{Protocol, timestamp};
@@ -13,7 +13,7 @@ use crate::object::multipart::MAX_PART_BYTES;
 use crate::object::{Condition, Digests, Head, Put, Reader, Source};
 use futures::stream;
 use http::HeaderMap;
-use http::header::{HeaderName, HeaderValue};
+use http::header::{self, HeaderName, HeaderValue};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -74,9 +74,7 @@ pub(super) fn condition(
         (None, Some(ETagCondition::Any)) => Ok(Condition::Absent),
         (Some(ETagCondition::Any), None) => Ok(Condition::Present),
         (Some(ETagCondition::ETag(etag)), None) => Ok(Condition::Etag(etag.value().to_owned())),
-        _ => {
-            Err(s3_error!(NotImplemented, "of conditions on writes there are If-Match and If-None-Match: *"))
-        }
+        _ => Err(s3_error!(NotImplemented, "either If-Match or If-None-Match")),
     }
 }
 
@@ -131,7 +129,7 @@ impl ReadConditions<'_> {
         let mut error = s3_error!(NotModified);
         let mut headers = HeaderMap::new();
         if let Ok(etag) = HeaderValue::from_str(&format!("\"{}\"", head.etag)) {
-            headers.insert(http::header::ETAG, etag);
+            headers.insert(header::ETAG, etag);
         }
         error.set_headers(headers);
         Err(error)
@@ -183,14 +181,32 @@ pub(super) fn version_of(bucket: &Bucket, head: &Head) -> Option<String> {
 }
 
 /// The headers that were kept, under their own names.
-fn response_headers(head: &Head) -> HeaderMap {
+/// The headers that an object came with, with those in their place that the request asks for (`response-content-type`, …).
+fn response_headers(head: &Head, asked: [(HeaderName, Option<String>); 6]) -> S3Result<HeaderMap> {
     let mut headers = HeaderMap::new();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("binary/octet-stream"));
     for (name, value) in &head.headers {
         if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
             headers.insert(name, value);
         }
     }
-    headers
+    for (name, value) in asked {
+        if let Some(value) = value {
+            let value = HeaderValue::try_from(value);
+            headers.insert(name, value.map_err(|_| s3_error!(InvalidArgument, "a header's value"))?);
+        }
+    }
+    if !head.tags.is_empty() {
+        headers.insert("x-amz-tagging-count", head.tags.len().into());
+    }
+    Ok(headers)
+}
+
+/// A time that a request wants `Expires` to be.
+fn expires(asked: Option<Timestamp>) -> Option<String> {
+    let mut text = Vec::new();
+    asked?.format(TimestampFormat::HttpDate, &mut text).ok()?;
+    String::from_utf8(text).ok()
 }
 
 fn metadata_of(head: &Head) -> Option<Metadata> {
@@ -242,7 +258,8 @@ impl Protocol {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let sent = Sent::of(&req.headers, req.trailing_headers.clone(), req.input.content_md5.clone())?;
         let input = req.input;
-        let condition = condition(input.if_match.as_ref(), input.if_none_match.as_ref())?;
+        let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
+        let condition = self.condition_of_write(&bucket, &input.key, conditions).await?;
         let (owner, acl) = of_object(&self.gateway, &req.headers, &requester, &bucket).await?;
         let (retention, legal_hold) = asked_lock(
             &bucket,
@@ -294,6 +311,28 @@ impl Protocol {
         Ok(told(S3Response::new(output), head.encryption.as_ref(), &req.headers))
     }
 
+    /// What a write asks of what is there, by `If-Match` and `If-None-Match`.
+    pub(super) async fn condition_of_write(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        (if_match, if_none_match): (Option<&ETagCondition>, Option<&ETagCondition>),
+    ) -> S3Result<Condition> {
+        let (None, Some(ETagCondition::ETag(unwanted))) = (if_match, if_none_match) else {
+            return condition(if_match, if_none_match);
+        };
+        // What is there must be something else, and stay what it is until the write.
+        match self.gateway.head(bucket, key).await? {
+            Some((head, version)) if !head.marker => {
+                if head.etag == unwanted.value() {
+                    return Err(s3_error!(PreconditionFailed));
+                }
+                Ok(Condition::Unchanged(version))
+            }
+            _ => Ok(Condition::Absent),
+        }
+    }
+
     /// An object that the requester may read.
     pub(super) async fn readable(
         &self,
@@ -311,6 +350,7 @@ impl Protocol {
     ) -> S3Result<S3Response<GetObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let input = req.input;
+        check_read(&req.headers)?;
         let (version, range) = (input.version_id.as_deref(), named_range(input.range.as_ref()));
         let opened = self.gateway.open_range_of_version(&bucket, &input.key, version, range).await;
         let mut reader = readable_by(&requester, &bucket, opened)?;
@@ -329,7 +369,17 @@ impl Protocol {
         let wanted = input.checksum_mode.is_some() && whole;
         let sums = fields(head.checksum.as_ref().filter(|_| wanted));
         let body = StreamingBlob::wrap(SyncStream::new(reader.data(range.clone())));
-        let headers = response_headers(head);
+        let headers = response_headers(
+            head,
+            [
+                (header::CACHE_CONTROL, input.response_cache_control),
+                (header::CONTENT_DISPOSITION, input.response_content_disposition),
+                (header::CONTENT_ENCODING, input.response_content_encoding),
+                (header::CONTENT_LANGUAGE, input.response_content_language),
+                (header::CONTENT_TYPE, input.response_content_type),
+                (header::EXPIRES, expires(input.response_expires)),
+            ],
+        )?;
         let output = GetObjectOutput {
             body: Some(body),
             accept_ranges: Some("bytes".into()),
@@ -362,6 +412,7 @@ impl Protocol {
     ) -> S3Result<S3Response<HeadObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let input = req.input;
+        check_read(&req.headers)?;
         let version = input.version_id.as_deref();
         let mut reader = match input.part_number {
             Some(_) => self.readable(&requester, &bucket, &input.key, version).await?,
@@ -404,7 +455,18 @@ impl Protocol {
             checksum_type: sums.checksum_type,
             ..HeadObjectOutput::default()
         };
-        let response = S3Response::with_headers(output, response_headers(head));
+        let headers = response_headers(
+            head,
+            [
+                (header::CACHE_CONTROL, input.response_cache_control),
+                (header::CONTENT_DISPOSITION, input.response_content_disposition),
+                (header::CONTENT_ENCODING, input.response_content_encoding),
+                (header::CONTENT_LANGUAGE, input.response_content_language),
+                (header::CONTENT_TYPE, input.response_content_type),
+                (header::EXPIRES, expires(input.response_expires)),
+            ],
+        )?;
+        let response = S3Response::with_headers(output, headers);
         let mut response = told(response, head.encryption.as_ref(), &req.headers);
         response.status = partial.then_some(http::StatusCode::PARTIAL_CONTENT);
         Ok(response)

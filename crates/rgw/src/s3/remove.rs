@@ -2,7 +2,7 @@
 
 use super::access::{Requester, bucket_of};
 use super::object::condition;
-use super::{Protocol, answer};
+use super::{Protocol, answer, timestamp};
 use crate::bucket::Bucket;
 use crate::object::{Condition, Head};
 use futures::stream::{self, StreamExt};
@@ -10,6 +10,7 @@ use futures::stream::{self, StreamExt};
 use s3s::dto::*;
 use s3s::{S3Error, S3Request, S3Response, S3Result, s3_error};
 use std::sync::Arc;
+use time::OffsetDateTime;
 
 /// The most objects in one removal of several.
 const MAX_DELETES: usize = 1000;
@@ -25,6 +26,28 @@ struct Removed {
     version: Option<String>,
 }
 
+/// What must be there for a removal.
+struct Wanted {
+    condition: Condition,
+    size: Option<i64>,
+    mtime: Option<Timestamp>,
+}
+
+impl Wanted {
+    fn check(&self, head: &Head) -> crate::Result<()> {
+        let is_etag = match &self.condition {
+            Condition::Etag(etag) => *etag == head.etag,
+            _ => true,
+        };
+        let is_size = self.size.is_none_or(|size| u64::try_from(size) == Ok(head.size));
+        // Times are told in whole seconds.
+        let second = |time: &Timestamp| OffsetDateTime::from(time.clone()).unix_timestamp();
+        let is_mtime =
+            self.mtime.as_ref().is_none_or(|mtime| second(mtime) == second(&timestamp(head.mtime_ns)));
+        if is_etag && is_size && is_mtime { Ok(()) } else { Err(crate::Error::Precondition("If-Match")) }
+    }
+}
+
 impl Protocol {
     /// Removes an object, or the version that is named.
     async fn remove(
@@ -32,18 +55,29 @@ impl Protocol {
         requester: &Requester,
         bucket: &Arc<Bucket>,
         (key, version): (&str, Option<&str>),
-        condition: Condition,
+        wanted: Wanted,
         bypass: bool,
     ) -> S3Result<Removed> {
         let Some(version) = version else {
+            let condition = match wanted {
+                Wanted { size: None, mtime: None, condition } => condition,
+                // What was looked at must stay what it is until it is removed.
+                wanted => match self.gateway.head(bucket, key).await? {
+                    Some((head, version)) if !head.marker => {
+                        wanted.check(&head)?;
+                        Condition::Unchanged(version)
+                    }
+                    _ => return Err(crate::Error::NoSuchKey.into()),
+                },
+            };
             // Removing what is not there succeeds.
             let removal = self.gateway.remove_object(bucket, key, requester.id(), condition).await?;
             return Ok(Removed { marker: removal.marker.is_some(), version: removal.marker });
         };
         let bypass = bypass && requester.may_bypass(bucket, key)?;
-        let may = move |head: &Head| match &condition {
-            Condition::Etag(etag) if *etag != head.etag => Err(crate::Error::Precondition("If-Match")),
-            _ => head.check_lock(bypass),
+        let may = move |head: &Head| {
+            wanted.check(head)?;
+            head.check_lock(bypass)
         };
         let removed = self.gateway.remove_version(bucket, key, version, may).await?;
         Ok(Removed { marker: removed.is_some_and(|head| head.marker), version: Some(version.to_owned()) })
@@ -55,10 +89,14 @@ impl Protocol {
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let input = req.input;
-        let condition = condition(input.if_match.as_ref(), None)?;
+        let wanted = Wanted {
+            condition: condition(input.if_match.as_ref(), None)?,
+            size: input.if_match_size,
+            mtime: input.if_match_last_modified_time,
+        };
         let bypass = input.bypass_governance_retention.unwrap_or(false);
         let what = (&*input.key, input.version_id.as_deref());
-        let Removed { marker, version } = self.remove(&requester, &bucket, what, condition, bypass).await?;
+        let Removed { marker, version } = self.remove(&requester, &bucket, what, wanted, bypass).await?;
         answer(DeleteObjectOutput {
             delete_marker: marker.then_some(true),
             version_id: version,
@@ -80,14 +118,18 @@ impl Protocol {
             let bucket = Arc::clone(&bucket);
             let requester = requester.clone();
             async move {
-                let ObjectIdentifier { key, version_id, e_tag, .. } = object;
+                let ObjectIdentifier { key, version_id, e_tag, size, last_modified_time: mtime } = object;
                 let action = if version_id.is_some() { "s3:DeleteObjectVersion" } else { "s3:DeleteObject" };
                 let asking = requester.asking(&bucket, action, Some(&key));
                 let removed = match asking.and_then(|asking| asking.may_write(&bucket).map(|()| asking)) {
                     Ok(asking) => {
-                        let condition =
-                            e_tag.map_or(Condition::None, |etag| Condition::Etag(etag.into_value()));
-                        self.remove(&asking, &bucket, (&key, version_id.as_deref()), condition, bypass).await
+                        let condition = match e_tag.map(ETag::into_value) {
+                            None => Condition::None,
+                            Some(any) if any == "*" => Condition::Present,
+                            Some(etag) => Condition::Etag(etag),
+                        };
+                        let wanted = Wanted { condition, size, mtime };
+                        self.remove(&asking, &bucket, (&key, version_id.as_deref()), wanted, bypass).await
                     }
                     Err(error) => Err(error),
                 };

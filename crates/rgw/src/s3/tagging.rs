@@ -30,6 +30,7 @@ pub(super) fn check_tags(tags: Vec<Tag>, max: usize) -> S3Result<Vec<(String, St
         }
         checked.push((key, value));
     }
+    checked.sort_unstable();
     Ok(checked)
 }
 

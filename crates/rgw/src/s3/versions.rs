@@ -1,7 +1,8 @@
 //! Buckets with versions, and listing those.
 
 use super::access::bucket_of;
-use super::list::{Names, check_max};
+use super::list::{Names, check_max, said};
+use super::owners::{Owners, distinct};
 use super::{Protocol, answer, timestamp};
 use crate::bucket::Versioning;
 use crate::index::{ListQuery, ListedVersion};
@@ -73,9 +74,11 @@ impl Protocol {
             markers: true,
         };
         let listing = self.gateway.list_versions(&bucket, &query, version).await?;
+        let owners = listing.versions.iter().map(|version| version.head.owner.as_str());
+        let owners = Owners::find(&self.gateway, distinct(owners)).await;
         let (mut versions, mut markers) = (Vec::new(), Vec::new());
         for ListedVersion { key, head, latest } in listing.versions {
-            let owner = Some(Owner { id: Some(head.owner.clone()), display_name: Some(head.owner.clone()) });
+            let owner = owners.owner(&head.owner);
             let (key, version_id) = (Some(names.write(key)), Some(head.version_id().to_owned()));
             let (is_latest, last_modified) = (Some(latest), Some(timestamp(head.mtime_ns)));
             if head.marker {
@@ -109,7 +112,7 @@ impl Protocol {
             versions: Some(versions),
             delete_markers: Some(markers),
             common_prefixes: Some(names.prefixes(listing.prefixes)),
-            delimiter: input.delimiter.map(|delimiter| names.write(delimiter)),
+            delimiter: said(input.delimiter).map(|delimiter| names.write(delimiter)),
             encoding_type: input.encoding_type,
             request_charged: None,
         })

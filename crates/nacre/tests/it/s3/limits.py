@@ -70,12 +70,14 @@ def rates():
     assert 5 <= codes.count(None) <= 6 + more and set(codes) == {None, "SlowDown"}, codes
     codes = [code_of(s3.put_object, Bucket="limited", Key="k", Body=b"x" * 1000) for _ in range(10)]
     assert 3 <= codes.count(None) <= 5 and set(codes) == {None, "SlowDown"}, codes
-    try:
-        s3.get_object(Bucket="limited", Key="k")
-        raise AssertionError("not told to slow down")
-    except ClientError as error:
-        answer = error.response["ResponseMetadata"]
-        assert answer["HTTPStatusCode"] == 503 and answer["HTTPHeaders"]["retry-after"] == "1", answer
+    # Some may have been given back meanwhile.
+    answers = []
+    while not answers:
+        try:
+            s3.get_object(Bucket="limited", Key="k")
+        except ClientError as error:
+            answers.append(error.response["ResponseMetadata"])
+    assert answers[0]["HTTPStatusCode"] == 503 and answers[0]["HTTPHeaders"]["retry-after"] == "1", answers
     assert code_of(S3.list_buckets) is None, "others are not concerned"
     nacre("ratelimit", "disable", "--ratelimit-scope=user", "--uid=limited")
     assert code_of(s3.get_object, Bucket="limited", Key="k") is None

@@ -329,7 +329,7 @@ def policies():
     assert S3.get_bucket_policy_status(Bucket="policies")["PolicyStatus"]["IsPublic"] is True
     for wrong in ("{", json.dumps({"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": "arn:aws:s3:::other/*"}]}),
                   json.dumps({"Statement": [{"Effect": "Deny", "Principal": "*", "Action": "s3:*", "Resource": f"{own}/*",
-                                             "Condition": {"StringEquals": {"s3:ExistingObjectTag/a": "b"}}}]})):
+                                             "Condition": {"StringEquals": {"s3:Nonesuch/a": "b"}}}]})):
         refused("MalformedPolicy", S3.put_bucket_policy, Bucket="policies", Policy=wrong)
     # Nobody locks himself out.
     nobody = {"Statement": {"Effect": "Deny", "Principal": "*", "Action": "*", "Resource": [own, f"{own}/*"]}}

@@ -1,0 +1,167 @@
+"""Details that other people's conformance suites look for. usage: conformance.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the other user is 'other', called 'The other one', with the address other@example.com."""
+
+import base64
+import hashlib
+import json
+import sys
+import urllib.request
+
+import boto3
+from botocore.client import Config
+from botocore.exceptions import ClientError
+
+ENDPOINT = sys.argv[1]
+
+
+def client(access, secret):
+    return boto3.client(
+        "s3", endpoint_url=ENDPOINT, aws_access_key_id=access, aws_secret_access_key=secret, region_name="us-east-1",
+        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}))
+
+
+S3, OTHER = client(*sys.argv[2:4]), client(*sys.argv[4:6])
+
+
+def refused(code, call, **args):
+    try:
+        call(**args)
+    except ClientError as error:
+        assert error.response["Error"]["Code"] == code, (code, error.response)
+        return error.response["ResponseMetadata"]["HTTPStatusCode"]
+    raise AssertionError(f"{call} was not refused ({code})")
+
+
+def headers():
+    S3.create_bucket(Bucket="headers")
+    S3.put_object(Bucket="headers", Key="plain", Body=b"0123456789")
+    assert S3.head_object(Bucket="headers", Key="plain")["ContentType"] == "binary/octet-stream"
+    S3.put_object(Bucket="headers", Key="k", Body=b"0123456789", ContentType="text/a", CacheControl="no-cache",
+                  ContentLanguage="la", Tagging="foo=bar&bar")
+    assert S3.head_object(Bucket="headers", Key="k")["ResponseMetadata"]["HTTPHeaders"]["x-amz-tagging-count"] == "2"
+    tags = S3.get_object_tagging(Bucket="headers", Key="k")["TagSet"]
+    assert tags == [{"Key": "bar", "Value": ""}, {"Key": "foo", "Value": "bar"}], tags
+    for call in (S3.get_object, S3.head_object):
+        got = call(Bucket="headers", Key="k", ResponseContentType="text/b", ResponseCacheControl="max-age=1")
+        assert (got["ContentType"], got["CacheControl"], got["ContentLanguage"]) == ("text/b", "max-age=1", "la"), got
+    # What can't be understood of these counts as if it were not there.
+    url = S3.generate_presigned_url("get_object", Params={"Bucket": "headers", "Key": "k"})
+    for name, value, wanted in (("Range", "bytes=2-4", (206, b"234")), ("Range", "bytes=4-2", (200, b"0123456789")),
+                                ("Range", "bytes=0-1,3-4", (200, b"0123456789")), ("Range", "lines=1-2", (200, b"0123456789")),
+                                ("Range", "bytes=-3", (206, b"789")), ("If-Modified-Since", "whenever", (200, b"0123456789"))):
+        with urllib.request.urlopen(urllib.request.Request(url, headers={name: value})) as answer:
+            assert (answer.status, answer.read()) == wanted, (name, value)
+    refused("InvalidDigest", S3.put_object, Bucket="headers", Key="k", Body=b"x", ContentMD5="YWJyYWNhZGFicmE=")
+    refused("InvalidRequest", S3.put_object, Bucket="headers", Key="k", Body=b"x", ChecksumSHA256="bad")
+
+
+def buckets():
+    S3.create_bucket(Bucket="again", ACL="public-read")
+    S3.create_bucket(Bucket="again", ACL="public-read")
+    assert refused("BucketAlreadyExists", S3.create_bucket, Bucket="again") == 409
+    for name in ("foo.-bar", "foo-.bar"):
+        refused("InvalidBucketName", S3.create_bucket, Bucket=name)
+
+
+def lists():
+    S3.create_bucket(Bucket="lists")
+    S3.put_object(Bucket="lists", Key="a/b", Body=b"")
+    assert "Delimiter" not in S3.list_objects_v2(Bucket="lists", Delimiter="")
+    assert "Delimiter" not in S3.list_objects(Bucket="lists", Delimiter="")
+    first = S3.list_objects_v2(Bucket="lists", ContinuationToken="", FetchOwner=True)
+    assert first["ContinuationToken"] == "" and first["Contents"][0]["Owner"]["DisplayName"] == "admin", first
+    for key in ("a/1", "a/2", "b", "c/1"):
+        S3.create_multipart_upload(Bucket="lists", Key=key)
+    page = S3.list_multipart_uploads(Bucket="lists", Delimiter="/")
+    assert [u["Key"] for u in page["Uploads"]] == ["b"] and [p["Prefix"] for p in page["CommonPrefixes"]] == ["a/", "c/"], page
+    found, marker = [], {}
+    while True:
+        page = S3.list_multipart_uploads(Bucket="lists", Delimiter="/", MaxUploads=1, **marker)
+        found += [u["Key"] for u in page.get("Uploads", [])] + [p["Prefix"] for p in page.get("CommonPrefixes", [])]
+        if not page["IsTruncated"]:
+            break
+        marker = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+    assert found == ["a/", "b", "c/"], found
+
+
+def grants():
+    S3.create_bucket(Bucket="grants")
+    S3.put_object(Bucket="grants", Key="k", Body=b"k", GrantFullControl='id="other"', GrantRead='emailAddress="other@example.com"')
+    assert OTHER.get_object(Bucket="grants", Key="k")["Body"].read() == b"k"
+    shown = [(g["Permission"], g["Grantee"]["ID"], g["Grantee"]["DisplayName"]) for g in S3.get_object_acl(Bucket="grants", Key="k")["Grants"]]
+    assert shown == [("READ", "other", "The other one"), ("FULL_CONTROL", "other", "The other one")], shown
+    S3.put_object_acl(Bucket="grants", Key="k", ACL="public-read")
+    got = S3.get_object_acl(Bucket="grants", Key="k")
+    assert [g["Permission"] for g in got["Grants"]] == ["READ", "FULL_CONTROL"] and got["Owner"]["DisplayName"] == "admin", got
+    nobody = {"Permission": "READ", "Grantee": {"Type": "AmazonCustomerByEmail", "EmailAddress": "nobody@example.com"}}
+    refused("UnresolvableGrantByEmailAddress", S3.put_object_acl, Bucket="grants", Key="k",
+            AccessControlPolicy={"Owner": got["Owner"], "Grants": [nobody]})
+
+
+def policies():
+    S3.create_bucket(Bucket="tagged")
+    for key, tag in (("open", "security=public"), ("shut", "security=private"), ("none", "")):
+        S3.put_object(Bucket="tagged", Key=key, Body=b"x", Tagging=tag)
+    every = "arn:aws:s3:::*/*"
+
+    def allow(action, condition=None, effect="Allow", principal="*"):
+        statement = {"Effect": effect, "Principal": principal, "Action": action, "Resource": every}
+        if condition:
+            statement["Condition"] = condition
+        return statement
+
+    def set_policy(*statements):
+        S3.put_bucket_policy(Bucket="tagged", Policy=json.dumps({"Version": "2012-10-17", "Statement": list(statements)}))
+
+    set_policy(allow("s3:GetObject", {"StringEquals": {"s3:ExistingObjectTag/security": "public"}}))
+    assert OTHER.get_object(Bucket="tagged", Key="open")["Body"].read() == b"x"
+    for key in ("shut", "none"):
+        refused("AccessDenied", OTHER.get_object, Bucket="tagged", Key=key)
+    set_policy(allow("s3:PutObject", {"StringEquals": {"s3:RequestObjectTag/security": "public"}}))
+    OTHER.put_object(Bucket="tagged", Key="theirs", Body=b"", Tagging="security=public")
+    refused("AccessDenied", OTHER.put_object, Bucket="tagged", Key="theirs", Body=b"", Tagging="security=private")
+    refused("AccessDenied", OTHER.put_object, Bucket="tagged", Key="theirs", Body=b"")
+    # The usual demand that all be encrypted.
+    set_policy(allow("s3:PutObject"), allow("s3:PutObject", {"Null": {"s3:x-amz-server-side-encryption": "true"}}, "Deny"))
+    refused("AccessDenied", OTHER.put_object, Bucket="tagged", Key="theirs", Body=b"")
+    OTHER.put_object(Bucket="tagged", Key="theirs", Body=b"", ServerSideEncryption="AES256")
+    set_policy(allow("s3:GetObject", principal={"AWS": "arn:aws:iam::other:root", "Service": "logging.s3.amazonaws.com"}))
+    assert OTHER.get_object(Bucket="tagged", Key="shut")["Body"].read() == b"x"
+    foreign = dict(allow("s3:GetObject"), Resource="arn:aws:s3:::else/*")
+    inverse = dict(allow("s3:GetObject"), NotPrincipal={"AWS": "arn:aws:iam:::user/other"})
+    del inverse["Principal"]
+    for statement in (foreign, inverse, allow("s3:GetObject", {"StringEquals": {"s3:Nonesuch": "1"}})):
+        refused("MalformedPolicy", S3.put_bucket_policy, Bucket="tagged", Policy=json.dumps({"Statement": [statement]}))
+
+
+def copies():
+    S3.create_bucket(Bucket="copies")
+    etag = S3.put_object(Bucket="copies", Key="k", Body=b"k", StorageClass="STANDARD_IA", Metadata={"a": "b"})["ETag"]
+    itself = dict(Bucket="copies", Key="k", CopySource="copies/k")
+    refused("InvalidRequest", S3.copy_object, **itself)
+    S3.copy_object(**itself, ServerSideEncryption="AES256")
+    assert S3.head_object(Bucket="copies", Key="k")["ServerSideEncryption"] == "AES256"
+    S3.copy_object(**itself, StorageClass="STANDARD")
+    got = S3.head_object(Bucket="copies", Key="k")
+    assert got.get("StorageClass", "STANDARD") == "STANDARD" and got["Metadata"] == {"a": "b"}, got
+    refused("AccessDenied", S3.copy_object, **dict(itself, Key="l"), ExpectedSourceBucketOwner="other")
+    # Conditions on what is there.
+    refused("PreconditionFailed", S3.put_object, Bucket="copies", Key="k", Body=b"", IfNoneMatch=etag)
+    S3.put_object(Bucket="copies", Key="k", Body=b"l", IfNoneMatch='"0123"')
+    S3.put_object(Bucket="copies", Key="new", Body=b"l", IfNoneMatch='"0123"')
+
+    upload = dict(Bucket="copies", Key="parts")
+    upload["UploadId"] = S3.create_multipart_upload(Bucket="copies", Key="parts", ChecksumAlgorithm="SHA256")["UploadId"]
+    refused("InvalidRange", S3.upload_part_copy, **upload, PartNumber=1, CopySource="copies/k", CopySourceRange="bytes=0-21")
+    data = b"p" * 100
+    part = S3.upload_part(**upload, PartNumber=1, Body=data, ChecksumAlgorithm="SHA256")
+    sums = [base64.b64encode(hashlib.sha256(d).digest()).decode() for d in (data, b"other")]
+    named = lambda s: {"Parts": [{"PartNumber": 1, "ETag": part["ETag"], "ChecksumSHA256": s}]}
+    refused("InvalidPart", S3.complete_multipart_upload, **upload, MultipartUpload=named(sums[1]))
+    S3.complete_multipart_upload(**upload, MultipartUpload=named(sums[0]))
+    attributes = S3.get_object_attributes(Bucket="copies", Key="parts", ObjectAttributes=["ETag", "ObjectSize"])
+    assert attributes["ETag"] == S3.head_object(Bucket="copies", Key="parts")["ETag"].strip('"') and attributes["ObjectSize"] == 100, attributes
+
+
+for check in (headers, buckets, lists, grants, policies, copies):
+    check()
+    print(check.__name__, "ok", flush=True)
