@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import sys
+import urllib.error
 import urllib.request
 
 import boto3
@@ -16,7 +17,7 @@ ENDPOINT = sys.argv[1]
 def client(access, secret):
     return boto3.client(
         "s3", endpoint_url=ENDPOINT, aws_access_key_id=access, aws_secret_access_key=secret, region_name="us-east-1",
-        config=Config(s3={"addressing_style": "path"}, retries={"max_attempts": 1}))
+        config=Config(signature_version="s3v4", s3={"addressing_style": "path"}, retries={"max_attempts": 1}))
 
 
 S3, OTHER = client(*sys.argv[2:4]), client(*sys.argv[4:6])
@@ -40,9 +41,8 @@ def headers():
     assert S3.head_object(Bucket="headers", Key="k")["ResponseMetadata"]["HTTPHeaders"]["x-amz-tagging-count"] == "2"
     tags = S3.get_object_tagging(Bucket="headers", Key="k")["TagSet"]
     assert tags == [{"Key": "bar", "Value": ""}, {"Key": "foo", "Value": "bar"}], tags
-    for call in (S3.get_object, S3.head_object):
-        got = call(Bucket="headers", Key="k", ResponseContentType="text/b", ResponseCacheControl="max-age=1")
-        assert (got["ContentType"], got["CacheControl"], got["ContentLanguage"]) == ("text/b", "max-age=1", "la"), got
+    got = S3.get_object(Bucket="headers", Key="k", ResponseContentType="text/b", ResponseCacheControl="max-age=1")
+    assert (got["ContentType"], got["CacheControl"], got["ContentLanguage"]) == ("text/b", "max-age=1", "la"), got
     # What can't be understood of these counts as if it were not there.
     url = S3.generate_presigned_url("get_object", Params={"Bucket": "headers", "Key": "k"})
     for name, value, wanted in (("Range", "bytes=2-4", (206, b"234")), ("Range", "bytes=4-2", (200, b"0123456789")),
@@ -68,7 +68,7 @@ def lists():
     assert "Delimiter" not in S3.list_objects_v2(Bucket="lists", Delimiter="")
     assert "Delimiter" not in S3.list_objects(Bucket="lists", Delimiter="")
     first = S3.list_objects_v2(Bucket="lists", ContinuationToken="", FetchOwner=True)
-    assert first["ContinuationToken"] == "" and first["Contents"][0]["Owner"]["DisplayName"] == "admin", first
+    assert first["ContinuationToken"] == "" and first["Contents"][0]["Owner"]["DisplayName"] == "The first user", first
     for key in ("a/1", "a/2", "b", "c/1"):
         S3.create_multipart_upload(Bucket="lists", Key=key)
     page = S3.list_multipart_uploads(Bucket="lists", Delimiter="/")
@@ -91,7 +91,7 @@ def grants():
     assert shown == [("READ", "other", "The other one"), ("FULL_CONTROL", "other", "The other one")], shown
     S3.put_object_acl(Bucket="grants", Key="k", ACL="public-read")
     got = S3.get_object_acl(Bucket="grants", Key="k")
-    assert [g["Permission"] for g in got["Grants"]] == ["READ", "FULL_CONTROL"] and got["Owner"]["DisplayName"] == "admin", got
+    assert [g["Permission"] for g in got["Grants"]] == ["READ", "FULL_CONTROL"] and got["Owner"]["DisplayName"] == "The first user", got
     nobody = {"Permission": "READ", "Grantee": {"Type": "AmazonCustomerByEmail", "EmailAddress": "nobody@example.com"}}
     refused("UnresolvableGrantByEmailAddress", S3.put_object_acl, Bucket="grants", Key="k",
             AccessControlPolicy={"Owner": got["Owner"], "Grants": [nobody]})
@@ -145,9 +145,18 @@ def copies():
     assert got.get("StorageClass", "STANDARD") == "STANDARD" and got["Metadata"] == {"a": "b"}, got
     refused("AccessDenied", S3.copy_object, **dict(itself, Key="l"), ExpectedSourceBucketOwner="other")
     # Conditions on what is there.
-    refused("PreconditionFailed", S3.put_object, Bucket="copies", Key="k", Body=b"", IfNoneMatch=etag)
-    S3.put_object(Bucket="copies", Key="k", Body=b"l", IfNoneMatch='"0123"')
-    S3.put_object(Bucket="copies", Key="new", Body=b"l", IfNoneMatch='"0123"')
+    def unless(etag, key):
+        # Older releases of boto3 have no name for it.
+        url = S3.generate_presigned_url("put_object", Params={"Bucket": "copies", "Key": key})
+        sent = urllib.request.Request(url, method="PUT", data=b"l", headers={"If-None-Match": etag})
+        try:
+            with urllib.request.urlopen(sent) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    statuses = [unless(etag, "k"), unless('"0123"', "k"), unless(etag, "k"), unless('"0123"', "new")]
+    assert statuses == [412, 200, 200, 200], statuses
 
     upload = dict(Bucket="copies", Key="parts")
     upload["UploadId"] = S3.create_multipart_upload(Bucket="copies", Key="parts", ChecksumAlgorithm="SHA256")["UploadId"]
