@@ -83,12 +83,14 @@ def presigned(method, path, at=0, expires=60, headers=None):
     return f"{path}?{text}&X-Amz-Signature=" + mac(key, f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{digest}").hex()
 
 
-def receive(sock):
+def receive(sock, is_head=False):
     answer = b""
     try:
         while chunk := sock.recv(65536):
             answer += chunk
             head, end, body = answer.partition(b"\r\n\r\n")
+            if end and is_head:
+                break
             if end:
                 lengths = [line.split(b":")[1] for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
                 if lengths and len(body) >= int(lengths[0]):
@@ -112,7 +114,7 @@ def send(data, half_close=False):
                 sock.shutdown(socket.SHUT_WR)
         except OSError:
             pass
-        answer = receive(sock)
+        answer = receive(sock, data.startswith(b"HEAD "))
     status = int(answer.split(b" ")[1]) if answer.startswith(b"HTTP/1.") else 0
     text = answer.decode(errors="replace")
     return status, text.partition("<Code>")[2].partition("</Code>")[0]
