@@ -61,7 +61,9 @@ pub(crate) struct Entry {
     /// The owner's id.
     pub(crate) owner: String,
     /// RADOS objects that hold its data beside the head. Of an object with versions none: what belongs to those is known
-    /// by who removes them.
+    /// by who removes them. There may be thousands, so they have a key of their own ([`tails_key`]), which listings do not
+    /// read.
+    #[serde(skip)]
     pub(crate) tails: Vec<Tails>,
     /// The current version is a delete marker: there is no object for who does not ask for versions.
     pub(crate) marker: bool,
@@ -75,6 +77,18 @@ impl Entry {
         known.tag == self.tag && known.version >= self.version
     }
 
+    /// An entry as a shard has it, with its tails.
+    fn stored(shard: &str, entry: &[u8], tails: Option<&Bytes>) -> Result<Entry> {
+        let entry = record::decode::<Entry>(shard, entry)?;
+        let tails = tails.map(|tails| record::decode::<EntryTails>(shard, tails)).transpose()?;
+        Ok(Entry { tails: tails.unwrap_or_default().tails, ..entry })
+    }
+
+    /// The value of the key of its tails, where it has any.
+    pub(crate) fn encoded_tails(&self) -> Option<Bytes> {
+        (!self.tails.is_empty()).then(|| record::encode(&EntryTails { tails: self.tails.clone() }))
+    }
+
     /// What the key adds to its shard's sums.
     pub(crate) fn counted(&self) -> Stats {
         match self.held {
@@ -83,6 +97,12 @@ impl Entry {
             None => Stats { objects: 1, bytes: self.size },
         }
     }
+}
+
+/// What an object that an entry is of has beside its head.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EntryTails {
+    pub(crate) tails: Vec<Tails>,
 }
 
 /// A run of RADOS objects that hold data: `NAME_0`, `NAME_1`, …
@@ -134,6 +154,10 @@ impl Versioned for Entry {
     const NAME: &'static str = "index entry";
 }
 
+impl Versioned for EntryTails {
+    const NAME: &'static str = "tails of an index entry";
+}
+
 impl Versioned for Pending {
     const NAME: &'static str = "pending index entry";
 }
@@ -159,6 +183,11 @@ pub(crate) fn shard_of(bucket: &Bucket, key: &str) -> String {
 
 pub(crate) fn entry_key(key: &str) -> Bytes {
     [b"o", key.as_bytes()].concat().into()
+}
+
+/// The key of an entry's tails.
+pub(crate) fn tails_key(key: &str) -> Bytes {
+    [b"t", key.as_bytes()].concat().into()
 }
 
 pub(crate) fn pending_key(key: &str, tag: &str) -> Bytes {
