@@ -301,21 +301,6 @@ impl Gateway {
         Ok(self.stand(bucket, key).await?.map(|stand| stand.entry()))
     }
 
-    /// As [`Gateway::head_entry`], with what the object has beside its head where it never had versions.
-    pub(crate) async fn head_with_tails(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
-        let Some(entry) = self.head_entry(bucket, key).await? else { return Ok(None) };
-        if entry.held.is_some() {
-            return Ok(Some(entry));
-        }
-        let tails = match self.open_object(bucket, key).await {
-            Ok(reader) if reader.head.tag == entry.tag => reader.tails(),
-            // It is another object meanwhile: who made that one knows.
-            Ok(_) | Err(Error::NoSuchKey) => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        Ok(Some(Entry { tails, ..entry }))
-    }
-
     /// Removes an object, or where the bucket has versions hides it behind a delete marker of `owner`.
     pub(crate) async fn remove_object(
         self: &Arc<Gateway>,

@@ -112,15 +112,6 @@ impl Reader {
         Reader { head, manifest: Manifest::default(), secret: None, inline: Bytes::new(), inline_at: 0, pool }
     }
 
-    /// What the object has beside its head.
-    pub(super) fn tails(self) -> Vec<Tails> {
-        match self.head.data {
-            Data::Inline => Vec::new(),
-            Data::Tails(tails) => vec![tails],
-            Data::Parts(_) => self.manifest.parts.into_iter().map(|part| part.tails).collect(),
-        }
-    }
-
     /// The data in `range`, which lies within the object. A piece that is not whole ends it with an error.
     pub(crate) fn data(&self, range: Range<u64>) -> impl Stream<Item = Result<Bytes>> + Send + 'static {
         match &self.head.encryption {

@@ -340,6 +340,29 @@ impl Gateway {
         }
     }
 
+    /// The index entry that a key's head stands for now, with what the object has beside its head where it never had
+    /// versions.
+    pub(crate) async fn head_with_tails(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
+        let name = head_name(bucket, key);
+        for attempt in 0..ATTEMPTS {
+            let Some(stand) = self.stand(bucket, key).await? else { return Ok(None) };
+            let entry = stand.entry();
+            if entry.held.is_some() {
+                return Ok(Some(entry));
+            }
+            let inline = match stand.head.data {
+                Data::Parts(_) => self.inline(&name, stand.version).await?,
+                Data::Inline | Data::Tails(_) => Some(Bytes::new()),
+            };
+            let Some(inline) = inline else {
+                wait(attempt).await;
+                continue;
+            };
+            return Ok(Some(Entry { tails: stand.head.tails(&name, &inline)?, ..entry }));
+        }
+        Err(Error::Contended(key.to_owned()))
+    }
+
     /// What a head of that RADOS version has of its data.
     async fn inline(&self, name: &str, version: u64) -> Result<Option<Bytes>> {
         let mut op = ReadOp::new();
