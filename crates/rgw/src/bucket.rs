@@ -333,7 +333,7 @@ impl Gateway {
             for (key, id, _) in &found {
                 match self.abort_upload(bucket, key, id).await {
                     // Listed, but not there: an attempt to end it was cut short.
-                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id).await?,
+                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id, None).await?,
                     ended => ended?,
                 }
             }

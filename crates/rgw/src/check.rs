@@ -361,7 +361,7 @@ impl Gateway {
                     }
                     report.add(Problem::MissingUpload(key.to_owned(), id.to_owned()));
                     if fix {
-                        index::remove_upload(self, bucket, key, id).await?;
+                        index::remove_upload(self, bucket, key, id, None).await?;
                     }
                 }
                 if !page.more {
