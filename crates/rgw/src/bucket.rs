@@ -355,7 +355,7 @@ impl Gateway {
                     self.remove_object(&bucket, &listed.key, "", crate::object::Condition::None).await?;
                     continue;
                 }
-                let may = |head: &crate::object::Head| head.check_lock(true);
+                let may = |head: &crate::object::Head, _| head.check_lock(true);
                 self.remove_version(&bucket, &listed.key, listed.head.version_id(), may).await?;
             }
         }

@@ -517,13 +517,14 @@ impl Gateway {
         Err(Error::Contended(key.to_owned()))
     }
 
-    /// Removes a version for good, if `may` lets it; returns what it was, `None` where there was none.
+    /// Removes a version for good, if `may` lets it, which is told whether it is the newest; returns what it was, `None` where
+    /// there was none.
     pub(crate) async fn remove_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         key: &str,
         id: &str,
-        may: impl Fn(&Head) -> Result<()> + Send + Sync + 'static,
+        may: impl Fn(&Head, bool) -> Result<()> + Send + Sync + 'static,
     ) -> Result<Option<Head>> {
         check_id(id)?;
         let (gateway, bucket, key, id) =
@@ -554,7 +555,7 @@ impl Gateway {
         bucket: &Arc<Bucket>,
         key: &str,
         id: &str,
-        may: &(impl Fn(&Head) -> Result<()> + Sync),
+        may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
         begun: &mut Option<Begun>,
     ) -> Result<Option<Option<Head>>> {
         let name = head_name(bucket, key);
@@ -581,11 +582,11 @@ impl Gateway {
                 let Some(Stored { head, data }) = stored_of(&name, &slot, found)? else {
                     return Ok(Some(None));
                 };
-                may(&head)?;
+                let is_newest = newest.first().is_some_and(|(key, _)| *key == head_key(&slot));
+                may(&head, is_newest)?;
                 let replaced = head.tails(&name, &data)?;
                 let mut edit = Edit { op, set: Vec::new(), gone: Vec::new(), versions };
                 edit.remove(&slot, &head);
-                let is_newest = newest.first().is_some_and(|(key, _)| *key == head_key(&slot));
                 let mut shown = stand.head;
                 if let (true, Some((next, _))) = (is_newest, newest.get(1)) {
                     let next = String::from_utf8_lossy(&next[1..]).into_owned();
@@ -601,7 +602,7 @@ impl Gateway {
             }
             // What it has beside the head its entry says.
             _ => {
-                may(&stand.head)?;
+                may(&stand.head, true)?;
                 op.remove();
                 (stand.head, Vec::new(), op, None)
             }

@@ -41,7 +41,7 @@ impl Protocol {
             return Ok(Removed { marker: removal.marker.is_some(), version: removal.marker });
         };
         let bypass = bypass && requester.may_bypass(bucket, key)?;
-        let may = move |head: &Head| match &condition {
+        let may = move |head: &Head, _| match &condition {
             Condition::Etag(etag) if *etag != head.etag => Err(crate::Error::Precondition("If-Match")),
             _ => head.check_lock(bypass),
         };
