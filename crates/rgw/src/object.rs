@@ -35,6 +35,10 @@ use std::sync::Arc;
 
 /// Data of up to this size is in the head (`rgw_max_chunk_size`).
 pub(crate) const INLINE_BYTES: usize = 4 << 20;
+/// The manifest of an object that was uploaded in parts is no larger.
+const MANIFEST_BYTES: usize = 2 << 20;
+/// What a head has in it is no larger.
+const HEAD_BYTES: u64 = if INLINE_BYTES > MANIFEST_BYTES { INLINE_BYTES } else { MANIFEST_BYTES } as u64;
 /// Data is received and read in pieces of this size.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Size of a tail (`rgw_obj_stripe_size`).

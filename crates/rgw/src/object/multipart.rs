@@ -9,8 +9,8 @@
 
 use super::put::{Put, write_tails};
 use super::{
-    Begun, Body, Condition, Data, Digests, Head, Manifest, ManifestPart, Reader, STRIPE_BYTES, Salt,
-    StoredChecksum, tail_count, tails_name,
+    Begun, Body, Condition, Data, Digests, Head, MANIFEST_BYTES, Manifest, ManifestPart, Reader,
+    STRIPE_BYTES, Salt, StoredChecksum, tail_count, tails_name,
 };
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -387,7 +387,10 @@ impl Gateway {
                 salt: part.salt,
             })
             .collect();
-        let manifest = Manifest { parts };
+        let manifest: Bytes = record::encode(&Manifest { parts });
+        if manifest.len() > MANIFEST_BYTES {
+            return Err(Error::TooLarge);
+        }
         let mut begun = Begun::begin_with(self, bucket, (key, &head.tag), None, &tails).await?;
         let mut op = WriteOp::new();
         // Nor a part that was listed meanwhile.
@@ -400,7 +403,7 @@ impl Gateway {
             return Err(if absent { Error::NoSuchUpload } else { Error::IndexBusy(bucket.name.clone()) });
         }
         let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition };
-        let head = put.commit(self, Some(begun), record::encode(&manifest).into(), tails).await?;
+        let head = put.commit(self, Some(begun), manifest.into(), tails).await?;
         if let Some(held) = held {
             held.keep();
         }
@@ -600,4 +603,26 @@ fn choose(there: &[(u32, Part)], named: &[NamedPart]) -> Result<Vec<(u32, Part)>
         chosen.push((*number, part.clone()));
     }
     Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_manifest_fits_into_a_head() {
+        let tag = "f".repeat(32);
+        let bucket = Bucket { id: tag.clone(), ..Bucket::default() };
+        let tails = Tails { name: tails_name(&bucket, &tag), count: tail_count(2 * MAX_PART_BYTES) };
+        let part = |number| ManifestPart {
+            number,
+            size: MAX_PART_BYTES,
+            tails: tails.clone(),
+            salt: Some([u8::MAX; size_of::<Salt>()]),
+        };
+        let manifest = Manifest { parts: (1..=MAX_PARTS).map(part).collect() };
+        let encoded = record::encode(&manifest);
+        assert!(encoded.len() <= MANIFEST_BYTES, "{} bytes", encoded.len());
+        assert_eq!(record::decode::<Manifest>("head", &encoded).unwrap(), manifest);
+    }
 }

@@ -4,7 +4,7 @@
 //! Every change is one compare-and-swap of the head, and made again on what is there where somebody else was faster. What an
 //! object without versions was becomes the version `null` with the first write that makes another.
 
-use super::{Begun, Condition, Data, ETAG, HEAD, Head, INLINE_BYTES, Manifest, Put, Reader, head_name};
+use super::{Begun, Condition, Data, ETAG, HEAD, HEAD_BYTES, Head, Manifest, Put, Reader, head_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
@@ -366,7 +366,7 @@ impl Gateway {
     /// What a head of that RADOS version has of its data.
     async fn inline(&self, name: &str, version: u64) -> Result<Option<Bytes>> {
         let mut op = ReadOp::new();
-        op.assert_version(version).read(0, INLINE_BYTES as u64);
+        op.assert_version(version).read(0, HEAD_BYTES);
         let reply = unless_overtaken(self.pools.data.operate_read(name, op).await)?;
         reply.map(|mut reply| Ok(reply.output(1)?)).transpose()
     }
@@ -672,7 +672,7 @@ impl Gateway {
     pub(crate) async fn named_tails(&self, bucket: &Bucket, key: &str) -> Result<Vec<Tails>> {
         let name = head_name(bucket, key);
         let mut op = ReadOp::new();
-        op.get_xattrs().read(0, INLINE_BYTES as u64);
+        op.get_xattrs().read(0, HEAD_BYTES);
         let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
         let mut reply = match reply {
             Err(error) if error.is_not_found() => return Ok(Vec::new()),
