@@ -333,7 +333,7 @@ impl Gateway {
             for (key, id, _) in &found {
                 match self.abort_upload(bucket, key, id).await {
                     // Listed, but not there: an attempt to end it was cut short.
-                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id).await?,
+                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id, None).await?,
                     ended => ended?,
                 }
             }
@@ -355,7 +355,7 @@ impl Gateway {
                     self.remove_object(&bucket, &listed.key, "", crate::object::Condition::None).await?;
                     continue;
                 }
-                let may = |head: &crate::object::Head| head.check_lock(true);
+                let may = |head: &crate::object::Head, _| head.check_lock(true);
                 self.remove_version(&bucket, &listed.key, listed.head.version_id(), may).await?;
             }
         }

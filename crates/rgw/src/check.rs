@@ -8,7 +8,7 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{self, Entry, Pending, STATE, STATS, Stats, Suspect, Tails};
+use crate::index::{self, Entry, EntryTails, Pending, STATE, STATS, Stats, Suspect, Tails};
 use crate::object::multipart::UploadEntry;
 use crate::object::{Role, role_of};
 use crate::record;
@@ -239,12 +239,16 @@ impl Gateway {
             return Ok(());
         }
         // Tails that only the wrong entry names are found as orphans.
-        let name = index::entry_key(key);
+        let (name, tails) = (index::entry_key(key), index::tails_key(key));
         let mut op = WriteOp::new();
         op.assert_exists().omap_cmp(vec![(name.clone(), CmpOp::Eq, value.unwrap_or_default())]);
         match head {
-            Some(head) => op.omap_set(vec![(name, record::encode(&head))]),
-            None => op.omap_rm_keys(vec![name]),
+            Some(head) => {
+                let own = head.encoded_tails().map(|encoded| (tails.clone(), encoded));
+                op.omap_rm_keys(vec![tails]);
+                op.omap_set([(name, record::encode(&head))].into_iter().chain(own).collect())
+            }
+            None => op.omap_rm_keys(vec![name, tails]),
         };
         match self.pools.index.operate(&shard, op).await?.success().map_err(Error::from) {
             // It changed this moment: then it is not what was wrong any more.
@@ -357,7 +361,7 @@ impl Gateway {
                     }
                     report.add(Problem::MissingUpload(key.to_owned(), id.to_owned()));
                     if fix {
-                        index::remove_upload(self, bucket, key, id).await?;
+                        index::remove_upload(self, bucket, key, id, None).await?;
                     }
                 }
                 if !page.more {
@@ -382,7 +386,7 @@ impl Gateway {
             }
         };
         // In this order; see the module.
-        for kind in ["m", "p", "o"] {
+        for kind in ["m", "p", "t"] {
             for number in 0..bucket.shards.max(1) {
                 let shard = index::shard_name(bucket, number);
                 let mut after = Bytes::new();
@@ -404,10 +408,10 @@ impl Gateway {
                                 forget(&mut runs, &pending.parts);
                                 forget(&mut runs, &self.named_tails(bucket, key).await?);
                             }
-                            // One that can't be decoded names nothing; its head, below, does.
+                            // What can't be decoded names nothing; its head, below, does.
                             _ => {
-                                let entry = record::decode::<Entry>(&shard, value).unwrap_or_default();
-                                forget(&mut runs, &entry.tails);
+                                let own = record::decode::<EntryTails>(&shard, value).unwrap_or_default();
+                                forget(&mut runs, &own.tails);
                             }
                         }
                     }

@@ -31,6 +31,7 @@ use nacre_types::hash::ceph_str_hash_rjenkins;
 use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The attribute of a shard that says whether anything may be begun in it.
 pub(crate) const STATE: &str = "rgw.state";
@@ -40,6 +41,9 @@ const VERSIONED: &str = "versioned";
 pub(crate) const STATS: &[u8] = b"s";
 /// Uploads of a key read at a time.
 const UPLOADS: u64 = 100;
+/// How long a change waits for a bucket that is being resharded, and how often it looks.
+pub(crate) const RESHARD_PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const RESHARD_LOOK: Duration = Duration::from_millis(50);
 /// Bytes of a tag.
 const TAG_BYTES: usize = 32;
 
@@ -61,7 +65,9 @@ pub(crate) struct Entry {
     /// The owner's id.
     pub(crate) owner: String,
     /// RADOS objects that hold its data beside the head. Of an object with versions none: what belongs to those is known
-    /// by who removes them.
+    /// by who removes them. There may be thousands, so they have a key of their own ([`tails_key`]), which listings do not
+    /// read.
+    #[serde(skip)]
     pub(crate) tails: Vec<Tails>,
     /// The current version is a delete marker: there is no object for who does not ask for versions.
     pub(crate) marker: bool,
@@ -75,6 +81,18 @@ impl Entry {
         known.tag == self.tag && known.version >= self.version
     }
 
+    /// An entry as a shard has it, with its tails.
+    fn stored(shard: &str, entry: &[u8], tails: Option<&Bytes>) -> Result<Entry> {
+        let entry = record::decode::<Entry>(shard, entry)?;
+        let tails = tails.map(|tails| record::decode::<EntryTails>(shard, tails)).transpose()?;
+        Ok(Entry { tails: tails.unwrap_or_default().tails, ..entry })
+    }
+
+    /// The value of the key of its tails, where it has any.
+    pub(crate) fn encoded_tails(&self) -> Option<Bytes> {
+        (!self.tails.is_empty()).then(|| record::encode(&EntryTails { tails: self.tails.clone() }))
+    }
+
     /// What the key adds to its shard's sums.
     pub(crate) fn counted(&self) -> Stats {
         match self.held {
@@ -83,6 +101,12 @@ impl Entry {
             None => Stats { objects: 1, bytes: self.size },
         }
     }
+}
+
+/// What an object that an entry is of has beside its head.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct EntryTails {
+    pub(crate) tails: Vec<Tails>,
 }
 
 /// A run of RADOS objects that hold data: `NAME_0`, `NAME_1`, …
@@ -134,6 +158,10 @@ impl Versioned for Entry {
     const NAME: &'static str = "index entry";
 }
 
+impl Versioned for EntryTails {
+    const NAME: &'static str = "tails of an index entry";
+}
+
 impl Versioned for Pending {
     const NAME: &'static str = "pending index entry";
 }
@@ -159,6 +187,11 @@ pub(crate) fn shard_of(bucket: &Bucket, key: &str) -> String {
 
 pub(crate) fn entry_key(key: &str) -> Bytes {
     [b"o", key.as_bytes()].concat().into()
+}
+
+/// The key of an entry's tails.
+pub(crate) fn tails_key(key: &str) -> Bytes {
+    [b"t", key.as_bytes()].concat().into()
 }
 
 pub(crate) fn pending_key(key: &str, tag: &str) -> Bytes {
@@ -361,13 +394,60 @@ pub(crate) async fn add_upload(
     }
 }
 
-/// Takes an upload off the list.
-pub(crate) async fn remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
+/// Takes an upload off the list; of an index that is being resharded when that is done. As long as the change `tag`, the
+/// upload's completion, is pending there is nothing to wait for: what it was noted in is not copied to the end.
+pub(crate) async fn remove_upload(
+    gateway: &Gateway,
+    bucket: &Bucket,
+    key: &str,
+    id: &str,
+    tag: Option<&str>,
+) -> Result<()> {
+    if let Some(tag) = tag {
+        let mut op = WriteOp::new();
+        op.assert_exists()
+            .omap_cmp(vec![(pending_key(key, tag), CmpOp::Gt, Bytes::new())])
+            .omap_rm_keys(vec![upload_key(key, id)]);
+        let reply = gateway.pools.index.operate(&shard_of(bucket, key), op).await;
+        match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+            Err(error) if error.is_canceled() || error.is_absent() => {}
+            removed => return removed.map(drop),
+        }
+    }
+    let deadline = Instant::now() + RESHARD_PATIENCE;
+    let mut fresh: Option<Bucket> = None;
+    loop {
+        match try_remove_upload(gateway, fresh.as_ref().unwrap_or(bucket), key, id).await {
+            Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
+            removed => return removed,
+        }
+        tokio::time::sleep(RESHARD_LOOK).await;
+        match gateway.bucket(&bucket.name).await {
+            Ok(now) if now.id == bucket.id => fresh = Some(now),
+            // It is gone, and the index with it.
+            Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// Takes an upload off the list, unless the shard may have been copied already.
+async fn try_remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
+    let shard = shard_of(bucket, key);
+    let state = gateway.pools.index.get_xattr(&shard, STATE).await;
+    let state = state.map_err(|error| moved(gateway, bucket, error))?;
+    if state.starts_with(Closed::Reshard.state().as_bytes()) {
+        return Err(Error::IndexBusy(bucket.name.clone()));
+    }
     let mut op = WriteOp::new();
-    op.assert_exists().omap_rm_keys(vec![upload_key(key, id)]);
-    let reply = gateway.pools.index.operate(&shard_of(bucket, key), op).await;
-    reply.and_then(|reply| reply.success()).map_err(|error| moved(gateway, bucket, error))?;
-    Ok(())
+    op.cmp_xattr(STATE, CmpOp::Eq, state).omap_rm_keys(vec![upload_key(key, id)]);
+    let reply = gateway.pools.index.operate(&shard, op).await;
+    match reply.and_then(|reply| reply.success()) {
+        Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
+            Err(Error::IndexBusy(bucket.name.clone()))
+        }
+        removed => removed.map(drop).map_err(|error| moved(gateway, bucket, error)),
+    }
 }
 
 /// What it means that an operation on a shard failed so: where that is gone, the index is being resharded or removed.

@@ -35,6 +35,10 @@ use std::sync::Arc;
 
 /// Data of up to this size is in the head (`rgw_max_chunk_size`).
 pub(crate) const INLINE_BYTES: usize = 4 << 20;
+/// The manifest of an object that was uploaded in parts is no larger.
+const MANIFEST_BYTES: usize = 2 << 20;
+/// What a head has in it is no larger.
+const HEAD_BYTES: u64 = if INLINE_BYTES > MANIFEST_BYTES { INLINE_BYTES } else { MANIFEST_BYTES } as u64;
 /// Data is received and read in pieces of this size.
 pub(crate) const PIECE_BYTES: usize = 1 << 20;
 /// Size of a tail (`rgw_obj_stripe_size`).
@@ -299,21 +303,6 @@ impl Gateway {
     /// The index entry that a key's head stands for now.
     pub(crate) async fn head_entry(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
         Ok(self.stand(bucket, key).await?.map(|stand| stand.entry()))
-    }
-
-    /// As [`Gateway::head_entry`], with what the object has beside its head where it never had versions.
-    pub(crate) async fn head_with_tails(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
-        let Some(entry) = self.head_entry(bucket, key).await? else { return Ok(None) };
-        if entry.held.is_some() {
-            return Ok(Some(entry));
-        }
-        let tails = match self.open_object(bucket, key).await {
-            Ok(reader) if reader.head.tag == entry.tag => reader.tails(),
-            // It is another object meanwhile: who made that one knows.
-            Ok(_) | Err(Error::NoSuchKey) => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        Ok(Some(Entry { tails, ..entry }))
     }
 
     /// Removes an object, or where the bucket has versions hides it behind a delete marker of `owner`.

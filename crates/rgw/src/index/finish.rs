@@ -1,16 +1,18 @@
 //! Finishing changes after their requests were answered: entries are replaced, sums counted and what was replaced given to
 //! the garbage, for many changes of a shard at a time.
 //!
-//! All of it goes by compare-and-swap: one operation asserts what was read of the entries and of the sums. Of two changes
-//! of a key the one whose head has the higher version counts, in whatever order they are finished.
+//! All of it goes by compare-and-swap: one operation asserts what was read of the entries and of the sums, and that the
+//! changes are still pending, so that each is finished once, however many see it through. Of two changes of a key the one
+//! whose head has the higher version counts, in whatever order they are finished.
 
-use super::{Entry, STATS, Stats, Tails, bucket_id, entry_key, pending_key, pending_of};
+use super::{Entry, STATS, Stats, Tails, bucket_id, entry_key, pending_key, pending_of, tails_key};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::quota::Delta;
 use crate::record;
 use bytes::Bytes;
 use nacre_client::{ReadOp, WriteOp};
+use nacre_types::errno::Errno;
 use nacre_types::op::CmpOp;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -158,7 +160,7 @@ async fn run(gateway: Arc<Gateway>, bucket: String, shard: String) {
         tokio::time::sleep(GATHER).await;
         let Some((changes, permits)) = gateway.finisher.take(&shard) else { return };
         loop {
-            match finish(&gateway, &shard, &changes).await {
+            match finish_all(&gateway, &shard, &changes).await {
                 Ok(stats) => {
                     gateway.finisher.note_crowd(&bucket, stats, gateway.config.objects_per_shard);
                     break;
@@ -181,25 +183,48 @@ async fn run(gateway: Arc<Gateway>, bucket: String, shard: String) {
     }
 }
 
+/// Finishes changes, in parts where they come to more than one operation may carry; returns the shard's sums then.
+async fn finish_all(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Result<Stats> {
+    let (mut left, mut most) = (changes, changes.len());
+    loop {
+        let (some, rest) = left.split_at(most.min(left.len()));
+        match finish(gateway, shard, some).await {
+            Err(Error::Rados(error))
+                if matches!(error.errno(), Errno::EOVERFLOW | Errno::EMSGSIZE) && some.len() > 1 =>
+            {
+                most = some.len() / 2;
+            }
+            finished if rest.is_empty() => return finished,
+            finished => {
+                finished?;
+                left = rest;
+            }
+        }
+    }
+}
+
 /// What a shard holds of the keys of some changes.
+#[derive(Debug, Default)]
 struct Found {
+    /// Entries and their tails, what is pending of the changes, and the sums.
     values: BTreeMap<Bytes, Bytes>,
     /// Keys that have nothing pending but these changes.
     alone: BTreeSet<String>,
 }
 
-/// Reads entries and sums, and of the keys in `removed` whether anything else is pending.
+/// Reads entries, sums and the changes' own notes, and of the keys in `removed` whether anything else is pending.
 async fn look(
     gateway: &Gateway,
     shard: &str,
     changes: &[Arc<Finished>],
-    removed: &BTreeSet<&str>,
+    removed: &BTreeSet<String>,
 ) -> Result<Found> {
     let keys: BTreeSet<&str> = changes.iter().map(|change| change.key.as_str()).collect();
     let tags: BTreeSet<&str> = changes.iter().map(|change| change.tag.as_str()).collect();
     let mut op = ReadOp::new();
-    let wanted = keys.iter().map(|key| entry_key(key)).chain([Bytes::from_static(STATS)]).collect();
-    op.omap_get_vals_by_keys(wanted);
+    let entries = keys.iter().flat_map(|key| [entry_key(key), tails_key(key)]);
+    let notes = changes.iter().map(|change| pending_key(&change.key, &change.tag));
+    op.omap_get_vals_by_keys(entries.chain(notes).chain([Bytes::from_static(STATS)]).collect());
     for key in removed {
         let own = changes.iter().filter(|change| change.key == *key).count() as u64;
         op.omap_get_vals("", pending_key(key, ""), own + OTHERS);
@@ -213,104 +238,258 @@ async fn look(
             pending_of(name).is_some_and(|(of, tag)| of == *key && !tags.contains(tag))
         };
         if !pending.entries.iter().any(is_other) {
-            alone.insert((*key).to_owned());
+            alone.insert(key.clone());
         }
     }
     Ok(Found { values, alone })
 }
 
-/// Finishes changes; returns the shard's sums then.
-async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Result<Stats> {
-    let mut removed: BTreeSet<&str> = changes
-        .iter()
-        .filter(|change| matches!(change.outcome, Outcome::Removed(_)))
-        .map(|change| change.key.as_str())
-        .collect();
-    let (found, mut entries) = loop {
-        let found = look(gateway, shard, changes, &removed).await?;
-        let mut entries: BTreeMap<&str, Option<Entry>> = BTreeMap::new();
+impl Found {
+    /// Those of `changes` that are not finished yet. Of several that see a change through each may come with its own news of
+    /// it, and the first one counts: when the others come, the object may be another one, or gone.
+    fn unfinished<'a>(&self, changes: &'a [Arc<Finished>]) -> Vec<&'a Finished> {
+        let is_noted =
+            |change: &&'a Finished| self.values.contains_key(&pending_key(&change.key, &change.tag));
+        changes.iter().map(Arc::as_ref).filter(is_noted).collect()
+    }
+
+    fn entries<'a>(&self, shard: &str, changes: &[&'a Finished]) -> Result<BTreeMap<&'a str, Option<Entry>>> {
+        let mut entries = BTreeMap::new();
         for change in changes {
             if !entries.contains_key(change.key.as_str()) {
-                let value = found.values.get(&entry_key(&change.key));
-                let entry = value.map(|value| record::decode::<Entry>(shard, value)).transpose()?;
-                entries.insert(&change.key, entry);
+                let tails = self.values.get(&tails_key(&change.key));
+                let entry = self.values.get(&entry_key(&change.key));
+                let entry = entry.map(|entry| Entry::stored(shard, entry, tails)).transpose()?;
+                entries.insert(change.key.as_str(), entry);
             }
         }
-        // What stayed of earlier removals may be able to go now.
-        let is_left = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.removed);
-        let left = entries.iter().filter(|(_, entry)| is_left(entry)).map(|(key, _)| *key);
-        let more: Vec<&str> = left.filter(|key| !removed.contains(key)).collect();
-        if more.is_empty() {
-            break (found, entries);
-        }
-        removed.extend(more);
-    };
-    let old_stats = found.values.get(STATS).cloned().unwrap_or_default();
-    let mut stats: Stats =
-        if old_stats.is_empty() { Stats::default() } else { record::decode(shard, &old_stats)? };
-    let stats_before = stats;
-    for entry in entries.values().flatten() {
-        stats.subtract(entry.counted());
+        Ok(entries)
     }
-    let mut garbage = Vec::new();
-    for change in changes {
-        let entry = entries.entry(&change.key).or_default();
+}
+
+/// What is to be done to a shard.
+#[derive(Debug, Default)]
+struct Plan {
+    /// Goes first, before the entries that name it are gone.
+    garbage: Vec<Tails>,
+    asserted: Vec<(Bytes, CmpOp, Bytes)>,
+    set: Vec<(Bytes, Bytes)>,
+    gone: Vec<Bytes>,
+    /// The shard's sums before and after.
+    before: Stats,
+    stats: Stats,
+}
+
+impl Plan {
+    fn new(shard: &str, found: &Found, changes: &[&Finished]) -> Result<Plan> {
+        let mut entries = found.entries(shard, changes)?;
+        let old_stats = found.values.get(STATS).cloned().unwrap_or_default();
+        let before: Stats =
+            if old_stats.is_empty() { Stats::default() } else { record::decode(shard, &old_stats)? };
+        let mut plan = Plan { before, stats: before, ..Plan::default() };
+        for entry in entries.values().flatten() {
+            plan.stats.subtract(entry.counted());
+        }
+        for change in changes {
+            plan.take(change, entries.entry(&change.key).or_default());
+        }
+        // An upload that was completed twice made two objects of the same parts: what one of them still names stays.
+        let staying = entries.values().flatten().flat_map(|entry| &entry.tails);
+        let staying: BTreeSet<&str> = staying.map(|tails| tails.name.as_str()).collect();
+        plan.garbage.retain(|tails| !staying.contains(tails.name.as_str()));
+        for (key, entry) in &entries {
+            let (name, tails) = (entry_key(key), tails_key(key));
+            let old = found.values.get(&name).cloned().unwrap_or_default();
+            plan.asserted.push((name.clone(), CmpOp::Eq, old));
+            match entry {
+                // Nothing older than the removal can arrive any more: whatever is pending was begun after it.
+                Some(entry) if entry.removed && found.alone.contains(*key) => plan.gone.extend([name, tails]),
+                Some(entry) => {
+                    plan.stats.add(entry.counted());
+                    plan.set.push((name, record::encode(entry)));
+                    match entry.encoded_tails() {
+                        Some(encoded) => plan.set.push((tails, encoded)),
+                        None if found.values.contains_key(&tails) => plan.gone.push(tails),
+                        None => {}
+                    }
+                }
+                None => {}
+            }
+        }
+        plan.asserted.push((Bytes::from_static(STATS), CmpOp::Eq, old_stats));
+        plan.set.push((Bytes::from_static(STATS), record::encode(&plan.stats)));
+        for change in changes {
+            let note = pending_key(&change.key, &change.tag);
+            // That it is there: it is never empty.
+            plan.asserted.push((note.clone(), CmpOp::Gt, Bytes::new()));
+            plan.gone.push(note);
+        }
+        Ok(plan)
+    }
+
+    /// Makes an entry what it is after a change.
+    fn take(&mut self, change: &Finished, entry: &mut Option<Entry>) {
         let before = entry.as_ref().map_or(0, |entry| entry.version);
-        garbage.extend(change.garbage.iter().cloned());
+        self.garbage.extend(change.garbage.iter().cloned());
         match &change.outcome {
             Outcome::Nothing => {}
-            // Finished by an attempt whose end was not heard of.
+            // Seen through by somebody who met it, and by who began it.
             Outcome::Put(put) if entry.as_ref().is_some_and(|entry| put.is_known(entry)) => {}
             Outcome::Put(put) if put.version > before => {
                 let old = entry.replace(put.clone());
                 // Where there are versions what is replaced stays as one of them.
                 if put.held.is_none() {
-                    garbage.extend(old.into_iter().flat_map(|old| old.tails));
+                    self.garbage.extend(old.into_iter().flat_map(|old| old.tails));
                 }
             }
             Outcome::Put(_) if entry.as_ref().is_some_and(|entry| entry.held.is_some()) => {}
-            Outcome::Put(put) => garbage.extend(put.tails.iter().cloned()),
+            Outcome::Put(put) => self.garbage.extend(put.tails.iter().cloned()),
             // Of the entry's own version is the removal of just what it stands for.
             Outcome::Removed(version) if *version >= before => {
                 let removed = Entry { version: *version, removed: true, ..Entry::default() };
-                garbage.extend(entry.replace(removed).into_iter().flat_map(|old| old.tails));
+                self.garbage.extend(entry.replace(removed).into_iter().flat_map(|old| old.tails));
             }
             Outcome::Removed(_) => {}
         }
     }
-    // An upload that was completed twice made two objects of the same parts: what one of them still names stays.
-    let staying = entries.values().flatten().flat_map(|entry| &entry.tails);
-    let staying: BTreeSet<&str> = staying.map(|tails| tails.name.as_str()).collect();
-    garbage.retain(|tails: &Tails| !staying.contains(tails.name.as_str()));
-    // Before the entries that name it are gone.
-    gateway.discard(&garbage).await?;
-    let mut op = WriteOp::new();
-    op.assert_exists();
-    let (mut asserted, mut set, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-    for (key, entry) in &entries {
-        let name = entry_key(key);
-        let old = found.values.get(&name).cloned().unwrap_or_default();
-        match entry {
-            // Nothing older than the removal can arrive any more: whatever is pending was begun after it.
-            Some(entry) if entry.removed && found.alone.contains(*key) => gone.push(name.clone()),
-            Some(entry) => {
-                stats.add(entry.counted());
-                set.push((name.clone(), record::encode(entry)));
-            }
-            None => {}
+}
+
+/// Finishes those of `changes` that are not finished yet; returns the shard's sums then.
+async fn finish(gateway: &Gateway, shard: &str, changes: &[Arc<Finished>]) -> Result<Stats> {
+    let removals = changes.iter().filter(|change| matches!(change.outcome, Outcome::Removed(_)));
+    let mut removed: BTreeSet<String> = removals.map(|change| change.key.clone()).collect();
+    let (found, unfinished) = loop {
+        let found = look(gateway, shard, changes, &removed).await?;
+        let unfinished = found.unfinished(changes);
+        // What stayed of earlier removals may be able to go now.
+        let is_left = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.removed);
+        let entries = found.entries(shard, &unfinished)?;
+        let left = entries.iter().filter(|(_, entry)| is_left(entry)).map(|(key, _)| *key);
+        let more: Vec<String> = left.filter(|key| !removed.contains(*key)).map(ToOwned::to_owned).collect();
+        if more.is_empty() {
+            break (found, unfinished);
         }
-        asserted.push((name, CmpOp::Eq, old));
+        removed.extend(more);
+    };
+    let plan = Plan::new(shard, &found, &unfinished)?;
+    let tags = changes.iter().map(|change| change.tag.as_str());
+    if unfinished.is_empty() {
+        gateway.quotas.finished(bucket_id(shard), tags, Delta::default());
+        return Ok(plan.stats);
     }
-    asserted.push((Bytes::from_static(STATS), CmpOp::Eq, old_stats));
-    set.push((Bytes::from_static(STATS), record::encode(&stats)));
-    gone.extend(changes.iter().map(|change| pending_key(&change.key, &change.tag)));
-    op.omap_cmp(asserted).omap_set(set).omap_rm_keys(gone);
+    gateway.discard(&plan.garbage).await?;
+    let mut op = WriteOp::new();
+    op.assert_exists().omap_cmp(plan.asserted).omap_set(plan.set).omap_rm_keys(plan.gone);
     gateway.pools.index.operate(shard, op).await?.success()?;
     let change = |now: u64, before: u64| now.wrapping_sub(before) as i64;
     let delta = Delta {
-        objects: change(stats.objects, stats_before.objects),
-        bytes: change(stats.bytes, stats_before.bytes),
+        objects: change(plan.stats.objects, plan.before.objects),
+        bytes: change(plan.stats.bytes, plan.before.bytes),
     };
-    gateway.quotas.finished(bucket_id(shard), changes.iter().map(|change| change.tag.as_str()), delta);
-    Ok(stats)
+    gateway.quotas.finished(bucket_id(shard), tags, delta);
+    Ok(plan.stats)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T: &str = "00000000000000000000000000000001";
+    const D: &str = "00000000000000000000000000000002";
+
+    fn run(name: &str) -> Tails {
+        Tails { name: name.to_owned(), count: 1 }
+    }
+
+    fn put(version: u64, tag: &str) -> Entry {
+        let (tails, tag) = (vec![run(tag)], tag.to_owned());
+        Entry { version, tag, size: 7, tails, ..Entry::default() }
+    }
+
+    fn finished(tag: &str, outcome: Outcome) -> Arc<Finished> {
+        Arc::new(Finished { key: "k".into(), tag: tag.into(), outcome, garbage: Vec::new() })
+    }
+
+    /// A shard, and changes finished in it as an OSD would.
+    #[derive(Default)]
+    struct Shard(BTreeMap<Bytes, Bytes>);
+
+    impl Shard {
+        fn begin(&mut self, tag: &str) {
+            self.0.insert(pending_key("k", tag), Bytes::from_static(b"noted"));
+        }
+
+        fn found(&self, alone: bool) -> Found {
+            let alone = alone.then(|| "k".to_owned()).into_iter().collect();
+            Found { values: self.0.clone(), alone }
+        }
+
+        /// Does what was planned; tells whether what it asserts was so.
+        fn apply(&mut self, plan: Plan) -> bool {
+            let holds = |(key, op, given): &(Bytes, CmpOp, Bytes)| {
+                let there = self.0.get(key).cloned().unwrap_or_default();
+                if *op == CmpOp::Gt { there > *given } else { there == *given }
+            };
+            let holds = plan.asserted.iter().all(holds);
+            if holds {
+                self.0.extend(plan.set);
+                plan.gone.iter().for_each(|key| drop(self.0.remove(key)));
+            }
+            holds
+        }
+
+        fn finish(&mut self, changes: &[Arc<Finished>]) -> Plan {
+            let found = self.found(true);
+            Plan::new("shard", &found, &found.unfinished(changes)).unwrap()
+        }
+
+        fn entry(&self) -> Option<Entry> {
+            let entry = self.0.get(&entry_key("k"))?;
+            Some(Entry::stored("shard", entry, self.0.get(&tails_key("k"))).unwrap())
+        }
+
+        fn stats(&self) -> Stats {
+            self.0.get(STATS).map_or_else(Stats::default, |stats| record::decode("shard", stats).unwrap())
+        }
+    }
+
+    #[test]
+    fn a_change_that_somebody_else_finished_is_not_finished_again() {
+        let mut shard = Shard::default();
+        shard.0.insert(Bytes::from_static(STATS), record::encode(&Stats::default()));
+        shard.begin(T);
+        let change = [finished(T, Outcome::Put(put(5, T)))];
+        // Read before the other one finished it.
+        let late = shard.finish(&change);
+        let first = shard.finish(&change);
+        assert!(shard.apply(first));
+        assert_eq!(shard.stats(), Stats { objects: 1, bytes: 7 });
+        shard.begin(D);
+        let removal = shard.finish(&[finished(D, Outcome::Removed(6))]);
+        assert_eq!(removal.garbage, [run(T)]);
+        assert!(shard.apply(removal));
+        assert_eq!(shard.entry(), None);
+        assert!(!shard.apply(late), "the removed object is back");
+        let again = shard.finish(&change);
+        assert!(shard.apply(again));
+        assert_eq!((shard.entry(), shard.stats()), (None, Stats::default()));
+        assert_eq!(shard.0.len(), 1, "something but the sums stays: {:?}", shard.0);
+    }
+
+    #[test]
+    fn tails_are_beside_their_entry_and_go_with_it() {
+        let mut shard = Shard::default();
+        shard.begin(T);
+        let plan = shard.finish(&[finished(T, Outcome::Put(put(5, T)))]);
+        assert!(shard.apply(plan));
+        let bare: Entry = record::decode("shard", &shard.0[&entry_key("k")]).unwrap();
+        assert_eq!((bare.tails.len(), shard.entry().unwrap().tails), (0, vec![run(T)]));
+        shard.begin(D);
+        let inline = Entry { tails: Vec::new(), ..put(6, D) };
+        let plan = shard.finish(&[finished(D, Outcome::Put(inline.clone()))]);
+        assert_eq!(plan.garbage, [run(T)]);
+        assert!(shard.apply(plan));
+        assert_eq!(shard.entry(), Some(inline));
+        assert!(!shard.0.contains_key(&tails_key("k")));
+    }
 }

@@ -45,17 +45,26 @@ impl Gateway {
             self.settle_upload(bucket, &key, &tag).await?;
             // What it wrote, what it was to remove, and parts that it took from its upload, as far as neither the head nor
             // an upload names them now: whatever became of it.
-            let mut named = self.named_tails(bucket, &key).await?;
+            // Uploads first: parts move from them to the head.
+            let mut named = Vec::new();
             if !pending.parts.is_empty() {
                 for id in self.uploads_of(bucket, &key).await? {
                     named.extend(self.tails_of_upload(bucket, &key, &id).await?.unwrap_or_default());
                 }
             }
-            let own = pending.tails.into_iter().chain(pending.replaced).chain(pending.parts);
-            let garbage = own.filter(|tails| named.iter().all(|named| named.name != tails.name)).collect();
             // Before the head: what is put after that has a higher version.
             let shown = self.shown_version(bucket, &key).await?;
-            let outcome = match self.head_with_tails(bucket, &key).await? {
+            let head = self.head_with_tails(bucket, &key).await?;
+            // What the head names is what it named when it was asked for the outcome: a change that came to its head and is
+            // replaced the next moment would be finished as nothing, and its data be nobody's.
+            match &head {
+                Some(entry) if entry.held.is_none() => named.extend(entry.tails.iter().cloned()),
+                Some(_) => named.extend(self.named_tails(bucket, &key).await?),
+                None => {}
+            }
+            let own = pending.tails.into_iter().chain(pending.replaced).chain(pending.parts);
+            let garbage = own.filter(|tails| named.iter().all(|named| named.name != tails.name)).collect();
+            let outcome = match head {
                 Some(entry) if entry.tag == tag || entry.held.is_some() => Outcome::Put(entry),
                 // A write that did not come to its head, or whose object is replaced again.
                 Some(_) => Outcome::Nothing,

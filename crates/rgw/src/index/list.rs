@@ -13,12 +13,12 @@ use crate::record;
 use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 use nacre_client::ReadOp;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// The most entries asked of a shard at once.
 const MAX_PAGE: usize = 1000;
-/// Pending entries asked for with them; more where that does not suffice.
+/// Pending entries asked for with them.
 const PENDING_PAGE: u64 = 1000;
 /// Heads asked at the same time.
 const HEADS: usize = 16;
@@ -147,12 +147,11 @@ impl Gateway {
     async fn fill(&self, bucket: &Bucket, query: &ListQuery, cursor: &mut Cursor, page: usize) -> Result<()> {
         let at = |kind: u8, bytes: &[u8]| Bytes::from([&[kind], bytes].concat());
         let prefix = query.prefix.as_bytes();
-        let mut pending_page = PENDING_PAGE;
+        let mut pending_after = at(b'p', &cursor.after);
         let (mut reply, pending) = loop {
             let mut op = ReadOp::new();
             op.omap_get_vals(at(b'o', &cursor.after), at(b'o', prefix), page as u64);
-            // Pending entries of the key listed last come again: they do no harm.
-            op.omap_get_vals(at(b'p', &cursor.after), at(b'p', prefix), pending_page);
+            op.omap_get_vals(pending_after, at(b'p', prefix), PENDING_PAGE);
             let reply =
                 self.pools.index.operate_read(&cursor.name, op).await.and_then(|reply| reply.success());
             let mut reply = match reply {
@@ -160,20 +159,22 @@ impl Gateway {
                 Ok(reply) => reply,
             };
             let pending = reply.omap_vals(1)?;
-            let keys: BTreeSet<&[u8]> = behind(&pending.entries, &cursor.after).collect();
-            if !pending.more || keys.len() > 1 {
-                break (reply, pending);
+            match pending.entries.last() {
+                // Those of the key listed last come again, and there may be any number of them.
+                Some((last, _))
+                    if pending.more && behind(&pending.entries, &cursor.after).next().is_none() =>
+                {
+                    pending_after = last.clone();
+                }
+                _ => break (reply, pending),
             }
-            pending_page *= 4;
         };
         let entries = reply.omap_vals(0)?;
         // Up to where both are known; `None`: to the end.
         let known_to = |more: bool, last: Option<&[u8]>| if more { last.map(<[u8]>::to_vec) } else { None };
         let entries_to = known_to(entries.more, entries.entries.last().map(|(key, _)| &key[1..]));
-        let pending_keys: Vec<&[u8]> = behind(&pending.entries, &cursor.after).collect();
-        // Of the last one there may be more; what is before it is known.
-        let before_last = pending_keys.iter().rev().find(|key| Some(**key) != pending_keys.last().copied());
-        let pending_to = known_to(pending.more, before_last.copied());
+        let (pending_to, crowded) =
+            if pending.more { complete_to(&pending.entries, &cursor.after) } else { (None, None) };
         let to = match (entries_to, pending_to) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -198,7 +199,11 @@ impl Gateway {
         }
         let mut asked = Vec::new();
         for (key, tags) in unsettled {
-            match self.settled(&cursor.name, &key, found.get(&key), &tags) {
+            let settled = match crowded {
+                Some(crowded) if crowded == key.as_bytes() => None,
+                _ => self.settled(&cursor.name, &key, found.get(&key), &tags),
+            };
+            match settled {
                 Some(entry) => drop(found.insert(key, entry)),
                 None => asked.push(key),
             }
@@ -262,6 +267,19 @@ fn behind<'a>(entries: &'a [(Bytes, Bytes)], after: &'a [u8]) -> impl Iterator<I
     keys.filter(move |key| *key > after)
 }
 
+/// Up to which key nothing is pending but what a page has, which is not the last one, and which key is the only one behind
+/// `after` in it: of that there may be more.
+fn complete_to<'a>(entries: &'a [(Bytes, Bytes)], after: &'a [u8]) -> (Option<Vec<u8>>, Option<&'a [u8]>) {
+    let keys: Vec<&[u8]> = behind(entries, after).collect();
+    let Some(last) = keys.last() else { return (None, None) };
+    // Of the last one there may be more; what is before it is known.
+    match keys.iter().rev().find(|key| *key != last) {
+        Some(before) => (Some(before.to_vec()), None),
+        // Its head is asked: that there are more does not matter.
+        None => (Some(last.to_vec()), Some(last)),
+    }
+}
+
 /// What a key is rolled up to.
 fn group_of<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
     if query.delimiter.is_empty() {
@@ -270,4 +288,24 @@ fn group_of<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
     let rest = key.strip_prefix(query.prefix.as_str())?;
     let at = rest.find(&query.delimiter)?;
     Some(&key[..query.prefix.len() + at + query.delimiter.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::pending_key;
+    use super::*;
+
+    #[test]
+    fn a_page_of_what_is_pending_ends_before_a_key_that_may_have_more() {
+        let page = |keys: &[&str]| -> Vec<(Bytes, Bytes)> {
+            let entry = |(tag, key): (usize, &&str)| (pending_key(key, &format!("{tag:032x}")), Bytes::new());
+            keys.iter().enumerate().map(entry).collect()
+        };
+        let entries = page(&["a", "b", "b", "c", "c"]);
+        assert_eq!(complete_to(&entries, b""), (Some(b"b".to_vec()), None));
+        // Of the key listed last there is nothing to be known.
+        assert_eq!(complete_to(&entries, b"b"), (Some(b"c".to_vec()), Some(&b"c"[..])));
+        assert_eq!(complete_to(&entries, b"c"), (None, None));
+        assert_eq!(complete_to(&page(&["k"; 5]), b""), (Some(b"k".to_vec()), Some(&b"k"[..])));
+    }
 }

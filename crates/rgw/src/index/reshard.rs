@@ -53,7 +53,7 @@ impl Versioned for ReshardEntry {
 /// The key that an entry is of; `None` for what is not moved.
 fn key_of(name: &[u8]) -> Option<&[u8]> {
     match name.first()? {
-        b'o' => Some(&name[1..]),
+        b'o' | b't' => Some(&name[1..]),
         b'm' => upload_of(name).map(|(key, _)| key.as_bytes()),
         _ => None,
     }
@@ -272,7 +272,7 @@ impl Gateway {
 
     async fn copy_shard(&self, from: String, new: &Bucket) -> Result<BTreeMap<u32, Stats>> {
         let mut sums: BTreeMap<u32, Stats> = BTreeMap::new();
-        for kind in ["m", "o"] {
+        for kind in ["m", "o", "t"] {
             let mut after = Bytes::new();
             loop {
                 let page = self.pools.index.omap_get_vals(&from, after.clone(), kind, PAGE).await?;
@@ -318,7 +318,7 @@ impl Gateway {
         stream::iter((0..new.shards).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |shard| async move {
                 let name = shard_name(new, shard);
-                for kind in ["m", "o"] {
+                for kind in ["m", "o", "t"] {
                     let mut after = Bytes::new();
                     loop {
                         let page = self.pools.index.omap_get_vals(&name, after.clone(), kind, PAGE).await?;
@@ -386,7 +386,7 @@ pub(crate) async fn work(gateway: Weak<Gateway>, every: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{entry_key, upload_key};
+    use super::super::{entry_key, tails_key, upload_key};
     use super::*;
 
     #[test]
@@ -395,6 +395,7 @@ mod tests {
         let tag = "0123456789abcdef0123456789abcdef";
         for key in ["a", "a/b", "", "ü"] {
             let shard = shard_for(&bucket, &entry_key(key)).unwrap();
+            assert_eq!(shard_for(&bucket, &tails_key(key)), Some(shard));
             assert_eq!(shard_for(&bucket, &upload_key(key, tag)), Some(shard));
             assert_eq!(shard_name(&bucket, shard), super::super::shard_of(&bucket, key));
         }

@@ -6,13 +6,15 @@ use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::index::{Entry, ListQuery};
-use crate::object::Condition;
+use crate::object::{Condition, Head};
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
+use nacre_client::WriteOp;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
 use nacre_types::hash::ceph_str_hash_rjenkins;
+use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -22,6 +24,8 @@ const SHARDS: u32 = 32;
 /// Keys looked at at a time, and how many of them at once.
 const PAGE: usize = 1000;
 const KEYS: usize = 8;
+/// Attempts at a change of the list that others change at the same time.
+const ATTEMPTS: usize = 16;
 /// Buckets listed at a time.
 const BUCKETS: u64 = 1000;
 /// The lock of a shard, and how long it lasts unless it is taken again (`rgw_lc_lock_max_time`).
@@ -99,6 +103,8 @@ pub struct LifecycleEntry {
     pub begun_ns: u64,
     /// How far the work is.
     pub status: LifecycleStatus,
+    /// Another one whenever rules are set: who finds the bucket without takes off only what was listed before.
+    pub(crate) tag: String,
 }
 
 impl Versioned for LifecycleEntry {
@@ -136,13 +142,57 @@ impl Gateway {
     pub(crate) async fn note_lifecycle(&self, bucket: &Bucket, has_rules: bool) -> Result<()> {
         let (shard, name) = (shard_of(&bucket.name), Bytes::from(bucket.name.clone()));
         if has_rules {
-            let entry = LifecycleEntry { id: bucket.id.clone(), ..LifecycleEntry::default() };
+            let (id, tag) = (bucket.id.clone(), self.tag());
+            let entry = LifecycleEntry { id, tag, ..LifecycleEntry::default() };
             self.pools.lifecycle.omap_set(&shard, vec![(name, record::encode(&entry))]).await?;
             return Ok(());
         }
-        match self.pools.lifecycle.omap_rm_keys(&shard, vec![name]).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            removed => Ok(removed?),
+        match self.lifecycle_entry(&bucket.name).await? {
+            Some(entry) if entry.id == bucket.id => self.unlist_lifecycle(&bucket.name, &entry.tag).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// What the list has of a bucket.
+    pub(crate) async fn lifecycle_entry(&self, bucket: &str) -> Result<Option<LifecycleEntry>> {
+        let (shard, name) = (shard_of(bucket), Bytes::from(bucket.to_owned()));
+        let found = match self.pools.lifecycle.omap_get_vals_by_keys(&shard, vec![name.clone()]).await {
+            Err(error) if error.is_not_found() => return Ok(None),
+            found => found?,
+        };
+        found.get(&name).map(|entry| record::decode(&shard, entry)).transpose()
+    }
+
+    /// Takes a bucket off the list, unless it was listed again since it was listed with that tag.
+    pub(crate) async fn unlist_lifecycle(&self, bucket: &str, tag: &str) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let listed = self.lifecycle_entry(bucket).await?;
+            let Some(listed) = listed.filter(|listed| listed.tag == tag) else { return Ok(()) };
+            if self.swap_lifecycle(bucket, &listed, None).await? {
+                return Ok(());
+            }
+        }
+        Err(Error::Contended(bucket.to_owned()))
+    }
+
+    /// Puts something else on the list in the place of what it has of a bucket; tells whether it had just that.
+    async fn swap_lifecycle(
+        &self,
+        bucket: &str,
+        old: &LifecycleEntry,
+        new: Option<LifecycleEntry>,
+    ) -> Result<bool> {
+        let name = Bytes::from(bucket.to_owned());
+        let mut op = WriteOp::new();
+        op.omap_cmp(vec![(name.clone(), CmpOp::Eq, record::encode(old))]);
+        match new {
+            Some(new) => op.omap_set(vec![(name, record::encode(&new))]),
+            None => op.omap_rm_keys(vec![name]),
+        };
+        let reply = self.pools.lifecycle.operate(&shard_of(bucket), op).await;
+        match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+            Err(error) if error.is_absent() || error.is_canceled() => Ok(false),
+            swapped => swapped.map(|_| true),
         }
     }
 
@@ -217,7 +267,7 @@ impl Gateway {
                 Ok(done) => expired.add(done),
                 // Removed, or made anew without rules.
                 Err(Error::NoSuchBucket(_)) => {
-                    self.pools.lifecycle.omap_rm_keys(shard, vec![Bytes::from(name)]).await?;
+                    self.unlist_lifecycle(&name, &entry.tag).await?;
                 }
                 Err(error) => {
                     tracing::warn!(%error, bucket = name, "rgw: a bucket's lifecycle is not done with")
@@ -230,9 +280,9 @@ impl Gateway {
     /// Does what is due in a bucket now.
     pub async fn process_lifecycle(self: &Arc<Gateway>, name: &str) -> Result<Expired> {
         let bucket = Arc::new(self.bucket(name).await?);
-        let Some(rules) = bucket.lifecycle.clone() else { return Err(Error::NoSuchBucket(name.to_owned())) };
+        let (mut bucket, mut rules) = ruled(bucket, name)?;
         let (shard, begun_ns) = (shard_of(name), now_ns());
-        self.note_progress(&shard, &bucket, begun_ns, LifecycleStatus::Processing).await?;
+        self.note_progress(&bucket, begun_ns, LifecycleStatus::Processing).await?;
         let mut expired = Expired::default();
         let mut query = ListQuery { max: PAGE, markers: true, ..ListQuery::default() };
         let mut renewed = begun_ns;
@@ -244,6 +294,8 @@ impl Gateway {
             while let Some(done) = keys.next().await {
                 expired.add(done?);
             }
+            drop(keys);
+            (bucket, rules) = self.still_ruled(&bucket).await?;
             let Some((last, _)) = found.next else { break };
             query.after = last;
             if now_ns() - renewed > LOCK_TIME.as_nanos() as u64 / 3 {
@@ -257,23 +309,34 @@ impl Gateway {
         if rules.has_aborts() {
             expired.uploads = self.expire_uploads(&bucket, &rules, begun_ns).await?;
         }
-        self.note_progress(&shard, &bucket, begun_ns, LifecycleStatus::Complete).await?;
+        self.note_progress(&bucket, begun_ns, LifecycleStatus::Complete).await?;
         if expired != Expired::default() {
             tracing::info!(bucket = name, ?expired, "rgw: what was due by the bucket's lifecycle is gone");
         }
         Ok(expired)
     }
 
-    async fn note_progress(
-        &self,
-        shard: &str,
-        bucket: &Bucket,
-        begun_ns: u64,
-        status: LifecycleStatus,
-    ) -> Result<()> {
-        let entry = LifecycleEntry { id: bucket.id.clone(), begun_ns, status };
-        let entry = (Bytes::from(bucket.name.clone()), record::encode(&entry));
-        Ok(self.pools.lifecycle.omap_set(shard, vec![entry]).await?)
+    /// A bucket and its rules as they are now: either may be others since a page was listed, or be gone.
+    async fn still_ruled(&self, bucket: &Bucket) -> Result<(Arc<Bucket>, Arc<Rules>)> {
+        let now = self.known_bucket(&bucket.name).await?;
+        if now.id == bucket.id {
+            ruled(now, &bucket.name)
+        } else {
+            Err(Error::NoSuchBucket(now.name.clone()))
+        }
+    }
+
+    /// Notes how far the work on a bucket is, if it is still listed.
+    async fn note_progress(&self, bucket: &Bucket, begun_ns: u64, status: LifecycleStatus) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            let listed = self.lifecycle_entry(&bucket.name).await?;
+            let Some(listed) = listed.filter(|listed| listed.id == bucket.id) else { return Ok(()) };
+            let now = LifecycleEntry { begun_ns, status, ..listed.clone() };
+            if self.swap_lifecycle(&bucket.name, &listed, Some(now)).await? {
+                return Ok(());
+            }
+        }
+        Err(Error::Contended(bucket.name.clone()))
     }
 
     /// Does what is due of a key.
@@ -291,6 +354,8 @@ impl Gateway {
         if entry.held.is_none() && !rules.may_expire(key, entry.size, entry.mtime_ns, now, day) {
             return Ok(expired);
         }
+        let (bucket, rules) = self.still_ruled(bucket).await?;
+        let bucket = &bucket;
         let Some(stand) = self.stand(bucket, key).await? else { return Ok(expired) };
         let newest = &stand.head;
         if !newest.marker && rules.expiration(key, newest, day).is_some_and(|(due, _)| due <= now) {
@@ -307,7 +372,8 @@ impl Gateway {
         }
         let (mut after, mut newer_ns, mut at): (Option<String>, u64, u64) = (None, 0, 0);
         loop {
-            let (heads, more) = self.versions(bucket, key, after.as_deref(), PAGE).await?;
+            let (bucket, rules) = self.still_ruled(bucket).await?;
+            let (heads, more) = self.versions(&bucket, key, after.as_deref(), PAGE).await?;
             let alone = after.is_none() && heads.len() == 1 && !more;
             for head in &heads {
                 let id = head.version_id();
@@ -317,10 +383,16 @@ impl Gateway {
                     rules.removes_noncurrent((key, head), (newer_ns, at - 1), now, day)
                 };
                 if goes {
-                    match self.remove_version(bucket, key, id, |head| head.check_lock(false)).await {
+                    // What it was followed by may be removed meanwhile: then it is the object now.
+                    let newest = at == 0;
+                    let may = move |head: &Head, is_newest| match is_newest == newest {
+                        true => head.check_lock(false),
+                        false => Err(Error::Precondition("unchanged")),
+                    };
+                    match self.remove_version(&bucket, key, id, may).await {
                         Ok(Some(head)) if head.marker => expired.markers += 1,
                         Ok(Some(_)) => expired.noncurrent += 1,
-                        Ok(None) | Err(Error::Locked) => {}
+                        Ok(None) | Err(Error::Locked | Error::Precondition(_)) => {}
                         Err(error) => return Err(error),
                     }
                 }
@@ -343,7 +415,11 @@ impl Gateway {
                 if !rules.aborts(key, upload.begun_ns, now, self.lifecycle.day) {
                     continue;
                 }
-                match self.abort_upload(bucket, key, id).await {
+                let (bucket, rules) = self.still_ruled(bucket).await?;
+                if !rules.aborts(key, upload.begun_ns, now, self.lifecycle.day) {
+                    continue;
+                }
+                match self.abort_upload(&bucket, key, id).await {
                     Ok(()) => ended += 1,
                     // Completed or ended meanwhile, or just being so.
                     Err(Error::NoSuchUpload | Error::IndexBusy(_)) => {}
@@ -356,6 +432,12 @@ impl Gateway {
             }
         }
     }
+}
+
+/// A bucket and its rules; one without counts as gone.
+fn ruled(bucket: Arc<Bucket>, name: &str) -> Result<(Arc<Bucket>, Arc<Rules>)> {
+    let rules = bucket.lifecycle.clone().ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
+    Ok((bucket, rules))
 }
 
 /// Does what is due from time to time, as long as the gateway is there.

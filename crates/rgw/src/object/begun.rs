@@ -4,13 +4,9 @@ use super::multipart;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::index::{self, Finished, Outcome, Tails};
+use crate::index::{self, Finished, Outcome, RESHARD_LOOK, RESHARD_PATIENCE, Tails};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// How long a change waits for a bucket that is being resharded, and how often it looks.
-const RESHARD_PATIENCE: Duration = Duration::from_secs(20);
-const RESHARD_LOOK: Duration = Duration::from_millis(50);
+use std::time::Instant;
 
 /// A change that was begun and whose fate is not known yet. Dropped before that, nothing came of it.
 pub(crate) struct Begun {
@@ -26,8 +22,8 @@ pub(crate) struct Begun {
     replaced: Vec<Tails>,
     /// The parts of the upload that it completes.
     parts: Vec<Tails>,
-    /// The RADOS object of the upload that it completes.
-    pub(super) upload: Option<String>,
+    /// The bucket and the id of the upload that it completes, as soon as that may carry its mark.
+    pub(super) upload: Option<(Arc<Bucket>, String)>,
     settled: bool,
 }
 
@@ -117,38 +113,48 @@ impl Begun {
     /// Has the change finished in the index.
     pub(super) async fn settle(mut self, outcome: Outcome) {
         self.settled = true;
-        let (key, tag) = (self.key.clone(), self.tag.clone());
-        let garbage = self.garbage(&outcome);
-        let change = Finished { key, tag, outcome, garbage };
-        self.gateway.finisher.add(&self.gateway, (&self.bucket, &self.shard), change).await;
+        // While the change is pending, so that who sees it through would do it.
+        if let (Some((bucket, id)), Outcome::Put(_)) = (&self.upload, &outcome) {
+            let kept: Vec<&Tails> = self.parts.iter().collect();
+            if let Err(error) =
+                self.gateway.clear_upload(bucket, (&self.key, id), &kept, Some(&self.tag)).await
+            {
+                tracing::warn!(%error, id, "rgw: an upload that became an object stays until it is ended");
+            }
+        }
+        self.finish(outcome).await;
     }
 
     /// As [`Begun::settle`] for a change that failed; one that may have taken effect stays pending.
     pub(super) async fn fail(mut self, error: &Error) {
-        let mut unknown = error.is_unknown();
-        if let Some(upload) = &self.upload
-            && !unknown
-        {
-            // It may be completed again. First, lest it be taken for one that became an object.
-            let released = multipart::release(&self.gateway.pools.data, upload, &self.tag).await;
-            if let Err(error) = released {
-                tracing::warn!(%error, upload, "rgw: an upload stays marked as being completed");
-                unknown = true;
-            }
-        }
-        if unknown {
-            self.settled = true;
-        } else {
-            self.settle(Outcome::Nothing).await;
+        self.settled = true;
+        if !error.is_unknown() {
+            self.undo().await;
         }
     }
 
-    /// What belongs to nothing after that outcome.
-    fn garbage(&mut self, outcome: &Outcome) -> Vec<Tails> {
-        match outcome {
+    /// Nothing came of the change.
+    async fn undo(self) {
+        if let Some((bucket, id)) = &self.upload {
+            // It may be completed again. First, lest it be taken for one that became an object.
+            let name = multipart::upload_name(bucket, &self.key, id);
+            if let Err(error) = multipart::release(&self.gateway.pools.data, &name, &self.tag).await {
+                tracing::warn!(%error, id, "rgw: an upload stays marked as being completed");
+                return;
+            }
+        }
+        self.finish(Outcome::Nothing).await;
+    }
+
+    async fn finish(mut self, outcome: Outcome) {
+        let (key, tag) = (self.key.clone(), self.tag.clone());
+        // What belongs to nothing any more.
+        let garbage = match &outcome {
             Outcome::Nothing => self.tails.take().into_iter().collect(),
             Outcome::Put(_) | Outcome::Removed(_) => std::mem::take(&mut self.replaced),
-        }
+        };
+        let change = Finished { key, tag, outcome, garbage };
+        self.gateway.finisher.add(&self.gateway, (&self.bucket, &self.shard), change).await;
     }
 }
 
@@ -157,19 +163,21 @@ impl Drop for Begun {
         if self.settled {
             return;
         }
-        let (gateway, shard) = (Arc::clone(&self.gateway), std::mem::take(&mut self.shard));
-        let bucket = std::mem::take(&mut self.bucket);
-        let outcome = Outcome::Nothing;
-        let garbage = self.garbage(&outcome);
-        let change = Finished {
+        let begun = Begun {
+            gateway: Arc::clone(&self.gateway),
+            bucket: std::mem::take(&mut self.bucket),
+            shard: std::mem::take(&mut self.shard),
             key: std::mem::take(&mut self.key),
             tag: std::mem::take(&mut self.tag),
-            outcome,
-            garbage,
+            tails: self.tails.take(),
+            replaced: std::mem::take(&mut self.replaced),
+            parts: std::mem::take(&mut self.parts),
+            upload: self.upload.take(),
+            settled: true,
         };
         // Without a runtime the process ends, and what is pending is seen through by others.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            runtime.spawn(async move { gateway.finisher.add(&gateway, (&bucket, &shard), change).await });
+            runtime.spawn(begun.undo());
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Reading an object: its head with what is in it, in one operation, then its tails.
 
-use super::{Data, Encryption, HEAD, Head, INLINE_BYTES, Manifest, ManifestPart, PIECE_BYTES, STRIPE_BYTES};
+use super::{
+    Data, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, Manifest, ManifestPart, PIECE_BYTES, STRIPE_BYTES,
+};
 use super::{Secret, crypt, head_name, head_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -40,7 +42,7 @@ pub(crate) struct Reader {
 impl Gateway {
     /// Opens an object for reading, in its newest version; that may be a delete marker.
     pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<Reader> {
-        let (name, head, inline) = self.read_head(bucket, key, 0..INLINE_BYTES as u64).await?;
+        let (name, head, inline) = self.read_head(bucket, key, 0..HEAD_BYTES).await?;
         Reader::new(name, head, inline, self.pools.data.clone())
     }
 
@@ -110,15 +112,6 @@ impl Reader {
     /// An object of which nothing but its head is asked.
     pub(super) fn bare(head: Head, pool: IoCtx) -> Reader {
         Reader { head, manifest: Manifest::default(), secret: None, inline: Bytes::new(), inline_at: 0, pool }
-    }
-
-    /// What the object has beside its head.
-    pub(super) fn tails(self) -> Vec<Tails> {
-        match self.head.data {
-            Data::Inline => Vec::new(),
-            Data::Tails(tails) => vec![tails],
-            Data::Parts(_) => self.manifest.parts.into_iter().map(|part| part.tails).collect(),
-        }
     }
 
     /// The data in `range`, which lies within the object. A piece that is not whole ends it with an error.

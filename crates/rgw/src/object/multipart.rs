@@ -9,8 +9,8 @@
 
 use super::put::{Put, write_tails};
 use super::{
-    Begun, Body, Condition, Data, Digests, Head, Manifest, ManifestPart, STRIPE_BYTES, Salt, StoredChecksum,
-    tail_count, tails_name,
+    Begun, Body, Condition, Data, Digests, Head, MANIFEST_BYTES, Manifest, ManifestPart, Reader,
+    STRIPE_BYTES, Salt, StoredChecksum, tail_count, tails_name,
 };
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -202,8 +202,16 @@ impl Gateway {
         let held = self.hold(bucket, &tag, sums(length.unwrap_or(0)), Purpose::Part(upload)).await?;
         let mut op = WriteOp::new();
         let intent = Intent { tails: tails.clone() };
-        op.assert_exists().omap_set(vec![(intent_key(&tag), record::encode(&intent))]);
-        self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()).map_err(absent)?;
+        // Who clears up a marked upload sees all that was ever noted.
+        op.assert_exists()
+            .omap_cmp(vec![(Bytes::from_static(MARK), CmpOp::Eq, Bytes::new())])
+            .omap_set(vec![(intent_key(&tag), record::encode(&intent))]);
+        match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
+            Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
+                return Err(Error::NoSuchUpload);
+            }
+            noted => drop(noted.map_err(absent)?),
+        }
         body.hold_in(&self.put_memory);
         let first = body.gather(STRIPE_BYTES as usize).await?;
         let stored = write_tails(self, &tails.name, first, &mut body).await?;
@@ -215,7 +223,7 @@ impl Gateway {
         let (etag, checksum) = seal(body.digests().await)?;
         let part = Part { size, mtime_ns: now_ns(), etag, checksum, tails, salt };
         match self.list_part(&name, number, &tag, &part).await {
-            // Whoever completed or ended the upload may have looked before the intent was there.
+            // Whoever completed or ended the upload gave away what was written by then.
             Err(Error::NoSuchUpload) => {
                 self.discard(std::slice::from_ref(&part.tails)).await?;
                 Err(Error::NoSuchUpload)
@@ -317,8 +325,24 @@ impl Gateway {
     pub(crate) async fn complete_upload(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
-        key: &str,
-        id: &str,
+        (key, id): (&str, &str),
+        named: Vec<NamedPart>,
+        condition: Condition,
+        seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()> + Send + 'static,
+    ) -> Result<Head> {
+        let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));
+        let (key, id) = (key.to_owned(), id.to_owned());
+        // Whoever asked for it may go away in between.
+        let completion = tokio::spawn(async move {
+            gateway.try_complete_upload(&bucket, (&key, &id), &named, condition, seal).await
+        });
+        completion.await.map_err(|e| Error::Invalid(format!("the completion ended: {e}")))?
+    }
+
+    async fn try_complete_upload(
+        self: &Arc<Gateway>,
+        bucket: &Arc<Bucket>,
+        (key, id): (&str, &str),
         named: &[NamedPart],
         condition: Condition,
         seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()>,
@@ -363,26 +387,26 @@ impl Gateway {
                 salt: part.salt,
             })
             .collect();
-        let manifest = Manifest { parts };
+        let manifest: Bytes = record::encode(&Manifest { parts });
+        if manifest.len() > MANIFEST_BYTES {
+            return Err(Error::TooLarge);
+        }
         let mut begun = Begun::begin_with(self, bucket, (key, &head.tag), None, &tails).await?;
         let mut op = WriteOp::new();
         // Nor a part that was listed meanwhile.
         op.assert_version(version)
             .omap_set(vec![(Bytes::from_static(MARK), Bytes::from(head.tag.clone().into_bytes()))]);
+        begun.upload = Some((Arc::clone(bucket), id.to_owned()));
         if let Err(error) = self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
             let absent = error.is_not_found();
-            begun.upload = Some(name);
             begun.fail(&error.into()).await;
             return Err(if absent { Error::NoSuchUpload } else { Error::IndexBusy(bucket.name.clone()) });
         }
-        begun.upload = Some(name);
         let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition };
-        let head = put.commit(self, Some(begun), record::encode(&manifest).into(), tails).await?;
+        let head = put.commit(self, Some(begun), manifest.into(), tails).await?;
         if let Some(held) = held {
             held.keep();
         }
-        let kept: Vec<&Tails> = manifest.parts.iter().map(|part| &part.tails).collect();
-        self.clear_upload(bucket, key, id, &kept).await?;
         Ok(head)
     }
 
@@ -396,39 +420,41 @@ impl Gateway {
         let name = upload_name(bucket, key, id);
         let Some((_, mark, _)) = self.marked_upload(&name).await? else {
             // It may be listed where it did not come to be.
-            index::remove_upload(self, bucket, key, id).await?;
+            index::remove_upload(self, bucket, key, id, None).await?;
             return Err(Error::NoSuchUpload);
         };
-        let Some(tag) = mark else {
-            let end = Bytes::from(self.tag().into_bytes());
-            let mut op = WriteOp::new();
-            op.assert_exists()
-                .omap_cmp(vec![(Bytes::from_static(MARK), CmpOp::Eq, Bytes::new())])
-                .omap_set(vec![(Bytes::from_static(MARK), end)]);
-            return match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-                Ok(_) => self.clear_upload(bucket, key, id, &[]).await,
-                Err(error) if error.is_not_found() => Err(Error::NoSuchUpload),
-                // Somebody else completes or ends it.
-                Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
-                    Err(Error::IndexBusy(bucket.name.clone()))
-                }
-                Err(error) => Err(error.into()),
-            };
-        };
-        if index::is_pending(self, bucket, key, &tag).await? {
-            self.see_through(bucket, key, &tag).await?;
-            return Err(Error::IndexBusy(bucket.name.clone()));
+        if let Some(tag) = &mark {
+            if index::is_pending(self, bucket, key, tag).await? {
+                self.see_through(bucket, key, tag).await?;
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            if self.clear_completed(bucket, key, id, tag).await?.is_some() {
+                return Ok(());
+            }
         }
-        // Where it became an object that is replaced, its parts are garbage already.
-        self.clear_completed(bucket, key, id, &tag).await.map(drop)
+        // No completion may begin any more, nor have begun since: the mark may have been one that came to nothing. Where it
+        // became an object that is replaced, its parts are garbage already.
+        let end = Bytes::from(self.tag().into_bytes());
+        let mut op = WriteOp::new();
+        op.assert_exists()
+            .omap_cmp(vec![(Bytes::from_static(MARK), CmpOp::Eq, mark.unwrap_or_default().into())])
+            .omap_set(vec![(Bytes::from_static(MARK), end)]);
+        match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
+            Ok(_) => self.clear_upload(bucket, (key, id), &[], None).await,
+            Err(error) if error.is_not_found() => Err(Error::NoSuchUpload),
+            // Somebody else completes or ends it.
+            Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
+                Err(Error::IndexBusy(bucket.name.clone()))
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// What became of an upload that carries the mark `tag`.
     async fn completed(self: &Arc<Gateway>, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Head> {
         // In this order: what is not pending any more has its outcome.
         let pending = index::is_pending(self, bucket, key, tag).await?;
-        let made = self.made_by(bucket, key, tag).await?.is_some();
-        if made && let Some(head) = self.clear_completed(bucket, key, id, tag).await? {
+        if let Some(head) = self.clear_completed(bucket, key, id, tag).await? {
             return Ok(head);
         }
         if pending {
@@ -472,14 +498,15 @@ impl Gateway {
         }
     }
 
-    /// Clears up an upload that was marked `tag`, but for the parts of the object of that tag, if it is there; returns its
-    /// head.
+    /// Where the object of that tag is there, clears up the upload that was marked so, but for the object's parts; returns the
+    /// object's head. That mark is never taken off.
     async fn clear_completed(&self, bucket: &Bucket, key: &str, id: &str, tag: &str) -> Result<Option<Head>> {
-        let made = self.made_by(bucket, key, tag).await?;
-        let manifest = made.as_ref().map(|reader| &reader.manifest.parts[..]).unwrap_or_default();
-        let kept: Vec<&Tails> = manifest.iter().map(|part| &part.tails).collect();
-        self.clear_upload(bucket, key, id, &kept).await?;
-        Ok(made.map(|reader| reader.head))
+        let Some(Reader { head, manifest, .. }) = self.made_by(bucket, key, tag).await? else {
+            return Ok(None);
+        };
+        let kept: Vec<&Tails> = manifest.parts.iter().map(|part| &part.tails).collect();
+        self.clear_upload(bucket, (key, id), &kept, Some(tag)).await?;
+        Ok(Some(head))
     }
 
     /// Sees the uploads of a key through whose completion was the change `tag` of a gateway that is gone: they are cleared
@@ -491,17 +518,21 @@ impl Gateway {
             if marked.is_none_or(|(_, mark, _)| mark.as_deref() != Some(tag)) {
                 continue;
             }
-            if self.made_by(bucket, key, tag).await?.is_some() {
-                self.clear_completed(bucket, key, &id, tag).await?;
-            } else {
+            if self.clear_completed(bucket, key, &id, tag).await?.is_none() {
                 release(&self.pools.data, &name, tag).await?;
             }
         }
         Ok(())
     }
 
-    /// Removes an upload, and its parts but for those that are kept.
-    async fn clear_upload(&self, bucket: &Bucket, key: &str, id: &str, kept: &[&Tails]) -> Result<()> {
+    /// Removes an upload that is marked for good, by its completion `tag` or its end, and its parts but for those that are kept.
+    pub(super) async fn clear_upload(
+        &self,
+        bucket: &Bucket,
+        (key, id): (&str, &str),
+        kept: &[&Tails],
+        tag: Option<&str>,
+    ) -> Result<()> {
         let name = upload_name(bucket, key, id);
         let mut after = Bytes::new();
         loop {
@@ -530,7 +561,7 @@ impl Gateway {
                 _ => break,
             }
         }
-        index::remove_upload(self, bucket, key, id).await?;
+        index::remove_upload(self, bucket, key, id, tag).await?;
         record::remove(&self.pools.data, &name).await?;
         self.quotas.ended(&bucket.id, id);
         Ok(())
@@ -572,4 +603,26 @@ fn choose(there: &[(u32, Part)], named: &[NamedPart]) -> Result<Vec<(u32, Part)>
         chosen.push((*number, part.clone()));
     }
     Ok(chosen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_manifest_fits_into_a_head() {
+        let tag = "f".repeat(32);
+        let bucket = Bucket { id: tag.clone(), ..Bucket::default() };
+        let tails = Tails { name: tails_name(&bucket, &tag), count: tail_count(2 * MAX_PART_BYTES) };
+        let part = |number| ManifestPart {
+            number,
+            size: MAX_PART_BYTES,
+            tails: tails.clone(),
+            salt: Some([u8::MAX; size_of::<Salt>()]),
+        };
+        let manifest = Manifest { parts: (1..=MAX_PARTS).map(part).collect() };
+        let encoded = record::encode(&manifest);
+        assert!(encoded.len() <= MANIFEST_BYTES, "{} bytes", encoded.len());
+        assert_eq!(record::decode::<Manifest>("head", &encoded).unwrap(), manifest);
+    }
 }

@@ -4,7 +4,7 @@
 //! Every change is one compare-and-swap of the head, and made again on what is there where somebody else was faster. What an
 //! object without versions was becomes the version `null` with the first write that makes another.
 
-use super::{Begun, Condition, Data, ETAG, HEAD, Head, INLINE_BYTES, Manifest, Put, Reader, head_name};
+use super::{Begun, Condition, Data, ETAG, HEAD, HEAD_BYTES, Head, Manifest, Put, Reader, head_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
@@ -340,10 +340,33 @@ impl Gateway {
         }
     }
 
+    /// The index entry that a key's head stands for now, with what the object has beside its head where it never had
+    /// versions.
+    pub(crate) async fn head_with_tails(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
+        let name = head_name(bucket, key);
+        for attempt in 0..ATTEMPTS {
+            let Some(stand) = self.stand(bucket, key).await? else { return Ok(None) };
+            let entry = stand.entry();
+            if entry.held.is_some() {
+                return Ok(Some(entry));
+            }
+            let inline = match stand.head.data {
+                Data::Parts(_) => self.inline(&name, stand.version).await?,
+                Data::Inline | Data::Tails(_) => Some(Bytes::new()),
+            };
+            let Some(inline) = inline else {
+                wait(attempt).await;
+                continue;
+            };
+            return Ok(Some(Entry { tails: stand.head.tails(&name, &inline)?, ..entry }));
+        }
+        Err(Error::Contended(key.to_owned()))
+    }
+
     /// What a head of that RADOS version has of its data.
     async fn inline(&self, name: &str, version: u64) -> Result<Option<Bytes>> {
         let mut op = ReadOp::new();
-        op.assert_version(version).read(0, INLINE_BYTES as u64);
+        op.assert_version(version).read(0, HEAD_BYTES);
         let reply = unless_overtaken(self.pools.data.operate_read(name, op).await)?;
         reply.map(|mut reply| Ok(reply.output(1)?)).transpose()
     }
@@ -494,13 +517,14 @@ impl Gateway {
         Err(Error::Contended(key.to_owned()))
     }
 
-    /// Removes a version for good, if `may` lets it; returns what it was, `None` where there was none.
+    /// Removes a version for good, if `may` lets it, which is told whether it is the newest; returns what it was, `None` where
+    /// there was none.
     pub(crate) async fn remove_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
         key: &str,
         id: &str,
-        may: impl Fn(&Head) -> Result<()> + Send + Sync + 'static,
+        may: impl Fn(&Head, bool) -> Result<()> + Send + Sync + 'static,
     ) -> Result<Option<Head>> {
         check_id(id)?;
         let (gateway, bucket, key, id) =
@@ -531,7 +555,7 @@ impl Gateway {
         bucket: &Arc<Bucket>,
         key: &str,
         id: &str,
-        may: &(impl Fn(&Head) -> Result<()> + Sync),
+        may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
         begun: &mut Option<Begun>,
     ) -> Result<Option<Option<Head>>> {
         let name = head_name(bucket, key);
@@ -558,11 +582,11 @@ impl Gateway {
                 let Some(Stored { head, data }) = stored_of(&name, &slot, found)? else {
                     return Ok(Some(None));
                 };
-                may(&head)?;
+                let is_newest = newest.first().is_some_and(|(key, _)| *key == head_key(&slot));
+                may(&head, is_newest)?;
                 let replaced = head.tails(&name, &data)?;
                 let mut edit = Edit { op, set: Vec::new(), gone: Vec::new(), versions };
                 edit.remove(&slot, &head);
-                let is_newest = newest.first().is_some_and(|(key, _)| *key == head_key(&slot));
                 let mut shown = stand.head;
                 if let (true, Some((next, _))) = (is_newest, newest.get(1)) {
                     let next = String::from_utf8_lossy(&next[1..]).into_owned();
@@ -578,7 +602,7 @@ impl Gateway {
             }
             // What it has beside the head its entry says.
             _ => {
-                may(&stand.head)?;
+                may(&stand.head, true)?;
                 op.remove();
                 (stand.head, Vec::new(), op, None)
             }
@@ -648,7 +672,7 @@ impl Gateway {
     pub(crate) async fn named_tails(&self, bucket: &Bucket, key: &str) -> Result<Vec<Tails>> {
         let name = head_name(bucket, key);
         let mut op = ReadOp::new();
-        op.get_xattrs().read(0, INLINE_BYTES as u64);
+        op.get_xattrs().read(0, HEAD_BYTES);
         let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
         let mut reply = match reply {
             Err(error) if error.is_not_found() => return Ok(Vec::new()),

@@ -60,9 +60,10 @@ impl Protocol {
             }
         }
         let text = serde_json::to_string(&configuration).map_err(|error| s3_error!(error, InternalError))?;
-        // Listed first: the worker takes off a bucket that has no rules.
+        // Listed first, lest rules be there that nobody works by; and again, as the worker takes off a bucket that has none.
         self.gateway.note_lifecycle(&bucket, true).await?;
         self.set_document(&bucket.name, LIFECYCLE, Some(text)).await?;
+        self.gateway.note_lifecycle(&bucket, true).await?;
         answer(PutBucketLifecycleConfigurationOutput { transition_default_minimum_object_size: minimum() })
     }
 
@@ -71,8 +72,11 @@ impl Protocol {
         req: S3Request<DeleteBucketLifecycleInput>,
     ) -> S3Result<S3Response<DeleteBucketLifecycleOutput>> {
         let bucket = bucket_of(&req)?;
+        let listed = self.gateway.lifecycle_entry(&bucket.name).await?;
         self.set_document(&bucket.name, LIFECYCLE, None).await?;
-        self.gateway.note_lifecycle(&bucket, false).await?;
+        if let Some(listed) = listed {
+            self.gateway.unlist_lifecycle(&bucket.name, &listed.tag).await?;
+        }
         let mut response = S3Response::new(DeleteBucketLifecycleOutput::default());
         response.status = Some(http::StatusCode::NO_CONTENT);
         Ok(response)

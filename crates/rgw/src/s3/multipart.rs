@@ -285,7 +285,7 @@ impl Protocol {
             checksum_type: None,
         };
         let size = input.mpu_object_size;
-        let seal = |upload: &Upload, parts: &[(u32, StoredPart)], head: &mut Head| {
+        let seal = move |upload: &Upload, parts: &[(u32, StoredPart)], head: &mut Head| {
             if size.is_some_and(|size| u64::try_from(size) != Ok(head.size)) {
                 return Err(Error::Invalid("the parts do not have the size that was sent".into()));
             }
@@ -313,7 +313,7 @@ impl Protocol {
         };
         let head = self
             .gateway
-            .complete_upload(&bucket, &input.key, &input.upload_id, &named, condition, seal)
+            .complete_upload(&bucket, (&input.key, &input.upload_id), named, condition, seal)
             .await?;
         let sums = fields(head.checksum.as_ref());
         let output = CompleteMultipartUploadOutput {

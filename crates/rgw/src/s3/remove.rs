@@ -75,7 +75,7 @@ impl Protocol {
             return Ok(Removed { marker: removal.marker.is_some(), version: removal.marker });
         };
         let bypass = bypass && requester.may_bypass(bucket, key)?;
-        let may = move |head: &Head| {
+        let may = move |head: &Head, _| {
             wanted.check(head)?;
             head.check_lock(bypass)
         };
