@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use bytes::Bytes;
 use nacre_client::{IoCtx, ReadOp, WriteOp};
 use nacre_types::encoding::{self, Versioned};
+use nacre_types::errno::Errno;
 
 /// A record is no larger than this; more is damage.
 const MAX_BYTES: u64 = 4 << 20;
@@ -57,15 +58,37 @@ pub(crate) async fn update<T: Versioned>(
         match pool.operate(name, op).await.and_then(|reply| reply.success()) {
             Ok(_) => return Ok(Some(value)),
             Err(error) if error.is_not_found() => return Ok(None),
-            Err(error)
-                if matches!(
-                    error.errno(),
-                    nacre_types::errno::Errno::ERANGE | nacre_types::errno::Errno::EOVERFLOW
-                ) => {}
+            Err(error) if is_overtaken(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::Invalid(format!("{name} is being changed by too many at a time")))
+    Err(Error::Contended(name.to_owned()))
+}
+
+/// Removes a record as it was read, unless `may` refuses; returns what it was, `None` where it is absent.
+pub(crate) async fn remove_if<T: Versioned>(
+    pool: &IoCtx,
+    name: &str,
+    may: impl Fn(&T) -> Result<()>,
+) -> Result<Option<T>> {
+    for _ in 0..ATTEMPTS {
+        let Some((value, version)) = read::<T>(pool, name).await? else { return Ok(None) };
+        may(&value)?;
+        let mut op = WriteOp::new();
+        op.assert_version(version).remove();
+        match pool.operate(name, op).await.and_then(|reply| reply.success()) {
+            Ok(_) => return Ok(Some(value)),
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) if is_overtaken(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::Contended(name.to_owned()))
+}
+
+/// Whether somebody else changed a record since it was read.
+fn is_overtaken(error: &nacre_client::Error) -> bool {
+    matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW)
 }
 
 /// Removes a record; tells whether it was there.

@@ -10,9 +10,11 @@ use crate::object::Condition;
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
+use nacre_client::WriteOp;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
 use nacre_types::hash::ceph_str_hash_rjenkins;
+use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -140,9 +142,21 @@ impl Gateway {
             self.pools.lifecycle.omap_set(&shard, vec![(name, record::encode(&entry))]).await?;
             return Ok(());
         }
-        match self.pools.lifecycle.omap_rm_keys(&shard, vec![name]).await {
-            Err(error) if error.is_not_found() => Ok(()),
-            removed => Ok(removed?),
+        let found = self.pools.lifecycle.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
+        let known = match found {
+            Err(error) if error.is_not_found() => return Ok(()),
+            found => found?.remove(&name),
+        };
+        let Some(known) = known else { return Ok(()) };
+        if record::decode::<LifecycleEntry>(&shard, &known)?.id != bucket.id {
+            // Of another one of that name.
+            return Ok(());
+        }
+        let mut op = WriteOp::new();
+        op.omap_cmp(vec![(name.clone(), CmpOp::Eq, known)]).omap_rm_keys(vec![name]);
+        match self.pools.lifecycle.operate(&shard, op).await?.success().map_err(Error::from) {
+            Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
+            removed => removed.map(drop),
         }
     }
 
