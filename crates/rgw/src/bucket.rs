@@ -329,6 +329,11 @@ impl Gateway {
                 if now.versioning == Versioning::Off {
                     return Err(Error::IndexBusy(name.to_owned()));
                 }
+                if versioning == Versioning::Suspended && now.documents.contains_key(OBJECT_LOCK) {
+                    return Err(Error::BucketState(
+                        "An Object Lock configuration is present on this bucket, so the versioning state cannot be changed.",
+                    ));
+                }
                 now.versioning = versioning;
                 Ok(())
             };
