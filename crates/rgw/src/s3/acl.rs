@@ -20,7 +20,7 @@ const ANY_USER: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUser
 const MAX_GRANTS: usize = 100;
 
 /// The headers that grant something each.
-const GRANT_HEADERS: [(&str, acl::Permission); 5] = [
+pub(super) const GRANT_HEADERS: [(&str, acl::Permission); 5] = [
     ("x-amz-grant-full-control", acl::Permission::Full),
     ("x-amz-grant-read", acl::Permission::Read),
     ("x-amz-grant-read-acp", acl::Permission::ReadAcl),

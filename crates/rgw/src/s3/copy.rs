@@ -1,6 +1,6 @@
 //! Copies of objects.
 
-use super::access::{Requester, bucket_of};
+use super::access::{Requester, bucket_of, check_owner};
 use super::acl::of_object;
 use super::checksums::{Sent, fields};
 use super::encryption::{asked_encryption, told, unlock_source};
@@ -28,6 +28,7 @@ impl Protocol {
             return Err(s3_error!(NotImplemented, "a copy's source is named by bucket and key"));
         };
         let bucket = self.gateway.known_bucket(bucket).await?;
+        check_owner(&self.gateway, &bucket).await?;
         let version = version_id.as_deref();
         let action = if version.is_some() { "s3:GetObjectVersion" } else { "s3:GetObject" };
         let requester = requester.asking(&bucket, action, Some(key))?;
