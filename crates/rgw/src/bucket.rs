@@ -6,7 +6,7 @@
 use crate::acl::Acl;
 use crate::error::{Error, Result};
 use crate::gateway::{Change, Gateway, now_ns};
-use crate::index::{self, Closed};
+use crate::index::{self, Closed, Closing};
 use crate::lifecycle::Rules;
 use crate::policy::Policy;
 use crate::public_access::{Ownership, PublicAccessBlock};
@@ -14,7 +14,9 @@ use crate::quota::Quota;
 use crate::ratelimit::RateLimit;
 use crate::record;
 use bytes::Bytes;
+use nacre_client::WriteOp;
 use nacre_types::encoding::{DecodeError, Versioned};
+use nacre_types::op::CmpOp;
 use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -63,6 +65,8 @@ pub struct Bucket {
     pub(crate) resharding: Option<(u32, u32)>,
     /// The generation before, and its shards, as long as these are not removed.
     pub(crate) left: Option<(u32, u32)>,
+    /// What keeps its index closed.
+    pub(crate) closing: Option<Closing>,
     /// Whether objects have versions.
     pub versioning: Versioning,
     /// Who besides its owner may list it and write into it.
@@ -181,6 +185,11 @@ impl Versioned for OwnBucket {
     const NAME: &'static str = "a user's bucket";
 }
 
+/// The key of a bucket in the list of its owner's.
+fn list_key(name: &str) -> Bytes {
+    Bytes::from(name.to_owned())
+}
+
 /// The RADOS object that lists a user's buckets.
 pub(crate) fn list_of(user: &str) -> String {
     format!("{user}{OF_USER}")
@@ -239,18 +248,18 @@ impl Gateway {
         index::create(&self.pools.index, &bucket).await?;
         // Listed first: an entry without a bucket is seen through and removed, a bucket without an entry would be lost.
         let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
-        let entry = (Bytes::from(name.to_owned()), record::encode(&own));
+        let entry = (list_key(name), record::encode(&own));
         self.pools.users.omap_set(&list_of(owner), vec![entry]).await?;
-        if record::create(&self.pools.buckets, name, &bucket).await? {
-            self.tell_others(Change::Bucket(name.to_owned())).await;
+        let creating = record::create(&self.pools.buckets, name, &bucket);
+        if self.telling(Change::Bucket(name.to_owned()), creating).await? {
             return bucket.read_documents();
         }
         // Somebody else was faster.
         index::remove(&self.pools.index, &bucket).await?;
         let winner = self.bucket(name).await?;
-        if winner.owner != owner {
-            self.pools.users.omap_rm_keys(&list_of(owner), vec![Bytes::from(name.to_owned())]).await?;
-        }
+        let wanted = (winner.owner == owner)
+            .then(|| record::encode(&OwnBucket { id: winner.id.clone(), created_ns: winner.created_ns }));
+        self.relist(owner, name, record::encode(&own), wanted).await?;
         Err(there(&winner))
     }
 
@@ -258,17 +267,37 @@ impl Gateway {
     pub async fn remove_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = self.bucket(name).await?;
         // From here on nothing is put into it.
-        index::close(&self.pools.index, &bucket, Closed::Removal).await?;
-        if let Err(error) = self.check_empty(&bucket).await {
-            index::open(&self.pools.index, &bucket, Closed::Removal).await?;
-            return Err(error);
-        }
-        record::remove(&self.pools.buckets, name).await?;
-        if bucket.lifecycle.is_some() {
+        let tag = self.tag();
+        let bucket = index::close(self, &bucket, Closed::Removal, &tag).await?;
+        let empty = async {
+            self.check_empty(&bucket).await?;
+            // As long as the bucket is there the entry of that name is its own.
+            let listed =
+                self.pools.users.omap_get_vals_by_keys(&list_of(&bucket.owner), vec![list_key(name)]);
+            match listed.await {
+                Err(error) if error.is_not_found() => Ok(None),
+                listed => Ok(listed?.remove(&list_key(name))),
+            }
+        };
+        let listed = match empty.await {
+            Ok(listed) => listed,
+            Err(error) => {
+                index::release(self, &bucket, &tag).await?;
+                return Err(error);
+            }
+        };
+        // This bucket, not another one of its name, and only if it is still kept closed for that.
+        let removing = record::remove_if(&self.pools.buckets, name, |bucket: &Bucket| {
+            if bucket.is_closed_by(&tag) { Ok(()) } else { Err(Error::IndexBusy(name.to_owned())) }
+        });
+        let removed = self.telling(Change::Bucket(name.to_owned()), removing).await?;
+        let bucket = removed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
+        if bucket.documents.contains_key(LIFECYCLE) {
             self.note_lifecycle(&bucket, false).await?;
         }
-        self.pools.users.omap_rm_keys(&list_of(&bucket.owner), vec![Bytes::from(name.to_owned())]).await?;
-        self.tell_others(Change::Bucket(name.to_owned())).await;
+        if let Some(listed) = listed {
+            self.relist(&bucket.owner, name, listed, None).await?;
+        }
         index::remove(&self.pools.index, &bucket).await?;
         for (generation, shards) in bucket.resharding.into_iter().chain(bucket.left) {
             index::remove(&self.pools.index, &Bucket { generation, shards, ..bucket.clone() }).await?;
@@ -276,24 +305,55 @@ impl Gateway {
         Ok(())
     }
 
+    /// Makes the entry of a user's list another one, or takes it off, if it is still `known`.
+    async fn relist(&self, user: &str, name: &str, known: Bytes, wanted: Option<Bytes>) -> Result<()> {
+        let mut op = WriteOp::new();
+        op.omap_cmp(vec![(list_key(name), CmpOp::Eq, known)]);
+        match wanted {
+            Some(wanted) => op.omap_set(vec![(list_key(name), wanted)]),
+            None => op.omap_rm_keys(vec![list_key(name)]),
+        };
+        match self.pools.users.operate(&list_of(user), op).await?.success().map_err(Error::from) {
+            Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
+            done => done.map(drop),
+        }
+    }
+
     /// Makes writes make versions, or replace the version `null`. With the first change every write is one or the other:
     /// nothing is begun while it is made.
     pub async fn set_versioning(self: &Arc<Gateway>, name: &str, versioning: Versioning) -> Result<()> {
         let bucket = self.bucket(name).await?;
-        let set = |bucket: &mut Bucket| {
-            bucket.versioning = versioning;
+        if bucket.versioning != Versioning::Off {
+            let set = |now: &mut Bucket| {
+                // Another one of that name may not be as far.
+                if now.versioning == Versioning::Off {
+                    return Err(Error::IndexBusy(name.to_owned()));
+                }
+                if versioning == Versioning::Suspended && now.documents.contains_key(OBJECT_LOCK) {
+                    return Err(Error::BucketState(
+                        "An Object Lock configuration is present on this bucket, so the versioning state cannot be changed.",
+                    ));
+                }
+                now.versioning = versioning;
+                Ok(())
+            };
+            return self.modify_bucket(name, set).await.map(drop);
+        }
+        let tag = self.tag();
+        let bucket = index::close(self, &bucket, Closed::Versioning, &tag).await?;
+        if let Err(error) = self.wait_finished(&bucket).await {
+            index::release(self, &bucket, &tag).await?;
+            return Err(error);
+        }
+        let set = |now: &mut Bucket| {
+            if !now.is_closed_by(&tag) {
+                return Err(Error::IndexBusy(name.to_owned()));
+            }
+            (now.versioning, now.closing) = (versioning, None);
             Ok(())
         };
-        if bucket.versioning == Versioning::Off {
-            index::close(&self.pools.index, &bucket, Closed::Versioning).await?;
-            if let Err(error) = self.wait_finished(&bucket).await {
-                index::open(&self.pools.index, &bucket, Closed::Versioning).await?;
-                return Err(error);
-            }
-        }
         let bucket = self.modify_bucket(name, set).await?;
-        // Always: an attempt before may have ended at this point.
-        index::open(&self.pools.index, &bucket, Closed::Versioning).await
+        index::open(&self.pools.index, &bucket, &tag).await
     }
 
     /// Waits until nothing is pending in a closed bucket.
@@ -368,8 +428,8 @@ impl Gateway {
         name: &str,
         change: impl FnMut(&mut Bucket) -> Result<()>,
     ) -> Result<Bucket> {
-        let changed = record::update(&self.pools.buckets, name, change).await?;
-        self.tell_others(Change::Bucket(name.to_owned())).await;
+        let changing = record::update(&self.pools.buckets, name, change);
+        let changed = self.telling(Change::Bucket(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 

@@ -8,7 +8,7 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{self, Entry, EntryTails, Pending, STATE, STATS, Stats, Suspect, Tails};
+use crate::index::{self, Entry, EntryTails, Found, Pending, STATS, Stats, Suspect, Tails};
 use crate::object::multipart::UploadEntry;
 use crate::object::{Role, role_of};
 use crate::record;
@@ -35,7 +35,7 @@ const NAMED: usize = 10_000;
 pub enum Problem {
     /// A shard of the index is absent.
     MissingShard(String),
-    /// A shard takes no changes, though nobody removes or reshards the bucket, as far as the check can know.
+    /// A shard takes no changes, though nobody keeps it closed.
     ClosedShard(String),
     /// The entry of this key is not what the object's head says, or stands for no object, or the object has none.
     WrongEntry(String),
@@ -118,24 +118,10 @@ impl Gateway {
         fix: bool,
         report: &mut CheckReport,
     ) -> Result<()> {
-        let open = index::open_state(bucket);
-        let mut op = WriteOp::new();
-        match self.pools.index.get_xattr(shard, STATE).await {
-            Err(error) if error.is_not_found() => {
-                report.add(Problem::MissingShard(shard.to_owned()));
-                op.create(true).set_xattr(STATE, open);
-            }
-            state if state.as_ref().is_ok_and(|state| **state == *open.as_bytes()) => return Ok(()),
-            // Whoever reshards it opens it.
-            Ok(_) if bucket.resharding.is_some() => return Ok(()),
-            state => {
-                state?;
-                report.add(Problem::ClosedShard(shard.to_owned()));
-                op.assert_exists().set_xattr(STATE, open);
-            }
-        }
-        if fix {
-            self.pools.index.operate(shard, op).await?.success()?;
+        match index::look(self, bucket, shard, fix).await? {
+            Found::Sound => {}
+            Found::Absent => report.add(Problem::MissingShard(shard.to_owned())),
+            Found::Left => report.add(Problem::ClosedShard(shard.to_owned())),
         }
         Ok(())
     }

@@ -61,6 +61,9 @@ pub enum Error {
     /// The bucket's access control list grants something to others than its owner, and is to be disabled.
     #[error("bucket {0} has an ACL that grants something to others; set it to private first")]
     AclWithOwnership(String),
+    /// Versioning and object lock of a bucket do not go together so.
+    #[error("{0}")]
+    BucketState(&'static str),
     /// The user has as many buckets as it may have.
     #[error("no more than {0} buckets")]
     TooManyBuckets(u32),

@@ -2,7 +2,8 @@
 //! after it has answered.
 //!
 //! What is remembered is valid as long as the gateway's watch on [`CONTROL`] stands: who changes a user or a bucket tells
-//! all gateways and waits for their answers before its own request succeeds. Without the watch nothing is remembered.
+//! all gateways and waits until each has answered or has lost its watch, before its own request succeeds. A gateway whose
+//! watch gave no sign of life for [`WATCH_TIMEOUT`] may have lost it and not know: it uses nothing of what it remembers.
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -36,8 +37,15 @@ const SECRET_LOCK: &str = "sse_secret";
 const SECRET_LOCK_TIME: Duration = Duration::from_secs(30);
 /// Users and buckets remembered, each.
 const REMEMBERED: usize = 10_000;
-/// How long who changes something waits for the other gateways.
-const TELL_TIMEOUT: Duration = Duration::from_secs(10);
+/// After so long without a sign of life a watch is lost.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long who changes something waits for the other gateways: until those that do not answer have lost their watches.
+const TELL_TIMEOUT: Duration = Duration::from_secs(15);
+const _: () = assert!(WATCH_TIMEOUT.as_secs() < TELL_TIMEOUT.as_secs());
+/// Attempts at telling.
+const TELLINGS: u32 = 5;
+/// How long something is remembered, as Ceph's `rgw_cache_expiry_interval`: who changed it may have died before it told.
+const KEPT_FOR: Duration = Duration::from_secs(900);
 /// Bytes that one permit of [`Gateway::put_memory`] stands for.
 pub(crate) const ROOM_BYTES: usize = 1024;
 /// How long an end waits for the cluster, for each of its steps.
@@ -175,17 +183,19 @@ pub struct Gateway {
 /// What is remembered of users, by access key and by id, of roles and of buckets.
 #[derive(Default)]
 struct Memory {
-    watched: AtomicBool,
     /// The watch's cookie, and whether none is wanted any more.
     watch: Mutex<Option<u64>>,
     ended: AtomicBool,
     /// Counted up by every change: what was asked before must not be remembered after it.
     changes: AtomicU64,
-    users: Mutex<HashMap<String, Arc<User>>>,
-    owners: Mutex<HashMap<String, Arc<User>>>,
-    roles: Mutex<HashMap<String, Arc<Role>>>,
-    buckets: Mutex<HashMap<String, Arc<Bucket>>>,
+    users: Kept<User>,
+    owners: Kept<User>,
+    roles: Kept<Role>,
+    buckets: Kept<Bucket>,
 }
+
+/// Records by name, with the time since when each is remembered.
+struct Kept<T>(Mutex<HashMap<String, (Instant, Arc<T>)>>);
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -259,7 +269,6 @@ impl Gateway {
             Err(_) => tracing::warn!("rgw: usage is not written, the cluster does not answer"),
         }
         self.memory.ended.store(true, Ordering::Release);
-        self.memory.forget_all();
         let cookie = self.memory.watch.lock().take();
         if let Some(cookie) = cookie {
             match tokio::time::timeout(FINISH_TIMEOUT, self.pools.control.unwatch(cookie)).await {
@@ -354,46 +363,48 @@ impl Gateway {
 
     /// The user of an access key, as it was at the beginning of the call or later.
     pub async fn known_user(&self, access_key: &str) -> Result<Arc<User>> {
-        if let Some(user) = self.memory.users.lock().get(access_key) {
-            return Ok(Arc::clone(user));
-        }
-        let changes = self.memory.changes.load(Ordering::Acquire);
-        let user = Arc::new(self.user_of_key(access_key).await?);
-        self.memory.keep(&self.memory.users, changes, access_key, &user);
-        Ok(user)
+        self.known(&self.memory.users, access_key, self.user_of_key(access_key)).await
     }
 
     /// The user of that id, as it was at the beginning of the call or later.
     pub async fn known_user_id(&self, id: &str) -> Result<Arc<User>> {
-        if let Some(user) = self.memory.owners.lock().get(id) {
-            return Ok(Arc::clone(user));
-        }
-        let changes = self.memory.changes.load(Ordering::Acquire);
-        let user = Arc::new(self.user(id).await?);
-        self.memory.keep(&self.memory.owners, changes, id, &user);
-        Ok(user)
+        self.known(&self.memory.owners, id, self.user(id)).await
     }
 
     /// The role of that name, as it was at the beginning of the call or later.
     pub(crate) async fn known_role(&self, name: &str) -> Result<Arc<Role>> {
-        if let Some(role) = self.memory.roles.lock().get(name) {
-            return Ok(Arc::clone(role));
-        }
-        let changes = self.memory.changes.load(Ordering::Acquire);
-        let role = Arc::new(self.role(name).await?);
-        self.memory.keep(&self.memory.roles, changes, name, &role);
-        Ok(role)
+        self.known(&self.memory.roles, name, self.role(name)).await
     }
 
     /// The bucket of that name, as it was at the beginning of the call or later.
     pub async fn known_bucket(&self, name: &str) -> Result<Arc<Bucket>> {
-        if let Some(bucket) = self.memory.buckets.lock().get(name) {
-            return Ok(Arc::clone(bucket));
+        self.known(&self.memory.buckets, name, self.bucket(name)).await
+    }
+
+    async fn known<T>(
+        &self,
+        kept: &Kept<T>,
+        name: &str,
+        asking: impl Future<Output = Result<T>>,
+    ) -> Result<Arc<T>> {
+        if self.is_watching()
+            && let Some(known) = kept.get(name)
+        {
+            return Ok(known);
         }
         let changes = self.memory.changes.load(Ordering::Acquire);
-        let bucket = Arc::new(self.bucket(name).await?);
-        self.memory.keep(&self.memory.buckets, changes, name, &bucket);
-        Ok(bucket)
+        let asked = Arc::new(asking.await?);
+        if self.is_watching() {
+            kept.keep(&self.memory.changes, changes, name, &asked);
+        }
+        Ok(asked)
+    }
+
+    /// Whether the watch surely stands: nobody goes on then who did not tell this gateway what it changed.
+    fn is_watching(&self) -> bool {
+        let cookie = *self.memory.watch.lock();
+        let silent = cookie.map(|cookie| self.pools.control.watch_check(cookie));
+        silent.is_some_and(|silent| silent.is_ok_and(|silent| silent < WATCH_TIMEOUT))
     }
 
     /// The sessions of all gateways that watch.
@@ -407,50 +418,92 @@ impl Gateway {
         self.memory.hear(&Change::Bucket(name.to_owned()));
     }
 
+    /// Makes a change and tells all gateways of it, unless it surely was not made.
+    pub(crate) async fn telling<T>(
+        &self,
+        change: Change,
+        making: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        let made = making.await;
+        if made.as_ref().map_or_else(Error::is_unknown, |_| true) {
+            self.tell_others(change).await;
+        }
+        made
+    }
+
     /// Tells all gateways of a change that was made, this one too, and waits until they know. One that does not answer
     /// has lost its watch, and forgets all.
     pub(crate) async fn tell_others(&self, change: Change) {
         self.memory.hear(&change);
         let payload = postcard::to_stdvec(&change).expect("invariant: names can be encoded");
-        match self.pools.control.notify(CONTROL, payload, Some(TELL_TIMEOUT)).await {
-            Ok(outcome) if outcome.timed_out => tracing::warn!(?change, "rgw: a gateway did not answer"),
-            Ok(_) => {}
-            Err(error) if error.is_not_found() => {}
-            Err(error) => tracing::warn!(%error, ?change, "rgw: other gateways could not be told"),
+        for _ in 0..TELLINGS {
+            match self.pools.control.notify(CONTROL, payload.clone(), Some(TELL_TIMEOUT)).await {
+                Ok(outcome) if outcome.timed_out => {
+                    tracing::warn!(?change, "rgw: a gateway did not answer");
+                    return;
+                }
+                Ok(_) => return,
+                // Nobody ever watched.
+                Err(error) if error.is_not_found() => return,
+                Err(error) => {
+                    tracing::warn!(%error, ?change, "rgw: other gateways could not be told");
+                    if matches!(error, nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted) {
+                        return;
+                    }
+                    tokio::time::sleep(WATCH_RETRY).await;
+                }
+            }
         }
     }
 }
 
-impl Memory {
-    fn keep<T>(&self, map: &Mutex<HashMap<String, Arc<T>>>, changes: u64, name: &str, value: &Arc<T>) {
-        let mut map = map.lock();
-        if self.watched.load(Ordering::Acquire) && self.changes.load(Ordering::Acquire) == changes {
+impl<T> Default for Kept<T> {
+    fn default() -> Kept<T> {
+        Kept(Mutex::default())
+    }
+}
+
+impl<T> Kept<T> {
+    fn get(&self, name: &str) -> Option<Arc<T>> {
+        let map = self.0.lock();
+        map.get(name).filter(|(since, _)| since.elapsed() < KEPT_FOR).map(|(_, value)| Arc::clone(value))
+    }
+
+    /// Keeps what was asked for when `changed` was `before`, unless something was changed since.
+    fn keep(&self, changed: &AtomicU64, before: u64, name: &str, value: &Arc<T>) {
+        let mut map = self.0.lock();
+        if changed.load(Ordering::Acquire) == before {
             if map.len() >= REMEMBERED {
                 map.clear();
             }
-            map.insert(name.to_owned(), Arc::clone(value));
+            map.insert(name.to_owned(), (Instant::now(), Arc::clone(value)));
         }
     }
 
+    fn forget(&self, name: &str) {
+        self.0.lock().remove(name);
+    }
+}
+
+impl Memory {
     fn hear(&self, change: &Change) {
         self.changes.fetch_add(1, Ordering::AcqRel);
         match change {
             Change::User(id) => {
-                self.users.lock().retain(|_, user| user.id != *id);
-                self.owners.lock().remove(id);
+                self.users.0.lock().retain(|_, (_, user)| user.id != *id);
+                self.owners.forget(id);
             }
-            Change::Bucket(name) => drop(self.buckets.lock().remove(name)),
-            Change::Role(name) => drop(self.roles.lock().remove(name)),
+            Change::Bucket(name) => self.buckets.forget(name),
+            Change::Role(name) => self.roles.forget(name),
         }
     }
 
     fn forget_all(&self) {
-        self.watched.store(false, Ordering::Release);
         self.changes.fetch_add(1, Ordering::AcqRel);
-        self.users.lock().clear();
-        self.owners.lock().clear();
-        self.roles.lock().clear();
-        self.buckets.lock().clear();
+        self.users.0.lock().clear();
+        self.owners.0.lock().clear();
+        self.roles.0.lock().clear();
+        self.buckets.0.lock().clear();
     }
 }
 
@@ -466,14 +519,7 @@ impl WatchHandler for Ear {
         match postcard::from_bytes::<Change>(&notification.payload) {
             Ok(change) => gateway.memory.hear(&change),
             // What a newer release says may concern anything.
-            Err(_) => {
-                let memory = &gateway.memory;
-                memory.changes.fetch_add(1, Ordering::AcqRel);
-                memory.users.lock().clear();
-                memory.owners.lock().clear();
-                memory.roles.lock().clear();
-                memory.buckets.lock().clear();
-            }
+            Err(_) => gateway.memory.forget_all(),
         }
         gateway.pools.control.notify_ack(CONTROL, notification.notify_id, notification.cookie, "");
     }
@@ -495,18 +541,18 @@ async fn keep_watching(gateway: Weak<Gateway>) {
         let ear = Arc::new(Ear { gateway: gateway.clone(), lost: Arc::clone(&lost) });
         let begun = match control.create(CONTROL, false).await {
             Ok(()) => {
-                let (cookie, begun) = control.watch(CONTROL, None, ear);
+                let (cookie, begun) = control.watch(CONTROL, Some(WATCH_TIMEOUT), ear);
                 begun.await.map(|()| cookie)
             }
             Err(error) => Err(error),
         };
         if let Ok(cookie) = &begun {
+            // What is being asked for now was asked before it would have been told of.
+            strong.memory.forget_all();
             *strong.memory.watch.lock() = Some(*cookie);
-            strong.memory.watched.store(true, Ordering::Release);
         }
         // It may have ended before the watch was there.
         if strong.memory.ended.load(Ordering::Acquire) {
-            strong.memory.watched.store(false, Ordering::Release);
             let cookie = strong.memory.watch.lock().take();
             if let Some(cookie) = cookie {
                 _ = control.unwatch(cookie).await;

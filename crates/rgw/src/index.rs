@@ -6,12 +6,14 @@
 //! object and takes the pending one away, many at a time. A listing asks the heads of those keys that have something
 //! pending. So index and head never disagree for a reader, whatever stops between the steps.
 
+mod closure;
 mod finish;
 mod heal;
 mod list;
 mod reshard;
 mod versions;
 
+pub(crate) use closure::{Closed, Closing, Found, close, create, look, open, open_state, release};
 pub(crate) use finish::{Finished, Finisher, Outcome};
 pub(crate) use heal::Suspect;
 pub(crate) use list::{ListQuery, Listing};
@@ -19,7 +21,7 @@ pub(crate) use reshard::work as reshard;
 pub use reshard::{MAX_SHARDS, ReshardEntry};
 pub(crate) use versions::ListedVersion;
 
-use crate::bucket::{Bucket, Versioning};
+use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::object::multipart::UploadEntry;
@@ -33,10 +35,6 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The attribute of a shard that says whether anything may be begun in it.
-pub(crate) const STATE: &str = "rgw.state";
-const OPEN: &str = "open";
-const VERSIONED: &str = "versioned";
 /// The key of a shard's sums.
 pub(crate) const STATS: &[u8] = b"s";
 /// Uploads of a key read at a time.
@@ -205,117 +203,6 @@ pub(crate) fn pending_of(bytes: &[u8]) -> Option<(&str, &str)> {
     Some((std::str::from_utf8(key).ok()?, std::str::from_utf8(tag).ok()?))
 }
 
-/// Why an index is closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closed {
-    /// The bucket is being removed.
-    Removal,
-    /// It gets versions.
-    Versioning,
-    /// The index moves.
-    Reshard,
-}
-
-impl Closed {
-    fn state(self) -> &'static str {
-        match self {
-            Closed::Removal => "closed by removal",
-            Closed::Versioning => "closed by versioning",
-            Closed::Reshard => "closed by reshard",
-        }
-    }
-}
-
-/// The state of an open index: who thinks that a bucket has no versions can begin nothing where it has.
-pub(crate) fn open_state(bucket: &Bucket) -> &'static str {
-    match bucket.versioning {
-        Versioning::Off => OPEN,
-        Versioning::Enabled | Versioning::Suspended => VERSIONED,
-    }
-}
-
-/// Makes an empty index.
-pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
-    for_all(bucket, |shard| {
-        let mut op = WriteOp::new();
-        op.create(true).set_xattr(STATE, open_state(bucket));
-        pool.operate(&shard, op)
-    })
-    .await
-}
-
-/// Makes an empty index in which nothing may be begun yet.
-async fn create_closed(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
-    for_all(bucket, |shard| {
-        let mut op = WriteOp::new();
-        op.create(true).set_xattr(STATE, Closed::Reshard.state());
-        pool.operate(&shard, op)
-    })
-    .await
-}
-
-/// Lets nothing be begun any more; what was begun is finished nevertheless. Fails with [`Error::IndexBusy`], and changes
-/// nothing, where it is closed for another reason.
-pub(crate) async fn close(pool: &IoCtx, bucket: &Bucket, why: Closed) -> Result<()> {
-    for state in [open_state(bucket), why.state()] {
-        let closing = (0..bucket.shards.max(1)).map(|shard| {
-            let mut op = WriteOp::new();
-            op.cmp_xattr(STATE, CmpOp::Eq, state).set_xattr(STATE, why.state());
-            pool.operate(&shard_name(bucket, shard), op)
-        });
-        let mut canceled = false;
-        for reply in futures::future::join_all(closing).await {
-            match reply.and_then(|reply| reply.success()).map_err(Error::from) {
-                // Of an index that is not whole: whoever needs it will say.
-                Err(error) if error.is_absent() => {}
-                // It may be closed for this reason since an attempt that ended.
-                Err(error) if error.is_canceled() => canceled = true,
-                closed => drop(closed?),
-            }
-        }
-        if !canceled {
-            return Ok(());
-        }
-    }
-    if all_are(pool, bucket, why.state()).await? {
-        return Ok(());
-    }
-    open(pool, bucket, why).await?;
-    Err(Error::IndexBusy(bucket.name.clone()))
-}
-
-async fn all_are(pool: &IoCtx, bucket: &Bucket, state: &str) -> Result<bool> {
-    let states = (0..bucket.shards.max(1))
-        .map(|shard| async move { pool.get_xattr(&shard_name(bucket, shard), STATE).await });
-    for found in futures::future::join_all(states).await {
-        match found {
-            Err(error) if error.is_not_found() => {}
-            found => {
-                if *found? != *state.as_bytes() {
-                    return Ok(false);
-                }
-            }
-        }
-    }
-    Ok(true)
-}
-
-/// Opens what was closed for that reason.
-pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, why: Closed) -> Result<()> {
-    let opening = (0..bucket.shards.max(1)).map(|shard| {
-        let mut op = WriteOp::new();
-        op.cmp_xattr(STATE, CmpOp::Eq, why.state()).set_xattr(STATE, open_state(bucket));
-        pool.operate(&shard_name(bucket, shard), op)
-    });
-    for reply in futures::future::join_all(opening).await {
-        match reply.and_then(|reply| reply.success()).map_err(Error::from) {
-            Err(error) if error.is_absent() || error.is_canceled() => {}
-            opened => drop(opened?),
-        }
-    }
-    Ok(())
-}
-
 /// Removes an index.
 pub(crate) async fn remove(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
     for_all(bucket, |shard| {
@@ -353,14 +240,13 @@ pub(crate) async fn begin(
     let (begun_ns, session) = (now_ns(), gateway.session().to_owned());
     let pending = Pending { begun_ns, session, tails, replaced, parts };
     let mut op = WriteOp::new();
-    op.cmp_xattr(STATE, CmpOp::Eq, open_state(bucket))
-        .omap_set(vec![(pending_key(key, tag), record::encode(&pending))]);
+    closure::guard(&mut op, bucket);
+    op.omap_set(vec![(pending_key(key, tag), record::encode(&pending))]);
     let reply = gateway.pools.index.operate(shard, op).await;
     match reply.and_then(|reply| reply.success()).map_err(Error::from) {
         Ok(_) => Ok(()),
         Err(error) if error.is_canceled() || error.is_absent() => {
-            gateway.forget_bucket(&bucket.name);
-            Err(Error::IndexBusy(bucket.name.clone()))
+            Err(closure::busy(gateway, bucket, shard).await)
         }
         Err(error) => Err(error),
     }
@@ -384,12 +270,15 @@ pub(crate) async fn add_upload(
     id: &str,
     entry: &UploadEntry,
 ) -> Result<()> {
+    let shard = shard_of(bucket, key);
     let mut op = WriteOp::new();
-    op.cmp_xattr(STATE, CmpOp::Eq, open_state(bucket))
-        .omap_set(vec![(upload_key(key, id), record::encode(entry))]);
-    let reply = gateway.pools.index.operate(&shard_of(bucket, key), op).await;
+    closure::guard(&mut op, bucket);
+    op.omap_set(vec![(upload_key(key, id), record::encode(entry))]);
+    let reply = gateway.pools.index.operate(&shard, op).await;
     match reply.and_then(|reply| reply.success()).map_err(Error::from) {
-        Err(error) if error.is_canceled() || error.is_absent() => Err(Error::IndexBusy(bucket.name.clone())),
+        Err(error) if error.is_canceled() || error.is_absent() => {
+            Err(closure::busy(gateway, bucket, &shard).await)
+        }
         done => done.map(drop),
     }
 }
@@ -434,13 +323,9 @@ pub(crate) async fn remove_upload(
 /// Takes an upload off the list, unless the shard may have been copied already.
 async fn try_remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
     let shard = shard_of(bucket, key);
-    let state = gateway.pools.index.get_xattr(&shard, STATE).await;
-    let state = state.map_err(|error| moved(gateway, bucket, error))?;
-    if state.starts_with(Closed::Reshard.state().as_bytes()) {
-        return Err(Error::IndexBusy(bucket.name.clone()));
-    }
     let mut op = WriteOp::new();
-    op.cmp_xattr(STATE, CmpOp::Eq, state).omap_rm_keys(vec![upload_key(key, id)]);
+    closure::guard(&mut op, bucket);
+    op.omap_rm_keys(vec![upload_key(key, id)]);
     let reply = gateway.pools.index.operate(&shard, op).await;
     match reply.and_then(|reply| reply.success()) {
         Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {

@@ -4,8 +4,9 @@ use crate::error::{Error, Result};
 use bytes::Bytes;
 use nacre_client::{IoCtx, ReadOp, WriteOp};
 use nacre_types::encoding::{self, Versioned};
+use nacre_types::errno::Errno;
 
-/// A record is no larger than this; more is damage.
+/// A record is made no larger than this; more is damage.
 const MAX_BYTES: u64 = 4 << 20;
 /// Attempts at a change that others change at the same time.
 const ATTEMPTS: usize = 16;
@@ -18,6 +19,12 @@ pub(crate) fn decode<T: Versioned>(name: &str, bytes: &[u8]) -> Result<T> {
 /// The structure in its envelope.
 pub(crate) fn encode<T: Versioned>(value: &T) -> Bytes {
     Bytes::from(encoding::encode(value))
+}
+
+/// The structure of a record in its envelope; fails where nobody could read it any more.
+fn encode_bounded<T: Versioned>(value: &T) -> Result<Bytes> {
+    let bytes = encode(value);
+    if bytes.len() as u64 > MAX_BYTES { Err(Error::TooLarge) } else { Ok(bytes) }
 }
 
 /// Reads a record and the version of its object; `None` where it is absent.
@@ -36,7 +43,7 @@ pub(crate) async fn read<T: Versioned>(pool: &IoCtx, name: &str) -> Result<Optio
 /// Makes a record; tells whether it was not there.
 pub(crate) async fn create<T: Versioned>(pool: &IoCtx, name: &str, value: &T) -> Result<bool> {
     let mut op = WriteOp::new();
-    op.create(true).write_full(encode(value));
+    op.create(true).write_full(encode_bounded(value)?);
     match pool.operate(name, op).await.and_then(|reply| reply.success()).map_err(Error::from) {
         Err(error) if error.is_present() => Ok(false),
         made => made.map(|_| true),
@@ -53,19 +60,41 @@ pub(crate) async fn update<T: Versioned>(
         let Some((mut value, version)) = read::<T>(pool, name).await? else { return Ok(None) };
         change(&mut value)?;
         let mut op = WriteOp::new();
-        op.assert_version(version).write_full(encode(&value));
+        op.assert_version(version).write_full(encode_bounded(&value)?);
         match pool.operate(name, op).await.and_then(|reply| reply.success()) {
             Ok(_) => return Ok(Some(value)),
             Err(error) if error.is_not_found() => return Ok(None),
-            Err(error)
-                if matches!(
-                    error.errno(),
-                    nacre_types::errno::Errno::ERANGE | nacre_types::errno::Errno::EOVERFLOW
-                ) => {}
+            Err(error) if is_overtaken(&error) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Error::Invalid(format!("{name} is being changed by too many at a time")))
+    Err(Error::Contended(name.to_owned()))
+}
+
+/// Removes a record as it was read, unless `may` refuses; returns what it was, `None` where it is absent.
+pub(crate) async fn remove_if<T: Versioned>(
+    pool: &IoCtx,
+    name: &str,
+    may: impl Fn(&T) -> Result<()>,
+) -> Result<Option<T>> {
+    for _ in 0..ATTEMPTS {
+        let Some((value, version)) = read::<T>(pool, name).await? else { return Ok(None) };
+        may(&value)?;
+        let mut op = WriteOp::new();
+        op.assert_version(version).remove();
+        match pool.operate(name, op).await.and_then(|reply| reply.success()) {
+            Ok(_) => return Ok(Some(value)),
+            Err(error) if error.is_not_found() => return Ok(None),
+            Err(error) if is_overtaken(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Err(Error::Contended(name.to_owned()))
+}
+
+/// Whether somebody else changed a record since it was read.
+fn is_overtaken(error: &nacre_client::Error) -> bool {
+    matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW)
 }
 
 /// Removes a record; tells whether it was there.
@@ -73,5 +102,19 @@ pub(crate) async fn remove(pool: &IoCtx, name: &str) -> Result<bool> {
     match pool.remove(name).await {
         Err(error) if error.is_not_found() => Ok(false),
         removed => Ok(removed.map(|()| true)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::Bucket;
+
+    #[test]
+    fn records_that_could_not_be_read_again_are_not_made() {
+        let bucket = |len: usize| Bucket { name: "x".repeat(len), ..Bucket::default() };
+        let most = MAX_BYTES as usize - encode(&bucket(0)).len() - 16;
+        assert!(encode_bounded(&bucket(most)).is_ok());
+        assert!(matches!(encode_bounded(&bucket(MAX_BYTES as usize)), Err(Error::TooLarge)));
     }
 }

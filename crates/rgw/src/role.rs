@@ -73,8 +73,8 @@ impl Gateway {
     pub(crate) async fn create_role(&self, mut role: Role) -> Result<Role> {
         role.id = self.tag();
         role.created_ns = now_ns();
-        if record::create(&self.pools.roles, &role.name, &role).await? {
-            self.tell_others(Change::Role(role.name.clone())).await;
+        let creating = record::create(&self.pools.roles, &role.name, &role);
+        if self.telling(Change::Role(role.name.clone()), creating).await? {
             return role.read_policies();
         }
         Err(Error::RoleExists(role.name))
@@ -86,15 +86,15 @@ impl Gateway {
         name: &str,
         change: impl FnMut(&mut Role) -> Result<()>,
     ) -> Result<Role> {
-        let changed = record::update(&self.pools.roles, name, change).await?;
-        self.tell_others(Change::Role(name.to_owned())).await;
+        let changing = record::update(&self.pools.roles, name, change);
+        let changed = self.telling(Change::Role(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchRole(name.to_owned()))
     }
 
     /// Removes a role, and so ends its sessions.
     pub(crate) async fn remove_role(&self, name: &str) -> Result<()> {
-        let was_there = record::remove(&self.pools.roles, name).await?;
-        self.tell_others(Change::Role(name.to_owned())).await;
+        let removing = record::remove(&self.pools.roles, name);
+        let was_there = self.telling(Change::Role(name.to_owned()), removing).await?;
         if was_there { Ok(()) } else { Err(Error::NoSuchRole(name.to_owned())) }
     }
 

@@ -266,6 +266,16 @@ async fn answer(
     let is_probe = request.uri().path() == "/healthz";
     let response = if refused && !is_probe {
         refusal(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "Please reduce your request rate.")
+    } else if is_change(&request, &handler) {
+        // Several steps that belong together, telling the other gateways for one: they go on when the client goes away.
+        let responding = tokio::spawn({
+            let handler = handler.clone();
+            async move { respond(&handler, request).await }
+        });
+        responding.await.unwrap_or_else(|error| {
+            tracing::error!(%error, "rgw: a request ended in the middle");
+            plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", "internal error\n".into())
+        })
     } else {
         respond(&handler, request).await
     };
@@ -363,6 +373,16 @@ fn drop_meaningless(headers: &mut HeaderMap) {
     }
     for name in gone {
         headers.remove(name);
+    }
+}
+
+/// Whether a request changes something by other means than an object's data.
+fn is_change<B>(request: &Request<B>, handler: &Handler) -> bool {
+    let is_administration = || AdminApi::is_at(&handler.gateway.config.admin_entry, request.uri().path());
+    match *request.method() {
+        Method::GET | Method::HEAD | Method::OPTIONS => false,
+        Method::DELETE => true,
+        _ => is_document(request, &handler.tracker) || is_administration(),
     }
 }
 

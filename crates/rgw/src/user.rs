@@ -2,7 +2,7 @@
 
 use crate::caps::Caps;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::{Change, Gateway, now_ns};
 use crate::policy::Policy;
 use crate::quota::Quota;
 use crate::ratelimit::RateLimit;
@@ -276,8 +276,8 @@ impl Gateway {
 
     /// Changes a user; keys are changed by [`Gateway::add_key`] and [`Gateway::remove_key`].
     pub async fn modify_user(&self, id: &str, change: impl FnMut(&mut User) -> Result<()>) -> Result<User> {
-        let changed = record::update(&self.pools.users, id, change).await?;
-        self.tell_others(crate::gateway::Change::User(id.to_owned())).await;
+        let changing = record::update(&self.pools.users, id, change);
+        let changed = self.telling(Change::User(id.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchUser(id.to_owned()))
     }
 
@@ -315,11 +315,10 @@ impl Gateway {
         if let Some(bucket) = self.buckets_of(id, "", 1).await?.first() {
             return Err(Error::Invalid(format!("user {id} has buckets, {} for one", bucket.0)));
         }
-        record::remove(&self.pools.users, id).await?;
+        self.telling(Change::User(id.to_owned()), record::remove(&self.pools.users, id)).await?;
         for key in &user.keys {
             record::remove(&self.pools.keys, &key.access_key).await?;
         }
-        self.tell_others(crate::gateway::Change::User(id.to_owned())).await;
         Ok(())
     }
 

@@ -4,9 +4,10 @@
 //! are closed, what is pending in them is waited for, and what changed meanwhile is copied; the bucket's record says the new
 //! generation, its shards are opened, and the old ones removed. Writers wait between closing and opening: as long as two
 //! readings of the index take. Whatever ends in between is taken up by a gateway's worker: the work is on a list until it is
-//! done, and begins anew with another generation. The bucket's record says which attempt it waits for: no other can end it.
+//! done, and begins anew with another generation. The bucket's record says which attempt it waits for, and which one keeps
+//! the old shards closed: no other can end it or open them.
 
-use super::{Closed, STATS, Stats, create_closed, shard_name, upload_of};
+use super::{Closed, STATS, Stats, shard_name, upload_of};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
@@ -177,43 +178,45 @@ impl Gateway {
         for stale in old.resharding.into_iter().chain(old.left) {
             super::remove(&self.pools.index, &of(stale)).await?;
         }
+        // Nobody shall wait for this one as long as it only copies.
+        if let Some(closing) = old.closing.as_ref().filter(|closing| closing.why == Closed::Reshard) {
+            super::release(self, &old, &closing.tag).await?;
+        }
         if old.shards == entry.shards {
-            super::open(&self.pools.index, &old, Closed::Reshard).await?;
             return self.end_reshard(&old).await;
         }
         let generation = old.generation.max(old.resharding.map_or(0, |(generation, _)| generation)) + 1;
         let new = of((generation, entry.shards));
-        self.modify_bucket(name, |bucket| {
+        let noted = self.modify_bucket(name, |bucket| {
             if bucket.id != old.id || bucket.generation != old.generation {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
             (bucket.resharding, bucket.left) = (Some((generation, new.shards)), None);
             Ok(())
-        })
-        .await?;
+        });
+        let old = noted.await?;
         tracing::info!(
             bucket = name,
             from = old.shards,
             to = new.shards,
             "rgw: a bucket's index is resharded"
         );
-        create_closed(&self.pools.index, &new).await?;
+        let tag = self.tag();
+        super::closure::create_closed(&self.pools.index, &new, &tag).await?;
         self.copy(&old, &new).await?;
-        super::close(&self.pools.index, &old, Closed::Reshard).await?;
-        if let Err(error) = self.switch(&old, &new).await {
-            // Whether the record was changed may not have been heard.
-            let now = match self.bucket(name).await {
-                Err(Error::NoSuchBucket(_)) => None,
-                now => Some(now?),
-            };
-            if now.is_none_or(|now| now.id != old.id || now.generation == old.generation) {
-                // Nobody shall wait for the next attempt.
-                super::open(&self.pools.index, &old, Closed::Reshard).await?;
-                super::remove(&self.pools.index, &new).await?;
+        super::close(self, &old, Closed::Reshard, &tag).await?;
+        let new = match self.switch(&old, &new, &tag).await {
+            Ok(new) => new,
+            Err(error) => {
+                // Nobody shall wait for the next attempt. Where this one does not stand any more it came to its end without
+                // hearing of it, or another one has taken its place.
+                if super::release(self, &old, &tag).await? {
+                    super::remove(&self.pools.index, &new).await?;
+                }
+                return Err(error);
             }
-            return Err(error);
-        }
-        super::open(&self.pools.index, &new, Closed::Reshard).await?;
+        };
+        super::open(&self.pools.index, &new, &tag).await?;
         super::remove(&self.pools.index, &old).await?;
         self.end_reshard(&new).await
     }
@@ -231,8 +234,9 @@ impl Gateway {
         self.cancel_reshard(&bucket.name).await
     }
 
-    /// Makes the new shards what the closed old ones are, and the bucket's record name them.
-    async fn switch(self: &Arc<Gateway>, old: &Bucket, new: &Bucket) -> Result<()> {
+    /// Makes the new shards what the old ones are, closed by the attempt of that tag, and the bucket's record name them; returns
+    /// the bucket as it is then.
+    async fn switch(self: &Arc<Gateway>, old: &Bucket, new: &Bucket, tag: &str) -> Result<Bucket> {
         self.wait_finished(old).await?;
         let sums = self.copy(old, new).await?;
         self.drop_stale(old, new).await?;
@@ -245,15 +249,14 @@ impl Gateway {
         let (generation, shards) = (new.generation, new.shards);
         self.modify_bucket(&old.name, |bucket| {
             let own = bucket.generation == old.generation && bucket.resharding == Some((generation, shards));
-            if bucket.id != old.id || !own {
+            if bucket.id != old.id || !own || !bucket.is_closed_by(tag) {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
-            bucket.left = Some((bucket.generation, bucket.shards));
+            (bucket.left, bucket.closing) = (Some((bucket.generation, bucket.shards)), None);
             (bucket.generation, bucket.shards, bucket.resharding) = (generation, shards, None);
             Ok(())
         })
         .await
-        .map(drop)
     }
 
     /// Copies entries that the new shards do not have just so; returns the new shards' sums.

@@ -264,7 +264,8 @@ pub(super) async fn add(
 }
 
 /// The operation that makes `head` the newest version on what is there, and what it leaves unnamed; `None` where that changed
-/// meanwhile.
+/// meanwhile. Fails where it would replace a locked version: who began while the bucket was suspended may come to this
+/// point when that is long over.
 async fn edit(
     gateway: &Gateway,
     name: &str,
@@ -290,6 +291,7 @@ async fn edit(
             if null && let Some(order) = versions.null {
                 let slot = slot(order, NULL);
                 let Some(old) = gateway.stored(name, version, &slot).await? else { return Ok(None) };
+                old.head.check_lock(false)?;
                 replaced = old.head.tails(name, &old.data)?;
                 edit.remove(&slot, &old.head);
             }
@@ -297,6 +299,7 @@ async fn edit(
         Some(Stand { head: old, versions: None, version }) => {
             let Some(data) = gateway.inline(name, version).await? else { return Ok(None) };
             if null {
+                old.check_lock(false)?;
                 replaced = old.tails(name, &data)?;
             } else {
                 let old = Head { version: NULL.to_owned(), ..old };

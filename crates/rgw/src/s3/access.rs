@@ -3,6 +3,7 @@
 //! A bucket's list says who may list it and write into it; what else concerns the bucket is its owner's. An object's own
 //! list says who may read it: that is seen when its head is at hand ([`Requester::may_read`]).
 
+use super::acl::GRANT_HEADERS;
 use super::encryption::check_secrecy;
 use super::tagging::tags_of_header;
 use crate::acl::{Acl, Permission};
@@ -209,6 +210,40 @@ impl Requester {
         Ok(asking.allowed || self.known() == Some(&bucket.owner))
     }
 
+    /// Refuses who may not do what a write's headers do besides it.
+    ///
+    /// Retention and holds bind the bucket's owner: policies must allow them to all others. The list and the tags of an
+    /// object are its own owner's, as if they were set afterwards; policies may refuse them, and to roles, who own
+    /// nothing, must allow them.
+    fn may_do_besides(&self, bucket: &Bucket, key: &str, headers: &HeaderMap) -> S3Result<()> {
+        let is_there = |names: &[&str]| names.iter().any(|name| headers.contains_key(*name));
+        for (names, action) in LOCK_HEADERS {
+            if is_there(names) {
+                self.asking(bucket, action, Some(key))?.must_own(bucket)?;
+            }
+        }
+        if is_there(&["x-amz-acl"]) || GRANT_HEADERS.iter().any(|(name, _)| is_there(&[name])) {
+            let asking = self.asking(bucket, "s3:PutObjectAcl", Some(key))?;
+            if self.role.is_some() && !asking.allowed {
+                return Err(denied());
+            }
+        }
+        if is_there(&["x-amz-tagging"]) { self.may_tag(bucket, key) } else { Ok(()) }
+    }
+
+    /// Refuses who may not give tags to an object that it makes.
+    pub(crate) fn may_tag(&self, bucket: &Bucket, key: &str) -> S3Result<()> {
+        let asking = self.asking(bucket, "s3:PutObjectTagging", Some(key))?;
+        let is_others = self.role.is_some() || asking.lists == Lists::Owner(false);
+        if is_others && !asking.allowed { Err(denied()) } else { Ok(()) }
+    }
+
+    /// Whether an object, and so its tags, are those of who asks.
+    pub(crate) fn owns(&self, bucket: &Bucket, head: &Head) -> bool {
+        let by_lists = bucket.ownership != Ownership::BucketOwnerEnforced;
+        self.known().is_some_and(|id| id == bucket.owner || (by_lists && id == head.owner))
+    }
+
     /// Refuses who may not write into a bucket.
     pub(crate) fn may_write(&self, bucket: &Bucket) -> S3Result<()> {
         self.may(&bucket.acl, &bucket.owner, Permission::Write)
@@ -229,6 +264,12 @@ impl Requester {
         if self.allowed || self.known() == Some(&bucket.owner) { Ok(()) } else { Err(denied()) }
     }
 }
+
+/// Headers of writes that lock what is written, and what policies call that.
+const LOCK_HEADERS: [(&[&str], &str); 2] = [
+    (&["x-amz-object-lock-mode", "x-amz-object-lock-retain-until-date"], "s3:PutObjectRetention"),
+    (&["x-amz-object-lock-legal-hold"], "s3:PutObjectLegalHold"),
+];
 
 /// What policies call an operation, where it names a version of an object.
 fn version_action_of(operation: &str) -> Option<&'static str> {
@@ -421,6 +462,15 @@ fn suspended() -> S3Error {
     error
 }
 
+/// As radosgw does: what a suspended user has made public is so no longer.
+pub(super) async fn check_owner(gateway: &Gateway, bucket: &Bucket) -> S3Result<()> {
+    match gateway.known_user_id(&bucket.owner).await {
+        Ok(owner) if owner.suspended => Err(suspended()),
+        Ok(_) | Err(Error::NoSuchUser(_)) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Checks every request before it is read further.
 pub(crate) struct Access(pub(crate) Arc<Gateway>);
 
@@ -454,9 +504,10 @@ impl Access {
         let context = Arc::new(context_of(&asked, "", peer, user.as_deref(), role.as_ref()));
         let requester = Requester { user, role, limit, allowed: false, lists: Lists::Count, context };
         seen.note("PostObject", requester.id());
-        self.check_owner(bucket).await?;
+        check_owner(&self.0, bucket).await?;
         let requester = requester.asking(bucket, "s3:PutObject", Some(key))?;
         requester.may_write(bucket)?;
+        requester.may_do_besides(bucket, key, headers)?;
         self.count(requester.user.as_deref(), Some(bucket), &head.method, &seen)?;
         Ok(requester)
     }
@@ -482,15 +533,6 @@ impl Access {
         };
         let named = |(key, value): (String, String)| (format!("{EXISTING_TAG}{}", key.to_lowercase()), value);
         Ok(tags.into_iter().map(named).collect())
-    }
-
-    /// As radosgw does: what a suspended user has made public is so no longer.
-    async fn check_owner(&self, bucket: &Bucket) -> S3Result<()> {
-        match self.0.known_user_id(&bucket.owner).await {
-            Ok(owner) if owner.suspended => Err(suspended()),
-            Ok(_) | Err(Error::NoSuchUser(_)) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
     }
 
     /// Counts a request against what its user and its bucket may do in a minute.
@@ -557,7 +599,7 @@ impl S3Access for Access {
                 if expected.is_some_and(|expected| expected.as_bytes() != bucket.owner.as_bytes()) {
                     return Err(denied());
                 }
-                self.check_owner(&bucket).await?;
+                check_owner(&self.0, &bucket).await?;
                 let key = match cx.s3_path() {
                     S3Path::Object { key, .. } => Some(&**key),
                     _ => None,
@@ -615,6 +657,9 @@ impl S3Access for Access {
                         requester.may_write(&bucket)?;
                     }
                     _ => requester.must_own(&bucket)?,
+                }
+                if let ("PutObject" | "CopyObject" | "CreateMultipartUpload", Some(key)) = (operation, key) {
+                    requester.may_do_besides(&bucket, key, cx.headers())?;
                 }
                 self.count(requester.user.as_deref(), Some(&bucket), cx.method(), &seen)?;
                 cx.extensions_mut().insert(bucket);

@@ -21,7 +21,7 @@ const ANY_USER: &str = "http://acs.amazonaws.com/groups/global/AuthenticatedUser
 const MAX_GRANTS: usize = 100;
 
 /// The headers that grant something each, in the order in which grants are shown.
-const GRANT_HEADERS: [(&str, acl::Permission); 5] = [
+pub(super) const GRANT_HEADERS: [(&str, acl::Permission); 5] = [
     ("x-amz-grant-read", acl::Permission::Read),
     ("x-amz-grant-write", acl::Permission::Write),
     ("x-amz-grant-read-acp", acl::Permission::ReadAcl),

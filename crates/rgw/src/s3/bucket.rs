@@ -2,7 +2,7 @@
 
 use super::access::{Requester, bucket_of, is_known_key};
 use super::{Protocol, answer, timestamp};
-use crate::bucket::{CORS, LOCKING, OBJECT_LOCK, OWNERSHIP, POLICY, PUBLIC_ACCESS};
+use crate::bucket::{CORS, LIFECYCLE, LOCKING, OBJECT_LOCK, OWNERSHIP, POLICY, PUBLIC_ACCESS, WEBSITE};
 use crate::cors;
 use crate::policy::Policy;
 use crate::public_access::{Ownership, PublicAccessBlock};
@@ -18,6 +18,21 @@ const MAX_BUCKET_TAGS: usize = 50;
 
 /// The region that has no name in answers.
 const NAMELESS_REGION: &str = "us-east-1";
+
+/// Refuses a document that is larger than it may be: all of a bucket's are in one record.
+fn check_document(name: &str, text: &str) -> S3Result<()> {
+    let most = match name {
+        POLICY => 20 << 10,
+        CORS => 64 << 10,
+        WEBSITE => 128 << 10,
+        LIFECYCLE => 1 << 20,
+        _ => 16 << 10,
+    };
+    if text.len() > most {
+        return Err(s3_error!(EntityTooLarge, "the bucket's {name} is larger than {most} bytes"));
+    }
+    Ok(())
+}
 
 impl Protocol {
     pub(super) async fn do_list_buckets(
@@ -170,6 +185,7 @@ impl Protocol {
         req: S3Request<PutBucketPolicyInput>,
     ) -> S3Result<S3Response<PutBucketPolicyOutput>> {
         let input = req.input;
+        check_document(POLICY, &input.policy)?;
         let malformed = |text: String| s3_error!(MalformedPolicy, "{text}");
         let policy = Policy::read(&input.policy, &input.bucket).map_err(malformed)?;
         // One that asked for what is never known would protect less than it says.
@@ -238,6 +254,9 @@ impl Protocol {
     }
 
     pub(super) async fn set_document(&self, bucket: &str, name: &str, text: Option<String>) -> S3Result<()> {
+        if let Some(text) = &text {
+            check_document(name, text)?;
+        }
         let change = |bucket: &mut crate::bucket::Bucket| {
             match &text {
                 Some(text) => drop(bucket.documents.insert(name.to_owned(), text.clone())),

@@ -1,6 +1,6 @@
 //! Copies of objects.
 
-use super::access::{Requester, bucket_of, denied};
+use super::access::{Requester, bucket_of, check_owner, denied};
 use super::acl::of_object;
 use super::checksums::{Sent, fields};
 use super::encryption::{MANAGED, asked_encryption, told, unlock_source};
@@ -43,6 +43,7 @@ impl Protocol {
         if expected.is_some_and(|expected| expected.as_bytes() != bucket.owner.as_bytes()) {
             return Err(denied());
         }
+        check_owner(&self.gateway, &bucket).await?;
         let version = version_id.as_deref();
         let action = if version.is_some() { "s3:GetObjectVersion" } else { "s3:GetObject" };
         let requester = requester.asking(&bucket, action, Some(key))?;

@@ -32,6 +32,7 @@ impl From<Error> for S3Error {
             Error::BucketNotEmpty(_) => Code::BucketNotEmpty,
             Error::IndexBusy(_) => Code::SlowDown,
             Error::AclWithOwnership(_) => Code::InvalidBucketAclWithObjectOwnership,
+            Error::BucketState(_) => Code::InvalidBucketState,
             Error::TooManyBuckets(_) => Code::TooManyBuckets,
             Error::NoSuchKey | Error::DeleteMarker { named: false, .. } => Code::NoSuchKey,
             Error::DeleteMarker { named: true, .. } => Code::MethodNotAllowed,

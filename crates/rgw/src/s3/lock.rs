@@ -151,14 +151,17 @@ impl Protocol {
                 _ => return Err(s3_error!(MalformedXML, "either Days or Years")),
             }
         }
-        if bucket.versioning != Versioning::Enabled {
-            return Err(s3_error!(
-                InvalidBucketState,
-                "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration"
-            ));
-        }
         let text = serde_json::to_string(&lock).map_err(|error| s3_error!(error, InternalError))?;
-        self.set_document(&bucket.name, OBJECT_LOCK, Some(text)).await?;
+        let change = |bucket: &mut Bucket| {
+            if bucket.versioning != Versioning::Enabled {
+                return Err(Error::BucketState(
+                    "Versioning must be 'Enabled' on the bucket to apply a Object Lock configuration",
+                ));
+            }
+            bucket.documents.insert(OBJECT_LOCK.to_owned(), text.clone());
+            Ok(())
+        };
+        self.gateway.modify_bucket(&bucket.name, change).await?;
         answer(PutObjectLockConfigurationOutput::default())
     }
 

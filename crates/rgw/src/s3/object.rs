@@ -499,7 +499,10 @@ impl Protocol {
         version: Option<&str>,
     ) -> S3Result<Head> {
         let head = self.head(requester, bucket, key, version).await?;
-        let own = requester.known().is_some_and(|id| id == head.owner || id == bucket.owner);
-        if own || requester.is_allowed() { Ok(head) } else { Err(super::access::denied()) }
+        if requester.owns(bucket, &head) || requester.is_allowed() {
+            Ok(head)
+        } else {
+            Err(super::access::denied())
+        }
     }
 }

@@ -38,12 +38,6 @@ impl Protocol {
             Some(BucketVersioningStatus::SUSPENDED) => Versioning::Suspended,
             _ => return Err(s3_error!(IllegalVersioningConfigurationException)),
         };
-        if versioning == Versioning::Suspended && bucket.object_lock.is_some() {
-            return Err(s3_error!(
-                InvalidBucketState,
-                "An Object Lock configuration is present on this bucket, so the versioning state cannot be changed."
-            ));
-        }
         self.gateway.set_versioning(&bucket.name, versioning).await?;
         answer(PutBucketVersioningOutput::default())
     }

@@ -133,6 +133,9 @@ async fn store(
     let token = fields.get("x-amz-security-token").map(String::as_str);
     let signer = signed.as_ref().map(|signed| (signed.access_key, token));
     let requester = access.of_form(signer, head, &headers, &bucket, &key).await?;
+    if fields.contains_key("tagging") {
+        requester.may_tag(&bucket, &key)?;
+    }
 
     let verdict = Arc::new(OnceLock::new());
     let input = input(&bucket.name, &key, &fields, limited(form, file, lengths, Arc::clone(&verdict)))?;

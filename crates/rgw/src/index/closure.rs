@@ -1,0 +1,303 @@
+//! Closing an index: nothing may be begun in it while its bucket is removed, gets versions or has its index moved.
+//!
+//! The bucket's record names the attempt that closes the index, and the state of each closed shard names the attempt that closed
+//! it. An attempt stands as long as the record names it: what it closed the index for is one change of the record that
+//! makes sure of that and takes the name off. An attempt that may have died gives way to others, and so fails if it lives. A
+//! shard that was closed by an attempt that does not stand any more is opened by whoever meets it.
+
+use super::{for_all, shard_name};
+use crate::bucket::{Bucket, Versioning};
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::record;
+use bytes::Bytes;
+use nacre_client::{IoCtx, WriteOp};
+use nacre_types::op::CmpOp;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// The attribute of a shard that says whether anything may be begun in it.
+const STATE: &str = "rgw.state";
+const OPEN: &str = "open";
+const VERSIONED: &str = "versioned";
+/// What the states of closed shards begin with; the attempt's tag follows.
+const CLOSED: &str = "closed by ";
+/// Attempts at a shard whose state others change.
+const ATTEMPTS: usize = 16;
+
+/// Why an index is closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Closed {
+    /// The bucket is being removed.
+    Removal,
+    /// It gets versions.
+    Versioning,
+    /// The index moves.
+    Reshard,
+}
+
+impl Closed {
+    /// How long an attempt may take before it gives way.
+    fn patience(self) -> Duration {
+        match self {
+            Closed::Removal | Closed::Versioning => Duration::from_secs(120),
+            Closed::Reshard => Duration::from_secs(3600),
+        }
+    }
+}
+
+/// An attempt that closes an index.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Closing {
+    /// Its own, never used again.
+    pub(crate) tag: String,
+    pub(crate) why: Closed,
+    /// Nanoseconds since 1970.
+    pub(crate) since_ns: u64,
+}
+
+impl Closing {
+    /// Whether it may have died.
+    pub(crate) fn is_stale(&self) -> bool {
+        u128::from(now_ns().saturating_sub(self.since_ns)) > self.why.patience().as_nanos()
+    }
+
+    /// Who reshards has the lock for that: another one who did has lost it.
+    fn gives_way_to(&self, why: Closed) -> bool {
+        self.is_stale() || (self.why, why) == (Closed::Reshard, Closed::Reshard)
+    }
+}
+
+impl Bucket {
+    /// Whether its index is closed by the attempt of that tag.
+    pub(crate) fn is_closed_by(&self, tag: &str) -> bool {
+        self.closing.as_ref().is_some_and(|closing| closing.tag == tag)
+    }
+}
+
+/// The state of a shard that an attempt has closed.
+fn state_of(tag: &str) -> String {
+    format!("{CLOSED}{tag}")
+}
+
+/// The state of an open index: who thinks that a bucket has no versions can begin nothing where it has.
+pub(crate) fn open_state(bucket: &Bucket) -> &'static str {
+    match bucket.versioning {
+        Versioning::Off => OPEN,
+        Versioning::Enabled | Versioning::Suspended => VERSIONED,
+    }
+}
+
+/// Has an operation fail with ECANCELED where nothing may be begun.
+pub(super) fn guard(op: &mut WriteOp, bucket: &Bucket) {
+    op.cmp_xattr(STATE, CmpOp::Eq, open_state(bucket));
+}
+
+/// Makes an empty index.
+pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
+    create_as(pool, bucket, open_state(bucket)).await
+}
+
+/// Makes an empty index that the attempt of that tag keeps closed.
+pub(super) async fn create_closed(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
+    create_as(pool, bucket, &state_of(tag)).await
+}
+
+async fn create_as(pool: &IoCtx, bucket: &Bucket, state: &str) -> Result<()> {
+    for_all(bucket, |shard| {
+        let mut op = WriteOp::new();
+        op.create(true).set_xattr(STATE, state.to_owned());
+        pool.operate(&shard, op)
+    })
+    .await
+}
+
+/// Lets nothing be begun any more by an attempt of that tag; what was begun is finished nevertheless. Returns the bucket as it
+/// is then. Fails with [`Error::IndexBusy`] where another attempt stands, or the bucket's index is not the one that
+/// `seen` says.
+pub(crate) async fn close(gateway: &Gateway, seen: &Bucket, why: Closed, tag: &str) -> Result<Bucket> {
+    let busy = || Error::IndexBusy(seen.name.clone());
+    let closing = Closing { tag: tag.to_owned(), why, since_ns: now_ns() };
+    let place = |bucket: &Bucket| (bucket.id.clone(), bucket.generation, bucket.resharding);
+    let bucket = record::update(&gateway.pools.buckets, &seen.name, |bucket: &mut Bucket| {
+        let stands = bucket.closing.as_ref().is_some_and(|other| !other.gives_way_to(why));
+        if stands || place(bucket) != place(seen) {
+            return Err(busy());
+        }
+        bucket.closing = Some(closing.clone());
+        Ok(())
+    });
+    let bucket = bucket.await?.ok_or_else(|| Error::NoSuchBucket(seen.name.clone()))?;
+    let closing = (0..bucket.shards.max(1)).map(|shard| {
+        let bucket = &bucket;
+        async move { close_shard(gateway, bucket, &shard_name(bucket, shard), (why, tag)).await }
+    });
+    let closed: Result<()> = futures::future::join_all(closing).await.into_iter().collect();
+    if let Err(error) = closed {
+        release(gateway, &bucket, tag).await?;
+        return Err(error);
+    }
+    Ok(bucket)
+}
+
+/// Closes a shard, whether it is open or was closed by an attempt that does not stand.
+async fn close_shard(
+    gateway: &Gateway,
+    bucket: &Bucket,
+    shard: &str,
+    (why, tag): (Closed, &str),
+) -> Result<()> {
+    let own = Bytes::from(state_of(tag));
+    let mut known = Bytes::from(open_state(bucket));
+    for _ in 0..ATTEMPTS {
+        let mut op = WriteOp::new();
+        op.cmp_xattr(STATE, CmpOp::Eq, known.clone()).set_xattr(STATE, own.clone());
+        let reply = gateway.pools.index.operate(shard, op).await;
+        match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_canceled() => {
+                known = gateway.pools.index.get_xattr(shard, STATE).await?;
+                if known == own {
+                    return Ok(());
+                }
+            }
+            // A bucket that is damaged can be removed; nothing shall be put into what somebody mends meanwhile.
+            Err(error) if error.is_absent() && why == Closed::Removal => {
+                let mut op = WriteOp::new();
+                op.create(true).set_xattr(STATE, own.clone());
+                match gateway.pools.index.operate(shard, op).await?.success().map_err(Error::from) {
+                    Err(error) if error.is_present() => {}
+                    made => return made.map(drop),
+                }
+            }
+            Err(error) if error.is_absent() => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::IndexBusy(bucket.name.clone()))
+}
+
+/// Ends an attempt that comes to nothing and opens what it closed; tells whether it still stood.
+pub(crate) async fn release(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Result<bool> {
+    let released = record::update(&gateway.pools.buckets, &bucket.name, |now: &mut Bucket| {
+        if now.id != bucket.id || !now.is_closed_by(tag) {
+            return Err(Error::IndexBusy(now.name.clone()));
+        }
+        now.closing = None;
+        Ok(())
+    });
+    match released.await {
+        Ok(Some(now)) => {
+            open(&gateway.pools.index, &now, tag).await?;
+            Ok(true)
+        }
+        Ok(None) | Err(Error::IndexBusy(_)) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Opens what an attempt closed that the record does not name any more.
+pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
+    let opening = (0..bucket.shards.max(1)).map(|shard| {
+        let mut op = WriteOp::new();
+        op.cmp_xattr(STATE, CmpOp::Eq, state_of(tag)).set_xattr(STATE, open_state(bucket));
+        pool.operate(&shard_name(bucket, shard), op)
+    });
+    for reply in futures::future::join_all(opening).await {
+        match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+            Err(error) if error.is_absent() || error.is_canceled() => {}
+            opened => drop(opened?),
+        }
+    }
+    Ok(())
+}
+
+/// How a shard is found by who looks whether it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// As it should be, or closed by an attempt that stands.
+    Sound,
+    /// It is not there.
+    Absent,
+    /// Nobody stands for its not being open.
+    Left,
+}
+
+/// Looks at a shard of a bucket's index; with `mend` opens it where nobody stands for its being closed, and makes it where it
+/// is absent.
+pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: bool) -> Result<Found> {
+    // Before the record: an attempt is named there before it closes anything, and never again once it is not.
+    let state = match gateway.pools.index.get_xattr(shard, STATE).await {
+        Err(error) if error.is_not_found() => None,
+        state => Some(state?),
+    };
+    let now = match gateway.bucket(&bucket.name).await {
+        Ok(now) if now.id == bucket.id && now.generation == bucket.generation => now,
+        // The shard is no part of it any more.
+        Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(Found::Sound),
+        Err(error) => return Err(error),
+    };
+    let (found, known) = match state {
+        None => (Found::Absent, Bytes::new()),
+        Some(state) if *state == *open_state(&now).as_bytes() => return Ok(Found::Sound),
+        Some(state) => (Found::Left, state),
+    };
+    match &now.closing {
+        Some(closing) if !closing.is_stale() => return Ok(Found::Sound),
+        // With it all that it closed; where it lives it fails.
+        Some(closing) if mend => drop(release(gateway, &now, &closing.tag).await?),
+        _ => {}
+    }
+    if !mend {
+        return Ok(found);
+    }
+    let known = if found == Found::Absent {
+        // Closed first: it may be that the bucket is being removed or moved.
+        let tag = gateway.tag();
+        let mut op = WriteOp::new();
+        op.create(true).set_xattr(STATE, state_of(&tag));
+        gateway.pools.index.operate(shard, op).await?.success()?;
+        let there = match gateway.bucket(&bucket.name).await {
+            Err(Error::NoSuchBucket(_)) => false,
+            again => {
+                let again = again?;
+                again.id == now.id && again.generation == now.generation
+            }
+        };
+        if !there {
+            let mut op = WriteOp::new();
+            op.cmp_xattr(STATE, CmpOp::Eq, state_of(&tag)).remove();
+            _ = gateway.pools.index.operate(shard, op).await?;
+            return Ok(Found::Sound);
+        }
+        Bytes::from(state_of(&tag))
+    } else {
+        known
+    };
+    let mut op = WriteOp::new();
+    op.cmp_xattr(STATE, CmpOp::Eq, known).set_xattr(STATE, open_state(&now));
+    let reply = gateway.pools.index.operate(shard, op).await;
+    match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+        // Somebody else was faster.
+        Err(error) if error.is_canceled() || error.is_absent() => {}
+        opened => drop(opened?),
+    }
+    Ok(found)
+}
+
+/// What it means that a shard lets nothing be begun. One that nobody stands for is opened, for the next attempt.
+pub(super) async fn busy(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
+    gateway.forget_bucket(&bucket.name);
+    if let Err(error) = open_left(gateway, bucket, shard).await {
+        tracing::debug!(%error, shard, "rgw: can't see why an index is closed");
+    }
+    Error::IndexBusy(bucket.name.clone())
+}
+
+async fn open_left(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Result<()> {
+    // One that is absent is what checks are for.
+    if look(gateway, bucket, shard, false).await? == Found::Left {
+        look(gateway, bucket, shard, true).await?;
+    }
+    Ok(())
+}
