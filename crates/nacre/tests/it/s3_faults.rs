@@ -252,6 +252,7 @@ fn kill_in_turn(cluster: &mut TestCluster, gateway: &mut Gateway, done: &AtomicB
 }
 
 #[test]
+#[ignore = "takes minutes: part of make test-long"]
 fn programs_work_while_daemons_are_killed() {
     let (mut cluster, mut a, _b, keys) = served();
     let folder = tempfile::tempdir().unwrap();
