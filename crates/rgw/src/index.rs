@@ -324,14 +324,14 @@ pub(crate) async fn remove_upload(
 async fn try_remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str, id: &str) -> Result<()> {
     let shard = shard_of(bucket, key);
     let mut op = WriteOp::new();
-    closure::guard(&mut op, bucket);
+    closure::guard_loss(&mut op, bucket);
     op.omap_rm_keys(vec![upload_key(key, id)]);
     let reply = gateway.pools.index.operate(&shard, op).await;
-    match reply.and_then(|reply| reply.success()) {
-        Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
-            Err(Error::IndexBusy(bucket.name.clone()))
+    match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+        Err(error) if error.is_canceled() || error.is_absent() => {
+            Err(closure::busy(gateway, bucket, &shard).await)
         }
-        removed => removed.map(drop).map_err(|error| moved(gateway, bucket, error)),
+        removed => removed.map(drop),
     }
 }
 

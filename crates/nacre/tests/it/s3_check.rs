@@ -2,8 +2,15 @@
 
 use crate::s3::S3;
 use crate::support::nacre;
+use bytes::Bytes;
+use nacre_client::IoCtx;
+use nacre_runtime::config::ConfigBuilder;
+use nacre_types::encoding::{Versioned, encode};
+use nacre_types::ids::EntityName;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The report of a check, and whether it ended with success.
 fn check(s3: &S3, args: &[&str]) -> (Value, bool) {
@@ -27,6 +34,12 @@ fn problems(report: &Value) -> Vec<String> {
 fn rados(s3: &S3, pool: &str, args: &[&str]) -> String {
     let pool = format!("default.rgw.buckets.{pool}");
     String::from_utf8_lossy(&s3.nacre(&[&["rados", "-p", pool.as_str()], args].concat())).into_owned()
+}
+
+fn open(s3: &S3, pool: &str) -> IoCtx {
+    let config = ConfigBuilder::new(EntityName::client("admin")).conf(s3.conf()).build().unwrap();
+    let cluster = nacre_client::native::connect(&config).wait().unwrap();
+    nacre_client::block_on(cluster.open_pool(&format!("default.rgw.buckets.{pool}"))).unwrap()
 }
 
 /// The shard that has an entry.
@@ -140,4 +153,103 @@ fn an_upload_that_is_completed_twice_keeps_its_parts() {
     s3.nacre(&["gc", "process", "--include-all"]);
     aws(&["get-object", "--bucket", "bkt", "--key", "k", "back"]);
     s3.ok("cmp", &["back", &large]);
+}
+
+/// What the index notes of a change, by docs/format/rgw.md.
+#[derive(Serialize, Deserialize)]
+struct Pending {
+    begun_ns: u64,
+    session: String,
+    tails: Option<(String, u64)>,
+    replaced: Vec<(String, u64)>,
+    parts: Vec<(String, u64)>,
+}
+
+impl Versioned for Pending {
+    const NAME: &'static str = "pending index entry";
+}
+
+#[test]
+fn a_key_with_very_many_changes_pending_is_listed() {
+    let s3 = S3::start_with(&["rgw_override_bucket_index_max_shards=1"]);
+    let aws = |args: &[&str]| {
+        s3.ok("/usr/bin/aws", &[&["--endpoint-url", s3.endpoint.as_str(), "s3api"], args].concat())
+    };
+    let small = s3.file("small", 10);
+    aws(&["create-bucket", "--bucket", "bkt"]);
+    for key in ["a/1", "k/1", "k/2", "z"] {
+        aws(&["put-object", "--bucket", "bkt", "--key", key, "--body", &small]);
+    }
+    s3.wait_finished("bkt", 4);
+    let shard = rados(&s3, "index", &["ls"]).trim().to_owned();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let pending = Pending {
+        begun_ns: now.as_nanos() as u64,
+        session: "another gateway's".into(),
+        tails: None,
+        replaced: Vec::new(),
+        parts: Vec::new(),
+    };
+    let pending = Bytes::from(encode(&pending));
+    let pool = open(&s3, "index");
+    // More than an OSD says at once, several times over; of one key that is there, and of one that is not.
+    for key in ["k/1", "none"] {
+        let entry = |tag: u32| (Bytes::from(format!("p{key}\0{tag:032x}")), pending.clone());
+        nacre_client::block_on(pool.omap_set(&shard, (0..2500).map(entry).collect())).unwrap();
+    }
+    let listed = |args: &[&str]| -> Vec<String> {
+        let out = aws(&[&["list-objects-v2", "--bucket", "bkt"], args].concat());
+        let out: Value = serde_json::from_slice(&out.stdout).unwrap();
+        let names = |list: &str, name: &str| -> Vec<String> {
+            let all = out[list].as_array().cloned().unwrap_or_default();
+            all.iter().map(|entry| entry[name].as_str().unwrap().to_owned()).collect()
+        };
+        [names("CommonPrefixes", "Prefix"), names("Contents", "Key")].concat()
+    };
+    assert_eq!(listed(&[]), ["a/1", "k/1", "k/2", "z"]);
+    assert_eq!(listed(&["--page-size", "1"]), ["a/1", "k/1", "k/2", "z"]);
+    assert_eq!(listed(&["--prefix", "k"]), ["k/1", "k/2"]);
+    assert_eq!(listed(&["--delimiter", "/"]), ["a/", "k/", "z"]);
+    assert_eq!(listed(&["--start-after", "k/1"]), ["k/2", "z"]);
+}
+
+#[test]
+fn marked_uploads_take_nothing_and_go_with_their_bucket() {
+    let s3 = S3::start_with(&["rgw_override_bucket_index_max_shards=1"]);
+    let aws = |args: &[&str]| {
+        s3.ok("/usr/bin/aws", &[&["--endpoint-url", s3.endpoint.as_str(), "s3api"], args].concat())
+    };
+    let large = s3.file("large", 6 << 20);
+    aws(&["create-bucket", "--bucket", "bkt"]);
+    let begun = aws(&["create-multipart-upload", "--bucket", "bkt", "--key", "k"]);
+    let begun: Value = serde_json::from_slice(&begun.stdout).unwrap();
+    let id = begun["UploadId"].as_str().unwrap();
+    let of = ["--bucket", "bkt", "--key", "k", "--upload-id", id];
+    aws(&[&["upload-part", "--part-number", "1", "--body", &large], &of[..]].concat());
+    let data = rados(&s3, "data", &["ls"]);
+    let name = data.lines().find(|name| name.ends_with(id)).unwrap();
+    // As whoever ends it leaves it for a moment.
+    rados(&s3, "data", &["setomapval", name, "c", &"f".repeat(32)]);
+    let part = [&["upload-part", "--part-number", "2", "--body", &large], &of[..]].concat();
+    let refused = Command::new("/usr/bin/aws")
+        .args(["--endpoint-url", &s3.endpoint, "--region", "us-east-1", "s3api"])
+        .args(part)
+        .env("AWS_ACCESS_KEY_ID", &s3.access)
+        .env("AWS_SECRET_ACCESS_KEY", &s3.secret)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && text.contains("NoSuchUpload"), "{text}");
+    assert_eq!(
+        rados(&s3, "data", &["listomapkeys", name]),
+        "c\np00001\n",
+        "noted where nobody looks any more"
+    );
+    assert_eq!(rados(&s3, "data", &["ls"]), data);
+
+    // Whatever is left of uploads goes with their bucket.
+    aws(&["create-multipart-upload", "--bucket", "bkt", "--key", "l"]);
+    aws(&["delete-bucket", "--bucket", "bkt"]);
+    s3.nacre(&["gc", "process", "--include-all"]);
+    assert_eq!(rados(&s3, "data", &["ls"]) + &rados(&s3, "index", &["ls"]), "");
 }

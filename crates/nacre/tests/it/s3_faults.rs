@@ -234,6 +234,17 @@ fn s3_goes_on_while_osds_are_killed() {
     nothing_is_left(&cluster, "faults");
 }
 
+#[test]
+fn uploads_of_clients_that_go_away_are_completed_or_can_be() {
+    let (cluster, a, _b, keys) = served();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/gone.py");
+    let endpoint = a.endpoint();
+    let args = [script, &endpoint, &keys.0, &keys.1, "gone"];
+    let out = Command::new("/usr/bin/python3").args(args).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    nothing_is_left(&cluster, "gone");
+}
+
 /// Kills OSDs in turn, and a gateway with each, until `done`; returns how often.
 fn kill_in_turn(cluster: &mut TestCluster, gateway: &mut Gateway, done: &AtomicBool) -> u32 {
     let mut kills = 0;

@@ -93,6 +93,17 @@ pub(super) fn guard(op: &mut WriteOp, bucket: &Bucket) {
     op.cmp_xattr(STATE, CmpOp::Eq, open_state(bucket));
 }
 
+/// Has an operation fail with ECANCELED where the index may be being copied. Where it is closed for another reason, as `bucket`
+/// says, it may lose what its bucket loses: so a bucket's uploads end that is removed.
+pub(super) fn guard_loss(op: &mut WriteOp, bucket: &Bucket) {
+    match &bucket.closing {
+        Some(closing) if closing.why != Closed::Reshard => {
+            op.cmp_xattr(STATE, CmpOp::Eq, state_of(&closing.tag));
+        }
+        _ => guard(op, bucket),
+    }
+}
+
 /// Makes an empty index.
 pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
     create_as(pool, bucket, open_state(bucket)).await
