@@ -90,6 +90,13 @@ impl Cluster {
         self.engine.instance_id()
     }
 
+    /// Makes this handle one session, for who is known to others by its number and may be shut out by it as
+    /// `client.NUMBER`: where the cluster gives the handle another number, after hours without contact, its operations fail
+    /// with [`crate::Error::Blocklisted`]. Returns the session's number.
+    pub fn bind_session(&self) -> u64 {
+        self.engine.bind_session()
+    }
+
     /// This session's address as blocklists and watchers' lists name it: `127.0.0.1:0/4123`.
     pub fn address(&self) -> Option<SessionAddr> {
         self.engine.address()

@@ -160,6 +160,10 @@ pub trait Engine: Send + Sync + 'static {
     /// This session's number, unique in the cluster (`rados_get_instance_id`).
     fn instance_id(&self) -> u64;
 
+    /// Makes this handle one session: where the cluster gives it another number its operations fail as if it were
+    /// blocklisted. Returns the session's number.
+    fn bind_session(&self) -> u64;
+
     /// This session's address as blocklists name it; `None` before it was ever connected.
     fn address(&self) -> Option<SessionAddr>;
 

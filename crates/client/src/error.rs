@@ -47,7 +47,8 @@ pub enum Error {
         /// Which file or option, and what to do.
         detail: String,
     },
-    /// The cluster has put this client on its blocklist: open a new connection.
+    /// The cluster has put this client on its blocklist, or the session is over that it was bound to: open a new
+    /// connection.
     #[error("this client is blocklisted")]
     Blocklisted,
     /// The handle was shut down.

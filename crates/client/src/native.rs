@@ -402,6 +402,10 @@ impl Engine for Native {
         self.shared.state.lock().objecter.client().0
     }
 
+    fn bind_session(&self) -> u64 {
+        self.shared.state.lock().objecter.bind().0
+    }
+
     fn address(&self) -> Option<SessionAddr> {
         let state = self.shared.state.lock();
         Some(SessionAddr::client(state.ip?, state.objecter.client()))

@@ -122,6 +122,8 @@ struct Session {
 /// The state of all requests of one client; `T` is what the caller gets back with the answer.
 pub(crate) struct Objecter<T> {
     client: ClientId,
+    /// The only session that it may be, where it was bound to one.
+    bound: Option<ClientId>,
     next_tid: u64,
     map: Option<Arc<OsdMap>>,
     ops: BTreeMap<u64, Box<Pending<T>>>,
@@ -136,6 +138,7 @@ impl<T> Objecter<T> {
     pub(crate) fn new(client: ClientId) -> Objecter<T> {
         Objecter {
             client,
+            bound: None,
             next_tid: 1,
             map: None,
             ops: BTreeMap::new(),
@@ -157,10 +160,22 @@ impl<T> Objecter<T> {
         let changed = self.client != client;
         if changed {
             self.client = client;
+            self.blocklisted |= self.is_over();
             let lost = "the session was lost: writes in flight may or may not have taken effect";
             self.fail_all(&Error::TimedOut(lost.to_owned()), sink);
         }
         changed
+    }
+
+    /// Goes on as no other session: should it become one it is as if it were shut out. Returns the session's id.
+    pub(crate) fn bind(&mut self) -> ClientId {
+        self.bound = Some(self.client);
+        self.client
+    }
+
+    /// Whether the session that it was bound to has ended.
+    fn is_over(&self) -> bool {
+        self.bound.is_some_and(|bound| bound != self.client)
     }
 
     /// Whether the map shuts this client out.
@@ -311,7 +326,7 @@ impl<T> Objecter<T> {
             return;
         }
         self.map = Some(map.clone());
-        self.blocklisted = is_blocklisted(&map, self.client, now_ns);
+        self.blocklisted = self.is_over() || is_blocklisted(&map, self.client, now_ns);
         if self.blocklisted {
             return self.fail_all(&Error::Blocklisted, sink);
         }

@@ -209,12 +209,18 @@ pub(crate) fn now_ns() -> u64 {
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A session as blocklists name it, wherever it is seen from.
+fn session_name(number: u64) -> String {
+    format!("client.{number}")
+}
+
 impl Gateway {
     /// Opens the pools, making them where they are not there, and begins to watch. Must be called within a runtime.
     pub async fn open(cluster: Cluster, config: Config) -> Result<Arc<Gateway>> {
         let lifecycle = Schedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
         let pools = Pools::open(&cluster).await?;
-        let session = cluster.address().map_or_else(String::new, |address| address.to_string());
+        // Who sees through what this gateway leaves shuts it out by this name: it must not go on under another one.
+        let session = session_name(cluster.bind_session());
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
         // One piece must fit.
@@ -302,7 +308,7 @@ impl Gateway {
         format!("{:016x}{:016x}", self.instance, self.counted.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// This gateway's session as OSDs know it.
+    /// This gateway's session as blocklists name it.
     pub(crate) fn session(&self) -> &str {
         &self.session
     }
@@ -410,7 +416,7 @@ impl Gateway {
     /// The sessions of all gateways that watch.
     pub(crate) async fn gateways(&self) -> Result<BTreeSet<String>> {
         let watchers = self.pools.control.list_watchers(CONTROL).await?;
-        Ok(watchers.into_iter().map(|watcher| watcher.addr).collect())
+        Ok(watchers.into_iter().map(|watcher| session_name(watcher.client.0)).collect())
     }
 
     /// Forgets a bucket here.
@@ -567,6 +573,10 @@ async fn keep_watching(gateway: Weak<Gateway>) {
                 _ = control.unwatch(cookie).await;
             }
             Err(nacre_client::Error::ShutDown) => return,
+            Err(error @ nacre_client::Error::Blocklisted) => {
+                tracing::error!(%error, "rgw: the cluster has shut this gateway out: start it anew");
+                return;
+            }
             Err(error) => {
                 tracing::warn!(%error, "rgw: can't watch for changes; nothing is remembered meanwhile");
                 tokio::time::sleep(WATCH_RETRY).await;

@@ -121,7 +121,7 @@ pub(crate) struct Tails {
 pub(crate) struct Pending {
     /// When, in nanoseconds since 1970.
     pub(crate) begun_ns: u64,
-    /// The session of the gateway that began it.
+    /// The session of the gateway that began it, as blocklists name it.
     pub(crate) session: String,
     /// What it may have written besides the head.
     pub(crate) tails: Option<Tails>,

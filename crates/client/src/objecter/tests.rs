@@ -460,6 +460,25 @@ fn another_session_fails_what_the_old_one_had_in_flight() {
 }
 
 #[test]
+fn who_is_bound_to_a_session_ends_with_it() {
+    let mut world = World::new();
+    world.objecter.set_client(ClientId(7), &mut world.sink);
+    assert_eq!(world.objecter.bind(), ClientId(7));
+    world.objecter.set_client(ClientId(7), &mut world.sink);
+    world.write();
+    assert_eq!(world.take().len(), 1);
+    world.objecter.set_client(ClientId(8), &mut world.sink);
+    assert_eq!(world.take(), [Event::Done(1, Err(Errno::ETIMEDOUT))]);
+    // Nothing goes out under another name, whatever maps say.
+    world.write();
+    assert_eq!(world.take(), [Event::Done(2, Err(Error::Blocklisted.errno()))]);
+    world.map.epoch = Epoch(world.map.epoch.0 + 1);
+    world.objecter.on_map(Arc::new(world.map.clone()), 0, 0, &mut world.sink);
+    world.write();
+    assert_eq!(world.take(), [Event::Done(3, Err(Error::Blocklisted.errno()))]);
+}
+
+#[test]
 fn older_maps_are_ignored_unless_the_map_authority_was_restored() {
     let mut world = World::new();
     world.write();

@@ -184,6 +184,9 @@ impl Engine for Client {
     fn instance_id(&self) -> u64 {
         self.id as u64
     }
+    fn bind_session(&self) -> u64 {
+        self.instance_id()
+    }
     fn address(&self) -> Option<SessionAddr> {
         None
     }

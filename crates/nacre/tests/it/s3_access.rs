@@ -35,8 +35,24 @@ fn strangers_get_nothing() {
         String::from_utf8(out.stdout).unwrap()
     };
     assert_eq!(status(), "200");
+    let copies = || {
+        let copy = "import boto3, sys; boto3.client('s3', endpoint_url=sys.argv[1]).copy_object(Bucket='mine', Key='copy', \
+                    CopySource='theirs/copied')";
+        let out = std::process::Command::new("/usr/bin/python3")
+            .args(["-c", copy, &s3.endpoint])
+            .env("AWS_ACCESS_KEY_ID", &s3.access)
+            .env("AWS_SECRET_ACCESS_KEY", &s3.secret)
+            .env("AWS_DEFAULT_REGION", "us-east-1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(out.status.success() || said.contains("UserSuspended"), "{said}");
+        out.status.success()
+    };
+    assert!(copies());
     s3.nacre(&["user", "suspend", "--uid", "other"]);
     assert_eq!(status(), "403");
+    assert!(!copies());
     s3.nacre(&["user", "enable", "--uid", "other"]);
     assert_eq!(status(), "200");
 }

@@ -105,3 +105,12 @@ fn a_crowded_bucket_gets_more_shards_by_itself() {
     aws(&["s3", "sync", "--only-show-errors", "s3://crowded", "back"]);
     s3.ok("diff", &["-r", folder.to_str().unwrap(), "back"]);
 }
+
+#[test]
+fn closed_buckets_open_again_and_gateways_forget_in_time() {
+    let s3 = S3::start_with(&["rgw_override_bucket_index_max_shards=2"]);
+    let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/closures.py");
+    let conf = s3.conf();
+    let args = [suite, &s3.endpoint, &s3.access, &s3.secret, conf.to_str().unwrap(), nacre()];
+    s3.ok("/usr/bin/python3", &args);
+}

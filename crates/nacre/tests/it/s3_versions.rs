@@ -8,7 +8,7 @@ fn versions_are_kept_hidden_and_removed() {
     let s3 = S3::start();
     let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/versions.py");
     s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret]);
-    for bucket in ["versions", "properties", "suspended", "paging", "locks"] {
+    for bucket in ["versions", "properties", "suspended", "paging", "locks", "late"] {
         let report: Value =
             serde_json::from_slice(&s3.nacre(&["bucket", "check", "--bucket", bucket])).unwrap();
         assert_eq!(report["num_problems"], 0, "{bucket}: {report}");

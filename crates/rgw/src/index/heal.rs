@@ -12,6 +12,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The shortest time that a session is shut out, in seconds, and how many lives of a ticket at least: it can't come back
+/// under its old number after that.
+const FENCE_S: f64 = 24.0 * 3600.0;
+const FENCE_TICKETS: f64 = 6.0;
+/// The life of a ticket where the option can't be read, in seconds.
+const TICKET_S: f64 = 3600.0;
+
 /// A pending entry of a key that may have to be seen through.
 #[derive(Clone, Debug)]
 pub(crate) struct Suspect {
@@ -108,14 +115,16 @@ impl Gateway {
         Ok((!entry.removed).then_some(entry.version))
     }
 
-    /// Has OSDs refuse whatever a session may still have on its way.
+    /// Has OSDs refuse whatever a session may still have on its way, for as long as it may send it again.
     async fn fence(&self, session: &str) -> Result<()> {
         tracing::warn!(
             session,
             "rgw: a gateway is gone and is blocklisted; what it had begun is seen through"
         );
+        let ticket = self.cluster.option("auth_service_ticket_ttl").and_then(|life| life.parse::<f64>().ok());
+        let expire = FENCE_S.max(FENCE_TICKETS * ticket.unwrap_or(TICKET_S));
         let command = serde_json::json!({
-            "prefix": "osd blocklist", "blocklistop": "add", "addr": session,
+            "prefix": "osd blocklist", "blocklistop": "add", "addr": session, "expire": expire,
         });
         self.cluster.command(command.to_string(), "").await?;
         // What is read from here on is read by OSDs that know of it.

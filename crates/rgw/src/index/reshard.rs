@@ -202,15 +202,23 @@ impl Gateway {
             "rgw: a bucket's index is resharded"
         );
         let tag = self.tag();
-        super::closure::create_closed(&self.pools.index, &new, &tag).await?;
-        self.copy(&old, &new).await?;
-        super::close(self, &old, Closed::Reshard, &tag).await?;
-        let new = match self.switch(&old, &new, &tag).await {
+        let moving = async {
+            super::closure::create_closed(&self.pools.index, &new, &tag).await?;
+            self.copy(&old, &new).await?;
+            super::close(self, &old, Closed::Reshard, &tag).await?;
+            self.switch(&old, &new, &tag).await
+        };
+        let new = match moving.await {
             Ok(new) => new,
             Err(error) => {
-                // Nobody shall wait for the next attempt. Where this one does not stand any more it came to its end without
-                // hearing of it, or another one has taken its place.
-                if super::release(self, &old, &tag).await? {
+                // Nobody shall wait for the next attempt. Where this one does not stand it came to its end without hearing
+                // of it, or another one takes up what it leaves; of a bucket that was removed nobody does.
+                let gone = match self.bucket(name).await {
+                    Ok(now) => now.id != old.id,
+                    Err(Error::NoSuchBucket(_)) => true,
+                    Err(error) => return Err(error),
+                };
+                if gone || super::release(self, &old, &tag).await? {
                     super::remove(&self.pools.index, &new).await?;
                 }
                 return Err(error);

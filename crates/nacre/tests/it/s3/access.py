@@ -1,5 +1,6 @@
 """Who may do what at a gateway, as boto3 sees it. usage: access.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; exits with an assertion's text on failure. The other user's id is 'other'."""
 
+import datetime
 import json
 import sys
 import urllib.error
@@ -117,6 +118,7 @@ def ownership():
     control("BucketOwnerPreferred")
     OTHER.put_object(Bucket="owned", Key="given", Body=b"g", ACL="bucket-owner-full-control")
     OTHER.put_object(Bucket="owned", Key="kept", Body=b"k")
+    assert OTHER.get_object_tagging(Bucket="owned", Key="kept")["TagSet"] == []
     assert owner("given") == "admin"
     refused("AccessDenied", S3.get_object, Bucket="owned", Key="kept")
     # Who could write until now would be shut out.
@@ -128,6 +130,8 @@ def ownership():
     assert read(S3, "owned", "kept") == b"k"
     assert owner("kept") == "admin"
     refused("AccessDenied", OTHER.get_object, Bucket="owned", Key="kept")
+    refused("AccessDenied", OTHER.get_object_tagging, Bucket="owned", Key="kept")
+    refused("AccessDenied", OTHER.put_object_tagging, Bucket="owned", Key="kept", Tagging={"TagSet": []})
     refused("AccessControlListNotSupported", S3.put_bucket_acl, Bucket="owned", ACL="private")
     refused("AccessControlListNotSupported", S3.put_object_acl, Bucket="owned", Key="kept", ACL="public-read")
     refused("AccessControlListNotSupported", S3.put_object, Bucket="owned", Key="a", Body=b"", ACL="public-read")
@@ -135,6 +139,8 @@ def ownership():
     S3.put_bucket_policy(Bucket="owned", Policy=json.dumps({"Statement": [{
         "Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::user/other"}, "Action": "s3:PutObject", "Resource": "*"}]}))
     OTHER.put_object(Bucket="owned", Key="b", Body=b"b")
+    # Its tags would be the bucket's owner's.
+    refused("AccessDenied", OTHER.put_object, Bucket="owned", Key="b", Body=b"b", Tagging="a=b")
     assert (owner("b"), read(S3, "owned", "b")) == ("admin", b"b")
     S3.delete_bucket_ownership_controls(Bucket="owned")
     refused("OwnershipControlsNotFoundError", S3.get_bucket_ownership_controls, Bucket="owned")
@@ -144,6 +150,56 @@ def ownership():
     refused("AccessControlListNotSupported", S3.put_bucket_acl, Bucket="enforced", ACL="public-read")
 
 
-for test in (public_access, ownership):
+def besides():
+    """What a write's headers do is judged as if it were done by itself."""
+    S3.create_bucket(Bucket="besides", ObjectLockEnabledForBucket=True)
+
+    def policy(allowed, denied=()):
+        statement = {"Principal": {"AWS": "arn:aws:iam:::user/other"}, "Resource": "arn:aws:s3:::besides/*"}
+        statements = [dict(statement, Effect="Allow", Action=[f"s3:{action}" for action in allowed])]
+        if denied:
+            statements.append(dict(statement, Effect="Deny", Action=[f"s3:{action}" for action in denied]))
+        S3.put_bucket_policy(Bucket="besides", Policy=json.dumps({"Statement": statements}))
+
+    soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=2)
+    retention = {"ObjectLockMode": "GOVERNANCE", "ObjectLockRetainUntilDate": soon + datetime.timedelta(hours=1)}
+    hold = {"ObjectLockLegalHoldStatus": "OFF"}
+    calls = [(OTHER.put_object, {"Body": b"x"}), (OTHER.create_multipart_upload, {}),
+             (OTHER.copy_object, {"CopySource": "besides/k", "MetadataDirective": "REPLACE"})]
+    needs = [("PutObjectRetention", retention), ("PutObjectLegalHold", hold)]
+    policy(["PutObject"])
+    OTHER.put_object(Bucket="besides", Key="k", Body=b"x")
+    for call, args in calls:
+        for _, headers in needs:
+            refused("AccessDenied", call, Bucket="besides", Key="k", **args, **headers)
+    policy(["PutObject"] + [action for action, _ in needs])
+    for call, args in calls:
+        for _, headers in needs:
+            call(Bucket="besides", Key="k", **args, **headers)
+    S3.put_object(Bucket="besides", Key="k", Body=b"x", **retention, **hold)
+    # An object's list and tags are its writer's, unless a policy refuses them.
+    own = [("PutObjectAcl", {"ACL": "private"}), ("PutObjectAcl", {"GrantRead": 'id="other"'}), ("PutObjectTagging", {"Tagging": "a=b"})]
+    for call, args in calls:
+        for action, headers in own:
+            policy(["PutObject"])
+            call(Bucket="besides", Key="k", **args, **headers)
+            policy(["PutObject"], [action])
+            call(Bucket="besides", Key="k", **args)
+            refused("AccessDenied", call, Bucket="besides", Key="k", **args, **headers)
+
+
+def documents():
+    """A bucket's documents have bounds: all of them are in one record."""
+    S3.create_bucket(Bucket="documents")
+    rule = {"AllowedMethods": ["GET"], "AllowedOrigins": ["http://" + "x" * 100_000]}
+    refused("EntityTooLarge", S3.put_bucket_cors, Bucket="documents", CORSConfiguration={"CORSRules": [rule]})
+    refused("EntityTooLarge", S3.put_bucket_website, Bucket="documents", WebsiteConfiguration={
+        "IndexDocument": {"Suffix": "i"}, "ErrorDocument": {"Key": "x" * 200_000}})
+    statement = {"Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::documents/" + "x" * 30_000}
+    refused("EntityTooLarge", S3.put_bucket_policy, Bucket="documents", Policy=json.dumps({"Statement": [statement]}))
+    S3.put_object(Bucket="documents", Key="k", Body=b"")
+
+
+for test in (public_access, ownership, besides, documents):
     test()
     print(test.__name__)

@@ -129,6 +129,7 @@ def spelling():
     for source in ("mine/k", "/mine/k", "mine%2Fk", "theirs/../mine/k", "mine/secret%2F1"):
         status = send("PUT", "/theirs/copy", keys=OTHERS, headers={"x-amz-copy-source": source})
         assert status in (400, 403, 404), (source, status)
+    OTHER.put_object(Bucket="theirs", Key="copied", Body=b"c", ACL="public-read")
 
 
 def signatures():

@@ -1,6 +1,7 @@
 """Versions and object lock as boto3 sees them. usage: versions.py ENDPOINT ACCESS_KEY SECRET_KEY; exits with an assertion's text on failure."""
 
 import datetime
+import http.client
 import os
 import sys
 import threading
@@ -334,6 +335,39 @@ def locks():
     assert datetime.datetime.now(datetime.timezone.utc) >= soon - datetime.timedelta(seconds=1)
 
 
-for job in (versions, properties, suspended, paging, together, locks):
+def late():
+    """A write that was begun while the bucket was suspended, and ends when what it would replace is locked."""
+    S3.create_bucket(Bucket="late")
+    set_versioning("late", "Enabled")
+    set_versioning("late", "Suspended")
+    for key in ("k", "new"):
+        S3.put_object(Bucket="late", Key=key, Body=b"kept")
+
+    class Slow:
+        def __init__(self, key):
+            url = S3.generate_presigned_url("put_object", {"Bucket": "late", "Key": key})
+            self.conn = http.client.HTTPConnection(ENDPOINT.removeprefix("http://"), timeout=60)
+            self.conn.putrequest("PUT", url.removeprefix(ENDPOINT))
+            self.conn.putheader("Content-Length", "4")
+            self.conn.endheaders(b"la")
+
+        def end(self):
+            self.conn.send(b"te")
+            return self.conn.getresponse().status
+
+    slow = [Slow("k"), Slow("new")]
+    # Both are at their bodies: what comes after them on connections of its own is answered.
+    S3.head_object(Bucket="late", Key="k")
+    time.sleep(0.5)
+    set_versioning("late", "Enabled")
+    S3.put_object_lock_configuration(Bucket="late", ObjectLockConfiguration={"ObjectLockEnabled": "Enabled"})
+    refused("InvalidBucketState", S3.put_bucket_versioning, Bucket="late", VersioningConfiguration={"Status": "Suspended"})
+    S3.put_object_legal_hold(Bucket="late", Key="k", VersionId="null", LegalHold={"Status": "ON"})
+    assert [put.end() for put in slow] == [403, 200]
+    assert body("late", "k", VersionId="null") == b"kept" and body("late", "new", VersionId="null") == b"late"
+    S3.put_object_legal_hold(Bucket="late", Key="k", VersionId="null", LegalHold={"Status": "OFF"})
+
+
+for job in (versions, properties, suspended, paging, together, locks, late):
     job()
     print(job.__name__)
