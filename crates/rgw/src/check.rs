@@ -169,7 +169,7 @@ impl Gateway {
     }
 
     /// Looks at an entry and its head until nothing is pending of the key, and so nothing was while the head was read;
-    /// `None` where there is always something.
+    /// `None` where there is always something, or something that will stay until it is seen through.
     async fn compare(&self, bucket: &Bucket, key: &str) -> Result<Option<Compared>> {
         let shard = index::shard_of(bucket, key);
         let mut before: Option<Option<Bytes>> = None;
@@ -184,8 +184,19 @@ impl Gateway {
                 reply => {
                     let mut reply = reply?;
                     let value = reply.pairs(0)?.remove(&index::entry_key(key));
-                    let of = |name: &Bytes| index::pending_of(name).is_some_and(|(of, _)| of == key);
-                    (value, reply.omap_vals(1)?.entries.iter().any(|(name, _)| of(name)))
+                    let mut pending = false;
+                    for (name, noted) in &reply.omap_vals(1)?.entries {
+                        let Some((_, tag)) = index::pending_of(name).filter(|(of, _)| *of == key) else {
+                            continue;
+                        };
+                        let (key, tag) = (key.to_owned(), tag.to_owned());
+                        let suspect = Suspect { key, tag, pending: record::decode(&shard, noted)? };
+                        if suspect.is_older(self.config.pending_expiration) {
+                            return Ok(None);
+                        }
+                        pending = true;
+                    }
+                    (value, pending)
                 }
             };
             if pending {
