@@ -3,7 +3,8 @@
 //!
 //! The bucket may be in use meanwhile. What differs is looked at again until nothing is pending of it: only what stays
 //! different while nothing happens is a problem. Data that seems to belong to nothing was listed before all that could
-//! name it is read, in the direction in which names move: uploads, pending changes, entries, garbage.
+//! name it is read, in the direction in which names move: uploads, pending changes, entries, garbage. A check ends where the
+//! bucket's index moves meanwhile or the bucket goes: what it reads then says nothing of what is there.
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
@@ -126,6 +127,15 @@ impl Gateway {
         Ok(())
     }
 
+    /// Fails where the bucket's index is another one by now, or gone: before anything that the index does not name is taken for
+    /// wrong.
+    async fn must_stand(&self, bucket: &Bucket) -> Result<()> {
+        match self.bucket(&bucket.name).await? {
+            now if now.id == bucket.id && now.generation == bucket.generation => Ok(()),
+            _ => Err(Error::IndexBusy(bucket.name.clone())),
+        }
+    }
+
     /// A page of a shard's entries of one kind; empty where the shard is absent.
     async fn page(&self, shard: &str, kind: &'static str, after: Bytes) -> Result<OmapValsReply> {
         match self.pools.index.omap_get_vals(shard, after, kind, PAGE).await {
@@ -229,7 +239,10 @@ impl Gateway {
             (None, None) => return Ok(()),
             (Some(Ok(entry)), None) if entry.removed => return Ok(()),
             (Some(Ok(entry)), Some(head)) if agree(entry, head) => return Ok(()),
-            (Some(Err(_)), _) => report.add(Problem::CorruptEntry(key.to_owned())),
+            _ => self.must_stand(bucket).await?,
+        }
+        match &entry {
+            Some(Err(_)) => report.add(Problem::CorruptEntry(key.to_owned())),
             _ => report.add(Problem::WrongEntry(key.to_owned())),
         }
         if !fix {
@@ -329,6 +342,7 @@ impl Gateway {
                     if listed().await? || self.tails_of_upload(bucket, &key, &id).await?.is_none() {
                         continue;
                     }
+                    self.must_stand(bucket).await?;
                     report.add(Problem::UnlistedUpload(key.clone(), id.clone()));
                     if fix {
                         self.abort_upload(bucket, &key, &id).await?;
@@ -451,6 +465,7 @@ impl Gateway {
             }
         }
         counts.retain(|run, _| runs.contains(run));
+        self.must_stand(bucket).await?;
         for (name, count) in counts {
             report.add(Problem::Orphan(name.clone(), count));
             // A head that can't be read may be what names it.

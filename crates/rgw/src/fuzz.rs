@@ -53,7 +53,13 @@ fn fuzz_records_of_objects() {
     let parts = Head { data: Data::Parts(3), upload: "upload".into(), ..head.clone() };
     stored("object-head", &[head, parts, Head::default()]);
     let tails = Tails { name: "t".into(), count: 3 };
-    let part = |number| ManifestPart { number, size: 5 << 20, tails: tails.clone(), salt: None };
+    let part = |number| ManifestPart {
+        number,
+        size: 5 << 20,
+        tails: tails.clone(),
+        salt: None,
+        checksum: Some(StoredChecksum { algorithm: "CRC32".into(), value: "AAAAAA==".into(), whole: true }),
+    };
     stored("object-manifest", &[Manifest { parts: vec![part(1), part(7)] }, Manifest::default()]);
 }
 

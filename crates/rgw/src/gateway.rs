@@ -13,6 +13,7 @@ use crate::object::{Holder, SECRET_BYTES, Secret};
 use crate::pools::Pools;
 use crate::quota::{Ages, Quota, Quotas};
 use crate::ratelimit::RateLimits;
+use crate::record;
 use crate::role::Role;
 use crate::session::Sealer;
 use crate::usage::UsageLog;
@@ -20,6 +21,7 @@ use crate::user::User;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nacre_client::{Cluster, Notification, WatchHandler};
+use nacre_types::encoding::Versioned;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
@@ -30,11 +32,10 @@ use tokio::sync::{OnceCell, Semaphore};
 
 /// The object in `default.rgw.control` that all gateways watch.
 const CONTROL: &str = "notify.0";
-/// Where the monitors keep the secret for SSE-S3, in base64.
+/// Where the monitors keep the secret for SSE-S3, in base64: what the names begin with of those that were made.
 const SECRET_KEY: &str = "rgw/crypt/default_encryption_key";
-/// The lock of [`CONTROL`] that is held by who makes that, and how long it lasts.
-const SECRET_LOCK: &str = "sse_secret";
-const SECRET_LOCK_TIME: Duration = Duration::from_secs(30);
+/// The record in `default.rgw.control` that says which of them counts.
+const SECRET_CHOICE: &str = "sse_secret";
 /// Users and buckets remembered, each.
 const REMEMBERED: usize = 10_000;
 /// After so long without a sign of life a watch is lost.
@@ -104,6 +105,17 @@ pub struct Config {
     pub lifecycle_time: String,
     /// `rgw_lc_debug_interval`: seconds that a day of lifecycles' rules lasts; a day where it is not above 0.
     pub lifecycle_debug: i64,
+}
+
+/// Which secret for SSE-S3 counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct SecretChoice {
+    /// The monitors' config-key.
+    key: String,
+}
+
+impl Versioned for SecretChoice {
+    const NAME: &'static str = "choice of a secret";
 }
 
 /// How the usage log is written.
@@ -326,44 +338,50 @@ impl Gateway {
     }
 
     /// The secret that the monitors keep; made where there is none.
+    ///
+    /// Each gateway that finds none makes one under a name of its own, and one record in RADOS, made once, says which of them
+    /// counts: no command to the monitors that comes late can put another one in its place.
     async fn kept_secret(&self) -> Result<[u8; SECRET_BYTES]> {
-        if let Some(kept) = self.ask_secret().await? {
-            return Ok(kept);
+        if let Some((choice, _)) = record::read::<SecretChoice>(&self.pools.control, SECRET_CHOICE).await? {
+            return self.chosen_secret(&choice.key).await;
         }
-        // Of two gateways one makes it.
-        let taken =
-            self.pools.control.lock_exclusive(CONTROL, SECRET_LOCK, &self.session, "", SECRET_LOCK_TIME, 0);
-        match taken.await {
-            Ok(()) => {}
-            Err(error) if error.errno() == nacre_types::errno::Errno::EBUSY => {
-                return Err(Error::Contended("the secret for encryption".into()));
-            }
-            Err(error) => return Err(error.into()),
-        }
-        let made = async {
-            if let Some(kept) = self.ask_secret().await? {
-                return Ok(kept);
-            }
-            let val = STANDARD.encode(crate::object::salt()?);
-            let command = serde_json::json!({ "prefix": "config-key set", "key": SECRET_KEY, "val": val });
-            self.cluster.command(command.to_string(), "").await?;
-            let kept = self.ask_secret().await?;
-            kept.ok_or_else(|| Error::Invalid("the secret for encryption was not kept".into()))
+        // Earlier releases had one name, and chose nothing.
+        let made = match self.ask_secret(SECRET_KEY).await? {
+            Some(_) => None,
+            None => Some(format!("{SECRET_KEY}/{}", self.tag())),
         };
-        let made = made.await;
-        self.pools.control.unlock(CONTROL, SECRET_LOCK, &self.session).await?;
-        made
+        if let Some(key) = &made {
+            let val = STANDARD.encode(crate::object::salt()?);
+            let command = serde_json::json!({ "prefix": "config-key set", "key": key, "val": val });
+            self.cluster.command(command.to_string(), "").await?;
+        }
+        let own = SecretChoice { key: made.clone().unwrap_or_else(|| SECRET_KEY.to_owned()) };
+        record::create(&self.pools.control, SECRET_CHOICE, &own).await?;
+        let (choice, _) = record::read::<SecretChoice>(&self.pools.control, SECRET_CHOICE)
+            .await?
+            .ok_or_else(|| Error::Contended("the secret for encryption".into()))?;
+        if let Some(key) = made.filter(|key| *key != choice.key) {
+            let command = serde_json::json!({ "prefix": "config-key rm", "key": key });
+            if let Err(error) = self.cluster.command(command.to_string(), "").await {
+                tracing::debug!(%error, key, "rgw: a secret that nothing uses is left with the monitors");
+            }
+        }
+        self.chosen_secret(&choice.key).await
     }
 
-    async fn ask_secret(&self) -> Result<Option<[u8; SECRET_BYTES]>> {
-        let command = serde_json::json!({ "prefix": "config-key get", "key": SECRET_KEY });
+    async fn chosen_secret(&self, key: &str) -> Result<[u8; SECRET_BYTES]> {
+        let kept = self.ask_secret(key).await?;
+        kept.ok_or_else(|| Error::Invalid(format!("config-key {key}, the secret for encryption, is gone")))
+    }
+
+    async fn ask_secret(&self, key: &str) -> Result<Option<[u8; SECRET_BYTES]>> {
+        let command = serde_json::json!({ "prefix": "config-key get", "key": key });
         let kept = match self.cluster.command(command.to_string(), "").await {
             Err(error) if error.is_not_found() => return Ok(None),
             kept => kept?.output,
         };
         let bytes = STANDARD.decode(kept.trim_ascii()).ok().and_then(|bytes| bytes.try_into().ok());
-        let wrong =
-            || Error::Invalid(format!("config-key {SECRET_KEY} is no secret of {SECRET_BYTES} bytes"));
+        let wrong = || Error::Invalid(format!("config-key {key} is no secret of {SECRET_BYTES} bytes"));
         bytes.map(Some).ok_or_else(wrong)
     }
 

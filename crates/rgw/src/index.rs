@@ -27,6 +27,7 @@ use crate::gateway::{Gateway, now_ns};
 use crate::object::multipart::UploadEntry;
 use crate::record;
 use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{IoCtx, WriteOp};
 use nacre_types::encoding::Versioned;
 use nacre_types::hash::ceph_str_hash_rjenkins;
@@ -37,6 +38,8 @@ use std::time::{Duration, Instant};
 
 /// The key of a shard's sums.
 pub(crate) const STATS: &[u8] = b"s";
+/// Shards whose sums are read at the same time.
+const SUMS: usize = 16;
 /// Uploads of a key read at a time.
 const UPLOADS: u64 = 100;
 /// How long a change waits for a bucket that is being resharded, and how often it looks.
@@ -431,14 +434,16 @@ impl Gateway {
 
     /// Objects and bytes of a bucket, without what is pending.
     pub async fn bucket_usage(&self, bucket: &Bucket) -> Result<(u64, u64)> {
-        let mut sums = Stats::default();
-        for shard in 0..bucket.shards.max(1) {
+        let of_shard = |shard| async move {
             let name = shard_name(bucket, shard);
             let found = self.pools.index.omap_get_vals_by_keys(&name, vec![Bytes::from_static(STATS)]).await;
             let found = found.map_err(|error| moved(self, bucket, error))?;
-            if let Some(value) = found.get(STATS) {
-                sums.add(record::decode::<Stats>(&name, value)?);
-            }
+            found.get(STATS).map_or(Ok(Stats::default()), |value| record::decode::<Stats>(&name, value))
+        };
+        let mut all = stream::iter(0..bucket.shards.max(1)).map(of_shard).buffer_unordered(SUMS);
+        let mut sums = Stats::default();
+        while let Some(of_shard) = all.try_next().await? {
+            sums.add(of_shard);
         }
         Ok((sums.objects, sums.bytes))
     }

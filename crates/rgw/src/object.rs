@@ -27,7 +27,7 @@ use crate::gateway::{Gateway, now_ns};
 use crate::index::{Entry, Outcome, Tails};
 use crate::record;
 use nacre_client::{OpReply, ReadOp, WriteOp};
-use nacre_types::encoding::Versioned;
+use nacre_types::encoding::{DecodeError, Versioned};
 use nacre_types::errno::Errno;
 use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
@@ -145,6 +145,22 @@ pub(crate) struct ManifestPart {
     pub(crate) tails: Tails,
     /// What the key to it is derived with, where the object is encrypted.
     pub(crate) salt: Option<Salt>,
+    /// Of its data, where the upload had checksums.
+    pub(crate) checksum: Option<StoredChecksum>,
+}
+
+/// The manifest's first format, whose parts had no checksums.
+#[derive(Deserialize)]
+struct ManifestV1 {
+    parts: Vec<ManifestPartV1>,
+}
+
+#[derive(Deserialize)]
+struct ManifestPartV1 {
+    number: u32,
+    size: u64,
+    tails: Tails,
+    salt: Option<Salt>,
 }
 
 impl Versioned for Head {
@@ -153,6 +169,22 @@ impl Versioned for Head {
 
 impl Versioned for Manifest {
     const NAME: &'static str = "object manifest";
+    const VERSION: u8 = 2;
+    /// What each part holds can't be skipped.
+    const COMPAT: u8 = 2;
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Manifest, DecodeError> {
+        let old: ManifestV1 = postcard::from_bytes(body)
+            .map_err(|error| DecodeError::Corrupt { what: Self::NAME, detail: error.to_string() })?;
+        let part = |ManifestPartV1 { number, size, tails, salt }| ManifestPart {
+            number,
+            size,
+            tails,
+            salt,
+            checksum: None,
+        };
+        Ok(Manifest { parts: old.parts.into_iter().map(part).collect() })
+    }
 }
 
 /// What a write or removal asks of the object that is there.

@@ -114,8 +114,10 @@ struct Condition {
     negated: bool,
     /// Holds where the request has no such key.
     if_exists: bool,
-    /// For requests with several values: all of them must match, not one.
+    /// Of several values of a request all must match, and none need be there.
     all: bool,
+    /// Of several values of a request one must match, and so be there.
+    any: bool,
     key: String,
     values: Vec<String>,
 }
@@ -267,11 +269,11 @@ impl<T> Matcher<T> {
 
 impl Condition {
     fn read(operator: &str, key: &str, value: &Value) -> Result<Condition, String> {
-        let (all, name) = match operator.split_once(':') {
-            Some(("ForAllValues", name)) => (true, name),
-            Some(("ForAnyValue", name)) => (false, name),
+        let (all, any, name) = match operator.split_once(':') {
+            Some(("ForAllValues", name)) => (true, false, name),
+            Some(("ForAnyValue", name)) => (false, true, name),
             Some(_) => return Err(format!("the condition {operator} is not known")),
-            None => (false, operator),
+            None => (false, false, operator),
         };
         let (name, if_exists) = match name.strip_suffix("IfExists") {
             Some(name) => (name, true),
@@ -319,7 +321,7 @@ impl Condition {
                 return Err(format!("{key}: '{value}' is not what its condition compares"));
             }
         }
-        Ok(Condition { operator, negated, if_exists, all, key: key.to_ascii_lowercase(), values })
+        Ok(Condition { operator, negated, if_exists, all, any, key: key.to_ascii_lowercase(), values })
     }
 
     fn holds(&self, asked: &Asked<'_>) -> bool {
@@ -329,11 +331,11 @@ impl Condition {
         }
         if given.is_empty() {
             // What is not there differs from everything.
-            return self.if_exists || self.negated || self.all;
+            return self.if_exists || (self.negated && !self.any) || self.all;
         }
         let is = |given: &String| self.values.iter().any(|value| self.compare(given, value)) != self.negated;
-        // Of a negated condition every value must differ.
-        if self.all || self.negated { given.iter().all(is) } else { given.iter().any(is) }
+        // Of a negated condition every value must differ, unless it says that one is enough.
+        if self.all || (self.negated && !self.any) { given.iter().all(is) } else { given.iter().any(is) }
     }
 
     /// Whether it holds for some users or networks only, which it names.

@@ -464,6 +464,27 @@ impl S3 for Protocol {
         self.do_get_bucket_logging(req).await
     }
 
+    async fn put_bucket_logging(
+        &self,
+        req: S3Request<PutBucketLoggingInput>,
+    ) -> S3Result<S3Response<PutBucketLoggingOutput>> {
+        self.do_put_bucket_logging(req).await
+    }
+
+    async fn get_bucket_notification_configuration(
+        &self,
+        req: S3Request<GetBucketNotificationConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
+        self.do_get_bucket_notification_configuration(req).await
+    }
+
+    async fn put_bucket_notification_configuration(
+        &self,
+        req: S3Request<PutBucketNotificationConfigurationInput>,
+    ) -> S3Result<S3Response<PutBucketNotificationConfigurationOutput>> {
+        self.do_put_bucket_notification_configuration(req).await
+    }
+
     async fn get_bucket_replication(
         &self,
         req: S3Request<GetBucketReplicationInput>,

@@ -1,7 +1,20 @@
 //! Server-side encryption: what is stored is not what was sent, and what was damaged is not served.
 
 use crate::s3::S3;
+use crate::support::nacre;
 use std::process::Command;
+
+#[test]
+fn one_secret_counts_whoever_makes_one() {
+    // The name that earlier releases have is taken where there is one.
+    for kept in ["", "rgw/crypt/default_encryption_key"] {
+        let s3 = S3::start();
+        let suite = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/one_secret.py");
+        let conf = s3.conf();
+        let args = [suite, &s3.endpoint, &s3.access, &s3.secret, conf.to_str().unwrap(), nacre(), kept];
+        s3.ok("/usr/bin/python3", &args);
+    }
+}
 
 #[test]
 fn what_is_stored_is_not_what_was_sent() {

@@ -385,6 +385,7 @@ impl Gateway {
                 size: part.size,
                 tails: part.tails.clone(),
                 salt: part.salt,
+                checksum: part.checksum.clone().filter(|_| !upload.algorithm.is_empty()),
             })
             .collect();
         let manifest: Bytes = record::encode(&Manifest { parts });
@@ -619,10 +620,21 @@ mod tests {
             size: MAX_PART_BYTES,
             tails: tails.clone(),
             salt: Some([u8::MAX; size_of::<Salt>()]),
+            checksum: Some(StoredChecksum { algorithm: "SHA256".into(), value: "f".repeat(44), whole: true }),
         };
         let manifest = Manifest { parts: (1..=MAX_PARTS).map(part).collect() };
         let encoded = record::encode(&manifest);
         assert!(encoded.len() <= MANIFEST_BYTES, "{} bytes", encoded.len());
         assert_eq!(record::decode::<Manifest>("head", &encoded).unwrap(), manifest);
+    }
+
+    #[test]
+    fn manifests_of_the_first_format_are_read() {
+        let tails = Tails { name: "run".into(), count: 2 };
+        let body = postcard::to_stdvec(&vec![(7_u32, 5_u64, &tails, None::<Salt>)]).unwrap();
+        let encoded = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), &body].concat();
+        let part = ManifestPart { number: 7, size: 5, tails, salt: None, checksum: None };
+        let manifest = record::decode::<Manifest>("head", &encoded).unwrap();
+        assert_eq!(manifest, Manifest { parts: vec![part] });
     }
 }

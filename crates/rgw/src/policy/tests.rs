@@ -23,6 +23,7 @@ fn decide(statements: Value, user: Option<&str>, action: &str, key: &str, ip: &s
     let context = |name: &str| match name {
         "aws:sourceip" => vec![ip.to_owned()],
         "s3:prefix" => vec!["home/".to_owned()],
+        "s3:requestobjecttagkeys" => vec!["one".to_owned(), "two".to_owned()],
         _ => vec![],
     };
     policy.decide(&Asked {
@@ -58,6 +59,21 @@ fn statements_decide() {
     assert!(!conditions("StringNotEquals", "s3:prefix", json!("home/")));
     assert!(!conditions("StringEquals", "aws:Referer", json!("x")));
     assert!(conditions("StringEqualsIfExists", "aws:Referer", json!("x")));
+    // Of several values, the usual demand is that there is none but these.
+    let tags = "s3:RequestObjectTagKeys";
+    for (operator, known, holds) in [
+        ("ForAllValues:StringEquals", json!(["one", "two", "three"]), true),
+        ("ForAllValues:StringEquals", json!("one"), false),
+        ("ForAnyValue:StringEquals", json!("one"), true),
+        ("ForAnyValue:StringEquals", json!("three"), false),
+        ("ForAnyValue:StringNotEquals", json!("one"), true),
+        ("ForAnyValue:StringNotEquals", json!(["one", "two"]), false),
+        ("StringNotEquals", json!("one"), false),
+    ] {
+        assert_eq!(conditions(operator, tags, known.clone()), holds, "{operator} {known}");
+    }
+    assert!(conditions("ForAllValues:StringEquals", "aws:Referer", json!("x")));
+    assert!(!conditions("ForAnyValue:StringNotEquals", "aws:Referer", json!("x")));
     assert!(conditions("Null", "aws:Referer", json!("true")));
     assert!(conditions("IpAddress", "aws:SourceIp", json!("::/64")));
     assert!(!conditions("IpAddress", "aws:SourceIp", json!("10.0.0.0/8")));

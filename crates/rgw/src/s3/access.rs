@@ -55,8 +55,11 @@ pub(crate) struct Requester {
     /// What lists of the bucket and its objects count for.
     lists: Lists,
     /// What conditions of policies may ask for.
-    context: Arc<BTreeMap<String, String>>,
+    context: Arc<Context>,
 }
+
+/// What conditions may ask for: values by their keys, in lower case.
+type Context = BTreeMap<String, Vec<String>>;
 
 /// What lists count for in a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,7 +127,7 @@ impl Requester {
         if self.user.as_ref().is_some_and(|user| user.admin || user.system) && self.role.is_none() {
             return Decision::Allow;
         }
-        let context = |name: &str| self.context.get(name).cloned().into_iter().collect();
+        let context = |name: &str| self.context.get(name).cloned().unwrap_or_default();
         let asked = Asked { who: self.who(), action, resource, context: &context };
         let of_bucket = match bucket.and_then(|bucket| Some((bucket, bucket.policy.as_ref()?))) {
             Some((bucket, policy)) => {
@@ -231,8 +234,25 @@ impl Requester {
         if is_there(&["x-amz-tagging"]) { self.may_tag(bucket, key) } else { Ok(()) }
     }
 
+    /// Who asks to give an object `tags`, as that is to be judged; fails where a policy refuses it.
+    pub(crate) fn asking_to_tag(
+        &self,
+        bucket: &Bucket,
+        (key, version): (&str, Option<&str>),
+        tags: &[(String, String)],
+    ) -> S3Result<Requester> {
+        let mut asking = self.clone();
+        let context = Arc::make_mut(&mut asking.context);
+        // What a header says of tags is not what happens.
+        context.retain(|name, _| !name.starts_with(REQUEST_TAG) && name != REQUEST_TAG_KEYS);
+        note_tags(context, tags);
+        let operation = "PutObjectTagging";
+        let action = version.and_then(|_| version_action_of(operation)).map(Cow::Borrowed);
+        asking.asking(bucket, &action.unwrap_or_else(|| action_of(operation)), Some(key))
+    }
+
     /// Refuses who may not give tags to an object that it makes.
-    pub(crate) fn may_tag(&self, bucket: &Bucket, key: &str) -> S3Result<()> {
+    fn may_tag(&self, bucket: &Bucket, key: &str) -> S3Result<()> {
         let asking = self.asking(bucket, "s3:PutObjectTagging", Some(key))?;
         let is_others = self.role.is_some() || asking.lists == Lists::Owner(false);
         if is_others && !asking.allowed { Err(denied()) } else { Ok(()) }
@@ -344,12 +364,12 @@ fn context_of(
     peer: Option<&Peer>,
     user: Option<&User>,
     role: Option<&(Arc<Role>, String)>,
-) -> BTreeMap<String, String> {
-    let mut context = BTreeMap::from([
-        ("aws:currenttime".to_owned(), (crate::gateway::now_ns() / 1_000_000_000).to_string()),
-        ("aws:epochtime".to_owned(), (crate::gateway::now_ns() / 1_000_000_000).to_string()),
-    ]);
-    let mut set = |name: &str, value: &str| drop(context.insert(name.to_owned(), value.to_owned()));
+) -> Context {
+    let now = (crate::gateway::now_ns() / 1_000_000_000).to_string();
+    let mut context = Context::new();
+    let mut set = |name: &str, value: &str| drop(context.insert(name.to_owned(), vec![value.to_owned()]));
+    set("aws:currenttime", &now);
+    set("aws:epochtime", &now);
     match (user, role) {
         (_, Some((role, session))) => {
             set("aws:userid", &format!("{}:{session}", role.id));
@@ -383,10 +403,6 @@ fn context_of(
         set("s3:authtype", kind);
         set("s3:signatureversion", version);
     }
-    let tags = headers.get("x-amz-tagging").and_then(|value| value.to_str().ok());
-    for (key, value) in tags_of_header(tags).unwrap_or_default() {
-        set(&format!("{REQUEST_TAG}{}", key.to_lowercase()), &value);
-    }
     for pair in query.split('&') {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         // However it is written: what is asked for must be what is judged.
@@ -395,7 +411,17 @@ fn context_of(
             set(key, &decoded(value));
         }
     }
+    let tags = headers.get("x-amz-tagging").and_then(|value| value.to_str().ok());
+    note_tags(&mut context, &tags_of_header(tags).unwrap_or_default());
     context
+}
+
+/// Lets conditions ask for the tags that a request gives an object.
+fn note_tags(context: &mut Context, tags: &[(String, String)]) {
+    for (key, value) in tags {
+        context.insert(format!("{REQUEST_TAG}{}", key.to_lowercase()), vec![value.clone()]);
+        context.entry(REQUEST_TAG_KEYS.to_owned()).or_default().push(key.clone());
+    }
 }
 
 /// Headers that conditions may ask for, and by which keys.
@@ -427,8 +453,11 @@ const QUERY_KEYS: [(&str, &str); 4] = [
     ("max-keys", "s3:max-keys"),
     ("versionId", "s3:versionid"),
 ];
+/// The keys of the tags that a request gives an object.
+const REQUEST_TAG_KEYS: &str = "s3:requestobjecttagkeys";
 /// What conditions may ask for besides.
-const OTHER_KEYS: [&str; 9] = [
+const OTHER_KEYS: [&str; 10] = [
+    REQUEST_TAG_KEYS,
     "aws:securetransport",
     "aws:currenttime",
     "aws:epochtime",
@@ -520,7 +549,7 @@ impl Access {
     }
 
     /// The tags of what a request asks for, as conditions ask for them; none where it is not there.
-    async fn tags_of(&self, bucket: &Bucket, key: &str, query: &str) -> S3Result<Vec<(String, String)>> {
+    async fn tags_of(&self, bucket: &Bucket, key: &str, query: &str) -> S3Result<Context> {
         let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         let version = pairs.map(|(name, value)| (decoded(name), decoded(value)));
         let version = version.into_iter().find(|(name, _)| name == "versionId").map(|(_, id)| id);
@@ -531,7 +560,8 @@ impl Access {
             }
             Err(error) => return Err(error.into()),
         };
-        let named = |(key, value): (String, String)| (format!("{EXISTING_TAG}{}", key.to_lowercase()), value);
+        let named =
+            |(key, value): (String, String)| (format!("{EXISTING_TAG}{}", key.to_lowercase()), vec![value]);
         Ok(tags.into_iter().map(named).collect())
     }
 
@@ -616,7 +646,8 @@ impl S3Access for Access {
                     let tags = self.tags_of(&bucket, key, query).await?;
                     Arc::make_mut(&mut requester.context).extend(tags);
                 }
-                requester = if operation == "DeleteObjects" {
+                // The first by each of its keys, the other by the tags that it brings.
+                requester = if ["DeleteObjects", "PutObjectTagging"].contains(&operation) {
                     requester.towards(&bucket)
                 } else if of_owner {
                     requester.asking_without_bucket(&bucket, &action_of(operation))?

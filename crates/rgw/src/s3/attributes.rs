@@ -79,6 +79,13 @@ impl Protocol {
             output.object_size = Some(head.size as i64);
         }
         if wants(ObjectAttributes::OBJECT_PARTS) && matches!(head.data, Data::Parts(_)) {
+            let count = Some(reader.manifest.parts.len() as i32);
+            output.object_parts =
+                Some(GetObjectAttributesParts { total_parts_count: count, ..Default::default() });
+        }
+        // As S3 does, they are listed only where they have checksums.
+        let has_checksums = reader.manifest.parts.iter().any(|part| part.checksum.is_some());
+        if let Some(listed) = output.object_parts.as_mut().filter(|_| has_checksums) {
             let max = input.max_parts.unwrap_or(MAX_PARTS).clamp(0, MAX_PARTS);
             let after = input.part_number_marker.unwrap_or(0);
             // Parts are numbered anew once they are an object.
@@ -86,20 +93,24 @@ impl Protocol {
             let shown: Vec<ObjectPart> = parts
                 .by_ref()
                 .take(max as usize)
-                .map(|(number, part)| ObjectPart {
-                    part_number: Some(number),
-                    size: Some(part.size as i64),
-                    ..ObjectPart::default()
+                .map(|(number, part)| {
+                    let sums = fields(part.checksum.as_ref());
+                    ObjectPart {
+                        part_number: Some(number),
+                        size: Some(part.size as i64),
+                        checksum_crc32: sums.checksum_crc32,
+                        checksum_crc32c: sums.checksum_crc32c,
+                        checksum_crc64nvme: sums.checksum_crc64nvme,
+                        checksum_sha1: sums.checksum_sha1,
+                        checksum_sha256: sums.checksum_sha256,
+                    }
                 })
                 .collect();
-            output.object_parts = Some(GetObjectAttributesParts {
-                is_truncated: Some(parts.next().is_some()),
-                max_parts: Some(max),
-                part_number_marker: Some(after),
-                next_part_number_marker: shown.last().and_then(|part| part.part_number),
-                total_parts_count: Some(reader.manifest.parts.len() as i32),
-                parts: Some(shown),
-            });
+            listed.is_truncated = Some(parts.next().is_some());
+            listed.max_parts = Some(max);
+            listed.part_number_marker = Some(after);
+            listed.next_part_number_marker = shown.last().and_then(|part| part.part_number);
+            listed.parts = Some(shown);
         }
         answer(output)
     }

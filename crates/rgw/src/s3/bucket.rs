@@ -6,6 +6,7 @@ use crate::bucket::{CORS, LIFECYCLE, LOCKING, OBJECT_LOCK, OWNERSHIP, POLICY, PU
 use crate::cors;
 use crate::policy::Policy;
 use crate::public_access::{Ownership, PublicAccessBlock};
+use http::HeaderValue;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -97,9 +98,28 @@ impl Protocol {
         &self,
         req: S3Request<HeadBucketInput>,
     ) -> S3Result<S3Response<HeadBucketOutput>> {
-        bucket_of(&req)?;
+        let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let bucket_region = Some(self.gateway.config.region.clone());
-        answer(HeadBucketOutput { bucket_region, ..HeadBucketOutput::default() })
+        let mut response = S3Response::new(HeadBucketOutput { bucket_region, ..HeadBucketOutput::default() });
+        let mut say = |name: &'static str, number: HeaderValue| drop(response.headers.insert(name, number));
+        // As radosgw does. What there is of the bucket is said without them while its index moves, for one.
+        match self.gateway.bucket_usage(&bucket).await {
+            Ok((objects, bytes)) => {
+                say("x-rgw-object-count", objects.into());
+                say("x-rgw-bytes-used", bytes.into());
+            }
+            Err(error) => tracing::debug!(%error, bucket = bucket.name, "rgw: a bucket is not summed up"),
+        }
+        if requester.known() == Some(&bucket.owner) {
+            let user = requester.user()?;
+            let of_bucket = bucket.quota.unwrap_or_default();
+            say("x-rgw-quota-user-size", user.user_quota.max_size.into());
+            say("x-rgw-quota-user-objects", user.user_quota.max_objects.into());
+            say("x-rgw-quota-max-buckets", user.max_buckets.into());
+            say("x-rgw-quota-bucket-size", of_bucket.max_size.into());
+            say("x-rgw-quota-bucket-objects", of_bucket.max_objects.into());
+        }
+        Ok(response)
     }
 
     pub(super) async fn do_delete_bucket(

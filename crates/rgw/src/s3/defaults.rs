@@ -23,6 +23,40 @@ impl Protocol {
         answer(GetBucketLoggingOutput::default())
     }
 
+    pub(super) async fn do_put_bucket_logging(
+        &self,
+        req: S3Request<PutBucketLoggingInput>,
+    ) -> S3Result<S3Response<PutBucketLoggingOutput>> {
+        bucket_of(&req)?;
+        match req.input.bucket_logging_status.logging_enabled {
+            // Taken back, what never was.
+            None => answer(PutBucketLoggingOutput::default()),
+            Some(_) => Err(s3_error!(
+                NotImplemented,
+                "requests are not logged into buckets; the gateway's own log is rgw_ops_log_file_path"
+            )),
+        }
+    }
+
+    pub(super) async fn do_get_bucket_notification_configuration(
+        &self,
+        req: S3Request<GetBucketNotificationConfigurationInput>,
+    ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
+        bucket_of(&req)?;
+        answer(GetBucketNotificationConfigurationOutput::default())
+    }
+
+    pub(super) async fn do_put_bucket_notification_configuration(
+        &self,
+        req: S3Request<PutBucketNotificationConfigurationInput>,
+    ) -> S3Result<S3Response<PutBucketNotificationConfigurationOutput>> {
+        bucket_of(&req)?;
+        if req.input.notification_configuration == NotificationConfiguration::default() {
+            return answer(PutBucketNotificationConfigurationOutput::default());
+        }
+        Err(s3_error!(NotImplemented, "buckets notify nobody of their changes"))
+    }
+
     pub(super) async fn do_get_bucket_replication(
         &self,
         req: S3Request<GetBucketReplicationInput>,

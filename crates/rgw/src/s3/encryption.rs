@@ -19,6 +19,8 @@ use s3s::{S3Request, S3Response, S3Result, s3_error};
 const AES256: &str = "AES256";
 pub(super) const MANAGED: &str = "x-amz-server-side-encryption";
 const KMS_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
+/// What only goes with a KMS.
+const KMS: [&str; 2] = [KMS_KEY, "x-amz-server-side-encryption-context"];
 const CUSTOMER: &str = "x-amz-server-side-encryption-customer-";
 /// What headers begin with that concern the source of a copy.
 const COPY_CUSTOMER: &str = "x-amz-copy-source-server-side-encryption-customer-";
@@ -111,6 +113,10 @@ pub(super) async fn asked_encryption(
                 return Err(s3_error!(InvalidArgument, "{AES256} goes without {KMS_KEY}"));
             }
             gateway.cluster_secret().await?
+        }
+        // Nobody who names a key for it means no KMS.
+        (None, None) if KMS.iter().any(|name| headers.contains_key(*name)) => {
+            return Err(s3_error!(NotImplemented, "there is no KMS; AES256 is"));
         }
         (None, None) if bucket.encrypted => gateway.cluster_secret().await?,
         (None, None) => return Ok(None),

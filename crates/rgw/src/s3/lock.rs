@@ -8,7 +8,7 @@ use crate::gateway::now_ns;
 use crate::object::{Head, Retention};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
-use s3s::{S3Request, S3Response, S3Result, s3_error};
+use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
 use std::time::Duration;
 
 const DAY_NS: u64 = Duration::from_secs(24 * 3600).as_nanos() as u64;
@@ -143,10 +143,13 @@ impl Protocol {
                 (Some(days), None) if (1..=MAX_DAYS).contains(&days) => {}
                 (None, Some(years)) if (1..=MAX_YEARS).contains(&years) => {}
                 (Some(_), None) | (None, Some(_)) => {
-                    return Err(s3_error!(
-                        InvalidArgument,
-                        "Default retention period must be a positive integer value."
-                    ));
+                    let code = S3ErrorCode::Custom("InvalidRetentionPeriod".into());
+                    let message = format!(
+                        "The default retention is between 1 and {MAX_DAYS} days, or 1 and {MAX_YEARS} years."
+                    );
+                    let mut error = S3Error::with_message(code, message);
+                    error.set_status_code(http::StatusCode::BAD_REQUEST);
+                    return Err(error);
                 }
                 _ => return Err(s3_error!(MalformedXML, "either Days or Years")),
             }
@@ -202,7 +205,7 @@ impl Protocol {
                 && old.until_ns > now_ns()
             {
                 let longer = wanted.is_some_and(|wanted| {
-                    wanted.until_ns >= old.until_ns && wanted.compliance >= old.compliance
+                    wanted.until_ns >= old.until_ns && wanted.compliance == old.compliance
                 });
                 if !longer && (old.compliance || !bypass) {
                     return Err(Error::Locked);
@@ -258,7 +261,7 @@ fn must_lock(bucket: &Bucket) -> S3Result<()> {
     }
 }
 
-fn no_lock() -> s3s::S3Error {
+fn no_lock() -> S3Error {
     s3_error!(NoSuchObjectLockConfiguration, "The specified object does not have a ObjectLock configuration")
 }
 

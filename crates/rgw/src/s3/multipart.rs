@@ -1,6 +1,6 @@
 //! Uploads in parts.
 
-use super::access::{Requester, bucket_of};
+use super::access::{Peer, Requester, bucket_of};
 use super::acl::of_object;
 use super::checksums::{Sent, algorithm_of, field, fields};
 use super::encryption::{asked_encryption, secret_of_upload, told};
@@ -18,6 +18,8 @@ use crate::object::{Body, Head, Salt, StoredChecksum, salt};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use futures::StreamExt;
+use http::header;
+use http::uri::Authority;
 use s3s::crypto::{Checksum as _, Crc32, Crc32c, Sha1, Sha256};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -31,6 +33,14 @@ fn part_number(number: i32) -> S3Result<u32> {
     let sound = u32::try_from(number).ok().filter(|number| (1..=MAX_PARTS).contains(number));
     sound
         .ok_or_else(|| s3_error!(InvalidArgument, "Part number must be an integer between 1 and {MAX_PARTS}"))
+}
+
+/// Where the object of a request is: as the client addressed it.
+fn location_of<T>(req: &S3Request<T>) -> String {
+    let is_secure = req.extensions.get::<Peer>().is_some_and(|peer| peer.secure);
+    let said = req.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = said.or(req.uri.authority().map(Authority::as_str)).unwrap_or_default();
+    format!("{}://{host}{}", if is_secure { "https" } else { "http" }, req.uri.path())
 }
 
 /// The checksum of parts' checksums, as S3 puts them together.
@@ -254,6 +264,7 @@ impl Protocol {
         req: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let bucket = bucket_of(&req)?;
+        let location = location_of(&req);
         let mut input = req.input;
         let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
         let condition = self.condition_of_write(&bucket, &input.key, conditions).await?;
@@ -318,7 +329,7 @@ impl Protocol {
         let sums = fields(head.checksum.as_ref());
         let output = CompleteMultipartUploadOutput {
             version_id: version_of(&bucket, &head),
-            location: Some(format!("/{}/{}", input.bucket, input.key)),
+            location: Some(location),
             bucket: Some(input.bucket),
             key: Some(input.key),
             e_tag: Some(ETag::Strong(head.etag.clone())),

@@ -68,8 +68,9 @@ impl Protocol {
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
-        self.own_head(&requester, &bucket, key, version).await?;
         let tags = check_tags(req.input.tagging.tag_set, MAX_OBJECT_TAGS)?;
+        let requester = requester.asking_to_tag(&bucket, (key, version), &tags)?;
+        self.own_head(&requester, &bucket, key, version).await?;
         let change = |head: &mut Head| {
             head.tags.clone_from(&tags);
             Ok(())

@@ -30,7 +30,7 @@ const FIELDS_TIMEOUT: Duration = Duration::from_secs(60);
 const MULTIPART: &str = "multipart/form-data";
 
 /// Fields that are what headers are to other uploads.
-const HEADERS: [&str; 23] = [
+const HEADERS: [&str; 25] = [
     "cache-control",
     "content-disposition",
     "content-encoding",
@@ -51,6 +51,8 @@ const HEADERS: [&str; 23] = [
     "x-amz-grant-read-acp",
     "x-amz-grant-write-acp",
     "x-amz-server-side-encryption",
+    "x-amz-server-side-encryption-aws-kms-key-id",
+    "x-amz-server-side-encryption-context",
     "x-amz-server-side-encryption-customer-algorithm",
     "x-amz-server-side-encryption-customer-key",
     "x-amz-server-side-encryption-customer-key-md5",
@@ -133,10 +135,6 @@ async fn store(
     let token = fields.get("x-amz-security-token").map(String::as_str);
     let signer = signed.as_ref().map(|signed| (signed.access_key, token));
     let requester = access.of_form(signer, head, &headers, &bucket, &key).await?;
-    if fields.contains_key("tagging") {
-        requester.may_tag(&bucket, &key)?;
-    }
-
     let verdict = Arc::new(OnceLock::new());
     let input = input(&bucket.name, &key, &fields, limited(form, file, lengths, Arc::clone(&verdict)))?;
     let mut extensions = head.extensions.clone();
@@ -275,6 +273,9 @@ fn headers(fields: &Fields) -> S3Result<HeaderMap> {
     }
     if let Some(acl) = fields.get("acl") {
         set("x-amz-acl", acl)?;
+    }
+    if let Some(xml) = fields.get("tagging") {
+        set("x-amz-tagging", &tags_of(xml)?)?;
     }
     Ok(headers)
 }

@@ -54,7 +54,7 @@ option_group! {
     rgw_usage_log_flush_threshold: Uint = "1024", "Records of the usage log with which it is written at once" [min("1"), startup(), services(&[Rgw])];
     rgw_usage_log_tick_interval: IntSecs = "30", "Seconds between two writes of the usage log" [min("1"), startup(), services(&[Rgw])];
     rgw_crypt_default_encryption_key: Str = "", "Secret for server-side encryption with the cluster's key, 32 bytes in base64" [startup(), services(&[Rgw]),
-        long("Without one a secret is made at first need and kept with the monitors (config-key rgw/crypt/default_encryption_key). Data that is \
+        long("Without one a secret is made at first need and kept with the monitors (config-key rgw/crypt/default_encryption_key/…). Data that is \
         encrypted under another secret can't be read any more.")];
     rgw_crypt_require_ssl: Bool = "true", "Whether clients' keys for encryption (SSE-C) are refused where they come in the clear"
         [startup(), services(&[Rgw]), long("A connection from the gateway's own host counts as a safe one.")];

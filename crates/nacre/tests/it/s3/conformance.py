@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import sys
+import time
 import urllib.error
 import urllib.request
 
@@ -120,6 +121,21 @@ def policies():
     OTHER.put_object(Bucket="tagged", Key="theirs", Body=b"", Tagging="security=public")
     refused("AccessDenied", OTHER.put_object, Bucket="tagged", Key="theirs", Body=b"", Tagging="security=private")
     refused("AccessDenied", OTHER.put_object, Bucket="tagged", Key="theirs", Body=b"")
+    # Tags with these names and no others.
+    names = {"ForAllValues:StringEquals": {"s3:RequestObjectTagKeys": ["Owner", "cost"]}}
+    named = {"ForAnyValue:StringEquals": {"s3:RequestObjectTagKeys": "Owner"}}
+    set_policy(allow(["s3:PutObject", "s3:PutObjectTagging"], {**names, **named}))
+    OTHER.put_object(Bucket="tagged", Key="theirs", Body=b"", Tagging="Owner=a&cost=1")
+    for tags in ("Owner=a&other=1", "cost=1", "owner=a", ""):
+        refused("AccessDenied", OTHER.put_object, Bucket="tagged", Key="theirs", Body=b"", Tagging=tags)
+
+    def tag(*names):
+        tags = [{"Key": name, "Value": "1"} for name in names]
+        return OTHER.put_object_tagging(Bucket="tagged", Key="none", Tagging={"TagSet": tags})
+    tag("Owner")
+    refused("AccessDenied", lambda: tag("Owner", "other"))
+    refused("AccessDenied", lambda: tag("cost"))
+    assert [t["Key"] for t in S3.get_object_tagging(Bucket="tagged", Key="none")["TagSet"]] == ["Owner"]
     # The usual demand that all be encrypted.
     set_policy(allow("s3:PutObject"), allow("s3:PutObject", {"Null": {"s3:x-amz-server-side-encryption": "true"}}, "Deny"))
     refused("AccessDenied", OTHER.put_object, Bucket="tagged", Key="theirs", Body=b"")
@@ -171,6 +187,65 @@ def copies():
     assert attributes["ETag"] == S3.head_object(Bucket="copies", Key="parts")["ETag"].strip('"') and attributes["ObjectSize"] == 100, attributes
 
 
-for check in (headers, buckets, lists, grants, policies, copies):
+def parts():
+    S3.create_bucket(Bucket="parts")
+    data = [b"1" * (5 << 20), b"2" * 1000]
+    names = dict(Bucket="parts", Key="k")
+
+    def upload(**more):
+        id = S3.create_multipart_upload(**names, **more)["UploadId"]
+        done = []
+        for number, piece in enumerate(data, 1):
+            part = S3.upload_part(**names, **more, UploadId=id, PartNumber=number, Body=piece)
+            done.append({"PartNumber": number, "ETag": part["ETag"]})
+        return S3.complete_multipart_upload(**names, UploadId=id, MultipartUpload={"Parts": done})
+
+    def attributes(**more):
+        return S3.get_object_attributes(**names, ObjectAttributes=["ObjectParts"], **more)["ObjectParts"]
+    location = upload()["Location"]
+    assert location == f"{ENDPOINT}/parts/k", location
+    assert attributes() == {"TotalPartsCount": 2}, attributes()
+    upload(ChecksumAlgorithm="SHA256")
+    found = attributes()
+    sums = [base64.b64encode(hashlib.sha256(piece).digest()).decode() for piece in data]
+    wanted = [{"PartNumber": n, "Size": len(data[n - 1]), "ChecksumSHA256": sums[n - 1]} for n in (1, 2)]
+    assert (found["Parts"], found["TotalPartsCount"], found["IsTruncated"]) == (wanted, 2, False), found
+    first = attributes(MaxParts=1)
+    assert (first["Parts"], first["NextPartNumberMarker"], first["IsTruncated"]) == (wanted[:1], 1, True), first
+    assert attributes(PartNumberMarker=1)["Parts"] == wanted[1:]
+
+
+def sums():
+    S3.create_bucket(Bucket="sums", ACL="public-read")
+    S3.put_object(Bucket="sums", Key="k", Body=b"0123456789")
+
+    def said(client):
+        headers = client.head_bucket(Bucket="sums")["ResponseMetadata"]["HTTPHeaders"]
+        return {name[6:]: value for name, value in headers.items() if name.startswith("x-rgw-")}
+    counted = {"object-count": "1", "bytes-used": "10"}
+    deadline = time.monotonic() + 60
+    # Objects are counted when their clients have their answers.
+    while said(OTHER) != counted:
+        assert time.monotonic() < deadline, said(OTHER)
+    limits = {f"quota-{name}": "-1" for name in ("user-size", "user-objects", "bucket-size", "bucket-objects")}
+    assert said(S3) == {**counted, **limits, "quota-max-buckets": "1000"}, said(S3)
+
+
+def unused():
+    S3.create_bucket(Bucket="unused")
+    assert "LoggingEnabled" not in S3.get_bucket_logging(Bucket="unused")
+    target = {"TargetBucket": "unused", "TargetPrefix": "log/"}
+    refused("NotImplemented", S3.put_bucket_logging, Bucket="unused", BucketLoggingStatus={"LoggingEnabled": target})
+    S3.put_bucket_logging(Bucket="unused", BucketLoggingStatus={})
+    found = S3.get_bucket_notification_configuration(Bucket="unused")
+    assert set(found) == {"ResponseMetadata"}, found
+    topic = {"TopicArn": "arn:aws:sns:us-east-1:1:t", "Events": ["s3:ObjectCreated:*"]}
+    refused("NotImplemented", S3.put_bucket_notification_configuration, Bucket="unused",
+            NotificationConfiguration={"TopicConfigurations": [topic]})
+    S3.put_bucket_notification_configuration(Bucket="unused", NotificationConfiguration={})
+    refused("AccessDenied", OTHER.get_bucket_notification_configuration, Bucket="unused")
+
+
+for check in (headers, buckets, lists, grants, policies, copies, parts, sums, unused):
     check()
     print(check.__name__, "ok", flush=True)

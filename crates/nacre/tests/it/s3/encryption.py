@@ -57,6 +57,9 @@ for size in (0, 1, 4096, 65536, 65537, 1 << 20, (1 << 20) + 1, (4 << 20) + 77, 9
     refused(["InvalidRequest"], S3.get_object, Bucket="secret", Key=f"cluster/{size}", **customer(KEY))
 assert [e["Size"] for e in S3.list_objects_v2(Bucket="secret", Prefix="customer/4096")["Contents"]] == [4096]
 refused(["NotImplemented"], S3.put_object, Bucket="secret", Key="k", Body=b"", ServerSideEncryption="aws:kms")
+for asked in (dict(SSEKMSKeyId="key"), dict(SSEKMSEncryptionContext="e30="), dict(ServerSideEncryption="aws:kms", SSEKMSKeyId="key")):
+    refused(["NotImplemented"], S3.put_object, Bucket="secret", Key="k", Body=b"", **asked)
+    refused(["NotImplemented"], S3.create_multipart_upload, Bucket="secret", Key="k", **asked)
 refused(["InvalidArgument"], S3.put_object, Bucket="secret", Key="k", Body=b"x", SSECustomerAlgorithm="AES256",
         SSECustomerKey=base64.b64encode(os.urandom(32)).decode(), SSECustomerKeyMD5="d3Jvbmc=")
 S3.put_object(Bucket="secret", Key="plain", Body=b"plain")

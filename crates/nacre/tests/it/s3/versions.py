@@ -304,12 +304,22 @@ def locks():
     assert listed("locks") == []
     # What is held for compliance nobody removes, until its time is over.
     soon = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=6)
+    # Another mode is no longer time: it takes who may bypass what is governed.
+    strict = {"Mode": "COMPLIANCE", "RetainUntilDate": soon}
+    S3.put_object(Bucket="locks", Key="mode", Body=b"", ObjectLockMode="GOVERNANCE", ObjectLockRetainUntilDate=soon)
+    refused("AccessDenied", S3.put_object_retention, Bucket="locks", Key="mode", Retention=strict)
+    S3.put_object_retention(Bucket="locks", Key="mode", Retention=strict, BypassGovernanceRetention=True)
+    assert S3.get_object_retention(Bucket="locks", Key="mode")["Retention"]["Mode"] == "COMPLIANCE"
     two = S3.put_object(Bucket="locks", Key="c", Body=b"two", ObjectLockMode="COMPLIANCE", ObjectLockRetainUntilDate=soon)["VersionId"]
     refused("AccessDenied", S3.delete_object, Bucket="locks", Key="c", VersionId=two, BypassGovernanceRetention=True)
     refused("AccessDenied", S3.put_object_retention, Bucket="locks", Key="c", BypassGovernanceRetention=True,
             Retention={"Mode": "GOVERNANCE", "RetainUntilDate": later})
     refused("InvalidArgument", S3.put_object, Bucket="locks", Key="c", Body=b"", ObjectLockMode="COMPLIANCE",
             ObjectLockRetainUntilDate=datetime.datetime(2001, 1, 1))
+    for wrong in ({"Days": 0}, {"Years": -1}, {"Days": 36_501}):
+        rule = {"DefaultRetention": {"Mode": "GOVERNANCE", **wrong}}
+        refused("InvalidRetentionPeriod", S3.put_object_lock_configuration, Bucket="locks",
+                ObjectLockConfiguration={"ObjectLockEnabled": "Enabled", "Rule": rule})
     S3.put_object_lock_configuration(Bucket="locks", ObjectLockConfiguration={
         "ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": {"Mode": "GOVERNANCE", "Days": 2}}})
     S3.put_object(Bucket="locks", Key="default", Body=b"x")
