@@ -136,6 +136,8 @@ impl Body {
     /// The next `len` bytes to be stored. They are fewer at the end, where there are none, and where memory is short: a
     /// slow client must not keep from others what it has not filled.
     pub(crate) async fn gather(&mut self, len: usize) -> Result<Pieces> {
+        // What was gathered before is accounted for as it is written: it must not stay longer for its digest.
+        self.md5.settle(1).await;
         let mut pieces = Pieces::default();
         while pieces.len < len {
             let wanted = (len - pieces.len).min(PIECE_BYTES);

@@ -2,53 +2,62 @@
 //!
 //! S3's ETags are MD5, whose steps each wait for the one before: a core digests some 0.6 GB/s of one stream, which was a third
 //! of what a PUT of 4 MiB costs. Vector instructions take as many streams in the same time as they have lanes. Pieces
-//! of different streams meet in a thread of their own ([`serve`]); a stream's own pieces follow one another, and while one is
-//! being digested the next is received and the last one written. Short data is digested at once where it is.
+//! of different streams meet in a thread of their own ([`serve`]); a stream's own pieces follow one another, and while some are
+//! waiting or being digested the next is received and the last one written. Short data is digested at once where it is.
 
 mod lanes;
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use lanes::{BLOCK, LANES, START, State, compress_lanes, compress_one};
-use std::sync::OnceLock;
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::oneshot;
 
 /// Pieces that are shorter are not worth the way to the thread.
 const SHORT: usize = 64 << 10;
 /// Blocks taken of all pieces until others are let in.
 const TURN: usize = 1024;
+/// Pieces of a stream that may wait to be digested while the next is taken.
+const WAITING: usize = 4;
 /// Bytes of the length behind the data.
 const LENGTH: usize = 8;
 
 /// The MD5 of a stream.
 pub(crate) struct Md5 {
-    state: State,
+    /// After the pieces that are done.
+    state: Arc<Mutex<State>>,
     /// What does not fill a block yet.
     rest: [u8; BLOCK],
     rest_len: usize,
     len: u64,
-    /// A piece that is being digested: the state comes when it is.
-    under_way: Option<oneshot::Receiver<State>>,
+    /// Pieces that are not done: each says when it is.
+    under_way: VecDeque<oneshot::Receiver<()>>,
 }
 
 /// A piece to be digested, of whole blocks.
 struct Job {
+    /// Its stream's.
+    shared: Arc<Mutex<State>>,
+    /// What is known while it is being digested.
     state: State,
     data: Bytes,
     /// Bytes that are done.
     done: usize,
-    answer: oneshot::Sender<State>,
+    answer: oneshot::Sender<()>,
 }
 
 impl Md5 {
     /// That of nothing.
     pub(crate) fn new() -> Md5 {
-        Md5 { state: START, rest: [0; BLOCK], rest_len: 0, len: 0, under_way: None }
+        let state = Arc::new(Mutex::new(START));
+        Md5 { state, rest: [0; BLOCK], rest_len: 0, len: 0, under_way: VecDeque::new() }
     }
 
-    /// Waits for the piece before, and takes another one; that is digested while others are on their way.
+    /// Takes another piece, which is digested while others are on their way. Waits while too many are.
     pub(crate) async fn update(&mut self, mut piece: Bytes) {
-        self.settle().await;
+        self.settle(WAITING - 1).await;
         self.len += piece.len() as u64;
         if self.rest_len > 0 {
             let missing = (BLOCK - self.rest_len).min(piece.len());
@@ -57,35 +66,40 @@ impl Md5 {
             if self.rest_len < BLOCK {
                 return;
             }
-            compress_one(&mut self.state, &self.rest);
+            self.settle(0).await;
+            compress_one(&mut self.state.lock(), &self.rest);
             self.rest_len = 0;
         }
         let rest = piece.split_off(piece.len() / BLOCK * BLOCK);
         self.rest[..rest.len()].copy_from_slice(&rest);
         self.rest_len = rest.len();
         if piece.len() < SHORT {
-            compress_one(&mut self.state, &piece);
+            self.settle(0).await;
+            compress_one(&mut self.state.lock(), &piece);
             return;
         }
         let (answer, under_way) = oneshot::channel();
-        let job = Job { state: self.state, data: piece, done: 0, answer };
+        let job = Job { shared: Arc::clone(&self.state), state: START, data: piece, done: 0, answer };
         match thread().send(job) {
-            Ok(()) => self.under_way = Some(under_way),
-            // There is no thread: it is done here.
-            Err(refused) => compress_one(&mut self.state, &refused.0.data),
+            Ok(()) => self.under_way.push_back(under_way),
+            // There is no thread, and there never was: it is done here.
+            Err(refused) => compress_one(&mut self.state.lock(), &refused.0.data),
         }
     }
 
-    /// Waits for the piece that is being digested.
-    async fn settle(&mut self) {
-        if let Some(under_way) = self.under_way.take() {
-            self.state = under_way.await.expect("invariant: the thread answers every job");
+    /// Waits until no more than so many pieces are on their way, and so held in memory.
+    pub(crate) async fn settle(&mut self, most: usize) {
+        while self.under_way.len() > most {
+            if let Some(first) = self.under_way.front_mut() {
+                first.await.expect("invariant: the thread answers every job");
+            }
+            self.under_way.pop_front();
         }
     }
 
     /// The digest of all that was taken.
     pub(crate) async fn finish(mut self) -> [u8; 16] {
-        self.settle().await;
+        self.settle(0).await;
         // One bit, zeros up to the end of a block, and before that the number of bits (RFC 1321, 3.1 and 3.2).
         let mut end = [0; 2 * BLOCK];
         end[..self.rest_len].copy_from_slice(&self.rest[..self.rest_len]);
@@ -93,9 +107,10 @@ impl Md5 {
         let blocks = (self.rest_len + 1 + LENGTH).div_ceil(BLOCK);
         let bits = self.len.wrapping_mul(8).to_le_bytes();
         end[blocks * BLOCK - LENGTH..blocks * BLOCK].copy_from_slice(&bits);
-        compress_one(&mut self.state, &end[..blocks * BLOCK]);
+        let mut state = *self.state.lock();
+        compress_one(&mut state, &end[..blocks * BLOCK]);
         let mut digest = [0; 16];
-        for (bytes, word) in digest.as_chunks_mut::<4>().0.iter_mut().zip(self.state) {
+        for (bytes, word) in digest.as_chunks_mut::<4>().0.iter_mut().zip(state) {
             *bytes = word.to_le_bytes();
         }
         digest
@@ -106,7 +121,7 @@ impl Md5 {
 fn thread() -> &'static Sender<Job> {
     static THREAD: OnceLock<Sender<Job>> = OnceLock::new();
     THREAD.get_or_init(|| {
-        // A stream has one piece here at a time, and waits before it takes another one.
+        // A stream has few pieces here at a time, and waits before it takes another one.
         let (sender, receiver) = crossbeam_channel::unbounded();
         let made = std::thread::Builder::new().name("rgw-md5".into()).spawn(move || serve(&receiver));
         if let Err(error) = made {
@@ -127,40 +142,60 @@ fn serve(jobs: &Receiver<Job>) {
         tracing::debug!(%error, "rgw: digests are as urgent as all else");
     }
     let mut active: Vec<Job> = Vec::with_capacity(LANES);
+    let mut waiting: VecDeque<Job> = VecDeque::new();
     loop {
-        if active.is_empty() {
+        if active.is_empty() && waiting.is_empty() {
             match jobs.recv() {
-                Ok(job) => active.push(job),
+                Ok(job) => waiting.push_back(job),
                 Err(_) => return,
             }
         }
-        active.extend(jobs.try_iter().take(LANES - active.len()));
+        waiting.extend(jobs.try_iter());
+        admit(&mut active, &mut waiting);
         let left = active.iter().map(|job| (job.data.len() - job.done) / BLOCK).min().unwrap_or(0);
         let blocks = left.min(TURN);
-        if let [job] = &mut active[..] {
-            compress_one(&mut job.state, &job.data[job.done..][..blocks * BLOCK]);
-        } else {
-            turn(&mut active, blocks);
+        match &mut active[..] {
+            [job] => compress_one(&mut job.state, &job.data[job.done..][..blocks * BLOCK]),
+            // No wider than it must be: on most processors the time grows with it.
+            some if some.len() <= 4 => turn::<4>(some, blocks),
+            some if some.len() <= 8 => turn::<8>(some, blocks),
+            all => turn::<LANES>(all, blocks),
         }
         for job in &mut active {
             job.done += blocks * BLOCK;
         }
         for job in active.extract_if(.., |job| job.done == job.data.len()) {
+            *job.shared.lock() = job.state;
             // Who asked for it may be gone.
-            _ = job.answer.send(job.state);
+            _ = job.answer.send(());
         }
     }
 }
 
-/// Takes so many blocks of each of at most [`LANES`] pieces.
-fn turn(active: &mut [Job], blocks: usize) {
-    let mut states = [[0; LANES]; 4];
+/// Fills the lanes that are free with the pieces that have waited longest, of each stream the next one.
+fn admit(active: &mut Vec<Job>, waiting: &mut VecDeque<Job>) {
+    let mut at = 0;
+    while active.len() < LANES && at < waiting.len() {
+        let is_next = active.iter().all(|job| !Arc::ptr_eq(&job.shared, &waiting[at].shared));
+        match is_next.then(|| waiting.remove(at)).flatten() {
+            Some(mut job) => {
+                job.state = *job.shared.lock();
+                active.push(job);
+            }
+            None => at += 1,
+        }
+    }
+}
+
+/// Takes so many blocks of each of at most `N` pieces.
+fn turn<const N: usize>(active: &mut [Job], blocks: usize) {
+    let mut states = [[0; N]; 4];
     for (lane, job) in active.iter().enumerate() {
         for (word, value) in states.iter_mut().zip(job.state) {
             word[lane] = value;
         }
     }
-    let data: [&[u8]; LANES] = std::array::from_fn(|lane| {
+    let data: [&[u8]; N] = std::array::from_fn(|lane| {
         // What lanes without a piece come to nobody asks.
         let job = &active[lane.min(active.len() - 1)];
         &job.data[job.done..]
@@ -229,16 +264,22 @@ mod tests {
         }
     }
 
-    #[test]
-    fn lanes_come_to_what_each_comes_to_alone() {
-        let pieces: Vec<Bytes> = (0..LANES as u64).map(|lane| data(TURN * BLOCK, lane)).collect();
-        let mut states = START.map(|word| [word; LANES]);
-        let slices: [&[u8]; LANES] = std::array::from_fn(|lane| &pieces[lane][..]);
+    fn each_alone<const N: usize>() {
+        let pieces: Vec<Bytes> = (0..N as u64).map(|lane| data(TURN * BLOCK, lane)).collect();
+        let mut states = START.map(|word| [word; N]);
+        let slices: [&[u8]; N] = std::array::from_fn(|lane| &pieces[lane][..]);
         compress_lanes(&mut states, &slices, TURN);
         for (lane, piece) in pieces.iter().enumerate() {
             let mut alone = START;
             compress_one(&mut alone, piece);
-            assert_eq!(states.map(|word| word[lane]), alone, "{lane}");
+            assert_eq!(states.map(|word| word[lane]), alone, "{lane} of {N}");
         }
+    }
+
+    #[test]
+    fn lanes_come_to_what_each_comes_to_alone() {
+        each_alone::<4>();
+        each_alone::<8>();
+        each_alone::<LANES>();
     }
 }

@@ -78,9 +78,9 @@ fn compress<const N: usize>(states: &mut [[u32; N]; 4], data: &[&[u8]; N], block
     }
 }
 
-/// Takes so many blocks of all lanes at once.
+/// Takes so many blocks of all lanes at once. As many lanes as a vector has words take hardly longer than one.
 #[multiversion::multiversion(targets("x86_64+avx512f+avx512vl+avx512bw", "x86_64+avx2"))]
-pub(super) fn compress_lanes(states: &mut [[u32; LANES]; 4], data: &[&[u8]; LANES], blocks: usize) {
+pub(super) fn compress_lanes<const N: usize>(states: &mut [[u32; N]; 4], data: &[&[u8]; N], blocks: usize) {
     compress(states, data, blocks);
 }
 
