@@ -186,8 +186,10 @@ impl Daemon {
                 }
             }
             Daemon::Osd(osd) => osd.failed().await,
-            // It goes on as long as it is let; what fails is the cluster.
-            Daemon::Gateway(..) => std::future::pending().await,
+            Daemon::Gateway(server, _) => {
+                server.gateway().shut_out().await;
+                "the cluster took the gateway for gone and has shut it out".to_owned()
+            }
         }
     }
 }

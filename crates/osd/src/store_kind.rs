@@ -13,6 +13,10 @@ use std::sync::Arc;
 
 /// The file that names the kind of store, as in Ceph's OSD directories.
 const TYPE_FILE: &str = "type";
+/// Of the memory that is available when an OSD starts, the part that BlueStore's cache may take, and its bounds in bytes.
+const CACHE_SHARE: u64 = 32;
+const CACHE_LEAST: u64 = 256 << 20;
+const CACHE_MOST: u64 = 1 << 30;
 
 fn io(what: &'static str) -> impl FnOnce(std::io::Error) -> OsdError {
     move |source| OsdError::Io { what, source }
@@ -187,16 +191,19 @@ pub(crate) fn data_options(options: &Options, pool: &BTreeMap<String, String>) -
     }
 }
 
+/// A BlueStore's cache where no size is named, of so many available bytes: several OSDs may share this machine's memory.
+fn cache_bytes(available: Option<u64>) -> u64 {
+    (available.unwrap_or(0) / CACHE_SHARE).clamp(CACHE_LEAST, CACHE_MOST)
+}
+
 /// How the options want a BlueStore to run.
 pub fn bluestore_config(options: &Options) -> BlueStoreConfig {
     let blue = &options.bluestore;
     let defaults = BlueStoreConfig::default();
     BlueStoreConfig {
-        // Without a size the store's own default counts: several OSDs may share this machine's memory.
-        cache_bytes: if blue.bluestore_cache_size == 0 {
-            defaults.cache_bytes
-        } else {
-            blue.bluestore_cache_size
+        cache_bytes: match blue.bluestore_cache_size {
+            0 => cache_bytes(nacre_store::available_memory()),
+            named => named,
         },
         db_cache_bytes: blue.bluestore_rocksdb_cache_size as usize,
         queue_bytes: blue.bluestore_throttle_bytes,
@@ -212,5 +219,18 @@ pub fn bluestore_config(options: &Options) -> BlueStoreConfig {
             .then(|| PathBuf::from(&blue.bluestore_block_db_path)),
         discard: blue.bdev_enable_discard,
         ..defaults
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_without_a_size_takes_a_bounded_part_of_memory() {
+        assert_eq!(cache_bytes(None), CACHE_LEAST);
+        assert_eq!(cache_bytes(Some(2 << 30)), CACHE_LEAST);
+        assert_eq!(cache_bytes(Some(16 << 30)), 512 << 20);
+        assert_eq!(cache_bytes(Some(1 << 40)), CACHE_MOST);
     }
 }

@@ -28,7 +28,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{OnceCell, Semaphore};
+use tokio::sync::{OnceCell, Semaphore, watch};
 
 /// The object in `default.rgw.control` that all gateways watch.
 const CONTROL: &str = "notify.0";
@@ -187,6 +187,8 @@ pub struct Gateway {
     /// When it was last asked whether the cluster answers, and whether it did.
     answered: tokio::sync::Mutex<Option<(Instant, bool)>>,
     session: String,
+    /// Whether the cluster has shut it out.
+    shut_out: watch::Sender<bool>,
     /// The first half of tags; the second is counted.
     instance: u64,
     counted: AtomicU64,
@@ -250,6 +252,7 @@ impl Gateway {
             secret: OnceCell::new(),
             answered: tokio::sync::Mutex::new(None),
             session,
+            shut_out: watch::Sender::new(false),
             instance: u64::from_be_bytes(instance),
             counted: AtomicU64::new(0),
             cluster,
@@ -295,6 +298,13 @@ impl Gateway {
                 Err(_) => tracing::warn!("rgw: the watch could not be given back"),
             }
         }
+    }
+
+    /// Waits until the cluster has shut this gateway out, which it took for gone: it can do nothing any more, and has to be
+    /// started anew.
+    pub async fn shut_out(&self) {
+        // The sender is this gateway's.
+        _ = self.shut_out.subscribe().wait_for(|is_out| *is_out).await;
     }
 
     /// Whether the cluster answers within two seconds. It is asked once in a second at most, however many want to know.
@@ -593,6 +603,9 @@ async fn keep_watching(gateway: Weak<Gateway>) {
             Err(nacre_client::Error::ShutDown) => return,
             Err(error @ nacre_client::Error::Blocklisted) => {
                 tracing::error!(%error, "rgw: the cluster has shut this gateway out: start it anew");
+                if let Some(gateway) = gateway.upgrade() {
+                    gateway.shut_out.send_replace(true);
+                }
                 return;
             }
             Err(error) => {

@@ -41,7 +41,7 @@ pub use data::DataOptions;
 pub use error::{Result, StoreError};
 pub use file::{FileFinding, FileFsckReport, FileStore, FileStoreConfig, FileStoreCounters};
 pub use kv::{Copied, KvKind, KvSize, KvStore, KvUsage};
-pub use mem::{MemStore, MemStoreConfig};
+pub use mem::{MemStore, MemStoreConfig, available_memory};
 
 use bytes::Bytes;
 use nacre_runtime::metrics::Metric;

@@ -26,6 +26,7 @@ use crate::{Completion, MountReport, ObjectStat, ObjectStore, Page, PoolUsage, R
 use bytes::Bytes;
 use collection::Collection;
 use host::Host;
+pub use host::available_memory;
 use nacre_runtime::metrics::Metric;
 use nacre_types::ids::{Eversion, Incarnation, PgId};
 use nacre_types::object::ObjectId;

@@ -264,7 +264,7 @@ fn units_start_daemons_that_exist() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
     let temp = tempfile::tempdir().unwrap();
     let mut units = Vec::new();
-    for name in ["nacre-mon.service", "nacre-osd@.service"] {
+    for name in ["nacre-mon.service", "nacre-osd@.service", "nacre-gateway@.service"] {
         let text = fs::read_to_string(folder.join(name)).unwrap();
         let start =
             text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/nacre ")).unwrap();

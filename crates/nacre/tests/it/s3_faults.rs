@@ -4,6 +4,7 @@
 use crate::s3_object_store;
 use crate::s3_programs::{self, Client};
 use crate::support::{Daemon, PATIENCE, TestCluster, free_port, nacre};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -14,12 +15,14 @@ use std::time::{Duration, Instant};
 /// A gateway's process, on the same port whenever it is started.
 struct Gateway {
     port: u16,
+    /// More of its command line.
+    args: Vec<String>,
     child: Option<Child>,
 }
 
 impl Gateway {
     fn new() -> Gateway {
-        Gateway { port: free_port(), child: None }
+        Gateway { port: free_port(), args: Vec::new(), child: None }
     }
 
     fn endpoint(&self) -> String {
@@ -33,6 +36,7 @@ impl Gateway {
         let mut child = Command::new(nacre())
             .args(["gateway", "--rgw_frontends", &format!("endpoint=127.0.0.1:{}", self.port), "-c"])
             .arg(cluster.conf())
+            .args(&self.args)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(log)
@@ -251,6 +255,36 @@ fn uploads_of_clients_that_go_away_are_completed_or_can_be() {
     let out = Command::new("/usr/bin/python3").args(args).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
     nothing_is_left(&cluster, "gone");
+}
+
+#[test]
+fn a_gateway_that_is_shut_out_ends_and_may_come_back() {
+    let (cluster, _a, _b, keys) = served();
+    // With no more rights than a gateway of radosgw has.
+    let keyring = cluster.folder().join("rgw.keyring");
+    let keyring = keyring.to_str().unwrap();
+    let caps = ["mon", "allow rw", "osd", "allow rwx"];
+    cluster.ok(&[&["auth", "get-or-create", "client.rgw.a", "-o", keyring], &caps[..]].concat());
+    let watchers = || -> BTreeSet<String> {
+        let out = cluster.ok(&["rados", "-p", "default.rgw.control", "listwatchers", "notify.0"]);
+        out.split_whitespace().filter(|word| word.starts_with("client.")).map(str::to_owned).collect()
+    };
+    let others = watchers();
+    assert_eq!(others.len(), 2, "{others:?}");
+    let mut own = Gateway::new();
+    own.args = ["-n", "client.rgw.a", "--keyring", keyring].map(str::to_owned).to_vec();
+    own.start(&cluster);
+    cluster.wait_for("the gateway to watch", |_| watchers().len() > 2);
+    let session = watchers().difference(&others).next().unwrap().clone();
+    cluster.ok(&["osd", "blocklist", "add", &session]);
+    let status = own.child.take().unwrap().wait().unwrap();
+    let said = own.log(&cluster);
+    assert!(!status.success() && said.contains("has shut it out"), "{status}: {said}");
+    own.start(&cluster);
+    let endpoint = own.endpoint();
+    let folder = tempfile::tempdir().unwrap();
+    let client = Client { endpoint: &endpoint, access: &keys.0, secret: &keys.1, folder: folder.path() };
+    client.awscli();
 }
 
 /// Kills OSDs in turn, and a gateway with each, until `done`; returns how often.

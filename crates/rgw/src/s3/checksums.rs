@@ -102,10 +102,26 @@ impl Sent {
         Ok(sent)
     }
 
-    /// Prefers `algorithm` where the request names none.
-    pub(super) fn or(mut self, algorithm: &str) -> Sent {
-        self.algorithm = self.algorithm.or_else(|| algorithm_of(algorithm));
-        self
+    /// What is summed up by `algorithm`, and compared with nothing.
+    pub(super) fn by(algorithm: &str) -> Sent {
+        Sent { algorithm: algorithm_of(algorithm), ..Sent::default() }
+    }
+
+    /// For a part of an upload whose checksums are by `algorithm`, if it has any: that is taken where the request names none,
+    /// and no other one.
+    pub(super) fn of_part(mut self, algorithm: &str) -> S3Result<Sent> {
+        match (algorithm_of(algorithm), self.algorithm) {
+            (Some(expected), Some(named)) if expected != named => {
+                return Err(s3_error!(
+                    InvalidRequest,
+                    "Checksum Type mismatch occurred, expected checksum Type: {}, actual checksum Type: {}",
+                    expected.to_ascii_lowercase(),
+                    named.to_ascii_lowercase()
+                ));
+            }
+            (expected, named) => self.algorithm = named.or(expected),
+        }
+        Ok(self)
     }
 
     /// A body that is summed up as it is read.

@@ -131,7 +131,7 @@ impl Protocol {
         };
         let stored = reader.head.checksum.as_ref().map_or("", |stored| &stored.algorithm);
         let asked = input.checksum_algorithm.as_ref().map_or(stored, ChecksumAlgorithm::as_str);
-        let sent = Sent::default().or(asked);
+        let sent = Sent::by(asked);
         let size = reader.head.size;
         let mut body = sent.body(Box::pin(reader.data(0..size).map(|piece| piece.map_err(Into::into))));
         if let Some((encryption, secret)) = &encryption {

@@ -160,8 +160,11 @@ impl Protocol {
             bucket: Some(input.bucket),
             key: Some(input.key),
             upload_id: Some(id),
+            checksum_type: input.checksum_algorithm.as_ref().map(|_| {
+                let kind = if whole { ChecksumType::FULL_OBJECT } else { ChecksumType::COMPOSITE };
+                ChecksumType::from_static(kind)
+            }),
             checksum_algorithm: input.checksum_algorithm,
-            checksum_type: input.checksum_type,
             ..CreateMultipartUploadOutput::default()
         };
         Ok(told(S3Response::new(output), encryption.as_ref(), &req.headers))
@@ -177,7 +180,7 @@ impl Protocol {
         let number = part_number(input.part_number)?;
         let place = PartPlace { key: &input.key, upload: &input.upload_id, number };
         let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
-        let sent = sent.or(&upload.algorithm);
+        let sent = sent.of_part(&upload.algorithm)?;
         let length = input.content_length.map(|length| u64::try_from(length).unwrap_or(0));
         if length.is_some_and(|length| length > MAX_PART_BYTES) {
             return Err(s3_error!(EntityTooLarge));
@@ -236,7 +239,7 @@ impl Protocol {
         }
         let place = PartPlace { key: &input.key, upload: &input.upload_id, number };
         let upload = self.gateway.upload(&bucket, &input.key, &input.upload_id).await?;
-        let sent = Sent::default().or(&upload.algorithm);
+        let sent = Sent::by(&upload.algorithm);
         let body = sent.body(Box::pin(reader.data(range).map(|piece| piece.map_err(Into::into))));
         let body = self.encrypted_part(&req.headers, &upload.head, body).await?;
         let part =

@@ -31,7 +31,7 @@ option_group! {
         [services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
     bluestore_compression_max_blob_size: Size = "0", "Data is compressed in pieces of this size; 0 for 64 KiB"
         [range("0", "256Ki"), services(&[Osd]), runtime(), see(&["bluestore_compression_mode"])];
-    bluestore_cache_size: Size = "0", "Memory for onodes and data; 0 for 256 MiB" [services(&[Osd]), startup()];
+    bluestore_cache_size: Size = "0", "Memory for onodes and data; 0 for 1/32 of what is available at the start, 256 MiB to 1 GiB" [services(&[Osd]), startup()];
     bluestore_prefer_deferred_size: Size = "32Ki", "Writes of up to this go through the write-ahead log; 0 for none"
         [range("0", "1Mi"), services(&[Osd]), startup()];
     bluestore_allocation_from_file: Bool = "true", "Keep the allocator's state in a file, not in RocksDB"

@@ -30,6 +30,11 @@ struct Group {
     version: u8,
 }
 
+/// Bytes that this process may still take without swapping; `None` where the host does not tell.
+pub fn available_memory() -> Option<u64> {
+    Host::new(Path::new("/")).measure()
+}
+
 impl Host {
     /// The host below `root`, which is `/` but for tests.
     pub(super) fn new(root: &Path) -> Host {
