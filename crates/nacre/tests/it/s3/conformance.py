@@ -213,13 +213,13 @@ def parts():
     first = attributes(MaxParts=1)
     assert (first["Parts"], first["NextPartNumberMarker"], first["IsTruncated"]) == (wanted[:1], 1, True), first
     assert attributes(PartNumberMarker=1)["Parts"] == wanted[1:]
-    begun = S3.create_multipart_upload(**names, ChecksumAlgorithm="SHA256")
-    assert begun["ChecksumType"] == "COMPOSITE", begun
-    refused("InvalidRequest", S3.upload_part, **names, UploadId=begun["UploadId"], PartNumber=1, Body=b"1", ChecksumAlgorithm="CRC32")
-    S3.abort_multipart_upload(**names, UploadId=begun["UploadId"])
-    begun = S3.create_multipart_upload(**names, ChecksumAlgorithm="CRC64NVME")
-    assert begun["ChecksumType"] == "FULL_OBJECT", begun
-    S3.abort_multipart_upload(**names, UploadId=begun["UploadId"])
+    for algorithm, kind in [("SHA256", "COMPOSITE"), ("CRC64NVME", "FULL_OBJECT")]:
+        begun = S3.create_multipart_upload(**names, ChecksumAlgorithm=algorithm)
+        said = begun["ResponseMetadata"]["HTTPHeaders"]
+        assert (said["x-amz-checksum-algorithm"], said["x-amz-checksum-type"]) == (algorithm, kind), said
+        part = dict(**names, UploadId=begun["UploadId"], PartNumber=1, Body=b"1")
+        refused("InvalidRequest", S3.upload_part, **part, ChecksumAlgorithm="CRC32")
+        S3.abort_multipart_upload(**names, UploadId=begun["UploadId"])
 
 
 def sums():
