@@ -15,6 +15,7 @@ use nacre_types::object::{MAX_NAMESPACE_BYTES, MAX_OBJECT_NAME_BYTES, SNAP_HEAD}
 use nacre_types::op::{
     OmapKeysReply, OmapValsReply, Op, OsdOp, SparseReadReply, StatReply, WatchInfo, request_flag,
 };
+use nacre_types::payload::Payload;
 use nacre_types::{ObjectId, PoolId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -121,17 +122,13 @@ impl IoCtx {
         mtime_ns: Option<u64>,
     ) -> Result<ObjectRequest> {
         for op in &ops {
-            let (Op::Write { data, .. }
-            | Op::WriteFull { data }
-            | Op::Append { data }
-            | Op::WriteSame { data, .. }
-            | Op::CmpExt { data, .. }) = &op.op
-            else {
-                continue;
+            let bytes = match &op.op {
+                Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data } => data.len(),
+                Op::WriteSame { data, .. } | Op::CmpExt { data, .. } => data.len(),
+                _ => continue,
             };
-            if data.len() > MAX_WRITE_BYTES {
-                let detail =
-                    format!("a write of {} bytes exceeds the limit of {MAX_WRITE_BYTES}", data.len());
+            if bytes > MAX_WRITE_BYTES {
+                let detail = format!("a write of {bytes} bytes exceeds the limit of {MAX_WRITE_BYTES}");
                 return Err(Error::Invalid { errno: Errno::E2BIG, detail });
             }
         }
@@ -191,7 +188,7 @@ impl IoCtx {
     }
 
     /// Writes at `offset` bytes.
-    pub fn write(&self, name: &str, offset: u64, data: impl Into<Bytes>) -> Pending<()> {
+    pub fn write(&self, name: &str, offset: u64, data: impl Into<Payload>) -> Pending<()> {
         self.single_write(name, Op::Write { offset, data: data.into() })
     }
 
@@ -201,12 +198,12 @@ impl IoCtx {
     }
 
     /// Replaces the object's data.
-    pub fn write_full(&self, name: &str, data: impl Into<Bytes>) -> Pending<()> {
+    pub fn write_full(&self, name: &str, data: impl Into<Payload>) -> Pending<()> {
         self.single_write(name, Op::WriteFull { data: data.into() })
     }
 
     /// Writes at the object's end.
-    pub fn append(&self, name: &str, data: impl Into<Bytes>) -> Pending<()> {
+    pub fn append(&self, name: &str, data: impl Into<Payload>) -> Pending<()> {
         self.single_write(name, Op::Append { data: data.into() })
     }
 

@@ -11,6 +11,7 @@ use nacre_types::op::{
     ChecksumKind, CmpOp, CmpValue, ExtentsReply, OmapKeysReply, OmapValsReply, Op, OpResult, OsdOp, Pairs,
     SparseReadReply, StatReply, WatchInfo, WatchersReply, copy_from_flag, op_flag, request_flag,
 };
+use nacre_types::payload::Payload;
 use std::collections::BTreeMap;
 
 /// Parts that guard both reads and writes.
@@ -108,7 +109,7 @@ impl WriteOp {
     }
 
     /// Writes at `offset` bytes.
-    pub fn write(&mut self, offset: u64, data: impl Into<Bytes>) -> &mut Self {
+    pub fn write(&mut self, offset: u64, data: impl Into<Payload>) -> &mut Self {
         self.push(Op::Write { offset, data: data.into() })
     }
 
@@ -118,12 +119,12 @@ impl WriteOp {
     }
 
     /// Replaces the object's data.
-    pub fn write_full(&mut self, data: impl Into<Bytes>) -> &mut Self {
+    pub fn write_full(&mut self, data: impl Into<Payload>) -> &mut Self {
         self.push(Op::WriteFull { data: data.into() })
     }
 
     /// Writes at the object's end.
-    pub fn append(&mut self, data: impl Into<Bytes>) -> &mut Self {
+    pub fn append(&mut self, data: impl Into<Payload>) -> &mut Self {
         self.push(Op::Append { data: data.into() })
     }
 

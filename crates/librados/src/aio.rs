@@ -66,19 +66,19 @@ exports! {
     /// Writes at an offset.
     fn rados_aio_write(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize, off: u64) -> c_int {
         check_write_len(len)?;
-        write(io, completion, oid, Op::Write { offset: off, data: buf.copy(len)? })
+        write(io, completion, oid, Op::Write { offset: off, data: buf.copy(len)?.into() })
     }
 
     /// Writes at the object's end.
     fn rados_aio_append(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize) -> c_int {
         check_write_len(len)?;
-        write(io, completion, oid, Op::Append { data: buf.copy(len)? })
+        write(io, completion, oid, Op::Append { data: buf.copy(len)?.into() })
     }
 
     /// Replaces the object's data.
     fn rados_aio_write_full(io: Handle, oid: CText, completion: Handle, buf: InBuf, len: usize) -> c_int {
         check_write_len(len)?;
-        write(io, completion, oid, Op::WriteFull { data: buf.copy(len)? })
+        write(io, completion, oid, Op::WriteFull { data: buf.copy(len)?.into() })
     }
 
     /// Writes the same data again and again, `write_len` bytes in all.

@@ -35,13 +35,13 @@ exports! {
     /// Writes at an offset.
     fn rados_write(io: Handle, oid: CText, buf: InBuf, len: usize, off: u64) -> c_int {
         check_write_len(len)?;
-        write(io, oid, Op::Write { offset: off, data: buf.copy(len)? })
+        write(io, oid, Op::Write { offset: off, data: buf.copy(len)?.into() })
     }
 
     /// Replaces the object's data.
     fn rados_write_full(io: Handle, oid: CText, buf: InBuf, len: usize) -> c_int {
         check_write_len(len)?;
-        write(io, oid, Op::WriteFull { data: buf.copy(len)? })
+        write(io, oid, Op::WriteFull { data: buf.copy(len)?.into() })
     }
 
     /// Writes the same data again and again, `write_len` bytes in all.
@@ -52,7 +52,7 @@ exports! {
     /// Writes at the object's end.
     fn rados_append(io: Handle, oid: CText, buf: InBuf, len: usize) -> c_int {
         check_write_len(len)?;
-        write(io, oid, Op::Append { data: buf.copy(len)? })
+        write(io, oid, Op::Append { data: buf.copy(len)?.into() })
     }
 
     /// Reads; returns the number of bytes, 0 beyond the object's end.

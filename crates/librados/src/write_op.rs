@@ -192,7 +192,7 @@ exports! {
     fn rados_write_op_write(write_op: Handle, buffer: InBuf, len: usize, offset: u64) {
         add(write_op, |op| {
             check_write_len(len)?;
-            op.push(Op::Write { offset, data: buffer.copy(len)? });
+            op.push(Op::Write { offset, data: buffer.copy(len)?.into() });
             Ok(())
         })
     }
@@ -201,7 +201,7 @@ exports! {
     fn rados_write_op_write_full(write_op: Handle, buffer: InBuf, len: usize) {
         add(write_op, |op| {
             check_write_len(len)?;
-            op.push(Op::WriteFull { data: buffer.copy(len)? });
+            op.push(Op::WriteFull { data: buffer.copy(len)?.into() });
             Ok(())
         })
     }
@@ -218,7 +218,7 @@ exports! {
     fn rados_write_op_append(write_op: Handle, buffer: InBuf, len: usize) {
         add(write_op, |op| {
             check_write_len(len)?;
-            op.push(Op::Append { data: buffer.copy(len)? });
+            op.push(Op::Append { data: buffer.copy(len)?.into() });
             Ok(())
         })
     }

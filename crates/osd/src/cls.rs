@@ -138,7 +138,7 @@ impl Context<'_, '_> {
             return Err(Errno::EFBIG);
         }
         self.object.create();
-        self.object.write_full(data);
+        self.object.write_full(data.into());
         Ok(())
     }
 

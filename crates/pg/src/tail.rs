@@ -218,7 +218,7 @@ pub(crate) fn put_piece(
         }
     }
     if !piece.data.is_empty() {
-        txn.push(TxnOp::Write { oid: oid.clone(), offset: piece.offset, data: piece.data });
+        txn.push(TxnOp::Write { oid: oid.clone(), offset: piece.offset, data: piece.data.into() });
     }
     if !piece.omap.is_empty() {
         txn.push(TxnOp::OmapSet { oid: oid.clone(), entries: piece.omap });

@@ -310,9 +310,11 @@ pub fn ops(action: Action) -> Vec<OsdOp> {
             Op::GetXattrs,
             Op::OmapGetVals { start_after: Bytes::new(), filter_prefix: Bytes::new(), max: 16 },
         ],
-        Action::WriteFull(token) => vec![Op::WriteFull { data: token_bytes(token) }],
-        Action::Append(token) => vec![Op::Append { data: token_bytes(token) }],
-        Action::WriteAt(at, token) => vec![Op::Write { offset: 8 * u64::from(at), data: token_bytes(token) }],
+        Action::WriteFull(token) => vec![Op::WriteFull { data: token_bytes(token).into() }],
+        Action::Append(token) => vec![Op::Append { data: token_bytes(token).into() }],
+        Action::WriteAt(at, token) => {
+            vec![Op::Write { offset: 8 * u64::from(at), data: token_bytes(token).into() }]
+        }
         Action::Truncate(len) => vec![Op::Truncate { size: 8 * u64::from(len) }],
         Action::Remove => vec![Op::Remove],
         Action::Swap { expect, set } => vec![

@@ -297,7 +297,7 @@ mod tests {
         let mut txn = Transaction::new(pg());
         txn.push(TxnOp::CreateCollection);
         txn.push(TxnOp::Truncate { oid: oid.clone(), size: 0 });
-        txn.push(TxnOp::Write { oid, offset: 0, data: Bytes::copy_from_slice(text.as_bytes()) });
+        txn.push(TxnOp::Write { oid, offset: 0, data: Bytes::copy_from_slice(text.as_bytes()).into() });
         txn
     }
 

@@ -84,7 +84,8 @@ fn fill(store: &BlueStore, objects: u64) -> Result<()> {
     let data = Bytes::from(data);
     for at in 0..objects {
         let oid = object(at);
-        let ops = vec![TxnOp::Write { oid: oid.clone(), offset: 0, data: data.clone() }, attributes(&oid)];
+        let ops =
+            vec![TxnOp::Write { oid: oid.clone(), offset: 0, data: data.clone().into() }, attributes(&oid)];
         store.queue_transaction(&Transaction { collection: pg(), ops }, None)?;
     }
     store.flush()?;
@@ -114,7 +115,7 @@ fn overwrite(store: &BlueStore, plan: &Plan, objects: u64, version: &mut u64) ->
             *version += 1;
             let data = Bytes::from(vec![*version as u8; BLOCK as usize]);
             let mut ops = vec![
-                TxnOp::Write { oid: oid.clone(), offset, data },
+                TxnOp::Write { oid: oid.clone(), offset, data: data.into() },
                 attributes(&oid),
                 TxnOp::LogAppend(vec![(at(*version), Bytes::from_static(&[9; 180]))]),
             ];

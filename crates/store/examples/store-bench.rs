@@ -131,7 +131,7 @@ impl<'a> Load<'a> {
         let at = |version| Eversion::new(Interval(1), version);
         let oid = self.objects[object].clone();
         let mut txn = Transaction::new(PgId::new(PoolId(1), seed));
-        txn.push(TxnOp::Write { oid: oid.clone(), offset: 0, data: self.payload.clone() });
+        txn.push(TxnOp::Write { oid: oid.clone(), offset: 0, data: self.payload.clone().into() });
         let attrs = vec![
             ("_".to_owned(), Bytes::from_static(&[7; 200])),
             ("snapset".to_owned(), Bytes::from_static(&[3; 30])),

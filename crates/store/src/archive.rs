@@ -305,7 +305,7 @@ pub fn import<R: Read>(
             }
             (Record::Data { offset, bytes }, Some((pg, Some(oid)))) => {
                 done.data_bytes += bytes.len() as u64;
-                (*pg, vec![TxnOp::Write { oid: oid.clone(), offset, data: bytes }])
+                (*pg, vec![TxnOp::Write { oid: oid.clone(), offset, data: bytes.into() }])
             }
             (Record::Omap(entries), Some((pg, Some(oid)))) => {
                 (*pg, vec![TxnOp::OmapSet { oid: oid.clone(), entries }])

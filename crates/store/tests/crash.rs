@@ -249,7 +249,7 @@ fn file_op(random: &mut Rng) -> TxnOp {
 
 fn write(name: &str, seed: u64, len: u64) -> TxnOp {
     let oid = ObjectId::new(PoolId(3), "", "", name);
-    TxnOp::Write { oid, offset: 0, data: Bytes::from(reference::pattern(seed, len as usize)) }
+    TxnOp::Write { oid, offset: 0, data: Bytes::from(reference::pattern(seed, len as usize)).into() }
 }
 
 /// Runs random transactions on a new store in `root`, through a process crash and clean restarts; with a failpoint once

@@ -5,6 +5,7 @@
 use crate::encoding::Versioned;
 use crate::errno::Errno;
 use crate::ids::{Eversion, ReqId};
+use crate::payload::Payload;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -68,20 +69,17 @@ pub enum Op {
         /// Start in bytes.
         offset: u64,
         /// The data.
-        #[serde(with = "crate::payload")]
-        data: Bytes,
+        data: Payload,
     },
     /// Replaces the whole object's data.
     WriteFull {
         /// The data.
-        #[serde(with = "crate::payload")]
-        data: Bytes,
+        data: Payload,
     },
     /// Writes at the object's end.
     Append {
         /// The data.
-        #[serde(with = "crate::payload")]
-        data: Bytes,
+        data: Payload,
     },
     /// Sets the size.
     Truncate {

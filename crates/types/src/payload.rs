@@ -1,20 +1,156 @@
 //! Payloads that travel beside a message instead of inside it, so that no byte of data is copied.
 //!
-//! A field marked `#[serde(with = "nacre_types::payload")]` encodes only its length; [`encode`] hands back the
+//! A [`Payload`], and a field of `Bytes` marked `#[serde(with = "nacre_types::payload")]`, encodes only its length; [`encode`] hands back the
 //! `Bytes` handles in field order and [`decode`] cuts the fields out of the data segment by reference. Outside
 //! these two functions such a field is encoded inline, so that the same types can be persisted.
 //!
 //! serde passes no context to field serializers, hence the thread-local that lives for one call.
 
+use crate::crc32c::{self, BLOCK_BYTES};
 use crate::encoding::DecodeError;
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::RefCell;
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 thread_local! {
-    static SINK: RefCell<Option<Vec<Bytes>>> = const { RefCell::new(None) };
-    static SOURCE: RefCell<Option<Bytes>> = const { RefCell::new(None) };
+    static SINK: RefCell<Option<Vec<Payload>>> = const { RefCell::new(None) };
+    static SOURCE: RefCell<Option<Payload>> = const { RefCell::new(None) };
+}
+
+/// Bytes that may carry the checksums of their blocks ([`crc32c::blocks`]), so that on the way from a socket over other
+/// sockets to a store they are gone through once: the checksum of a frame and those of a store's blocks come from these.
+/// Encoded, it is its bytes; compared, too.
+#[derive(Clone, Default)]
+pub struct Payload {
+    bytes: Bytes,
+    sums: Sums,
+}
+
+#[derive(Clone, Default)]
+enum Sums {
+    #[default]
+    Unknown,
+    /// Of one block at most.
+    One([u32; 1]),
+    /// A block's at `first` and so on, up to the last, which may be short.
+    Many { all: Arc<[u32]>, first: usize },
+}
+
+impl Payload {
+    /// Computes the checksums of `bytes`.
+    pub fn summed(bytes: Bytes) -> Payload {
+        let sums = match bytes.len() {
+            0 => Sums::Unknown,
+            1..=BLOCK_BYTES => Sums::One([crc32c::crc32c(&bytes)]),
+            _ => Sums::Many { all: crc32c::blocks(&bytes).into(), first: 0 },
+        };
+        Payload { bytes, sums }
+    }
+
+    /// The bytes alone.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// The bytes alone.
+    pub fn into_bytes(self) -> Bytes {
+        self.bytes
+    }
+
+    /// The crc32c of each block from the first byte on, where they are known; the last block may be short.
+    pub fn sums(&self) -> Option<&[u32]> {
+        match &self.sums {
+            Sums::Unknown => None,
+            Sums::One(sum) => Some(sum),
+            Sums::Many { all, first } => Some(&all[*first..][..self.len().div_ceil(BLOCK_BYTES)]),
+        }
+    }
+
+    /// The same checksums for bytes that were copied from these, all of them.
+    ///
+    /// # Panics
+    /// When they are not as many.
+    pub fn with_bytes(&self, copy: Bytes) -> Payload {
+        assert_eq!(copy.len(), self.len());
+        Payload { bytes: copy, sums: self.sums.clone() }
+    }
+
+    /// The checksum of what `crc` covers with these bytes behind it.
+    pub fn append_to(&self, crc: u32) -> u32 {
+        let Some(sums) = self.sums() else { return crc32c::append(crc, self) };
+        let (whole, short) = self.as_chunks::<BLOCK_BYTES>();
+        let crc = sums[..whole.len()].iter().fold(crc, |crc, sum| crc32c::append_block(crc, *sum));
+        if short.is_empty() { crc } else { crc32c::append(crc, short) }
+    }
+
+    /// A part by reference. Keeps the checksums where it consists of these blocks.
+    ///
+    /// # Panics
+    /// When `range` is not within.
+    pub fn slice(&self, range: Range<usize>) -> Payload {
+        let blocks = range.start.is_multiple_of(BLOCK_BYTES)
+            && (range.end.is_multiple_of(BLOCK_BYTES) || range.end == self.len());
+        let sums = match &self.sums {
+            Sums::One(sum) if range == (0..self.len()) => Sums::One(*sum),
+            Sums::Many { all, first } if blocks && !range.is_empty() => {
+                Sums::Many { all: Arc::clone(all), first: first + range.start / BLOCK_BYTES }
+            }
+            _ => Sums::Unknown,
+        };
+        Payload { bytes: self.bytes.slice(range), sums }
+    }
+
+    /// Cuts off and returns the first `len` bytes.
+    fn split_to(&mut self, len: usize) -> Payload {
+        let first = self.slice(0..len);
+        *self = self.slice(len..self.len());
+        first
+    }
+}
+
+impl<T: Into<Bytes>> From<T> for Payload {
+    /// Without checksums.
+    fn from(bytes: T) -> Payload {
+        Payload { bytes: bytes.into(), sums: Sums::Unknown }
+    }
+}
+
+impl Deref for Payload {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl PartialEq for Payload {
+    fn eq(&self, other: &Payload) -> bool {
+        self.bytes == other.bytes
+    }
+}
+
+impl Eq for Payload {}
+
+impl fmt::Debug for Payload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.bytes.fmt(f)
+    }
+}
+
+impl Serialize for Payload {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        put(self, serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for Payload {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Payload, D::Error> {
+        take(deserializer)
+    }
 }
 
 /// A message split in its encoded description and the data that it refers to.
@@ -23,13 +159,13 @@ pub struct Split {
     /// The postcard encoding of everything but payloads.
     pub meta: Vec<u8>,
     /// The payloads in field order; empty ones are left out.
-    pub data: Vec<Bytes>,
+    pub data: Vec<Payload>,
 }
 
 impl Split {
     /// Total payload length in bytes.
     pub fn data_len(&self) -> usize {
-        self.data.iter().map(Bytes::len).sum()
+        self.data.iter().map(|part| part.len()).sum()
     }
 }
 
@@ -42,7 +178,12 @@ pub fn encode<T: Serialize>(value: &T) -> Split {
 }
 
 /// Decodes a message whose payload fields are slices of `data`. Refuses left-over bytes in either part.
-pub fn decode<T: DeserializeOwned>(what: &'static str, meta: &[u8], data: Bytes) -> Result<T, DecodeError> {
+pub fn decode<T: DeserializeOwned>(
+    what: &'static str,
+    meta: &[u8],
+    data: impl Into<Payload>,
+) -> Result<T, DecodeError> {
+    let data = data.into();
     SOURCE.with_borrow_mut(|source| *source = Some(data));
     let decoded = postcard::take_from_bytes::<T>(meta);
     let rest = SOURCE.with_borrow_mut(Option::take).unwrap_or_default();
@@ -58,8 +199,17 @@ pub fn decode<T: DeserializeOwned>(what: &'static str, meta: &[u8], data: Bytes)
     Ok(value)
 }
 
-/// serde's `with` hook: see the module's documentation.
+/// serde's `with` hook for a field of `Bytes`: see the module's documentation.
 pub fn serialize<S: Serializer>(value: &Bytes, serializer: S) -> Result<S::Ok, S::Error> {
+    put(&Payload::from(value.clone()), serializer)
+}
+
+/// serde's `with` hook for a field of `Bytes`: see the module's documentation.
+pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+    take(deserializer).map(Payload::into_bytes)
+}
+
+fn put<S: Serializer>(value: &Payload, serializer: S) -> Result<S::Ok, S::Error> {
     let beside = SINK.with_borrow_mut(|sink| match sink {
         Some(list) => {
             if !value.is_empty() {
@@ -69,13 +219,12 @@ pub fn serialize<S: Serializer>(value: &Bytes, serializer: S) -> Result<S::Ok, S
         }
         None => false,
     });
-    if beside { (value.len() as u64).serialize(serializer) } else { value.serialize(serializer) }
+    if beside { (value.len() as u64).serialize(serializer) } else { value.bytes.serialize(serializer) }
 }
 
-/// serde's `with` hook: see the module's documentation.
-pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
+fn take<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Payload, D::Error> {
     if SOURCE.with_borrow(Option::is_none) {
-        return Bytes::deserialize(deserializer);
+        return Bytes::deserialize(deserializer).map(Payload::from);
     }
     let length = u64::deserialize(deserializer)?;
     SOURCE.with_borrow_mut(|source| match source {
@@ -107,10 +256,43 @@ mod tests {
     }
 
     #[test]
+    fn checksums_travel_with_blocks() {
+        let bytes: Bytes = (0..5 * BLOCK_BYTES + 100).map(|at| (at * 31 / 7) as u8).collect();
+        let of = |payload: &Payload| payload.sums().map(<[u32]>::to_vec);
+        let whole = Payload::summed(bytes.clone());
+        assert_eq!(of(&whole), Some(crc32c::blocks(&bytes)));
+        assert_eq!(whole.append_to(7), crc32c::append(7, &bytes));
+        for (from, to, known) in [(0, 2, true), (2, 5, true), (1, 1, false), (4, 5, true)] {
+            let part = whole.slice(from * BLOCK_BYTES..to * BLOCK_BYTES);
+            assert_eq!(of(&part), known.then(|| crc32c::blocks(&part)), "{from} {to}");
+            assert_eq!(part.append_to(9), crc32c::append(9, &part));
+        }
+        let last = whole.slice(4 * BLOCK_BYTES..bytes.len());
+        assert_eq!(of(&last), Some(crc32c::blocks(&last)));
+        assert_eq!(last.append_to(9), crc32c::append(9, &last));
+        assert_eq!(of(&last.slice(0..10)), None);
+        assert_eq!(of(&whole.slice(1..BLOCK_BYTES)), None);
+        assert_eq!(
+            of(&whole.slice(BLOCK_BYTES..bytes.len()).slice(BLOCK_BYTES..2 * BLOCK_BYTES)),
+            Some(crc32c::blocks(&bytes[2 * BLOCK_BYTES..3 * BLOCK_BYTES]))
+        );
+        let one = Payload::summed(bytes.slice(..300));
+        assert_eq!((of(&one), of(&one.slice(0..299))), (Some(vec![crc32c::crc32c(&bytes[..300])]), None));
+        // Decoded, each has its own.
+        let pair = [whole.slice(0..BLOCK_BYTES), Payload::from(bytes.slice(..2 * BLOCK_BYTES))];
+        let split = encode(&pair);
+        let data =
+            Payload::summed(split.data.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>().into());
+        let decoded: [Payload; 2] = decode("pair", &split.meta, data).unwrap();
+        assert_eq!(decoded, pair);
+        decoded.iter().for_each(|part| assert_eq!(of(part), Some(crc32c::blocks(part))));
+    }
+
+    #[test]
     fn payloads_travel_by_reference() {
         let split = encode(&message());
-        assert_eq!(split.data, [Bytes::from_static(b"abc"), Bytes::from_static(b"defg")]);
-        let data = Bytes::from(split.data.concat());
+        assert_eq!(split.data, [Payload::from(&b"abc"[..]), Payload::from(&b"defg"[..])]);
+        let data: Bytes = split.data.iter().flat_map(|part| part.to_vec()).collect();
         let decoded: Message = decode("Message", &split.meta, data.clone()).unwrap();
         assert_eq!(decoded, message());
         assert_eq!(decoded.one.as_ptr(), data.as_ptr());

@@ -5,6 +5,7 @@
 use crate::encoding::Versioned;
 use crate::ids::{Eversion, PgId};
 use crate::object::ObjectId;
+use crate::payload::Payload;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -26,8 +27,7 @@ pub enum TxnOp {
         /// Where, in bytes.
         offset: u64,
         /// What.
-        #[serde(with = "crate::payload")]
-        data: Bytes,
+        data: Payload,
     },
     /// Makes a range read as zeros, extending the object as needed.
     Zero {

@@ -76,9 +76,9 @@ fn ops() -> Vec<Op> {
     vec![
         Op::Create { exclusive: true },
         Op::Read { offset: 4096, len: 65536 },
-        Op::Write { offset: 300, data: bytes("written") },
-        Op::WriteFull { data: bytes("whole") },
-        Op::Append { data: Bytes::new() },
+        Op::Write { offset: 300, data: bytes("written").into() },
+        Op::WriteFull { data: bytes("whole").into() },
+        Op::Append { data: Bytes::new().into() },
         Op::Truncate { size: 1 << 30 },
         Op::Zero { offset: 1, len: 2 },
         Op::Remove,
@@ -296,7 +296,7 @@ fn transactions() {
     let ops = vec![
         TxnOp::CreateCollection,
         TxnOp::Touch(object()),
-        TxnOp::Write { oid: object(), offset: 4096, data: bytes("data") },
+        TxnOp::Write { oid: object(), offset: 4096, data: bytes("data").into() },
         TxnOp::Zero { oid: object(), offset: 1, len: 2 },
         TxnOp::Truncate { oid: object(), size: 9 },
         TxnOp::SetAttrs { oid: object(), attrs: vec![("_".into(), bytes("info"))] },

@@ -269,8 +269,8 @@ fn a_gateway_that_is_shut_out_ends_and_may_come_back() {
         let out = cluster.ok(&["rados", "-p", "default.rgw.control", "listwatchers", "notify.0"]);
         out.split_whitespace().filter(|word| word.starts_with("client.")).map(str::to_owned).collect()
     };
+    cluster.wait_for("both gateways to watch", |_| watchers().len() == 2);
     let others = watchers();
-    assert_eq!(others.len(), 2, "{others:?}");
     let mut own = Gateway::new();
     own.args = ["-n", "client.rgw.a", "--keyring", keyring].map(str::to_owned).to_vec();
     own.start(&cluster);

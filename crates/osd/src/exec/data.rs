@@ -72,7 +72,7 @@ pub(super) fn write_same(
     let mut at = 0;
     while at < len {
         let part = (len - at).min(pattern.len() as u64);
-        object.write(offset + at, pattern.slice(..part as usize));
+        object.write(offset + at, pattern.slice(..part as usize).into());
         at += part;
     }
     Ok(OpResult::default())

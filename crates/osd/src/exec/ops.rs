@@ -10,6 +10,7 @@ use bytes::Bytes;
 use nacre_types::encoding::encode;
 use nacre_types::errno::Errno;
 use nacre_types::op::{CmpOp, CmpValue, Op, OpResult, OsdOp, Pairs, StatReply, op_flag};
+use nacre_types::payload::Payload;
 
 /// The code of a comparison that holds, as Ceph returns it.
 const COMPARISON_HOLDS: i32 = 1;
@@ -165,7 +166,7 @@ pub(super) fn check_range(object: &Pending<'_>, offset: u64, len: u64) -> Result
     if fits { Ok(()) } else { Err(Errno::EFBIG) }
 }
 
-fn write(object: &mut Pending<'_>, offset: u64, data: &Bytes) -> Result<(), Errno> {
+fn write(object: &mut Pending<'_>, offset: u64, data: &Payload) -> Result<(), Errno> {
     // An append of nothing at the limit is refused too: the offset itself must be below it.
     check_range(object, offset, data.len() as u64)?;
     object.create();

@@ -11,6 +11,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::ReqId;
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, ObjectInfo, WatchInfo, object_flag, user_attr};
+use nacre_types::payload::Payload;
 use nacre_types::txn::TxnOp;
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -178,13 +179,13 @@ impl Pending<'_> {
         }
     }
 
-    pub(crate) fn write(&mut self, offset: u64, data: Bytes) {
+    pub(crate) fn write(&mut self, offset: u64, data: Payload) {
         self.now.size = self.now.size.max(offset + data.len() as u64);
         self.replace_touch();
         self.steps.push(TxnOp::Write { oid: self.oid.clone(), offset, data });
     }
 
-    pub(crate) fn write_full(&mut self, data: Bytes) {
+    pub(crate) fn write_full(&mut self, data: Payload) {
         let size = data.len() as u64;
         self.replace_touch();
         if size < self.now.size || self.steps.is_empty() && data.is_empty() {
@@ -237,7 +238,7 @@ impl Pending<'_> {
         }
         let mut offset = 0;
         for data in &copied.data {
-            self.steps.push(TxnOp::Write { oid: self.oid.clone(), offset, data: data.clone() });
+            self.steps.push(TxnOp::Write { oid: self.oid.clone(), offset, data: data.clone().into() });
             offset += data.len() as u64;
         }
         if offset != copied.head.size {

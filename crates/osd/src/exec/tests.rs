@@ -164,11 +164,11 @@ impl Bench {
 }
 
 fn write(offset: u64, data: &str) -> Op {
-    Op::Write { offset, data: bytes(data) }
+    Op::Write { offset, data: bytes(data).into() }
 }
 
 pub(crate) fn full(data: &str) -> Op {
-    Op::WriteFull { data: bytes(data) }
+    Op::WriteFull { data: bytes(data).into() }
 }
 
 fn set(name: &str, value: &str) -> Op {
@@ -208,7 +208,7 @@ fn writes_extend_append_truncate_and_zero_as_ceph_does() {
     let mut b = Bench::new();
     b.ok("o", vec![write(4, "data")]);
     assert_eq!(b.read("o"), "\0\0\0\0data");
-    b.ok("o", vec![Op::Append { data: bytes("more") }]);
+    b.ok("o", vec![Op::Append { data: bytes("more").into() }]);
     assert_eq!(b.read("o"), "\0\0\0\0datamore");
     b.ok("o", vec![Op::Truncate { size: 6 }]);
     assert_eq!(b.read("o"), "\0\0\0\0da");
@@ -240,7 +240,7 @@ fn writes_of_nothing_create_and_extend() {
     assert_eq!((b.size("o"), b.version), (5, version + 1), "nothing is written, yet the version rises");
     b.ok("empty", vec![full("")]);
     assert_eq!(b.size("empty"), 0);
-    b.ok("appended", vec![Op::Append { data: Bytes::new() }]);
+    b.ok("appended", vec![Op::Append { data: Bytes::new().into() }]);
     assert_eq!(b.size("appended"), 0);
     b.ok("hinted", vec![Op::SetAllocHint { expected_object_size: 9, expected_write_size: 3, flags: 1 }]);
     assert_eq!(b.size("hinted"), 0);
@@ -328,7 +328,7 @@ fn sizes_beyond_the_limits_are_refused() {
     b.fails("o", vec![write(91, "0123456789")], Errno::EFBIG);
     b.fails("o", vec![write(100, "")], Errno::EFBIG);
     b.fails("o", vec![write(u64::MAX - 3, "0123456789")], Errno::EFBIG);
-    b.fails("o", vec![Op::Append { data: bytes("x") }], Errno::EFBIG);
+    b.fails("o", vec![Op::Append { data: bytes("x").into() }], Errno::EFBIG);
     b.fails("o", vec![Op::Truncate { size: 100 }], Errno::EFBIG);
     b.fails("o", vec![Op::Truncate { size: u64::MAX }], Errno::EFBIG);
     b.fails("o", vec![Op::Zero { offset: 100, len: 1 }], Errno::EFBIG);
@@ -510,7 +510,7 @@ fn ops_see_what_earlier_ops_of_the_request_did() {
     let ops = vec![
         write(2, "AB"),
         Op::Zero { offset: 5, len: 2 },
-        Op::Append { data: bytes("xyz") },
+        Op::Append { data: bytes("xyz").into() },
         Op::Read { offset: 1, len: 11 },
         set("a", "new"),
         get("a"),
@@ -599,7 +599,8 @@ fn full_stores_refuse_growth_and_allow_removal() {
     let mut b = Bench::new();
     b.ok("o", vec![full("data"), set("a", "1"), omap(&[("k", "v")])]);
     b.full = true;
-    for op in [full("x"), write(0, "x"), set("b", "2"), omap(&[("l", "v")]), Op::Append { data: bytes("x") }]
+    for op in
+        [full("x"), write(0, "x"), set("b", "2"), omap(&[("l", "v")]), Op::Append { data: bytes("x").into() }]
     {
         b.fails("o", vec![op.clone()], Errno::ENOSPC);
         b.fails("other", vec![op], Errno::ENOSPC);
@@ -712,7 +713,7 @@ fn context_cache_is_bounded_and_forgets_earlier_intervals() {
 fn what_a_request_answers_with_is_bounded() {
     let mut bench = Bench::new();
     let data = Bytes::from(vec![7_u8; 4 << 20]);
-    bench.ok("o", vec![Op::WriteFull { data }]);
+    bench.ok("o", vec![Op::WriteFull { data: data.into() }]);
     let reads = |count: usize| vec![Op::Read { offset: 0, len: 0 }; count];
     let fits = bench.run("o", reads(MAX_OUTPUT_BYTES >> 22));
     assert_eq!((fits.result, fits.ops.len()), (0, MAX_OUTPUT_BYTES >> 22));

@@ -264,7 +264,7 @@ mod tests {
         let oid = ObjectId::new(PoolId(1), "", "", name);
         let info = ObjectInfo { version: Eversion::new(Interval(3), 7), ..ObjectInfo::default() };
         let mut txn = Transaction::new(PG);
-        txn.push(TxnOp::Write { oid: oid.clone(), offset: 0, data: Bytes::copy_from_slice(data) });
+        txn.push(TxnOp::Write { oid: oid.clone(), offset: 0, data: Bytes::copy_from_slice(data).into() });
         let info = Bytes::from(nacre_types::encoding::encode(&info));
         txn.push(TxnOp::SetAttrs { oid: oid.clone(), attrs: vec![(OI_ATTR.into(), info)] });
         if omap > 0 {

@@ -147,14 +147,14 @@ fn resent_writes_are_executed_once_and_answered_alike() {
     number.bytes(b"3");
     let number = number.finish();
     let source = ObjectId::new(pool, "", "", "source");
-    let made = client.request("source", vec![Op::WriteFull { data: text("source") }.into()], 0);
+    let made = client.request("source", vec![Op::WriteFull { data: text("source").into() }.into()], 0);
     assert_eq!(client.send(&made).result, 0);
     let entries = vec![(text("k1"), text("v")), (text("k2"), text("v")), (text("k3"), text("v"))];
     let writes = [
         Op::Create { exclusive: true },
-        Op::Write { offset: 3, data: text("data") },
-        Op::WriteFull { data: text("0123456789") },
-        Op::Append { data: text("+") },
+        Op::Write { offset: 3, data: text("data").into() },
+        Op::WriteFull { data: text("0123456789").into() },
+        Op::Append { data: text("+").into() },
         Op::WriteSame { offset: 0, len: 4, data: text("ab") },
         Op::Truncate { size: 8 },
         Op::Zero { offset: 1, len: 2 },
@@ -201,7 +201,7 @@ fn resent_failures_fail_alike_even_where_they_would_succeed_by_now() {
     let cluster = TestCluster::start(1, &[]);
     let pool = cluster.create_pool("data", 1, 1, 4);
     let mut client = RawClient::new(&cluster, pool);
-    let made = client.request("o", vec![Op::WriteFull { data: Bytes::from_static(b"abc") }.into()], 0);
+    let made = client.request("o", vec![Op::WriteFull { data: Bytes::from_static(b"abc").into() }.into()], 0);
     assert_eq!(client.send(&made).result, 0);
     let data = Bytes::from_static(b"abX");
     let failing = [

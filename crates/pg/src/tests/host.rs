@@ -282,7 +282,11 @@ impl Host {
                 let bytes = mark.to_le_bytes();
                 let offset = data.len() as u64;
                 let position = Bytes::copy_from_slice(&offset.to_le_bytes());
-                txn.push(TxnOp::Write { oid: oid.clone(), offset, data: Bytes::copy_from_slice(&bytes) });
+                txn.push(TxnOp::Write {
+                    oid: oid.clone(),
+                    offset,
+                    data: Bytes::copy_from_slice(&bytes).into(),
+                });
                 let key = Bytes::copy_from_slice(&mark.to_be_bytes());
                 txn.push(TxnOp::OmapSet { oid: oid.clone(), entries: vec![(key, position.clone())] });
                 let attrs = vec![(VERSION_ATTR.to_owned(), encode_version(version))];

@@ -13,6 +13,7 @@ use lanes::{BLOCK, LANES, START, State, compress_lanes, compress_one};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// Pieces that are shorter are not worth the way to the thread.
@@ -131,6 +132,11 @@ fn thread() -> &'static Sender<Job> {
     })
 }
 
+/// How long pieces wait for those of other streams that lately came together with them.
+const COMPANY: Duration = Duration::from_millis(1);
+/// Streams that are worth waiting for: together they cost twice what one does.
+const COMPANIONS: usize = 8;
+
 /// How much this thread steps back where the processor is wanted by others, in the units of nice(2). Pieces gather meanwhile,
 /// and together they cost little more than one; where nobody else wants it each is digested at once.
 const NICE: i32 = 10;
@@ -143,6 +149,8 @@ fn serve(jobs: &Receiver<Job>) {
     }
     let mut active: Vec<Job> = Vec::with_capacity(LANES);
     let mut waiting: VecDeque<Job> = VecDeque::new();
+    // How many streams came together lately.
+    let mut expected = 0_usize;
     loop {
         if active.is_empty() && waiting.is_empty() {
             match jobs.recv() {
@@ -151,7 +159,18 @@ fn serve(jobs: &Receiver<Job>) {
             }
         }
         waiting.extend(jobs.try_iter());
+        let begins = active.is_empty();
         admit(&mut active, &mut waiting);
+        if begins {
+            let until = Instant::now() + COMPANY;
+            while active.len() < expected.min(COMPANIONS)
+                && let Ok(job) = jobs.recv_deadline(until)
+            {
+                waiting.push_back(job);
+                admit(&mut active, &mut waiting);
+            }
+            expected = active.len().max(expected.saturating_sub(1));
+        }
         let left = active.iter().map(|job| (job.data.len() - job.done) / BLOCK).min().unwrap_or(0);
         let blocks = left.min(TURN);
         match &mut active[..] {

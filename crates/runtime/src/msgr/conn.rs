@@ -5,10 +5,9 @@ use super::{Inner, Policy};
 use crate::auth::Peer;
 use crate::error::{Error, Result};
 use arc_swap::ArcSwapOption;
-use bytes::Bytes;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::Message;
-use nacre_types::payload;
+use nacre_types::payload::{self, Payload};
 use parking_lot::Mutex;
 use std::any::Any;
 use std::fmt;
@@ -186,9 +185,9 @@ impl ConnInner {
         if self.enqueue(frame)?.is_some() { Err(Error::Full) } else { Ok(()) }
     }
 
-    fn frame(&self, kind: u16, meta: Vec<u8>, data: Vec<Bytes>) -> Result<OutFrame> {
+    fn frame(&self, kind: u16, meta: Vec<u8>, data: Vec<Payload>) -> Result<OutFrame> {
         let limits = &self.messenger.limits;
-        let data_bytes: u64 = data.iter().map(|bytes| bytes.len() as u64).sum();
+        let data_bytes: u64 = data.iter().map(|part| part.len() as u64).sum();
         for (bytes, limit) in [(meta.len() as u64, limits.meta_bytes), (data_bytes, limits.data_bytes)] {
             if bytes > limit {
                 return Err(Error::TooBig { bytes, limit });

@@ -6,6 +6,7 @@ use crate::error::{Error, Result};
 use bytes::{Bytes, BytesMut};
 use nacre_types::crc32c::crc32c;
 use nacre_types::msg::Message;
+use nacre_types::payload::{self, Payload};
 
 /// Data from this size on starts at an address that is a multiple of [`DATA_ALIGNMENT`], so that a store can write
 /// it to a device with O_DIRECT as it is.
@@ -19,12 +20,12 @@ pub struct Frame {
     kind: u16,
     seq: u64,
     meta: Bytes,
-    data: Bytes,
+    data: Payload,
     permit: Option<Permit>,
 }
 
 impl Frame {
-    pub(super) fn new(header: &Header, meta: Bytes, data: Bytes, permit: Option<Permit>) -> Frame {
+    pub(super) fn new(header: &Header, meta: Bytes, data: Payload, permit: Option<Permit>) -> Frame {
         Frame { kind: header.kind, seq: header.seq, meta, data, permit }
     }
 
@@ -51,7 +52,7 @@ impl Frame {
                 detail: format!("expected kind {}, got {}", M::KIND, self.kind),
             });
         }
-        nacre_types::payload::decode(M::NAME, &self.meta, self.data.clone())
+        payload::decode(M::NAME, &self.meta, self.data.clone())
             .map_err(|e| Error::Corrupt { what: M::NAME, detail: e.to_string() })
     }
 
@@ -115,8 +116,8 @@ impl Body {
         taken
     }
 
-    /// Checks the checksums and splits the complete body.
-    pub(super) fn finish(self, header: &Header) -> Result<(Bytes, Bytes), &'static str> {
+    /// Checks the checksums and splits the complete body. The data has those of its blocks, out of which its own is made.
+    pub(super) fn finish(self, header: &Header) -> Result<(Bytes, Payload), &'static str> {
         let shared = self.shared();
         let mut meta = self.meta.freeze();
         let data = if shared {
@@ -127,7 +128,11 @@ impl Body {
         if crc32c(&meta) != header.meta_crc {
             return Err("bad description checksum");
         }
-        if header.flags & FLAG_DATA_CRC != 0 && crc32c(&data) != header.data_crc {
+        if header.flags & FLAG_DATA_CRC == 0 {
+            return Ok((meta, Payload::from(data)));
+        }
+        let data = Payload::summed(data);
+        if data.append_to(0) != header.data_crc {
             return Err("bad data checksum");
         }
         Ok((meta, data))

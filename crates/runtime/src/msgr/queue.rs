@@ -4,6 +4,7 @@
 use super::wire::{ACK, CLOSE, FLAG_DATA_CRC, HEADER_BYTES, Header, KEEPALIVE, KEEPALIVE_ACK};
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
+use nacre_types::payload::Payload;
 use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ const MAX_SLICES: usize = 64;
 pub(super) struct OutFrame {
     pub(super) header: Header,
     pub(super) meta: Vec<u8>,
-    pub(super) data: Vec<Bytes>,
+    pub(super) data: Vec<Payload>,
 }
 
 impl OutFrame {
@@ -163,11 +164,11 @@ impl Queue {
             let Some(mut frame) = self.waiting.pop_front() else { break };
             frame.header.ack = ack;
             if lossless {
-                batch.add(&frame.header, &frame.meta, frame.data.iter().cloned());
+                batch.add(&frame.header, &frame.meta, frame.data.iter().map(|part| part.bytes().clone()));
                 self.unacked.push_back(frame);
             } else {
                 self.shrink(frame.bytes());
-                batch.add(&frame.header, &frame.meta, frame.data.into_iter());
+                batch.add(&frame.header, &frame.meta, frame.data.into_iter().map(Payload::into_bytes));
             }
         }
         if batch.frames > 0 {
@@ -307,10 +308,9 @@ impl Batch {
 }
 
 /// A message's header, ready but for its sequence number.
-pub(super) fn header_of(kind: u16, meta: &[u8], data: &[Bytes], crc_data: bool) -> Header {
-    let data_len: usize = data.iter().map(Bytes::len).sum();
-    let data_crc =
-        if crc_data { data.iter().fold(0, |crc, bytes| nacre_types::crc32c::append(crc, bytes)) } else { 0 };
+pub(super) fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool) -> Header {
+    let data_len: usize = data.iter().map(|part| part.len()).sum();
+    let data_crc = if crc_data { data.iter().fold(0, |crc, part| part.append_to(crc)) } else { 0 };
     Header {
         flags: if crc_data { FLAG_DATA_CRC } else { 0 },
         kind,

@@ -373,7 +373,7 @@ impl<'a> Txn<'a> {
         if from_at == to_at || !aligned {
             let data = self
                 .with(from_at, |txn, onode| txn.inner.read_onode(onode, from_offset, len, &mut Vec::new()))?;
-            return self.with(to_at, |txn, onode| txn.write(onode, to_offset, &data));
+            return self.with(to_at, |txn, onode| txn.write(onode, to_offset, &data.into()));
         }
         let (blobs, extents) = self.with(from_at, |txn, onode| txn.share_range(onode, from_offset, len))?;
         self.objects[from_at].changed = true;

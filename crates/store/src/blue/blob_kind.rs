@@ -4,10 +4,12 @@
 use super::onode::{BLOCK_BYTES, MAX_BLOB_BLOCKS};
 use super::varint::{self, Fields};
 use crate::{ChecksumType, CompressionAlgorithm};
-use nacre_types::crc32c::crc32c;
+use nacre_types::crc32c::{self, crc32c};
+use nacre_types::payload::Payload;
 
 /// The largest number of blocks under one checksum, as a power of two.
 pub(super) const MAX_CHUNK_ORDER: u8 = 6;
+const _: () = assert!(BLOCK_BYTES as usize == crc32c::BLOCK_BYTES);
 const ORDER_SHIFT: u32 = 3;
 const ALGORITHM_SHIFT: u32 = 6;
 
@@ -71,12 +73,27 @@ impl BlobKind {
         self.sum_words(blocks) as usize * self.word_bytes()
     }
 
+    /// As [`BlobKind::sum`]: out of those that the data carries, where it does.
+    pub(super) fn sum_payload(self, data: &Payload, sums: &mut Vec<u32>) {
+        match data.sums() {
+            Some(known)
+                if self.checksum == ChecksumType::Crc32c
+                    && data.len().is_multiple_of(crc32c::BLOCK_BYTES) =>
+            {
+                let chunks = known.chunks(self.chunk_blocks() as usize);
+                sums.extend(chunks.map(|chunk| chunk.iter().copied().fold(0, crc32c::append_block)));
+            }
+            _ => self.sum(data, sums),
+        }
+    }
+
     /// Appends the checksums of `data`, which begins at a chunk.
     pub(super) fn sum(self, data: &[u8], sums: &mut Vec<u32>) {
         let chunk = (self.chunk_blocks() * BLOCK_BYTES) as usize;
         let chunks = data.chunks(chunk);
         match self.checksum {
             ChecksumType::None => {}
+            ChecksumType::Crc32c if self.chunk_order == 0 => sums.extend(crc32c::blocks(data)),
             ChecksumType::Crc32c => sums.extend(chunks.map(crc32c)),
             ChecksumType::Crc32c16 => sums.extend(chunks.map(|chunk| crc32c(chunk) & 0xffff)),
             ChecksumType::Crc32c8 => sums.extend(chunks.map(|chunk| crc32c(chunk) & 0xff)),
@@ -90,12 +107,6 @@ impl BlobKind {
 
     /// The first chunk of `data`, which begins with chunk number `first`, whose checksum is not the one in `sums`.
     pub(super) fn first_wrong(self, first: u64, data: &[u8], sums: &[u32]) -> Option<u64> {
-        if self.checksum == ChecksumType::Crc32c {
-            let chunks = data.chunks((self.chunk_blocks() * BLOCK_BYTES) as usize);
-            let wrong =
-                |(at, chunk): (u64, &[u8])| (sums.get(at as usize) != Some(&crc32c(chunk))).then_some(at);
-            return (first..).zip(chunks).find_map(wrong);
-        }
         let words = self.sum_words(1) as usize;
         if words == 0 {
             return None;
@@ -206,6 +217,14 @@ mod tests {
             kind.put_sums(&sums, &mut record);
             assert_eq!((sums.len() as u64, record.len()), (kind.sum_words(5), bytes), "{checksum:?}");
             assert_eq!((kind.sum_bytes(5), kind.take_sums(&record)), (bytes, sums.clone()), "{checksum:?}");
+            for (order, blocks) in [(0, 5), (1, 5), (1, 4), (2, 1)] {
+                let kind = BlobKind { chunk_order: order, ..kind };
+                let part = Payload::summed(data.clone().into()).slice(0..blocks * BLOCK_BYTES as usize);
+                let (mut made, mut carried) = (Vec::new(), Vec::new());
+                kind.sum(&part, &mut made);
+                kind.sum_payload(&part, &mut carried);
+                assert_eq!(carried, made, "{checksum:?} {order} {blocks}");
+            }
             let mut changed = data.clone();
             changed[3 * BLOCK_BYTES as usize] ^= 1;
             let mut others = Vec::new();

@@ -12,7 +12,8 @@ use super::onode::{
 use super::packing::{self, hints};
 use crate::error::Result;
 use bytes::Bytes;
-use std::ops::Range;
+use nacre_types::payload::Payload;
+use std::ops::{Deref, Range};
 
 /// Payloads below this are copied into a buffer of their own: they may be slices of a much larger receive buffer,
 /// which would stay as long as the data is cached.
@@ -23,7 +24,7 @@ type Shared = (Vec<Blob>, Vec<Extent>);
 
 impl Txn<'_> {
     /// Writes `data` at `offset` into fresh blocks, compressed where that is wanted and worth while.
-    pub(super) fn write(&mut self, onode: &mut Onode, offset: u64, data: &Bytes) -> Result<()> {
+    pub(super) fn write(&mut self, onode: &mut Onode, offset: u64, data: &Payload) -> Result<()> {
         if self.overwrite(onode, offset, data)? {
             return Ok(());
         }
@@ -34,7 +35,7 @@ impl Txn<'_> {
         while let Some(rest) = self.wasteful(onode) {
             for (from, len) in rest {
                 let left = self.inner.read_onode(onode, from, len, &mut Vec::new())?;
-                self.place(onode, from, &left, false)?;
+                self.place(onode, from, &left.into(), false)?;
             }
         }
         Ok(())
@@ -60,7 +61,7 @@ impl Txn<'_> {
 
     /// Writes `data` at `offset` into fresh blocks; parts of the first and last unit of allocation that stay are read
     /// and written along.
-    fn place(&mut self, onode: &mut Onode, offset: u64, data: &Bytes, pack: bool) -> Result<()> {
+    fn place(&mut self, onode: &mut Onode, offset: u64, data: &Payload, pack: bool) -> Result<()> {
         let end = offset + data.len() as u64;
         let unit = self.inner.unit_blocks * BLOCK_BYTES;
         let base = offset / unit * unit;
@@ -117,7 +118,7 @@ impl Txn<'_> {
     /// written. With `pack` that is one compressed blob, if it takes less space and there is a run for it.
     fn place_piece(
         &mut self,
-        pieces: &[Bytes],
+        pieces: &[Payload],
         base: u64,
         range: Range<u64>,
         hint: Option<Hint>,
@@ -134,17 +135,18 @@ impl Txn<'_> {
         let mut logical = range.start;
         for run in runs {
             let run_end = logical + run.blocks * BLOCK_BYTES;
-            let cached = cut_pieces(pieces, logical - base, run_end - base);
+            let parts = cut_pieces(pieces, logical - base, run_end - base);
             let kind = self.kind_for(hint, run.blocks);
             let mut sums = Vec::with_capacity(kind.sum_words(run.blocks) as usize);
-            match cached.as_slice() {
-                [(_, whole)] => kind.sum(whole, &mut sums),
+            match parts.as_slice() {
+                [(_, whole)] => kind.sum_payload(whole, &mut sums),
                 // Chunks must not end where pieces do.
                 parts if kind.chunk_order == 0 => {
-                    parts.iter().for_each(|(_, part)| kind.sum(part, &mut sums))
+                    parts.iter().for_each(|(_, part)| kind.sum_payload(part, &mut sums))
                 }
                 parts => kind.sum(&joined(parts), &mut sums),
             }
+            let cached: Vec<_> = parts.into_iter().map(|(first, part)| (first, part.into_bytes())).collect();
             self.writes
                 .extend(cached.iter().map(|(first, bytes)| (run.start + u64::from(*first), bytes.clone())));
             let (id, sums) = (self.inner.new_id(), Sums::from_slice(&sums));
@@ -154,14 +156,14 @@ impl Txn<'_> {
         Ok(())
     }
 
-    fn place_packed(&mut self, pieces: &[Bytes], base: u64, range: Range<u64>) -> Result<Option<Blob>> {
+    fn place_packed(&mut self, pieces: &[Payload], base: u64, range: Range<u64>) -> Result<Option<Blob>> {
         let (unit, options) = (self.inner.unit_blocks, self.coll.data);
         let blocks = (range.end - range.start) / BLOCK_BYTES;
         let allowed = (blocks as f64 * options.required_ratio) as u64 / unit * unit;
         let allowed = allowed.min(blocks.saturating_sub(unit));
-        let cached = cut_pieces(pieces, range.start - base, range.end - base);
-        let content = match cached.as_slice() {
-            [(_, whole)] => whole.clone(),
+        let parts = cut_pieces(pieces, range.start - base, range.end - base);
+        let content = match parts.as_slice() {
+            [(_, whole)] => whole.bytes().clone(),
             parts => Bytes::from(joined(parts)),
         };
         let limit = (allowed * BLOCK_BYTES) as usize;
@@ -185,6 +187,7 @@ impl Txn<'_> {
         kind.sum(&stored, &mut sums);
         self.writes.push((run.start, stored));
         let (id, sums) = (self.inner.new_id(), Sums::from_slice(&sums));
+        let cached = parts.into_iter().map(|(first, part)| (first, part.into_bytes())).collect();
         Ok(Some(Blob { id, run, shared: false, inline_sums: false, kind, sums, cached }))
     }
 
@@ -301,7 +304,7 @@ impl Txn<'_> {
                 }
                 let pieces: Vec<_> =
                     blob.cached.iter().map(|(first, bytes)| (u64::from(*first), bytes)).collect();
-                let cached = overlap(&pieces, block, end);
+                let cached = overlap(&pieces, block..end, |bytes, range| bytes.slice(range));
                 let (shared, inline_sums) = (false, blob.inline_sums);
                 kept.push(Blob { id, run, shared, inline_sums, kind, sums: Sums::from_slice(part), cached });
                 starts.push(block);
@@ -428,7 +431,7 @@ fn block_mask(from: u64, to: u64) -> u64 {
 }
 
 /// The bytes of placed pieces as one.
-fn joined(parts: &[(u32, Bytes)]) -> Vec<u8> {
+fn joined(parts: &[(u32, Payload)]) -> Vec<u8> {
     parts.iter().flat_map(|(_, part)| part.iter().copied()).collect()
 }
 
@@ -449,17 +452,18 @@ pub(super) fn block_pieces(
     base: u64,
     limit: u64,
     head: (u64, &Bytes),
-    data: (u64, &Bytes),
+    data: (u64, &Payload),
     tail: (u64, &Bytes),
-) -> Vec<Bytes> {
+) -> Vec<Payload> {
     let (offset, end) = (data.0, data.0 + data.1.len() as u64);
     let assemble = |from: u64, to: u64| {
-        let parts = [head, data, tail].into_iter().filter_map(|(at, part)| {
+        let parts = [head, (offset, data.1.bytes()), tail].into_iter().filter_map(|(at, part)| {
             let (low, high) = (at.max(from), (at + part.len() as u64).min(to));
             let inside = || &part[(low - at) as usize..(high - at) as usize];
             (low < high).then(|| ((low - from) as usize, inside()))
         });
-        AlignedBuffer::assemble((to - from) as usize, parts).freeze()
+        let copy = AlignedBuffer::assemble((to - from) as usize, parts).freeze();
+        if (from, to) == (offset, end) { data.1.with_bytes(copy) } else { Payload::from(copy) }
     };
     let (inner, inner_end) = (offset.next_multiple_of(BLOCK_BYTES), end / BLOCK_BYTES * BLOCK_BYTES);
     if inner >= inner_end || inner_end - inner < KEEP_BYTES {
@@ -481,7 +485,7 @@ pub(super) fn block_pieces(
 }
 
 /// The parts of `pieces`, taken as one stretch of bytes, between `from` and `to`: (block from `from` on, bytes).
-pub(super) fn cut_pieces(pieces: &[Bytes], from: u64, to: u64) -> Vec<(u32, Bytes)> {
+pub(super) fn cut_pieces(pieces: &[Payload], from: u64, to: u64) -> Vec<(u32, Payload)> {
     let mut start = 0;
     let placed: Vec<_> = pieces
         .iter()
@@ -491,18 +495,22 @@ pub(super) fn cut_pieces(pieces: &[Bytes], from: u64, to: u64) -> Vec<(u32, Byte
             (at, bytes)
         })
         .collect();
-    overlap(&placed, from / BLOCK_BYTES, to / BLOCK_BYTES)
+    overlap(&placed, from / BLOCK_BYTES..to / BLOCK_BYTES, |piece, range| piece.slice(range))
 }
 
-/// The parts of placed pieces within blocks `from..to`, placed relative to `from`.
-pub(super) fn overlap(pieces: &[(u64, &Bytes)], from: u64, to: u64) -> Vec<(u32, Bytes)> {
+/// The parts, as `slice` makes them, of placed pieces within `blocks`, placed relative to the first of these.
+pub(super) fn overlap<T: Deref<Target = [u8]>>(
+    pieces: &[(u64, &T)],
+    blocks: Range<u64>,
+    slice: impl Fn(&T, Range<usize>) -> T,
+) -> Vec<(u32, T)> {
     let mut out = Vec::with_capacity(pieces.len());
     for (at, bytes) in pieces {
         let end = at + bytes.len() as u64 / BLOCK_BYTES;
-        let (low, high) = ((*at).max(from), end.min(to));
+        let (low, high) = ((*at).max(blocks.start), end.min(blocks.end));
         if low < high {
             let range = ((low - at) * BLOCK_BYTES) as usize..((high - at) * BLOCK_BYTES) as usize;
-            out.push(((low - from) as u32, bytes.slice(range)));
+            out.push(((low - blocks.start) as u32, slice(bytes, range)));
         }
     }
     out

@@ -8,6 +8,7 @@ use super::keys;
 use super::onode::{BLOCK_BYTES, Blob, Extent, Onode, Sums, encode_sums};
 use crate::error::Result;
 use bytes::Bytes;
+use nacre_types::payload::Payload;
 
 /// Blocks of a blob that are overwritten: its index, the first block within it, and the range of the object.
 struct Part {
@@ -20,7 +21,7 @@ struct Part {
 impl Txn<'_> {
     /// Overwrites data where it is, if it is little, all mapped, in blobs that this object alone has, and not all of
     /// those: a blob that is replaced as a whole leaves no pieces.
-    pub(super) fn overwrite(&mut self, onode: &mut Onode, offset: u64, data: &Bytes) -> Result<bool> {
+    pub(super) fn overwrite(&mut self, onode: &mut Onode, offset: u64, data: &Payload) -> Result<bool> {
         let end = offset + data.len() as u64;
         if data.len() as u64 > self.inner.config.prefer_deferred_bytes || end > onode.size {
             return Ok(false);
@@ -42,9 +43,10 @@ impl Txn<'_> {
             };
             let (mut sums, mut new) = (loaded.as_slice().unwrap_or_default().to_vec(), Vec::new());
             let cached = cut_pieces(&pieces, part.from - base, part.to - base);
-            for (at, bytes) in cached {
+            for (at, piece) in cached {
                 let block = part.first + u64::from(at);
-                blob.kind.sum(&bytes, &mut new);
+                blob.kind.sum_payload(&piece, &mut new);
+                let bytes = piece.into_bytes();
                 self.overwrites.push((blob.run.start + block, bytes.clone()));
                 blob.put_cached(block as u32, bytes);
             }

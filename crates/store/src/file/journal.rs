@@ -8,7 +8,7 @@ use super::step::{self, Record};
 use super::sys;
 use crate::error::{Result, StoreError};
 use bytes::Bytes;
-use nacre_types::crc32c::{append, crc32c};
+use nacre_types::crc32c::crc32c;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
@@ -327,7 +327,7 @@ impl Journal {
             code: libc::EIO
         }));
         let split = step::encode(records);
-        let crc = split.data.iter().fold(crc32c(&split.meta), |crc, part| append(crc, part));
+        let crc = split.data.iter().fold(crc32c(&split.meta), |crc, part| part.append_to(crc));
         let position = self.head();
         let header = EntryHeader {
             body_crc: crc,
@@ -465,7 +465,7 @@ mod tests {
         Record {
             coll: PgId::new(PoolId(3), 0),
             files: vec![(oid, seq)],
-            steps: vec![Step::Write { file: 0, offset: 0, data }],
+            steps: vec![Step::Write { file: 0, offset: 0, data: data.into() }],
             usage: UsageChange::default(),
             next_number: seq + 1,
         }

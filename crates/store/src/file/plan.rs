@@ -17,6 +17,7 @@ use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
+use nacre_types::payload::Payload;
 use nacre_types::txn::{Transaction, TxnOp};
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -128,7 +129,7 @@ impl<'a> Plan<'a> {
                 TxnOp::Write { oid, offset, data } => {
                     range_end(oid, *offset, data.len() as u64)?;
                     self.existing_or_new(oid)?;
-                    self.write(oid, *offset, data.clone())?;
+                    self.write(oid, *offset, data)?;
                 }
                 TxnOp::Zero { oid, offset, len } => {
                     range_end(oid, *offset, *len)?;
@@ -367,20 +368,21 @@ impl<'a> Plan<'a> {
         draft.chunks.insert(chunk);
     }
 
-    fn write(&mut self, oid: &ObjectId, offset: u64, data: Bytes) -> Result<()> {
+    fn write(&mut self, oid: &ObjectId, offset: u64, data: &Payload) -> Result<()> {
         if data.is_empty() {
             return Ok(());
         }
         let end = offset + data.len() as u64;
         self.load(oid, offset, end)?;
         let mut sums = Vec::with_capacity(data.len() / BLOCK_BYTES as usize + 2);
+        let known = if offset.is_multiple_of(BLOCK_BYTES) { data.sums() } else { None };
         let mut at = offset;
         while at < end {
             let block = at / BLOCK_BYTES;
             let to = ((block + 1) * BLOCK_BYTES).min(end);
             let part = &data[(at - offset) as usize..(to - offset) as usize];
             let sum = if part.len() as u64 == BLOCK_BYTES {
-                crc32c(part)
+                known.map_or_else(|| crc32c(part), |sums| sums[((at - offset) / BLOCK_BYTES) as usize])
             } else {
                 let mut whole = self.block(oid, block)?;
                 whole[(at % BLOCK_BYTES) as usize..][..part.len()].copy_from_slice(part);
@@ -394,7 +396,7 @@ impl<'a> Plan<'a> {
         object.set_size(object.size.max(end));
         let file = self.own_file(oid);
         self.steps.push(Step::Write { file, offset, data: data.clone() });
-        self.known(oid).add(Pending::Write(offset, data));
+        self.known(oid).add(Pending::Write(offset, data.bytes().clone()));
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use nacre_types::encoding::DecodeError;
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
-use nacre_types::payload;
+use nacre_types::payload::{self, Payload};
 use serde::{Deserialize, Serialize};
 
 /// The database's column families by number: stored in journals, never to be renumbered.
@@ -46,12 +46,7 @@ pub(super) enum Step {
     /// The file is the one that was prepared as a clone.
     Adopt(FileIndex),
     /// The file holds `data` at `offset`.
-    Write {
-        file: FileIndex,
-        offset: u64,
-        #[serde(with = "nacre_types::payload")]
-        data: Bytes,
-    },
+    Write { file: FileIndex, offset: u64, data: Payload },
     /// The range reads as zeros.
     Zero { file: FileIndex, offset: u64, len: u64 },
     /// The file is this long.
@@ -166,7 +161,7 @@ mod tests {
         let steps = vec![
             Step::MakeCollection,
             Step::Create(0),
-            Step::Write { file: 0, offset: 4096, data: bytes(b"some data") },
+            Step::Write { file: 0, offset: 4096, data: bytes(b"some data").into() },
             Step::Zero { file: 0, offset: 1, len: 2 },
             Step::SetLen { file: 0, size: 5 },
             Step::SetXattr { file: 0, name: "user.ceph._".into(), value: bytes(b"info") },
@@ -191,7 +186,12 @@ mod tests {
     fn frame(records: &[Record]) -> Vec<u8> {
         let split = encode(&records.iter().collect::<Vec<_>>());
         let length = split.meta.len() as u32;
-        [&length.to_le_bytes()[..], &split.meta, &split.data.concat()].concat()
+        [
+            &length.to_le_bytes()[..],
+            &split.meta,
+            &split.data.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>(),
+        ]
+        .concat()
     }
 
     #[test]

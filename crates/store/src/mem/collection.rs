@@ -352,7 +352,7 @@ impl Collection {
                 TxnOp::Touch(oid) | TxnOp::AllocHint { oid, .. } => self.change(oid, |_| {}),
                 TxnOp::Write { oid, offset, data } => self.change(oid, |object| {
                     if !data.is_empty() {
-                        object.data.write(*offset, data);
+                        object.data.write(*offset, data.bytes());
                     }
                 }),
                 TxnOp::Zero { oid, offset, len } => self.change(oid, |object| {

@@ -271,8 +271,8 @@ mod tests {
         let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
         let ops = vec![
             TxnOp::CreateCollection,
-            TxnOp::Write { oid: oid.clone(), offset: 20_000, data: bytes("some data") },
-            TxnOp::Write { oid: oid.clone(), offset: 3, data: bytes("more") },
+            TxnOp::Write { oid: oid.clone(), offset: 20_000, data: bytes("some data").into() },
+            TxnOp::Write { oid: oid.clone(), offset: 3, data: bytes("more").into() },
             TxnOp::SetAttrs { oid: oid.clone(), attrs: vec![("_".into(), bytes("info"))] },
             TxnOp::OmapSet { oid: oid.clone(), entries: vec![(bytes("k"), bytes("v"))] },
             TxnOp::OmapSetHeader { oid: oid.clone(), header: bytes("head") },

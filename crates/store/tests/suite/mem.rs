@@ -45,7 +45,7 @@ fn measure(load: &str) {
         let buffer = |len: usize| Bytes::from(vec![(i % 251) as u8; len]);
         let op = match load {
             "small objects" => {
-                TxnOp::Write { oid: oid(&name), offset: 0, data: buffer(65_536).slice(100..4196) }
+                TxnOp::Write { oid: oid(&name), offset: 0, data: buffer(65_536).slice(100..4196).into() }
             }
             "large payloads" => write(&name, 0, buffer(1 << 20)),
             "tiny overwrites" => write(&format!("object {}", i % 2_000), (i * 7919) % 100_000, buffer(100)),

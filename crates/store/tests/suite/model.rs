@@ -86,8 +86,11 @@ fn readers_never_see_half_a_transaction() {
         let names: Vec<_> = (0..3).map(|i| ObjectId::new(PoolId(3), "", "", &format!("o{i}"))).collect();
         let write = |round: u64| {
             let data = Bytes::from(vec![round as u8; 100_000]);
-            let ops =
-                names.iter().map(|oid| TxnOp::Write { oid: oid.clone(), offset: 0, data: data.clone() });
+            let ops = names.iter().map(|oid| TxnOp::Write {
+                oid: oid.clone(),
+                offset: 0,
+                data: data.clone().into(),
+            });
             Transaction { collection: pg(0), ops: ops.collect() }
         };
         let mut first = write(0);

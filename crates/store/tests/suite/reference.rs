@@ -4,6 +4,7 @@ use bytes::Bytes;
 use nacre_store::ObjectStore;
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
+use nacre_types::payload::Payload;
 use nacre_types::txn::{Transaction, TxnOp};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -134,8 +135,11 @@ pub(crate) fn any_op() -> impl Strategy<Value = TxnOp> {
     let name = || (0..4_u32).prop_map(|n| format!("name{n}"));
     let named = || proptest::collection::vec((name(), any_bytes(200)), 1..3);
     prop_oneof![
-        8 => (any_oid(), any_offset(), any_len(), any::<u64>()).prop_map(|(oid, offset, len, seed)| TxnOp::Write {
-            oid, offset, data: Bytes::from(contents(seed, len as usize))
+        8 => (any_oid(), any_offset(), any_len(), any::<u64>()).prop_map(|(oid, offset, len, seed)| {
+            let bytes = Bytes::from(contents(seed, len as usize));
+            // As it comes from a socket, or from this host.
+            let data = if seed % 2 == 0 { Payload::summed(bytes) } else { Payload::from(bytes) };
+            TxnOp::Write { oid, offset, data }
         }),
         2 => (any_oid(), any_offset(), any_len()).prop_map(|(oid, offset, len)| TxnOp::Zero { oid, offset, len }),
         2 => (any_oid(), any_offset()).prop_map(|(oid, size)| TxnOp::Truncate { oid, size }),

@@ -8,6 +8,7 @@ use nacre_store::{
 };
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
+use nacre_types::payload::Payload;
 use nacre_types::txn::{Transaction, TxnOp};
 use parking_lot::{Condvar, Mutex};
 use std::path::Path;
@@ -248,7 +249,7 @@ pub(crate) fn txn(coll: PgId, ops: Vec<TxnOp>) -> Transaction {
 }
 
 pub(crate) fn write(name: &str, offset: u64, data: impl Into<Bytes>) -> TxnOp {
-    TxnOp::Write { oid: oid(name), offset, data: data.into() }
+    TxnOp::Write { oid: oid(name), offset, data: Payload::summed(data.into()) }
 }
 
 /// Collects completions.

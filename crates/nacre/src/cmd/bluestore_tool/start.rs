@@ -60,7 +60,7 @@ pub(super) fn bench_start(place: &Place<'_>, args: &StartArgs) -> Result<ExitCod
                 0 => object.clone(),
                 _ => ObjectId::new(collection.pool, "", "", &format!("start_{i:010}")),
             };
-            let op = TxnOp::Write { oid, offset: i / 2 % 512 * 8192, data: data.clone() };
+            let op = TxnOp::Write { oid, offset: i / 2 % 512 * 8192, data: data.clone().into() };
             let txn = Transaction { collection: *collection, ops: vec![op] };
             if i % DEPTH == DEPTH - 1 {
                 store.commit(&txn)?;

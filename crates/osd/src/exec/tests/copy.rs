@@ -67,7 +67,8 @@ fn later_ops_of_a_copying_request_see_the_copy() {
     let (copied, _) = fetch(&mut b, "source", 100);
     b.ok("target", vec![full("old contents"), set("b", "2")]);
     b.copied = vec![Ok(copied)];
-    let ops = vec![copy_from(0), get("a"), Op::Append { data: bytes("+") }, Op::Read { offset: 0, len: 0 }];
+    let ops =
+        vec![copy_from(0), get("a"), Op::Append { data: bytes("+").into() }, Op::Read { offset: 0, len: 0 }];
     let executed =
         b.execute(&oid("target"), ops.into_iter().map(OsdOp::from).collect(), request_flag::RETURNVEC);
     assert_eq!((&executed.ops[1].output[..], &executed.ops[3].output[..]), (&b"1"[..], &b"data+"[..]));

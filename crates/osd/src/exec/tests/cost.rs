@@ -136,7 +136,7 @@ fn costs(b: &mut Bench) -> Vec<(&'static str, u64, usize)> {
     let ops = vec![
         full("0123456789"),
         write(2, "xy"),
-        Op::Append { data: bytes("more") },
+        Op::Append { data: bytes("more").into() },
         Op::WriteSame { offset: 0, len: 4, data: bytes("ab") },
         Op::Zero { offset: 1, len: 2 },
         Op::Truncate { size: 9 },

@@ -58,7 +58,7 @@ impl Plan<'_> {
                     Some((_, prepared)) if !small => prepared.write_all_at(&data, at).map_err(failed)?,
                     _ => {
                         let data = Bytes::from(data);
-                        self.steps.push(Step::Write { file, offset: at, data: data.clone() });
+                        self.steps.push(Step::Write { file, offset: at, data: data.clone().into() });
                         pending.push((UNNUMBERED, Pending::Write(at, data)));
                     }
                 }
@@ -121,7 +121,7 @@ impl Plan<'_> {
             self.zero(to, to_offset, len)?;
         }
         for (at, data) in data {
-            self.write(to, at - from_offset + to_offset, data)?;
+            self.write(to, at - from_offset + to_offset, &data.into())?;
         }
         Ok(())
     }
