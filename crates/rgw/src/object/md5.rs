@@ -134,7 +134,7 @@ fn thread() -> &'static Sender<Job> {
 
 /// How long pieces wait for those of other streams that lately came together with them.
 const COMPANY: Duration = Duration::from_millis(1);
-/// Streams that are worth waiting for: together they cost twice what one does.
+/// Streams that are worth waiting for: as many as the vectors of most processors have lanes.
 const COMPANIONS: usize = 8;
 
 /// How much this thread steps back where the processor is wanted by others, in the units of nice(2). Pieces gather meanwhile,

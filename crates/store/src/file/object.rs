@@ -13,6 +13,8 @@ use std::sync::Arc;
 
 /// What a checksum covers, in bytes.
 pub(super) const BLOCK_BYTES: u64 = 4096;
+// The checksums that written data brings along are taken as they are.
+const _: () = assert!(BLOCK_BYTES as usize == nacre_types::crc32c::BLOCK_BYTES);
 /// Checksums of so many blocks are one entry of the database.
 pub(super) const CHUNK_BLOCKS: u64 = 64;
 
