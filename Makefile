@@ -2,11 +2,11 @@
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
-# Outside the clone, so that a fresh clone does not compile RocksDB again.
-export CARGO_TARGET_DIR ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/nacre/target
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-NACRE := $(CARGO_TARGET_DIR)/debug/nacre
+# What users run, and what tests run (Cargo's profiles `product` and `dev`).
+NACRE := target/product/nacre
+LIBRADOS := target/product/librados.so
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DATA ?= ./data
 PREFIX ?= /usr/local
@@ -18,8 +18,8 @@ ARGS ?=
 # Names of Ceph's programs that the binary answers to.
 CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-tool
 
-BUILD_PACKAGES := clang libclang-dev lld make pkg-config
-TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio jq librados-dev libradosstriper-dev libradosstriper1 librados2 python3-boto3 python3-rados rclone restic s3cmd valgrind
+BUILD_PACKAGES := clang cmake jq libclang-dev lld make ninja-build pkg-config
+TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio librados-dev libradosstriper-dev libradosstriper1 librados2 python3-boto3 python3-rados rclone restic s3cmd valgrind
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
 .PHONY: help run build test test-long sim lint deny docs bench install install-files setup-build setup-test setup-bench clean
@@ -30,12 +30,11 @@ help: ## List these commands
 run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C stops it
 	@exec $(NACRE) serve --data $(DATA) $(ARGS)
 
-build: setup-build ## Build the nacre binary and the C library
-	@echo "== building nacre (the first build compiles RocksDB: about 10 minutes on 2 cores)"
-	@# With a test among the targets Cargo takes the features that tests bring in: what is built here serves `make test` too.
-	cargo build --locked --workspace --lib --bins --test oracle
+build: setup-build ## Build the product: target/product/nacre and librados.so
+	@echo "== building nacre"
+	cargo build --locked --profile product -p nacre -p nacre-librados
 
-test: setup-test ## Set up and run every test (at most 30 minutes on 2 cores once dependencies are built)
+test: setup-test ## Set up and run every test
 	@echo "== building and running the tests"
 	cargo nextest run --locked --workspace
 	cargo test --locked --workspace --doc
@@ -45,9 +44,9 @@ test-long: test ## The tests with larger counts, and what takes longer
 	cargo nextest run --locked --workspace --profile long --run-ignored all
 	$(MAKE) --no-print-directory sim SEEDS=20000
 
-sim: build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
+sim: setup-build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
 	@echo "== simulating"
-	$(CARGO_TARGET_DIR)/debug/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
+	cargo run --locked -q -p nacre-sim -- $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
 
 lint: setup-test ## Formatting, clippy and cargo-deny
 	cargo fmt --all --check
@@ -68,11 +67,11 @@ bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench
 
 install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names for it), lib/nacre (Ceph's libraries), completions, manual pages
 	@# Built by who calls this, whose Rust it is; only the copying needs rights.
-	$(INSTALL_SUDO) $(MAKE) --no-print-directory install-files CARGO_TARGET_DIR=$(CARGO_TARGET_DIR) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
+	$(INSTALL_SUDO) $(MAKE) --no-print-directory install-files NACRE=$(NACRE) LIBRADOS=$(LIBRADOS) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 
 install-files:
 	install -D -m 755 $(NACRE) $(DESTDIR)$(PREFIX)/bin/nacre
-	install -D -m 644 $(CARGO_TARGET_DIR)/debug/librados.so $(DESTDIR)$(PREFIX)/lib/nacre/librados.so.2
+	install -D -m 644 $(LIBRADOS) $(DESTDIR)$(PREFIX)/lib/nacre/librados.so.2
 	@# One library by two names; the names without numbers are for linking.
 	ln -sf librados.so.2 $(DESTDIR)$(PREFIX)/lib/nacre/libradosstriper.so.1
 	ln -sf librados.so.2 $(DESTDIR)$(PREFIX)/lib/nacre/librados.so
@@ -104,10 +103,10 @@ endef
 setup-build:
 	$(call apt_install,$(BUILD_PACKAGES))
 	@command -v cargo >/dev/null || { echo "Nacre needs Rust 1.95 or newer: see https://rustup.rs" >&2; exit 1; }
+	@scripts/build-rocksdb
 
-setup-test:
+setup-test: setup-build
 	$(call apt_install,$(TEST_PACKAGES))
-	@command -v cargo >/dev/null || { echo "Nacre needs Rust 1.95 or newer: see https://rustup.rs" >&2; exit 1; }
 	@command -v cargo-nextest >/dev/null || { echo "== installing cargo-nextest (some minutes, once)"; cargo install --locked cargo-nextest; }
 
 setup-bench:

@@ -1,6 +1,7 @@
 //! `nacre crushtool` against Debian's `crushtool`: the same words in the same place give the same output, the same
 //! file and the same exit code.
 
+use crate::support::nacre;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -117,7 +118,7 @@ fn theirs(dir: &Path, words: &[&str]) -> Ran {
 }
 
 fn ours(dir: &Path, words: &[&str]) -> Ran {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_nacre"));
+    let mut command = Command::new(nacre());
     command.arg("crushtool").args(words).current_dir(dir);
     Ran::new(dir, command.output().unwrap())
 }

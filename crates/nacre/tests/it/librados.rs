@@ -179,10 +179,7 @@ fn c_programs_leak_nothing_and_touch_no_foreign_memory() {
 #[test]
 fn what_make_install_installs_serves_programs() {
     let folder = tempfile::Builder::new().prefix("nacre-it-").tempdir().unwrap();
-    let (built, prefix) = (folder.path().join("target"), folder.path().join("prefix"));
-    fs::create_dir_all(built.join("debug")).unwrap();
-    std::os::unix::fs::symlink(nacre(), built.join("debug/nacre")).unwrap();
-    std::os::unix::fs::symlink(ours(), built.join("debug/librados.so")).unwrap();
+    let prefix = folder.path().join("prefix");
     let done = |command: &mut Command| {
         let out = command.output().unwrap();
         assert!(out.status.success(), "{command:?}: {}", String::from_utf8_lossy(&out.stderr));
@@ -193,7 +190,8 @@ fn what_make_install_installs_serves_programs() {
         Command::new("make")
             .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."))
             .arg("install-files")
-            .args([assigned("CARGO_TARGET_DIR", &built), assigned("PREFIX", &prefix), "DESTDIR=".to_owned()]),
+            .args([assigned("NACRE", Path::new(nacre())), assigned("LIBRADOS", &ours())])
+            .args([assigned("PREFIX", &prefix), "DESTDIR=".to_owned()]),
     );
     let libraries = prefix.join("lib/nacre");
     for name in ["ceph", "rados"] {

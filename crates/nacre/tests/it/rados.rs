@@ -1,7 +1,7 @@
 //! `nacre rados` on a cluster: every verb's output and exit code as Debian's `rados` 16.2 gives them on a real one, and
 //! data that comes back byte for byte.
 
-use crate::support::TestCluster;
+use crate::support::{TestCluster, nacre};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ struct Ran {
 }
 
 fn run_with(cluster: &TestCluster, words: &[&str], input: &[u8]) -> Ran {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_nacre"))
+    let mut child = Command::new(nacre())
         .args(words)
         .env("CEPH_CONF", cluster.conf())
         .env_remove("CEPH_ARGS")

@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 /// How long a cluster gets to reach a state that it must reach by itself.
@@ -220,9 +221,13 @@ impl Drop for TestCluster {
     }
 }
 
-/// The binary under test.
+/// The binary under test: the one that Cargo built with the tests, or the one that `NACRE_TEST_BINARY` names (`make test`
+/// runs the tests of programs against the product too).
 pub(crate) fn nacre() -> &'static str {
-    env!("CARGO_BIN_EXE_nacre")
+    static PATH: LazyLock<String> = LazyLock::new(|| {
+        std::env::var("NACRE_TEST_BINARY").unwrap_or_else(|_| env!("CARGO_BIN_EXE_nacre").to_owned())
+    });
+    &PATH
 }
 
 /// Sends a signal by name to a process that the test started.
