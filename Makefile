@@ -4,15 +4,17 @@ SHELL := /bin/bash
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-# What users run, and what tests run (Cargo's profiles `product` and `dev`).
-NACRE := target/product/nacre
-LIBRADOS := target/product/librados.so
+# What users run; tests have a profile of their own (Cargo.toml).
+NACRE := target/release/nacre
+LIBRADOS := target/release/librados.so
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DATA ?= ./data
 PREFIX ?= /usr/local
 # sudo, where the nearest folder that exists on the way to where things go is not ours to write.
 INSTALL_SUDO = $(shell d="$(DESTDIR)$(PREFIX)"; until [ -e "$$d" ]; do d=$$(dirname "$$d"); done; [ -w "$$d" ] || echo sudo)
 SEEDS ?= 1000
+# Tests that `make test` also runs against the release build: processes that are killed, clients of RADOS and S3.
+RELEASE_TESTS := package(nacre) & kind(test) & test(/^(serve|rados|stores|librados|s3_programs)::/)
 ARGS ?=
 
 # Names of Ceph's programs that the binary answers to.
@@ -22,7 +24,7 @@ BUILD_PACKAGES := clang cmake jq libclang-dev lld make ninja-build pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio librados-dev libradosstriper-dev libradosstriper1 librados2 python3-boto3 python3-rados rclone restic s3cmd valgrind
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
-.PHONY: help run build test test-long sim lint deny docs bench install install-files setup-build setup-test setup-bench clean
+.PHONY: help run build check test test-long sim lint deny docs bench install install-files setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,15 +32,20 @@ help: ## List these commands
 run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C stops it
 	@exec $(NACRE) serve --data $(DATA) $(ARGS)
 
-build: setup-build ## Build the product: target/product/nacre and librados.so
+build: setup-build ## Build what users run: target/release/nacre and librados.so
 	@echo "== building nacre"
-	cargo build --locked --profile product -p nacre -p nacre-librados
+	cargo build --locked --release -p nacre -p nacre-librados
 
-test: setup-test ## Set up and run every test
+test: setup-test build ## Set up and run every test
 	@echo "== building and running the tests"
 	cargo nextest run --locked --workspace
+	@echo "== running tests of programs against the release build"
+	NACRE_TEST_BINARY=$(CURDIR)/$(NACRE) cargo nextest run --locked --workspace -E '$(RELEASE_TESTS)'
 	cargo test --locked --workspace --doc
 	$(MAKE) --no-print-directory sim
+
+check: setup-test ## Tests of one crate, quickly: CRATE=osd
+	cargo nextest run --locked -p $(if $(filter nacre,$(CRATE)),nacre,nacre-$(CRATE))
 
 test-long: test ## The tests with larger counts, and what takes longer
 	cargo nextest run --locked --workspace --profile long --run-ignored all
@@ -54,7 +61,7 @@ lint: setup-test ## Formatting, clippy and cargo-deny
 	$(MAKE) --no-print-directory deny
 
 deny: ## Licences, sources and duplicates of dependencies
-	@command -v cargo-deny >/dev/null || { echo "== installing cargo-deny"; cargo install --locked cargo-deny; }
+	@command -v cargo-deny >/dev/null || { echo "== installing cargo-deny (some minutes, once)"; cargo install --locked --debug cargo-deny; }
 	@# All platforms' dependencies are looked at, so all are fetched.
 	cargo fetch --locked -q
 	cargo deny --offline check bans licenses sources
@@ -107,7 +114,7 @@ setup-build:
 
 setup-test: setup-build
 	$(call apt_install,$(TEST_PACKAGES))
-	@command -v cargo-nextest >/dev/null || { echo "== installing cargo-nextest (some minutes, once)"; cargo install --locked cargo-nextest; }
+	@command -v cargo-nextest >/dev/null || { echo "== installing cargo-nextest (some minutes, once)"; cargo install --locked --debug cargo-nextest; }
 
 setup-bench:
 	$(call apt_install,$(BENCH_PACKAGES))

@@ -11,7 +11,8 @@ use nacre_types::txn::Transaction;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A rule broken on purpose, to prove that the simulator notices. `None` in production.
+/// A rule broken on purpose, to prove that the simulator notices. Only the feature `mutations`, which the simulator turns
+/// on, lets a rule be broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Mutation {
     /// All rules hold.
@@ -76,7 +77,22 @@ pub struct Settings {
     /// Client sessions without contact for so long are forgotten and their resends refused (R6).
     pub session_expiry_ns: u64,
     /// A rule to break.
+    #[cfg(feature = "mutations")]
     pub mutation: Mutation,
+}
+
+impl Settings {
+    /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
+    #[cfg(feature = "mutations")]
+    pub(crate) fn breaks(&self, rule: Mutation) -> bool {
+        self.mutation == rule
+    }
+
+    /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
+    #[cfg(not(feature = "mutations"))]
+    pub(crate) const fn breaks(&self, _rule: Mutation) -> bool {
+        false
+    }
 }
 
 impl Default for Settings {
@@ -93,6 +109,7 @@ impl Default for Settings {
             cas_retry_ns: SECOND,
             retry_ns: 2 * SECOND,
             session_expiry_ns: 3600 * SECOND,
+            #[cfg(feature = "mutations")]
             mutation: Mutation::None,
         }
     }

@@ -179,7 +179,7 @@ impl Pg {
             Some(current) => self.promotion(current),
         };
         let Some(proposed) = proposed else { return };
-        if self.settings.mutation != Mutation::AcceptOldIntervalOps {
+        if !self.settings.breaks(Mutation::AcceptOldIntervalOps) {
             self.promised = self.promised.max(proposed.interval);
             self.replica.session = None;
         }
@@ -217,7 +217,7 @@ impl Pg {
         if live.iter().min_by_key(|m| self.place(m.osd)) != Some(&self.me) {
             return None;
         }
-        let below = self.settings.mutation == Mutation::ShrinkBelowMinSize;
+        let below = self.settings.breaks(Mutation::ShrinkBelowMinSize);
         let in_sync = if live.len() >= self.min_size() || below { live } else { current.in_sync.clone() };
         Some(PgMembership { interval: current.interval.next(), primary: self.me.osd, in_sync })
     }
@@ -301,14 +301,14 @@ impl Pg {
 
     /// The membership to propose, as (primary, in-sync set); `None` while the present one is right.
     fn next_set(&self, current: &PgMembership, primary: &Primary) -> Option<(OsdId, Vec<Member>)> {
-        let mutation = self.settings.mutation;
         let lives =
             |m: &&Member| m.osd == self.me.osd || self.member_up(**m) && !primary.lacking.contains(&m.osd);
         let live: Vec<Member> = current.in_sync.iter().filter(lives).copied().collect();
         let equal = matches!(primary.phase, Phase::Peered | Phase::Active);
         let joiners: Vec<Member> = if equal { self.ready_to_join(primary) } else { Vec::new() };
-        let enough =
-            |set: &[Member]| set.len() >= self.min_size() || mutation == Mutation::ShrinkBelowMinSize;
+        let enough = |set: &[Member]| {
+            set.len() >= self.min_size() || self.settings.breaks(Mutation::ShrinkBelowMinSize)
+        };
         let with = |base: &[Member]| [base, &joiners].concat();
         if live.len() < current.in_sync.len() && enough(&with(&live)) {
             return Some((self.me.osd, with(&live)));
@@ -328,13 +328,16 @@ impl Pg {
         }
         let settled = primary.phase == Phase::Active && live.len() == current.in_sync.len();
         let all_wanted_in = self.up.iter().all(|osd| live.iter().any(|m| m.osd == *osd));
-        if !settled || self.up.is_empty() || !(all_wanted_in || mutation == Mutation::DropBeforeFilled) {
+        if !settled
+            || self.up.is_empty()
+            || !(all_wanted_in || self.settings.breaks(Mutation::DropBeforeFilled))
+        {
             return None;
         }
         let (wanted, extra): (Vec<Member>, Vec<Member>) =
             current.in_sync.iter().partition(|m| self.up.contains(&m.osd));
         let keep = self.size().saturating_sub(wanted.len()).min(extra.len());
-        let next: Vec<Member> = if mutation == Mutation::DropBeforeFilled {
+        let next: Vec<Member> = if self.settings.breaks(Mutation::DropBeforeFilled) {
             wanted.clone()
         } else {
             [&wanted[..], &extra[..keep]].concat()

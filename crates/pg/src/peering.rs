@@ -146,7 +146,7 @@ impl Pg {
         }
         if !self.exists {
             // R2: the copy is lost, and with it what the PG held, unless others bring it back.
-            if self.settings.mutation == Mutation::TrustWipedMember {
+            if self.settings.breaks(Mutation::TrustWipedMember) {
                 self.begin_copy(out);
             }
             return;
@@ -154,7 +154,7 @@ impl Pg {
         if self.judge(&peers) {
             return;
         }
-        if self.settings.mutation != Mutation::SkipTailRepair {
+        if !self.settings.breaks(Mutation::SkipTailRepair) {
             if self.adopt_longest(&peers, out) {
                 return;
             }
@@ -180,7 +180,7 @@ impl Pg {
         let acknowledged = known.map(|i| i.committed_to).max().unwrap_or_default().max(self.committed_to);
         let fresh_pg = self.log.head() == Eversion::default();
         let log = &self.log;
-        let trusted = self.settings.mutation == Mutation::TrustWipedMember;
+        let trusted = self.settings.breaks(Mutation::TrustWipedMember);
         let Some(primary) = &mut self.primary else { return false };
         let mut found = false;
         for member in peers {
@@ -249,7 +249,7 @@ impl Pg {
         let me = self.me.osd;
         let whole = self.in_sync().iter().all(|m| m.osd == me || peers.contains(m));
         let enough = self.in_sync().len() >= self.min_size() && !self.interval().is_creation();
-        let below = self.settings.mutation == Mutation::AckBelowMinSize && !self.interval().is_creation();
+        let below = self.settings.breaks(Mutation::AckBelowMinSize) && !self.interval().is_creation();
         let proposed: Vec<Member> = peers.iter().copied().filter(|m| !self.in_sync().contains(m)).collect();
         let (now, head) = (self.now, self.log.head());
         let Some(primary) = &mut self.primary else { return };
@@ -273,7 +273,7 @@ impl Pg {
     /// next step.
     fn is_quiet(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) -> bool {
         let interval = self.interval();
-        if self.copy.activated == interval || self.settings.mutation == Mutation::SkipLeaseWait {
+        if self.copy.activated == interval || self.settings.breaks(Mutation::SkipLeaseWait) {
             return true;
         }
         let Some(primary) = &mut self.primary else { return false };

@@ -450,10 +450,9 @@ impl Pg {
     /// Whose acks a write needs besides this member's: the in-sync set and every set proposed whose outcome is unknown
     /// (R1). A member may come twice.
     pub(crate) fn required(&self) -> impl Iterator<Item = &Member> {
-        let mutation = self.settings.mutation;
         let proposed = self.primary.iter().flat_map(Primary::proposals).flat_map(|m| &m.in_sync);
-        let proposed = proposed.filter(move |_| mutation != Mutation::IgnoreProposedMembers);
-        let unproven = mutation == Mutation::AckBeforeCasOutcome
+        let proposed = proposed.filter(|_| !self.settings.breaks(Mutation::IgnoreProposedMembers));
+        let unproven = self.settings.breaks(Mutation::AckBeforeCasOutcome)
             && self.primary.as_ref().is_some_and(|p| p.proposal.is_some());
         let confirmed = if unproven { &[] } else { self.in_sync() };
         confirmed.iter().chain(proposed).filter(|m| m.osd != self.me.osd)

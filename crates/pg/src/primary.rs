@@ -170,7 +170,7 @@ impl Pg {
     // Admission.
 
     pub(crate) fn on_client(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
-        let stale = self.settings.mutation == Mutation::ExecuteStaleOps;
+        let stale = self.settings.breaks(Mutation::ExecuteStaleOps);
         let limit = self.settings.max_waiting_ops;
         let Some(primary) = &mut self.primary else {
             out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
@@ -194,7 +194,7 @@ impl Pg {
     /// Whether `op` may be executed now, as far as the PG's state goes.
     fn can_order(&self, op: &ClientOp) -> bool {
         let Some(primary) = &self.primary else { return false };
-        let below = self.settings.mutation == Mutation::AckBelowMinSize;
+        let below = self.settings.breaks(Mutation::AckBelowMinSize);
         primary.phase == Phase::Active
             && !primary.handing_over
             && !self.interval().is_creation()
@@ -221,7 +221,7 @@ impl Pg {
 
     fn start(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
         self.log.note_oldest(op.reqid.client, op.oldest_tid, self.now);
-        if op.write && self.settings.mutation != Mutation::ForgetDups {
+        if op.write && !self.settings.breaks(Mutation::ForgetDups) {
             match self.log.admit(op.reqid, op.attempt) {
                 Admission::Execute => {}
                 Admission::Refused => {
@@ -295,7 +295,7 @@ impl Pg {
     }
 
     fn answer_read(&mut self, leases: &dyn LeaseView, op: &ClientOp, out: &mut Vec<Command>) {
-        let uncommitted = self.settings.mutation == Mutation::ReadUncommitted;
+        let uncommitted = self.settings.breaks(Mutation::ReadUncommitted);
         let newest = if op.listing { None } else { self.log.latest_for_object(&op.object) };
         let newest = newest.map(|e| e.version).filter(|v| *v > self.committed_to && !uncommitted);
         let Some(primary) = &mut self.primary else { return };
@@ -327,7 +327,7 @@ impl Pg {
     /// Whether this OSD holds every lease that it needs to answer as primary (R4).
     pub fn holds_leases(&self, leases: &dyn LeaseView) -> bool {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
-        self.settings.mutation == Mutation::IgnoreLease
+        self.settings.breaks(Mutation::IgnoreLease)
             || self.required().all(|m| leases.held_from(m.osd, epoch))
                 && self.primary.as_ref().is_some_and(|p| !p.handing_over)
     }
@@ -361,7 +361,7 @@ impl Pg {
             oldest_tid: op.oldest_tid,
         };
         let me = self.me.osd;
-        let past_cursor = self.settings.mutation == Mutation::ApplyPastCursor;
+        let past_cursor = self.settings.breaks(Mutation::ApplyPastCursor);
         for member in self.in_sync().iter().filter(|m| m.osd != me) {
             out.push(Command::Send { to: member.osd, msg: message(&shared) });
         }
@@ -448,7 +448,7 @@ impl Pg {
     /// Up to where every required member has the log durable (R1).
     fn agreed(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
-        let below = self.settings.mutation == Mutation::AckBelowMinSize;
+        let below = self.settings.breaks(Mutation::AckBelowMinSize);
         let head = |member: &Member| {
             let replaced = !primary.replaced.is_empty() && primary.replaced.contains(member);
             primary.heads.get(&member.osd).copied().filter(|_| !replaced).unwrap_or_default()

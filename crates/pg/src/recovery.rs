@@ -271,7 +271,7 @@ impl Pg {
 
     /// Members that may be proposed: nothing is missing, and all that is acknowledged is durable there.
     pub(crate) fn ready_to_join(&self, primary: &Primary) -> Vec<Member> {
-        let early = self.settings.mutation == Mutation::JoinWithMissing;
+        let early = self.settings.breaks(Mutation::JoinWithMissing);
         let ready = |c: &&CatchUp| {
             c.acked >= self.committed_to
                 && (c.stage == Stage::Ready || early && matches!(c.stage, Stage::Filling | Stage::Finishing))

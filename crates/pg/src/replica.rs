@@ -99,7 +99,7 @@ impl Pg {
     }
 
     fn follows(&self, from: OsdId, interval: Interval) -> bool {
-        let stale = self.settings.mutation == Mutation::AcceptOldIntervalOps;
+        let stale = self.settings.breaks(Mutation::AcceptOldIntervalOps);
         self.replica.session.is_some_and(|s| s.primary == from && interval >= s.since)
             && (interval >= self.promised || self.same_reign(from) || stale)
     }

@@ -98,7 +98,7 @@ impl Pg {
             let query = |to| Command::Send { to, msg: PeerMsg::HighestQuery { generation } };
             out.extend(unheard.iter().copied().filter(|osd| map.is_up(*osd)).map(query));
         }
-        let trusts = self.settings.mutation == Mutation::IgnoreHighestRecord;
+        let trusts = self.settings.breaks(Mutation::IgnoreHighestRecord);
         if self.bid.is_some() || !self.pending.is_empty() || !(unheard.is_empty() || trusts) {
             return;
         }
@@ -111,7 +111,7 @@ impl Pg {
     /// The PG's first membership in this generation, if it is this member's to propose.
     fn put_back(&self, map: &OsdMap) -> Option<PgMembership> {
         let answers = &self.restoring.as_ref()?.answers;
-        let trusts = self.settings.mutation == Mutation::IgnoreHighestRecord;
+        let trusts = self.settings.breaks(Mutation::IgnoreHighestRecord);
         let published = map.membership(self.id);
         if !self.exists && !answers.values().any(|answer| answer.exists) {
             // Nothing was ever ordered, unless every copy is lost: then the record stays as it is.

@@ -14,6 +14,7 @@ mod osdmaptool;
 mod pages;
 mod rados;
 mod reference;
+mod release;
 mod s3;
 mod s3_access;
 mod s3_admin;

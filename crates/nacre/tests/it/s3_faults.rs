@@ -289,17 +289,29 @@ fn a_gateway_that_is_shut_out_ends_and_may_come_back() {
 
 /// Kills OSDs in turn, and a gateway with each, until `done`; returns how often.
 fn kill_in_turn(cluster: &mut TestCluster, gateway: &mut Gateway, done: &AtomicBool) -> u32 {
+    let log = cluster.folder().join("ops.log");
+    gateway.args = vec!["--rgw_ops_log_file_path".to_owned(), log.display().to_string()];
+    gateway.kill();
+    gateway.start(cluster);
+    // Waits until so many more requests are answered, at most for `limit`.
+    let answered = |more: usize, limit: Duration| {
+        let lines = || std::fs::read_to_string(&log).unwrap_or_default().lines().count();
+        let (goal, deadline) = (lines() + more, Instant::now() + limit);
+        while lines() < goal && Instant::now() < deadline && !done.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
     let mut kills = 0;
     while !done.load(Ordering::Acquire) {
         let osd = 1 + kills as usize % 2;
         cluster.kill(Daemon::Osd(osd));
-        std::thread::sleep(Duration::from_secs(2));
+        answered(20, Duration::from_secs(2));
         gateway.kill();
         gateway.start(cluster);
         cluster.spawn(Daemon::Osd(osd));
         cluster.wait_healthy();
-        // Programs wait longer after each failure: between them they shall come to something.
-        std::thread::sleep(Duration::from_secs(5));
+        // Programs wait longer after each failure; they must make progress between failures.
+        answered(200, Duration::from_secs(5));
         kills += 1;
     }
     kills

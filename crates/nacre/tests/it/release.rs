@@ -1,0 +1,85 @@
+//! The release build, which users run: optimised, and without the code that only tests need.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn workspace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Every Rust source below a folder.
+fn sources(folder: &Path, found: &mut Vec<String>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(fs::read_to_string(&path).unwrap());
+        }
+    }
+}
+
+/// The names of all failpoints: the first argument of each `fail_point!`.
+fn failpoints() -> BTreeSet<String> {
+    let mut texts = Vec::new();
+    for member in fs::read_dir(workspace().join("crates")).unwrap() {
+        sources(&member.unwrap().path().join("src"), &mut texts);
+    }
+    let quoted = |rest: &str| rest.trim_start().strip_prefix('"')?.split('"').next().map(str::to_owned);
+    texts.iter().flat_map(|text| text.split("fail_point!(").skip(1)).filter_map(quoted).collect()
+}
+
+/// The names of the rules that the simulator can break: the variants of `nacre_pg::Mutation`.
+fn mutations() -> BTreeSet<String> {
+    let text = fs::read_to_string(workspace().join("crates/pg/src/api.rs")).unwrap();
+    let body = text.split_once("pub enum Mutation {").unwrap().1.split_once("\n}").unwrap().0;
+    let variant = |line: &str| line.trim().strip_suffix(',').map(str::to_owned);
+    body.lines().filter_map(variant).filter(|name| name != "None").collect()
+}
+
+/// Cargo builds it where it is not built yet; after `make build` nothing is compiled.
+#[test]
+fn the_release_build_has_no_assertions_failpoints_or_mutations() {
+    let built = Command::new(env!("CARGO"))
+        .current_dir(workspace())
+        .args([
+            "build",
+            "--locked",
+            "--release",
+            "-p",
+            "nacre",
+            "-p",
+            "nacre-librados",
+            "--message-format=json",
+        ])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let messages = String::from_utf8(built.stdout).unwrap();
+    let artifacts: Vec<serde_json::Value> =
+        messages.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let binary = artifacts.iter().rev().find_map(|artifact| artifact["executable"].as_str()).unwrap();
+    let library = artifacts
+        .iter()
+        .filter_map(|artifact| artifact["filenames"].as_array())
+        .flatten()
+        .find_map(|name| name.as_str().filter(|name| name.ends_with("/librados.so")))
+        .unwrap();
+
+    let doctor = Command::new(binary).arg("doctor").output().unwrap();
+    let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(said.contains(", without assertions"), "{said}");
+
+    let (failpoints, mutations) = (failpoints(), mutations());
+    assert!(failpoints.len() > 20 && mutations.len() > 10, "{failpoints:?} {mutations:?}");
+    for program in [binary, library] {
+        let bytes = fs::read(program).unwrap();
+        let has = |name: &str| memchr::memmem::find(&bytes, name.as_bytes()).is_some();
+        assert!(has("osd_max_backfills"), "{program}: the search finds what is there");
+        for name in failpoints.iter().chain(&mutations) {
+            assert!(!has(name), "{program} contains {name}");
+        }
+    }
+}
