@@ -61,7 +61,7 @@ lint: setup-test ## Formatting, clippy and cargo-deny
 	$(MAKE) --no-print-directory deny
 
 deny: ## Licences, sources and duplicates of dependencies
-	@command -v cargo-deny >/dev/null || { echo "== installing cargo-deny (some minutes, once)"; cargo install --locked --debug cargo-deny; }
+	@command -v cargo-deny >/dev/null || { echo "== installing cargo-deny (some minutes, once)"; $(call install_tool,cargo-deny); }
 	@# All platforms' dependencies are looked at, so all are fetched.
 	cargo fetch --locked -q
 	cargo deny --offline check bans licenses sources
@@ -98,6 +98,9 @@ install-files:
 	$(NACRE) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
 	$(NACRE) man $(DESTDIR)$(PREFIX)/share/man
 
+# Without optimisation or debug information: they run for seconds.
+install_tool = CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug $(1)
+
 define apt_install
 	@missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
@@ -114,7 +117,7 @@ setup-build:
 
 setup-test: setup-build
 	$(call apt_install,$(TEST_PACKAGES))
-	@command -v cargo-nextest >/dev/null || { echo "== installing cargo-nextest (some minutes, once)"; cargo install --locked --debug cargo-nextest; }
+	@command -v cargo-nextest >/dev/null || { echo "== installing cargo-nextest (some minutes, once)"; $(call install_tool,cargo-nextest --no-default-features --features default-no-update); }
 
 setup-bench:
 	$(call apt_install,$(BENCH_PACKAGES))
