@@ -206,7 +206,14 @@ impl Gateway {
             };
             for (name, value) in &page.entries {
                 after = name.clone();
-                all.push((String::from_utf8_lossy(name).into_owned(), record::decode(shard, value)?));
+                let name = String::from_utf8_lossy(name).into_owned();
+                match record::decode(shard, value) {
+                    Ok(entry) => all.push((name, entry)),
+                    // The other buckets do not wait for it.
+                    Err(error) => {
+                        tracing::error!(%error, bucket = name, "rgw: what the list of lifecycles has of a bucket is damaged");
+                    }
+                }
             }
             if !page.more {
                 return Ok(all);
@@ -226,7 +233,7 @@ impl Gateway {
 
     /// Does what is due in all buckets whose turn it is by the schedule; with `all`, in every bucket.
     pub async fn process_lifecycles(self: &Arc<Gateway>, all: bool) -> Result<Expired> {
-        let mut expired = Expired::default();
+        let (mut expired, mut failed) = (Expired::default(), None);
         for shard in (0..SHARDS).map(|shard| format!("lc.{shard}")) {
             let entries = self.lifecycle_shard(&shard).await?;
             let is_due = |entry: &LifecycleEntry| all || self.lifecycle.is_due(entry.begun_ns, now_ns());
@@ -240,9 +247,13 @@ impl Gateway {
                 Err(error) if error.is_not_found() => {}
                 Err(error) => tracing::debug!(%error, shard, "rgw: a lock was not given back"),
             }
-            expired.add(done?);
+            match done {
+                Ok(done) => expired.add(done),
+                // The others may be another OSD's.
+                Err(error) => failed = Some(error),
+            }
         }
-        Ok(expired)
+        failed.map_or(Ok(expired), Err)
     }
 
     /// Takes a shard's lock, or takes it again; tells whether it has it.
@@ -289,10 +300,20 @@ impl Gateway {
         loop {
             let found = self.list(&bucket, &query).await?;
             let mut keys = stream::iter(found.entries)
-                .map(|(key, entry)| self.expire(&bucket, &rules, key, entry, begun_ns))
+                .map(|(key, entry)| {
+                    let expiring = self.expire(&bucket, &rules, key.clone(), entry, begun_ns);
+                    async move { (key, expiring.await) }
+                })
                 .buffer_unordered(KEYS);
-            while let Some(done) = keys.next().await {
-                expired.add(done?);
+            while let Some((key, done)) = keys.next().await {
+                match done {
+                    Ok(done) => expired.add(done),
+                    // The other objects do not wait for it.
+                    Err(error @ (Error::Corrupt { .. } | Error::Contended(_))) => {
+                        tracing::warn!(%error, bucket = name, key, "rgw: an object's lifecycle is not done with");
+                    }
+                    Err(error) => return Err(error),
+                }
             }
             drop(keys);
             (bucket, rules) = self.still_ruled(&bucket).await?;
