@@ -168,7 +168,10 @@ impl Gateway {
         let changed = self.modify_bucket(name, |bucket| {
             let quota: Option<Quota> = bucket.document(QUOTA)?;
             let quota = change.apply(quota.unwrap_or_default());
-            let text = serde_json::to_string(&quota).map_err(|error| Error::Invalid(error.to_string()))?;
+            let text = serde_json::to_string(&quota).map_err(|error| Error::Internal {
+                what: "a quota can't be written",
+                detail: error.to_string(),
+            })?;
             bucket.documents.insert(QUOTA.to_owned(), text);
             Ok(())
         });

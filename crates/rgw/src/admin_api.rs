@@ -9,6 +9,7 @@ mod users;
 use crate::caps::{self, Perm};
 use crate::error::Error;
 use crate::gateway::Gateway;
+use crate::s3::log_fault;
 use crate::server::ByHost;
 use crate::server::Seen;
 use crate::usage::UsageFilter;
@@ -59,19 +60,22 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let (status, code) = match &error {
             Error::NoSuchUser(_) => (StatusCode::NOT_FOUND, "NoSuchUser"),
-            Error::UserExists(what) if what.starts_with("key") => (StatusCode::CONFLICT, "KeyExists"),
+            Error::KeyExists(_) => (StatusCode::CONFLICT, "KeyExists"),
             Error::UserExists(_) => (StatusCode::CONFLICT, "UserAlreadyExists"),
             Error::NoSuchBucket(_) => (StatusCode::NOT_FOUND, "NoSuchBucket"),
             Error::NoSuchKey => (StatusCode::NOT_FOUND, "NoSuchObject"),
             Error::NoSuchMetadata(_) => (StatusCode::NOT_FOUND, "NoSuchKey"),
             Error::BucketNotEmpty(_) => (StatusCode::CONFLICT, "BucketNotEmpty"),
-            Error::IndexBusy(_) => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+            Error::IndexBusy(_) | Error::Contended(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
+            }
+            error if error.is_unavailable() => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
             Error::Denied(_) => (StatusCode::FORBIDDEN, "AccessDenied"),
             Error::Invalid(_) => (StatusCode::BAD_REQUEST, "InvalidArgument"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "InternalError"),
         };
-        if status == StatusCode::INTERNAL_SERVER_ERROR {
-            tracing::error!(%error, "rgw: a request of the admin API failed");
+        if status.is_server_error() {
+            log_fault(&error);
             return Failure::new(status, code, "");
         }
         Failure { status, code, message: error.to_string() }

@@ -432,7 +432,7 @@ impl Gateway {
                 }
             }
         }
-        for garbage in self.garbage(true, usize::MAX).await? {
+        for garbage in self.garbage(true).await? {
             runs.remove(&garbage.name);
         }
         if runs.is_empty() {

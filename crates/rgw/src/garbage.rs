@@ -13,13 +13,15 @@ use futures::stream::{self, StreamExt};
 use nacre_types::encoding::Versioned;
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// `rgw_gc_max_objs`.
 const SHARDS: u32 = 32;
 /// Records looked at at a time.
 const PAGE: u64 = 128;
+/// The most tails that anything has: an object or a part of 5 TiB in pieces of 4 MiB has a twelfth of that.
+const MAX_TAILS: u64 = 16 << 20;
 /// Tails removed at the same time.
 const REMOVALS: usize = 16;
 
@@ -43,6 +45,37 @@ pub struct GarbageRecord {
     pub name: String,
     /// How many there are at most.
     pub count: u64,
+    /// What is wrong with the record. It stays where it is, and so does what it names: nothing is removed by a guess.
+    pub damage: Option<String>,
+}
+
+/// What a collection came to, in records.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Collected {
+    /// Whose objects are removed.
+    pub removed: u64,
+    /// That can't be decoded, and stay.
+    pub damaged: u64,
+    /// Whose objects could not be removed this time.
+    pub failed: u64,
+}
+
+impl GarbageRecord {
+    fn read(shard: &str, key: Bytes, value: &[u8]) -> GarbageRecord {
+        let due_ns = key.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
+        let (name, count, damage) = match record::decode::<Garbage>(shard, value) {
+            Ok(Garbage { tails }) if tails.count <= MAX_TAILS => (tails.name, tails.count, None),
+            Ok(Garbage { tails }) => {
+                let damage = format!("{} objects are more than there can be", tails.count);
+                (tails.name, 0, Some(damage))
+            }
+            Err(error) => {
+                let name = key.get(8..).unwrap_or_default();
+                (String::from_utf8_lossy(name).into_owned(), 0, Some(error.to_string()))
+            }
+        };
+        GarbageRecord { shard: shard.to_owned(), key, due_ns, name, count, damage }
+    }
 }
 
 impl Gateway {
@@ -58,66 +91,95 @@ impl Gateway {
         Ok(())
     }
 
-    /// At most `max` records, and whether there are more; those that may go, or with `all` every one.
-    pub async fn garbage(&self, all: bool, max: usize) -> Result<Vec<GarbageRecord>> {
-        let now = now_ns();
+    /// The records that may go, or with `all` every one.
+    pub async fn garbage(&self, all: bool) -> Result<Vec<GarbageRecord>> {
         let mut found = Vec::new();
-        for shard in (0..SHARDS).map(|shard| format!("gc.{shard}")) {
-            let mut after = Bytes::new();
-            loop {
-                let page = self.pools.garbage.omap_get_vals(&shard, after.clone(), "", PAGE).await;
-                let page = match page {
-                    Err(error) if error.is_not_found() => break,
-                    page => page?,
-                };
-                let mut due = true;
-                for (key, value) in page.entries {
-                    after = key.clone();
-                    let due_ns = key.first_chunk::<8>().map_or(0, |bytes| u64::from_be_bytes(*bytes));
-                    due = all || due_ns <= now;
-                    if !due || found.len() == max {
-                        break;
-                    }
-                    let Garbage { tails } = record::decode(&shard, &value)?;
-                    let (name, count) = (tails.name, tails.count);
-                    found.push(GarbageRecord { shard: shard.clone(), key, due_ns, name, count });
-                }
-                if found.len() == max {
-                    return Ok(found);
-                }
-                if !due || !page.more {
-                    break;
-                }
+        for shard in 0..SHARDS {
+            let mut after = Some(Bytes::new());
+            while let Some(from) = after {
+                let page;
+                (page, after) = self.garbage_page(shard, from, all).await?;
+                found.extend(page);
             }
         }
         Ok(found)
     }
 
-    /// Removes what may go, or with `all` every piece of garbage; returns the number of records.
-    pub async fn collect_garbage(&self, all: bool) -> Result<u64> {
-        let mut collected = 0;
-        loop {
-            let records = self.garbage(all, PAGE as usize).await?;
-            if records.is_empty() {
-                return Ok(collected);
+    /// Records of a shard behind `after` that may go, and where to go on.
+    async fn garbage_page(
+        &self,
+        shard: u32,
+        after: Bytes,
+        all: bool,
+    ) -> Result<(Vec<GarbageRecord>, Option<Bytes>)> {
+        let (shard, now) = (format!("gc.{shard}"), now_ns());
+        let page = match self.pools.garbage.omap_get_vals(&shard, after, "", PAGE).await {
+            Err(error) if error.is_not_found() => return Ok((Vec::new(), None)),
+            page => page?,
+        };
+        let mut next = page.entries.last().filter(|_| page.more).map(|(key, _)| key.clone());
+        let mut records = Vec::with_capacity(page.entries.len());
+        for (key, value) in page.entries {
+            let record = GarbageRecord::read(&shard, key, &value);
+            // They lie in the order of their times.
+            if !all && record.due_ns > now {
+                next = None;
+                break;
             }
-            for record in records {
-                let mut removals = stream::iter(0..record.count)
-                    .map(|at| self.pools.data.remove(&format!("{}_{at}", record.name)))
-                    .map(|removal| async move {
-                        match removal.await {
-                            Err(error) if error.is_not_found() => Ok(()),
-                            removed => removed,
+            records.push(record);
+        }
+        Ok((records, next))
+    }
+
+    /// Removes what may go, or with `all` every piece of garbage. A record that can't be decoded, or whose objects can't be
+    /// removed, is left where it is and keeps nothing from being removed. Fails where the cluster does not answer.
+    pub async fn collect_garbage(&self, all: bool) -> Result<Collected> {
+        let mut collected = Collected::default();
+        for shard in 0..SHARDS {
+            let mut after = Some(Bytes::new());
+            while let Some(from) = after {
+                let page;
+                (page, after) = self.garbage_page(shard, from, all).await?;
+                for record in page {
+                    if let Some(damage) = &record.damage {
+                        tracing::error!(
+                            shard = record.shard,
+                            name = record.name,
+                            damage,
+                            "rgw: a record of garbage is damaged and stays, with what it names"
+                        );
+                        collected.damaged += 1;
+                        continue;
+                    }
+                    match self.collect(&record).await {
+                        Ok(()) => collected.removed += 1,
+                        Err(error) if error.is_unknown() || error.is_unavailable() => return Err(error),
+                        Err(error) => {
+                            tracing::warn!(%error, name = record.name, "rgw: garbage can't be removed now");
+                            collected.failed += 1;
                         }
-                    })
-                    .buffer_unordered(REMOVALS);
-                while let Some(removed) = removals.next().await {
-                    removed?;
+                    }
                 }
-                self.pools.garbage.omap_rm_keys(&record.shard, vec![record.key]).await?;
-                collected += 1;
             }
         }
+        self.damaged_garbage.store(collected.damaged, Ordering::Relaxed);
+        Ok(collected)
+    }
+
+    async fn collect(&self, record: &GarbageRecord) -> Result<()> {
+        let mut removals = stream::iter(0..record.count)
+            .map(|at| self.pools.data.remove(&format!("{}_{at}", record.name)))
+            .map(|removal| async move {
+                match removal.await {
+                    Err(error) if error.is_not_found() => Ok(()),
+                    removed => removed,
+                }
+            })
+            .buffer_unordered(REMOVALS);
+        while let Some(removed) = removals.next().await {
+            removed?;
+        }
+        Ok(self.pools.garbage.omap_rm_keys(&record.shard, vec![record.key.clone()]).await?)
     }
 }
 
@@ -126,8 +188,11 @@ pub(crate) async fn work(gateway: std::sync::Weak<Gateway>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         let Some(gateway) = gateway.upgrade() else { return };
-        if let Err(error) = Arc::clone(&gateway).collect_garbage(false).await {
+        if let Err(error) = gateway.collect_garbage(false).await {
             tracing::warn!(%error, "rgw: garbage waits to be collected");
+        }
+        if let Err(error) = gateway.sweep_leases().await {
+            tracing::debug!(%error, "rgw: leases of gateways that are gone wait to be removed");
         }
     }
 }

@@ -8,6 +8,7 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::index::Finisher;
+use crate::lease::Lease;
 use crate::lifecycle::Schedule;
 use crate::object::{Holder, SECRET_BYTES, Secret};
 use crate::pools::Pools;
@@ -71,6 +72,9 @@ pub struct Config {
     /// `rgw_pending_bucket_index_op_expiration`: how old what another gateway has begun must be before it is looked
     /// whether that gateway is gone.
     pub pending_expiration: Duration,
+    /// `rgw_gateway_lease_duration`: how long a gateway's lease lasts that it does not renew. No gateway that has its lease is
+    /// taken for gone.
+    pub lease: Duration,
     /// The region that clients are told of (`rgw_region`).
     pub region: String,
     /// `rgw_admin_entry`: what the paths of the admin API begin with; empty for none.
@@ -135,6 +139,7 @@ impl Default for Config {
             gc_wait: Duration::from_secs(2 * 3600),
             gc_period: Duration::from_secs(3600),
             pending_expiration: Duration::from_secs(120),
+            lease: Duration::from_secs(30),
             region: "default".into(),
             admin_entry: "admin".into(),
             quota_ages: Ages { bucket: Duration::from_secs(600), user: Duration::from_secs(180) },
@@ -174,6 +179,7 @@ pub struct Gateway {
     pub(crate) config: Config,
     pub(crate) finisher: Finisher,
     pub(crate) lifecycle: Schedule,
+    pub(crate) lease: Lease,
     /// Permits of [`ROOM_BYTES`] each.
     pub(crate) put_memory: Arc<Semaphore>,
     pub(crate) quotas: Quotas,
@@ -182,6 +188,8 @@ pub struct Gateway {
     pub(crate) usage: Option<Arc<UsageLog>>,
     /// What users and buckets have left of their limits here.
     pub(crate) ratelimits: RateLimits,
+    /// Records of garbage that can't be decoded, as the last collection found.
+    pub(crate) damaged_garbage: Arc<AtomicU64>,
     memory: Memory,
     secret: OnceCell<Secret>,
     /// When it was last asked whether the cluster answers, and whether it did.
@@ -236,18 +244,20 @@ impl Gateway {
         // Who sees through what this gateway leaves shuts it out by this name: it must not go on under another one.
         let session = session_name(cluster.bind_session());
         let mut instance = [0; 8];
-        getrandom::fill(&mut instance).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut instance).map_err(Error::no_random_numbers)?;
         // One piece must fit.
         let room = config.put_bytes.max(crate::object::PIECE_BYTES as u64);
         let permits = (room as usize / ROOM_BYTES).min(u32::MAX as usize);
         let gateway = Arc::new(Gateway {
             finisher: Finisher::default(),
             lifecycle,
+            lease: Lease::default(),
             put_memory: Arc::new(Semaphore::new(permits)),
             quotas: Quotas::default(),
             sealer: OnceCell::new(),
             usage: config.usage.map(|usage| Arc::new(UsageLog::new(usage.threshold))),
             ratelimits: RateLimits::default(),
+            damaged_garbage: Arc::default(),
             memory: Memory::default(),
             secret: OnceCell::new(),
             answered: tokio::sync::Mutex::new(None),
@@ -262,6 +272,7 @@ impl Gateway {
         if gateway.config.watch {
             tokio::spawn(keep_watching(Arc::downgrade(&gateway)));
         }
+        tokio::spawn(crate::lease::work(Arc::downgrade(&gateway), gateway.config.lease));
         tokio::spawn(crate::garbage::work(Arc::downgrade(&gateway), gateway.config.gc_period));
         if let (Some(log), Some(usage)) = (&gateway.usage, &gateway.config.usage) {
             let log = Arc::clone(log);
@@ -297,6 +308,12 @@ impl Gateway {
                 Ok(Err(error)) => tracing::debug!(%error, "rgw: the watch was lost already"),
                 Err(_) => tracing::warn!("rgw: the watch could not be given back"),
             }
+        }
+        // Where something is left pending it lapses by itself.
+        match tokio::time::timeout(FINISH_TIMEOUT, self.end_lease()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::debug!(%error, "rgw: the lease could not be given back"),
+            Err(_) => tracing::warn!("rgw: the lease could not be given back"),
         }
     }
 
@@ -381,7 +398,10 @@ impl Gateway {
 
     async fn chosen_secret(&self, key: &str) -> Result<[u8; SECRET_BYTES]> {
         let kept = self.ask_secret(key).await?;
-        kept.ok_or_else(|| Error::Invalid(format!("config-key {key}, the secret for encryption, is gone")))
+        kept.ok_or_else(|| Error::Internal {
+            what: "the secret for encryption",
+            detail: format!("config-key {key} is gone"),
+        })
     }
 
     async fn ask_secret(&self, key: &str) -> Result<Option<[u8; SECRET_BYTES]>> {
@@ -391,7 +411,10 @@ impl Gateway {
             kept => kept?.output,
         };
         let bytes = STANDARD.decode(kept.trim_ascii()).ok().and_then(|bytes| bytes.try_into().ok());
-        let wrong = || Error::Invalid(format!("config-key {key} is no secret of {SECRET_BYTES} bytes"));
+        let wrong = || Error::Internal {
+            what: "the secret for encryption",
+            detail: format!("config-key {key} is no secret of {SECRET_BYTES} bytes"),
+        };
         bytes.map(Some).ok_or_else(wrong)
     }
 

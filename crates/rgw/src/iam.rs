@@ -12,7 +12,7 @@ use crate::caps::{self, Perm};
 use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::policy::{Asked, Decision, Policy, Who};
-use crate::s3::Peer;
+use crate::s3::{Context, Peer, log_fault};
 use crate::server::Seen;
 use crate::session::Assumed;
 use crate::signature::{self, Refusal};
@@ -64,17 +64,27 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Failure {
         let (status, code) = match &error {
             Error::NoSuchUser(_) | Error::NoSuchRole(_) => (StatusCode::NOT_FOUND, "NoSuchEntity"),
-            Error::UserExists(_) | Error::RoleExists(_) => (StatusCode::CONFLICT, "EntityAlreadyExists"),
+            Error::UserExists(_) | Error::KeyExists(_) | Error::RoleExists(_) => {
+                (StatusCode::CONFLICT, "EntityAlreadyExists")
+            }
             Error::LimitExceeded(_) => (StatusCode::CONFLICT, "LimitExceeded"),
             Error::Invalid(_) => (StatusCode::BAD_REQUEST, "ValidationError"),
             Error::InvalidToken => (StatusCode::FORBIDDEN, "InvalidClientTokenId"),
             Error::ExpiredToken => (StatusCode::FORBIDDEN, "ExpiredToken"),
             Error::Denied(_) => (StatusCode::FORBIDDEN, "AccessDenied"),
+            Error::IndexBusy(_) | Error::Contended(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
+            }
+            error if error.is_unavailable() => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
             _ => (StatusCode::INTERNAL_SERVER_ERROR, "InternalFailure"),
         };
-        if status == StatusCode::INTERNAL_SERVER_ERROR {
-            tracing::error!(%error, "rgw: a request to IAM or STS failed");
-            return Failure::new(status, code, "internal error");
+        if status.is_server_error() {
+            log_fault(&error);
+            return Failure::new(
+                status,
+                code,
+                "The request processing has failed because of an internal error.",
+            );
         }
         Failure { status, code, message: error.to_string() }
     }
@@ -212,7 +222,8 @@ struct Call<'a> {
     assumed: Assumed,
     /// By temporary credentials.
     temporary: bool,
-    address: Option<std::net::IpAddr>,
+    /// What conditions may ask for.
+    context: Context,
 }
 
 impl Call<'_> {
@@ -240,13 +251,7 @@ impl Call<'_> {
         action: &str,
         resource: &str,
     ) -> Decision {
-        let now = (crate::gateway::now_ns() / 1_000_000_000).to_string();
-        let context = |key: &str| match key {
-            "aws:currenttime" | "aws:epochtime" => vec![now.clone()],
-            "aws:sourceip" => self.address.iter().map(ToString::to_string).collect(),
-            "aws:username" if self.assumed.role.is_none() => vec![self.assumed.user.id.clone()],
-            _ => Vec::new(),
-        };
+        let context = |key: &str| self.context.get(key);
         let asked = Asked { who: self.who(), action, resource, context: &context };
         policies.fold(Decision::Nothing, |decision, policy| decision.or(policy.decide(&asked)))
     }
@@ -268,6 +273,9 @@ impl Call<'_> {
     async fn answer(&self, action: &str) -> Result<Xml, Failure> {
         let known = match action {
             "AssumeRole" | "GetSessionToken" | "GetCallerIdentity" => return sts::answer(self, action).await,
+            // As AWS has it, the credentials of GetSessionToken can't call IAM (without a second factor, of which there is none
+            // here): else whoever gets hold of them could make itself credentials that do not expire.
+            _ if self.temporary && self.assumed.role.is_none() => return Err(Failure::denied(action)),
             _ => roles::answer(self, action).await?,
         };
         let known = match known {
@@ -348,9 +356,10 @@ async fn serve(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<String,
     if let Some(seen) = head.extensions.get::<Arc<Seen>>() {
         seen.note(if signature.service == "sts" { "STS" } else { "IAM" }, &assumed.user.id);
     }
-    let address = head.extensions.get::<Peer>().map(|peer| peer.address);
+    let peer = head.extensions.get::<Peer>();
+    let context = Context::of(&head.headers, "", peer, Some(assumed.user.as_ref()), assumed.role.as_ref());
     let temporary = crate::session::is_temporary(signature.access_key);
-    let call = Call { gateway, form: &form, assumed, temporary, address };
+    let call = Call { gateway, form: &form, assumed, temporary, context };
     let inner = call.answer(action).await?;
     let space = match signature.service {
         "sts" => "https://sts.amazonaws.com/doc/2011-06-15/",

@@ -240,6 +240,7 @@ pub(crate) async fn begin(
     tag: &str,
     (tails, replaced, parts): (Option<Tails>, Vec<Tails>, Vec<Tails>),
 ) -> Result<()> {
+    gateway.hold_lease().await?;
     let (begun_ns, session) = (now_ns(), gateway.session().to_owned());
     let pending = Pending { begun_ns, session, tails, replaced, parts };
     let mut op = WriteOp::new();

@@ -6,6 +6,7 @@
 use nacre_runtime::metrics::{Exposition, Kind};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -23,6 +24,8 @@ pub struct Metrics {
     slowed: AtomicU64,
     connections: AtomicU64,
     lost_lines: AtomicU64,
+    /// The gateway's own count.
+    damaged_garbage: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -53,6 +56,11 @@ pub(crate) struct Ended<'a> {
 }
 
 impl Metrics {
+    /// Of a gateway that counts records of garbage that can't be decoded.
+    pub(crate) fn with_garbage(damaged_garbage: Arc<AtomicU64>) -> Metrics {
+        Metrics { damaged_garbage, ..Metrics::default() }
+    }
+
     pub(crate) fn begin(&self) -> u64 {
         self.active.fetch_add(1, Ordering::Relaxed) + 1
     }
@@ -114,6 +122,9 @@ impl Metrics {
         out.add("ceph_rgw_qactive", Kind::Gauge, "Requests under way", &own, load(&self.active));
         out.add("ceph_rgw_slow_down", counter, "Requests told to slow down", &own, load(&self.slowed));
         out.add("ceph_rgw_connections", counter, "Connections taken", &own, load(&self.connections));
+        let damaged = load(&self.damaged_garbage);
+        let help = "Records of garbage that can't be decoded, as the last collection found";
+        out.add("ceph_rgw_gc_damaged_records", Kind::Gauge, help, &own, damaged);
         let lost = load(&self.lost_lines);
         out.add("ceph_rgw_access_log_lost", counter, "Lines that the access log could not take", &own, lost);
         for (name, counts) in operations.iter() {
@@ -171,6 +182,7 @@ mod tests {
             format!("ceph_rgw_op_latency_seconds_bucket{of},le=\"30\"}} 2\n"),
             format!("ceph_rgw_op_latency_seconds_bucket{of},le=\"+Inf\"}} 3\n"),
             "ceph_rgw_failed_req{ceph_daemon=\"rgw.a\"} 2\n".to_owned(),
+            "ceph_rgw_gc_damaged_records{ceph_daemon=\"rgw.a\"} 0\n".to_owned(),
             "ceph_rgw_get_b{ceph_daemon=\"rgw.a\"} 30\n".to_owned(),
         ] {
             assert!(text.contains(&line), "{line}{text}");

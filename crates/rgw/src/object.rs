@@ -377,7 +377,7 @@ impl Gateway {
                 }
             }
         });
-        removal.await.map_err(|e| Error::Invalid(format!("the removal ended: {e}")))?
+        removal.await.map_err(Error::task("the removal of an object"))?
     }
 }
 

@@ -2,8 +2,11 @@
 //! to users and roles (what these may do), and to roles again (who may assume them).
 //!
 //! A policy is read whole when it is set; what it says that is not known here is refused then, never passed over. Pure: a
-//! decision depends on the policy and on [`Asked`] alone.
+//! decision depends on the policy and on [`Asked`] alone, and takes a bounded number of steps ([`glob`]).
 
+mod glob;
+
+use glob::{Budget, matches};
 use serde_json::{Map, Value};
 use std::net::IpAddr;
 
@@ -18,6 +21,7 @@ pub(crate) const REQUEST_TAG: &str = "s3:requestobjecttag/";
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Policy {
     statements: Vec<Statement>,
+    asks_for_tags: bool,
 }
 
 /// What a policy says of a request.
@@ -153,30 +157,6 @@ impl Order {
             Order::GreaterOrEqual => a >= b,
         }
     }
-}
-
-/// Whether `text` is what `pattern` says, with `*` for anything and `?` for one character.
-fn matches(pattern: &str, text: &str) -> bool {
-    let (pattern, text): (Vec<char>, Vec<char>) = (pattern.chars().collect(), text.chars().collect());
-    let (mut p, mut t) = (0, 0);
-    // Where the last star was, and where in the text it ends so far.
-    let mut star = None;
-    while t < text.len() {
-        if p < pattern.len() && pattern[p] == '*' {
-            star = Some((p, t));
-            p += 1;
-        } else if p < pattern.len() && (pattern[p] == '?' || pattern[p] == text[t]) {
-            p += 1;
-            t += 1;
-        } else if let Some((at, until)) = star {
-            star = Some((at, until + 1));
-            p = at + 1;
-            t = until + 1;
-        } else {
-            return false;
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
 }
 
 /// A text, or several.
@@ -324,7 +304,7 @@ impl Condition {
         Ok(Condition { operator, negated, if_exists, all, any, key: key.to_ascii_lowercase(), values })
     }
 
-    fn holds(&self, asked: &Asked<'_>) -> bool {
+    fn holds(&self, asked: &Asked<'_>, budget: &Budget) -> bool {
         let given = (asked.context)(&self.key);
         if self.operator == Operator::Null {
             return self.values.iter().any(|value| (value == "true") == given.is_empty());
@@ -333,7 +313,9 @@ impl Condition {
             // What is not there differs from everything.
             return self.if_exists || (self.negated && !self.any) || self.all;
         }
-        let is = |given: &String| self.values.iter().any(|value| self.compare(given, value)) != self.negated;
+        let is = |given: &String| {
+            self.values.iter().any(|value| self.compare(given, value, budget)) != self.negated
+        };
         // Of a negated condition every value must differ, unless it says that one is enough.
         if self.all || (self.negated && !self.any) { given.iter().all(is) } else { given.iter().any(is) }
     }
@@ -352,11 +334,11 @@ impl Condition {
         }
     }
 
-    fn compare(&self, given: &str, value: &str) -> bool {
+    fn compare(&self, given: &str, value: &str, budget: &Budget) -> bool {
         match self.operator {
             Operator::Equals => given == value,
             Operator::EqualsIgnoreCase => given.eq_ignore_ascii_case(value),
-            Operator::Like => matches(value, given),
+            Operator::Like => matches(value, given, budget),
             Operator::Number(order) => match (given.parse::<f64>(), value.parse::<f64>()) {
                 (Ok(given), Ok(value)) => order.holds(given, value),
                 _ => false,
@@ -438,19 +420,30 @@ impl Policy {
             Some(one @ Value::Object(_)) => vec![one],
             _ => return Err("a policy has a Statement".into()),
         };
-        let statements =
-            list.into_iter().map(|statement| Statement::read(statement, kind)).collect::<Result<_, _>>()?;
-        Ok(Policy { statements })
+        let statements = list.into_iter().map(|statement| Statement::read(statement, kind));
+        let mut policy = Policy { statements: statements.collect::<Result<_, _>>()?, asks_for_tags: false };
+        let asks = policy.keys().any(|key| key.starts_with(EXISTING_TAG));
+        policy.asks_for_tags = asks;
+        Ok(policy)
     }
 
-    /// What it says of a request.
+    /// What it says of a request. What would take too many steps to say is a refusal.
     pub(crate) fn decide(&self, asked: &Asked<'_>) -> Decision {
-        let mut decision = Decision::Nothing;
-        for statement in self.statements.iter().filter(|statement| statement.concerns(asked)) {
-            if !statement.allow {
+        let (mut decision, budget) = (Decision::Nothing, Budget::default());
+        for statement in &self.statements {
+            let concerned = statement.concerns(asked, &budget);
+            if budget.is_exhausted() {
+                tracing::warn!(
+                    action = asked.action,
+                    "rgw: a policy takes too long to compare, the request is refused"
+                );
                 return Decision::Deny;
             }
-            decision = Decision::Allow;
+            match (concerned, statement.allow) {
+                (true, false) => return Decision::Deny,
+                (true, true) => decision = Decision::Allow,
+                (false, _) => {}
+            }
         }
         decision
     }
@@ -463,7 +456,7 @@ impl Policy {
 
     /// Whether what it says depends on the tags of what is asked for.
     pub(crate) fn asks_for_tags(&self) -> bool {
-        self.keys().any(|key| key.starts_with(EXISTING_TAG))
+        self.asks_for_tags
     }
 
     /// Whether it allows anything to everybody, under no condition that names whom or where from.
@@ -534,7 +527,9 @@ impl Statement {
                     ["arn", "aws", "s3", _, _, name] => Some(name),
                     _ => None,
                 };
-                let of_bucket = |name: &&str| matches(name.split('/').next().unwrap_or_default(), bucket);
+                let budget = Budget::default();
+                let of_bucket =
+                    |name: &&str| matches(name.split('/').next().unwrap_or_default(), bucket, &budget);
                 let name = name.filter(of_bucket);
                 let name = name.ok_or_else(|| format!("Resource: '{resource}' is not of this bucket"))?;
                 Ok(format!("arn:aws:s3:::{name}"))
@@ -563,7 +558,7 @@ impl Statement {
         Ok(Statement { allow, principals, actions, resources, conditions })
     }
 
-    fn concerns(&self, asked: &Asked<'_>) -> bool {
+    fn concerns(&self, asked: &Asked<'_>, budget: &Budget) -> bool {
         let action = asked.action.to_ascii_lowercase();
         self.principals.holds(|principal| match principal {
             Principal::Everybody => true,
@@ -571,9 +566,9 @@ impl Statement {
             Principal::Role(name) => asked.who.role.is_some_and(|(role, _)| role == name),
             Principal::Session(name, session) => asked.who.role == Some((name, session)),
             Principal::Nobody => false,
-        }) && self.actions.holds(|pattern| matches(pattern, &action))
-            && self.resources.holds(|pattern| matches(pattern, asked.resource))
-            && self.conditions.iter().all(|condition| condition.holds(asked))
+        }) && self.actions.holds(|pattern| matches(pattern, &action, budget))
+            && self.resources.holds(|pattern| matches(pattern, asked.resource, budget))
+            && self.conditions.iter().all(|condition| condition.holds(asked, budget))
     }
 }
 

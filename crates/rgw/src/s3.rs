@@ -6,9 +6,11 @@
 
 mod access;
 mod acl;
+mod actions;
 pub(crate) mod attributes;
 mod bucket;
 mod checksums;
+mod conditions;
 mod copy;
 mod defaults;
 mod encryption;
@@ -25,7 +27,9 @@ mod tagging;
 mod versions;
 mod website;
 
-pub(crate) use access::{Access, Keys, Peer, is_known_key};
+pub(crate) use access::{Access, Keys, Peer};
+pub(crate) use conditions::{Context, is_known_key};
+pub(crate) use errors::log_fault;
 
 use crate::gateway::Gateway;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]

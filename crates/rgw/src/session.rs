@@ -41,6 +41,8 @@ pub(crate) struct Session {
     pub(crate) access_key: String,
     /// Who asked for the credentials.
     pub(crate) user: String,
+    /// When that user was made, in nanoseconds since 1970: a later user of that id is another one.
+    pub(crate) user_created_ns: u64,
     /// The role that was assumed: name, id, and the name of the session.
     pub(crate) role: Option<(String, String, String)>,
     /// What the session may do at most. JSON; empty for what the user or role may.
@@ -51,6 +53,10 @@ pub(crate) struct Session {
 
 impl Versioned for Session {
     const NAME: &'static str = "session token";
+    const VERSION: u8 = 2;
+    /// Who does not know when the user was made would take a later user of that id for it. Tokens of version 1 are refused
+    /// for the same reason; their owners ask for others.
+    const COMPAT: u8 = 2;
 }
 
 /// The key that tokens are sealed by.
@@ -106,11 +112,14 @@ impl Sealer {
 
     fn seal(&self, session: &Session) -> Result<String> {
         let mut nonce = [0; NONCE_BYTES];
-        getrandom::fill(&mut nonce).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut nonce).map_err(Error::no_random_numbers)?;
         let body = encoding::encode(session);
         let payload = Payload { msg: &body, aad: session.access_key.as_bytes() };
         let sealed = self.cipher.encrypt(XNonce::from_slice(&nonce), payload);
-        let sealed = sealed.map_err(|_| Error::Invalid("the token can't be sealed".into()))?;
+        let sealed = sealed.map_err(|error| Error::Internal {
+            what: "a session token can't be sealed",
+            detail: error.to_string(),
+        })?;
         Ok(STANDARD.encode([&nonce[..], &sealed].concat()))
     }
 
@@ -139,15 +148,16 @@ impl Gateway {
                     return Ok(Sealer::new(&found.key));
                 }
                 let mut made = SealingKey { key: [0; 32] };
-                getrandom::fill(&mut made.key)
-                    .map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+                getrandom::fill(&mut made.key).map_err(Error::no_random_numbers)?;
                 if record::create(pool, KEY, &made).await? {
                     return Ok(Sealer::new(&made.key));
                 }
                 // Another gateway was faster.
                 let found = record::read::<SealingKey>(pool, KEY).await?;
-                let (found, _) =
-                    found.ok_or_else(|| Error::Invalid("the key of session tokens was removed".into()))?;
+                let (found, _) = found.ok_or_else(|| Error::Internal {
+                    what: "the key of session tokens",
+                    detail: format!("{KEY} was removed"),
+                })?;
                 Ok(Sealer::new(&found.key))
             })
             .await
@@ -167,7 +177,7 @@ impl Gateway {
     pub(crate) async fn give_credentials(&self, mut session: Session) -> Result<Credentials> {
         const LETTERS: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         let mut random = [0; KEY_CHARS - PREFIX.len()];
-        getrandom::fill(&mut random).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut random).map_err(Error::no_random_numbers)?;
         let letters = random.iter().map(|byte| char::from(LETTERS[usize::from(byte % 32)]));
         session.access_key = PREFIX.chars().chain(letters).collect();
         let sealer = self.sealer().await?;
@@ -187,6 +197,7 @@ impl Gateway {
             let session = self.sealer().await?.open(access_key, token, now_ns())?;
             let user = match self.known_user_id(&session.user).await {
                 Err(Error::NoSuchUser(_)) => return Err(Error::InvalidToken),
+                Ok(user) if user.created_ns != session.user_created_ns => return Err(Error::InvalidToken),
                 user => user?,
             };
             let role = match session.role {
@@ -220,6 +231,7 @@ mod tests {
         Session {
             access_key: "ASIAAAAAAAAAAAAAAAAA".into(),
             user: "alice".into(),
+            user_created_ns: 7,
             role: Some(("reader".into(), "id".into(), "s1".into())),
             policy: "{}".into(),
             expires_ns: 1000,

@@ -246,7 +246,7 @@ impl Gateway {
                 written => return written.map(drop),
             }
         }
-        Err(Error::Invalid(format!("{shard} is being changed by too many at a time")))
+        Err(Error::Contended(shard.to_owned()))
     }
 
     /// Calls `each` with the records that a filter lets through, in the order of users and hours.

@@ -121,7 +121,7 @@ impl AccessKey {
         const UPPER: &[u8; 32] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
         const ANY: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+_";
         let mut random = [0; ACCESS_KEY_CHARS + SECRET_KEY_CHARS];
-        getrandom::fill(&mut random).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+        getrandom::fill(&mut random).map_err(Error::no_random_numbers)?;
         let (access, secret) = random.split_at(ACCESS_KEY_CHARS);
         Ok(AccessKey {
             access_key: access.iter().map(|byte| char::from(UPPER[usize::from(byte % 32)])).collect(),
@@ -226,7 +226,7 @@ impl Gateway {
     pub async fn create_user(&self, user: &User) -> Result<()> {
         check_id(&user.id)?;
         if record::read::<User>(&self.pools.users, &user.id).await?.is_some() {
-            return Err(Error::UserExists(format!("user {}", user.id)));
+            return Err(Error::UserExists(user.id.clone()));
         }
         for key in &user.keys {
             self.take_key(&user.id, &key.access_key).await?;
@@ -242,7 +242,7 @@ impl Gateway {
         if record::create(&self.pools.users, &user.id, &user).await? {
             return Ok(());
         }
-        Err(Error::UserExists(format!("user {}", user.id)))
+        Err(Error::UserExists(user.id.clone()))
     }
 
     /// Reserves an access key for a user.
@@ -257,14 +257,14 @@ impl Gateway {
         // It may be left of an attempt that did not end.
         let (found, _) = record::read::<KeyOwner>(&self.pools.keys, access_key)
             .await?
-            .ok_or_else(|| Error::Invalid(format!("key {access_key} is being removed")))?;
+            .ok_or_else(|| Error::Contended(format!("key {access_key}")))?;
         let taken = match self.user(&found.user).await {
             Ok(owner) => owner.keys.iter().any(|key| key.access_key == access_key),
             Err(Error::NoSuchUser(_)) => false,
             Err(error) => return Err(error),
         };
         if taken {
-            return Err(Error::UserExists(format!("key {access_key}")));
+            return Err(Error::KeyExists(access_key.to_owned()));
         }
         record::update(&self.pools.keys, access_key, |found: &mut KeyOwner| {
             found.user = user.to_owned();

@@ -14,7 +14,8 @@ use args::{
 use clap::{CommandFactory, Parser};
 use nacre_client::block_on;
 use nacre_rgw::{
-    AccessKey, CheckReport, Expired, Gateway, LifecycleStatus, Problem, QuotaChange, UsageFilter, User, caps,
+    AccessKey, CheckReport, Collected, Expired, Gateway, LifecycleStatus, Problem, QuotaChange, UsageFilter,
+    User, caps,
 };
 use nacre_runtime::Config;
 use serde_json::{Value, json};
@@ -237,14 +238,25 @@ async fn carry_out(gateway: &Arc<Gateway>, subject: Subject) -> Result<Option<Va
         }
         Subject::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
         Subject::Gc(GcVerb::List { include_all }) => {
-            let records = gateway.garbage(include_all, usize::MAX).await?;
-            let shown = records.into_iter().map(
-                |record| json!({ "name": record.name, "objects": record.count, "due_ns": record.due_ns }),
-            );
+            let records = gateway.garbage(include_all).await?;
+            let shown = records.into_iter().map(|record| {
+                let mut shown =
+                    json!({ "name": record.name, "objects": record.count, "due_ns": record.due_ns });
+                if let Some(damage) = record.damage {
+                    shown["damaged"] = damage.into();
+                }
+                shown
+            });
             Ok(Some(shown.collect()))
         }
         Subject::Gc(GcVerb::Process { include_all }) => {
-            gateway.collect_garbage(include_all).await?;
+            let Collected { damaged, failed, .. } = gateway.collect_garbage(include_all).await?;
+            if damaged > 0 {
+                eprintln!("{damaged} damaged records stay where they are; gc list --include-all shows them");
+            }
+            if failed > 0 {
+                bail!("the objects of {failed} records could not be removed; try again");
+            }
             Ok(None)
         }
     }

@@ -90,6 +90,7 @@ pub(crate) fn rgw_config(config: &Config) -> Result<nacre_rgw::Config> {
         gc_wait: options.rgw.rgw_gc_obj_min_wait,
         gc_period: options.rgw.rgw_gc_processor_period,
         pending_expiration: options.rgw.rgw_pending_bucket_index_op_expiration,
+        lease: options.rgw.rgw_gateway_lease_duration,
         region: options.rgw.rgw_region.clone(),
         admin_entry: options.rgw.rgw_admin_entry.clone(),
         quota_ages: nacre_rgw::Ages {

@@ -113,7 +113,16 @@ fn boto3_finds_what_s3_promises() {
     for bucket in ["acls", "policies", "browsers", "objects", "conditions", "listing", "parts", "access"] {
         s3.nacre(&["bucket", "rm", "--bucket", bucket, "--purge-objects"]);
     }
+    // Records that can't be read, before all others, keep nothing from being collected, and are shown.
+    for shard in 0..32 {
+        let (shard, key) = (format!("gc.{shard}"), "\u{1}damaged of a test");
+        s3.nacre(&["rados", "-p", "default.rgw.log", "-N", "gc", "setomapval", &shard, key, "x"]);
+    }
     s3.nacre(&["gc", "process", "--include-all"]);
+    let listed: Vec<serde_json::Value> = serde_json::from_slice(&s3.nacre(&["gc", "list"])).unwrap();
+    let damaged =
+        listed.iter().filter(|record| record["damaged"].is_string() && record["name"] == " of a test");
+    assert_eq!((listed.len(), damaged.count()), (32, 32), "{listed:?}");
     let left = s3.nacre(&["rados", "-p", "default.rgw.buckets.data", "ls"]);
     assert_eq!(String::from_utf8_lossy(&left), "", "objects that belong to nothing");
     let left = s3.nacre(&["rados", "-p", "default.rgw.buckets.index", "ls"]);

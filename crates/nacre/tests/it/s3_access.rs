@@ -28,6 +28,16 @@ fn strangers_get_nothing() {
     let keys = ["--access-key", "OTHERSKEY", "--secret-key", "secret of the other"];
     s3.nacre(&[&["user", "create", "--uid", "other", "--display-name", "The other one"], &keys[..]].concat());
     s3.ok("/usr/bin/python3", &[suite, &s3.endpoint, &s3.access, &s3.secret, keys[1], keys[3]]);
+    // A record that is damaged is the server's fault, and what is wrong with it is for the log.
+    let damaged = s3.path("damaged");
+    std::fs::write(&damaged, b"secret detail").unwrap();
+    let put = ["rados", "-p", "default.rgw.meta", "-N", "root", "put", "damaged"];
+    s3.nacre(&[&put[..], &[damaged.to_str().unwrap()]].concat());
+    let out = s3.ok("curl", &["-s", "-w", "%{http_code}", &format!("{}/damaged/k", s3.endpoint)]);
+    let out = String::from_utf8(out.stdout).unwrap();
+    assert!(out.ends_with("500") && out.contains("<Code>InternalError</Code>"), "{out}");
+    assert!(out.contains("We encountered an internal error.") && !out.contains("secret"), "{out}");
+    s3.nacre(&["rados", "-p", "default.rgw.meta", "-N", "root", "rm", "damaged"]);
     // What a suspended user made public is so no longer.
     let public = format!("{}/theirs", s3.endpoint);
     let status = || {

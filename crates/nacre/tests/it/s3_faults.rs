@@ -144,6 +144,7 @@ osd_heartbeat_grace = 4
 mon_osd_down_out_interval = 600
 osd_pool_default_pg_num = 8
 rgw_pending_bucket_index_op_expiration = 2
+rgw_gateway_lease_duration = 2
 rgw_gc_obj_min_wait = 20
 rgw_gc_processor_period = 5
 ";
@@ -257,9 +258,46 @@ fn uploads_of_clients_that_go_away_are_completed_or_can_be() {
     nothing_is_left(&cluster, "gone");
 }
 
+/// A gateway that loses its watch while it writes, and others that look for what gateways left: none of them takes it for gone.
+fn stands_still_in_the_middle_of_a_write(
+    cluster: &TestCluster,
+    (own, session): (&Gateway, &str),
+    other: &Gateway,
+    keys: &(String, String),
+) {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/s3/stalled.py");
+    let mut put = Command::new("/usr/bin/python3")
+        .args([script, &own.endpoint(), &keys.0, &keys.1, "blips"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let half = BufReader::new(put.stdout.take().unwrap()).lines().next();
+    assert_eq!(half.unwrap().unwrap(), "half");
+    let pending = |_: &TestCluster| problems(cluster, "blips").contains("stale_pending");
+    cluster.wait_for("the write to be older than it should be", pending);
+    let pid = own.child.as_ref().unwrap().id().to_string();
+    let signal = |name: &str| assert!(Command::new("kill").args([name, &pid]).status().unwrap().success());
+    signal("-STOP");
+    cluster.wait_for("the watch to be lost", |_| {
+        let watchers = cluster.ok(&["rados", "-p", "default.rgw.control", "listwatchers", "notify.0"]);
+        !watchers.split_whitespace().any(|word| word == session)
+    });
+    let folder = tempfile::tempdir().unwrap();
+    let endpoint = other.endpoint();
+    let client = Client { endpoint: &endpoint, access: &keys.0, secret: &keys.1, folder: folder.path() };
+    client.ok("/usr/bin/aws", &["--endpoint-url", &endpoint, "s3api", "list-objects", "--bucket", "blips"]);
+    cluster.run(&["bucket", "check", "--bucket", "blips", "--fix"]);
+    signal("-CONT");
+    assert_eq!(cluster.ok(&["osd", "blocklist", "ls"]).trim(), "");
+    put.stdin.take().unwrap().write_all(b"\n").unwrap();
+    assert!(put.wait().unwrap().success(), "{}", own.log(cluster));
+    becomes_sound(cluster, "blips");
+}
+
 #[test]
-fn a_gateway_that_is_shut_out_ends_and_may_come_back() {
-    let (cluster, _a, _b, keys) = served();
+fn only_a_gateway_that_is_shut_out_ends_and_may_come_back() {
+    let (cluster, a, _b, keys) = served();
     // With no more rights than a gateway of radosgw has.
     let keyring = cluster.folder().join("rgw.keyring");
     let keyring = keyring.to_str().unwrap();
@@ -272,10 +310,14 @@ fn a_gateway_that_is_shut_out_ends_and_may_come_back() {
     cluster.wait_for("both gateways to watch", |_| watchers().len() == 2);
     let others = watchers();
     let mut own = Gateway::new();
-    own.args = ["-n", "client.rgw.a", "--keyring", keyring].map(str::to_owned).to_vec();
+    let lease = ["--rgw_gateway_lease_duration", "60"];
+    own.args =
+        ["-n", "client.rgw.a", "--keyring", keyring].iter().chain(&lease).map(ToString::to_string).collect();
     own.start(&cluster);
     cluster.wait_for("the gateway to watch", |_| watchers().len() > 2);
     let session = watchers().difference(&others).next().unwrap().clone();
+    stands_still_in_the_middle_of_a_write(&cluster, (&own, &session), &a, &keys);
+    cluster.wait_for("the gateway to watch again", |_| watchers().contains(&session));
     cluster.ok(&["osd", "blocklist", "add", &session]);
     let status = own.child.take().unwrap().wait().unwrap();
     let said = own.log(&cluster);

@@ -70,8 +70,7 @@ async fn check(asked: &Asked<'_>) -> Answer {
     // Long, and bound to the thread that it begins on.
     let runtime = tokio::runtime::Handle::current();
     let checked = tokio::task::spawn_blocking(move || runtime.block_on(gateway.check_bucket(&bucket, fix)));
-    let report =
-        checked.await.map_err(|error| crate::Error::Invalid(format!("the check ended: {error}")))??;
+    let report = checked.await.map_err(crate::Error::task("the check of a bucket"))??;
     let header = |(objects, bytes): (u64, u64)| json!({ "usage": { "rgw.main": { "size": bytes, "num_objects": objects } } });
     Ok(Some(json!({
         "invalid_multipart_entries": [], "num_problems": report.found,

@@ -74,6 +74,7 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
     let given = Session {
         access_key: String::new(),
         user: call.assumed.user.id.clone(),
+        user_created_ns: call.assumed.user.created_ns,
         role: Some((role.name.clone(), role.id.clone(), session.to_owned())),
         policy,
         expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S.min(role.max_session_s))),
@@ -99,6 +100,7 @@ async fn session_token(call: &Call<'_>) -> Result<Xml, Failure> {
     let seconds = call.form.number("DurationSeconds", MIN_SESSION_S..=MAX_USER_SESSION_S)?;
     let session = Session {
         user: user.id.clone(),
+        user_created_ns: user.created_ns,
         expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S)),
         ..Session::default()
     };

@@ -1,14 +1,14 @@
 //! Seeing through what a gateway that is gone has begun.
 //!
 //! A pending entry may only be taken away when its change can't happen any more. Where the session that began it has
-//! no watch on the gateways' object any more, that session is blocklisted first: from then on OSDs refuse what it may still
+//! no watch on the gateways' object any more and its lease is over ([`crate::lease`]), that session is blocklisted first: from then on OSDs refuse what it may still
 //! have on its way. Then the head says what became of the change.
 
 use super::{Finished, Outcome, Pending, shard_of};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::gateway::{Gateway, now_ns};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,15 +38,27 @@ impl Gateway {
     /// Sees through those of `suspects` whose gateway is gone; returns how many.
     pub(crate) async fn heal(self: &Arc<Gateway>, bucket: &Bucket, suspects: Vec<Suspect>) -> Result<usize> {
         let alive: BTreeSet<String> = self.gateways().await?;
-        let mut fenced = BTreeSet::new();
+        let mut gone = BTreeMap::new();
         let mut healed = 0;
         for Suspect { key, tag, pending } in suspects {
             let session = &pending.session;
             if session.is_empty() || alive.contains(session) || session == self.session() {
                 continue;
             }
-            if fenced.insert(session.clone()) {
-                self.fence(session).await?;
+            let is_gone = match gone.get(session) {
+                Some(is_gone) => *is_gone,
+                None => {
+                    let is_gone = self.claim_lease(session).await?;
+                    if is_gone {
+                        self.fence(session).await?;
+                        self.forget_lease(session).await?;
+                    }
+                    gone.insert(session.clone(), is_gone);
+                    is_gone
+                }
+            };
+            if !is_gone {
+                continue;
             }
             // While the change is pending: then nobody takes its upload for one that became an object.
             self.settle_upload(bucket, &key, &tag).await?;

@@ -147,7 +147,7 @@ impl Gateway {
                 tokio::time::sleep(self.config.reshard_lock / 3).await;
                 match self.lock_reshard().await {
                     Ok(true) => {}
-                    Ok(false) => return Error::Invalid("the lock for resharding was lost".into()),
+                    Ok(false) => return Error::Contended("the list of buckets to reshard".into()),
                     Err(error) => return error,
                 }
             }

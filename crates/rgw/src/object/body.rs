@@ -3,7 +3,7 @@
 use super::PIECE_BYTES;
 use super::crypt::{CHUNK_BYTES, Cipher, Encryptor};
 use super::md5::Md5;
-use crate::error::{Error, Result};
+use crate::error::{BodyFault, Error, Result};
 use crate::gateway::ROOM_BYTES;
 use bytes::{Bytes, BytesMut};
 use futures::{Stream, StreamExt};
@@ -245,12 +245,18 @@ impl Body {
         while self.rest.is_empty() && !self.ended {
             match tokio::time::timeout(TICK, self.source.next()).await {
                 Ok(Some(Ok(chunk))) => self.rest = chunk,
-                Ok(Some(Err(error))) => return Err(Error::Body(error.to_string())),
+                // A copy's source is read by this gateway: its faults are its own.
+                Ok(Some(Err(error))) => {
+                    return Err(match error.downcast::<Error>() {
+                        Ok(own) => *own,
+                        Err(error) => BodyFault::of(&*error).into(),
+                    });
+                }
                 Ok(None) => self.ended = true,
                 Err(_) => {
                     waited += TICK;
                     if waited >= PATIENCE {
-                        return Err(Error::Body(format!("nothing came for {} s", PATIENCE.as_secs())));
+                        return Err(BodyFault::Incomplete.into());
                     }
                     let free = self.memory.as_ref().map_or(0, |memory| memory.available_permits());
                     if yields && self.room.is_some() && free * ROOM_BYTES < PIECE_BYTES {

@@ -83,7 +83,7 @@ pub(crate) fn stored_range(range: &Range<u64>, size: u64) -> (Range<u64>, u64) {
 /// Random bytes.
 pub(crate) fn salt() -> Result<Salt> {
     let mut salt = Salt::default();
-    getrandom::fill(&mut salt).map_err(|e| Error::Invalid(format!("no random numbers: {e}")))?;
+    getrandom::fill(&mut salt).map_err(Error::no_random_numbers)?;
     Ok(salt)
 }
 

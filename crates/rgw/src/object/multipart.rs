@@ -155,7 +155,8 @@ impl Gateway {
         // Listed first: what is listed and is not there can be ended, what is there and is not listed would stay.
         index::add_upload(self, bucket, key, &id, &entry).await?;
         if !record::create(&self.pools.data, &upload_name(bucket, key, &id), &upload).await? {
-            return Err(Error::Invalid("an upload of that id is there".into()));
+            let detail = format!("{id} was given out before");
+            return Err(Error::Internal { what: "the id of an upload", detail });
         }
         Ok(id)
     }
@@ -282,7 +283,7 @@ impl Gateway {
             }
             return Ok(());
         }
-        Err(Error::Invalid(format!("part {number} is being uploaded by too many at a time")))
+        Err(Error::Contended(format!("part {number}")))
     }
 
     /// At most `max` parts of an upload behind `after`, and whether there are more.
@@ -336,7 +337,7 @@ impl Gateway {
         let completion = tokio::spawn(async move {
             gateway.try_complete_upload(&bucket, (&key, &id), &named, condition, seal).await
         });
-        completion.await.map_err(|e| Error::Invalid(format!("the completion ended: {e}")))?
+        completion.await.map_err(Error::task("the completion of an upload"))?
     }
 
     async fn try_complete_upload(

@@ -111,7 +111,7 @@ impl Put {
                 }
             }
         });
-        commit.await.map_err(|e| Error::Invalid(format!("the write ended: {e}")))?
+        commit.await.map_err(Error::task("the write of an object"))?
     }
 }
 

@@ -81,7 +81,7 @@ fn check_id(id: &str) -> Result<()> {
     if id == NULL || (id.len() == ORDER_DIGITS + TAG_DIGITS && id.bytes().all(digits)) {
         Ok(())
     } else {
-        Err(Error::Invalid("Invalid version id specified".into()))
+        Err(Error::InvalidVersionId)
     }
 }
 
@@ -549,7 +549,7 @@ impl Gateway {
             }
             Err(Error::Contended(key))
         });
-        removal.await.map_err(|e| Error::Invalid(format!("the removal ended: {e}")))?
+        removal.await.map_err(Error::task("the removal of a version"))?
     }
 
     /// An attempt; `None` where somebody else was faster.

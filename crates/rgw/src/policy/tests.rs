@@ -1,22 +1,6 @@
 use super::*;
 use serde_json::json;
 
-#[test]
-fn patterns_match_as_aws_says() {
-    for (pattern, text, expected) in [
-        ("*", "", true),
-        ("a*c", "abbc", true),
-        ("a*c", "abcb", false),
-        ("a?c", "abc", true),
-        ("a?c", "ac", false),
-        ("*/x*", "a/b/xyz", true),
-        ("", "a", false),
-        ("**", "a", true),
-    ] {
-        assert_eq!(matches(pattern, text), expected, "{pattern} {text}");
-    }
-}
-
 fn decide(statements: Value, user: Option<&str>, action: &str, key: &str, ip: &str) -> Decision {
     let text = json!({ "Version": "2012-10-17", "Statement": statements }).to_string();
     let policy = Policy::read(&text, "b").unwrap();
@@ -157,4 +141,32 @@ fn what_is_not_understood_is_refused() {
     }
     assert!(Policy::read("{", "b").is_err());
     assert!(Policy::read(&" ".repeat(MAX_BYTES + 1), "b").is_err());
+}
+
+#[test]
+fn a_policy_that_takes_too_long_refuses() {
+    let pattern = format!("*{}?b*", "a".repeat(4000));
+    let statement = json!([
+        { "Effect": "Allow", "Principal": "*", "Action": "s3:GetObject", "Resource": "*" },
+        { "Effect": "Deny", "Principal": "*", "Action": "s3:GetObject", "Resource": "*",
+          "Condition": { "StringLike": { "aws:Referer": pattern } } },
+    ]);
+    let policy = Policy::read(&json!({ "Statement": statement }).to_string(), "b").unwrap();
+    let decide = |referer: &str| {
+        let context = |_: &str| vec![referer.to_owned()];
+        let (who, resource) = (Who::default(), "arn:aws:s3:::b/k");
+        policy.decide(&Asked { who, action: "s3:GetObject", resource, context: &context })
+    };
+    assert_eq!(decide("http://x"), Decision::Allow);
+    assert_eq!(decide(&"a".repeat(20_000)), Decision::Deny);
+}
+
+#[test]
+fn policies_say_whether_they_ask_for_tags() {
+    let asks = |key: &str| {
+        let statement = json!([{ "Effect": "Deny", "Action": "s3:*", "Resource": "*",
+            "Condition": { "StringEquals": { key: "x" } } }]);
+        Policy::read_identity(&json!({ "Statement": statement }).to_string()).unwrap().asks_for_tags()
+    };
+    assert!(asks("s3:ExistingObjectTag/Class") && !asks("s3:RequestObjectTag/Class"));
 }

@@ -4,14 +4,15 @@
 //! list says who may read it: that is seen when its head is at hand ([`Requester::may_read`]).
 
 use super::acl::GRANT_HEADERS;
+use super::actions::{action_of, version_action_of};
+use super::conditions::{Context, check_overrides, gives_tags, version_of_query};
 use super::encryption::check_secrecy;
-use super::tagging::tags_of_header;
 use crate::acl::{Acl, Permission};
 use crate::bucket::Bucket;
 use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::object::Head;
-use crate::policy::{Asked, Decision, EXISTING_TAG, Policy, REQUEST_TAG, Who};
+use crate::policy::{Asked, Decision, Policy, Who};
 use crate::public_access::Ownership;
 use crate::ratelimit::Scope;
 use crate::role::Role;
@@ -24,7 +25,6 @@ use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Result, s3_error};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
@@ -50,6 +50,8 @@ pub(crate) struct Requester {
     role: Option<(Arc<Role>, String)>,
     /// What the session may do at most.
     limit: Option<Arc<Policy>>,
+    /// The actions that the request was judged by, in the bucket's policy too.
+    actions: Arc<[String]>,
     /// A policy allows the request, whatever lists say.
     allowed: bool,
     /// What lists of the bucket and its objects count for.
@@ -57,9 +59,6 @@ pub(crate) struct Requester {
     /// What conditions of policies may ask for.
     context: Arc<Context>,
 }
-
-/// What conditions may ask for: values by their keys, in lower case.
-type Context = BTreeMap<String, Vec<String>>;
 
 /// What lists count for in a bucket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -127,7 +126,7 @@ impl Requester {
         if self.user.as_ref().is_some_and(|user| user.admin || user.system) && self.role.is_none() {
             return Decision::Allow;
         }
-        let context = |name: &str| self.context.get(name).cloned().unwrap_or_default();
+        let context = |name: &str| self.context.get(name);
         let asked = Asked { who: self.who(), action, resource, context: &context };
         let of_bucket = match bucket.and_then(|bucket| Some((bucket, bucket.policy.as_ref()?))) {
             Some((bucket, policy)) => {
@@ -139,46 +138,129 @@ impl Requester {
             }
             None => Decision::Nothing,
         };
-        let own = match (&self.role, &self.user) {
-            (Some((role, _)), _) => &role.permissions[..],
-            (None, Some(user)) => &user.identity[..],
-            (None, None) => &[],
-        };
-        let own = own.iter().fold(Decision::Nothing, |decision, policy| decision.or(policy.decide(&asked)));
+        let own = self
+            .own_policies()
+            .iter()
+            .fold(Decision::Nothing, |decision, policy| decision.or(policy.decide(&asked)));
         match &self.limit {
             Some(limit) => of_bucket.or(own).and(limit.decide(&asked)),
             None => of_bucket.or(own),
         }
     }
 
+    /// The policies of the user, or of the role that it has assumed.
+    fn own_policies(&self) -> &[Arc<Policy>] {
+        match (&self.role, &self.user) {
+            (Some((role, _)), _) => &role.permissions,
+            (None, Some(user)) => &user.identity,
+            (None, None) => &[],
+        }
+    }
+
+    /// Whether the decision on what is in `bucket` may depend on an object's tags.
+    fn depends_on_tags(&self, bucket: &Bucket) -> bool {
+        let of_bucket = bucket.policy.as_deref();
+        let own = self.own_policies().iter().map(|policy| &**policy);
+        of_bucket.into_iter().chain(own).chain(self.limit.as_deref()).any(Policy::asks_for_tags)
+    }
+
+    /// The request with the tags of the object, or of its version, that it asks for; those are read where a policy asks about
+    /// them.
+    pub(super) async fn with_tags_of(
+        mut self,
+        gateway: &Gateway,
+        bucket: &Bucket,
+        (key, version): (&str, Option<&str>),
+    ) -> S3Result<Requester> {
+        if !self.depends_on_tags(bucket) {
+            return Ok(self);
+        }
+        let tags = match gateway.head_of_version(bucket, key, version).await {
+            Ok(head) => head.tags,
+            // It has none; the operation says so itself.
+            Err(
+                Error::NoSuchKey
+                | Error::NoSuchVersion
+                | Error::InvalidVersionId
+                | Error::DeleteMarker { .. },
+            ) => Vec::new(),
+            Err(error) => return Err(error.into()),
+        };
+        Arc::make_mut(&mut self.context).set_existing_tags(&tags);
+        Ok(self)
+    }
+
+    /// The request with the object's head at hand. It is judged again where the object's tags are not those by which it was
+    /// judged before: the object may have been replaced in between.
+    pub(super) fn seeing(&self, bucket: &Bucket, key: &str, head: &Head) -> S3Result<Requester> {
+        if self.actions.is_empty() || !self.depends_on_tags(bucket) {
+            return Ok(self.clone());
+        }
+        let mut seeing = self.clone();
+        Arc::make_mut(&mut seeing.context).set_existing_tags(&head.tags);
+        if seeing.context == self.context {
+            return Ok(seeing);
+        }
+        let actions: Vec<&str> = self.actions.iter().map(String::as_str).collect();
+        seeing.asking_all(bucket, &actions, Some(key))
+    }
+
+    /// The request as one of several that ask for different versions of different objects.
+    pub(super) fn for_version(mut self, version: Option<&str>) -> Requester {
+        Arc::make_mut(&mut self.context).set_version(version);
+        self
+    }
+
+    /// The request as one that reads a copy's source, of which `version` is named.
+    pub(super) fn reading_source(mut self, version: Option<&str>) -> Requester {
+        Arc::make_mut(&mut self.context).set_reading(version);
+        self
+    }
+
+    /// The request as one that gives an object `tags`, whatever its headers say.
+    pub(super) fn giving_tags(mut self, tags: &[(String, String)]) -> Requester {
+        Arc::make_mut(&mut self.context).set_request_tags(tags);
+        self
+    }
+
     /// Who asks, as `action` on `key` of `bucket` is to be judged; fails where a policy refuses it.
     pub(crate) fn asking(&self, bucket: &Bucket, action: &str, key: Option<&str>) -> S3Result<Requester> {
-        self.judged(bucket, Some(bucket), action, key)
+        self.asking_all(bucket, &[action], key)
+    }
+
+    /// As [`Requester::asking`], of what needs several actions.
+    fn asking_all(&self, bucket: &Bucket, actions: &[&str], key: Option<&str>) -> S3Result<Requester> {
+        let judged = self.judged(bucket, Some(bucket), actions, key)?;
+        let actions = actions.iter().map(|action| (*action).to_owned()).collect();
+        Ok(Requester { actions, ..judged })
     }
 
     /// As [`Requester::asking`], where the bucket's own policy has no say.
     fn asking_without_bucket(&self, bucket: &Bucket, action: &str) -> S3Result<Requester> {
-        self.judged(bucket, None, action, None)
+        self.judged(bucket, None, &[action], None)
     }
 
     fn judged(
         &self,
         bucket: &Bucket,
         policy_of: Option<&Bucket>,
-        action: &str,
+        actions: &[&str],
         key: Option<&str>,
     ) -> S3Result<Requester> {
         let resource = match key {
             Some(key) => format!("arn:aws:s3:::{}/{key}", bucket.name),
             None => format!("arn:aws:s3:::{}", bucket.name),
         };
-        let allowed = match self.decide(policy_of, action, &resource) {
-            Decision::Deny => return Err(denied()),
-            Decision::Allow => true,
-            // A session that is limited may do what the limit allows, and nothing by lists.
-            Decision::Nothing if self.limit.is_some() => return Err(denied()),
-            Decision::Nothing => false,
-        };
+        let mut allowed = true;
+        for action in actions {
+            allowed &= match self.decide(policy_of, action, &resource) {
+                Decision::Deny => return Err(denied()),
+                Decision::Allow => true,
+                // A session that is limited may do what the limit allows, and nothing by lists.
+                Decision::Nothing if self.limit.is_some() => return Err(denied()),
+                Decision::Nothing => false,
+            };
+        }
         Ok(Requester { allowed, ..self.towards(bucket) })
     }
 
@@ -241,21 +323,25 @@ impl Requester {
         (key, version): (&str, Option<&str>),
         tags: &[(String, String)],
     ) -> S3Result<Requester> {
-        let mut asking = self.clone();
-        let context = Arc::make_mut(&mut asking.context);
-        // What a header says of tags is not what happens.
-        context.retain(|name, _| !name.starts_with(REQUEST_TAG) && name != REQUEST_TAG_KEYS);
-        note_tags(context, tags);
+        let asking = self.clone().giving_tags(tags);
         let operation = "PutObjectTagging";
         let action = version.and_then(|_| version_action_of(operation)).map(Cow::Borrowed);
         asking.asking(bucket, &action.unwrap_or_else(|| action_of(operation)), Some(key))
     }
 
     /// Refuses who may not give tags to an object that it makes.
-    fn may_tag(&self, bucket: &Bucket, key: &str) -> S3Result<()> {
+    pub(super) fn may_tag(&self, bucket: &Bucket, key: &str) -> S3Result<()> {
         let asking = self.asking(bucket, "s3:PutObjectTagging", Some(key))?;
         let is_others = self.role.is_some() || asking.lists == Lists::Owner(false);
         if is_others && !asking.allowed { Err(denied()) } else { Ok(()) }
+    }
+
+    /// Refuses who may not read the tags of an object that it copies: they go with the copy.
+    pub(super) fn may_copy_tags(&self, bucket: &Bucket, key: &str, versioned: bool) -> S3Result<()> {
+        let action = if versioned { "s3:GetObjectVersionTagging" } else { "s3:GetObjectTagging" };
+        let asking = self.asking(bucket, action, Some(key))?;
+        // As radosgw does, a list that lets an object be read lets it be copied with its tags.
+        if self.role.is_some() && !asking.allowed { Err(denied()) } else { Ok(()) }
     }
 
     /// Whether an object, and so its tags, are those of who asks.
@@ -291,53 +377,6 @@ const LOCK_HEADERS: [(&[&str], &str); 2] = [
     (&["x-amz-object-lock-legal-hold"], "s3:PutObjectLegalHold"),
 ];
 
-/// What policies call an operation, where it names a version of an object.
-fn version_action_of(operation: &str) -> Option<&'static str> {
-    Some(match operation {
-        "HeadObject" | "GetObject" => "s3:GetObjectVersion",
-        "DeleteObject" => "s3:DeleteObjectVersion",
-        "GetObjectAcl" => "s3:GetObjectVersionAcl",
-        "PutObjectAcl" => "s3:PutObjectVersionAcl",
-        "GetObjectTagging" => "s3:GetObjectVersionTagging",
-        "PutObjectTagging" => "s3:PutObjectVersionTagging",
-        "DeleteObjectTagging" => "s3:DeleteObjectVersionTagging",
-        "GetObjectAttributes" => "s3:GetObjectVersionAttributes",
-        _ => return None,
-    })
-}
-
-/// What policies call an operation.
-fn action_of(operation: &str) -> Cow<'static, str> {
-    let action = match operation {
-        "HeadObject" | "GetObject" => "s3:GetObject",
-        "PutObject"
-        | "PostObject"
-        | "CopyObject"
-        | "CreateMultipartUpload"
-        | "UploadPart"
-        | "UploadPartCopy"
-        | "CompleteMultipartUpload" => "s3:PutObject",
-        "ListObjects" | "ListObjectsV2" | "HeadBucket" => "s3:ListBucket",
-        "ListObjectVersions" => "s3:ListBucketVersions",
-        "GetBucketEncryption" => "s3:GetEncryptionConfiguration",
-        "PutBucketEncryption" | "DeleteBucketEncryption" => "s3:PutEncryptionConfiguration",
-        "GetObjectLockConfiguration" => "s3:GetBucketObjectLockConfiguration",
-        "PutObjectLockConfiguration" => "s3:PutBucketObjectLockConfiguration",
-        "GetBucketLifecycleConfiguration" => "s3:GetLifecycleConfiguration",
-        "PutBucketLifecycleConfiguration" | "DeleteBucketLifecycle" => "s3:PutLifecycleConfiguration",
-        "ListMultipartUploads" => "s3:ListBucketMultipartUploads",
-        "ListParts" => "s3:ListMultipartUploadParts",
-        "GetBucketCors" => "s3:GetBucketCORS",
-        "PutBucketCors" | "DeleteBucketCors" => "s3:PutBucketCORS",
-        "DeleteBucketTagging" => "s3:PutBucketTagging",
-        "GetPublicAccessBlock" => "s3:GetBucketPublicAccessBlock",
-        "PutPublicAccessBlock" | "DeletePublicAccessBlock" => "s3:PutBucketPublicAccessBlock",
-        "DeleteBucketOwnershipControls" => "s3:PutBucketOwnershipControls",
-        other => return Cow::Owned(format!("s3:{other}")),
-    };
-    Cow::Borrowed(action)
-}
-
 /// The token of temporary credentials: a header or, in an address that was signed, a parameter.
 fn token_of(cx: &S3AccessContext<'_>) -> Option<String> {
     if let Some(token) = cx.headers().get("x-amz-security-token") {
@@ -349,133 +388,6 @@ fn token_of(cx: &S3AccessContext<'_>) -> Option<String> {
     token.map(|(_, token)| {
         urlencoding::decode(token).map_or_else(|_| String::new(), |token| token.into_owned())
     })
-}
-
-/// A name or value of a query, as the protocol understands it.
-pub(crate) fn decoded(text: &str) -> String {
-    let text = text.replace('+', " ");
-    urlencoding::decode(&text).map_or_else(|_| text.clone(), |text| text.into_owned())
-}
-
-/// The values of conditions' keys, by their names in lower case.
-fn context_of(
-    headers: &HeaderMap,
-    query: &str,
-    peer: Option<&Peer>,
-    user: Option<&User>,
-    role: Option<&(Arc<Role>, String)>,
-) -> Context {
-    let now = (crate::gateway::now_ns() / 1_000_000_000).to_string();
-    let mut context = Context::new();
-    let mut set = |name: &str, value: &str| drop(context.insert(name.to_owned(), vec![value.to_owned()]));
-    set("aws:currenttime", &now);
-    set("aws:epochtime", &now);
-    match (user, role) {
-        (_, Some((role, session))) => {
-            set("aws:userid", &format!("{}:{session}", role.id));
-            set("aws:principalarn", &format!("arn:aws:iam:::role/{}", role.name));
-        }
-        (Some(user), None) => {
-            set("aws:principalarn", &format!("arn:aws:iam:::user/{}", user.id));
-            set("aws:username", &user.id);
-            set("aws:userid", &user.id);
-        }
-        (None, None) => {}
-    }
-    if let Some(Peer { address, secure }) = peer {
-        set("aws:sourceip", &address.to_string());
-        set("aws:securetransport", if *secure { "true" } else { "false" });
-    }
-    for (header, name) in HEADER_KEYS {
-        if let Some(value) = headers.get(header).and_then(|value| value.to_str().ok()) {
-            set(name, value);
-        }
-    }
-    let authorization = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-    let (kind, version) = match authorization {
-        Some(text) if text.starts_with("AWS4-") => ("REST-HEADER", Some("AWS4-HMAC-SHA256")),
-        Some(_) => ("REST-HEADER", Some("AWS")),
-        None if query.contains("X-Amz-Signature=") => ("REST-QUERY-STRING", Some("AWS4-HMAC-SHA256")),
-        None if query.contains("Signature=") => ("REST-QUERY-STRING", Some("AWS")),
-        None => ("", None),
-    };
-    if let Some(version) = version {
-        set("s3:authtype", kind);
-        set("s3:signatureversion", version);
-    }
-    for pair in query.split('&') {
-        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-        // However it is written: what is asked for must be what is judged.
-        let name = decoded(name);
-        if let Some((_, key)) = QUERY_KEYS.into_iter().find(|(query, _)| *query == name) {
-            set(key, &decoded(value));
-        }
-    }
-    let tags = headers.get("x-amz-tagging").and_then(|value| value.to_str().ok());
-    note_tags(&mut context, &tags_of_header(tags).unwrap_or_default());
-    context
-}
-
-/// Lets conditions ask for the tags that a request gives an object.
-fn note_tags(context: &mut Context, tags: &[(String, String)]) {
-    for (key, value) in tags {
-        context.insert(format!("{REQUEST_TAG}{}", key.to_lowercase()), vec![value.clone()]);
-        context.entry(REQUEST_TAG_KEYS.to_owned()).or_default().push(key.clone());
-    }
-}
-
-/// Headers that conditions may ask for, and by which keys.
-const HEADER_KEYS: [(&str, &str); 19] = [
-    ("referer", "aws:referer"),
-    ("user-agent", "aws:useragent"),
-    ("x-amz-acl", "s3:x-amz-acl"),
-    ("x-amz-copy-source", "s3:x-amz-copy-source"),
-    ("x-amz-metadata-directive", "s3:x-amz-metadata-directive"),
-    ("x-amz-content-sha256", "s3:x-amz-content-sha256"),
-    ("x-amz-storage-class", "s3:x-amz-storage-class"),
-    ("x-amz-grant-full-control", "s3:x-amz-grant-full-control"),
-    ("x-amz-grant-read", "s3:x-amz-grant-read"),
-    ("x-amz-grant-read-acp", "s3:x-amz-grant-read-acp"),
-    ("x-amz-grant-write", "s3:x-amz-grant-write"),
-    ("x-amz-grant-write-acp", "s3:x-amz-grant-write-acp"),
-    ("x-amz-server-side-encryption", "s3:x-amz-server-side-encryption"),
-    ("x-amz-server-side-encryption-aws-kms-key-id", "s3:x-amz-server-side-encryption-aws-kms-key-id"),
-    ("x-amz-server-side-encryption-customer-algorithm", "s3:x-amz-server-side-encryption-customer-algorithm"),
-    ("x-amz-object-lock-mode", "s3:object-lock-mode"),
-    ("x-amz-object-lock-retain-until-date", "s3:object-lock-retain-until-date"),
-    ("x-amz-object-lock-legal-hold", "s3:object-lock-legal-hold"),
-    ("x-amz-object-ownership", "s3:x-amz-object-ownership"),
-];
-/// Parameters that conditions may ask for, and by which keys.
-const QUERY_KEYS: [(&str, &str); 4] = [
-    ("prefix", "s3:prefix"),
-    ("delimiter", "s3:delimiter"),
-    ("max-keys", "s3:max-keys"),
-    ("versionId", "s3:versionid"),
-];
-/// The keys of the tags that a request gives an object.
-const REQUEST_TAG_KEYS: &str = "s3:requestobjecttagkeys";
-/// What conditions may ask for besides.
-const OTHER_KEYS: [&str; 10] = [
-    REQUEST_TAG_KEYS,
-    "aws:securetransport",
-    "aws:currenttime",
-    "aws:epochtime",
-    "aws:username",
-    "aws:userid",
-    "aws:sourceip",
-    "aws:principalarn",
-    "s3:authtype",
-    "s3:signatureversion",
-];
-
-/// Whether conditions may ask for a key, in lower case.
-pub(crate) fn is_known_key(key: &str) -> bool {
-    OTHER_KEYS.contains(&key)
-        || HEADER_KEYS.iter().chain(&QUERY_KEYS).any(|(_, known)| *known == key)
-        || [EXISTING_TAG, REQUEST_TAG]
-            .iter()
-            .any(|prefix| key.len() > prefix.len() && key.starts_with(prefix))
 }
 
 /// The answer to who may not.
@@ -530,10 +442,11 @@ impl Access {
         };
         let peer = head.extensions.get::<Peer>();
         check_secrecy(self.0.config.require_tls_for_keys, headers, peer)?;
-        let context = Arc::new(context_of(&asked, "", peer, user.as_deref(), role.as_ref()));
-        let requester = Requester { user, role, limit, allowed: false, lists: Lists::Count, context };
+        let context = Arc::new(Context::of(&asked, "", peer, user.as_deref(), role.as_ref()));
+        let requester = Requester { user, role, limit, context, ..Requester::default() };
         seen.note("PostObject", requester.id());
         check_owner(&self.0, bucket).await?;
+        let requester = requester.with_tags_of(&self.0, bucket, (key, None)).await?;
         let requester = requester.asking(bucket, "s3:PutObject", Some(key))?;
         requester.may_write(bucket)?;
         requester.may_do_besides(bucket, key, headers)?;
@@ -546,23 +459,6 @@ impl Access {
             Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
             assumed => Ok(assumed?),
         }
-    }
-
-    /// The tags of what a request asks for, as conditions ask for them; none where it is not there.
-    async fn tags_of(&self, bucket: &Bucket, key: &str, query: &str) -> S3Result<Context> {
-        let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
-        let version = pairs.map(|(name, value)| (decoded(name), decoded(value)));
-        let version = version.into_iter().find(|(name, _)| name == "versionId").map(|(_, id)| id);
-        let tags = match self.0.head_of_version(bucket, key, version.as_deref()).await {
-            Ok(head) => head.tags,
-            Err(Error::NoSuchKey | Error::NoSuchVersion | Error::DeleteMarker { .. } | Error::Invalid(_)) => {
-                Vec::new()
-            }
-            Err(error) => return Err(error.into()),
-        };
-        let named =
-            |(key, value): (String, String)| (format!("{EXISTING_TAG}{}", key.to_lowercase()), vec![value]);
-        Ok(tags.into_iter().map(named).collect())
     }
 
     /// Counts a request against what its user and its bucket may do in a minute.
@@ -601,9 +497,12 @@ impl S3Access for Access {
         let peer = cx.extensions_mut().get::<Peer>().copied();
         check_secrecy(self.0.config.require_tls_for_keys, cx.headers(), peer.as_ref())?;
         let query = cx.uri().query().unwrap_or_default();
-        let context =
-            Arc::new(context_of(cx.headers(), query, peer.as_ref(), user.as_deref(), role.as_ref()));
-        let mut requester = Requester { user, role, limit, allowed: false, lists: Lists::Count, context };
+        let mut context = Context::of(cx.headers(), query, peer.as_ref(), user.as_deref(), role.as_ref());
+        if !gives_tags(cx.s3_op().name(), cx.headers()) {
+            context.set_request_tags(&[]);
+        }
+        let context = Arc::new(context);
+        let mut requester = Requester { user, role, limit, context, ..Requester::default() };
         let name = match cx.s3_path() {
             S3Path::Root => None,
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(bucket.to_string()),
@@ -638,13 +537,12 @@ impl S3Access for Access {
                 let policies = ["GetBucketPolicy", "PutBucketPolicy", "DeleteBucketPolicy"];
                 let of_owner = policies.contains(&operation) && requester.known() == Some(&bucket.owner);
                 let query = cx.uri().query().unwrap_or_default();
-                let named = query
-                    .split('&')
-                    .any(|pair| decoded(pair.split_once('=').map_or(pair, |(name, _)| name)) == "versionId");
-                let asks_for_tags = bucket.policy.as_ref().is_some_and(|policy| policy.asks_for_tags());
-                if let (true, Some(key)) = (asks_for_tags, key) {
-                    let tags = self.tags_of(&bucket, key, query).await?;
-                    Arc::make_mut(&mut requester.context).extend(tags);
+                if requester.user.is_none() && ["GetObject", "HeadObject"].contains(&operation) {
+                    check_overrides(query)?;
+                }
+                let version = version_of_query(query);
+                if let Some(key) = key.filter(|_| operation != "DeleteObjects") {
+                    requester = requester.with_tags_of(&self.0, &bucket, (key, version.as_deref())).await?;
                 }
                 // The first by each of its keys, the other by the tags that it brings.
                 requester = if ["DeleteObjects", "PutObjectTagging"].contains(&operation) {
@@ -652,9 +550,18 @@ impl S3Access for Access {
                 } else if of_owner {
                     requester.asking_without_bucket(&bucket, &action_of(operation))?
                 } else {
-                    let action = named.then(|| version_action_of(operation)).flatten();
-                    let action = action.map_or_else(|| action_of(operation), Cow::Borrowed);
-                    requester.asking(&bucket, &action, key)?
+                    let action_of = |operation| {
+                        let action = version.as_ref().and_then(|_| version_action_of(operation));
+                        action.map_or_else(|| action_of(operation), Cow::Borrowed)
+                    };
+                    let action = action_of(operation);
+                    match operation {
+                        // What it says is part of what a read says.
+                        "GetObjectAttributes" => {
+                            requester.asking_all(&bucket, &[&action, &action_of("GetObject")], key)?
+                        }
+                        _ => requester.asking(&bucket, &action, key)?,
+                    }
                 };
                 match operation {
                     // With the object's head at hand.

@@ -1,6 +1,7 @@
 //! Operations on buckets.
 
-use super::access::{Requester, bucket_of, is_known_key};
+use super::access::{Requester, bucket_of};
+use super::conditions::is_known_key;
 use super::{Protocol, answer, timestamp};
 use crate::bucket::{CORS, LIFECYCLE, LOCKING, OBJECT_LOCK, OWNERSHIP, POLICY, PUBLIC_ACCESS, WEBSITE};
 use crate::cors;

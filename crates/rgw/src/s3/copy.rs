@@ -28,11 +28,12 @@ fn copied_headers(source: &Head, sent: Vec<(String, String)>) -> Vec<(String, St
 }
 
 impl Protocol {
-    /// The object that a copy is made of, and the id of its version where it has versions; its conditions are seen to.
+    /// The object that a copy is made of, and the id of its version where it has versions; its conditions are seen to. It is
+    /// judged by the source's own tags; `with_tags` says that they go with the copy.
     pub(super) async fn copy_source(
         &self,
         requester: &Requester,
-        (source, headers): (&CopySource, &http::HeaderMap),
+        (source, headers, with_tags): (&CopySource, &http::HeaderMap, bool),
         conditions: (Option<&ETagCondition>, Option<&ETagCondition>, Option<&Timestamp>, Option<&Timestamp>),
     ) -> S3Result<(Reader, Option<String>)> {
         let CopySource::Bucket { bucket, key, version_id } = source else {
@@ -46,8 +47,10 @@ impl Protocol {
         check_owner(&self.gateway, &bucket).await?;
         let version = version_id.as_deref();
         let action = if version.is_some() { "s3:GetObjectVersion" } else { "s3:GetObject" };
-        let requester = requester.asking(&bucket, action, Some(key))?;
-        let reader = match self.readable(&requester, &bucket, key, version).await {
+        let reading = requester.clone().reading_source(version);
+        let reading = reading.with_tags_of(&self.gateway, &bucket, (key, version)).await?;
+        let reading = reading.asking(&bucket, action, Some(key))?;
+        let reader = match self.readable(&reading, &bucket, key, version).await {
             // Not the request's own method, but what it names.
             Err(error) if *error.code() == S3ErrorCode::MethodNotAllowed => {
                 return Err(s3_error!(
@@ -58,6 +61,9 @@ impl Protocol {
             opened => opened?,
         };
         let mut reader = reader;
+        if with_tags && !reader.head.tags.is_empty() {
+            reading.seeing(&bucket, key, &reader.head)?.may_copy_tags(&bucket, key, version.is_some())?;
+        }
         unlock_source(&self.gateway, headers, &mut reader).await?;
         let read = version_of(&bucket, &reader.head);
         let (if_match, if_none_match, if_modified_since, if_unmodified_since) = conditions;
@@ -81,8 +87,15 @@ impl Protocol {
             input.copy_source_if_modified_since.as_ref(),
             input.copy_source_if_unmodified_since.as_ref(),
         );
-        let (reader, read) =
-            self.copy_source(&requester, (&input.copy_source, &req.headers), conditions).await?;
+        let retagged = input.tagging_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
+        let source = (&input.copy_source, &req.headers, !retagged);
+        let (reader, read) = self.copy_source(&requester, source, conditions).await?;
+        if !retagged && !reader.head.tags.is_empty() {
+            // The copy is given tags, as if the request named them.
+            let requester = requester.clone().giving_tags(&reader.head.tags);
+            requester.asking(&bucket, "s3:PutObject", Some(&input.key))?.may_write(&bucket)?;
+            requester.may_tag(&bucket, &input.key)?;
+        }
         if reader.head.size > MAX_PART_BYTES {
             return Err(s3_error!(
                 InvalidRequest,
@@ -115,7 +128,6 @@ impl Protocol {
             input.object_lock_retain_until_date.as_ref(),
             input.object_lock_legal_hold_status.as_ref(),
         )?;
-        let retagged = input.tagging_directive.as_ref().is_some_and(|said| said.as_str() == "REPLACE");
         let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
         let sent_headers = kept_headers(&req.headers);
         let head = Head {

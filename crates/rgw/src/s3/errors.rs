@@ -1,27 +1,39 @@
 //! S3's codes for the gateway's errors.
 
-use crate::error::Error;
+use crate::error::{BodyFault, Error};
 use nacre_types::errno::Errno;
 use s3s::{S3Error, S3ErrorCode};
+
+/// What clients read of faults that are not theirs.
+const INTERNAL: &str = "We encountered an internal error. Please try again.";
+const UNAVAILABLE: &str = "Service is unable to handle request.";
+const SLOW_DOWN: &str = "Please reduce your request rate.";
+
+/// Logs an error that is answered with a status of the 5xx class: operators read what happened, clients do not.
+pub(crate) fn log_fault(error: &Error) {
+    match error {
+        // Load and what passes by itself.
+        Error::IndexBusy(_) | Error::Contended(_) => tracing::debug!(%error, "rgw: a request is refused"),
+        error if error.is_unavailable() => {
+            tracing::warn!(%error, "rgw: a request failed, the cluster can't serve it");
+        }
+        _ => tracing::error!(%error, "rgw: a request failed"),
+    }
+}
 
 impl From<Error> for S3Error {
     fn from(error: Error) -> S3Error {
         use S3ErrorCode as Code;
         let code = match &error {
-            Error::Rados(rados) => match rados.errno() {
-                Errno::ENOSPC | Errno::EDQUOT => Code::ServiceUnavailable,
-                Errno::ETIMEDOUT | Errno::ENOTCONN | Errno::ESHUTDOWN => Code::ServiceUnavailable,
-                Errno::ENAMETOOLONG => Code::KeyTooLongError,
-                _ => Code::InternalError,
-            },
-            Error::Corrupt { .. } => Code::InternalError,
-            Error::Body(text) if text.contains("Sha256Mismatch") => {
-                Code::Custom("XAmzContentSHA256Mismatch".into())
-            }
-            Error::Body(text) if text.contains("ignature") => Code::SignatureDoesNotMatch,
-            Error::Body(_) => Code::IncompleteBody,
+            Error::Rados(rados) if rados.errno() == Errno::ENAMETOOLONG => Code::KeyTooLongError,
+            error if error.is_unavailable() => Code::ServiceUnavailable,
+            Error::Rados(_) | Error::Corrupt { .. } | Error::Internal { .. } => Code::InternalError,
+            Error::Body(BodyFault::Sha256Mismatch) => Code::Custom("XAmzContentSHA256Mismatch".into()),
+            Error::Body(BodyFault::ChunkSignature) => Code::SignatureDoesNotMatch,
+            Error::Body(BodyFault::Incomplete) => Code::IncompleteBody,
             Error::NoSuchUser(_) => Code::InvalidAccessKeyId,
             Error::UserExists(_) | Error::RoleExists(_) => Code::Custom("UserAlreadyExists".into()),
+            Error::KeyExists(_) => Code::Custom("KeyExists".into()),
             Error::InvalidToken => Code::InvalidToken,
             Error::ExpiredToken => Code::ExpiredToken,
             Error::NoSuchRole(_) | Error::LimitExceeded(_) => Code::InvalidArgument,
@@ -30,15 +42,15 @@ impl From<Error> for S3Error {
             Error::BucketIsYours(_) => Code::BucketAlreadyOwnedByYou,
             Error::BucketExists(_) => Code::BucketAlreadyExists,
             Error::BucketNotEmpty(_) => Code::BucketNotEmpty,
-            Error::IndexBusy(_) => Code::SlowDown,
+            Error::IndexBusy(_) | Error::Contended(_) => Code::SlowDown,
             Error::AclWithOwnership(_) => Code::InvalidBucketAclWithObjectOwnership,
             Error::BucketState(_) => Code::InvalidBucketState,
             Error::TooManyBuckets(_) => Code::TooManyBuckets,
             Error::NoSuchKey | Error::DeleteMarker { named: false, .. } => Code::NoSuchKey,
             Error::DeleteMarker { named: true, .. } => Code::MethodNotAllowed,
+            Error::InvalidVersionId => Code::InvalidArgument,
             Error::NoSuchVersion => Code::NoSuchVersion,
             Error::Locked | Error::WrongKey => Code::AccessDenied,
-            Error::Contended(_) => Code::SlowDown,
             Error::NoSuchUpload => Code::NoSuchUpload,
             Error::InvalidPart(_) => Code::InvalidPart,
             Error::InvalidPartOrder => Code::InvalidPartOrder,
@@ -50,18 +62,26 @@ impl From<Error> for S3Error {
             Error::Denied(_) => Code::AccessDenied,
             Error::Invalid(_) => Code::InvalidArgument,
         };
-        let internal = matches!(code, Code::InternalError);
-        if internal {
-            tracing::error!(%error, "rgw: a request failed");
+        let text = match &code {
+            Code::InternalError => Some(INTERNAL),
+            Code::ServiceUnavailable => Some(UNAVAILABLE),
+            Code::SlowDown => Some(SLOW_DOWN),
+            _ => None,
+        };
+        if text.is_some() {
+            log_fault(&error);
         }
-        // What goes wrong inside is nobody's business outside.
-        let text = if internal { "internal error".to_owned() } else { error.to_string() };
-        let status = match &code {
-            Code::Custom(name) if &**name == "XAmzContentSHA256Mismatch" => {
-                Some(http::StatusCode::BAD_REQUEST)
+        let text = match (&error, text) {
+            (_, Some(text)) => text.to_owned(),
+            (Error::Rados(_), None) => "Your key is too long".to_owned(),
+            (error, None) => error.to_string(),
+        };
+        let status = match &error {
+            Error::Body(BodyFault::Sha256Mismatch) => Some(http::StatusCode::BAD_REQUEST),
+            Error::QuotaExceeded => Some(http::StatusCode::FORBIDDEN),
+            Error::UserExists(_) | Error::RoleExists(_) | Error::KeyExists(_) => {
+                Some(http::StatusCode::CONFLICT)
             }
-            Code::Custom(name) if &**name == "QuotaExceeded" => Some(http::StatusCode::FORBIDDEN),
-            Code::Custom(_) => Some(http::StatusCode::CONFLICT),
             _ => None,
         };
         let mut answer = S3Error::with_message(code, text);
@@ -88,4 +108,45 @@ fn marker_headers(version: &str, mtime_ns: u64) -> http::HeaderMap {
         headers.insert(http::header::LAST_MODIFIED, modified);
     }
     headers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::encoding::DecodeError;
+
+    fn answer(error: Error) -> (u16, String, String) {
+        let error = S3Error::from(error);
+        let status = error.status_code().map_or(0, |status| status.as_u16());
+        (status, error.code().as_str().to_owned(), error.message().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn faults_of_the_server_are_5xx_without_internal_text() {
+        let corrupt = DecodeError::Corrupt { what: "user", detail: "secret detail".into() };
+        let internal = Error::Internal { what: "the write of an object", detail: "secret detail".into() };
+        for error in [internal, Error::Corrupt { name: "secret.object".into(), source: corrupt }] {
+            let said = answer(error);
+            assert_eq!(said, (500, "InternalError".into(), INTERNAL.into()));
+        }
+        let (status, code, text) = answer(Error::Contended("secret.shard".into()));
+        assert_eq!((status, &*code, &*text), (503, "SlowDown", SLOW_DOWN));
+        let timed_out = nacre_client::Error::TimedOut("secret.object".into());
+        let (status, code, text) = answer(timed_out.into());
+        assert_eq!((status, &*code, &*text), (503, "ServiceUnavailable", UNAVAILABLE));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_fault_of_the_server() {
+        let ended = tokio::spawn(async { panic!("secret detail") }).await;
+        let error: Error = ended.map_err(Error::task("the write of an object")).unwrap_err();
+        assert_eq!(answer(error), (500, "InternalError".into(), INTERNAL.into()));
+    }
+
+    #[test]
+    fn faults_of_bodies_have_their_codes() {
+        assert_eq!(answer(BodyFault::Sha256Mismatch.into()).1, "XAmzContentSHA256Mismatch");
+        assert_eq!(answer(BodyFault::ChunkSignature.into()).1, "SignatureDoesNotMatch");
+        assert_eq!(answer(BodyFault::Incomplete.into()).1, "IncompleteBody");
+    }
 }

@@ -218,7 +218,7 @@ impl Protocol {
             input.copy_source_if_unmodified_since.as_ref(),
         );
         let (reader, read) =
-            self.copy_source(&requester, (&input.copy_source, &req.headers), conditions).await?;
+            self.copy_source(&requester, (&input.copy_source, &req.headers, false), conditions).await?;
         let range = match &input.copy_source_range {
             Some(text) => {
                 let wrong = |_| s3_error!(InvalidArgument, "the range of a copy is bytes=first-last");

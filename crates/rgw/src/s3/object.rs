@@ -8,7 +8,7 @@ use super::lock::{asked_lock, shown_lock};
 use super::tagging::tags_of_header;
 use super::{Protocol, timestamp};
 use crate::bucket::{Bucket, Versioning};
-use crate::error::Error;
+use crate::error::{BodyFault, Error};
 use crate::object::multipart::MAX_PART_BYTES;
 use crate::object::{Condition, Digests, Head, Put, Reader, Source};
 use futures::stream;
@@ -233,7 +233,7 @@ fn parts_count(head: &Head, part: Option<i32>) -> Option<i32> {
 /// What was opened, if the requester may read it.
 fn readable_by(
     requester: &Requester,
-    bucket: &Bucket,
+    (bucket, key): (&Bucket, &str),
     opened: crate::error::Result<Reader>,
 ) -> S3Result<Reader> {
     match opened {
@@ -244,7 +244,7 @@ fn readable_by(
         }
         opened => {
             let reader = opened?;
-            requester.may_read(&reader.head)?;
+            requester.seeing(bucket, key, &reader.head)?.may_read(&reader.head)?;
             Ok(reader)
         }
     }
@@ -289,7 +289,7 @@ impl Protocol {
         let seal = |digests: Digests, head: &mut Head| {
             // Clients that go away leave less than they said.
             if length.is_some_and(|length| length != head.size) {
-                return Err(Error::Body(format!("{} bytes of {}", head.size, length.unwrap_or(0))));
+                return Err(BodyFault::Incomplete.into());
             }
             (head.etag, head.checksum) = sent.check(digests)?;
             Ok(())
@@ -341,7 +341,7 @@ impl Protocol {
         key: &str,
         version: Option<&str>,
     ) -> S3Result<Reader> {
-        readable_by(requester, bucket, self.gateway.open_version(bucket, key, version).await)
+        readable_by(requester, (bucket, key), self.gateway.open_version(bucket, key, version).await)
     }
 
     pub(super) async fn do_get_object(
@@ -353,7 +353,7 @@ impl Protocol {
         check_read(&req.headers)?;
         let (version, range) = (input.version_id.as_deref(), named_range(input.range.as_ref()));
         let opened = self.gateway.open_range_of_version(&bucket, &input.key, version, range).await;
-        let mut reader = readable_by(&requester, &bucket, opened)?;
+        let mut reader = readable_by(&requester, (&bucket, &input.key), opened)?;
         unlock(&self.gateway, &req.headers, &mut reader).await?;
         let conditions = ReadConditions {
             if_match: input.if_match.as_ref(),
@@ -418,7 +418,7 @@ impl Protocol {
             Some(_) => self.readable(&requester, &bucket, &input.key, version).await?,
             None => {
                 let opened = self.gateway.open_head(&bucket, &input.key, version).await;
-                readable_by(&requester, &bucket, opened)?
+                readable_by(&requester, (&bucket, &input.key), opened)?
             }
         };
         unlock(&self.gateway, &req.headers, &mut reader).await?;
@@ -499,6 +499,7 @@ impl Protocol {
         version: Option<&str>,
     ) -> S3Result<Head> {
         let head = self.head(requester, bucket, key, version).await?;
+        let requester = requester.seeing(bucket, key, &head)?;
         if requester.owns(bucket, &head) || requester.is_allowed() {
             Ok(head)
         } else {

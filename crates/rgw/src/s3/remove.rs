@@ -120,7 +120,9 @@ impl Protocol {
             async move {
                 let ObjectIdentifier { key, version_id, e_tag, size, last_modified_time: mtime } = object;
                 let action = if version_id.is_some() { "s3:DeleteObjectVersion" } else { "s3:DeleteObject" };
-                let asking = requester.asking(&bucket, action, Some(&key));
+                let named = (&*key, version_id.as_deref());
+                let asking = requester.for_version(named.1).with_tags_of(&self.gateway, &bucket, named).await;
+                let asking = asking.and_then(|asking| asking.asking(&bucket, action, Some(&key)));
                 let removed = match asking.and_then(|asking| asking.may_write(&bucket).map(|()| asking)) {
                     Ok(asking) => {
                         let condition = match e_tag.map(ETag::into_value) {

@@ -23,6 +23,9 @@ option_group! {
         [min("1Mi"), startup(), nacre(), services(&[Rgw]), long("Requests wait to be read where it is used up.")];
     rgw_pending_bucket_index_op_expiration: IntSecs = "120", "Seconds after which what a gateway has begun is seen through by another one, if it is gone"
         [startup(), services(&[Rgw])];
+    rgw_gateway_lease_duration: IntSecs = "30", "Seconds without a sign of life after which a gateway may be taken for gone"
+        [min("1"), startup(), nacre(), services(&[Rgw]), long("A gateway renews its lease in RADOS four times in this time. What another gateway has begun is \
+        finished only after that one's lease is over, and after it is blocklisted.")];
     rgw_gc_obj_min_wait: IntSecs = "7200", "Seconds that the data of a removed or replaced object stays for those who still read it"
         [startup(), services(&[Rgw])];
     rgw_max_connections: Uint = "4096", "Connections that a gateway has at a time" [min("1"), startup(), services(&[Rgw]),

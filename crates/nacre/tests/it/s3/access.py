@@ -200,6 +200,102 @@ def documents():
     S3.put_object(Bucket="documents", Key="k", Body=b"")
 
 
-for test in (public_access, ownership, besides, documents):
+def tags_judge():
+    """Policies see the tags of what is read or removed, whatever operation reads or removes it."""
+    S3.create_bucket(Bucket="tagged")
+    S3.put_bucket_versioning(Bucket="tagged", VersioningConfiguration={"Status": "Enabled"})
+    OTHER.create_bucket(Bucket="takers")
+    old = S3.put_object(Bucket="tagged", Key="secret", Body=b"secret", Tagging="class=secret")["VersionId"]
+    S3.put_object(Bucket="tagged", Key="open", Body=b"open", Tagging="class=open")
+    S3.put_object(Bucket="tagged", Key="both", Body=b"secret", Tagging="CLASS=open&class=secret")
+    OTHER.put_object(Bucket="takers", Key="copy", Body=b"", Tagging="class=open")
+    other = {"Principal": {"AWS": "arn:aws:iam:::user/other"}, "Resource": "arn:aws:s3:::tagged/*"}
+    refuses = ["s3:GetObject", "s3:GetObjectVersion", "s3:DeleteObject", "s3:DeleteObjectVersion"]
+    S3.put_bucket_policy(Bucket="tagged", Policy=json.dumps({"Statement": [
+        dict(other, Effect="Allow", Action=["s3:GetObject*", "s3:DeleteObject*", "s3:PutObject"]),
+        dict(other, Effect="Deny", Action=refuses, Condition={"StringEquals": {"s3:ExistingObjectTag/class": "secret"}})]}))
+    upload = OTHER.create_multipart_upload(Bucket="takers", Key="parts")["UploadId"]
+
+    def copies(source, check):
+        retagged = {"TaggingDirective": "REPLACE", "Tagging": "class=open"}
+        for bucket, key in (("takers", "copy"), ("takers", "new"), ("tagged", "open")):
+            check(OTHER.copy_object, Bucket=bucket, Key=key, CopySource=source, **retagged)
+        check(OTHER.copy_object, Bucket="takers", Key="copy", CopySource=source)
+        check(OTHER.upload_part_copy, Bucket="takers", Key="parts", UploadId=upload, PartNumber=1, CopySource=source)
+
+    def denied(call, **args):
+        refused("AccessDenied", call, **args)
+
+    def allowed(call, **args):
+        call(**args)
+
+    assert read(OTHER, "tagged", "open") == b"open"
+    copies("tagged/open", allowed)
+    for key in ("secret", "both"):
+        denied(OTHER.get_object, Bucket="tagged", Key=key)
+        refused("403", OTHER.head_object, Bucket="tagged", Key=key)
+        denied(OTHER.get_object_attributes, Bucket="tagged", Key=key, ObjectAttributes=["ObjectSize"])
+        denied(OTHER.delete_object, Bucket="tagged", Key=key)
+        copies(f"tagged/{key}", denied)
+
+    def delete(*objects):
+        answer = OTHER.delete_objects(Bucket="tagged", Delete={"Objects": list(objects)})
+        named = [(gone["Key"], gone.get("VersionId")) for gone in answer.get("Deleted", [])]
+        errors = [(error["Key"], error.get("VersionId"), error["Code"]) for error in answer.get("Errors", [])]
+        return named, errors
+
+    # A version has tags of its own: the newest one is open now.
+    S3.put_object(Bucket="tagged", Key="secret", Body=b"not any more", Tagging="class=open")
+    assert read(OTHER, "tagged", "secret") == b"not any more"
+    denied(OTHER.get_object, Bucket="tagged", Key="secret", VersionId=old)
+    copies({"Bucket": "tagged", "Key": "secret", "VersionId": old}, denied)
+    copies("tagged/secret", allowed)
+    gone, errors = delete({"Key": "both"}, {"Key": "secret", "VersionId": old}, {"Key": "open"})
+    assert (gone, errors) == ([("open", None)], [("both", None, "AccessDenied"), ("secret", old, "AccessDenied")])
+    assert read(S3, "tagged", "both") == b"secret"
+
+    # What a copy is tagged with is judged, not what its headers say of tags that it does not get.
+    S3.put_object(Bucket="tagged", Key="open", Body=b"open", Tagging="class=open")
+    S3.create_bucket(Bucket="approved")
+    approved = dict(other, Effect="Allow", Action=["s3:PutObject", "s3:PutObjectTagging"], Resource="arn:aws:s3:::approved/*")
+
+    def approve(**condition):
+        S3.put_bucket_policy(Bucket="approved", Policy=json.dumps({"Statement": [dict(approved, Condition=condition)]}))
+
+    copy = {"Bucket": "approved", "Key": "k", "CopySource": "tagged/open", "Tagging": "approved=yes"}
+    approve(StringEquals={"s3:RequestObjectTag/approved": "yes"})
+    denied(OTHER.copy_object, **copy)
+    OTHER.copy_object(TaggingDirective="REPLACE", **copy)
+    assert S3.get_object_tagging(Bucket="approved", Key="k")["TagSet"] == [{"Key": "approved", "Value": "yes"}]
+    approve(StringNotEquals={"s3:RequestObjectTag/class": "open"})
+    denied(OTHER.copy_object, Bucket="approved", Key="k", CopySource="tagged/open")
+    OTHER.copy_object(TaggingDirective="REPLACE", **copy)
+    # Nor do tags go with a copy to who may not see them.
+    S3.put_bucket_policy(Bucket="tagged", Policy=json.dumps({"Statement": [
+        dict(other, Effect="Allow", Action="s3:GetObject"), dict(other, Effect="Deny", Action="s3:GetObjectTagging")]}))
+    denied(OTHER.copy_object, Bucket="takers", Key="copy", CopySource="tagged/open")
+    OTHER.copy_object(Bucket="takers", Key="copy", CopySource="tagged/open", TaggingDirective="REPLACE", Tagging="a=b")
+
+
+def overrides():
+    """Who does not sign can't say what an answer's headers are."""
+    S3.create_bucket(Bucket="overrides")
+    S3.put_object(Bucket="overrides", Key="k", Body=b"<script>", ContentType="text/plain", ACL="public-read")
+    for name in ("ContentType", "ContentDisposition", "ContentEncoding", "ContentLanguage", "CacheControl"):
+        answer = refused("InvalidRequest", NOBODY.get_object, Bucket="overrides", Key="k", **{f"Response{name}": "x"})
+        assert answer["Error"]["Message"] == "Request specific response headers cannot be used for anonymous GET requests."
+    for path in ("k?response%2Dcontent-type=text/html", "k?response-expires=0"):
+        try:
+            urllib.request.urlopen(f"{ENDPOINT}/overrides/{path}")
+            raise AssertionError(path)
+        except urllib.error.HTTPError as error:
+            assert error.code == 400, error.code
+    assert read(NOBODY, "overrides", "k") == b"<script>"
+    url = S3.generate_presigned_url("get_object", {"Bucket": "overrides", "Key": "k", "ResponseContentType": "text/html"})
+    with urllib.request.urlopen(url) as answer:
+        assert answer.headers["Content-Type"] == "text/html"
+
+
+for test in (public_access, ownership, besides, documents, tags_judge, overrides):
     test()
     print(test.__name__)

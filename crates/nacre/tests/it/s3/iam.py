@@ -1,5 +1,6 @@
 """IAM and STS as boto3 uses them. usage: iam.py ENDPOINT ACCESS_KEY SECRET_KEY OTHERS_ACCESS_KEY OTHERS_SECRET_KEY; the first user is 'admin' with the capabilities users, user-policy and roles, the other one is 'other' with none."""
 
+import base64
 import datetime
 import json
 import sys
@@ -214,8 +215,106 @@ def sessions():
             raise AssertionError(wrong)
         except urllib.error.HTTPError as error:
             assert error.code == 403, (error.code, error.read())
+    # They can't call IAM, whatever the user may, nor STS but to assume a role and to ask who they are.
+    admins = STS.get_session_token()
+    iam, sts = with_session(admins, "iam"), with_session(admins, "sts")
+    assert IAM.get_user()["User"]["UserName"] == "admin" and IAM.list_users()["Users"]
+    for call, args in ((iam.get_user, {}), (iam.list_users, {}), (iam.create_access_key, {}), (iam.create_user, {"UserName": "x"}),
+                       (iam.put_user_policy, {"UserName": "other", "PolicyName": "p", "PolicyDocument": policy(allow("*", "*"))}),
+                       (iam.list_roles, {}), (iam.delete_role, {"RoleName": "reader"}), (sts.get_session_token, {})):
+        refused("AccessDenied", call, **args)
+    assert sts.get_caller_identity()["Arn"] == "arn:aws:iam:::user/admin"
+    IAM.create_role(RoleName="admins", AssumeRolePolicyDocument=policy(
+        {"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::user/admin"}, "Action": "sts:AssumeRole"}))
+    IAM.put_role_policy(RoleName="admins", PolicyName="lists", PolicyDocument=policy(allow("iam:ListUsers", "*")))
+    role = sts.assume_role(RoleArn="arn:aws:iam:::role/admins", RoleSessionName="s1")
+    assert with_session(role, "iam").list_users()["Users"]
+    refused("AccessDenied", with_session(role, "iam").list_roles)
 
 
-for test in (users, user_policies, roles, sessions):
+def changed_tokens():
+    """No byte of a token can be another one (CVE-2026-39944: radosgw's could be made an administrator's)."""
+    credentials = OTHER_STS.get_session_token()["Credentials"]
+    key, secret, token = credentials["AccessKeyId"], credentials["SecretAccessKey"], credentials["SessionToken"]
+    s3 = client("s3", key, secret, token)
+    s3.list_buckets()
+    sealed = base64.b64decode(token)
+    changed = [sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1:] for at in range(len(sealed))]
+    changed += [sealed[:cut] for cut in (1, 16, 24, len(sealed) - 1)] + [sealed + b"x"]
+    for wrong in changed:
+        s3._request_signer._credentials.token = base64.b64encode(wrong).decode()
+        refused("InvalidToken", s3.list_buckets)
+    s3._request_signer._credentials.token = token
+    s3.list_buckets()
+    refused("InvalidClientTokenId", client("sts", key, secret, base64.b64encode(sealed[:-1]).decode()).get_caller_identity)
+
+
+def ended_users():
+    """Sessions end with their user, and are not those of a later one of its name."""
+    def make():
+        IAM.create_user(UserName="leaver")
+        key = IAM.create_access_key(UserName="leaver")["AccessKey"]
+        return key["AccessKeyId"], key["SecretAccessKey"]
+
+    first = make()
+    trust = policy({"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::user/leaver"}, "Action": "sts:AssumeRole"})
+    IAM.create_role(RoleName="left", AssumeRolePolicyDocument=trust)
+    IAM.put_role_policy(RoleName="left", PolicyName="p", PolicyDocument=policy(allow("s3:ListAllMyBuckets", "*")))
+    own = client("sts", *first)
+    sessions = [with_session(own.get_session_token()),
+                with_session(own.assume_role(RoleArn="arn:aws:iam:::role/left", RoleSessionName="s1"))]
+    for session in sessions:
+        session.list_buckets()
+    for key in IAM.list_access_keys(UserName="leaver")["AccessKeyMetadata"]:
+        IAM.delete_access_key(UserName="leaver", AccessKeyId=key["AccessKeyId"])
+    IAM.delete_user(UserName="leaver")
+    for session in sessions:
+        refused("InvalidToken", session.list_buckets)
+    second = make()
+    client("s3", *second).list_buckets()
+    for session in sessions:
+        refused("InvalidToken", session.list_buckets)
+
+
+def tags():
+    """Deny by tag in the policies of users, roles and sessions."""
+    S3.create_bucket(Bucket="classes")
+    for key in ("secret", "open"):
+        S3.put_object(Bucket="classes", Key=key, Body=key.encode(), Tagging=f"class={key}")
+    everything = allow("s3:*", ["arn:aws:s3:::classes", "arn:aws:s3:::classes/*"])
+    secret = {"StringEquals": {"s3:ExistingObjectTag/class": "secret"}}
+    but_secret = policy(everything, allow("s3:*", "*", "Deny", Condition=secret))
+
+    def judged(who, takes):
+        assert who.get_object(Bucket="classes", Key="open")["Body"].read() == b"open"
+        for call, args in ((who.get_object, {}), (who.get_object_tagging, {}), (who.delete_object_tagging, {}), (who.get_object_acl, {}),
+                           (who.delete_object, {}), (who.put_object, {"Body": b""}),
+                           (who.put_object_tagging, {"Tagging": {"TagSet": []}})):
+            refused("AccessDenied", call, Bucket="classes", Key="secret", **args)
+        refused("AccessDenied", who.copy_object, Bucket="classes", Key=takes, CopySource="classes/secret",
+                TaggingDirective="REPLACE", Tagging="class=open")
+        upload = who.create_multipart_upload(Bucket="classes", Key=takes)["UploadId"]
+        refused("AccessDenied", who.upload_part_copy, Bucket="classes", Key=takes, UploadId=upload, PartNumber=1,
+                CopySource="classes/secret")
+        who.abort_multipart_upload(Bucket="classes", Key=takes, UploadId=upload)
+        who.put_object(Bucket="classes", Key=takes, Body=b"", Tagging="class=open")
+        gone = who.delete_objects(Bucket="classes", Delete={"Objects": [{"Key": "secret"}, {"Key": takes}]})
+        assert [o["Key"] for o in gone["Deleted"]] == [takes], gone
+        assert [(e["Key"], e["Code"]) for e in gone["Errors"]] == [("secret", "AccessDenied")], gone
+
+    IAM.put_user_policy(UserName="other", PolicyName="classes", PolicyDocument=but_secret)
+    judged(OTHER_S3, "of-user")
+    judged(with_session(OTHER_STS.get_session_token()), "of-users-session")
+    IAM.delete_user_policy(UserName="other", PolicyName="classes")
+    trust = policy({"Effect": "Allow", "Principal": {"AWS": "arn:aws:iam:::user/other"}, "Action": "sts:AssumeRole"})
+    arn = IAM.create_role(RoleName="classes", AssumeRolePolicyDocument=trust)["Role"]["Arn"]
+    IAM.put_role_policy(RoleName="classes", PolicyName="classes", PolicyDocument=but_secret)
+    judged(with_session(OTHER_STS.assume_role(RoleArn=arn, RoleSessionName="s1")), "of-role")
+    IAM.put_role_policy(RoleName="classes", PolicyName="classes", PolicyDocument=policy(everything))
+    judged(with_session(OTHER_STS.assume_role(RoleArn=arn, RoleSessionName="s1", Policy=but_secret)), "of-session")
+    assert S3.get_object_tagging(Bucket="classes", Key="secret")["TagSet"] == [{"Key": "class", "Value": "secret"}]
+
+
+for test in (users, user_policies, roles, sessions, changed_tokens, ended_users, tags):
     test()
     print(test.__name__)

@@ -1,0 +1,139 @@
+//! Leases: the proof that a gateway is gone, or that it is not.
+//!
+//! What a gateway has begun may be finished by others only when the gateway can't go on with it, so it is fenced (blocklisted)
+//! first. A fence ends it, so it must not meet a gateway that lives: a watch that broke for a moment proves nothing. Therefore
+//! a gateway holds a lock on an object of its own, `lease.SESSION` in `default.rgw.control`, from before its first change on,
+//! for `rgw_gateway_lease_duration` at a time, and renews it four times in that time. OSDs measure the time. Who wants to fence a
+//! gateway must take its lock, which succeeds only after a whole term without a renewal, and must find it without a watch both
+//! before and after.
+//!
+//! Gateways of earlier releases have no leases: for them the watch decides.
+
+use crate::error::{Error, Result};
+use crate::gateway::Gateway;
+use nacre_types::cls::lock::MAY_RENEW;
+use nacre_types::errno::Errno;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// What the names of the leases' objects begin with.
+const PREFIX: &str = "lease.";
+const LOCK: &str = "lease";
+/// The cookies of a gateway's own hold and of who takes it over.
+const OWN: &str = "own";
+const CLAIM: &str = "claim";
+/// How long a claim stands: who made it blocklists the gateway in that time.
+const CLAIM_TIME: Duration = Duration::from_secs(60);
+/// Renewals in a term.
+const RENEWALS: u32 = 4;
+
+/// A gateway's own lease.
+#[derive(Debug, Default)]
+pub(crate) struct Lease {
+    held: AtomicBool,
+    taking: tokio::sync::Mutex<()>,
+}
+
+fn object_of(session: &str) -> String {
+    format!("{PREFIX}{session}")
+}
+
+impl Gateway {
+    /// Makes sure that this gateway has its lease. Before anything is begun that others might finish.
+    pub(crate) async fn hold_lease(&self) -> Result<()> {
+        if self.lease.held.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _taking = self.lease.taking.lock().await;
+        if !self.lease.held.load(Ordering::Acquire) {
+            self.take_lease().await?;
+            self.lease.held.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    async fn take_lease(&self) -> Result<()> {
+        let (name, term) = (object_of(self.session()), self.config.lease);
+        if self.lock_lease(&name, OWN, term).await? {
+            return Ok(());
+        }
+        Err(Error::Contended(name))
+    }
+
+    /// Takes the lock of a lease or renews it; `false` where somebody else has it.
+    async fn lock_lease(&self, name: &str, cookie: &str, term: Duration) -> Result<bool> {
+        let taken = self.pools.control.lock_exclusive(name, LOCK, cookie, self.session(), term, MAY_RENEW);
+        match taken.await {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives the lease back: nothing of this gateway's is pending.
+    pub(crate) async fn end_lease(&self) -> Result<()> {
+        let _taking = self.lease.taking.lock().await;
+        if !self.lease.held.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.forget_lease(self.session()).await
+    }
+
+    /// Whether a gateway is gone, one that has no watch. Where it is, it can't get its lease back for a minute: time to fence it.
+    pub(crate) async fn claim_lease(&self, session: &str) -> Result<bool> {
+        let name = object_of(session);
+        if !self.lock_lease(&name, CLAIM, CLAIM_TIME).await? {
+            tracing::info!(session, "rgw: a gateway has lost its watch, but not its lease: it is not fenced");
+            return Ok(false);
+        }
+        // It may have come back when its lease was over.
+        if self.gateways().await?.contains(session) {
+            self.pools.control.unlock(&name, LOCK, CLAIM).await?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Removes what a lease was.
+    pub(crate) async fn forget_lease(&self, session: &str) -> Result<()> {
+        match self.pools.control.remove(&object_of(session)).await {
+            Err(error) if error.is_not_found() => Ok(()),
+            removed => Ok(removed?),
+        }
+    }
+
+    /// Removes leases of gateways that ended without giving them back.
+    pub(crate) async fn sweep_leases(&self) -> Result<()> {
+        let mut lister = self.pools.control.list();
+        let mut sessions = Vec::new();
+        while let Some(object) = lister.next().await? {
+            sessions.extend(object.name().strip_prefix(PREFIX).map(str::to_owned));
+        }
+        let alive = self.gateways().await?;
+        for session in sessions {
+            if session == self.session() || alive.contains(&session) {
+                continue;
+            }
+            if self.claim_lease(&session).await? {
+                self.forget_lease(&session).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Renews a gateway's lease as long as the gateway is there.
+pub(crate) async fn work(gateway: Weak<Gateway>, term: Duration) {
+    loop {
+        tokio::time::sleep(term / RENEWALS).await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        let _taking = gateway.lease.taking.lock().await;
+        if !gateway.lease.held.load(Ordering::Acquire) {
+            continue;
+        }
+        if let Err(error) = gateway.take_lease().await {
+            tracing::warn!(%error, "rgw: the gateway's lease is not renewed");
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! Patterns: `*` stands for any text, `?` for any one character.
+//!
+//! A policy is its owner's text and what it is compared with often the client's, so a decision has a bound. Text between two
+//! `*` is searched for in linear time; where it has a `?` every place is tried. Each comparison takes its steps from a
+//! [`Budget`] that all comparisons of a decision share, and who uses that up decides nothing: the caller refuses the request.
+
+use std::cell::Cell;
+
+/// The steps that one policy's decision may take: some 1 000 patterns against a key of 1 024 bytes.
+const STEPS: usize = 2 << 20;
+
+/// The steps that a decision has left.
+#[derive(Debug)]
+pub(super) struct Budget {
+    left: Cell<usize>,
+    exhausted: Cell<bool>,
+}
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget { left: Cell::new(STEPS), exhausted: Cell::new(false) }
+    }
+}
+
+impl Budget {
+    /// Whether a comparison was given up: what it said does not count.
+    pub(super) fn is_exhausted(&self) -> bool {
+        self.exhausted.get()
+    }
+
+    /// Takes so many steps, where they are there.
+    fn take(&self, steps: usize) -> Option<()> {
+        let left = self.left.get().checked_sub(steps);
+        self.exhausted.set(self.exhausted.get() || left.is_none());
+        self.left.set(left?);
+        Some(())
+    }
+}
+
+/// Whether `text` is what `pattern` says; `false`, too, where the budget is used up.
+pub(super) fn matches(pattern: &str, text: &str, budget: &Budget) -> bool {
+    compare(pattern, text, budget).unwrap_or(false)
+}
+
+/// As [`matches`]; `None` where the budget is used up.
+fn compare(pattern: &str, text: &str, budget: &Budget) -> Option<bool> {
+    budget.take(1)?;
+    let Some((first, rest)) = pattern.split_once('*') else {
+        return Some(begins(pattern, text, budget)? == Some(text.len()));
+    };
+    let Some(len) = begins(first, text, budget)? else { return Some(false) };
+    let mut text = &text[len..];
+    let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
+    // Before the parts in the middle are looked for: what ends the text can't be one of them.
+    let Some(end) = tail(last, text) else { return Some(false) };
+    if begins(last, &text[end..], budget)?.is_none() {
+        return Some(false);
+    }
+    text = &text[..end];
+    for part in middle.split('*').filter(|part| !part.is_empty()) {
+        // The first place will do: it leaves most to those that follow.
+        let Some(end) = find(part, text, budget)? else { return Some(false) };
+        text = &text[end..];
+    }
+    Some(true)
+}
+
+/// How many bytes of `text`, from its beginning, `part` describes; `part` has no `*`.
+fn begins(part: &str, text: &str, budget: &Budget) -> Option<Option<usize>> {
+    let mut rest = text.chars();
+    for wanted in part.chars() {
+        budget.take(1)?;
+        match rest.next() {
+            Some(letter) if wanted == '?' || wanted == letter => {}
+            _ => return Some(None),
+        }
+    }
+    Some(Some(text.len() - rest.as_str().len()))
+}
+
+/// Where the last characters of `text` begin, as many as `part` has.
+fn tail(part: &str, text: &str) -> Option<usize> {
+    // A character of the pattern is one of the text, and has a byte at least.
+    match part.chars().count().checked_sub(1) {
+        None => Some(text.len()),
+        Some(before) => text.char_indices().nth_back(before).map(|(at, _)| at),
+    }
+}
+
+/// Where in `text` the first run ends that `part` describes; `part` has no `*`.
+fn find(part: &str, text: &str, budget: &Budget) -> Option<Option<usize>> {
+    if !part.contains('?') {
+        // Two-Way: linear in both.
+        let end = text.find(part).map(|at| at + part.len());
+        budget.take(part.len() + end.unwrap_or(text.len()))?;
+        return Some(end);
+    }
+    for (at, _) in text.char_indices() {
+        if text.len() - at < part.len() {
+            break;
+        }
+        if let Some(len) = begins(part, &text[at..], budget)? {
+            return Some(Some(at + len));
+        }
+    }
+    Some(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn steps(pattern: &str, text: &str) -> (bool, usize) {
+        let budget = Budget::default();
+        let matched = matches(pattern, text, &budget);
+        assert!(!budget.is_exhausted());
+        (matched, STEPS - budget.left.get())
+    }
+
+    /// What a pattern says, by trying everything.
+    fn slow(pattern: &[char], text: &[char]) -> bool {
+        match pattern.split_first() {
+            None => text.is_empty(),
+            Some(('*', rest)) => (0..=text.len()).any(|at| slow(rest, &text[at..])),
+            Some((wanted, rest)) => text
+                .split_first()
+                .is_some_and(|(c, text)| (*wanted == '?' || wanted == c) && slow(rest, text)),
+        }
+    }
+
+    #[test]
+    fn patterns_match_as_aws_says() {
+        for (pattern, text, expected) in [
+            ("*", "", true),
+            ("a*c", "abbc", true),
+            ("a*c", "abcb", false),
+            ("a?c", "abc", true),
+            ("a?c", "ac", false),
+            ("*/x*", "a/b/xyz", true),
+            ("", "a", false),
+            ("", "", true),
+            ("**", "a", true),
+            ("a*a", "a", false),
+            ("*ä?", "xäö", true),
+            ("*?", "", false),
+        ] {
+            assert_eq!(steps(pattern, text).0, expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn patterns_match_what_trying_everything_finds() {
+        let mut seed = 7_u32;
+        let mut random = |letters: &[char], max: u32| -> Vec<char> {
+            let mut next = || {
+                seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                seed >> 16
+            };
+            let len = next() % (max + 1);
+            (0..len).map(|_| letters[next() as usize % letters.len()]).collect()
+        };
+        let mut matched = 0;
+        for _ in 0..20_000 {
+            let (pattern, text) = (random(&['a', 'b', 'ö', '*', '?'], 7), random(&['a', 'b', 'ö'], 8));
+            let (p, t): (String, String) = (pattern.iter().collect(), text.iter().collect());
+            let expected = slow(&pattern, &text);
+            matched += u32::from(expected);
+            assert_eq!(steps(&p, &t).0, expected, "{p} {t}");
+        }
+        assert!(matched > 1000, "{matched}");
+    }
+
+    #[test]
+    fn patterns_of_attackers_take_few_steps() {
+        let text = "a".repeat(1024);
+        // What a matcher that goes back takes 10^5 to 10^7 steps for.
+        for pattern in [
+            format!("*{}b", "a".repeat(512)),
+            format!("*{}b*", "a".repeat(512)),
+            format!("{}b", "a*".repeat(512)),
+            format!("{}b*", "*a".repeat(1000)),
+            format!("*{}*", "ab".repeat(10_000)),
+        ] {
+            let (matched, steps) = steps(&pattern, &text);
+            assert!(!matched && steps <= pattern.len() + 2 * text.len(), "{steps} {}", &pattern[..20]);
+        }
+    }
+
+    #[test]
+    fn a_comparison_that_takes_too_long_is_given_up() {
+        let budget = Budget::default();
+        let (pattern, text) = (format!("*{}?b*", "a".repeat(4000)), "a".repeat(20_000));
+        assert!(!matches(&pattern, &text, &budget));
+        assert!(budget.is_exhausted() && budget.left.get() <= STEPS);
+        // For all that follows, too.
+        assert!(!matches("aa*", &text, &Budget { left: Cell::new(1), exhausted: Cell::new(false) }));
+    }
+}
