@@ -207,6 +207,7 @@ def tags_judge():
     OTHER.create_bucket(Bucket="takers")
     old = S3.put_object(Bucket="tagged", Key="secret", Body=b"secret", Tagging="class=secret")["VersionId"]
     S3.put_object(Bucket="tagged", Key="open", Body=b"open", Tagging="class=open")
+    S3.put_object(Bucket="tagged", Key="target", Body=b"", Tagging="class=open")
     S3.put_object(Bucket="tagged", Key="both", Body=b"secret", Tagging="CLASS=open&class=secret")
     OTHER.put_object(Bucket="takers", Key="copy", Body=b"", Tagging="class=open")
     other = {"Principal": {"AWS": "arn:aws:iam:::user/other"}, "Resource": "arn:aws:s3:::tagged/*"}
@@ -218,7 +219,7 @@ def tags_judge():
 
     def copies(source, check):
         retagged = {"TaggingDirective": "REPLACE", "Tagging": "class=open"}
-        for bucket, key in (("takers", "copy"), ("takers", "new"), ("tagged", "open")):
+        for bucket, key in (("takers", "copy"), ("takers", "new"), ("tagged", "target")):
             check(OTHER.copy_object, Bucket=bucket, Key=key, CopySource=source, **retagged)
         check(OTHER.copy_object, Bucket="takers", Key="copy", CopySource=source)
         check(OTHER.upload_part_copy, Bucket="takers", Key="parts", UploadId=upload, PartNumber=1, CopySource=source)
