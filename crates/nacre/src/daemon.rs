@@ -194,12 +194,24 @@ impl Daemon {
     }
 }
 
+/// Raises the soft limit of open files to the hard one: every connection takes one, and the soft limit is often 1024.
+pub(crate) fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+    {
+        tracing::warn!(%error, "the limit of open files can't be raised");
+    }
+}
+
 /// Starts logging and the runtime, then the daemon, and stops it at a signal or when it fails.
 fn run<F>(config: Config, start: impl FnOnce(Config, Stop) -> F) -> Result<()>
 where
     F: Future<Output = Result<Daemon>>,
 {
     nacre_runtime::log::start(&config, true)?;
+    raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     runtime.block_on(async move {
         let stop = install_signals()?;

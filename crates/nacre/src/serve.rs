@@ -62,7 +62,7 @@ impl Args {
             tls: self.s3_tls.into_iter().collect(),
             certificate: self.s3_tls_cert.clone(),
             key: self.s3_tls_key.clone(),
-            reload: None,
+            ..Frontends::default()
         }
     }
 }
@@ -102,6 +102,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let admin = layout.config(EntityName::client("admin"))?;
     let mon = layout.config(EntityName::mon())?;
     nacre_runtime::log::start(&mon, true)?;
+    daemon::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async move {
         let stop = daemon::install_signals()?;

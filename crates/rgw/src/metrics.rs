@@ -23,6 +23,9 @@ pub struct Metrics {
     active: AtomicU64,
     slowed: AtomicU64,
     connections: AtomicU64,
+    open_connections: AtomicU64,
+    given_up_connections: AtomicU64,
+    refused_connections: AtomicU64,
     lost_lines: AtomicU64,
     /// The gateway's own count.
     damaged_garbage: Arc<AtomicU64>,
@@ -75,6 +78,19 @@ impl Metrics {
 
     pub(crate) fn connected(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
+        self.open_connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn disconnected(&self) {
+        self.open_connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connection_given_up(&self) {
+        self.given_up_connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn connection_refused(&self) {
+        self.refused_connections.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(crate) fn line_lost(&self) -> u64 {
@@ -125,6 +141,14 @@ impl Metrics {
         let damaged = load(&self.damaged_garbage);
         let help = "Records of garbage that can't be decoded, as the last collection found";
         out.add("ceph_rgw_gc_damaged_records", Kind::Gauge, help, &own, damaged);
+        let open = load(&self.open_connections);
+        out.add("ceph_rgw_connections_open", Kind::Gauge, "Connections that are open", &own, open);
+        let given_up = load(&self.given_up_connections);
+        let help = "Connections closed because their time ran out or to make way for others";
+        out.add("ceph_rgw_connections_given_up", counter, help, &own, given_up);
+        let refused = load(&self.refused_connections);
+        let help = "Connections refused because their address had too many";
+        out.add("ceph_rgw_connections_refused", counter, help, &own, refused);
         let lost = load(&self.lost_lines);
         out.add("ceph_rgw_access_log_lost", counter, "Lines that the access log could not take", &own, lost);
         for (name, counts) in operations.iter() {

@@ -2,6 +2,7 @@
 //! under way.
 
 mod access_log;
+mod connections;
 mod form;
 mod host;
 mod patience;
@@ -12,6 +13,7 @@ mod track;
 mod unread;
 mod website;
 
+pub use connections::Limits;
 pub(crate) use host::ByHost;
 pub use host::Hosts;
 #[cfg(test)]
@@ -28,11 +30,12 @@ use crate::gateway::Gateway;
 use crate::iam;
 use crate::metrics::Metrics;
 use crate::s3::{Access, Keys, Peer, Protocol, attributes};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Version, header};
+use connections::{Connection, Place};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use patience::Patient;
 use s3s::Body;
@@ -47,21 +50,19 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 use std::time::{Duration, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 use track::{TrackedBody, Tracker};
 use unread::Unread;
 
-/// The longest head of a request.
-const MAX_HEAD_BYTES: usize = 64 << 10;
-/// How long a client may take to send the head of a request.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a client may take to agree on TLS.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a client may take nothing of its answer.
-const WRITE_PATIENCE: Duration = Duration::from_secs(60);
+/// What a connection reads at a time of a body.
+const READ_BYTES: usize = 256 << 10;
+/// The most headers of a request.
+const MAX_HEADERS: usize = 100;
+/// How long the gateway waits after it could not accept a connection.
+const ACCEPT_RETRY: Duration = Duration::from_millis(20);
 /// The longest body that is read into memory, that of a list of parts for one: 10 000 of them with checksums.
 const MAX_XML_BYTES: usize = 4 << 20;
 /// A port of a gateway.
@@ -90,7 +91,7 @@ impl Server {
         let mut addrs = Vec::new();
         for Listen { addr, certificate } in ports {
             let failed = |error: std::io::Error| Error::Invalid(format!("can't listen on {addr}: {error}"));
-            let listener = TcpListener::bind(addr).await.map_err(failed)?;
+            let listener = bind(*addr, settings.backlog).map_err(failed)?;
             addrs.push((listener.local_addr().map_err(failed)?, certificate.is_some()));
             listeners.push((listener, certificate.clone()));
         }
@@ -101,13 +102,14 @@ impl Server {
         builder.set_host(settings.hosts.clone());
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
         let metrics = Arc::new(Metrics::with_garbage(Arc::clone(&gateway.damaged_garbage)));
-        let reload = settings.reload;
+        let (reload, limits) = (settings.reload, settings.connections);
         let tracker = Arc::new(Tracker::new(settings, Arc::clone(&metrics), gateway.usage.clone())?);
         if !reload.is_zero() {
             for certificate in ports.iter().filter_map(|port| port.certificate.as_ref()) {
                 tokio::spawn(tls::keep_fresh(Arc::downgrade(certificate), reload));
             }
         }
+        tokio::spawn(connections::close_late(Arc::downgrade(&tracker.connections), limits));
         let service = builder.build();
         let handler = Handler { gateway: Arc::clone(&gateway), service, tracker: Arc::clone(&tracker) };
         let (stop, stopped) = oneshot::channel();
@@ -153,67 +155,107 @@ fn limits() -> S3Config {
 /// The certificate is kept: it is looked after as long as somebody has it.
 type Listener = (TcpListener, Option<Arc<Certificate>>);
 
+/// A socket that listens. The kernel makes the backlog no larger than `net.core.somaxconn`.
+fn bind(addr: SocketAddr, backlog: u32) -> std::io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(backlog)
+}
+
 async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot::Receiver<()>) {
     let graceful = GracefulShutdown::new();
-    let room = Arc::new(Semaphore::new(handler.tracker.settings.max_connections));
-    let mut http = auto::Builder::new(TokioExecutor::new());
-    http.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT).max_buf_size(MAX_HEAD_BYTES * 4);
+    let (connections, settings) = (&handler.tracker.connections, &handler.tracker.settings);
+    let mut http = http1::Builder::new();
+    // Only HTTP/1: there is no protocol to detect, and nothing of HTTP/2 to abuse. Times are those of `connections`.
+    http.timer(TokioTimer::new()).header_read_timeout(None);
+    http.max_header_size(settings.max_header_size).max_headers(MAX_HEADERS).max_buf_size(READ_BYTES);
     let mut first = 0;
     loop {
-        let (socket, peer, tls, permit) = tokio::select! {
+        let accepted = tokio::select! {
             _ = &mut stopped => break,
-            accepted = accept(&listeners, &mut first, &room) => match accepted {
-                Ok(accepted) => accepted,
-                Err(error) => {
-                    // Out of file descriptors, for one: others will be closed.
-                    tracing::warn!(%error, "rgw: can't accept a connection");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                    continue;
-                }
-            },
+            accepted = accept(&listeners, &mut first) => accepted,
         };
-        if let Err(error) = socket.set_nodelay(true) {
+        let (socket, peer, tls) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                // Out of file descriptors, for one.
+                let closed = connections.give_up_idle();
+                tracing::warn!(%error, closed, "rgw: can't accept a connection");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let place = tokio::select! {
+            _ = &mut stopped => break,
+            place = connections.admit(peer.ip(), tls.is_some()) => place,
+        };
+        let Some(place) = place else {
+            tracing::debug!(%peer, "rgw: an address has too many connections");
+            continue;
+        };
+        if let Err(error) = socket.set_nodelay(settings.nodelay) {
             tracing::debug!(%error, "rgw: a connection was gone at once");
             continue;
         }
-        handler.tracker.metrics.connected();
         let (http, handler, watcher) = (http.clone(), handler.clone(), graceful.watcher());
         tokio::spawn(async move {
-            match tls {
-                None => serve(&http, handler, socket, peer, false, watcher).await,
-                Some(tls) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(socket)).await {
-                    Ok(Ok(socket)) => serve(&http, handler, socket, peer, true, watcher).await,
-                    Ok(Err(error)) => tracing::debug!(%error, %peer, "rgw: no TLS with a client"),
-                    Err(_) => tracing::debug!(%peer, "rgw: a client took too long to agree on TLS"),
-                },
+            let connection = place.connection();
+            tokio::select! {
+                biased;
+                () = connection.given_up() => {}
+                () = serve(&http, handler, socket, peer, tls, &place, watcher) => {}
             }
-            drop(permit);
         });
     }
     drop(listeners);
-    if tokio::time::timeout(handler.tracker.settings.exit_timeout, graceful.shutdown()).await.is_err() {
+    connections.close_silent();
+    if tokio::time::timeout(settings.exit_timeout, graceful.shutdown()).await.is_err() {
         tracing::warn!("rgw: requests under way took too long and are given up");
     }
 }
 
 /// Serves one connection to its end.
 async fn serve(
-    http: &auto::Builder<TokioExecutor>,
+    http: &http1::Builder,
+    handler: Handler,
+    socket: TcpStream,
+    peer: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    place: &Place,
+    watcher: Watcher,
+) {
+    let connection = place.connection();
+    let Some(tls) = tls else {
+        return serve_http(http, handler, socket, peer, false, connection, watcher).await;
+    };
+    match tls.accept(socket).await {
+        Ok(socket) => {
+            connection.shook_hands();
+            serve_http(http, handler, socket, peer, true, connection, watcher).await;
+        }
+        Err(error) => tracing::debug!(%error, %peer, "rgw: no TLS with a client"),
+    }
+}
+
+async fn serve_http(
+    http: &http1::Builder,
     handler: Handler,
     socket: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: SocketAddr,
     secure: bool,
+    connection: &Arc<Connection>,
     watcher: Watcher,
 ) {
     let unread = Unread::default();
-    let socket = TokioIo::new(Patient::new(socket, WRITE_PATIENCE, unread.clone()));
+    let socket = TokioIo::new(Patient::new(socket, Arc::clone(connection), unread.clone()));
+    let connection = Arc::clone(connection);
     let answer = service_fn(move |mut request: Request<Incoming>| {
         let secure = secure || (handler.tracker.settings.trust_forwarded && was_secure(request.headers()));
         request.extensions_mut().insert(Peer { address: peer.ip(), secure });
-        answer(handler.clone(), peer, request, unread.clone())
+        answer(handler.clone(), peer, request, Arc::clone(&connection), unread.clone())
     });
-    let connection = http.serve_connection(socket, answer).into_owned();
-    if let Err(error) = watcher.watch(connection).await {
+    if let Err(error) = watcher.watch(http.serve_connection(socket, answer)).await {
         tracing::debug!(%error, "rgw: a connection ended");
     }
 }
@@ -222,9 +264,7 @@ async fn serve(
 async fn accept(
     listeners: &[Listener],
     first: &mut usize,
-    room: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, SocketAddr, Option<TlsAcceptor>, OwnedSemaphorePermit)> {
-    let permit = Arc::clone(room).acquire_owned().await.map_err(std::io::Error::other)?;
+) -> std::io::Result<(TcpStream, SocketAddr, Option<TlsAcceptor>)> {
     let (at, accepted) = std::future::poll_fn(|cx| {
         let turns = (0..listeners.len()).map(|turn| (*first + turn) % listeners.len());
         for at in turns {
@@ -238,7 +278,7 @@ async fn accept(
     *first = at + 1;
     let (socket, peer) = accepted?;
     let tls = listeners[at].1.as_ref().map(|certificate| certificate.acceptor());
-    Ok((socket, peer, tls, permit))
+    Ok((socket, peer, tls))
 }
 
 /// What serves requests.
@@ -253,16 +293,16 @@ async fn answer(
     handler: Handler,
     peer: SocketAddr,
     mut request: Request<Incoming>,
+    connection: Arc<Connection>,
     unread: Unread,
 ) -> Result<Response<TrackedBody>, Infallible> {
-    // Later versions carry requests side by side, and their ends do not concern each other.
-    let one_by_one = request.version() < Version::HTTP_2;
+    if !connection.begin() {
+        // The connection is being closed.
+        return std::future::pending().await;
+    }
     let id = handler.gateway.tag();
-    let (tracked, refused) = handler.tracker.begin(&mut request, peer, id);
-    let request = request.map(|body| match one_by_one {
-        true => Body::http_body(unread.watch(body)),
-        false => Body::from(body),
-    });
+    let (tracked, refused) = handler.tracker.begin(&mut request, peer, &connection, id);
+    let request = request.map(|body| Body::http_body(unread.watch(body, Arc::clone(&connection))));
     let is_probe = request.uri().path() == "/healthz";
     let response = if refused && !is_probe {
         refusal(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "Please reduce your request rate.")
@@ -279,8 +319,19 @@ async fn answer(
     } else {
         respond(&handler, request).await
     };
+    let response = if connection.has_timed_out() {
+        // Whatever the reader of the body made of its end.
+        refusal(
+            StatusCode::BAD_REQUEST,
+            "RequestTimeout",
+            "Your socket connection to the server was not read from or written to within the timeout period. \
+             Idle connections will be closed.",
+        )
+    } else {
+        response
+    };
     let mut answered = tracked.answer(response);
-    if one_by_one && unread.is_left() {
+    if unread.is_left() {
         answered.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(answered)

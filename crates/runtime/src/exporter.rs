@@ -2,22 +2,27 @@
 //! `http_sd_configs`).
 //!
 //! One endpoint serves all daemons of the process. It listens on loopback unless `exporter_addr` says otherwise, and
-//! answers whoever reaches it: what it shows are counts, never contents or keys. Bounded: a few connections at a time,
-//! small requests, one answer each.
+//! answers whoever reaches it: what it shows are counts, never contents or keys. Bounded: a number of connections, of
+//! which the oldest without a request makes way for another, small requests, one answer each.
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::msgr::{Handshakes, Slot};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 
 /// Ports tried from `exporter_http_port` on: daemons of one machine take one each.
 const PORTS: u16 = 100;
-/// Connections at a time; others wait in the listener's queue.
-const CONNECTIONS: usize = 8;
+/// Connections at a time.
+const CONNECTIONS: usize = 64;
+/// Pages that are made at a time.
+const ANSWERS: usize = 8;
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 512;
 /// The longest request.
 const MAX_REQUEST: usize = 8 << 10;
 /// For a request to come and its answer to go.
@@ -59,7 +64,7 @@ impl Exporter {
         let last = if first == 0 { 0 } else { first.saturating_add(PORTS - 1) };
         let mut failure = None;
         for port in first..=last {
-            match TcpListener::bind((ip, port)).await {
+            match bind(SocketAddr::new(ip, port)) {
                 Ok(listener) => {
                     let addr = listener
                         .local_addr()
@@ -86,18 +91,25 @@ impl Exporter {
     /// Answers with `pages` from now on, until the runtime ends.
     pub fn serve(self, pages: Pages) {
         tokio::spawn(async move {
-            let room = Arc::new(Semaphore::new(CONNECTIONS));
+            let places = Arc::new(Handshakes::new(CONNECTIONS));
+            let answers = Arc::new(Semaphore::new(ANSWERS));
             loop {
-                // The semaphore is never closed.
-                let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
                 match self.listener.accept().await {
                     Ok((stream, peer)) => {
-                        let pages = Arc::clone(&pages);
+                        let Some((place, given_up)) = Arc::clone(&places).begin(peer.ip()).await else {
+                            return;
+                        };
+                        let (pages, answers) = (Arc::clone(&pages), Arc::clone(&answers));
                         tokio::spawn(async move {
-                            match tokio::time::timeout(PATIENCE, answer(stream, pages)).await {
-                                Ok(Ok(())) => {}
-                                Ok(Err(error)) => tracing::debug!(%peer, %error, "metrics request"),
-                                Err(_) => tracing::debug!(%peer, "metrics request took too long"),
+                            let answering =
+                                tokio::time::timeout(PATIENCE, answer(stream, pages, &place, &answers));
+                            tokio::select! {
+                                answered = answering => match answered {
+                                    Ok(Ok(())) => {}
+                                    Ok(Err(error)) => tracing::debug!(%peer, %error, "metrics request"),
+                                    Err(_) => tracing::debug!(%peer, "metrics request took too long"),
+                                },
+                                _ = given_up => tracing::debug!(%peer, "a metrics request makes way for another"),
                             }
                             drop(place);
                         });
@@ -113,7 +125,19 @@ impl Exporter {
     }
 }
 
-async fn answer(mut stream: TcpStream, pages: Pages) -> std::io::Result<()> {
+fn bind(addr: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+async fn answer(
+    mut stream: TcpStream,
+    pages: Pages,
+    place: &Slot,
+    answers: &Semaphore,
+) -> std::io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0_u8; 1024];
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -134,7 +158,12 @@ async fn answer(mut stream: TcpStream, pages: Pages) -> std::io::Result<()> {
         return respond(&mut stream, "405 Method Not Allowed", None).await;
     }
     let path = target.split('?').next().unwrap_or_default().to_owned();
+    // Those that have asked are closed after those that have not.
+    place.set_known();
+    // The semaphore is never closed.
+    let Ok(turn) = answers.acquire().await else { return Ok(()) };
     let page = tokio::task::spawn_blocking(move || pages(&path)).await.unwrap_or(None);
+    drop(turn);
     match page {
         Some((content_type, text)) => {
             let text = if method == "HEAD" { String::new() } else { text };
@@ -191,5 +220,22 @@ mod tests {
         assert!(second.addr().port() > addr.port());
         let config = ConfigBuilder::new(EntityName::mon()).set("exporter_http_port", "-1").build().unwrap();
         assert!(Exporter::bind(&config).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn silent_connections_keep_nobody_waiting() {
+        let config = ConfigBuilder::new(EntityName::mon()).set("exporter_http_port", "0").build().unwrap();
+        let exporter = Exporter::bind(&config).await.unwrap().unwrap();
+        let addr = exporter.addr();
+        exporter.serve(Arc::new(|_| Some((METRICS_TYPE, "a 1\n".to_owned()))));
+        let mut silent = Vec::new();
+        for _ in 0..CONNECTIONS * 3 {
+            silent.push(TcpStream::connect(addr).await.unwrap());
+        }
+        let asked = tokio::time::timeout(PATIENCE / 2, ask(addr, "GET /metrics HTTP/1.1\r\n\r\n")).await;
+        assert!(asked.unwrap().ends_with("\r\n\r\na 1\n"));
+        // The oldest made way.
+        let mut byte = [0];
+        assert_eq!(silent[0].read(&mut byte).await.unwrap(), 0);
     }
 }

@@ -28,6 +28,8 @@ pub use conn::{Conn, Encoded};
 pub use frame::{ALIGN_DATA_FROM_BYTES, DATA_ALIGNMENT, Frame};
 pub use throttle::{Permit, Throttle};
 
+pub(crate) use accept::{Handshakes, Slot};
+
 use crate::auth::handshake::Identity;
 use crate::auth::{Credentials, Verifier};
 use crate::config::Config;
@@ -155,7 +157,7 @@ pub(crate) struct Inner {
     pub(crate) limits: Limits,
     pub(crate) client_throttle: Throttle,
     pub(crate) cluster_throttle: Throttle,
-    pub(crate) handshakes: Arc<accept::Handshakes>,
+    pub(crate) handshakes: Arc<Handshakes>,
     pub(crate) crc_data: Arc<AtomicBool>,
     pub(crate) counters: Counters,
     pub(crate) next_lane: AtomicUsize,
@@ -263,7 +265,7 @@ impl MessengerBuilder {
             limits,
             client_throttle,
             cluster_throttle,
-            handshakes: Arc::new(accept::Handshakes::new(ms.ms_max_handshakes as usize)),
+            handshakes: Arc::new(Handshakes::new(ms.ms_max_handshakes as usize)),
             crc_data,
             counters: Counters::default(),
             next_lane: AtomicUsize::new(0),

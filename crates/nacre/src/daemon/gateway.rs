@@ -2,7 +2,7 @@
 
 use super::{Daemon, configure, run};
 use anyhow::{Context, Result, bail, ensure};
-use nacre_rgw::server::{Certificate, Hosts, Listen, Server, Settings};
+use nacre_rgw::server::{Certificate, Hosts, Limits, Listen, Server, Settings};
 use nacre_runtime::config::Config;
 use nacre_types::ids::EntityKind;
 use std::net::SocketAddr;
@@ -26,6 +26,14 @@ usage: nacre gateway [-c FILE] [-n NAME] [--option-name VALUE]...
 
 /// How often certificates are looked at for changes where nothing is said.
 const RELOAD: Duration = Duration::from_secs(10);
+/// How long a connection may be silent where `request_timeout_ms` is not given: radosgw's default.
+const REQUEST_TIMEOUT: Duration = Duration::from_millis(65_000);
+/// Connections that may wait to be accepted where `max_connection_backlog` is not given.
+const BACKLOG: u32 = 4096;
+/// The largest backlog that a kernel is told.
+const MAX_BACKLOG: u32 = i32::MAX as u32;
+/// Bytes of the head of a request where `max_header_size` is not given; also the largest value, as in radosgw.
+const MAX_HEADER_SIZE: usize = 64 << 10;
 
 /// `nacre gateway`.
 pub(crate) fn gateway(args: &[String]) -> Result<()> {
@@ -149,7 +157,18 @@ fn settings(config: &Config, frontends: &Frontends) -> Result<Settings> {
     let options = &config.snapshot().rgw;
     let path = options.rgw_ops_log_file_path.trim();
     Ok(Settings {
-        max_connections: usize::try_from(options.rgw_max_connections).unwrap_or(usize::MAX),
+        connections: Limits {
+            most: connections_of(options.rgw_max_connections),
+            per_address: usize::try_from(options.rgw_max_connections_per_address).unwrap_or(usize::MAX),
+            handshake: options.rgw_tls_handshake_timeout,
+            head: options.rgw_header_timeout,
+            idle: frontends.request_timeout.unwrap_or(REQUEST_TIMEOUT),
+            stalled_after: options.rgw_stalled_request_time,
+            min_rate: options.rgw_min_transfer_rate,
+        },
+        backlog: frontends.backlog.unwrap_or(BACKLOG),
+        max_header_size: frontends.max_header_size.unwrap_or(MAX_HEADER_SIZE),
+        nodelay: frontends.nodelay.unwrap_or(true),
         max_requests: options.rgw_max_concurrent_requests,
         max_rate: options.rgw_max_request_rate,
         complaint_time: options.rgw_op_complaint_time,
@@ -160,6 +179,17 @@ fn settings(config: &Config, frontends: &Frontends) -> Result<Settings> {
             .context("rgw_dns_name, rgw_dns_s3website_name")?,
         access_log: (!path.is_empty()).then(|| path.into()),
     })
+}
+
+/// So many connections as the process has file descriptors for, beside those of its other work.
+fn connections_of(wanted: u64) -> usize {
+    let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let room = files.and_then(|files| usize::try_from(files / 4 * 3).ok()).unwrap_or(usize::MAX).max(1);
+    if room < wanted {
+        tracing::warn!(wanted, room, "rgw: the limit of open files bounds rgw_max_connections");
+    }
+    wanted.min(room)
 }
 
 /// Where a gateway listens: what `rgw_frontends` says, in radosgw's words.
@@ -175,6 +205,14 @@ pub(crate) struct Frontends {
     pub(crate) key: Option<PathBuf>,
     /// How often it is looked whether the files have changed, where that is said; 0 for never.
     pub(crate) reload: Option<Duration>,
+    /// `request_timeout_ms`, where it is given.
+    pub(crate) request_timeout: Option<Duration>,
+    /// `max_connection_backlog`, where it is given.
+    pub(crate) backlog: Option<u32>,
+    /// `max_header_size`, where it is given.
+    pub(crate) max_header_size: Option<usize>,
+    /// `tcp_nodelay`, where it is given.
+    pub(crate) nodelay: Option<bool>,
 }
 
 impl std::str::FromStr for Frontends {
@@ -200,9 +238,31 @@ impl std::str::FromStr for Frontends {
                     let seconds = value.parse().with_context(|| what("a number of seconds"))?;
                     found.reload = Some(Duration::from_secs(seconds));
                 }
+                "request_timeout_ms" => {
+                    let ms = value.parse().ok().filter(|ms| *ms > 0);
+                    let ms = ms.with_context(|| what("a number of milliseconds above 0"))?;
+                    found.request_timeout = Some(Duration::from_millis(ms));
+                }
+                "max_connection_backlog" => {
+                    let backlog =
+                        value.parse().ok().filter(|backlog| *backlog > 0 && *backlog <= MAX_BACKLOG);
+                    found.backlog = Some(backlog.with_context(|| what("a number from 1 to 2147483647"))?);
+                }
+                "max_header_size" => {
+                    let size = value.parse().ok().filter(|size| (1024..=MAX_HEADER_SIZE).contains(size));
+                    found.max_header_size = Some(size.with_context(|| what("a number from 1024 to 65536"))?);
+                }
+                "tcp_nodelay" => {
+                    found.nodelay = Some(match value {
+                        "0" => false,
+                        "1" => true,
+                        _ => bail!(what("0 or 1")),
+                    });
+                }
                 _ => bail!(
                     "rgw_frontends: '{word}' is not known: endpoint, port, ssl_endpoint, ssl_port, ssl_certificate, \
-                     ssl_private_key and ssl_reload are"
+                     ssl_private_key, ssl_reload, request_timeout_ms, max_connection_backlog, max_header_size and \
+                     tcp_nodelay are"
                 ),
             }
         }
@@ -241,13 +301,19 @@ mod tests {
     fn frontends_are_read_in_radosgws_words() {
         let loopback = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let text = "beast endpoint=0.0.0.0:80 port=8080 ssl_port=443 ssl_endpoint=[::1]:444 \
-                    ssl_certificate=/a.crt ssl_private_key=/a.key ssl_reload=60";
+                    ssl_certificate=/a.crt ssl_private_key=/a.key ssl_reload=60 request_timeout_ms=5000 \
+                    max_connection_backlog=100 max_header_size=16384 tcp_nodelay=0";
         let found: Frontends = text.parse().unwrap();
         assert_eq!(found.plain, [SocketAddr::from(([0, 0, 0, 0], 80)), loopback(8080)]);
         assert_eq!(found.tls, [loopback(443), "[::1]:444".parse().unwrap()]);
         assert_eq!(found.certificate, Some("/a.crt".into()));
         assert_eq!(found.key, Some("/a.key".into()));
         assert_eq!(found.reload, Some(Duration::from_secs(60)));
+        assert_eq!(found.request_timeout, Some(Duration::from_secs(5)));
+        assert_eq!(
+            (found.backlog, found.max_header_size, found.nodelay),
+            (Some(100), Some(16384), Some(false))
+        );
     }
 
     #[test]
@@ -259,6 +325,10 @@ mod tests {
             ("ssl_port=443", "TLS needs a certificate"),
             ("port=80 ssl_certificate=/a", "no TLS endpoint"),
             ("port=80 ssl_private_key=/a", "no certificate"),
+            ("port=80 request_timeout_ms=0", "milliseconds above 0"),
+            ("port=80 max_connection_backlog=-1", "is not a number from 1"),
+            ("port=80 max_header_size=100000", "is not a number from 1024"),
+            ("port=80 tcp_nodelay=yes", "is not 0 or 1"),
             ("port=80 colour=green", "is not known"),
         ] {
             let error = format!("{:#}", text.parse::<Frontends>().unwrap_err());

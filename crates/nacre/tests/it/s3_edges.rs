@@ -56,6 +56,7 @@ fn run(s3: &S3, tls: &str, name: &str) {
 fn requests_have_limits_and_ends_are_orderly() {
     let (s3, tls) = start();
     run(&s3, &tls, "limits.py");
+    run(&s3, &tls, "starvation.py");
 }
 
 #[test]

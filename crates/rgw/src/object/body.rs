@@ -14,8 +14,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long a client may send nothing: it holds room that others wait for.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// How long who has begun to gather waits for more, of data or of memory, until it is looked whether others need what it has.
 const TICK: Duration = Duration::from_secs(1);
 /// Data that is worth a write of its own.
@@ -241,7 +239,6 @@ impl Body {
     /// What is left over, or the next chunk that is not empty; empty at the end, and for who `yields` it is `None` where nothing
     /// comes while it has memory that others could use.
     async fn some(&mut self, yields: bool) -> Result<Option<Bytes>> {
-        let mut waited = Duration::ZERO;
         while self.rest.is_empty() && !self.ended {
             match tokio::time::timeout(TICK, self.source.next()).await {
                 Ok(Some(Ok(chunk))) => self.rest = chunk,
@@ -254,10 +251,6 @@ impl Body {
                 }
                 Ok(None) => self.ended = true,
                 Err(_) => {
-                    waited += TICK;
-                    if waited >= PATIENCE {
-                        return Err(BodyFault::Incomplete.into());
-                    }
                     let free = self.memory.as_ref().map_or(0, |memory| memory.available_permits());
                     if yields && self.room.is_some() && free * ROOM_BYTES < PIECE_BYTES {
                         return Ok(None);

@@ -1,7 +1,9 @@
 //! What signatures of requests must cover. The protocol's library checks signatures; what it would honour though it is not
 //! signed is refused here before.
 //!
-//! Every `x-amz-` header of a signed request must be among the signed ones, and so must the host; a request is signed once,
+//! Every `x-amz-` header of a signed request must be among the signed ones, and so must the host
+//! (<https://docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html>). Only `x-amz-content-sha256` may be
+//! missing there in a signed header: the canonical request has its value in place of the body. A request is signed once,
 //! in its header or in its address. A signature of version 2 covers all `x-amz-` headers, but of the address only what S3
 //! knew then, and not how old it is in a header: what else would change what is done is refused, and what is too old.
 
@@ -151,6 +153,7 @@ pub(crate) fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -
         return Err(Unsound::Twice);
     }
     let query = Query::read(query.unwrap_or_default())?;
+    let in_address = query.listed.is_some();
     let listed = match (authorization, query.listed) {
         (Some(_), listed) if listed.is_some() || query.is_old => return Err(Unsound::Twice),
         (None, Some(_)) if query.is_old => return Err(Unsound::Twice),
@@ -177,9 +180,17 @@ pub(crate) fn check(headers: &HeaderMap, query: Option<&str>, now: SystemTime) -
     if !is_signed("host") {
         return Err(Unsound::NotSigned("host".to_owned()));
     }
-    let names = headers.keys().map(header::HeaderName::as_str);
-    let loose = names.filter(|name| name.starts_with("x-amz-")).find(|name| !is_signed(name));
-    loose.map_or(Ok(()), |name| Err(Unsound::NotSigned(name.to_owned())))
+    let is_covered = |name: &str| is_signed(name) || (!in_address && name == "x-amz-content-sha256");
+    let counts = |name: &str| name.starts_with("x-amz-") || name == "host";
+    for (name, value) in headers {
+        // The signature leaves out values that are not UTF-8, whatever is listed.
+        if counts(name.as_str())
+            && (!is_covered(name.as_str()) || std::str::from_utf8(value.as_bytes()).is_err())
+        {
+            return Err(Unsound::NotSigned(name.as_str().to_owned()));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses a request of version 2 whose time, which is signed, is far from ours.
@@ -280,6 +291,16 @@ mod tests {
         // Written otherwise, it means the same.
         let query = Some("X-Amz-Expires=60&X-Amz-Signatur%65=00&X-Amz-Signed%48eaders=host");
         assert_eq!(check(&headers(&[DATE]), query), Err(Unsound::NotSigned("x-amz-date".into())));
+        // The digest of the body is in the signature, whether it is listed or not, but not in an address.
+        let digest = ("x-amz-content-sha256", "UNSIGNED-PAYLOAD");
+        assert_eq!(check(&headers(&[("authorization", SIGNED), DATE, digest]), None), Ok(()));
+        let address = Some("X-Amz-Expires=60&X-Amz-Signature=00&X-Amz-SignedHeaders=host");
+        let loose = Err(Unsound::NotSigned("x-amz-content-sha256".into()));
+        assert_eq!(check(&headers(&[digest]), address), loose);
+        // A value that the signature leaves out, beside one that it covers.
+        let mut doubled = headers(&[("authorization", SIGNED), DATE]);
+        doubled.append("x-amz-date", http::HeaderValue::from_bytes(b"\xff").unwrap());
+        assert_eq!(check(&doubled, None), Err(Unsound::NotSigned("x-amz-date".into())));
         let hostless = headers(&[("authorization", "AWS4-HMAC-SHA256 SignedHeaders=x-amz-date"), DATE]);
         assert_eq!(check(&hostless, None), Err(Unsound::NotSigned("host".into())));
     }

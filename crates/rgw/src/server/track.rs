@@ -2,6 +2,7 @@
 //! them when they have ended, in metrics and logs.
 
 use super::access_log::AccessLog;
+use super::connections::{Connection, Connections, Limits};
 use super::host::Hosts;
 use crate::metrics::{Ended, Metrics};
 use crate::ratelimit::Account;
@@ -27,8 +28,14 @@ const RETRY_AFTER: HeaderValue = HeaderValue::from_static("1");
 /// How a gateway serves.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// `rgw_max_connections`: the most connections at a time; more wait to be accepted.
-    pub max_connections: usize,
+    /// Bounds on connections.
+    pub connections: Limits,
+    /// `max_connection_backlog` of `rgw_frontends`: the most connections that wait to be accepted.
+    pub backlog: u32,
+    /// `max_header_size` of `rgw_frontends`: bytes of the longest head of a request.
+    pub max_header_size: usize,
+    /// `tcp_nodelay` of `rgw_frontends`: whether answers are sent without waiting for full packets.
+    pub nodelay: bool,
     /// `rgw_max_concurrent_requests`: the most requests under way; more are told to slow down.
     pub max_requests: u64,
     /// `rgw_max_request_rate`: the most requests in a second; 0 for any number.
@@ -58,6 +65,11 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// Whether a user asks, whose signature was right.
+    pub(crate) fn is_known(&self) -> bool {
+        self.asked.get().is_some_and(|(_, requester)| !requester.is_empty())
+    }
+
     /// Notes S3's operation and who asks; the first note counts.
     pub(crate) fn note(&self, operation: &str, requester: &str) {
         self.asked.get_or_init(|| (operation.into(), requester.into()));
@@ -122,6 +134,7 @@ impl Record {
 pub(super) struct Tracker {
     pub(super) settings: Settings,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) connections: Arc<Connections>,
     /// Whether the gateway is about to end.
     pub(super) draining: AtomicBool,
     log: Option<AccessLog>,
@@ -158,10 +171,12 @@ impl Tracker {
     ) -> crate::Result<Tracker> {
         let log = settings.access_log.as_ref().map(|path| AccessLog::open(path, Arc::clone(&metrics)));
         let rate = Mutex::new(Rate { tokens: settings.max_rate as f64, filled: Instant::now() });
+        let connections = Arc::new(Connections::new(settings.connections, Arc::clone(&metrics)));
         Ok(Tracker {
             log: log.transpose()?,
             usage,
             metrics,
+            connections,
             rate,
             settings,
             draining: AtomicBool::new(false),
@@ -173,16 +188,19 @@ impl Tracker {
         self: &Arc<Tracker>,
         request: &mut Request<B>,
         peer: SocketAddr,
+        connection: &Arc<Connection>,
         id: String,
     ) -> (Tracked, bool) {
         let under_way = self.metrics.begin();
         let rate = self.settings.max_rate;
-        let refused = under_way > self.settings.max_requests
+        // A request that waits for its client makes way for another.
+        let refused = (under_way > self.settings.max_requests && !self.connections.give_up_stalled())
             || (rate > 0 && !self.rate.lock().take(Instant::now(), rate));
         if refused {
             self.metrics.slow_down();
         }
         let seen = Arc::new(Seen::default());
+        connection.set_request(Arc::clone(&seen));
         request.extensions_mut().insert(Arc::clone(&seen));
         let length =
             request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
@@ -206,13 +224,15 @@ impl Tracker {
             took: Duration::ZERO,
             total: Duration::ZERO,
         };
-        (Tracked { tracker: Arc::clone(self), record, began: Instant::now() }, refused)
+        let (tracker, connection) = (Arc::clone(self), Arc::clone(connection));
+        (Tracked { tracker, connection, record, began: Instant::now() }, refused)
     }
 }
 
 /// A request under way; it has ended when this is dropped.
 pub(super) struct Tracked {
     tracker: Arc<Tracker>,
+    connection: Arc<Connection>,
     record: Record,
     began: Instant,
 }
@@ -260,7 +280,8 @@ fn with_id(text: &str, id: &str) -> Option<(String, String)> {
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        let Tracked { tracker, record, began } = self;
+        let Tracked { tracker, connection, record, began } = self;
+        connection.answered();
         record.total = began.elapsed();
         if record.status == 0 {
             // The client went away first; S3's logs say so.

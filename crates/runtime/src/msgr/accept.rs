@@ -113,7 +113,7 @@ struct Handshake {
 }
 
 /// A place among the connections that are authenticating, until dropped.
-pub(super) struct Slot {
+pub(crate) struct Slot {
     id: u64,
     handshakes: Arc<Handshakes>,
     _room: OwnedSemaphorePermit,
@@ -121,12 +121,12 @@ pub(super) struct Slot {
 
 impl Handshakes {
     /// Room for so many at a time.
-    pub(super) fn new(most: usize) -> Handshakes {
+    pub(crate) fn new(most: usize) -> Handshakes {
         Handshakes { room: Arc::new(Semaphore::new(most)), under_way: Mutex::default() }
     }
 
     /// A place for who connects from `ip`, and what ends when it is given up; `None` when the messenger is gone.
-    pub(super) async fn begin(self: Arc<Self>, ip: IpAddr) -> Option<(Slot, oneshot::Receiver<()>)> {
+    pub(crate) async fn begin(self: Arc<Self>, ip: IpAddr) -> Option<(Slot, oneshot::Receiver<()>)> {
         let room = match self.room.clone().try_acquire_owned() {
             Ok(room) => room,
             Err(_) => {
@@ -168,7 +168,7 @@ impl Handshakes {
 
 impl Slot {
     /// The peer has shown a secret: who has not is given up before it.
-    pub(super) fn set_known(&self) {
+    pub(crate) fn set_known(&self) {
         if let Some(handshake) = self.handshakes.under_way.lock().by_id.get_mut(&self.id) {
             handshake.known = true;
         }

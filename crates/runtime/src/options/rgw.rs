@@ -11,7 +11,10 @@ option_group! {
         [basic(), startup(), services(&[Rgw]), long("The word beast, for Ceph's sake, and any number of endpoint=ADDRESS:PORT \
         and port=PORT; by TLS ssl_endpoint=ADDRESS:PORT and ssl_port=PORT, with ssl_certificate=FILE (PEM, with those that signed it) and \
         ssl_private_key=FILE (else it is in the same file). A port alone is one of the loopback address. ssl_reload=SECONDS is how often it is \
-        looked whether these files have changed (10, 0 for never); SIGHUP reads them again too. A new certificate that can't be used leaves the old one.")];
+        looked whether these files have changed (10, 0 for never); SIGHUP reads them again too. A new certificate that can't be used leaves the old one. \
+        request_timeout_ms=N (65000) is how long the gateway waits for a byte of a request's body, for a client to take a byte of an answer, and for \
+        another request on a connection; max_connection_backlog=N (4096) how many connections may wait to be accepted, at most net.core.somaxconn; \
+        max_header_size=BYTES (65536) the longest head of a request; tcp_nodelay=0 lets the kernel gather small packets.")];
     rgw_region: Str = "default", "The region that clients are told of" [startup(), services(&[Rgw])];
     rgw_dns_name: Str = "", "Names that the gateway goes by, with commas between them" [startup(), services(&[Rgw]),
         long("A request to BUCKET.NAME is one to that bucket, and its path is the key. For any other host the path begins with the bucket.")];
@@ -29,9 +32,23 @@ option_group! {
     rgw_gc_obj_min_wait: IntSecs = "7200", "Seconds that the data of a removed or replaced object stays for those who still read it"
         [startup(), services(&[Rgw])];
     rgw_max_connections: Uint = "4096", "Connections that a gateway has at a time" [min("1"), startup(), services(&[Rgw]),
-        long("More wait to be accepted.")];
+        long("One more takes the place of the connection that has waited longest for a request, or has stalled in one, of the address that has most of \
+        them. While all are busy, more wait to be accepted. No more than three quarters of the process's limit of open files.")];
+    rgw_max_connections_per_address: Uint = "1024", "Connections that a gateway has at a time from one address"
+        [startup(), nacre(), services(&[Rgw]), long("One more takes the place of the address's oldest idle one, and is closed while all are busy. A /64 \
+        network of IPv6 is one address. 0 is any number.")];
+    rgw_header_timeout: FloatSecs = "30", "Seconds that the head of a request may take to arrive, from the connection or its first byte on"
+        [min("0.1"), startup(), nacre(), services(&[Rgw])];
+    rgw_tls_handshake_timeout: FloatSecs = "10", "Seconds that a TLS handshake may take" [min("0.1"), startup(), nacre(), services(&[Rgw])];
+    rgw_min_transfer_rate: Size = "512", "Bytes per second that clients must send of a body and take of an answer"
+        [startup(), nacre(), services(&[Rgw]), long("Only time counts in which the gateway waits for the client. What falls behind by more than \
+        request_timeout_ms of rgw_frontends is ended. 0: one byte in that time is enough.")];
+    rgw_stalled_request_time: FloatSecs = "5", "Seconds for which the gateway has waited for a known user's request before others may take its place"
+        [startup(), nacre(), services(&[Rgw]), long("Others take it where rgw_max_connections, rgw_max_connections_per_address or \
+        rgw_max_concurrent_requests is reached. Requests without a valid signature have no such time.")];
     rgw_max_concurrent_requests: Uint = "1024", "Requests that a gateway has under way at a time" [min("1"), startup(), services(&[Rgw]),
-        long("More are answered with SlowDown.")];
+        long("One more takes the place of the one that has waited longest for its client (rgw_stalled_request_time); where none has, it is answered with \
+        SlowDown.")];
     rgw_max_request_rate: Uint = "0", "Requests that a gateway takes in a second" [startup(), services(&[Rgw]),
         long("More are answered with SlowDown. 0 is any number.")];
     rgw_exit_timeout_secs: IntSecs = "120", "Seconds that requests under way may take to end when the gateway is told to end"

@@ -32,14 +32,15 @@ def now(offset=0):
 class Request:
     """A request that can be bent before and after it is signed."""
 
-    def __init__(self, method, path, query="", headers=None, body=b"", payload=None, at=0, signed=None):
+    def __init__(self, method, path, query="", headers=None, body=b"", payload=None, at=0, signed=None,
+                 service="s3"):
         self.method, self.path, self.query, self.body = method, path, query, body
         stamp = now(at).strftime("%Y%m%dT%H%M%SZ")
         payload = hashlib.sha256(body).hexdigest() if payload is None else payload
         self.headers = {"host": HOST, "x-amz-date": stamp, "x-amz-content-sha256": payload, **(headers or {})}
         names = sorted(signed or self.headers)
         day = stamp[:8]
-        self.scope = f"{day}/us-east-1/s3/aws4_request"
+        self.scope = f"{day}/us-east-1/{service}/aws4_request"
         pairs = sorted(urllib.parse.parse_qsl(query, keep_blank_values=True))
         quote = lambda text: urllib.parse.quote(text, safe="-_.~")
         canonical = "\n".join([
@@ -47,7 +48,7 @@ class Request:
             "&".join(f"{quote(name)}={quote(value)}" for name, value in pairs),
             *(f"{name}:{self.headers[name]}" for name in names), "", ";".join(names), payload])
         self.key = b"AWS4" + SECRET.encode()
-        for part in (day, "us-east-1", "s3", "aws4_request"):
+        for part in (day, "us-east-1", service, "aws4_request"):
             self.key = mac(self.key, part)
         digest = hashlib.sha256(canonical.encode()).hexdigest()
         self.stamp = stamp
@@ -241,6 +242,50 @@ def headers():
     # The same without the tricks.
     assert raw("PUT", url, [("Host", HOST), ("Content-Length", "4")], b"data")[0] == 200
     assert Request("DELETE", "/abuse/h").send()[0] == 204
+
+
+def unsigned():
+    """CVE-2026-54330: nothing that counts may be added to a signed request, whatever kind of signature it has."""
+    assert put("secret", body=b"secret").send() == (200, "")
+    additions = ({"x-amz-copy-source": "/abuse/secret"}, {"x-amz-acl": "public-read"}, {"x-amz-meta-a": "b"},
+                 {"x-amz-object-lock-mode": "GOVERNANCE"}, {"x-amz-tagging": "a=b"}, {"X-AMZ-Website-Redirect-Location": "/x"},
+                 {"x-amz-security-token": "t"}, {"x-amz-date": now().strftime("%Y%m%dT%H%M%SZ")}, {"x-amz-content-sha256": EMPTY})
+    for added in additions:
+        loose = [("Host", HOST), ("Content-Length", "4"), *added.items()]
+        answer = raw("PUT", presigned("PUT", "/abuse/n"), loose, b"data")
+        assert answer == (403, "AccessDenied"), (added, answer)
+    for added in additions[:6]:
+        names = ["host", "x-amz-date", "x-amz-content-sha256"]
+        for kind in (None, "UNSIGNED-PAYLOAD", "STREAMING-AWS4-HMAC-SHA256-PAYLOAD"):
+            bad = put("n", payload=kind, headers={"x-amz-decoded-content-length": "4"} if kind and kind.startswith("S") else None)
+            bad.headers.update(added)
+            assert bad.send() == (403, "AccessDenied"), (added, kind)
+        for path, query, service, method in (("/admin/user", "uid=admin", "s3", "GET"), ("/", "", "iam", "POST"), ("/", "", "sts", "POST")):
+            body = b"" if method == "GET" else b"Action=GetUser&Version=2010-05-08"
+            form = {"content-type": "application/x-www-form-urlencoded"}
+            bad = Request(method, path, query, form, body, signed=names, service=service)
+            bad.headers.update(added)
+            assert bad.send()[0] == 403, (added, path, service)
+            # Neither may the host be left out.
+            bad = Request(method, path, query, form, body, signed=names[1:], service=service)
+            assert bad.send()[0] == 403, (path, service)
+    url = presigned("PUT", "/abuse/n").replace("SignedHeaders=host", "SignedHeaders=x-amz-date")
+    assert raw("PUT", url, [("Host", HOST), ("Content-Length", "4")], b"data") == (403, "AccessDenied")
+    # A signed header that is there once more, in text or in bytes that the signature leaves out.
+    for more, code in ((b"x-amz-acl: public-read", "SignatureDoesNotMatch"), (b"x-amz-acl: \xff", "AccessDenied")):
+        signed = put("n", headers={"x-amz-acl": "private"}).bytes()
+        for doubled in (signed.replace(b"\r\n", b"\r\n" + more + b"\r\n", 1), signed.replace(b"\r\nauthorization", b"\r\n" + more + b"\r\nauthorization", 1)):
+            answer = send(doubled)
+            assert answer == (403, code), (more, answer)
+    assert not is_there("n")
+    # The digest of the body is part of every signature: some clients do not list its header.
+    bare = put("n", signed=["host", "x-amz-date"])
+    assert bare.send() == (200, "")
+    bare.body = b"atad"
+    assert bare.send() == (400, "XAmzContentSHA256Mismatch")
+    bare.headers["x-amz-content-sha256"] = hashlib.sha256(bare.body).hexdigest()
+    assert bare.send() == (403, "SignatureDoesNotMatch")
+    assert Request("DELETE", "/abuse/n").send()[0] == Request("DELETE", "/abuse/secret").send()[0] == 204
 
 
 def signatures():
@@ -451,7 +496,7 @@ SLOW = []
 for n in range(300):
     SLOW.append(socket.create_connection(("127.0.0.1", GATEWAY.port)))
     SLOW[-1].sendall(b"GET /abuse/k HTTP/1.1\r\nX-Slow: " + b"a" * n)
-for test in (smuggling, names, headers, signatures, bodies, chunks, unread, documents, memory):
+for test in (smuggling, names, headers, unsigned, signatures, bodies, chunks, unread, documents, memory):
     print(test.__name__, flush=True)
     test()
 print("end", flush=True)

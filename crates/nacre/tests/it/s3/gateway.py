@@ -1,6 +1,7 @@
 """Gateways as processes of their own, for the suites that need them."""
 
 import atexit
+import resource
 import socket
 import subprocess
 import time
@@ -25,16 +26,18 @@ def wait(what, holds, seconds=60):
 class Gateway:
     """A gateway of its own process."""
 
-    def __init__(self, nacre, conf, *options):
+    def __init__(self, nacre, conf, *options, frontends="", files=None):
+        """`frontends` are more words for rgw_frontends; `files` is the limit of open files."""
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        limit = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))) if files else None
         self.process = subprocess.Popen(
-            [nacre, "gateway", "-c", conf, "--rgw_frontends", f"beast port={self.port}", "--exporter_http_port=-1",
-             *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            [nacre, "gateway", "-c", conf, "--rgw_frontends", f"beast port={self.port} {frontends}", "--exporter_http_port=-1",
+             *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit)
         # Whatever becomes of the suite.
         atexit.register(self.process.kill)
         line = self.process.stdout.readline()
-        assert line == f"gateway is ready: {self.url}\n", (line, self.process.stderr.read())
+        assert line.split()[:4] == ["gateway", "is", "ready:", self.url], (line, self.process.stderr.read())
 
     def resident(self):
         """Bytes of memory."""

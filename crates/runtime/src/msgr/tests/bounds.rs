@@ -134,7 +134,7 @@ async fn thousands_of_half_open_handshakes_hold_little_and_delay_nobody() {
 
 #[tokio::test]
 async fn the_oldest_of_the_greediest_stranger_is_given_up_first() {
-    let handshakes = Arc::new(accept::Handshakes::new(4));
+    let handshakes = Arc::new(Handshakes::new(4));
     let (greedy, modest) = ([10, 0, 0, 1].into(), [10, 0, 0, 2].into());
     let over = |given_up: &mut tokio::sync::oneshot::Receiver<()>| {
         given_up.try_recv() == Err(tokio::sync::oneshot::error::TryRecvError::Closed)

@@ -1,0 +1,284 @@
+//! The connections of a gateway: their number, in all and per address, their time limits, and which one makes way for
+//! another.
+//!
+//! A connection is *waiting* (for TLS, for the head of a request, between two requests) or *busy* with a request. A busy
+//! connection is *stalled* while the gateway waits for its client: for bytes of the request's body, or until the client takes
+//! bytes of the answer. When a bound is reached, the connection that has waited longest is closed, of the address that has
+//! most of them. A stalled request of a known user is closed only after [`Limits::stalled_after`]; a request that makes
+//! progress is never closed.
+//!
+//! Addresses are counted as whole IPv4 addresses and as /64 networks of IPv6, which one host can use all of.
+
+mod state;
+
+pub(super) use state::Connection;
+use state::Phase;
+
+use crate::metrics::Metrics;
+use parking_lot::Mutex;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+use tokio::sync::Notify;
+
+/// How often the accept loop looks again for room when every connection is busy.
+const RETRY: Duration = Duration::from_millis(100);
+/// How long after its limit a stalled body is closed when the request does not end by itself with an answer.
+const BODY_GRACE: Duration = Duration::from_secs(5);
+
+/// Bounds on connections.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// `rgw_max_connections`: the most connections at a time.
+    pub most: usize,
+    /// `rgw_max_connections_per_address`: the most of one address; 0 for any number.
+    pub per_address: usize,
+    /// `rgw_tls_handshake_timeout`: how long a TLS handshake may take.
+    pub handshake: Duration,
+    /// `rgw_header_timeout`: how long the head of a request may take, the first one from the time of the connection.
+    pub head: Duration,
+    /// `request_timeout_ms` of `rgw_frontends`: how long the gateway waits for a byte of a body, for a client to take a byte
+    /// of an answer, and for another request.
+    pub idle: Duration,
+    /// `rgw_stalled_request_time`: how long a known user's request is stalled before it may make way.
+    pub stalled_after: Duration,
+    /// `rgw_min_transfer_rate`: bytes a second below which waiting adds up towards `idle`; 0 for any rate.
+    pub min_rate: u64,
+}
+
+/// All connections of a server.
+#[derive(Debug)]
+pub(super) struct Connections {
+    limits: Limits,
+    began: Instant,
+    metrics: Arc<Metrics>,
+    table: Mutex<Table>,
+    /// Signalled when a connection has ended.
+    ended: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    next_id: u64,
+    /// All that have a socket, also those that are told to end.
+    by_id: BTreeMap<u64, Arc<Connection>>,
+    /// Those that are not told to end: by address, and in all.
+    of_address: HashMap<IpAddr, usize>,
+    active: usize,
+}
+
+/// Which connections may make way.
+#[derive(Clone, Copy)]
+enum Eligible {
+    /// Waiting and stalled ones, of one address or of any.
+    Idle(Option<IpAddr>),
+    /// Stalled ones.
+    Stalled,
+}
+
+impl Connections {
+    pub(super) fn new(limits: Limits, metrics: Arc<Metrics>) -> Connections {
+        let limits = Limits { most: limits.most.max(1), ..limits };
+        Connections { limits, began: Instant::now(), metrics, table: Mutex::default(), ended: Notify::new() }
+    }
+
+    /// Takes in a connection from `ip`; another one may be closed for it. Waits while every connection is busy. `None`
+    /// where the address has its number of connections, and all of them are busy.
+    pub(super) async fn admit(self: &Arc<Self>, ip: IpAddr, tls: bool) -> Option<Place> {
+        let address = counted(ip);
+        {
+            let mut table = self.table.lock();
+            let of_address = table.of_address.get(&address).copied().unwrap_or(0);
+            if self.limits.per_address > 0
+                && of_address >= self.limits.per_address
+                && !self.make_way(&mut table, Eligible::Idle(Some(address)))
+            {
+                self.metrics.connection_refused();
+                return None;
+            }
+        }
+        loop {
+            let ended = self.ended.notified();
+            {
+                let mut table = self.table.lock();
+                if table.active >= self.limits.most {
+                    self.make_way(&mut table, Eligible::Idle(None));
+                }
+                if table.by_id.len() < self.limits.most {
+                    return Some(self.insert(&mut table, address, tls));
+                }
+            }
+            // A connection becomes idle without a signal.
+            _ = tokio::time::timeout(RETRY, ended).await;
+        }
+    }
+
+    fn insert(self: &Arc<Self>, table: &mut Table, address: IpAddr, tls: bool) -> Place {
+        table.next_id += 1;
+        let connection = Arc::new(Connection::new(table.next_id, address, self.began, &self.limits, tls));
+        table.by_id.insert(connection.id, Arc::clone(&connection));
+        table.active += 1;
+        *table.of_address.entry(address).or_insert(0) += 1;
+        self.metrics.connected();
+        Place { connection, connections: Arc::clone(self) }
+    }
+
+    /// Closes the connection of a stalled request, if there is one.
+    pub(super) fn give_up_stalled(&self) -> bool {
+        self.make_way(&mut self.table.lock(), Eligible::Stalled)
+    }
+
+    /// Closes an idle connection, if there is one: file descriptors are used up.
+    pub(super) fn give_up_idle(&self) -> bool {
+        self.make_way(&mut self.table.lock(), Eligible::Idle(None))
+    }
+
+    fn make_way(&self, table: &mut Table, eligible: Eligible) -> bool {
+        let Some(id) = self.oldest(table, eligible) else { return false };
+        let Some(connection) = table.by_id.get(&id).cloned() else { return false };
+        tracing::debug!(address = %connection.address, "rgw: an idle connection makes way for another");
+        self.close(table, &connection);
+        true
+    }
+
+    /// The one to close: a waiting or unknown user's before a known user's, of the address that has most, the oldest.
+    fn oldest(&self, table: &Table, eligible: Eligible) -> Option<u64> {
+        let now = self.began.elapsed();
+        let mut candidates = Vec::new();
+        let mut of_address: HashMap<IpAddr, usize> = HashMap::new();
+        for connection in table.by_id.values() {
+            if let Eligible::Idle(Some(address)) = eligible
+                && connection.address != address
+            {
+                continue;
+            }
+            let (expendable, since) = match connection.phase() {
+                (Phase::GivenUp, _) => continue,
+                (Phase::Busy, _) => {
+                    let Some(since) = connection.stalled_since() else { continue };
+                    let expendable = !connection.is_known();
+                    if !expendable && now.saturating_sub(since) < self.limits.stalled_after {
+                        continue;
+                    }
+                    (expendable, since)
+                }
+                (..) if matches!(eligible, Eligible::Stalled) => continue,
+                (_, since) => (true, since),
+            };
+            *of_address.entry(connection.address).or_insert(0) += 1;
+            candidates.push((connection.address, expendable, Reverse(since), connection.id));
+        }
+        let best = candidates.into_iter().max_by_key(|(address, expendable, since, id)| {
+            (of_address.get(address).copied(), *expendable, *since, Reverse(*id))
+        });
+        best.map(|(.., id)| id)
+    }
+
+    fn close(&self, table: &mut Table, connection: &Connection) {
+        if connection.give_up() {
+            table.forget(connection.address);
+            self.metrics.connection_given_up();
+        }
+    }
+
+    /// Closes the connections whose time has run out.
+    fn close_late(&self) {
+        let now = self.began.elapsed();
+        let mut table = self.table.lock();
+        let late: Vec<Arc<Connection>> =
+            table.by_id.values().filter(|connection| self.is_late(connection, now)).cloned().collect();
+        for connection in late {
+            tracing::debug!(address = %connection.address, phase = ?connection.phase().0, "rgw: a connection timed out");
+            self.close(&mut table, &connection);
+        }
+    }
+
+    fn is_late(&self, connection: &Connection, now: Duration) -> bool {
+        let Limits { handshake, head, idle, .. } = self.limits;
+        let (phase, since) = connection.phase();
+        let waited = now.saturating_sub(since);
+        match phase {
+            Phase::Handshake => waited > handshake,
+            Phase::Silent | Phase::Head => waited > head,
+            Phase::Between => waited > idle,
+            Phase::Busy => connection.answer_owed() > idle || connection.body_owed() > idle + BODY_GRACE,
+            Phase::GivenUp => false,
+        }
+    }
+
+    /// Closes connections that have sent nothing: the gateway is about to end.
+    pub(super) fn close_silent(&self) {
+        let mut table = self.table.lock();
+        let is_silent =
+            |connection: &&Arc<Connection>| matches!(connection.phase().0, Phase::Handshake | Phase::Silent);
+        let silent: Vec<Arc<Connection>> = table.by_id.values().filter(is_silent).cloned().collect();
+        silent.iter().for_each(|connection| self.close(&mut table, connection));
+    }
+
+    fn remove(&self, connection: &Connection) {
+        let mut table = self.table.lock();
+        table.by_id.remove(&connection.id);
+        if connection.give_up() {
+            table.forget(connection.address);
+        }
+        self.metrics.disconnected();
+        drop(table);
+        self.ended.notify_waiters();
+    }
+}
+
+impl Table {
+    fn forget(&mut self, address: IpAddr) {
+        self.active -= 1;
+        if let Some(count) = self.of_address.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                self.of_address.remove(&address);
+            }
+        }
+    }
+}
+
+/// A connection's place, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place {
+    connection: Arc<Connection>,
+    connections: Arc<Connections>,
+}
+
+impl Place {
+    /// The connection's state.
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.connections.remove(&self.connection);
+    }
+}
+
+/// Closes connections whose time has run out, as long as there is a server.
+pub(super) async fn close_late(connections: Weak<Connections>, limits: Limits) {
+    let shortest = limits.handshake.min(limits.head).min(limits.idle);
+    let period = (shortest / 4).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        tokio::time::sleep(period).await;
+        let Some(connections) = connections.upgrade() else { return };
+        connections.close_late();
+    }
+}
+
+/// What an address is counted as.
+fn counted(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX))),
+        ip => ip,
+    }
+}
+
+#[cfg(test)]
+mod tests;

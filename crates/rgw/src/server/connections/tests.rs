@@ -1,0 +1,146 @@
+use super::*;
+use crate::server::Seen;
+
+const LIMITS: Limits = Limits {
+    most: 4,
+    per_address: 0,
+    handshake: Duration::from_millis(200),
+    head: Duration::from_millis(200),
+    idle: Duration::from_millis(400),
+    stalled_after: Duration::from_millis(300),
+    min_rate: 1000,
+};
+
+fn connections(limits: Limits) -> Arc<Connections> {
+    Arc::new(Connections::new(limits, Arc::default()))
+}
+
+fn ip(last: u8) -> IpAddr {
+    IpAddr::from([192, 0, 2, last])
+}
+
+fn is_given_up(place: &Place) -> bool {
+    place.connection().phase().0 == Phase::GivenUp
+}
+
+async fn admit(connections: &Arc<Connections>, last: u8) -> Place {
+    let place = connections.admit(ip(last), false).await.unwrap();
+    // Ages are told apart by milliseconds.
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    place
+}
+
+/// Ends those that are told to, as their tasks do.
+fn end(places: &mut Vec<Place>) -> usize {
+    let before = places.len();
+    places.retain(|place| !is_given_up(place));
+    before - places.len()
+}
+
+#[tokio::test]
+async fn the_oldest_idle_connection_of_the_busiest_address_makes_way() {
+    let all = connections(LIMITS);
+    let lone = admit(&all, 1).await;
+    let mut many = vec![admit(&all, 2).await, admit(&all, 2).await, admit(&all, 2).await];
+    assert!(many[0].connection().begin());
+    let waiting = tokio::spawn({
+        let all = Arc::clone(&all);
+        async move { all.admit(ip(3), false).await.unwrap() }
+    });
+    while !many.iter().any(is_given_up) {
+        tokio::task::yield_now().await;
+    }
+    // The place is given when the socket is closed, not before.
+    assert!(!waiting.is_finished());
+    assert!(is_given_up(&many[1]) && !is_given_up(&many[0]) && !is_given_up(&lone));
+    assert!(!many[1].connection().begin(), "a request began on a connection that is closed");
+    assert_eq!(end(&mut many), 1);
+    let newest = waiting.await.unwrap();
+    assert!(!is_given_up(&newest) && !is_given_up(&lone));
+}
+
+#[tokio::test]
+async fn busy_connections_are_closed_only_when_they_stall() {
+    let all = connections(Limits { most: 2, ..LIMITS });
+    let (stranger, known) = (admit(&all, 1).await, admit(&all, 1).await);
+    for place in [&stranger, &known] {
+        assert!(place.connection().begin());
+    }
+    let seen = Arc::new(Seen::default());
+    seen.note("PutObject", "alice");
+    known.connection().set_request(seen);
+    assert!(!all.give_up_idle() && !all.give_up_stalled());
+    known.connection().body_awaited();
+    stranger.connection().answer_waits();
+    // A user's request has its time, a stranger's has none.
+    assert!(all.give_up_stalled());
+    assert!(is_given_up(&stranger) && !is_given_up(&known));
+    assert!(!all.give_up_stalled());
+    tokio::time::sleep(LIMITS.stalled_after * 2).await;
+    known.connection().received();
+    assert!(!all.give_up_stalled(), "a byte came");
+    known.connection().body_awaited();
+    tokio::time::sleep(LIMITS.stalled_after * 2).await;
+    assert!(all.give_up_stalled() && is_given_up(&known));
+}
+
+#[tokio::test]
+async fn an_address_has_its_bound() {
+    let all = connections(Limits { per_address: 2, most: 100, ..LIMITS });
+    let mut places = Vec::new();
+    for _ in 0..5 {
+        places.push(admit(&all, 1).await);
+        places.push(admit(&all, 2).await);
+    }
+    assert_eq!(end(&mut places), 6);
+    for place in &places {
+        assert!(place.connection().begin());
+    }
+    assert!(all.admit(ip(1), false).await.is_none(), "all of them are busy");
+    assert!(all.admit(ip(3), false).await.is_some());
+    // One host has a whole network of IPv6.
+    let six = |text: &str| text.parse::<IpAddr>().unwrap();
+    assert_eq!(counted(six("2001:db8::1")), counted(six("2001:db8::ffff:1:2:3")));
+    assert_ne!(counted(six("2001:db8::1")), counted(six("2001:db8:0:1::1")));
+    assert_eq!(counted(six("::ffff:192.0.2.1")), ip(1));
+}
+
+#[tokio::test]
+async fn every_phase_has_its_time() {
+    let all = connections(Limits { most: 10, ..LIMITS });
+    let begin = Instant::now();
+    let handshake = all.admit(ip(1), true).await.unwrap();
+    let silent = all.admit(ip(1), false).await.unwrap();
+    let [head, between, working, unread, trickle, steady] =
+        futures::future::join_all([0; 6].map(|_| async { all.admit(ip(1), false).await.unwrap() }))
+            .await
+            .try_into()
+            .unwrap();
+    head.connection().received();
+    for place in [&between, &working, &unread, &trickle, &steady] {
+        assert!(place.connection().begin());
+    }
+    between.connection().answered();
+    between.connection().flushed();
+    unread.connection().answer_waits();
+    while begin.elapsed() < LIMITS.idle * 3 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        // One byte at a time is too slow.
+        for (place, bytes) in [(&trickle, 1), (&steady, 100_000)] {
+            place.connection().body_came(bytes);
+            place.connection().body_awaited();
+        }
+        assert!(!steady.connection().body_patience().is_zero());
+        all.close_late();
+        let waited = begin.elapsed();
+        if waited < LIMITS.head {
+            assert!(![&handshake, &silent, &head].into_iter().any(is_given_up));
+        }
+        if waited < LIMITS.idle {
+            assert!(![&between, &unread, &trickle].into_iter().any(is_given_up));
+        }
+    }
+    assert!([&handshake, &silent, &head, &between, &unread].into_iter().all(is_given_up));
+    assert!(trickle.connection().body_patience().is_zero());
+    assert!(![&working, &steady].into_iter().any(is_given_up));
+}
