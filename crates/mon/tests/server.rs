@@ -10,8 +10,8 @@ use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Tar
 use nacre_types::encoding;
 use nacre_types::ids::{EntityKind, EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
 use nacre_types::msg::{
-    ConfigPublish, LogAppend, MapPublish, Message, MonCommand, MonCommandReply, MonSubscribe, OsdBoot,
-    OsdMarkMeDown, PgCas, PgCasReply,
+    ConfigPublish, LogAppend, LogPublish, LogSubscribe, MapPublish, Message, MonCommand, MonCommandReply,
+    MonSubscribe, OsdBoot, OsdMarkMeDown, PgCas, PgCasReply,
 };
 use nacre_types::osdmap::{Incremental, Member, OsdMap, PgMembership};
 use nacre_types::placement::PgMapper;
@@ -43,6 +43,7 @@ impl Site {
         };
         add("client.admin", &[("mon", "allow *"), ("osd", "allow *")]);
         add("client.reader", &[("mon", "allow r")]);
+        add("client.maps", &[("mon", "allow service osd r")]);
         add("client.nobody", &[]);
         for osd in 0..3 {
             add(&format!("osd.{osd}"), &[("mon", "allow profile osd"), ("osd", "allow *")]);
@@ -293,6 +294,91 @@ fn who_has_no_key_or_no_caps_gets_nothing() {
     assert_eq!(admin.command(json!({ "prefix": "auth rm", "entity": "client.reader" })).0, 0);
     reader.wait_for_reset();
     site.connect(&mon, "client.reader").wait_for_reset();
+}
+
+/// What CVE-2026-50152 gave to every reader: a subscription must not show more than commands do.
+#[test]
+fn subscriptions_show_no_secrets_and_nothing_without_caps() {
+    const SECRET: &str = "ssh-key-of-the-orchestrator";
+    let site = Site::new();
+    let mon = site.start();
+    let mut admin = site.connect(&mon, "client.admin");
+    for command in [
+        json!({ "prefix": "config-key set", "key": "mgr/cephadm/ssh_identity_key", "val": SECRET }),
+        json!({ "prefix": "config set", "who": "client.rgw", "name": "rgw_dns_name", "value": "others.example" }),
+        json!({ "prefix": "config set", "who": "client.reader", "name": "rgw_dns_name", "value": "own.example" }),
+    ] {
+        let (code, status, _) = admin.command(command);
+        assert_eq!(code, 0, "{status}");
+    }
+    let everything = |session: &mut Session| {
+        session.subscribe(0);
+        session.send(&LogSubscribe { level: "debug".into(), channel: "*".into(), after: Some(0) });
+        session.send(&AuthTicketRequest { tid: 1, renew: None });
+        let ticket: AuthTicketReply = session.wait();
+        assert!(ticket.keys.is_empty(), "service keys are for OSDs");
+        for command in [
+            json!({ "prefix": "config-key get", "key": "mgr/cephadm/ssh_identity_key" }),
+            json!({ "prefix": "config-key exists", "key": "mgr/cephadm/ssh_identity_key" }),
+            json!({ "prefix": "config-key dump" }),
+            json!({ "prefix": "config-key ls" }),
+            json!({ "prefix": "auth get", "entity": "client.admin" }),
+            json!({ "prefix": "auth ls" }),
+        ] {
+            assert_eq!(session.command(command), (-13, "access denied".into(), String::new()));
+        }
+    };
+    let no_secret = |what: &[u8]| {
+        let text = String::from_utf8_lossy(what);
+        assert!(!text.contains(SECRET), "{text}");
+        for (entity, entry) in site.keyring.iter() {
+            assert!(!text.contains(entry.key.to_base64().as_str()), "the key of {entity}: {text}");
+        }
+    };
+
+    // Whoever may read gets the map, its own configuration and the log.
+    let mut reader = site.connect(&mon, "client.reader");
+    everything(&mut reader);
+    let config: ConfigPublish = reader.wait();
+    assert_eq!(config.values.get("rgw_dns_name").map(String::as_str), Some("own.example"));
+    no_secret(format!("{config:?}").as_bytes());
+    assert!(!format!("{config:?}").contains("others.example"), "{config:?}");
+    let maps: MapPublish = reader.wait();
+    no_secret(&maps.full);
+    maps.incrementals.iter().for_each(|blob| no_secret(&blob.0));
+    loop {
+        let log: LogPublish = reader.wait();
+        no_secret(format!("{log:?}").as_bytes());
+        if log.lines.iter().any(|line| line.text.contains("config-key set")) {
+            break;
+        }
+    }
+
+    // Who may read the map alone gets that alone; others get nothing, whatever happens.
+    let mut maps = site.connect(&mon, "client.maps");
+    let mut nobody = site.connect(&mon, "client.nobody");
+    everything(&mut maps);
+    everything(&mut nobody);
+    assert_eq!(admin.command(json!({ "prefix": "osd set", "key": "noout" })).0, 0);
+    assert_eq!(admin.command(json!({ "prefix": "osd unset", "key": "noout" })).0, 0);
+    maps.map_where(|map| map.epoch >= Epoch(3));
+    for session in [&mut maps, &mut nobody] {
+        // Answers come in order: whatever was published is there.
+        assert_eq!(session.command(json!({ "prefix": "auth ls" })).0, -13);
+    }
+    let kinds = |session: &Session| session.later.iter().map(Frame::kind).collect::<Vec<_>>();
+    assert!(!kinds(&maps).contains(&LogPublish::KIND));
+    assert!(kinds(&nobody).is_empty(), "{:?}", kinds(&nobody));
+
+    // A stranger is heard by nobody.
+    let stranger = Session::open(&mon, "client.admin".parse().unwrap(), Key::generate().unwrap());
+    // It may be closed already.
+    _ = stranger.conn.send(&MonSubscribe { next_epoch: Epoch(0), config: true });
+    match stranger.heard.recv_timeout(PATIENCE) {
+        Ok(Heard::Reset) => {}
+        Ok(Heard::Frame(frame)) => panic!("a stranger was sent a message of kind {}", frame.kind()),
+        Err(_) => panic!("the connection was not reset"),
+    }
 }
 
 #[test]
