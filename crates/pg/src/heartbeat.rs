@@ -174,6 +174,10 @@ pub enum HbCommand {
     NewerMap(Epoch),
 }
 
+/// Time to the second ping of a peer that has not granted a lease; it doubles up to the usual interval. Two OSDs that
+/// learn of each other by the same map refuse each other until both have it: leases are to be there soon after.
+const FIRST_RETRY_NS: u64 = 50_000_000;
+
 #[derive(Clone, Debug)]
 struct Peer {
     boot_nonce: u64,
@@ -182,6 +186,10 @@ struct Peer {
     unanswered_since_ns: Option<u64>,
     refused: bool,
     reported_at_ns: Option<u64>,
+    /// Its last answer granted a lease.
+    grants: bool,
+    /// Time to the next ping while it grants none.
+    retry_ns: u64,
 }
 
 impl Peer {
@@ -192,7 +200,14 @@ impl Peer {
             unanswered_since_ns: None,
             refused: false,
             reported_at_ns: None,
+            grants: false,
+            retry_ns: FIRST_RETRY_NS,
         }
+    }
+
+    /// Time from one ping to the next; `every_ns` where all is well.
+    fn ping_every_ns(&self, every_ns: u64) -> u64 {
+        if self.grants { every_ns } else { every_ns.min(self.retry_ns) }
     }
 }
 
@@ -250,7 +265,7 @@ impl Heartbeat {
                     return;
                 }
                 self.note_epoch(epoch, out);
-                self.on_pong(from, boot_nonce, sent_at_ns, out);
+                self.on_pong(from, boot_nonce, sent_at_ns, lease.is_some(), out);
                 if let Some(grant) = lease
                     && leases.granted(from, &grant, now_ns)
                 {
@@ -274,6 +289,7 @@ impl Heartbeat {
         self.peers
             .values()
             .map(|peer| {
+                let every_ns = peer.ping_every_ns(every_ns);
                 let ping_ns = peer.last_ping_ns.map_or(0, |last| last.saturating_add(every_ns));
                 self.report_due_ns(peer).map_or(ping_ns, |due| due.min(ping_ns))
             })
@@ -362,7 +378,14 @@ impl Heartbeat {
         out.push(HbCommand::SendReply { to: from, msg });
     }
 
-    fn on_pong(&mut self, from: OsdId, boot_nonce: u64, sent_at_ns: u64, out: &mut Vec<HbCommand>) {
+    fn on_pong(
+        &mut self,
+        from: OsdId,
+        boot_nonce: u64,
+        sent_at_ns: u64,
+        grants: bool,
+        out: &mut Vec<HbCommand>,
+    ) {
         let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.boot_nonce == boot_nonce) else {
             return;
         };
@@ -371,6 +394,9 @@ impl Heartbeat {
             peer.unanswered_since_ns = (sent_at_ns < last_ping_ns).then_some(last_ping_ns);
         }
         peer.refused = false;
+        if std::mem::replace(&mut peer.grants, grants) && !grants {
+            peer.retry_ns = FIRST_RETRY_NS;
+        }
         if peer.reported_at_ns.take().is_some() {
             out.push(self.cancel(from, boot_nonce));
         }
@@ -412,8 +438,12 @@ impl Heartbeat {
     fn send_pings(&mut self, now_ns: u64, leases: &mut LeaseTable, out: &mut Vec<HbCommand>) {
         let every_ns = self.ping_every_ns(leases);
         for (osd, peer) in &mut self.peers {
-            if peer.last_ping_ns.is_some_and(|last| now_ns < last.saturating_add(every_ns)) {
+            let due_ns = |last: u64| last.saturating_add(peer.ping_every_ns(every_ns));
+            if peer.last_ping_ns.is_some_and(|last| now_ns < due_ns(last)) {
                 continue;
+            }
+            if peer.last_ping_ns.is_some() && !peer.grants {
+                peer.retry_ns = peer.retry_ns.saturating_mul(2).min(every_ns);
             }
             peer.last_ping_ns = Some(now_ns);
             peer.unanswered_since_ns.get_or_insert(now_ns);

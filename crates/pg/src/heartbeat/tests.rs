@@ -130,6 +130,8 @@ fn silence_beyond_the_grace_is_reported_again_and_taken_back() {
     assert_eq!(reports, [at(20_000), at(25_000), at(30_000)]);
     assert!(!a.leases.holds(C, now) && a.leases.holds(B, now));
 
+    now += 4 * SECOND;
+    commands = a.feed(now, HbEvent::Tick);
     let done = answer(&mut a, &mut c, now, &commands);
     let cancel = OsdFailure { target: C, boot_nonce: 300, silent_ms: 0, refused: false, epoch: Epoch(5) };
     assert_eq!(done, [HbCommand::CancelFailure(cancel), HbCommand::LeaseGained(C)]);
@@ -261,4 +263,33 @@ fn peers_share_pgs_or_are_neighbours() {
     assert_eq!(peers(5), [4, 7, 8, 9, 12]);
     assert_eq!(peers(100).len(), 18);
     assert!(HeartbeatMap::new(&map, OsdId(6), &BTreeSet::new(), 0).peers.contains(&OsdId(5)));
+}
+
+#[test]
+fn who_was_granted_no_lease_asks_again_soon() {
+    let (mut a, mut b) = (Osd::new(A), Osd::new(B));
+    let map = |epoch| HbEvent::Map(map_of(epoch, &[(A, 100, 2), (B, 200, epoch)]));
+    // B's boot reaches A first: B does not know yet that it is up, nor who A is.
+    let mut commands = a.feed(0, map(5));
+    answer(&mut a, &mut b, 0, &commands);
+    assert!(!a.leases.holds(B, 0));
+    b.feed(10_000_000, map(5));
+    let again = a.next_wake();
+    assert_eq!(again, 50_000_000);
+    commands = a.feed(again, HbEvent::Tick);
+    assert_eq!(answer(&mut a, &mut b, again, &commands), [HbCommand::LeaseGained(B)]);
+    assert_eq!(a.next_wake() - again, 4 * SECOND, "from then on as usual");
+}
+
+#[test]
+fn who_grants_no_lease_is_asked_less_and_less_often() {
+    let mut a = Osd::new(A);
+    a.feed(0, HbEvent::Map(map_of(5, &[(A, 100, 2), (B, 200, 2)])));
+    let mut times = Vec::new();
+    for _ in 0..9 {
+        times.push(a.next_wake());
+        a.feed(a.next_wake(), HbEvent::Tick);
+    }
+    let gaps: Vec<u64> = times.windows(2).map(|pair| (pair[1] - pair[0]) / 1_000_000).collect();
+    assert_eq!(gaps, [100, 200, 400, 800, 1600, 3200, 4000, 4000]);
 }
