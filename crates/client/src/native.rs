@@ -50,7 +50,7 @@ const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 /// Connects to the cluster of `config` as its entity.
 ///
 /// Fails with [`Error::Configuration`] where keyring or monitors are not configured, and with [`Error::Unreachable`]
-/// after `client_mount_timeout` without a session, or at once where the monitors refuse the key.
+/// after `client_mount_timeout` without a session, or after a second where the monitors refuse the key.
 pub fn connect(config: &Config) -> Pending<Cluster> {
     connected(Network::start().and_then(|network| start(config, network)))
 }

@@ -20,6 +20,9 @@ const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(2);
 /// A monitor that has not finished the handshake by then is left for the next one.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+/// For so long after the start a refusal of the key is not final: another cluster's monitor may be about to leave the
+/// address, or this cluster's monitor about to read its keys.
+const REFUSALS_COUNT_AFTER: Duration = Duration::from_secs(1);
 /// How long a monitor may take to grant a ticket before it is asked again.
 const GRANT: Duration = Duration::from_secs(2);
 /// The shortest time between two requests for a ticket.
@@ -48,6 +51,7 @@ enum Ended {
 pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn Credentials>) {
     let mount_timeout = shared.config.snapshot().client.client_mount_timeout;
     let give_up = Instant::now() + mount_timeout;
+    let refusals_count_at = Instant::now() + REFUSALS_COUNT_AFTER.min(mount_timeout);
     let mut established = false;
     let mut delay = FIRST_DELAY;
     let mut last: Option<(SocketAddr, String)> = None;
@@ -67,14 +71,16 @@ pub(super) async fn run(shared: Arc<Shared>, messenger: Messenger, key: Arc<dyn 
             let mut up = false;
             match serve(&shared, &messenger, &key, addr, &mut up, give_up).await {
                 Ended::Refused(detail) => {
-                    if !established && !up {
+                    if !established && !up && Instant::now() >= refusals_count_at {
                         let detail =
                             format!("the monitor at {addr} refuses {}: {detail}", messenger.entity());
                         let failed = Error::Unreachable { errno: Errno::EACCES, detail };
                         shared.session.send_replace(Session::Failed(failed));
                         return;
                     }
-                    tracing::error!(%addr, detail, "the monitor refuses our key");
+                    if established || up {
+                        tracing::error!(%addr, detail, "the monitor refuses our key");
+                    }
                     last = Some((addr, detail));
                 }
                 Ended::Again(error) => last = Some((addr, error.to_string())),

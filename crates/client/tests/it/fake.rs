@@ -4,8 +4,8 @@
 use bytes::Bytes;
 use nacre_client::{Cluster, native};
 use nacre_runtime::auth::{
-    AuthTicketReply, AuthTicketRequest, Caps, Key, Keyring, ServiceKeyring, ServiceKeys, SessionKey,
-    TicketBody, TicketGrant, Verifier,
+    AuthTicketReply, AuthTicketRequest, Caps, Key, KeyRecord, KeyServer, Keyring, ServiceKeyring,
+    ServiceKeys, SessionKey, TicketBody, TicketGrant, Verifier,
 };
 use nacre_runtime::config::{Config, ConfigBuilder};
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
@@ -24,6 +24,7 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Runtime;
 use uuid::Uuid;
@@ -75,12 +76,29 @@ pub(crate) struct World {
 pub(crate) struct Fake {
     pub(crate) world: Arc<Mutex<World>>,
     runtime: Runtime,
-    keyring: Keyring,
+    keys: Arc<Keys>,
     mon: Option<Messenger>,
     mon_addr: SocketAddr,
     osds: Vec<Messenger>,
     osd_keys: Arc<ServiceKeys>,
     key: Key,
+}
+
+/// What the map authority knows of keys.
+struct Keys {
+    keyring: Keyring,
+    /// So many more look-ups find nothing.
+    unknown: AtomicU32,
+}
+
+impl KeyServer for Keys {
+    fn lookup(&self, entity: &EntityName) -> Option<KeyRecord> {
+        let less = |left: u32| left.checked_sub(1);
+        match self.unknown.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) {
+            Ok(_) => None,
+            Err(_) => self.keyring.lookup(entity),
+        }
+    }
 }
 
 fn now_unix() -> u64 {
@@ -123,7 +141,7 @@ impl Fake {
         let mut fake = Fake {
             world,
             runtime,
-            keyring,
+            keys: Arc::new(Keys { keyring, unknown: AtomicU32::new(0) }),
             mon: None,
             mon_addr: SocketAddr::from(([127, 0, 0, 1], 0)),
             osds: Vec::new(),
@@ -159,13 +177,18 @@ impl Fake {
     pub(crate) fn start_mon(&mut self) {
         let dispatch = Arc::new(FakeMon { world: self.world.clone() });
         let messenger = Messenger::builder(&config(EntityName::new(EntityKind::Mon, "a")))
-            .verifier(Verifier::new().with_keys(Arc::new(self.keyring.clone())))
+            .verifier(Verifier::new().with_keys(self.keys.clone()))
             .lane(self.runtime.handle().clone(), dispatch)
             .build()
             .unwrap();
         let _guard = self.runtime.enter();
         self.mon_addr = messenger.bind(self.mon_addr).unwrap();
         self.mon = Some(messenger);
+    }
+
+    /// Makes the map authority refuse the next `count` keys that it is shown.
+    pub(crate) fn refuse_keys(&self, count: u32) {
+        self.keys.unknown.store(count, Ordering::SeqCst);
     }
 
     /// Stops the map authority as a crash would.

@@ -8,6 +8,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::{OsdId, PgId};
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_client_learns_the_cluster_and_runs_commands() {
@@ -29,12 +30,22 @@ fn a_client_learns_the_cluster_and_runs_commands() {
 }
 
 #[test]
-fn a_wrong_key_is_refused_at_once() {
+fn a_wrong_key_is_refused_within_seconds() {
     let fake = Fake::start();
     let config = fake.client_config(&[("key", Key::generate().unwrap().to_base64().as_str())]);
+    let began = Instant::now();
     let error = native::connect(&config).wait().err().unwrap();
     assert!(matches!(&error, Error::Unreachable { errno: Errno::EACCES, .. }), "{error}");
     assert!(error.to_string().contains("client.admin"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[test]
+fn a_refusal_right_after_the_start_is_not_final() {
+    let fake = Fake::start();
+    fake.refuse_keys(2);
+    let cluster = native::connect(&fake.client_config(&[])).wait().unwrap();
+    assert_eq!(block_on(cluster.pools()).unwrap().len(), 1);
 }
 
 #[test]
