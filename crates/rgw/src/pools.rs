@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use nacre_client::{Cluster, IoCtx};
+use nacre_types::errno::Errno;
 
 /// The namespace of users in [`Pools::meta`], by their ids.
 const USERS: &str = "users.uid";
@@ -22,6 +23,11 @@ const RESHARD: &str = "reshard";
 /// The namespace of the buckets with lifecycles in the log pool.
 const LIFECYCLE: &str = "lc";
 
+/// Pools that hold few objects and get few requests.
+const SMALL: [&str; 3] = [".rgw.root", "default.rgw.control", "default.rgw.meta"];
+/// Their PGs: radosgw's `rgw_rados_pool_pg_num_min`.
+const SMALL_PG_NUM: u32 = 8;
+
 /// Handles of all pools and of the namespaces in them.
 #[derive(Clone)]
 pub(crate) struct Pools {
@@ -41,18 +47,20 @@ pub(crate) struct Pools {
 }
 
 impl Pools {
-    /// Opens the pools and makes those that are not there, as the cluster's defaults are.
+    /// Opens the pools and makes those that are not there.
+    ///
+    /// Bucket indexes, data and the log get the cluster's default number of PGs, the other pools at most
+    /// [`SMALL_PG_NUM`]. Where the cluster's limit on PGs per OSD refuses a pool, it is made with fewer PGs.
     pub(crate) async fn open(cluster: &Cluster) -> Result<Pools> {
+        let default = cluster.option("osd_pool_default_pg_num").and_then(|text| text.parse().ok());
+        let default: u32 = default.unwrap_or(32).max(1);
         let pool = async |name: &str| -> Result<IoCtx> {
             match cluster.open_pool(name).await {
                 Err(error) if error.is_not_found() => {}
                 opened => return Ok(opened?),
             }
-            match cluster.create_pool(name).await {
-                // Another gateway starts too.
-                Err(error) if error.errno() == nacre_types::errno::Errno::EEXIST => {}
-                made => drop(made?),
-            }
+            let pg_num = if SMALL.contains(&name) { default.min(SMALL_PG_NUM) } else { default };
+            create(cluster, name, pg_num).await?;
             // Pools without an application raise a warning in health.
             let command = serde_json::json!({
                 "prefix": "osd pool application enable", "pool": name, "app": "rgw",
@@ -78,4 +86,25 @@ impl Pools {
             data: pool("default.rgw.buckets.data").await?,
         })
     }
+}
+
+/// Makes a pool of `pg_num` PGs, or of as many as the cluster's limit on PGs per OSD allows.
+async fn create(cluster: &Cluster, name: &str, mut pg_num: u32) -> Result<()> {
+    loop {
+        let command = serde_json::json!({ "prefix": "osd pool create", "pool": name, "pg_num": pg_num });
+        match cluster.command(command.to_string(), "").await {
+            // Another gateway starts too.
+            Err(error) if error.errno() == Errno::EEXIST => break,
+            Err(error) if error.errno() == Errno::ERANGE && pg_num > 1 => {
+                tracing::warn!(pool = name, pg_num, %error, "rgw: the pool is made with fewer PGs");
+                // A quarter leaves room for the pools that are still to be made.
+                pg_num = (pg_num / 4).max(1);
+            }
+            made => {
+                made?;
+                break;
+            }
+        }
+    }
+    Ok(cluster.engine().refresh_map().await?)
 }

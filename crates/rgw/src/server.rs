@@ -5,6 +5,7 @@ mod access_log;
 mod connections;
 mod form;
 mod host;
+mod message;
 mod patience;
 mod region;
 mod signed;
@@ -391,6 +392,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         let is_about_attributes = attributes::is_asked(&request);
         let answered = service.call(request).await;
         let answered = if is_about_attributes { answered.map(attributes::unquoted) } else { answered };
+        let answered = answered.map(message::complete);
         answered.unwrap_or_else(|error| {
             tracing::error!(?error, "rgw: no answer could be made");
             plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", "internal error\n".into())
