@@ -286,14 +286,17 @@ pub(crate) fn install_signals() -> Result<Stop> {
     Ok(signal::install(nacre_runtime::log::reopen)?)
 }
 
+/// Waits until one of the daemons has stopped by itself; says why.
+pub(crate) async fn first_failure(daemons: &[Daemon]) -> String {
+    let watches = daemons.iter().map(|daemon| Box::pin(daemon.failed()));
+    futures::future::select_all(watches).await.0
+}
+
 /// Waits for a signal or a failed daemon, then stops all of them, the last started first.
 pub(crate) async fn until_stopped(stop: &Stop, mut daemons: Vec<Daemon>) -> Result<()> {
-    let failed = {
-        let watches = daemons.iter().map(|daemon| Box::pin(daemon.failed()));
-        tokio::select! {
-            () = stop.requested() => None,
-            (why, _, _) = futures::future::select_all(watches) => Some(why),
-        }
+    let failed = tokio::select! {
+        () = stop.requested() => None,
+        why = first_failure(&daemons) => Some(why),
     };
     let mut outcome = Ok(());
     while let Some(daemon) = daemons.pop() {

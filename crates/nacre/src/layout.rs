@@ -10,6 +10,7 @@
 //! DIR/run/                          admin sockets
 //! ```
 
+use crate::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
 use nacre_runtime::auth::{Key, Keyring};
 use nacre_runtime::config::{Config, ConfigBuilder};
@@ -77,14 +78,20 @@ impl Layout {
         Ok(found)
     }
 
+    /// The folders of all daemons.
+    pub(crate) fn stores(&self) -> Result<Vec<PathBuf>> {
+        let osds = self.osds()?;
+        Ok(std::iter::once(self.mon_data()).chain(osds.into_iter().map(|osd| self.osd_data(osd))).collect())
+    }
+
     /// Configuration of one of the cluster's daemons.
     pub(crate) fn config(&self, entity: EntityName) -> Result<Config> {
         Ok(ConfigBuilder::new(entity).conf(self.conf()).build()?)
     }
 
     /// Makes a cluster: configuration, keys and empty stores. The configuration file comes last, so that a cut short
-    /// attempt is not taken for a cluster and can be repeated.
-    pub(crate) fn create(&self, plan: &Plan) -> Result<()> {
+    /// attempt is not taken for a cluster and can be repeated. `progress` counts stores.
+    pub(crate) fn create(&self, plan: &Plan, progress: &Progress) -> Result<()> {
         ensure!(!self.exists(), "{} holds a cluster already", self.root.display());
         ensure!(plan.osds > 0, "a cluster needs at least one OSD");
         for folder in [self.mon_data(), self.root.join("osd"), self.root.join("log"), self.root.join("run")] {
@@ -104,6 +111,7 @@ impl Layout {
         for osd in (0..plan.osds).map(OsdId) {
             let config = ConfigBuilder::new(EntityName::osd(osd)).conf(&draft).build()?;
             nacre_osd::mkfs(&config, false).with_context(|| format!("can't make the store of {osd}"))?;
+            progress.add(1);
         }
         fs::File::open(&draft)?.sync_all()?;
         fs::rename(&draft, self.conf())?;

@@ -3,6 +3,7 @@
 mod cmd;
 mod daemon;
 mod layout;
+mod progress;
 mod serve;
 
 use std::ffi::{OsStr, OsString};

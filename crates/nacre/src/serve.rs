@@ -1,8 +1,13 @@
 //! `nacre serve`: a whole cluster in one process.
 
+mod greeting;
+mod place;
+mod ports;
+
 use crate::daemon::{self, Daemon, Frontends};
 use crate::layout::{Layout, Plan};
-use anyhow::{Context, Result, ensure};
+use crate::progress::{Progress, Unit};
+use anyhow::{Context, Result, anyhow, ensure};
 use clap::{CommandFactory, Parser};
 use nacre_rgw::{AccessKey, User};
 use nacre_runtime::exporter::Exporter;
@@ -30,15 +35,16 @@ struct Args {
     /// one for each [default: bluestore].
     #[arg(long, value_name = "KIND[,KIND...]", value_delimiter = ',')]
     objectstore: Vec<String>,
-    /// Where the map authority listens; the OSDs take other ports of the same address [default: 127.0.0.1:3300].
+    /// Where the map authority listens; the OSDs take other ports of the same address [default: 127.0.0.1:3300, or the
+    /// next free port for a new cluster].
     #[arg(long, value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
     /// An option for a new cluster's ceph.conf, section [global]; may be given several times.
     #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
     options: Vec<String>,
-    /// Where S3 is served, or `none` [default: 127.0.0.1:8000].
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8000", value_parser = s3_address, hide_default_value = true)]
-    s3: S3Address,
+    /// Where S3 is served, or `none` [default: 127.0.0.1:8000, or the next free port].
+    #[arg(long, value_name = "ADDR:PORT", value_parser = s3_address)]
+    s3: Option<S3Address>,
     /// Where S3 is served by TLS, with --s3-tls-cert.
     #[arg(long, value_name = "ADDR:PORT", requires = "s3_tls_cert")]
     s3_tls: Option<SocketAddr>,
@@ -56,14 +62,21 @@ struct Args {
 
 impl Args {
     /// Where S3 is served; nowhere where it is not.
-    fn frontends(&self) -> Frontends {
-        Frontends {
-            plain: self.s3.0.into_iter().collect(),
+    fn frontends(&self) -> Result<Frontends> {
+        let plain = match self.s3 {
+            Some(S3Address(addr)) => addr,
+            None => Some(ports::for_s3()?),
+        };
+        for addr in plain.into_iter().chain(self.s3_tls) {
+            ports::check_s3(addr)?;
+        }
+        Ok(Frontends {
+            plain: plain.into_iter().collect(),
             tls: self.s3_tls.into_iter().collect(),
             certificate: self.s3_tls_cert.clone(),
             key: self.s3_tls_key.clone(),
             ..Frontends::default()
-        }
+        })
     }
 }
 
@@ -94,17 +107,20 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     };
     let began = Instant::now();
     let layout = Layout::at(&args.data)?;
+    let frontends = if args.mkfs_only { Frontends::default() } else { args.frontends()? };
     prepare(&layout, &args)?;
     if args.mkfs_only {
         println!("made a cluster in {}", args.data.display());
         return Ok(());
     }
+    place::check_rights(&layout)?;
+    ports::check_stopped(&layout, &args.data)?;
     let admin = layout.config(EntityName::client("admin"))?;
     let mon = layout.config(EntityName::mon())?;
     nacre_runtime::log::start(&mon, true)?;
     daemon::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    runtime.block_on(async move {
+    let outcome = runtime.block_on(async move {
         let stop = daemon::install_signals()?;
         let _pid_file = daemon::PidFile::write(&mon)?;
         let endpoint = Exporter::bind(&mon).await?;
@@ -113,39 +129,48 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         let ready = match started {
             Ok(()) => tokio::select! {
                 ready = wait_until_up(&admin, daemons.len() - 1) => ready,
+                why = daemon::first_failure(&daemons) => Err(anyhow!("the start failed: {why}")),
                 () = stop.requested() => Ok(()),
             },
             Err(error) => Err(error),
         };
-        let frontends = args.frontends();
+        if let Err(error) = ready {
+            for daemon in daemons.into_iter().rev() {
+                if let Err(error) = daemon.stop().await {
+                    tracing::error!("{error:#}");
+                }
+            }
+            return Err(error);
+        }
         let is_served = !frontends.plain.is_empty() || !frontends.tls.is_empty();
-        let ready = match ready {
-            Ok(()) if is_served && !stop.is_requested() => tokio::select! {
+        let mut s3 = None;
+        if is_served && !stop.is_requested() {
+            let started = tokio::select! {
                 started = start_s3(&admin, &frontends, &mut daemons) => started.map(Some),
                 () = stop.requested() => Ok(None),
-            },
-            ready => ready.map(|()| None),
-        };
-        let s3 = match ready {
-            Ok(s3) => s3,
-            Err(error) => {
-                for daemon in daemons.into_iter().rev() {
-                    if let Err(error) = daemon.stop().await {
-                        tracing::error!("{error:#}");
-                    }
-                }
-                return Err(error);
+            };
+            match started {
+                Ok(found) => s3 = found,
+                // The cluster is there without it.
+                Err(error) => eprintln!(
+                    "S3 is not served: {error:#}\nThe cluster runs without it; `nacre gateway -c {}` tries again.",
+                    layout.conf().display()
+                ),
             }
-        };
+        }
         let metrics = endpoint.as_ref().map(Exporter::addr);
         if let Some(endpoint) = endpoint {
             endpoint.serve(daemon::pages(&daemons));
         }
         if !stop.is_requested() {
-            greet(&layout, &daemons, metrics, s3.as_ref(), began.elapsed());
+            greeting::greet(&layout, &daemons, metrics, s3.as_ref(), began.elapsed());
         }
         daemon::until_stopped(&stop, daemons).await
-    })
+    });
+    if outcome.is_ok() {
+        greeting::farewell(&args.data);
+    }
+    outcome
 }
 
 /// Makes the cluster where there is none, and checks the arguments against one that is there.
@@ -153,17 +178,17 @@ fn prepare(layout: &Layout, args: &Args) -> Result<()> {
     // Clients find the cluster by the port in ceph.conf.
     ensure!(args.listen.is_none_or(|addr| addr.port() != 0), "--listen needs a port other than 0");
     if !layout.exists() {
+        let given = args.objectstore.len();
         let plan = Plan {
-            osds: args.osds.unwrap_or(if args.objectstore.len() > 1 {
-                args.objectstore.len() as u32
-            } else {
-                3
-            }),
+            osds: args.osds.unwrap_or(if given > 1 { given as u32 } else { 3 }),
             objectstores: objectstores(&args.objectstore, args.osds)?,
-            listen: args.listen.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 3300))),
+            listen: ports::for_new_mon(args.listen)?,
             options: args.options.iter().map(|text| checked_option(text)).collect::<Result<_>>()?,
         };
-        return layout.create(&plan);
+        place::check_space(&args.data, &plan)?;
+        println!("making a cluster of {} OSDs in {}", plan.osds, args.data.display());
+        let progress = Progress::start("making the stores", Unit::Items("OSDs"), Some(plan.osds.into()));
+        return layout.create(&plan, &progress);
     }
     ensure!(
         args.options.is_empty(),
@@ -205,11 +230,16 @@ fn checked_option(text: &str) -> Result<(String, String)> {
 
 async fn start(layout: &Layout, stop: &Stop, daemons: &mut Vec<Daemon>) -> Result<()> {
     let config = layout.config(EntityName::mon())?;
+    let osds = layout.osds()?;
+    println!("starting the map authority and {} OSDs", osds.len());
     daemons.push(daemon::start_mon(&config).await?);
-    let starts = layout.osds()?.into_iter().map(|id| async move {
+    let progress = Progress::start("starting", Unit::Items("OSDs"), Some(osds.len() as u64));
+    let progress = &progress;
+    let starts = osds.into_iter().map(|id| async move {
         let config = layout.config(EntityName::osd(id))?;
         let osd =
             nacre_osd::Osd::start(&config, stop).await.with_context(|| format!("{id} did not start"))?;
+        progress.add(1);
         anyhow::Ok(Daemon::Osd(osd))
     });
     for started in futures::future::join_all(starts).await {
@@ -224,9 +254,8 @@ async fn start_s3(
     frontends: &Frontends,
     daemons: &mut Vec<Daemon>,
 ) -> Result<(Vec<String>, User)> {
-    let daemon = daemon::start_gateway(admin, frontends)
-        .await
-        .context("S3 can't be served (--s3 names another address, or none)")?;
+    println!("starting S3");
+    let daemon = daemon::start_gateway(admin, frontends).await?;
     let Daemon::Gateway(server, _) = &daemon else { unreachable!("it is a gateway that was started") };
     let (urls, gateway) = (daemon::urls_of(server), Arc::clone(server.gateway()));
     daemons.push(daemon);
@@ -247,49 +276,14 @@ async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()>
     let cluster = nacre_client::native::connect(admin)
         .await
         .context("can't reach the cluster that was just started")?;
+    let progress = Progress::start("OSDs up", Unit::Items("OSDs"), Some(osds as u64));
     loop {
         let up = cluster.osdmap().map_or(0, |map| map.osds.values().filter(|osd| osd.up).count());
+        progress.set(up as u64);
         if up >= osds {
             return Ok(());
         }
         ensure!(Instant::now() < deadline, "only {up} of {osds} OSDs came up: see the messages above");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-}
-
-fn greet(
-    layout: &Layout,
-    daemons: &[Daemon],
-    metrics: Option<SocketAddr>,
-    s3: Option<&(Vec<String>, User)>,
-    took: Duration,
-) {
-    let conf = layout.conf();
-    let conf = conf.display();
-    let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_))).count();
-    println!("cluster is ready: {osds} OSDs up after {:.1} s", took.as_secs_f64());
-    if let Some(Daemon::Mon(mon)) = daemons.first() {
-        println!("  mon       {}", mon.addr());
-    }
-    if let Some(addr) = metrics {
-        println!("  metrics   http://{addr}/metrics");
-    }
-    println!("  conf      {conf}");
-    if let Some((urls, user)) = s3 {
-        println!("  S3        {}, path style", urls.join(", "));
-        if let Some(key) = user.keys.first() {
-            println!("            AWS_ACCESS_KEY_ID={}", key.access_key);
-            println!("            AWS_SECRET_ACCESS_KEY={}", key.secret_key);
-        }
-    }
-    println!("In another terminal:");
-    println!("  nacre -c {conf} status");
-    println!("  nacre -c {conf} osd pool create mypool 32");
-    println!("  echo hello | nacre -c {conf} rados -p mypool put greeting -");
-    if let Some(url) = s3.and_then(|(urls, _)| urls.first()) {
-        println!(
-            "  aws --endpoint-url {url} s3 mb s3://mybucket     # with the keys above in the environment"
-        );
-    }
-    println!("Ctrl-C stops it.");
 }

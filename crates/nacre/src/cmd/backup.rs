@@ -11,17 +11,17 @@ mod read;
 mod write;
 
 use super::session;
+use crate::progress::{Progress, Unit};
 use anyhow::{Context as _, Result, bail};
-pub(super) use args::size;
 use args::{Args, Command};
+pub(super) use args::{is_json, size};
 use catalog::{Catalog, Damaged, Segment};
-use indicatif::{ProgressBar, ProgressStyle};
 use nacre_client::{IoCtx, Striper, block_on};
 use serde_json::json;
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 pub(super) const USAGE: &str = include_str!("backup/usage.txt");
 
@@ -175,43 +175,30 @@ fn print(text: &str) -> Result<()> {
     }
 }
 
-/// Tells how far a transfer is: while it runs where standard error is a terminal, and at its end.
-struct Progress {
-    bar: ProgressBar,
+/// How far a transfer is, and its figures at the end.
+struct Transfer {
+    progress: Progress,
     began: Instant,
     bytes: u64,
 }
 
-impl Progress {
-    fn new(total: Option<u64>) -> Progress {
-        let bar = match (std::io::stderr().is_terminal(), total) {
-            (false, _) => ProgressBar::hidden(),
-            (true, Some(total)) => ProgressBar::new(total).with_style(style(
-                "{elapsed_precise} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
-            )),
-            (true, None) => ProgressBar::new_spinner()
-                .with_style(style("{elapsed_precise} {spinner} {binary_bytes} {binary_bytes_per_sec}")),
-        };
-        bar.enable_steady_tick(Duration::from_millis(200));
-        Progress { bar, began: Instant::now(), bytes: 0 }
+impl Transfer {
+    fn new(volume: &str, total: Option<u64>) -> Transfer {
+        Transfer { progress: Progress::start(volume, Unit::Bytes, total), began: Instant::now(), bytes: 0 }
     }
 
     fn add(&mut self, bytes: u64) {
         self.bytes += bytes;
-        self.bar.inc(bytes);
+        self.progress.add(bytes);
     }
 
     /// The last line: what was done, how much, how fast.
     fn end(self, what: &str, digest: &str) {
-        self.bar.finish_and_clear();
+        drop(self.progress);
         let seconds = self.began.elapsed().as_secs_f64();
         let rate = self.bytes as f64 / 1e6 / seconds.max(1e-9);
         eprintln!("{what}: {} bytes in {seconds:.1} s, {rate:.1} MB/s, {digest}", self.bytes);
     }
-}
-
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).expect("invariant: the template is well formed")
 }
 
 /// Fails with what damage was found, and where.

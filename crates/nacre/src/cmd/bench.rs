@@ -5,7 +5,7 @@
 mod client;
 mod load;
 
-use super::backup::size;
+use super::backup::{is_json, size};
 use anyhow::{Context, Result, bail};
 use client::{Payload, Target};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -38,7 +38,8 @@ the region from AWS_REGION or AWS_DEFAULT_REGION. Exit code 1 where a request fa
   --prefix TEXT      what keys begin with [default: bench-]
   --loops N          how often all modes are done [default: 1]
   --sign-payload     puts carry a signature over their data too (its SHA-256, once per run)
-  --json             JSON on standard output: an array of hsbench's records, with more percentiles
+  --format json, --json
+                     JSON on standard output: an array of hsbench's records, with more percentiles
   -h, --help         print this
 
 get, list and del without put take the objects that an earlier run with the same bucket and prefix left.
@@ -117,6 +118,7 @@ impl Args {
                 "--loops" => parsed.loops = number(value()?, 1 << 20)?,
                 "--sign-payload" => parsed.sign_payload = true,
                 "--json" => parsed.json = true,
+                "-f" | "--format" => parsed.json = is_json(value()?)?,
                 "s3" if what.is_none() => what = Some(()),
                 _ => bail!("unknown argument '{word}'\n{USAGE}"),
             }

@@ -1,18 +1,21 @@
 //! `nacre doctor`: whether this program and this machine are as they must be for data to be fast and safe.
 
+use super::backup::is_json;
 use anyhow::{Context, Result, bail};
 use nacre_store::{BuildCheck, SLOW_STEP};
+use serde_json::json;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(super) const USAGE: &str = "\
-usage: nacre doctor [--data DIR]
+usage: nacre doctor [--data DIR] [--format json]
 
 Measures what the key-value store of this program was built with (CRC instructions, optimisation), looks at the limit of open
 files, and measures how long a small write takes to be durable. Prints a line for each; exit code 1 where something is wrong.
 
   --data DIR   the folder on whose disk durable writes are measured (default: the present one)
+  --format F   plain (default) or json: an array of what was looked at
   -h, --help   print this
 ";
 
@@ -24,7 +27,7 @@ const SLOW_WRITE: Duration = Duration::from_millis(10);
 const FEW_FILES: u64 = 1024;
 
 pub(crate) fn main(args: &[String]) -> Result<()> {
-    let mut data = PathBuf::from(".");
+    let (mut data, mut json) = (PathBuf::from("."), false);
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match (arg.as_str(), arg.strip_prefix("--data=")) {
@@ -36,14 +39,23 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
                 Some(folder) => data = folder.into(),
                 None => bail!("--data takes a folder\n{USAGE}"),
             },
+            ("-f" | "--format", _) => match args.next() {
+                Some(format) => json = is_json(format)?,
+                None => bail!("--format takes plain or json\n{USAGE}"),
+            },
             (_, Some(folder)) => data = folder.into(),
+            (other, None) if other.starts_with("--format=") => json = is_json(&other["--format=".len()..])?,
             (other, None) => bail!("unknown argument '{other}'\n{USAGE}"),
         }
     }
     let mut out = std::io::stdout().lock();
-    let mut wrong = 0;
+    let (mut wrong, mut checks) = (0, Vec::new());
     let mut say = |good: bool, what: &str, found: String| -> std::io::Result<()> {
         wrong += usize::from(!good);
+        if json {
+            checks.push(json!({ "check": what, "good": good, "found": found }));
+            return Ok(());
+        }
         writeln!(out, "{:<4} {what:<16} {found}", if good { "ok" } else { "BAD" })
     };
     let check = BuildCheck::run()?;
@@ -69,6 +81,9 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let (median, worst) = durable_writes(&data)?;
     let text = format!("4 KiB in {}: {median:.1?} in the middle, {worst:.1?} at most", data.display());
     say(median <= SLOW_WRITE, "durable write", text)?;
+    if json {
+        writeln!(out, "{:#}", serde_json::Value::Array(checks))?;
+    }
     if wrong > 0 {
         bail!("{wrong} of these are not as they must be");
     }

@@ -6,6 +6,7 @@ mod ratelimit;
 
 use super::session;
 use crate::daemon::rgw_config;
+use crate::progress::{Progress, Unit};
 use anyhow::{Context as _, Result, bail};
 use args::{
     BucketVerb, CapsVerb, GcVerb, KeyArgs, KeyVerb, LcVerb, MetadataVerb, ObjectVerb, QuotaArgs, QuotaVerb,
@@ -27,6 +28,9 @@ use std::sync::Arc;
 #[derive(Debug, Parser)]
 #[command(name = "radosgw-admin", disable_version_flag = true)]
 struct Args {
+    /// Answers are JSON in any case: `json` and `json-pretty` are the same
+    #[arg(short = 'f', long = "format", global = true, value_name = "FORMAT", value_parser = ["json", "json-pretty"])]
+    _format: Option<String>,
     #[command(subcommand)]
     subject: Subject,
 }
@@ -129,6 +133,7 @@ fn run(args: Vec<OsString>) -> Result<()> {
     let cluster = session::connect(&invocation)
         .map_err(|error| anyhow::anyhow!("couldn't connect to the cluster: {error}"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let progress = Progress::start("radosgw-admin", Unit::Time, None);
     let outcome = runtime.block_on(async {
         let gateway = Gateway::open(cluster.clone(), rgw).await?;
         let outcome = carry_out(&gateway, args.subject).await;
@@ -137,6 +142,7 @@ fn run(args: Vec<OsString>) -> Result<()> {
     });
     block_on(cluster.watch_flush()).ok();
     cluster.shut_down();
+    drop(progress);
     if let Some(answer) = outcome? {
         println!("{answer:#}");
     }

@@ -3,12 +3,11 @@
 use nacre_client::{Cluster, Network, native};
 use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-/// After so long without an answer a user at a terminal learns what is waited for.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a command waits for the cluster before it says so.
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Takes a tool's command line apart, `CEPH_ARGS` included.
 pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
@@ -23,23 +22,34 @@ pub(crate) fn parse(args: Vec<OsString>) -> Result<Invocation, String> {
 /// Connects as the command line and the configuration say.
 pub(crate) fn connect(invocation: &Invocation) -> Result<Cluster, String> {
     let config = Config::load(invocation).map_err(|e| e.to_string())?;
+    check_named(&config)?;
     let pending = native::connect(&config);
     let (done, waiting) = mpsc::channel::<()>();
-    let hint = std::io::stderr().is_terminal().then(|| {
-        let mon_host = config.snapshot().global.mon_host.to_string();
-        std::thread::spawn(move || {
-            if waiting.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
-                eprintln!("waiting for the monitor at {mon_host} (is the cluster running? Ctrl-C ends this)");
-            }
-        })
+    let options = config.snapshot();
+    let (mon_host, timeout) = (options.global.mon_host.to_string(), options.client.client_mount_timeout);
+    let hint = std::thread::spawn(move || {
+        if waiting.recv_timeout(PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            eprintln!(
+                "no answer from the monitor at {mon_host}; trying for {} s (is the cluster running? Ctrl-C stops this)",
+                timeout.as_secs()
+            );
+        }
     });
     let connected = pending.wait().map_err(|e| e.to_string());
     drop(done);
-    if let Some(hint) = hint {
-        // The thread only prints: whether it panicked is of no interest.
-        let _ = hint.join();
-    }
+    // The thread only prints: a panic in it does not concern the command.
+    let _ = hint.join();
     connected
+}
+
+/// Fails where nothing says which cluster is meant: that comes before what is said of its keyring.
+fn check_named(config: &Config) -> Result<(), String> {
+    if config.conf_path().is_some() || !config.snapshot().global.mon_host.0.is_empty() {
+        return Ok(());
+    }
+    Err("no configuration file was found: run the command in the folder that has the cluster's data, or name the cluster \
+         with -c FILE, CEPH_CONF or -m ADDRESS"
+        .to_owned())
 }
 
 /// As [`connect`], on a network thread that is there.

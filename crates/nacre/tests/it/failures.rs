@@ -1,12 +1,18 @@
 //! First failures, for real: processes killed, a disk wiped, the map authority restarted, under load that verifies
 //! every byte.
 
-use crate::support::{Daemon, PATIENCE, TestCluster};
+use crate::support::{Daemon, PATIENCE, TestCluster, free_port, nacre};
 use bytes::Bytes;
 use nacre_client::{Cluster, IoCtx};
+use nacre_runtime::auth::Key;
 use nacre_runtime::config::ConfigBuilder;
 use nacre_types::ids::EntityName;
 use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -193,6 +199,15 @@ fn a_full_store_refuses_writes_and_still_deletes() {
         TestCluster::start_made(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
     cluster.create_pool("data", 8, 3, 2);
     cluster.wait_healthy();
+    // A benchmark that fills the store tells what it measured, and gives the space back.
+    let bench = cluster.run(&["rados", "-p", "data", "bench", "100", "write", "-b", "1M", "-t", "4"]);
+    let (said, failed) = (String::from_utf8_lossy(&bench.stdout), String::from_utf8_lossy(&bench.stderr));
+    assert!(!bench.status.success() && failed.contains("No space left on device"), "{said}{failed}");
+    for wanted in ["Total writes made:", "Average Latency(s):", "Removed "] {
+        assert!(said.contains(wanted), "{wanted}: {said}{failed}");
+    }
+    assert_eq!(cluster.ok(&["rados", "-p", "data", "ls"]), "");
+    cluster.wait_healthy();
     let io = open(&cluster, "data").with_full_try();
     let block = Bytes::from(vec![7u8; 1 << 20]);
     let mut stored = 0;
@@ -221,4 +236,100 @@ fn a_full_store_refuses_writes_and_still_deletes() {
     cluster.spawn(Daemon::Osd(0));
     cluster.wait_healthy();
     assert_eq!(io.read("afterwards", 0, 0).wait().unwrap(), block);
+}
+
+/// Runs `serve` in `folder`, which must fail; returns what it says.
+fn refused_serve(folder: &Path, args: &[&str]) -> String {
+    let limits = if args.contains(&"--s3") { &[][..] } else { &["--s3", "none"][..] };
+    let out = Command::new(nacre())
+        .args(["serve", "--data", "data", "-o", "exporter_http_port=0"])
+        .args(args)
+        .args(limits)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(!out.status.success(), "serve {args:?} works: {}", String::from_utf8_lossy(&out.stdout));
+    String::from_utf8_lossy(&out.stderr).into_owned()
+}
+
+#[test]
+fn first_errors_say_what_is_wrong_and_what_to_do() {
+    let home = tempfile::Builder::new().prefix("nacre-first-").tempdir().unwrap();
+    let folder = home.path();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    let free = format!("127.0.0.1:{}", free_port());
+    let nobody = format!("127.0.0.1:{}", free_port());
+    // No cluster is there: said after 3 s, and it goes on trying.
+    let waits = Command::new(nacre())
+        .args([
+            "status",
+            "-m",
+            &nobody,
+            "--client_mount_timeout",
+            "5",
+            "--key",
+            &Key::generate().unwrap().to_base64(),
+        ])
+        .current_dir(folder)
+        .env_remove("CEPH_CONF")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for (args, said) in [
+        (&["--listen", &taken][..], "is in use by another program: --listen names another address"),
+        (&["--listen", &free, "--osds", "9000000"], "free some, or name another folder with --data"),
+        (
+            &["--listen", &free, "--osds", "1", "--s3", &taken],
+            "is in use by another program: --s3 names another",
+        ),
+    ] {
+        let errors = refused_serve(folder, args);
+        assert!(errors.contains(said), "{args:?}: {errors}");
+    }
+    assert!(!folder.join("data/ceph.conf").exists(), "a failed start made a cluster");
+    let made = Command::new(nacre())
+        .args(["serve", "--data", "data", "--mkfs-only", "--osds", "1", "--listen", &free])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    // Data that another release wrote.
+    let block = folder.join("data/osd/0/block");
+    let file = File::options().read(true).write(true).open(&block).unwrap();
+    let mut label = vec![0; 4096];
+    file.read_exact_at(&mut label, 0).unwrap();
+    let ours = label.clone();
+    label[16..20].copy_from_slice(&99_u32.to_le_bytes());
+    let sum = nacre_types::crc32c::crc32c(&label[..4092]);
+    label[4092..].copy_from_slice(&sum.to_le_bytes());
+    file.write_all_at(&label, 0).unwrap();
+    let errors = refused_serve_again(folder, &[]);
+    assert!(
+        errors.contains("osd.0 did not start") && errors.contains("this release does not read"),
+        "{errors}"
+    );
+    file.write_all_at(&ours, 0).unwrap();
+    // Somebody else's data. Root without its capabilities has the rights of a file's mode only.
+    let mon = folder.join("data/mon");
+    fs::set_permissions(&mon, fs::Permissions::from_mode(0)).unwrap();
+    let errors = refused_serve_again(folder, &["setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
+    assert!(errors.contains("no rights to") && errors.contains("data/mon"), "{errors}");
+    fs::set_permissions(&mon, fs::Permissions::from_mode(0o700)).unwrap();
+
+    let out = waits.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&out.stderr).into_owned();
+    let hint = errors.find(&format!("no answer from the monitor at {nobody}"));
+    assert!(hint.is_some() && hint < errors.find("gave up after 5 s"), "{errors}");
+}
+
+/// Runs `serve` on the cluster that is there, which must fail, with `before` as the words before it where the tests run
+/// as root; returns what it says.
+fn refused_serve_again(folder: &Path, before: &[&str]) -> String {
+    let before = if rustix::process::geteuid().is_root() { before } else { &[] };
+    let words = [before, &[nacre(), "serve", "--data", "data", "--s3", "none"]].concat();
+    let out = Command::new(words[0]).args(&words[1..]).current_dir(folder).output().unwrap();
+    assert!(!out.status.success(), "{words:?} works: {}", String::from_utf8_lossy(&out.stdout));
+    String::from_utf8_lossy(&out.stderr).into_owned()
 }

@@ -5,6 +5,7 @@
 mod backup;
 mod bluestore_tool;
 mod crushtool;
+mod doc_commands;
 mod docs;
 mod failures;
 mod layers;

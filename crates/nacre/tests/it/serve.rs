@@ -126,6 +126,54 @@ fn a_client_without_the_key_is_refused() {
     serve.interrupt();
 }
 
+/// PGs by pool.
+fn pg_nums(data: &Path) -> std::collections::BTreeMap<String, u64> {
+    let listed = ok(data, &["osd", "pool", "ls", "detail", "--format", "json"]);
+    let pools: serde_json::Value = serde_json::from_str(&listed).unwrap();
+    let pools = pools.as_array().unwrap().iter();
+    pools.map(|p| (p["pool_name"].as_str().unwrap().to_owned(), p["pg_num"].as_u64().unwrap())).collect()
+}
+
+#[test]
+fn a_new_cluster_with_s3_has_room_for_more_pools() {
+    let home = tempfile::Builder::new().prefix("nacre-serve-").tempdir().unwrap();
+    let data = home.path().join("data");
+    fs::create_dir_all(&data).unwrap();
+    let (listen, s3) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    let memory = ["--objectstore", "memstore", "-o", "exporter_http_port=0"];
+    let args = [&["--listen", &listen, "--s3", &s3][..], &memory[..]].concat();
+    let (serve, _) = Serve::start(&data, &args);
+    for pool in ["a", "b", "c", "d"] {
+        ok(&data, &["osd", "pool", "create", pool, "32"]);
+    }
+    let pg_nums = pg_nums(&data);
+    for (pool, expected) in [(".rgw.root", 8), ("default.rgw.control", 8), ("default.rgw.buckets.index", 32)]
+    {
+        assert_eq!(pg_nums.get(pool), Some(&expected), "{pool}");
+    }
+    // A second start says that the first one runs.
+    let again = Command::new(nacre()).args(["serve", "--data"]).arg(&data).output().unwrap();
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(!again.status.success() && said.contains("runs already"), "{said}");
+    serve.interrupt();
+}
+
+#[test]
+fn a_cluster_without_room_for_the_gateways_pools_serves_s3_with_fewer_pgs() {
+    let home = tempfile::Builder::new().prefix("nacre-serve-").tempdir().unwrap();
+    let data = home.path().join("data");
+    fs::create_dir_all(&data).unwrap();
+    let (listen, s3) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    let few = ["--objectstore", "memstore", "-o", "exporter_http_port=0", "-o", "mon_max_pg_per_osd=45"];
+    let args = [&["--listen", &listen, "--s3", &s3][..], &few[..]].concat();
+    let (serve, _) = Serve::start(&data, &args);
+    let pg_nums = pg_nums(&data);
+    assert_eq!(pg_nums.len(), 6, "{pg_nums:?}");
+    assert!(pg_nums.values().sum::<u64>() <= 45, "{pg_nums:?}");
+    assert!(ok(&data, &["user", "info", "--uid", "admin"]).contains("access_key"));
+    serve.interrupt();
+}
+
 #[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();

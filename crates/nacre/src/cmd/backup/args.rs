@@ -80,6 +80,7 @@ impl Args {
                 "--resume" => resume = true,
                 "--force" => force = true,
                 "--json" => json = true,
+                "-f" | "--format" => json = is_json(value()?)?,
                 "--segment" => segment = Some(number(value()?)?),
                 "--block-size" => block_size = bytes(value()?)?,
                 "--depth" => depth = number(value()?)?,
@@ -140,6 +141,15 @@ impl Args {
     }
 }
 
+/// Whether `--format` asks for JSON.
+pub(in crate::cmd) fn is_json(format: &str) -> Result<bool> {
+    match format {
+        "plain" => Ok(false),
+        "json" | "json-pretty" => Ok(true),
+        other => bail!("--format: '{other}' is none of plain, json, json-pretty"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -155,6 +165,7 @@ mod tests {
         assert_eq!((args.command, &*args.volume, args.file), (Command::Create, "v", None));
         assert_eq!((&*args.pool, &*args.namespace, args.block_size), ("p", "n", 65536));
         assert!(args.resume && args.layout.stripe_count() == 2);
+        assert!(parse("ls --format json").unwrap().unwrap().json && parse("ls -f xml").is_err());
         assert_eq!(parse("cat v out").unwrap().unwrap().file.as_deref(), Some("out"));
         assert!(parse("").unwrap().is_none() && parse("ls --help").unwrap().is_none());
     }

@@ -2,7 +2,7 @@
 
 use super::args::Args;
 use super::catalog::Catalog;
-use super::{Progress, damaged};
+use super::{Transfer, damaged};
 use anyhow::{Context as _, Result, bail};
 use nacre_client::{IoCtx, Striper};
 use nacre_types::crc32c::append;
@@ -67,7 +67,7 @@ fn copy(
     let volume = args.volume.as_str();
     let striper = Striper::new(pool.clone());
     let total = segments.clone().map(|n| catalog.segments[n].bytes).sum();
-    let mut progress = Progress::new(Some(total));
+    let mut progress = Transfer::new(volume, Some(total));
     let mut digests = Vec::new();
     for n in segments {
         let mut digest = Sha256::new();

@@ -1,6 +1,6 @@
 //! Streams into volumes.
 
-use super::Progress;
+use super::Transfer;
 use super::args::{Args, Command};
 use super::catalog::{self, Block, Catalog, ENTRY, Segment};
 use crate::cmd::rados::transfer::{io_text, read_piece};
@@ -40,7 +40,7 @@ pub(super) fn store(pool: &IoCtx, args: &Args) -> Result<()> {
         listed: catalog.blocks.len() as u64,
         listing: None,
     };
-    let mut progress = Progress::new(total);
+    let mut progress = Transfer::new(volume, total);
     let ended = stream.compare(&mut input, catalog.blocks_of(n), &mut progress)?;
     if !ended {
         stream.write(&mut input, &mut progress)?;
@@ -149,7 +149,7 @@ impl Stream<'_> {
     }
 
     /// Compares the stream's beginning with the blocks that are stored; tells whether it ended there.
-    fn compare(&mut self, input: &mut dyn Read, stored: &[Block], progress: &mut Progress) -> Result<bool> {
+    fn compare(&mut self, input: &mut dyn Read, stored: &[Block], progress: &mut Transfer) -> Result<bool> {
         for known in stored {
             let at = self.bytes;
             let data = self.read(input)?;
@@ -165,7 +165,7 @@ impl Stream<'_> {
         Ok(stored.last().is_some_and(|last| last.len < self.segment.block_size))
     }
 
-    fn write(&mut self, input: &mut dyn Read, progress: &mut Progress) -> Result<()> {
+    fn write(&mut self, input: &mut dyn Read, progress: &mut Transfer) -> Result<()> {
         loop {
             let data = self.read(input)?;
             let (len, offset) = (data.len(), self.offset);

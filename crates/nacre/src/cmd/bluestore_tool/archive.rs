@@ -1,6 +1,7 @@
 //! `export` and `import`: collections or single objects of the store, to and from a file.
 
 use super::Place;
+use crate::progress::{Progress, Unit};
 use anyhow::{Context, Result};
 use clap::Args;
 use nacre_store::archive::{self, Archived, Selection};
@@ -54,11 +55,13 @@ pub(super) fn export(place: &Place<'_>, args: &ExportArgs) -> Result<ExitCode> {
     let file = File::options().write(true).create_new(true).open(&args.dest_file).with_context(name)?;
     let mut out = BufWriter::new(file);
     let selection = Selection { pgs: args.pgid.clone(), objects: args.object.clone() };
+    let progress = Progress::start("export", Unit::Time, None);
     let outcome =
         archive::export(&store, &selection, &mut out).map_err(anyhow::Error::from).and_then(|done| {
             out.into_inner().map_err(|error| error.into_error())?.sync_all().with_context(name)?;
             Ok(done)
         });
+    drop(progress);
     store.umount()?;
     match outcome {
         Ok(done) => tell("exported", &done),
@@ -74,7 +77,9 @@ pub(super) fn export(place: &Place<'_>, args: &ExportArgs) -> Result<ExitCode> {
 pub(super) fn import(place: &Place<'_>, args: &ImportArgs) -> Result<ExitCode> {
     let store = mount(place)?;
     let open = || File::open(&args.input_file).map(BufReader::new);
+    let progress = Progress::start("import", Unit::Time, None);
     let outcome = archive::import(&store, open, args.force);
+    drop(progress);
     store.umount()?;
     tell("imported", &outcome.with_context(|| args.input_file.display().to_string())?);
     Ok(ExitCode::SUCCESS)

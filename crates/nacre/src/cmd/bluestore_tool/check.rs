@@ -1,6 +1,7 @@
 //! The verbs that look whether a store is sound, and say what it is: `fsck`, `repair`, `show-label`, `bluefs-stats`.
 
 use super::Place;
+use crate::progress::{Progress, Unit};
 use anyhow::Result;
 use clap::Args;
 use nacre_store::{BlueStore, FsckReport, KvKind, KvStore};
@@ -19,13 +20,17 @@ pub(super) struct FsckArgs {
 
 /// `fsck`: prints what is wrong, a line each; exit code 1 where anything is.
 pub(super) fn fsck(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
+    let progress = Progress::start("fsck", Unit::Time, None);
     let report = BlueStore::fsck(place.path, &place.config, args.deep)?;
+    drop(progress);
     conclude("fsck", &report, 0, args.deep)
 }
 
 /// `repair`: as `fsck`, and mends what can be mended.
 pub(super) fn repair(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
+    let progress = Progress::start("repair", Unit::Time, None);
     let report = BlueStore::repair(place.path, &place.config, args.deep)?;
+    drop(progress);
     let mut out = io::stdout().lock();
     for finding in &report.repaired {
         writeln!(out, "repair repaired: {finding}")?;

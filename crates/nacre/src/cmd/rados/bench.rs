@@ -7,6 +7,7 @@ mod load;
 mod report;
 
 use super::{Context, Failure, out, pools};
+use crate::progress::{Progress, Unit};
 use load::{Kind, Load, Plan};
 use nacre_client::{IoCtx, Network};
 use nacre_types::errno::Errno;
@@ -161,6 +162,7 @@ fn run_plan(
 ) -> Result<(), Failure> {
     let kind = plan.kind;
     let ops_per_object = plan.ops_per_object;
+    let in_flight = u64::from(plan.concurrent) * pools.len() as u64;
     report.head()?;
     let cpu = cpu_time();
     let started = Instant::now();
@@ -180,14 +182,29 @@ fn run_plan(
         0 => 0.0,
         ops => (cpu_time() - cpu).as_secs_f64() * 1e6 / ops as f64,
     };
-    if let Some((what, errno)) = outcome.failure {
+    let name = context.args.run_name.as_deref().unwrap_or(LAST_RUN);
+    // Where a write failed, those in flight with it may have been stored.
+    let uncounted = if outcome.failure.is_some() { in_flight } else { 0 };
+    run.objects = u32::try_from((outcome.finished + uncounted).div_ceil(ops_per_object)).unwrap_or(u32::MAX);
+    if let Some((what, errno)) = &outcome.failure {
+        report.totals(&outcome, elapsed, cpu_us_per_op)?;
         eprintln!("{what}");
-        return Err(bench_failed("benchmark", errno));
+        let mut cleaned = None;
+        if kind == Kind::Write && !context.args.no_cleanup {
+            report.cleaning()?;
+            let began = Instant::now();
+            // What stays is less than the failure that is told.
+            let removed = remove_run(context.pool(), &run, context.args.run_name.as_deref()).ok();
+            cleaned = removed.map(|removed| (removed, began.elapsed()));
+        } else if kind == Kind::Write {
+            // `cleanup` finds the objects by this; a full store may refuse it.
+            let _ = context.pool().with_full_try().write_full(name, run.encode()).wait();
+        }
+        report.end(cleaned)?;
+        return Err(bench_failed("benchmark", *errno));
     }
     let mut cleaned = None;
     if kind == Kind::Write {
-        run.objects = u32::try_from(outcome.finished.div_ceil(ops_per_object)).unwrap_or(u32::MAX);
-        let name = context.args.run_name.as_deref().unwrap_or(LAST_RUN);
         let written = context.pool().write_full(name, run.encode()).wait();
         written.map_err(|error| bench_failed("benchmark", error.errno()))?;
     }
@@ -253,7 +270,9 @@ fn remove_run(pool: &IoCtx, run: &Run, run_name: Option<&str>) -> Result<u64, Er
         Err(error) if error.is_not_found() => Ok(()),
         Err(error) => Err(error.errno()),
     };
+    let progress = Progress::start("removing", Unit::Items("objects"), Some(run.objects.into()));
     for object in 0..run.objects {
+        progress.set(u64::from(object));
         if in_flight.len() == IN_FLIGHT
             && let Some(oldest) = in_flight.pop_front()
         {

@@ -2,10 +2,13 @@
 
 pub(super) mod omap;
 
+use super::args::Format;
 use super::{Context, Failure, failed, out, print};
+use crate::progress::{Progress, Unit};
 use nacre_client::{ReadOp, Result, WriteOp, block_on};
 use nacre_types::errno::Errno;
 use nacre_types::op::request_flag;
+use serde_json::json;
 use std::io::Read;
 use std::path::Path;
 
@@ -26,7 +29,14 @@ fn print_stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result
     let name = context.name(object);
     let stat = context.pool().stat(object).wait().map_err(failed(format_args!(" error stat-ing {name}")))?;
     let mtime = stat.mtime_ns / resolution_ns * resolution_ns;
-    out(format!("{name} mtime {}, size {}\n", print::time(mtime), stat.size))
+    match context.args.format {
+        Format::Plain => out(format!("{name} mtime {}, size {}\n", print::time(mtime), stat.size)),
+        format => {
+            let (pool, mtime) = (context.pool().pool_name(), print::time(mtime));
+            let value = json!({ "pool": pool, "name": object, "mtime": mtime, "size": stat.size });
+            out(print::json(&value, format))
+        }
+    }
 }
 
 pub(super) fn touch(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
@@ -75,13 +85,13 @@ pub(super) fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
         true => context.pool().with_flags(request_flag::FULL_FORCE),
         false => context.pool().clone(),
     };
-    let bar = super::transfer::progress(operands.len() as u64, super::transfer::Unit::Objects);
+    let progress = Progress::start("rm", Unit::Items("objects"), Some(operands.len() as u64));
     // All of them are tried; the first failure decides the exit code, as its message says.
     let mut failure = None;
     for group in operands.chunks(64) {
         let removals: Vec<_> = group.iter().map(|object| (object, pool.remove(object))).collect();
         for (object, removal) in removals {
-            bar.inc(1);
+            progress.add(1);
             if let Err(error) = removal.wait() {
                 let doing = format!("error removing {}>{object}", pool.pool_name());
                 let error = failed(doing)(error);
@@ -92,7 +102,7 @@ pub(super) fn remove(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
             }
         }
     }
-    bar.finish_and_clear();
+    drop(progress);
     failure.map_or(Ok(()), Err)
 }
 
@@ -194,13 +204,17 @@ pub(super) fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), F
 pub(super) fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error getting xattr set {}", context.name(operands[0]));
     let attributes = context.pool().get_xattrs(operands[0]).wait().map_err(failed(doing))?;
-    attributes.keys().try_for_each(|name| out([name, &b"\n"[..]].concat()))
+    out(print::names(attributes.keys().map(|name| &name[..]), context.args.format))
 }
 
 pub(super) fn map_extents(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("mapext error on {}", context.name(operands[0]));
     let extents = context.pool().map_extents(operands[0], 0, 0).wait().map_err(failed(doing))?;
-    extents.iter().try_for_each(|(offset, len)| out(format!("{offset:x}\t{len:x}\n")))
+    if context.args.format == Format::Plain {
+        return extents.iter().try_for_each(|(offset, len)| out(format!("{offset:x}\t{len:x}\n")));
+    }
+    let entries = extents.iter().map(|(offset, len)| json!({ "offset": offset, "length": len }));
+    out(print::json(&entries.collect(), context.args.format))
 }
 
 pub(super) fn set_alloc_hint(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {

@@ -2,6 +2,7 @@
 
 use super::args::Format;
 use super::{Context, Failure, failed, out, print};
+use crate::progress::{Progress, Unit};
 use nacre_client::{ClusterStats, IoCtx, ListRange, Lister, PoolStats, block_on};
 use nacre_types::ObjectId;
 use serde_json::{Map, Value, json};
@@ -14,7 +15,7 @@ const REMOVALS: usize = 64;
 
 pub(super) fn list_pools(context: &Context<'_>, _: &[&str]) -> Result<(), Failure> {
     let pools = block_on(context.cluster.pools()).map_err(failed("error listing pools"))?;
-    pools.iter().try_for_each(|(_, name)| out(format!("{name}\n")))
+    out(print::names(pools.iter().map(|(_, name)| name.as_bytes()), context.args.format))
 }
 
 pub(super) fn list_objects(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
@@ -207,6 +208,7 @@ pub(super) fn purge(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
 /// Removes the objects of all namespaces that `matches` accepts; returns how many there were.
 pub(super) fn remove_all(pool: &IoCtx, matches: impl Fn(&ObjectId) -> bool) -> nacre_client::Result<u64> {
     let mut removed = 0;
+    let progress = Progress::start("removing", Unit::Items("objects"), None);
     for slice in 0..SLICES {
         let mut lister = pool.list_range(ListRange::slice(pool.pool(), slice, SLICES), None);
         while let Some(page) = block_on(lister.next_page())? {
@@ -221,7 +223,10 @@ pub(super) fn remove_all(pool: &IoCtx, matches: impl Fn(&ObjectId) -> bool) -> n
                     .collect();
                 for removal in removals {
                     match removal.wait() {
-                        Ok(()) => removed += 1,
+                        Ok(()) => {
+                            removed += 1;
+                            progress.add(1);
+                        }
                         // Somebody else was faster.
                         Err(e) if e.is_not_found() => {}
                         Err(e) => return Err(e),

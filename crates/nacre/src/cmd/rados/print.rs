@@ -71,6 +71,19 @@ pub(in crate::cmd) fn now_ns() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64)
 }
 
+/// Bytes as text in JSON; what is not UTF-8 gets replacement characters.
+pub(super) fn text(bytes: &[u8]) -> Value {
+    String::from_utf8_lossy(bytes).into_owned().into()
+}
+
+/// A list of names: one a line, or a JSON array.
+pub(super) fn names<'a>(names: impl IntoIterator<Item = &'a [u8]>, format: Format) -> Vec<u8> {
+    match format {
+        Format::Plain => names.into_iter().flat_map(|name| [name, b"\n"].concat()).collect(),
+        format => json(&names.into_iter().map(text).collect(), format).into_bytes(),
+    }
+}
+
 /// Ceph's JSON: compact without a newline, or indented by four with one.
 pub(super) fn json(value: &Value, format: Format) -> String {
     if format != Format::JsonPretty {

@@ -1,8 +1,9 @@
 //! `rados --striper`: the verbs that work on striped objects.
 
 use super::args::Format;
-use super::transfer::{Unit, io_text, progress, read_piece, window};
+use super::transfer::{io_text, read_piece, window};
 use super::{Command, Context, EXIT_INVALID, Failure, failed, objects, out, print, reason};
+use crate::progress::{Progress, Unit};
 use nacre_client::{Layout, Pending, Striper, block_on};
 use nacre_types::errno::Errno;
 use serde_json::{Value, json};
@@ -113,11 +114,11 @@ fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
             .map_err(|e| Failure::new(format!("error reading input file {path}: {}", io_text(&e))))
     };
     let putting = || failed(format!("error putting {name}"));
-    let bar = progress(total, Unit::Bytes);
+    let progress = Progress::start(format!("put {object}"), Unit::Bytes, (total > 0).then_some(total));
     let mut offset = context.args.offset;
     let first = read()?;
     let mut last = (first.len() as u64) < op_size;
-    bar.inc(first.len() as u64);
+    progress.add(first.len() as u64);
     offset += first.len() as u64;
     // At the beginning it replaces what was there. Nothing else may be in flight meanwhile.
     match context.args.offset {
@@ -140,10 +141,10 @@ fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
             && let Some((len, pending)) = in_flight.pop_front()
         {
             pending.wait().map_err(putting())?;
-            bar.inc(len);
+            progress.add(len);
         }
     }
-    bar.finish_and_clear();
+    drop(progress);
     Ok(())
 }
 
@@ -176,7 +177,7 @@ fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
         path => Box::new(File::create(path).map_err(writing)?),
     };
     let mut next = context.args.offset;
-    let bar = progress(size.saturating_sub(next), Unit::Bytes);
+    let progress = Progress::start(format!("get {object}"), Unit::Bytes, Some(size.saturating_sub(next)));
     let mut in_flight = VecDeque::new();
     loop {
         while next < size && in_flight.len() < window(op_size) {
@@ -189,10 +190,10 @@ fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
                 Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe && path == "-" => return Ok(()),
                 written => written.map_err(writing)?,
             }
-            bar.inc(run.len() as u64);
+            progress.add(run.len() as u64);
         }
     }
-    bar.finish_and_clear();
+    drop(progress);
     output.flush().map_err(writing)
 }
 

@@ -1,49 +1,16 @@
 //! Objects to files and back, in pieces of the op size with several in flight.
 
 use super::{Context, Failure, failed, reason};
+use crate::progress::{Progress, Unit};
 use bytes::Bytes;
-use indicatif::{ProgressBar, ProgressStyle};
 use nacre_client::{IoCtx, Pending, ReadOp};
 use nacre_types::errno::Errno;
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::{IsTerminal, Read, Write};
-use std::time::Duration;
+use std::io::{Read, Write};
 
 /// Bytes in flight at a time; at least one piece.
 const WINDOW_BYTES: u64 = 32 << 20;
-/// Transfers of fewer bytes show no progress.
-const BAR_FROM_BYTES: u64 = 64 << 20;
-/// Fewer objects show no progress.
-const BAR_FROM_OBJECTS: u64 = 100;
-
-/// What a progress bar counts.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
-    Bytes,
-    Objects,
-}
-
-/// A progress bar on standard error, where that is a terminal and the work is not over at once.
-pub(super) fn progress(total: u64, unit: Unit) -> ProgressBar {
-    let (least, template) = match unit {
-        Unit::Bytes => (
-            BAR_FROM_BYTES,
-            "{elapsed_precise} {wide_bar} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}",
-        ),
-        Unit::Objects => {
-            (BAR_FROM_OBJECTS, "{elapsed_precise} {wide_bar} {pos}/{len} objects {per_sec} {eta}")
-        }
-    };
-    if total < least || !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let bar = ProgressBar::new(total);
-    bar.set_style(ProgressStyle::with_template(template).expect("invariant: the template is well formed"));
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
-}
-
 /// The system's error as Ceph prints it.
 pub(in crate::cmd) fn io_text(error: &std::io::Error) -> String {
     match error.raw_os_error() {
@@ -83,9 +50,9 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         Box::new(file)
     };
     check_size(context, &name, known.unwrap_or(0))?;
-    let bar = progress(known.unwrap_or(0), Unit::Bytes);
-    let written = write_pieces(context, object, &mut input, &mut |bytes| bar.inc(bytes));
-    bar.finish_and_clear();
+    let progress = Progress::start(format!("put {object}"), Unit::Bytes, known);
+    let written = write_pieces(context, object, &mut input, &mut |bytes| progress.add(bytes));
+    drop(progress);
     written
 }
 
@@ -174,10 +141,11 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         "-" => Box::new(std::io::stdout().lock()),
         path => Box::new(File::create(path).map_err(writing)?),
     };
-    let bar = progress(size, Unit::Bytes);
-    let fetched =
-        fetch(context, object, size, piece, &mut |data| output.write_all(data), &mut |bytes| bar.inc(bytes));
-    bar.finish_and_clear();
+    let progress = Progress::start(format!("get {object}"), Unit::Bytes, Some(size));
+    let fetched = fetch(context, object, size, piece, &mut |data| output.write_all(data), &mut |bytes| {
+        progress.add(bytes)
+    });
+    drop(progress);
     match fetched {
         Err(Stopped::Output(e)) if e.kind() == std::io::ErrorKind::BrokenPipe && path == "-" => Ok(()),
         Err(Stopped::Output(e)) => Err(writing(e)),

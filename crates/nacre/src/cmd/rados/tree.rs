@@ -4,8 +4,9 @@
 //! [PREFIX]` fetches every object whose name begins with `PREFIX` to the rest of its name below `DIR`. Other kinds of
 //! files are named and left out.
 
-use super::transfer::{Stopped, Unit, fetch, io_text, progress, read_first, read_piece};
+use super::transfer::{Stopped, fetch, io_text, read_first, read_piece};
 use super::{Context, Failure, failed, out, print, reason};
+use crate::progress::{Progress, Unit};
 use nacre_client::{Pending, block_on};
 use nacre_types::errno::Errno;
 use std::collections::VecDeque;
@@ -77,7 +78,7 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         )));
     }
     let total: u64 = files.iter().map(|file| file.size).sum();
-    let bar = progress(total, Unit::Bytes);
+    let progress = Progress::start("put-tree", Unit::Bytes, Some(total));
     let mut in_flight: VecDeque<Piece> = VecDeque::new();
     let mut in_flight_bytes = 0;
     let op_size = context.op_size();
@@ -94,7 +95,7 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
                 break;
             }
             while in_flight.len() >= PIECES || (in_flight_bytes > 0 && in_flight_bytes + len > WINDOW_BYTES) {
-                in_flight_bytes -= finish(context, &files, &mut in_flight, &bar)?;
+                in_flight_bytes -= finish(context, &files, &mut in_flight, &progress)?;
             }
             let pending = match offset {
                 0 => context.pool().write_full(&file.name, data),
@@ -109,9 +110,9 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         }
     }
     while !in_flight.is_empty() {
-        finish(context, &files, &mut in_flight, &bar)?;
+        finish(context, &files, &mut in_flight, &progress)?;
     }
-    bar.finish_and_clear();
+    drop(progress);
     out(format!("stored {} objects, {}\n", files.len(), print::bytes(total)))
 }
 
@@ -120,11 +121,11 @@ fn finish(
     context: &Context<'_>,
     files: &[Found],
     in_flight: &mut VecDeque<Piece>,
-    bar: &indicatif::ProgressBar,
+    progress: &Progress,
 ) -> Result<u64, Failure> {
     let Some(Piece { file, len, pending }) = in_flight.pop_front() else { return Ok(0) };
     pending.wait().map_err(failed(format_args!("error putting {}", context.name(&files[file].name))))?;
-    bar.inc(len);
+    progress.add(len);
     Ok(len)
 }
 
@@ -146,7 +147,7 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         names.extend(chosen.map(|object| object.name().to_owned()).filter(|name| name.starts_with(prefix)));
     }
     names.sort();
-    let bar = progress(names.len() as u64, Unit::Objects);
+    let progress = Progress::start("get-tree", Unit::Items("objects"), Some(names.len() as u64));
     let (next, bytes) = (AtomicUsize::new(0), AtomicU64::new(0));
     let failure: Mutex<Option<Failure>> = Mutex::new(None);
     std::thread::scope(|scope| {
@@ -163,12 +164,12 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
                             return;
                         }
                     };
-                    bar.inc(1);
+                    progress.add(1);
                 }
             });
         }
     });
-    bar.finish_and_clear();
+    drop(progress);
     if let Some(failure) = failure.into_inner().expect("invariant: no holder of the lock panics") {
         return Err(failure);
     }

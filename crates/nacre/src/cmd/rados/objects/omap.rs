@@ -1,10 +1,12 @@
 //! Verbs on an object's omap.
 
-use super::super::{Context, Failure, failed, out};
+use super::super::args::Format;
+use super::super::{Context, Failure, failed, out, print};
 use super::{PAGE, read_all};
 use crate::cmd::hexdump::hexdump;
 use bytes::Bytes;
 use nacre_client::block_on;
+use serde_json::{Value, json};
 
 /// The key among the operands or in `--omap-key-file`, and the operands after it.
 fn key<'a>(context: &Context<'_>, operands: &'a [&'a str]) -> Result<(Bytes, &'a [&'a str]), Failure> {
@@ -74,31 +76,44 @@ pub(in super::super) fn clear(context: &Context<'_>, operands: &[&str]) -> Resul
 
 pub(in super::super) fn list_keys(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error getting omap key set {}", context.name(operands[0]));
-    let mut after = Bytes::new();
+    let format = context.args.format;
+    let (mut after, mut found) = (Bytes::new(), Vec::new());
     loop {
         let page = context.pool().omap_get_keys(operands[0], after, PAGE).wait();
         let page = page.map_err(failed(doing.as_str()))?;
-        page.keys.iter().try_for_each(|key| out([key, &b"\n"[..]].concat()))?;
+        match format {
+            Format::Plain => out(print::names(page.keys.iter().map(|key| &key[..]), format))?,
+            _ => found.extend(page.keys.iter().cloned()),
+        }
         match page.keys.last().filter(|_| page.more) {
             Some(last) => after = last.clone(),
-            None => return Ok(()),
+            None if format == Format::Plain => return Ok(()),
+            None => return out(print::names(found.iter().map(|key| &key[..]), format)),
         }
     }
 }
 
 pub(in super::super) fn list_values(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error getting omap keys {}", context.name(operands[0]));
-    let mut after = Bytes::new();
+    let format = context.args.format;
+    let (mut after, mut found) = (Bytes::new(), Vec::new());
     loop {
         let page = context.pool().omap_get_vals(operands[0], after, "", PAGE).wait();
         let page = page.map_err(failed(doing.as_str()))?;
         for (key, value) in &page.entries {
-            out([key, &b"\n"[..]].concat())?;
-            out(dump("value", value))?;
+            if format == Format::Plain {
+                out([key, &b"\n"[..]].concat())?;
+                out(dump("value", value))?;
+            } else {
+                found.push(
+                    json!({ "key": print::text(key), "value": print::text(value), "length": value.len() }),
+                );
+            }
         }
         match page.entries.last().filter(|_| page.more) {
             Some((last, _)) => after = last.clone(),
-            None => return Ok(()),
+            None if format == Format::Plain => return Ok(()),
+            None => return out(print::json(&Value::Array(found), format)),
         }
     }
 }

@@ -1,0 +1,78 @@
+//! What `nacre serve` says when the cluster is ready, and when it has stopped.
+
+use crate::daemon::Daemon;
+use crate::layout::Layout;
+use nacre_rgw::User;
+use nacre_runtime::config::search_conf;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Where S3 is served, and the first user.
+pub(super) type S3 = (Vec<String>, User);
+
+/// The cluster's addresses and keys, and what to do next: commands that run as they are.
+pub(super) fn greet(
+    layout: &Layout,
+    daemons: &[Daemon],
+    metrics: Option<SocketAddr>,
+    s3: Option<&S3>,
+    took: Duration,
+) {
+    let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_))).count();
+    println!("cluster is ready: {osds} OSDs up after {:.1} s", took.as_secs_f64());
+    if let Some(Daemon::Mon(mon)) = daemons.first() {
+        println!("  mon       {}", mon.addr());
+    }
+    if let Some(addr) = metrics {
+        println!("  metrics   http://{addr}/metrics");
+    }
+    println!("  conf      {}", layout.conf().display());
+    let key = s3.and_then(|(_, user)| user.keys.first());
+    if let Some((urls, _)) = s3 {
+        println!("  S3        {}, path style", urls.join(", "));
+    }
+    if let Some(key) = key {
+        println!("            AWS_ACCESS_KEY_ID={}", key.access_key);
+        println!("            AWS_SECRET_ACCESS_KEY={}", key.secret_key);
+    }
+    println!("In another terminal:");
+    for line in environment(layout) {
+        println!("  {line}");
+    }
+    println!("  nacre status");
+    println!("  nacre osd pool create mypool 32");
+    println!("  echo hello | nacre rados -p mypool put greeting -");
+    println!("  nacre rados -p mypool get greeting -");
+    if let (Some(key), Some(url)) = (key, s3.and_then(|(urls, _)| urls.first())) {
+        println!("  export AWS_ACCESS_KEY_ID={} AWS_SECRET_ACCESS_KEY={}", key.access_key, key.secret_key);
+        println!("  aws --endpoint-url {url} s3 mb s3://mybucket");
+    }
+    println!("Ctrl-C stops it; the data stays.");
+}
+
+/// Says where the data is and how to go on.
+pub(super) fn farewell(data: &Path) {
+    println!("stopped; the data is in {0}. To start it again: nacre serve --data {0}", data.display());
+}
+
+/// What a shell needs to find this program and this cluster; nothing where it does so by itself.
+fn environment(layout: &Layout) -> Vec<String> {
+    let mut lines = Vec::new();
+    let same =
+        |a: PathBuf, b: PathBuf| a.canonicalize().ok().is_some_and(|a| b.canonicalize().ok() == Some(a));
+    if let Ok(program) = std::env::current_exe() {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let found = std::env::split_paths(&path).map(|folder| folder.join("nacre")).find(|at| at.is_file());
+        if let Some(folder) = program.parent()
+            && !found.is_some_and(|found| same(found, program.clone()))
+        {
+            lines.push(format!("export PATH={}:$PATH", folder.display()));
+        }
+    }
+    let found = search_conf("ceph").ok().flatten();
+    if !found.is_some_and(|found| same(found, layout.conf())) {
+        lines.push(format!("export CEPH_CONF={}", layout.conf().display()));
+    }
+    lines
+}

@@ -1,0 +1,54 @@
+//! Whether `nacre serve` may use a folder, and whether there is room in it.
+
+use crate::layout::{Layout, Plan};
+use anyhow::{Context, Result, bail};
+use rustix::fs::{Access, access, statvfs};
+use rustix::process::geteuid;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// What a new OSD's files take, in bytes: BlueStore's database has its log made ahead, FileStore its journal.
+const NEW_OSD_BYTES: u64 = 200 << 20;
+/// Likewise of a MemStore, and of the map authority.
+const NEW_FILES_BYTES: u64 = 16 << 20;
+
+/// Fails where the file system of `data` has no room for what a new cluster takes.
+pub(super) fn check_space(data: &Path, plan: &Plan) -> Result<()> {
+    let of_osd = |osd: usize| {
+        let kind = plan.objectstores.get(osd).or_else(|| plan.objectstores.first());
+        if kind.is_some_and(|kind| kind == "memstore") { NEW_FILES_BYTES } else { NEW_OSD_BYTES }
+    };
+    let needed = NEW_FILES_BYTES + (0..plan.osds as usize).map(of_osd).sum::<u64>();
+    let space = statvfs(data).with_context(|| format!("can't look at {}", data.display()))?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    if free < needed {
+        bail!(
+            "the file system of {} has {} MiB left, a new cluster of {} OSDs takes {} MiB: free some, or name another \
+             folder with --data",
+            data.display(),
+            free >> 20,
+            plan.osds,
+            needed >> 20
+        );
+    }
+    Ok(())
+}
+
+/// Fails where this user may not use the cluster's files.
+pub(super) fn check_rights(layout: &Layout) -> Result<()> {
+    let mut paths = vec![layout.conf()];
+    paths.extend(layout.stores()?);
+    for path in paths {
+        if access(&path, Access::READ_OK | Access::WRITE_OK).is_err() {
+            let owner =
+                fs::metadata(&path).with_context(|| format!("can't look at {}", path.display()))?.uid();
+            bail!(
+                "no rights to {}: it belongs to user {owner}, and this process runs as user {}",
+                path.display(),
+                geteuid().as_raw()
+            );
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,94 @@
+//! Which ports `nacre serve` takes, and what it says where another program has them.
+
+use crate::layout::Layout;
+use anyhow::{Context, Result, bail};
+use nacre_runtime::config::ConfigBuilder;
+use nacre_types::ids::EntityName;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// Where a new cluster's map authority listens.
+const MON_PORT: u16 = 3300;
+/// Where S3 is served.
+const S3_PORT: u16 = 8000;
+/// Ports that are tried, one after the other, where nobody has named one.
+const TRIES: u16 = 100;
+
+/// The address of a new cluster's map authority: `asked`, or the first free port of loopback.
+pub(super) fn for_new_mon(asked: Option<SocketAddr>) -> Result<SocketAddr> {
+    match asked {
+        Some(addr) => check(addr, "--listen names another address").map(|()| addr),
+        None => first_free(MON_PORT, "--listen names one"),
+    }
+}
+
+/// The address of S3 where none was named: the first free port of loopback.
+pub(super) fn for_s3() -> Result<SocketAddr> {
+    first_free(S3_PORT, "--s3 names one, or is none")
+}
+
+/// Fails where S3 can't listen on `addr`.
+pub(super) fn check_s3(addr: SocketAddr) -> Result<()> {
+    check(addr, "--s3 names another address, or is none")
+}
+
+/// Fails where the cluster in `layout` runs already, or its map authority's port is another program's.
+pub(super) fn check_stopped(layout: &Layout, data: &Path) -> Result<()> {
+    let config = ConfigBuilder::new(EntityName::mon()).conf(layout.conf()).build()?;
+    let options = config.snapshot();
+    let conf = layout.conf();
+    if UnixStream::connect(&options.global.admin_socket).is_ok() {
+        bail!("the cluster in {} runs already: try nacre -c {} status", data.display(), conf.display());
+    }
+    match options.global.mon_host.resolve()?.first() {
+        Some(addr) => check(*addr, "--listen moves this cluster's map authority to another address"),
+        None => Ok(()),
+    }
+}
+
+fn first_free(port: u16, advice: &str) -> Result<SocketAddr> {
+    let addrs = (port..port + TRIES).map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    let free = addrs.into_iter().find(|addr| check(*addr, "").is_ok());
+    free.with_context(|| {
+        format!("no port from {port} to {} is free on 127.0.0.1: {advice}", port + TRIES - 1)
+    })
+}
+
+/// Fails where nobody may listen on `addr` now; `advice` is what to do then.
+fn check(addr: SocketAddr, advice: &str) -> Result<()> {
+    match TcpListener::bind(addr) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::AddrInUse => {
+            bail!("{addr} is in use by another program: {advice}")
+        }
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            bail!("ports below 1024 need root's rights, {addr} for one: {advice}")
+        }
+        Err(error) => Err(error).with_context(|| format!("can't listen on {addr}: {advice}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_taken_is_named_with_what_to_do() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = taken.local_addr().unwrap();
+        let error = for_new_mon(Some(addr)).unwrap_err().to_string();
+        assert_eq!(error, format!("{addr} is in use by another program: --listen names another address"));
+        drop(taken);
+        assert_eq!(for_new_mon(Some(addr)).unwrap(), addr);
+    }
+
+    #[test]
+    fn where_no_port_was_named_the_first_free_one_is_taken() {
+        let first = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = first.local_addr().unwrap().port().min(u16::MAX - TRIES);
+        let found = first_free(port, "").unwrap();
+        assert!(found.port() > port && found.port() < port + TRIES, "{found}");
+    }
+}
