@@ -15,6 +15,8 @@ pub mod edit;
 mod ln_table;
 pub mod mapper;
 mod model;
+mod reclassify;
+pub mod remap;
 pub(crate) mod rjenkins;
 pub mod rules;
 pub mod straw;
@@ -29,6 +31,7 @@ pub use model::{
     LEGACY_ALLOWED_BUCKET_ALGS, MAX_BUCKETS, MAX_DEVICES, Rule, RuleType, Step, StepOp, Tunables,
     TunablesProfile, WEIGHT_ONE,
 };
+pub use reclassify::BucketMatch;
 pub use rjenkins::{hash32_1, hash32_2, hash32_3, hash32_4, hash32_5};
 pub use text::CompileError;
 

@@ -23,6 +23,7 @@ pub mod pool;
 pub mod stats;
 pub mod time;
 pub mod txn;
+pub mod upmap;
 
 pub use ids::{ClientId, EntityName, Epoch, Eversion, Incarnation, Interval, OsdId, PgId, PoolId, ReqId};
 pub use object::ObjectId;

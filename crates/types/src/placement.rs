@@ -220,6 +220,20 @@ impl<'a> PgMapper<'a> {
         map_pg(&self.map.crush, &placement, pg.seed, &self.states, upmap, &mut self.work)
     }
 
+    /// What CRUSH alone gives for `pg`, without OSDs that do not exist.
+    pub fn raw_without_upmap(&mut self, pg: PgId) -> Vec<i32> {
+        let Some(pool) = self.map.pools.get(&pg.pool) else { return Vec::new() };
+        let placement = PoolPlacement::of(pg.pool, pool);
+        map_pg(&self.map.crush, &placement, pg.seed, &self.states, Upmap::default(), &mut self.work).raw
+    }
+
+    /// `raw` after replacements (from, to), none of which goes to an OSD that is marked out.
+    pub fn with_upmap_items(&self, raw: &[i32], items: &[(i32, i32)]) -> Vec<i32> {
+        let mut mapping = raw.to_vec();
+        apply_upmap(&mut mapping, self.states.weights(), Upmap { all: None, items });
+        mapping
+    }
+
     /// The up OSDs of `pg`, holes left out, the preferred primary first.
     pub fn up(&mut self, pg: PgId) -> Vec<OsdId> {
         let mapping = self.map(pg);

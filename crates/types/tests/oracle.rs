@@ -3,6 +3,8 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "oracle/balance.rs"]
+mod balance;
 #[path = "oracle/formats.rs"]
 mod formats;
 #[path = "oracle/generate.rs"]

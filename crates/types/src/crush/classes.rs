@@ -9,7 +9,7 @@ use super::model::{ChooseArg, CrushMap, StepOp, id_of};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Bucket id to (class id to shadow id).
-type Shadows = BTreeMap<i32, BTreeMap<i32, i32>>;
+pub(super) type Shadows = BTreeMap<i32, BTreeMap<i32, i32>>;
 
 impl CrushMap {
     /// The class called `name`, made if it does not exist.
