@@ -7,12 +7,15 @@ use crate::logic::MapState;
 use crate::pgview::PgSums;
 use crate::text::{Align, Table, age, float, set, stamp};
 use nacre_types::command::Call;
-use nacre_types::crush::CrushMap;
+use nacre_types::crush::{CrushMap, DEFAULT_CHOOSE_ARGS};
 use nacre_types::hash::object_hash;
-use nacre_types::ids::{OsdId, PgId};
-use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
+use nacre_types::ids::{OsdId, PgId, PoolId};
+use nacre_types::osdmap::{OsdInfo, OsdMap, WEIGHT_ONE, flag};
 use nacre_types::placement::PgMapper;
 use serde_json::{Map, Value, json};
+
+/// How Ceph writes the address of an OSD that has none.
+const NO_ADDRESS: &str = "(unrecognized address family 0)/0";
 
 impl MapState {
     pub(super) fn osd_show(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
@@ -122,10 +125,14 @@ impl MapState {
 
     fn osd_dump_text(&self) -> String {
         let map = &self.committed;
+        let (require_client, require_osd) = match is_clusters(map) {
+            true => ("require_min_compat_client luminous\n", "require_osd_release pacific\n"),
+            false => ("", ""),
+        };
         let mut out = format!(
             "epoch {}\nfsid {}\ncreated {}\nmodified {}\nflags {}\ncrush_version {}\nfull_ratio {}\n\
-             backfillfull_ratio {}\nnearfull_ratio {}\nrequire_min_compat_client luminous\nmin_compat_client jewel\n\
-             require_osd_release pacific\nstretch_mode_enabled false\n",
+             backfillfull_ratio {}\nnearfull_ratio {}\n{require_client}min_compat_client jewel\n\
+             {require_osd}stretch_mode_enabled false\n\n",
             map.epoch,
             map.fsid,
             stamp(map.created_ns),
@@ -139,8 +146,9 @@ impl MapState {
         for (id, pool) in &map.pools {
             out.push_str(&pool_line(*id, pool));
         }
-        out.push_str(&format!("max_osd {}\n", map.max_osd));
+        out.push_str(&format!("\nmax_osd {}\n", map.max_osd));
         map.osds.iter().for_each(|(id, info)| out.push_str(&osd_line(*id, info)));
+        out.push('\n');
         for (pg, osds) in &map.pg_upmap {
             out.push_str(&format!("pg_upmap {pg} {}\n", set(osds.iter().map(|o| o.0))));
         }
@@ -171,15 +179,15 @@ impl MapState {
             "flags_num": map.flags,
             "flags_set": flags_set,
             "crush_version": self.crush_version,
-            "full_ratio": f64::from(map.full_ratio),
-            "backfillfull_ratio": f64::from(map.backfillfull_ratio),
-            "nearfull_ratio": f64::from(map.nearfull_ratio),
+            "full_ratio": number(map.full_ratio.into()),
+            "backfillfull_ratio": number(map.backfillfull_ratio.into()),
+            "nearfull_ratio": number(map.nearfull_ratio.into()),
             "cluster_snapshot": "",
             "pool_max": map.pool_max.0,
             "max_osd": map.max_osd,
-            "require_min_compat_client": "luminous",
+            "require_min_compat_client": if is_clusters(map) { "luminous" } else { "unknown" },
             "min_compat_client": "jewel",
-            "require_osd_release": "pacific",
+            "require_osd_release": if is_clusters(map) { "pacific" } else { "unknown" },
             "pools": map.pools.iter().map(|(id, pool)| pool_json(*id, pool, "pool")).collect::<Vec<_>>(),
             "osds": map.osds.iter().map(|(id, info)| osd_json(*id, info)).collect::<Vec<_>>(),
             "osd_xinfo": map.osds.iter().map(|(id, info)| xinfo_json(*id, info)).collect::<Vec<_>>(),
@@ -235,8 +243,15 @@ impl MapState {
         if ctx.is_json() {
             let with_state = |node: &Node| {
                 let mut fields = node_json(&map.crush, node);
-                if let Some(info) = state_of(node.id) {
-                    fields.extend(state_fields(info));
+                if let Some(weights) = fields.get_mut("pool_weights") {
+                    *weights = pool_weights(map, node);
+                }
+                if node.id >= 0 {
+                    let absent = state_of(node.id).is_none();
+                    fields.extend(state_fields(state_of(node.id).unwrap_or(&OsdInfo::absent())));
+                    if absent {
+                        fields.insert("exists".into(), 0.into());
+                    }
                 }
                 Value::Object(fields)
             };
@@ -387,6 +402,8 @@ pub(super) struct Node {
     pub(super) depth: usize,
     /// In 16.16.
     pub(super) weight: u32,
+    /// The bucket that it is listed under.
+    parent: Option<i32>,
     children: Vec<i32>,
 }
 
@@ -396,14 +413,14 @@ pub(super) fn tree(crush: &CrushMap, shadows: bool, shown: &dyn Fn(i32) -> bool,
     let mut nodes = Vec::new();
     for root in crush.roots(shadows) {
         let weight = crush.bucket(root).map_or(0, |b| b.weight);
-        walk(crush, root, weight, 0, shown, all, &mut nodes);
+        walk(crush, (root, None), weight, 0, shown, all, &mut nodes);
     }
     nodes
 }
 
 fn walk(
     crush: &CrushMap,
-    id: i32,
+    (id, parent): (i32, Option<i32>),
     weight: u32,
     depth: usize,
     shown: &dyn Fn(i32) -> bool,
@@ -419,9 +436,9 @@ fn walk(
         bucket => format!("_{}", crush.item_name(bucket).unwrap_or("")),
     });
     let children = items.iter().rev().map(|(item, _)| *item).collect();
-    nodes.push(Node { id, depth, weight, children });
+    nodes.push(Node { id, depth, weight, parent, children });
     for (item, weight) in items {
-        walk(crush, item, weight, depth + 1, shown, all, nodes);
+        walk(crush, (item, Some(id)), weight, depth + 1, shown, all, nodes);
     }
 }
 
@@ -459,7 +476,7 @@ pub(super) fn node_json(crush: &CrushMap, node: &Node) -> Map<String, Value> {
     put("type", crush.type_name(type_id).unwrap_or("?").into());
     put("type_id", type_id.into());
     if node.id >= 0 {
-        put("crush_weight", (f64::from(node.weight) / f64::from(WEIGHT_ONE)).into());
+        put("crush_weight", ratio(node.weight));
         put("depth", node.depth.into());
     }
     if node.depth > 0 {
@@ -474,6 +491,33 @@ pub(super) fn node_json(crush: &CrushMap, node: &Node) -> Map<String, Value> {
 /// `weightf_t`: `0` for nothing, else five decimals.
 pub(super) fn weight_text(weight: f64) -> String {
     if weight < 0.000_001 { "0".into() } else { format!("{weight:.5}") }
+}
+
+/// Whether the map is a cluster's; those that `osdmaptool` makes have no fsid.
+fn is_clusters(map: &OsdMap) -> bool {
+    !map.fsid.is_nil()
+}
+
+/// A node's weights in the weight sets: by pool, or `(compat)` for those of all pools.
+fn pool_weights(map: &OsdMap, node: &Node) -> Value {
+    let bucket = node.parent.and_then(|parent| map.crush.bucket(parent));
+    let Some((bucket, at)) = bucket.and_then(|bucket| Some((bucket, bucket.position(node.id)?))) else {
+        return json!({});
+    };
+    let mut weights = Map::new();
+    for (id, args) in map.crush.choose_args() {
+        let Some(arg) = args.get(!bucket.id as usize).filter(|arg| !arg.weight_set.is_empty()) else {
+            continue;
+        };
+        let name = match map.pools.get(&PoolId(id)) {
+            _ if id == DEFAULT_CHOOSE_ARGS => "(compat)".to_owned(),
+            Some(pool) => pool.name.clone(),
+            None => id.to_string(),
+        };
+        let positions = arg.weight_set.iter().filter_map(|set| set.get(at)).map(|weight| ratio(*weight));
+        weights.insert(name, positions.collect());
+    }
+    Value::Object(weights)
 }
 
 fn state_fields(info: &OsdInfo) -> Map<String, Value> {
@@ -494,12 +538,17 @@ fn status_text(info: &OsdInfo) -> &'static str {
     }
 }
 
-/// A 16.16 number as JSON: whole numbers without a point.
+/// A 16.16 number as JSON.
 fn ratio(fixed: u32) -> Value {
-    if fixed.is_multiple_of(WEIGHT_ONE) {
-        (fixed / WEIGHT_ONE).into()
+    number(f64::from(fixed) / f64::from(WEIGHT_ONE))
+}
+
+/// A number as Ceph's JSON has it: whole numbers without a point.
+fn number(value: f64) -> Value {
+    if value.fract() == 0.0 && value.abs() < f64::from(u32::MAX) {
+        (value as i64).into()
     } else {
-        (f64::from(fixed) / f64::from(WEIGHT_ONE)).into()
+        value.into()
     }
 }
 
@@ -510,7 +559,7 @@ pub(super) fn flag_names(flags: u32) -> Vec<&'static str> {
 fn address(info: &OsdInfo) -> String {
     match info.addr {
         Some(addr) => format!("[v2:{addr}/{}]", info.boot_nonce),
-        None => "[]".into(),
+        None => String::new(),
     }
 }
 
@@ -530,7 +579,7 @@ pub(super) fn osd_line(id: OsdId, info: &OsdInfo) -> String {
     };
     let lost = if info.lost_at.0 > 0 { format!(" lost_at {}", info.lost_at) } else { String::new() };
     format!(
-        "{id} {} {} weight {}{affinity} up_from {} up_thru {} down_at {}{lost} last_clean_interval [0,0) {addr} {addr} exists{} {}\n",
+        "{id} {} {} weight {}{affinity} up_from {} up_thru {} down_at {}{lost} last_clean_interval [0,0) {addr} {addr} exists{}{}\n",
         if info.up { "up  " } else { "down" },
         if info.is_in() { "in " } else { "out" },
         float(f64::from(info.weight) / f64::from(WEIGHT_ONE)),
@@ -542,13 +591,13 @@ pub(super) fn osd_line(id: OsdId, info: &OsdInfo) -> String {
             info if info.is_destroyed() => ",destroyed",
             _ => "",
         },
-        info.uuid,
+        if info.uuid.is_nil() { String::new() } else { format!(" {}", info.uuid) },
         addr = address(info),
     )
 }
 
 pub(super) fn osd_json(id: OsdId, info: &OsdInfo) -> Value {
-    let addr = info.addr.map_or_else(|| "-".to_owned(), |a| format!("{a}/{}", info.boot_nonce));
+    let addr = info.addr.map_or_else(|| NO_ADDRESS.to_owned(), |a| format!("{a}/{}", info.boot_nonce));
     let mut state = vec![];
     state.extend(info.is_destroyed().then_some("destroyed"));
     state.push("exists");
@@ -586,7 +635,7 @@ fn xinfo_json(id: OsdId, info: &OsdInfo) -> Value {
         "laggy_probability": 0,
         "laggy_interval": 0,
         "features": 0,
-        "old_weight": f64::from(info.weight_before_auto_out.unwrap_or(0)) / f64::from(WEIGHT_ONE),
+        "old_weight": ratio(info.weight_before_auto_out.unwrap_or(0)),
         "last_purged_snaps_scrub": "0.000000",
         "dead_epoch": 0,
     })

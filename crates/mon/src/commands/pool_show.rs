@@ -325,7 +325,7 @@ pub(super) fn pool_json(id: PoolId, pool: &Pool, id_key: &str) -> Value {
     json!({
         id_key: id.0,
         "pool_name": pool.name,
-        "create_time": stamp(pool.created_ns),
+        "create_time": if pool.created_ns == 0 { "0.000000".to_owned() } else { stamp(pool.created_ns) },
         "flags": pool.flags,
         "flags_names": pool.flags_string(),
         "type": match pool.kind { PoolKind::Replicated => 1, PoolKind::Erasure => 3 },
