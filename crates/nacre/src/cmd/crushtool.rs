@@ -3,19 +3,18 @@
 //! Five stages, as there: input (read, compile or build a map), tunables, changes, display and test, output. All the
 //! map's logic is in `nacre_types::crush`; here are the files, the words and the layout of what is printed.
 //!
-//! On purpose otherwise: a tunable's value must be a number (crushtool takes any other word as 1), an undecodable map
-//! says why, a loop by `--move` is reported; edits of a map in which only some buckets have weight sets add the missing
-//! ones up from their children, where crushtool resets the parents' sets. Accepted besides: `--min-rep`, `--max-rep`,
-//! `-w`.
-//!
-//! Not offered: `--simulate`, `--output-csv`, `--reclassify` and the XML and table formats of `--dump`.
+//! [`options::OPTIONS`] has the options and where they differ on purpose from Ceph's. A map that can't be decoded says why.
 
 mod args;
 mod build;
+mod check;
+mod options;
 pub(super) mod tester;
 mod tree;
 
-pub(super) use args::USAGE;
+pub(super) use options::usage;
+
+use super::formatter::{self, Format, Names};
 use args::{Args, ItemChange, RuleMode};
 use nacre_types::crush::{CrushError, CrushMap, RuleType};
 use std::ffi::OsString;
@@ -25,6 +24,25 @@ use std::process::ExitCode;
 
 /// How the tool names itself in its messages.
 const ME: &str = "crushtool";
+
+/// The names of the dump's parts in XML and tables.
+const DUMP_NAMES: Names = Names {
+    root: "crush_map",
+    element: |array| match array {
+        "devices" => "device",
+        "types" => "type",
+        "buckets" => "bucket",
+        "items" => "item",
+        "rules" => "rule",
+        "steps" => "step",
+        "weight_set" => "weights",
+        "weights" => "weight",
+        "ids" => "id",
+        // Named by pools: sets of weights and ids.
+        _ => "choose_args",
+    },
+    late: &[],
+};
 
 /// Runs the command with what follows the word `crushtool`.
 pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
@@ -86,7 +104,11 @@ fn run(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> io::Resu
 fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Result<u8, Stop> {
     let args = Args::parse(words).map_err(Stop::failed)?;
     if args.help {
-        out.write_all(USAGE.as_bytes())?;
+        out.write_all(usage().as_bytes())?;
+        return Ok(0);
+    }
+    if args.help_output {
+        out.write_all(tester::csv::HELP.as_bytes())?;
         return Ok(0);
     }
     args.check(err)?;
@@ -119,7 +141,10 @@ fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Resul
 
     display(&map, &args, out)?;
     if let Some(most) = args.check_ids {
-        tester::check_names(&map, most).map_err(|why| {
+        for line in check::overlapping_rules(&map) {
+            writeln!(out, "{line}")?;
+        }
+        check::names(&map, most).map_err(|why| {
             // crushtool tells this on standard output.
             match writeln!(out, "{why}") {
                 Ok(()) => Stop::Failed(String::new(), 1),
@@ -274,16 +299,15 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
         map.reweight_all().map_err(|e| Stop::edit(&e))?;
         modified = true;
     }
-    if let Some((bucket, class)) = &args.set_subtree_class {
+    for (bucket, class) in &args.set_subtree_class {
         let Some(root) = map.item_id(bucket) else {
             return Err(Stop::failed(format!("node {bucket} does not exist")));
         };
-        for device in map.devices_below(root) {
-            if map.device_class(device) != Some(class) {
-                map.remove_device_class(device).map_err(|e| Stop::edit(&e))?;
-                map.set_device_class(device, class).map_err(|e| Stop::edit(&e))?;
-            }
-        }
+        map.set_subtree_class(root, class).map_err(|e| Stop::edit(&e))?;
+        modified = true;
+    }
+    if args.reclassify {
+        reclassify(map, args, out)?;
         modified = true;
     }
     if args.rebuild_class_roots {
@@ -291,6 +315,21 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
         modified = true;
     }
     Ok(modified)
+}
+
+fn reclassify(map: &mut CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+    let mut log = Vec::new();
+    let buckets: Vec<_> = args.reclassify_bucket.values().cloned().collect();
+    let done = map.reclassify(&args.reclassify_root, &buckets, &mut log);
+    for line in &log {
+        writeln!(out, "{line}")?;
+    }
+    done.map_err(|error| {
+        let why = error.to_string();
+        let reported = log.last() == Some(&why);
+        let why = if reported { String::new() } else { format!("{why}\n") };
+        Stop::failed(format!("{why}failed to reclassify map"))
+    })
 }
 
 fn known_item(map: &CrushMap, name: &str, out: &mut dyn Write, err: &mut dyn Write) -> Result<(), Stop> {
@@ -327,16 +366,8 @@ fn display(map: &CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop>
         }
     }
     if args.dump {
-        let dump = map.dump();
-        match args.format.as_deref() {
-            Some("json") => writeln!(out, "{dump}")?,
-            Some(format @ ("xml" | "xml-pretty" | "table" | "table-kv" | "html" | "html-pretty")) => {
-                return Err(Stop::failed(format!(
-                    "{ME}: format '{format}' is not available, use json or json-pretty"
-                )));
-            }
-            _ => tree::print_pretty(&dump, out)?,
-        }
+        let format = args.format.as_deref().and_then(Format::from_name).unwrap_or(Format::JsonPretty);
+        writeln!(out, "{}", formatter::render(&map.dump(), DUMP_NAMES, format))?;
     }
     if args.decompile {
         let text = map.decompile();

@@ -1,37 +1,34 @@
-//! `nacre osdmaptool`: what people use of Ceph's `osdmaptool`, on maps that `ceph osd getmap -o FILE` writes.
+//! `nacre osdmaptool`: Ceph's `osdmaptool`, on maps that `ceph osd getmap -o FILE` writes. Maps in Ceph's own format are
+//! refused.
 //!
-//! It tells where PGs and objects would be placed, also with another CRUSH map or with OSDs marked up, in or out (such
-//! marks are not written back), and shows a map as `ceph osd dump` and `ceph osd tree` do, by the map authority's own
-//! code. Sets shown as `up` and `acting` are what CRUSH and overrides give; `--test-map-pgs-dump-all` shows the in-sync
-//! set as `acting` where the map has one, since that is what serves. When OSDs last came up or in is not in a map.
-//!
-//! Not offered: `--upmap…`, `--test-random`, `--test-crush`, `--adjust-crush-weight` and `--create-from-conf`. Maps in
-//! Ceph's own format are refused.
+//! It tells where PGs and objects would be placed, also with another CRUSH map, other weights or with OSDs marked up, in
+//! or out (such marks are not written back), balances PGs by upmap entries, and shows a map as `ceph osd dump` and
+//! `ceph osd tree` do, by the map authority's own code. Sets shown as `up` and `acting` are what CRUSH and overrides
+//! give; `--test-map-pgs-dump-all` shows the in-sync set as `acting` where the map has one, since that is what serves.
+//! When OSDs last came up or in is not in a map. [`options::OPTIONS`] has the options and where they differ from Ceph's.
 
 mod args;
+mod create;
+mod options;
 mod pgs;
+mod show;
+mod upmap;
 
-pub(super) use args::USAGE;
-use args::{Args, Dump};
-use bytes::Bytes;
-use nacre_mon::CommandRequest;
-use nacre_mon::logic::{Databases, Effect, Event, MapState, Now, Origin, Tuning};
-use nacre_runtime::auth::Key;
-use nacre_types::caps::mon::MonCaps;
-use nacre_types::crush::{CrushMap, Location};
+pub(super) use options::usage;
+
+use args::{Args, Create, Misuse};
+use create::DefaultPool;
+use nacre_mon::logic::Now;
+use nacre_types::crush::CrushMap;
 use nacre_types::hash::pg_of_hash;
-use nacre_types::msg::MonCommand;
 use nacre_types::osdmap::{OsdInfo, OsdMap, WEIGHT_ONE};
-use nacre_types::pool::Pool;
-use nacre_types::{EntityName, Epoch, ObjectId, OsdId, PgId, PoolId};
-use serde_json::json;
+use nacre_types::{ObjectId, OsdId, PgId, PoolId};
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use uuid::Uuid;
 
 /// How the tool names itself in its messages.
 const ME: &str = "osdmaptool";
@@ -44,6 +41,8 @@ const MINUS_ONE: u8 = 255;
 enum Stop {
     /// A message for standard error, and the exit code.
     Failed(String, u8),
+    /// A message for standard error; the usage follows on standard output.
+    Misused(String),
     /// Output could not be written.
     Io(io::Error),
 }
@@ -72,6 +71,12 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
             eprintln!("{message}");
             ExitCode::from(code)
         }
+        Err(Stop::Misused(message)) => {
+            let _ = out.flush();
+            eprintln!("{message}");
+            let _ = out.write_all(usage().as_bytes()).and_then(|()| out.flush());
+            ExitCode::FAILURE
+        }
         // Whoever reads our output has gone: that is how `| head` works.
         Err(Stop::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(Stop::Io(error)) => {
@@ -82,39 +87,55 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
 }
 
 fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
-    let args = Args::parse(words).map_err(|text| Stop::failed(text, 1))?;
+    let args = Args::parse(words).map_err(|misuse| match misuse {
+        Misuse::Told(text) => Stop::failed(text, 1),
+        Misuse::WithUsage(text) => Stop::Misused(text),
+    })?;
     if args.help {
-        out.write_all(USAGE.as_bytes())?;
+        out.write_all(usage().as_bytes())?;
         return Ok(());
     }
     let Some(file) = &args.file else {
-        let text = format!("{ME}: -h or --help for usage\n{ME}: an osdmap file must be named");
-        return Err(Stop::failed(text, 1));
+        return Err(Stop::Misused(format!(
+            "{ME}: -h or --help for usage\n{ME}: an osdmap file must be named"
+        )));
     };
+    if let (Some(first), Some(last)) = args.range {
+        return read_range(file, first, last, out);
+    }
     eprintln!("{ME}: osdmap file '{file}'");
-    let (mut modified, mut crush_version) = (false, 1);
-    let mut map = match args.create_simple {
-        Some(osds) => {
+    let (mut map, mut crush_version) = match args.create {
+        None => read(file)?,
+        Some(create) => {
             if fs::exists(file)? && !args.clobber {
                 return Err(Stop::failed(format!("{ME}: {file} exists, --clobber to overwrite"), MINUS_ONE));
             }
-            modified = true;
-            simple(osds, &args)?
-        }
-        None => {
-            let (map, version) = read(file)?;
-            crush_version = version;
-            map
+            let pool = DefaultPool { pg_bits: args.pg_bits, pgp_bits: args.pgp_bits };
+            let pool = args.with_default_pool.then_some(pool);
+            let map = match create {
+                Create::Simple(osds) => create::simple(osds, pool, &args.invocation)?,
+                Create::Conf => create::from_conf(pool, &args.invocation)?,
+            };
+            (map, 1)
         }
     };
+    let mut modified = args.create.is_some();
+    // Marks are for what is shown only.
+    let unmarked = args.marks().then(|| map.osds.clone());
     mark(&mut map, &args, out)?;
+    modified |= adjust(&mut map, &args, &mut crush_version, out)?;
+    if args.clear_temp {
+        writeln!(out, "clearing pg/primary temp")?;
+    }
+    if args.clean_temps {
+        writeln!(out, "cleaning pg temps")?;
+    }
+    if args.upmaps() {
+        modified |= upmap::run(&mut map, &args.upmap, args.save, out)?;
+    }
     if let Some(path) = &args.import_crush {
-        let bytes = fs::read(path).map_err(|error| opening(path, &error))?;
-        let unreadable = |error| Stop::failed(format!("{ME}: unable to decode crush map {path}: {error}"), 1);
-        map.crush = Arc::new(CrushMap::decode(&bytes).map_err(unreadable)?);
-        map.epoch = map.epoch.next();
+        import_crush(&mut map, path, out)?;
         crush_version += 1;
-        writeln!(out, "{ME}: imported {} byte crush map from {path}", bytes.len())?;
         modified = true;
     }
     if let Some(path) = &args.export_crush {
@@ -122,70 +143,103 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
             .map_err(|error| Stop::failed(format!("{ME}: error writing crush map to {path}: {error}"), 1))?;
         writeln!(out, "{ME}: exported crush map to {path}")?;
     }
-    show(&map, crush_version, &args, out)?;
+    test(&map, &args, out)?;
+    if !modified && !args.acts() {
+        return Err(Stop::Misused(format!("{ME}: no action specified?")));
+    }
+    show::run(&map, crush_version, &args, out)?;
     if modified {
-        if args.create_simple.is_none() {
+        if args.create.is_none() {
             map.epoch = map.epoch.next();
         }
         map.modified_ns = now().wall_ns;
         writeln!(out, "{ME}: writing epoch {} to {file}", map.epoch)?;
-        // Marks are for what was shown only.
-        let mut kept = map;
-        if args.marks() {
-            kept.osds = if args.create_simple.is_some() { Default::default() } else { read(file)?.0.osds };
-        }
-        fs::write(file, kept.to_file(crush_version))
+        map.osds = unmarked.unwrap_or(map.osds);
+        fs::write(file, map.to_file(crush_version))
             .map_err(|error| Stop::failed(format!("{ME}: error writing '{file}': {error}"), 1))?;
-    } else if !args.acts() {
-        return Err(Stop::failed(format!("{ME}: no action specified?"), 1));
     }
     Ok(())
 }
 
-fn opening(file: &str, error: &io::Error) -> Stop {
-    let why = match error.kind() {
+/// Reads the maps `FOLDER/FIRST` to `FOLDER/LAST`.
+fn read_range(folder: &str, first: i64, last: i64, out: &mut dyn Write) -> Result<(), Stop> {
+    for number in first..=last {
+        let file = format!("{folder}/{number}");
+        let bytes = fs::read(&file)
+            .map_err(|error| Stop::failed(format!("unable to read {file}: {}", os_error(&error)), 1))?;
+        writeln!(out, "{file} got {} bytes", bytes.len())?;
+        decode(&file, &bytes)?;
+    }
+    Ok(())
+}
+
+/// Gives devices other CRUSH weights; true if the map is to be written.
+fn adjust(map: &mut OsdMap, args: &Args, crush_version: &mut u64, out: &mut dyn Write) -> Result<bool, Stop> {
+    if args.adjust_crush_weight.is_empty() {
+        return Ok(false);
+    }
+    let mut crush = CrushMap::clone(&map.crush);
+    for (osd, weight, shown) in &args.adjust_crush_weight {
+        let name = crush.item_name(*osd as i32).map(str::to_owned);
+        let missing = || Stop::failed(format!("{ME}: osd.{osd} is not in the crush map"), 1);
+        crush
+            .adjust_item_weight(&name.ok_or_else(missing)?, *weight)
+            .map_err(|error| Stop::failed(format!("{ME}: osd.{osd}: {error}"), 1))?;
+        let shown = crate::cmd::crushtool::tester::general(f64::from(*shown));
+        writeln!(out, "Adjusted osd.{osd} CRUSH weight to {shown}")?;
+    }
+    map.crush = Arc::new(crush);
+    if args.save {
+        map.epoch = map.epoch.next();
+        *crush_version += 1;
+    }
+    Ok(args.save)
+}
+
+fn import_crush(map: &mut OsdMap, path: &str, out: &mut dyn Write) -> Result<(), Stop> {
+    let bytes = fs::read(path).map_err(|error| {
+        let why = format!("can't open {path}: {}", os_error(&error));
+        Stop::failed(format!("{ME}: error reading crush map from {path}: {why}"), 1)
+    })?;
+    let unreadable = |error| Stop::failed(format!("{ME}: unable to decode crush map {path}: {error}"), 1);
+    let crush = CrushMap::decode(&bytes).map_err(unreadable)?;
+    let devices = crush.max_devices();
+    if i64::from(devices) > i64::from(map.max_osd) {
+        let text = format!("{ME}: crushmap max_devices {devices} > osdmap max_osd {}", map.max_osd);
+        return Err(Stop::failed(text, 1));
+    }
+    map.crush = Arc::new(crush);
+    map.epoch = map.epoch.next();
+    writeln!(out, "{ME}: imported {} byte crush map from {path}", bytes.len())?;
+    Ok(())
+}
+
+fn os_error(error: &io::Error) -> String {
+    match error.kind() {
         io::ErrorKind::NotFound => "(2) No such file or directory".to_owned(),
+        io::ErrorKind::NotADirectory => "(20) Not a directory".to_owned(),
         _ => error.to_string(),
-    };
+    }
+}
+
+fn opening(file: &str, error: &io::Error) -> Stop {
+    let why = os_error(error);
     Stop::failed(format!("{ME}: couldn't open {file}: can't open {file}: {why}"), MINUS_ONE)
 }
 
 fn read(file: &str) -> Result<(OsdMap, u64), Stop> {
     let bytes = fs::read(file).map_err(|error| opening(file, &error))?;
+    decode(file, &bytes)
+}
+
+fn decode(file: &str, bytes: &[u8]) -> Result<(OsdMap, u64), Stop> {
     let damaged = |error| Stop::failed(format!("{ME}: error decoding osdmap '{file}': {error}"), MINUS_ONE);
-    OsdMap::from_file(&bytes).map_err(damaged)
+    OsdMap::from_file(bytes).map_err(damaged)
 }
 
 fn now() -> Now {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Now { mono_ms: 0, wall_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }
-}
-
-/// A generic map: OSDs of weight 1 on one host, and (if asked for) a pool of 2^`pg_bits` PGs per OSD.
-fn simple(osds: u32, args: &Args) -> Result<OsdMap, Stop> {
-    let broken = |error: nacre_types::crush::CrushError| Stop::failed(format!("{ME}: {error}"), 1);
-    let mut crush = CrushMap::new_cluster("host").map_err(broken)?;
-    let place = [("host", "localhost"), ("rack", "localrack"), ("root", "default")];
-    let place: Location = place.into_iter().map(|(kind, name)| (kind.to_owned(), name.to_owned())).collect();
-    for osd in 0..osds {
-        crush.insert_item(osd as i32, WEIGHT_ONE, &format!("osd.{osd}"), &place).map_err(broken)?;
-    }
-    let mut map = OsdMap::new(Uuid::nil(), now().wall_ns, crush);
-    map.max_osd = osds;
-    if args.with_default_pool {
-        let too_many =
-            || Stop::failed(format!("{ME}: {osds} OSDs with 2^{} PGs each are too many", args.pg_bits), 1);
-        let pgs = |bits: u32| {
-            osds.checked_mul(1 << bits.min(31)).filter(|pgs| *pgs <= 1 << 20).ok_or_else(too_many)
-        };
-        let mut pool = Pool::replicated("rbd", 3, 2, 0, pgs(args.pg_bits)?, Epoch(0));
-        pool.pgp_num = pgs(args.pgp_bits.min(args.pg_bits))?;
-        pool.pg_autoscale_mode = "on".to_owned();
-        pool.applications.insert("rbd".to_owned(), Default::default());
-        map.pool_max = DEFAULT_POOL;
-        map.pools.insert(DEFAULT_POOL, Arc::new(pool));
-    }
-    Ok(map)
 }
 
 /// Marks OSDs as the words say.
@@ -212,7 +266,8 @@ fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> 
     each(&args.mark_in, "in", |info| info.weight = WEIGHT_ONE)
 }
 
-fn show(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+/// Maps the objects and PGs that the words name.
+fn test(map: &OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
     if let Some(name) = &args.test_map_object {
         let pool = match args.pool {
             Some(pool) => pool,
@@ -228,10 +283,7 @@ fn show(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn Write) -> R
     }
     if let Some(text) = &args.test_map_pg {
         let pg: PgId =
-            text.parse().map_err(|_| Stop::failed(format!("{ME}: failed to parse pg '{text}"), 1))?;
-        if !map.pools.contains_key(&pg.pool) {
-            return Err(no_pool(pg.pool));
-        }
+            text.parse().map_err(|_| Stop::Misused(format!("{ME}: failed to parse pg '{text}")))?;
         writeln!(out, " parsed '{text}' -> {pg}")?;
         writeln!(out, "{}", pgs::line(map, pg, &map.pg_to_up(pg)))?;
     }
@@ -241,44 +293,14 @@ fn show(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn Write) -> R
         {
             return Err(no_pool(pool));
         }
-        pgs::test(map, args.pool, args.pg_num, level, out)?;
+        pgs::test(map, args.pool, args.pg_num, level, args.test_random, out)?;
     }
-    match args.dump {
-        Some(Dump::Plain) => out.write_all(&command(map, crush_version, "osd dump", "plain")?)?,
-        Some(Dump::Json) => out.write_all(&command(map, crush_version, "osd dump", "json")?)?,
-        None => {}
-    }
-    if let Some(format) = args.tree {
-        out.write_all(&command(map, crush_version, "osd tree", format)?)?;
-    }
-    if args.health {
-        out.write_all(&command(map, crush_version, "health", "json-pretty")?)?;
+    if args.test_crush {
+        pgs::endlessly(map, out)?;
     }
     Ok(())
 }
 
 fn no_pool(pool: PoolId) -> Stop {
     Stop::failed(format!("There is no pool {}", pool.0), 1)
-}
-
-/// What the map authority would print.
-fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Result<Vec<u8>, Stop> {
-    let key = Key::generate().map_err(|error| Stop::failed(format!("{ME}: {error}"), 1))?;
-    let cmd = json!({ "prefix": prefix, "format": format }).to_string();
-    let request = CommandRequest {
-        origin: Origin(0),
-        entity: EntityName::client("admin"),
-        peer: std::net::Ipv4Addr::LOCALHOST.into(),
-        caps: Arc::new(MonCaps::all()),
-        command: MonCommand { tid: 1, cmd, input: Bytes::new() },
-        fresh_key: key,
-    };
-    let databases = Databases { crush_version, ..Databases::default() };
-    let mut state = MapState::with_databases(map.clone(), Tuning::default(), now(), databases);
-    let answers = state.handle(now(), Event::Command(Box::new(request)));
-    match answers.into_iter().next() {
-        Some(Effect::CommandReply { reply, .. }) if reply.code == 0 => Ok(reply.output.to_vec()),
-        Some(Effect::CommandReply { reply, .. }) => Err(Stop::failed(format!("{ME}: {}", reply.status), 1)),
-        _ => Err(Stop::failed(format!("{ME}: '{prefix}' gave no answer"), 1)),
-    }
 }

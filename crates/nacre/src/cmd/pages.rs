@@ -69,9 +69,9 @@ fn programs() -> Vec<Program> {
         program("nacre-dplcompat", "parts of Bareos' volumes", dplcompat::USAGE.to_owned(), Vec::new()),
         program("ceph", "commands of a cluster", ceph::help(), ceph_words),
         program("rados", "objects of a cluster", rados::USAGE.to_owned(), rados::verbs()),
-        program("crushtool", "CRUSH maps", crushtool::USAGE.to_owned(), Vec::new()),
+        program("crushtool", "CRUSH maps", crushtool::usage(), Vec::new()),
         program("bluestore-tool", "the BlueStore of a stopped OSD", bluestore_tool::help(), Vec::new()),
-        program("osdmaptool", "cluster maps in files", osdmaptool::USAGE.to_owned(), Vec::new()),
+        program("osdmaptool", "cluster maps in files", osdmaptool::usage(), Vec::new()),
         program(
             "ceph-kvstore-tool",
             "an OSD's database",

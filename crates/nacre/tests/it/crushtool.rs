@@ -171,9 +171,25 @@ fn sets_for(dir: &Path) -> String {
     sets
 }
 
+/// A map with rules of one ruleset that overlap, which no compiler makes.
+fn overlapping() -> Vec<u8> {
+    let mut map = nacre_types::crush::CrushMap::new_cluster("osd").unwrap();
+    let place = [("root".to_owned(), "default".to_owned())].into();
+    map.insert_item(1, 0x1_0000, "osd.1", &place).unwrap();
+    let steps = map.rule(0).unwrap().steps.clone();
+    for (id, name, sizes) in [(1, "z", (1, 5)), (2, "b", (5, 10)), (3, "c", (3, 8)), (4, "d", (20, 30))] {
+        let kind = nacre_types::crush::RuleType::Replicated;
+        let (min_size, max_size) = sizes;
+        let rule = nacre_types::crush::Rule { ruleset: 7, kind, min_size, max_size, steps: steps.clone() };
+        map.add_rule(id, name, rule).unwrap();
+    }
+    map.encode()
+}
+
 #[test]
 fn reading_writing_and_showing() {
     let dir = maps();
+    fs::write(dir.path().join("overlapping"), overlapping()).unwrap();
     for line in [
         "",
         "foo",
@@ -189,8 +205,8 @@ fn reading_writing_and_showing() {
         "-i missing --test",
         "-i simple",
         "-i simple --tree -o OUT",
-        "-i simple --check",
         "-i simple --check 2",
+        "-i overlapping --check 1",
         "-i simple --show-location 4",
         "-i simple --show-location 99",
         "-i simple --bucket-tree --bucket-name r2",
@@ -203,9 +219,22 @@ fn reading_writing_and_showing() {
         same(dir.path(), &line.replace("-v ", ""));
     }
     for map in ["simple", "classes", "sets"] {
-        for option in ["--tree", "--dump", "--dump --format json", "--dump -f json-pretty"] {
-            same(dir.path(), &format!("-i {map} {option}"));
+        same(dir.path(), &format!("-i {map} --tree"));
+        same(dir.path(), &format!("-i {map} --dump"));
+        for format in [
+            "json",
+            "json-pretty",
+            "xml",
+            "xml-pretty",
+            "table",
+            "table-kv",
+            "html",
+            "html-pretty",
+            "nonsense",
+        ] {
+            same(dir.path(), &format!("-i {map} --dump -f {format}"));
         }
+        same(dir.path(), &format!("-i {map} --check"));
     }
 }
 
@@ -294,6 +323,182 @@ fn changing_a_map() {
     }
     same(dir.path(), "-i classes --remove-rule r1 -o OUT");
     same(dir.path(), "-i classes --create-replicated-rule bar default osd --device-class ssd -o OUT");
+}
+
+/// A hierarchy per device class, as it was made before there were classes.
+const BY_CLASS: &str = "\
+device 0 osd.0
+device 1 osd.1
+device 2 osd.2 class ssd
+device 3 osd.3
+type 0 osd
+type 1 host
+type 2 root
+host h1 {
+ id -2
+ alg straw2
+ hash 0
+ item osd.0 weight 1
+ item osd.1 weight 1
+}
+host h1-ssd {
+ id -3
+ alg straw2
+ hash 0
+ item osd.2 weight 1
+}
+host h2-ssd {
+ id -4
+ alg straw2
+ hash 0
+ item osd.3 weight 1.5
+}
+root default {
+ id -1
+ alg straw2
+ hash 0
+ item h1 weight 2
+}
+root ssd {
+ id -5
+ alg straw2
+ hash 0
+ item h1-ssd weight 1
+ item h2-ssd weight 1.5
+}
+rule d {
+ id 0
+ type replicated
+ min_size 1
+ max_size 10
+ step take default
+ step chooseleaf firstn 0 type host
+ step emit
+}
+rule s {
+ id 1
+ type replicated
+ min_size 1
+ max_size 10
+ step take ssd
+ step chooseleaf firstn 0 type host
+ step emit
+}
+";
+
+/// Weight sets for [`BY_CLASS`].
+const BY_CLASS_SETS: &str = "
+choose_args 18446744073709551615 {
+  { bucket_id -1 weight_set [ [ 3.5 ] ] }
+  { bucket_id -2 weight_set [ [ 0.5 1.5 ] ] }
+  { bucket_id -3 weight_set [ [ 3.5 ] ] }
+  { bucket_id -4 weight_set [ [ 1.5 ] ] }
+  { bucket_id -5 weight_set [ [ 2.5 1 ] ] }
+}
+";
+
+#[test]
+fn reclassifying_a_map() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path();
+    fs::write(path.join("legacy.txt"), BY_CLASS).unwrap();
+    fs::write(path.join("sets.txt"), BY_CLASS.to_owned() + BY_CLASS_SETS).unwrap();
+    fs::write(path.join("taken.txt"), BY_CLASS.replace("take default", "take default class ssd")).unwrap();
+    for map in ["legacy", "sets", "taken"] {
+        same(path, &format!("-c {map}.txt -o {map}"));
+        for words in [
+            "",
+            "--reclassify-root default hdd",
+            "--reclassify-root default ssd",
+            "--reclassify-root ssd ssd",
+            "--reclassify-root default hdd --reclassify-root ssd ssd --tree",
+            "--reclassify-root nope hdd",
+            "--reclassify-bucket %-ssd ssd default",
+            "--reclassify-bucket %-ssd ssd nope",
+            "--reclassify-bucket h1% ssd default",
+            "--reclassify-bucket nope ssd default",
+            "--reclassify-bucket a%b ssd default",
+            "--reclassify-bucket h1 ssd",
+            "--reclassify-root default",
+            "--set-subtree-class default hdd --reclassify-root default hdd",
+            "--set-subtree-class default hdd --reclassify-root default hdd --reclassify-bucket %-ssd ssd default \
+             --reclassify-bucket ssd ssd default",
+        ] {
+            same(path, &format!("-i {map} --reclassify {words} -o OUT"));
+        }
+        same(path, &format!("-i {map} --set-subtree-class default hdd"));
+        same(
+            path,
+            &format!("-i {map} --set-subtree-class h1 nvme --set-subtree-class osd.3 hdd --tree -o OUT"),
+        );
+    }
+    // What the buckets of another class hold without being matched themselves is told by a log line there.
+    let words = ["-i", "legacy", "--reclassify", "--reclassify-bucket", "ssd", "ssd", "default"];
+    let (theirs, ours) = (theirs(path, &words), ours(path, &words));
+    assert_eq!((ours.code, &ours.out), (theirs.code, &theirs.out));
+    assert!(ours.err.contains("item -3 in bucket -5 is not also a reclassified bucket"), "{}", ours.err);
+    // No PG moves.
+    let whole = "--reclassify --set-subtree-class default hdd --reclassify-root default hdd --reclassify-bucket \
+                 %-ssd ssd default --reclassify-bucket ssd ssd default";
+    same(path, &format!("-i legacy {whole} -o changed"));
+    same(path, "-i legacy --compare changed");
+    let compared = self::ours(path, &["-i", "legacy", "--compare", "changed"]);
+    assert!(
+        compared.out.contains("rule 0 had 0/10240") && compared.out.contains("maps appear"),
+        "{}",
+        compared.out
+    );
+}
+
+#[test]
+fn figures_in_files_and_placements_at_random() {
+    let dir = maps();
+    let files = || -> Vec<(String, String)> {
+        let mut files: Vec<_> = fs::read_dir(dir.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .filter(|path| path.extension().is_some_and(|extension| extension == "csv"))
+            .map(|path| {
+                let text = fs::read_to_string(&path).unwrap();
+                fs::remove_file(&path).unwrap();
+                (path.file_name().unwrap().to_string_lossy().into_owned(), text)
+            })
+            .collect();
+        files.sort();
+        files
+    };
+    for map in ["simple", "classes", "sets"] {
+        for words in [
+            "--num-rep 2 --min-x 0 --max-x 49",
+            "--num-rep 3 --weight 1 0.5 --weight 0 0 --show-utilization",
+            "--min-x 3 --max-x 9 --pool-id 4",
+            "--num-rep 2 --batches 7",
+            "--num-rep 2 --batches 3 --min-x 0 --max-x 9 --output-name some --show-statistics",
+            "--num-rep 3 --simulate --min-x 0 --max-x 99",
+        ] {
+            let words = format!("-i {map} --test --output-csv {words}");
+            let words: Vec<&str> = words.split_whitespace().collect();
+            let (theirs, their_files) = (theirs(dir.path(), &words), files());
+            let (ours, our_files) = (ours(dir.path(), &words), files());
+            assert_eq!((ours.code, ours.out, ours.err), (theirs.code, theirs.out, theirs.err), "{words:?}");
+            assert!(their_files.len() >= 6 && our_files == their_files, "{words:?}: {our_files:?}");
+        }
+        for words in [
+            "--num-rep 3 --show-mappings --show-utilization-all --show-choose-tries",
+            "--num-rep 9 --min-x 0 --max-x 20 --show-bad-mappings",
+            "--min-x 0 --max-x 50 --show-statistics --weight 1 0 --show-mappings",
+        ] {
+            same(dir.path(), &format!("-i {map} --test --simulate {words}"));
+        }
+        same(dir.path(), &format!("-i {map} --test --num-rep 2"));
+    }
+    same(dir.path(), "--help-output");
+    let refused = ours(dir.path(), &["-i", "simple", "--test", "--mark-down-ratio", "0.5"]);
+    assert!(
+        refused.code == Some(1) && refused.err.contains("--mark-down-ratio is refused"),
+        "{}",
+        refused.err
+    );
 }
 
 #[test]

@@ -21,11 +21,26 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
+/// A text without the times and the EC profile, which Nacre has not.
+fn timeless(text: &str) -> String {
+    let profile = [
+        "\"default\":{\"k\":\"2\",\"m\":\"2\",\"plugin\":\"jerasure\",\"technique\":\"reed_sol_van\"}",
+        "<default><k>2</k><m>2</m><plugin>jerasure</plugin><technique>reed_sol_van</technique></default>",
+    ];
+    let mut text = profile.iter().fold(text.to_owned(), |text, profile| text.replace(profile, ""));
+    let mut from = 0;
+    while let Some(at) = text[from..].find("+0000").map(|at| from + at) {
+        text.replace_range(at - 26..at + 5, "TIME");
+        from = at - 26;
+    }
+    text
+}
+
 /// Runs both on their own map of the same kind; exit codes and standard output must be alike.
 fn alike(folder: &Path, args: &str) -> String {
     let (ours, theirs) = (ours(folder, &format!("ours {args}")), theirs(folder, &format!("theirs {args}")));
-    let named = |bytes: &[u8]| text(bytes).replace("ours", "theirs");
-    assert_eq!(named(&ours.stdout), text(&theirs.stdout), "{args}: {}", text(&ours.stderr));
+    let named = |bytes: &[u8]| timeless(&text(bytes).replace("ours", "theirs"));
+    assert_eq!(named(&ours.stdout), timeless(&text(&theirs.stdout)), "{args}: {}", text(&ours.stderr));
     assert_eq!(ours.status.code(), theirs.status.code(), "{args}");
     assert_eq!(named(&ours.stderr), text(&theirs.stderr), "{args}");
     text(&ours.stdout)
@@ -54,6 +69,31 @@ fn placement_is_that_of_cephs_osdmaptool() {
             "--mark-up-in --test-map-pg 1.3",
             "--test-map-pgs --pool 7",
             "--test-map-object foo --pool 7",
+            "--test-map-pg 9.3",
+            "--pg_num 4 --mark-up-in --test-map-pgs",
+            "--print",
+            "--mark-up-in --print",
+            "--mark-up-in --mark-out 1 -p",
+            "--dump plain",
+            "--dump json",
+            "--mark-up-in --dump json",
+            "--mark-up-in --dump xml",
+            "--dump nonsense",
+            "--tree",
+            "--mark-up-in --mark-out 2 --tree=plain",
+            "--tree=json",
+            "--mark-up-in --tree=json-pretty",
+            "--tree=xml",
+            "--tree=table",
+            "--tree=nonsense",
+            "--health",
+            "--mark-up-in --health",
+            "--adjust-crush-weight 0:2,1:0.5 --tree=json",
+            "--adjust-crush-weight 0:2.25 --mark-up-in --test-map-pgs-dump",
+            "--adjust-crush-weight 3:2 --save",
+            "--upmap - --upmap-deviation 1 --upmap-pool rbd --upmap-pool nope",
+            "--range-first 0 --range-last 1",
+            "--import-crush missing",
         ] {
             alike(folder, args);
         }
@@ -80,6 +120,106 @@ fn placement_is_that_of_cephs_osdmaptool() {
     assert!(!text(&ours(folder, "ours --test-map-pgs").stdout).contains("size 3"));
 }
 
+/// What both tools answer to the same words.
+fn both(folder: &Path, args: &str) -> (Output, Output) {
+    (ours(folder, &args.replace("MAP", "ours")), theirs(folder, &args.replace("MAP", "theirs")))
+}
+
+#[test]
+fn maps_are_made_from_a_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let conf = "[global]\nosd pool default size = 2\nosd crush chooseleaf type = 0\n[osd.0]\nhost = h1\nrack = r1\n\
+                row = ro1\nroom = rm1\ndatacenter = dc1\n[osd.1]\nhost = h2\nrack = r1\n[osd.3]\nhost = h3\n";
+    fs::write(folder.join("c.conf"), conf).unwrap();
+    fs::write(folder.join("empty.conf"), "").unwrap();
+    let legacy = "device 0 osd.0\ntype 0 osd\ntype 1 root\nroot default {\n alg straw\n hash 0\n item osd.0 weight 1\n}\n";
+    fs::write(folder.join("legacy.txt"), legacy).unwrap();
+    assert!(run(&mut Command::new("crushtool"), folder, "-c legacy.txt -o legacy").status.success());
+    for made in [
+        "-c c.conf --create-from-conf --with-default-pool",
+        "-c empty.conf --create-from-conf",
+        "-c empty.conf --createsimple 5 --with-default-pool --pg-bits 3 --osd_pool_default_size 1",
+        "-c c.conf --createsimple 5 --with-default-pool --pg-bits 3 --osd_pool_default_size 4",
+        "-c empty.conf --createsimple 3 --osd_crush_chooseleaf_type=3",
+    ] {
+        let (ours, theirs) = both(folder, &format!("{made} --clobber MAP"));
+        assert_eq!(text(&ours.stdout).replace("ours", "theirs"), text(&theirs.stdout), "{made}: {ours:?}");
+        for args in [
+            "--print",
+            "--tree",
+            "--mark-up-in --health",
+            "--mark-up-in --test-map-pgs-dump",
+            "--export-crush crush",
+        ] {
+            alike(folder, args);
+        }
+        let exported = |map: &str| {
+            assert!(both(folder, "MAP --export-crush MAP.crush").0.status.success());
+            text(&run(&mut Command::new("crushtool"), folder, &format!("-d {map}.crush")).stdout)
+        };
+        assert_eq!(exported("ours"), exported("theirs"), "{made}");
+    }
+    alike(folder, "--import-crush legacy");
+    alike(folder, "--mark-up-in --mark-out 1 --health");
+}
+
+#[test]
+fn upmaps_even_out_what_osds_hold() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let built = "--build --num_osds 18 -o uneven host straw2 3 rack straw2 2 root straw2 0";
+    assert!(run(&mut Command::new("crushtool"), folder, built).status.success());
+    for osd in [1, 4, 7] {
+        let args = format!("-i uneven --reweight-item osd.{osd} 2.5 -o uneven");
+        assert!(run(&mut Command::new("crushtool"), folder, &args).status.success());
+    }
+    let (made, _) = both(folder, "--createsimple 18 --with-default-pool --pg-bits 5 MAP");
+    assert!(made.status.success(), "{made:?}");
+    alike(folder, "--import-crush uneven");
+    let exact = "--mark-up-in --osd_calc_pg_upmaps_aggressively=false";
+    for args in [
+        "--upmap -",
+        "--upmap - --upmap-deviation 1 --upmap-max 20 --upmap-pool rbd",
+        "--upmap - --upmap-max 0",
+        "--upmap - --upmap-deviation 1 --upmap-max 500 --save",
+        "--upmap - --upmap-deviation 1",
+        "--print",
+        "--mark-out 4 --upmap-cleanup -",
+        "--upmap-cleanup -",
+    ] {
+        alike(folder, &format!("{exact} {args}"));
+    }
+    // As an active balancer, in random order: it ends within a PG of every OSD's share.
+    let active = "--mark-up-in --upmap commands --upmap-deviation 1 --upmap-max 1000 --upmap-active";
+    let (out, _) = both(folder, &format!("MAP {active}"));
+    let (stdout, commands) = (text(&out.stdout), fs::read_to_string(folder.join("commands")).unwrap());
+    assert!(out.status.success() && stdout.contains("Unable to find further optimization"), "{out:?}");
+    assert!(commands.lines().all(|line| line.starts_with("ceph osd ")), "{commands}");
+    let held: Vec<f64> = stdout
+        .lines()
+        .filter_map(|line| line.strip_prefix("osd.")?.split(" pgs ").nth(1)?.parse().ok())
+        .collect();
+    assert_eq!((held.len(), held.iter().sum::<f64>()), (18, 1728.0), "{stdout}");
+    for (osd, held) in held.iter().enumerate() {
+        let share = 1728.0 / 22.5 * if [1, 4, 7].contains(&osd) { 2.5 } else { 1.0 };
+        assert!((held - share).abs() <= 2.0, "osd.{osd} holds {held} of {share}: {stdout}");
+    }
+    // Random placements fill every PG.
+    let random = text(&ours(folder, "ours --mark-up-in --test-map-pgs --test-random").stdout);
+    assert!(random.contains("size 3\t576\n") && random.contains(" in 18\n"), "{random}");
+    // The endless test ends with its reader.
+    let mut endless = Command::new(nacre());
+    let endless = endless.args(["osdmaptool", "ours", "--mark-up-in", "--test-crush"]).current_dir(folder);
+    let mut child =
+        endless.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
+    let first: Vec<String> = lines.by_ref().take(3).map(Result::unwrap).collect();
+    assert_eq!(first, ["pass 1", "1.0 attempt 0", "1.0 attempt 1"]);
+    drop(lines);
+    assert!(child.wait().unwrap().success());
+}
+
 #[test]
 fn what_is_wrong_is_told() {
     let folder = tempfile::tempdir().unwrap();
@@ -98,7 +238,9 @@ fn what_is_wrong_is_told() {
     assert!(ours(folder, "--createsimple 3 ours").status.success());
     fails("--createsimple 3 ours", 255, "ours exists, --clobber to overwrite");
     fails("ours", 1, "no action specified?");
-    fails("ours --upmap x", 1, "--upmap is not offered");
+    fails("ours --nonsense x", 1, "--nonsense is not an option");
+    fails("ours --adjust-crush-weight 9:1", 1, "osd.9 is not in the crush map");
+    fails("ours --adjust-crush-weight 9", 1, "use ':' as separator");
     fails("ours --import-crush theirs", 1, "unable to decode crush map theirs");
     fails("ours --mark-out 3 --tree", 1, "there is no osd.3");
     let mut damaged = fs::read(folder.join("ours")).unwrap();

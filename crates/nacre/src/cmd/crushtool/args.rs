@@ -1,67 +1,12 @@
 //! The words of the command line, in crushtool's own syntax: `--opt value` and `--opt=value`, `-` and `_` alike,
 //! options with several values, words in any order.
 
-use nacre_types::crush::Location;
-use nacre_types::crush::edit::is_valid_name;
+use super::options::OPTIONS;
+use crate::cmd::tool_options::refusal;
+use nacre_types::crush::{BucketMatch, Location, is_valid_name};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Write};
-
-pub(in crate::cmd) const USAGE: &str = "\
-usage: crushtool ...
-
-Display, modify and test a crush map. Five stages run one after the other:
-input/build, tunables, modifications, display/test, output.
-
-   [--infn|-i infile]    read the crush map from infile (- is standard input)
-   [--outfn|-o outfile]  write the resulting map, or the text of --decompile, to outfile
-   [--verbose|-v]        say what was written
-
-Input:
-   --decompile|-d map    print a map as text
-   --compile|-c map.txt  make a map from text
-   --build --num_osds N layer1 ...
-                         make a map in layers, each 'name (uniform|straw2|straw|list|tree) size'
-
-Tunables:
-   --set-choose-local-tries N
-   --set-choose-local-fallback-tries N
-   --set-choose-total-tries N
-   --set-chooseleaf-descend-once <0|1>
-   --set-chooseleaf-vary-r <0|1>
-   --set-chooseleaf-stable <0|1>
-   --set-straw-calc-version <0|1>
-   --set-allowed-bucket-algs MASK
-
-Modifications (with -i):
-   --add-item id weight name [--loc type name ...]
-   --update-item id weight name [--loc type name ...]
-   --remove-item name
-   --reweight-item name weight
-   --add-bucket name type [--loc type name ...]
-   --move name --loc type name ...
-   --reweight            make all bucket weights sums again
-   --rebuild-class-roots make the shadow trees of device classes anew
-   --set-subtree-class bucket class
-   --create-simple-rule name root type <firstn|indep>
-   --create-replicated-rule name root type
-   --device-class class  for the new rule
-   --remove-rule name
-
-Display and test:
-   --dump [-f|--format json|json-pretty]
-   --tree
-   --bucket-tree --bucket-name name
-   --show-location id
-   --check [max_id]      look for items without names, types or below max_id
-   --test                map a range of inputs
-      [--min-x x] [--max-x x] [--x x]
-      [--min-rule r] [--max-rule r] [--rule r] [--ruleset rs]
-      [--num-rep n] [--min-rep n] [--max-rep n]
-      [--pool-id n] [--weight|-w devno weight]
-   --show-mappings --show-bad-mappings --show-statistics
-   --show-utilization --show-utilization-all --show-choose-tries
-   --compare otherfile   map with both maps
-";
 
 /// An item to put into the hierarchy.
 pub(super) enum ItemChange {
@@ -99,12 +44,21 @@ pub(super) struct TestArgs {
     pub(super) utilization: bool,
     pub(super) utilization_all: bool,
     pub(super) choose_tries: bool,
+    /// Placements by a random number generator instead of CRUSH.
+    pub(super) simulate: bool,
+    /// Whether the figures go to files, too.
+    pub(super) csv: bool,
+    /// What the files' names begin with.
+    pub(super) csv_prefix: String,
+    /// Rounds that the inputs are split into for the files.
+    pub(super) batches: i64,
 }
 
 /// All words, understood.
 #[derive(Default)]
 pub(super) struct Args {
     pub(super) help: bool,
+    pub(super) help_output: bool,
     pub(super) verbose: bool,
     pub(super) input: Option<String>,
     pub(super) output: Option<String>,
@@ -124,7 +78,13 @@ pub(super) struct Args {
     pub(super) move_item: Option<String>,
     pub(super) reweight: bool,
     pub(super) rebuild_class_roots: bool,
-    pub(super) set_subtree_class: Option<(String, String)>,
+    /// Bucket and class.
+    pub(super) set_subtree_class: BTreeMap<String, String>,
+    pub(super) reclassify: bool,
+    /// Root and class.
+    pub(super) reclassify_root: BTreeMap<String, String>,
+    /// By pattern.
+    pub(super) reclassify_bucket: BTreeMap<String, BucketMatch>,
     pub(super) create_rule: Option<NewRule>,
     pub(super) device_class: Option<String>,
     pub(super) remove_rule: Option<String>,
@@ -160,6 +120,10 @@ impl Default for TestArgs {
             utilization: false,
             utilization_all: false,
             choose_tries: false,
+            simulate: false,
+            csv: false,
+            csv_prefix: String::new(),
+            batches: 1,
         }
     }
 }
@@ -184,6 +148,11 @@ impl Words {
     /// Another value of an option that has several.
     fn more(&mut self, canonical: &str) -> Result<String, String> {
         self.words.next().ok_or_else(|| format!("expecting additional argument to {canonical}"))
+    }
+
+    /// Another value of an option that is not named where it lacks one.
+    fn next(&mut self) -> Result<String, String> {
+        self.words.next().ok_or_else(|| "expecting additional argument".to_owned())
     }
 
     fn number(&mut self) -> Result<i64, String> {
@@ -275,7 +244,18 @@ impl Args {
             "--rebuild-class-roots" => self.rebuild_class_roots = true,
             "--set-subtree-class" => {
                 let bucket = w.value()?;
-                self.set_subtree_class = Some((bucket, w.more(option)?));
+                self.set_subtree_class.insert(bucket, w.next()?);
+            }
+            "--reclassify" => self.reclassify = true,
+            "--reclassify-root" => {
+                let root = w.value()?;
+                self.reclassify_root.insert(root, w.next()?);
+            }
+            "--reclassify-bucket" => {
+                let pattern = w.value()?;
+                let (class, default_parent) = (w.next()?, w.next()?);
+                let one = BucketMatch { pattern: pattern.clone(), class, default_parent };
+                self.reclassify_bucket.insert(pattern, one);
             }
             "--create-simple-rule" | "--create-replicated-rule" => {
                 let name = w.value()?;
@@ -322,10 +302,11 @@ impl Args {
                 t.max_rep = t.min_rep;
             }
             "--pool-id" => t.pool_id = w.number()?,
-            "--batches" => {
-                // Only the CSV files that are not offered would show them.
-                w.number()?;
-            }
+            "--batches" => t.batches = w.number()?,
+            "-s" | "--simulate" => t.simulate = true,
+            "--output-csv" => t.csv = true,
+            "--output-name" => t.csv_prefix = format!("{}-", w.value()?),
+            "--help-output" => self.help_output = true,
             "-w" | "--weight" => {
                 let device = w.number()?;
                 t.weights.push((device, lenient_float(&w.more("--weight")?)));
@@ -336,17 +317,6 @@ impl Args {
             "--show-utilization" => t.utilization = true,
             "--show-utilization-all" => t.utilization_all = true,
             "--show-choose-tries" => t.choose_tries = true,
-            "-s"
-            | "--simulate"
-            | "--output-csv"
-            | "--output-name"
-            | "--reclassify"
-            | "--reclassify-bucket"
-            | "--reclassify-root"
-            | "--mark-down-ratio"
-            | "--mark-down-bucket-ratio" => {
-                return Err(format!("{}: {} is not available here", super::ME, w.option));
-            }
             _ => match tunable(option) {
                 Some(name) => {
                     // crushtool takes any other word as 1; that is no model.
@@ -355,7 +325,12 @@ impl Args {
                         u32::try_from(value).map_err(|_| format!("The option value '{value}' is invalid"))?;
                     self.tunables.push((name, value));
                 }
-                None => return Ok(false),
+                None => {
+                    return match refusal(OPTIONS, option) {
+                        Some(why) => Err(format!("{}: {} is refused: {why}", super::ME, w.option)),
+                        None => Ok(false),
+                    };
+                }
             },
         }
         Ok(true)
@@ -373,7 +348,8 @@ impl Args {
             || t.statistics
             || t.utilization
             || t.utilization_all
-            || t.choose_tries;
+            || t.choose_tries
+            || t.csv;
         if self.test && self.check_ids.is_none() && !shows && self.compare.is_none() {
             warn(err)?;
         }
@@ -390,7 +366,7 @@ impl Args {
             || self.remove_rule.is_some()
             || self.remove_item.is_some()
             || self.reweight_item.is_some()
-            || self.set_subtree_class.is_some();
+            || self.reclassify;
         let shown = self.check_ids.is_some()
             || self.test
             || self.tree

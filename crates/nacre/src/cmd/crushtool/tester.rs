@@ -1,7 +1,12 @@
-//! `--test`, `--compare` and `--check`.
+//! `--test` and `--compare`.
+
+pub(super) mod csv;
+mod random;
 
 use super::args::TestArgs;
+use csv::Figures;
 use nacre_types::crush::{Bucket, CrushMap, ITEM_NONE, Rule, Step, StepOp, WEIGHT_ONE, Workspace, hash32_2};
+use random::Rand48;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
@@ -38,6 +43,9 @@ fn list(items: &[i32], text: &mut String) {
     }
     text.push(']');
 }
+
+/// The most rounds that `--batches` splits a run into.
+const MAX_BATCHES: i64 = 1 << 16;
 
 /// What a run maps: the ranges of the words with the defaults filled in, and the devices' weights.
 struct Plan<'a> {
@@ -113,9 +121,9 @@ pub(super) fn test(
         writeln!(err, "devices weights (hex): [{}]", words.join(","))?;
     }
     let statistics = args.statistics || args.utilization || args.utilization_all;
-    let mut work = Workspace::new();
+    let mut run = Run { work: Workspace::new(), random: Rand48::default() };
     if args.choose_tries {
-        work.start_choose_profile(map.tunables.choose_total_tries.min(1 << 20) as usize);
+        run.work.start_choose_profile(map.tunables.choose_total_tries.min(1 << 20) as usize);
     }
     for id in plan.rules.clone() {
         let Some(rule) = map.rule(id as u32) else {
@@ -134,15 +142,21 @@ pub(super) fn test(
             writeln!(out, "rule {id} ({name}), x = {min_x}..{max_x}, numrep = {min}..{max}")?;
         }
         for size in sizes {
-            test_size(map, &plan, id as u32, size, statistics, &mut work, out)?;
+            test_size(map, &plan, id as u32, size, statistics, &mut run, out)?;
         }
     }
     if args.choose_tries {
-        for (retries, count) in work.take_choose_profile().into_iter().enumerate() {
+        for (retries, count) in run.work.take_choose_profile().into_iter().enumerate() {
             writeln!(out, "{retries:2}: {count:9}")?;
         }
     }
     Ok(())
+}
+
+/// What a run keeps from one mapping to the next.
+struct Run {
+    work: Workspace,
+    random: Rand48,
 }
 
 fn test_size(
@@ -151,7 +165,7 @@ fn test_size(
     rule: u32,
     size: i64,
     statistics: bool,
-    work: &mut Workspace,
+    run: &mut Run,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let args = plan.args;
@@ -160,44 +174,67 @@ fn test_size(
         return Ok(());
     }
     let expected_objects = (size.min(most_affected(map, rule)) * plan.input_count()) as f32;
-    let expected: Vec<f32> =
-        plan.weights.iter().map(|weight| (*weight as f32 / total as f32) * expected_objects).collect();
+    let shares: Vec<f32> = plan.weights.iter().map(|weight| *weight as f32 / total as f32).collect();
+    let expected: Vec<f32> = shares.iter().map(|share| share * expected_objects).collect();
+    let name = map.rule_name(rule).unwrap_or_default();
 
     let choose_args = map.choose_args_with_fallback(0);
     let mut stored = vec![0_u64; plan.weights.len()];
     let mut result_sizes: BTreeMap<usize, u64> = BTreeMap::new();
     let (mut mapped, mut text) = (Vec::new(), String::new());
-    for x in plan.inputs.clone() {
-        map.do_rule_with(
-            work,
-            rule,
-            plan.seed(x),
-            size.max(0) as usize,
-            &plan.weights,
-            choose_args,
-            &mut mapped,
-        );
+    let rounds = args.batches.clamp(1, MAX_BATCHES) as usize;
+    let mut batches = vec![vec![0_u64; if args.csv { plan.weights.len() } else { 0 }]; rounds];
+    let per_batch = plan.input_count() as usize / rounds;
+    let mut placements = Vec::new();
+    for (at, x) in plan.inputs.clone().enumerate() {
+        if args.simulate {
+            run.random.place(map, rule, size, &plan.weights, &mut mapped);
+        } else {
+            let (seed, size) = (plan.seed(x), size.max(0) as usize);
+            map.do_rule_with(&mut run.work, rule, seed, size, &plan.weights, choose_args, &mut mapped);
+        }
         let is_bad = mapped.len() as i64 != size || mapped.contains(&ITEM_NONE);
         if args.mappings || (args.bad_mappings && is_bad) {
             list(&mapped, &mut text);
         }
         if args.mappings {
-            writeln!(out, "CRUSH rule {rule} x {x} {text}")?;
+            let by = if args.simulate { "RNG" } else { "CRUSH" };
+            writeln!(out, "{by} rule {rule} x {x} {text}")?;
         }
         for item in &mapped {
             if let Some(count) = usize::try_from(*item).ok().and_then(|device| stored.get_mut(device)) {
                 *count += 1;
             }
         }
+        if args.csv {
+            let batch = &mut batches[at.checked_div(per_batch).unwrap_or(rounds).min(rounds - 1)];
+            for item in &mapped {
+                if let Some(count) = usize::try_from(*item).ok().and_then(|device| batch.get_mut(device)) {
+                    *count += 1;
+                }
+            }
+            placements.push((x, mapped.clone()));
+        }
         *result_sizes.entry(mapped.len()).or_default() += 1;
         if args.bad_mappings && is_bad {
             writeln!(out, "bad mapping rule {rule} x {x} num_rep {size} result {text}")?;
         }
     }
+    if args.csv {
+        let figures = Figures {
+            weights: &plan.weights,
+            shares: &shares,
+            stored: &stored,
+            expected: &expected,
+            batches: &batches,
+            placements: &placements,
+            replicas: args.max_rep,
+        };
+        figures.write(&format!("{}{name}", args.csv_prefix))?;
+    }
     if !statistics {
         return Ok(());
     }
-    let name = map.rule_name(rule).unwrap_or_default();
     for (result_size, count) in result_sizes {
         let inputs = plan.input_count();
         writeln!(out, "rule {rule} ({name}) num_rep {size} result size == {result_size}:\t{count}/{inputs}")?;
@@ -277,25 +314,4 @@ pub(super) fn compare(
         writeln!(out, "maps appear equivalent")?;
     }
     Ok(same)
-}
-
-/// Whether all items below the roots have names, types and, with `max_id` above 0, device ids below it.
-pub(super) fn check_names(map: &CrushMap, max_id: i64) -> Result<(), String> {
-    for item in map.tree(true) {
-        let type_id = match map.bucket(item.id) {
-            Some(_) if map.item_name(item.id).is_none() => {
-                return Err(format!("unknown item name: item#{}", item.id));
-            }
-            Some(bucket) => i32::from(bucket.type_id),
-            None if max_id > 0 && i64::from(item.id) >= max_id => {
-                return Err(format!("item id too large: item#{}", item.id));
-            }
-            None => 0,
-        };
-        if map.type_name(type_id).is_none() {
-            return Err(format!("unknown type name: item#{}", item.id));
-        }
-    }
-    // Stray devices are listed by their type, too.
-    if map.type_name(0).is_none() { Err("unknown type name: item#0".to_owned()) } else { Ok(()) }
 }

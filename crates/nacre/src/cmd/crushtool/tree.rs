@@ -1,8 +1,6 @@
-//! `--tree` as a table, `--dump` as Ceph lays out its JSON.
+//! `--tree` as a table.
 
-use nacre_runtime::admin;
 use nacre_types::crush::{CrushMap, DEFAULT_CHOOSE_ARGS, TreeItem, WEIGHT_ONE};
-use serde_json::Value;
 use std::io::{self, Write};
 
 /// A weight for people: five decimals, `0` for nothing.
@@ -60,10 +58,4 @@ fn row(map: &CrushMap, item: &TreeItem) -> Vec<String> {
         None => format!("{indent}osd.{}", item.id),
     });
     row
-}
-
-/// JSON with Ceph's indentation of four and an empty line after it.
-pub(super) fn print_pretty(value: &Value, out: &mut dyn Write) -> io::Result<()> {
-    out.write_all(&admin::render(value, None))?;
-    writeln!(out)
 }

@@ -1,34 +1,17 @@
 //! The words of the command line, in osdmaptool's own syntax: `--opt value` and `--opt=value`, `-` and `_` alike, words
 //! in any order, `--tree` and `--print` without or with a format.
 
+use super::ME;
+use super::options::OPTIONS;
+use crate::cmd::formatter::Format;
+use crate::cmd::tool_options::refusal;
+use nacre_runtime::config::{Invocation, Program, parse_argv};
 use nacre_types::PoolId;
+use nacre_types::crush::weight_from_f32;
 use std::ffi::OsString;
 
-pub(in crate::cmd) const USAGE: &str = "\
- usage: [--print] <mapfilename>
-   --createsimple <numosd> [--clobber] [--pg-bits <bitsperosd>] [--pgp-bits <bits>]
-                           creates a relatively generic OSD map with <numosd> devices
-   --pgp-bits <bits>       pgp_num map attribute will be shifted by <bits>
-   --pg-bits <bits>        pg_num map attribute will be shifted by <bits>
-   --with-default-pool     include default pool when creating map
-   --clobber               allows osdmaptool to overwrite <mapfilename> if it already exists
-   --export-crush <file>   write osdmap's crush map to <file>
-   --import-crush <file>   replace osdmap's crush map with <file>
-   --health                dump health checks
-   --test-map-pgs [--pool <poolid>] [--pg_num <pg_num>] map all pgs
-   --test-map-pgs-dump [--pool <poolid>] map all pgs
-   --test-map-pgs-dump-all [--pool <poolid>] map all pgs to osds
-   --mark-up-in            mark osds up and in (but do not persist)
-   --mark-out <osdid>      mark an osd as out (but do not persist)
-   --mark-up <osdid>       mark an osd as up (but do not persist)
-   --mark-in <osdid>       mark an osd as in (but do not persist)
-   --test-map-pg <pgid>    map a pgid to osds
-   --test-map-object <objectname> [--pool <poolid>] map an object to osds
-   --dump <format>         displays the map in plain text when <format> is 'plain', else in json
-   --tree                  displays a tree of the map
-
-Maps are those that 'ceph osd getmap -o <mapfilename>' writes.
-";
+/// The most OSDs of a new map.
+const MAX_OSDS: u32 = 10_000;
 
 /// How much `--test-map-pgs` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +24,47 @@ pub(super) enum Level {
     All,
 }
 
-/// How a map is shown.
+/// How a map or a tree is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dump {
+pub(super) enum Shown {
+    /// As text.
     Plain,
-    Json,
+    /// In one of Ceph's formats.
+    As(Format),
+}
+
+impl Shown {
+    /// The format of this name; JSON if there is none.
+    fn from_name(name: &str) -> Shown {
+        match name {
+            "" | "plain" => Shown::Plain,
+            name => Shown::As(Format::from_name(name).unwrap_or(Format::Json)),
+        }
+    }
+}
+
+/// The map that is worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Create {
+    /// With this many OSDs.
+    Simple(u32),
+    /// With the OSDs of ceph.conf.
+    Conf,
+}
+
+/// `--upmap` and `--upmap-cleanup`.
+#[derive(Debug)]
+pub(super) struct UpmapArgs {
+    /// Where the commands go; `-` is standard output.
+    pub(super) file: String,
+    /// Whether entries are calculated, too.
+    pub(super) balance: bool,
+    pub(super) max: usize,
+    pub(super) deviation: u32,
+    pub(super) pools: Vec<String>,
+    pub(super) active: bool,
+    pub(super) aggressive: bool,
+    pub(super) retries: u64,
 }
 
 /// All words, understood.
@@ -53,7 +72,9 @@ pub(super) enum Dump {
 pub(super) struct Args {
     pub(super) help: bool,
     pub(super) file: Option<String>,
-    pub(super) create_simple: Option<u32>,
+    /// Options that all programs share, and those of ceph.conf.
+    pub(super) invocation: Invocation,
+    pub(super) create: Option<Create>,
     pub(super) with_default_pool: bool,
     pub(super) pg_bits: u32,
     pub(super) pgp_bits: u32,
@@ -69,18 +90,29 @@ pub(super) struct Args {
     pub(super) test_map_object: Option<String>,
     pub(super) test_map_pg: Option<String>,
     pub(super) test_map_pgs: Option<Level>,
-    pub(super) dump: Option<Dump>,
-    /// The format of `--tree`.
-    pub(super) tree: Option<&'static str>,
+    pub(super) test_random: bool,
+    pub(super) test_crush: bool,
+    /// OSDs and their CRUSH weights (16.16, and as they are shown).
+    pub(super) adjust_crush_weight: Vec<(u32, u32, f32)>,
+    pub(super) clear_temp: bool,
+    pub(super) clean_temps: bool,
+    pub(super) upmap_cleanup: bool,
+    pub(super) upmap: UpmapArgs,
+    pub(super) save: bool,
+    /// First and last map of a folder.
+    pub(super) range: (Option<i64>, Option<i64>),
+    pub(super) dump: Option<Shown>,
+    pub(super) tree: Option<Shown>,
     pub(super) health: bool,
 }
 
-impl Default for Args {
-    fn default() -> Args {
+impl Args {
+    fn new(invocation: Invocation) -> Args {
         Args {
             help: false,
             file: None,
-            create_simple: None,
+            invocation,
+            create: None,
             with_default_pool: false,
             pg_bits: 6,
             pgp_bits: 6,
@@ -96,6 +128,24 @@ impl Default for Args {
             test_map_object: None,
             test_map_pg: None,
             test_map_pgs: None,
+            test_random: false,
+            test_crush: false,
+            adjust_crush_weight: Vec::new(),
+            clear_temp: false,
+            clean_temps: false,
+            upmap_cleanup: false,
+            upmap: UpmapArgs {
+                file: "-".to_owned(),
+                balance: false,
+                max: 10,
+                deviation: 5,
+                pools: Vec::new(),
+                active: false,
+                aggressive: true,
+                retries: 100,
+            },
+            save: false,
+            range: (None, None),
             dump: None,
             tree: None,
             health: false,
@@ -107,80 +157,158 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("The option value '{text}' is invalid"))
 }
 
+/// What is wrong with the words.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Misuse {
+    /// The message is all.
+    Told(String),
+    /// The usage follows the message.
+    WithUsage(String),
+}
+
+impl From<String> for Misuse {
+    fn from(text: String) -> Misuse {
+        Misuse::Told(text)
+    }
+}
+
+/// The words still to be read, and the option that is read.
+struct Words {
+    words: std::vec::IntoIter<String>,
+    option: String,
+    attached: Option<String>,
+}
+
+impl Words {
+    fn value(&mut self) -> Result<String, String> {
+        let value = self.attached.take().or_else(|| self.words.next());
+        value.ok_or_else(|| format!("Option {} requires an argument.\n", self.option))
+    }
+
+    fn number<T: std::str::FromStr>(&mut self) -> Result<T, String> {
+        number(&self.value()?)
+    }
+}
+
 impl Args {
     /// Understands the words, or says what is wrong with them.
-    pub(super) fn parse(words: &[OsString]) -> Result<Args, String> {
-        let mut args = Args::default();
-        let mut words = words.iter().map(|word| word.to_string_lossy().into_owned());
+    pub(super) fn parse(words: &[OsString]) -> Result<Args, Misuse> {
+        let words: Vec<String> = words.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let ceph_args = std::env::var("CEPH_ARGS").ok();
+        let invocation = parse_argv(Program::Client, &words, ceph_args.as_deref())
+            .map_err(|error| format!("{ME}: {error}"))?;
+        let rest = invocation.rest.clone();
+        let mut args = Args::new(invocation);
+        let mut words = Words { words: rest.into_iter(), option: String::new(), attached: None };
         let mut only_files = false;
-        while let Some(word) = words.next() {
-            if only_files || !word.starts_with('-') {
-                if args.file.replace(word).is_some() {
-                    return Err(
-                        "osdmaptool: too many arguments\nosdmaptool: -h or --help for usage".to_owned()
-                    );
-                }
-                continue;
-            }
-            if word == "--" {
+        while let Some(word) = words.words.next() {
+            if word == "--" && !only_files {
                 only_files = true;
-                continue;
-            }
-            let (option, attached) = match word.split_once('=') {
-                Some((option, value)) => (option.to_owned(), Some(value.to_owned())),
-                None => (word.clone(), None),
-            };
-            let format = attached.clone();
-            let mut value = || {
-                attached
-                    .clone()
-                    .or_else(|| words.next())
-                    .ok_or_else(|| format!("Option {option} requires an argument.\n"))
-            };
-            match option.replace('_', "-").as_str() {
-                "-h" | "--help" => args.help = true,
-                "-p" | "--print" => args.dump = Some(Dump::Plain),
-                "--dump" => args.dump = Some(if value()? == "plain" { Dump::Plain } else { Dump::Json }),
-                "--tree" => {
-                    args.tree = Some(match format.as_deref() {
-                        None | Some("plain" | "") => "plain",
-                        Some("json-pretty") => "json-pretty",
-                        Some(_) => "json",
-                    });
+            } else if only_files || !word.starts_with('-') {
+                if args.file.replace(word).is_some() {
+                    return Err(Misuse::WithUsage(format!("{ME}: too many arguments")));
                 }
-                "--health" => args.health = true,
-                "--createsimple" => {
-                    let osds: u32 = number(&value()?)?;
-                    if osds == 0 || osds > 10_000 {
-                        return Err("osdmaptool: osd count must be > 0 and at most 10000".to_owned());
-                    }
-                    args.create_simple = Some(osds);
-                }
-                "--with-default-pool" => args.with_default_pool = true,
-                "--pg-bits" | "--osd-pg-bits" => args.pg_bits = number(&value()?)?,
-                "--pgp-bits" | "--osd-pgp-bits" => args.pgp_bits = number(&value()?)?,
-                "--clobber" => args.clobber = true,
-                "--import-crush" => args.import_crush = Some(value()?),
-                "--export-crush" => args.export_crush = Some(value()?),
-                "--mark-up-in" => args.mark_up_in = true,
-                "--mark-out" => args.mark_out.push(number(&value()?)?),
-                "--mark-up" => args.mark_up.push(number(&value()?)?),
-                "--mark-in" => args.mark_in.push(number(&value()?)?),
-                "--pool" => args.pool = Some(PoolId(number(&value()?)?)),
-                "--pg-num" => args.pg_num = Some(number(&value()?)?),
-                "--test-map-object" => args.test_map_object = Some(value()?),
-                "--test-map-pg" => args.test_map_pg = Some(value()?),
-                "--test-map-pgs" => args.test_map_pgs = args.test_map_pgs.or(Some(Level::Sums)),
-                "--test-map-pgs-dump" => args.test_map_pgs = Some(Level::Each),
-                "--test-map-pgs-dump-all" => args.test_map_pgs = Some(Level::All),
-                _ => {
-                    return Err(format!(
-                        "osdmaptool: {word} is not offered\nosdmaptool: -h or --help for usage"
-                    ));
+            } else {
+                let (option, attached) = match word.split_once('=') {
+                    Some((option, value)) => (option.to_owned(), Some(value.to_owned())),
+                    None => (word.clone(), None),
+                };
+                let canonical = option.replace('_', "-");
+                (words.option, words.attached) = (option, attached);
+                if !(args.option(&canonical, &mut words)? || args.more_options(&canonical, &mut words)?) {
+                    let text = match refusal(OPTIONS, &canonical) {
+                        Some(why) => format!("{ME}: {word} is refused: {why}"),
+                        None => format!("{ME}: {word} is not an option"),
+                    };
+                    return Err(Misuse::WithUsage(text));
                 }
             }
         }
         Ok(args)
+    }
+
+    /// Takes an option that makes, marks or shows a map; false if the word is none.
+    fn option(&mut self, option: &str, words: &mut Words) -> Result<bool, Misuse> {
+        match option {
+            "-h" | "--help" => self.help = true,
+            "-p" | "--print" => self.dump = Some(Shown::Plain),
+            "--dump" => {
+                let format = words.attached.take().or_else(|| words.words.next()).unwrap_or_default();
+                self.dump = Some(Shown::from_name(&format));
+            }
+            "--tree" => self.tree = Some(Shown::from_name(words.attached.as_deref().unwrap_or_default())),
+            "--health" => self.health = true,
+            "--create-from-conf" => self.create = Some(Create::Conf),
+            "--createsimple" => {
+                let osds: i64 = words.number()?;
+                if osds <= 0 {
+                    return Err(Misuse::Told(format!("{ME}: osd count must be > 0")));
+                }
+                let osds = u32::try_from(osds).ok().filter(|osds| *osds <= MAX_OSDS);
+                let osds = osds.ok_or_else(|| format!("{ME}: osd count must be at most {MAX_OSDS}"))?;
+                self.create = Some(Create::Simple(osds));
+            }
+            "--with-default-pool" => self.with_default_pool = true,
+            "--pg-bits" | "--osd-pg-bits" => self.pg_bits = words.number()?,
+            "--pgp-bits" | "--osd-pgp-bits" => self.pgp_bits = words.number()?,
+            "--clobber" => self.clobber = true,
+            "--import-crush" => self.import_crush = Some(words.value()?),
+            "--export-crush" => self.export_crush = Some(words.value()?),
+            "--mark-up-in" => self.mark_up_in = true,
+            "--mark-out" => self.mark_out.push(words.number()?),
+            "--mark-up" => self.mark_up.push(words.number()?),
+            "--mark-in" => self.mark_in.push(words.number()?),
+            "--clear-temp" => self.clear_temp = true,
+            "--clean-temps" => self.clean_temps = true,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Takes an option that tests or balances; false if the word is none.
+    fn more_options(&mut self, option: &str, words: &mut Words) -> Result<bool, Misuse> {
+        match option {
+            "--pool" => self.pool = Some(PoolId(words.number()?)),
+            "--pg-num" => self.pg_num = u32::try_from(words.number::<i64>()?).ok(),
+            "--test-map-object" => self.test_map_object = Some(words.value()?),
+            "--test-map-pg" => self.test_map_pg = Some(words.value()?),
+            "--test-map-pgs" => self.test_map_pgs = self.test_map_pgs.or(Some(Level::Sums)),
+            "--test-map-pgs-dump" => self.test_map_pgs = Some(Level::Each),
+            "--test-map-pgs-dump-all" => self.test_map_pgs = Some(Level::All),
+            "--test-random" => self.test_random = true,
+            "--test-crush" => self.test_crush = true,
+            "--range-first" => self.range.0 = Some(words.number()?),
+            "--range-last" => self.range.1 = Some(words.number()?),
+            "--adjust-crush-weight" => self.adjust_crush_weight = adjustments(&words.value()?)?,
+            "--save" => self.save = true,
+            "--upmap-cleanup" => {
+                self.upmap.file = words.value()?;
+                self.upmap_cleanup = true;
+            }
+            "--upmap" => {
+                self.upmap.file = words.value()?;
+                self.upmap.balance = true;
+            }
+            "--upmap-max" => self.upmap.max = words.number()?,
+            "--upmap-deviation" => {
+                let deviation: i64 = words.number()?;
+                let deviation = u32::try_from(deviation).ok().filter(|deviation| *deviation >= 1);
+                let refuse = || Misuse::WithUsage(format!("{ME}: upmap-deviation must be >= 1"));
+                self.upmap.deviation = deviation.ok_or_else(refuse)?;
+            }
+            "--upmap-pool" => self.upmap.pools.push(words.value()?),
+            "--upmap-active" => self.upmap.active = true,
+            "--osd-calc-pg-upmaps-aggressively" => {
+                self.upmap.aggressive = match words.attached.take().as_deref() {
+                    None | Some("true" | "1" | "yes" | "on") => true,
+                    Some("false" | "0" | "no" | "off") => false,
+                    Some(other) => return Err(format!("The option value '{other}' is invalid").into()),
+                };
+            }
+            "--osd-calc-pg-upmaps-local-fallback-retries" => self.upmap.retries = words.number()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     /// Whether OSDs are marked for what is shown.
@@ -188,10 +316,17 @@ impl Args {
         self.mark_up_in || !(self.mark_out.is_empty() && self.mark_up.is_empty() && self.mark_in.is_empty())
     }
 
+    /// Whether upmap entries are asked for.
+    pub(super) fn upmaps(&self) -> bool {
+        self.upmap_cleanup || self.upmap.balance
+    }
+
     /// Whether there is anything to show or write besides the map itself.
     pub(super) fn acts(&self) -> bool {
         self.export_crush.is_some()
-            || self.marks()
+            || self.test_crush
+            || !self.adjust_crush_weight.is_empty()
+            || self.upmaps()
             || self.test_map_object.is_some()
             || self.test_map_pg.is_some()
             || self.test_map_pgs.is_some()
@@ -201,11 +336,25 @@ impl Args {
     }
 }
 
+/// `OSD:WEIGHT[,OSD:WEIGHT…]`.
+fn adjustments(text: &str) -> Result<Vec<(u32, u32, f32)>, Misuse> {
+    let mut adjustments = Vec::new();
+    for part in text.split(',') {
+        let (osd, weight) = part.split_once(':').ok_or_else(|| {
+            Misuse::WithUsage(format!("{ME}: use ':' as separator of osd id and its weight"))
+        })?;
+        let (osd, shown): (u32, f32) = (number(osd)?, number(weight)?);
+        let weight = weight_from_f32(shown).map_err(|_| format!("The option value '{weight}' is invalid"))?;
+        adjustments.push((osd, weight, shown));
+    }
+    Ok(adjustments)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Result<Args, String> {
+    fn parse(text: &str) -> Result<Args, Misuse> {
         Args::parse(&text.split_whitespace().map(OsString::from).collect::<Vec<_>>())
     }
 
@@ -216,15 +365,40 @@ mod tests {
         assert_eq!((args.test_map_pgs, args.mark_out), (Some(Level::Each), vec![1, 2]));
         assert!(args.mark_up_in);
         let args = parse("--tree=json-pretty om --dump plain").unwrap();
-        assert_eq!((args.tree, args.dump), (Some("json-pretty"), Some(Dump::Plain)));
+        assert_eq!((args.tree, args.dump), (Some(Shown::As(Format::JsonPretty)), Some(Shown::Plain)));
+        let args =
+            parse("om --dump yaml --adjust-crush-weight 1:0.5,2:3 -c conf --upmap - --upmap_max=3").unwrap();
+        assert_eq!(args.dump, Some(Shown::As(Format::Json)));
+        assert_eq!(args.adjust_crush_weight, [(1, 0x8000, 0.5), (2, 0x3_0000, 3.0)]);
+        assert_eq!((args.upmap.balance, args.upmap.max), (true, 3));
     }
 
     #[test]
-    fn what_is_not_offered_is_refused() {
-        assert!(parse("om --upmap out").unwrap_err().contains("--upmap is not offered"));
-        assert!(parse("a b").unwrap_err().contains("too many arguments"));
-        assert!(parse("om --pool x").unwrap_err().contains("'x' is invalid"));
-        assert!(parse("--createsimple").unwrap_err().contains("requires an argument"));
-        assert!(parse("--createsimple 0 om").is_err());
+    fn what_is_wrong_is_refused() {
+        let refused = |text: &str| match parse(text).unwrap_err() {
+            Misuse::Told(text) | Misuse::WithUsage(text) => text,
+        };
+        assert!(refused("om --nonsense out").contains("--nonsense is not an option"));
+        assert!(refused("a b").contains("too many arguments"));
+        assert!(refused("om --pool x").contains("'x' is invalid"));
+        assert!(refused("--createsimple").contains("requires an argument"));
+        assert!(refused("--createsimple 0 om").contains("must be > 0"));
+        assert!(refused("om --upmap-deviation 0").contains("must be >= 1"));
+        assert!(refused("om --adjust-crush-weight 1").contains("use ':'"));
+        assert!(refused("om --adjust-crush-weight 1:-2").contains("invalid"));
+    }
+
+    #[test]
+    fn every_option_of_the_table_is_understood() {
+        for option in OPTIONS.iter().flat_map(|(_, options)| options.iter()) {
+            let known = ["--conf"].contains(&option.name());
+            let mut words =
+                Words { words: vec!["1:1".to_owned()].into_iter(), option: String::new(), attached: None };
+            let mut args = Args::new(parse_argv(Program::Client, &[], None).unwrap());
+            let taken = [Args::option, Args::more_options]
+                .into_iter()
+                .any(|take| take(&mut args, option.name(), &mut words) != Ok(false));
+            assert!(known || taken, "{}", option.name());
+        }
     }
 }

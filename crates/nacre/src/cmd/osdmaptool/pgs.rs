@@ -6,6 +6,7 @@ use nacre_types::crush::ITEM_NONE;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::placement::{PgMapper, PgMapping};
 use nacre_types::{OsdId, PgId, PoolId};
+use rand::Rng;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -44,6 +45,7 @@ pub(super) fn test(
     only: Option<PoolId>,
     pg_num: Option<u32>,
     level: Level,
+    random: bool,
     out: &mut dyn Write,
 ) -> io::Result<()> {
     let mut map = map.clone();
@@ -62,8 +64,11 @@ pub(super) fn test(
         writeln!(out, "pool {} pg_num {}", id.0, pool.pg_num)?;
         for seed in 0..pool.pg_num {
             let pg = PgId::new(*id, seed);
-            let mapping = mapper.map(pg);
+            let mapping = if random { anywhere(&map, pool.size) } else { mapper.map(pg) };
             match level {
+                Level::All if random => {
+                    writeln!(out, "{pg}\t{}\t{}", set(&mapping.up), mapping.up_primary.unwrap_or(-1))?;
+                }
                 Level::Sums => {}
                 Level::Each => {
                     writeln!(out, "{pg}\t{}\t{}", set(&mapping.up), mapping.up_primary.unwrap_or(-1))?;
@@ -83,6 +88,31 @@ pub(super) fn test(
     }
     sums(&map, &counts, out)?;
     sizes.iter().try_for_each(|(size, pgs)| writeln!(out, "size {size}\t{pgs}"))
+}
+
+/// Where a PG would be if its OSDs were drawn from all, without regard to anything.
+fn anywhere(map: &OsdMap, size: u32) -> PgMapping {
+    let draw = |_| rand::rng().random_range(0..map.max_osd.max(1)) as i32;
+    let up: Vec<i32> = (0..size).map(draw).collect();
+    PgMapping { raw: up.clone(), up_primary: up.first().copied(), up }
+}
+
+/// `--test-crush`: maps all PGs over and over and compares; ends only with its output.
+pub(super) fn endlessly(map: &OsdMap, out: &mut dyn Write) -> io::Result<()> {
+    let mut mapper = PgMapper::new(map);
+    for pass in 1_u64.. {
+        writeln!(out, "pass {pass}")?;
+        for pg in map.pg_ids() {
+            let first = mapper.map(pg).up;
+            for attempt in 0..100 {
+                writeln!(out, "{pg} attempt {attempt}")?;
+                let again = mapper.map(pg).up;
+                assert!(again == first, "{pg} had {} now {}", set(&first), set(&again));
+            }
+        }
+        out.flush()?;
+    }
+    Ok(())
 }
 
 /// A line for each OSD that takes part, and how far they are apart.
@@ -111,7 +141,12 @@ fn sums(map: &OsdMap, counts: &[Counts], out: &mut dyn Write) -> io::Result<()> 
     let squares: u64 = taking_part.iter().map(|(count, _)| average.abs_diff(*count).pow(2)).sum();
     let deviation = (squares as f64 / osds as f64).sqrt();
     let expected = (total as f64 / osds as f64 * (1.0 - 1.0 / osds as f64)).sqrt();
-    let share = |figure: f64| if average == 0 { "0".to_owned() } else { general(figure / average as f64) };
+    // As C++ prints quotients with 0.
+    let share = |figure: f64| match (average, figure) {
+        (0, 0.0) => "-nan".to_owned(),
+        (0, _) => "inf".to_owned(),
+        _ => general(figure / average as f64),
+    };
     writeln!(
         out,
         " avg {average} stddev {} ({}x) (expected {} {}x))",

@@ -1,0 +1,176 @@
+//! `--print`, `--dump`, `--tree` and `--health`: the map as the map authority shows it.
+
+use super::args::{Args, Shown};
+use super::{ME, Stop, now};
+use crate::cmd::formatter::{self, Format, Names};
+use bytes::Bytes;
+use nacre_mon::CommandRequest;
+use nacre_mon::logic::{Databases, Effect, Event, MapState, Origin, Tuning};
+use nacre_runtime::auth::Key;
+use nacre_types::EntityName;
+use nacre_types::caps::mon::MonCaps;
+use nacre_types::msg::MonCommand;
+use nacre_types::osdmap::{OsdMap, flag};
+use nacre_types::pool::{CacheMode, HitSetKind};
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::sync::Arc;
+
+/// The names of a dump's parts in XML and tables.
+const DUMP_NAMES: Names = Names {
+    root: "osdmap",
+    element: |array| match array {
+        "pools" => "pool",
+        "osds" => "osd_info",
+        "osd_xinfo" => "xinfo",
+        "pg_upmap" | "pg_upmap_items" | "mappings" => "mapping",
+        "state" => "state",
+        "tiers" => "pool_id",
+        "flags_set" => "flag",
+        "pool_snaps" => "pool_snap_info",
+        "addrvec" => "addr",
+        _ => "osd",
+    },
+    // Ceph's tables write the last text of this section after its end.
+    late: &["target_version"],
+};
+
+/// The names of a tree's parts.
+const TREE_NAMES: Names = Names {
+    root: "tree",
+    element: |array| match array {
+        "nodes" | "stray" => "item",
+        "children" => "child",
+        _ => "weight",
+    },
+    late: &[],
+};
+
+/// Checks that Ceph makes of the map alone, besides those by failure domain (`OSD_HOST_DOWN`).
+const MAP_CHECKS: [&str; 11] = [
+    "OSD_DOWN",
+    "OSD_ORPHAN",
+    "OSD_OUT_OF_ORDER_FULL",
+    "OSD_FULL",
+    "OSD_BACKFILLFULL",
+    "OSD_NEARFULL",
+    "OSDMAP_FLAGS",
+    "POOL_FULL",
+    "POOL_NEARFULL",
+    "POOL_BACKFILLFULL",
+    "POOL_NO_REDUNDANCY",
+];
+/// `mon_crush_min_required_version`.
+const MIN_CRUSH_VERSION: &str = "hammer";
+/// Where Ceph's documentation explains tunables.
+const TUNABLES_HELP: &str = "see http://docs.ceph.com/en/latest/rados/operations/crush-map/#tunables";
+
+/// Shows what the words ask for.
+pub(super) fn run(map: &OsdMap, crush_version: u64, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
+    if args.health {
+        let health = health(map, crush_version)?;
+        out.write_all(formatter::render(&health, DUMP_NAMES, Format::JsonPretty).as_bytes())?;
+    }
+    match args.dump {
+        None => {}
+        Some(Shown::Plain) => out.write_all(&command(map, crush_version, "osd dump", "plain")?)?,
+        Some(Shown::As(format)) => {
+            let mut dump = document(map, crush_version, "osd dump")?;
+            // A map does not tell when OSDs last came up or in.
+            for stamp in ["last_up_change", "last_in_change"] {
+                dump[stamp] = "0.000000".into();
+            }
+            out.write_all(formatter::render(&dump, DUMP_NAMES, format).as_bytes())?;
+        }
+    }
+    match args.tree {
+        None => {}
+        Some(Shown::Plain) => out.write_all(&command(map, crush_version, "osd tree", "plain")?)?,
+        Some(Shown::As(format)) => {
+            let tree = document(map, crush_version, "osd tree")?;
+            writeln!(out, "{}", formatter::render(&tree, TREE_NAMES, format))?;
+        }
+    }
+    Ok(())
+}
+
+/// The health checks of the map, by code.
+fn health(map: &OsdMap, crush_version: u64) -> Result<Value, Stop> {
+    let mut all = document(map, crush_version, "health")?;
+    let Some(Value::Object(raised)) = all.get_mut("checks").map(Value::take) else { return Ok(json!({})) };
+    let of_map =
+        |code: &str| MAP_CHECKS.contains(&code) || (code.starts_with("OSD_") && code.ends_with("_DOWN"));
+    let mut checks: std::collections::BTreeMap<String, Value> =
+        raised.into_iter().filter(|(code, _)| of_map(code)).collect();
+    for check in checks.values_mut().filter_map(Value::as_object_mut) {
+        check.remove("muted");
+    }
+    let mut add = |code: &str, message: String, count: usize, detail: Vec<String>| {
+        let detail: Vec<Value> = detail.into_iter().map(|line| json!({ "message": line })).collect();
+        let summary = json!({ "message": message, "count": count });
+        let check = json!({ "severity": "HEALTH_WARN", "summary": summary, "detail": detail });
+        checks.insert(code.to_owned(), check);
+    };
+    if !map.has_flag(flag::SORTBITWISE) {
+        add("OSD_NO_SORTBITWISE", "'sortbitwise' flag is not set".to_owned(), 0, Vec::new());
+    }
+    let mut add_each = |code: &str, what: &str, detail: Vec<String>| {
+        if !detail.is_empty() {
+            add(code, format!("{} {what}", detail.len()), detail.len(), detail);
+        }
+    };
+    let uneven = map.pools.values().filter(|pool| !pool.pg_num.is_power_of_two());
+    let uneven =
+        uneven.map(|pool| format!("pool '{}' pg_num {} is not a power of two", pool.name, pool.pg_num));
+    add_each("POOL_PG_NUM_NOT_POWER_OF_TWO", "pool(s) have non-power-of-two pg_num", uneven.collect());
+    let blind = map.pools.values().filter(|pool| {
+        let needs = [CacheMode::Writeback, CacheMode::Readforward, CacheMode::Readproxy];
+        needs.contains(&pool.tiering.cache_mode) && pool.tiering.hit_set == HitSetKind::None
+    });
+    let blind = blind.map(|pool| {
+        let (name, mode) = (&pool.name, pool.tiering.cache_mode.as_str());
+        format!("pool '{name}' with cache_mode {mode} needs hit_set_type to be set but it is not")
+    });
+    add_each("CACHE_POOL_NO_HIT_SET", "cache pools are missing hit_sets", blind.collect());
+    let tunables = map.crush.dump_tunables();
+    if let Some(required) = tunables["minimum_required_version"].as_str().filter(|v| *v < MIN_CRUSH_VERSION) {
+        let text = format!("crush map has legacy tunables (require {required}, min is {MIN_CRUSH_VERSION})");
+        add("OLD_CRUSH_TUNABLES", text, 0, vec![TUNABLES_HELP.to_owned()]);
+    }
+    if map.crush.tunables.straw_calc_version == 0 {
+        let text = "crush map has straw_calc_version=0".to_owned();
+        add("OLD_CRUSH_STRAW_CALC_VERSION", text, 0, vec![TUNABLES_HELP.to_owned()]);
+    }
+    Ok(Value::Object(checks.into_iter().collect::<Map<_, _>>()))
+}
+
+/// What the map authority would answer, as JSON.
+fn document(map: &OsdMap, crush_version: u64, prefix: &str) -> Result<Value, Stop> {
+    let text = command(map, crush_version, prefix, "json")?;
+    serde_json::from_slice(&text).map_err(|error| Stop::failed(format!("{ME}: {prefix}: {error}"), 1))
+}
+
+/// What the map authority would print.
+fn command(map: &OsdMap, crush_version: u64, prefix: &str, format: &str) -> Result<Vec<u8>, Stop> {
+    let key = Key::generate().map_err(|error| Stop::failed(format!("{ME}: {error}"), 1))?;
+    let mut words = json!({ "prefix": prefix, "format": format });
+    if prefix == "health" {
+        words["detail"] = "detail".into();
+    }
+    let request = CommandRequest {
+        origin: Origin(0),
+        entity: EntityName::client("admin"),
+        peer: std::net::Ipv4Addr::LOCALHOST.into(),
+        caps: Arc::new(MonCaps::all()),
+        command: MonCommand { tid: 1, cmd: words.to_string(), input: Bytes::new() },
+        fresh_key: key,
+    };
+    let databases = Databases { crush_version, ..Databases::default() };
+    let mut state = MapState::with_databases(map.clone(), Tuning::default(), now(), databases);
+    let answers = state.handle(now(), Event::Command(Box::new(request)));
+    match answers.into_iter().next() {
+        Some(Effect::CommandReply { reply, .. }) if reply.code == 0 => Ok(reply.output.to_vec()),
+        Some(Effect::CommandReply { reply, .. }) => Err(Stop::failed(format!("{ME}: {}", reply.status), 1)),
+        _ => Err(Stop::failed(format!("{ME}: '{prefix}' gave no answer"), 1)),
+    }
+}
