@@ -53,7 +53,9 @@ test-long: test ## The tests with larger counts, and what takes longer
 
 sim: setup-build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
 	@echo "== simulating"
-	cargo run --locked -q -p nacre-sim -- $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
+	@# With a test among the targets Cargo takes the features that tests bring in: after `make test` nothing is compiled.
+	cargo build --locked --workspace --bins --test oracle
+	target/debug/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
 
 lint: setup-test ## Formatting, clippy and cargo-deny
 	cargo fmt --all --check
