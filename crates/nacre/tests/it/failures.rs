@@ -313,7 +313,7 @@ fn first_errors_say_what_is_wrong_and_what_to_do() {
     file.write_all_at(&ours, 0).unwrap();
     // Somebody else's data. Root without its capabilities has the rights of a file's mode only.
     let mon = folder.join("data/mon");
-    fs::set_permissions(&mon, fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&mon, fs::Permissions::from_mode(0o0)).unwrap();
     let errors = refused_serve_again(folder, &["setpriv", "--bounding-set=-all", "--inh-caps=-all"]);
     assert!(errors.contains("no rights to") && errors.contains("data/mon"), "{errors}");
     fs::set_permissions(&mon, fs::Permissions::from_mode(0o700)).unwrap();

@@ -83,7 +83,7 @@ fn config(invocation: &Invocation) -> Result<Config, Stop> {
 
 fn new_crush(config: &Config) -> Result<CrushMap, Stop> {
     let types = CrushMap::new_cluster("osd").map_err(broken)?;
-    let kind = config.get().osd_crush_chooseleaf_type;
+    let kind = config.get().mon.osd_crush_chooseleaf_type;
     let domain = i32::try_from(kind).ok().and_then(|kind| types.type_name(kind));
     let domain = domain.ok_or_else(|| {
         Stop::failed(format!("{ME}: osd_crush_chooseleaf_type {kind} is no bucket type"), 1)
@@ -105,8 +105,8 @@ fn map(max_osd: u32, crush: CrushMap, pool: Option<DefaultPool>, config: &Config
     let pgs =
         |bits: u32| max_osd.checked_mul(1 << bits.min(31)).filter(|pgs| *pgs <= MAX_PGS).ok_or_else(too_many);
     let options = config.get();
-    let size = u32::try_from(options.osd_pool_default_size).unwrap_or(u32::MAX);
-    let min_size = match u32::try_from(options.osd_pool_default_min_size).unwrap_or(u32::MAX) {
+    let size = u32::try_from(options.mon.osd_pool_default_size).unwrap_or(u32::MAX);
+    let min_size = match u32::try_from(options.mon.osd_pool_default_min_size).unwrap_or(u32::MAX) {
         0 => size - size / 2,
         least => least.min(size),
     };
