@@ -2,34 +2,45 @@
 //!
 //! One table per kind of daemon ([`mon_commands`], [`osd_commands`], [`mon_daemon_commands`]) is all that either side knows: the CLI turns words
 //! into JSON by it ([`Table::parse_words`]), a daemon turns JSON into a checked [`Call`] by it ([`Table::resolve`]),
-//! and `get_command_descriptions` prints it. A command that a daemon does not carry out has no line here.
+//! and `get_command_descriptions` prints it. A command that a daemon does not carry out has no line here: Ceph's commands
+//! that the map authority refuses by name are in [`ceph_mon_commands`]. Each signature says how far it is supported.
 
 mod call;
 mod daemon;
 mod mon;
 mod osd;
+mod refused;
 mod words;
 
+use crate::support::Support;
 pub use call::{Call, CommandError};
+pub use refused::ceph_mon_commands;
 use serde_json::{Map, Value, json};
 use std::fmt;
 use std::sync::LazyLock;
 
 /// The map authority's commands.
 pub fn mon_commands() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[mon::LINES]));
+    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(Owner::Mon, &[(mon::LINES, mon::SUPPORT)]));
     &TABLE
 }
 
 /// An OSD's commands (`tell osd.N`, and `pg PGID …` at the PG's primary).
 pub fn osd_commands() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[daemon::LINES, osd::LINES]));
+    static TABLE: LazyLock<Table> = LazyLock::new(|| {
+        Table::new(Owner::Daemon, &[(daemon::LINES, daemon::SUPPORT), (osd::LINES, osd::SUPPORT)])
+    });
     &TABLE
 }
 
 /// What the map authority answers about itself as a daemon (`tell mon.a`, `daemon mon.a`).
 pub fn mon_daemon_commands() -> &'static Table {
-    static TABLE: LazyLock<Table> = LazyLock::new(|| Table::new(&[daemon::LINES, daemon::MON_LINES]));
+    static TABLE: LazyLock<Table> = LazyLock::new(|| {
+        Table::new(
+            Owner::Daemon,
+            &[(daemon::LINES, daemon::SUPPORT), (daemon::MON_LINES, daemon::MON_SUPPORT)],
+        )
+    });
     &TABLE
 }
 
@@ -39,6 +50,9 @@ pub fn mon_daemon_commands() -> &'static Table {
 /// `int(LO..HI)`, `float(LO..HI)` (bounds optional), `string`, `bool`, `choice(a|b)`, `poolname`, `objectname`, `pgid`,
 /// `osdname`, `entityaddr`, `uuid`, `name`.
 pub(crate) type Line = (&'static str, &'static str, &'static str, &'static str);
+
+/// How far the command with this prefix is supported, where that is not [`Support::Full`].
+pub(crate) type Exception = (&'static str, Support);
 
 /// What values a parameter takes.
 #[derive(Clone, Debug, PartialEq)]
@@ -105,19 +119,39 @@ pub struct Signature {
     pub module: &'static str,
     /// Needed capability: some of `r`, `w`, `x`.
     pub perm: &'static str,
+    /// How far it does what Ceph's command does.
+    pub support: Support,
+}
+
+/// Who answers the commands of a table; the error for an unknown one differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// The map authority as the cluster's monitor and manager.
+    Mon,
+    /// A daemon about itself.
+    Daemon,
 }
 
 /// All commands of one kind of daemon.
 #[derive(Clone, Debug)]
 pub struct Table {
+    owner: Owner,
     signatures: Vec<Signature>,
 }
 
 impl Table {
-    fn new(parts: &[&[Line]]) -> Table {
-        let lines = parts.iter().flat_map(|lines| lines.iter());
-        let signatures = lines.map(|line| Signature::parse(*line)).collect();
-        Table { signatures }
+    fn new(owner: Owner, parts: &[(&[Line], &[Exception])]) -> Table {
+        let mut signatures: Vec<Signature> = Vec::new();
+        for (lines, exceptions) in parts {
+            let first = signatures.len();
+            signatures.extend(lines.iter().map(|line| Signature::parse(*line)));
+            for (prefix, support) in *exceptions {
+                let found = signatures[first..].iter_mut().find(|signature| signature.prefix == *prefix);
+                found.expect("invariant: exceptions name commands of their table (tested)").support =
+                    *support;
+            }
+        }
+        Table { owner, signatures }
     }
 
     /// The commands, in the table's order.
@@ -156,7 +190,7 @@ impl Signature {
                 None => words.push(part),
             }
         }
-        Signature { prefix: words.join(" "), params, help, module, perm }
+        Signature { prefix: words.join(" "), params, help, module, perm, support: Support::Full }
     }
 
     /// Number of words in the prefix.

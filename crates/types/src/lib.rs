@@ -21,6 +21,7 @@ pub mod payload;
 pub mod placement;
 pub mod pool;
 pub mod stats;
+pub mod support;
 pub mod time;
 pub mod txn;
 pub mod upmap;

@@ -1,6 +1,6 @@
 //! A command in its JSON form, checked against the table.
 
-use super::{Param, ParamKind, Signature, Table};
+use super::{Owner, Param, ParamKind, Signature, Table, refused};
 use crate::errno::Errno;
 use crate::ids::{EntityName, OsdId, PgId};
 use serde_json::{Map, Value};
@@ -19,6 +19,17 @@ pub enum CommandError {
     Unknown {
         /// Usage lines of the commands that come nearest.
         closest: Vec<String>,
+    },
+    /// A daemon does not know the command; the text is Ceph's.
+    #[error("{0}")]
+    NotKnown(String),
+    /// A command of Ceph that is refused by name.
+    #[error("command '{prefix}' is not supported: {reason}")]
+    Refused {
+        /// The command.
+        prefix: &'static str,
+        /// Why.
+        reason: &'static str,
     },
     /// A parameter is missing, unknown or has a wrong value.
     #[error("{detail}")]
@@ -40,9 +51,12 @@ fn nearest(lines: &[String]) -> String {
 }
 
 impl CommandError {
-    /// Always EINVAL, as Ceph answers.
+    /// EOPNOTSUPP for a refused command, else EINVAL, as Ceph answers.
     pub fn errno(&self) -> Errno {
-        Errno::EINVAL
+        match self {
+            CommandError::Refused { .. } => Errno::EOPNOTSUPP,
+            _ => Errno::EINVAL,
+        }
     }
 }
 
@@ -69,8 +83,7 @@ impl Table {
             .get("prefix")
             .and_then(Value::as_str)
             .ok_or_else(|| CommandError::NotJson("it has no \"prefix\"".into()))?;
-        let signature =
-            self.find(prefix).ok_or_else(|| CommandError::Unknown { closest: self.closest_to(prefix) })?;
+        let signature = self.find(prefix).ok_or_else(|| self.not_found(prefix))?;
         let mut args = Map::new();
         for param in &signature.params {
             match fields.get(param.name) {
@@ -84,6 +97,17 @@ impl Table {
         }
         let format = fields.get("format").and_then(Value::as_str).map(str::to_owned);
         Ok(Call { signature, args, format })
+    }
+
+    /// The answer of Ceph's monitor or of its other daemons to a command that they do not have.
+    fn not_found(&self, prefix: &str) -> CommandError {
+        match self.owner {
+            Owner::Mon => match refused::find(prefix) {
+                Some((prefix, reason)) => CommandError::Refused { prefix, reason },
+                None => CommandError::NotKnown("command not known".to_owned()),
+            },
+            Owner::Daemon => CommandError::NotKnown(format!("unknown command prefix {prefix}")),
+        }
     }
 }
 

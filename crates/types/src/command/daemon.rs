@@ -1,6 +1,17 @@
 //! What every daemon answers on its admin socket and to `tell`.
 
-use super::Line;
+use super::{Exception, Line};
+use crate::support::Support::{Advisory, Partial};
+
+/// Commands that are not fully supported.
+pub(super) const SUPPORT: &[Exception] = &[
+    ("git_version", Partial("there is no commit: the answer is no_version")),
+    ("log flush", Advisory("lines are written as they are logged; there is nothing to flush")),
+];
+
+/// The map authority's own that are not fully supported.
+pub(super) const MON_SUPPORT: &[Exception] =
+    &[("quorum_status", Partial("there is one map authority: the quorum is always that one"))];
 
 #[rustfmt::skip]
 pub(super) const LINES: &[Line] = &[

@@ -1,6 +1,47 @@
 //! The map authority's commands.
 
-use super::Line;
+use super::{Exception, Line};
+use crate::support::Support::Partial;
+
+const NEWEST_EPOCH: &str = "only the newest epoch is kept; others answer ENOENT";
+const ONE_MON: &str = "there is one map authority: the quorum is always that one";
+const NO_MANAGER: &str =
+    "there is no manager: the map authority answers what is needed of it, and shows it as not available";
+
+/// Commands that are not fully supported.
+#[rustfmt::skip]
+pub(super) const SUPPORT: &[Exception] = &[
+    ("features", Partial("all daemons and clients count as luminous, the release whose features they have")),
+    ("mon stat", Partial(ONE_MON)),
+    ("quorum_status", Partial(ONE_MON)),
+    ("time-sync-status", Partial("there is one map authority: there is no clock to compare with")),
+    ("mgr stat", Partial(NO_MANAGER)),
+    ("mgr services", Partial(NO_MANAGER)),
+    ("mgr versions", Partial(NO_MANAGER)),
+    ("mgr metadata", Partial(NO_MANAGER)),
+    ("balancer status", Partial("there is no balancer: its status is always off")),
+    ("log last", Partial("entries have no addresses")),
+    ("config set", Partial("options of Ceph that Nacre has no use for are refused; --force stores them without effect")),
+    ("osd dump", Partial(NEWEST_EPOCH)),
+    ("osd tree", Partial(NEWEST_EPOCH)),
+    ("osd ls", Partial(NEWEST_EPOCH)),
+    ("osd ls-tree", Partial(NEWEST_EPOCH)),
+    ("osd getmap", Partial("the map is in Nacre's format, for Nacre's osdmaptool")),
+    ("osd getcrushmap", Partial(NEWEST_EPOCH)),
+    ("osd df", Partial("there is no filter by class or name")),
+    ("osd down", Partial("there is no --definitely-dead")),
+    ("osd ok-to-stop", Partial("there is no --max")),
+    ("osd blocklist", Partial("single addresses only, no ranges")),
+    ("osd blacklist", Partial("single addresses only, no ranges")),
+    ("osd set", Partial("`full` is refused, as in Ceph; noscrub, nodeep-scrub, notieragent and nosnaptrim forbid what never happens: there is no scrub, tier agent or snapshot trimming")),
+    ("osd unset", Partial("as for osd set")),
+    ("osd require-osd-release", Partial("the required release is pacific from the start; it is never raised")),
+    ("osd pool create", Partial("erasure-coded pools and the autoscale modes on and warn are refused; bulk, pg_num_min, pg_num_max and target sizes are advisory, as the pool variables are")),
+    ("osd crush tree", Partial("in JSON form the switch is called show_shadow")),
+    ("osd pool set", Partial("see the table of pool variables")),
+    ("service beacon", Partial("Nacre's own, sent by its librados")),
+    ("auth rotate", Partial("Nacre's own; Ceph has it from release 20 on")),
+];
 
 #[rustfmt::skip]
 pub(super) const LINES: &[Line] = &[
@@ -25,7 +66,7 @@ pub(super) const LINES: &[Line] = &[
     ("mgr metadata", "dump metadata for all daemons or a specific daemon", "mgr", "r"),
     ("balancer status", "Show balancer status", "mgr", "r"),
     ("mon stat", "summarize monitor status", "mon", "r"),
-    ("mon dump", "dump formatted monmap", "mon", "r"),
+    ("mon dump [epoch=int(0..)]", "dump formatted monmap", "mon", "r"),
     ("quorum_status", "report status of monitor quorum", "mon", "r"),
     ("log logtext...=string", "log supplied text to the monitor log", "mon", "rw"),
     ("log last [num=int(1..)] [level=choice(debug|info|sec|warn|error)] [channel=choice(*|cluster|audit|cephadm)]",
@@ -81,7 +122,7 @@ pub(super) const LINES: &[Line] = &[
     ("osd dump [epoch=int(0..)]", "print summary of OSD map", "osd", "r"),
     ("osd tree [epoch=int(0..)] [states...=choice(up|down|in|out|destroyed)]", "print OSD tree", "osd", "r"),
     ("osd ls [epoch=int(0..)]", "show all OSD ids", "osd", "r"),
-    ("osd ls-tree name=string", "show OSD ids under bucket <name> in the CRUSH map", "osd", "r"),
+    ("osd ls-tree [epoch=int(0..)] name=string", "show OSD ids under bucket <name> in the CRUSH map", "osd", "r"),
     ("osd info [id=osdname]", "print osd's {id} information (instead of all osds from map)", "osd", "r"),
     ("osd utilization", "get basic pg distribution stats", "osd", "r"),
     ("osd blocked-by", "print histogram of which OSDs are blocking their peers", "osd", "r"),
@@ -183,7 +224,7 @@ pub(super) const LINES: &[Line] = &[
 
     ("osd pool ls [detail=choice(detail)]", "list pools", "osd", "r"),
     ("osd lspools", "list pools", "osd", "r"),
-    ("osd pool create pool=poolname [pg_num=int(0..)] [pgp_num=int(0..)] [pool_type=choice(replicated|erasure)] [erasure_code_profile=string] [rule=string] [expected_num_objects=int(0..)] [size=int(0..)] [pg_num_min=int(0..)] [autoscale_mode=choice(on|off|warn)] [yes_i_really_mean_it=bool]",
+    ("osd pool create pool=poolname [pg_num=int(0..)] [pgp_num=int(0..)] [pool_type=choice(replicated|erasure)] [erasure_code_profile=string] [rule=string] [expected_num_objects=int(0..)] [size=int(0..)] [pg_num_min=int(0..)] [pg_num_max=int(0..)] [autoscale_mode=choice(on|off|warn)] [bulk=bool] [target_size_bytes=int(0..)] [target_size_ratio=float(0..)] [yes_i_really_mean_it=bool]",
         "create pool", "osd", "rw"),
     ("osd pool rm pool=poolname [pool2=poolname] [yes_i_really_really_mean_it=bool] [yes_i_really_really_mean_it_not_faking=bool]",
         "remove pool", "osd", "rw"),
@@ -212,8 +253,8 @@ pub(super) const LINES: &[Line] = &[
     ("pg map pgid=pgid", "show mapping of pg to osds", "pg", "r"),
     ("pg ls [pool=int(0..)] [states...=string]", "list pg with specific pool, osd, state", "pg", "r"),
     ("pg ls-by-pool poolstr=string [states...=string]", "list pg with pool = [poolname]", "pg", "r"),
-    ("pg ls-by-primary id=osdname [pool=int(0..)] [states...=string]", "list pg with primary = [osd]", "pg", "r"),
-    ("pg ls-by-osd id=osdname [pool=int(0..)] [states...=string]", "list pg on osd [osd]", "pg", "r"),
+    ("pg ls-by-primary osd=osdname [pool=int(0..)] [states...=string]", "list pg with primary = [osd]", "pg", "r"),
+    ("pg ls-by-osd osd=osdname [pool=int(0..)] [states...=string]", "list pg on osd [osd]", "pg", "r"),
     ("pg dump_stuck [stuckops...=choice(inactive|unclean|stale|undersized|degraded)] [threshold=int(0..)]",
         "show information about stuck pgs", "pg", "r"),
 ];

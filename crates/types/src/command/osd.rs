@@ -1,6 +1,13 @@
 //! An OSD's commands, besides those of every daemon.
 
-use super::Line;
+use super::{Exception, Line};
+use crate::support::Support::Partial;
+
+/// Commands that are not fully supported.
+pub(super) const SUPPORT: &[Exception] = &[
+    ("query", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
+    ("pg", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
+];
 
 #[rustfmt::skip]
 pub(super) const LINES: &[Line] = &[
@@ -21,6 +28,8 @@ pub(super) const LINES: &[Line] = &[
     ("send_beacon", "send OSD beacon to mon immediately", "osd", "r"),
     ("flush_pg_stats", "flush pg stats", "osd", "r"),
     ("cluster_log level=choice(info|warning|error|debug) message...=string", "log a message to the cluster log", "osd", "rw"),
+    ("bench [count=int] [size=int] [object_size=int] [object_num=int]",
+        "OSD benchmark: write <count> <size>-byte objects(with <obj_size> <obj_num>), (default count=1G default size=4MB). Results in log.", "osd", "rw"),
     ("compact", "compact object store's omap. WARNING: Compaction probably slows your requests", "osd", "rw"),
     ("bluestore allocator dump block", "dump allocator free regions", "osd", "r"),
     ("bluestore allocator fragmentation block",

@@ -1,4 +1,5 @@
 use super::*;
+use crate::errno::Errno;
 use crate::ids::OsdId;
 
 fn words(text: &str) -> Vec<String> {
@@ -93,4 +94,28 @@ fn usage_is_printed_as_ceph_prints_it() {
     let description = mon_commands().descriptions();
     let first = description.as_object().unwrap().values().find(|d| d["sig"][1] == "reweight").unwrap();
     assert_eq!(first["sig"][3], serde_json::json!({"name": "weight", "type": "CephFloat", "range": "0|1"}));
+}
+
+#[test]
+fn commands_of_ceph_are_carried_out_or_refused_by_name() {
+    let table = mon_commands();
+    let error = table.resolve(r#"{"prefix":"osd tier add","pool":"a"}"#).unwrap_err();
+    assert_eq!(error.errno(), Errno::EOPNOTSUPP);
+    assert_eq!(error.to_string(), "command 'osd tier add' is not supported: there are no cache tiers");
+    assert_eq!(error_of("osd tier add a b"), error.to_string());
+    assert_eq!(
+        error_of("osd pool mksnap p s"),
+        "command 'osd pool mksnap' is not supported: there are no snapshots"
+    );
+    let error = table.resolve(r#"{"prefix":"nonesuch"}"#).unwrap_err();
+    assert_eq!((error.errno(), error.to_string().as_str()), (Errno::EINVAL, "command not known"));
+    let error = osd_commands().resolve(r#"{"prefix":"nonesuch"}"#).unwrap_err();
+    assert_eq!(error.to_string(), "unknown command prefix nonesuch");
+
+    let all = ceph_mon_commands();
+    let refused = all.iter().filter(|(_, support)| support.is_refused());
+    assert!(refused.clone().count() > 300 && refused.clone().all(|(_, support)| !support.note().is_empty()));
+    for signature in table.signatures() {
+        assert!(all.contains(&(&*signature.prefix, signature.support)), "{}", signature.prefix);
+    }
 }

@@ -1,6 +1,6 @@
 //! From the words of a command line to a command's JSON form.
 
-use super::{CommandError, Param, ParamKind, Signature, Table};
+use super::{CommandError, Owner, Param, ParamKind, Signature, Table, refused};
 use serde_json::{Map, Value};
 
 /// How many commands an error lists at most (as the `ceph` program does).
@@ -22,12 +22,15 @@ impl Table {
                 Err(error) => first_error = first_error.or(Some(error)),
             }
         }
-        Err(first_error
-            .unwrap_or_else(|| CommandError::Unknown { closest: self.closest_to(&words.join(" ")) }))
+        let unknown = || match refused::named_by(words).filter(|_| self.owner == Owner::Mon) {
+            Some((prefix, reason)) => CommandError::Refused { prefix, reason },
+            None => CommandError::Unknown { closest: self.closest_to(&words.join(" ")) },
+        };
+        Err(first_error.unwrap_or_else(unknown))
     }
 
     /// Usage lines of the commands that share the most leading words with `text`.
-    pub(super) fn closest_to(&self, text: &str) -> Vec<String> {
+    fn closest_to(&self, text: &str) -> Vec<String> {
         let shared = |signature: &Signature| {
             let pairs = signature.prefix.split(' ').zip(text.split(' '));
             pairs.take_while(|(have, given)| !given.is_empty() && have.starts_with(given)).count()

@@ -1,0 +1,95 @@
+//! How far Nacre does what a command, option, pool variable, function or operation of Ceph does.
+//!
+//! Each table of such things carries a [`Support`] per row; `docs/compatibility.md` is generated from these tables, and
+//! tests compare them with the behaviour.
+
+use std::fmt;
+
+/// How far one thing of Ceph's interfaces is supported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Support {
+    /// It does what Ceph's does.
+    #[default]
+    Full,
+    /// It works; the text says what is missing.
+    Partial(&'static str),
+    /// It is accepted and has no effect, and results are correct without one; the text says why.
+    Advisory(&'static str),
+    /// It fails, with EOPNOTSUPP where Ceph defines no other error; the text says why.
+    Refused(&'static str),
+}
+
+impl Support {
+    /// The word of the tables: `full`, `partial`, `advisory` or `refused`.
+    pub const fn word(self) -> &'static str {
+        match self {
+            Support::Full => "full",
+            Support::Partial(_) => "partial",
+            Support::Advisory(_) => "advisory",
+            Support::Refused(_) => "refused",
+        }
+    }
+
+    /// What is missing, or why; empty where support is full.
+    pub const fn note(self) -> &'static str {
+        match self {
+            Support::Full => "",
+            Support::Partial(note) | Support::Advisory(note) | Support::Refused(note) => note,
+        }
+    }
+
+    /// Whether it is refused.
+    pub const fn is_refused(self) -> bool {
+        matches!(self, Support::Refused(_))
+    }
+
+    /// Reads `full`, or one of the other words with a note.
+    pub fn parse(word: &str, note: &'static str) -> Option<Support> {
+        match word {
+            "full" if note.is_empty() => Some(Support::Full),
+            "partial" if !note.is_empty() => Some(Support::Partial(note)),
+            "advisory" if !note.is_empty() => Some(Support::Advisory(note)),
+            "refused" if !note.is_empty() => Some(Support::Refused(note)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Support {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
+
+/// Reads a table of lines `WORD NAME[| NOTE]`; empty lines and those that start with `#` are skipped. The first line that
+/// is not of that form is the error.
+pub fn parse_table(text: &'static str) -> Result<Vec<(&'static str, Support)>, String> {
+    let rows = text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#'));
+    rows.map(|line| {
+        let (left, note) = line.split_once('|').unwrap_or((line, ""));
+        let mut words = left.split_whitespace();
+        let row = match (words.next(), words.next(), words.next()) {
+            (Some(word), Some(name), None) => Support::parse(word, note.trim()).map(|s| (name, s)),
+            _ => None,
+        };
+        row.ok_or_else(|| format!("not a line of the form 'WORD NAME | NOTE': {line}"))
+    })
+    .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_name_a_status_and_say_why() {
+        let table = "# functions\n\nfull rados_read\nrefused rados_tmap_get | tmaps are obsolete\n";
+        assert_eq!(
+            parse_table(table).unwrap(),
+            [("rados_read", Support::Full), ("rados_tmap_get", Support::Refused("tmaps are obsolete"))]
+        );
+        for wrong in ["full a | why", "refused a", "works a", "full", "full a b"] {
+            assert!(parse_table(wrong).is_err(), "{wrong}");
+        }
+    }
+}
