@@ -85,6 +85,8 @@ pub(crate) struct Primary {
     pub(crate) refused_at: u64,
     pub(crate) handing_over: bool,
     pub(crate) catching_up: BTreeMap<OsdId, CatchUp>,
+    /// Members that need a backfill, which the map's flags forbid for now.
+    pub(crate) deferred: BTreeSet<Member>,
     pub(crate) slot_asked: bool,
     pub(crate) slot_held: bool,
     /// By earlier primary, when its leases from before this reign have run out.
@@ -115,6 +117,7 @@ impl Primary {
             refused_at: 0,
             handing_over: false,
             catching_up: BTreeMap::new(),
+            deferred: BTreeSet::new(),
             slot_asked: false,
             slot_held: false,
             quiet: BTreeMap::new(),

@@ -4,6 +4,9 @@
 //! back to common ground and given the rest, and the objects that either names are copied; else it is backfilled: both
 //! sides list their objects in order, range by range, and what differs is copied. From the moment it has the log it is
 //! sent every update, and applies those of objects that it has. When nothing is missing it is proposed as a member.
+//!
+//! The map's flags hold this back, as in Ceph: with `norecover` nothing is copied; with `nobackfill`, and with
+//! `norebalance` while the PG has all its copies, no backfill begins or goes on, and copying of missing objects does.
 
 use crate::api::{Command, MemberInfo, Mutation, ObjectPiece, PeerMsg, PieceCursor};
 use crate::copy::is_temp;
@@ -13,7 +16,7 @@ use crate::primary::{Phase, Primary};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};
 use nacre_types::object::ObjectId;
-use nacre_types::osdmap::{Member, flag};
+use nacre_types::osdmap::{Member, OsdMap, flag};
 use nacre_types::stats::pg_state;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -178,9 +181,13 @@ impl Pg {
             return;
         }
         let paused = map.has_flag(flag::NORECOVER);
+        let no_backfill = self.backfill_is_forbidden(&map);
+        let Some(primary) = &mut self.primary else { return };
+        primary.defer_backfills(no_backfill, &wanted, &proposed);
         // What a proposal with unknown outcome would add is brought up to date by peering, without losing anything.
         for member in wanted.iter().filter(|m| !in_sync.contains(m) && !proposed.contains(&m.osd)) {
-            if !paused && !primary.catching_up.contains_key(&member.osd) && primary.slot_held {
+            let known = primary.catching_up.contains_key(&member.osd) || primary.deferred.contains(member);
+            if !paused && !known && primary.slot_held {
                 let round = self.next_read;
                 self.next_read += 1;
                 primary.catching_up.insert(member.osd, CatchUp::new(*member, round, now));
@@ -192,7 +199,8 @@ impl Pg {
                 out.push(Command::Send { to: member.osd, msg });
             }
         }
-        let needed = wanted.iter().any(|m| !in_sync.contains(m)) && !paused;
+        let lacks = |m: &&Member| !in_sync.contains(m) && !primary.deferred.contains(m);
+        let needed = wanted.iter().any(|m| lacks(&m)) && !paused;
         if needed && !primary.slot_asked {
             primary.slot_asked = true;
             out.push(Command::Reserve { backfill: head.version > 0 && self.log.is_empty() });
@@ -205,6 +213,12 @@ impl Pg {
         for osd in members {
             self.fill(osd, out);
         }
+    }
+
+    /// Whether the map's flags forbid backfills of this PG.
+    fn backfill_is_forbidden(&self, map: &OsdMap) -> bool {
+        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        map.has_flag(flag::NOBACKFILL) || map.has_flag(flag::NOREBALANCE) && live >= self.size()
     }
 
     pub(crate) fn on_reserved(&mut self) {
@@ -229,9 +243,15 @@ impl Pg {
         let newest_first = versions.iter().rev().chain(std::iter::once(&info.tail));
         let common = newest_first.copied().find(|v| self.log.contains(*v));
         let common = common.filter(|_| info.exists && info.complete);
+        let forbidden = self.map.as_ref().is_some_and(|map| self.backfill_is_forbidden(map));
         let Some(primary) = &mut self.primary else { return };
         let Some(catching_up) = primary.catching_up.get_mut(&from) else { return };
         if catching_up.stage != Stage::Asked || catching_up.round != round {
+            return;
+        }
+        if common.is_none() && forbidden {
+            primary.deferred.insert(catching_up.member);
+            primary.catching_up.remove(&from);
             return;
         }
         catching_up.stage = Stage::Log;
@@ -282,6 +302,8 @@ impl Pg {
     fn fill(&mut self, osd: OsdId, out: &mut Vec<Command>) {
         let (interval, scan) = (self.interval(), self.settings.scan_objects.max(2));
         let max = self.settings.max_recoveries.max(1);
+        let paused = self.map.as_ref().is_some_and(|map| map.has_flag(flag::NORECOVER));
+        let no_backfill = self.map.as_ref().is_some_and(|map| self.backfill_is_forbidden(map));
         let next_scan = self.next_read;
         let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&osd)) else {
             return;
@@ -292,7 +314,8 @@ impl Pg {
         let mut scan_from = None;
         let mut start: Vec<ObjectId> = Vec::new();
         let busy = catching_up.pushing.len() + catching_up.unconfirmed.len();
-        let room = max.saturating_sub(busy);
+        let halted = paused || no_backfill && catching_up.backfill.is_some();
+        let room = if halted { 0 } else { max.saturating_sub(busy) };
         match &mut catching_up.backfill {
             Some(backfill) => {
                 if let (None, Some(mine), Some(theirs)) = (&backfill.range, &backfill.mine, &backfill.theirs)
@@ -307,7 +330,7 @@ impl Pg {
                     backfill.range = Some(range);
                     (backfill.mine, backfill.theirs, backfill.scan) = (None, None, None);
                 }
-                if backfill.range.is_none() && backfill.scan.is_none() {
+                if backfill.range.is_none() && backfill.scan.is_none() && !halted {
                     backfill.scan = Some(next_scan);
                     scan_from = Some(backfill.cursor.clone());
                 }
@@ -534,7 +557,7 @@ impl Pg {
             state |=
                 if catching_up.backfill.is_some() { pg_state::BACKFILLING } else { pg_state::RECOVERING };
         }
-        if primary.slot_asked && !primary.slot_held {
+        if primary.slot_asked && !primary.slot_held || !primary.deferred.is_empty() {
             state |= pg_state::BACKFILL_WAIT;
         }
         state
@@ -566,6 +589,27 @@ impl Pg {
             (*osd, c.missing.len() as u64, cursor)
         };
         primary.catching_up.iter().map(row).collect()
+    }
+}
+
+impl Primary {
+    /// Ends the backfills that have nothing on its way where they are forbidden, so that their slot is free for others;
+    /// they start over, and skip what is equal, when they are allowed again.
+    fn defer_backfills(&mut self, forbidden: bool, wanted: &[Member], proposed: &BTreeSet<OsdId>) {
+        if !forbidden {
+            self.deferred.clear();
+            return;
+        }
+        self.deferred.retain(|member| wanted.contains(member));
+        let rests = |osd: &OsdId, c: &CatchUp| {
+            let idle = c.pushing.is_empty() && c.unconfirmed.is_empty();
+            c.backfill.is_some() && c.stage == Stage::Filling && idle && !proposed.contains(osd)
+        };
+        let resting: Vec<OsdId> =
+            self.catching_up.iter().filter(|(osd, c)| rests(osd, c)).map(|(osd, _)| *osd).collect();
+        for osd in resting {
+            self.deferred.extend(self.catching_up.remove(&osd).map(|c| c.member));
+        }
     }
 }
 

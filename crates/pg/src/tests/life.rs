@@ -3,6 +3,7 @@
 use super::cluster::{Cluster, osd, test_settings};
 use super::host::{MS, Request, TERM};
 use crate::api::Settings;
+use nacre_types::osdmap::flag;
 use nacre_types::stats::pg_state;
 use std::collections::BTreeSet;
 
@@ -240,6 +241,61 @@ fn a_new_member_is_backfilled_while_writes_go_on() {
     }
     c.run_clean();
     assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
+    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let mut c = Cluster::new(4, 3, 2, settings);
+    c.run_clean();
+    write_some(&mut c, 20);
+    let set_flags = |c: &mut Cluster, flags: u32| c.mon.change(|map| map.flags = flags);
+    // One whose log does not reach: its backfill stops where it is, and does not begin again.
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    c.mon.set_up(&[0, 1, 3]);
+    let filling = |c: &Cluster| c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.2.is_some());
+    c.run_until("a backfill", filling);
+    set_flags(&mut c, flag::NOBACKFILL);
+    c.run_until("no backfill", |c| !filling(c));
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || filling(c)));
+    let state = c.hosts[&c.primary()].pg.state();
+    assert!(state & pg_state::BACKFILL_WAIT != 0 && state & pg_state::BACKFILLING == 0, "{state:x}");
+    // One whose log does comes back all the same.
+    c.boot(osd(2));
+    c.mon.set_up(&[0, 1, 2]);
+    write_some(&mut c, 1);
+    set_flags(&mut c, 0);
+    c.run_clean();
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    set_flags(&mut c, flag::NOBACKFILL);
+    append(&mut c, "a0");
+    c.boot(osd(2));
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn norebalance_forbids_moves_only_and_norecover_all_copying() {
+    let mut c = cluster(6, 3, 2);
+    write_some(&mut c, 12);
+    let set_flags = |c: &mut Cluster, flags: u32| c.mon.change(|map| map.flags = flags);
+    set_flags(&mut c, flag::NOREBALANCE);
+    c.mon.set_up(&[3, 1, 2]);
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3)), "it moved");
+    // Degraded, it is filled.
+    c.kill(osd(0), 0);
+    c.mon.down(osd(0));
+    c.run_until("a third member", |c| c.in_sync() == set(&[1, 2, 3]));
+    set_flags(&mut c, flag::NORECOVER);
+    c.kill(osd(3), 0);
+    c.mon.down(osd(3));
+    append(&mut c, "a0");
+    c.boot(osd(3));
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().len() == 3), "it recovered");
+    set_flags(&mut c, 0);
+    c.run_clean();
 }
 
 #[test]
