@@ -23,6 +23,7 @@ mod object;
 mod owners;
 mod ownership;
 mod remove;
+pub mod support;
 mod tagging;
 mod versions;
 mod website;

@@ -129,7 +129,7 @@ impl Protocol {
             input.object_lock_legal_hold_status.as_ref(),
         )?;
         let encryption = asked_encryption(&self.gateway, &req.headers, &bucket).await?;
-        let sent_headers = kept_headers(&req.headers);
+        let sent_headers = kept_headers(&req.headers)?;
         let head = Head {
             owner,
             encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),

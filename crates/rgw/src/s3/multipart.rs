@@ -115,7 +115,7 @@ impl Protocol {
         req: S3Request<CreateMultipartUploadInput>,
     ) -> S3Result<S3Response<CreateMultipartUploadOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
-        let headers = kept_headers(&req.headers);
+        let headers = kept_headers(&req.headers)?;
         let input = req.input;
         let algorithm = match &input.checksum_algorithm {
             Some(name) => {

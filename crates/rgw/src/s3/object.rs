@@ -34,17 +34,22 @@ pub(super) fn check_metadata(metadata: Option<Metadata>) -> S3Result<Vec<(String
 }
 
 /// The headers that come back as they were sent. `aws-chunked` says how the body travelled, not what it is.
-pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
-    const KEPT: [&str; 8] = [
+///
+/// There is one storage class, which S3 does not name in answers; others are InvalidStorageClass.
+pub(super) fn kept_headers(headers: &HeaderMap) -> S3Result<Vec<(String, String)>> {
+    const KEPT: [&str; 7] = [
         "cache-control",
         "content-disposition",
         "content-encoding",
         "content-language",
         "content-type",
         "expires",
-        "x-amz-storage-class",
         "x-amz-website-redirect-location",
     ];
+    let class = headers.get("x-amz-storage-class").map(|value| value.as_bytes());
+    if class.is_some_and(|class| class != StorageClass::STANDARD.as_bytes()) {
+        return Err(s3_error!(InvalidStorageClass, "The storage class you specified is not valid"));
+    }
     let mut kept = Vec::new();
     for name in KEPT {
         let Some(value) = headers.get(name).and_then(|value| std::str::from_utf8(value.as_bytes()).ok())
@@ -61,7 +66,7 @@ pub(super) fn kept_headers(headers: &HeaderMap) -> Vec<(String, String)> {
             kept.push((name.to_owned(), value));
         }
     }
-    kept
+    Ok(kept)
 }
 
 /// What a write asks of what is there.
@@ -271,7 +276,7 @@ impl Protocol {
         let head = Head {
             owner,
             encryption: encryption.as_ref().map(|(encryption, _)| encryption.clone()),
-            headers: kept_headers(&req.headers),
+            headers: kept_headers(&req.headers)?,
             metadata: check_metadata(input.metadata)?,
             tags: tags_of_header(input.tagging.as_deref())?,
             acl,
