@@ -1,5 +1,7 @@
 //! What an OSD says about itself, on its admin socket (`ceph daemon`) and to `ceph tell osd.N`.
 
+mod bench;
+
 use crate::clock;
 use crate::shard::{Shard, ShardCell};
 use crate::shared::Shared;
@@ -100,6 +102,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
             shared.to_mon(&LogAppend { level: level.to_owned(), text: call.texts("message").join(" ") });
             Ok(json!({}).into())
         }
+        "bench" => bench::run(shared, call),
         "compact" => compact(shared),
         "bluestore allocator dump block" => allocator_dump(shared),
         "bluestore allocator fragmentation block" => fragmentation(shared),
@@ -110,7 +113,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
 /// Whether a command takes so long that nothing else may wait for it.
 pub(crate) fn is_long(command: &DaemonCommand) -> bool {
     let json: Value = serde_json::from_str(&command.cmd).unwrap_or_default();
-    json["prefix"] == "compact"
+    json["prefix"] == "compact" || json["prefix"] == "bench"
 }
 
 fn compact(shared: &Shared) -> Outcome {

@@ -538,7 +538,8 @@ impl Control {
         // Not within the expression below: its lock would last until the shards are asked, and they take it too.
         let heartbeat_peers = shared.beats.lock().peers();
         OsdStats {
-            total_bytes: statfs.total_bytes,
+            // The database lies beside the space for data; what it takes is used space.
+            total_bytes: statfs.total_bytes + statfs.omap_bytes + statfs.meta_bytes,
             available_bytes: statfs.available_bytes,
             data_bytes: statfs.allocated_bytes,
             omap_bytes: statfs.omap_bytes,

@@ -278,6 +278,7 @@ impl Prepared {
                 full: AtomicBool::new(false),
                 space_bytes: AtomicU64::new(u64::MAX),
                 compacting: AtomicBool::new(false),
+                benching: AtomicBool::new(false),
                 backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
                 recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
                 perf: Perf::new(whoami),

@@ -644,7 +644,7 @@ impl Shard {
 }
 
 /// Marks a collection whose removal has begun: what is left of it is no copy of the PG any more.
-const REMOVING_KEY: &str = "removing";
+pub(crate) const REMOVING_KEY: &str = "removing";
 
 /// Log entries read from the store at a time.
 const LOG_PAGE: usize = 1024;

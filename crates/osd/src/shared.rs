@@ -19,13 +19,20 @@ use nacre_store::{ObjectStore, StoreError};
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::Message;
 use nacre_types::osdmap::{Member, OsdMap};
+use nacre_types::pool::Pool;
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Notify, watch};
 
-/// All PGs recover with the same priority: in order of arrival.
-const RECOVERY_PRIORITY: u8 = 1;
+/// The priority of a PG's recovery where its pool sets none. PGs of one priority recover in order of arrival.
+const RECOVERY_PRIORITY: u8 = 10;
+
+/// The priority of recovering a PG of `pool`, which the pool variable `recovery_priority` (-10 to 10) moves.
+fn recovery_priority(pool: &Pool) -> u8 {
+    let moved = pool.options.get("recovery_priority").and_then(|text| text.parse::<i8>().ok()).unwrap_or(0);
+    RECOVERY_PRIORITY.saturating_add_signed(moved)
+}
 
 /// How an OSD's run ended, or that it has not.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +78,8 @@ pub(crate) struct Shared {
     pub(crate) recoveries: Mutex<Reserver<PgId>>,
     /// Whether the store's database is being compacted by a command.
     pub(crate) compacting: AtomicBool,
+    /// Whether a command measures the store.
+    pub(crate) benching: AtomicBool,
     /// All counters of this OSD, its store's and its messengers' among them.
     pub(crate) perf: Perf,
     /// The options changed since the map authority was told of them.
@@ -96,7 +105,10 @@ impl Shared {
     /// Asks for a slot for `pg`; its shard hears when it has one.
     pub(crate) fn reserve(&self, pg: PgId, backfill: bool) {
         let slots = if backfill { &self.backfills } else { &self.recoveries };
-        if slots.lock().request(pg, RECOVERY_PRIORITY) == Reservation::Granted {
+        let map = self.map.load();
+        let pool = map.as_ref().and_then(|map| map.pools.get(&pg.pool));
+        let priority = pool.map_or(RECOVERY_PRIORITY, |pool| recovery_priority(pool));
+        if slots.lock().request(pg, priority) == Reservation::Granted {
             self.inboxes[self.shard_of(pg)].post(Note::Reserved(pg));
         }
     }
@@ -197,5 +209,27 @@ pub(crate) fn limits_of(options: &Options) -> Limits {
         notify_timeout_s: u32::try_from(osd.osd_default_notify_timeout).unwrap_or(u32::MAX),
         classes_offered: ClassList::parse(&osd.osd_class_load_list),
         classes_by_default: ClassList::parse(&osd.osd_class_default_list),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::ids::{Epoch, PoolId};
+
+    #[test]
+    fn pools_of_a_higher_recovery_priority_go_first() {
+        let mut pool = Pool::replicated("p", 3, 2, 0, 8, Epoch(1));
+        let mut priority = |text: &str| {
+            pool.options.insert("recovery_priority".into(), text.into());
+            recovery_priority(&pool)
+        };
+        let (low, high) = (priority("-10"), priority("10"));
+        let mut slots = Reserver::new(1);
+        let pg = |pool: i64| PgId::new(PoolId(pool), 0);
+        for (id, priority) in [(1, RECOVERY_PRIORITY), (2, low), (3, RECOVERY_PRIORITY), (4, high)] {
+            slots.request(pg(id), priority);
+        }
+        assert_eq!(slots.queued().copied().collect::<Vec<_>>(), [pg(4), pg(3), pg(2)]);
     }
 }

@@ -396,6 +396,7 @@ impl ObjectStore for MemStore {
             total_bytes: self.config.device_bytes,
             available_bytes: self.config.device_bytes.saturating_sub(used).min(self.host_room()),
             allocated_bytes: used,
+            meta_bytes: self.supers.lock().list("").iter().map(|(k, v)| (k.len() + v.len()) as u64).sum(),
             ..Statfs::default()
         };
         for (pg, collection) in self.collections.read().iter() {

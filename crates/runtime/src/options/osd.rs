@@ -58,6 +58,12 @@ option_group! {
     osd_recovery_max_chunk: Size = "8Mi", "Bytes of an object that are recovered at a time" [min("4Ki"), services(&[Osd])];
     osd_backfill_scan_max: Uint = "512", "The greatest number of objects in a backfill scan" [min("1"), services(&[Osd])];
     osd_op_complaint_time: FloatSecs = "30", "Seconds after which a request counts as slow" [services(&[Osd])];
+    osd_bench_small_size_max_iops: Uint = "100", "Writes per second that `bench` assumes for blocks below 1 MiB"
+        [services(&[Osd])];
+    osd_bench_large_size_max_throughput: Size = "100Mi", "Bytes per second that `bench` assumes for larger blocks"
+        [services(&[Osd])];
+    osd_bench_max_block_size: Size = "64Mi", "Largest block of `bench`" [services(&[Osd])];
+    osd_bench_duration: Uint = "30", "Seconds that `bench` may take at the assumed rates" [services(&[Osd])];
     osd_op_history_size: Uint = "20", "Finished requests that are kept for inspection" [services(&[Osd])];
     osd_op_history_duration: IntSecs = "600", "Seconds for which finished requests are kept" [services(&[Osd])];
     osd_op_history_slow_op_size: Uint = "20", "Finished slow requests that are kept for inspection" [services(&[Osd])];
