@@ -68,8 +68,9 @@ deny: ## Licences, sources and duplicates of dependencies
 	cargo fetch --locked -q
 	cargo deny --offline check bans licenses sources
 
-docs: build ## Generate docs/options.md from the option table
+docs: build ## Generate docs/options.md and docs/compatibility.md from the tables in the code
 	$(NACRE) option-reference > docs/options.md
+	$(NACRE) compatibility-reference > docs/compatibility.md
 
 bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench/compare-ceph
 	bench/compare-ceph $(ARGS)

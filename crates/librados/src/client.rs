@@ -93,7 +93,7 @@ impl Client {
     /// An option's value.
     pub(crate) fn option(&self, name: &str) -> Outcome<String> {
         if let Link::Connected { config, .. } = &*self.link.read() {
-            return match self.settings.lock().value_without_meaning(name) {
+            return match self.settings.lock().value_without_effect(name) {
                 Some(value) => Ok(value),
                 None => text_of(config, name),
             };

@@ -7,6 +7,7 @@ use crate::client::{CLIENTS, Client};
 use crate::guard::{Outcome, exports};
 use nacre_client::engine::CommandTarget;
 use nacre_client::{CommandReply, Error};
+use nacre_types::command::mon_commands;
 use nacre_types::errno::Errno;
 use nacre_types::{OsdId, PgId};
 use std::ffi::c_int;
@@ -53,28 +54,48 @@ fn json(cmd: Array<CText>, cmdlen: usize) -> Outcome<String> {
     Ok(parts?.concat())
 }
 
+/// Whom a caller means: the target answers for the manager too.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Target(CommandTarget),
+    Manager,
+}
+
 fn run(
     cluster: Handle,
-    target: CommandTarget,
+    asked: Asked,
     cmd: Array<CText>,
     cmdlen: usize,
     input: (InBuf, usize),
     results: Results,
 ) -> Outcome<c_int> {
     let client = CLIENTS.get(cluster)?;
+    let target = match asked {
+        Asked::Target(target) => target,
+        Asked::Manager => CommandTarget::Mon,
+    };
     let command = json(cmd, cmdlen)?;
     let input = input.0.copy(input.1)?;
-    match client.cluster()?.engine().command(target, command, input).wait() {
+    match client.cluster()?.engine().command(target, command.clone(), input).wait() {
         Ok(CommandReply { status, output }) => {
             results.store(&output, &status)?;
             Ok(0)
         }
         Err(Error::Command { errno, status }) => {
-            results.store(&[], &status)?;
+            let of_manager = (asked == Asked::Manager).then(|| unknown_to_manager(&command, errno)).flatten();
+            results.store(&[], &of_manager.unwrap_or(status))?;
             Ok(errno.negated())
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// What Ceph's manager says of a command that is unknown to it, where the map authority does not know it either.
+fn unknown_to_manager(command: &str, errno: Errno) -> Option<String> {
+    let fields: serde_json::Value = serde_json::from_str(command).ok()?;
+    let prefix = fields["prefix"].as_str().unwrap_or_default();
+    let unknown = errno == Errno::EINVAL && mon_commands().find(prefix).is_none();
+    unknown.then(|| format!("No handler found for '{prefix}'"))
 }
 
 /// ENOENT unless the map authority goes by this name (or rank); an empty one is any.
@@ -105,7 +126,7 @@ exports! {
         outslen: Out<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
-        run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
+        run(cluster, Asked::Target(CommandTarget::Mon), cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
     /// Runs a command of a map authority by name.
@@ -126,7 +147,7 @@ exports! {
         check_mon(&*CLIENTS.get(cluster)?, name)?;
         // A named one is asked as a daemon (`tell mon.a`), as Ceph's library does.
         let target = if name.is_empty() { CommandTarget::Mon } else { CommandTarget::MonDaemon };
-        run(cluster, target, cmd, cmdlen, (inbuf, inbuflen), results)
+        run(cluster, Asked::Target(target), cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
     /// Runs a command of the manager.
@@ -142,7 +163,7 @@ exports! {
         outslen: Out<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
-        run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
+        run(cluster, Asked::Manager, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
     /// Runs a command of the manager, of which there is one.
@@ -159,7 +180,7 @@ exports! {
         outslen: Out<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
-        run(cluster, CommandTarget::Mon, cmd, cmdlen, (inbuf, inbuflen), results)
+        run(cluster, Asked::Manager, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
     /// Runs a command of an OSD.
@@ -177,7 +198,7 @@ exports! {
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         let osd = OsdId(u32::try_from(osdid).map_err(|_| Errno::EINVAL)?);
-        run(cluster, CommandTarget::Osd(osd), cmd, cmdlen, (inbuf, inbuflen), results)
+        run(cluster, Asked::Target(CommandTarget::Osd(osd)), cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
     /// Runs a command of a PG's primary.
@@ -195,7 +216,7 @@ exports! {
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
         let pg: PgId = pgstr.text()?.parse().map_err(|_| Errno::EINVAL)?;
-        run(cluster, CommandTarget::Pg(pg), cmd, cmdlen, (inbuf, inbuflen), results)
+        run(cluster, Asked::Target(CommandTarget::Pg(pg)), cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
     /// Asks a map authority how it is, without a session; the answer is JSON.
@@ -238,4 +259,18 @@ fn ping(client: &Client, name: &str, connect: bool) -> Outcome<String> {
     let health = nacre_client::block_on(cluster.command_json(json("health")))?;
     let status = nacre_client::block_on(cluster.command_json(json("quorum_status")))?;
     Ok(serde_json::json!({ "health": health, "mon_status": status }).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_unknown_to_the_manager_get_its_words() {
+        let of = |command: &str| unknown_to_manager(command, Errno::EINVAL);
+        assert_eq!(of(r#"{"prefix":"nonesuch"}"#).unwrap(), "No handler found for 'nonesuch'");
+        assert_eq!(of("{}").unwrap(), "No handler found for ''");
+        assert_eq!(of(r#"{"prefix":"osd tree","states":"x"}"#), None, "a wrong argument is another matter");
+        assert_eq!(unknown_to_manager(r#"{"prefix":"iostat"}"#, Errno::EOPNOTSUPP), None);
+    }
 }

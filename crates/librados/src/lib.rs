@@ -19,6 +19,8 @@ mod aio;
 mod application;
 mod client;
 mod commands;
+#[cfg(test)]
+mod compatibility;
 mod completion;
 mod configure;
 mod connect;

@@ -12,23 +12,6 @@ use nacre_types::ids::EntityName;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Options of Ceph that programs set on every handle and that mean nothing here. They are kept, so that reading them
-/// gives what was set.
-const WITHOUT_MEANING: &[&str] = &[
-    "auth_supported",
-    "clog_to_syslog",
-    "err_to_stderr",
-    "err_to_syslog",
-    "log_flush_on_exit",
-    "log_max_new",
-    "log_max_recent",
-    "log_to_syslog",
-    "ms_type",
-    "rbd_cache",
-    "rbd_cache_size",
-    "rbd_cache_writethrough_until_flush",
-];
-
 /// What a configuration will be made from.
 #[derive(Clone)]
 pub(crate) struct Settings {
@@ -38,7 +21,7 @@ pub(crate) struct Settings {
     env: Vec<(String, String)>,
     cmdline: Vec<(String, String)>,
     calls: Vec<(String, String)>,
-    without_meaning: BTreeMap<String, String>,
+    without_effect: BTreeMap<&'static str, String>,
 }
 
 impl Settings {
@@ -52,7 +35,7 @@ impl Settings {
             env: keyring.map(|path| ("keyring".to_owned(), path)).into_iter().collect(),
             cmdline: Vec::new(),
             calls: Vec::new(),
-            without_meaning: BTreeMap::new(),
+            without_effect: BTreeMap::new(),
         }
     }
 
@@ -102,12 +85,12 @@ impl Settings {
 
     /// Sets an option: ENOENT where there is none of that name, EINVAL for a wrong value.
     pub(crate) fn set(&mut self, name: &str, value: &str) -> Outcome<()> {
-        let known = options::normalize_name(name);
-        if WITHOUT_MEANING.contains(&known.as_str()) {
-            self.without_meaning.insert(known, value.to_owned());
+        let Some(spec) = options::find(name) else {
+            // Kept, so that reading it gives what was set.
+            let option = options::ceph_option(name).ok_or(Errno::ENOENT)?;
+            self.without_effect.insert(option.name, value.to_owned());
             return Ok(());
-        }
-        let spec = options::find(&known).ok_or(Errno::ENOENT)?;
+        };
         options::validate(spec.name, value).map_err(|_| Errno::EINVAL)?;
         self.calls.push((spec.name.to_owned(), value.to_owned()));
         Ok(())
@@ -115,17 +98,17 @@ impl Settings {
 
     /// An option's value; ENOENT where there is none of that name.
     pub(crate) fn get(&self, name: &str) -> Outcome<String> {
-        match self.value_without_meaning(name) {
+        match self.value_without_effect(name) {
             Some(value) => Ok(value),
             None => text_of(&self.config()?, name),
         }
     }
 
-    /// What was set of an option that means nothing here.
-    pub(crate) fn value_without_meaning(&self, name: &str) -> Option<String> {
-        let known = options::normalize_name(name);
-        let listed = WITHOUT_MEANING.contains(&known.as_str());
-        listed.then(|| self.without_meaning.get(&known).cloned().unwrap_or_default())
+    /// The value of an option that only Ceph needs: what was set, else Ceph's default.
+    pub(crate) fn value_without_effect(&self, name: &str) -> Option<String> {
+        let option = options::ceph_option(name)?;
+        let set = self.without_effect.get(option.name).cloned();
+        Some(set.unwrap_or_else(|| option.default(false).to_owned()))
     }
 }
 
@@ -168,9 +151,11 @@ mod tests {
     }
 
     #[test]
-    fn options_without_meaning_are_kept() {
+    fn options_that_only_ceph_needs_have_its_defaults_and_may_be_set() {
         let mut settings = settings();
-        assert_eq!(settings.get("err_to_stderr").unwrap(), "");
+        assert_eq!(settings.get("err_to_stderr").unwrap(), "false");
+        assert_eq!(settings.get("log_max_new").unwrap(), "1000");
+        assert_eq!(settings.get("rbd cache").unwrap(), "true");
         settings.set("err-to-stderr", "true").unwrap();
         assert_eq!(settings.get("err_to_stderr").unwrap(), "true");
     }

@@ -31,7 +31,7 @@ macro_rules! unsupported {
 
         /// All names of the table.
         #[cfg(test)]
-        const NAMES: &[&str] = &[$($(stringify!($name)),*),*];
+        pub(crate) const NAMES: &[&str] = &[$($(stringify!($name)),*),*];
     };
 }
 

@@ -38,6 +38,7 @@ use serde_json::Value;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+pub use pool_vars::variables as pool_variables;
 pub(crate) use service::ServiceMap;
 
 /// A command with everything that it may need.

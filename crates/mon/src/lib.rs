@@ -25,7 +25,7 @@ mod text;
 mod usage;
 
 pub use auth_db::AuthDb;
-pub use commands::CommandRequest;
+pub use commands::{CommandRequest, pool_variables};
 pub use config_db::{ConfigDb, Mask, Subject, Who};
 pub use error::MonError;
 pub use server::{MonMetrics, MonServer, cluster_of, mint_generation, mkfs};

@@ -4,6 +4,7 @@ pub(crate) mod backup;
 pub(crate) mod bench;
 pub(crate) mod bluestore_tool;
 pub(crate) mod ceph;
+pub(crate) mod compatibility;
 pub(crate) mod crushtool;
 pub(crate) mod doctor;
 pub(crate) mod dplcompat;

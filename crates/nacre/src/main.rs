@@ -80,6 +80,10 @@ fn main() -> ExitCode {
             print!("{}", nacre_runtime::options::reference_markdown());
             ExitCode::SUCCESS
         }
+        "compatibility-reference" => {
+            print!("{}", cmd::compatibility::page());
+            ExitCode::SUCCESS
+        }
         "help" => no_command(&["--help".into()]),
         _ => {
             args.insert(at.unwrap_or(0), command);

@@ -158,7 +158,11 @@ impl Admin {
                 let value = self.config.text(spec.name)?;
                 Ok(Value::Object(Map::from_iter([(name.to_owned(), value.into())])).into())
             }
-            None => Err(unknown("getting", name)),
+            None => {
+                let option = options::ceph_option(name).ok_or_else(|| unknown("getting", name))?;
+                let value = option.default(self.config.is_daemon());
+                Ok(Value::Object(Map::from_iter([(name.to_owned(), value.into())])).into())
+            }
         }
     }
 

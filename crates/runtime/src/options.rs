@@ -7,6 +7,7 @@
 //! This module knows nothing of files, sections or where values come from; that is [`crate::config`].
 
 mod bluestore;
+mod ceph;
 mod client;
 mod debug;
 mod filestore;
@@ -21,6 +22,7 @@ mod rgw;
 mod spec;
 
 pub use bluestore::BluestoreOptions;
+pub use ceph::{CephOption, ceph_only_names, ceph_option};
 pub use client::ClientOptions;
 pub use debug::DebugOptions;
 pub use filestore::FilestoreOptions;

@@ -1,6 +1,6 @@
 //! The cluster as a whole: status, health, df, versions, the monitor itself, the cluster log.
 
-use super::{Answer, Context, Outcome, unhandled};
+use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::logic::{LogLevel, MapState, Now};
 use crate::pgview::PgSums;
 use crate::text::{Align, Table, age, bytes, count, plural, stamp, stamp_z};
@@ -24,7 +24,7 @@ impl MapState {
                 || format!("{}\n", version_text()),
             )),
             "mon stat" => Ok(self.mon_stat(ctx)),
-            "mon dump" => Ok(self.mon_dump(ctx)),
+            "mon dump" => self.mon_dump(call.int("epoch"), ctx),
             "quorum_status" => Ok(Answer::json(self.quorum_status(ctx))),
             "log" => {
                 let text = call.texts("logtext").join(" ");
@@ -160,7 +160,8 @@ impl MapState {
             "osdmap": self.osd_stat_json(sums),
             "pgmap": pgmap,
             "fsmap": { "epoch": 1, "by_rank": [], "up:standby": 0 },
-            "mgrmap": { "available": true, "num_standbys": 0, "modules": [], "services": {} },
+            // There is no manager; what programs ask of one, the map authority answers.
+            "mgrmap": { "available": false, "num_standbys": 0, "modules": [], "services": {} },
             "servicemap": self.services.json(),
             "progress_events": {},
         })
@@ -359,7 +360,11 @@ impl MapState {
         })
     }
 
-    fn mon_dump(&self, ctx: &Context) -> Answer {
+    fn mon_dump(&self, epoch: Option<i64>, ctx: &Context) -> Outcome {
+        // There is one monmap, which never changes; 0 is the newest.
+        if let Some(epoch) = epoch.filter(|epoch| !matches!(epoch, 0 | 1)) {
+            return Err(Failure::not_found(format!("there is no map for epoch {epoch}")));
+        }
         let answer = Answer::either(
             ctx,
             || {
@@ -378,7 +383,7 @@ impl MapState {
                 )
             },
         );
-        answer.with_status("dumped monmap epoch 1")
+        Ok(answer.with_status("dumped monmap epoch 1"))
     }
 
     fn quorum_status(&self, ctx: &Context) -> Value {

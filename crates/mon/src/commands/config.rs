@@ -50,7 +50,15 @@ impl MapState {
             Some(spec) => (spec.name, check_value(spec, value)?),
             // Forced, an option of another release may be stored; nobody here will obey it.
             None if force && crush_like_name(name) => (name, value.to_owned()),
-            None => return Err(unknown()),
+            None => match options::ceph_option(name) {
+                Some(option) => {
+                    return Err(Failure::invalid(format!(
+                        "{} is an option of Ceph that has no effect here; --force stores it all the same",
+                        option.name
+                    )));
+                }
+                None => return Err(unknown()),
+            },
         };
         let who = parse_who(call.required("who"))?;
         if let Mask::Location(type_name, _) = &who.mask
@@ -109,9 +117,14 @@ impl MapState {
             if key == "fsid" {
                 return Ok(Answer::text(format!("{}\n", self.committed.fsid)));
             }
-            let spec =
-                options::find(key).ok_or_else(|| Failure::not_found(format!("unrecognized key '{key}'")))?;
             let daemon = entity.kind != EntityKind::Client;
+            let Some(spec) = options::find(key) else {
+                let option = options::ceph_option(key)
+                    .ok_or_else(|| Failure::not_found(format!("unrecognized key '{key}'")))?;
+                let forced = resolved.get(option.name).map(|(value, _)| *value);
+                let value = forced.unwrap_or_else(|| option.default(daemon));
+                return Ok(Answer::either(ctx, || json!(value), || format!("{value}\n")));
+            };
             let default = spec.daemon_default.filter(|_| daemon).unwrap_or(spec.default);
             let default = spec.canonical(default).unwrap_or_else(|_| default.to_owned());
             let value = resolved.get(spec.name).map_or(default, |(value, _)| (*value).to_owned());

@@ -25,7 +25,11 @@ impl MapState {
             reported.iter().map(|option| (option.name.as_str(), option)).collect();
         let daemon = entity.kind != EntityKind::Client;
         if !with_defaults && let Some(key) = call.text("key") {
-            let spec = options::find(key).ok_or_else(|| Failure::not_found(""))?;
+            let Some(spec) = options::find(key) else {
+                let option = options::ceph_option(key).ok_or_else(|| Failure::not_found(""))?;
+                let value = option.default(daemon);
+                return Ok(Answer::either(ctx, || json!(value), || format!("{value}\n")));
+            };
             let value = by_name.get(spec.name).and_then(|option| option.values.last());
             let value = value.map_or_else(|| default_of(spec, daemon), |(_, value)| value.clone());
             let shown = options::shown(spec.name, &value);

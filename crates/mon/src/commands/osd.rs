@@ -139,7 +139,12 @@ impl MapState {
 
     /// The OSD that a command names by `id`.
     pub(super) fn existing_osd(&self, call: &Call<'_>) -> Result<OsdId, Failure> {
-        let osd = call.osd("id").ok_or_else(|| Failure::invalid("invalid osd id"))?;
+        self.existing_osd_of(call, "id")
+    }
+
+    /// The OSD that a command names by the parameter `name`.
+    pub(super) fn existing_osd_of(&self, call: &Call<'_>, name: &str) -> Result<OsdId, Failure> {
+        let osd = call.osd(name).ok_or_else(|| Failure::invalid("invalid osd id"))?;
         let exists = self.working.osds.contains_key(&osd);
         exists.then_some(osd).ok_or_else(|| Failure::not_found(format!("{osd} does not exist")))
     }

@@ -22,7 +22,10 @@ impl MapState {
             "osd utilization" => self.osd_utilization(ctx),
             "osd blocked-by" => Ok(self.osd_blocked_by(ctx)),
             "osd info" => self.osd_info(call, ctx),
-            "osd ls-tree" => self.osd_ls_tree(call.required("name"), ctx),
+            "osd ls-tree" => {
+                self.check_epoch(call)?;
+                self.osd_ls_tree(call.required("name"), ctx)
+            }
             "osd setmaxosd" => self.osd_setmaxosd(call),
             "osd require-osd-release" => require_osd_release(call),
             "osd destroy" => self.osd_destroy(call),

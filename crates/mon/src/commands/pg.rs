@@ -315,7 +315,7 @@ impl MapState {
             return Err(Failure::not_found(format!("pool {id} does not exist")));
         }
         let osd = match call.prefix() {
-            "pg ls-by-osd" | "pg ls-by-primary" => Some(self.existing_osd(call)?),
+            "pg ls-by-osd" | "pg ls-by-primary" => Some(self.existing_osd_of(call, "osd")?),
             _ => None,
         };
         let by_primary = call.prefix() == "pg ls-by-primary";

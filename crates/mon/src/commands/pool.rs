@@ -2,6 +2,7 @@
 
 use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::logic::{LogLevel, MapState};
+use crate::text::float;
 use nacre_types::command::Call;
 use nacre_types::crush::{CrushMap, RuleType};
 use nacre_types::errno::Errno;
@@ -81,10 +82,19 @@ impl MapState {
         let mut pool = Pool::replicated(name, size, min_size, rule, pg_num, Epoch(0));
         pool.pgp_num = pgp_num;
         pool.created_ns = ctx.now.wall_ns;
-        pool.pg_autoscale_mode =
-            call.text("autoscale_mode").unwrap_or(&self.tuning.pool_default_pg_autoscale_mode).to_owned();
-        if let Some(min) = number("pg_num_min") {
-            pool.options.insert("pg_num_min".into(), min.to_string());
+        if let Some(mode) = call.text("autoscale_mode") {
+            super::pool_vars::check_autoscale_mode(mode)?;
+        }
+        for name in ["pg_num_min", "pg_num_max", "target_size_bytes"] {
+            if let Some(value) = call.int(name).filter(|value| *value > 0) {
+                pool.options.insert(name.into(), value.to_string());
+            }
+        }
+        if let Some(ratio) = call.float("target_size_ratio").filter(|ratio| *ratio > 0.0) {
+            pool.options.insert("target_size_ratio".into(), float(ratio));
+        }
+        if call.flag("bulk") {
+            pool.flags |= flag::BULK;
         }
         for (on, bit) in [
             (self.tuning.pool_default_nodelete, flag::NODELETE),

@@ -1,4 +1,9 @@
-//! `osd pool get` and `osd pool set`: every variable of Ceph 16.2, typed and checked.
+//! `osd pool get` and `osd pool set`: every variable of Ceph 16.2, typed and checked. [`support`] says which of them have
+//! an effect; a value that promises what there is not is refused, and taking such a value back is not.
+
+mod support;
+
+pub use support::variables;
 
 use super::pool::{check_rule, parse_si};
 use super::pool_show::{hit_set_name, option_json};
@@ -10,6 +15,7 @@ use nacre_types::crush::{Rule, RuleType};
 use nacre_types::errno::Errno;
 use nacre_types::ids::PoolId;
 use nacre_types::pool::{HitSetKind, Pool, flag};
+use nacre_types::support::Support;
 use serde_json::{Map, Value, json};
 
 /// What a variable of [`Pool::options`] takes.
@@ -41,6 +47,7 @@ const OPTIONS: &[(&str, Kind)] = &[
     ("csum_min_block", Int(0, i64::MAX)),
     ("fingerprint_algorithm", Choice(&["none", "sha1", "sha256", "sha512"])),
     ("pg_num_min", Int(1, i64::MAX)),
+    ("pg_num_max", Int(0, i64::MAX)),
     ("target_size_bytes", Int(0, i64::MAX)),
     ("target_size_ratio", Float(0.0, f64::MAX)),
     ("pg_autoscale_bias", Float(0.0, 1000.0)),
@@ -316,9 +323,7 @@ impl MapState {
                 pool.crush_rule = check_rule(crush, rule, pool.size)?;
             }
             "pg_autoscale_mode" => {
-                if !matches!(text, "on" | "off" | "warn") {
-                    return Err(Failure::invalid(format!("specified invalid mode {text}")));
-                }
+                check_autoscale_mode(text)?;
                 text.clone_into(&mut pool.pg_autoscale_mode);
             }
             "bulk" => set_bit(&mut pool, flag::BULK, text)?,
@@ -415,6 +420,11 @@ impl MapState {
                 (float(n), n == 0.0)
             }
         };
+        if let Support::Refused(reason) = support::of(var)
+            && !unset
+        {
+            return Err(not_supported(var, reason));
+        }
         // In Ceph too, nothing and 0 take an option back.
         if unset {
             pool.options.remove(var);
@@ -423,6 +433,22 @@ impl MapState {
         }
         Ok(())
     }
+}
+
+/// The only mode that there is is `off`.
+pub(super) fn check_autoscale_mode(mode: &str) -> Result<(), Failure> {
+    match mode {
+        "off" => Ok(()),
+        "on" | "warn" => Err(not_supported(
+            &format!("pg_autoscale_mode {mode}"),
+            "there is no PG autoscaler; the mode stays off",
+        )),
+        _ => Err(Failure::invalid(format!("specified invalid mode {mode}"))),
+    }
+}
+
+fn not_supported(what: &str, reason: &str) -> Failure {
+    Failure::new(Errno::EOPNOTSUPP, format!("{what} is not supported: {reason}"))
 }
 
 fn set_tiering(pool: &mut Pool, var: &str, text: &str) -> Result<(), Failure> {

@@ -694,7 +694,6 @@ fn pool_variables_are_typed_and_checked_like_cephs() {
         ("compression_mode", "force"),
         ("recovery_priority", "5"),
         ("target_size_ratio", "0.5"),
-        ("scrub_min_interval", "10"),
         ("bulk", "1"),
         ("csum_max_block", "3"),
     ] {
@@ -705,7 +704,7 @@ fn pool_variables_are_typed_and_checked_like_cephs() {
         all,
         "size: 2\nmin_size: 2\npg_num: 8\npgp_num: 8\ncrush_rule: replicated_rule\nhashpspool: true\nnodelete: \
          false\nnopgchange: false\nnosizechange: false\nwrite_fadvise_dontneed: false\nnoscrub: false\nnodeep-scrub: \
-         false\nuse_gmt_hitset: 1\nfast_read: 0\nscrub_min_interval: 10\nrecovery_priority: 5\ncompression_mode: \
+         false\nuse_gmt_hitset: 1\nfast_read: 0\nrecovery_priority: 5\ncompression_mode: \
          force\ncsum_max_block: 3\ntarget_size_ratio: 0.5\npg_autoscale_mode: off\nbulk: true\n"
     );
     desk.fails("osd pool get", get("csum_type"), Errno::ENOENT, "option 'csum_type' is not set on pool 'p1'");

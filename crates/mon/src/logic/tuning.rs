@@ -43,8 +43,6 @@ pub struct Tuning {
     pub pool_default_pgp_num: u32,
     /// `osd_pool_default_crush_rule`; below 0: the first replicated rule.
     pub pool_default_crush_rule: i32,
-    /// `osd_pool_default_pg_autoscale_mode`.
-    pub pool_default_pg_autoscale_mode: String,
     /// `osd_pool_default_flag_hashpspool`.
     pub pool_default_hashpspool: bool,
     /// `osd_pool_default_flag_nodelete`.
@@ -102,7 +100,6 @@ impl Tuning {
             pool_default_pg_num: small(mon.osd_pool_default_pg_num),
             pool_default_pgp_num: small(mon.osd_pool_default_pgp_num),
             pool_default_crush_rule: i32::try_from(mon.osd_pool_default_crush_rule).unwrap_or(-1),
-            pool_default_pg_autoscale_mode: mon.osd_pool_default_pg_autoscale_mode.to_string(),
             pool_default_hashpspool: mon.osd_pool_default_flag_hashpspool,
             pool_default_nodelete: mon.osd_pool_default_flag_nodelete,
             pool_default_nopgchange: mon.osd_pool_default_flag_nopgchange,
@@ -144,7 +141,6 @@ impl Default for Tuning {
             pool_default_pg_num: 32,
             pool_default_pgp_num: 0,
             pool_default_crush_rule: -1,
-            pool_default_pg_autoscale_mode: "off".into(),
             pool_default_hashpspool: true,
             pool_default_nodelete: false,
             pool_default_nopgchange: false,

@@ -87,6 +87,9 @@ fn refused(problem: Problem) -> Failure {
         Problem::Command(text) => {
             Failure::new(format!("{text}\nError EINVAL: invalid command"), exit_code(Errno::EINVAL))
         }
+        Problem::Refused(text) => {
+            Failure::new(format!("Error EOPNOTSUPP: {text}"), exit_code(Errno::EOPNOTSUPP))
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 
 mod backup;
 mod bluestore_tool;
+mod compatibility;
 mod crushtool;
 mod doc_commands;
 mod docs;

@@ -16,8 +16,11 @@ option_group! {
     debug_bdev: Debug = "1/3", "Debug level of block devices" [runtime()];
     debug_memstore: Debug = "1/5", "Debug level of MemStore" [runtime()];
     debug_filestore: Debug = "1/3", "Debug level of FileStore" [runtime()];
-    debug_rocksdb: Debug = "4/5", "Debug level of RocksDB" [runtime()];
-    debug_crush: Debug = "1/1", "Debug level of CRUSH" [runtime()];
-    debug_objecter: Debug = "0/1", "Debug level of the objecter" [runtime()];
+    debug_rocksdb: Debug = "4/5", "Debug level of RocksDB"
+        [runtime(), advisory("its code logs nothing")];
+    debug_crush: Debug = "1/1", "Debug level of CRUSH"
+        [runtime(), advisory("its code logs nothing")];
+    debug_objecter: Debug = "0/1", "Debug level of the objecter"
+        [runtime(), advisory("its code logs nothing")];
     debug_rados: Debug = "0/5", "Debug level of librados" [runtime()];
 }

@@ -43,12 +43,12 @@ option_group! {
     log_level: LogLevel = "info", "The least severe lines that are logged by parts without a debug option"
         [basic(), runtime(), nacre(), see(&["debug_osd", "debug_mon", "debug_ms"])];
     clog_to_monitors: Bool = "true", "Send cluster log lines to the monitors" [];
-    auth_cluster_required: AuthMethod = "cephx", "How daemons authenticate to each other" [startup(),
+    auth_cluster_required: AuthMethod = "cephx", "How daemons authenticate to each other" [startup(), partial("cephx only"),
         long("Nacre authenticates every connection both ways; there is no mode without.")];
     auth_service_required: AuthMethod = "cephx", "How clients authenticate to daemons"
-        [startup(), see(&["auth_cluster_required"])];
+        [startup(), partial("cephx only"), see(&["auth_cluster_required"])];
     auth_client_required: AuthMethod = "cephx", "How daemons authenticate to clients"
-        [startup(), see(&["auth_cluster_required"])];
+        [startup(), partial("cephx only"), see(&["auth_cluster_required"])];
     auth_service_ticket_ttl: FloatSecs = "3600", "Seconds for which a ticket to a service is valid"
         [range("1", "604800"), services(&[Mon]), long("Service keys rotate once in this time; a ticket sealed \
         with the key before the current one is still taken until it expires.")];

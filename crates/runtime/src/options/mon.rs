@@ -71,8 +71,8 @@ option_group! {
         [min("0"), services(&[Mon]), see(&["osd_pool_default_pg_num"])];
     osd_pool_default_crush_rule: Int = "-1", "CRUSH rule of new pools; -1 picks the lowest rule id"
         [services(&[Mon])];
-    osd_pool_default_pg_autoscale_mode: AutoscaleMode = "on", "Whether new pools have their number of PGs adjusted"
-        [runtime(), services(&[Mon])];
+    osd_pool_default_pg_autoscale_mode: AutoscaleMode = "off", "Whether new pools have their number of PGs adjusted"
+        [runtime(), services(&[Mon]), advisory("there is no PG autoscaler: new pools have the mode off")];
     osd_pool_default_flag_hashpspool: Bool = "true", "Whether PGs of new pools are spread independently of others'"
         [services(&[Mon])];
     osd_pool_default_flag_nodelete: Bool = "false", "Whether new pools refuse to be deleted" [services(&[Mon])];

@@ -2,6 +2,7 @@
 
 use super::kinds::Kind;
 use crate::error::{Error, Result};
+use nacre_types::support::Support;
 
 /// Ceph's option types, as `config help` names them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +145,8 @@ pub struct OptionSpec {
     pub secret: bool,
     /// Whether Nacre has it and Ceph does not.
     pub nacre_only: bool,
+    /// How far it does what Ceph's option does.
+    pub support: Support,
     canonical: fn(&OptionSpec, &str) -> Result<String>,
 }
 
@@ -176,6 +179,7 @@ impl OptionSpec {
             see_also: &[],
             nacre_only: false,
             secret: K::SECRET,
+            support: Support::Full,
             canonical: canonical_of::<K>,
         }
     }
@@ -256,6 +260,18 @@ impl OptionSpec {
     /// Related options.
     pub const fn see(mut self, names: &'static [&'static str]) -> Self {
         self.see_also = names;
+        self
+    }
+
+    /// It has part of the effect that it has in Ceph; `missing` says what is missing.
+    pub const fn partial(mut self, missing: &'static str) -> Self {
+        self.support = Support::Partial(missing);
+        self
+    }
+
+    /// It is accepted and has no effect; `why` says why.
+    pub const fn advisory(mut self, why: &'static str) -> Self {
+        self.support = Support::Advisory(why);
         self
     }
 

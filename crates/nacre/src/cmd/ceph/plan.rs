@@ -81,6 +81,8 @@ pub(super) enum Problem {
     Usage(String),
     /// The words are no command.
     Command(String),
+    /// They are a command of Ceph that there is not.
+    Refused(String),
 }
 
 impl Plan {
@@ -192,7 +194,7 @@ fn daemon(socket: Socket, words: &[String], format: Option<&str>) -> Result<Acti
     };
     let parsed =
         tables[0].parse_words(words).or_else(|error| tables[1].parse_words(words).map_err(|_| error));
-    let mut fields = parsed.map_err(|error| Problem::Command(explain(&error)))?;
+    let mut fields = parsed.map_err(|error| problem(&error))?;
     if let Some(format) = format {
         fields.insert("format".into(), format.into());
     }
@@ -251,7 +253,7 @@ fn command(words: &[String], format: Option<&str>) -> Result<Action, Problem> {
         }
         _ => (Destination::Mon, mon_commands(), words.to_vec()),
     };
-    let mut fields = table.parse_words(&words).map_err(|error| Problem::Command(explain(&error)))?;
+    let mut fields = table.parse_words(&words).map_err(|error| problem(&error))?;
     if let Some(format) = format {
         fields.insert("format".into(), format.into());
     }
@@ -276,10 +278,13 @@ fn no_target(text: &str) -> Problem {
 }
 
 /// What is wrong and how the command is used, as the `ceph` program words it.
-fn explain(error: &CommandError) -> String {
+fn problem(error: &CommandError) -> Problem {
     match error {
-        CommandError::Invalid { detail, usage, .. } => format!("Invalid command: {detail}\n{usage}"),
-        other => other.to_string(),
+        CommandError::Invalid { detail, usage, .. } => {
+            Problem::Command(format!("Invalid command: {detail}\n{usage}"))
+        }
+        CommandError::Refused { .. } => Problem::Refused(error.to_string()),
+        other => Problem::Command(other.to_string()),
     }
 }
 
@@ -419,6 +424,8 @@ mod tests {
         ));
         let Err(Problem::Command(text)) = plan("osd frob") else { panic!() };
         assert!(text.starts_with("no valid command found; 10 closest matches:\nosd stat\n"));
+        let refused = "command 'osd tier add' is not supported: there are no cache tiers";
+        assert_eq!(plan("osd tier add a b"), Err(Problem::Refused(refused.into())));
         assert!(
             matches!(plan("status -f xml"), Err(Problem::Usage(text)) if text.contains("invalid choice: 'xml'"))
         );

@@ -30,6 +30,8 @@ def configuration():
     fails(rados.Error, c.conf_set, "client_mount_timeout", "soon")
     c.conf_set("err_to_stderr", "true")
     assert c.conf_get("err_to_stderr") == "true"
+    # Options that only Ceph needs read as its defaults.
+    assert (c.conf_get("log_max_new"), c.conf_get("rbd_cache")) == ("1000", "true")
     rest = c.conf_parse_argv(["osd", "--rados-mon-op-timeout", "44", "tree", "--unknown"])
     assert rest == ["osd", "tree", "--unknown"], rest
     assert c.conf_get("rados_mon_op_timeout") == "44"
@@ -55,6 +57,7 @@ def cluster(c):
     assert str(c.version()) == "3.0.0"
     assert c.get_instance_id() > 0
     assert c.get_addrs()
+    assert c.mgr_command('{"prefix":"nonesuch"}', b"") == (-22, b"", "No handler found for 'nonesuch'")
     stats = c.get_cluster_stats()
     assert stats["kb"] > 0 and stats["kb"] >= stats["kb_avail"] > 0, stats
     c.wait_for_latest_osdmap()

@@ -1,0 +1,116 @@
+//! How far each pool variable of Ceph is supported.
+
+use super::{CRUSH_RULESET, EC_VARS, FLAGS, OPTIONS, PLAIN_VARS, TIER_VARS};
+use nacre_types::support::Support::{self, Advisory, Partial, Refused};
+
+const NO_SCRUB: &str = "there is no scrub; reads and recovery verify checksums";
+const NO_DEDUP: &str = "there is no deduplication";
+const NO_AUTOSCALER: &str = "a hint for the PG autoscaler, which there is not";
+
+/// Variables that are not fully supported, besides those of tiers and of erasure-coded pools.
+const EXCEPTIONS: &[(&str, Support)] = &[
+    ("pg_num", Partial("set when the pool is created; PGs are not split or merged")),
+    ("write_fadvise_dontneed", Advisory("a hint for caches")),
+    ("noscrub", Advisory("there is no scrub to forbid")),
+    ("nodeep-scrub", Advisory("there is no scrub to forbid")),
+    ("use_gmt_hitset", Refused("there are no cache tiers (EACCES, as on Ceph's pools that are no tiers)")),
+    ("fast_read", Partial("false only, as on Ceph's replicated pools")),
+    ("pg_autoscale_mode", Partial("off only: there is no PG autoscaler")),
+    ("bulk", Advisory(NO_AUTOSCALER)),
+    ("scrub_min_interval", Refused(NO_SCRUB)),
+    ("scrub_max_interval", Refused(NO_SCRUB)),
+    ("deep_scrub_interval", Refused(NO_SCRUB)),
+    ("scrub_priority", Refused(NO_SCRUB)),
+    ("recovery_op_priority", Refused("recovery is bounded by osd_recovery_max_active and osd_max_backfills")),
+    ("fingerprint_algorithm", Refused(NO_DEDUP)),
+    ("pg_num_min", Advisory(NO_AUTOSCALER)),
+    ("pg_num_max", Advisory(NO_AUTOSCALER)),
+    ("target_size_bytes", Advisory(NO_AUTOSCALER)),
+    ("target_size_ratio", Advisory(NO_AUTOSCALER)),
+    ("pg_autoscale_bias", Advisory(NO_AUTOSCALER)),
+    ("dedup_tier", Refused(NO_DEDUP)),
+    ("dedup_chunk_algorithm", Refused(NO_DEDUP)),
+    ("dedup_cdc_chunk_size", Refused(NO_DEDUP)),
+];
+
+/// How far the variable `name` is supported.
+pub(super) fn of(name: &str) -> Support {
+    if TIER_VARS.contains(&name) {
+        return Refused("there are no cache tiers (EACCES, as on Ceph's pools that are no tiers)");
+    }
+    if EC_VARS.contains(&name) {
+        return Refused("there are no erasure-coded pools (EINVAL, as on Ceph's replicated pools)");
+    }
+    EXCEPTIONS.iter().find(|(variable, _)| *variable == name).map_or(Support::Full, |(_, support)| *support)
+}
+
+/// All variables of `osd pool set`, with their support.
+pub fn variables() -> Vec<(&'static str, Support)> {
+    let flags = FLAGS.iter().map(|(name, _)| *name);
+    let options = OPTIONS.iter().map(|(name, _)| *name);
+    let names = PLAIN_VARS.iter().copied().chain([CRUSH_RULESET]).chain(flags);
+    let names = names.chain(["fast_read", "pg_autoscale_mode", "bulk"]).chain(options);
+    let names =
+        names.chain(["use_gmt_hitset"]).chain(TIER_VARS.iter().copied()).chain(EC_VARS.iter().copied());
+    names.map(|name| (name, of(name))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::tests::Desk;
+    use super::*;
+    use nacre_types::errno::Errno;
+    use serde_json::json;
+
+    /// A value that Ceph accepts.
+    fn value(name: &str) -> &'static str {
+        match name {
+            "crush_rule" => "replicated_rule",
+            "crush_ruleset" | "fast_read" => "0",
+            "size" | "min_size" => "2",
+            "pg_num" | "pgp_num" => "8",
+            "pg_autoscale_mode" => "off",
+            "compression_mode" => "force",
+            "compression_algorithm" => "zstd",
+            "csum_type" => "crc32c",
+            "fingerprint_algorithm" => "sha1",
+            "dedup_tier" => "p1",
+            "dedup_chunk_algorithm" => "fastcdc",
+            "hit_set_type" => "bloom",
+            "erasure_code_profile" => "default",
+            "allow_ec_overwrites" => "true",
+            _ => "1",
+        }
+    }
+
+    #[test]
+    fn variables_behave_as_the_table_says() {
+        let mut desk = Desk::busy();
+        assert!(EXCEPTIONS.iter().all(|(name, _)| variables().iter().any(|(known, _)| known == name)));
+        for (name, support) in variables() {
+            let set = json!({ "pool": "p1", "var": name, "val": value(name), "yes_i_really_mean_it": true });
+            let (code, text, _) = desk.run("osd pool set", set);
+            match support {
+                Refused(reason) => {
+                    let expected = match name {
+                        _ if TIER_VARS.contains(&name) || name == "use_gmt_hitset" => Errno::EACCES,
+                        _ if EC_VARS.contains(&name) => Errno::EINVAL,
+                        _ => Errno::EOPNOTSUPP,
+                    };
+                    assert_eq!(code, expected.negated(), "{name}: {text}");
+                    let named = format!("{name} is not supported: {reason}");
+                    assert!(expected != Errno::EOPNOTSUPP || text == named, "{text}");
+                }
+                _ => {
+                    assert_eq!((code, text), (0, format!("set pool 1 {name} to {}", value(name))));
+                    let shown = desk.text("osd pool get", json!({ "pool": "p1", "var": name }));
+                    assert!(shown.starts_with(&format!("{name}: ")), "{shown}");
+                }
+            }
+        }
+        // Values that promise nothing are accepted: scripts that take a setting back work.
+        for name in ["scrub_min_interval", "recovery_op_priority"] {
+            desk.ok("osd pool set", json!({ "pool": "p1", "var": name, "val": "0" }));
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Options that Ceph has and Nacre does not need: their names and defaults, for programs that read them.
+//!
+//! `config get` and `rados_conf_get` answer with Ceph's default. Clients may set them on their own handle, without
+//! effect; in the monitors' configuration they are refused by name unless forced, and in files they are skipped.
+
+use super::{find, normalize_name};
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+/// Name, type, default and the default of daemons, separated by tabs.
+const RECORDED: &str = include_str!("ceph-options.tsv");
+
+/// An option of Ceph 16.2 that is not in the option table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CephOption {
+    /// Its name.
+    pub name: &'static str,
+    /// Ceph's name of its type.
+    pub ty: &'static str,
+    default: &'static str,
+    daemon_default: &'static str,
+}
+
+impl CephOption {
+    fn parse(line: &'static str) -> Option<CephOption> {
+        let mut fields = line.split('\t');
+        let (name, ty) = (fields.next()?, fields.next()?);
+        let (default, daemon_default) = (fields.next().unwrap_or(""), fields.next().unwrap_or(""));
+        Some(CephOption { name, ty, default, daemon_default })
+    }
+
+    /// Ceph's default, as its programs print it.
+    pub fn default(&self, daemon: bool) -> &'static str {
+        if daemon && !self.daemon_default.is_empty() { self.daemon_default } else { self.default }
+    }
+}
+
+static BY_NAME: LazyLock<HashMap<&'static str, CephOption>> = LazyLock::new(|| {
+    let lines = RECORDED.lines().filter(|line| !line.starts_with('#'));
+    let options = lines.filter_map(CephOption::parse).filter(|option| find(option.name).is_none());
+    options.map(|option| (option.name, option)).collect()
+});
+
+/// The option of Ceph of that name, where the option table has none.
+pub fn ceph_option(name: &str) -> Option<CephOption> {
+    BY_NAME.get(normalize_name(name).as_str()).copied()
+}
+
+/// The names of all options of Ceph that the option table does not have, sorted.
+pub fn ceph_only_names() -> Vec<&'static str> {
+    let mut names: Vec<&str> = BY_NAME.keys().copied().collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_of_ceph_have_its_defaults() {
+        let default = |name: &str, daemon| ceph_option(name).map(|option| option.default(daemon));
+        assert_eq!(default("err_to_stderr", false), Some("false"));
+        assert_eq!(default("ms type", false), Some("async+posix"));
+        assert_eq!(default("log_max_new", true), Some("1000"));
+        assert_eq!(default("objecter_timeout", false), Some("10.000000"));
+        assert_eq!(default("err_to_stderr", true), Some("true"));
+        assert_eq!(default("osd_pool_default_size", false), None, "in the option table");
+        assert_eq!(default("nonesuch", false), None);
+        assert!(ceph_only_names().len() > 1000);
+    }
+}
