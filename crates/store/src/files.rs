@@ -53,7 +53,7 @@ pub(crate) fn read_if_present(path: &Path) -> Result<Option<Vec<u8>>> {
 /// Holds a store's lock file; the lock goes with it.
 #[derive(Debug)]
 pub(crate) struct StoreLock {
-    _file: File,
+    file: File,
 }
 
 impl StoreLock {
@@ -68,9 +68,32 @@ impl StoreLock {
             .open(&path)
             .map_err(|e| StoreError::io(format!("open {}", path.display()), &e))?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(StoreLock { _file: file }),
+            Ok(()) => Ok(StoreLock { file }),
             Err(rustix::io::Errno::WOULDBLOCK) => Err(StoreError::InUse(directory.display().to_string())),
             Err(error) => Err(StoreError::io(format!("lock {}", path.display()), &error.into())),
         }
+    }
+}
+
+impl Drop for StoreLock {
+    fn drop(&mut self) {
+        // Closing the file would not do: a process that another thread has just forked holds it too, until it runs its program.
+        _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_ends_while_a_forked_process_holds_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let lock = StoreLock::take(folder.path()).unwrap();
+        assert!(matches!(StoreLock::take(folder.path()), Err(StoreError::InUse(_))));
+        let inherited = lock.file.try_clone().unwrap();
+        drop(lock);
+        StoreLock::take(folder.path()).unwrap();
+        drop(inherited);
     }
 }
