@@ -62,7 +62,7 @@ use allocation::worker::Worker;
 use allocation::{Books, start};
 use collection::Collection;
 use commit::{CommitCounters, Committer, Queue};
-use db::{Db, Family, FamilyIds, RawBatch};
+use db::{BatchPool, Db, Family, FamilyIds, RawBatch};
 use device::Device;
 use discard::Discards;
 use gate::ReadGate;
@@ -81,6 +81,8 @@ use std::time::{Duration, Instant};
 
 /// Above every version of a log.
 const LAST_VERSION: Eversion = Eversion { interval: Interval(u64::MAX), version: u64::MAX };
+/// Bytes that trimming the cache frees beyond what is over its limit.
+const TRIM_BYTES: i64 = 64 << 10;
 /// The most damaged blobs that are remembered as logged.
 const MAX_DAMAGED: usize = 1024;
 
@@ -197,6 +199,7 @@ struct Inner {
     discards: Discards,
     gate: ReadGate,
     queue: Queue,
+    batches: BatchPool,
     placer: Placer,
     checkpoints: Worker,
     counters: CommitCounters,
@@ -279,6 +282,7 @@ impl BlueStore {
             discards: Discards::new(config.discard),
             gate: ReadGate::default(),
             queue: Queue::new(config.queue_bytes, usage.clone()),
+            batches: BatchPool::default(),
             placer: Placer::default(),
             checkpoints: Worker::default(),
             counters: CommitCounters::default(),
@@ -716,7 +720,9 @@ impl Inner {
         if excess <= 0 {
             return;
         }
-        let mut wanted = (excess + limit / 64) as u64;
+        // A little more than that: evicting as much as comes in lets the allocator's thread caches give the freed buffers to
+        // the next writes.
+        let mut wanted = (excess + TRIM_BYTES) as u64;
         let placed = self.queue.placed();
         let collections = self.collections.read();
         for _ in 0..collections.len() {

@@ -80,7 +80,7 @@ impl<'a> Txn<'a> {
         Txn {
             inner,
             coll,
-            batch: RawBatch::default(),
+            batch: inner.batches.take(),
             objects: Vec::with_capacity(1),
             writes: Vec::new(),
             overwrites: Vec::new(),

@@ -370,8 +370,10 @@ impl OnodeCache {
                 freed += slot.memory;
                 let gone = self.slots.swap_remove(self.hand);
                 self.index.remove(&gone.oid);
-                if let Some(moved) = self.slots.get(self.hand) {
-                    self.index.insert(moved.oid.clone(), self.hand);
+                if let Some(moved) = self.slots.get(self.hand)
+                    && let Some(at) = self.index.get_mut(&moved.oid)
+                {
+                    *at = self.hand;
                 }
             }
         }

@@ -98,6 +98,15 @@ struct State {
     failed: Option<StoreError>,
 }
 
+/// How long the commit thread waits for work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    No,
+    /// For [`MAX_AGE`].
+    Briefly,
+    Forever,
+}
+
 /// How the commit thread is to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
@@ -227,10 +236,11 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Takes the next batch and whether deferred copies are to go with it; an empty batch is for that alone, or, where
-    /// the thread is not patient, says that there is nothing. `None` when the thread is to end.
-    fn take(&self, is_patient: bool) -> Option<(Vec<Queued>, u64, bool)> {
+    /// Takes the next batch and whether deferred copies are to go with it; an empty batch is for that alone, or says that
+    /// there was nothing for as long as `wait` says. `None` when the thread is to end.
+    fn take(&self, wait: Wait) -> Option<(Vec<Queued>, u64, bool)> {
         let mut state = self.state.lock();
+        let mut waited = false;
         loop {
             let empty = state.transactions.is_empty();
             if state.end == End::Abandoned || (state.end == End::Drained && empty && !state.deferred) {
@@ -246,14 +256,16 @@ impl Queue {
                 let last = state.last_seq - state.transactions.len() as u64;
                 return Some((batch, last, settle));
             }
-            if !is_patient {
+            if wait == Wait::No || waited {
                 return Some((Vec::new(), state.last_seq, false));
             }
             state.idle = true;
-            if !state.deferred || state.placing {
+            let may_settle = state.deferred && !state.placing;
+            if wait == Wait::Forever && !may_settle {
                 self.work.wait(&mut state);
             } else if self.work.wait_for(&mut state, MAX_AGE).timed_out() {
-                state.settle_wanted = true;
+                state.settle_wanted |= may_settle;
+                waited = wait == Wait::Briefly;
             }
         }
     }
@@ -289,6 +301,8 @@ pub(super) struct Committer {
     synced: u64,
     /// What of the log is to be filled ahead when there is nothing else to do.
     prefill: Option<Prefill>,
+    /// That was the last thing done: the store has been idle since.
+    prefilling: bool,
     /// Numbers up to here are reserved in the database.
     pub(super) id_max: u64,
     /// The frontier that the database knows.
@@ -319,6 +333,7 @@ impl Committer {
             watermark_at: now,
             synced,
             prefill,
+            prefilling: false,
             id_max,
             frontier,
             ledger,
@@ -330,7 +345,8 @@ impl Committer {
 
     /// The commit thread: runs until the queue ends or something fails.
     pub(super) fn run(mut self, inner: &Inner) {
-        while let Some((mut batch, last_seq, settle)) = inner.queue.take(self.prefill.is_none()) {
+        while let Some((mut batch, last_seq, settle)) = inner.queue.take(self.wait()) {
+            self.prefilling = false;
             if let Some(done) = inner.placer.take_done() {
                 self.deferred.placed(done.epoch);
                 inner.queue.set_placed(done.seq);
@@ -340,7 +356,7 @@ impl Committer {
                 && let Some(prefill) = &mut self.prefill
             {
                 match inner.db.prefill_step(prefill) {
-                    Ok(true) => {}
+                    Ok(true) => self.prefilling = true,
                     Ok(false) => self.prefill = None,
                     Err(error) => {
                         // The next batch finds the store stopped.
@@ -360,6 +376,9 @@ impl Committer {
                     if !self.deferred.has_unplaced() {
                         inner.queue.set_placed(last_seq);
                     }
+                    if self.prefill.as_mut().is_some_and(|prefill| prefill.is_overtaken(self.batch.len())) {
+                        self.prefill = None;
+                    }
                     let freed: Vec<Run> = match reuses_at_once() {
                         false => batch.iter_mut().flat_map(|queued| queued.freed.drain(..)).collect(),
                         true => Vec::new(),
@@ -372,6 +391,7 @@ impl Committer {
                     let counters = &inner.counters;
                     counters.transactions.fetch_add(batch.len() as u64, Ordering::Relaxed);
                     counters.batches.fetch_add(1, Ordering::Relaxed);
+                    inner.batches.put(batch.iter_mut().map(|queued| std::mem::take(&mut queued.batch)));
                     complete(batch, None);
                     self.ledger.committed(&inner.checkpoints, self.frontier);
                     // While the submitters work on what they were just told.
@@ -395,6 +415,16 @@ impl Committer {
                     return;
                 }
             }
+        }
+    }
+
+    /// How long to wait for work. The log is filled ahead only while the store is idle: between the batches of a busy one that
+    /// would delay their syncs, and the log's own writes fill it as well.
+    fn wait(&self) -> Wait {
+        match self.prefill {
+            None => Wait::Forever,
+            Some(_) if self.prefilling => Wait::No,
+            Some(_) => Wait::Briefly,
         }
     }
 

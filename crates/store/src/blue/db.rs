@@ -6,6 +6,7 @@
 use super::allocation::freelist;
 use super::varint;
 use crate::error::{Result, StoreError};
+use parking_lot::Mutex;
 use rocksdb::{
     BlockBasedOptions, BottommostLevelCompaction, Cache, ColumnFamily, ColumnFamilyDescriptor,
     CompactOptions, DB, DBCompressionType, DBPinnableSlice, DBRecoveryMode, FlushOptions,
@@ -78,6 +79,24 @@ pub(super) struct Prefill {
     files: usize,
     chunks: usize,
     chunk: Vec<u8>,
+    /// Bytes that make it unnecessary when they are logged without it.
+    left: usize,
+}
+
+impl Prefill {
+    /// Counts bytes that were logged otherwise; tells whether the log needs no filling ahead any more. What was begun is
+    /// ended by one more step.
+    pub(super) fn is_overtaken(&mut self, logged_bytes: usize) -> bool {
+        self.left = self.left.saturating_sub(logged_bytes);
+        if self.left > 0 {
+            return false;
+        }
+        let begun = self.chunks < self.each;
+        if begun {
+            (self.files, self.chunks) = (1, 0);
+        }
+        !begun
+    }
 }
 
 /// The open database.
@@ -199,7 +218,8 @@ impl Db {
     /// What [`Db::prefill_step`] is to write: `bytes` into each of the WAL files that are kept for reuse.
     pub(super) fn prefill(&self, bytes: usize) -> Prefill {
         let each = bytes.div_ceil(PREFILL_STEP_BYTES);
-        Prefill { each, files: RECYCLED_WALS, chunks: each, chunk: vec![0; PREFILL_STEP_BYTES] }
+        let left = bytes * RECYCLED_WALS;
+        Prefill { each, files: RECYCLED_WALS, chunks: each, chunk: vec![0; PREFILL_STEP_BYTES], left }
     }
 
     /// Fills the WAL ahead by a little, retiring each file that is full, so that the log has its blocks from then on and
@@ -430,6 +450,33 @@ impl RawBatch {
     }
 }
 
+/// The most batches that a [`BatchPool`] keeps, and the largest, in bytes.
+const POOLED_BATCHES: usize = 1024;
+const POOLED_BYTES: usize = 4096;
+
+/// Memory of batches that were written, for those of the next transactions: they are put together by the submitting threads and
+/// ended by the commit thread, which an allocator's thread caches do not serve well.
+#[derive(Debug, Default)]
+pub(super) struct BatchPool(Mutex<Vec<RawBatch>>);
+
+impl BatchPool {
+    /// An empty batch.
+    pub(super) fn take(&self) -> RawBatch {
+        self.0.lock().pop().unwrap_or_default()
+    }
+
+    /// Takes back batches, as far as they are not too many or too large.
+    pub(super) fn put(&self, batches: impl Iterator<Item = RawBatch>) {
+        let small = batches.filter(|batch| (1..=POOLED_BYTES).contains(&batch.raw.capacity()));
+        let mut pool = self.0.lock();
+        let room = POOLED_BATCHES - pool.len();
+        pool.extend(small.take(room).map(|mut batch| {
+            batch.clear();
+            batch
+        }));
+    }
+}
+
 /// The name of a family's column family.
 pub(super) const fn name(family: Family) -> &'static str {
     FAMILIES[family as usize].1
@@ -546,4 +593,38 @@ fn family_options(family: Family, config: DbConfig, cache: &Cache) -> Options {
         DBCompressionType::Lz4
     });
     options
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_that_was_filled_by_writes_is_not_filled_ahead() {
+        let fresh = || Prefill { each: 2, files: 4, chunks: 2, chunk: Vec::new(), left: 100 };
+        let mut prefill = fresh();
+        assert!(!prefill.is_overtaken(60) && !prefill.is_overtaken(39) && prefill.is_overtaken(1));
+        let mut begun = Prefill { chunks: 1, ..fresh() };
+        assert!(!begun.is_overtaken(200), "its key is still to be deleted");
+        assert_eq!((begun.files, begun.chunks), (1, 0));
+    }
+
+    #[test]
+    fn a_pool_of_batches_is_bounded_and_gives_empty_ones() {
+        let pool = BatchPool::default();
+        let batch = |bytes: usize| {
+            let mut batch = pool.take();
+            batch.put(FamilyIds::default(), Family::Onodes, b"key", &vec![0; bytes]);
+            batch
+        };
+        let small = batch(10);
+        let memory = small.raw.as_ptr();
+        pool.put([small, batch(POOLED_BYTES), RawBatch::default()].into_iter());
+        let again = pool.take();
+        assert!(again.is_empty() && again.raw.is_empty() && again.raw.as_ptr() == memory);
+        assert_eq!(pool.take().raw.capacity(), 0, "what is large or never was used is not kept");
+        let used: Vec<_> = (0..POOLED_BATCHES + 5).map(|_| batch(10)).collect();
+        pool.put(used.into_iter());
+        assert_eq!(pool.0.lock().len(), POOLED_BATCHES);
+    }
 }
