@@ -16,5 +16,6 @@ pub(crate) mod pages;
 pub(crate) mod rados;
 pub(crate) mod radosgw_admin;
 mod session;
+mod steady;
 mod times;
 mod tool_options;

@@ -1,6 +1,6 @@
 //! Measures what random overwrites, a full device and metadata cost BlueStore, without anything above it.
 //!
-//! `cargo run -p nacre-store --example blue-bench -- overwrite|full|metadata|latency|scan [--rounds N] [--seconds S] [--depth N]
+//! `cargo run -p nacre-store --example blue-bench -- overwrite|full|metadata|latency|scan|compact [--rounds N] [--seconds S] [--depth N]
 //! [--objects N] [--dir DIR]`
 //!
 //! - `overwrite`: 4 KiB random overwrites of 4 MiB objects, by turns where the data is (deferred) and into fresh blocks
@@ -10,13 +10,15 @@
 //! - `metadata`: bytes of sorted files of the database per 4 MiB object after compaction, with a checksum per 4 KiB and per
 //!   16 KiB.
 //! - `scan`: the scan of all objects of the store in DIR, with one thread and with two by turns; seconds of each.
+//! - `compact`: compacts the database of the stopped store in DIR.
 //! - `latency`: 4 KiB random overwrites, each round on a fresh store; rate, mean, standard deviation and tail of the
 //!   latencies, a line of JSON per round, for `bench/kvstore`.
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use nacre_store::{
-    BlueStore, BlueStoreConfig, CommitSink, Completion, DataOptions, IgnoreEvents, ObjectStore, StoreError,
+    BlueStore, BlueStoreConfig, CommitSink, Completion, DataOptions, IgnoreEvents, KvKind, KvStore,
+    ObjectStore, StoreError,
 };
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
@@ -25,6 +27,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
+
+/// The allocator of the nacre binary.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 const POOL: PoolId = PoolId(1);
 const OBJECT_BYTES: u64 = 4 << 20;
@@ -292,10 +298,14 @@ fn scan(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
+fn compact(plan: &Plan) -> Result<()> {
+    Ok(KvStore::open(KvKind::BlueStoreKv, &plan.directory)?.compact(None, (None, None), |_| ())?)
+}
+
 fn main() -> Result<()> {
     let mut plan = Plan { rounds: 3, seconds: 5.0, depth: 16, objects: 256, directory: std::env::temp_dir() };
     let mut arguments = std::env::args().skip(1);
-    let verb = arguments.next().context("overwrite, full, metadata, latency or scan")?;
+    let verb = arguments.next().context("overwrite, full, metadata, latency, scan or compact")?;
     while let Some(name) = arguments.next() {
         let value = arguments.next().with_context(|| format!("{name} needs a value"))?;
         match name.as_str() {
@@ -313,6 +323,7 @@ fn main() -> Result<()> {
         "metadata" => metadata(&plan),
         "latency" => latency(&plan),
         "scan" => scan(&plan),
+        "compact" => compact(&plan),
         other => bail!("unknown measurement {other}"),
     }
 }

@@ -1,13 +1,14 @@
 //! Measures a store without anything above it: small writes as an OSD makes them, at a queue depth.
 //!
 //! `cargo run -p nacre-store --example store-bench -- [--store memstore|filestore|bluestore] [--depth N] [--size BYTES]
-//! [--seconds S] [--objects N] [--dir DIR] [--json yes]
+//! [--seconds S] [--warm-up S] [--objects N] [--dir DIR] [--json yes]
 //! [--compare-allocation ROUNDS]`
 //!
 //! Each write replaces an object's data (or writes at the object's start) with two attributes, one log entry and a
 //! metadata value, trimming the log beyond 2000 entries. Prints transactions per second, CPU per transaction of the
 //! submitting thread and of the whole process, syncs per transaction, and then random reads: what was just written, and
 //! after a remount with the page cache warm. With `--json yes` a line of JSON per store instead, for `bench/stores`.
+//! Before it measures it writes until the rates of three slices of 2 s differ by at most a tenth, for at most `--warm-up` seconds.
 //! `--compare-allocation` writes to BlueStore by turns with deltas of allocation, without, and with records of it in the
 //! database, and prints the medians of the rounds' ratios to the rate without.
 
@@ -31,6 +32,7 @@ struct Plan {
     depth: usize,
     size: usize,
     seconds: f64,
+    warm_up: f64,
     objects: u64,
     directory: PathBuf,
     /// Rounds of the comparison; 0 for none.
@@ -44,6 +46,9 @@ struct Figures {
     per_second: f64,
     p50_us: f64,
     p99_us: f64,
+    p999_us: f64,
+    /// Bytes written to the disk for each.
+    disk_bytes: f64,
     submitting_us: f64,
     process_us: f64,
 }
@@ -54,6 +59,7 @@ fn plan() -> Result<Plan> {
         depth: 16,
         size: 4096,
         seconds: 5.0,
+        warm_up: 0.0,
         objects: 10_000,
         directory: std::env::temp_dir(),
         compare: 0,
@@ -67,6 +73,7 @@ fn plan() -> Result<Plan> {
             "--depth" => plan.depth = value.parse()?,
             "--size" => plan.size = value.parse()?,
             "--seconds" => plan.seconds = value.parse()?,
+            "--warm-up" => plan.warm_up = value.parse()?,
             "--objects" => plan.objects = value.parse()?,
             "--dir" => plan.directory = value.into(),
             "--compare-allocation" => plan.compare = value.parse()?,
@@ -103,6 +110,13 @@ fn next_random(state: &mut u64) -> u64 {
     *state ^= *state << 17;
     *state
 }
+
+/// The allocator of the nacre binary.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Length of a slice of the warm-up.
+const SLICE: Duration = Duration::from_secs(2);
 
 const PGS: u32 = 32;
 
@@ -146,6 +160,20 @@ impl<'a> Load<'a> {
     }
 }
 
+/// Bytes that this process has written to the disk.
+fn written_bytes() -> Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/io")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+    Ok(line.context("an unknown /proc/self/io")?.parse()?)
+}
+
+/// Whether the last three slices had about as many writes.
+fn is_steady(slices: &[u64]) -> bool {
+    let Some(last) = slices.last_chunk::<3>() else { return false };
+    let (least, most) = (last.iter().min().unwrap_or(&0), last.iter().max().unwrap_or(&0));
+    (most - least) * 30 <= last.iter().sum::<u64>()
+}
+
 fn writes(store: &dyn ObjectStore, load: &mut Load<'_>) -> Result<Figures> {
     let (sender, done): (_, Receiver<Vec<u64>>) = channel();
     let sink: Arc<dyn CommitSink> = Arc::new(Back(Mutex::new(sender)));
@@ -159,12 +187,23 @@ fn writes(store: &dyn ObjectStore, load: &mut Load<'_>) -> Result<Figures> {
     let mut submitted = vec![Instant::now(); load.plan.depth];
     let mut free: Vec<u64> = (0..load.plan.depth as u64).collect();
     let mut latencies = Vec::new();
-    let begun = Instant::now();
+    let mut begun = Instant::now();
     let cpu = [rustix::time::ClockId::ThreadCPUTime, rustix::time::ClockId::ProcessCPUTime];
-    let before = cpu.map(cpu_of);
+    let mut before = cpu.map(cpu_of);
+    let mut disk = written_bytes()?;
     let deadline = Duration::from_secs_f64(load.plan.seconds);
     let mut count = 0_u64;
-    while begun.elapsed() < deadline {
+    let warm_up = Duration::from_secs_f64(load.plan.warm_up);
+    let (mut warming, mut slices, mut sliced) = (!warm_up.is_zero(), Vec::new(), begun);
+    while warming || begun.elapsed() < deadline {
+        if warming && sliced.elapsed() >= SLICE {
+            slices.push(count);
+            (sliced, count) = (Instant::now(), 0);
+            if is_steady(&slices) || begun.elapsed() >= warm_up {
+                latencies.clear();
+                (warming, begun, before, disk) = (false, sliced, cpu.map(cpu_of), written_bytes()?);
+            }
+        }
         for token in free.drain(..) {
             let object = next_random(&mut random) % load.plan.objects;
             let txn = load.transaction(object as usize);
@@ -181,6 +220,7 @@ fn writes(store: &dyn ObjectStore, load: &mut Load<'_>) -> Result<Figures> {
     }
     let elapsed = begun.elapsed().as_secs_f64();
     let used = [0, 1].map(|at| (cpu_of(cpu[at]) - before[at]).as_secs_f64() / count as f64 * 1e6);
+    let disk_bytes = (written_bytes()? - disk) as f64 / count as f64;
     store.flush()?;
     latencies.sort_unstable();
     let percentile =
@@ -190,6 +230,8 @@ fn writes(store: &dyn ObjectStore, load: &mut Load<'_>) -> Result<Figures> {
         per_second: count as f64 / elapsed,
         p50_us: percentile(0.5),
         p99_us: percentile(0.99),
+        p999_us: percentile(0.999),
+        disk_bytes,
         submitting_us: used[0],
         process_us: used[1],
     })
@@ -222,6 +264,8 @@ fn reads(store: &dyn ObjectStore, load: &Load<'_>) -> Result<Figures> {
         per_second: count as f64 / elapsed,
         p50_us: percentile(0.5),
         p99_us: percentile(0.99),
+        p999_us: percentile(0.999),
+        disk_bytes: 0.0,
         submitting_us: process_us,
         process_us,
     })
@@ -276,13 +320,15 @@ fn run(name: &str, plan: &Plan, directory: &Path) -> Result<()> {
     store.umount()?;
     if plan.json {
         println!(
-            "{{\"store\": \"{name}\", \"size\": {}, \"write\": {:.1}, \"write_p50_us\": {:.1}, \"write_p99_us\": {:.1}, \
+            "{{\"store\": \"{name}\", \"size\": {}, \"write\": {:.1}, \"write_p50_us\": {:.1}, \"write_p99_us\": {:.1}, \"write_p999_us\": {:.1}, \"write_amplification\": {:.2}, \
              \"write_submitting_us\": {:.2}, \"write_cpu_us\": {:.2}, \"syncs\": {syncs_each:.4}, \"read\": {:.1}, \
              \"read_cpu_us\": {:.2}, \"read_again\": {:.1}, \"mount_ms\": {:.1}}}",
             plan.size,
             written.per_second,
             written.p50_us,
             written.p99_us,
+            written.p999_us,
+            written.disk_bytes / plan.size as f64,
             written.submitting_us,
             written.process_us,
             read.per_second,

@@ -6,6 +6,7 @@ mod client;
 mod load;
 
 use super::backup::{is_json, size};
+use super::steady;
 use anyhow::{Context, Result, bail};
 use client::{Payload, Target};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -34,6 +35,9 @@ the region from AWS_REGION or AWS_DEFAULT_REGION. Exit code 1 where a request fa
   --size BYTES       size of an object: 4096, 64K, 4M [default: 4K]
   --threads N        connections, each with one request under way [default: 32]
   --duration SECONDS how long each mode goes on; del ends when nothing is left [default: 10]
+  --warm-up SECONDS  before a mode is measured, do it until the rates of three slices in a row differ by at most a tenth, for at most so
+                     many seconds; not for del [default: 0]
+  --slice SECONDS    length of these slices [default: 5]
   --objects N        the most objects that put writes [default: as many as it can]
   --prefix TEXT      what keys begin with [default: bench-]
   --loops N          how often all modes are done [default: 1]
@@ -57,6 +61,8 @@ struct Args {
     size: u64,
     threads: u64,
     duration: f64,
+    warm_up: u64,
+    slice: u64,
     objects: u64,
     prefix: String,
     loops: u64,
@@ -74,6 +80,8 @@ impl Args {
             size: 4096,
             threads: 32,
             duration: 10.0,
+            warm_up: 0,
+            slice: steady::SLICE_SECONDS,
             objects: u64::MAX,
             prefix: "bench-".into(),
             loops: 1,
@@ -113,6 +121,8 @@ impl Args {
                     parsed.duration =
                         seconds.with_context(|| format!("--duration: '{text}' are no seconds"))?;
                 }
+                "--warm-up" => parsed.warm_up = steady::seconds(flag, value()?, 0)?,
+                "--slice" => parsed.slice = steady::seconds(flag, value()?, 1)?,
                 "--objects" => parsed.objects = number(value()?, 1 << 39)?,
                 "--prefix" => parsed.prefix = value()?.to_owned(),
                 "--loops" => parsed.loops = number(value()?, 1 << 20)?,
@@ -162,6 +172,8 @@ fn bench(args: &Args) -> Result<()> {
         payload: Payload::new(data.into(), args.sign_payload),
         threads: usize::try_from(args.threads)?,
         duration: Duration::from_secs_f64(args.duration),
+        warm_up: Duration::from_secs(args.warm_up),
+        slice: Duration::from_secs(args.slice),
         max_objects: args.objects,
     });
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -189,10 +201,12 @@ async fn measure(args: &Args, plan: &Arc<Plan>) -> Result<()> {
                     args.prefix
                 );
             }
-            let bar = progress(*mode, plan.duration);
+            let limit = if *mode == Mode::Del { Duration::ZERO } else { plan.warm_up };
+            let bar = progress(*mode, limit + plan.duration);
             let mut second = 0;
-            let outcome = load::run(plan, *mode, objects, |figures, took| {
-                let record = record(lap, &second.to_string(), *mode, &figures, took);
+            let outcome = load::run(plan, *mode, objects, |figures, took, warm_up| {
+                let mut record = record(lap, &second.to_string(), *mode, &figures, took);
+                record["WarmUp"] = warm_up.into();
                 second += 1;
                 bar.set_position(second.min(bar.length().unwrap_or(second)));
                 bar.set_message(format!("{:.0} op/s", figures.ops as f64 / took.as_secs_f64()));
@@ -203,7 +217,11 @@ async fn measure(args: &Args, plan: &Arc<Plan>) -> Result<()> {
             })
             .await;
             bar.finish_and_clear();
-            let total = record(lap, "TOTAL", *mode, &outcome.total, outcome.took);
+            let mut total = record(lap, "TOTAL", *mode, &outcome.total, outcome.took);
+            if let Some((took, steady)) = outcome.warm_up {
+                total["WarmUpSeconds"] = took.as_secs_f64().into();
+                total["WarmUpSteady"] = steady.into();
+            }
             if !args.json {
                 say(&total);
             }
@@ -257,8 +275,9 @@ fn record(lap: u64, name: &str, mode: Mode, figures: &Figures, took: Duration) -
 fn say(record: &Value) {
     let number = |name: &str| record[name].as_f64().unwrap_or_default();
     let text = |name: &str| record[name].as_str().unwrap_or_default();
+    let warm_up = if record["WarmUp"] == true { " (warm-up)" } else { "" };
     let line = format!(
-        "Loop: {}, Int: {}, Dur(s): {:.1}, Mode: {}, Ops: {}, MB/s: {:.2}, IO/s: {:.0}, Lat(ms): [ min: {:.1}, avg: {:.1}, \
+        "Loop: {}, Int: {}{warm_up}, Dur(s): {:.1}, Mode: {}, Ops: {}, MB/s: {:.2}, IO/s: {:.0}, Lat(ms): [ min: {:.1}, avg: {:.1}, \
          50%: {:.1}, 95%: {:.1}, 99%: {:.1}, 99.9%: {:.1}, max: {:.1} ], Slowdowns: {}, Errors: {}\n",
         number("Loop"),
         text("IntervalName"),

@@ -307,11 +307,15 @@ fn databases_are_compacted_while_osds_run() {
 #[test]
 #[ignore = "takes many minutes; `make test-long` runs it"]
 fn an_unoptimised_build_is_told_of_in_health() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/build-rocksdb");
+    let archive = Command::new(script).args(["--print-dir", "-O0"]).output().unwrap();
+    assert!(archive.status.success(), "{}", String::from_utf8_lossy(&archive.stderr));
+    let archive = String::from_utf8(archive.stdout).unwrap();
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unoptimised");
     let built = Command::new(env!("CARGO"))
         .args(["build", "--locked", "-p", "nacre", "--bin", "nacre", "--target-dir"])
         .arg(&target)
-        .args(["--config", "profile.dev.package.librocksdb-sys.opt-level=0"])
+        .env("ROCKSDB_LIB_DIR", archive.trim())
         .output()
         .unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));

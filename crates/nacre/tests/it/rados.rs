@@ -292,7 +292,27 @@ fn bench_writes_reads_verifies_and_cleans_up() {
     pool.prints("cleanup", "Removed 3 objects\n");
     pool.prints("cleanup", "");
     pool.prints("ls", "");
-    let cleaned = pool.run("bench 1 write -b 4096 -t 4");
+    let warm = pool.run("bench 1 write -b 4096 -t 4 --warm-up 1 --slice 1 --no-cleanup -f json");
+    let json: serde_json::Value =
+        serde_json::from_str(warm.out.strip_prefix("hints = 1\n").unwrap()).unwrap();
+    let slices = json["slices"].as_array().unwrap();
+    let ops = |warm_up: bool| -> u64 {
+        let of = slices.iter().filter(|slice| slice["warm_up"] == warm_up);
+        of.map(|slice| slice["ops"].as_u64().unwrap()).sum()
+    };
+    let total: u64 = json["total_writes_made"].as_str().unwrap().parse().unwrap();
+    assert!(
+        ops(true) > 0 && (ops(false)..=ops(false) + 4).contains(&total),
+        "only what follows counts: {json}"
+    );
+    assert!(json["p999_latency"].as_str() >= json["p99_latency"].as_str(), "{json}");
+    assert_eq!(pool.run("cleanup").code, 0);
+    pool.prints("ls", "");
+    let cleaned = pool.run("bench 1 write -b 4096 -t 4 --warm-up 1 --slice 1");
+    assert!(
+        cleaned.out.contains("\nWarmed up for ") && cleaned.out.contains(", not steady\n"),
+        "{cleaned:?}"
+    );
     assert!(cleaned.out.contains("\nCleaning up (deleting benchmark objects)\nRemoved "), "{cleaned:?}");
     pool.prints("ls", "");
     pool.fails(

@@ -58,6 +58,14 @@ fn bench_s3_measures_every_mode() {
     let total = removed.last().unwrap();
     assert_eq!((&total["Mode"], &total["Ops"]), (&"DEL".into(), &put["Ops"]));
 
+    // What is done before it measures does not count.
+    let warm = records_of(&["--mode", "put", "--prefix", "w-", "--warm-up", "1", "--slice", "1"]);
+    let (total, intervals) = warm.split_last().unwrap();
+    let measured = intervals.iter().filter(|record| record["WarmUp"] == false);
+    let sum: f64 = measured.map(|record| number(record, "Ops")).sum();
+    assert!(intervals[0]["WarmUp"] == true && sum > 0.0 && sum == number(total, "Ops"), "{warm:?}");
+    assert!(number(total, "WarmUpSeconds") >= 1.0 && total["WarmUpSteady"] == false, "{total}");
+
     // A number of objects, twice, and lines for people.
     let out = bench(&s3, &["--bucket", "few", "--objects", "10", "--mode", "put,del", "--loops", "2"]);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();

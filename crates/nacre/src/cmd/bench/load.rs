@@ -1,6 +1,7 @@
 //! The load itself: so many connections, each with one request under way, and the figures they gather.
 
 use super::client::{Answer, Ask, Connection, Payload, Target};
+use crate::cmd::steady::WarmUp;
 use crate::cmd::times::Times;
 use anyhow::{Context, Result, bail};
 use http::{Method, StatusCode};
@@ -58,6 +59,10 @@ pub(super) struct Plan {
     pub(super) payload: Payload,
     pub(super) threads: usize,
     pub(super) duration: Duration,
+    /// The longest warm-up; none where it is zero. [`Mode::Del`] has none.
+    pub(super) warm_up: Duration,
+    /// The length of the slices whose rates the warm-up compares.
+    pub(super) slice: Duration,
     /// The most objects that are written.
     pub(super) max_objects: u64,
 }
@@ -93,7 +98,7 @@ struct Run {
     mode: Mode,
     /// Objects that there are, but for [`Mode::Put`].
     objects: u64,
-    end: Instant,
+    end: Mutex<Instant>,
     /// The next object's number.
     next: AtomicU64,
     /// Of the present interval, and of all.
@@ -105,6 +110,8 @@ struct Run {
 pub(super) struct Outcome {
     pub(super) total: Figures,
     pub(super) took: Duration,
+    /// How long the warm-up was, and whether the rate was steady at its end.
+    pub(super) warm_up: Option<(Duration, bool)>,
     /// Objects whose numbers were given out.
     pub(super) numbers: u64,
     pub(super) first_error: Option<String>,
@@ -193,26 +200,30 @@ impl Plan {
     }
 }
 
-/// Does one mode until its time is over or nothing is left to do. `each` gets every second's figures.
+/// Does one mode until its time is over or nothing is left to do. `each` gets every second's figures, and whether they are of
+/// the warm-up.
 pub(super) async fn run(
     plan: &Arc<Plan>,
     mode: Mode,
     objects: u64,
-    mut each: impl FnMut(Figures, Duration),
+    mut each: impl FnMut(Figures, Duration, bool),
 ) -> Outcome {
     let began = Instant::now();
+    let limit = if mode == Mode::Del { Duration::ZERO } else { plan.warm_up };
+    let mut warming = (limit > Duration::ZERO).then(|| WarmUp::new(limit));
     let run = Arc::new(Run {
         plan: Arc::clone(plan),
         mode,
         objects,
-        end: began + plan.duration,
+        end: Mutex::new(began + limit + plan.duration),
         next: AtomicU64::new(0),
         figures: Mutex::default(),
         first_error: Mutex::default(),
     });
     let workers = (0..plan.threads).map(|_| tokio::spawn(work(Arc::clone(&run))));
     let mut all = std::pin::pin!(futures::future::join_all(workers));
-    let mut shown = began;
+    let (mut shown, mut measured, mut warm_up) = (began, began, None);
+    let (mut slice, mut slice_ops) = (began, 0);
     loop {
         let next = tokio::time::Instant::from_std(shown + Duration::from_secs(1));
         let ended = tokio::time::timeout_at(next, &mut all).await.is_ok();
@@ -220,11 +231,24 @@ pub(super) async fn run(
         let now = Instant::now();
         // A last interval without anything in it says nothing.
         if !ended || interval.ops > 0 || shown == began {
-            each(interval, now - shown);
+            slice_ops += interval.ops;
+            each(interval, now - shown, warming.is_some());
         }
         shown = now;
         if ended {
             break;
+        }
+        if let Some(state) = &mut warming
+            && now - slice >= plan.slice
+        {
+            let rate = slice_ops as f64 / (now - slice).as_secs_f64();
+            (slice, slice_ops) = (now, 0);
+            if state.add(rate, now - began) {
+                warm_up = Some((now - began, state.is_steady()));
+                (measured, warming) = (now, None);
+                *lock(&run.end) = now + plan.duration;
+                *lock(&run.figures) = <(Figures, Figures)>::default();
+            }
         }
     }
     let total = std::mem::take(&mut lock(&run.figures).1);
@@ -234,7 +258,7 @@ pub(super) async fn run(
         Mode::List | Mode::Get | Mode::Del => given.min(objects),
     };
     let first_error = lock(&run.first_error).take();
-    Outcome { total, took: began.elapsed(), numbers, first_error }
+    Outcome { total, took: measured.elapsed(), warm_up, numbers, first_error }
 }
 
 async fn work(run: Arc<Run>) {
@@ -242,7 +266,7 @@ async fn work(run: Arc<Run>) {
     let mut connection = Connection::new(&plan.target);
     let empty = Payload::empty();
     let bucket = plan.bucket_path();
-    while Instant::now() < run.end {
+    while Instant::now() < run.end() {
         let number = match run.mode {
             Mode::Put | Mode::Del => {
                 let most = if run.mode == Mode::Put { plan.max_objects } else { run.objects };
@@ -294,7 +318,7 @@ async fn work(run: Arc<Run>) {
                     break;
                 }
             }
-            if Instant::now() >= run.end + GRACE {
+            if Instant::now() >= run.end() + GRACE {
                 run.failed(format!("told to slow down for {} s after the end", GRACE.as_secs()));
                 break;
             }
@@ -304,6 +328,10 @@ async fn work(run: Arc<Run>) {
 }
 
 impl Run {
+    fn end(&self) -> Instant {
+        *lock(&self.end)
+    }
+
     fn failed(&self, why: String) {
         let mut figures = lock(&self.figures);
         figures.0.errors += 1;

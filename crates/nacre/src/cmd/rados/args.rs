@@ -38,6 +38,10 @@ pub(super) struct Args {
     pub(super) concurrent: Option<u32>,
     /// `--clients`: sessions that a benchmark opens, each with as many operations in flight.
     pub(super) clients: Option<u32>,
+    /// `--warm-up`: seconds that a benchmark works at most before it measures; 0 for none.
+    pub(super) warm_up: u64,
+    /// `--slice`: seconds of each slice of a benchmark's curve.
+    pub(super) slice: Option<u64>,
     pub(super) offset: u64,
     pub(super) show_time: bool,
     pub(super) no_cleanup: bool,
@@ -124,6 +128,8 @@ impl Args {
                     out.concurrent = Some(number("concurrent-ios", value()?)?);
                 }
                 "--clients" => out.clients = Some(number("clients", value()?)?),
+                "--warm-up" => out.warm_up = seconds(flag, value()?, 0)?,
+                "--slice" => out.slice = Some(seconds(flag, value()?, 1)?),
                 "--offset" => out.offset = size("offset", value()?)?,
                 "--show-time" => out.show_time = true,
                 "--no-cleanup" => out.no_cleanup = true,
@@ -169,6 +175,10 @@ impl Args {
 fn number<T: std::str::FromStr>(what: &str, text: &str) -> Result<T, Failure> {
     text.parse()
         .map_err(|_| Failure::invalid(format!("Invalid value for {what}: expected a number, got '{text}'")))
+}
+
+fn seconds(flag: &str, text: &str, least: u64) -> Result<u64, Failure> {
+    crate::cmd::steady::seconds(flag, text, least).map_err(|error| Failure::invalid(format!("{error:#}")))
 }
 
 /// A number of bytes with Ceph's binary suffixes: `4096`, `64K`, `4M`, `1Gi`.

@@ -7,6 +7,7 @@ mod load;
 mod report;
 
 use super::{Context, Failure, out, pools};
+use crate::cmd::steady::{SLICE_SECONDS, WarmUp};
 use crate::progress::{Progress, Unit};
 use load::{Kind, Load, Plan};
 use nacre_client::{IoCtx, Network};
@@ -164,20 +165,42 @@ fn run_plan(
     let ops_per_object = plan.ops_per_object;
     let in_flight = u64::from(plan.concurrent) * pools.len() as u64;
     report.head()?;
-    let cpu = cpu_time();
+    let (limit, length) = (context.args.warm_up, context.args.slice.unwrap_or(SLICE_SECONDS));
+    let mut warm_up = (limit > 0).then(|| WarmUp::new(Duration::from_secs(limit)));
     let started = Instant::now();
-    let end = started + Duration::from_secs(seconds);
+    let (mut measured, mut cpu) = (started, cpu_time());
+    let mut end = started + Duration::from_secs(limit + seconds);
     let load = Load::start(pools, plan, end);
-    let mut second = 0;
+    let (mut second, mut sliced) = (0, started);
     loop {
         report.line(&load.sample(), started.elapsed())?;
         second += 1;
-        if load.wait_idle_until(started + Duration::from_secs(second)) || Instant::now() >= end {
+        let over = load.wait_idle_until(started + Duration::from_secs(second)) || Instant::now() >= end;
+        let now = Instant::now();
+        if over || second.is_multiple_of(length) {
+            let (slice, took, elapsed) = (load.take_slice(), now - sliced, now - started);
+            sliced = now;
+            // The rest of a slice at the end says little; a run that is shorter than a slice has no other.
+            if took.as_secs() + 1 >= length || elapsed == took {
+                report.slice(&slice, took, elapsed, warm_up.is_some());
+            }
+            let rate = slice.finished as f64 / took.as_secs_f64().max(1e-9);
+            if let Some(state) = &mut warm_up
+                && state.add(rate, elapsed)
+            {
+                end = now + Duration::from_secs(seconds);
+                load.measure(end);
+                report.warmed_up(elapsed, state.is_steady())?;
+                (measured, cpu, warm_up) = (now, cpu_time(), None);
+                continue;
+            }
+        }
+        if over {
             break;
         }
     }
     let outcome = load.finish();
-    let elapsed = outcome.last_completion.duration_since(started);
+    let elapsed = outcome.last_completion.saturating_duration_since(measured);
     let cpu_us_per_op = match outcome.finished {
         0 => 0.0,
         ops => (cpu_time() - cpu).as_secs_f64() * 1e6 / ops as f64,
@@ -185,7 +208,8 @@ fn run_plan(
     let name = context.args.run_name.as_deref().unwrap_or(LAST_RUN);
     // Where a write failed, those in flight with it may have been stored.
     let uncounted = if outcome.failure.is_some() { in_flight } else { 0 };
-    run.objects = u32::try_from((outcome.finished + uncounted).div_ceil(ops_per_object)).unwrap_or(u32::MAX);
+    let written = outcome.warmed_up + outcome.finished + uncounted;
+    run.objects = u32::try_from(written.div_ceil(ops_per_object)).unwrap_or(u32::MAX);
     if let Some((what, errno)) = &outcome.failure {
         report.totals(&outcome, elapsed, cpu_us_per_op)?;
         eprintln!("{what}");

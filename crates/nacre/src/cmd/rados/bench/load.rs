@@ -42,10 +42,20 @@ pub(super) struct Sample {
     pub(super) mean_latency: f64,
 }
 
-/// Figures of the whole run.
+/// Figures of some seconds.
+#[derive(Debug, Default)]
+pub(super) struct Slice {
+    pub(super) finished: u64,
+    pub(super) latency: Spread,
+    pub(super) times: Times,
+}
+
+/// Figures of all that was measured, which begins after the warm-up.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) finished: u64,
+    /// Operations of the warm-up.
+    pub(super) warmed_up: u64,
     pub(super) bytes: u64,
     pub(super) last_completion: Instant,
     pub(super) latency: Spread,
@@ -86,13 +96,17 @@ impl Spread {
 }
 
 struct Figures {
+    end: Instant,
     started: u64,
     finished: u64,
+    /// Of those, before the measurement began.
+    warmed_up: u64,
     bytes: u64,
     last_latency: f64,
     last_completion: Instant,
     latency: Spread,
     times: Times,
+    slice: Slice,
     random: u64,
     failure: Option<(String, Errno)>,
     stopped: bool,
@@ -100,7 +114,6 @@ struct Figures {
 
 struct Inner {
     plan: Plan,
-    end: Instant,
     figures: Mutex<Figures>,
     idle: Condvar,
 }
@@ -148,19 +161,22 @@ impl Load {
     pub(super) fn start(pools: Vec<IoCtx>, plan: Plan, end: Instant) -> Load {
         let concurrent = plan.concurrent;
         let figures = Figures {
+            end,
             started: 0,
             finished: 0,
+            warmed_up: 0,
             bytes: 0,
             last_latency: 0.0,
             last_completion: Instant::now(),
             latency: Spread::default(),
             times: Times::default(),
+            slice: Slice::default(),
             // Any seed but 0 will do: every run reads in the same random order.
             random: 0x9e37_79b9_7f4a_7c15,
             failure: None,
             stopped: false,
         };
-        let inner = Arc::new(Inner { plan, end, figures: Mutex::new(figures), idle: Condvar::new() });
+        let inner = Arc::new(Inner { plan, figures: Mutex::new(figures), idle: Condvar::new() });
         for slot in 0..pools.len() * concurrent as usize {
             inner.clone().next(pools[slot % pools.len()].clone(), Bytes::new());
         }
@@ -176,6 +192,20 @@ impl Load {
             last_latency: figures.last_latency,
             mean_latency: figures.latency.mean,
         }
+    }
+
+    /// The figures since the last call.
+    pub(super) fn take_slice(&self) -> Slice {
+        std::mem::take(&mut self.0.lock().slice)
+    }
+
+    /// Ends the warm-up: what finishes from now on is measured, until `end`.
+    pub(super) fn measure(&self, end: Instant) {
+        let mut figures = self.0.lock();
+        figures.end = end;
+        figures.warmed_up = figures.finished;
+        (figures.bytes, figures.latency, figures.times) = (0, Spread::default(), Times::default());
+        figures.slice = Slice::default();
     }
 
     /// Waits for `until`, or for the end of the work; whether that came first.
@@ -201,7 +231,8 @@ impl Load {
         self.wait_idle_until(far);
         let mut figures = self.0.lock();
         Outcome {
-            finished: figures.finished,
+            finished: figures.finished - figures.warmed_up,
+            warmed_up: figures.warmed_up,
             bytes: figures.bytes,
             last_completion: figures.last_completion,
             latency: figures.latency,
@@ -223,7 +254,7 @@ impl Inner {
         let plan = &self.plan;
         let total = u64::from(plan.objects) * plan.ops_per_object;
         let over = figures.stopped
-            || begun >= self.end
+            || begun >= figures.end
             || match plan.kind {
                 Kind::Write => {
                     plan.max_objects > 0 && figures.started >= plan.max_objects * plan.ops_per_object
@@ -308,6 +339,9 @@ impl Inner {
         figures.last_completion = now;
         figures.latency.add(latency);
         figures.times.add(now.duration_since(step.begun));
+        figures.slice.finished += 1;
+        figures.slice.latency.add(latency);
+        figures.slice.times.add(now.duration_since(step.begun));
     }
 
     fn fail(&self, step: Step, text: String, errno: Errno) {

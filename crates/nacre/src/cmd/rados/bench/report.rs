@@ -2,7 +2,7 @@
 
 use super::super::args::Format;
 use super::super::{Failure, out, print};
-use super::load::{Kind, Outcome, Plan, Sample, Spread};
+use super::load::{Kind, Outcome, Plan, Sample, Slice, Spread};
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::time::Duration;
@@ -27,6 +27,7 @@ pub(super) struct Report {
     iops: Spread,
     json: Map<String, Value>,
     datas: Vec<Value>,
+    slices: Vec<Value>,
 }
 
 impl Report {
@@ -47,6 +48,7 @@ impl Report {
             iops: Spread::default(),
             json: Map::new(),
             datas: Vec::new(),
+            slices: Vec::new(),
         }
     }
 
@@ -120,7 +122,36 @@ impl Report {
         self.say(&columns(second, sample, average, fresh.then_some(current)))
     }
 
-    /// The figures of the whole run.
+    /// Some seconds that ended at `elapsed`, of the warm-up or of what is measured.
+    pub(super) fn slice(&mut self, slice: &Slice, took: Duration, elapsed: Duration, warm_up: bool) {
+        let ms = |seconds: f64| (seconds * 1e6).round() / 1e3;
+        let quantile = |share| ms(slice.times.quantile(share).min(slice.latency.max));
+        self.slices.push(json!({
+            "end_s": (elapsed.as_secs_f64() * 1e3).round() / 1e3,
+            "warm_up": warm_up,
+            "ops": slice.finished,
+            "iops": (slice.finished as f64 / took.as_secs_f64().max(1e-9)).round(),
+            "mean_ms": ms(slice.latency.mean),
+            "p50_ms": quantile(0.5),
+            "p99_ms": quantile(0.99),
+            "p999_ms": quantile(0.999),
+            "max_ms": ms(slice.latency.max),
+        }));
+    }
+
+    /// The end of the warm-up: nothing before it counts.
+    pub(super) fn warmed_up(&mut self, elapsed: Duration, steady: bool) -> Result<(), Failure> {
+        (self.bandwidth, self.iops) = (Spread::default(), Spread::default());
+        if self.is_plain() {
+            let state = if steady { "steady" } else { "not steady" };
+            return self.say(&format!("Warmed up for {:.0} seconds, {state}", elapsed.as_secs_f64()));
+        }
+        self.json.insert("warm_up_seconds".into(), format!("{:.6}", elapsed.as_secs_f64()).into());
+        self.json.insert("warm_up_steady".into(), steady.into());
+        Ok(())
+    }
+
+    /// The figures of all that was measured.
     pub(super) fn totals(
         &mut self,
         outcome: &Outcome,
@@ -145,6 +176,7 @@ impl Report {
             return out(text);
         }
         self.json.insert("datas".into(), Value::Array(std::mem::take(&mut self.datas)));
+        self.json.insert("slices".into(), Value::Array(std::mem::take(&mut self.slices)));
         for (_, key, _, json) in lines {
             self.json.insert(key.to_owned(), Value::String(json));
         }
@@ -197,6 +229,7 @@ impl Report {
         add("Min latency(s)", "min_latency", float(least));
         add("Median Latency(s)", "median_latency", float(outcome.times.quantile(0.5)));
         add("99th percentile Latency(s)", "p99_latency", float(outcome.times.quantile(0.99)));
+        add("99.9th percentile Latency(s)", "p999_latency", float(outcome.times.quantile(0.999)));
         add("Client CPU (us/op)", "client_cpu_us_per_op", float(cpu_us_per_op));
         lines
     }
@@ -283,6 +316,7 @@ mod tests {
         latency.add(0.000444357);
         let outcome = Outcome {
             finished: 26946,
+            warmed_up: 0,
             bytes: 26946 * 4096,
             last_completion: Instant::now(),
             latency,
@@ -292,6 +326,11 @@ mod tests {
         let mut report = Report::new(&plan(Kind::Write), 2, 3, Format::Json, false);
         report.head().unwrap();
         report.line(&Sample::default(), Duration::ZERO).unwrap();
+        let mut slice = Slice { finished: 10, ..Slice::default() };
+        slice.latency.add(0.002);
+        slice.times.add(Duration::from_millis(2));
+        report.slice(&slice, Duration::from_secs(2), Duration::from_secs(2), true);
+        report.warmed_up(Duration::from_secs(2), true).unwrap();
         report.totals(&outcome, Duration::from_secs_f64(3.00022), 12.5).unwrap();
         let json = Value::Object(report.json);
         for (key, value) in [
@@ -307,6 +346,12 @@ mod tests {
         }
         assert!(json["bandwidth"].as_str().unwrap().starts_with("35.083"));
         assert_eq!(json["datas"].as_array().unwrap().len(), 1);
+        assert_eq!(json["warm_up_steady"], true);
+        let slice = &json["slices"][0];
+        assert_eq!(
+            (&slice["iops"], &slice["p999_ms"], &slice["warm_up"]),
+            (&json!(5.0), &json!(2.0), &json!(true))
+        );
 
         let report = Report::new(&plan(Kind::Sequential), 1, 3, Format::Plain, false);
         let labels: Vec<_> = report.total_lines(&outcome, 1.0, 1.0, 1, 1.0).iter().map(|l| l.0).collect();
@@ -327,6 +372,7 @@ mod tests {
                 "Min latency(s)",
                 "Median Latency(s)",
                 "99th percentile Latency(s)",
+                "99.9th percentile Latency(s)",
                 "Client CPU (us/op)"
             ]
         );
