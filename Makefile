@@ -22,9 +22,12 @@ CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-t
 
 BUILD_PACKAGES := clang cmake jq libclang-dev lld make ninja-build pkg-config
 TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio librados-dev libradosstriper-dev libradosstriper1 librados2 python3-boto3 python3-rados rclone restic s3cmd valgrind
+# What makes Debian packages and tarballs, and what tests them in a system of their own.
+DEB_PACKAGES := binutils dpkg-dev
+LONG_TEST_PACKAGES := $(DEB_PACKAGES) debootstrap iproute2
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
-.PHONY: help run build check test test-long sim lint deny docs bench install install-files setup-build setup-test setup-bench clean
+.PHONY: help run build check test test-long sim lint deny docs bench install install-files deb tarball setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -48,6 +51,7 @@ check: setup-test ## Tests of one crate, quickly: CRATE=osd
 	cargo nextest run --locked -p $(if $(filter nacre,$(CRATE)),nacre,nacre-$(CRATE))
 
 test-long: test ## The tests with larger counts, and what takes longer
+	$(call apt_install,$(LONG_TEST_PACKAGES))
 	cargo nextest run --locked --workspace --profile long --run-ignored all
 	$(MAKE) --no-print-directory sim SEEDS=20000
 
@@ -75,7 +79,7 @@ docs: build ## Generate docs/options.md and docs/compatibility.md from the table
 bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench/compare-ceph
 	bench/compare-ceph $(ARGS)
 
-install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names for it), lib/nacre (Ceph's libraries), completions, manual pages
+install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names for it), lib/nacre (Ceph's libraries), units, completions, manual pages
 	@# Built by who calls this, whose Rust it is; only the copying needs rights.
 	$(INSTALL_SUDO) $(MAKE) --no-print-directory install-files NACRE=$(NACRE) LIBRADOS=$(LIBRADOS) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 
@@ -100,6 +104,18 @@ install-files:
 	$(NACRE) completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_nacre
 	$(NACRE) completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/nacre.fish
 	$(NACRE) man $(DESTDIR)$(PREFIX)/share/man
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for unit in nacre.target nacre.service nacre-mon@.service nacre-osd@.service nacre-rgw@.service; do \
+	  sed 's|/usr/local/bin|$(PREFIX)/bin|' contrib/systemd/$$unit > $(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit; done
+	install -D -m 644 contrib/systemd/nacre.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/nacre.conf
+
+deb: build ## Build the Debian packages nacre and nacre-librados: target/packages/*.deb
+	$(call apt_install,$(DEB_PACKAGES))
+	@NACRE=$(NACRE) LIBRADOS=$(LIBRADOS) scripts/package deb target/packages
+
+tarball: build ## Build target/packages/nacre-VERSION-linux-MACHINE.tar.gz, for machines without Debian
+	$(call apt_install,binutils)
+	@NACRE=$(NACRE) LIBRADOS=$(LIBRADOS) scripts/package tarball target/packages
 
 # Without optimisation or debug information: they run for seconds.
 install_tool = CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug $(1)

@@ -5,24 +5,27 @@ mod gateway;
 pub(crate) use gateway::{Frontends, gateway, rgw_config, start_gateway, urls_of};
 
 use crate::layout;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use nacre_mon::MonServer;
 use nacre_runtime::auth::Keyring;
 use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
 use nacre_runtime::exporter::{self, Exporter, Pages};
 use nacre_runtime::metrics::Perf;
+use nacre_runtime::service_manager;
 use nacre_runtime::signal::{self, Stop};
 use nacre_types::command::mon_commands;
-use nacre_types::ids::EntityKind;
+use nacre_types::ids::{EntityKind, EntityName};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const MON_USAGE: &str = "\
 Run the map authority in the foreground until SIGINT or SIGTERM.
 
-usage: nacre mon [-c FILE] [--mkfs] [--option-name VALUE]...
+usage: nacre mon [--id a] [-c FILE] [--mkfs] [--option-name VALUE]...
 
-  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
+  -i, --id a         the map authority's id; there is no other
+  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf,
+                     /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
   --mkfs             make an empty store in mon_data, with the keys of the keyring option's file, and stop
   --mon_data DIR     where the MapStore lives
 ";
@@ -33,7 +36,8 @@ Run an object storage daemon in the foreground until SIGINT or SIGTERM.
 usage: nacre osd --id N [-c FILE] [--mkfs [--force]] [--option-name VALUE]...
 
   -i, --id N         which OSD
-  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
+  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf,
+                     /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
   --mkfs             make an empty store in osd_data and stop; refuses where there is one
   --force            with --mkfs: wipe the store that is there; its data is lost, the OSD comes back as a new member
   --osd_objectstore bluestore|filestore|memstore
@@ -126,8 +130,13 @@ fn configure(kind: EntityKind, args: &[String], usage: &str) -> Result<Option<(C
         print!("{usage}");
         return Ok(None);
     }
-    let invocation: Invocation =
+    let mut invocation: Invocation =
         parse_argv(Program::Daemon(kind), args, std::env::var("CEPH_ARGS").ok().as_deref())?;
+    if kind == EntityKind::Mon {
+        let id = &invocation.entity.id;
+        ensure!(id.is_empty() || id == "a", "there is no mon.{id}: a cluster has one map authority, mon.a");
+        invocation.entity = EntityName::mon();
+    }
     let mut verbs = Verbs { mkfs: false, force: false };
     for word in &invocation.rest {
         match word.as_str() {
@@ -221,6 +230,9 @@ where
         if let Some(endpoint) = endpoint {
             endpoint.serve(pages(&daemons));
         }
+        if !stop.is_requested() {
+            service_manager::ready("running");
+        }
         until_stopped(&stop, daemons).await
     })
 }
@@ -298,6 +310,7 @@ pub(crate) async fn until_stopped(stop: &Stop, mut daemons: Vec<Daemon>) -> Resu
         () = stop.requested() => None,
         why = first_failure(&daemons) => Some(why),
     };
+    service_manager::stopping();
     let mut outcome = Ok(());
     while let Some(daemon) = daemons.pop() {
         if let Err(error) = daemon.stop().await {

@@ -48,7 +48,8 @@ usage: nacre COMMAND [ARGS]...
   man DIR              manual pages, written to DIR/man8
 
 Called by the name rados, ceph, crushtool, osdmaptool, ceph-kvstore-tool or ceph-bluestore-tool (a link to nacre), it is that program.
-Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
+Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf (where
+nacre.service keeps its cluster), /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
 `nacre COMMAND --help` says more. `nacre --version` prints the version.
 ";
 

@@ -12,6 +12,7 @@ use clap::{CommandFactory, Parser};
 use nacre_rgw::{AccessKey, User};
 use nacre_runtime::exporter::Exporter;
 use nacre_runtime::signal::Stop;
+use nacre_runtime::{log, service_manager};
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -117,7 +118,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     ports::check_stopped(&layout, &args.data)?;
     let admin = layout.config(EntityName::client("admin"))?;
     let mon = layout.config(EntityName::mon())?;
-    nacre_runtime::log::start(&mon, true)?;
+    log::start(&mon, true)?;
     daemon::raise_open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let outcome = runtime.block_on(async move {
@@ -163,11 +164,16 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
             endpoint.serve(daemon::pages(&daemons));
         }
         if !stop.is_requested() {
-            greeting::greet(&layout, &daemons, metrics, s3.as_ref(), began.elapsed());
+            if log::is_journal() {
+                greeting::announce(&daemons, s3.as_ref(), began.elapsed());
+            } else {
+                greeting::greet(&layout, &daemons, metrics, s3.as_ref(), began.elapsed());
+            }
+            service_manager::ready(&greeting::state(&daemons, s3.as_ref()));
         }
         daemon::until_stopped(&stop, daemons).await
     });
-    if outcome.is_ok() {
+    if outcome.is_ok() && !log::is_journal() {
         greeting::farewell(&args.data);
     }
     outcome

@@ -250,9 +250,12 @@ pub fn sections_of(entity: &EntityName) -> [String; 3] {
     ["global".to_owned(), entity.kind.as_str().to_owned(), entity.to_string()]
 }
 
-/// Where Ceph's programs look for the configuration file of `cluster`, first match counts: `CEPH_CONF` (which must
-/// exist), `/etc/ceph/CLUSTER.conf`, `~/.ceph/CLUSTER.conf`, `./CLUSTER.conf`; and at last `./data/ceph.conf`, where
-/// `nacre serve` writes one.
+/// Finds the configuration file of `cluster`; the first that exists counts:
+///
+/// 1. the file that `CEPH_CONF` names, which must exist;
+/// 2. `/etc/nacre/CLUSTER.conf`, and `/var/lib/nacre/CLUSTER.conf`, which the unit `nacre.service` makes;
+/// 3. where Ceph's programs look: `/etc/ceph/CLUSTER.conf`, `~/.ceph/CLUSTER.conf`, `./CLUSTER.conf`;
+/// 4. `./data/ceph.conf`, which `nacre serve` makes.
 pub fn search_conf(cluster: &str) -> Result<Option<PathBuf>> {
     if let Some(path) = std::env::var_os("CEPH_CONF").filter(|v| !v.is_empty()) {
         let path = PathBuf::from(path);
@@ -262,11 +265,15 @@ pub fn search_conf(cluster: &str) -> Result<Option<PathBuf>> {
             Err(Error::NotFound(format!("CEPH_CONF names {}, which is not a file", path.display())))
         };
     }
-    let name = format!("{cluster}.conf");
-    let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".ceph").join(&name));
-    let candidates = [Some(Path::new("/etc/ceph").join(&name)), home, Some(PathBuf::from(&name))];
-    let ours = Some(PathBuf::from("./data/ceph.conf"));
-    Ok(candidates.into_iter().chain([ours]).flatten().find(|path| path.is_file()))
+    let home = std::env::var_os("HOME").map(PathBuf::from);
+    Ok(conf_candidates(cluster, home.as_deref()).into_iter().find(|path| path.is_file()))
+}
+
+fn conf_candidates(cluster: &str, home: Option<&Path>) -> Vec<PathBuf> {
+    let folders = ["/etc/nacre", "/var/lib/nacre", "/etc/ceph"].map(PathBuf::from);
+    let folders = folders.into_iter().chain(home.map(|home| home.join(".ceph"))).chain([PathBuf::new()]);
+    let named = folders.map(|folder| folder.join(format!("{cluster}.conf")));
+    named.chain([PathBuf::from("./data/ceph.conf")]).collect()
 }
 
 fn effective(layers: &Layers, identity: &Identity) -> Result<BTreeMap<&'static str, (Source, String)>> {

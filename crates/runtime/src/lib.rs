@@ -17,6 +17,7 @@ pub mod log;
 pub mod metrics;
 pub mod msgr;
 pub mod options;
+pub mod service_manager;
 pub mod signal;
 
 pub use config::Config;

@@ -4,6 +4,8 @@
 //! level for the modules of subsystem X: 0 warnings, 1 to 5 state changes (info), 6 to 15 operations (debug), above
 //! everything (trace).
 
+mod journal;
+
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::options::{DebugLevel, LogLevel, Options};
@@ -143,6 +145,7 @@ impl<'a> MakeWriter<'a> for LogFileHandle {
 #[derive(Debug, Clone)]
 pub struct Log {
     file: Option<Arc<LogFile>>,
+    journal: bool,
 }
 
 impl Log {
@@ -175,13 +178,21 @@ pub fn reopened() -> u64 {
     REOPENED.load(Ordering::Relaxed)
 }
 
-/// Starts logging for the process by `config`'s options, and follows their changes. In the foreground lines go to
-/// stderr whatever `log_to_stderr` says. A log file that can't be opened is reported and stderr used instead. Fails
-/// where logging has been started before.
+/// Whether the process logs to the systemd journal: it was started with the journal as its stderr, and `log_to_journald`
+/// is on.
+pub fn is_journal() -> bool {
+    RUNNING.get().is_some_and(|log| log.journal)
+}
+
+/// Starts logging for the process by `config`'s options, and follows their changes. Where stderr is the systemd journal,
+/// lines go there and nowhere else, unless `log_to_journald` is off. In the foreground lines go to stderr whatever
+/// `log_to_stderr` says. A log file that can't be opened is reported and stderr used instead. Fails where logging has
+/// been started before.
 pub fn start(config: &Config, foreground: bool) -> Result<Log> {
     let options = config.snapshot();
     let path = options.global.log_file.trim();
-    let wanted = options.global.log_to_file && !path.is_empty();
+    let journal = options.global.log_to_journald && journal::is_stderr();
+    let wanted = !journal && options.global.log_to_file && !path.is_empty();
     let (file, problem) = match wanted.then(|| LogFile::open(Path::new(path))) {
         Some(Ok(file)) => (Some(Arc::new(file)), None),
         Some(Err(error)) => (None, Some(error)),
@@ -194,7 +205,10 @@ pub fn start(config: &Config, foreground: bool) -> Result<Log> {
     if let Some(file) = &file {
         outputs.push(layer().with_writer(LogFileHandle(file.clone())).boxed());
     }
-    if stderr {
+    if journal {
+        let layer = tracing_subscriber::fmt::layer().event_format(journal::JournalFormat::new());
+        outputs.push(layer.with_writer(io::stderr).boxed());
+    } else if stderr {
         outputs.push(layer().with_writer(io::stderr).boxed());
     }
     let subscriber = tracing_subscriber::registry().with(outputs).with(filter);
@@ -207,7 +221,7 @@ pub fn start(config: &Config, foreground: bool) -> Result<Log> {
         // Fails only when the subscriber is gone, and with it anybody to tell.
         let _ = reload.reload(self::filter(options));
     });
-    let log = Log { file };
+    let log = Log { file, journal };
     // Logging starts once, as was seen above.
     let _ = RUNNING.set(log.clone());
     Ok(log)

@@ -1,4 +1,5 @@
-//! The cluster log's file (`mon_cluster_log_file`): what `log last` shows, for as long as the disk has room.
+//! The cluster log outside of the map authority's store: the file `mon_cluster_log_file`, or the systemd journal where the
+//! daemon logs there (`mon_cluster_log_to_journald`).
 
 use crate::logic::{LogEntry, LogLevel};
 use crate::text::stamp;
@@ -18,6 +19,10 @@ pub(super) struct ClusterLogFile {
 
 impl ClusterLogFile {
     pub(super) fn append(&mut self, options: &Options, lines: &[LogEntry]) {
+        if options.mon.mon_cluster_log_to_journald && nacre_runtime::log::is_journal() {
+            lines.iter().for_each(to_journal);
+            return;
+        }
         if !options.mon.mon_cluster_log_to_file || lines.is_empty() {
             return;
         }
@@ -55,5 +60,17 @@ impl ClusterLogFile {
             tracing::warn!(path = %self.path, %error, "the cluster log is not written any more");
             self.file = None;
         }
+    }
+}
+
+/// Logs a line of the cluster log as the daemon's own, with the target `cluster`.
+fn to_journal(line: &LogEntry) {
+    let LogEntry { name, text, .. } = line;
+    let channel = line.channel.as_str();
+    match line.level {
+        LogLevel::Debug => tracing::debug!(target: "cluster", "{name} {channel}: {text}"),
+        LogLevel::Info => tracing::info!(target: "cluster", "{name} {channel}: {text}"),
+        LogLevel::Sec | LogLevel::Warn => tracing::warn!(target: "cluster", "{name} {channel}: {text}"),
+        LogLevel::Error => tracing::error!(target: "cluster", "{name} {channel}: {text}"),
     }
 }

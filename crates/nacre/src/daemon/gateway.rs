@@ -16,7 +16,8 @@ Run an S3 gateway in the foreground until SIGINT or SIGTERM.
 
 usage: nacre gateway [-c FILE] [-n NAME] [--option-name VALUE]...
 
-  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
+  -c, --conf FILE    configuration file (else CEPH_CONF, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf,
+                     /etc/ceph/ceph.conf, ./ceph.conf, ./data/ceph.conf)
   -n, --name NAME    who it is to the cluster [default: client.admin]
   --rgw_frontends 'endpoint=ADDR:PORT'
                      where it listens [default: 127.0.0.1:8000]

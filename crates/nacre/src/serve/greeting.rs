@@ -1,5 +1,6 @@
 //! What `nacre serve` says when the cluster is ready, and when it has stopped.
 
+use super::FIRST_USER;
 use crate::daemon::Daemon;
 use crate::layout::Layout;
 use nacre_rgw::User;
@@ -49,6 +50,27 @@ pub(super) fn greet(
         println!("  aws --endpoint-url {url} s3 mb s3://mybucket");
     }
     println!("Ctrl-C stops it; the data stays.");
+}
+
+/// What a service that has started says in the journal, which other people than the owner of the keys read.
+pub(super) fn announce(daemons: &[Daemon], s3: Option<&S3>, took: Duration) {
+    tracing::info!("cluster is ready after {:.1} s: {}", took.as_secs_f64(), state(daemons, s3));
+    if s3.is_some() {
+        tracing::info!("`nacre user info --uid {FIRST_USER}` prints the keys of the first S3 user");
+    }
+}
+
+/// The cluster in a line: `3 OSDs up, mon on 127.0.0.1:3300, S3 on http://127.0.0.1:8000`.
+pub(super) fn state(daemons: &[Daemon], s3: Option<&S3>) -> String {
+    let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_))).count();
+    let mut text = format!("{osds} OSDs up");
+    if let Some(Daemon::Mon(mon)) = daemons.first() {
+        text += &format!(", mon on {}", mon.addr());
+    }
+    if let Some((urls, _)) = s3 {
+        text += &format!(", S3 on {}", urls.join(" and "));
+    }
+    text
 }
 
 /// Says where the data is and how to go on.

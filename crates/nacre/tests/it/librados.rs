@@ -11,7 +11,7 @@ const DEBIANS: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/librados.so.2", "/usr/lib/x86_64-linux-gnu/libradosstriper.so.1"];
 
 /// The library under test, which Cargo builds for this crate's tests beside them.
-fn ours() -> PathBuf {
+pub(crate) fn ours() -> PathBuf {
     let library = std::env::current_exe().unwrap().with_file_name("librados.so");
     assert!(library.is_file(), "{} is not built", library.display());
     library

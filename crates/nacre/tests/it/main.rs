@@ -13,6 +13,7 @@ mod layers;
 mod librados;
 mod operations;
 mod osdmaptool;
+mod packages;
 mod pages;
 mod rados;
 mod reference;

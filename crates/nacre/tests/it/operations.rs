@@ -264,21 +264,25 @@ fn units_start_daemons_that_exist() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
     let temp = tempfile::tempdir().unwrap();
     let mut units = Vec::new();
-    for name in ["nacre-mon.service", "nacre-osd@.service", "nacre-gateway@.service"] {
+    for name in ["nacre.service", "nacre-mon@.service", "nacre-osd@.service", "nacre-rgw@.service"] {
         let text = fs::read_to_string(folder.join(name)).unwrap();
         let start =
             text.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/local/bin/nacre ")).unwrap();
         let word = start.split(' ').next().unwrap();
         let help = Command::new(nacre()).args([word, "--help"]).output().unwrap();
         assert!(help.status.success() && !help.stdout.is_empty(), "{start}");
-        for line in ["NoNewPrivileges=yes", "ProtectSystem=strict", "ExecReload=/bin/kill -HUP $MAINPID"] {
+        let wanted = ["NoNewPrivileges=yes", "ProtectSystem=strict", "User=nacre", "PartOf=nacre.target"];
+        for line in wanted.into_iter().chain(["Type=notify", "ExecReload=/bin/kill -HUP $MAINPID"]) {
             assert!(text.lines().any(|found| found == line), "{name} has no {line}");
         }
         let unit = temp.path().join(name);
-        let text = text.replace("/usr/local/bin/nacre", nacre()).replace("Documentation=man:nacre(1)\n", "");
+        // Manual pages are where packages are installed.
+        let lines = text.lines().filter(|line| !line.starts_with("Documentation="));
+        let text: String = lines.map(|line| line.replace("/usr/local/bin/nacre", nacre()) + "\n").collect();
         fs::write(&unit, text).unwrap();
         units.push(unit);
     }
+    fs::copy(folder.join("nacre.target"), temp.path().join("nacre.target")).unwrap();
     // Containers have no systemd; where it is, it has the last word.
     if let Ok(out) = Command::new("systemd-analyze").arg("verify").args(&units).output() {
         assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));

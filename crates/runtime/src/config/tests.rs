@@ -35,6 +35,24 @@ fn the_most_specific_section_wins() {
 }
 
 #[test]
+fn the_packages_configuration_comes_before_cephs() {
+    let found = conf_candidates("ceph", Some(Path::new("/home/a")));
+    let wanted = [
+        "/etc/nacre/ceph.conf",
+        "/var/lib/nacre/ceph.conf",
+        "/etc/ceph/ceph.conf",
+        "/home/a/.ceph/ceph.conf",
+        "ceph.conf",
+        "./data/ceph.conf",
+    ];
+    assert_eq!(found, wanted.map(PathBuf::from));
+    assert_eq!(
+        conf_candidates("other", None)[..2],
+        ["/etc/nacre/other.conf", "/var/lib/nacre/other.conf"].map(PathBuf::from)
+    );
+}
+
+#[test]
 fn layers_override_each_other_in_cephs_order() {
     let file = conf("[osd]\nosd max backfills = 3\n");
     let config = ConfigBuilder::new(osd(0)).conf_file(file).build().unwrap();

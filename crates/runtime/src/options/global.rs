@@ -19,7 +19,7 @@ option_group! {
     public_addr: Addr = "-", "The address to listen on"
         [basic(), startup(), services(&[Mon, Osd]), long("An address with an optional port. Without it \
         daemons listen on the loopback address only; nothing is ever exposed beyond it unasked.")];
-    keyring: Str = "/etc/ceph/$cluster.$name.keyring,/etc/ceph/$cluster.keyring,/etc/ceph/keyring",
+    keyring: Str = "/etc/nacre/$cluster.$name.keyring,/etc/ceph/$cluster.$name.keyring,/etc/ceph/$cluster.keyring,/etc/ceph/keyring",
         "Paths of keyring files, the first that exists counts"
         [startup(), no_mon_update(), see(&["key", "keyfile"])];
     key: Secret = "", "The entity's key itself" [startup(), no_mon_update(), see(&["keyfile", "keyring"]),
@@ -39,6 +39,9 @@ option_group! {
     log_file: Str = "", "Path of the log file; empty for none"
         [basic(), daemon("/var/log/ceph/$cluster-$name.log"), see(&["log_to_file", "log_to_stderr"])];
     log_to_file: Bool = "true", "Write log lines to log_file" [basic(), see(&["log_file"])];
+    log_to_journald: Bool = "true", "Under systemd, write log lines to the journal instead of to log_file"
+        [startup(), see(&["log_to_file", "mon_cluster_log_to_journald"]), long("Where a daemon's stderr is the \
+        journal, lines go there with their priority. It changes nothing elsewhere.")];
     log_to_stderr: Bool = "true", "Write log lines to stderr" [basic(), daemon("false")];
     log_level: LogLevel = "info", "The least severe lines that are logged by parts without a debug option"
         [basic(), runtime(), nacre(), see(&["debug_osd", "debug_mon", "debug_ms"])];

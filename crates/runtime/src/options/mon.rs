@@ -52,6 +52,8 @@ option_group! {
     mon_warn_on_osd_down_out_interval_zero: Bool = "true", "Warn when OSDs are never marked out"
         [services(&[Mon])];
     mon_cluster_log_to_file: Bool = "true", "Write the cluster log to a file" [services(&[Mon])];
+    mon_cluster_log_to_journald: Bool = "true", "Under systemd, write the cluster log to the journal, not to its file"
+        [services(&[Mon]), see(&["log_to_journald"])];
     mon_cluster_log_file: Str = "/var/log/ceph/$cluster.log", "Path of the cluster log"
         [runtime(), services(&[Mon])];
     mon_cluster_log_file_level: Str = "debug", "The least severe lines of the cluster log's file"
