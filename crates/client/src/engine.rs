@@ -60,6 +60,8 @@ pub struct LogFollow {
     pub level: String,
     /// The channel, `*` for all.
     pub channel: String,
+    /// Lines after this one that are kept are told first; `None` begins with the next line.
+    pub after: Option<u64>,
     /// Gets the lines.
     pub follower: OnLogLine,
 }

@@ -375,9 +375,12 @@ impl Engine for Native {
     fn follow_log(&self, follow: Option<LogFollow>) {
         let mut state = self.shared.state.lock();
         if let (Some(conn), Some(follow)) = (&state.mon, &follow) {
-            mon::follow_log(conn, follow, None);
+            mon::follow_log(conn, follow, follow.after);
         }
-        state.log = follow.map(|follow| (follow, None));
+        state.log = follow.map(|follow| {
+            let after = follow.after;
+            (follow, after)
+        });
     }
 
     fn refresh_map(&self) -> Pending<()> {

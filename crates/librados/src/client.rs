@@ -151,8 +151,11 @@ impl Client {
     /// Who follows the cluster log from now on.
     pub(crate) fn set_log_watch(&self, watch: Option<LogWatch>) {
         let before = std::mem::replace(&mut *self.log_watch.lock(), watch);
-        // Waits for its thread, without the lock.
-        drop(before);
+        if before.is_some() {
+            drop(before);
+            // A callback of it that runs now returns before this does, unless it is the caller.
+            self.finisher.flush_unless_own();
+        }
     }
 
     /// Makes a service's daemon known, from now on or once connected. EEXIST where there is one.

@@ -223,6 +223,9 @@ exports! {
     fn rados_ping_monitor(cluster: Handle, mon_id: CText, outstr: Out<Given>, outstrlen: Out<usize>) -> c_int {
         let client = CLIENTS.get(cluster)?;
         let name = mon_id.text()?.to_owned();
+        if name.is_empty() {
+            return Err(Errno::EINVAL.into());
+        }
         let (asked, own) = match client.cluster() {
             Ok(_) => (client, None),
             Err(_) => {

@@ -10,6 +10,8 @@ use std::ffi::c_int;
 
 /// The version of the interface (`LIBRADOS_VER_*`), not of the library.
 const VERSION: (c_int, c_int, c_int) = (3, 0, 0);
+/// `ENOSYS`: not now.
+const ENOSYS: Errno = Errno(38);
 
 exports! {
     /// Tells the interface's version.
@@ -48,10 +50,14 @@ exports! {
         Ok(CLIENTS.get(cluster)?.handle)
     }
 
-    /// Reads a configuration file, or the one that Ceph's programs find where `path` is null.
+    /// Reads a configuration file, or the one that Ceph's programs find where `path` is null. ENOSYS once connected.
     fn rados_conf_read_file(cluster: Handle, path: CText) -> c_int {
         let path = if path.is_null() { None } else { Some(path.text()?) };
-        CLIENTS.get(cluster)?.configure(|settings| settings.read_file(path))?;
+        let client = CLIENTS.get(cluster)?;
+        if client.cluster().is_ok() {
+            return Err(ENOSYS.into());
+        }
+        client.configure(|settings| settings.read_file(path))?;
         Ok(0)
     }
 

@@ -12,6 +12,8 @@ use std::ffi::c_int;
 const PACIFIC: i8 = 16;
 const LUMINOUS: i8 = 12;
 const JEWEL: i8 = 10;
+/// The id of a cluster that is not known yet.
+const NO_FSID: &str = "00000000-0000-0000-0000-000000000000";
 
 exports! {
     /// Connects to the cluster. ENOENT without keyring or monitors, EACCES where the key is refused, ETIMEDOUT after
@@ -39,9 +41,10 @@ exports! {
         Ok(0)
     }
 
-    /// The cluster's id; returns its length.
+    /// The cluster's id, all zeros without a session; returns its length.
     fn rados_cluster_fsid(cluster: Handle, buf: OutBuf, len: usize) -> c_int {
-        let fsid = CLIENTS.get(cluster)?.cluster()?.fsid();
+        let session = CLIENTS.get(cluster)?.cluster();
+        let fsid = session.map_or_else(|_| NO_FSID.to_owned(), |cluster| cluster.fsid());
         Ok(length(buf.fill_text(len, fsid.as_bytes())?))
     }
 

@@ -52,15 +52,13 @@ impl PoolIo {
         })
     }
 
-    /// Fails where the context reads a snapshot: nothing can be written there, and nothing read yet.
+    /// EROFS for a write where the context reads a snapshot. A read finds the object as it is: without snapshots it has no
+    /// other state, and Ceph answers so too.
     pub(crate) fn check(&self, access: Access) -> Outcome<()> {
-        if self.read_snap.load(Ordering::Relaxed) == SNAP_HEAD {
-            return Ok(());
+        match access {
+            Access::Write if self.read_snap.load(Ordering::Relaxed) != SNAP_HEAD => Err(Errno::EROFS.into()),
+            _ => Ok(()),
         }
-        Err(match access {
-            Access::Read => crate::unsupported::refuse("reading from a snapshot"),
-            Access::Write => Errno::EROFS.into(),
-        })
     }
 
     /// Changes where later operations go. A text that nothing can be named makes them fail with ENAMETOOLONG: C has no way
@@ -208,11 +206,13 @@ exports! {
         Ok(POOLS.get(io)?.place.read().pool().0)
     }
 
-    /// The pool's name; returns its length.
+    /// The pool's name; returns its length. ENOENT where the pool is gone.
     fn rados_ioctx_get_pool_name(io: Handle, buf: OutBuf, maxlen: c_uint) -> c_int {
         let io = POOLS.get(io)?;
-        let place = io.place.read();
-        Ok(length(buf.fill_text(maxlen as usize, place.pool_name().as_bytes())?))
+        let pool = io.place.read().pool();
+        let map = io.client.osdmap()?;
+        let name = &map.pools.get(&pool).ok_or(Errno::ENOENT)?.name;
+        Ok(length(buf.fill_text(maxlen as usize, name.as_bytes())?))
     }
 
     /// Sets the namespace of later operations; null or empty for the default one.
@@ -270,7 +270,7 @@ exports! {
 
     /// As `rados_ioctx_pool_requires_alignment`.
     fn rados_ioctx_pool_requires_alignment2(io: Handle, req: Out<c_int>) -> c_int {
-        req.required()?.set(c_int::from(alignment(io)? > 0));
+        req.set(c_int::from(alignment(io)? > 0));
         Ok(0)
     }
 
@@ -285,12 +285,6 @@ exports! {
         Ok(0)
     }
 
-    /// Pools have had no owners since Ceph 12: nothing happens.
-    fn rados_ioctx_pool_set_auid(io: Handle, _auid: u64) -> c_int {
-        POOLS.get(io)?;
-        Ok(0)
-    }
-
     /// Keeps an object in its cache tier; EINVAL where the pool is none.
     fn rados_cache_pin(io: Handle, o: CText) -> c_int {
         pin(io, o)
@@ -299,13 +293,6 @@ exports! {
     /// Takes `rados_cache_pin` back.
     fn rados_cache_unpin(io: Handle, o: CText) -> c_int {
         pin(io, o)
-    }
-
-    /// "No owner".
-    fn rados_ioctx_pool_get_auid(io: Handle, auid: Out<u64>) -> c_int {
-        POOLS.get(io)?;
-        auid.required()?.set(u64::MAX);
-        Ok(0)
     }
 }
 

@@ -39,6 +39,7 @@ mod read_op;
 mod service;
 mod settings;
 mod slices;
+mod snapshots;
 mod striper;
 mod sync_io;
 mod unsupported;

@@ -79,10 +79,11 @@ impl List {
         Ok([lent(name), locator, lent(namespace)])
     }
 
+    /// The hash at which the list goes on; 0 at the end, as in Ceph.
     fn position(&self) -> u32 {
         match self.running.lock().lister.cursor() {
             Cursor::At(object) => object.hash(),
-            Cursor::End => u32::MAX,
+            Cursor::End => 0,
         }
     }
 }

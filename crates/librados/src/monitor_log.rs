@@ -1,23 +1,21 @@
-//! The cluster log as it is written: `rados_monitor_log`.
+//! The cluster log as it is written: `rados_monitor_log` and `rados_monitor_log2`.
 //!
-//! A thread of the cluster handle asks the map authority for the newest lines once a second and calls back with those it
-//! has not seen. It ends with the handle, or when the caller asks for no lines any more.
+//! The caller first gets the last entry of each channel, then each new entry of all channels, as in Ceph. Callbacks run on
+//! the cluster handle's finisher. The session subscribes again by itself after a reconnect.
 
 use crate::abi::{CArg, CText, Handle, Lent};
-use crate::client::CLIENTS;
-use crate::guard::{Failure, Outcome, exports};
-use nacre_client::{Cluster, Error, block_on};
+use crate::client::{CLIENTS, Client};
+use crate::guard::{Outcome, exports};
+use nacre_client::engine::{Engine, LogFollow};
+use nacre_client::{Cluster, block_on};
 use nacre_types::errno::Errno;
+use nacre_types::msg::LogLine;
+use nacre_types::time::stamp;
 use serde_json::{Value, json};
 use std::ffi::{CString, c_int};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// How often the map authority is asked.
-const PERIOD: Duration = Duration::from_secs(1);
-/// Lines asked for at a time: more of them in one period are skipped.
-const LINES: u32 = 10_000;
 /// `debug`, `info`, `sec`, `warn` and `error` with Ceph's other spellings.
 const LEVELS: &[(&str, &str)] = &[
     ("debug", "debug"),
@@ -28,6 +26,10 @@ const LEVELS: &[(&str, &str)] = &[
     ("error", "error"),
     ("err", "error"),
 ];
+/// The channels, in the order in which Ceph sends their last entries.
+const CHANNELS: [&str; 2] = ["audit", "cluster"];
+/// The most entries that wait for the callback. Further ones are dropped.
+const MOST_QUEUED: usize = 10_000;
 
 type Callback1 = extern "C" fn(CArg, Lent, Lent, u64, u64, u64, Lent, Lent);
 type Callback2 = extern "C" fn(CArg, Lent, Lent, Lent, Lent, u64, u64, u64, Lent, Lent);
@@ -38,82 +40,59 @@ enum Callback {
     New(Callback2),
 }
 
-/// A caller that wants the log's lines.
-pub(crate) struct LogWatch {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
-}
+/// A caller that wants the log's entries. Once dropped, no callback starts.
+pub(crate) struct LogWatch(Arc<AtomicBool>);
 
 impl Drop for LogWatch {
     fn drop(&mut self) {
-        self.stop = None;
-        if let Some(thread) = self.thread.take()
-            // A caller may end its watch from its callback.
-            && thread.thread().id() != std::thread::current().id()
-            && thread.join().is_err()
-        {
-            tracing::error!("the thread that follows the cluster log panicked");
-        }
+        self.0.store(false, Ordering::SeqCst);
     }
 }
 
-/// A line of the log.
+/// An entry as C callers get it.
 struct Line {
     seq: u64,
     seconds: u64,
     nanoseconds: u64,
-    /// The whole line, channel, rank, name, level and text.
+    /// The whole line, channel, who (by rank), name, level and text.
     texts: [CString; 6],
 }
 
 impl Line {
-    fn of(entry: &Value) -> Line {
-        let field = |name: &str| entry[name].as_str().unwrap_or_default();
-        let whole =
-            format!("{} {} {} {}", field("stamp"), field("name"), field("priority"), field("message"));
-        let texts = [
-            whole.as_str(),
-            field("channel"),
-            field("rank"),
-            field("name"),
-            field("priority"),
-            field("message"),
-        ];
-        let (seconds, nanoseconds) = parse_stamp(field("stamp")).unwrap_or_default();
+    fn of(line: &LogLine) -> Line {
+        let level = match line.level.as_str() {
+            "debug" => "[DBG]",
+            "sec" => "[SEC]",
+            "warn" => "[WRN]",
+            "error" => "[ERR]",
+            _ => "[INF]",
+        };
+        // There is one map authority, of rank 0.
+        let who = if line.name.starts_with("mon.") { "mon.0" } else { &line.name };
+        let whole = format!("{} {} {level} {}", stamp(line.stamp_ns), line.name, line.text);
+        let texts = [&whole, &line.channel, who, &line.name, level, &line.text];
         Line {
-            seq: entry["seq"].as_u64().unwrap_or(0),
-            seconds,
-            nanoseconds,
+            seq: line.seq,
+            seconds: line.stamp_ns / 1_000_000_000,
+            nanoseconds: line.stamp_ns % 1_000_000_000,
             texts: texts.map(|text| CString::new(text.replace('\0', " ")).unwrap_or_default()),
         }
     }
 
     fn tell(&self, callback: Callback, arg: CArg) {
-        let [whole, channel, rank, name, level, text] = &self.texts;
-        let lent = |text: &CString| Lent::text(text);
+        let [whole, channel, who, name, level, text] = self.texts.each_ref().map(|text| Lent::text(text));
         let Line { seq, seconds, nanoseconds, .. } = *self;
         match callback {
-            Callback::Old(callback) => {
-                callback(arg, lent(whole), lent(name), seconds, nanoseconds, seq, lent(level), lent(text));
+            Callback::Old(callback) => callback(arg, whole, name, seconds, nanoseconds, seq, level, text),
+            Callback::New(callback) => {
+                callback(arg, whole, channel, who, name, seconds, nanoseconds, seq, level, text);
             }
-            Callback::New(callback) => callback(
-                arg,
-                lent(whole),
-                lent(channel),
-                lent(rank),
-                lent(name),
-                seconds,
-                nanoseconds,
-                seq,
-                lent(level),
-                lent(text),
-            ),
         }
     }
 }
 
-/// Seconds since 1970 and nanoseconds of `2026-11-22T00:59:11.123456+0000`.
-fn parse_stamp(stamp: &str) -> Option<(u64, u64)> {
+/// Nanoseconds since 1970 of `2026-11-22T00:59:11.123456+0000`.
+fn parse_stamp(stamp: &str) -> Option<u64> {
     let number = |from: usize, to: usize| stamp.get(from..to)?.parse::<i64>().ok();
     let (year, month, day) = (number(0, 4)?, number(5, 7)?, number(8, 10)?);
     let (hour, minute, second) = (number(11, 13)?, number(14, 16)?, number(17, 19)?);
@@ -123,65 +102,95 @@ fn parse_stamp(stamp: &str) -> Option<(u64, u64)> {
     let (era, of_era) = (shifted.div_euclid(400), shifted.rem_euclid(400));
     let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let days = era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468;
-    let seconds = u64::try_from(days * 86_400 + hour * 3600 + minute * 60 + second).ok()?;
-    Some((seconds, u64::try_from(micros).ok()? * 1000))
+    let seconds = days * 86_400 + hour * 3600 + minute * 60 + second;
+    u64::try_from(seconds * 1_000_000_000 + micros * 1000).ok()
 }
 
-fn newest(cluster: &Cluster, level: &str) -> Result<Vec<Line>, Error> {
-    let listed =
-        block_on(cluster.command_json(json!({ "prefix": "log last", "num": LINES, "level": level })))?;
-    Ok(listed.as_array().map(Vec::as_slice).unwrap_or_default().iter().map(Line::of).collect())
-}
-
-fn follow(
-    cluster: &Cluster,
-    level: &str,
-    mut seen: Option<u64>,
-    stop: &mpsc::Receiver<()>,
-    tell: impl Fn(&Line),
-) {
-    while stop.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
-        match newest(cluster, level) {
-            Ok(lines) => {
-                for line in lines.iter().filter(|line| seen.is_none_or(|seen| line.seq > seen)) {
-                    tell(line);
-                }
-                seen = lines.last().map(|line| line.seq).max(seen);
-            }
-            Err(Error::ShutDown) => return,
-            Err(error) => tracing::warn!(%error, "the cluster log can't be read; trying again"),
+/// The last entry of `channel` (`*` for all) of at least `level`.
+fn last_line(cluster: &Cluster, level: &str, channel: &str) -> Outcome<Option<LogLine>> {
+    let command = json!({ "prefix": "log last", "num": 1, "level": level, "channel": channel });
+    let listed = block_on(cluster.command_json(command))?;
+    let of = |entry: &Value| {
+        let field = |name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+        let level = match entry["priority"].as_str() {
+            Some("[DBG]") => "debug",
+            Some("[SEC]") => "sec",
+            Some("[WRN]") => "warn",
+            Some("[ERR]") => "error",
+            _ => "info",
+        };
+        LogLine {
+            stamp_ns: parse_stamp(&field("stamp")).unwrap_or_default(),
+            name: field("name"),
+            seq: entry["seq"].as_u64().unwrap_or_default(),
+            level: level.to_owned(),
+            channel: field("channel"),
+            text: field("message"),
         }
-    }
+    };
+    Ok(listed.as_array().and_then(|lines| lines.last()).map(of))
 }
 
 fn watch(cluster: Handle, level: CText, callback: Option<Callback>, arg: CArg) -> Outcome<c_int> {
     let client = CLIENTS.get(cluster)?;
     let session = client.cluster()?;
     let Some(callback) = callback else {
+        session.engine().follow_log(None);
         client.set_log_watch(None);
         return Ok(0);
     };
     let level = level.text()?;
     let (_, level) = LEVELS.iter().find(|(name, _)| *name == level).ok_or(Errno::EINVAL)?;
-    // From now on: what is there already is not new.
-    let seen = newest(&session, level)?.last().map(|line| line.seq);
-    let (stop, stopped) = mpsc::channel();
-    let run = move || follow(&session, level, seen, &stopped, move |line| line.tell(callback, arg));
-    let thread = std::thread::Builder::new()
-        .name("librados-log".into())
-        .spawn(run)
-        .map_err(|_| Failure(Errno::EAGAIN))?;
-    client.set_log_watch(Some(LogWatch { stop: Some(stop), thread: Some(thread) }));
+    client.set_log_watch(None);
+    let (active, queued) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let (owner, told) = (Arc::downgrade(&client), active.clone());
+    let follower = move |line: &LogLine| {
+        let Some(client) = owner.upgrade() else { return };
+        post(&client, Line::of(line), (callback, arg), &told, &queued);
+    };
+    let newest = last_line(&session, "debug", "*")?.map(|line| line.seq);
+    for channel in CHANNELS {
+        // Later ones come by the subscription.
+        let last = last_line(&session, level, channel)?.filter(|line| Some(line.seq) <= newest);
+        last.iter().for_each(&follower);
+    }
+    let (level, channel) = ((*level).to_owned(), "*".to_owned());
+    let follow = LogFollow { level, channel, after: newest, follower: Arc::new(follower) };
+    session.engine().follow_log(Some(follow));
+    client.set_log_watch(Some(LogWatch(active)));
     Ok(0)
 }
 
+/// Queues an entry for the callback.
+fn post(
+    client: &Client,
+    line: Line,
+    (callback, arg): (Callback, CArg),
+    active: &Arc<AtomicBool>,
+    queued: &Arc<AtomicUsize>,
+) {
+    if queued.fetch_add(1, Ordering::Relaxed) >= MOST_QUEUED {
+        queued.fetch_sub(1, Ordering::Relaxed);
+        tracing::warn!(seq = line.seq, "the callback of the cluster log is too slow: entry dropped");
+        return;
+    }
+    let (active, queued) = (active.clone(), queued.clone());
+    client.finisher.post(Box::new(move || {
+        if active.load(Ordering::SeqCst) {
+            line.tell(callback, arg);
+        }
+        queued.fetch_sub(1, Ordering::Relaxed);
+    }));
+}
+
 exports! {
-    /// Calls back with each new line of the cluster log of at least this level; a null callback ends that.
+    /// Calls back with the last entry of each channel of the cluster log and then with each new one, of at least this
+    /// level; a null callback ends that.
     fn rados_monitor_log(cluster: Handle, level: CText, cb: Option<Callback1>, arg: CArg) -> c_int {
         watch(cluster, level, cb.map(Callback::Old), arg)
     }
 
-    /// The same, with the line's channel and the teller's name.
+    /// The same, with the entry's channel and the teller's name.
     fn rados_monitor_log2(cluster: Handle, level: CText, cb: Option<Callback2>, arg: CArg) -> c_int {
         watch(cluster, level, cb.map(Callback::New), arg)
     }
@@ -192,10 +201,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stamps_are_seconds_since_1970() {
-        assert_eq!(parse_stamp("1970-01-01T00:00:00.000001+0000"), Some((0, 1000)));
-        assert_eq!(parse_stamp("2026-11-22T00:59:11.123456+0000"), Some((1_795_309_151, 123_456_000)));
-        assert_eq!(parse_stamp("2024-02-29T23:59:59.000000+0000"), Some((1_709_251_199, 0)));
+    fn stamps_are_nanoseconds_since_1970() {
+        assert_eq!(parse_stamp("1970-01-01T00:00:00.000001+0000"), Some(1000));
+        assert_eq!(parse_stamp("2026-11-22T00:59:11.123456+0000"), Some(1_795_309_151_123_456_000));
+        assert_eq!(parse_stamp("2024-02-29T23:59:59.000000+0000"), Some(1_709_251_199_000_000_000));
         assert_eq!(parse_stamp("soon"), None);
     }
 }

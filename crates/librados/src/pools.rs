@@ -24,15 +24,10 @@ exports! {
         Ok(length(buf.fill_list(len, pools.iter().map(|(_, name)| name.as_str()))?))
     }
 
-    /// PGs of a pool with copies that differ, as `rados_pool_list` gives names.
-    fn rados_inconsistent_pg_list(cluster: Handle, pool: i64, buf: OutBuf, len: usize) -> c_int {
-        let client = CLIENTS.get(cluster)?;
-        existing(&client.newest_osdmap()?, pool)?;
-        let command = json!({ "prefix": "pg ls", "pool": pool, "states": ["inconsistent"] });
-        let listed = block_on(client.cluster()?.command_json(command))?;
-        let stats = listed["pg_stats"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let pgs: Vec<&str> = stats.iter().filter_map(|pg| pg["pgid"].as_str()).collect();
-        Ok(length(buf.fill_list(len, pgs.into_iter())?))
+    /// EOPNOTSUPP: without scrub nobody knows which copies differ. ENOENT where there is no such pool.
+    fn rados_inconsistent_pg_list(cluster: Handle, pool: i64, _buf: OutBuf, _len: usize) -> c_int {
+        existing(&CLIENTS.get(cluster)?.newest_osdmap()?, pool)?;
+        Err(crate::unsupported::refuse("rados_inconsistent_pg_list"))
     }
 
     /// A pool's id.

@@ -155,11 +155,11 @@ impl MapState {
         let (to, tid) = (request.origin, request.command.tid);
         let outcome = self.run(now, request);
         let reply = match outcome {
-            Ok((answer, format)) => MonCommandReply {
+            Ok((answer, form)) => MonCommandReply {
                 tid,
                 code: 0,
                 status: answer.status,
-                output: Bytes::from(render(answer.output, format)),
+                output: Bytes::from(render(answer.output, form)),
             },
             Err(failure) => MonCommandReply {
                 tid,
@@ -171,7 +171,7 @@ impl MapState {
         self.answer(Effect::CommandReply { to, reply });
     }
 
-    fn run(&mut self, now: Now, request: CommandRequest) -> Result<(Answer, Format), Failure> {
+    fn run(&mut self, now: Now, request: CommandRequest) -> Result<(Answer, Form), Failure> {
         let json = request.command.cmd;
         let call = mon_commands().resolve(&json).map_err(|e| Failure::new(e.errno(), e.to_string()))?;
         let signature = call.signature;
@@ -206,7 +206,8 @@ impl MapState {
             input: request.command.input,
             fresh_key: request.fresh_key,
         };
-        self.dispatch(&call, &ctx).map(|answer| (answer, format))
+        let newline = ENDS_WITH_NEWLINE.contains(&call.prefix());
+        self.dispatch(&call, &ctx).map(|answer| (answer, Form { format, newline }))
     }
 
     fn dispatch(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
@@ -268,12 +269,56 @@ fn unhandled(call: &Call<'_>) -> Outcome {
     Err(Failure::new(Errno::ENOTSUP, format!("command '{}' is not available", call.prefix())))
 }
 
-fn render(output: Output, format: Format) -> Vec<u8> {
+/// Commands whose answers in the format `json` end with a newline. Those of other commands have none: so they are in Ceph,
+/// and programs compare them byte by byte.
+const ENDS_WITH_NEWLINE: &[&str] = &[
+    "balancer status",
+    "config-key dump",
+    "config-key ls",
+    "df",
+    "fs ls",
+    "mds stat",
+    "mon dump",
+    "mon feature ls",
+    "mon metadata",
+    "mon stat",
+    "node ls",
+    "osd crush dump",
+    "osd crush show-tunables",
+    "osd df",
+    "osd erasure-code-profile ls",
+    "osd get-require-min-compat-client",
+    "osd info",
+    "osd ls",
+    "osd lspools",
+    "osd ok-to-stop",
+    "osd pool autoscale-status",
+    "osd pool get-quota",
+    "osd tree",
+    "quorum_status",
+    "status",
+    "version",
+];
+
+/// How an answer is printed.
+#[derive(Clone, Copy)]
+struct Form {
+    format: Format,
+    /// JSON that is not indented ends with a newline too.
+    newline: bool,
+}
+
+fn render(output: Output, form: Form) -> Vec<u8> {
     match output {
         Output::Nothing => Vec::new(),
         Output::Text(text) => text.into_bytes(),
         Output::Bytes(bytes) => bytes,
-        Output::Json(value) => admin::render(&value, (format == Format::Json).then_some("json")),
+        Output::Json(value) if form.format == Format::Json => {
+            let mut out = admin::render(&value, Some("json"));
+            out.extend(form.newline.then_some(b'\n'));
+            out
+        }
+        Output::Json(value) => admin::render(&value, None),
     }
 }
 

@@ -275,17 +275,17 @@ fn typed(spec: &OptionSpec, text: &str) -> Value {
     }
 }
 
-/// JSON as Ceph prints it: compact where `json` was asked for, else with four blanks of indentation.
+/// JSON as Ceph prints it: compact and without a newline where `json` was asked for, else with four blanks of indentation and
+/// a newline.
 pub fn render(value: &Value, format: Option<&str>) -> Vec<u8> {
     use serde::Serialize;
-    let mut out = Vec::new();
     if format == Some("json") {
-        out = value.to_string().into_bytes();
-    } else {
-        let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
-        let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
-        value.serialize(&mut serializer).expect("invariant: a JSON value always serializes into memory");
+        return value.to_string().into_bytes();
     }
+    let mut out = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
+    value.serialize(&mut serializer).expect("invariant: a JSON value always serializes into memory");
     out.push(b'\n');
     out
 }

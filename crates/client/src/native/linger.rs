@@ -294,15 +294,18 @@ impl Shared {
 
     /// Signs of life that are due.
     pub(super) fn watches_on_tick(self: &Arc<Self>, now_ms: u64) {
+        let silent = self.config.snapshot().client.objecter_inject_no_watch_ping;
         let due: Vec<u64> = {
             let mut state = self.state.lock();
             let mut due = Vec::new();
             for (cookie, linger) in &mut state.lingers.watches {
                 let connected = matches!(linger.phase, Phase::Connected(_));
                 if connected && !linger.pinging && linger.next_ping_ms <= now_ms {
-                    linger.pinging = true;
                     linger.next_ping_ms = now_ms + linger.ping_ms;
-                    due.push(*cookie);
+                    if !silent {
+                        linger.pinging = true;
+                        due.push(*cookie);
+                    }
                 }
             }
             due

@@ -10,6 +10,7 @@ use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
 use serde_json::json;
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -342,7 +343,7 @@ impl MapState {
 
     fn osd_blocklist(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         let who = call.required("addr");
-        if who.len() > 256 || who.chars().any(char::is_whitespace) {
+        if !can_be_blocklisted(who) {
             return Err(Failure::invalid(format!("unable to parse address {who}")));
         }
         let operation = if call.prefix() == "osd blacklist" { "blacklistop" } else { "blocklistop" };
@@ -371,4 +372,14 @@ impl MapState {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a client can go by `who`: a session (`client.4123`), or an address with or without port and nonce.
+fn can_be_blocklisted(who: &str) -> bool {
+    if let Some(session) = who.strip_prefix("client.") {
+        return session.len() <= 256 && !session.is_empty() && !session.chars().any(char::is_whitespace);
+    }
+    let (address, nonce) = who.split_once('/').unwrap_or((who, "0"));
+    let is_address = address.parse::<IpAddr>().is_ok() || address.parse::<SocketAddr>().is_ok();
+    is_address && !nonce.is_empty() && nonce.len() <= 20 && nonce.bytes().all(|byte| byte.is_ascii_digit())
 }

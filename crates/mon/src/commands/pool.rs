@@ -9,8 +9,8 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, PoolId};
 use nacre_types::pool::{Pool, flag};
 
-/// The longest pool name; Ceph has no bound but its key-value store's.
-const MAX_NAME: usize = 128;
+/// The longest pool name in bytes. Ceph has no bound; longer ones do not fit where names are shown and stored.
+const MAX_NAME: usize = 4096;
 /// The most applications of a pool, and keys of an application (`MAX_POOL_APPLICATIONS`).
 const MAX_APPLICATIONS: usize = 4;
 /// The longest application name, key or value.
@@ -409,11 +409,10 @@ pub(super) fn check_rule(crush: &CrushMap, id: u32, size: u32) -> Result<u8, Fai
     u8::try_from(id).map_err(|_| Failure::invalid(format!("crush rule id {id} is too high for a pool")))
 }
 
+/// Ceph takes any name that is not empty; only its length is bounded here.
 fn check_name(name: &str) -> Result<(), Failure> {
-    if name.len() > MAX_NAME || name.chars().any(|c| c.is_control() || c == '/') {
-        return Err(Failure::invalid(format!(
-            "invalid pool name: at most {MAX_NAME} bytes, without '/' and control characters"
-        )));
+    if name.len() > MAX_NAME {
+        return Err(Failure::new(Errno::ENAMETOOLONG, format!("a pool name has at most {MAX_NAME} bytes")));
     }
     Ok(())
 }

@@ -545,6 +545,10 @@ fn osd_commands_answer_in_cephs_words() {
         Errno::ENOENT,
         "pool nope does not exist",
     );
+    for wrong in ["nonsense", "1.2.3.4:x", "1.2.3.4:0/", "client."] {
+        let add = json!({ "blocklistop": "add", "addr": wrong });
+        desk.fails("osd blocklist", add, Errno::EINVAL, &format!("unable to parse address {wrong}"));
+    }
     let add = json!({ "blocklistop": "add", "addr": "1.2.3.4:0/5" });
     assert!(
         desk.status("osd blocklist", add).starts_with("blocklisting 1.2.3.4:0/5 until 2023-11-14T23:13:20")
@@ -582,6 +586,17 @@ fn pools_are_made_changed_and_removed_only_as_ceph_would() {
         "specified rule no doesn't exist",
     );
     let erasure = json!({ "pool": "p", "pg_num": 8, "pool_type": "erasure" });
+    let long = "x".repeat(5000);
+    desk.fails(
+        "osd pool create",
+        json!({ "pool": long }),
+        Errno::ENAMETOOLONG,
+        "a pool name has at most 4096 bytes",
+    );
+    for name in ["a/b".to_owned(), "a\tb".to_owned(), "x".repeat(300)] {
+        let created = desk.status("osd pool create", json!({ "pool": name, "pg_num": 1 }));
+        assert_eq!(created, format!("pool '{name}' created"));
+    }
     desk.fails("osd pool create", erasure, Errno::EINVAL, "pool 'p' cannot change to type erasure");
     let (code, ..) = desk.run("osd pool create", json!({ "pool": "q", "pool_type": "erasure" }));
     assert_eq!(code, Errno::ENOTSUP.negated());

@@ -11,6 +11,7 @@ mod docs;
 mod failures;
 mod layers;
 mod librados;
+mod librados_answers;
 mod operations;
 mod osdmaptool;
 mod packages;

@@ -1,6 +1,6 @@
 //! Options of RADOS clients.
 
-use super::kinds::{IntSecs, Size, Uint};
+use super::kinds::{Bool, IntSecs, Size, Uint};
 use super::option_group;
 use super::spec::Service::Rados;
 
@@ -14,6 +14,8 @@ option_group! {
     rados_mon_op_timeout: IntSecs = "0", "Seconds after which a request to the monitors fails; 0 for never"
         [services(&[Rados])];
     rados_osd_op_timeout: IntSecs = "0", "Seconds after which a request to an OSD fails; 0 for never"
+        [services(&[Rados])];
+    objecter_inject_no_watch_ping: Bool = "false", "Send no signs of life for watches, so that they lapse; for tests"
         [services(&[Rados])];
     client_mount_timeout: IntSecs = "300", "Seconds within which a session with the monitors must be there"
         [min("1"), services(&[Rados])];

@@ -22,7 +22,7 @@ pub(super) fn run(invocation: &Invocation, level: String, channel: String) -> Re
         // Full: the terminal stands still. Closed: the program ends.
         let _ = told.try_send(text_of(line));
     });
-    cluster.engine().follow_log(Some(LogFollow { level, channel, follower }));
+    cluster.engine().follow_log(Some(LogFollow { level, channel, after: None, follower }));
     let status =
         cluster.engine().command(CommandTarget::Mon, r#"{"prefix":"status"}"#.into(), Default::default());
     let status = status.wait().map_err(|error| command_failed(&error))?;

@@ -55,7 +55,7 @@ static void daemons(void)
 static void pings(void)
 {
 	const char *dump[] = {"{\"prefix\": \"mon dump\", \"format\": \"json\"}"};
-	char name[32] = "", *answer;
+	char name[32] = "", fsid[37], *answer;
 	size_t len;
 	rados_t other;
 
@@ -74,11 +74,12 @@ static void pings(void)
 	EQUAL(rados_conf_read_file(other, NULL), 0);
 	EQUAL(rados_ping_monitor(other, name, &answer, &len), 0);
 	rados_buffer_free(answer);
-	EQUAL(rados_cluster_fsid(other, name, sizeof(name)), -ENOTCONN);
+	EQUAL(rados_cluster_fsid(other, fsid, sizeof(fsid)), 36);
+	EXPECT(!strcmp(fsid, "00000000-0000-0000-0000-000000000000"));
 	rados_shutdown(other);
 }
 
-static int lines, own;
+static int lines, own, audits;
 
 static void on_line(void *arg, const char *line, const char *who, uint64_t sec, uint64_t nsec, uint64_t seq,
 		    const char *level, const char *msg)
@@ -94,7 +95,9 @@ static void on_line(void *arg, const char *line, const char *who, uint64_t sec, 
 static void on_line2(void *arg, const char *line, const char *channel, const char *who, const char *name, uint64_t sec,
 		     uint64_t nsec, uint64_t seq, const char *level, const char *msg)
 {
-	EXPECT(strlen(channel) > 0);
+	EXPECT(!strcmp(channel, "cluster") || !strcmp(channel, "audit"));
+	if (!strcmp(channel, "audit"))
+		__atomic_add_fetch(&audits, 1, __ATOMIC_SEQ_CST);
 	on_line(arg, line, name ? name : who, sec, nsec, seq, level, msg);
 }
 
@@ -104,11 +107,16 @@ static void logged(void)
 
 	EQUAL(rados_monitor_log(cluster, "no such level", on_line, &lines), -EINVAL);
 	for (int version = 1; version <= 2; version++) {
-		own = 0;
+		own = lines = audits = 0;
 		if (version == 1)
 			EQUAL(rados_monitor_log(cluster, "info", on_line, &lines), 0);
 		else
 			EQUAL(rados_monitor_log2(cluster, "info", on_line2, &lines), 0);
+		/* The last entries are told first: in the second round of both channels. */
+		for (int n = 0; n < 6000 && version == 2 && __atomic_load_n(&lines, __ATOMIC_SEQ_CST) < 2; n++)
+			usleep(10000);
+		EXPECT(version == 1 || (lines >= 2 && audits >= 1));
+		__atomic_store_n(&own, 0, __ATOMIC_SEQ_CST);
 		EQUAL(rados_mon_command(cluster, log, 1, NULL, 0, NULL, NULL, NULL, NULL), 0);
 		for (int n = 0; n < 6000 && !__atomic_load_n(&own, __ATOMIC_SEQ_CST); n++)
 			usleep(10000);
@@ -178,6 +186,38 @@ static void fenced(void)
 	EQUAL(rados_write_full(io, "o", "x", 1), 0);
 }
 
+static int lost_code;
+
+static void heard_nothing(void *arg, uint64_t notify_id, uint64_t handle, uint64_t notifier, void *data, size_t len)
+{
+	(void)arg, (void)notify_id, (void)handle, (void)notifier, (void)data, (void)len;
+}
+
+static void lost(void *arg, uint64_t cookie, int code)
+{
+	(void)arg, (void)cookie;
+	__atomic_store_n(&lost_code, code, __ATOMIC_SEQ_CST);
+}
+
+/* A watch whose client gives no sign of life lapses after the time that the client asked for. */
+static void lapsing(void)
+{
+	uint64_t watch;
+	int code;
+
+	EQUAL(rados_write_full(io, "watched", "x", 1), 0);
+	EQUAL(rados_conf_set(cluster, "objecter_inject_no_watch_ping", "true"), 0);
+	EQUAL(rados_watch3(io, "watched", &watch, heard_nothing, lost, 2, NULL), 0);
+	EXPECT(rados_watch_check(io, watch) > 0);
+	for (int n = 0; n < 2000 && !__atomic_load_n(&lost_code, __ATOMIC_SEQ_CST); n++)
+		usleep(10000);
+	EQUAL(lost_code, -ENOTCONN);
+	EQUAL(rados_watch_check(io, watch), -ENOTCONN);
+	code = rados_unwatch2(io, watch);
+	EXPECT(code == 0 || code == -ENOTCONN);
+	EQUAL(rados_conf_set(cluster, "objecter_inject_no_watch_ping", "false"), 0);
+}
+
 int main(int argc, char **argv)
 {
 	begin(argc, argv);
@@ -186,5 +226,6 @@ int main(int argc, char **argv)
 	logged();
 	lists();
 	fenced();
+	lapsing();
 	return end();
 }

@@ -308,6 +308,58 @@ static void sums(void)
 	EQUAL(read_(read, "none"), 0);
 }
 
+/* A read that is ordered with writes finds what was written before it, of many that are on their way at once. */
+static void ordered(void)
+{
+	enum { ROUNDS = 64 };
+	rados_completion_t writes[ROUNDS], reads[ROUNDS];
+	uint32_t found[ROUNDS];
+	size_t length[ROUNDS];
+	int code[ROUNDS];
+
+	for (uint32_t n = 0; n < ROUNDS; n++) {
+		EQUAL(rados_aio_create_completion2(NULL, NULL, &writes[n]), 0);
+		EQUAL(rados_aio_create_completion2(NULL, NULL, &reads[n]), 0);
+		EQUAL(rados_aio_write_full(io, "ordered", writes[n], (char *)&n, sizeof(n)), 0);
+		rados_read_op_t op = rados_create_read_op();
+		rados_read_op_read(op, 0, sizeof(found[n]), (char *)&found[n], &length[n], &code[n]);
+		EQUAL(rados_aio_read_op_operate(op, io, reads[n], "ordered", LIBRADOS_OPERATION_ORDER_READS_WRITES), 0);
+		rados_release_read_op(op);
+	}
+	for (uint32_t n = 0; n < ROUNDS; n++) {
+		EQUAL(rados_aio_wait_for_complete(reads[n]), 0);
+		EQUAL(rados_aio_get_return_value(reads[n]), 0);
+		EQUAL(length[n], sizeof(n));
+		EQUAL(found[n], n);
+		EQUAL(rados_aio_wait_for_complete(writes[n]), 0);
+		rados_aio_release(writes[n]);
+		rados_aio_release(reads[n]);
+	}
+}
+
+/* Flags that mean nothing to a pool without tiers, redirects and snapshots are taken, and all is correct with them. */
+static void hints(void)
+{
+	const int flags[] = {LIBRADOS_OPERATION_BALANCE_READS, LIBRADOS_OPERATION_LOCALIZE_READS,
+			     LIBRADOS_OPERATION_IGNORE_CACHE, LIBRADOS_OPERATION_SKIPRWLOCKS,
+			     LIBRADOS_OPERATION_IGNORE_OVERLAY, LIBRADOS_OPERATION_IGNORE_REDIRECT,
+			     LIBRADOS_OPERATION_ORDERSNAP};
+
+	for (uint32_t n = 0; n < sizeof(flags) / sizeof(*flags); n++) {
+		uint32_t found = 0;
+		size_t length;
+		int code;
+		rados_write_op_t write = rados_create_write_op();
+		rados_write_op_write_full(write, (char *)&n, sizeof(n));
+		EQUAL(written(write, "hinted", flags[n]), 0);
+		rados_read_op_t op = rados_create_read_op();
+		rados_read_op_read(op, 0, sizeof(found), (char *)&found, &length, &code);
+		EQUAL(rados_read_op_operate(op, io, "hinted", flags[n]), 0);
+		rados_release_read_op(op);
+		EQUAL(found, n);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	begin(argc, argv);
@@ -316,5 +368,7 @@ int main(int argc, char **argv)
 	omap();
 	classes();
 	sums();
+	ordered();
+	hints();
 	return end();
 }

@@ -121,7 +121,7 @@ static void contexts(void)
 	rados_ioctx_t own;
 	char buf[32];
 	int req = 7;
-	uint64_t auid = 7, alignment = 7;
+	uint64_t alignment = 7;
 
 	EQUAL(rados_ioctx_create2(cluster, 1 << 30, &own), -ENOENT);
 	EQUAL(rados_ioctx_create2(cluster, rados_ioctx_get_id(io), &own), 0);
@@ -149,7 +149,8 @@ static void contexts(void)
 	rados_ioctx_snap_set_read(own, 1);
 	EQUAL(rados_write(own, "o", "x", 1, 0), -EROFS);
 	EQUAL(rados_remove(own, "o"), -EROFS);
-	EQUAL(rados_read(own, "o", buf, sizeof(buf), 0), -EOPNOTSUPP);
+	/* No object has another state than its present one. */
+	EQUAL(rados_read(own, "o", buf, sizeof(buf), 0), 8);
 	rados_ioctx_snap_set_read(own, LIBRADOS_SNAP_HEAD);
 	EQUAL(rados_read(own, "o", buf, sizeof(buf), 0), 8);
 
@@ -161,13 +162,11 @@ static void contexts(void)
 
 	EQUAL(rados_ioctx_pool_requires_alignment(own), 0);
 	EQUAL(rados_ioctx_pool_required_alignment(own), 0);
-	EQUAL(rados_ioctx_pool_requires_alignment2(own, NULL), -EINVAL);
+	EQUAL(rados_ioctx_pool_requires_alignment2(own, NULL), 0);
+	EQUAL(rados_ioctx_pool_required_alignment2(own, NULL), -EINVAL);
 	EQUAL(rados_ioctx_pool_requires_alignment2(own, &req), 0);
 	EQUAL(rados_ioctx_pool_required_alignment2(own, &alignment), 0);
 	EXPECT(!req && !alignment);
-	EQUAL(rados_ioctx_pool_set_auid(own, 5), 0);
-	EQUAL(rados_ioctx_pool_get_auid(own, &auid), 0);
-	EQUAL(auid, (uint64_t)-1);
 	EQUAL(rados_cache_pin(own, "o"), -EINVAL);
 	EQUAL(rados_cache_unpin(own, "o"), -EINVAL);
 	rados_ioctx_destroy(own);
@@ -179,25 +178,45 @@ int rados_tmap_put(rados_ioctx_t io, const char *o, const char *buf, size_t bufl
 int rados_tmap_update(rados_ioctx_t io, const char *o, const char *cmdbuf, size_t cmdbuflen);
 
 /* What this release does not have says so, and nothing else. */
+static int64_t own_id(void)
+{
+	return rados_ioctx_get_id(io);
+}
+
+/* The pool has no snapshots. */
+static void snapshots(void)
+{
+	char name[8] = "";
+	rados_snap_t snaps[2] = {7, 5};
+	time_t when;
+
+	EQUAL(rados_ioctx_snap_list(io, snaps, 2), 0);
+	EQUAL(rados_ioctx_snap_list(io, NULL, 0), 0);
+	EQUAL(rados_ioctx_snap_lookup(io, "s", snaps), -ENOENT);
+	EQUAL(rados_ioctx_snap_get_name(io, 1, name, sizeof(name)), -ENOENT);
+	EQUAL(rados_ioctx_snap_get_stamp(io, 1, &when), -ENOENT);
+	EQUAL(rados_ioctx_snap_remove(io, "s"), -ENOENT);
+	EQUAL(rados_ioctx_snap_rollback(io, "o", "s"), -ENOENT);
+	EQUAL(rados_rollback(io, "o", "s"), -ENOENT);
+	EQUAL(rados_ioctx_selfmanaged_snap_set_write_ctx(io, 0, snaps, 0), 0);
+	EQUAL(rados_ioctx_selfmanaged_snap_set_write_ctx(io, 6, snaps, 2), -EINVAL);
+	EQUAL(rados_ioctx_selfmanaged_snap_set_write_ctx(io, 7, snaps, 2), -EOPNOTSUPP);
+}
+
 static void missing(void)
 {
 	char name[8] = "", value[8] = "";
 	rados_snap_t snap = 0;
 	rados_completion_t c;
-	time_t when;
+	uint64_t auid;
 
 	EQUAL(rados_ioctx_snap_create(io, "s"), -EOPNOTSUPP);
-	EQUAL(rados_ioctx_snap_remove(io, "s"), -EOPNOTSUPP);
-	EQUAL(rados_ioctx_snap_rollback(io, "o", "s"), -EOPNOTSUPP);
-	EQUAL(rados_rollback(io, "o", "s"), -EOPNOTSUPP);
-	EQUAL(rados_ioctx_snap_list(io, &snap, 1), -EOPNOTSUPP);
-	EQUAL(rados_ioctx_snap_lookup(io, "s", &snap), -EOPNOTSUPP);
-	EQUAL(rados_ioctx_snap_get_name(io, 1, name, sizeof(name)), -EOPNOTSUPP);
-	EQUAL(rados_ioctx_snap_get_stamp(io, 1, &when), -EOPNOTSUPP);
 	EQUAL(rados_ioctx_selfmanaged_snap_create(io, &snap), -EOPNOTSUPP);
 	EQUAL(rados_ioctx_selfmanaged_snap_remove(io, 1), -EOPNOTSUPP);
 	EQUAL(rados_ioctx_selfmanaged_snap_rollback(io, "o", 1), -EOPNOTSUPP);
-	EQUAL(rados_ioctx_selfmanaged_snap_set_write_ctx(io, 1, &snap, 1), -EOPNOTSUPP);
+	EQUAL(rados_ioctx_pool_set_auid(io, 5), -EOPNOTSUPP);
+	EQUAL(rados_ioctx_pool_get_auid(io, &auid), -EOPNOTSUPP);
+	EQUAL(rados_inconsistent_pg_list(cluster, own_id(), name, sizeof(name)), -EOPNOTSUPP);
 	EQUAL(rados_tmap_get(io, "o", name, sizeof(name)), -EOPNOTSUPP);
 	EQUAL(rados_tmap_put(io, "o", name, sizeof(name)), -EOPNOTSUPP);
 	EQUAL(rados_tmap_update(io, "o", value, sizeof(value)), -EOPNOTSUPP);
@@ -222,6 +241,7 @@ int main(int argc, char **argv)
 	attributes();
 	classes();
 	contexts();
+	snapshots();
 	missing();
 	return end();
 }
