@@ -6,7 +6,7 @@
 use crate::abi::{CArg, CText, Handle, Lent};
 use crate::client::{CLIENTS, Client};
 use crate::guard::{Outcome, exports};
-use nacre_client::engine::{Engine, LogFollow};
+use nacre_client::engine::LogFollow;
 use nacre_client::{Cluster, block_on};
 use nacre_types::errno::Errno;
 use nacre_types::msg::LogLine;
@@ -70,7 +70,7 @@ impl Line {
         // There is one map authority, of rank 0.
         let who = if line.name.starts_with("mon.") { "mon.0" } else { &line.name };
         let whole = format!("{} {} {level} {}", stamp(line.stamp_ns), line.name, line.text);
-        let texts = [&whole, &line.channel, who, &line.name, level, &line.text];
+        let texts = [whole.as_str(), &line.channel, who, &line.name, level, &line.text];
         Line {
             seq: line.seq,
             seconds: line.stamp_ns / 1_000_000_000,
