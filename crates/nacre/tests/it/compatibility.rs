@@ -29,7 +29,7 @@ impl Tried {
         let args =
             ["--listen", &listen, "--objectstore", "memstore", "--osds", "3", "-o", "exporter_http_port=0"];
         let (serve, _) = Serve::start(&data, &args);
-        let builder = ConfigBuilder::new("client.admin".parse().unwrap()).conf(&data.join("ceph.conf"));
+        let builder = ConfigBuilder::new("client.admin".parse().unwrap()).conf(data.join("ceph.conf"));
         let cluster = nacre_client::native::connect(&builder.build().unwrap()).wait().unwrap();
         Tried { cluster, _serve: serve, _folder: folder }
     }

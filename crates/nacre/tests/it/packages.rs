@@ -68,7 +68,7 @@ fn first_keys(machine: &Machine) -> (String, String) {
 fn aws(machine: &Machine, port: u16, words: &[&str]) -> String {
     let (access, secret) = first_keys(machine);
     let out = machine
-        .from_outside("env")
+        .command_from_outside("env")
         .arg(format!("AWS_ACCESS_KEY_ID={access}"))
         .arg(format!("AWS_SECRET_ACCESS_KEY={secret}"))
         .args(["AWS_DEFAULT_REGION=us-east-1", "aws", "--endpoint-url"])

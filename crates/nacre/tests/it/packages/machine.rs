@@ -86,7 +86,7 @@ impl Machine {
     }
 
     /// Runs a program of the host on the system's network.
-    pub(super) fn from_outside(&self, program: &str) -> Command {
+    pub(super) fn command_from_outside(&self, program: &str) -> Command {
         let mut command = as_root("nsenter");
         command.args(["--target", &self.init, "--net", program]);
         command
