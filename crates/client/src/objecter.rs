@@ -28,6 +28,8 @@ pub(crate) use target::{Target, primary_of};
 const FIRST_RETRY_MS: u64 = 10;
 /// The longest such delay, in milliseconds.
 const LONGEST_RETRY_MS: u64 = 2_000;
+/// The deadline of a request that never expires.
+const NO_DEADLINE: u64 = u64::MAX;
 
 /// The outside of the [`Objecter`].
 pub(crate) trait Sink<T> {
@@ -84,7 +86,9 @@ struct Pending<T> {
     writes: bool,
     /// A notify: it leaves no dup record, and may wait for long.
     waits: bool,
-    deadline_ms: Option<u64>,
+    /// When to give up; [`NO_DEADLINE`] for never. Not an `Option`: optimised code compares before it looks whether there is
+    /// a value, and valgrind reports that.
+    deadline_ms: u64,
     sent: Option<Target>,
     /// Waits to be sent (again).
     waiting: bool,
@@ -221,7 +225,7 @@ impl<T> Objecter<T> {
             ops: submission.ops,
         };
         let writes = request.may_write();
-        let deadline_ms = submission.deadline_ms;
+        let deadline_ms = submission.deadline_ms.unwrap_or(NO_DEADLINE);
         let waits = matches!(request.ops.first().map(|op| &op.op), Some(Op::Notify { .. }));
         let pending = Pending { token, request, pool, writes, waits, deadline_ms, sent: None, waiting: true };
         self.ops.insert(tid, Box::new(pending));
@@ -362,12 +366,8 @@ impl<T> Objecter<T> {
 
     /// Time passed: holds end, requests expire.
     pub(crate) fn on_tick(&mut self, now_ms: u64, sink: &mut impl Sink<T>) {
-        let expired: Vec<u64> = self
-            .ops
-            .iter()
-            .filter(|(_, op)| op.deadline_ms.is_some_and(|deadline| deadline <= now_ms))
-            .map(|(tid, _)| *tid)
-            .collect();
+        let expired: Vec<u64> =
+            self.ops.iter().filter(|(_, op)| op.deadline_ms <= now_ms).map(|(tid, _)| *tid).collect();
         for tid in expired {
             let text = self.ops.get(&tid).map_or_else(String::new, |op| timeout_text(op));
             self.finish(tid, Err(Error::TimedOut(text)), sink);
@@ -387,7 +387,9 @@ impl<T> Objecter<T> {
     pub(crate) fn next_wake_ms(&self) -> Option<u64> {
         let holds = self.held_pgs.values().chain(self.sessions.values().map(|s| &s.hold));
         let holds = holds.map(|hold| hold.until_ms).filter(|until| *until > 0);
-        holds.chain(self.ops.values().filter_map(|op| op.deadline_ms)).min()
+        let deadlines =
+            self.ops.values().map(|op| op.deadline_ms).filter(|deadline| *deadline != NO_DEADLINE);
+        holds.chain(deadlines).min()
     }
 
     /// Fails everything that is in flight.

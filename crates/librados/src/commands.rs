@@ -59,6 +59,8 @@ fn json(cmd: Array<CText>, cmdlen: usize) -> Outcome<String> {
 enum Asked {
     Target(CommandTarget),
     Manager,
+    /// The manager as a daemon (`tell mgr.x`).
+    ManagerDaemon,
 }
 
 fn run(
@@ -72,22 +74,31 @@ fn run(
     let client = CLIENTS.get(cluster)?;
     let target = match asked {
         Asked::Target(target) => target,
-        Asked::Manager => CommandTarget::Mon,
+        Asked::Manager | Asked::ManagerDaemon => CommandTarget::Mon,
     };
     let command = json(cmd, cmdlen)?;
     let input = input.0.copy(input.1)?;
     match client.cluster()?.engine().command(target, command.clone(), input).wait() {
         Ok(CommandReply { status, output }) => {
-            results.store(&output, &status)?;
+            let ends = asked == Asked::ManagerDaemon && wants_json(&command);
+            let output = if ends { output.trim_ascii_end() } else { &output[..] };
+            results.store(output, &status)?;
             Ok(0)
         }
         Err(Error::Command { errno, status }) => {
-            let of_manager = (asked == Asked::Manager).then(|| unknown_to_manager(&command, errno)).flatten();
+            let manager = matches!(asked, Asked::Manager | Asked::ManagerDaemon);
+            let of_manager = manager.then(|| unknown_to_manager(&command, errno)).flatten();
             results.store(&[], &of_manager.unwrap_or(status))?;
             Ok(errno.negated())
         }
         Err(error) => Err(error.into()),
     }
+}
+
+/// Whether a command asks for JSON, which Ceph's daemons answer without an end of line.
+fn wants_json(command: &str) -> bool {
+    let fields: serde_json::Value = serde_json::from_str(command).unwrap_or_default();
+    fields["format"] == "json"
 }
 
 /// What Ceph's manager says of a command that is unknown to it, where the map authority does not know it either.
@@ -180,7 +191,7 @@ exports! {
         outslen: Out<usize>,
     ) -> c_int {
         let results = Results::empty(outbuf, outbuflen, outs, outslen)?;
-        run(cluster, Asked::Manager, cmd, cmdlen, (inbuf, inbuflen), results)
+        run(cluster, Asked::ManagerDaemon, cmd, cmdlen, (inbuf, inbuflen), results)
     }
 
     /// Runs a command of an OSD.

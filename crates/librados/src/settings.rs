@@ -88,7 +88,8 @@ impl Settings {
         let Some(spec) = options::find(name) else {
             // Kept, so that reading it gives what was set.
             let option = options::ceph_option(name).ok_or(Errno::ENOENT)?;
-            self.without_effect.insert(option.name, value.to_owned());
+            let value = ceph_spelling(option.ty, value).ok_or(Errno::EINVAL)?;
+            self.without_effect.insert(option.name, value);
             return Ok(());
         };
         options::validate(spec.name, value).map_err(|_| Errno::EINVAL)?;
@@ -110,6 +111,32 @@ impl Settings {
         let set = self.without_effect.get(option.name).cloned();
         Some(set.unwrap_or_else(|| option.default(false).to_owned()))
     }
+}
+
+/// A value of an option that only Ceph needs, as Ceph spells it for the option's type; none where it is wrong.
+fn ceph_spelling(ty: &str, value: &str) -> Option<String> {
+    match ty {
+        "bool" if value.eq_ignore_ascii_case("true") => Some("true".to_owned()),
+        "bool" if value.eq_ignore_ascii_case("false") => Some("false".to_owned()),
+        "bool" => value.parse::<i32>().ok().map(|number| (number != 0).to_string()),
+        "float" => {
+            value.parse().ok().filter(|number: &f64| number.is_finite()).map(|number| format!("{number:.6}"))
+        }
+        "int" => i64::try_from(with_unit(value, 1000)?).ok().map(|number| number.to_string()),
+        "uint" => u64::try_from(with_unit(value, 1000)?).ok().map(|number| number.to_string()),
+        "size" => u64::try_from(with_unit(value, 1024)?).ok().map(|number| number.to_string()),
+        _ => Some(value.to_owned()),
+    }
+}
+
+/// A whole number with a unit, of which each is `step` times the one before: `10`, `10K`; with steps of 1024 also `10Ki`.
+fn with_unit(value: &str, step: i128) -> Option<i128> {
+    let (number, unit) = value.split_at(value.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(value.len()));
+    let unit = if step == 1024 && unit.len() == 2 { unit.strip_suffix('i')? } else { unit };
+    let power = ["", "K", "M", "G", "T", "P", "E"].iter().position(|name| *name == unit);
+    let power = power.or_else(|| (unit == "B").then_some(0))?;
+    let factor = step.checked_pow(u32::try_from(power).ok()?)?;
+    i128::from(number.parse::<i64>().ok()?).checked_mul(factor)
 }
 
 /// An option's value in `config`; ENOENT where there is none of that name.
@@ -158,5 +185,20 @@ mod tests {
         assert_eq!(settings.get("rbd cache").unwrap(), "true");
         settings.set("err-to-stderr", "true").unwrap();
         assert_eq!(settings.get("err_to_stderr").unwrap(), "true");
+        let cases = [
+            ("err_to_stderr", "0", "false"),
+            ("log_max_recent", "2K", "2000"),
+            ("objecter_tick_interval", "2.5", "2.500000"),
+            ("rbd_cache_size", "1M", "1048576"),
+            ("rbd_cache_size", "2Ki", "2048"),
+        ];
+        for (name, value, spelt) in cases {
+            settings.set(name, value).unwrap();
+            assert_eq!(settings.get(name).unwrap(), spelt, "{name} {value}");
+        }
+        for (name, value) in [("log_max_recent", "x"), ("rbd_cache_size", "-1"), ("err_to_stderr", "perhaps")]
+        {
+            assert_eq!(settings.set(name, value), Err(Errno::EINVAL.into()), "{name} {value}");
+        }
     }
 }

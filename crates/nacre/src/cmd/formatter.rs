@@ -64,6 +64,10 @@ pub(super) fn render(document: &Value, names: Names, format: Format) -> String {
             let html = matches!(format, Format::Html { .. });
             let mut markup = Markup { names, pretty, html, out: String::new() };
             markup.value(names.root, document, 0);
+            if pretty {
+                // Ceph's ends the document's line once more.
+                markup.out.push('\n');
+            }
             markup.out
         }
         Format::Table | Format::TableKv => {

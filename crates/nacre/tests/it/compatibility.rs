@@ -51,7 +51,10 @@ impl Tried {
 
     fn json(&self, mut command: Value) -> Value {
         command["format"] = "json".into();
-        serde_json::from_str(&self.ok(command)).unwrap()
+        let answer = self.send(CommandTarget::Mon, &command);
+        let (output, _) = answer.unwrap_or_else(|error| panic!("{command}: {error:?}"));
+        serde_json::from_slice(&output)
+            .unwrap_or_else(|error| panic!("{command}: {error}: {}", String::from_utf8_lossy(&output)))
     }
 }
 

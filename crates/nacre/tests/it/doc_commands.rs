@@ -29,8 +29,8 @@ const PAGES: &[Page] = &[
         before: "daemons data 4; nacre osd pool create first 8; nacre osd pool create backup 32
                  nacre user create --uid alice --display-name Alice",
     },
-    // `make sim` is a step of `make test`, and crates/sim tests the program's arguments.
-    Page { path: "docs/simulation.md", before: "exit 0" },
+    // A benchmark of a store: minutes of work, and a build of its own.
+    Page { path: "docs/performance.md", before: "exit 0" },
 ];
 
 /// Text that is replaced wherever it stands: from, to, why.

@@ -75,6 +75,9 @@ fn answers_are_cephs_or_listed_as_different() {
         "[global]\nosd_pool_default_size = 2\nosd_pool_default_pg_num = 8\nmon_allow_pool_delete = true";
     let cluster = TestCluster::start_with(3, "memstore", conf);
     cluster.create_pool("probe", 8, 2, 1);
+    // The recorded pool had no application.
+    let application = ["ceph", "osd", "pool", "application", "disable", "probe", "test"];
+    cluster.ok(&[&application[..], &["--yes-i-really-mean-it"]].concat());
     let printed = ok(&cluster, "/usr/bin/python3", &["-B", file("probe.py").to_str().unwrap(), "probe"]);
     let (theirs, ours) = (answers(&fs::read_to_string(file("ceph-16.2.txt")).unwrap()), answers(&printed));
     assert!(printed.ends_with("== end\n") && theirs.len() > 1000, "{printed}");

@@ -113,9 +113,14 @@ impl CrushMap {
             return Ok(());
         }
         let old = std::mem::take(&mut self.class_buckets);
-        let shadows: Vec<i32> = self.buckets().map(|b| b.id).filter(|id| self.is_shadow(*id)).collect();
-        for shadow in shadows {
-            self.forget(shadow);
+        // Only whole shadow trees: a reclassified bucket may still be held by a root without a class.
+        let mut shadows = self.roots(true);
+        while let Some(shadow) = shadows.pop() {
+            if self.is_shadow(shadow) {
+                shadows
+                    .extend(self.bucket(shadow).into_iter().flat_map(|b| b.items.iter().filter(|i| **i < 0)));
+                self.forget(shadow);
+            }
         }
         self.populate_classes(&old)
     }
@@ -125,9 +130,10 @@ impl CrushMap {
     pub(crate) fn populate_classes(&mut self, old: &Shadows) -> Result<(), CrushError> {
         let reserved: BTreeSet<i32> = old.values().flat_map(|of| of.values().copied()).collect();
         let classes: Vec<i32> = self.class_names.keys().copied().collect();
+        let mut made = BTreeSet::new();
         for root in self.roots(false) {
             for &class in &classes {
-                self.clone_for_class(root, class, old, &reserved)?;
+                self.clone_for_class(root, class, old, &reserved, &mut made)?;
             }
         }
         Ok(())
@@ -139,6 +145,7 @@ impl CrushMap {
         class: i32,
         old: &Shadows,
         reserved: &BTreeSet<i32>,
+        made: &mut BTreeSet<i32>,
     ) -> Result<i32, CrushError> {
         let class_name = self.class_name(class).unwrap_or_default();
         let Some(name) = self.item_name(id) else {
@@ -156,7 +163,7 @@ impl CrushMap {
         let mut positions = Vec::new();
         for (at, (item, weight)) in original.weighted_items().enumerate() {
             if item < 0 {
-                let shadow = self.clone_for_class(item, class, old, reserved)?;
+                let shadow = self.clone_for_class(item, class, old, reserved, made)?;
                 items.push((shadow, self.bucket(shadow).map_or(0, |b| b.weight)));
             } else if self.device_classes.get(&item) == Some(&class) {
                 items.push((item, weight));
@@ -173,11 +180,13 @@ impl CrushMap {
                 .unwrap_or(i32::MIN)
         });
         self.insert_bucket(Some(shadow_id), original.alg(), original.hash, original.type_id, &items)?;
+        made.insert(shadow_id);
         self.item_names.insert(shadow_id, shadow_name);
         self.device_classes.insert(shadow_id, class);
         self.class_buckets.entry(id).or_default().insert(class, shadow_id);
 
-        // Weight sets follow: devices keep theirs, child shadows enter with the sum of theirs.
+        // Weight sets follow: devices keep theirs, child shadows enter with the sum of theirs, or with nothing if they
+        // were there before.
         for args in self.choose_args.values_mut() {
             let Some(arg) = args.get(!id as usize) else { continue };
             let weight_set = (0..arg.weight_set.len())
@@ -186,7 +195,8 @@ impl CrushMap {
                         if item >= 0 {
                             return arg.weight_set[set][at];
                         }
-                        let child = args.get(!item as usize).and_then(|child| child.weight_set.get(set));
+                        let child = args.get(!item as usize).filter(|_| made.contains(&item));
+                        let child = child.and_then(|child| child.weight_set.get(set));
                         child.map_or(0, |weights| weights.iter().fold(0, |a: u32, &b| a.saturating_add(b)))
                     };
                     items.iter().zip(&positions).map(weight_of).collect()

@@ -40,12 +40,15 @@ impl BucketMatch {
 }
 
 impl CrushMap {
-    /// Sets the class of all devices below `item`, whatever class they had. Shadow trees follow with the next edit or
+    /// Sets the class of all devices below bucket `item`, whatever class they had. A device is left as it is, as by
+    /// `crushtool`. Shadow trees follow with the next edit or
     /// [`CrushMap::rebuild_class_roots`].
     pub fn set_subtree_class(&mut self, item: i32, class: &str) -> Result<(), CrushError> {
         let class = self.get_or_create_class(class)?;
-        for device in self.devices_below(item) {
-            self.device_classes.insert(device, class);
+        if item < 0 {
+            for device in self.devices_below(item) {
+                self.device_classes.insert(device, class);
+            }
         }
         Ok(())
     }
@@ -187,6 +190,7 @@ impl CrushMap {
                 None => {
                     let new_id = self.new_bucket_id();
                     self.put_empty_bucket(new_id, &bucket)?;
+                    self.start_weight_sets(new_id);
                     self.item_names.insert(new_id, target.clone());
                     log.push(format!("  created base {new_id}"));
                     moves.created.insert(new_id, Location::from([(parent_type.clone(), parent.clone())]));

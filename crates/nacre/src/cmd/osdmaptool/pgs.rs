@@ -134,7 +134,8 @@ fn sums(map: &OsdMap, counts: &[Counts], out: &mut dyn Write) -> io::Result<()> 
     let total: u64 = taking_part.iter().map(|(count, _)| count).sum();
     writeln!(out, " in {osds}")?;
     if osds == 0 {
-        return Ok(());
+        // As C++ prints quotients with 0.
+        return writeln!(out, " avg 0 stddev -nan (-nanx) (expected -nan -nanx))");
     }
     // The average is a whole number there, and so are the distances from it.
     let average = total / osds;

@@ -97,9 +97,13 @@ fn balance(
                 shuffle,
                 retries: args.retries,
             });
-            if found.no_weight {
+            let abort = match found.no_weight {
+                true => Some("osd_weight_total == 0"),
+                false => (args.max == 0).then_some("max <= 0"),
+            };
+            if let Some(why) = abort {
                 out.flush()?;
-                eprintln!("{ME}: calc_pg_upmaps abort due to osd_weight_total == 0");
+                eprintln!("{ME}: calc_pg_upmaps abort due to {why}");
             }
             done += found.changes;
             items.extend(found.items);

@@ -16,7 +16,8 @@ static void handles(void)
 	EQUAL(rados_create2(&other, "ceph", "not an entity", 0), -EINVAL);
 	EQUAL(rados_create(&other, NULL), 0);
 	EQUAL(rados_ioctx_create(other, pool, &none), -ENOTCONN);
-	EQUAL(rados_cluster_fsid(other, buf, sizeof(buf)), -ENOTCONN);
+	EQUAL(rados_cluster_fsid(other, buf, sizeof(buf)), 36);
+	EXPECT(!strcmp(buf, "00000000-0000-0000-0000-000000000000"));
 	EQUAL(rados_conf_get(other, "client_mount_timeout", buf, 2), -ENAMETOOLONG);
 	EQUAL(rados_conf_get(other, "client_mount_timeout", buf, sizeof(buf)), 0);
 	EQUAL(atoi(buf), 300);

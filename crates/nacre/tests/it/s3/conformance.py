@@ -299,7 +299,9 @@ def operations():
         except ClientError as error:
             code = error.response["Error"]["Code"]
         if limited.get(listed) == "refused":
-            assert code == "NotImplemented", (name, code)
+            # An object lambda's answer goes to a host of its own; here its path reads as a bucket's name.
+            wanted = "InvalidBucketName" if name == "WriteGetObjectResponse" else "NotImplemented"
+            assert code == wanted, (name, code)
         elif listed in full:
             assert code not in ("NotImplemented", "InternalError"), (name, code)
 

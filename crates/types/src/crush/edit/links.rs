@@ -34,7 +34,9 @@ impl CrushMap {
                 }
             }
         }
-        self.propagate_weight(bucket_id)
+        self.propagate_weight(bucket_id)?;
+        self.settle_weight_sets();
+        Ok(())
     }
 
     /// Takes an item out of a bucket and of its weight sets.
@@ -56,7 +58,9 @@ impl CrushMap {
             }
             args.set(slot, arg);
         }
-        self.propagate_weight(bucket_id)
+        self.propagate_weight(bucket_id)?;
+        self.settle_weight_sets();
+        Ok(())
     }
 
     /// Sets the weight of an item in one bucket and carries it to the ancestors.
@@ -116,8 +120,35 @@ impl CrushMap {
         Ok(())
     }
 
+    /// Makes what weight sets have for a bucket the sum of that bucket's own, everywhere: Ceph does so with every item
+    /// that comes or goes.
+    fn settle_weight_sets(&mut self) {
+        for args in self.choose_args.values_mut() {
+            // A round carries sums up by at least one level.
+            for _ in 0..self.buckets.len() {
+                let mut is_settled = true;
+                for bucket in self.buckets.iter().flatten().filter(|b| b.alg() == BucketAlg::Straw2) {
+                    for (at, item) in bucket.items.iter().enumerate() {
+                        let sums = weight_set_sums(args, *item);
+                        let Some(arg) = args.get_mut(!bucket.id as usize) else { continue };
+                        for (position, weights) in arg.weight_set.iter_mut().enumerate() {
+                            let sum = sums.get(position).or(sums.last());
+                            if let (Some(&sum), Some(weight)) = (sum, weights.get_mut(at)) {
+                                is_settled &= *weight == sum;
+                                *weight = sum;
+                            }
+                        }
+                    }
+                }
+                if is_settled {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Gives a new, empty bucket as many (empty) weight sets as the other buckets have.
-    pub(super) fn start_weight_sets(&mut self, id: i32) {
+    pub(in crate::crush) fn start_weight_sets(&mut self, id: i32) {
         if self.bucket(id).is_none_or(|bucket| bucket.alg() != BucketAlg::Straw2) {
             return;
         }
