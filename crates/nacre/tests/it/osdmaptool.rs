@@ -230,7 +230,7 @@ fn upmaps_even_out_what_osds_hold() {
         endless.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::null()).spawn().unwrap();
     let mut lines = std::io::BufRead::lines(std::io::BufReader::new(child.stdout.take().unwrap()));
     let first: Vec<String> = lines.by_ref().take(3).map(Result::unwrap).collect();
-    assert_eq!(first, ["pass 1", "1.0 attempt 0", "1.0 attempt 1"]);
+    assert_eq!(first, ["marking all OSDs up and in", "pass 1", "1.0 attempt 0"]);
     drop(lines);
     assert!(child.wait().unwrap().success());
 }
