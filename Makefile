@@ -13,8 +13,8 @@ PREFIX ?= /usr/local
 # sudo, where the nearest folder that exists on the way to where things go is not ours to write.
 INSTALL_SUDO = $(shell d="$(DESTDIR)$(PREFIX)"; until [ -e "$$d" ]; do d=$$(dirname "$$d"); done; [ -w "$$d" ] || echo sudo)
 SEEDS ?= 1000
-# Tests that `make test` also runs against the release build: processes that are killed, clients of RADOS and S3.
-RELEASE_TESTS := package(nacre) & kind(test) & test(/^(serve|rados|stores|librados|s3_programs)::/)
+# Tests of programs run against the release build, these against the test build too, for its assertions: processes that are killed.
+DEBUG_TESTS := package(nacre) & kind(test) & test(/^(failures|s3_faults|stores)::/)
 ARGS ?=
 
 # Names of Ceph's programs that the binary answers to.
@@ -40,10 +40,10 @@ build: setup-build ## Build what users run: target/release/nacre and librados.so
 	cargo build --locked --release -p nacre -p nacre-librados
 
 test: setup-test build ## Set up and run every test
-	@echo "== building and running the tests"
-	cargo nextest run --locked --workspace
-	@echo "== running tests of programs against the release build"
-	NACRE_TEST_BINARY=$(CURDIR)/$(NACRE) cargo nextest run --locked --workspace -E '$(RELEASE_TESTS)'
+	@echo "== building and running the tests, those of programs against the release build"
+	NACRE_TEST_BINARY=$(CURDIR)/$(NACRE) cargo nextest run --locked --workspace
+	@echo "== running tests of programs that are killed against the test build"
+	cargo nextest run --locked --workspace -E '$(DEBUG_TESTS)'
 	cargo test --locked --workspace --doc
 	$(MAKE) --no-print-directory sim
 

@@ -210,9 +210,12 @@ fn a_full_store_refuses_writes_and_still_deletes() {
     cluster.wait_healthy();
     let io = open(&cluster, "data").with_full_try();
     let block = Bytes::from(vec![7u8; 1 << 20]);
-    // OSDs notice within a report that there is room again.
-    cluster.wait_for("room for a write", |_| io.write_full("fill-0", block.clone()).wait().is_ok());
-    let mut stored = 1;
+    // Each OSD learns with the next heartbeat of its peers that they have room again; 32 objects reach every PG.
+    let mut stored = 32;
+    for at in 0..stored {
+        let write = |_: &TestCluster| io.write_full(&format!("fill-{at}"), block.clone()).wait().is_ok();
+        cluster.wait_for("room for a write", write);
+    }
     let refusal = loop {
         match io.write_full(&format!("fill-{stored}"), block.clone()).wait() {
             Ok(()) => stored += 1,

@@ -10,9 +10,11 @@ use std::process::{Command, Output, Stdio};
 const DEBIANS: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/librados.so.2", "/usr/lib/x86_64-linux-gnu/libradosstriper.so.1"];
 
-/// The library under test, which Cargo builds for this crate's tests beside them.
+/// The library under test: the one that Cargo builds for this crate's tests beside them, or the one beside the binary that
+/// `NACRE_TEST_BINARY` names.
 pub(crate) fn ours() -> PathBuf {
-    let library = std::env::current_exe().unwrap().with_file_name("librados.so");
+    let beside = std::env::var_os("NACRE_TEST_BINARY").map(PathBuf::from);
+    let library = beside.unwrap_or_else(|| std::env::current_exe().unwrap()).with_file_name("librados.so");
     assert!(library.is_file(), "{} is not built", library.display());
     library
 }
