@@ -1,7 +1,7 @@
 //! `tell osd.N bench`: how fast the OSD's store writes, measured below replication (`OSD::do_command`, `bench`).
 //!
-//! The objects are in a collection of a pool that never exists, which is marked as being removed from the beginning: an
-//! OSD that ends in between removes it when it starts again.
+//! The objects are in a collection of pool 0, which never exists. The collection is marked as being removed from the start, so
+//! that an OSD that ends during a bench removes it when it starts again.
 
 use crate::shard::REMOVING_KEY;
 use crate::shared::Shared;
@@ -60,7 +60,7 @@ pub(super) fn run(shared: &Shared, call: &Call<'_>) -> Outcome {
 }
 
 impl Plan {
-    /// Checks the arguments by Ceph's limits, which keep a slip from occupying an OSD for hours.
+    /// Checks the arguments by Ceph's limits: a typing error must not occupy an OSD for hours.
     fn of(call: &Call<'_>, options: &OsdOptions) -> Result<Plan, Refused> {
         let refused = |text: String| Refused(Errno::EINVAL, text);
         let number = |name: &str, default: u64| match call.int(name) {
