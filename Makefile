@@ -10,7 +10,7 @@ LIBRADOS := target/release/librados.so
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DATA ?= ./data
 PREFIX ?= /usr/local
-# sudo, where the nearest folder that exists on the way to where things go is not ours to write.
+# sudo, if the user can't write to the nearest parent of the target that exists.
 INSTALL_SUDO = $(shell d="$(DESTDIR)$(PREFIX)"; until [ -e "$$d" ]; do d=$$(dirname "$$d"); done; [ -w "$$d" ] || echo sudo)
 SEEDS ?= 1000
 # Tests of programs run against the release build, these against the test build too, for its assertions: processes that are killed.
@@ -80,7 +80,7 @@ bench: setup-bench build ## Measure Nacre beside the real Ceph in one run: bench
 	bench/compare-ceph $(ARGS)
 
 install: build ## Install to $(PREFIX): bin/nacre, lib/nacre/bin (Ceph's names for it), lib/nacre (Ceph's libraries), units, completions, manual pages
-	@# Built by who calls this, whose Rust it is; only the copying needs rights.
+	@# The build runs as the user who calls this and has Rust; only copying needs root.
 	$(INSTALL_SUDO) $(MAKE) --no-print-directory install-files NACRE=$(NACRE) LIBRADOS=$(LIBRADOS) PREFIX=$(PREFIX) DESTDIR=$(DESTDIR)
 
 install-files:

@@ -182,7 +182,7 @@ def drive(args, pids, block, seconds, environment=None):
     errors = []
     reader = threading.Thread(target=lambda: errors.append(program.stderr.read()))
     reader.start()
-    begun = before = Usage(pids)
+    started = before = Usage(pids)
     total = syncs = None
     slices = []
     for line in program.stdout:
@@ -193,10 +193,10 @@ def drive(args, pids, block, seconds, environment=None):
             slices.append({**record, **usage.each(before, record["ops"], block)})
             before = usage
         elif record["kind"] == "measuring":
-            begun, steady, warmed_up = usage, record["steady"], record["end_s"]
+            started, steady, warmed_up = usage, record["steady"], record["end_s"]
             syncs = Syncs(pids, seconds)
         elif record["kind"] == "total":
-            total = {**record, **usage.each(begun, record["ops"], block), "steady": steady, "warm_up_s": warmed_up}
+            total = {**record, **usage.each(started, record["ops"], block), "steady": steady, "warm_up_s": warmed_up}
     program.wait()
     reader.join()
     if program.returncode != 0 or total is None:
@@ -218,7 +218,7 @@ def fio_mb_per_s(folder, seconds):
 
 
 def medians(rounds):
-    """The median of each figure of the rounds; of what is not a number, the last one."""
+    """The median of each figure of the rounds, or its last value if it is no number."""
     out = {}
     for key in rounds[0]:
         values = [r[key] for r in rounds if r.get(key) is not None]

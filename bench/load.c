@@ -89,7 +89,7 @@ static struct {
   char *buffers[MAX_DEPTH];
   rados_completion_t completions[MAX_DEPTH];
   uint64_t numbers[MAX_DEPTH];
-  double begun[MAX_DEPTH], ended[MAX_DEPTH];
+  double started[MAX_DEPTH], ended[MAX_DEPTH];
   pthread_mutex_t lock;
   pthread_cond_t some_done;
   int done[MAX_DEPTH], done_count;
@@ -131,7 +131,7 @@ static void submit(long slot, uint64_t number) {
   load.numbers[slot] = number;
   rados_completion_t *c = &load.completions[slot];
   check(rados_aio_create_completion2((void *)slot, on_complete, c), "rados_aio_create_completion2");
-  load.begun[slot] = now();
+  load.started[slot] = now();
   if (!strcmp(load.mode, "read")) {
     check(rados_aio_read(load.io, oid, *c, load.buffers[slot], load.block, 0), "rados_aio_read");
     return;
@@ -184,7 +184,8 @@ static uint64_t run(double seconds, double warm_up, double slice_s) {
   int slices = 0, warming = warm_up > 0, synchronous = load.depth == 0;
   uint64_t next = 0, in_flight = 0;
   double start = now(), sliced = start, measured = start, cpu = cpu_us();
-  double end = start + seconds + (warming ? warm_up : 0);
+  /* The warm-up ends with a slice, and sets the end of what is measured. */
+  double end = warming ? 1e300 : start + seconds;
   if (!warming) printf("{\"kind\": \"measuring\", \"steady\": false, \"end_s\": 0}\n"), fflush(stdout);
   for (long slot = 0; slot < load.depth; slot++, in_flight++)
     submit(slot, next_number(&next));
@@ -192,9 +193,9 @@ static uint64_t run(double seconds, double warm_up, double slice_s) {
     int done[MAX_DEPTH], count = 0;
     if (synchronous) {
       fill(load.buffers[0], next);
-      double begun = now();
+      double started = now();
       check(rados_striper_write(load.striper, load.name, load.buffers[0], load.block, next++ * load.block), "rados_striper_write");
-      double took = now() - begun;
+      double took = now() - started;
       add(&slice, took);
       add(&total, took);
     } else {
@@ -209,8 +210,8 @@ static uint64_t run(double seconds, double warm_up, double slice_s) {
     for (int i = 0; i < count; i++) {
       long slot = done[i];
       take_result(slot);
-      add(&slice, load.ended[slot] - load.begun[slot]);
-      add(&total, load.ended[slot] - load.begun[slot]);
+      add(&slice, load.ended[slot] - load.started[slot]);
+      add(&total, load.ended[slot] - load.started[slot]);
       if (at < end)
         submit(slot, next_number(&next));
       else

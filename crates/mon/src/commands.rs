@@ -269,8 +269,7 @@ fn unhandled(call: &Call<'_>) -> Outcome {
     Err(Failure::new(Errno::ENOTSUP, format!("command '{}' is not available", call.prefix())))
 }
 
-/// Commands whose answers in the format `json` end with a newline. Those of other commands have none: so they are in Ceph,
-/// and programs compare them byte by byte.
+/// Commands whose answers in the format `json` end with a newline, as in Ceph; programs compare answers byte by byte.
 const ENDS_WITH_NEWLINE: &[&str] = &[
     "balancer status",
     "config-key dump",

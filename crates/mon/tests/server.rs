@@ -296,7 +296,7 @@ fn who_has_no_key_or_no_caps_gets_nothing() {
     site.connect(&mon, "client.reader").wait_for_reset();
 }
 
-/// What CVE-2026-50152 gave to every reader: a subscription must not show more than commands do.
+/// CVE-2026-50152: a subscription must not show more than commands do.
 #[test]
 fn subscriptions_show_no_secrets_and_nothing_without_caps() {
     const SECRET: &str = "ssh-key-of-the-orchestrator";
@@ -336,7 +336,7 @@ fn subscriptions_show_no_secrets_and_nothing_without_caps() {
         }
     };
 
-    // Whoever may read gets the map, its own configuration and the log.
+    // A client that may read gets the map, its own configuration and the log.
     let mut reader = site.connect(&mon, "client.reader");
     everything(&mut reader);
     let config: ConfigPublish = reader.wait();
@@ -354,7 +354,7 @@ fn subscriptions_show_no_secrets_and_nothing_without_caps() {
         }
     }
 
-    // Who may read the map alone gets that alone; others get nothing, whatever happens.
+    // A client that may read only the map gets only the map; a client without capabilities gets nothing.
     let mut maps = site.connect(&mon, "client.maps");
     let mut nobody = site.connect(&mon, "client.nobody");
     everything(&mut maps);
@@ -370,7 +370,7 @@ fn subscriptions_show_no_secrets_and_nothing_without_caps() {
     assert!(!kinds(&maps).contains(&LogPublish::KIND));
     assert!(kinds(&nobody).is_empty(), "{:?}", kinds(&nobody));
 
-    // A stranger is heard by nobody.
+    // A client with a wrong key gets no answer.
     let stranger = Session::open(&mon, "client.admin".parse().unwrap(), Key::generate().unwrap());
     // It may be closed already.
     _ = stranger.conn.send(&MonSubscribe { next_epoch: Epoch(0), config: true });

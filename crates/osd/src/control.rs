@@ -538,7 +538,7 @@ impl Control {
         // Not within the expression below: its lock would last until the shards are asked, and they take it too.
         let heartbeat_peers = shared.beats.lock().peers();
         OsdStats {
-            // The database lies beside the space for data; what it takes is used space.
+            // `Statfs::total_bytes` does not include the database. What the database takes counts as used.
             total_bytes: statfs.total_bytes + statfs.omap_bytes + statfs.meta_bytes,
             available_bytes: statfs.available_bytes,
             data_bytes: statfs.allocated_bytes,

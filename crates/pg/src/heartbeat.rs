@@ -175,7 +175,7 @@ pub enum HbCommand {
 }
 
 /// Time to the second ping of a peer that has not granted a lease; it doubles up to the usual interval. Two OSDs that
-/// learn of each other by the same map refuse each other until both have it: leases are to be there soon after.
+/// learn of each other from the same map refuse each other until both have it, and should have leases soon after.
 const FIRST_RETRY_NS: u64 = 50_000_000;
 
 #[derive(Clone, Debug)]
@@ -205,7 +205,7 @@ impl Peer {
         }
     }
 
-    /// Time from one ping to the next; `every_ns` where all is well.
+    /// Time between two pings: `every_ns` if the peer grants leases.
     fn ping_every_ns(&self, every_ns: u64) -> u64 {
         if self.grants { every_ns } else { every_ns.min(self.retry_ns) }
     }

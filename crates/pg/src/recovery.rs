@@ -593,8 +593,8 @@ impl Pg {
 }
 
 impl Primary {
-    /// Ends the backfills that have nothing on its way where they are forbidden, so that their slot is free for others;
-    /// they start over, and skip what is equal, when they are allowed again.
+    /// Ends backfills without objects in flight while backfills are forbidden, so that their slot is free for other PGs. They
+    /// start over when backfills are allowed again, and skip objects that are equal.
     fn defer_backfills(&mut self, forbidden: bool, wanted: &[Member], proposed: &BTreeSet<OsdId>) {
         if !forbidden {
             self.deferred.clear();

@@ -19,7 +19,7 @@ pub enum Error {
     /// The request's body did not arrive as it should.
     #[error("{0}")]
     Body(#[from] BodyFault),
-    /// The gateway itself failed, whatever the request was: a task of it panicked, the system has no random numbers.
+    /// The gateway failed, not the request: a task of it panicked, the system has no random numbers.
     #[error("{what}: {detail}")]
     Internal {
         /// What failed.
@@ -81,7 +81,7 @@ pub enum Error {
     /// No such object.
     #[error("no such key")]
     NoSuchKey,
-    /// What was sent as a version's id never was one.
+    /// The text is not the id of a version.
     #[error("Invalid version id specified")]
     InvalidVersionId,
     /// No such version of an object.
@@ -153,10 +153,11 @@ pub enum BodyFault {
 }
 
 impl BodyFault {
-    /// What an error of the protocol's library says.
+    /// The fault that an error of s3s stands for.
     ///
-    /// The library keeps its error types to itself, so this one place compares the exact texts of its release;
-    /// `boto3_finds_what_s3_promises` and `abuse.py` fail where a later release has others.
+    /// s3s's `UploadStreamError` and `AwsChunkedStreamError` are in private modules, so they can't be downcast to: this is the
+    /// one place that compares texts, those of the release in Cargo.lock. `abuse.py: bodies` and `chunks` fail if a later release
+    /// changes them.
     pub(crate) fn of(error: &(dyn std::error::Error + 'static)) -> BodyFault {
         match error.to_string().as_str() {
             "UploadStreamError: Sha256Mismatch" => BodyFault::Sha256Mismatch,
@@ -167,7 +168,7 @@ impl BodyFault {
 }
 
 impl Error {
-    /// A task that was to answer a request did not end by itself.
+    /// The error of a request's task that panicked or was cancelled.
     pub(crate) fn task(what: &'static str) -> impl FnOnce(tokio::task::JoinError) -> Error {
         move |error| Error::Internal { what, detail: error.to_string() }
     }

@@ -45,18 +45,18 @@ pub struct GarbageRecord {
     pub name: String,
     /// How many there are at most.
     pub count: u64,
-    /// What is wrong with the record. It stays where it is, and so does what it names: nothing is removed by a guess.
+    /// What is wrong with the record. A damaged record stays, and so do the objects that it names.
     pub damage: Option<String>,
 }
 
-/// What a collection came to, in records.
+/// What a collection did, in records of garbage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Collected {
-    /// Whose objects are removed.
+    /// Records whose objects it removed.
     pub removed: u64,
-    /// That can't be decoded, and stay.
+    /// Records that can't be decoded. They stay.
     pub damaged: u64,
-    /// Whose objects could not be removed this time.
+    /// Records whose objects could not be removed this time.
     pub failed: u64,
 }
 
@@ -121,7 +121,7 @@ impl Gateway {
         let mut records = Vec::with_capacity(page.entries.len());
         for (key, value) in page.entries {
             let record = GarbageRecord::read(&shard, key, &value);
-            // They lie in the order of their times.
+            // Keys are in the order of their times.
             if !all && record.due_ns > now {
                 next = None;
                 break;
@@ -131,8 +131,8 @@ impl Gateway {
         Ok((records, next))
     }
 
-    /// Removes what may go, or with `all` every piece of garbage. A record that can't be decoded, or whose objects can't be
-    /// removed, is left where it is and keeps nothing from being removed. Fails where the cluster does not answer.
+    /// Removes what may go, or with `all` every piece of garbage. Skips records that can't be decoded and records whose
+    /// objects can't be removed. Fails if the cluster does not answer.
     pub async fn collect_garbage(&self, all: bool) -> Result<Collected> {
         let mut collected = Collected::default();
         for shard in 0..SHARDS {
@@ -146,7 +146,7 @@ impl Gateway {
                             shard = record.shard,
                             name = record.name,
                             damage,
-                            "rgw: a record of garbage is damaged and stays, with what it names"
+                            "rgw: a record of garbage is damaged: it stays, and so do its objects"
                         );
                         collected.damaged += 1;
                         continue;
@@ -192,7 +192,7 @@ pub(crate) async fn work(gateway: std::sync::Weak<Gateway>, every: Duration) {
             tracing::warn!(%error, "rgw: garbage waits to be collected");
         }
         if let Err(error) = gateway.sweep_leases().await {
-            tracing::debug!(%error, "rgw: leases of gateways that are gone wait to be removed");
+            tracing::debug!(%error, "rgw: leases of gateways that ended are not removed now");
         }
     }
 }

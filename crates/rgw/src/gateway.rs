@@ -72,8 +72,8 @@ pub struct Config {
     /// `rgw_pending_bucket_index_op_expiration`: how old what another gateway has begun must be before it is looked
     /// whether that gateway is gone.
     pub pending_expiration: Duration,
-    /// `rgw_gateway_lease_duration`: how long a gateway's lease lasts that it does not renew. No gateway that has its lease is
-    /// taken for gone.
+    /// `rgw_gateway_lease_duration`: how long a gateway's lease lasts without renewal. A gateway that holds its lease is not
+    /// fenced.
     pub lease: Duration,
     /// The region that clients are told of (`rgw_region`).
     pub region: String,
@@ -309,7 +309,7 @@ impl Gateway {
                 Err(_) => tracing::warn!("rgw: the watch could not be given back"),
             }
         }
-        // Where something is left pending it lapses by itself.
+        // A lease that is not given back expires.
         match tokio::time::timeout(FINISH_TIMEOUT, self.end_lease()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::debug!(%error, "rgw: the lease could not be given back"),

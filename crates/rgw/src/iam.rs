@@ -273,8 +273,8 @@ impl Call<'_> {
     async fn answer(&self, action: &str) -> Result<Xml, Failure> {
         let known = match action {
             "AssumeRole" | "GetSessionToken" | "GetCallerIdentity" => return sts::answer(self, action).await,
-            // As AWS has it, the credentials of GetSessionToken can't call IAM (without a second factor, of which there is none
-            // here): else whoever gets hold of them could make itself credentials that do not expire.
+            // As in AWS, credentials of GetSessionToken can't call IAM without a second factor, which Nacre does not have: a thief
+            // of them could create credentials that do not expire.
             _ if self.temporary && self.assumed.role.is_none() => return Err(Failure::denied(action)),
             _ => roles::answer(self, action).await?,
         };

@@ -1,11 +1,11 @@
-//! Leases: the proof that a gateway is gone, or that it is not.
+//! Leases show whether a gateway still runs.
 //!
-//! What a gateway has begun may be finished by others only when the gateway can't go on with it, so it is fenced (blocklisted)
-//! first. A fence ends it, so it must not meet a gateway that lives: a watch that broke for a moment proves nothing. Therefore
-//! a gateway holds a lock on an object of its own, `lease.SESSION` in `default.rgw.control`, from before its first change on,
-//! for `rgw_gateway_lease_duration` at a time, and renews it four times in that time. OSDs measure the time. Who wants to fence a
-//! gateway must take its lock, which succeeds only after a whole term without a renewal, and must find it without a watch both
-//! before and after.
+//! Another gateway may finish the pending changes of a gateway only after it has fenced (blocklisted) that gateway. A fence ends
+//! a gateway, so a running one must not be fenced: a watch that broke for a moment proves nothing. Therefore each gateway holds
+//! a lock on an object of its own, `lease.SESSION` in `default.rgw.control`. It takes the lock before its first change, for
+//! `rgw_gateway_lease_duration`, and renews it four times in that time. OSDs measure the time. To fence a gateway, another one
+//! must take this lock, which succeeds only after a whole term without a renewal, and must find the gateway without a watch
+//! both before and after.
 //!
 //! Gateways of earlier releases have no leases: for them the watch decides.
 
@@ -17,13 +17,13 @@ use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// What the names of the leases' objects begin with.
+/// The prefix of the names of leases' objects.
 const PREFIX: &str = "lease.";
 const LOCK: &str = "lease";
-/// The cookies of a gateway's own hold and of who takes it over.
+/// The lock's cookie when the gateway itself holds it, and when another one claims it.
 const OWN: &str = "own";
 const CLAIM: &str = "claim";
-/// How long a claim stands: who made it blocklists the gateway in that time.
+/// How long a claim lasts. The claimant blocklists the gateway in that time.
 const CLAIM_TIME: Duration = Duration::from_secs(60);
 /// Renewals in a term.
 const RENEWALS: u32 = 4;
@@ -40,7 +40,7 @@ fn object_of(session: &str) -> String {
 }
 
 impl Gateway {
-    /// Makes sure that this gateway has its lease. Before anything is begun that others might finish.
+    /// Makes sure that this gateway has its lease. Called before each change that others might finish.
     pub(crate) async fn hold_lease(&self) -> Result<()> {
         if self.lease.held.load(Ordering::Acquire) {
             return Ok(());
@@ -61,7 +61,7 @@ impl Gateway {
         Err(Error::Contended(name))
     }
 
-    /// Takes the lock of a lease or renews it; `false` where somebody else has it.
+    /// Takes the lock of a lease or renews it; `false` if another gateway has it.
     async fn lock_lease(&self, name: &str, cookie: &str, term: Duration) -> Result<bool> {
         let taken = self.pools.control.lock_exclusive(name, LOCK, cookie, self.session(), term, MAY_RENEW);
         match taken.await {
@@ -71,7 +71,7 @@ impl Gateway {
         }
     }
 
-    /// Gives the lease back: nothing of this gateway's is pending.
+    /// Gives the lease back. The gateway must have no pending changes.
     pub(crate) async fn end_lease(&self) -> Result<()> {
         let _taking = self.lease.taking.lock().await;
         if !self.lease.held.swap(false, Ordering::AcqRel) {
@@ -80,14 +80,15 @@ impl Gateway {
         self.forget_lease(self.session()).await
     }
 
-    /// Whether a gateway is gone, one that has no watch. Where it is, it can't get its lease back for a minute: time to fence it.
+    /// Whether a gateway without a watch is gone. If so, it can't get its lease back for [`CLAIM_TIME`], in which the caller
+    /// fences it.
     pub(crate) async fn claim_lease(&self, session: &str) -> Result<bool> {
         let name = object_of(session);
         if !self.lock_lease(&name, CLAIM, CLAIM_TIME).await? {
             tracing::info!(session, "rgw: a gateway has lost its watch, but not its lease: it is not fenced");
             return Ok(false);
         }
-        // It may have come back when its lease was over.
+        // It may have watched again after its lease was over.
         if self.gateways().await?.contains(session) {
             self.pools.control.unlock(&name, LOCK, CLAIM).await?;
             return Ok(false);
@@ -95,7 +96,7 @@ impl Gateway {
         Ok(true)
     }
 
-    /// Removes what a lease was.
+    /// Removes a lease's object.
     pub(crate) async fn forget_lease(&self, session: &str) -> Result<()> {
         match self.pools.control.remove(&object_of(session)).await {
             Err(error) if error.is_not_found() => Ok(()),

@@ -32,6 +32,7 @@ use crate::iam;
 use crate::metrics::Metrics;
 use crate::s3::{Access, Keys, Peer, Protocol, attributes};
 use connections::{Connection, Place};
+use futures::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -45,7 +46,9 @@ use s3s::dto::{Timestamp, TimestampFormat};
 use s3s::service::{S3Service, S3ServiceBuilder};
 use signed::Unsound;
 use std::convert::Infallible;
+use std::future::Future;
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
@@ -168,7 +171,7 @@ async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot
     let graceful = GracefulShutdown::new();
     let (connections, settings) = (&handler.tracker.connections, &handler.tracker.settings);
     let mut http = http1::Builder::new();
-    // Only HTTP/1: there is no protocol to detect, and nothing of HTTP/2 to abuse. Times are those of `connections`.
+    // HTTP/1 only: attacks by HTTP/2 do not apply, and no protocol has to be detected. `connections` has the time limits.
     http.timer(TokioTimer::new()).header_read_timeout(None);
     http.max_header_size(settings.max_header_size).max_headers(MAX_HEADERS).max_buf_size(READ_BYTES);
     let mut first = 0;
@@ -311,14 +314,14 @@ async fn answer(
         // Several steps that belong together, telling the other gateways for one: they go on when the client goes away.
         let responding = tokio::spawn({
             let handler = handler.clone();
-            async move { respond(&handler, request).await }
+            async move { caught(respond(&handler, request)).await }
         });
         responding.await.unwrap_or_else(|error| {
             tracing::error!(%error, "rgw: a request ended in the middle");
-            plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", "internal error\n".into())
+            internal_error()
         })
     } else {
-        respond(&handler, request).await
+        caught(respond(&handler, request)).await
     };
     let response = if connection.has_timed_out() {
         // Whatever the reader of the body made of its end.
@@ -336,6 +339,15 @@ async fn answer(
         answered.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(answered)
+}
+
+/// The answer of `serving`, or InternalError where it panics.
+async fn caught(serving: impl Future<Output = Response<Body>>) -> Response<Body> {
+    AssertUnwindSafe(serving).catch_unwind().await.unwrap_or_else(|_| {
+        // The panic hook has printed what and where.
+        tracing::error!("rgw: a request panicked");
+        internal_error()
+    })
 }
 
 async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body> {
@@ -395,7 +407,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         let answered = answered.map(message::complete);
         answered.unwrap_or_else(|error| {
             tracing::error!(?error, "rgw: no answer could be made");
-            plain(StatusCode::INTERNAL_SERVER_ERROR, "text/plain", "internal error\n".into())
+            internal_error()
         })
     };
     if let (Some(bucket), Some(origin)) = (bucket, origin) {
@@ -498,6 +510,11 @@ fn refusal(status: StatusCode, code: &str, message: &str) -> Response<Body> {
     plain(status, "application/xml", text)
 }
 
+fn internal_error() -> Response<Body> {
+    let message = "We encountered an internal error. Please try again.";
+    refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", message)
+}
+
 /// Text that neither XML nor a browser takes for anything but text.
 fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -531,3 +548,6 @@ pub(crate) fn plain(status: StatusCode, kind: &'static str, text: String) -> Res
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
+
+#[cfg(test)]
+mod tests;

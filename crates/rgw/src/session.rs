@@ -54,8 +54,8 @@ pub(crate) struct Session {
 impl Versioned for Session {
     const NAME: &'static str = "session token";
     const VERSION: u8 = 2;
-    /// Who does not know when the user was made would take a later user of that id for it. Tokens of version 1 are refused
-    /// for the same reason; their owners ask for others.
+    /// A reader of version 1 would accept the token for a later user of the same id. Tokens of version 1 are refused for the
+    /// same reason; their owners request new ones.
     const COMPAT: u8 = 2;
 }
 

@@ -720,8 +720,8 @@ impl Inner {
         if excess <= 0 {
             return;
         }
-        // A little more than that: evicting as much as comes in lets the allocator's thread caches give the freed buffers to
-        // the next writes.
+        // Only a little more than the excess: if trimming frees as much as writes bring in, the allocator's thread caches give
+        // the freed buffers to the next writes.
         let mut wanted = (excess + TRIM_BYTES) as u64;
         let placed = self.queue.placed();
         let collections = self.collections.read();

@@ -77,7 +77,7 @@ impl StoreLock {
 
 impl Drop for StoreLock {
     fn drop(&mut self) {
-        // Closing the file would not do: a process that another thread has just forked holds it too, until it runs its program.
+        // Closing the file is not enough: a process that another thread has just forked holds the file, too, until it calls exec.
         _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

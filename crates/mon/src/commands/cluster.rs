@@ -160,7 +160,7 @@ impl MapState {
             "osdmap": self.osd_stat_json(sums),
             "pgmap": pgmap,
             "fsmap": { "epoch": 1, "by_rank": [], "up:standby": 0 },
-            // There is no manager; what programs ask of one, the map authority answers.
+            // There is no manager; the map authority carries out its commands.
             "mgrmap": { "available": false, "num_standbys": 0, "modules": [], "services": {} },
             "servicemap": self.services.json(),
             "progress_events": {},

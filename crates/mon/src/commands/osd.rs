@@ -374,7 +374,7 @@ impl MapState {
     }
 }
 
-/// Whether a client can go by `who`: a session (`client.4123`), or an address with or without port and nonce.
+/// Whether `who` can name a client: as a session (`client.4123`), or by its address, with or without port and nonce.
 fn can_be_blocklisted(who: &str) -> bool {
     if let Some(session) = who.strip_prefix("client.") {
         return session.len() <= 256 && !session.is_empty() && !session.chars().any(char::is_whitespace);

@@ -1,5 +1,5 @@
 //! `osd pool get` and `osd pool set`: every variable of Ceph 16.2, typed and checked. [`support`] says which of them have
-//! an effect; a value that promises what there is not is refused, and taking such a value back is not.
+//! an effect. Values for functions that Nacre lacks are refused; values that unset such a variable are accepted.
 
 mod support;
 
@@ -435,7 +435,7 @@ impl MapState {
     }
 }
 
-/// The only mode that there is is `off`.
+/// Refuses modes other than `off`, the only one that is supported.
 pub(super) fn check_autoscale_mode(mode: &str) -> Result<(), Failure> {
     match mode {
         "off" => Ok(()),

@@ -1,7 +1,7 @@
 //! `tell osd.N bench`: how fast the OSD's store writes, measured below replication (`OSD::do_command`, `bench`).
 //!
-//! The objects are in a collection of a pool that never exists, which is marked as being removed from the beginning: an
-//! OSD that ends in between removes it when it starts again.
+//! The objects are in a collection of pool 0, which never exists. The collection is marked as being removed from the start, so
+//! that an OSD that ends during a bench removes it when it starts again.
 
 use crate::shard::REMOVING_KEY;
 use crate::shared::Shared;
@@ -38,15 +38,16 @@ fn collection() -> PgId {
 }
 
 pub(super) fn run(shared: &Shared, call: &Call<'_>) -> Outcome {
+    let refused = |error: StoreError| Refused(error.errno(), error.to_string());
     let plan = Plan::of(call, &shared.config.snapshot().osd)?;
+    plan.check_room(&*shared.store).map_err(refused)?;
     if shared.benching.swap(true, Ordering::AcqRel) {
         return Err(Refused(Errno::EBUSY, "a bench is under way".into()));
     }
     let measured = plan.write(&*shared.store);
     let removed = remove_all(&*shared.store);
     shared.benching.store(false, Ordering::Release);
-    let elapsed = measured.and_then(|elapsed| removed.map(|()| elapsed));
-    let elapsed = elapsed.map_err(|error| Refused(error.errno(), error.to_string()))?;
+    let elapsed = measured.and_then(|elapsed| removed.map(|()| elapsed)).map_err(refused)?;
     let rate = plan.count as f64 / elapsed;
     Ok(json!({
         "bytes_written": plan.count,
@@ -59,7 +60,7 @@ pub(super) fn run(shared: &Shared, call: &Call<'_>) -> Outcome {
 }
 
 impl Plan {
-    /// Checks the arguments by Ceph's limits, which keep a slip from occupying an OSD for hours.
+    /// Checks the arguments by Ceph's limits: a typing error must not occupy an OSD for hours.
     fn of(call: &Call<'_>, options: &OsdOptions) -> Result<Plan, Refused> {
         let refused = |text: String| Refused(Errno::EINVAL, text);
         let number = |name: &str, default: u64| match call.int(name) {
@@ -97,6 +98,12 @@ impl Plan {
         let block = if object_size > 0 { size.min(object_size) } else { size };
         let objects = (object_size > 0 && object_num > 0).then_some((object_num, object_size));
         Ok(Plan { count, block, objects })
+    }
+
+    /// Fails where the objects do not fit below the store's full ratio: a full store refuses the writes of clients.
+    fn check_room(self, store: &dyn ObjectStore) -> Result<(), StoreError> {
+        let (objects, size) = self.objects.unwrap_or((self.count.div_ceil(self.block), self.block));
+        store.reserve(objects.saturating_mul(size)).map(drop)
     }
 
     /// Seconds from the first block to the last one's commit.
@@ -139,7 +146,7 @@ impl Plan {
     }
 }
 
-/// A number that says nothing of its neighbours' (SplitMix64).
+/// A pseudo-random number for each number (SplitMix64).
 fn scattered(number: u64) -> u64 {
     let mut z = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -208,6 +215,21 @@ mod tests {
         let spread =
             plan(r#"{"prefix":"bench","count":65536,"size":8192,"object_size":4096,"object_num":3}"#);
         assert_eq!(spread, Ok(Plan { count: 65_536, block: 4096, objects: Some((3, 4096)) }));
+    }
+
+    #[test]
+    fn objects_that_do_not_fit_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        MemStore::mkfs(folder.path()).unwrap();
+        let config = MemStoreConfig { device_bytes: 16 << 20, ..MemStoreConfig::default() };
+        let (store, _) = MemStore::mount(folder.path(), config).unwrap();
+        let fits = |count: u64, objects: Option<(u64, u64)>| {
+            Plan { count, block: 4096, objects }.check_room(&store).map_err(|error| error.errno())
+        };
+        assert_eq!(fits(1 << 20, None), Ok(()));
+        assert_eq!(fits(1 << 20, Some((3, 65_536))), Ok(()));
+        assert_eq!(fits(1 << 30, None), Err(Errno::ENOSPC));
+        assert_eq!(fits(4096, Some((u64::MAX, 65_536))), Err(Errno::ENOSPC));
     }
 
     #[test]

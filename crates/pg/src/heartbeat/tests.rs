@@ -266,7 +266,7 @@ fn peers_share_pgs_or_are_neighbours() {
 }
 
 #[test]
-fn who_was_granted_no_lease_asks_again_soon() {
+fn a_peer_that_granted_no_lease_is_pinged_again_soon() {
     let (mut a, mut b) = (Osd::new(A), Osd::new(B));
     let map = |epoch| HbEvent::Map(map_of(epoch, &[(A, 100, 2), (B, 200, epoch)]));
     // B's boot reaches A first: B does not know yet that it is up, nor who A is.
@@ -282,7 +282,7 @@ fn who_was_granted_no_lease_asks_again_soon() {
 }
 
 #[test]
-fn who_grants_no_lease_is_asked_less_and_less_often() {
+fn pings_to_a_peer_that_grants_no_lease_back_off() {
     let mut a = Osd::new(A);
     a.feed(0, HbEvent::Map(map_of(5, &[(A, 100, 2), (B, 200, 2)])));
     let mut times = Vec::new();

@@ -1,8 +1,8 @@
 //! Seeing through what a gateway that is gone has begun.
 //!
-//! A pending entry may only be taken away when its change can't happen any more. Where the session that began it has
-//! no watch on the gateways' object any more and its lease is over ([`crate::lease`]), that session is blocklisted first: from then on OSDs refuse what it may still
-//! have on its way. Then the head says what became of the change.
+//! A pending entry may only be removed when its change can't happen any more. A session that has no watch on the gateways'
+//! object and whose lease is over ([`crate::lease`]) is blocklisted first: from then on OSDs refuse its operations in flight.
+//! Then the head says whether the change happened.
 
 use super::{Finished, Outcome, Pending, shard_of};
 use crate::bucket::Bucket;

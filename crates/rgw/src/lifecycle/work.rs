@@ -209,9 +209,9 @@ impl Gateway {
                 let name = String::from_utf8_lossy(name).into_owned();
                 match record::decode(shard, value) {
                     Ok(entry) => all.push((name, entry)),
-                    // The other buckets do not wait for it.
+                    // Other buckets are processed.
                     Err(error) => {
-                        tracing::error!(%error, bucket = name, "rgw: what the list of lifecycles has of a bucket is damaged");
+                        tracing::error!(%error, bucket = name, "rgw: the entry of a bucket in the list of lifecycles is damaged");
                     }
                 }
             }
@@ -249,7 +249,7 @@ impl Gateway {
             }
             match done {
                 Ok(done) => expired.add(done),
-                // The others may be another OSD's.
+                // Other shards may be on other OSDs.
                 Err(error) => failed = Some(error),
             }
         }
@@ -308,9 +308,9 @@ impl Gateway {
             while let Some((key, done)) = keys.next().await {
                 match done {
                     Ok(done) => expired.add(done),
-                    // The other objects do not wait for it.
+                    // Other objects are processed.
                     Err(error @ (Error::Corrupt { .. } | Error::Contended(_))) => {
-                        tracing::warn!(%error, bucket = name, key, "rgw: an object's lifecycle is not done with");
+                        tracing::warn!(%error, bucket = name, key, "rgw: an object's lifecycle failed and is left for the next run");
                     }
                     Err(error) => return Err(error),
                 }

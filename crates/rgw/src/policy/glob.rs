@@ -1,8 +1,8 @@
 //! Patterns: `*` stands for any text, `?` for any one character.
 //!
-//! A policy is its owner's text and what it is compared with often the client's, so a decision has a bound. Text between two
-//! `*` is searched for in linear time; where it has a `?` every place is tried. Each comparison takes its steps from a
-//! [`Budget`] that all comparisons of a decision share, and who uses that up decides nothing: the caller refuses the request.
+//! Policies come from owners of buckets and the texts to compare from clients, so the steps of a decision are bounded. Text
+//! between two `*` is searched for in linear time; if it has a `?`, every place is tried. All comparisons of a decision take
+//! their steps from one [`Budget`]. When it is exhausted, the caller refuses the request.
 
 use std::cell::Cell;
 
@@ -28,7 +28,7 @@ impl Budget {
         self.exhausted.get()
     }
 
-    /// Takes so many steps, where they are there.
+    /// Takes so many steps; `None` if fewer are left.
     fn take(&self, steps: usize) -> Option<()> {
         let left = self.left.get().checked_sub(steps);
         self.exhausted.set(self.exhausted.get() || left.is_none());
@@ -51,7 +51,7 @@ fn compare(pattern: &str, text: &str, budget: &Budget) -> Option<bool> {
     let Some(len) = begins(first, text, budget)? else { return Some(false) };
     let mut text = &text[len..];
     let (middle, last) = rest.rsplit_once('*').unwrap_or(("", rest));
-    // Before the parts in the middle are looked for: what ends the text can't be one of them.
+    // The end of the text is matched first: the parts in the middle must not use it.
     let Some(end) = tail(last, text) else { return Some(false) };
     if begins(last, &text[end..], budget)?.is_none() {
         return Some(false);

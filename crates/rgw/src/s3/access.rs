@@ -336,7 +336,7 @@ impl Requester {
         if is_others && !asking.allowed { Err(denied()) } else { Ok(()) }
     }
 
-    /// Refuses who may not read the tags of an object that it copies: they go with the copy.
+    /// Fails with AccessDenied if the requester may not read the tags of an object that it copies: the copy gets them.
     pub(super) fn may_copy_tags(&self, bucket: &Bucket, key: &str, versioned: bool) -> S3Result<()> {
         let action = if versioned { "s3:GetObjectVersionTagging" } else { "s3:GetObjectTagging" };
         let asking = self.asking(bucket, action, Some(key))?;

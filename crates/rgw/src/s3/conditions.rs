@@ -99,8 +99,8 @@ pub(super) fn gives_tags(operation: &str, headers: &HeaderMap) -> bool {
     }
 }
 
-/// Refuses who would say, without a signature, what an answer's headers are: an address of the bucket's that says what its
-/// maker likes.
+/// Refuses `response-*` parameters, which a request without a signature must not have: anybody could make links to a public
+/// object that give it another type or name.
 pub(super) fn check_overrides(query: &str) -> S3Result<()> {
     const OVERRIDES: [&str; 6] = [
         "response-cache-control",
@@ -215,8 +215,8 @@ impl Context {
         }
     }
 
-    /// Leaves what concerns the reading of a copy's source: nothing of what the request writes, by which tags or in which
-    /// version.
+    /// Keeps only the values that concern reading a copy's source: removes those of what the request writes, of tags and of
+    /// the destination's version.
     pub(super) fn set_reading(&mut self, version: Option<&str>) {
         self.0.retain(|name, _| !WRITE_KEYS.iter().any(|(_, key)| key == name));
         self.set_request_tags(&[]);

@@ -28,8 +28,8 @@ fn copied_headers(source: &Head, sent: Vec<(String, String)>) -> Vec<(String, St
 }
 
 impl Protocol {
-    /// The object that a copy is made of, and the id of its version where it has versions; its conditions are seen to. It is
-    /// judged by the source's own tags; `with_tags` says that they go with the copy.
+    /// Opens the source of a copy and checks the copy's conditions; also returns the id of its version where it has versions.
+    /// Policies judge the source by its own tags. With `with_tags` the copy gets these tags, which needs permission to read them.
     pub(super) async fn copy_source(
         &self,
         requester: &Requester,

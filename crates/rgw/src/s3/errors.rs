@@ -4,7 +4,7 @@ use crate::error::{BodyFault, Error};
 use nacre_types::errno::Errno;
 use s3s::{S3Error, S3ErrorCode};
 
-/// What clients read of faults that are not theirs.
+/// The texts that clients get for faults of the server.
 const INTERNAL: &str = "We encountered an internal error. Please try again.";
 const UNAVAILABLE: &str = "Service is unable to handle request.";
 const SLOW_DOWN: &str = "Please reduce your request rate.";
@@ -12,7 +12,7 @@ const SLOW_DOWN: &str = "Please reduce your request rate.";
 /// Logs an error that is answered with a status of the 5xx class: operators read what happened, clients do not.
 pub(crate) fn log_fault(error: &Error) {
     match error {
-        // Load and what passes by itself.
+        // Load, and conflicts that pass.
         Error::IndexBusy(_) | Error::Contended(_) => tracing::debug!(%error, "rgw: a request is refused"),
         error if error.is_unavailable() => {
             tracing::warn!(%error, "rgw: a request failed, the cluster can't serve it");

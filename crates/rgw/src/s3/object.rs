@@ -35,7 +35,7 @@ pub(super) fn check_metadata(metadata: Option<Metadata>) -> S3Result<Vec<(String
 
 /// The headers that come back as they were sent. `aws-chunked` says how the body travelled, not what it is.
 ///
-/// There is one storage class, which S3 does not name in answers; others are InvalidStorageClass.
+/// STANDARD is the only storage class, and S3 does not name it in answers; other classes fail with InvalidStorageClass.
 pub(super) fn kept_headers(headers: &HeaderMap) -> S3Result<Vec<(String, String)>> {
     const KEPT: [&str; 7] = [
         "cache-control",

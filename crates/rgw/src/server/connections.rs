@@ -37,7 +37,8 @@ pub struct Limits {
     pub per_address: usize,
     /// `rgw_tls_handshake_timeout`: how long a TLS handshake may take.
     pub handshake: Duration,
-    /// `rgw_header_timeout`: how long the head of a request may take, the first one from the time of the connection.
+    /// `rgw_header_timeout`: how long the head of a request may take from its first byte, and how long a new connection may
+    /// send nothing.
     pub head: Duration,
     /// `request_timeout_ms` of `rgw_frontends`: how long the gateway waits for a byte of a body, for a client to take a byte
     /// of an answer, and for another request.

@@ -1,4 +1,4 @@
-//! Messages of errors that come without one: clients print `Unknown` in their place.
+//! Adds messages to answers with errors that have none, for which clients print `Unknown`.
 
 use http::{Response, header};
 use s3s::Body;

@@ -1,6 +1,6 @@
 //! Bodies of requests: whether they come in time, and those that are answered before they were read to their end.
 //!
-//! A body that does not come in time, or too slowly, fails ([`Stalled`]), whoever reads it.
+//! Reading a body that does not come in time, or comes too slowly, fails with [`Stalled`].
 //!
 //! What was not read stands between such a request and the next one on its connection, so the connection ends with the
 //! answer, and says so. And it ends gently: a socket that is closed with bytes unread resets the connection, and a client

@@ -398,7 +398,7 @@ impl ObjectStore for BlueStore {
         let inner = self.inner()?;
         inner.admit(false)?;
         // The first and the last unit are taken whole.
-        let bytes = bytes + 2 * (inner.unit_blocks - 1) * BLOCK_BYTES;
+        let bytes = bytes.saturating_add(2 * (inner.unit_blocks - 1) * BLOCK_BYTES);
         let spare =
             u128::from(inner.total_bytes()) * u128::from(1_000_000 - inner.config.full_micro) / 1_000_000;
         let available = inner

@@ -236,8 +236,8 @@ impl Queue {
         self.work.notify_one();
     }
 
-    /// Takes the next batch and whether deferred copies are to go with it; an empty batch is for that alone, or says that
-    /// there was nothing for as long as `wait` says. `None` when the thread is to end.
+    /// Takes the next batch and whether deferred copies are to go with it. An empty batch is for deferred copies alone, or
+    /// says that no work came for as long as `wait` says. `None` when the thread is to end.
     fn take(&self, wait: Wait) -> Option<(Vec<Queued>, u64, bool)> {
         let mut state = self.state.lock();
         let mut waited = false;
@@ -301,7 +301,7 @@ pub(super) struct Committer {
     synced: u64,
     /// What of the log is to be filled ahead when there is nothing else to do.
     prefill: Option<Prefill>,
-    /// That was the last thing done: the store has been idle since.
+    /// The last step filled the log ahead: the store has been idle since.
     prefilling: bool,
     /// Numbers up to here are reserved in the database.
     pub(super) id_max: u64,

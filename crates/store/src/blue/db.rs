@@ -79,23 +79,23 @@ pub(super) struct Prefill {
     files: usize,
     chunks: usize,
     chunk: Vec<u8>,
-    /// Bytes that make it unnecessary when they are logged without it.
+    /// Once the store has logged so many bytes by itself, the log needs no filling ahead.
     left: usize,
 }
 
 impl Prefill {
-    /// Counts bytes that were logged otherwise; tells whether the log needs no filling ahead any more. What was begun is
-    /// ended by one more step.
+    /// Counts bytes that the store has logged by itself; returns whether the log needs no filling ahead any more. If a file is
+    /// partly filled, one more step has to finish it first.
     pub(super) fn is_overtaken(&mut self, logged_bytes: usize) -> bool {
         self.left = self.left.saturating_sub(logged_bytes);
         if self.left > 0 {
             return false;
         }
-        let begun = self.chunks < self.each;
-        if begun {
+        let partly_filled = self.chunks < self.each;
+        if partly_filled {
             (self.files, self.chunks) = (1, 0);
         }
-        !begun
+        !partly_filled
     }
 }
 
@@ -454,8 +454,8 @@ impl RawBatch {
 const POOLED_BATCHES: usize = 1024;
 const POOLED_BYTES: usize = 4096;
 
-/// Memory of batches that were written, for those of the next transactions: they are put together by the submitting threads and
-/// ended by the commit thread, which an allocator's thread caches do not serve well.
+/// Memory of written batches, for the next transactions. Submitting threads fill batches and the commit thread frees them, which
+/// an allocator's thread caches serve badly.
 #[derive(Debug, Default)]
 pub(super) struct BatchPool(Mutex<Vec<RawBatch>>);
 
@@ -465,7 +465,7 @@ impl BatchPool {
         self.0.lock().pop().unwrap_or_default()
     }
 
-    /// Takes back batches, as far as they are not too many or too large.
+    /// Takes batches back; drops those that are too large or too many.
     pub(super) fn put(&self, batches: impl Iterator<Item = RawBatch>) {
         let small = batches.filter(|batch| (1..=POOLED_BYTES).contains(&batch.raw.capacity()));
         let mut pool = self.0.lock();
@@ -604,9 +604,9 @@ mod tests {
         let fresh = || Prefill { each: 2, files: 4, chunks: 2, chunk: Vec::new(), left: 100 };
         let mut prefill = fresh();
         assert!(!prefill.is_overtaken(60) && !prefill.is_overtaken(39) && prefill.is_overtaken(1));
-        let mut begun = Prefill { chunks: 1, ..fresh() };
-        assert!(!begun.is_overtaken(200), "its key is still to be deleted");
-        assert_eq!((begun.files, begun.chunks), (1, 0));
+        let mut partly_filled = Prefill { chunks: 1, ..fresh() };
+        assert!(!partly_filled.is_overtaken(200), "its key is still to be deleted");
+        assert_eq!((partly_filled.files, partly_filled.chunks), (1, 0));
     }
 
     #[test]

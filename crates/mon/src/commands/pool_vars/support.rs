@@ -5,7 +5,7 @@ use nacre_types::support::Support::{self, Advisory, Partial, Refused};
 
 const NO_SCRUB: &str = "there is no scrub; reads and recovery verify checksums";
 const NO_DEDUP: &str = "there is no deduplication";
-const NO_AUTOSCALER: &str = "a hint for the PG autoscaler, which there is not";
+const NO_AUTOSCALER: &str = "a hint for the PG autoscaler, which Nacre does not have";
 
 /// Variables that are not fully supported, besides those of tiers and of erasure-coded pools.
 const EXCEPTIONS: &[(&str, Support)] = &[

@@ -132,6 +132,13 @@ def connections():
         print(f"  {what}", flush=True)
         for sock in held:
             sock.close()
+    # Each from an address of its own: no address has more than its share, and the bound holds all the same.
+    held = [connect(gateway.port, source=f"127.1.{at // 250}.{at % 250 + 1}") for at in range(200)]
+    works(gateway)
+    wait("the oldest of many addresses make way", lambda: sum(not is_closed(sock) for sock in held) <= 40)
+    assert not is_closed(held[-1]), "the newest was closed"
+    for sock in held:
+        sock.close()
     # An upload that is under way, slowly, is not among them.
     upload = connect(gateway.port, said(gateway, head("PUT", presigned(gateway, "put_object", Key="slow"), "Content-Length: 100")))
     held = []

@@ -69,7 +69,7 @@ impl Stall {
     }
 
     fn wait(&self, now: u64) {
-        // It fails where the waiting has begun before.
+        // It fails if the connection waits already.
         _ = self.since.compare_exchange(0, now + 1, Ordering::Relaxed, Ordering::Relaxed);
     }
 

@@ -60,6 +60,27 @@ async fn the_oldest_idle_connection_of_the_busiest_address_makes_way() {
 }
 
 #[tokio::test]
+async fn silent_connections_from_many_addresses_make_way_the_oldest_first() {
+    let all = connections(LIMITS);
+    let mut places = Vec::new();
+    for last in 1..=4 {
+        places.push(admit(&all, last).await);
+    }
+    for last in 101..=120 {
+        let waiting = tokio::spawn({
+            let all = Arc::clone(&all);
+            async move { all.admit(ip(last), false).await.unwrap() }
+        });
+        while !is_given_up(&places[0]) {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(end(&mut places), 1, "only the oldest is closed");
+        places.push(waiting.await.unwrap());
+    }
+    assert_eq!(places.len(), LIMITS.most);
+}
+
+#[tokio::test]
 async fn busy_connections_are_closed_only_when_they_stall() {
     let all = connections(Limits { most: 2, ..LIMITS });
     let (stranger, known) = (admit(&all, 1).await, admit(&all, 1).await);
