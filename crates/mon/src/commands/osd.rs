@@ -397,8 +397,9 @@ fn blocklisted_range(text: &str) -> Result<String, Failure> {
     let first: IpAddr = first.parse().map_err(|_| no_range())?;
     let first = first.to_canonical();
     // All addresses there are is no range, in Ceph neither.
-    let bits: u32 = bits.parse().ok().filter(|bits| *bits > 0).ok_or_else(no_range)?;
-    if bits > if first.is_ipv4() { 32 } else { 128 } {
+    let bits = bits.parse::<u32>().ok().filter(|bits| *bits > 0).ok_or_else(no_range)?;
+    let most = if first.is_ipv4() { 32 } else { 128 };
+    if bits > most {
         return Err(Failure::invalid("Too many bits in range for that protocol!"));
     }
     Ok(format!("{BLOCKLISTED_RANGE}{}/{bits}", SocketAddr::new(first, 0)))
