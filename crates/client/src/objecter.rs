@@ -16,7 +16,7 @@ use crate::error::Error;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::Op;
-use nacre_types::osdmap::OsdMap;
+use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdMap};
 use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, PoolId, ReqId};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
@@ -424,10 +424,11 @@ fn timeout_text<T>(op: &Pending<T>) -> String {
 }
 
 /// Whether a map shuts a session out, by its name or by its address, whose nonce alone tells sessions apart. Who is shut
-/// out by a whole host's address learns it from the OSDs.
+/// out by the address of a whole host or by a range learns it from the OSDs.
 fn is_blocklisted(map: &OsdMap, client: ClientId, now_ns: u64) -> bool {
     let (name, nonce) = (format!("client.{client}"), format!(":0/{}", client.0 as u32));
-    map.blocklist.iter().any(|(who, until)| *until > now_ns && (*who == name || who.ends_with(&nonce)))
+    let is_own = |who: &str| who == name || who.ends_with(&nonce) && !who.starts_with(BLOCKLISTED_RANGE);
+    map.blocklist.iter().any(|(who, until)| *until > now_ns && is_own(who))
 }
 
 #[cfg(test)]

@@ -458,6 +458,18 @@ impl<T: Copy> OutArray<T> {
         Ok(())
     }
 
+    /// Sets all `len` elements; EINVAL where there should be some and the array is null.
+    pub(crate) fn fill(self, len: usize, value: T) -> Outcome<()> {
+        if len > 0 && self.0.is_null() {
+            return Err(Errno::EINVAL.into());
+        }
+        for at in 0..len {
+            // SAFETY: the caller's promise: not null, so there is room for `len` values.
+            unsafe { self.0.add(at).write(value) };
+        }
+        Ok(())
+    }
+
     /// Copies of the first `len` elements, which an earlier call stored.
     pub(crate) fn load(self, len: usize) -> Outcome<Vec<T>> {
         Ok(Array(self.0.cast_const()).slice(len)?.to_vec())

@@ -7,7 +7,7 @@ use crate::client::{CLIENTS, Client};
 use crate::guard::{Outcome, exports};
 use nacre_client::engine::CommandTarget;
 use nacre_client::{CommandReply, Error};
-use nacre_types::command::mon_commands;
+use nacre_types::command::is_mon_command;
 use nacre_types::errno::Errno;
 use nacre_types::{OsdId, PgId};
 use std::ffi::c_int;
@@ -105,7 +105,7 @@ fn wants_json(command: &str) -> bool {
 fn unknown_to_manager(command: &str, errno: Errno) -> Option<String> {
     let fields: serde_json::Value = serde_json::from_str(command).ok()?;
     let prefix = fields["prefix"].as_str().unwrap_or_default();
-    let unknown = errno == Errno::EINVAL && mon_commands().find(prefix).is_none();
+    let unknown = errno == Errno::EINVAL && !is_mon_command(prefix);
     unknown.then(|| format!("No handler found for '{prefix}'"))
 }
 

@@ -68,6 +68,17 @@ impl<T> Table<T> {
         self.insert_with(|_| object)
     }
 
+    /// Puts another object in the place of one; gives it back where there is none of that handle.
+    pub(crate) fn replace(&self, handle: Handle, object: T) -> Result<(), T> {
+        match self.shard(handle).write().get_mut(&handle.0) {
+            Some(place) => {
+                *place = Arc::new(object);
+                Ok(())
+            }
+            None => Err(object),
+        }
+    }
+
     /// The object; EINVAL where there is none.
     pub(crate) fn get(&self, handle: Handle) -> Outcome<Arc<T>> {
         Ok(self.shard(handle).read().get(&handle.0).cloned().ok_or(Errno::EINVAL)?)
@@ -94,5 +105,16 @@ mod tests {
         assert!(NUMBERS.remove(number).is_err() && NUMBERS.get(number).is_err());
         assert_ne!(NUMBERS.insert(2), number);
         assert_eq!(TEXTS.get(text).as_deref(), Ok(&"x"));
+    }
+
+    #[test]
+    fn an_object_is_replaced_under_its_handle() {
+        static NUMBERS: Table<u32> = Table::new();
+        let number = NUMBERS.insert(1);
+        assert_eq!(NUMBERS.replace(number, 2), Ok(()));
+        assert_eq!(NUMBERS.get(number).as_deref(), Ok(&2));
+        assert_eq!(NUMBERS.replace(Handle::NULL, 3), Err(3));
+        assert_eq!(NUMBERS.remove(number).as_deref(), Ok(&2));
+        assert_eq!(NUMBERS.replace(number, 4), Err(4));
     }
 }

@@ -146,6 +146,23 @@ fn item(object: &ObjectId) -> Outcome<ObjectItem> {
     })
 }
 
+/// An element without an object: there is nothing to free.
+const NO_ITEM: ObjectItem = ObjectItem {
+    oid_length: 0,
+    oid: Given::NULL,
+    nspace_length: 0,
+    nspace: Given::NULL,
+    locator_length: 0,
+    locator: Given::NULL,
+};
+
+/// Moves the cursor that `place` holds, as Ceph does. Where it holds none, it gets a new one.
+fn store_cursor(place: Out<Handle>, position: Cursor) {
+    if let Err(position) = CURSORS.replace(place.get().unwrap_or(Handle::NULL), position) {
+        place.set(CURSORS.insert(position));
+    }
+}
+
 fn free(item: ObjectItem) {
     item.oid.free();
     item.nspace.free();
@@ -276,7 +293,8 @@ exports! {
         })
     }
 
-    /// Lists at most `result_size` objects from one cursor up to another; returns their number and tells where to go on.
+    /// Lists at most `result_size` objects from one cursor up to another; returns their number and moves the cursor `next`
+    /// to where the list goes on. Elements behind the last object are empty.
     fn rados_object_list(
         io: Handle,
         start: Handle,
@@ -292,6 +310,7 @@ exports! {
         }
         let (io, start, finish) = (POOLS.get(io)?, CURSORS.get(start)?, CURSORS.get(finish)?);
         let next = next.required()?;
+        results.fill(result_size, NO_ITEM)?;
         let (mut found, mut position) = (Vec::new(), (*finish).clone());
         let running = {
             let place = io.place.read();
@@ -316,7 +335,7 @@ exports! {
             items.into_iter().for_each(free);
             return Err(why);
         }
-        next.set(CURSORS.insert(position));
+        store_cursor(next, position);
         Ok(crate::abi::length(items.len()))
     }
 
@@ -326,7 +345,7 @@ exports! {
         Ok(())
     }
 
-    /// Part `n` of `m` about equal parts between two cursors.
+    /// Moves two cursors to the begin and the end of part `n` of `m` about equal parts between two others.
     fn rados_object_list_slice(
         io: Handle,
         start: Handle,
@@ -347,8 +366,8 @@ exports! {
         let part = |n: usize| from + (u128::from(width) * n as u128 / m as u128) as u64;
         let begin = if n == 0 { (*start).clone() } else { at_rank(pool, part(n)) };
         let end = if n + 1 == m { (*finish).clone() } else { at_rank(pool, part(n + 1)) };
-        split_start.set(CURSORS.insert(begin));
-        split_finish.set(CURSORS.insert(end));
+        store_cursor(split_start, begin);
+        store_cursor(split_finish, end);
         Ok(())
     }
 }

@@ -93,6 +93,8 @@ impl Settings {
             return Ok(());
         };
         options::validate(spec.name, value).map_err(|_| Errno::EINVAL)?;
+        // One value each, however often programs set it.
+        self.calls.retain(|(known, _)| known != spec.name);
         self.calls.push((spec.name.to_owned(), value.to_owned()));
         Ok(())
     }
@@ -175,6 +177,16 @@ mod tests {
         assert_eq!(settings.set("client_mount_timeout", "soon"), Err(Errno::EINVAL.into()));
         assert_eq!(settings.get("no_such_option"), Err(Errno::ENOENT.into()));
         assert_eq!(settings.read_file(Some("/nonexistent/ceph.conf")), Err(Errno::ENOENT.into()));
+    }
+
+    #[test]
+    fn only_the_last_value_that_was_set_is_kept() {
+        let mut settings = settings();
+        for seconds in 1..100 {
+            settings.set("rados_osd_op_timeout", &seconds.to_string()).unwrap();
+        }
+        assert_eq!(settings.calls.len(), 1);
+        assert!(settings.get("rados_osd_op_timeout").unwrap().starts_with("99"));
     }
 
     #[test]

@@ -273,6 +273,7 @@ fn unhandled(call: &Call<'_>) -> Outcome {
 const ENDS_WITH_NEWLINE: &[&str] = &[
     "balancer status",
     "config-key dump",
+    "config-key list",
     "config-key ls",
     "df",
     "fs ls",

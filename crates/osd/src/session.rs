@@ -7,6 +7,7 @@ use nacre_types::ceph::SessionAddr;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What is known of a connection's other side, attached to the connection.
@@ -21,6 +22,8 @@ pub(crate) struct Session {
     /// Its names on the blocklist: `client.ID`, the session's address (port 0, the session as nonce), the connection's
     /// address with and without port.
     names: [String; 4],
+    /// Where it connects from, for ranges of the blocklist.
+    ip: IpAddr,
     /// Whether it watches objects.
     watching: AtomicBool,
     /// Whether heartbeats come by it.
@@ -44,6 +47,7 @@ impl Session {
             client: peer.client,
             caps,
             names: [id, own, addr.to_string(), addr.ip().to_string()],
+            ip: addr.ip(),
             watching: AtomicBool::new(false),
             beating: AtomicBool::new(false),
         }
@@ -71,7 +75,9 @@ impl Session {
 
     /// Whether the client may not do I/O.
     pub(crate) fn is_blocklisted(&self, map: &OsdMap, now_ns: u64) -> bool {
-        !map.blocklist.is_empty() && self.names.iter().any(|name| map.is_blocklisted(name, now_ns))
+        !map.blocklist.is_empty()
+            && (self.names.iter().any(|name| map.is_blocklisted(name, now_ns))
+                || map.is_range_blocklisted(self.ip, now_ns))
     }
 }
 

@@ -10,7 +10,7 @@
 
 mod foreign;
 pub mod mon;
-mod network;
+pub(crate) mod network;
 pub mod osd;
 mod scan;
 

@@ -25,6 +25,12 @@ pub fn mon_commands() -> &'static Table {
     &TABLE
 }
 
+/// Whether the map authority has a command of this prefix. Needs no table, so that nothing stays in a client's memory.
+pub fn is_mon_command(prefix: &str) -> bool {
+    let words = |text: &'static str| text.split(' ').take_while(|word| !word.contains('='));
+    mon::LINES.iter().any(|line| words(line.0).eq(prefix.split(' ')))
+}
+
 /// An OSD's commands (`tell osd.N`, and `pg PGID …` at the PG's primary).
 pub fn osd_commands() -> &'static Table {
     static TABLE: LazyLock<Table> = LazyLock::new(|| {

@@ -5,18 +5,23 @@
 
 mod file;
 
+use crate::caps::network::Network;
 use crate::crush::CrushMap;
 use crate::encoding::{DecodeError, Versioned};
 use crate::ids::{EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
 use crate::pool::Pool;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Bound;
 use std::sync::Arc;
 use uuid::Uuid;
 
 /// 1.0 in the 16.16 fixed point of reweights and affinities.
 pub const WEIGHT_ONE: u32 = 0x1_0000;
+
+/// How an entry of the blocklist begins that is a range of addresses: `cidr:10.1.0.0:0/16`, as Ceph writes it.
+pub const BLOCKLISTED_RANGE: &str = "cidr:";
 
 /// Bits of [`OsdMap::flags`] (`osd set`), numbered as in Ceph.
 pub mod flag {
@@ -416,6 +421,13 @@ impl OsdMap {
         self.blocklist.get(client).is_some_and(|until| *until > now_ns)
     }
 
+    /// Whether a range of addresses on the blocklist shuts out at `now_ns` who connects from `addr`.
+    pub fn is_range_blocklisted(&self, addr: IpAddr, now_ns: u64) -> bool {
+        let from = self.blocklist.range::<str, _>((Bound::Included(BLOCKLISTED_RANGE), Bound::Unbounded));
+        let mut ranges = from.map_while(|(who, until)| Some((who.strip_prefix(BLOCKLISTED_RANGE)?, *until)));
+        ranges.any(|(range, until)| until > now_ns && network_of(range).is_some_and(|net| net.contains(addr)))
+    }
+
     /// The OSD that an entity runs, if it is one that exists.
     pub fn osd_of(&self, entity: &EntityName) -> Option<OsdId> {
         entity.osd_id().filter(|id| self.osds.contains_key(id))
@@ -427,11 +439,46 @@ impl OsdMap {
     }
 }
 
+/// The network of `10.1.0.0:0/16`.
+fn network_of(range: &str) -> Option<Network> {
+    let (first, bits) = range.rsplit_once('/')?;
+    let first: SocketAddr = first.parse().ok()?;
+    Some(Network::parse(&format!("{}/{bits}", first.ip())))
+}
+
 fn merge<K: Ord + Clone, V: Clone>(into: &mut BTreeMap<K, V>, changes: &BTreeMap<K, Option<V>>) {
     for (key, value) in changes {
         match value {
             Some(value) => into.insert(key.clone(), value.clone()),
             None => into.remove(key),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_the_blocklist_shut_out_their_addresses_until_they_expire() {
+        let crush = CrushMap::new_cluster("osd").unwrap();
+        let mut map = OsdMap::new(Uuid::from_u128(1), 0, crush);
+        map.blocklist = [
+            ("10.1.2.3:0/7".to_owned(), 100),
+            ("cidr:10.1.0.0:0/16".to_owned(), 100),
+            ("cidr:[fd00::]:0/8".to_owned(), 50),
+            ("client.4".to_owned(), 100),
+        ]
+        .into();
+        for (addr, now_ns, expected) in [
+            ("10.1.255.1", 99, true),
+            ("::ffff:10.1.255.1", 99, true),
+            ("10.1.255.1", 100, false),
+            ("10.2.0.1", 99, false),
+            ("fd12::1", 49, true),
+            ("fd12::1", 50, false),
+        ] {
+            assert_eq!(map.is_range_blocklisted(addr.parse().unwrap(), now_ns), expected, "{addr} {now_ns}");
+        }
     }
 }

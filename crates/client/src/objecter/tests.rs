@@ -479,6 +479,22 @@ fn who_is_bound_to_a_session_ends_with_it() {
 }
 
 #[test]
+fn a_range_of_the_blocklist_is_no_session_of_that_number() {
+    let mut world = World::new();
+    world.write();
+    world.take();
+    let shut_out = |world: &mut World, who: &str| {
+        world.map.epoch = Epoch(world.map.epoch.0 + 1);
+        world.map.blocklist.insert(who.to_owned(), u64::MAX);
+        world.objecter.on_map(Arc::new(world.map.clone()), 0, 0, &mut world.sink);
+        world.take()
+    };
+    assert_eq!(shut_out(&mut world, "cidr:10.0.0.0:0/7"), []);
+    let ended = [Event::Done(1, Err(Error::Blocklisted.errno()))];
+    assert_eq!(shut_out(&mut world, "10.0.0.1:0/7"), ended);
+}
+
+#[test]
 fn older_maps_are_ignored_unless_the_map_authority_was_restored() {
     let mut world = World::new();
     world.write();

@@ -13,14 +13,14 @@ use std::path::Path;
 impl MapState {
     pub(super) fn auth_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         match call.prefix() {
-            "auth ls" => Ok(self.auth_ls(ctx)),
+            "auth ls" | "auth list" => Ok(self.auth_ls(ctx)),
             "auth import" => self.auth_import(ctx),
             prefix => {
                 let entity: EntityName =
                     call.required("entity").parse().map_err(|_| Failure::invalid("bad entity name"))?;
                 match prefix {
                     "auth get" => self.auth_get(&entity, ctx),
-                    "auth get-key" | "auth print-key" => self.auth_get_key(&entity, ctx),
+                    "auth get-key" | "auth print-key" | "auth print_key" => self.auth_get_key(&entity, ctx),
                     "auth add" => self.auth_add(&entity, &parse_caps(call)?, ctx),
                     "auth get-or-create" => self.auth_get_or_create(&entity, &parse_caps(call)?, ctx, false),
                     "auth get-or-create-key" => {

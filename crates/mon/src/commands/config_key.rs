@@ -16,7 +16,9 @@ const MAX_ENTRIES: usize = 16_384;
 impl MapState {
     pub(super) fn config_key_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         match call.prefix() {
-            "config-key ls" => Ok(Answer::json(json!(self.config_keys.keys().collect::<Vec<_>>()))),
+            "config-key ls" | "config-key list" => {
+                Ok(Answer::json(json!(self.config_keys.keys().collect::<Vec<_>>())))
+            }
             "config-key dump" => {
                 let prefix = call.text("key").unwrap_or("");
                 let entries = self.config_keys.iter().filter(|(key, _)| key.starts_with(prefix));

@@ -25,8 +25,8 @@ impl MapState {
             }
             "osd setcrushmap" => self.set_crush_map(call, ctx),
             "osd crush dump" => Ok(Answer::json(dump(&self.committed.crush))),
-            "osd crush tree" => Ok(self.crush_tree(call.flag("show_shadow"), ctx)),
-            "osd crush rule ls" => {
+            "osd crush tree" => Ok(self.crush_tree(call.text("shadow").is_some(), ctx)),
+            "osd crush rule ls" | "osd crush rule list" => {
                 let crush = &self.committed.crush;
                 let names: Vec<&str> = crush.rules().filter_map(|(id, _)| crush.rule_name(id)).collect();
                 Ok(Answer::either(ctx, || json!(names), || names.iter().map(|n| format!("{n}\n")).collect()))

@@ -7,7 +7,7 @@ use nacre_types::command::Call;
 use nacre_types::crush::CrushMap;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Epoch, OsdId};
-use nacre_types::osdmap::{OsdInfo, WEIGHT_ONE, flag};
+use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdInfo, WEIGHT_ONE, flag};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
@@ -48,7 +48,7 @@ impl MapState {
                 self.osd_show(call, ctx)
             }
             "osd ok-to-stop" | "osd safe-to-destroy" => self.osd_safety(call),
-            "osd df" => Ok(self.osd_df(call.text("output_method") == Some("tree"), ctx)),
+            "osd df" => self.osd_df(call, ctx),
             _ => unhandled(call),
         }
     }
@@ -342,23 +342,27 @@ impl MapState {
     }
 
     fn osd_blocklist(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
-        let who = call.required("addr");
-        if !can_be_blocklisted(who) {
-            return Err(Failure::invalid(format!("unable to parse address {who}")));
-        }
+        let addr = call.required("addr");
+        let who = match call.text("range") {
+            Some(_) => blocklisted_range(addr)?,
+            None if can_be_blocklisted(addr) => addr.to_owned(),
+            None => return Err(Failure::invalid(format!("unable to parse address {addr}"))),
+        };
         let operation = if call.prefix() == "osd blacklist" { "blacklistop" } else { "blocklistop" };
         if call.required(operation) == "rm" {
-            if self.working.blocklist.remove(who).is_none() {
+            if self.working.blocklist.remove(&who).is_none() {
                 return Ok(Answer::status(format!("{who} isn't blocklisted")));
             }
-            self.changes.blocklist.insert(who.to_owned());
-            return Ok(Answer::status(format!("un-blocklisting {who}")));
+            let text = format!("un-blocklisting {who}");
+            self.changes.blocklist.insert(who);
+            return Ok(Answer::status(text));
         }
         let seconds = call.float("expire").filter(|s| *s > 0.0).unwrap_or(BLOCKLIST_S);
         let until_ns = ctx.now.wall_ns.saturating_add((seconds * 1e9) as u64);
-        self.working.blocklist.insert(who.to_owned(), until_ns);
-        self.changes.blocklist.insert(who.to_owned());
-        Ok(Answer::status(format!("blocklisting {who} until {} ({} sec)", stamp(until_ns), float(seconds))))
+        let text = format!("blocklisting {who} until {} ({} sec)", stamp(until_ns), float(seconds));
+        self.working.blocklist.insert(who.clone(), until_ns);
+        self.changes.blocklist.insert(who);
+        Ok(Answer::status(text))
     }
 
     /// The map of `epoch`, as far as it is the durable one: older ones are not kept in memory.
@@ -382,4 +386,21 @@ fn can_be_blocklisted(who: &str) -> bool {
     let (address, nonce) = who.split_once('/').unwrap_or((who, "0"));
     let is_address = address.parse::<IpAddr>().is_ok() || address.parse::<SocketAddr>().is_ok();
     is_address && !nonce.is_empty() && nonce.len() <= 20 && nonce.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// The entry of the blocklist for a range of addresses (`10.1.0.0/16`), as Ceph writes it: `cidr:10.1.0.0:0/16`.
+fn blocklisted_range(text: &str) -> Result<String, Failure> {
+    let no_range = || {
+        Failure::invalid(format!("You specified a range command, but {text} does not parse as a CIDR range"))
+    };
+    let (first, bits) = text.split_once('/').ok_or_else(no_range)?;
+    let first: IpAddr = first.parse().map_err(|_| no_range())?;
+    let first = first.to_canonical();
+    // All addresses there are is no range, in Ceph neither.
+    let bits = bits.parse::<u32>().ok().filter(|bits| *bits > 0).ok_or_else(no_range)?;
+    let most = if first.is_ipv4() { 32 } else { 128 };
+    if bits > most {
+        return Err(Failure::invalid("Too many bits in range for that protocol!"));
+    }
+    Ok(format!("{BLOCKLISTED_RANGE}{}/{bits}", SocketAddr::new(first, 0)))
 }

@@ -1,9 +1,11 @@
 //! `osd df`: how full each OSD is.
 
 use super::osd_show::{Node, node_cells, node_json, tree};
-use super::{Answer, Context};
+use super::{Answer, Context, Failure, Outcome};
 use crate::logic::MapState;
 use crate::text::{Align, Table, bytes};
+use nacre_types::command::Call;
+use nacre_types::crush::CrushMap;
 use nacre_types::ids::OsdId;
 use nacre_types::osdmap::WEIGHT_ONE;
 use nacre_types::stats::OsdStats;
@@ -40,28 +42,61 @@ impl Numbers {
     }
 }
 
+/// What is shown: everything, the OSDs of a device class, or an item of the CRUSH map with all below it.
+struct Filter<'a> {
+    class: Option<&'a str>,
+    root: Option<i32>,
+}
+
+impl<'a> Filter<'a> {
+    fn of(call: &'a Call<'_>, crush: &CrushMap) -> Result<Filter<'a>, Failure> {
+        let wanted = call.text("filter").unwrap_or("");
+        match call.text("filter_by") {
+            Some("class") if crush.class_id(wanted).is_some() => {
+                Ok(Filter { class: Some(wanted), root: None })
+            }
+            Some("class") => Err(Failure::invalid(format!("specified class '{wanted}' does not exist"))),
+            Some(_) => match crush.item_id(wanted) {
+                Some(id) => Ok(Filter { class: None, root: Some(id) }),
+                None => Err(Failure::invalid(format!("specified name '{wanted}' does not exist"))),
+            },
+            None if wanted.is_empty() => Ok(Filter { class: None, root: None }),
+            None => Err(Failure::invalid("a filter goes with the word class or name before it")),
+        }
+    }
+
+    fn shows(&self, crush: &CrushMap, id: i32) -> bool {
+        self.root.is_none_or(|root| crush.subtree_contains(root, id))
+            && (id < 0 || self.class.is_none_or(|class| crush.device_class(id) == Some(class)))
+    }
+}
+
 impl MapState {
-    pub(super) fn osd_df(&self, as_tree: bool, ctx: &Context) -> Answer {
+    pub(super) fn osd_df(&self, call: &Call<'_>, ctx: &Context) -> Outcome {
         let crush = &self.committed.crush;
+        let as_tree = call.text("output_method") == Some("tree");
+        let filter = Filter::of(call, crush)?;
+        let shown = |id: i32| filter.shows(crush, id);
+        let counts = |osd: OsdId| self.is_in(osd) && shown(osd.0 as i32);
         let pgs = self.pgs_per_osd();
         let numbers = |id: i32| {
             let mut sum = Numbers::default();
             for device in crush.devices_below(id) {
                 let osd = OsdId(device as u32);
-                if let Some(stats) = self.stats.osds.get(&osd).filter(|_| self.is_in(osd)) {
+                if let Some(stats) = self.stats.osds.get(&osd).filter(|_| counts(osd)) {
                     sum.add(stats, pgs.get(&osd).copied().unwrap_or(0));
                 }
             }
             sum
         };
         let mut all = Numbers::default();
-        for (osd, stats) in self.stats.osds.iter().filter(|(osd, _)| self.is_in(**osd)) {
+        for (osd, stats) in self.stats.osds.iter().filter(|(osd, _)| counts(**osd)) {
             all.add(stats, pgs.get(osd).copied().unwrap_or(0));
         }
         let average = all.percent();
         let variance = |n: &Numbers| if average > 0.0 { n.percent() / average } else { 0.0 };
-        let nodes: Vec<Node> =
-            tree(crush, false, &|_| true, true).into_iter().filter(|node| as_tree || node.id >= 0).collect();
+        let nodes = tree(crush, false, &|_| true, true).into_iter();
+        let nodes: Vec<Node> = nodes.filter(|node| (as_tree || node.id >= 0) && shown(node.id)).collect();
         let leaves: Vec<Numbers> =
             self.stats.osds.keys().map(|osd| numbers(osd.0 as i32)).filter(|n| n.total > 0).collect();
         let min_var = leaves.iter().map(variance).fold(f64::INFINITY, f64::min);
@@ -102,7 +137,7 @@ impl MapState {
                     Value::Object(fields)
                 })
                 .collect();
-            return Answer::json(json!({
+            return Ok(Answer::json(json!({
                 "nodes": nodes,
                 "stray": [],
                 "summary": {
@@ -117,7 +152,7 @@ impl MapState {
                     "max_var": max_var,
                     "dev": dev,
                 },
-            }));
+            })));
         }
         use Align::{Left, Right};
         let mut columns = vec![
@@ -155,7 +190,7 @@ impl MapState {
         total.resize(columns.len(), String::new());
         table.row(total);
         let text = table.render();
-        Answer::text(format!("{text}MIN/MAX VAR: {min_var:.2}/{max_var:.2}  STDDEV: {dev:.2}\n"))
+        Ok(Answer::text(format!("{text}MIN/MAX VAR: {min_var:.2}/{max_var:.2}  STDDEV: {dev:.2}\n")))
     }
 
     fn is_in(&self, osd: OsdId) -> bool {
@@ -177,4 +212,39 @@ impl MapState {
 fn deviation(leaves: &[Numbers], average: f64) -> f64 {
     let sum: f64 = leaves.iter().map(|n| (n.percent() - average).powi(2)).sum();
     if leaves.is_empty() { 0.0 } else { (sum / leaves.len() as f64).sqrt() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Desk;
+    use nacre_types::errno::Errno;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn a_filter_shows_one_class_or_what_is_below_one_item() {
+        let mut desk = Desk::busy();
+        desk.ok("osd crush rm-device-class", json!({ "ids": ["2"] }));
+        desk.ok("osd crush set-device-class", json!({ "class": "ssd", "ids": ["2"] }));
+        let filtered = |desk: &mut Desk, method: &str, by: &str, what: &str| {
+            let args = json!({ "output_method": method, "filter_by": by, "filter": what });
+            let answer = desk.json("osd df", args);
+            let nodes = answer["nodes"].as_array().unwrap();
+            let ids: Vec<i64> = nodes.iter().map(|node| node["id"].as_i64().unwrap()).collect();
+            (ids, answer["summary"]["total_kb"].clone())
+        };
+        let kb = |osds: u64| Value::from(osds * (4 << 20));
+        assert_eq!(filtered(&mut desk, "plain", "class", "hdd"), (vec![0, 1], kb(2)));
+        assert_eq!(filtered(&mut desk, "plain", "class", "ssd"), (vec![2], kb(1)));
+        assert_eq!(filtered(&mut desk, "plain", "name", "osd.1"), (vec![1], kb(1)));
+        assert_eq!(filtered(&mut desk, "plain", "name", "default"), (vec![0, 1, 2], kb(3)));
+        let (tree, total) = filtered(&mut desk, "tree", "class", "ssd");
+        assert!(tree.len() > 1 && tree.iter().filter(|id| **id >= 0).eq([&2]), "{tree:?}");
+        assert_eq!(total, kb(1));
+        for by in ["class", "name"] {
+            let text = format!("specified {by} 'x' does not exist");
+            desk.fails("osd df", json!({ "filter_by": by, "filter": "x" }), Errno::EINVAL, &text);
+        }
+        let text = "a filter goes with the word class or name before it";
+        desk.fails("osd df", json!({ "filter": "ssd" }), Errno::EINVAL, text);
+    }
 }

@@ -26,7 +26,7 @@ impl MapState {
             return Err(Failure::invalid("must specify one or more OSDs"));
         }
         match call.prefix() {
-            "osd ok-to-stop" => self.ok_to_stop(&osds),
+            "osd ok-to-stop" => self.ok_to_stop(&osds, call.int("max")),
             "osd safe-to-destroy" => self.safe_to_destroy(&osds),
             _ => unhandled(call),
         }
@@ -41,10 +41,11 @@ impl MapState {
         })
     }
 
-    /// Whether every PG stays active without these OSDs: with at least `min_size` live members of its in-sync set.
-    fn ok_to_stop(&self, osds: &BTreeSet<OsdId>) -> Outcome {
+    /// Which PGs stay active without these OSDs, with at least `min_size` live members of their in-sync sets, and how many
+    /// do not.
+    fn without(&self, osds: &BTreeSet<OsdId>) -> (Vec<PgId>, usize) {
         let map = &self.committed;
-        let (mut fine, mut offline, mut degraded) = (0usize, Vec::new(), Vec::new());
+        let (mut degraded, mut offline) = (Vec::new(), 0);
         for pg in map.pg_ids() {
             let Some(membership) = map.membership(pg) else { continue };
             let holds = |osd: &OsdId| membership.in_sync.iter().any(|m| m.osd == *osd);
@@ -55,25 +56,58 @@ impl MapState {
                 membership.in_sync.iter().filter(|m| map.is_member_up(**m) && !osds.contains(&m.osd)).count();
             let min_size = map.pools.get(&pg.pool).map_or(1, |pool| pool.min_size);
             if live < min_size as usize {
-                offline.push(pg.to_string());
+                offline += 1;
             } else {
-                fine += 1;
-                degraded.push(pg.to_string());
+                degraded.push(pg);
             }
         }
-        let ids: Vec<u32> = osds.iter().map(|osd| osd.0).collect();
-        let text =
-            format!("unsafe to stop osd(s) at this time ({} PGs are or would become offline)", offline.len());
-        if !offline.is_empty() {
+        (degraded, offline)
+    }
+
+    /// Whether every PG stays active without these OSDs, and without how many more, up to `max`.
+    fn ok_to_stop(&self, osds: &BTreeSet<OsdId>, max: Option<i64>) -> Outcome {
+        let (_, offline) = self.without(osds);
+        if offline > 0 {
+            let text =
+                format!("unsafe to stop osd(s) at this time ({offline} PGs are or would become offline)");
             return Err(Failure::new(Errno::EBUSY, text));
         }
+        let max = max.and_then(|max| usize::try_from(max).ok()).unwrap_or(0);
+        let osds = self.most_to_stop(osds.clone(), max);
+        let (degraded, offline) = self.without(&osds);
         Ok(Answer::json(json!({
             "ok_to_stop": true,
-            "osds": ids,
-            "num_ok_pgs": fine,
-            "num_not_ok_pgs": offline.len(),
-            "ok_become_degraded": degraded,
+            "osds": osds.iter().map(|osd| osd.0).collect::<Vec<_>>(),
+            "num_ok_pgs": degraded.len(),
+            "num_not_ok_pgs": offline,
+            "ok_become_degraded": degraded.iter().map(PgId::to_string).collect::<Vec<_>>(),
         })))
+    }
+
+    /// Adds OSDs that can be stopped together with these, up to `max` of them all: those under the nearest bucket first. A
+    /// bucket that has one which can't be stopped is the last.
+    fn most_to_stop(&self, mut osds: BTreeSet<OsdId>, max: usize) -> BTreeSet<OsdId> {
+        let crush = &self.committed.crush;
+        let mut at = osds.first().map_or(0, |osd| osd.0 as i32);
+        while let Some(parent) = crush.parents(at).find(|bucket| !crush.is_shadow(bucket.id)) {
+            at = parent.id;
+            let mut all = true;
+            let below: BTreeSet<OsdId> =
+                crush.devices_below(at).into_iter().map(|id| OsdId(id as u32)).collect();
+            for osd in below {
+                if osds.len() >= max {
+                    return osds;
+                }
+                if self.committed.is_up(osd) && osds.insert(osd) && self.without(&osds).1 > 0 {
+                    osds.remove(&osd);
+                    all = false;
+                }
+            }
+            if !all {
+                break;
+            }
+        }
+        osds
     }
 
     /// Whether no PG has, or may have, anything on these OSDs that is not whole elsewhere.
@@ -147,6 +181,21 @@ mod tests {
         assert_eq!(code, Errno::EBUSY.negated());
         assert!(text.starts_with("unsafe to stop osd(s) at this time ("), "{text}");
         assert_eq!(desk.run("osd ok-to-stop", json!({ "ids": ["x"] })).0, Errno::EINVAL.negated());
+    }
+
+    #[test]
+    fn as_many_osds_are_named_as_can_be_stopped_together() {
+        let mut desk = Desk::new();
+        desk.ok("osd pool create", json!({ "pool": "p", "pg_num": 8 }));
+        desk.ok("osd pool set", json!({ "pool": "p", "var": "min_size", "val": "1" }));
+        desk.create_pgs();
+        for (max, expected) in [(-1, json!([1])), (1, json!([1])), (2, json!([0, 1])), (9, json!([0, 1]))] {
+            let answer = desk.json("osd ok-to-stop", json!({ "ids": ["1"], "max": max }));
+            assert_eq!(answer["osds"], expected, "{max}");
+            assert_eq!((&answer["num_ok_pgs"], &answer["num_not_ok_pgs"]), (&json!(8), &json!(0)));
+        }
+        let (code, _, _) = desk.run("osd ok-to-stop", json!({ "ids": ["0", "1", "2"], "max": 9 }));
+        assert_eq!(code, Errno::EBUSY.negated());
     }
 
     #[test]

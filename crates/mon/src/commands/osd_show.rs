@@ -10,7 +10,7 @@ use nacre_types::command::Call;
 use nacre_types::crush::{CrushMap, DEFAULT_CHOOSE_ARGS};
 use nacre_types::hash::object_hash;
 use nacre_types::ids::{OsdId, PgId, PoolId};
-use nacre_types::osdmap::{OsdInfo, OsdMap, WEIGHT_ONE, flag};
+use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdInfo, OsdMap, WEIGHT_ONE, flag};
 use nacre_types::placement::PgMapper;
 use serde_json::{Map, Value, json};
 
@@ -54,9 +54,10 @@ impl MapState {
                 let answer = Answer::either(
                     ctx,
                     || {
+                        let field = |who: &str| if is_range(who) { "range" } else { "addr" };
                         entries
                             .iter()
-                            .map(|(who, until)| json!({ "addr": who, "until": stamp(*until) }))
+                            .map(|(who, until)| json!({ (field(who)): who, "until": stamp(*until) }))
                             .collect()
                     },
                     || entries.iter().map(|(who, until)| format!("{who} {}\n", stamp(*until))).collect(),
@@ -159,7 +160,8 @@ impl MapState {
             ));
         }
         for (who, until) in &map.blocklist {
-            out.push_str(&format!("blocklist {who} expires {}\n", stamp(*until)));
+            let kind = if is_range(who) { "range blocklist" } else { "blocklist" };
+            out.push_str(&format!("{kind} {who} expires {}\n", stamp(*until)));
         }
         out
     }
@@ -168,6 +170,10 @@ impl MapState {
         let map = &self.committed;
         let mut flags_set = flag_names(map.flags);
         flags_set.sort_unstable();
+        let shut_out = |ranges: bool| -> Map<String, Value> {
+            let entries = map.blocklist.iter().filter(|(who, _)| is_range(who) == ranges);
+            entries.map(|(who, until)| (who.clone(), stamp(*until).into())).collect()
+        };
         json!({
             "epoch": map.epoch.0,
             "fsid": map.fsid.to_string(),
@@ -200,8 +206,8 @@ impl MapState {
             })).collect::<Vec<_>>(),
             "pg_temp": [],
             "primary_temp": [],
-            "blocklist": map.blocklist.iter().map(|(who, until)| (who.clone(), stamp(*until).into())).collect::<Map<_, _>>(),
-            "range_blocklist": {},
+            "blocklist": shut_out(false),
+            "range_blocklist": shut_out(true),
             "erasure_code_profiles": {},
             "removed_snaps_queue": [],
             "new_removed_snaps": [],
@@ -491,6 +497,11 @@ pub(super) fn node_json(crush: &CrushMap, node: &Node) -> Map<String, Value> {
 /// `weightf_t`: `0` for nothing, else five decimals.
 pub(super) fn weight_text(weight: f64) -> String {
     if weight < 0.000_001 { "0".into() } else { format!("{weight:.5}") }
+}
+
+/// Whether an entry of the blocklist is a range of addresses.
+fn is_range(who: &str) -> bool {
+    who.starts_with(BLOCKLISTED_RANGE)
 }
 
 /// Whether the map is a cluster's; those that `osdmaptool` makes have no fsid.

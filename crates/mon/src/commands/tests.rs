@@ -509,6 +509,8 @@ fn osd_commands_answer_in_cephs_words() {
     assert_eq!(desk.status("osd in", ids(&["any"])), "marked in osd.0. marked in osd.1. marked in osd.2. ");
     assert_eq!(desk.status("osd down", ids(&["77"])), "osd.77 does not exist. ");
     assert_eq!(desk.status("osd down", ids(&["2"])), "marked down osd.2. ");
+    let dead = json!({ "ids": ["2"], "definitely_dead": true });
+    assert_eq!(desk.status("osd down", dead), "osd.2 is already down. ");
     assert!(!desk.state.map().is_up(OsdId(2)));
     let bad = "Expected option value to be integer, got 'foo'invalid osd id-1";
     desk.fails("osd out", ids(&["0", "foo"]), Errno::EINVAL, bad);
@@ -557,6 +559,21 @@ fn osd_commands_answer_in_cephs_words() {
     let rm = json!({ "blocklistop": "rm", "addr": "1.2.3.4:0/5" });
     assert_eq!(desk.status("osd blocklist", rm.clone()), "un-blocklisting 1.2.3.4:0/5");
     assert_eq!(desk.status("osd blocklist", rm), "1.2.3.4:0/5 isn't blocklisted");
+    let range = |op: &str, addr: &str| json!({ "range": "range", "blocklistop": op, "addr": addr });
+    for wrong in ["1.2.3.4", "1.2.3.4/0", "x/8", "1.2.3.4:80/8"] {
+        let text = format!("You specified a range command, but {wrong} does not parse as a CIDR range");
+        desk.fails("osd blocklist", range("add", wrong), Errno::EINVAL, &text);
+    }
+    let text = "Too many bits in range for that protocol!";
+    desk.fails("osd blocklist", range("add", "1.2.0.0/33"), Errno::EINVAL, text);
+    let text = desk.status("osd blocklist", range("add", "1.2.0.0/16"));
+    assert!(text.starts_with("blocklisting cidr:1.2.0.0:0/16 until 2023-"), "{text}");
+    assert_eq!(desk.json("osd blocklist ls", json!({}))[0]["range"], "cidr:1.2.0.0:0/16");
+    let dump = desk.json("osd dump", json!({}));
+    assert!(dump["blocklist"].as_object().unwrap().is_empty(), "{dump}");
+    assert!(dump["range_blocklist"]["cidr:1.2.0.0:0/16"].is_string(), "{dump}");
+    let text = desk.status("osd blocklist", range("rm", "1.2.0.0/16"));
+    assert_eq!(text, "un-blocklisting cidr:1.2.0.0:0/16");
 }
 
 #[test]
@@ -872,6 +889,14 @@ fn keys_are_made_once_and_caps_are_checked() {
     assert_eq!((code, status.as_str()), (0, "imported keyring"));
     let key = desk.text("auth get-key", json!({ "entity": "client.x" }));
     assert_eq!(desk.text("auth print-key", json!({ "entity": "client.new" })), key);
+    for (name, older, args) in [
+        ("auth ls", "auth list", json!({})),
+        ("auth print-key", "auth print_key", json!({ "entity": "client.new" })),
+        ("config-key ls", "config-key list", json!({})),
+        ("osd crush rule ls", "osd crush rule list", json!({})),
+    ] {
+        assert_eq!(desk.ok(older, args.clone()), desk.ok(name, args), "{older}");
+    }
     let (code, status, _) = desk.with_input("auth import", json!({}), b"xx");
     assert_eq!((code, status.as_str()), (-22, "error decoding keyring cannot parse buffer: Malformed input"));
 }

@@ -81,7 +81,7 @@ fn programs() -> Vec<Program> {
     ]
 }
 
-/// The commands that people type, with a first choice among words.
+/// The commands that people type, with the words that may come first among their parameters.
 fn ceph_sentences() -> Vec<String> {
     let mut sentences = BTreeSet::from([ceph::COMPACT.to_owned()]);
     let is_typed = |prefix: &str| {
@@ -90,16 +90,18 @@ fn ceph_sentences() -> Vec<String> {
             && !prefix.starts_with("osd blacklist")
     };
     for signature in mon_commands().signatures().iter().filter(|s| is_typed(&s.prefix)) {
-        match signature.params.first().map(|param| (&param.kind, param.required)) {
-            Some((ParamKind::Choice(words), required)) => {
-                sentences.extend(words.iter().map(|word| format!("{} {word}", signature.prefix)));
-                if !required {
-                    sentences.insert(signature.prefix.clone());
-                }
+        let mut is_complete = true;
+        for param in &signature.params {
+            let ParamKind::Choice(words) = &param.kind else { break };
+            let words = words.iter().filter(|word| !word.starts_with('-'));
+            sentences.extend(words.map(|word| format!("{} {word}", signature.prefix)));
+            if param.required {
+                is_complete = false;
+                break;
             }
-            _ => {
-                sentences.insert(signature.prefix.clone());
-            }
+        }
+        if is_complete {
+            sentences.insert(signature.prefix.clone());
         }
     }
     sentences.into_iter().collect()

@@ -32,7 +32,7 @@ fn bash_completes_commands_and_options() {
     assert_eq!(offered("nacre osd pool cr"), ["create"]);
     assert_eq!(offered("nacre -c some/file ceph osd pool cr"), ["create"]);
     assert_eq!(offered("nacre crusht"), ["crushtool"]);
-    assert_eq!(offered("ceph osd blocklist "), ["add", "clear", "ls", "rm"]);
+    assert_eq!(offered("ceph osd blocklist "), ["add", "clear", "ls", "range", "rm"]);
     assert_eq!(offered("rados -p pool listomapk"), ["listomapkeys"]);
     assert_eq!(offered("nacre rados listomapk"), ["listomapkeys"]);
     assert_eq!(offered("osdmaptool --test-map-pgs-dump-"), ["--test-map-pgs-dump-all"]);

@@ -4,8 +4,6 @@
 //! effect; in the monitors' configuration they are refused by name unless forced, and in files they are skipped.
 
 use super::{find, normalize_name};
-use std::collections::HashMap;
-use std::sync::LazyLock;
 
 /// Name, type, default and the default of daemons, separated by tabs.
 const RECORDED: &str = include_str!("ceph-options.tsv");
@@ -35,20 +33,21 @@ impl CephOption {
     }
 }
 
-static BY_NAME: LazyLock<HashMap<&'static str, CephOption>> = LazyLock::new(|| {
-    let lines = RECORDED.lines().filter(|line| !line.starts_with('#'));
-    let options = lines.filter_map(CephOption::parse).filter(|option| find(option.name).is_none());
-    options.map(|option| (option.name, option)).collect()
-});
+/// All options of Ceph 16.2. They are read from the text each time: a table would stay in the memory of every program.
+fn recorded() -> impl Iterator<Item = CephOption> {
+    RECORDED.lines().filter(|line| !line.starts_with('#')).filter_map(CephOption::parse)
+}
 
 /// The option of Ceph of that name, where the option table has none.
 pub fn ceph_option(name: &str) -> Option<CephOption> {
-    BY_NAME.get(normalize_name(name).as_str()).copied()
+    let name = normalize_name(name);
+    recorded().find(|option| option.name == name).filter(|option| find(option.name).is_none())
 }
 
 /// The names of all options of Ceph that the option table does not have, sorted.
 pub fn ceph_only_names() -> Vec<&'static str> {
-    let mut names: Vec<&str> = BY_NAME.keys().copied().collect();
+    let names = recorded().map(|option| option.name);
+    let mut names: Vec<&str> = names.filter(|name| find(name).is_none()).collect();
     names.sort_unstable();
     names
 }

@@ -79,6 +79,8 @@ enum Constraint {
     Equal(String),
     Prefix(String),
     Regex(String),
+    /// Not given at all.
+    Absent,
 }
 
 /// What a peer asks for.
@@ -161,7 +163,7 @@ impl What {
             What::Service(service, perm) if service == wanted.service => *perm,
             What::Command(command, constraints) if command == wanted.command => {
                 let met = |(name, constraint): &(String, Constraint)| {
-                    wanted.args.get(name).is_some_and(|value| constraint.is_met(value))
+                    constraint.is_met(wanted.args.get(name).map(String::as_str))
                 };
                 if constraints.iter().all(met) { Perm::ALL } else { Perm::NONE }
             }
@@ -175,8 +177,10 @@ impl What {
 }
 
 impl Constraint {
-    fn is_met(&self, value: &str) -> bool {
+    fn is_met(&self, value: Option<&str>) -> bool {
+        let Some(value) = value else { return *self == Constraint::Absent };
         match self {
+            Constraint::Absent => false,
             Constraint::Equal(wanted) => value == wanted,
             Constraint::Prefix(prefix) => value.starts_with(prefix.as_str()),
             Constraint::Regex(pattern) => {
@@ -208,11 +212,12 @@ fn expand(profile: &str, entity: &EntityName) -> Vec<What> {
     };
     let read_maps = || vec![service("mon", read), service("osd", read)];
     let client = || vec![service("mon", read), service("osd", read), service("pg", read)];
-    // One's own dead predecessors: address and nonce are required.
+    // One's own dead predecessors: address and nonce are required, a range of addresses is none.
     let blocklist = || {
         let session = Constraint::Regex("^[^/]+/[0-9]+$".into());
-        [("osd blocklist", "blocklistop"), ("osd blacklist", "blacklistop")]
-            .map(|(name, verb)| with(name, &[(verb, equal("add")), ("addr", session.clone())]))
+        [("osd blocklist", "blocklistop"), ("osd blacklist", "blacklistop")].map(|(name, verb)| {
+            with(name, &[(verb, equal("add")), ("addr", session.clone()), ("range", Constraint::Absent)])
+        })
     };
     let bootstrap = |kind: &str, caps: &[(&str, Constraint)]| {
         let entity = [("entity", prefix(kind))];

@@ -1,13 +1,13 @@
-//! `network 10.0.0.0/8`: grants that hold only for peers of a network.
+//! Networks, `10.0.0.0/8`: where grants hold that name one, and what ranges of the blocklist shut out.
 
 use std::net::IpAddr;
 
 /// A network. One that makes no sense is taken, as Ceph does, and holds nobody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Network(Option<(IpAddr, u8)>);
+pub(crate) struct Network(Option<(IpAddr, u8)>);
 
 impl Network {
-    pub(super) fn parse(text: &str) -> Network {
+    pub(crate) fn parse(text: &str) -> Network {
         let parsed = text.split_once('/').and_then(|(addr, bits)| {
             let addr: IpAddr = addr.parse().ok()?;
             let most = if addr.is_ipv4() { 32 } else { 128 };
@@ -17,7 +17,7 @@ impl Network {
         Network(parsed)
     }
 
-    pub(super) fn contains(self, peer: IpAddr) -> bool {
+    pub(crate) fn contains(self, peer: IpAddr) -> bool {
         match (self.0, peer.to_canonical()) {
             (Some((IpAddr::V4(net), bits)), IpAddr::V4(peer)) => {
                 let differ = u32::from(net) ^ u32::from(peer);

@@ -44,6 +44,23 @@ fn long_texts_are_refused() {
     assert_eq!(check("mon", &long), Err(CapsError::TooLong("mon".into())));
 }
 
+#[test]
+fn profiles_shut_out_sessions_but_no_ranges_of_addresses() {
+    let caps = MonCaps::parse("profile rbd").unwrap();
+    let entity = EntityName::client("x");
+    let allowed = |json: &str| {
+        let call = mon_commands().resolve(json).unwrap();
+        let args = arguments(&call);
+        let (service, perm) = (call.signature.module, Perm::of_letters(call.signature.perm));
+        let wanted =
+            MonAccess { service, command: call.prefix(), args: &args, perm, entity: &entity, peer: HERE };
+        caps.allows(&wanted)
+    };
+    assert!(allowed(r#"{"prefix":"osd blocklist","blocklistop":"add","addr":"10.0.0.1:0/8"}"#));
+    let range = r#"{"prefix":"osd blocklist","range":"range","blocklistop":"add","addr":"10.0.0.0/8"}"#;
+    assert!(!allowed(range));
+}
+
 /// What the recorded op asks for: reads, writes, class calls with what they do.
 fn asked(op: &str) -> (bool, bool, Vec<ClassCall<'static>>) {
     let call =

@@ -43,6 +43,20 @@ fn words_become_the_json_that_ceph_sends() {
     assert_eq!(json_of("osd pool create p --size=2"), r#"{"prefix":"osd pool create","size":2,"pool":"p"}"#);
     assert_eq!(json_of("osd blocklist ls"), r#"{"prefix":"osd blocklist ls"}"#);
     assert_eq!(
+        json_of("osd blocklist add 10.0.0.1:0/7 60"),
+        r#"{"prefix":"osd blocklist","blocklistop":"add","addr":"10.0.0.1:0/7","expire":60.0}"#
+    );
+    assert_eq!(
+        json_of("osd blocklist range rm 10.0.0.0/24"),
+        r#"{"prefix":"osd blocklist","range":"range","blocklistop":"rm","addr":"10.0.0.0/24"}"#
+    );
+    assert_eq!(
+        json_of("osd crush tree --show-shadow"),
+        r#"{"prefix":"osd crush tree","shadow":"--show-shadow"}"#
+    );
+    assert_eq!(json_of("osd df class ssd"), r#"{"prefix":"osd df","filter_by":"class","filter":"ssd"}"#);
+    assert_eq!(json_of("osd ok-to-stop 3 --max 4"), r#"{"prefix":"osd ok-to-stop","max":4,"ids":["3"]}"#);
+    assert_eq!(
         json_of("config set global k -- --v"),
         r#"{"prefix":"config set","who":"global","name":"k","value":"--v"}"#
     );
@@ -116,6 +130,7 @@ fn commands_of_ceph_are_carried_out_or_refused_by_name() {
     let refused = all.iter().filter(|(_, support)| support.is_refused());
     assert!(refused.clone().count() > 300 && refused.clone().all(|(_, support)| !support.note().is_empty()));
     for signature in table.signatures() {
+        assert!(is_mon_command(&signature.prefix), "{}", signature.prefix);
         assert!(all.contains(&(&*signature.prefix, signature.support)), "{}", signature.prefix);
     }
 }

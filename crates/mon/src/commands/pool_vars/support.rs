@@ -14,7 +14,6 @@ const EXCEPTIONS: &[(&str, Support)] = &[
     ("noscrub", Advisory("there is no scrub to forbid")),
     ("nodeep-scrub", Advisory("there is no scrub to forbid")),
     ("use_gmt_hitset", Refused("there are no cache tiers (EACCES, as on Ceph's pools that are no tiers)")),
-    ("fast_read", Partial("false only, as on Ceph's replicated pools")),
     ("pg_autoscale_mode", Partial("off only: there is no PG autoscaler")),
     ("bulk", Advisory(NO_AUTOSCALER)),
     ("scrub_min_interval", Refused(NO_SCRUB)),
