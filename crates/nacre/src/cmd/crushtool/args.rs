@@ -235,11 +235,12 @@ impl Args {
                 let name = w.value()?;
                 self.reweight_item = Some((name, lenient_float(&w.more(option)?)));
             }
-            "--add-bucket" => {
-                let name = w.value()?;
+            // These two take no value by `=`.
+            "--add-bucket" if w.attached.is_none() => {
+                let name = w.more(option)?;
                 self.add_bucket = Some((name, w.more(option)?));
             }
-            "--move" => self.move_item = Some(w.value()?),
+            "--move" if w.attached.is_none() => self.move_item = Some(w.more(option)?),
             "--reweight" => self.reweight = true,
             "--rebuild-class-roots" => self.rebuild_class_roots = true,
             "--set-subtree-class" => {

@@ -7,8 +7,8 @@ const fn full(usage: &'static str, help: &'static str) -> ToolOption {
 }
 
 const NUMBER_ONLY: &str = "the value must be a number; Ceph's takes any other word as 1";
-const SETS: &str = "in a map in which only some buckets have weight sets, missing sets are added from the children \
-                    upwards; Ceph's resets the parents' sets";
+const SETS: &str = "where a map has device classes and weight sets, each class has the weight sets of the whole tree; Ceph's may \
+                    leave some of a class at 0";
 
 /// All options, by stage.
 pub(crate) const OPTIONS: &[Section] = &[
@@ -94,7 +94,7 @@ pub(crate) const OPTIONS: &[Section] = &[
             ToolOption::partial(
                 "-i mapfn --reweight-item name weight",
                 "reweight a given item (and adjust ancestor\nweights as needed)",
-                SETS,
+                "as for --add-item; the weight inf is an error, Ceph's takes it for a negative weight",
             ),
             full(
                 "-i mapfn --add-bucket name type [--loc type name ...]",
