@@ -12,7 +12,7 @@ mod options;
 pub(super) mod tester;
 mod tree;
 
-pub(super) use options::usage;
+pub(super) use options::{OPTIONS, usage};
 
 use super::formatter::{self, Format, Names};
 use args::{Args, ItemChange, RuleMode};

@@ -14,7 +14,7 @@ mod pgs;
 mod show;
 mod upmap;
 
-pub(super) use options::usage;
+pub(super) use options::{OPTIONS, usage};
 
 use args::{Args, Create, Misuse};
 use create::DefaultPool;

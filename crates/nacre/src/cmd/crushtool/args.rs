@@ -403,3 +403,21 @@ fn tunable(option: &str) -> Option<&'static str> {
         _ => return None,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_of_the_table_is_understood_or_refused() {
+        for (name, support) in crate::cmd::tool_options::rows(OPTIONS) {
+            let words = vec!["1".to_owned(); 4].into_iter().peekable();
+            let mut words = Words { words, attached: None, option: name.to_owned() };
+            let taken = Args::default().option(&name.replace('_', "-"), &mut words);
+            match support.is_refused() {
+                true => assert!(taken.is_err_and(|why| why.contains(" is refused: ")), "{name}"),
+                false => assert_eq!(taken, Ok(true), "{name}"),
+            }
+        }
+    }
+}

@@ -25,7 +25,11 @@ pub(crate) const OPTIONS: &[Section] = &[
             full("--decompile|-d map", "decompile a crush map to source"),
             full("[--outfn|-o outfile]", "specify output for (de)compilation"),
             full("--compile|-c map.txt", "compile a map from source"),
-            full("--enable-unsafe-tunables", "compile with unsafe tunables"),
+            ToolOption::advisory(
+                "--enable-unsafe-tunables",
+                "compile with unsafe tunables",
+                "no tunable is unsafe: all compile without it, as in Ceph",
+            ),
             full(
                 "--build --num_osds N layer1 ...",
                 "build a new map, where each 'layer' is\n'name (uniform|straw2|straw|list|tree) size'",

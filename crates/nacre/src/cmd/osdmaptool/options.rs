@@ -6,6 +6,7 @@ const fn full(usage: &'static str, help: &'static str) -> ToolOption {
     ToolOption::full(usage, help)
 }
 
+const NO_TEMPS: &str = "maps have no temporary mappings";
 const UNKNOWN_OSD: &str = "an OSD beyond max_osd is an error; Ceph's ignores it";
 const MARKED_IN: &str = "an OSD beyond max_osd is an error, Ceph's ignores it; Ceph's marks the OSD of --mark-up instead, and \
                          crashes where there is none";
@@ -53,8 +54,8 @@ pub(crate) const OPTIONS: &[Section] = &[(
             MARKED_IN,
         ),
         full("--with-default-pool", "include default pool when creating map"),
-        full("--clear-temp", "clear pg_temp and primary_temp (maps of Nacre have none)"),
-        full("--clean-temps", "clean pg_temps (maps of Nacre have none)"),
+        ToolOption::advisory("--clear-temp", "clear pg_temp and primary_temp", NO_TEMPS),
+        ToolOption::advisory("--clean-temps", "clean pg_temps", NO_TEMPS),
         full("--test-random", "do random placements"),
         full("--test-map-pg <pgid>", "map a pgid to osds"),
         full("--test-map-object <objectname> [--pool <poolid>]", "map an object to osds"),
