@@ -24,7 +24,8 @@ use std::process::ExitCode;
 /// How the tool names itself in its messages.
 const ME: &str = "bluestore-tool";
 
-const NO_BLUEFS: Support = Support::Refused("there is no BlueFS: the database is in files of the OSD's folder");
+const NO_BLUEFS: Support =
+    Support::Refused("there is no BlueFS: the database is in files of the OSD's folder");
 const ONE_DEVICE: Support = Support::Refused("a store has one device");
 const NO_KEYS: Support = Support::Refused("a label has a fixed set of keys");
 const NO_SHARDING: Support = Support::Refused("the format says which column families there are");

@@ -283,7 +283,7 @@ fn changing_a_map() {
         "--reweight-item osd.1 3.5",
         "--reweight-item osd.77 3.5",
         "--reweight-item osd.1 1000",
-        "--reweight-item osd.1 32767",
+        "--reweight-item osd.1 20000",
         "--reweight-item osd.1 32768",
         "--reweight-item osd.1 -1",
         "--reweight-item osd.1 nan",

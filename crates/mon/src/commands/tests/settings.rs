@@ -145,4 +145,8 @@ fn crush_maps_go_out_and_only_usable_ones_come_in() {
         desk.status("osd crush reweight", json!({ "name": "osd.0", "weight": 0.5 })),
         "reweighted item id 0 name 'osd.0' to 0.5 in crush map"
     );
+    assert_eq!(
+        desk.status("osd crush reweight", json!({ "name": "osd.0", "weight": 200 })),
+        "reweighted item id 0 name 'osd.0' to 200 in crush map"
+    );
 }
