@@ -4,6 +4,7 @@
 //! in-sync set, which change only by compare-and-swap at the map authority.
 
 mod file;
+mod min_client;
 
 use crate::caps::network::Network;
 use crate::crush::CrushMap;

@@ -1,8 +1,14 @@
 //! Times as people read them, in Ceph's spelling.
 
-/// `2026-11-21T20:57:43.602914+0000`, of nanoseconds since 1970.
+/// What is below is printed as a number of seconds: Ceph takes it for a duration.
+const TEN_YEARS_NS: u64 = 10 * 365 * 86_400 * 1_000_000_000;
+
+/// `2026-11-21T20:57:43.602914+0000`, of nanoseconds since 1970; `0.000000` of none.
 pub fn stamp(ns: u64) -> String {
     let (date, micros) = civil(ns);
+    if ns < TEN_YEARS_NS {
+        return format!("{}.{micros:06}", ns / 1_000_000_000);
+    }
     format!("{date}.{micros:06}+0000")
 }
 
@@ -36,6 +42,8 @@ mod tests {
     fn times_are_printed_as_ceph_does() {
         assert_eq!(stamp(1_795_294_663_602_914_000), "2026-11-21T20:57:43.602914+0000");
         assert_eq!(stamp(951_782_400_000_000_000), "2000-02-29T00:00:00.000000+0000");
+        assert_eq!(stamp(0), "0.000000");
+        assert_eq!(stamp(3_500_000_000), "3.500000");
         assert_eq!(stamp_z(0), "1970-01-01T00:00:00.000000Z");
     }
 }

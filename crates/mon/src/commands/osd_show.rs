@@ -130,9 +130,10 @@ impl MapState {
             true => ("require_min_compat_client luminous\n", "require_osd_release pacific\n"),
             false => ("", ""),
         };
+        let min_client = map.min_compat_client();
         let mut out = format!(
             "epoch {}\nfsid {}\ncreated {}\nmodified {}\nflags {}\ncrush_version {}\nfull_ratio {}\n\
-             backfillfull_ratio {}\nnearfull_ratio {}\n{require_client}min_compat_client jewel\n\
+             backfillfull_ratio {}\nnearfull_ratio {}\n{require_client}min_compat_client {min_client}\n\
              {require_osd}stretch_mode_enabled false\n\n",
             map.epoch,
             map.fsid,
@@ -192,7 +193,7 @@ impl MapState {
             "pool_max": map.pool_max.0,
             "max_osd": map.max_osd,
             "require_min_compat_client": if is_clusters(map) { "luminous" } else { "unknown" },
-            "min_compat_client": "jewel",
+            "min_compat_client": map.min_compat_client(),
             "require_osd_release": if is_clusters(map) { "pacific" } else { "unknown" },
             "pools": map.pools.iter().map(|(id, pool)| pool_json(*id, pool, "pool")).collect::<Vec<_>>(),
             "osds": map.osds.iter().map(|(id, info)| osd_json(*id, info)).collect::<Vec<_>>(),

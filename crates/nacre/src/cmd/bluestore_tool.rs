@@ -10,10 +10,12 @@ mod fill;
 mod start;
 
 use anyhow::{Context, Result, bail};
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 use nacre_runtime::config::ConfigBuilder;
 use nacre_runtime::options;
 use nacre_store::BlueStoreConfig;
+use nacre_types::support::Support;
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,6 +23,45 @@ use std::process::ExitCode;
 
 /// How the tool names itself in its messages.
 const ME: &str = "bluestore-tool";
+
+const NO_BLUEFS: Support =
+    Support::Refused("there is no BlueFS: the database is in files of the OSD's folder");
+const ONE_DEVICE: Support = Support::Refused("a store has one device");
+const NO_KEYS: Support = Support::Refused("a label has a fixed set of keys");
+const NO_SHARDING: Support = Support::Refused("the format says which column families there are");
+const LATER: Support = Support::Partial("Ceph 16.2 does not have it, later releases do");
+const OWN: Support = Support::Partial("Nacre's own");
+
+/// The commands of Ceph's tool, and those that only this one has.
+pub(super) const COMMANDS: &[(&str, Support)] = &[
+    ("fsck", Support::Full),
+    ("repair", Support::Full),
+    ("quick-fix", Support::Refused("repair mends all that can be mended")),
+    ("bluefs-export", NO_BLUEFS),
+    ("bluefs-import", NO_BLUEFS),
+    ("bluefs-bdev-sizes", Support::Refused("a store has one device, whose size show-label prints")),
+    ("bluefs-bdev-expand", Support::Full),
+    ("bluefs-bdev-new-db", ONE_DEVICE),
+    ("bluefs-bdev-new-wal", ONE_DEVICE),
+    ("bluefs-bdev-migrate", ONE_DEVICE),
+    ("show-label", Support::Partial("the keys osd_uuid, size, btime, description and whoami only")),
+    ("set-label-key", NO_KEYS),
+    ("rm-label-key", NO_KEYS),
+    ("prime-osd-dir", Support::Refused("a label does not hold what an OSD's folder has")),
+    ("bluefs-log-dump", NO_BLUEFS),
+    ("free-dump", Support::Partial("the allocator block only: there is no other")),
+    ("free-score", Support::Partial("the allocator block only: there is no other")),
+    ("bluefs-stats", Support::Partial("what the database takes, by column family")),
+    ("reshard", NO_SHARDING),
+    ("show-sharding", NO_SHARDING),
+    ("qfsck", LATER),
+    ("allocmap", LATER),
+    ("recovery-compare", Support::Partial("Ceph 16.2 does not have it")),
+    ("export", OWN),
+    ("import", OWN),
+    ("fill", OWN),
+    ("bench-start", OWN),
+];
 
 /// Examines and repairs the BlueStore of an OSD that is stopped.
 #[derive(Debug, Parser)]
@@ -84,9 +125,13 @@ pub(crate) fn help() -> String {
 /// Runs the command with what follows the word `bluestore-tool`.
 pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
     let outcome = split_options(words).and_then(|(words, given)| {
+        let refused = refusal(&words);
         let args = match Args::try_parse_from(std::iter::once(ME.into()).chain(words)) {
             Ok(args) => args,
             Err(error) => {
+                if let Some(why) = refused.filter(|_| error.kind() == ErrorKind::InvalidSubcommand) {
+                    bail!(why);
+                }
                 // What clap has to say is for people who are there to read it.
                 let _ = error.print();
                 return Ok(ExitCode::from(error.exit_code() as u8));
@@ -99,6 +144,14 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
         eprintln!("{ME}: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// Why the command among these words is refused, if it is one of Ceph's that is.
+fn refusal(words: &[OsString]) -> Option<String> {
+    let words = words.iter().filter_map(|word| word.to_str());
+    let mut commands = words.filter_map(|word| COMMANDS.iter().find(|(name, _)| *name == word));
+    let (name, support) = commands.find(|(_, support)| support.is_refused())?;
+    Some(format!("{name} is refused: {}", support.note()))
 }
 
 fn run(args: &Args, given: Given) -> Result<ExitCode> {
@@ -162,6 +215,22 @@ fn split_options(words: Vec<OsString>) -> Result<(Vec<OsString>, Given)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_are_carried_out_or_refused_as_the_table_says() {
+        let command = <Args as clap::CommandFactory>::command();
+        let mut verbs: Vec<&str> = command.get_subcommands().map(|verb| verb.get_name()).collect();
+        let (refused, carried_out): (Vec<_>, Vec<_>) = COMMANDS.iter().partition(|(_, s)| s.is_refused());
+        let mut carried_out: Vec<&str> = carried_out.iter().map(|(name, _)| *name).collect();
+        verbs.sort_unstable();
+        carried_out.sort_unstable();
+        assert_eq!(verbs, carried_out);
+        for (name, support) in refused {
+            let words = [ME, "--path", "x", *name].map(OsString::from);
+            assert_eq!(refusal(&words), Some(format!("{name} is refused: {}", support.note())));
+            assert_eq!(Args::try_parse_from(words).unwrap_err().kind(), ErrorKind::InvalidSubcommand);
+        }
+    }
 
     #[test]
     fn options_stand_before_or_after_the_verb() {

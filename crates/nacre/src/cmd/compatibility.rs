@@ -1,6 +1,8 @@
 //! `nacre compatibility-reference`: the page docs/compatibility.md, from the tables of commands, options, pool variables,
-//! functions, operations and lines.
+//! tools, functions, operations and lines.
 
+use super::tool_options::rows as tool_rows;
+use super::{bluestore_tool, crushtool, kvstore_tool, osdmaptool};
 use nacre_runtime::options;
 use nacre_types::command::{Table, ceph_mon_commands, mon_daemon_commands, osd_commands};
 use nacre_types::support::{Support, parse_table};
@@ -40,6 +42,7 @@ pub(crate) fn page() -> String {
     page.push_str("## Pool variables\n\n`ceph osd pool set POOL VARIABLE VALUE`. Refused variables may be set back to 0.\n\n");
     section(&mut page, nacre_mon::pool_variables().into_iter(), false);
     options_section(&mut page);
+    tools_sections(&mut page);
     page.push_str("## Functions of librados and libradosstriper\n\nSee also [librados.md](librados.md).\n\n");
     let functions = parse_table(FUNCTIONS).expect("invariant: a test of librados reads the table");
     section(&mut page, functions.into_iter(), false);
@@ -108,6 +111,20 @@ fn options_section(page: &mut String) {
     );
 }
 
+fn tools_sections(page: &mut String) {
+    page.push_str("## Options of crushtool\n\nAs `crushtool --help` describes them.\n\n");
+    section(page, tool_rows(crushtool::OPTIONS).into_iter(), true);
+    page.push_str("## Options of osdmaptool\n\nAs `osdmaptool --help` describes them.\n\n");
+    section(page, tool_rows(osdmaptool::OPTIONS).into_iter(), true);
+    page.push_str(
+        "## Commands of ceph-kvstore-tool\n\n`ceph-kvstore-tool KIND PATH COMMAND`. The kinds are rocksdb and bluestore-kv; \
+         leveldb is refused.\n\n",
+    );
+    section(page, kvstore_tool::commands().into_iter(), true);
+    page.push_str("## Commands of ceph-bluestore-tool\n\n`ceph-bluestore-tool --path PATH COMMAND`.\n\n");
+    section(page, bluestore_tool::COMMANDS.iter().copied(), true);
+}
+
 /// The lines of the contract test; those that are not for Nacre to run are left out.
 fn lines_section(page: &mut String) {
     page.push_str("## Lines of the documents that Nacre starts from\n\n| | | |\n|---|---|---|\n");
@@ -138,6 +155,11 @@ mod tests {
             "| refused | there are no cache tiers |",
             "| `scrub_min_interval` | refused |",
             "| `debug_crush` | advisory |",
+            "| `--reweight-item` | partial |",
+            "| `--clear-temp` | advisory |",
+            "`--loc`",
+            "| `store-copy` | partial |",
+            "`bluefs-bdev-migrate` | refused | a store has one device |",
             "`rados_write`",
             "| `PutBucketLogging` | partial |",
             "| `ceph osd tier add .rgw.buckets cachepool` | refused | cache-tiers not built |",

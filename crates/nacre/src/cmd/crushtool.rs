@@ -12,11 +12,12 @@ mod options;
 pub(super) mod tester;
 mod tree;
 
-pub(super) use options::usage;
+pub(super) use options::{OPTIONS, usage};
 
 use super::formatter::{self, Format, Names};
 use args::{Args, ItemChange, RuleMode};
-use nacre_types::crush::{CrushError, CrushMap, RuleType};
+use nacre_types::crush::{CrushError, CrushMap, RuleType, is_valid_name, weight_from_f32};
+use nacre_types::errno::Errno;
 use std::ffi::OsString;
 use std::fs;
 use std::io::{self, Read, Write};
@@ -120,10 +121,7 @@ fn stages(words: &[OsString], out: &mut dyn Write, err: &mut dyn Write) -> Resul
     }
     if let Some(file) = &args.compile {
         let bytes = fs::read(file).map_err(|_| {
-            Stop::Failed(
-                format!("input file {file} not found"),
-                nacre_types::errno::Errno::ENOENT.negated() as u8,
-            )
+            Stop::Failed(format!("input file {file} not found"), Errno::ENOENT.negated() as u8)
         })?;
         let text = String::from_utf8_lossy(&bytes);
         map = CrushMap::compile(&text).map_err(|error| Stop::failed(format!("{file}:{error}")))?;
@@ -238,6 +236,10 @@ fn change(map: &mut CrushMap, args: &Args, out: &mut dyn Write, err: &mut dyn Wr
             let invalid = CrushError::Invalid(String::new());
             return Err(Stop::Failed(format!("{ME} bad bucket type: {type_name}"), exit_code(&invalid)));
         }
+        if !is_valid_name(name) {
+            let invalid = CrushError::Invalid(String::new());
+            return Err(Stop::Failed(format!("{ME} bad bucket name: {name}"), exit_code(&invalid)));
+        }
         map.add_named_bucket(name, type_name, &args.loc).map_err(|e| Stop::edit(&e))?;
         modified = true;
     }
@@ -341,8 +343,10 @@ fn known_item(map: &CrushMap, name: &str, out: &mut dyn Write, err: &mut dyn Wri
     Err(Stop::edit(&CrushError::NotFound(String::new())))
 }
 
+/// A weight in 16.16. Ceph holds it in 31 bits.
 fn fixed(weight: f32) -> Result<u32, Stop> {
-    nacre_types::crush::edit::weight_from_f32(weight).map_err(|e| Stop::edit(&e))
+    let fixed = weight_from_f32(weight).ok().filter(|fixed| *fixed <= i32::MAX.unsigned_abs());
+    fixed.ok_or_else(|| Stop::Failed(format!("{ME} {}", Errno::EOVERFLOW), Errno::EOVERFLOW.negated() as u8))
 }
 
 fn display(map: &CrushMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {

@@ -5,6 +5,7 @@
 
 use super::hexdump::hexdump;
 use nacre_store::{KvKind, KvStore, StoreError};
+use nacre_types::support::Support;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -37,6 +38,8 @@ Commands:
 
 ";
 
+/// The command that works on a database that can't be opened.
+const REPAIR: &str = "destructive-repair";
 /// Keys that `store-copy` writes at a time where it is not said.
 const KEYS_PER_TRANSACTION: u64 = 128;
 
@@ -105,7 +108,7 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
         other => return Err(Stop::Usage(format!("Unrecognized type: {other}"))),
     };
     let path = Path::new(path);
-    if *command == "destructive-repair" {
+    if *command == REPAIR {
         let text = match KvStore::repair(kind, path)? {
             true => "destructive-repair completed without reporting an error",
             false => "the database opens and every entry can be read: nothing to repair",
@@ -133,10 +136,20 @@ struct Command {
     /// How many arguments it takes.
     args: std::ops::RangeInclusive<usize>,
     run: Run,
+    /// Against Ceph's.
+    support: Support,
 }
 
+impl Command {
+    /// A command that differs from Ceph's.
+    const fn partial(self, missing: &'static str) -> Command {
+        Command { name: self.name, args: self.args, run: self.run, support: Support::Partial(missing) }
+    }
+}
+
+/// A command that does all that Ceph's does.
 const fn command(name: &'static str, args: std::ops::RangeInclusive<usize>, run: Run) -> Command {
-    Command { name, args, run }
+    Command { name, args, run, support: Support::Full }
 }
 
 static COMMANDS: &[Command] = &[
@@ -150,7 +163,8 @@ static COMMANDS: &[Command] = &[
     command("set", 4..=4, set),
     command("rm", 2..=2, |context, args, _| Ok(context.store.rm(args[0], &unescape(args[1])?)?)),
     command("rm-prefix", 1..=1, |context, args, _| Ok(context.store.rm_prefix(args[0])?)),
-    command("store-copy", 1..=2, store_copy),
+    command("store-copy", 1..=2, store_copy)
+        .partial("a copy is of the kind of its source; Ceph's takes another one as a third argument"),
     command("store-crc", 1..=1, store_crc),
     command("compact", 0..=0, |context, _, _| compact(context, None, (None, None))),
     command("compact-prefix", 1..=1, |context, args, _| compact(context, Some(args[0]), (None, None))),
@@ -158,8 +172,14 @@ static COMMANDS: &[Command] = &[
         let (start, end) = (unescape(args[1])?, unescape(args[2])?);
         compact(context, Some(args[0]), (Some(&start), Some(&end)))
     }),
-    command("stats", 0..=0, stats),
+    command("stats", 0..=0, stats).partial("RocksDB's text for each column family; Ceph's is JSON"),
 ];
+
+/// Each command with its support.
+pub(super) fn commands() -> Vec<(&'static str, Support)> {
+    let repair = Support::Partial("a database that can be read is left alone; Ceph's rewrites it");
+    COMMANDS.iter().map(|command| (command.name, command.support)).chain([(REPAIR, repair)]).collect()
+}
 
 /// What may be said, for completions.
 pub(super) fn verbs() -> Vec<String> {
@@ -392,6 +412,16 @@ fn unescape(text: &str) -> Result<Vec<u8>, Stop> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_usage_has_each_command_of_the_table() {
+        let (_, lines) = USAGE.split_once("Commands:\n").unwrap();
+        let mut told: Vec<&str> = lines.lines().filter_map(|line| line.split_whitespace().next()).collect();
+        let mut known: Vec<&str> = commands().into_iter().map(|(name, _)| name).collect();
+        told.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(told, known);
+    }
 
     #[test]
     fn keys_survive_their_escaping() {

@@ -2,7 +2,7 @@
 //! refused.
 //!
 //! It tells where PGs and objects would be placed, also with another CRUSH map, other weights or with OSDs marked up, in
-//! or out (such marks are not written back), balances PGs by upmap entries, and shows a map as `ceph osd dump` and
+//! or out (such marks are written only with another change), balances PGs by upmap entries, and shows a map as `ceph osd dump` and
 //! `ceph osd tree` do, by the map authority's own code. Sets shown as `up` and `acting` are what CRUSH and overrides
 //! give; `--test-map-pgs-dump-all` shows the in-sync set as `acting` where the map has one, since that is what serves.
 //! When OSDs last came up or in is not in a map. [`options::OPTIONS`] has the options and where they differ from Ceph's.
@@ -14,7 +14,7 @@ mod pgs;
 mod show;
 mod upmap;
 
-pub(super) use options::usage;
+pub(super) use options::{OPTIONS, usage};
 
 use args::{Args, Create, Misuse};
 use create::DefaultPool;
@@ -120,10 +120,8 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
         }
     };
     let mut modified = args.create.is_some();
-    // Marks are for what is shown only.
-    let unmarked = args.marks().then(|| map.osds.clone());
     mark(&mut map, &args, out)?;
-    modified |= adjust(&mut map, &args, &mut crush_version, out)?;
+    modified |= adjust(&mut map, &args, out)?;
     if args.clear_temp {
         writeln!(out, "clearing pg/primary temp")?;
     }
@@ -135,7 +133,8 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     }
     if let Some(path) = &args.import_crush {
         import_crush(&mut map, path, out)?;
-        crush_version += 1;
+        // Ceph counts the CRUSH maps of clusters only: those of luminous and later.
+        crush_version += u64::from(!map.fsid.is_nil());
         modified = true;
     }
     if let Some(path) = &args.export_crush {
@@ -147,14 +146,12 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     if !modified && !args.acts() {
         return Err(Stop::Misused(format!("{ME}: no action specified?")));
     }
+    if modified {
+        map.epoch = map.epoch.next();
+    }
     show::run(&map, crush_version, &args, out)?;
     if modified {
-        if args.create.is_none() {
-            map.epoch = map.epoch.next();
-        }
-        map.modified_ns = now().wall_ns;
         writeln!(out, "{ME}: writing epoch {} to {file}", map.epoch)?;
-        map.osds = unmarked.unwrap_or(map.osds);
         fs::write(file, map.to_file(crush_version))
             .map_err(|error| Stop::failed(format!("{ME}: error writing '{file}': {error}"), 1))?;
     }
@@ -173,8 +170,14 @@ fn read_range(folder: &str, first: i64, last: i64, out: &mut dyn Write) -> Resul
     Ok(())
 }
 
+/// Counts a change of the map. Ceph's tool gives no time for it.
+fn next_epoch(map: &mut OsdMap) {
+    map.epoch = map.epoch.next();
+    map.modified_ns = 0;
+}
+
 /// Gives devices other CRUSH weights; true if the map is to be written.
-fn adjust(map: &mut OsdMap, args: &Args, crush_version: &mut u64, out: &mut dyn Write) -> Result<bool, Stop> {
+fn adjust(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<bool, Stop> {
     if args.adjust_crush_weight.is_empty() {
         return Ok(false);
     }
@@ -187,12 +190,11 @@ fn adjust(map: &mut OsdMap, args: &Args, crush_version: &mut u64, out: &mut dyn 
             .map_err(|error| Stop::failed(format!("{ME}: osd.{osd}: {error}"), 1))?;
         let shown = crate::cmd::crushtool::tester::general(f64::from(*shown));
         writeln!(out, "Adjusted osd.{osd} CRUSH weight to {shown}")?;
+        if args.save {
+            next_epoch(map);
+        }
     }
     map.crush = Arc::new(crush);
-    if args.save {
-        map.epoch = map.epoch.next();
-        *crush_version += 1;
-    }
     Ok(args.save)
 }
 
@@ -209,7 +211,7 @@ fn import_crush(map: &mut OsdMap, path: &str, out: &mut dyn Write) -> Result<(),
         return Err(Stop::failed(text, 1));
     }
     map.crush = Arc::new(crush);
-    map.epoch = map.epoch.next();
+    next_epoch(map);
     writeln!(out, "{ME}: imported {} byte crush map from {path}", bytes.len())?;
     Ok(())
 }
@@ -242,28 +244,46 @@ fn now() -> Now {
     Now { mono_ms: 0, wall_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }
 }
 
-/// Marks OSDs as the words say.
+/// Marks OSDs as the words say. An OSD that the map does not have becomes one by being in.
 fn mark(map: &mut OsdMap, args: &Args, out: &mut dyn Write) -> Result<(), Stop> {
     if args.mark_up_in {
         writeln!(out, "marking all OSDs up and in")?;
         for osd in 0..map.max_osd {
             let info = map.osds.entry(OsdId(osd)).or_insert_with(OsdInfo::absent);
             (info.up, info.weight) = (true, WEIGHT_ONE);
+            let has_no_weight = map.crush.item_weight(osd as i32) == Some(0);
+            if let Some(name) = map.crush.item_name(osd as i32).filter(|_| has_no_weight).map(str::to_owned) {
+                let weighed = Arc::make_mut(&mut map.crush).adjust_item_weight(&name, WEIGHT_ONE);
+                weighed.map_err(|error| Stop::failed(format!("{ME}: osd.{osd}: {error}"), 1))?;
+            }
         }
     }
-    let mut each = |osds: &[u32], what: &str, change: fn(&mut OsdInfo)| -> Result<(), Stop> {
-        for osd in osds {
-            if *osd >= map.max_osd {
-                return Err(Stop::failed(format!("{ME}: there is no osd.{osd}"), 1));
-            }
-            writeln!(out, "marking OSD@{osd} as {what}")?;
-            change(map.osds.entry(OsdId(*osd)).or_insert_with(OsdInfo::absent));
+    let mut marking = |osd: u32, what: &str| -> Result<(), Stop> {
+        if osd >= map.max_osd {
+            return Err(Stop::failed(format!("{ME}: there is no osd.{osd}"), 1));
         }
-        Ok(())
+        Ok(writeln!(out, "marking OSD@{osd} as {what}")?)
     };
-    each(&args.mark_out, "out", |info| info.weight = 0)?;
-    each(&args.mark_up, "up", |info| info.up = true)?;
-    each(&args.mark_in, "in", |info| info.weight = WEIGHT_ONE)
+    if let Some(osd) = args.mark_out {
+        marking(osd, "out")?;
+        // Ceph's marks it up, too.
+        if let Some(info) = map.osds.get_mut(&OsdId(osd)) {
+            (info.up, info.weight) = (true, 0);
+        }
+    }
+    if let Some(osd) = args.mark_up {
+        marking(osd, "up")?;
+        if let Some(info) = map.osds.get_mut(&OsdId(osd)) {
+            info.up = true;
+        }
+    }
+    if let Some(osd) = args.mark_in {
+        marking(osd, "in")?;
+        let info = map.osds.entry(OsdId(osd)).or_insert_with(OsdInfo::absent);
+        info.weight = WEIGHT_ONE;
+        info.up |= [args.mark_out, args.mark_up].contains(&Some(osd));
+    }
+    Ok(())
 }
 
 /// Maps the objects and PGs that the words name.

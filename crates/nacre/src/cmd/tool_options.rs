@@ -1,21 +1,11 @@
 //! The form in which `crushtool` and `osdmaptool` describe their options: what `--help` prints, and how far each option
 //! does what Ceph's does.
 
+use nacre_types::support::Support;
 use std::fmt::Write;
 
 /// Where the help's texts begin.
 const COLUMN: usize = 25;
-
-/// How far an option does what Ceph's 16.2 does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Support {
-    /// All of it.
-    Full,
-    /// Not all of it: what differs.
-    Partial(&'static str),
-    /// Refused by name: why.
-    Refused(&'static str),
-}
 
 /// An option: how it is written, what it does, how far it does what Ceph's does.
 #[derive(Clone, Copy, Debug)]
@@ -43,6 +33,11 @@ impl ToolOption {
         ToolOption { usage, help, support: Support::Partial(missing) }
     }
 
+    /// An option that is accepted and has no effect.
+    pub(super) const fn advisory(usage: &'static str, help: &'static str, why: &'static str) -> ToolOption {
+        ToolOption { usage, help, support: Support::Advisory(why) }
+    }
+
     /// An option that is refused by name.
     pub(super) const fn refused(usage: &'static str, why: &'static str) -> ToolOption {
         ToolOption { usage, help: "", support: Support::Refused(why) }
@@ -50,9 +45,13 @@ impl ToolOption {
 
     /// The option's long name.
     pub(crate) fn name(&self) -> &'static str {
-        let words = self.usage.split([' ', '|', '[', ']', '=']);
-        words.into_iter().find(|word| word.starts_with("--")).unwrap_or(self.usage)
+        long_names(self.usage).next().unwrap_or(self.usage)
     }
+}
+
+/// The long names of options in a usage.
+fn long_names(usage: &'static str) -> impl Iterator<Item = &'static str> {
+    usage.split([' ', '|', '[', ']', '=']).filter(|word| word.starts_with("--"))
 }
 
 /// Options under a heading.
@@ -65,7 +64,7 @@ pub(super) fn listing(sections: &[Section]) -> String {
         if !heading.is_empty() {
             let _ = writeln!(out, "\n{heading}\n");
         }
-        for option in options.iter().filter(|option| !matches!(option.support, Support::Refused(_))) {
+        for option in options.iter().filter(|option| !option.support.is_refused()) {
             let mut lines = option.help.lines();
             let usage = format!("   {}", option.usage);
             if usage.len() < COLUMN {
@@ -85,11 +84,25 @@ pub(super) fn listing(sections: &[Section]) -> String {
 pub(super) fn differences(sections: &[Section]) -> String {
     let mut out = "\nDifferences from Ceph 16.2\n\n".to_owned();
     for option in sections.iter().flat_map(|(_, options)| options.iter()) {
-        if let Support::Partial(missing) = option.support {
-            let _ = writeln!(out, "   {}: {missing}", option.name());
+        if let Support::Partial(note) | Support::Advisory(note) = option.support {
+            let _ = writeln!(out, "   {}: {note}", option.name());
         }
     }
     out
+}
+
+/// Each option once with its support. Those that only the usage of another one names do all that Ceph's do.
+pub(super) fn rows(sections: &[Section]) -> Vec<(&'static str, Support)> {
+    let options = || sections.iter().flat_map(|(_, options)| options.iter());
+    let own = options().map(|option| (option.name(), option.support));
+    let others = options().flat_map(|option| long_names(option.usage)).map(|name| (name, Support::Full));
+    let mut rows: Vec<(&'static str, Support)> = Vec::new();
+    for (name, support) in own.chain(others) {
+        if rows.iter().all(|(known, _)| *known != name) {
+            rows.push((name, support));
+        }
+    }
+    rows
 }
 
 /// The reason for which an option of this name is refused.

@@ -58,6 +58,11 @@ fn verbs_tell_what_is_allocated() {
 #[test]
 fn stores_in_use_and_no_stores_are_refused() {
     let folder = tempfile::Builder::new().prefix("nacre-tool-").tempdir().unwrap();
+    // A command of Ceph's that there is not says why.
+    let refused = tool(folder.path(), "bluefs-export --out-dir x");
+    let told = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(1), "{told}");
+    assert!(told.contains("bluefs-export is refused: there is no BlueFS"), "{told}");
     let config = BlueStoreConfig::default();
     BlueStore::mkfs(folder.path(), 64 << 20, &config).unwrap();
     let (store, _) = BlueStore::mount(folder.path(), config, Arc::new(IgnoreEvents)).unwrap();

@@ -21,7 +21,7 @@ pub type Location = BTreeMap<String, String>;
 const DEFAULT_TYPES: [&str; 12] =
     ["osd", "host", "chassis", "rack", "row", "pdu", "pod", "room", "datacenter", "zone", "region", "root"];
 
-/// The largest weight of a device (16.16).
+/// The largest weight of a device (16.16) in the text form; as in Ceph, edits may go beyond.
 pub const MAX_DEVICE_WEIGHT: u32 = 100 * WEIGHT_ONE;
 /// The largest weight of a bucket as an item (16.16).
 pub const MAX_BUCKET_WEIGHT: u32 = 65_535 * WEIGHT_ONE;
@@ -262,12 +262,6 @@ impl CrushMap {
     fn insert(&mut self, item: i32, weight: u32, name: &str, loc: &Location) -> Result<(), CrushError> {
         check_name(name)?;
         self.check_location_names(loc)?;
-        if item >= 0 && weight > MAX_DEVICE_WEIGHT {
-            return Err(CrushError::OutOfRange(format!(
-                "device weight limited to {}",
-                MAX_DEVICE_WEIGHT / WEIGHT_ONE
-            )));
-        }
         self.item_type(item).ok_or_else(|| no_bucket(item))?;
         match self.item_id(name) {
             Some(owner) if owner != item => {
@@ -554,12 +548,6 @@ impl CrushMap {
         weight: u32,
         loc: Option<&Location>,
     ) -> Result<(), CrushError> {
-        if item >= 0 && weight > MAX_DEVICE_WEIGHT {
-            return Err(CrushError::OutOfRange(format!(
-                "device weight limited to {}",
-                MAX_DEVICE_WEIGHT / WEIGHT_ONE
-            )));
-        }
         let wanted = |b: &Bucket| match loc {
             None => true,
             Some(loc) => self.item_name(b.id).is_some_and(|name| loc.values().any(|n| n == name)),
@@ -570,7 +558,9 @@ impl CrushMap {
             let name = self.item_name(item).unwrap_or("item").to_owned();
             return Err(CrushError::NotFound(format!("{name} is not in the hierarchy")));
         }
-        parents.into_iter().try_for_each(|parent| self.set_weight_in(parent, item, weight, true))
+        parents.into_iter().try_for_each(|parent| self.set_weight_in(parent, item, weight, true))?;
+        self.settle_weight_sets();
+        Ok(())
     }
 
     /// `osd crush reweight-all`: makes every bucket's weight the sum of what is below it.

@@ -120,7 +120,7 @@ fn refused_edits_say_why_and_change_nothing() {
     assert_eq!(map, before);
     assert!(matches!(map.insert_item(9, 1, "osd 9", &host0), Err(CrushError::Invalid(_))));
     assert!(matches!(map.insert_item(9, 1, "osd.1", &host0), Err(CrushError::Exists(_))));
-    assert!(matches!(map.insert_item(9, 101 * WEIGHT_ONE, "osd.9", &host0), Err(CrushError::OutOfRange(_))));
+    assert!(matches!(map.insert_item(9, u32::MAX, "osd.9", &host0), Err(CrushError::OutOfRange(_))));
     assert!(matches!(map.insert_item(9, 1, "osd.9", &loc(&[("house", "x")])), Err(CrushError::Invalid(_))));
     assert!(matches!(map.set_device_class(1, "hdd"), Err(CrushError::InUse(_))));
     assert!(matches!(map.reweight_item("rack0", 1), Err(CrushError::Invalid(_))));

@@ -235,11 +235,12 @@ impl Args {
                 let name = w.value()?;
                 self.reweight_item = Some((name, lenient_float(&w.more(option)?)));
             }
-            "--add-bucket" => {
-                let name = w.value()?;
+            // These two take no value by `=`.
+            "--add-bucket" if w.attached.is_none() => {
+                let name = w.more(option)?;
                 self.add_bucket = Some((name, w.more(option)?));
             }
-            "--move" => self.move_item = Some(w.value()?),
+            "--move" if w.attached.is_none() => self.move_item = Some(w.more(option)?),
             "--reweight" => self.reweight = true,
             "--rebuild-class-roots" => self.rebuild_class_roots = true,
             "--set-subtree-class" => {
@@ -401,4 +402,22 @@ fn tunable(option: &str) -> Option<&'static str> {
         "allowed-bucket-algs" => "allowed_bucket_algs",
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_option_of_the_table_is_understood_or_refused() {
+        for (name, support) in crate::cmd::tool_options::rows(OPTIONS) {
+            let words = vec!["1".to_owned(); 4].into_iter().peekable();
+            let mut words = Words { words, attached: None, option: name.to_owned() };
+            let taken = Args::default().option(&name.replace('_', "-"), &mut words);
+            match support.is_refused() {
+                true => assert!(taken.is_err_and(|why| why.contains(" is refused: ")), "{name}"),
+                false => assert_eq!(taken, Ok(true), "{name}"),
+            }
+        }
+    }
 }

@@ -7,8 +7,8 @@ const fn full(usage: &'static str, help: &'static str) -> ToolOption {
 }
 
 const NUMBER_ONLY: &str = "the value must be a number; Ceph's takes any other word as 1";
-const SETS: &str = "in a map in which only some buckets have weight sets, missing sets are added from the children \
-                    upwards; Ceph's resets the parents' sets";
+const SETS: &str = "where a map has device classes and weight sets, each class has the weight sets of the whole tree; Ceph's may \
+                    leave some of a class at 0";
 
 /// All options, by stage.
 pub(crate) const OPTIONS: &[Section] = &[
@@ -25,7 +25,11 @@ pub(crate) const OPTIONS: &[Section] = &[
             full("--decompile|-d map", "decompile a crush map to source"),
             full("[--outfn|-o outfile]", "specify output for (de)compilation"),
             full("--compile|-c map.txt", "compile a map from source"),
-            full("--enable-unsafe-tunables", "compile with unsafe tunables"),
+            ToolOption::advisory(
+                "--enable-unsafe-tunables",
+                "compile with unsafe tunables",
+                "no tunable is unsafe: all compile without it, as in Ceph",
+            ),
             full(
                 "--build --num_osds N layer1 ...",
                 "build a new map, where each 'layer' is\n'name (uniform|straw2|straw|list|tree) size'",
@@ -94,7 +98,7 @@ pub(crate) const OPTIONS: &[Section] = &[
             ToolOption::partial(
                 "-i mapfn --reweight-item name weight",
                 "reweight a given item (and adjust ancestor\nweights as needed)",
-                SETS,
+                "as for --add-item; the weight inf is an error, Ceph's takes it for a negative weight",
             ),
             full(
                 "-i mapfn --add-bucket name type [--loc type name ...]",

@@ -15,6 +15,9 @@ pub(in crate::cmd) fn general(number: f64) -> String {
     if number == 0.0 {
         return "0".to_owned();
     }
+    if !number.is_finite() {
+        return number.to_string().to_lowercase();
+    }
     let scientific = format!("{number:.5e}");
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);

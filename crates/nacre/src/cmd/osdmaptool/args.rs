@@ -82,9 +82,9 @@ pub(super) struct Args {
     pub(super) import_crush: Option<String>,
     pub(super) export_crush: Option<String>,
     pub(super) mark_up_in: bool,
-    pub(super) mark_out: Vec<u32>,
-    pub(super) mark_up: Vec<u32>,
-    pub(super) mark_in: Vec<u32>,
+    pub(super) mark_out: Option<u32>,
+    pub(super) mark_up: Option<u32>,
+    pub(super) mark_in: Option<u32>,
     pub(super) pool: Option<PoolId>,
     pub(super) pg_num: Option<u32>,
     pub(super) test_map_object: Option<String>,
@@ -120,9 +120,9 @@ impl Args {
             import_crush: None,
             export_crush: None,
             mark_up_in: false,
-            mark_out: Vec::new(),
-            mark_up: Vec::new(),
-            mark_in: Vec::new(),
+            mark_out: None,
+            mark_up: None,
+            mark_in: None,
             pool: None,
             pg_num: None,
             test_map_object: None,
@@ -255,9 +255,9 @@ impl Args {
             "--import-crush" => self.import_crush = Some(words.value()?),
             "--export-crush" => self.export_crush = Some(words.value()?),
             "--mark-up-in" => self.mark_up_in = true,
-            "--mark-out" => self.mark_out.push(words.number()?),
-            "--mark-up" => self.mark_up.push(words.number()?),
-            "--mark-in" => self.mark_in.push(words.number()?),
+            "--mark-out" => self.mark_out = Some(words.number()?),
+            "--mark-up" => self.mark_up = Some(words.number()?),
+            "--mark-in" => self.mark_in = Some(words.number()?),
             "--clear-temp" => self.clear_temp = true,
             "--clean-temps" => self.clean_temps = true,
             _ => return Ok(false),
@@ -311,11 +311,6 @@ impl Args {
         Ok(true)
     }
 
-    /// Whether OSDs are marked for what is shown.
-    pub(super) fn marks(&self) -> bool {
-        self.mark_up_in || !(self.mark_out.is_empty() && self.mark_up.is_empty() && self.mark_in.is_empty())
-    }
-
     /// Whether upmap entries are asked for.
     pub(super) fn upmaps(&self) -> bool {
         self.upmap_cleanup || self.upmap.balance
@@ -362,7 +357,7 @@ mod tests {
     fn words_stand_in_any_order_and_spelling() {
         let args = parse("--mark_up_in om --test-map-pgs-dump --pool=3 --mark-out 1 --mark-out 2").unwrap();
         assert_eq!((args.file.as_deref(), args.pool), (Some("om"), Some(PoolId(3))));
-        assert_eq!((args.test_map_pgs, args.mark_out), (Some(Level::Each), vec![1, 2]));
+        assert_eq!((args.test_map_pgs, args.mark_out), (Some(Level::Each), Some(2)));
         assert!(args.mark_up_in);
         let args = parse("--tree=json-pretty om --dump plain").unwrap();
         assert_eq!((args.tree, args.dump), (Some(Shown::As(Format::JsonPretty)), Some(Shown::Plain)));
@@ -390,15 +385,16 @@ mod tests {
 
     #[test]
     fn every_option_of_the_table_is_understood() {
-        for option in OPTIONS.iter().flat_map(|(_, options)| options.iter()) {
-            let known = ["--conf"].contains(&option.name());
+        for (name, support) in crate::cmd::tool_options::rows(OPTIONS) {
+            // All programs have this one.
+            let known = name == "--conf";
             let mut words =
                 Words { words: vec!["1:1".to_owned()].into_iter(), option: String::new(), attached: None };
             let mut args = Args::new(parse_argv(Program::Client, &[], None).unwrap());
             let taken = [Args::option, Args::more_options]
                 .into_iter()
-                .any(|take| take(&mut args, option.name(), &mut words) != Ok(false));
-            assert!(known || taken, "{}", option.name());
+                .any(|take| take(&mut args, &name.replace('_', "-"), &mut words) != Ok(false));
+            assert_eq!(known || taken, !support.is_refused(), "{name}");
         }
     }
 }

@@ -94,6 +94,8 @@ fn new_crush(config: &Config) -> Result<CrushMap, Stop> {
 /// A map that no cluster had yet: without flags, ratios and OSDs that exist.
 fn map(max_osd: u32, crush: CrushMap, pool: Option<DefaultPool>, config: &Config) -> Result<OsdMap, Stop> {
     let mut map = OsdMap::new(Uuid::nil(), now().wall_ns, crush);
+    // Writing it makes it epoch 1.
+    map.epoch = Epoch(0);
     map.flags = 0;
     (map.full_ratio, map.backfillfull_ratio, map.nearfull_ratio) = (0.0, 0.0, 0.0);
     map.max_osd = max_osd;

@@ -6,9 +6,10 @@ const fn full(usage: &'static str, help: &'static str) -> ToolOption {
     ToolOption::full(usage, help)
 }
 
+const NO_TEMPS: &str = "maps have no temporary mappings";
 const UNKNOWN_OSD: &str = "an OSD beyond max_osd is an error; Ceph's ignores it";
-const NOT_KEPT: &str = "marks are never written, Ceph's writes them if something else changes the map; devices of CRUSH \
-                        weight 0 keep it, Ceph's gives them 1";
+const MARKED_IN: &str = "an OSD beyond max_osd is an error, Ceph's ignores it; Ceph's marks the OSD of --mark-up instead, and \
+                         crashes where there is none";
 
 /// All options.
 pub(crate) const OPTIONS: &[Section] = &[(
@@ -36,13 +37,25 @@ pub(crate) const OPTIONS: &[Section] = &[(
             "the acting set is the in-sync set where the map has one; with --test-random it prints what \
              --test-map-pgs-dump prints",
         ),
-        ToolOption::partial("--mark-up-in", "mark osds up and in (but do not persist)", NOT_KEPT),
-        ToolOption::partial("--mark-out <osdid>", "mark an osd as out (but do not persist)", UNKNOWN_OSD),
-        ToolOption::partial("--mark-up <osdid>", "mark an osd as up (but do not persist)", UNKNOWN_OSD),
-        ToolOption::partial("--mark-in <osdid>", "mark an osd as in (but do not persist)", UNKNOWN_OSD),
+        full("--mark-up-in", "mark osds up and in (written only with another change)"),
+        ToolOption::partial(
+            "--mark-out <osdid>",
+            "mark an osd as up and out (written only with another change)",
+            UNKNOWN_OSD,
+        ),
+        ToolOption::partial(
+            "--mark-up <osdid>",
+            "mark an osd as up (written only with another change)",
+            UNKNOWN_OSD,
+        ),
+        ToolOption::partial(
+            "--mark-in <osdid>",
+            "mark an osd as in (written only with another change)",
+            MARKED_IN,
+        ),
         full("--with-default-pool", "include default pool when creating map"),
-        full("--clear-temp", "clear pg_temp and primary_temp (maps of Nacre have none)"),
-        full("--clean-temps", "clean pg_temps (maps of Nacre have none)"),
+        ToolOption::advisory("--clear-temp", "clear pg_temp and primary_temp", NO_TEMPS),
+        ToolOption::advisory("--clean-temps", "clean pg_temps", NO_TEMPS),
         full("--test-random", "do random placements"),
         full("--test-map-pg <pgid>", "map a pgid to osds"),
         full("--test-map-object <objectname> [--pool <poolid>]", "map an object to osds"),

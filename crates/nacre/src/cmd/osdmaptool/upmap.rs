@@ -1,7 +1,7 @@
 //! `--upmap-cleanup` and `--upmap`: entries that even out the OSDs' numbers of PGs, as commands for `ceph`.
 
 use super::args::UpmapArgs;
-use super::{ME, Stop};
+use super::{ME, Stop, next_epoch};
 use crate::cmd::crushtool::tester::general;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::upmap::{Balance, Cleanup, ItemChanges, Shuffle};
@@ -36,6 +36,7 @@ pub(super) fn run(map: &mut OsdMap, args: &UpmapArgs, save: bool, out: &mut dyn 
         sink(&mut file, out).write_all(commands.as_bytes())?;
         cleanup.upmaps.iter().for_each(|pg| drop(map.pg_upmap.remove(pg)));
         apply(map, &cleanup.items);
+        next_epoch(map);
     }
     if args.balance {
         modified = balance(map, args, save, &mut file, out)?;
@@ -129,7 +130,7 @@ fn balance(
         sink(file, out).write_all(commands(&items, &BTreeSet::new()).as_bytes())?;
         if save || args.active {
             apply(map, &items);
-            map.epoch = map.epoch.next();
+            next_epoch(map);
             modified |= save;
         }
         rounds += 1;

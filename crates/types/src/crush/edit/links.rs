@@ -63,7 +63,7 @@ impl CrushMap {
         Ok(())
     }
 
-    /// Sets the weight of an item in one bucket and carries it to the ancestors.
+    /// Sets the weight of an item in one bucket, with its weight sets if wanted, and carries it to the ancestors.
     pub(super) fn set_weight_in(
         &mut self,
         bucket_id: i32,
@@ -89,45 +89,39 @@ impl CrushMap {
         self.propagate_weight(bucket_id)
     }
 
-    /// Makes every parent's entry for this bucket equal to the bucket's weight, and weight sets to its weight sets.
-    pub(super) fn propagate_weight(&mut self, bucket_id: i32) -> Result<(), CrushError> {
+    /// Makes every parent's entry for this bucket equal to the bucket's weight. Weight sets follow by
+    /// [`CrushMap::settle_weight_sets`].
+    fn propagate_weight(&mut self, bucket_id: i32) -> Result<(), CrushError> {
         let weight = self.bucket(bucket_id).ok_or_else(|| no_bucket(bucket_id))?.weight;
         let parents: Vec<i32> = self.parents(bucket_id).map(|b| b.id).collect();
-        for parent in parents {
-            let Some(at) = self.bucket(parent).and_then(|b| b.position(bucket_id)) else { continue };
-            let parent_bucket = self.bucket(parent).ok_or_else(|| no_bucket(parent))?;
-            let is_straw2 = parent_bucket.alg() == BucketAlg::Straw2;
-            let plain: Vec<u32> = parent_bucket.weighted_items().map(|(_, weight)| weight).collect();
-            for args in self.choose_args.values_mut() {
-                let sums = weight_set_sums(args, bucket_id);
-                if sums.is_empty() || !is_straw2 {
-                    continue;
-                }
-                if args.get(!parent as usize).is_none_or(|arg| arg.weight_set.is_empty()) {
-                    let mut arg = args.get(!parent as usize).cloned().unwrap_or_default();
-                    arg.weight_set = vec![plain.clone(); sums.len()];
-                    args.set(!parent as usize, arg);
-                }
-                let Some(parent_arg) = args.get_mut(!parent as usize) else { continue };
-                for (position, weights) in parent_arg.weight_set.iter_mut().enumerate() {
-                    if let Some(&sum) = sums.get(position).or(sums.last()) {
-                        weights[at] = sum;
-                    }
-                }
-            }
-            self.set_weight_in(parent, bucket_id, weight, false)?;
-        }
-        Ok(())
+        parents.into_iter().try_for_each(|parent| self.set_weight_in(parent, bucket_id, weight, false))
     }
 
-    /// Makes what weight sets have for a bucket the sum of that bucket's own, everywhere: Ceph does so with every item
-    /// that comes or goes.
-    fn settle_weight_sets(&mut self) {
+    /// Gives every bucket weight sets where one has them, and makes what they have for a bucket the sum of that bucket's
+    /// own: Ceph does so with every item that comes, goes or changes its weight. Buckets of other algorithms than straw2
+    /// have sets for these sums only.
+    pub(super) fn settle_weight_sets(&mut self) {
         for args in self.choose_args.values_mut() {
+            let positions = args.iter().map(|(_, arg)| arg.weight_set.len()).find(|n| *n > 0);
+            let Some(positions) = positions else { continue };
+            let mut replaced = Vec::new();
+            for bucket in self.buckets.iter().flatten() {
+                let slot = !bucket.id as usize;
+                let is_straw2 = bucket.alg() == BucketAlg::Straw2;
+                if is_straw2 && args.get(slot).is_some_and(|arg| !arg.weight_set.is_empty()) {
+                    continue;
+                }
+                let arg = args.get(slot).cloned().unwrap_or_default();
+                if !is_straw2 {
+                    replaced.push((slot, arg.clone()));
+                }
+                let weights: Vec<u32> = bucket.weighted_items().map(|(_, weight)| weight).collect();
+                args.set(slot, ChooseArg { weight_set: vec![weights; positions], ids: arg.ids });
+            }
             // A round carries sums up by at least one level.
             for _ in 0..self.buckets.len() {
                 let mut is_settled = true;
-                for bucket in self.buckets.iter().flatten().filter(|b| b.alg() == BucketAlg::Straw2) {
+                for bucket in self.buckets.iter().flatten() {
                     for (at, item) in bucket.items.iter().enumerate() {
                         let sums = weight_set_sums(args, *item);
                         let Some(arg) = args.get_mut(!bucket.id as usize) else { continue };
@@ -144,6 +138,7 @@ impl CrushMap {
                     break;
                 }
             }
+            replaced.into_iter().for_each(|(slot, arg)| args.set(slot, arg));
         }
     }
 
