@@ -2,7 +2,6 @@
 
 use crate::layout::Layout;
 use anyhow::{Context, Result, bail};
-use nacre_runtime::config::ConfigBuilder;
 use nacre_types::ids::EntityName;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -34,15 +33,20 @@ pub(super) fn check_s3(addr: SocketAddr) -> Result<()> {
     check(addr, "--s3 names another address, or is none")
 }
 
-/// Fails where the cluster in `layout` runs already, or its map authority's port is another program's.
+/// Fails where the cluster in `layout` runs already.
 pub(super) fn check_stopped(layout: &Layout, data: &Path) -> Result<()> {
-    let config = ConfigBuilder::new(EntityName::mon()).conf(layout.conf()).build()?;
-    let options = config.snapshot();
-    let conf = layout.conf();
-    if UnixStream::connect(&options.global.admin_socket).is_ok() {
+    let config = layout.config(EntityName::mon())?;
+    if UnixStream::connect(&config.snapshot().global.admin_socket).is_ok() {
+        let conf = layout.conf();
         bail!("the cluster in {} runs already: try nacre -c {} status", data.display(), conf.display());
     }
-    match options.global.mon_host.resolve()?.first() {
+    Ok(())
+}
+
+/// Fails where another program has the port of the cluster's map authority.
+pub(super) fn check_mon(layout: &Layout) -> Result<()> {
+    let config = layout.config(EntityName::mon())?;
+    match config.snapshot().global.mon_host.resolve()?.first() {
         Some(addr) => check(*addr, "--listen moves this cluster's map authority to another address"),
         None => Ok(()),
     }
