@@ -227,6 +227,18 @@ pub fn start(config: &Config, foreground: bool) -> Result<Log> {
     Ok(log)
 }
 
+/// The target of log lines that tell people why their command waits.
+pub const NOTICES: &str = "notice";
+
+/// Prints lines to [`NOTICES`] on stderr, in programs that keep no log. A log that was started prints them itself.
+pub fn notices_to_stderr() {
+    let lines = tracing_subscriber::fmt::layer().without_time().with_level(false).with_target(false);
+    let lines = lines.with_ansi(false).with_writer(io::stderr);
+    let filter = Targets::new().with_target(NOTICES, LevelFilter::WARN);
+    // It fails where the process has a log.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines).with(filter));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +261,7 @@ mod tests {
         assert!(!targets.would_enable("nacre_runtime::msgr::link", &Level::INFO));
         assert!(targets.would_enable("nacre_runtime::msgr::link", &Level::WARN));
         assert!(!targets.would_enable("elsewhere", &Level::INFO));
+        assert!(targets.would_enable(NOTICES, &Level::WARN));
     }
 
     #[test]
