@@ -1,7 +1,7 @@
 //! `nacre kvstore-tool`: Ceph's `ceph-kvstore-tool` on the databases of Nacre's stores, while they are not in use.
 //!
 //! Prefixes are column families (docs/format/bluestore.md names a BlueStore's). Keys are printed and taken with every
-//! byte but letters, digits and `-._~/` as `%` and two hex digits.
+//! byte but letters, digits and `-._~/` as `%` and two hex digits. `--format` is an extension.
 
 use super::hexdump::hexdump;
 use super::output::Format;

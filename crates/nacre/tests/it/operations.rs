@@ -300,11 +300,17 @@ fn databases_are_compacted_while_osds_run() {
     for osd in ["osd.0: ", "osd.1: "] {
         assert!(of(osd).starts_with('[') && of(osd).contains("compacted in "), "{lines}");
     }
+    let answers = json(&cluster.ok(&["osd", "compact", "osd.1", "--format", "json"]));
+    assert_eq!((answers.as_array().unwrap().len(), &answers[0]["osd"]), (1, &"osd.1".into()), "{answers}");
+    assert!(answers[0]["elapsed_time"].is_number(), "{answers}");
     cluster.wait_for("the cluster log to tell of it", |cluster| {
         cluster.ok(&["log", "last", "50"]).contains("compacting onodes (1 of ")
     });
     let refused = cluster.run(&["osd", "compact", "osd.9"]);
     assert!(!refused.status.success(), "{refused:?}");
+    let refused = cluster.run(&["osd", "compact", "osd.9", "-f", "json"]);
+    let answers: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert!(!refused.status.success() && answers[0]["error"].is_string(), "{answers}");
 }
 
 /// Builds RocksDB again, without optimisation.
