@@ -109,7 +109,7 @@ impl LogFile {
         Ok(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(open(path)?) })
     }
 
-    /// Opens the path anew, after it was moved away. On failure goes on with the old file.
+    /// Opens the path again, after the file was moved away. On failure goes on with the old file.
     pub fn reopen(&self) -> Result<()> {
         self.file.store(Arc::new(open(&self.path)?));
         Ok(())
@@ -173,7 +173,7 @@ pub fn reopen() {
     tracing::info!("log files are reopened");
 }
 
-/// How often [`reopen`] was called: whoever keeps a log file open opens it anew when this changes.
+/// How often [`reopen`] was called: a log file that is kept open is opened again when this changes.
 pub fn reopened() -> u64 {
     REOPENED.load(Ordering::Relaxed)
 }

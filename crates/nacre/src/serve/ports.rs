@@ -12,7 +12,7 @@ use std::path::Path;
 const MON_PORT: u16 = 3300;
 /// Where S3 is served.
 const S3_PORT: u16 = 8000;
-/// Ports that are tried, one after the other, where nobody has named one.
+/// Ports that are tried, one after the other, where none is named.
 const TRIES: u16 = 100;
 
 /// The address of a new cluster's map authority: `asked`, or the first free port of loopback.
@@ -60,7 +60,7 @@ fn first_free(port: u16, advice: &str) -> Result<SocketAddr> {
     })
 }
 
-/// Fails where nobody may listen on `addr` now; `advice` is what to do then.
+/// Fails where this process can't listen on `addr`; `advice` is what to do then.
 fn check(addr: SocketAddr, advice: &str) -> Result<()> {
     match TcpListener::bind(addr) {
         Ok(_) => Ok(()),

@@ -156,7 +156,7 @@ impl ServiceKeyring {
         if now_unix < next.valid_from_unix {
             return Ok(false);
         }
-        // After a long standstill no daemon holds a valid ticket any more: one step with the clock set anew will do.
+        // After a long standstill no daemon holds a valid ticket: one step that starts from the present suffices.
         let start = if now_unix - next.valid_from_unix < ttl_secs { next.valid_from_unix } else { now_unix };
         let following = ServiceKey::generate(next.id + 1, start.saturating_add(ttl_secs))?;
         self.keys.rotate_left(1);

@@ -237,10 +237,10 @@ fn run_plan(
     report.totals(&outcome, elapsed, cpu_us_per_op)?;
     if kind == Kind::Write && !context.args.no_cleanup {
         report.cleaning()?;
-        let begun = Instant::now();
+        let began = Instant::now();
         let removed = remove_run(context.pool(), &run, context.args.run_name.as_deref())
             .map_err(|errno| bench_failed("benchmark", errno))?;
-        cleaned = Some((removed, begun.elapsed()));
+        cleaned = Some((removed, began.elapsed()));
     }
     report.end(cleaned)
 }
