@@ -60,7 +60,8 @@ struct Args {
     /// Where and how S3 is served, in the words of the option rgw_frontends, such as 'port=8080
     /// request_timeout_ms=5000' [default: rgw_frontends in the cluster's ceph.conf; --s3 and --s3-tls replace its
     /// endpoints].
-    #[arg(long = "rgw_frontends", alias = "rgw-frontends", value_name = "WORDS", conflicts_with_all = ["s3", "s3_tls"])]
+    #[arg(long = "rgw_frontends", alias = "rgw-frontends", value_name = "WORDS",
+        conflicts_with_all = ["s3", "s3_tls"])]
     rgw_frontends: Option<String>,
     /// Make the cluster and stop: the daemons are to run as processes of their own.
     #[arg(long)]
@@ -103,8 +104,9 @@ impl Args {
     fn configured_frontends(&self, layout: &Layout) -> Result<Option<String>> {
         const NAME: &str = "rgw_frontends";
         if layout.exists() {
-            let shown = layout.config(EntityName::client("admin"))?.show();
-            let set = shown.into_iter().find(|option| option.name == NAME && option.source != Source::Default);
+            let mut shown = layout.config(EntityName::client("admin"))?.show().into_iter();
+            let option = shown.find(|option| option.name == NAME);
+            let set = option.filter(|option| option.source != Source::Default);
             return Ok(set.map(|option| option.value));
         }
         let given = self.options.iter().rev().filter_map(|text| text.split_once('='));
@@ -379,10 +381,9 @@ mod tests {
             (format!("ssl_endpoint={addr}"), "TLS needs a certificate"),
             ("ssl_certificate=/a.crt".to_owned(), "the certificate has no TLS endpoint"),
         ] {
-            for args in
-                [["--rgw_frontends".to_owned(), words.clone()], ["-o".into(), format!("rgw_frontends={words}")]]
-            {
-                let error = format!("{:#}", frontends(folder.path(), &[&args[0], &args[1]]).unwrap_err());
+            let option = format!("rgw_frontends={words}");
+            for args in [["--rgw_frontends", words.as_str()], ["-o", option.as_str()]] {
+                let error = format!("{:#}", frontends(folder.path(), &args).unwrap_err());
                 assert!(error.contains("rgw_frontends") && error.contains(why), "{args:?}: {error}");
             }
         }

@@ -63,9 +63,11 @@ mod tests {
     #[test]
     fn documents_are_for_scripts_only() {
         let document = json!({ "a": [1] });
-        for (name, expected) in
-            [("plain", ""), ("json", "{\"a\":[1]}\n"), ("json-pretty", "{\n    \"a\": [\n        1\n    ]\n}\n")]
-        {
+        for (name, expected) in [
+            ("plain", ""),
+            ("json", "{\"a\":[1]}\n"),
+            ("json-pretty", "{\n    \"a\": [\n        1\n    ]\n}\n"),
+        ] {
             let mut out = Vec::new();
             let format = Format::from_name(name).unwrap();
             format.answer(&mut out, &document).unwrap();

@@ -189,9 +189,9 @@ fn logs_are_rotated_by_sighup() {
         fs::rename(log, log.with_extension("log.1")).unwrap();
     }
     cluster.hang_up(Daemon::Mon);
-    cluster.wait_for("the daemon's log to be there again", |_| contains(&daemon_log, "log files are reopened"));
+    cluster.wait_for("the daemon's new log", |_| contains(&daemon_log, "log files are reopened"));
     cluster.ok(&["log", "after"]);
-    cluster.wait_for("the cluster log to be there again", |_| contains(&cluster_log, "after"));
+    cluster.wait_for("the new cluster log", |_| contains(&cluster_log, "after"));
     assert!(!contains(&cluster_log.with_extension("log.1"), "after"));
     // The same without a signal.
     let osd_log = folder.join("osd.0.log");
