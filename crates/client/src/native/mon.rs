@@ -22,7 +22,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(2);
 /// A monitor that has not finished the handshake by then is left for the next one.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// For so long after the start a refusal of the key is not final: another cluster's monitor may be about to leave the
-/// address, or this cluster's monitor about to read its keys.
+/// address. A monitor reads its keys before it listens.
 const REFUSALS_COUNT_AFTER: Duration = Duration::from_secs(1);
 /// How long a monitor may take to grant a ticket before it is asked again.
 const GRANT: Duration = Duration::from_secs(2);

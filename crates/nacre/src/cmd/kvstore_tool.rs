@@ -112,14 +112,15 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     let path = Path::new(path);
     if *command == "destructive-repair" {
         let repaired = KvStore::repair(kind, path)?;
+        format.answer(out, &json!({ "repaired": repaired }))?;
+        if format != Format::Plain {
+            return Ok(());
+        }
         let text = match repaired {
             true => "destructive-repair completed without reporting an error",
             false => "the database opens and every entry can be read: nothing to repair",
         };
-        return Ok(match format {
-            Format::Plain => writeln!(out, "{text}")?,
-            format => format.answer(out, &json!({ "repaired": repaired }))?,
-        });
+        return Ok(writeln!(out, "{text}")?);
     }
     let Some(command) = COMMANDS.iter().find(|known| known.name == *command) else {
         return Err(Stop::Usage(format!("Unrecognized command: {command}")));
