@@ -58,8 +58,7 @@ impl Dispatcher for Dispatch {
         let Some(shared) = self.shared.upgrade() else { return };
         let osd = shared.state.lock().forget(conn);
         if let Reset::Failed(nacre_runtime::Error::Expired(why)) = &reset {
-            let notice =
-                osd.and_then(|osd| shared.clock_notices.lock().on_refusal(Instant::now(), osd, why));
+            let notice = osd.and_then(|osd| shared.clock_notices.lock().on_refusal(Instant::now(), osd, why));
             if let Some(notice) = notice {
                 tracing::warn!(target: NOTICES, "{notice}");
             }

@@ -190,9 +190,7 @@ static COMMANDS: &[Command] = &[
     command("store-copy", 1..=2, store_copy),
     command("store-crc", 1..=1, store_crc),
     command("compact", 0..=0, |context, _, out| compact(context, None, (None, None), out)),
-    command("compact-prefix", 1..=1, |context, args, out| {
-        compact(context, Some(args[0]), (None, None), out)
-    }),
+    command("compact-prefix", 1..=1, |context, args, out| compact(context, Some(args[0]), (None, None), out)),
     command("compact-range", 3..=3, |context, args, out| {
         let (start, end) = (unescape(args[1])?, unescape(args[2])?);
         compact(context, Some(args[0]), (Some(&start), Some(&end)), out)

@@ -136,9 +136,12 @@ fn answers(reply: &NotifyReply, format: Format) -> String {
                 "length": answer.len(),
             })
         });
-        let missed = reply.missed.iter();
-        let missed = missed
-            .map(|(client, cookie)| json!({ "client": format!("client.{client}"), "cookie": cookie }));
+        let missed = reply.missed.iter().map(|(client, cookie)| {
+            json!({
+                "client": format!("client.{client}"),
+                "cookie": cookie,
+            })
+        });
         let shown = json!({ "acks": acks.collect::<Vec<_>>(), "timeouts": missed.collect::<Vec<_>>() });
         return print::json(&shown, format);
     }
