@@ -9,6 +9,7 @@ mod linger;
 mod mon;
 mod network;
 mod state;
+mod ticket;
 
 pub use network::Network;
 
@@ -92,6 +93,8 @@ pub(crate) struct Shared {
     granted: Notify,
     /// When the ticket at hand is to be renewed.
     renew_at: Mutex<Option<tokio::time::Instant>>,
+    /// What was said of clocks that differ.
+    clock_notices: Mutex<ticket::ClockNotices>,
     stop: watch::Sender<bool>,
 }
 
@@ -135,6 +138,7 @@ fn start(config: &Config, network: Arc<Network>) -> Result<Native> {
         renew: Notify::new(),
         granted: Notify::new(),
         renew_at: Mutex::new(None),
+        clock_notices: Mutex::default(),
         stop: watch::Sender::new(false),
     });
     let messenger = Messenger::builder(config)

@@ -151,6 +151,7 @@ impl MonServer {
             }
         };
         let mut databases = loaded.databases;
+        // Before the port is bound: a handshake must not miss a key that is stored.
         keys.replace(&databases.auth);
         let _inside = runtime.enter();
         let addr = messenger.bind(listen).map_err(|e| MonError::Network(e.to_string()))?;

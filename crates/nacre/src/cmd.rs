@@ -12,6 +12,7 @@ mod formatter;
 mod hexdump;
 pub(crate) mod kvstore_tool;
 pub(crate) mod osdmaptool;
+mod output;
 pub(crate) mod pages;
 pub(crate) mod rados;
 pub(crate) mod radosgw_admin;

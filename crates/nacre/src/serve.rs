@@ -10,9 +10,10 @@ use crate::progress::{Progress, Unit};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{CommandFactory, Parser};
 use nacre_rgw::{AccessKey, User};
+use nacre_runtime::config::Source;
 use nacre_runtime::exporter::Exporter;
 use nacre_runtime::signal::Stop;
-use nacre_runtime::{log, service_manager};
+use nacre_runtime::{log, options, service_manager};
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -56,28 +57,61 @@ struct Args {
     /// The key of --s3-tls-cert [default: it is in the same file].
     #[arg(long, value_name = "FILE", requires = "s3_tls")]
     s3_tls_key: Option<PathBuf>,
+    /// Where and how S3 is served, in the words of the option rgw_frontends, such as 'port=8080
+    /// request_timeout_ms=5000' [default: rgw_frontends in the cluster's ceph.conf; --s3 and --s3-tls replace its
+    /// endpoints].
+    #[arg(long = "rgw_frontends", alias = "rgw-frontends", value_name = "WORDS",
+        conflicts_with_all = ["s3", "s3_tls"])]
+    rgw_frontends: Option<String>,
     /// Make the cluster and stop: the daemons are to run as processes of their own.
     #[arg(long)]
     mkfs_only: bool,
 }
 
 impl Args {
-    /// Where S3 is served; nowhere where it is not.
-    fn frontends(&self) -> Result<Frontends> {
-        let plain = match self.s3 {
-            Some(S3Address(addr)) => addr,
-            None => Some(ports::for_s3()?),
+    /// Where and how S3 is served; without endpoints it is not. --s3 and --s3-tls replace the endpoints of
+    /// `rgw_frontends`, and keep its other words.
+    fn frontends(&self, layout: &Layout) -> Result<Frontends> {
+        let words = match &self.rgw_frontends {
+            Some(words) => Some(words.clone()),
+            None => self.configured_frontends(layout)?,
         };
-        for addr in plain.into_iter().chain(self.s3_tls) {
-            ports::check_s3(addr)?;
+        let mut found = Frontends::words(&words.unwrap_or_default())?;
+        if self.s3.is_some() || self.s3_tls.is_some() {
+            found.plain.clear();
+            found.tls = self.s3_tls.into_iter().collect();
+            found.certificate = self.s3_tls_cert.clone();
+            found.key = self.s3_tls_key.clone();
         }
-        Ok(Frontends {
-            plain: plain.into_iter().collect(),
-            tls: self.s3_tls.into_iter().collect(),
-            certificate: self.s3_tls_cert.clone(),
-            key: self.s3_tls_key.clone(),
-            ..Frontends::default()
-        })
+        match self.s3 {
+            Some(S3Address(addr)) => found.plain.extend(addr),
+            None if self.s3_tls.is_some() || (found.plain.is_empty() && found.tls.is_empty()) => {
+                found.plain.push(ports::for_s3()?);
+            }
+            None => {}
+        }
+        if found.plain.is_empty() && found.tls.is_empty() {
+            return Ok(found);
+        }
+        found.check().context("rgw_frontends")?;
+        for addr in found.plain.iter().chain(&found.tls) {
+            ports::check_s3(*addr)?;
+        }
+        Ok(found)
+    }
+
+    /// `rgw_frontends`, where it is set: by --option for a new cluster, else in its ceph.conf.
+    fn configured_frontends(&self, layout: &Layout) -> Result<Option<String>> {
+        const NAME: &str = "rgw_frontends";
+        if layout.exists() {
+            let mut shown = layout.config(EntityName::client("admin"))?.show().into_iter();
+            let option = shown.find(|option| option.name == NAME);
+            let set = option.filter(|option| option.source != Source::Default);
+            return Ok(set.map(|option| option.value));
+        }
+        let given = self.options.iter().rev().filter_map(|text| text.split_once('='));
+        let mut of_name = given.filter(|(name, _)| options::normalize_name(name) == NAME);
+        Ok(of_name.next().map(|(_, value)| value.to_owned()))
     }
 }
 
@@ -108,14 +142,17 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     };
     let began = Instant::now();
     let layout = Layout::at(&args.data)?;
-    let frontends = if args.mkfs_only { Frontends::default() } else { args.frontends()? };
+    if layout.exists() && !args.mkfs_only {
+        place::check_rights(&layout)?;
+        ports::check_stopped(&layout, &args.data)?;
+    }
+    let frontends = if args.mkfs_only { Frontends::default() } else { args.frontends(&layout)? };
     prepare(&layout, &args)?;
     if args.mkfs_only {
         println!("made a cluster in {}", args.data.display());
         return Ok(());
     }
-    place::check_rights(&layout)?;
-    ports::check_stopped(&layout, &args.data)?;
+    ports::check_mon(&layout)?;
     let admin = layout.config(EntityName::client("admin"))?;
     let mon = layout.config(EntityName::mon())?;
     log::start(&mon, true)?;
@@ -224,14 +261,14 @@ fn objectstores(given: &[String], osds: Option<u32>) -> Result<Vec<String>> {
         given.len(),
         osds.unwrap_or_default()
     );
-    given.iter().map(|kind| Ok(nacre_runtime::options::validate("osd_objectstore", kind)?)).collect()
+    given.iter().map(|kind| Ok(options::validate("osd_objectstore", kind)?)).collect()
 }
 
 /// Takes `NAME=VALUE` apart and checks both against the option table.
 fn checked_option(text: &str) -> Result<(String, String)> {
     let (name, value) = text.split_once('=').with_context(|| format!("'{text}' is not NAME=VALUE"))?;
-    let value = nacre_runtime::options::validate(name, value)?;
-    Ok((nacre_runtime::options::normalize_name(name), value))
+    let value = options::validate(name, value)?;
+    Ok((options::normalize_name(name), value))
 }
 
 async fn start(layout: &Layout, stop: &Stop, daemons: &mut Vec<Daemon>) -> Result<()> {
@@ -291,5 +328,66 @@ async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()>
         }
         ensure!(Instant::now() < deadline, "only {up} of {osds} OSDs came up: see the messages above");
         tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+    use std::path::Path;
+
+    fn frontends(data: &Path, words: &[&str]) -> Result<Frontends> {
+        let args = Args::try_parse_from(std::iter::once("nacre serve").chain(words.iter().copied()))?;
+        args.frontends(&Layout::at(data)?)
+    }
+
+    /// An address that no program listens on.
+    fn free() -> SocketAddr {
+        TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    }
+
+    #[test]
+    fn s3_is_served_as_rgw_frontends_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let (new, old) = (folder.path().join("new"), folder.path().join("old"));
+        let (addr, other) = (free(), free());
+        let words = format!("endpoint={addr} request_timeout_ms=5000");
+        let expected = Frontends {
+            plain: vec![addr],
+            request_timeout: Some(Duration::from_secs(5)),
+            ..Frontends::default()
+        };
+        assert_eq!(frontends(&new, &["--rgw_frontends", &words]).unwrap(), expected);
+        assert_eq!(frontends(&new, &["-o", &format!("rgw frontends={words}")]).unwrap(), expected);
+        std::fs::create_dir_all(&old).unwrap();
+        std::fs::write(old.join("ceph.conf"), format!("[client]\nrgw_frontends = {words}\n")).unwrap();
+        assert_eq!(frontends(&old, &[]).unwrap(), expected);
+        // The command line says where, the file how.
+        let moved = frontends(&old, &["--s3", &other.to_string()]).unwrap();
+        assert_eq!((moved.plain, moved.request_timeout), (vec![other], expected.request_timeout));
+        let none = frontends(&old, &["--s3", "none"]).unwrap();
+        assert!(none.plain.is_empty() && none.tls.is_empty());
+        let timed = frontends(&new, &["--rgw_frontends", "tcp_nodelay=0"]).unwrap();
+        assert_eq!((timed.plain.len(), timed.nodelay), (1, Some(false)), "the first free port");
+    }
+
+    #[test]
+    fn words_that_make_no_sense_are_refused_by_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let addr = free();
+        for (words, why) in [
+            (format!("endpoint={addr} colour=green"), "'colour=green' is not known"),
+            (format!("ssl_endpoint={addr}"), "TLS needs a certificate"),
+            ("ssl_certificate=/a.crt".to_owned(), "the certificate has no TLS endpoint"),
+        ] {
+            let option = format!("rgw_frontends={words}");
+            for args in [["--rgw_frontends", words.as_str()], ["-o", option.as_str()]] {
+                let error = format!("{:#}", frontends(folder.path(), &args).unwrap_err());
+                assert!(error.contains("rgw_frontends") && error.contains(why), "{args:?}: {error}");
+            }
+        }
+        let both = ["--rgw_frontends", "port=8000", "--s3", "none"];
+        assert!(Args::try_parse_from(std::iter::once("nacre serve").chain(both)).is_err());
     }
 }

@@ -402,9 +402,10 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         form::post(handler, &addressed.bucket, request).await
     } else {
         let is_about_attributes = attributes::is_asked(&request);
+        let date = request.headers().get("x-amz-date").cloned();
         let answered = service.call(request).await;
         let answered = if is_about_attributes { answered.map(attributes::unquoted) } else { answered };
-        let answered = answered.map(message::complete);
+        let answered = answered.map(|response| message::complete(response, date.as_ref()));
         answered.unwrap_or_else(|error| {
             tracing::error!(?error, "rgw: no answer could be made");
             internal_error()

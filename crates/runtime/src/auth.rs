@@ -21,7 +21,7 @@ pub(crate) use key::random_bytes;
 pub use key::{Key, SessionKey};
 pub use keyring::{ConfiguredKey, Keyring, KeyringEntry, find_key};
 pub use messages::{AuthTicketReply, AuthTicketRequest, RotatingKeys, TicketGrant};
-pub use ticket::{ServiceKey, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
+pub use ticket::{ClockDifference, ServiceKey, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
 
 use crate::error::{Error, Result};
 use nacre_types::ids::{ClientId, EntityName};
@@ -130,9 +130,13 @@ impl Verifier {
     fn verify(&self, claim: &handshake::Claim, now_unix: u64) -> Result<(Peer, SessionKey)> {
         match claim {
             handshake::Claim::Key(entity) => {
-                let record = self.keys.as_ref().and_then(|server| server.lookup(entity));
-                // One answer for an unknown entity and for a wrong key: nobody learns which entities exist.
-                let record = record.ok_or_else(|| Error::Denied(handshake::wrong_key(entity)))?;
+                let server = self
+                    .keys
+                    .as_ref()
+                    .ok_or_else(|| Error::Denied("keys are not taken here: this is not a monitor".into()))?;
+                // One answer for an unknown entity and for a wrong key: it does not tell which entities exist.
+                let record =
+                    server.lookup(entity).ok_or_else(|| Error::Denied(handshake::wrong_key(entity)))?;
                 let peer = Peer {
                     entity: entity.clone(),
                     client: None,

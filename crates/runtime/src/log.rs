@@ -109,7 +109,7 @@ impl LogFile {
         Ok(LogFile { path: path.to_owned(), file: ArcSwap::from_pointee(open(path)?) })
     }
 
-    /// Opens the path anew, after it was moved away. On failure goes on with the old file.
+    /// Opens the path again, after the file was moved away. On failure goes on with the old file.
     pub fn reopen(&self) -> Result<()> {
         self.file.store(Arc::new(open(&self.path)?));
         Ok(())
@@ -173,7 +173,7 @@ pub fn reopen() {
     tracing::info!("log files are reopened");
 }
 
-/// How often [`reopen`] was called: whoever keeps a log file open opens it anew when this changes.
+/// How often [`reopen`] was called: a log file that is kept open is opened again when this changes.
 pub fn reopened() -> u64 {
     REOPENED.load(Ordering::Relaxed)
 }
@@ -227,6 +227,18 @@ pub fn start(config: &Config, foreground: bool) -> Result<Log> {
     Ok(log)
 }
 
+/// The target of log lines that tell people why their command waits.
+pub const NOTICES: &str = "notice";
+
+/// Prints lines to [`NOTICES`] on stderr, in programs that keep no log. A log that was started prints them itself.
+pub fn notices_to_stderr() {
+    let lines = tracing_subscriber::fmt::layer().without_time().with_level(false).with_target(false);
+    let lines = lines.with_ansi(false).with_writer(io::stderr);
+    let filter = Targets::new().with_target(NOTICES, LevelFilter::WARN);
+    // It fails where the process has a log.
+    let _ = tracing::subscriber::set_global_default(tracing_subscriber::registry().with(lines).with(filter));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -249,6 +261,7 @@ mod tests {
         assert!(!targets.would_enable("nacre_runtime::msgr::link", &Level::INFO));
         assert!(targets.would_enable("nacre_runtime::msgr::link", &Level::WARN));
         assert!(!targets.would_enable("elsewhere", &Level::INFO));
+        assert!(targets.would_enable(NOTICES, &Level::WARN));
     }
 
     #[test]

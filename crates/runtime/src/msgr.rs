@@ -196,7 +196,7 @@ impl MessengerBuilder {
         self
     }
 
-    /// Who may connect. Nobody where it is not called.
+    /// Who may connect. No peer may where this is not called.
     pub fn verifier(mut self, verifier: Verifier) -> Self {
         self.verifier = verifier;
         self
@@ -376,7 +376,7 @@ impl Messenger {
         for conn in live() {
             conn.abort();
         }
-        // Where a lane's runtime is gone its connections end without a word: nobody waits for those.
+        // Where a lane's runtime is gone its connections end without a notice: no task waits for them.
         let all_over = async {
             while let Some(conn) = live().first() {
                 conn.over().await;

@@ -14,7 +14,7 @@ pub fn ready(status: &str) {
     notify(&format!("READY=1\nSTATUS={}", one_line(status)));
 }
 
-/// The daemon has begun to stop.
+/// The daemon is stopping.
 pub fn stopping() {
     notify("STOPPING=1");
 }

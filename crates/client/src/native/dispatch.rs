@@ -4,6 +4,7 @@ use super::{Shared, mon};
 use crate::cluster::command_result;
 use crate::error::Error;
 use nacre_runtime::auth::AuthTicketReply;
+use nacre_runtime::log::NOTICES;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
 use nacre_types::encoding;
 use nacre_types::errno::Errno;
@@ -14,6 +15,7 @@ use nacre_types::msg::{
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::{Epoch, OsdId};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 pub(super) struct Dispatch {
     /// The messenger outlives the session by the time of its shutdown.
@@ -55,7 +57,11 @@ impl Dispatcher for Dispatch {
     fn on_reset(&self, conn: &Conn, reset: Reset) {
         let Some(shared) = self.shared.upgrade() else { return };
         let osd = shared.state.lock().forget(conn);
-        if let Reset::Failed(nacre_runtime::Error::Expired(_)) = &reset {
+        if let Reset::Failed(nacre_runtime::Error::Expired(why)) = &reset {
+            let notice = osd.and_then(|osd| shared.clock_notices.lock().on_refusal(Instant::now(), osd, why));
+            if let Some(notice) = notice {
+                tracing::warn!(target: NOTICES, "{notice}");
+            }
             shared.renew.notify_one();
         }
         tracing::debug!(peer = %conn.peer_addr(), ?reset, "connection reset");

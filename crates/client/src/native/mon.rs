@@ -1,10 +1,11 @@
 //! The session with the map authority: a connection by key, a ticket for the OSDs that is renewed in time, the
 //! subscription to maps and configuration, and the commands that wait for an answer.
 
-use super::Shared;
+use super::{Shared, ticket};
 use crate::engine::LogFollow;
 use crate::error::{Error, Result};
 use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, Credentials, Ticket};
+use nacre_runtime::log::NOTICES;
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
 use nacre_types::Epoch;
 use nacre_types::errno::Errno;
@@ -21,7 +22,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(2);
 /// A monitor that has not finished the handshake by then is left for the next one.
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// For so long after the start a refusal of the key is not final: another cluster's monitor may be about to leave the
-/// address, or this cluster's monitor about to read its keys.
+/// address. A monitor reads its keys before it listens.
 const REFUSALS_COUNT_AFTER: Duration = Duration::from_secs(1);
 /// How long a monitor may take to grant a ticket before it is asked again.
 const GRANT: Duration = Duration::from_secs(2);
@@ -253,7 +254,11 @@ fn granted(shared: &Shared, reply: AuthTicketReply) -> Result<()> {
         expires_unix: grant.expires_unix,
     };
     // Halfway: the service keys outlive several tickets, so that a slow monitor does no harm.
-    let life = Duration::from_secs(ticket.expires_unix.saturating_sub(now_unix()));
+    let ttl = shared.config.snapshot().global.auth_service_ticket_ttl;
+    let (life, expired_secs) = ticket::life(ticket.expires_unix, now_unix(), ttl);
+    if let Some(notice) = shared.clock_notices.lock().on_grant(std::time::Instant::now(), expired_secs) {
+        tracing::warn!(target: NOTICES, "{notice}");
+    }
     *shared.renew_at.lock() = Some(Instant::now() + (life / 2).max(LEAST_RENEWAL));
     *shared.state.lock().ticket.lock() = Some(ticket);
     shared.granted.notify_one();

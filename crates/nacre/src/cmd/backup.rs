@@ -192,16 +192,37 @@ impl Transfer {
         self.progress.add(bytes);
     }
 
-    /// The last line: what was done, how much, how fast.
-    fn end(self, what: &str, digest: &str) {
+    /// What was done, how much, how fast: the last line on standard error, or a document on standard output.
+    fn end(self, args: &Args, digest: &str) -> Result<()> {
         drop(self.progress);
-        let seconds = self.began.elapsed().as_secs_f64();
-        let rate = self.bytes as f64 / 1e6 / seconds.max(1e-9);
-        eprintln!("{what}: {} bytes in {seconds:.1} s, {rate:.1} MB/s, {digest}", self.bytes);
+        let (volume, bytes, seconds) = (&args.volume, self.bytes, self.began.elapsed().as_secs_f64());
+        // The output of `cat` is the volume's.
+        if args.json && args.command != Command::Cat {
+            return print(&format!("{}\n", transferred(volume, bytes, seconds, digest)));
+        }
+        let rate = bytes as f64 / 1e6 / seconds.max(1e-9);
+        eprintln!("{volume}: {bytes} bytes in {seconds:.1} s, {rate:.1} MB/s, {digest}");
+        Ok(())
     }
+}
+
+/// A transfer for scripts.
+fn transferred(volume: &str, bytes: u64, seconds: f64, digest: &str) -> serde_json::Value {
+    json!({ "volume": volume, "bytes": bytes, "seconds": seconds, "digest": digest })
 }
 
 /// Fails with what damage was found, and where.
 fn damaged(volume: &str, what: std::fmt::Arguments<'_>) -> Result<()> {
     bail!("{volume} is damaged: {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transfers_are_described_for_scripts() {
+        let shown = transferred("home", 7, 0.5, "sha256 ab").to_string();
+        assert_eq!(shown, r#"{"volume":"home","bytes":7,"seconds":0.5,"digest":"sha256 ab"}"#);
+    }
 }

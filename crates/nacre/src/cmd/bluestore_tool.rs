@@ -9,6 +9,7 @@ mod check;
 mod fill;
 mod start;
 
+use super::output::Format;
 use anyhow::{Context, Result, bail};
 use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
@@ -16,8 +17,9 @@ use nacre_runtime::config::ConfigBuilder;
 use nacre_runtime::options;
 use nacre_store::BlueStoreConfig;
 use nacre_types::support::Support;
+use serde_json::Value;
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -72,6 +74,9 @@ struct Args {
     /// The OSD's folder
     #[arg(long, global = true, value_name = "DIR")]
     path: Option<PathBuf>,
+    /// How to print: text, or one JSON document at the end [default: plain]
+    #[arg(short = 'f', long, global = true, value_enum, value_name = "FORMAT")]
+    format: Option<Format>,
     #[command(subcommand)]
     verb: Verb,
 }
@@ -115,6 +120,19 @@ type Given = Vec<(String, String)>;
 struct Place<'a> {
     path: &'a Path,
     config: BlueStoreConfig,
+    format: Format,
+}
+
+impl Place<'_> {
+    /// Where text for people goes.
+    fn text(&self) -> Box<dyn Write> {
+        self.format.text()
+    }
+
+    /// Prints the answer as a document, where that was asked for.
+    fn answer(&self, document: &Value) -> io::Result<()> {
+        self.format.answer(&mut io::stdout().lock(), document)
+    }
 }
 
 /// The help text.
@@ -162,7 +180,7 @@ fn run(args: &Args, given: Given) -> Result<ExitCode> {
     let mut config = nacre_osd::bluestore_config(&config.snapshot());
     // No OSD of this machine's is meant to make room for the tool.
     config.wal_prefill = false;
-    let place = Place { path, config };
+    let place = Place { path, config, format: args.format.unwrap_or_default() };
     match &args.verb {
         Verb::RecoveryCompare(args) => allocation::recovery_compare(&place, args),
         Verb::Fsck(args) => check::fsck(&place, args),
@@ -237,13 +255,14 @@ mod tests {
         let words = |text: &str| text.split(' ').map(OsString::from).collect::<Vec<_>>();
         for line in [
             "--path x --bluestore_allocation_recovery_threads=12 recovery-compare",
-            "recovery-compare --bluestore-allocation-recovery-threads 12 --path x",
+            "recovery-compare --bluestore-allocation-recovery-threads 12 --path x --format json",
         ] {
             let (rest, given) = split_options(words(line)).unwrap();
             assert_eq!(given, [("bluestore_allocation_recovery_threads".to_owned(), "12".to_owned())]);
             let args = Args::try_parse_from(std::iter::once(OsString::from(ME)).chain(rest)).unwrap();
             assert_eq!(args.path.as_deref(), Some(Path::new("x")));
             assert!(matches!(args.verb, Verb::RecoveryCompare(_)));
+            assert_eq!(args.format, line.contains("--format").then_some(Format::Json));
         }
         assert!(split_options(words("--bluestore_allocation_from_file")).is_err());
     }

@@ -7,6 +7,7 @@ mod daemon;
 mod follow;
 mod plan;
 
+use super::output::Format;
 use super::session;
 use nacre_client::engine::CommandTarget;
 use nacre_client::{Cluster, CommandReply, Error};
@@ -66,7 +67,10 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let (destination, command) = match action {
         Action::Help(text) => return print(text.as_bytes()),
         Action::Daemon { socket, command } => return daemon::ask(&invocation, &socket, &command),
-        Action::Compact(compact) => return compact::run(&invocation, &compact),
+        Action::Compact(compact) => {
+            let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();
+            return compact::run(&invocation, &compact, format);
+        }
         Action::Watch { level, channel } => return follow::run(&invocation, level, channel),
         Action::Command { destination, command } => (destination, command),
     };

@@ -1,11 +1,13 @@
 //! `nacre kvstore-tool`: Ceph's `ceph-kvstore-tool` on the databases of Nacre's stores, while they are not in use.
 //!
 //! Prefixes are column families (docs/format/bluestore.md names a BlueStore's). Keys are printed and taken with every
-//! byte but letters, digits and `-._~/` as `%` and two hex digits.
+//! byte but letters, digits and `-._~/` as `%` and two hex digits. `--format` is an extension.
 
 use super::hexdump::hexdump;
-use nacre_store::{KvKind, KvStore, StoreError};
+use super::output::Format;
+use nacre_store::{KvKind, KvSize, KvStore, StoreError};
 use nacre_types::support::Support;
+use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -35,6 +37,8 @@ Commands:
   compact-range <prefix> <start> <end>
   destructive-repair  (use only as last resort! may corrupt healthy data)
   stats
+
+--format json|json-pretty, anywhere: print JSON; values are in hex digits (an extension of Nacre)
 
 ";
 
@@ -99,6 +103,7 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     if words.iter().any(|word| matches!(*word, "-h" | "--help")) {
         return Ok(out.write_all(USAGE.as_bytes())?);
     }
+    let (words, format) = split_format(words)?;
     let [kind, path, command, args @ ..] = words.as_slice() else {
         return Err(Stop::Usage(String::new()));
     };
@@ -109,7 +114,12 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     };
     let path = Path::new(path);
     if *command == REPAIR {
-        let text = match KvStore::repair(kind, path)? {
+        let repaired = KvStore::repair(kind, path)?;
+        format.answer(out, &json!({ "repaired": repaired }))?;
+        if format != Format::Plain {
+            return Ok(());
+        }
+        let text = match repaired {
             true => "destructive-repair completed without reporting an error",
             false => "the database opens and every entry can be read: nothing to repair",
         };
@@ -121,12 +131,39 @@ fn run(words: &[OsString], out: &mut dyn Write) -> Result<(), Stop> {
     if !command.args.contains(&args.len()) {
         return Err(Stop::Usage(String::new()));
     }
-    (command.run)(&Context { store: KvStore::open(kind, path)?, path }, args, out)
+    (command.run)(&Context { store: KvStore::open(kind, path)?, path, format }, args, out)
+}
+
+/// Takes `--format` out of the words.
+fn split_format(words: Vec<&str>) -> Result<(Vec<&str>, Format), Stop> {
+    let (mut rest, mut format) = (Vec::with_capacity(words.len()), Format::Plain);
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        let name = match word.strip_prefix("--format") {
+            Some("") => words.next().unwrap_or_default(),
+            Some(value) if value.starts_with('=') => &value[1..],
+            _ => {
+                rest.push(word);
+                continue;
+            }
+        };
+        format = Format::from_name(name).ok_or_else(|| {
+            Stop::Usage(format!("--format: '{name}' is none of plain, json, json-pretty"))
+        })?;
+    }
+    Ok((rest, format))
 }
 
 struct Context<'a> {
     store: KvStore,
     path: &'a Path,
+    format: Format,
+}
+
+impl Context<'_> {
+    fn is_plain(&self) -> bool {
+        self.format == Format::Plain
+    }
 }
 
 type Run = fn(&Context<'_>, &[&str], &mut dyn Write) -> Result<(), Stop>;
@@ -166,11 +203,11 @@ static COMMANDS: &[Command] = &[
     command("store-copy", 1..=2, store_copy)
         .partial("a copy is of the kind of its source; Ceph's takes another one as a third argument"),
     command("store-crc", 1..=1, store_crc),
-    command("compact", 0..=0, |context, _, _| compact(context, None, (None, None))),
-    command("compact-prefix", 1..=1, |context, args, _| compact(context, Some(args[0]), (None, None))),
-    command("compact-range", 3..=3, |context, args, _| {
+    command("compact", 0..=0, |context, _, out| compact(context, None, (None, None), out)),
+    command("compact-prefix", 1..=1, |context, args, out| compact(context, Some(args[0]), (None, None), out)),
+    command("compact-range", 3..=3, |context, args, out| {
         let (start, end) = (unescape(args[1])?, unescape(args[2])?);
-        compact(context, Some(args[0]), (Some(&start), Some(&end)))
+        compact(context, Some(args[0]), (Some(&start), Some(&end)), out)
     }),
     command("stats", 0..=0, stats).partial("RocksDB's text for each column family; Ceph's is JSON"),
 ];
@@ -196,11 +233,51 @@ enum Show {
 
 fn list(context: &Context<'_>, args: &[&str], out: &mut dyn Write, show: Show) -> Result<(), Stop> {
     let mut outcome = Ok(());
+    let mut first = true;
     context.store.for_each(args.first().copied(), |prefix, key, value| {
-        outcome = print_entry(out, show, prefix, key, value);
+        outcome = match context.format {
+            Format::Plain => print_entry(out, show, prefix, key, value),
+            format => {
+                // An entry at a time: all of them may be more than the memory holds.
+                let start = if std::mem::take(&mut first) { "[" } else { "," };
+                let entry = format.render(&described(show, prefix, key, value));
+                write!(out, "{start}\n{}", entry.trim_end())
+            }
+        };
         if outcome.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
-    Ok(outcome?)
+    outcome?;
+    if !context.is_plain() {
+        writeln!(out, "{}", if first { "[]" } else { "\n]" })?;
+    }
+    Ok(())
+}
+
+/// An entry for scripts.
+fn described(show: Show, prefix: &str, key: &[u8], value: &[u8]) -> Value {
+    let mut entry = named(prefix, key);
+    match show {
+        Show::Keys => {}
+        Show::Checksums => entry["crc"] = ceph_crc(&[prefix.as_bytes(), key, value]).into(),
+        Show::Values => {
+            entry["size"] = value.len().into();
+            entry["value"] = hex(value).into();
+        }
+    }
+    entry
+}
+
+/// A prefix and a key, escaped as in the text.
+fn named(prefix: &str, key: &[u8]) -> Value {
+    json!({ "prefix": escape(prefix.as_bytes()), "key": escape(key) })
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 fn print_entry(out: &mut dyn Write, show: Show, prefix: &str, key: &[u8], value: &[u8]) -> io::Result<()> {
@@ -233,17 +310,31 @@ fn exists(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(
             found
         }
     };
-    let exists = if found { "exists" } else { "does not exist" };
-    writeln!(out, "({}, {}) {exists}", escape(args[0].as_bytes()), escape(&unescape(key)?))?;
+    if context.is_plain() {
+        let exists = if found { "exists" } else { "does not exist" };
+        writeln!(out, "({}, {}) {exists}", escape(args[0].as_bytes()), escape(&unescape(key)?))?;
+    } else {
+        let mut answer = named(args[0], &unescape(key)?);
+        answer["exists"] = found.into();
+        context.format.answer(out, &answer)?;
+    }
     if found { Ok(()) } else { Err(Stop::Absent) }
 }
 
 /// The value of a key; where there is none, says so.
 fn value(context: &Context<'_>, args: &[&str], out: &mut dyn Write, gap: &str) -> Result<Vec<u8>, Stop> {
     let key = unescape(args[1])?;
-    write!(out, "({}, {}){gap}", escape(args[0].as_bytes()), escape(&key))?;
+    if context.is_plain() {
+        write!(out, "({}, {}){gap}", escape(args[0].as_bytes()), escape(&key))?;
+    }
     match context.store.get(args[0], &key)? {
         Some(value) => Ok(value),
+        None if !context.is_plain() => {
+            let mut answer = named(args[0], &key);
+            answer["exists"] = false.into();
+            context.format.answer(out, &answer)?;
+            Err(Stop::Absent)
+        }
         None => {
             writeln!(out, " does not exist")?;
             Err(Stop::Absent)
@@ -253,8 +344,14 @@ fn value(context: &Context<'_>, args: &[&str], out: &mut dyn Write, gap: &str) -
 
 fn get(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
     let value = value(context, args, out, "")?;
-    writeln!(out)?;
+    if context.is_plain() {
+        writeln!(out)?;
+    }
     match args[2..] {
+        [] if !context.is_plain() => {
+            let entry = described(Show::Values, args[0], &unescape(args[1])?, &value);
+            Ok(context.format.answer(out, &entry)?)
+        }
         [] => Ok(writeln!(out, "{}", hexdump(&value))?),
         ["out", ""] => Err(Stop::Failed("output path must not be empty".into())),
         ["out", file] => std::fs::write(file, value).map_err(|e| Stop::Failed(format!("{file}: {e}"))),
@@ -265,11 +362,19 @@ fn get(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), 
 
 fn crc(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
     let value = value(context, args, out, " ")?;
+    if !context.is_plain() {
+        let mut answer = named(args[0], &unescape(args[1])?);
+        answer["crc"] = ceph_crc(&[&value]).into();
+        return Ok(context.format.answer(out, &answer)?);
+    }
     Ok(writeln!(out, " crc {}", ceph_crc(&[&value]))?)
 }
 
 fn get_size(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
     let size = context.store.size()?;
+    if !context.is_plain() {
+        return get_size_json(context, args, out, &size);
+    }
     writeln!(out, "estimated store size: log - {}\nmisc - {}\nsst - {}", size.log, size.misc, size.sst)?;
     writeln!(out, "total - {0}\ntotal: {0}\n{0}", size.total())?;
     match args {
@@ -286,6 +391,28 @@ fn get_size(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result
             }
         }
     }
+}
+
+fn get_size_json(
+    context: &Context<'_>,
+    args: &[&str],
+    out: &mut dyn Write,
+    size: &KvSize,
+) -> Result<(), Stop> {
+    let mut answer = json!({ "log": size.log, "misc": size.misc, "sst": size.sst, "total": size.total() });
+    if let [prefix, key, ..] = args {
+        let key = unescape(key)?;
+        let mut entry = named(prefix, &key);
+        let Some(value) = context.store.get(prefix, &key)? else {
+            eprintln!("({},{}) does not exist", escape(prefix.as_bytes()), escape(&key));
+            return Err(Stop::Absent);
+        };
+        entry["size"] = value.len().into();
+        answer["entry"] = entry;
+    } else if !args.is_empty() {
+        return Err(Stop::Usage(String::new()));
+    }
+    Ok(context.format.answer(out, &answer)?)
 }
 
 fn set(context: &Context<'_>, args: &[&str], _: &mut dyn Write) -> Result<(), Stop> {
@@ -313,7 +440,7 @@ fn store_copy(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Resu
     let started = Instant::now();
     let mut printed = Ok(());
     let copied = context.store.copy_to(Path::new(args[0]), per_transaction, |copied| {
-        if printed.is_ok() {
+        if printed.is_ok() && context.is_plain() {
             printed = writeln!(
                 out,
                 "ts = {:.3}s, copied {} keys so far ({} B)",
@@ -324,6 +451,17 @@ fn store_copy(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Resu
         }
     })?;
     printed?;
+    if !context.is_plain() {
+        let answer = json!({
+            "keys": copied.keys,
+            "transactions": copied.transactions,
+            "bytes": copied.bytes,
+            "from": context.path.display().to_string(),
+            "to": args[0],
+            "seconds": started.elapsed().as_secs_f64(),
+        });
+        return Ok(context.format.answer(out, &answer)?);
+    }
     writeln!(
         out,
         "summary:\n  copied {} keys\n  used {} transactions\n  total size {} B\n  from '{}' to '{}'\n  duration {} seconds",
@@ -338,13 +476,18 @@ fn store_copy(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Resu
 }
 
 fn store_crc(context: &Context<'_>, args: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
-    Ok(writeln!(out, "store at '{}' crc {}", args[0], context.store.crc()?)?)
+    let crc = context.store.crc()?;
+    match context.format {
+        Format::Plain => Ok(writeln!(out, "store at '{}' crc {crc}", args[0])?),
+        format => Ok(format.answer(out, &json!({ "path": args[0], "crc": crc }))?),
+    }
 }
 
 fn compact(
     context: &Context<'_>,
     prefix: Option<&str>,
     range: (Option<&[u8]>, Option<&[u8]>),
+    out: &mut dyn Write,
 ) -> Result<(), Stop> {
     // On a terminal only: the real program says nothing.
     let tell = io::IsTerminal::is_terminal(&io::stderr());
@@ -354,19 +497,21 @@ fn compact(
             eprintln!("compacting {prefix} …");
         }
     })?;
+    let (before, after) = (before.total(), context.store.size()?.total());
+    let seconds = started.elapsed().as_secs_f64();
     if tell {
-        let after = context.store.size()?;
-        eprintln!(
-            "{} B before, {} B now, {:.1} s",
-            before.total(),
-            after.total(),
-            started.elapsed().as_secs_f64()
-        );
+        eprintln!("{before} B before, {after} B now, {seconds:.1} s");
     }
-    Ok(())
+    let answer = json!({ "before_bytes": before, "after_bytes": after, "seconds": seconds });
+    Ok(context.format.answer(out, &answer)?)
 }
 
 fn stats(context: &Context<'_>, _: &[&str], out: &mut dyn Write) -> Result<(), Stop> {
+    if !context.is_plain() {
+        let stats = context.store.stats()?.into_iter();
+        let stats: Value = stats.map(|(prefix, text)| json!({ "prefix": prefix, "text": text })).collect();
+        return Ok(context.format.answer(out, &stats)?);
+    }
     for (prefix, text) in context.store.stats()? {
         writeln!(out, "db_statistics [{prefix}] {{\n{}\n}}", text.trim_end())?;
     }
@@ -431,6 +576,28 @@ mod tests {
         for wrong in ["%", "a%2", "%zz", "%+1", "%é"] {
             assert!(matches!(unescape(wrong), Err(Stop::Failed(_))), "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_format_stands_anywhere() {
+        let split = |text: &'static str| split_format(text.split(' ').collect());
+        for line in ["--format json a list k", "a list --format=json k", "a list k --format json"] {
+            let expected = (vec!["a", "list", "k"], Format::Json);
+            assert!(split(line).is_ok_and(|found| found == expected), "{line}");
+        }
+        assert!(split("a list --formatted").is_ok_and(|(rest, _)| rest.len() == 3));
+        for line in ["a list --format xml", "a list --format"] {
+            assert!(matches!(split(line), Err(Stop::Usage(_))), "{line}");
+        }
+    }
+
+    #[test]
+    fn entries_are_described_for_scripts() {
+        let entry = |show| described(show, "onodes", b"a b", &[1, 0xff]).to_string();
+        assert_eq!(entry(Show::Keys), r#"{"prefix":"onodes","key":"a%20b"}"#);
+        assert_eq!(entry(Show::Values), r#"{"prefix":"onodes","key":"a%20b","size":2,"value":"01ff"}"#);
+        let crc = ceph_crc(&[b"onodes", b"a b", &[1, 0xff]]);
+        assert_eq!(entry(Show::Checksums), format!(r#"{{"prefix":"onodes","key":"a%20b","crc":{crc}}}"#));
     }
 
     #[test]

@@ -220,6 +220,15 @@ impl std::str::FromStr for Frontends {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Frontends> {
+        let found = Frontends::words(text)?;
+        found.check().context("rgw_frontends")?;
+        Ok(found)
+    }
+}
+
+impl Frontends {
+    /// What the words say, whether they name an endpoint or not.
+    pub(crate) fn words(text: &str) -> Result<Frontends> {
         let mut found = Frontends::default();
         for word in text.split_whitespace().filter(|word| *word != "beast") {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
@@ -267,12 +276,9 @@ impl std::str::FromStr for Frontends {
                 ),
             }
         }
-        found.check().context("rgw_frontends")?;
         Ok(found)
     }
-}
 
-impl Frontends {
     /// Refuses what does not fit together.
     pub(crate) fn check(&self) -> Result<()> {
         ensure!(!self.plain.is_empty() || !self.tls.is_empty(), "no endpoint is named");

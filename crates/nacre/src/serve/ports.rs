@@ -2,7 +2,6 @@
 
 use crate::layout::Layout;
 use anyhow::{Context, Result, bail};
-use nacre_runtime::config::ConfigBuilder;
 use nacre_types::ids::EntityName;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -13,7 +12,7 @@ use std::path::Path;
 const MON_PORT: u16 = 3300;
 /// Where S3 is served.
 const S3_PORT: u16 = 8000;
-/// Ports that are tried, one after the other, where nobody has named one.
+/// Ports that are tried, one after the other, where none is named.
 const TRIES: u16 = 100;
 
 /// The address of a new cluster's map authority: `asked`, or the first free port of loopback.
@@ -34,15 +33,20 @@ pub(super) fn check_s3(addr: SocketAddr) -> Result<()> {
     check(addr, "--s3 names another address, or is none")
 }
 
-/// Fails where the cluster in `layout` runs already, or its map authority's port is another program's.
+/// Fails where the cluster in `layout` runs already.
 pub(super) fn check_stopped(layout: &Layout, data: &Path) -> Result<()> {
-    let config = ConfigBuilder::new(EntityName::mon()).conf(layout.conf()).build()?;
-    let options = config.snapshot();
-    let conf = layout.conf();
-    if UnixStream::connect(&options.global.admin_socket).is_ok() {
+    let config = layout.config(EntityName::mon())?;
+    if UnixStream::connect(&config.snapshot().global.admin_socket).is_ok() {
+        let conf = layout.conf();
         bail!("the cluster in {} runs already: try nacre -c {} status", data.display(), conf.display());
     }
-    match options.global.mon_host.resolve()?.first() {
+    Ok(())
+}
+
+/// Fails where another program has the port of the cluster's map authority.
+pub(super) fn check_mon(layout: &Layout) -> Result<()> {
+    let config = layout.config(EntityName::mon())?;
+    match config.snapshot().global.mon_host.resolve()?.first() {
         Some(addr) => check(*addr, "--listen moves this cluster's map authority to another address"),
         None => Ok(()),
     }
@@ -56,7 +60,7 @@ fn first_free(port: u16, advice: &str) -> Result<SocketAddr> {
     })
 }
 
-/// Fails where nobody may listen on `addr` now; `advice` is what to do then.
+/// Fails where this process can't listen on `addr`; `advice` is what to do then.
 fn check(addr: SocketAddr, advice: &str) -> Result<()> {
     match TcpListener::bind(addr) {
         Ok(_) => Ok(()),

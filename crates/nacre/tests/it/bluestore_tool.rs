@@ -93,6 +93,39 @@ fn stores_are_checked_mended_and_described() {
     assert!(ok(path, "qfsck").ends_with("qfsck success\n"));
     let stats = ok(path, "bluefs-stats");
     assert!(stats.contains("onodes") && stats.contains("size 0x10000000"), "{stats}");
+    // The same for scripts: one document and nothing else.
+    let document = |words: &str| -> serde_json::Value { serde_json::from_str(&ok(path, words)).unwrap() };
+    let sound = document("fsck --format json");
+    assert_eq!((&sound["success"], &sound["objects"]), (&true.into(), &500.into()), "{sound}");
+    assert_eq!(document("--format json-pretty qfsck")["success"], true);
+    assert_eq!(document("bluefs-stats -f json")["block_bytes"], 256 << 20);
+    assert!(document("free-score -f json")["block"]["fragmentation_rating"].is_number());
+    assert!(document("free-dump -f json")["block"]["extents"].is_array());
+    assert_eq!(document("bluefs-bdev-expand -f json")["after_bytes"], 256 << 20);
+    assert!(document("show-label -f json")[path.join("block").display().to_string()].is_object());
+    let scans = document("recovery-compare -f json");
+    assert_eq!(scans["success"], true);
+    assert!(scans["scans"][0]["stats"]["onode_count"].as_u64() >= Some(500), "{scans}");
+    let kvstore = |words: &str| {
+        let mut tool = Command::new(nacre());
+        tool.args(["kvstore-tool", "bluestore-kv"]).arg(path).args(words.split(' '));
+        let out = tool.output().unwrap();
+        let document: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap();
+        (out.status.code(), document)
+    };
+    let (code, listed) = kvstore("list onodes --format json");
+    let listed = listed.as_array().unwrap();
+    assert!(code == Some(0) && listed.len() >= 500, "{} entries", listed.len());
+    assert_eq!(listed[0]["prefix"], "onodes");
+    let key = listed[0]["key"].as_str().unwrap();
+    let (_, entry) = kvstore(&format!("get onodes {key} --format json"));
+    assert_eq!(entry["size"].as_u64(), entry["value"].as_str().map(|hex| hex.len() as u64 / 2));
+    let (code, absent) = kvstore("--format=json exists onodes nothing");
+    assert_eq!((code, &absent["exists"]), (Some(1), &false.into()));
+    let (_, none) = kvstore("list omap_none_such --format json-pretty");
+    assert_eq!(none, serde_json::json!([]));
+    assert!(kvstore("get-size --format json").1["total"].as_u64() > Some(0));
+    assert!(kvstore("compact --format json").1["after_bytes"].is_number());
     let mut set = Command::new(nacre());
     set.args(["kvstore-tool", "bluestore-kv"]).arg(path);
     let out = set.args(["set", "omap", "%ff%ff%ff%ff%ff%ff%ff%f0%01key", "ver", "1"]).output().unwrap();

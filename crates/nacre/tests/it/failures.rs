@@ -264,13 +264,13 @@ fn first_errors_say_what_is_wrong_and_what_to_do() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
     let free = format!("127.0.0.1:{}", free_port());
-    let nobody = format!("127.0.0.1:{}", free_port());
+    let silent = format!("127.0.0.1:{}", free_port());
     // No cluster is there: said after 3 s, and it goes on trying.
     let waits = Command::new(nacre())
         .args([
             "status",
             "-m",
-            &nobody,
+            &silent,
             "--client_mount_timeout",
             "5",
             "--key",
@@ -325,7 +325,7 @@ fn first_errors_say_what_is_wrong_and_what_to_do() {
 
     let out = waits.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&out.stderr).into_owned();
-    let hint = errors.find(&format!("no answer from the monitor at {nobody}"));
+    let hint = errors.find(&format!("no answer from the monitor at {silent}"));
     assert!(hint.is_some() && hint < errors.find("gave up after 5 s"), "{errors}");
 }
 

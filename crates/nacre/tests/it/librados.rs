@@ -202,7 +202,7 @@ fn what_make_install_installs_serves_programs() {
     let options = done(Command::new(prefix.join("bin/nacre-dplcompat")).arg("options"));
     assert!(options.contains("poolname"));
 
-    // Compiled anew: pkg-config's flags and Ceph's headers. What it runs with is what was installed.
+    // Compiled again: pkg-config's flags and Ceph's headers. What it runs with is what was installed.
     let mut flags = Command::new("pkg-config");
     flags.args(["--cflags", "--libs", "libradosstriper"]).env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
     let flags = done(&mut flags);

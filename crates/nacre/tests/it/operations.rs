@@ -189,9 +189,9 @@ fn logs_are_rotated_by_sighup() {
         fs::rename(log, log.with_extension("log.1")).unwrap();
     }
     cluster.hang_up(Daemon::Mon);
-    cluster.wait_for("the daemon's log is there anew", |_| contains(&daemon_log, "log files are reopened"));
+    cluster.wait_for("the daemon's new log", |_| contains(&daemon_log, "log files are reopened"));
     cluster.ok(&["log", "after"]);
-    cluster.wait_for("the cluster log is there anew", |_| contains(&cluster_log, "after"));
+    cluster.wait_for("the new cluster log", |_| contains(&cluster_log, "after"));
     assert!(!contains(&cluster_log.with_extension("log.1"), "after"));
     // The same without a signal.
     let osd_log = folder.join("osd.0.log");
@@ -300,11 +300,17 @@ fn databases_are_compacted_while_osds_run() {
     for osd in ["osd.0: ", "osd.1: "] {
         assert!(of(osd).starts_with('[') && of(osd).contains("compacted in "), "{lines}");
     }
+    let answers = json(&cluster.ok(&["osd", "compact", "osd.1", "--format", "json"]));
+    assert_eq!((answers.as_array().unwrap().len(), &answers[0]["osd"]), (1, &"osd.1".into()), "{answers}");
+    assert!(answers[0]["elapsed_time"].is_number(), "{answers}");
     cluster.wait_for("the cluster log to tell of it", |cluster| {
         cluster.ok(&["log", "last", "50"]).contains("compacting onodes (1 of ")
     });
     let refused = cluster.run(&["osd", "compact", "osd.9"]);
     assert!(!refused.status.success(), "{refused:?}");
+    let refused = cluster.run(&["osd", "compact", "osd.9", "-f", "json"]);
+    let answers: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert!(!refused.status.success() && answers[0]["error"].is_string(), "{answers}");
 }
 
 /// Builds RocksDB again, without optimisation.

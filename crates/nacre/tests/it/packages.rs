@@ -96,7 +96,7 @@ fn packages_serve_a_cluster_and_never_touch_its_data() {
     let debs = package("deb", None, &folder.path().join("old"));
     let machine = Machine::boot(folder.path(), &included);
     let debs = copy_in(&machine, &debs);
-    // Where documentation has them, for apt that asks nobody.
+    // Where documentation has them, for apt that asks no questions.
     machine.ok("mkdir -p target; ln -s .. target/packages; echo 'APT::Get::Assume-Yes \"true\";' >/etc/apt/apt.conf.d/yes");
 
     install(&machine, &debs);

@@ -144,6 +144,11 @@ fn verbs_print_what_the_real_program_prints() {
     pool.prints("getomapval foo k1", &v1);
     pool.prints("listomapkeys foo", "k1\nk2\n");
     pool.prints("listomapvals foo", &format!("k1\n{v1}k2\n{v2}"));
+    let shown = pool.run("getomapval foo k1 --format json").out;
+    assert!(shown.starts_with(r#"{"value":""#) && shown.contains(r#""length":"#), "{shown}");
+    let absent = pool.run("getomapval foo none --format json");
+    assert_eq!((absent.code, absent.out.as_str()), (1, ""));
+    assert_eq!(pool.run("listwatchers foo --format json").out, "[]");
     let missing = pool.run("getomapval foo none");
     assert_eq!((missing.code, missing.out.as_str()), (1, "No such key: p/foo/none\n"));
     pool.fails("getomapval none k", "error getting omap value p/none/k: (2) No such file or directory");
@@ -232,6 +237,8 @@ fn trees_come_back_byte_for_byte() {
     let fetched = pool.run(&format!("get-tree {} backup/", target.display()));
     assert!(fetched.code == 0 && fetched.out.starts_with("fetched 151 objects, "), "{fetched:?}");
     assert_eq!(read_tree(&source), read_tree(&target));
+    let again = pool.run(&format!("get-tree {} backup/ --format json", target.display()));
+    assert!(again.code == 0 && again.out.starts_with(r#"{"objects":151,"bytes":"#), "{again:?}");
 }
 
 fn read_tree(root: &Path) -> Vec<(String, Vec<u8>)> {

@@ -186,7 +186,7 @@ fn becomes_sound(cluster: &TestCluster, bucket: &str) {
         if wrong.is_empty() {
             break;
         }
-        // Changes that were under way, and uploads that were listed and had not begun.
+        // Changes that were under way, and uploads that were listed and had not started.
         let left = |line: &str| line.contains("stale_pending") || line.contains("missing_upload");
         let temporary = wrong.lines().filter(|line| line.contains("\"type\"")).all(left);
         assert!(temporary, "{wrong}");
@@ -370,8 +370,8 @@ fn programs_work_while_daemons_are_killed() {
         let killer = scope.spawn(|| kill_in_turn(&mut cluster, &mut a, &done));
         // Ends the killer however the work ends.
         let worked = std::panic::catch_unwind(|| {
-            let begun = Instant::now();
-            let done = |program: &str| println!("{program}: at {} s", begun.elapsed().as_secs());
+            let started = Instant::now();
+            let done = |program: &str| println!("{program}: at {} s", started.elapsed().as_secs());
             client.awscli();
             done("awscli");
             client.rclone();

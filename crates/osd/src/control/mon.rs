@@ -173,7 +173,20 @@ impl Control {
         }
         let Some(grant) = reply.ticket else { return };
         let now_ns = clock::boot_ns();
-        let life_s = grant.expires_unix.saturating_sub(clock::wall_s());
+        let wall_s = clock::wall_s();
+        let life_s = match self.service_keys.open_granted(&grant.blob) {
+            Ok(ticket) => {
+                if let Some(difference) = self.service_keys.clock_difference(&ticket, wall_s) {
+                    tracing::warn!(
+                        "the clock of this OSD is {difference} the monitor's, more than auth_clock_skew allows: tickets \
+                         of clients and OSDs are refused or end early; set the clocks"
+                    );
+                }
+                // Not by the clock of this machine, which may be wrong.
+                ticket.expires_unix.saturating_sub(ticket.issued_unix)
+            }
+            Err(_) => grant.expires_unix.saturating_sub(wall_s),
+        };
         // Renewed when three quarters of its life are over.
         state.mon.next_ticket_ns = now_ns + (life_s * SECOND_NS / 4 * 3).max(SECOND_NS);
         self.ticket.store(Some(Arc::new(Ticket {

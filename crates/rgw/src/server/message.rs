@@ -1,15 +1,19 @@
-//! Adds messages to answers with errors that have none, for which clients print `Unknown`.
+//! Adds messages to answers with errors that have none, for which clients print `Unknown`, and says by how much clocks differ.
 
-use http::{Response, header};
+use http::{HeaderValue, Response, header};
 use s3s::Body;
+use std::time::SystemTime;
+use time::macros::format_description;
+use time::{OffsetDateTime, PrimitiveDateTime};
 
-/// Adds S3's message to an error's document that has none.
-pub(super) fn complete(response: Response<Body>) -> Response<Body> {
+/// Adds S3's message to an error's document that has none. `amz_date` is the time that the request states.
+pub(super) fn complete(response: Response<Body>, amz_date: Option<&HeaderValue>) -> Response<Body> {
     if !response.status().is_client_error() && !response.status().is_server_error() {
         return response;
     }
     let (mut head, body) = response.into_parts();
-    let completed = body.bytes().and_then(|text| with_message(std::str::from_utf8(&text).ok()?));
+    let difference = || clock_difference(amz_date?.to_str().ok()?, OffsetDateTime::from(SystemTime::now()));
+    let completed = body.bytes().and_then(|text| with_message(std::str::from_utf8(&text).ok()?, difference));
     let Some(text) = completed else { return Response::from_parts(head, body) };
     if head.headers.contains_key(header::CONTENT_LENGTH) {
         head.headers.insert(header::CONTENT_LENGTH, text.len().into());
@@ -17,12 +21,21 @@ pub(super) fn complete(response: Response<Body>) -> Response<Body> {
     Response::from_parts(head, Body::from(text))
 }
 
-/// An error's document with the message of its code; `None` where it has one or is no such document.
-fn with_message(text: &str) -> Option<String> {
+/// By how many seconds the clock of a client, which states `amz_date` now, differs from ours.
+fn clock_difference(amz_date: &str, now: OffsetDateTime) -> Option<u64> {
+    let format = format_description!("[year][month][day]T[hour][minute][second]Z");
+    let stated = PrimitiveDateTime::parse(amz_date, format).ok()?.assume_utc();
+    Some((now - stated).unsigned_abs().as_secs())
+}
+
+/// An error's document with the message of its code; `None` where it has one or is no such document. To the message of an
+/// error about clocks their difference is added, where that is known.
+fn with_message(text: &str, difference: impl FnOnce() -> Option<u64>) -> Option<String> {
     let (before, after) = text.split_once("</Code>")?;
     let (_, code) = before.rsplit_once("<Code>")?;
-    if text.contains("<Message>") {
-        return None;
+    if let Some((before, after)) = text.split_once("</Message>") {
+        let secs = if code == "RequestTimeTooSkewed" { difference()? } else { return None };
+        return Some(format!("{before}: the clocks of both differ by {secs} s</Message>{after}"));
     }
     Some(format!("{before}</Code><Message>{}</Message>{after}", of_code(code)))
 }
@@ -92,7 +105,8 @@ mod tests {
             .header(header::CONTENT_LENGTH, text.len())
             .body(Body::from(text.to_owned()))
             .unwrap();
-        let (head, body) = complete(response).into_parts();
+        let date = HeaderValue::from_static("20260101T000000Z");
+        let (head, body) = complete(response, Some(&date)).into_parts();
         let length = head.headers[header::CONTENT_LENGTH].to_str().unwrap().parse().ok();
         (length, String::from_utf8(body.bytes().unwrap().to_vec()).unwrap())
     }
@@ -108,6 +122,21 @@ mod tests {
         );
         assert!(text.ends_with("</Message></Error>"));
         assert_eq!(length, Some(text.len() as u64));
+    }
+
+    #[test]
+    fn errors_about_clocks_say_by_how_much_they_differ() {
+        let at = |seconds| OffsetDateTime::from_unix_timestamp(1_767_225_600 + seconds).unwrap();
+        let difference = |seconds| clock_difference("20260101T000000Z", at(seconds));
+        assert_eq!((difference(7200), difference(-3600)), (Some(7200), Some(3600)));
+        assert_eq!(clock_difference("yesterday", OffsetDateTime::UNIX_EPOCH), None);
+        let text = "<Error><Code>RequestTimeTooSkewed</Code><Message>too far</Message></Error>";
+        let shown = with_message(text, || Some(7200)).unwrap();
+        let message = "<Message>too far: the clocks of both differ by 7200 s</Message>";
+        assert_eq!(shown, format!("<Error><Code>RequestTimeTooSkewed</Code>{message}</Error>"));
+        assert_eq!(with_message(text, || None), None);
+        let (length, shown) = completed(StatusCode::FORBIDDEN, text);
+        assert!(shown.contains("the clocks of both differ by ") && length == Some(shown.len() as u64), "{shown}");
     }
 
     #[test]

@@ -99,8 +99,8 @@ pub(crate) enum Unsound {
     Parameters(&'static str),
     /// A parameter counts that a signature of version 2 does not cover.
     NotCovered(String),
-    /// The time of a signature of version 2 is far from ours.
-    Skewed,
+    /// The time of a signature of version 2 is so many seconds from ours.
+    Skewed(u64),
     /// It has none.
     NoTime,
 }
@@ -114,7 +114,7 @@ impl Unsound {
             Unsound::Malformed(_) => (StatusCode::BAD_REQUEST, "AuthorizationHeaderMalformed"),
             Unsound::Parameters(_) => (StatusCode::BAD_REQUEST, "AuthorizationQueryParametersError"),
             Unsound::NotCovered(_) => (StatusCode::BAD_REQUEST, "InvalidRequest"),
-            Unsound::Skewed => (StatusCode::FORBIDDEN, "RequestTimeTooSkewed"),
+            Unsound::Skewed(_) => (StatusCode::FORBIDDEN, "RequestTimeTooSkewed"),
             Unsound::NoTime => (StatusCode::FORBIDDEN, "AccessDenied"),
         }
     }
@@ -135,9 +135,11 @@ impl fmt::Display for Unsound {
             Unsound::NotCovered(name) => {
                 write!(f, "The parameter {name} needs a signature with AWS4-HMAC-SHA256.")
             }
-            Unsound::Skewed => {
-                f.write_str("The difference between the request time and the current time is too large.")
-            }
+            Unsound::Skewed(secs) => write!(
+                f,
+                "The difference between the request time and the current time is too large: the clocks of both differ by \
+                 {secs} s."
+            ),
             Unsound::NoTime => {
                 f.write_str("AWS authentication requires a valid Date or x-amz-date header")
             }
@@ -202,7 +204,8 @@ fn check_time(headers: &HeaderMap, now: SystemTime) -> Result<(), Unsound> {
         .or_else(|_| Timestamp::parse(TimestampFormat::DateTime, text))
         .map_err(|_| Unsound::NoTime)?;
     let (time, now) = (OffsetDateTime::from(time), OffsetDateTime::from(now));
-    if (now - time).unsigned_abs() > MAX_SKEW { Err(Unsound::Skewed) } else { Ok(()) }
+    let difference = (now - time).unsigned_abs();
+    if difference > MAX_SKEW { Err(Unsound::Skewed(difference.as_secs())) } else { Ok(()) }
 }
 
 /// What of a query counts for signatures.
@@ -346,7 +349,7 @@ mod tests {
         let old = ("authorization", "AWS AK:c2ln");
         let at = |date| check(&headers(&[old, ("date", date)]), Some("uploads"));
         assert_eq!(at("Thu, 01 Jan 1970 00:10:00 GMT"), Ok(()));
-        assert_eq!(at("Thu, 01 Jan 1970 00:20:00 GMT"), Err(Unsound::Skewed));
+        assert_eq!(at("Thu, 01 Jan 1970 00:20:00 GMT"), Err(Unsound::Skewed(1200)));
         assert_eq!(at("yesterday"), Err(Unsound::NoTime));
         assert_eq!(check(&headers(&[old]), None), Err(Unsound::NoTime));
         let signed_twice = check(&headers(&[old]), Some("Signature=a"));

@@ -97,10 +97,11 @@ fn a_wrong_key_and_an_unknown_entity_get_the_same_answer() {
     assert_eq!(refuse(admin()), "authentication failed: client.admin is unknown or its key does not match");
     assert_eq!(refuse(EntityName::client("bob")), refuse(admin()).replace("client.admin", "client.bob"));
     let credential = Credential::Key { entity: admin(), key: Key::generate().unwrap() };
-    assert!(matches!(
-        shake(&credential, &Verifier::new(), BOTH, BOTH, None, no_tampering),
-        Err(Error::Denied(_))
-    ));
+    let refused = shake(&credential, &Verifier::new(), BOTH, BOTH, None, no_tampering).err().unwrap();
+    assert!(
+        matches!(&refused, Error::Denied(why) if why == "keys are not taken here: this is not a monitor"),
+        "who has no keys says nothing of the client's: {refused}"
+    );
 }
 
 #[test]
@@ -145,6 +146,34 @@ fn expired_early_forged_and_stolen_tickets_are_refused() {
         blob[at] ^= 0x40;
         assert!(attempt(Ticket { blob: blob.into(), ..seen.clone() }).is_some(), "byte {at}");
     }
+}
+
+#[test]
+fn refused_tickets_say_by_how_much_the_clocks_differ() {
+    let keys = ServiceKeyring::generate(NOW, 3600).unwrap();
+    let verifier = ticket_verifier(&keys);
+    let refusal = |body: TicketBody| {
+        let credential = Credential::Ticket(keys.seal(body).unwrap());
+        match shake(&credential, &verifier, BOTH, BOTH, None, no_tampering).err() {
+            Some(Error::Expired(why)) => why,
+            other => panic!("not refused as expired: {other:?}"),
+        }
+    };
+    let early = refusal(TicketBody { issued_unix: NOW + 7200, ..body(NOW + 10_800) });
+    assert!(early.starts_with("the clocks of the monitor and of this service differ by 7200 s"), "{early}");
+    assert!(early.contains("auth_clock_skew allows 10 s"), "{early}");
+    let late = refusal(TicketBody { issued_unix: NOW - 10_800, ..body(NOW - 7200) });
+    assert!(late.contains("was issued 10800 s ago and expired 7200 s ago"), "{late}");
+    assert!(late.contains("their clocks differ by 10800 s"), "{late}");
+
+    // A service learns of its own clock by the ticket that it is granted.
+    let own = ServiceKeys::new(10);
+    own.update(keys.keys().to_vec());
+    let granted = own.open_granted(&keys.seal(body(NOW - 7200)).unwrap().blob).unwrap();
+    let difference = |now| own.clock_difference(&granted, now).map(|difference| difference.to_string());
+    assert_eq!((difference(NOW + 10), difference(NOW - 10)), (None, None));
+    assert_eq!(difference(NOW + 7200).as_deref(), Some("7200 s ahead of"));
+    assert_eq!(difference(NOW - 11).as_deref(), Some("11 s behind"));
 }
 
 #[test]

@@ -16,6 +16,7 @@ use chacha20poly1305::aead::{Aead, KeyInit, Payload};
 use chacha20poly1305::{XChaCha20Poly1305, XNonce};
 use nacre_types::ids::{ClientId, EntityName};
 use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::sync::Arc;
 use zeroize::Zeroizing;
 
@@ -155,7 +156,7 @@ impl ServiceKeyring {
         if now_unix < next.valid_from_unix {
             return Ok(false);
         }
-        // After a long standstill no daemon holds a valid ticket any more: one step with the clock set anew will do.
+        // After a long standstill no daemon holds a valid ticket: one step that starts from the present suffices.
         let start = if now_unix - next.valid_from_unix < ttl_secs { next.valid_from_unix } else { now_unix };
         let following = ServiceKey::generate(next.id + 1, start.saturating_add(ttl_secs))?;
         self.keys.rotate_left(1);
@@ -183,6 +184,21 @@ impl ServiceKeyring {
     /// Opens a ticket regardless of its expiry: for renewals, where its session's id goes on.
     pub fn open_expired(&self, blob: &[u8]) -> Result<TicketBody> {
         unseal(&self.keys, blob)
+    }
+}
+
+/// How far a service's clock is from the monitor's: `7200 s ahead of`, `30 s behind`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClockDifference {
+    /// Seconds.
+    pub secs: u64,
+    /// Whether it is ahead.
+    pub ahead: bool,
+}
+
+impl fmt::Display for ClockDifference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} s {}", self.secs, if self.ahead { "ahead of" } else { "behind" })
     }
 }
 
@@ -217,15 +233,39 @@ impl ServiceKeys {
     /// Opens a ticket that is valid at `now_unix`, seconds since 1970.
     pub fn unseal(&self, blob: &[u8], now_unix: u64) -> Result<TicketBody> {
         let body = unseal(&self.keys.load(), blob)?;
-        if now_unix > self.runs_out(body.expires_unix) {
-            return Err(Error::Expired(format!("the ticket of {} has expired", body.entity)));
-        }
-        if now_unix.saturating_add(self.skew_secs) < body.issued_unix {
+        let TicketBody { entity, issued_unix, expires_unix, .. } = &body;
+        if now_unix > self.runs_out(*expires_unix) {
+            // An old ticket, or a clock that is ahead: its holder knows when it was granted.
             return Err(Error::Expired(format!(
-                "the ticket of {} is from the future: the clocks differ",
-                body.entity
+                "by the clock of this service the ticket of {entity} was issued {0} s ago and expired {1} s ago; if the \
+                 monitor has just issued it, their clocks differ by {0} s",
+                now_unix.saturating_sub(*issued_unix),
+                now_unix - expires_unix
+            )));
+        }
+        if now_unix.saturating_add(self.skew_secs) < *issued_unix {
+            return Err(Error::Expired(format!(
+                "the clocks of the monitor and of this service differ by {} s, auth_clock_skew allows {} s: the ticket of \
+                 {entity} is from the future",
+                issued_unix - now_unix,
+                self.skew_secs
             )));
         }
         Ok(body)
+    }
+
+    /// Opens a ticket whatever the time is: for the one that the monitor has just granted to this service itself.
+    pub fn open_granted(&self, blob: &[u8]) -> Result<TicketBody> {
+        unseal(&self.keys.load(), blob)
+    }
+
+    /// How far the clock of this service, at `now_unix`, is from that of the monitor, which has just issued `ticket`.
+    /// `None` where that is allowed.
+    pub fn clock_difference(&self, ticket: &TicketBody, now_unix: u64) -> Option<ClockDifference> {
+        let (secs, ahead) = match now_unix.checked_sub(ticket.issued_unix) {
+            Some(secs) => (secs, true),
+            None => (ticket.issued_unix - now_unix, false),
+        };
+        (secs > self.skew_secs).then_some(ClockDifference { secs, ahead })
     }
 }

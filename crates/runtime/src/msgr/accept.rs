@@ -91,7 +91,7 @@ impl RefusalLog {
 }
 
 /// Connections that are authenticating: a bounded number. When a connection comes for which there is no room, another
-/// one is given up, so that who connects and says nothing keeps nobody else waiting.
+/// one is given up, so that silent connections do not delay others.
 pub(crate) struct Handshakes {
     room: Arc<Semaphore>,
     under_way: Mutex<UnderWay>,

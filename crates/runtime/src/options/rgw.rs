@@ -24,10 +24,10 @@ option_group! {
         [range("1", "65521"), startup(), services(&[Rgw])];
     rgw_max_put_memory: Size = "128Mi", "Bytes of objects' data that are held on their way into RADOS, for all requests together"
         [min("1Mi"), startup(), nacre(), services(&[Rgw]), long("Requests wait to be read where it is used up.")];
-    rgw_pending_bucket_index_op_expiration: IntSecs = "120", "Seconds after which what a gateway has begun is seen through by another one, if it is gone"
+    rgw_pending_bucket_index_op_expiration: IntSecs = "120", "Seconds after which another gateway finishes the changes that a gateway started, if that one is gone"
         [startup(), services(&[Rgw])];
     rgw_gateway_lease_duration: IntSecs = "30", "Seconds without a sign of life after which a gateway may be taken for gone"
-        [min("1"), startup(), nacre(), services(&[Rgw]), long("A gateway renews its lease in RADOS four times in this time. What another gateway has begun is \
+        [min("1"), startup(), nacre(), services(&[Rgw]), long("A gateway renews its lease in RADOS four times in this time. Another gateway's changes are \
         finished only after that one's lease is over, and after it is blocklisted.")];
     rgw_gc_obj_min_wait: IntSecs = "7200", "Seconds that the data of a removed or replaced object stays for those who still read it"
         [startup(), services(&[Rgw])];
@@ -56,7 +56,7 @@ option_group! {
     rgw_op_complaint_time: FloatSecs = "30", "Seconds until an answer begins after which a request is logged as slow"
         [startup(), services(&[Rgw])];
     rgw_ops_log_file_path: Str = "", "File that takes a line for every request, in the format of S3's server access logs"
-        [startup(), services(&[Rgw]), long("It is made anew when it is moved away, and only its owner can read it. Empty: no such log.")];
+        [startup(), services(&[Rgw]), long("It is created again when it is moved away, and only its owner can read it. Empty: no such log.")];
     rgw_admin_entry: Str = "admin", "What the paths of the admin API begin with" [startup(), services(&[Rgw]),
         long("Objects of a bucket of that name can't be reached by path. Empty: no admin API.")];
     rgw_bucket_quota_ttl: IntSecs = "600", "Seconds that a gateway judges a bucket's quota by sums that it remembers"

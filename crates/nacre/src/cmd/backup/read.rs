@@ -108,6 +108,5 @@ fn copy(
     } else {
         format!("{} digests match", digests.len())
     };
-    progress.end(volume, &digests);
-    Ok(())
+    progress.end(args, &digests)
 }

@@ -46,8 +46,7 @@ pub(super) fn store(pool: &IoCtx, args: &Args) -> Result<()> {
         stream.write(&mut input, &mut progress)?;
     }
     let digest = stream.finish()?;
-    progress.end(volume, &format!("sha256 {digest}"));
-    Ok(())
+    progress.end(args, &format!("sha256 {digest}"))
 }
 
 fn open(file: Option<&str>) -> Result<(Box<dyn Read>, Option<u64>)> {

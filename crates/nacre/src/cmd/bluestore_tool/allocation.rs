@@ -1,10 +1,12 @@
 //! The verbs about what is allocated: `recovery-compare`, `allocmap`, `free-dump`, `free-score`.
 
 use super::Place;
+use crate::cmd::output::Format;
 use anyhow::{Context, Result};
 use clap::Args;
-use nacre_store::{AllocationSource, BlueStore, IgnoreEvents, PoolUsage, Recovery, StoreError};
-use serde_json::json;
+use nacre_store::{AllocationSource, BlueStore, IgnoreEvents, PoolUsage, Recovery, ScanStats, StoreError};
+use nacre_types::PoolId;
+use serde_json::{Map, Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -46,7 +48,7 @@ impl Which {
 
 /// `recovery-compare`, with Ceph's output.
 pub(super) fn recovery_compare(place: &Place<'_>, args: &CompareArgs) -> Result<ExitCode> {
-    let mut out = io::stdout().lock();
+    let mut out = place.text();
     let threads = place.config.recovery_threads;
     writeln!(out, "recovery-compare bluestore compare new and legacy onode recovery")?;
     let first = match threads {
@@ -58,7 +60,7 @@ pub(super) fn recovery_compare(place: &Place<'_>, args: &CompareArgs) -> Result<
         orders.push(first.into_iter().rev().collect());
     }
     let mut same = true;
-    let mut times = Vec::new();
+    let (mut times, mut scans) = (Vec::new(), Vec::new());
     for order in orders {
         if args.cold {
             BlueStore::evict(place.path)?;
@@ -67,7 +69,12 @@ pub(super) fn recovery_compare(place: &Place<'_>, args: &CompareArgs) -> Result<
         for (at, which) in order.into_iter().enumerate() {
             let result = scan(place, which, &mut out)?;
             let cache = if args.cold && at == 0 { "cold" } else { "as it was" };
-            times.push((which, if at == 0 { cache } else { "warm" }, result.took));
+            let cache = if at == 0 { cache } else { "warm" };
+            let mut entry = described(&result);
+            entry["recovery"] = which.name().into();
+            entry["cache"] = cache.into();
+            scans.push(entry);
+            times.push((which, cache, result.took));
             results.push(result);
         }
         match &results[..] {
@@ -84,6 +91,7 @@ pub(super) fn recovery_compare(place: &Place<'_>, args: &CompareArgs) -> Result<
             writeln!(out, "{:<10} {:<10} {:>12.6}", which.name(), cache, took.as_secs_f64())?;
         }
     }
+    place.answer(&json!({ "success": same, "threads": threads, "scans": scans }))?;
     writeln!(out, "recovery-compare {}", if same { "success" } else { "failure" })?;
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -103,16 +111,7 @@ fn scan(place: &Place<'_>, which: Which, out: &mut impl Write) -> Result<Recover
     let recovery = scanned.with_context(|| format!("the {} scan failed", name.to_lowercase()))?;
     writeln!(out, "{name} recovery stats=\n{RULE}")?;
     let stats = &recovery.stats;
-    for (name, count) in [
-        ("onode_count", stats.onode_count),
-        ("shard_count", stats.shard_count),
-        ("shared_blob_count", stats.shared_blob_count),
-        ("compressed_blob_count", stats.compressed_blob_count),
-        ("spanning_blob_count", stats.spanning_blob_count),
-        ("skipped_illegal_extent", stats.skipped_illegal_extent),
-        ("extent_count", stats.extent_count),
-        ("insert_count", stats.insert_count),
-    ] {
+    for (name, count) in counts(stats) {
         writeln!(out, "{name:<24}={count:>11}")?;
     }
     writeln!(out, "store {}", statfs(&PoolUsage::default()))?;
@@ -125,6 +124,45 @@ fn scan(place: &Place<'_>, which: Which, out: &mut impl Write) -> Result<Recover
         eprintln!("{code}: {text}");
     }
     Ok(recovery)
+}
+
+fn counts(stats: &ScanStats) -> [(&'static str, u64); 8] {
+    [
+        ("onode_count", stats.onode_count),
+        ("shard_count", stats.shard_count),
+        ("shared_blob_count", stats.shared_blob_count),
+        ("compressed_blob_count", stats.compressed_blob_count),
+        ("spanning_blob_count", stats.spanning_blob_count),
+        ("skipped_illegal_extent", stats.skipped_illegal_extent),
+        ("extent_count", stats.extent_count),
+        ("insert_count", stats.insert_count),
+    ]
+}
+
+/// A scan for scripts: what it counted, by pool too, and what it found to be wrong.
+fn described(recovery: &Recovery) -> Value {
+    let stats = counts(&recovery.stats).map(|(name, count)| (name.to_owned(), Value::from(count)));
+    let stats: Map<String, Value> = stats.into_iter().collect();
+    let pool = |(pool, usage): (&PoolId, &PoolUsage)| {
+        let shown = json!({
+            "objects": usage.objects,
+            "stored_bytes": usage.stored_bytes,
+            "allocated_bytes": usage.allocated_bytes,
+            "compressed_bytes": usage.compressed_bytes,
+            "compressed_allocated_bytes": usage.compressed_allocated_bytes,
+            "compressed_original_bytes": usage.compressed_original_bytes,
+        });
+        (pool.0.to_string(), shown)
+    };
+    let pools: Map<String, Value> = recovery.pools.iter().map(pool).collect();
+    let health = recovery.health.iter().map(|(code, text)| json!({ "code": code, "text": text }));
+    json!({
+        "seconds": recovery.took.as_secs_f64(),
+        "allocated_blocks": recovery.used_blocks(),
+        "stats": stats,
+        "pools": pools,
+        "health": health.collect::<Vec<_>>(),
+    })
 }
 
 fn statfs(usage: &PoolUsage) -> String {
@@ -161,7 +199,7 @@ fn source(recovery: &Recovery) -> String {
 
 /// `allocmap`: what all objects own against what the store noted.
 pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
-    let mut out = io::stdout().lock();
+    let mut out = place.text();
     let config = &place.config;
     let scanned = BlueStore::scan(place.path, config, config.recovery_threads, &IgnoreEvents)?;
     let stats = &scanned.stats;
@@ -179,6 +217,7 @@ pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
     let noted = match BlueStore::noted_allocation(place.path, config)? {
         Ok(noted) => noted,
         Err(reason) => {
+            place.answer(&json!({ "success": true, "scan": described(&scanned), "reason": reason }))?;
             writeln!(out, "{verb}: nothing noted to compare with: {reason}")?;
             return Ok(ExitCode::SUCCESS);
         }
@@ -191,6 +230,9 @@ pub(super) fn allocmap(place: &Place<'_>, verb: &str) -> Result<ExitCode> {
         noted.took.as_secs_f64()
     )?;
     let same = compare(&scanned, &noted, &mut out)?;
+    let mut read = described(&noted);
+    read["source"] = source(&noted).into();
+    place.answer(&json!({ "success": same, "scan": described(&scanned), "noted": read }))?;
     writeln!(out, "{verb} {}", if same { "success" } else { "failure" })?;
     Ok(if same { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
@@ -209,7 +251,10 @@ pub(super) fn free_dump(place: &Place<'_>, _args: &FreeArgs) -> Result<ExitCode>
     let space = known(place)?.free_space(usize::MAX);
     let dump = nacre_osd::dump_free_space(&space);
     let mut out = io::BufWriter::new(io::stdout().lock());
-    writeln!(out, "block:\n{dump:#}")?;
+    match place.format {
+        Format::Plain => writeln!(out, "block:\n{dump:#}")?,
+        format => format.answer(&mut out, &json!({ "block": dump }))?,
+    }
     out.flush()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -219,7 +264,9 @@ pub(super) fn free_score(place: &Place<'_>, _args: &FreeArgs) -> Result<ExitCode
     let space = known(place)?.free_space(usize::MAX);
     let lengths = space.extents.iter().map(|(_, len)| *len);
     let rating = fragmentation_score(lengths, space.unit_bytes);
-    writeln!(io::stdout().lock(), "block:\n{:#}", json!({ "fragmentation_rating": rating }))?;
+    let shown = json!({ "fragmentation_rating": rating });
+    writeln!(place.text(), "block:\n{shown:#}")?;
+    place.answer(&json!({ "block": shown }))?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -7,8 +7,9 @@ use clap::Args;
 use nacre_store::archive::{self, Archived, Selection};
 use nacre_store::{BlueStore, IgnoreEvents, ObjectStore};
 use nacre_types::PgId;
+use serde_json::json;
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::{BufReader, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -44,9 +45,11 @@ fn mount(place: &Place<'_>) -> Result<BlueStore> {
     Ok(store)
 }
 
-fn tell(verb: &str, done: &Archived) {
+fn tell(place: &Place<'_>, verb: &str, done: &Archived) -> Result<()> {
     let Archived { collections, objects, data_bytes } = done;
-    println!("{verb} {collections} PGs, {objects} objects, {data_bytes} bytes of data");
+    place.answer(&json!({ "pgs": collections, "objects": objects, "data_bytes": data_bytes }))?;
+    let mut out = place.text();
+    Ok(writeln!(out, "{verb} {collections} PGs, {objects} objects, {data_bytes} bytes of data")?)
 }
 
 pub(super) fn export(place: &Place<'_>, args: &ExportArgs) -> Result<ExitCode> {
@@ -64,7 +67,7 @@ pub(super) fn export(place: &Place<'_>, args: &ExportArgs) -> Result<ExitCode> {
     drop(progress);
     store.umount()?;
     match outcome {
-        Ok(done) => tell("exported", &done),
+        Ok(done) => tell(place, "exported", &done)?,
         Err(error) => {
             // Half a file would be refused by every import.
             let _ = std::fs::remove_file(&args.dest_file);
@@ -81,6 +84,6 @@ pub(super) fn import(place: &Place<'_>, args: &ImportArgs) -> Result<ExitCode> {
     let outcome = archive::import(&store, open, args.force);
     drop(progress);
     store.umount()?;
-    tell("imported", &outcome.with_context(|| args.input_file.display().to_string())?);
+    tell(place, "imported", &outcome.with_context(|| args.input_file.display().to_string())?)?;
     Ok(ExitCode::SUCCESS)
 }

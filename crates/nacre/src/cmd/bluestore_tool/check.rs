@@ -1,12 +1,13 @@
 //! The verbs that look whether a store is sound, and say what it is: `fsck`, `repair`, `show-label`, `bluefs-stats`.
 
 use super::Place;
+use crate::cmd::output::Format;
 use crate::progress::{Progress, Unit};
 use anyhow::Result;
 use clap::Args;
 use nacre_store::{BlueStore, FsckReport, KvKind, KvStore};
 use nacre_types::time::stamp;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -23,7 +24,7 @@ pub(super) fn fsck(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
     let progress = Progress::start("fsck", Unit::Time, None);
     let report = BlueStore::fsck(place.path, &place.config, args.deep)?;
     drop(progress);
-    conclude("fsck", &report, 0, args.deep)
+    conclude(place, "fsck", &report, &[], args.deep)
 }
 
 /// `repair`: as `fsck`, and mends what can be mended.
@@ -31,29 +32,48 @@ pub(super) fn repair(place: &Place<'_>, args: &FsckArgs) -> Result<ExitCode> {
     let progress = Progress::start("repair", Unit::Time, None);
     let report = BlueStore::repair(place.path, &place.config, args.deep)?;
     drop(progress);
-    let mut out = io::stdout().lock();
-    for finding in &report.repaired {
-        writeln!(out, "repair repaired: {finding}")?;
-    }
-    drop(out);
-    conclude("repair", &report.remaining, report.repaired.len(), args.deep)
+    let repaired: Vec<String> = report.repaired.iter().map(ToString::to_string).collect();
+    conclude(place, "repair", &report.remaining, &repaired, args.deep)
 }
 
-fn conclude(verb: &str, report: &FsckReport, repaired: usize, deep: bool) -> Result<ExitCode> {
-    let mut out = io::stdout().lock();
+fn conclude(
+    place: &Place<'_>,
+    verb: &str,
+    report: &FsckReport,
+    repaired: &[String],
+    deep: bool,
+) -> Result<ExitCode> {
+    place.answer(&described(verb, report, repaired, deep))?;
+    let mut out = place.text();
+    for finding in repaired {
+        writeln!(out, "{verb} repaired: {finding}")?;
+    }
     for finding in &report.findings {
         writeln!(out, "{verb} error: {finding}")?;
     }
     let verified =
         if deep { format!(", {} bytes of data verified", report.verified_bytes) } else { String::new() };
     writeln!(out, "{verb} {} objects checked{verified}", report.objects)?;
-    if report.findings.is_empty() && repaired == 0 {
+    if report.findings.is_empty() && repaired.is_empty() {
         writeln!(out, "{verb} success")?;
         return Ok(ExitCode::SUCCESS);
     }
-    let errors = report.findings.len();
+    let (errors, repaired) = (report.findings.len(), repaired.len());
     writeln!(out, "{verb} status: remaining {errors} error(s) and {repaired} repaired error(s)")?;
     Ok(if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The outcome for scripts. Data is counted where all of it was read.
+fn described(verb: &str, report: &FsckReport, repaired: &[String], deep: bool) -> Value {
+    let errors: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+    json!({
+        "verb": verb,
+        "success": errors.is_empty(),
+        "objects": report.objects,
+        "verified_bytes": deep.then_some(report.verified_bytes),
+        "errors": errors,
+        "repaired": repaired,
+    })
 }
 
 /// `show-label`: JSON by the device's path, as Ceph's. A store in use may be asked.
@@ -74,16 +94,18 @@ pub(super) fn show_label(place: &Place<'_>) -> Result<ExitCode> {
     if !whoami.trim().is_empty() {
         fields["whoami"] = whoami.trim().into();
     }
-    let mut out = io::stdout().lock();
     let shown = json!({ block.display().to_string(): fields });
-    out.write_all(&nacre_runtime::admin::render(&shown, None))?;
+    // Ceph's tool knows no other format for it.
+    let format = if place.format == Format::Json { Format::Json } else { Format::JsonPretty };
+    format.answer(&mut io::stdout().lock(), &shown)?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// `bluefs-bdev-expand`: makes the store as large as its device.
 pub(super) fn expand(place: &Place<'_>) -> Result<ExitCode> {
     let (before, after) = BlueStore::expand(place.path, &place.config)?;
-    let mut out = io::stdout().lock();
+    place.answer(&json!({ "before_bytes": before, "after_bytes": after }))?;
+    let mut out = place.text();
     if after == before {
         writeln!(out, "1 : nothing to do, skipped: the store has all {before} bytes of its device")?;
     } else {
@@ -97,13 +119,31 @@ pub(super) fn expand(place: &Place<'_>) -> Result<ExitCode> {
 pub(super) fn bluefs_stats(place: &Place<'_>) -> Result<ExitCode> {
     let label = BlueStore::label(place.path)?;
     let store = KvStore::open(KvKind::BlueStoreKv, place.path)?;
-    let size = store.size()?;
-    let mut out = io::stdout().lock();
+    let (size, usage) = (store.size()?, store.usage()?);
+    let families = usage.iter().map(|usage| {
+        json!({
+            "name": usage.prefix,
+            "keys": usage.keys,
+            "table_bytes": usage.table_bytes,
+            "memtable_bytes": usage.memtable_bytes,
+        })
+    });
+    place.answer(&json!({
+        "block_bytes": label.size_bytes,
+        "db": {
+            "total_bytes": size.total(),
+            "log_bytes": size.log,
+            "table_bytes": size.sst,
+            "other_bytes": size.misc,
+        },
+        "families": families.collect::<Vec<_>>(),
+    }))?;
+    let mut out = place.text();
     writeln!(out, "block : size {:#x} ({} bytes)", label.size_bytes, label.size_bytes)?;
     writeln!(out, "db    : using {:#x} ({} bytes)", size.total(), size.total())?;
     writeln!(out, "        log {} bytes, tables {} bytes, other {} bytes", size.log, size.sst, size.misc)?;
     writeln!(out, "{:<12} {:>14} {:>14} {:>14}", "FAMILY", "KEYS", "TABLES", "MEMTABLES")?;
-    for usage in store.usage()? {
+    for usage in usage {
         writeln!(
             out,
             "{:<12} {:>14} {:>14} {:>14}",
@@ -111,4 +151,19 @@ pub(super) fn bluefs_stats(place: &Place<'_>) -> Result<ExitCode> {
         )?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn outcomes_are_described_for_scripts() {
+        let report = FsckReport { objects: 5, verified_bytes: 4096, ..FsckReport::default() };
+        let sound = described("fsck", &report, &[], false);
+        assert_eq!((&sound["success"], &sound["objects"]), (&json!(true), &json!(5)));
+        assert_eq!((&sound["verified_bytes"], &sound["errors"]), (&Value::Null, &json!([])));
+        let mended = described("repair", &report, &["omap x".to_owned()], true);
+        assert_eq!((&mended["verified_bytes"], &mended["repaired"]), (&json!(4096), &json!(["omap x"])));
+    }
 }

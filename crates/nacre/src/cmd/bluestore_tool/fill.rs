@@ -5,7 +5,8 @@ use anyhow::Result;
 use clap::Args;
 use nacre_runtime::options;
 use nacre_store::{BlueStore, FillPlan};
-use std::io::{self, Write};
+use serde_json::json;
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -48,18 +49,14 @@ pub(super) fn fill(place: &Place<'_>, args: &FillArgs) -> Result<ExitCode> {
         pgs: args.pgs,
         pool: args.pool,
     };
-    let begun = Instant::now();
-    let mut out = io::stdout().lock();
+    let started = Instant::now();
+    let mut out = place.text();
     BlueStore::fill(place.path, &place.config, plan, &mut |made| {
-        // Progress is for people; nobody minds where it can't be shown.
+        // Progress is for people, and no reason to fail where it can't be shown.
         let _ = writeln!(out, "{made} of {} objects", plan.onodes);
     })?;
-    writeln!(
-        out,
-        "filled: {} objects, {} extents in {:.1} seconds",
-        args.onodes,
-        args.extents,
-        begun.elapsed().as_secs_f64()
-    )?;
+    let seconds = started.elapsed().as_secs_f64();
+    place.answer(&json!({ "objects": args.onodes, "extents": args.extents, "seconds": seconds }))?;
+    writeln!(out, "filled: {} objects, {} extents in {seconds:.1} seconds", args.onodes, args.extents)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -9,7 +9,8 @@ use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
 use rustix::process::{Signal, getpid, kill_process};
-use std::io::{self, Write};
+use serde_json::json;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Instant;
@@ -29,10 +30,12 @@ pub(super) struct StartArgs {
 
 /// Opens the store, reads an object, writes.
 pub(super) fn bench_start(place: &Place<'_>, args: &StartArgs) -> Result<ExitCode> {
-    let mut out = io::stdout().lock();
-    let begun = Instant::now();
+    let mut out = place.text();
+    let started = Instant::now();
     let (store, report) = BlueStore::mount(place.path, place.config.clone(), Arc::new(IgnoreEvents))?;
-    writeln!(out, "mounted after {:.6} seconds: {:?}", begun.elapsed().as_secs_f64(), report)?;
+    let mounted = started.elapsed().as_secs_f64();
+    let mut answer = json!({ "mounted_seconds": mounted });
+    writeln!(out, "mounted after {mounted:.6} seconds: {report:?}")?;
     let collections = store.list_collections()?;
     let mut objects: Vec<(PgId, ObjectId)> = Vec::new();
     for collection in collections.iter().rev() {
@@ -42,7 +45,8 @@ pub(super) fn bench_start(place: &Place<'_>, args: &StartArgs) -> Result<ExitCod
             && objects.is_empty()
         {
             let data = store.read(*collection, object, 0, 4096)?;
-            let took = begun.elapsed().as_secs_f64();
+            let took = started.elapsed().as_secs_f64();
+            answer["first_read"] = json!({ "bytes": data.len(), "seconds": took });
             writeln!(out, "first read of {} bytes after {took:.6} seconds", data.len())?;
             if args.writes == 0 {
                 break;
@@ -52,7 +56,7 @@ pub(super) fn bench_start(place: &Place<'_>, args: &StartArgs) -> Result<ExitCod
     }
     out.flush()?;
     if args.writes > 0 && !objects.is_empty() {
-        let begun = Instant::now();
+        let writing = Instant::now();
         let data = Bytes::from(vec![0x5a; 4096]);
         for i in 0..args.writes {
             let (collection, object) = &objects[i as usize % objects.len()];
@@ -70,15 +74,21 @@ pub(super) fn bench_start(place: &Place<'_>, args: &StartArgs) -> Result<ExitCod
         }
         let (collection, object) = &objects[0];
         store.commit(&Transaction { collection: *collection, ops: vec![TxnOp::Touch(object.clone())] })?;
-        writeln!(out, "wrote {} blocks in {:.3} seconds", args.writes, begun.elapsed().as_secs_f64())?;
+        let took = writing.elapsed().as_secs_f64();
+        answer["writes"] = json!({ "blocks": args.writes, "seconds": took });
+        writeln!(out, "wrote {} blocks in {took:.3} seconds", args.writes)?;
     }
     if args.crash {
+        place.answer(&answer)?;
         writeln!(out, "crashing")?;
         out.flush()?;
         kill_process(getpid(), Signal::KILL)?;
     }
-    let begun = Instant::now();
+    let closing = Instant::now();
     store.umount()?;
-    writeln!(out, "closed in {:.3} seconds", begun.elapsed().as_secs_f64())?;
+    let took = closing.elapsed().as_secs_f64();
+    answer["closed_seconds"] = took.into();
+    place.answer(&answer)?;
+    writeln!(out, "closed in {took:.3} seconds")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@ pub(super) fn run(invocation: &Invocation, level: String, channel: String) -> Re
     print(b"\n")?;
     while let Ok(line) = lines.recv() {
         let mut stdout = std::io::stdout().lock();
-        // Nobody reads any more: that is how watching ends.
+        // The reader has gone: that is how watching ends.
         if stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()).is_err() {
             break;
         }

@@ -1,16 +1,8 @@
 //! The command line of `rados`: its own options, taken apart from verbs and their arguments.
 
 use super::Failure;
+pub(super) use crate::cmd::output::Format;
 use std::path::PathBuf;
-
-/// How results are printed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Format {
-    #[default]
-    Plain,
-    Json,
-    JsonPretty,
-}
 
 /// Everything that follows what all of Ceph's programs share.
 #[derive(Debug, Default, PartialEq)]
@@ -111,12 +103,9 @@ impl Args {
                 "--object-locator" => out.locator = value()?.to_owned(),
                 "--target-locator" => out.target_locator = Some(value()?.to_owned()),
                 "-f" | "--format" => {
-                    out.format = match value()? {
-                        "plain" => Format::Plain,
-                        "json" => Format::Json,
-                        "json-pretty" => Format::JsonPretty,
-                        other => return Err(Failure::invalid(format!("unrecognized format: {other}"))),
-                    }
+                    let name = value()?;
+                    out.format = Format::from_name(name)
+                        .ok_or_else(|| Failure::invalid(format!("unrecognized format: {name}")))?;
                 }
                 "-b" | "--block-size" => out.op_size = Some(size("block-size", value()?)?),
                 "-O" | "--object-size" => out.object_size = Some(size("object-size", value()?)?),

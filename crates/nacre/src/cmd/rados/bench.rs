@@ -6,7 +6,8 @@
 mod load;
 mod report;
 
-use super::{Context, Failure, out, pools};
+use super::args::Format;
+use super::{Context, Failure, out, pools, print};
 use crate::cmd::steady::{SLICE_SECONDS, WarmUp};
 use crate::progress::{Progress, Unit};
 use load::{Kind, Load, Plan};
@@ -14,6 +15,7 @@ use nacre_client::{IoCtx, Network};
 use nacre_types::errno::Errno;
 use report::Report;
 use rustix::time::{ClockId, clock_gettime};
+use serde_json::json;
 use std::time::{Duration, Instant};
 
 /// Where a write benchmark says what it left behind, unless `--run-name` names another object.
@@ -235,10 +237,10 @@ fn run_plan(
     report.totals(&outcome, elapsed, cpu_us_per_op)?;
     if kind == Kind::Write && !context.args.no_cleanup {
         report.cleaning()?;
-        let begun = Instant::now();
+        let began = Instant::now();
         let removed = remove_run(context.pool(), &run, context.args.run_name.as_deref())
             .map_err(|errno| bench_failed("benchmark", errno))?;
-        cleaned = Some((removed, begun.elapsed()));
+        cleaned = Some((removed, began.elapsed()));
     }
     report.end(cleaned)
 }
@@ -277,7 +279,11 @@ pub(super) fn cleanup(context: &Context<'_>, _: &[&str]) -> Result<(), Failure> 
             }
         }
     };
-    removed.map_or(Ok(()), |removed| out(format!("Removed {removed} objects\n")))
+    match (args.format, removed) {
+        (Format::Plain, None) => Ok(()),
+        (Format::Plain, Some(removed)) => out(format!("Removed {removed} objects\n")),
+        (format, removed) => out(print::json(&json!({ "removed": removed.unwrap_or(0) }), format)),
+    }
 }
 
 /// Removes what a run wrote, by name; returns how many objects there were.

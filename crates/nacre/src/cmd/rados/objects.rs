@@ -28,13 +28,17 @@ pub(super) fn stat2(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
 fn print_stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), Failure> {
     let name = context.name(object);
     let stat = context.pool().stat(object).wait().map_err(failed(format_args!(" error stat-ing {name}")))?;
-    let mtime = stat.mtime_ns / resolution_ns * resolution_ns;
+    out(shown_stat(context, object, stat.size, stat.mtime_ns / resolution_ns * resolution_ns))
+}
+
+/// An object's size and time.
+pub(super) fn shown_stat(context: &Context<'_>, object: &str, size: u64, mtime_ns: u64) -> String {
+    let mtime = print::time(mtime_ns);
     match context.args.format {
-        Format::Plain => out(format!("{name} mtime {}, size {}\n", print::time(mtime), stat.size)),
+        Format::Plain => format!("{} mtime {mtime}, size {size}\n", context.name(object)),
         format => {
-            let (pool, mtime) = (context.pool().pool_name(), print::time(mtime));
-            let value = json!({ "pool": pool, "name": object, "mtime": mtime, "size": stat.size });
-            out(print::json(&value, format))
+            let pool = context.pool().pool_name();
+            print::json(&json!({ "pool": pool, "name": object, "mtime": mtime, "size": size }), format)
         }
     }
 }

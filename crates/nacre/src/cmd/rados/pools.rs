@@ -202,7 +202,10 @@ pub(super) fn purge(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
     }
     let pool = super::open_pool(context.cluster, name, context.args)?;
     let removed = remove_all(&pool, |_| true).map_err(failed(format_args!("error purging pool {name}")))?;
-    out(format!("Removed {removed} objects\nsuccessfully purged pool {name}\n"))
+    match context.args.format {
+        Format::Plain => out(format!("Removed {removed} objects\nsuccessfully purged pool {name}\n")),
+        format => out(print::json(&json!({ "pool": name, "removed": removed }), format)),
+    }
 }
 
 /// Removes the objects of all namespaces that `matches` accepts; returns how many there were.

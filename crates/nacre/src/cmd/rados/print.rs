@@ -1,7 +1,6 @@
 //! Numbers, times, dumps and JSON as Ceph's programs print them.
 
 use super::args::Format;
-use nacre_runtime::admin;
 use serde_json::Value;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -86,10 +85,7 @@ pub(super) fn names<'a>(names: impl IntoIterator<Item = &'a [u8]>, format: Forma
 
 /// Ceph's JSON: compact without a newline, or indented by four with one.
 pub(super) fn json(value: &Value, format: Format) -> String {
-    if format != Format::JsonPretty {
-        return value.to_string();
-    }
-    String::from_utf8(admin::render(value, None)).expect("invariant: JSON is UTF-8")
+    format.render(value)
 }
 
 #[cfg(test)]

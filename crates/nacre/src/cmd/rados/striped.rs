@@ -201,8 +201,8 @@ fn stat(context: &Context<'_>, object: &str, resolution_ns: u64) -> Result<(), F
     let name = context.name(object);
     let stat = striper(context)?.stat(object).wait();
     let stat = stat.map_err(failed(format_args!(" error stat-ing {name}")))?;
-    let mtime = stat.mtime_ns / resolution_ns * resolution_ns;
-    out(format!("{name} mtime {}, size {}\n", print::time(mtime), stat.size))
+    let mtime_ns = stat.mtime_ns / resolution_ns * resolution_ns;
+    out(objects::shown_stat(context, object, stat.size, mtime_ns))
 }
 
 fn truncate(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
@@ -246,5 +246,5 @@ fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
 fn list_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error getting xattr set {}", context.name(operands[0]));
     let attributes = striper(context)?.get_xattrs(operands[0]).wait().map_err(failed(doing))?;
-    attributes.keys().try_for_each(|name| out([name, &b"\n"[..]].concat()))
+    out(print::names(attributes.keys().map(|name| &name[..]), context.args.format))
 }

@@ -4,11 +4,13 @@
 //! [PREFIX]` fetches every object whose name begins with `PREFIX` to the rest of its name below `DIR`. Other kinds of
 //! files are named and left out.
 
+use super::args::Format;
 use super::transfer::{Stopped, fetch, io_text, read_first, read_piece};
 use super::{Context, Failure, failed, out, print, reason};
 use crate::progress::{Progress, Unit};
 use nacre_client::{Pending, block_on};
 use nacre_types::errno::Errno;
+use serde_json::json;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write;
@@ -113,7 +115,7 @@ pub(super) fn put(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         finish(context, &files, &mut in_flight, &progress)?;
     }
     drop(progress);
-    out(format!("stored {} objects, {}\n", files.len(), print::bytes(total)))
+    out(moved("stored", files.len(), total, context.args.format))
 }
 
 /// Waits for the oldest piece; returns its length.
@@ -174,7 +176,15 @@ pub(super) fn get(context: &Context<'_>, operands: &[&str]) -> Result<(), Failur
         return Err(failure);
     }
     let bytes = bytes.into_inner();
-    out(format!("fetched {} objects, {}\n", names.len(), print::bytes(bytes)))
+    out(moved("fetched", names.len(), bytes, context.args.format))
+}
+
+/// How much was stored or fetched.
+fn moved(what: &str, objects: usize, bytes: u64, format: Format) -> String {
+    match format {
+        Format::Plain => format!("{what} {objects} objects, {}\n", print::bytes(bytes)),
+        format => print::json(&json!({ "objects": objects, "bytes": bytes }), format),
+    }
 }
 
 fn get_one(context: &Context<'_>, root: &Path, prefix: &str, name: &str) -> Result<u64, Failure> {
@@ -214,6 +224,12 @@ mod tests {
         for name in ["", "../a", "a/../../b", "/etc/passwd", "a/.."] {
             assert!(file_for(root, name).is_none(), "{name}");
         }
+    }
+
+    #[test]
+    fn what_was_moved_is_a_line_or_a_document() {
+        assert_eq!(moved("stored", 2, 3 << 10, Format::Plain), "stored 2 objects, 3 KiB\n");
+        assert_eq!(moved("fetched", 2, 3 << 10, Format::Json), r#"{"objects":2,"bytes":3072}"#);
     }
 
     #[test]

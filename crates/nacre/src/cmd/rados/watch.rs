@@ -1,10 +1,13 @@
 //! `rados watch`, `notify` and `listwatchers`.
 
-use super::{Context, Failure, failed, out};
+use super::args::Format;
+use super::{Context, Failure, failed, out, print};
 use crate::cmd::hexdump::hexdump;
 use nacre_client::{Error, IoCtx, Notification, NotifyOutcome, WatchHandler};
 use nacre_types::ceph::Encoder;
 use nacre_types::errno::Errno;
+use nacre_types::op::{NotifyReply, WatchInfo};
+use serde_json::json;
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,15 +18,32 @@ const NOTIFY_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) fn list_watchers(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error listing watchers {}", context.name(operands[0]));
     let watchers = context.pool().list_watchers(operands[0]).wait().map_err(failed(doing))?;
-    watchers.iter().try_for_each(|watch| {
-        out(format!("watcher={} client.{} cookie={}\n", watch.addr, watch.client, watch.cookie))
-    })
+    out(listing(&watchers, context.args.format))
+}
+
+fn listing(watchers: &[WatchInfo], format: Format) -> String {
+    let line = |watch: &WatchInfo| {
+        format!("watcher={} client.{} cookie={}\n", watch.addr, watch.client, watch.cookie)
+    };
+    let entry = |watch: &WatchInfo| {
+        json!({
+            "addr": watch.addr,
+            "client": format!("client.{}", watch.client),
+            "cookie": watch.cookie,
+            "timeout": watch.timeout_s,
+        })
+    };
+    match format {
+        Format::Plain => watchers.iter().map(line).collect(),
+        format => print::json(&watchers.iter().map(entry).collect(), format),
+    }
 }
 
 /// Prints what it hears and answers with the same.
 struct Printer {
     io: IoCtx,
     object: String,
+    format: Format,
 }
 
 impl Printer {
@@ -37,13 +57,32 @@ impl Printer {
 impl WatchHandler for Printer {
     fn notified(&self, notification: Notification) {
         let Notification { cookie, notify_id, notifier, payload } = notification;
-        let dump = hexdump(&payload);
-        self.print(&format!("NOTIFY cookie {cookie} notify_id {notify_id} from {notifier}\n{dump}"));
+        self.print(&match self.format {
+            Format::Plain => {
+                let dump = hexdump(&payload);
+                format!("NOTIFY cookie {cookie} notify_id {notify_id} from {notifier}\n{dump}")
+            }
+            // A line each: there is no end to wait for.
+            _ => {
+                let (payload, length) = (print::text(&payload), payload.len());
+                let shown = json!({
+                    "cookie": cookie,
+                    "notify_id": notify_id,
+                    "notifier": notifier,
+                    "payload": payload,
+                    "length": length,
+                });
+                format!("{shown}\n")
+            }
+        });
         self.io.notify_ack(&self.object, notify_id, cookie, payload);
     }
 
     fn lost(&self, cookie: u64, error: Error) {
-        self.print(&format!("ERROR cookie {cookie} err {}\n", error.errno()));
+        self.print(&match self.format {
+            Format::Plain => format!("ERROR cookie {cookie} err {}\n", error.errno()),
+            _ => format!("{}\n", json!({ "cookie": cookie, "error": error.errno().to_string() })),
+        });
     }
 }
 
@@ -56,10 +95,13 @@ fn calling(what: &'static str) -> impl FnOnce(Error) -> Failure {
 
 pub(super) fn watch(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let io = context.pool();
-    let handler = Printer { io: io.clone(), object: operands[0].to_owned() };
+    let format = context.args.format;
+    let handler = Printer { io: io.clone(), object: operands[0].to_owned(), format };
     let (cookie, watching) = io.watch(operands[0], None, Arc::new(handler));
     watching.wait().map_err(calling("watch"))?;
-    out("press enter to exit...\n")?;
+    if format == Format::Plain {
+        out("press enter to exit...\n")?;
+    }
     // The end of the input ends the watch too.
     let _ = std::io::stdin().lock().read_line(&mut String::new());
     io.unwatch(cookie).wait().map_err(calling("unwatch"))?;
@@ -75,18 +117,72 @@ pub(super) fn notify(context: &Context<'_>, operands: &[&str]) -> Result<(), Fai
     if timed_out {
         eprintln!("error calling notify: {}", Errno::ETIMEDOUT.negated());
     }
-    for (client, cookie, answer) in &reply.acks {
-        out(format!("reply client.{client} cookie {cookie} : {} bytes\n", answer.len()))?;
-        if !answer.is_empty() {
-            out(hexdump(answer))?;
-        }
-    }
-    for (client, cookie) in &reply.missed {
-        out(format!("timeout client.{client} cookie {cookie}\n"))?;
-    }
+    out(answers(&reply, context.args.format))?;
     if timed_out {
         let errno = Errno::ETIMEDOUT;
         return Err(Failure::new(format!("error {}: {errno}", errno.0)));
     }
     Ok(())
+}
+
+/// Who answered a notify, with what, and who did not.
+fn answers(reply: &NotifyReply, format: Format) -> String {
+    if format != Format::Plain {
+        let acks = reply.acks.iter().map(|(client, cookie, answer)| {
+            json!({
+                "client": format!("client.{client}"),
+                "cookie": cookie,
+                "reply": print::text(answer),
+                "length": answer.len(),
+            })
+        });
+        let missed = reply.missed.iter().map(|(client, cookie)| {
+            json!({
+                "client": format!("client.{client}"),
+                "cookie": cookie,
+            })
+        });
+        let shown = json!({ "acks": acks.collect::<Vec<_>>(), "timeouts": missed.collect::<Vec<_>>() });
+        return print::json(&shown, format);
+    }
+    let mut text = String::new();
+    for (client, cookie, answer) in &reply.acks {
+        text += &format!("reply client.{client} cookie {cookie} : {} bytes\n", answer.len());
+        if !answer.is_empty() {
+            text += &hexdump(answer);
+        }
+    }
+    for (client, cookie) in &reply.missed {
+        text += &format!("timeout client.{client} cookie {cookie}\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use nacre_types::ClientId;
+
+    #[test]
+    fn watchers_are_lines_or_documents() {
+        let addr = "127.0.0.1:0/7".to_owned();
+        let watchers = [WatchInfo { client: ClientId(4), cookie: 5, timeout_s: 30, addr }];
+        let line = listing(&watchers, Format::Plain);
+        assert_eq!(line, "watcher=127.0.0.1:0/7 client.4 cookie=5\n");
+        let document = listing(&watchers, Format::Json);
+        let expected = r#"[{"addr":"127.0.0.1:0/7","client":"client.4","cookie":5,"timeout":30}]"#;
+        assert_eq!(document, expected);
+    }
+
+    #[test]
+    fn answers_to_a_notify_are_text_or_a_document() {
+        let reply = NotifyReply { notify_id: 1, acks: vec![(4, 5, Bytes::new())], missed: vec![(6, 7)] };
+        let text = answers(&reply, Format::Plain);
+        assert_eq!(text, "reply client.4 cookie 5 : 0 bytes\ntimeout client.6 cookie 7\n");
+        let document: serde_json::Value = serde_json::from_str(&answers(&reply, Format::Json)).unwrap();
+        let ack = &document["acks"][0];
+        assert_eq!((&ack["client"], &ack["length"]), (&json!("client.4"), &json!(0)));
+        assert_eq!(document["timeouts"], json!([{ "client": "client.6", "cookie": 7 }]));
+    }
 }

@@ -126,7 +126,7 @@ pub(super) struct Load(Arc<Inner>);
 struct Step {
     /// Its number among the writes: it decides object, offset and contents.
     number: u64,
-    begun: Instant,
+    started_at: Instant,
 }
 
 pub(super) fn object_name(prefix: &str, object: u64) -> String {
@@ -249,12 +249,12 @@ impl Inner {
 
     /// The next operation's place, unless the run is over.
     fn take_step(&self) -> Option<Step> {
-        let begun = Instant::now();
+        let started_at = Instant::now();
         let mut figures = self.lock();
         let plan = &self.plan;
         let total = u64::from(plan.objects) * plan.ops_per_object;
         let over = figures.stopped
-            || begun >= figures.end
+            || started_at >= figures.end
             || match plan.kind {
                 Kind::Write => {
                     plan.max_objects > 0 && figures.started >= plan.max_objects * plan.ops_per_object
@@ -278,7 +278,7 @@ impl Inner {
             }
         };
         figures.started += 1;
-        Some(Step { number, begun })
+        Some(Step { number, started_at })
     }
 
     /// Starts one more operation through `pool`, reusing the buffer of the slot's last write.
@@ -331,31 +331,31 @@ impl Inner {
 
     fn account(&self, step: Step, bytes: u64) {
         let now = Instant::now();
-        let latency = now.duration_since(step.begun).as_secs_f64();
+        let latency = now.duration_since(step.started_at).as_secs_f64();
         let mut figures = self.lock();
         figures.finished += 1;
         figures.bytes += bytes;
         figures.last_latency = latency;
         figures.last_completion = now;
         figures.latency.add(latency);
-        figures.times.add(now.duration_since(step.begun));
+        figures.times.add(now.duration_since(step.started_at));
         figures.slice.finished += 1;
         figures.slice.latency.add(latency);
-        figures.slice.times.add(now.duration_since(step.begun));
+        figures.slice.times.add(now.duration_since(step.started_at));
     }
 
     fn fail(&self, step: Step, text: String, errno: Errno) {
         let mut figures = self.lock();
         // It is over, but does not count.
         figures.started -= 1;
-        figures.last_completion = figures.last_completion.max(step.begun);
+        figures.last_completion = figures.last_completion.max(step.started_at);
         figures.failure.get_or_insert((text, errno));
         figures.stopped = true;
         self.idle.notify_all();
     }
 }
 
-/// The data of write `number`, in `buffer` where nobody else holds it any more.
+/// The data of write `number`, in `buffer` unless another operation still holds it.
 fn stamped(buffer: Bytes, number: u64, op_size: u64) -> Bytes {
     let size = usize::try_from(op_size).unwrap_or(usize::MAX);
     let mut buffer = match buffer.try_into_mut() {

@@ -42,19 +42,27 @@ pub(in super::super) fn get_value(context: &Context<'_>, operands: &[&str]) -> R
     let found = context.pool().omap_get_vals_by_keys(operands[0], vec![key.clone()]).wait();
     let mut found = found.map_err(failed(format_args!("error getting omap value {name}")))?;
     match found.remove(&key) {
+        None if context.args.format != Format::Plain => Err(Failure::new(format!("No such key: {name}"))),
         None => {
             out(format!("No such key: {name}\n"))?;
             Err(Failure::new(""))
         }
-        Some(value) => show("value", &value, rest.first()),
+        Some(value) => show(context.args.format, "value", &value, rest.first()),
     }
 }
 
-/// Into the file, or as a dump.
-fn show(what: &str, value: &[u8], file: Option<&&str>) -> Result<(), Failure> {
-    let Some(path) = file else { return out(dump(what, value)) };
+/// Into the file, or as a dump or a document.
+fn show(format: Format, what: &str, value: &[u8], file: Option<&&str>) -> Result<(), Failure> {
+    let Some(path) = file else { return out(shown(format, what, value)) };
     eprintln!("Writing to {path}");
     std::fs::write(path, value).map_err(|e| Failure::new(format!("error writing to {path}: {e}")))
+}
+
+fn shown(format: Format, what: &str, value: &[u8]) -> String {
+    match format {
+        Format::Plain => dump(what, value),
+        format => print::json(&json!({ what: print::text(value), "length": value.len() }), format),
+    }
 }
 
 fn dump(what: &str, value: &[u8]) -> String {
@@ -121,11 +129,22 @@ pub(in super::super) fn list_values(context: &Context<'_>, operands: &[&str]) ->
 pub(in super::super) fn get_header(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error getting omap header {}", context.name(operands[0]));
     let header = block_on(context.pool().omap_get_header(operands[0])).map_err(failed(doing))?;
-    show("header", &header, operands.get(1))
+    show(context.args.format, "header", &header, operands.get(1))
 }
 
 pub(in super::super) fn set_header(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error setting omap value {}", context.name(operands[0]));
     let header = operands[1].as_bytes().to_vec();
     context.pool().omap_set_header(operands[0], header).wait().map_err(failed(doing))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_dumps_or_documents() {
+        assert!(shown(Format::Plain, "value", b"ab").starts_with("value (2 bytes) :\n"));
+        assert_eq!(shown(Format::Json, "header", b"ab"), r#"{"header":"ab","length":2}"#);
+    }
 }
