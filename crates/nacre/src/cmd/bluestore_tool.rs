@@ -158,7 +158,7 @@ pub(crate) fn main(words: Vec<OsString>) -> ExitCode {
         run(&args, given)
     });
     outcome.unwrap_or_else(|error| {
-        let _ = std::io::stdout().flush();
+        let _ = io::stdout().flush();
         eprintln!("{ME}: {error:#}");
         ExitCode::FAILURE
     })
@@ -244,7 +244,7 @@ mod tests {
         carried_out.sort_unstable();
         assert_eq!(verbs, carried_out);
         for (name, support) in refused {
-            let words = [ME, "--path", "x", *name].map(OsString::from);
+            let words = [ME, "--path", "x", name].map(OsString::from);
             assert_eq!(refusal(&words), Some(format!("{name} is refused: {}", support.note())));
             assert_eq!(Args::try_parse_from(words).unwrap_err().kind(), ErrorKind::InvalidSubcommand);
         }

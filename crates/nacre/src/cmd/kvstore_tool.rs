@@ -147,9 +147,8 @@ fn split_format(words: Vec<&str>) -> Result<(Vec<&str>, Format), Stop> {
                 continue;
             }
         };
-        format = Format::from_name(name).ok_or_else(|| {
-            Stop::Usage(format!("--format: '{name}' is none of plain, json, json-pretty"))
-        })?;
+        format = Format::from_name(name)
+            .ok_or_else(|| Stop::Usage(format!("--format: '{name}' is none of plain, json, json-pretty")))?;
     }
     Ok((rest, format))
 }

@@ -45,7 +45,9 @@ fn the_release_build_has_no_assertions_failpoints_or_mutations() {
     let mut cargo = Command::new(env!("CARGO"));
     // What Cargo tells this test of its package is no setting of the build: build scripts that depend on it would run again.
     let told = |name: &str| {
-        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_", "LD_LIBRARY_PATH"].iter().any(|part| name.starts_with(part))
+        ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_", "LD_LIBRARY_PATH"]
+            .iter()
+            .any(|part| name.starts_with(part))
     };
     for (name, _) in std::env::vars().filter(|(name, _)| told(name)) {
         cargo.env_remove(name);

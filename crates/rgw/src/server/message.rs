@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn errors_about_clocks_say_by_how_much_they_differ() {
-        let at = |seconds| OffsetDateTime::from_unix_timestamp(1_767_225_600 + seconds).unwrap();
+        let at = |seconds: i64| OffsetDateTime::from_unix_timestamp(1_767_225_600 + seconds).unwrap();
         let difference = |seconds| clock_difference("20260101T000000Z", at(seconds));
         assert_eq!((difference(7200), difference(-3600)), (Some(7200), Some(3600)));
         assert_eq!(clock_difference("yesterday", OffsetDateTime::UNIX_EPOCH), None);
@@ -136,7 +136,10 @@ mod tests {
         assert_eq!(shown, format!("<Error><Code>RequestTimeTooSkewed</Code>{message}</Error>"));
         assert_eq!(with_message(text, || None), None);
         let (length, shown) = completed(StatusCode::FORBIDDEN, text);
-        assert!(shown.contains("the clocks of both differ by ") && length == Some(shown.len() as u64), "{shown}");
+        assert!(
+            shown.contains("the clocks of both differ by ") && length == Some(shown.len() as u64),
+            "{shown}"
+        );
     }
 
     #[test]
