@@ -14,7 +14,7 @@ PREFIX ?= /usr/local
 INSTALL_SUDO = $(shell d="$(DESTDIR)$(PREFIX)"; until [ -e "$$d" ]; do d=$$(dirname "$$d"); done; [ -w "$$d" ] || echo sudo)
 SEEDS ?= 1000
 # Tests of programs run against the release build, these against the test build too, for its assertions: processes that are killed.
-DEBUG_TESTS := package(nacre) & kind(test) & test(/^(failures|s3_faults|stores)::/)
+DEBUG_TESTS := package(nacre) & kind(test) & test(/^(failures|stores)::/)
 ARGS ?=
 
 # Names of Ceph's programs that the binary answers to.

@@ -378,6 +378,9 @@ fn weight_sets_of_some_buckets_are_completed() {
         }
         if part.contains("weight_set") {
             same(dir.path(), "-i part --move h2 --loc root root -o OUT");
+        }
+        // Above a rack whose set differs from the sums below it, Ceph keeps a sum of what the set was before.
+        if part.contains("weight_set") && !part.contains("bucket_id -3") {
             same(dir.path(), "-i part --add-bucket b1 rack --loc root root -o OUT");
         }
         // Where there are several sets per bucket, Ceph's aborts at a bucket that it makes on the way.

@@ -7,10 +7,12 @@ use object_store::aws::{AmazonS3, AmazonS3Builder, Checksum};
 use object_store::buffered::BufWriter;
 use object_store::path::Path as Key;
 use object_store::{
-    Error, GetOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, UpdateVersion,
+    Error, GetOptions, ObjectStore, ObjectStoreExt as _, PutMode, PutOptions, PutPayload, RetryConfig,
+    UpdateVersion,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 
 fn client(to: &Client<'_>) -> AmazonS3Builder {
@@ -79,25 +81,30 @@ async fn keep_files(store: &Arc<AmazonS3>) {
 }
 
 /// A table's log: many writers, each of whose commits is the next one or is not there. Returns how many requests had no
-/// answer, so that nobody knew what became of them.
-async fn commit(store: &Arc<AmazonS3>) -> u32 {
+/// answer, so that their fate is unknown. `once` sends a request once: the crate's own retries of a conditional write hide
+/// that the first one had no answer and may have taken effect.
+async fn commit(store: &AmazonS3, once: &AmazonS3) -> u32 {
     let unsure = AtomicU32::new(0);
+    let no_answer = async || {
+        unsure.fetch_add(1, Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
     let entry = |n: usize| Key::from(format!("log/{n:05}.json"));
     let read = |key: Key| async move { store.get(&key).await.unwrap().bytes().await.unwrap() };
     let writers = (0..8).map(|writer| {
-        let unsure = &unsure;
+        let no_answer = &no_answer;
         async move {
             let mut at = 0;
             for n in 0..10 {
                 let text = format!("{writer} {n}");
                 loop {
                     let options = PutOptions::from(PutMode::Create);
-                    match store.put_opts(&entry(at), text.clone().into(), options).await {
+                    match once.put_opts(&entry(at), text.clone().into(), options).await {
                         Ok(_) => break,
                         // It may be ours, if an earlier try of it had no answer.
                         Err(Error::AlreadyExists { .. }) if read(entry(at)).await == text => break,
                         Err(Error::AlreadyExists { .. }) => at += 1,
-                        Err(_) => _ = unsure.fetch_add(1, Ordering::Relaxed),
+                        Err(_) => no_answer().await,
                     }
                 }
             }
@@ -124,10 +131,10 @@ async fn commit(store: &Arc<AmazonS3>) -> u32 {
                 let text = got.bytes().await.unwrap();
                 let value: u32 = str::from_utf8(&text).unwrap().parse().unwrap();
                 let options = PutOptions::from(PutMode::Update(version));
-                match store.put_opts(&counter, (value + 1).to_string().into(), options).await {
+                match once.put_opts(&counter, (value + 1).to_string().into(), options).await {
                     Ok(_) => break,
                     Err(Error::Precondition { .. }) => {}
-                    Err(_) => _ = unsure.fetch_add(1, Ordering::Relaxed),
+                    Err(_) => no_answer().await,
                 }
             }
         }
@@ -151,7 +158,9 @@ pub(crate) fn keep_and_remove(to: &Client<'_>) -> u32 {
     runtime.block_on(async {
         let store = Arc::new(client(to).build().unwrap());
         keep_files(&store).await;
-        let unsure = commit(&store).await;
+        let once =
+            client(to).with_retry(RetryConfig { max_retries: 0, ..RetryConfig::default() }).build().unwrap();
+        let unsure = commit(&store, &once).await;
         let summed = client(to).with_checksum_algorithm(Checksum::SHA256).build().unwrap();
         summed.put(&Key::from("summed"), "summed".into()).await.unwrap();
         let stranger = client(to).with_secret_access_key("wrong").build().unwrap();
