@@ -3,6 +3,8 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 
 export PATH := $(HOME)/.cargo/bin:$(PATH)
+# Tests of programs wait more than they compute: twice as many as there are processors run at once.
+export NEXTEST_TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
 
 # What users run; tests have a profile of their own (Cargo.toml).
 NACRE := target/release/nacre
