@@ -6,9 +6,16 @@ export PATH := $(HOME)/.cargo/bin:$(PATH)
 # Tests of programs wait more than they compute: twice as many as there are processors run at once.
 export NEXTEST_TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
 
-# What users run; tests have a profile of their own (Cargo.toml).
+# What users run.
 NACRE := target/release/nacre
 LIBRADOS := target/release/librados.so
+# Tests have a profile and a folder of their own (Cargo.toml).
+TESTS := target/tests
+TEST_BUILD := --locked --profile bench --target-dir $(TESTS)
+# LINT=yes lints what the tests compile: clippy-driver is rustc with clippy's lints, and this is how `cargo clippy` calls it.
+LINT ?=
+LINTED := $(if $(LINT),RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__)
+NEXTEST := $(LINTED) cargo nextest run --locked --cargo-profile bench --target-dir $(TESTS)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DATA ?= ./data
 PREFIX ?= /usr/local
@@ -29,7 +36,7 @@ DEB_PACKAGES := binutils dpkg-dev
 LONG_TEST_PACKAGES := $(DEB_PACKAGES) debootstrap iproute2
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
-.PHONY: help run build check test test-long sim lint deny docs bench install install-files deb tarball setup-build setup-test setup-bench clean
+.PHONY: help run build check test test-long test-dependencies sim lint docs bench install install-files deb tarball setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -41,38 +48,36 @@ build: setup-build ## Build what users run: target/release/nacre and librados.so
 	@echo "== building nacre"
 	cargo build --locked --release -p nacre -p nacre-librados
 
-test: setup-test build ## Set up and run every test
+test: setup-test build test-dependencies ## Set up and run every test
 	@echo "== building and running the tests, those of programs against the release build"
-	NACRE_TEST_BINARY=$(CURDIR)/$(NACRE) cargo nextest run --locked --workspace
+	NACRE_TEST_BINARY=$(CURDIR)/$(NACRE) $(NEXTEST) --workspace
 	@echo "== running tests of programs that are killed against the test build"
-	cargo nextest run --locked --workspace -E '$(DEBUG_TESTS)'
-	cargo test --locked --workspace --doc
+	$(NEXTEST) --workspace -E '$(DEBUG_TESTS)'
+	$(LINTED) cargo test $(TEST_BUILD) --workspace --doc
 	$(MAKE) --no-print-directory sim
 
-check: setup-test ## Tests of one crate, quickly: CRATE=osd
-	cargo nextest run --locked -p $(if $(filter nacre,$(CRATE)),nacre,nacre-$(CRATE))
+check: setup-test test-dependencies ## Tests of one crate, quickly: CRATE=osd
+	$(NEXTEST) -p $(if $(filter nacre,$(CRATE)),nacre,nacre-$(CRATE))
 
 test-long: test ## The tests with larger counts, and what takes longer
 	$(call apt_install,$(LONG_TEST_PACKAGES))
-	cargo nextest run --locked --workspace --profile long --run-ignored all
+	$(NEXTEST) --workspace --profile long --run-ignored all
 	$(MAKE) --no-print-directory sim SEEDS=20000
 
-sim: setup-build ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
+# The tests' dependencies are compiled as the product's are: what is compiled for it is copied, and Cargo compiles the rest.
+test-dependencies:
+	@mkdir -p $(TESTS)/release
+	@! [ -d target/release/deps ] || cp -a --no-clobber target/release/{.fingerprint,build,deps} $(TESTS)/release/
+
+sim: setup-build test-dependencies ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
 	@echo "== simulating"
 	@# With a test among the targets Cargo takes the features that tests bring in: after `make test` nothing is compiled.
-	cargo build --locked --workspace --bins --test oracle
-	target/debug/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
+	$(LINTED) cargo build $(TEST_BUILD) --workspace --bins --test oracle
+	$(TESTS)/release/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
 
-lint: setup-test ## Formatting, clippy and cargo-deny
+lint: setup-test ## Formatting and clippy
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
-	$(MAKE) --no-print-directory deny
-
-deny: ## Licences, sources and duplicates of dependencies
-	@command -v cargo-deny >/dev/null || { echo "== installing cargo-deny (some minutes, once)"; $(call install_tool,cargo-deny); }
-	@# All platforms' dependencies are looked at, so all are fetched.
-	cargo fetch --locked -q
-	cargo deny --offline check bans licenses sources
 
 docs: build ## Generate docs/options.md and docs/compatibility.md from the tables in the code
 	$(NACRE) option-reference > docs/options.md
@@ -119,9 +124,6 @@ tarball: build ## Build target/packages/nacre-VERSION-linux-MACHINE.tar.gz, for 
 	$(call apt_install,binutils)
 	@NACRE=$(NACRE) LIBRADOS=$(LIBRADOS) scripts/package tarball target/packages
 
-# Without optimisation or debug information: they run for seconds.
-install_tool = CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug $(1)
-
 define apt_install
 	@missing=$$(for p in $(1); do dpkg-query -W -f '$${Status}' $$p 2>/dev/null | grep -q 'ok installed' || echo $$p; done); \
 	if [ -n "$$missing" ]; then \
@@ -138,7 +140,9 @@ setup-build:
 
 setup-test: setup-build
 	$(call apt_install,$(TEST_PACKAGES))
-	@command -v cargo-nextest >/dev/null || { echo "== installing cargo-nextest (some minutes, once)"; $(call install_tool,cargo-nextest --no-default-features --features default-no-update); }
+	@# Without optimisation or debug information: it runs for seconds.
+	@command -v cargo-nextest >/dev/null || { echo "== installing cargo-nextest (some minutes, once)"; \
+	  CARGO_PROFILE_DEV_DEBUG=0 cargo install --locked --debug cargo-nextest --no-default-features --features default-no-update; }
 
 setup-bench:
 	$(call apt_install,$(BENCH_PACKAGES))

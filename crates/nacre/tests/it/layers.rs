@@ -1,9 +1,10 @@
 //! The crates' allowed direction, as ARCHITECTURE.md draws it. A new edge is an architectural decision: it is made
-//! there and here together.
+//! there and here together. And what may be used of others: licences, sources, and the profile of the tests.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 /// Each crate with what it may use of the workspace.
 const ALLOWED: &[(&str, &[&str])] = &[
@@ -66,5 +67,66 @@ fn pure_crates_have_no_way_to_reach_the_world() {
         for impure in IMPURE {
             assert!(!dependencies.iter().any(|d| d == impure), "{name} is pure and may not use {impure}");
         }
+    }
+}
+
+/// Licences that dependencies may have.
+const LICENCES: &[&str] = &[
+    "0BSD",
+    "Apache-2.0",
+    "Apache-2.0 WITH LLVM-exception",
+    "BSD-2-Clause",
+    "BSD-3-Clause",
+    "BSL-1.0",
+    "ISC",
+    "MIT",
+    "Unicode-3.0",
+    "Zlib",
+];
+
+/// Crates that would bring a second TLS or crypto stack beside rustls and RustCrypto.
+const REFUSED: &[&str] = &["native-tls", "openssl"];
+
+/// Whether a licence expression (SPDX, or the old form with slashes) can be satisfied. Parentheses only ever surround alternatives.
+fn may_be_used(expression: &str) -> bool {
+    expression.replace(['(', ')'], "").split(" AND ").all(|all| {
+        all.split(['/']).flat_map(|any| any.split(" OR ")).any(|licence| LICENCES.contains(&licence.trim()))
+    })
+}
+
+#[test]
+fn dependencies_have_licences_and_sources_that_are_allowed() {
+    let metadata = Command::new(env!("CARGO"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["metadata", "--locked", "--offline", "--format-version", "1"])
+        .args(["--filter-platform", "x86_64-unknown-linux-gnu"])
+        .output()
+        .unwrap();
+    assert!(metadata.status.success(), "{}", String::from_utf8_lossy(&metadata.stderr));
+    let metadata: serde_json::Value = serde_json::from_slice(&metadata.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 200, "{} packages", packages.len());
+    for package in packages {
+        let name = package["name"].as_str().unwrap();
+        assert!(!REFUSED.contains(&name), "{name} may not be used");
+        let licence = package["license"].as_str().unwrap_or_default();
+        assert!(may_be_used(licence), "{name} has the licence {licence:?}");
+        // The workspace's own have none.
+        if let Some(source) = package["source"].as_str() {
+            assert!(source.starts_with("registry+"), "{name} comes from {source}");
+        }
+    }
+    assert!(!may_be_used("GPL-3.0") && !may_be_used("MIT AND GPL-2.0") && !may_be_used(""));
+    assert!(may_be_used("MIT/Apache-2.0") && may_be_used("(GPL-2.0 OR MIT) AND Zlib"));
+}
+
+#[test]
+fn the_tests_profile_names_every_crate() {
+    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml")).unwrap();
+    let section = manifest.split_once("[profile.bench.package]").unwrap().1;
+    for name in workspace().keys() {
+        let package = if name == "nacre" { name.clone() } else { format!("nacre-{name}") };
+        let line = section.lines().find(|line| line.starts_with(&format!("{package} = ")));
+        assert!(line.is_some_and(|line| line.contains("debug-assertions = true")), "{package}: {line:?}");
     }
 }

@@ -39,57 +39,43 @@ fn mutations() -> BTreeSet<String> {
     body.lines().filter_map(variant).filter(|name| name != "None").collect()
 }
 
-/// Cargo builds it where it is not built yet; after `make build` nothing is compiled.
-#[test]
-fn the_release_build_has_no_assertions_failpoints_or_mutations() {
+/// The release build's binary and library: those that `NACRE_TEST_BINARY` names, or else what Cargo builds.
+fn release_build() -> (PathBuf, PathBuf) {
+    if let Some(binary) = std::env::var_os("NACRE_TEST_BINARY") {
+        return (PathBuf::from(&binary), Path::new(&binary).with_file_name("librados.so"));
+    }
     let mut cargo = Command::new(env!("CARGO"));
-    // What Cargo tells this test of its package is no setting of the build: build scripts that depend on it would run again.
-    let told = |name: &str| {
+    // Variables that Cargo sets for this test are no settings of the build: build scripts that depend on them would run again.
+    let set_by_cargo = |name: &str| {
         ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_BIN_EXE_", "LD_LIBRARY_PATH"]
             .iter()
             .any(|part| name.starts_with(part))
     };
-    for (name, _) in std::env::vars().filter(|(name, _)| told(name)) {
+    for (name, _) in std::env::vars().filter(|(name, _)| set_by_cargo(name)) {
         cargo.env_remove(name);
     }
-    let built = cargo
-        .current_dir(workspace())
-        .args([
-            "build",
-            "--locked",
-            "--release",
-            "-p",
-            "nacre",
-            "-p",
-            "nacre-librados",
-            "--message-format=json",
-        ])
-        .output()
-        .unwrap();
+    let args = ["build", "--locked", "--release", "-p", "nacre", "-p", "nacre-librados"];
+    let built = cargo.current_dir(workspace()).args(args).output().unwrap();
     assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let messages = String::from_utf8(built.stdout).unwrap();
-    let artifacts: Vec<serde_json::Value> =
-        messages.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let binary = artifacts.iter().rev().find_map(|artifact| artifact["executable"].as_str()).unwrap();
-    let library = artifacts
-        .iter()
-        .filter_map(|artifact| artifact["filenames"].as_array())
-        .flatten()
-        .find_map(|name| name.as_str().filter(|name| name.ends_with("/librados.so")))
-        .unwrap();
+    let folder = workspace().join("target/release");
+    (folder.join("nacre"), folder.join("librados.so"))
+}
 
-    let doctor = Command::new(binary).arg("doctor").output().unwrap();
+#[test]
+fn the_release_build_has_no_assertions_failpoints_or_mutations() {
+    let (binary, library) = release_build();
+    let doctor = Command::new(&binary).arg("doctor").output().unwrap();
     let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
     assert!(said.contains(", without assertions"), "{said}");
 
     let (failpoints, mutations) = (failpoints(), mutations());
     assert!(failpoints.len() > 20 && mutations.len() > 10, "{failpoints:?} {mutations:?}");
     for program in [binary, library] {
-        let bytes = fs::read(program).unwrap();
+        let bytes = fs::read(&program).unwrap();
         let has = |name: &str| memchr::memmem::find(&bytes, name.as_bytes()).is_some();
-        assert!(has("osd_max_backfills"), "{program}: the search finds what is there");
+        assert!(has("osd_max_backfills"), "{}: the search finds what is there", program.display());
         for name in failpoints.iter().chain(&mutations) {
-            assert!(!has(name), "{program} contains {name}");
+            assert!(!has(name), "{} contains {name}", program.display());
         }
     }
 }
