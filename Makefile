@@ -12,9 +12,9 @@ LIBRADOS := target/release/librados.so
 # Tests have a profile and a folder of their own (Cargo.toml).
 TESTS := target/tests
 TEST_BUILD := --locked --profile bench --target-dir $(TESTS)
-# LINT=yes lints what the tests compile: clippy-driver is rustc with clippy's lints, and this is how `cargo clippy` calls it.
-LINT ?=
-LINTED := $(if $(LINT),RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__)
+# LINTS=yes lints what the tests compile: clippy-driver is rustc with clippy's lints, and this is how `cargo clippy` calls it.
+LINTS ?=
+LINTED := $(if $(LINTS),RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__)
 NEXTEST := $(LINTED) cargo nextest run --locked --cargo-profile bench --target-dir $(TESTS)
 SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 DATA ?= ./data
@@ -36,7 +36,7 @@ DEB_PACKAGES := binutils dpkg-dev
 LONG_TEST_PACKAGES := $(DEB_PACKAGES) debootstrap iproute2
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
-.PHONY: help run build check test test-long test-dependencies sim lint docs bench install install-files deb tarball setup-build setup-test setup-bench clean
+.PHONY: help run build check test test-long test-dependencies sim lint docs bench install install-files deb tarball rocksdb setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -46,9 +46,14 @@ run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C s
 
 build: setup-build ## Build what users run: target/release/nacre and librados.so
 	@echo "== building nacre"
+	@# RocksDB is compiled at the same time as the crates; only programs are linked with it.
+	@scripts/build-rocksdb & cargo build --locked --release --lib -p nacre-librados -p nacre-mon -p nacre-osd -p nacre-rgw && wait $$!
 	cargo build --locked --release -p nacre -p nacre-librados
 
-test: setup-test build test-dependencies ## Set up and run every test
+test: setup-build ## Set up and run every test
+	@# The test runner is compiled at the same time as the product.
+	@$(MAKE) --no-print-directory setup-test & $(MAKE) --no-print-directory build && wait $$!
+	@$(MAKE) --no-print-directory test-dependencies
 	@echo "== building and running the tests, those of programs against the release build"
 	NACRE_TEST_BINARY=$(CURDIR)/$(NACRE) $(NEXTEST) --workspace
 	@echo "== running tests of programs that are killed against the test build"
@@ -56,7 +61,7 @@ test: setup-test build test-dependencies ## Set up and run every test
 	$(LINTED) cargo test $(TEST_BUILD) --workspace --doc
 	$(MAKE) --no-print-directory sim
 
-check: setup-test test-dependencies ## Tests of one crate, quickly: CRATE=osd
+check: setup-test rocksdb test-dependencies ## Tests of one crate, quickly: CRATE=osd
 	$(NEXTEST) -p $(if $(filter nacre,$(CRATE)),nacre,nacre-$(CRATE))
 
 test-long: test ## The tests with larger counts, and what takes longer
@@ -69,13 +74,13 @@ test-dependencies:
 	@mkdir -p $(TESTS)/release
 	@! [ -d target/release/deps ] || cp -a --no-clobber target/release/{.fingerprint,build,deps} $(TESTS)/release/
 
-sim: setup-build test-dependencies ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
+sim: rocksdb test-dependencies ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
 	@echo "== simulating"
 	@# With a test among the targets Cargo takes the features that tests bring in: after `make test` nothing is compiled.
 	$(LINTED) cargo build $(TEST_BUILD) --workspace --bins --test oracle
 	$(TESTS)/release/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
 
-lint: setup-test ## Formatting and clippy
+lint: rocksdb ## Formatting and clippy
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
@@ -136,6 +141,9 @@ endef
 setup-build:
 	$(call apt_install,$(BUILD_PACKAGES))
 	@command -v cargo >/dev/null || { echo "Nacre needs Rust 1.95 or newer: see https://rustup.rs" >&2; exit 1; }
+	@scripts/build-rocksdb --configure
+
+rocksdb: setup-build
 	@scripts/build-rocksdb
 
 setup-test: setup-build
