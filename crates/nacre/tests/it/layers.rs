@@ -121,7 +121,8 @@ fn dependencies_have_licences_and_sources_that_are_allowed() {
 
 #[test]
 fn the_tests_profile_names_every_crate() {
-    let manifest = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml")).unwrap();
+    let manifest =
+        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.toml")).unwrap();
     let section = manifest.split_once("[profile.bench.package]").unwrap().1;
     for name in workspace().keys() {
         let package = if name == "nacre" { name.clone() } else { format!("nacre-{name}") };
