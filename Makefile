@@ -47,7 +47,7 @@ run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C s
 build: setup-build ## Build what users run: target/release/nacre and librados.so
 	@echo "== building nacre"
 	@# RocksDB is compiled at the same time as the crates; only programs are linked with it.
-	@scripts/build-rocksdb & cargo build --locked --release --lib -p nacre-librados -p nacre-mon -p nacre-osd -p nacre-rgw && wait $$!
+	@scripts/build-rocksdb & cargo build --locked --release --lib -p nacre-librados -p nacre-mon -p nacre-osd -p nacre-rgw -p tikv-jemallocator && wait $$!
 	cargo build --locked --release -p nacre -p nacre-librados
 
 test: setup-build ## Set up and run every test
