@@ -9,6 +9,7 @@ export NEXTEST_TEST_THREADS ?= $(shell expr 2 \* $$(nproc))
 # What users run.
 NACRE := target/release/nacre
 LIBRADOS := target/release/librados.so
+BUILD := cargo build --locked --release -p nacre -p nacre-librados
 # Tests have a profile and a folder of their own (Cargo.toml).
 TESTS := target/tests
 TEST_BUILD := --locked --profile bench --target-dir $(TESTS)
@@ -46,9 +47,9 @@ run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C s
 
 build: setup-build ## Build what users run: target/release/nacre and librados.so
 	@echo "== building nacre"
-	@# RocksDB is compiled at the same time as the crates; only programs are linked with it.
-	@scripts/build-rocksdb & cargo build --locked --release --lib -p nacre-librados -p nacre-mon -p nacre-osd -p nacre-rgw -p tikv-jemallocator && wait $$!
-	cargo build --locked --release -p nacre -p nacre-librados
+	@# RocksDB is compiled at the same time as the crates; the binary is linked with it. If that fails because RocksDB is not
+	@# ready, it is tried again when it is.
+	@scripts/build-rocksdb & $(BUILD) || built=failed; wait $$! && { [ -z "$$built" ] || $(BUILD); }
 
 test: setup-build ## Set up and run every test
 	@# The test runner is compiled at the same time as the product.
