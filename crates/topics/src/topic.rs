@@ -15,7 +15,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, quoted};
 use crate::names;
 use nacre_types::encoding::Versioned;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
@@ -84,7 +84,19 @@ pub struct Topic {
     pub attributes: Attributes,
     /// The generations of its queues that are not empty or take events, oldest first; never empty. The last one takes new
     /// events. A topic without queues keeps them: its number of shards was decided when it was made.
+    #[serde(deserialize_with = "stored_generations")]
     generations: Vec<Generation>,
+}
+
+/// Reads generations of which there is one at least, in order, each with queues.
+fn stored_generations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Generation>, D::Error> {
+    let generations = Vec::<Generation>::deserialize(deserializer)?;
+    let is_ordered = generations.windows(2).all(|pair| pair[0].number < pair[1].number);
+    let have_shards = generations.iter().all(|generation| names::check_shards(generation.shards).is_ok());
+    if generations.is_empty() || !is_ordered || !have_shards {
+        return Err(serde::de::Error::custom("generations that no topic can have"));
+    }
+    Ok(generations)
 }
 
 impl Versioned for Topic {

@@ -27,6 +27,16 @@ fn topics_are_stored_whole() {
 }
 
 #[test]
+fn stored_topics_without_queues_to_use_are_corrupt() {
+    let good = topic(&QUEUED);
+    let one = Generation { number: 1, shards: 1 };
+    for generations in [vec![], vec![one, one], vec![Generation { shards: 0, ..one }]] {
+        let bytes = encoding::encode(&Topic { generations, ..good.clone() });
+        assert!(matches!(encoding::decode::<Topic>(&bytes), Err(encoding::DecodeError::Corrupt { .. })));
+    }
+}
+
+#[test]
 fn ids_are_written_and_read() {
     let id = TopicId::from_random([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 0xff]);
     assert_eq!(id.to_string(), "000102030405060708090a0b0c0d0eff");
