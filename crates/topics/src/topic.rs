@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// The most generations of a topic's queues at a time.
+/// The most generations of a topic's queues at a time, and the most of which queues remain to be removed.
 pub const MAX_GENERATIONS: usize = 16;
 /// Hexadecimal digits of a topic's id.
 const ID_DIGITS: usize = 32;
@@ -82,18 +82,33 @@ pub struct Topic {
     pub version: u64,
     /// Its attributes.
     pub attributes: Attributes,
+    /// DeleteTopic was called. Requests treat the topic as absent; the record stays until its queues are removed, and
+    /// CreateTopic of the name finishes that first.
+    pub deleted: bool,
     /// The generations of its queues that are not empty or take events, oldest first; never empty. The last one takes new
-    /// events. A topic without queues keeps them: its number of shards was decided when it was made.
+    /// events. A topic without queues keeps one: its number of shards was decided when it was made.
     #[serde(deserialize_with = "stored_generations")]
     generations: Vec<Generation>,
+    /// Generations whose queues remain to be removed, with the events in them. No queue is created before.
+    #[serde(deserialize_with = "stored_removals")]
+    removals: Vec<Generation>,
 }
 
-/// Reads generations of which there is one at least, in order, each with queues.
 fn stored_generations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Generation>, D::Error> {
+    let generations = stored_removals(deserializer)?;
+    if generations.is_empty() {
+        return Err(serde::de::Error::custom("no generation"));
+    }
+    Ok(generations)
+}
+
+/// Reads generations in ascending order, each with queues.
+fn stored_removals<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Generation>, D::Error> {
     let generations = Vec::<Generation>::deserialize(deserializer)?;
     let is_ordered = generations.windows(2).all(|pair| pair[0].number < pair[1].number);
-    let have_shards = generations.iter().all(|generation| names::check_shards(generation.shards).is_ok());
-    if generations.is_empty() || !is_ordered || !have_shards {
+    let is_sound =
+        |one: &Generation| one.number < u64::MAX / 2 && names::check_shards(one.shards).is_ok();
+    if !is_ordered || !generations.iter().all(is_sound) {
         return Err(serde::de::Error::custom("generations that no topic can have"));
     }
     Ok(generations)
@@ -108,9 +123,9 @@ impl Versioned for Topic {
 pub enum QueueChange {
     /// They stay as they are, or there are none.
     None,
-    /// They must be created, before the record that says so is written.
+    /// Those of the current generation must be created, before the record that says so is written.
     Create,
-    /// They must be removed with what is in them, after the record that says so is written.
+    /// Those of [`Topic::removals`] must be removed, after the record that says so is written.
     Remove,
 }
 
@@ -129,7 +144,17 @@ impl Topic {
         names::check_shards(shards)?;
         attributes.endpoint(&arn.name)?;
         let generations = vec![Generation { number: 0, shards }];
-        Ok(Topic { id, arn, owner: owner.to_owned(), created_ns, version: 1, attributes, generations })
+        Ok(Topic {
+            id,
+            arn,
+            owner: owner.to_owned(),
+            created_ns,
+            version: 1,
+            attributes,
+            deleted: false,
+            generations,
+            removals: Vec::new(),
+        })
     }
 
     /// The topic's endpoint; `None` if it has none, and so no events.
@@ -142,7 +167,14 @@ impl Topic {
         attributes.endpoint(&self.arn.name)?;
         let change = match (self.attributes.is_queued(), attributes.is_queued()) {
             (false, true) => QueueChange::Create,
-            (true, false) => QueueChange::Remove,
+            (true, false) => {
+                if self.removals.len() + self.generations.len() > MAX_GENERATIONS {
+                    let what = "the number of generations that are not removed yet";
+                    return Err(Error::TooLarge { what, limit: MAX_GENERATIONS });
+                }
+                self.remove_queues();
+                QueueChange::Remove
+            }
             _ => QueueChange::None,
         };
         if attributes != self.attributes {
@@ -150,6 +182,29 @@ impl Topic {
             self.attributes = attributes;
         }
         Ok(change)
+    }
+
+    /// DeleteTopic: marks the topic and all its queues as to be removed.
+    pub fn delete(&mut self) -> QueueChange {
+        if !self.deleted {
+            self.deleted = true;
+            self.version += 1;
+            if self.attributes.is_queued() {
+                self.remove_queues();
+            }
+        }
+        if self.removals.is_empty() { QueueChange::None } else { QueueChange::Remove }
+    }
+
+    /// Moves all generations to those that are to be removed, and opens an empty one with as many shards.
+    fn remove_queues(&mut self) {
+        let opened = self.next_generation(self.shards());
+        self.removals.append(&mut self.generations);
+        self.generations.push(opened);
+    }
+
+    fn next_generation(&self, shards: u32) -> Generation {
+        Generation { number: self.current().number + 1, shards }
     }
 
     /// SetTopicAttributes: sets one attribute, or resets it to its default if the value is empty. Every attribute may be
@@ -185,7 +240,7 @@ impl Topic {
     /// without queues just gets the new number.
     pub fn reshard(&mut self, shards: u32) -> Result<Generation> {
         names::check_shards(shards)?;
-        let opened = Generation { number: self.current().number + 1, shards };
+        let opened = self.next_generation(shards);
         if self.attributes.is_queued() {
             if self.generations.len() == MAX_GENERATIONS {
                 return Err(Error::TooLarge { what: "the number of generations not drained", limit: MAX_GENERATIONS });
@@ -209,12 +264,18 @@ impl Topic {
         is_oldest
     }
 
-    /// After the removal of all queues ([`QueueChange::Remove`]): one empty generation is left, of the same number of
-    /// shards and a number that no queue ever had.
-    pub fn forget_queues(&mut self) {
-        let opened = Generation { number: self.current().number + 1, shards: self.shards() };
-        self.generations = vec![opened];
-        self.version += 1;
+    /// The generations whose queues remain to be removed, oldest first.
+    pub fn removals(&self) -> &[Generation] {
+        &self.removals
+    }
+
+    /// The queues of a generation are removed; tells whether they were to be.
+    pub fn removed(&mut self, number: u64) -> bool {
+        let before = self.removals.len();
+        self.removals.retain(|generation| generation.number != number);
+        let was_there = self.removals.len() < before;
+        self.version += u64::from(was_there);
+        was_there
     }
 }
 

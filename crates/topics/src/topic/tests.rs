@@ -30,10 +30,16 @@ fn topics_are_stored_whole() {
 fn stored_topics_without_queues_to_use_are_corrupt() {
     let good = topic(&QUEUED);
     let one = Generation { number: 1, shards: 1 };
-    for generations in [vec![], vec![one, one], vec![Generation { shards: 0, ..one }]] {
-        let bytes = encoding::encode(&Topic { generations, ..good.clone() });
-        assert!(matches!(encoding::decode::<Topic>(&bytes), Err(encoding::DecodeError::Corrupt { .. })));
+    let is_corrupt = |topic: &Topic| {
+        let read = encoding::decode::<Topic>(&encoding::encode(topic));
+        matches!(read, Err(encoding::DecodeError::Corrupt { .. }))
+    };
+    for list in [vec![one, one], vec![Generation { shards: 0, ..one }], vec![Generation { number: u64::MAX, ..one }]] {
+        assert!(is_corrupt(&Topic { generations: list.clone(), ..good.clone() }));
+        assert!(is_corrupt(&Topic { removals: list, ..good.clone() }));
     }
+    assert!(is_corrupt(&Topic { generations: Vec::new(), ..good.clone() }));
+    assert!(!is_corrupt(&good));
 }
 
 #[test]
@@ -128,13 +134,56 @@ fn numbers_of_generations_are_never_used_again() {
     topic.reshard(101).unwrap();
     assert!(seen.insert(topic.current().number));
     assert_eq!(topic.set("persistent", "false"), Ok(QueueChange::Remove));
-    topic.forget_queues();
     assert!(seen.insert(topic.current().number));
     assert_eq!((topic.generations().len(), topic.shards()), (1, 101));
     // Without queues there is nothing to wait for.
     topic.reshard(3).unwrap();
     assert!(seen.insert(topic.current().number));
     assert_eq!((topic.generations().len(), topic.shards()), (1, 3));
+}
+
+#[test]
+fn queues_that_are_switched_off_are_listed_until_they_are_removed() {
+    let mut topic = topic(&QUEUED);
+    topic.reshard(101).unwrap();
+    let old = topic.generations().to_vec();
+    topic.set("persistent", "false").unwrap();
+    assert_eq!(topic.removals(), old);
+    // Also if queues are switched on again before.
+    assert_eq!(topic.set("persistent", "true"), Ok(QueueChange::Create));
+    assert_eq!((topic.removals(), topic.current()), (&old[..], Generation { number: 2, shards: 101 }));
+    assert!(topic.removed(1) && !topic.removed(1) && topic.removed(0) && !topic.removed(2));
+    assert!(topic.removals().is_empty());
+}
+
+#[test]
+fn removals_that_wait_are_bounded() {
+    let mut topic = topic(&QUEUED);
+    for _ in 0..MAX_GENERATIONS {
+        topic.set("persistent", "false").unwrap();
+        topic.set("persistent", "true").unwrap();
+    }
+    let before = topic.clone();
+    assert!(matches!(topic.set("persistent", "false"), Err(Error::TooLarge { .. })));
+    assert_eq!(topic, before);
+    // Deleting is always possible.
+    assert_eq!(topic.delete(), QueueChange::Remove);
+    assert_eq!(topic.removals().len(), MAX_GENERATIONS + 1);
+}
+
+#[test]
+fn deleting_removes_all_queues_once() {
+    let mut queued = topic(&QUEUED);
+    queued.reshard(3).unwrap();
+    assert_eq!(queued.delete(), QueueChange::Remove);
+    assert!(queued.deleted);
+    let numbers: Vec<_> = queued.removals().iter().map(|generation| generation.number).collect();
+    assert_eq!(numbers, [0, 1]);
+    assert_eq!(queued.delete(), QueueChange::Remove);
+    assert_eq!(queued.removals().len(), 2);
+    let mut plain = topic(&[("push-endpoint", "kafka://k")]);
+    assert_eq!(plain.delete(), QueueChange::None);
+    assert!(plain.deleted && plain.removals().is_empty());
 }
 
 #[test]
@@ -147,9 +196,11 @@ fn every_change_has_a_version_of_its_own() {
     versions.push(topic.version);
     topic.retire(0);
     versions.push(topic.version);
-    topic.forget_queues();
+    topic.delete();
     versions.push(topic.version);
-    assert_eq!(versions, [1, 2, 3, 4, 5]);
+    topic.removed(1);
+    versions.push(topic.version);
+    assert_eq!(versions, [1, 2, 3, 4, 5, 6]);
 }
 
 #[test]
