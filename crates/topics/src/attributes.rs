@@ -181,7 +181,9 @@ impl Attributes {
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         match name {
             "push-endpoint" => self.push_endpoint = given(value).map(PushEndpoint::parse).transpose()?,
-            "persistent" => self.persistent = given(value).map(|v| boolean(name, v)).transpose()?.unwrap_or(false),
+            "persistent" => {
+                self.persistent = given(value).map(|v| boolean(name, v)).transpose()?.unwrap_or(false)
+            }
             "OpaqueData" => self.opaque_data = bounded(name, value, MAX_OPAQUE_BYTES)?.to_owned(),
             "time_to_live" => self.time_to_live = number(name, value)?,
             "max_retries" => self.max_retries = number(name, value)?,
@@ -200,9 +202,16 @@ impl Attributes {
             "amqp-ack-level" => self.amqp_ack_level = given(value).map(AmqpAckLevel::parse).transpose()?,
             "batch-size" => self.batch_size = batch_size(value)?,
             "transactional" => self.transactional = given(value).map(|v| boolean(name, v)).transpose()?,
-            "queue-full-policy" => self.full_queue_policy = given(value).map(FullQueuePolicy::parse).transpose()?,
+            "queue-full-policy" => {
+                self.full_queue_policy = given(value).map(FullQueuePolicy::parse).transpose()?
+            }
             "queue-max-bytes" => self.queue_max_bytes = number(name, value)?,
-            _ => return Err(Error::invalid("AttributeName", format!("there is no attribute {}", quoted(name)))),
+            _ => {
+                return Err(Error::invalid(
+                    "AttributeName",
+                    format!("there is no attribute {}", quoted(name)),
+                ));
+            }
         }
         Ok(())
     }
@@ -282,7 +291,9 @@ fn number<N: std::str::FromStr>(name: &str, value: &str) -> Result<Option<N>> {
     let Some(value) = given(value).filter(|value| *value != DEFAULT_NUMBER) else { return Ok(None) };
     let is_number = value.bytes().all(|byte| byte.is_ascii_digit());
     let number = value.parse::<N>().ok().filter(|_| is_number);
-    number.map(Some).ok_or_else(|| Error::invalid(name, format!("{} is not a number in its range", quoted(value))))
+    number
+        .map(Some)
+        .ok_or_else(|| Error::invalid(name, format!("{} is not a number in its range", quoted(value))))
 }
 
 fn batch_size(value: &str) -> Result<Option<u32>> {
@@ -345,7 +356,8 @@ fn policy(text: &str) -> Result<&str> {
         return Err(Error::TooLarge { what: "Policy in bytes", limit: MAX_POLICY_BYTES });
     }
     let document = bounded("Policy", text, MAX_POLICY_BYTES)?;
-    let document: Value = serde_json::from_str(document).map_err(|error| wrong(&format!("not JSON: {error}")))?;
+    let document: Value =
+        serde_json::from_str(document).map_err(|error| wrong(&format!("not JSON: {error}")))?;
     let statements = match document.get("Statement") {
         Some(Value::Array(statements)) if !statements.is_empty() => statements.as_slice(),
         Some(statement @ Value::Object(_)) => std::slice::from_ref(statement),

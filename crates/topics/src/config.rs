@@ -25,9 +25,9 @@ pub const MAX_EVENTS: usize = 64;
 /// The longest prefix, suffix or regular expression, in bytes: as long as a key.
 pub const MAX_KEY_RULE_BYTES: usize = 1024;
 /// The most metadata rules of a configuration, and the most tag rules.
-pub const MAX_ATTRIBUTE_RULES: usize = 50;
+pub const MAX_ATTRIBUTE_RULES: usize = 20;
 /// The longest name or value of a metadata or tag rule, in bytes.
-pub const MAX_ATTRIBUTE_RULE_BYTES: usize = 2048;
+pub const MAX_ATTRIBUTE_RULE_BYTES: usize = 1024;
 /// What the names of metadata begin with in rules and event records.
 pub const METADATA_PREFIX: &str = "x-amz-meta-";
 

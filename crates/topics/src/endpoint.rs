@@ -251,7 +251,10 @@ impl HttpEndpoint {
 impl KafkaEndpoint {
     fn new(uri: &Uri<'_>, topic: &str, attributes: &Attributes) -> Result<KafkaEndpoint> {
         if !matches!(uri.target, "" | "/") {
-            return Err(Error::invalid("push-endpoint", "a kafka URI has no path: the topic is the gateway's"));
+            return Err(Error::invalid(
+                "push-endpoint",
+                "a kafka URI has no path: the topic is the gateway's",
+            ));
         }
         if topic.len() > MAX_KAFKA_TOPIC_BYTES {
             return Err(Error::invalid(
@@ -325,7 +328,8 @@ impl AmqpEndpoint {
 
 /// The virtual host that a URI's path names; `/` where it names none.
 fn vhost(path: &str) -> Result<String> {
-    let wrong = || Error::invalid("push-endpoint", "an amqp URI has one virtual host as its path, and no query");
+    let wrong =
+        || Error::invalid("push-endpoint", "an amqp URI has one virtual host as its path, and no query");
     let encoded = path.strip_prefix('/').unwrap_or(path);
     if encoded.contains(['/', '?']) {
         return Err(wrong());

@@ -121,10 +121,16 @@ mod tests {
     #[test]
     fn options_that_forbid_something_answer_403_and_all_else_400() {
         let forbidden = Error::NotAllowed { what: "w".into(), option: "o" };
-        assert_eq!((forbidden.status(), forbidden.sns_code(), forbidden.s3_code()), (403, "AuthorizationError", "AccessDenied"));
+        assert_eq!(
+            (forbidden.status(), forbidden.sns_code(), forbidden.s3_code()),
+            (403, "AuthorizationError", "AccessDenied")
+        );
         assert_eq!(forbidden.to_string(), "w: not allowed unless the option o allows it");
         let invalid = Error::invalid("Name", "is empty");
-        assert_eq!((invalid.status(), invalid.sns_code(), invalid.s3_code()), (400, "InvalidParameter", "InvalidArgument"));
+        assert_eq!(
+            (invalid.status(), invalid.sns_code(), invalid.s3_code()),
+            (400, "InvalidParameter", "InvalidArgument")
+        );
         assert_eq!(Error::xml("x").s3_code(), "MalformedXML");
     }
 }

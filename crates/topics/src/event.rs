@@ -107,8 +107,13 @@ const ALIASES: &[(&str, &str)] = &[
 ];
 
 /// Types of S3 for which the gateway has no operation.
-const NEVER: &[&str] =
-    &["ReducedRedundancyLostObject", "ObjectRestore:", "Replication:", "IntelligentTiering", "ObjectAnnotation:"];
+const NEVER: &[&str] = &[
+    "ReducedRedundancyLostObject",
+    "ObjectRestore:",
+    "Replication:",
+    "IntelligentTiering",
+    "ObjectAnnotation:",
+];
 
 impl EventType {
     /// All types.
@@ -144,7 +149,9 @@ impl TryFrom<u32> for EventType {
     type Error = String;
 
     fn try_from(bit: u32) -> Result<EventType, String> {
-        EventType::all().find(|event| event.bit() == bit).ok_or_else(|| format!("no event has the number {bit:#x}"))
+        EventType::all()
+            .find(|event| event.bit() == bit)
+            .ok_or_else(|| format!("no event has the number {bit:#x}"))
     }
 }
 
@@ -195,7 +202,10 @@ impl TryFrom<u32> for EventPattern {
 
     fn try_from(bits: u32) -> Result<EventPattern, String> {
         let pattern = EventPattern(bits);
-        pattern.name().map(|_| pattern).ok_or_else(|| format!("no pattern of events has the number {bits:#x}"))
+        pattern
+            .name()
+            .map(|_| pattern)
+            .ok_or_else(|| format!("no pattern of events has the number {bits:#x}"))
     }
 }
 
@@ -210,7 +220,8 @@ impl FromStr for EventPattern {
 
     fn from_str(text: &str) -> Result<EventPattern> {
         let unknown = |reason: &str| Error::invalid("Event", format!("{} {reason}", quoted(text)));
-        let name = text.strip_prefix(SERVICE).ok_or_else(|| unknown("is not an event type: it has no 's3:'"))?;
+        let name =
+            text.strip_prefix(SERVICE).ok_or_else(|| unknown("is not an event type: it has no 's3:'"))?;
         let name = ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, name)| *name);
         if let Some(pattern) = EventPattern::all().find(|pattern| pattern.name() == Some(name)) {
             return Ok(pattern);
@@ -260,7 +271,8 @@ mod tests {
             }
         }
         for event in EventType::all() {
-            let matched: Vec<_> = EventType::all().filter(|other| EventPattern::from(event).matches(*other)).collect();
+            let matched: Vec<_> =
+                EventType::all().filter(|other| EventPattern::from(event).matches(*other)).collect();
             assert_eq!(matched, [event]);
         }
     }
@@ -277,7 +289,15 @@ mod tests {
     fn types_that_never_occur_are_refused_by_name() {
         let error = "s3:ObjectRestore:Post".parse::<EventPattern>().unwrap_err();
         assert!(error.to_string().contains("never occurs"), "{error}");
-        for text in ["", "s3:", "s3:*", "ObjectCreated:Put", "s3:objectcreated:put", "s3:ObjectCreated", "s3:UnknownEvent"] {
+        for text in [
+            "",
+            "s3:",
+            "s3:*",
+            "ObjectCreated:Put",
+            "s3:objectcreated:put",
+            "s3:ObjectCreated",
+            "s3:UnknownEvent",
+        ] {
             assert!(text.parse::<EventPattern>().is_err(), "{text}");
         }
     }

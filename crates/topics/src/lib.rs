@@ -9,6 +9,7 @@
 //! - [`endpoint`]: where a topic's events go, and which addresses and files an endpoint may name.
 //! - [`config`]: which changes of a bucket's objects have events for which topics.
 //! - [`event`]: the types of events.
+//! - [`pending`]: the events of a change that has begun, and which of them the change has in the end.
 //! - [`record`]: the event as consumers receive it.
 //! - [`sns`]: requests and answers of the topic API.
 //! - [`names`], [`arn`]: names of topics, queue objects and resources.
@@ -20,6 +21,7 @@ pub mod endpoint;
 mod error;
 pub mod event;
 pub mod names;
+pub mod pending;
 pub mod record;
 mod secret;
 pub mod sns;

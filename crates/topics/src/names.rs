@@ -27,7 +27,12 @@ pub fn check_topic(name: &str) -> Result<()> {
 
 /// Refuses names that a tenant can't have. The tenant without a name is the default one.
 pub fn check_tenant(name: &str) -> Result<()> {
-    check("tenant", name, |byte| byte.is_ascii_alphanumeric() || byte == b'_', "ASCII letters, digits and '_'")
+    check(
+        "tenant",
+        name,
+        |byte| byte.is_ascii_alphanumeric() || byte == b'_',
+        "ASCII letters, digits and '_'",
+    )
 }
 
 fn check(parameter: &str, name: &str, is_sound: impl Fn(u8) -> bool, allowed: &str) -> Result<()> {
@@ -68,7 +73,8 @@ impl QueueName {
             Some((topic, number)) => {
                 let shard = number.parse().ok().filter(|shard| (1..MAX_SHARDS).contains(shard))?;
                 // No signs and leading zeros: a shard has one name.
-                let is_only_name = number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
+                let is_only_name =
+                    number.bytes().all(|byte| byte.is_ascii_digit()) && !number.starts_with('0');
                 (topic, is_only_name.then_some(shard)?)
             }
         };
@@ -92,7 +98,7 @@ pub fn queue(tenant: &str, topic: &str, shard: u32) -> String {
 }
 
 /// The names of all queue objects of a topic with so many shards, in the order of the shards.
-pub fn queues(tenant: &str, topic: &str, shards: u32) -> impl Iterator<Item = String> {
+pub fn queues(tenant: &str, topic: &str, shards: u32) -> impl Iterator<Item = String> + use<> {
     let mut name = QueueName { tenant: tenant.to_owned(), topic: topic.to_owned(), shard: 0 };
     (0..shards).map(move |shard| {
         name.shard = shard;
@@ -156,9 +162,20 @@ mod tests {
 
     #[test]
     fn a_shard_has_one_name_only() {
-        for name in
-            ["fishtopic", "", ":", ":a.", ":a.0", ":a.01", ":a.+1", ":a.1.2", ":a.4096", "a:b:c", ":a b", "ä:b"]
-        {
+        for name in [
+            "fishtopic",
+            "",
+            ":",
+            ":a.",
+            ":a.0",
+            ":a.01",
+            ":a.+1",
+            ":a.1.2",
+            ":a.4096",
+            "a:b:c",
+            ":a b",
+            "ä:b",
+        ] {
             assert_eq!(QueueName::parse(name), None, "{name}");
         }
     }

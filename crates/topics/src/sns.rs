@@ -5,7 +5,9 @@
 
 mod answer;
 
-pub use answer::{create_topic, delete_topic, error, get_topic, get_topic_attributes, list_topics, set_topic_attributes};
+pub use answer::{
+    create_topic, delete_topic, error, get_topic, get_topic_attributes, list_topics, set_topic_attributes,
+};
 
 use crate::arn::TopicArn;
 use crate::endpoint::PushEndpoint;
@@ -85,7 +87,9 @@ impl fmt::Debug for Request {
             Request::DeleteTopic { topic }
             | Request::GetTopic { topic }
             | Request::GetTopicAttributes { topic } => shown.field("topic", topic),
-            Request::SetTopicAttributes { topic, name, .. } => shown.field("topic", topic).field("name", name),
+            Request::SetTopicAttributes { topic, name, .. } => {
+                shown.field("topic", topic).field("name", name)
+            }
             Request::ListTopics { after } => shown.field("after", after),
         }
         .finish()
@@ -114,7 +118,8 @@ impl Request {
             "ListTopics" => {
                 let after = form.take("NextToken").filter(|token| !token.is_empty());
                 if let Some(token) = &after {
-                    names::check_topic(token).map_err(|_| Error::invalid("NextToken", "not one of ListTopics"))?;
+                    names::check_topic(token)
+                        .map_err(|_| Error::invalid("NextToken", "not one of ListTopics"))?;
                 }
                 Request::ListTopics { after }
             }

@@ -106,8 +106,7 @@ fn stored_generations<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<
 fn stored_removals<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Generation>, D::Error> {
     let generations = Vec::<Generation>::deserialize(deserializer)?;
     let is_ordered = generations.windows(2).all(|pair| pair[0].number < pair[1].number);
-    let is_sound =
-        |one: &Generation| one.number < u64::MAX / 2 && names::check_shards(one.shards).is_ok();
+    let is_sound = |one: &Generation| one.number < u64::MAX / 2 && names::check_shards(one.shards).is_ok();
     if !is_ordered || !generations.iter().all(is_sound) {
         return Err(serde::de::Error::custom("generations that no topic can have"));
     }
@@ -243,7 +242,10 @@ impl Topic {
         let opened = self.next_generation(shards);
         if self.attributes.is_queued() {
             if self.generations.len() == MAX_GENERATIONS {
-                return Err(Error::TooLarge { what: "the number of generations not drained", limit: MAX_GENERATIONS });
+                return Err(Error::TooLarge {
+                    what: "the number of generations not drained",
+                    limit: MAX_GENERATIONS,
+                });
             }
         } else {
             self.generations.clear();

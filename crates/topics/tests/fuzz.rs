@@ -8,6 +8,7 @@ use nacre_topics::config::{Matcher, NotificationConfig};
 use nacre_topics::endpoint::PushEndpoint;
 use nacre_topics::event::{EventPattern, EventType};
 use nacre_topics::names::QueueName;
+use nacre_topics::pending::{PendingEvent, PendingEvents};
 use nacre_topics::record::{self, BucketInfo, Delivery, Event, ObjectInfo, RequestInfo};
 use nacre_topics::sns::Request;
 use nacre_topics::topic::{Topic, TopicId};
@@ -132,7 +133,11 @@ fn fuzz_stored_events() {
         configuration: "notif1".into(),
         change: "0123".into(),
         ordinal: 1,
-        request: RequestInfo { time_ns: 1_700_000_000_000_000_000, user: "alice".into(), ..RequestInfo::default() },
+        request: RequestInfo {
+            time_ns: 1_700_000_000_000_000_000,
+            user: "alice".into(),
+            ..RequestInfo::default()
+        },
         bucket: BucketInfo { name: "b".into(), ..BucketInfo::default() },
         key: "k\r\né".into(),
         object: ObjectInfo { metadata: vec![("a".into(), "b".into())], ..ObjectInfo::default() },
@@ -152,7 +157,8 @@ fn fuzz_requests() {
     let create = "Action=CreateTopic&Version=2010-03-31&Name=fishtopic0&Attributes.entry.1.key=push-endpoint\
                   &Attributes.entry.1.value=kafka%3A%2F%2F&Attributes.entry.2.key=persistent&Attributes.entry.2.value=true";
     let set = "Action=SetTopicAttributes&TopicArn=arn%3Aaws%3Asns%3Adefault%3A%3At&AttributeName=password&AttributeValue=a+b";
-    let words = ["Attributes.entry.", ".key=", ".value=", "%", "+", "&", "=", "4294967296", "Action=", "ListTopics"];
+    let words =
+        ["Attributes.entry.", ".key=", ".value=", "%", "+", "&", "=", "4294967296", "Action=", "ListTopics"];
     text_target("sns-request", &[create, set, "Action=ListTopics&NextToken=t"], &words).run(|input| {
         let request = Request::parse(input).ok()?;
         if let Request::CreateTopic { attributes, .. } = &request {
@@ -160,6 +166,22 @@ fn fuzz_requests() {
         }
         _ = (request.names_secret(), format!("{request:?}"));
         Some(input.to_vec())
+    });
+}
+
+#[test]
+fn fuzz_stored_pending_events() {
+    let config = config();
+    let matcher = Matcher::new(config).unwrap();
+    let found = matcher.candidates(&[EventType::ObjectCreatedPut], "images/a/b");
+    let candidates: Vec<_> =
+        found.map(|candidate| PendingEvent::new(&candidate, TopicId::from_random([1; 16]))).collect();
+    assert_eq!(candidates.len(), 2);
+    let pending = PendingEvents { candidates, ..PendingEvents::default() };
+    versioned("pending-events", &[pending, PendingEvents::default()], |pending| {
+        let object = ObjectInfo { metadata: vec![("foo".into(), "bar".into())], ..ObjectInfo::default() };
+        let events = pending.complete("0123", "images/a/b", &object);
+        assert!(events.len() <= pending.candidates.len());
     });
 }
 
@@ -186,8 +208,12 @@ fn fuzz_attributes() {
 
 #[test]
 fn fuzz_endpoints() {
-    let seeds =
-        ["https://bob:secret@sink:8443/a?b=c", "kafka://u:p@k1:9092,[::1]", "amqp://mq/%2f", "http://[2001:db8::1]"];
+    let seeds = [
+        "https://bob:secret@sink:8443/a?b=c",
+        "kafka://u:p@k1:9092,[::1]",
+        "amqp://mq/%2f",
+        "http://[2001:db8::1]",
+    ];
     let words = ["://", "@", ":", "[", "]", "%", "****", ",", "/", "?", "#", "65536"];
     text_target("push-endpoint", &seeds, &words).run(|input| {
         let uri = PushEndpoint::parse(std::str::from_utf8(input).ok()?).ok()?;
@@ -201,9 +227,8 @@ fn fuzz_endpoints() {
 #[test]
 fn fuzz_names() {
     let words = [":", ".", "0", "4096", "-", "arn:aws:sns:", "s3:", "*"];
-    text_target("queue-name", &["acme:t.10", ":fishtopic"], &words).run(|input| {
-        Some(QueueName::parse(std::str::from_utf8(input).ok()?)?.to_string().into_bytes())
-    });
+    text_target("queue-name", &["acme:t.10", ":fishtopic"], &words)
+        .run(|input| Some(QueueName::parse(std::str::from_utf8(input).ok()?)?.to_string().into_bytes()));
     text_target("topic-arn", &["arn:aws:sns:default:acme:t"], &words).run(|input| {
         let arn: nacre_topics::arn::TopicArn = std::str::from_utf8(input).ok()?.parse().ok()?;
         Some(arn.to_string().into_bytes())

@@ -16,7 +16,9 @@ fn other_value(name: &str) -> &'static str {
         "verify-ssl" => "false",
         "OpaqueData" => "me@example.com",
         "time_to_live" | "max_retries" | "retry_sleep_duration" | "batch-size" | "queue-max-bytes" => "7",
-        "Policy" => r#"{"Statement":{"Effect":"Allow","Principal":"*","Action":"sns:Publish","Resource":"*"}}"#,
+        "Policy" => {
+            r#"{"Statement":{"Effect":"Allow","Principal":"*","Action":"sns:Publish","Resource":"*"}}"#
+        }
         "ca-location" => "/etc/nacre/ca/kafka.pem",
         "mechanism" => "SCRAM-SHA-512",
         "user-name" | "password" => "someone",
@@ -88,7 +90,10 @@ fn values_out_of_range_are_refused() {
         ("Policy", r#"{"Statement":[{"Effect":"Allow"}]}"#),
     ] {
         let error = Attributes::default().set(name, value).unwrap_err();
-        assert!(matches!(&error, Error::Invalid { parameter, .. } if parameter == name), "{name} {value}: {error}");
+        assert!(
+            matches!(&error, Error::Invalid { parameter, .. } if parameter == name),
+            "{name} {value}: {error}"
+        );
     }
     assert!(Attributes::default().set("OpaqueData", &"x".repeat(MAX_OPAQUE_BYTES + 1)).is_err());
     assert!(Attributes::default().set("OpaqueData", &"x".repeat(MAX_OPAQUE_BYTES)).is_ok());
@@ -99,7 +104,9 @@ fn values_out_of_range_are_refused() {
 
 #[test]
 fn booleans_are_taken_in_the_usual_spellings() {
-    for (text, value) in [("true", true), ("True", true), ("1", true), ("on", true), ("FALSE", false), ("no", false)] {
+    for (text, value) in
+        [("true", true), ("True", true), ("1", true), ("on", true), ("FALSE", false), ("no", false)]
+    {
         let mut attributes = Attributes { persistent: !value, ..Attributes::default() };
         attributes.set("persistent", text).unwrap();
         assert_eq!(attributes.persistent, value, "{text}");
@@ -138,12 +145,15 @@ fn endpoint_args_list_what_was_set_in_order_and_no_credentials() {
 
 #[test]
 fn secrets_do_not_show_in_debug_output() {
-    let attributes =
-        attributes(&[("push-endpoint", "amqps://bob:hunter2@mq/v"), ("user-name", "u53r"), ("password", "pa55")]);
+    let attributes = attributes(&[
+        ("push-endpoint", "amqps://bob:hunter2@mq/v"),
+        ("user-name", "u53r"),
+        ("password", "pa55"),
+    ]);
     assert!(attributes.has_secret());
     let shown = format!("{attributes:?}");
     assert!(!shown.contains("hunter2") && !shown.contains("pa55") && !shown.contains("u53r"), "{shown}");
-    assert!(!super::Attributes::default().has_secret());
+    assert!(!Attributes::default().has_secret());
 }
 
 #[test]

@@ -1,8 +1,9 @@
 //! The XML document of notification configurations: S3's, with Ceph's filters.
 
 use super::{
-    AttributeFilter, Configuration, KeyFilter, MAX_ATTRIBUTE_RULE_BYTES, MAX_ATTRIBUTE_RULES, MAX_CONFIGURATIONS,
-    MAX_EVENTS, MAX_KEY_RULE_BYTES, METADATA_PREFIX, NotificationConfig, check_id, matching,
+    AttributeFilter, Configuration, KeyFilter, MAX_ATTRIBUTE_RULE_BYTES, MAX_ATTRIBUTE_RULES,
+    MAX_CONFIGURATIONS, MAX_EVENTS, MAX_KEY_RULE_BYTES, METADATA_PREFIX, NotificationConfig, check_id,
+    matching,
 };
 use crate::arn::TopicArn;
 use crate::error::{Error, Result, quoted};
@@ -53,7 +54,8 @@ impl NotificationConfig {
 
     /// The document of `GET ?notification`, with all configurations or the one with that id.
     pub fn to_xml(&self, id: Option<&str>) -> String {
-        let shown = self.configurations.iter().filter(|configuration| id.is_none_or(|id| configuration.id == id));
+        let shown =
+            self.configurations.iter().filter(|configuration| id.is_none_or(|id| configuration.id == id));
         let mut document = Writer::new();
         document.part_in(ROOT, NAMESPACE, |root| {
             for configuration in shown {
@@ -70,7 +72,8 @@ fn write(part: &mut Writer, configuration: &Configuration) {
     if *key != KeyFilter::default() || !attributes.is_empty() {
         let key_rules = [("prefix", &key.prefix), ("suffix", &key.suffix), ("regex", &key.regex)];
         let key_rules = key_rules.into_iter().filter(|(_, value)| !value.is_empty());
-        let metadata = attributes.metadata.iter().map(|(name, value)| (format!("{METADATA_PREFIX}{name}"), value));
+        let metadata =
+            attributes.metadata.iter().map(|(name, value)| (format!("{METADATA_PREFIX}{name}"), value));
         part.part("Filter", |filter| {
             rules(filter, "S3Key", key_rules.map(|(name, value)| (name.to_owned(), value)));
             rules(filter, "S3Metadata", metadata);

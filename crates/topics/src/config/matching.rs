@@ -49,11 +49,13 @@ impl Matcher {
         key: &'a str,
     ) -> impl Iterator<Item = Candidate<'a>> {
         let applies = move |(configuration, regex): &&(Configuration, Option<Regex>)| {
-            let wants = |event: &EventType| configuration.events.iter().any(|pattern| pattern.matches(*event));
+            let wants =
+                |event: &EventType| configuration.events.iter().any(|pattern| pattern.matches(*event));
             events.iter().any(wants) && key_matches(&configuration.key, regex.as_ref(), key)
         };
         self.configurations.iter().filter(applies).flat_map(move |(configuration, _)| {
-            let wanted = move |event: &&EventType| configuration.events.iter().any(|pattern| pattern.matches(**event));
+            let wanted =
+                move |event: &&EventType| configuration.events.iter().any(|pattern| pattern.matches(**event));
             events.iter().filter(wanted).map(move |event| Candidate { configuration, event: *event })
         })
     }
@@ -82,11 +84,16 @@ fn compile(filter: &KeyFilter) -> Result<Option<Regex>> {
 /// Bytes, not characters: `\w`, `\d` and `.` mean ASCII and one byte as in Ceph, and programs stay small.
 fn build(pattern: &str) -> Result<Regex> {
     let mut builder = RegexBuilder::new(pattern);
-    builder.unicode(false).size_limit(MAX_PROGRAM_BYTES).dfa_size_limit(MAX_PROGRAM_BYTES).nest_limit(MAX_NESTING);
+    builder
+        .unicode(false)
+        .size_limit(MAX_PROGRAM_BYTES)
+        .dfa_size_limit(MAX_PROGRAM_BYTES)
+        .nest_limit(MAX_NESTING);
     builder.build().map_err(|error| match error {
-        regex::Error::CompiledTooBig(_) => {
-            Error::invalid("regex", "the regular expression needs too much memory; make its repetitions smaller")
-        }
+        regex::Error::CompiledTooBig(_) => Error::invalid(
+            "regex",
+            "the regular expression needs too much memory; make its repetitions smaller",
+        ),
         error => {
             let text = error.to_string();
             // What comes before quotes the expression.

@@ -9,17 +9,23 @@ const FISHTOPIC: &str = "<NotificationConfiguration xmlns=\"http://s3.amazonaws.
     </NotificationConfiguration>";
 
 fn read(inner: &str) -> Result<NotificationConfig> {
-    NotificationConfig::from_xml(format!("<NotificationConfiguration>{inner}</NotificationConfiguration>").as_bytes())
+    NotificationConfig::from_xml(
+        format!("<NotificationConfiguration>{inner}</NotificationConfiguration>").as_bytes(),
+    )
 }
 
 /// A configuration with a topic and what else is given.
 fn one(inner: &str) -> Result<Configuration> {
-    let config = read(&format!("<TopicConfiguration><Topic>arn:aws:sns:default::t</Topic>{inner}</TopicConfiguration>"))?;
+    let config = read(&format!(
+        "<TopicConfiguration><Topic>arn:aws:sns:default::t</Topic>{inner}</TopicConfiguration>"
+    ))?;
     Ok(config.configurations.into_iter().next().expect("one was given"))
 }
 
 fn key_rule(name: &str, value: &str) -> String {
-    format!("<Filter><S3Key><FilterRule><Name>{name}</Name><Value>{value}</Value></FilterRule></S3Key></Filter>")
+    format!(
+        "<Filter><S3Key><FilterRule><Name>{name}</Name><Value>{value}</Value></FilterRule></S3Key></Filter>"
+    )
 }
 
 fn matches(inner: &str, key: &str) -> bool {
@@ -86,7 +92,9 @@ fn configurations_are_shown_and_removed_by_id() {
     let mut config = read(&format!("{}{}", part("one"), part("two"))).unwrap();
     let shown = NotificationConfig::from_xml(config.to_xml(Some("two")).as_bytes()).unwrap();
     assert_eq!(shown.configurations, [config.get("two").unwrap().clone()]);
-    assert!(NotificationConfig::from_xml(config.to_xml(Some("no")).as_bytes()).unwrap().configurations.is_empty());
+    assert!(
+        NotificationConfig::from_xml(config.to_xml(Some("no")).as_bytes()).unwrap().configurations.is_empty()
+    );
     assert!(config.names_topic(&"arn:aws:sns:default::t".parse().unwrap()));
     assert!(!config.names_topic(&"arn:aws:sns:default::u".parse().unwrap()));
     assert!(!config.remove(Some("no")));
@@ -115,7 +123,9 @@ fn configurations_without_ids_have_stable_and_distinct_ones() {
 fn prefix_and_suffix_must_both_hold() {
     let rules = "<Filter><S3Key><FilterRule><Name>Prefix</Name><Value>a/</Value></FilterRule>\
         <FilterRule><Name>Suffix</Name><Value>/b</Value></FilterRule></S3Key></Filter>";
-    for (key, wanted) in [("a/x/b", true), ("a/b", true), ("a/x", false), ("x/b", false), ("a/", false), ("", false)] {
+    for (key, wanted) in
+        [("a/x/b", true), ("a/b", true), ("a/x", false), ("x/b", false), ("a/", false), ("", false)]
+    {
         assert_eq!(matches(rules, key), wanted, "{key}");
     }
     assert!(matches("", "anything") && matches(&key_rule("prefix", ""), "anything"));
@@ -141,7 +151,18 @@ fn regular_expressions_match_whole_keys() {
 
 #[test]
 fn regular_expressions_are_bounded() {
-    for pattern in ["(", "a)(b", "[", "*", r"(a)\1", "(?=a)", "a{1000}{1000}", r"\pL", &"(".repeat(100), &format!("{}a{}", "(".repeat(40), ")".repeat(40))] {
+    for pattern in [
+        "(",
+        "a)(b",
+        "[",
+        "*",
+        r"(a)\1",
+        "(?=a)",
+        "a{1000}{1000}",
+        r"\pL",
+        &"(".repeat(100),
+        &format!("{}a{}", "(".repeat(40), ")".repeat(40)),
+    ] {
         assert!(matches!(one(&key_rule("regex", pattern)), Err(Error::Invalid { .. })), "{pattern}");
     }
     assert!(one(&key_rule("regex", &"a".repeat(MAX_KEY_RULE_BYTES))).is_ok());
@@ -152,11 +173,13 @@ fn regular_expressions_are_bounded() {
 #[test]
 fn a_change_of_two_types_is_a_candidate_once_for_each() {
     let config = |event: &str| {
-        let configuration = one(&format!("<Event>{event}</Event><Event>s3:LifecycleExpiration:*</Event>")).unwrap();
+        let configuration =
+            one(&format!("<Event>{event}</Event><Event>s3:LifecycleExpiration:*</Event>")).unwrap();
         Matcher::new(NotificationConfig { configurations: vec![configuration] }).unwrap()
     };
     let types = [EventType::ObjectExpirationCurrent, EventType::LifecycleExpirationDelete];
-    let found = |matcher: &Matcher| -> Vec<_> { matcher.candidates(&types, "k").map(|found| found.event).collect() };
+    let found =
+        |matcher: &Matcher| -> Vec<_> { matcher.candidates(&types, "k").map(|found| found.event).collect() };
     assert_eq!(found(&config("s3:ObjectLifecycle:Expiration:*")), types);
     assert_eq!(found(&config("s3:ObjectCreated:*")), types[1..]);
     assert_eq!(config("s3:ObjectCreated:*").candidates(&[], "k").count(), 0);
@@ -165,7 +188,9 @@ fn a_change_of_two_types_is_a_candidate_once_for_each() {
 #[test]
 fn candidates_come_in_the_order_of_configurations() {
     let part = |id: &str, event: &str| {
-        format!("<TopicConfiguration><Id>{id}</Id><Topic>arn:aws:sns:default::t</Topic><Event>{event}</Event></TopicConfiguration>")
+        format!(
+            "<TopicConfiguration><Id>{id}</Id><Topic>arn:aws:sns:default::t</Topic><Event>{event}</Event></TopicConfiguration>"
+        )
     };
     let text = format!(
         "{}{}{}",
@@ -187,8 +212,10 @@ fn metadata_and_tags_must_have_all_pairs_and_may_have_others() {
     let pairs = |list: &[(&str, &str)]| -> Vec<(String, String)> {
         list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
     };
-    let filter = AttributeFilter { metadata: pairs(&[("colour", "green")]), tags: pairs(&[("a", "1"), ("b", "2")]) };
-    let (metadata, tags) = (pairs(&[("x", "y"), ("colour", "green")]), pairs(&[("b", "2"), ("c", "3"), ("a", "1")]));
+    let filter =
+        AttributeFilter { metadata: pairs(&[("colour", "green")]), tags: pairs(&[("a", "1"), ("b", "2")]) };
+    let (metadata, tags) =
+        (pairs(&[("x", "y"), ("colour", "green")]), pairs(&[("b", "2"), ("c", "3"), ("a", "1")]));
     assert!(filter.selects(&metadata, &tags));
     assert!(!filter.selects(&[], &tags) && !filter.selects(&metadata, &[]));
     assert!(!filter.selects(&pairs(&[("colour", "Green")]), &tags));
@@ -229,8 +256,13 @@ fn what_is_not_understood_is_refused() {
         format!("<TopicConfiguration>{topic}<Filter><S3Key><Rule/></S3Key></Filter></TopicConfiguration>"),
         format!("<TopicConfiguration>{topic}<Filter><S3Key/><S3Key/></Filter></TopicConfiguration>"),
         format!("<TopicConfiguration>{topic}{}</TopicConfiguration>", key_rule("middle", "x")),
-        format!("<TopicConfiguration>{topic}{}</TopicConfiguration>", key_rule("prefix", "x</Value><Exclude>true</Exclude><Value>")),
-        format!("<TopicConfiguration>{topic}<Filter><S3Key><FilterRule><Name>prefix</Name></FilterRule></S3Key></Filter></TopicConfiguration>"),
+        format!(
+            "<TopicConfiguration>{topic}{}</TopicConfiguration>",
+            key_rule("prefix", "x</Value><Exclude>true</Exclude><Value>")
+        ),
+        format!(
+            "<TopicConfiguration>{topic}<Filter><S3Key><FilterRule><Name>prefix</Name></FilterRule></S3Key></Filter></TopicConfiguration>"
+        ),
     ] {
         assert!(read(&inner).is_err(), "{inner}");
     }
@@ -239,7 +271,8 @@ fn what_is_not_understood_is_refused() {
     let twice = "<FilterRule><Name>k</Name><Value>a</Value></FilterRule>".repeat(2);
     assert!(one(&format!("<Filter><S3Tags>{twice}</S3Tags></Filter>")).is_err());
     assert!(NotificationConfig::from_xml(b"<Tagging/>").is_err());
-    let same = "<TopicConfiguration><Id>a</Id><Topic>arn:aws:sns:default::t</Topic></TopicConfiguration>".repeat(2);
+    let same =
+        "<TopicConfiguration><Id>a</Id><Topic>arn:aws:sns:default::t</Topic></TopicConfiguration>".repeat(2);
     assert!(read(&same).is_err());
 }
 
@@ -257,7 +290,9 @@ fn numbers_of_configurations_rules_and_events_are_bounded() {
     assert!(matches!(rules(MAX_ATTRIBUTE_RULES + 1), Err(Error::TooLarge { .. })));
     let long = |bytes: usize| {
         let value = "v".repeat(bytes);
-        one(&format!("<Filter><S3Tags><FilterRule><Name>k</Name><Value>{value}</Value></FilterRule></S3Tags></Filter>"))
+        one(&format!(
+            "<Filter><S3Tags><FilterRule><Name>k</Name><Value>{value}</Value></FilterRule></S3Tags></Filter>"
+        ))
     };
     assert!(long(MAX_ATTRIBUTE_RULE_BYTES).is_ok());
     assert!(matches!(long(MAX_ATTRIBUTE_RULE_BYTES + 1), Err(Error::TooLarge { .. })));

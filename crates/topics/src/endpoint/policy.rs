@@ -79,7 +79,10 @@ impl EndpointPolicy {
             return Ok(());
         }
         let forbidden = |what: &str| {
-            Err(Error::NotAllowed { what: format!("the endpoint's address {address}, {what}"), option: LOCAL_OPTION })
+            Err(Error::NotAllowed {
+                what: format!("the endpoint's address {address}, {what}"),
+                option: LOCAL_OPTION,
+            })
         };
         if address.is_loopback() {
             let gateway = "which is loopback while a gateway listens on other addresses";
@@ -129,7 +132,8 @@ mod tests {
     use crate::attributes::Attributes;
 
     fn endpoint(list: &[(&str, &str)]) -> Endpoint {
-        let pairs: Vec<_> = list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let pairs: Vec<_> =
+            list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         Attributes::from_pairs(&pairs).unwrap().endpoint("t").unwrap().unwrap()
     }
 
@@ -172,7 +176,9 @@ mod tests {
     fn endpoints_without_credentials_need_no_tls() {
         let policy = EndpointPolicy::default();
         let amqp = endpoint(&[("push-endpoint", "amqp://mq"), ("amqp-exchange", "e")]);
-        for endpoint in [endpoint(&[("push-endpoint", "http://sink")]), endpoint(&[("push-endpoint", "kafka://")]), amqp] {
+        for endpoint in
+            [endpoint(&[("push-endpoint", "http://sink")]), endpoint(&[("push-endpoint", "kafka://")]), amqp]
+        {
             assert_eq!(option_of(policy.check(&endpoint, false)), None, "{endpoint}");
         }
     }
@@ -194,7 +200,10 @@ mod tests {
             assert_eq!(option_of(none.check(&endpoint, true)), Some(CA_FOLDER_OPTION), "{path}");
         }
         for path in ["/etc/nacre/ca/../shadow", "kafka.pem", "./kafka.pem", ""] {
-            assert!(matches!(policy.check_ca_location(Path::new(path)), Err(Error::Invalid { .. })), "{path}");
+            assert!(
+                matches!(policy.check_ca_location(Path::new(path)), Err(Error::Invalid { .. })),
+                "{path}"
+            );
         }
     }
 
@@ -234,7 +243,8 @@ mod tests {
 
     #[test]
     fn a_gateway_on_loopback_may_push_to_loopback() {
-        let policy = EndpointPolicy { own_addresses: vec![address("127.0.0.1")], ..EndpointPolicy::default() };
+        let policy =
+            EndpointPolicy { own_addresses: vec![address("127.0.0.1")], ..EndpointPolicy::default() };
         for text in ["127.0.0.1", "::1", "127.0.0.2"] {
             assert_eq!(option_of(policy.check_address(address(text))), None, "{text}");
         }
@@ -244,7 +254,8 @@ mod tests {
     #[test]
     fn addresses_of_no_host_are_refused_always() {
         let policy = EndpointPolicy { allow_local: true, ..EndpointPolicy::default() };
-        for text in ["0.0.0.0", "0.1.2.3", "::", "224.0.0.1", "255.255.255.255", "ff02::1", "::ffff:0.0.0.0"] {
+        for text in ["0.0.0.0", "0.1.2.3", "::", "224.0.0.1", "255.255.255.255", "ff02::1", "::ffff:0.0.0.0"]
+        {
             assert!(matches!(policy.check_address(address(text)), Err(Error::Invalid { .. })), "{text}");
         }
     }

@@ -56,7 +56,10 @@ fn brokers_of_the_uri_and_of_the_attribute_go_together() {
     assert_eq!(endpoint.brokers, [server("k1", 9093), server("::1", 9092), server("k2", 9092)]);
     let credentials = endpoint.credentials.unwrap();
     assert_eq!((credentials.user.as_str(), credentials.password.reveal()), ("user", "p@ss"));
-    assert_eq!((endpoint.tls, endpoint.verify_ssl, endpoint.ca_location.as_deref()), (true, false, Some("/ca.pem")));
+    assert_eq!(
+        (endpoint.tls, endpoint.verify_ssl, endpoint.ca_location.as_deref()),
+        (true, false, Some("/ca.pem"))
+    );
     assert_eq!((endpoint.mechanism, endpoint.ack_level), (Some(Mechanism::ScramSha256), KafkaAckLevel::None));
 }
 
@@ -69,7 +72,10 @@ fn credentials_of_attributes_count_with_both_halves_and_before_those_of_the_uri(
     assert_eq!(user_of(&[uri, ("user-name", "a"), ("password", "b")]), Some("a".into()));
     assert_eq!(user_of(&[("push-endpoint", "kafka://k"), ("user-name", "a")]), None);
     assert_eq!(kafka(&[uri]).mechanism, Some(Mechanism::Plain));
-    assert_eq!(kafka(&[("push-endpoint", "kafka://k"), ("mechanism", "GSSAPI")]).mechanism, Some(Mechanism::Gssapi));
+    assert_eq!(
+        kafka(&[("push-endpoint", "kafka://k"), ("mechanism", "GSSAPI")]).mechanism,
+        Some(Mechanism::Gssapi)
+    );
     assert_eq!(kafka(&[("push-endpoint", "kafka://k"), ("mechanism", "PLAIN")]).mechanism, None);
 }
 
@@ -78,8 +84,12 @@ fn transactions_need_a_persistent_topic_and_acknowledgements() {
     let uri = ("push-endpoint", "kafka://k");
     assert!(kafka(&[uri, ("transactional", "true"), ("persistent", "true")]).transactional);
     assert!(made(&[uri, ("transactional", "true")]).is_err());
-    assert!(made(&[uri, ("transactional", "true"), ("persistent", "true"), ("kafka-ack-level", "none")]).is_err());
-    assert!(made(&[("push-endpoint", "http://h"), ("transactional", "true"), ("persistent", "true")]).is_err());
+    assert!(
+        made(&[uri, ("transactional", "true"), ("persistent", "true"), ("kafka-ack-level", "none")]).is_err()
+    );
+    assert!(
+        made(&[("push-endpoint", "http://h"), ("transactional", "true"), ("persistent", "true")]).is_err()
+    );
 }
 
 #[test]
@@ -162,7 +172,10 @@ fn malformed_uris_are_refused_without_being_quoted() {
         "kafka://k1,,secret",
     ] {
         let error = made(&[("push-endpoint", uri), ("amqp-exchange", "e")]).unwrap_err();
-        assert!(matches!(&error, Error::Invalid { parameter, .. } if parameter == "push-endpoint"), "{uri}: {error}");
+        assert!(
+            matches!(&error, Error::Invalid { parameter, .. } if parameter == "push-endpoint"),
+            "{uri}: {error}"
+        );
         assert!(!error.to_string().contains("secret"), "{error}");
     }
     assert!(PushEndpoint::parse(&format!("http://h/{}", "x".repeat(2039))).is_ok());
@@ -189,7 +202,10 @@ fn secrets_do_not_show() {
     }
     // What answers show keeps all but the password.
     let shown = PushEndpoint::parse("https://bob:hunter2@sink/path?a=b").unwrap();
-    assert_eq!((shown.to_string().as_str(), shown.has_credentials()), ("https://bob:****@sink/path?a=b", true));
+    assert_eq!(
+        (shown.to_string().as_str(), shown.has_credentials()),
+        ("https://bob:****@sink/path?a=b", true)
+    );
     let shown = PushEndpoint::parse("https://sink/a@b").unwrap();
     assert_eq!((shown.to_string().as_str(), shown.has_credentials()), ("https://sink/a@b", false));
 }
@@ -197,7 +213,8 @@ fn secrets_do_not_show() {
 #[test]
 fn names_that_the_broker_can_not_have_are_refused() {
     let attributes = |uri: &str| {
-        let pairs = [("push-endpoint".to_owned(), uri.to_owned()), ("amqp-exchange".to_owned(), "e".to_owned())];
+        let pairs =
+            [("push-endpoint".to_owned(), uri.to_owned()), ("amqp-exchange".to_owned(), "e".to_owned())];
         Attributes::from_pairs(&pairs).unwrap()
     };
     let (kafka, amqp) = (attributes("kafka://k"), attributes("amqp://mq"));

@@ -87,7 +87,8 @@ fn batches_hold_all_events_in_order() {
     let (mut first, mut second) = (example(), example());
     first.key = "1".into();
     second.key = "2".into();
-    let read: Value = serde_json::from_slice(&body(&[delivery(&first, "x"), delivery(&second, "y")])).unwrap();
+    let read: Value =
+        serde_json::from_slice(&body(&[delivery(&first, "x"), delivery(&second, "y")])).unwrap();
     let records = read["Records"].as_array().unwrap();
     let of = |at: usize| (records[at]["s3"]["object"]["key"].as_str(), records[at]["opaqueData"].as_str());
     assert_eq!((records.len(), of(0), of(1)), (2, (Some("1"), Some("x")), (Some("2"), Some("y"))));
@@ -114,7 +115,10 @@ fn ids_of_events_are_distinct() {
         changed(|event| event.request.time_ns += 1_000).id(),
     ]);
     assert_eq!(ids.len(), 4);
-    assert_eq!(Event { request: RequestInfo::default(), ..example() }.id(), "0000000000.000000.0123456789abcdef.0");
+    assert_eq!(
+        Event { request: RequestInfo::default(), ..example() }.id(),
+        "0000000000.000000.0123456789abcdef.0"
+    );
 }
 
 #[test]

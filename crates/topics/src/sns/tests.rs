@@ -13,7 +13,15 @@ fn arn(name: &str) -> TopicArn {
 
 fn topic(name: &str, list: &[(&str, &str)]) -> Topic {
     let pairs: Vec<_> = list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-    Topic::new(TopicId::from_random([1; 16]), arn(name), "testid", 0, 11, Attributes::from_pairs(&pairs).unwrap()).unwrap()
+    Topic::new(
+        TopicId::from_random([1; 16]),
+        arn(name),
+        "testid",
+        0,
+        11,
+        Attributes::from_pairs(&pairs).unwrap(),
+    )
+    .unwrap()
 }
 
 /// `aws sns create-topic --name=fishtopic0 --attributes='{"push-endpoint": "kafka://", "persistent": "true"}'`, as awscli
@@ -108,7 +116,9 @@ fn malformed_requests_are_refused() {
 #[test]
 fn forms_are_bounded() {
     let fields = |count: usize| -> String {
-        (0..count / 2).map(|at| format!("&Attributes.entry.{at}.key=k&Attributes.entry.{at}.value=v")).collect()
+        (0..count / 2)
+            .map(|at| format!("&Attributes.entry.{at}.key=k&Attributes.entry.{at}.value=v"))
+            .collect()
     };
     assert!(parse(&format!("Action=CreateTopic&Name=t{}", fields(MAX_FIELDS - 2))).is_ok());
     let many = parse(&format!("Action=CreateTopic&Name=t{}", fields(MAX_FIELDS)));
@@ -147,7 +157,8 @@ fn requests_tell_whether_they_carry_secrets_and_do_not_print_them() {
 
 /// The text of the element that the path names.
 fn at<'a>(root: &'a Element, path: &[&str]) -> &'a str {
-    let found = path.iter().try_fold(root, |element, name| element.children.iter().find(|child| child.name == *name));
+    let found =
+        path.iter().try_fold(root, |element, name| element.children.iter().find(|child| child.name == *name));
     &found.unwrap_or_else(|| panic!("no {path:?} in {root:?}")).text
 }
 
@@ -164,9 +175,10 @@ fn create_topic_answers_with_the_arn() {
 
 #[test]
 fn answers_without_a_result_have_the_request_id() {
-    for (text, root) in
-        [(delete_topic("tx1"), "DeleteTopicResponse"), (set_topic_attributes("tx1"), "SetTopicAttributesResponse")]
-    {
+    for (text, root) in [
+        (delete_topic("tx1"), "DeleteTopicResponse"),
+        (set_topic_attributes("tx1"), "SetTopicAttributesResponse"),
+    ] {
         let document = xml::parse(text.as_bytes()).unwrap();
         assert_eq!((document.name.as_str(), document.children.len()), (root, 1));
         assert_eq!(at(&document, &["ResponseMetadata", "RequestId"]), "tx1");

@@ -34,7 +34,9 @@ fn stored_topics_without_queues_to_use_are_corrupt() {
         let read = encoding::decode::<Topic>(&encoding::encode(topic));
         matches!(read, Err(encoding::DecodeError::Corrupt { .. }))
     };
-    for list in [vec![one, one], vec![Generation { shards: 0, ..one }], vec![Generation { number: u64::MAX, ..one }]] {
+    for list in
+        [vec![one, one], vec![Generation { shards: 0, ..one }], vec![Generation { number: u64::MAX, ..one }]]
+    {
         assert!(is_corrupt(&Topic { generations: list.clone(), ..good.clone() }));
         assert!(is_corrupt(&Topic { removals: list, ..good.clone() }));
     }
@@ -55,9 +57,17 @@ fn ids_are_written_and_read() {
 #[test]
 fn attributes_that_do_not_go_together_make_no_topic() {
     let make = |shards, name: &str, list: &[(&str, &str)]| {
-        let pairs: Vec<_> = list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let pairs: Vec<_> =
+            list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let arn = TopicArn { zonegroup: "default".into(), tenant: String::new(), name: name.into() };
-        Topic::new(TopicId::from_random([7; 16]), arn, "u", 0, shards, Attributes::from_pairs(&pairs).unwrap())
+        Topic::new(
+            TopicId::from_random([7; 16]),
+            arn,
+            "u",
+            0,
+            shards,
+            Attributes::from_pairs(&pairs).unwrap(),
+        )
     };
     assert!(make(11, "t", &QUEUED).is_ok());
     assert!(make(0, "t", &QUEUED).is_err());
@@ -69,7 +79,8 @@ fn attributes_that_do_not_go_together_make_no_topic() {
 fn creating_an_existing_topic_replaces_attributes_and_keeps_the_rest() {
     let mut topic = topic(&[("push-endpoint", "kafka://k"), ("persistent", "true"), ("OpaqueData", "x")]);
     let before = topic.clone();
-    let pairs = [("push-endpoint".to_owned(), "http://sink".to_owned()), ("persistent".to_owned(), "1".to_owned())];
+    let pairs =
+        [("push-endpoint".to_owned(), "http://sink".to_owned()), ("persistent".to_owned(), "1".to_owned())];
     let attributes = Attributes::from_pairs(&pairs).unwrap();
     assert_eq!(topic.replace(attributes.clone()), Ok(QueueChange::None));
     assert_eq!(topic, Topic { attributes: attributes.clone(), version: before.version + 1, ..before });
