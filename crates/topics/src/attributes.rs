@@ -205,7 +205,7 @@ impl Attributes {
             "queue-full-policy" => {
                 self.full_queue_policy = given(value).map(FullQueuePolicy::parse).transpose()?
             }
-            "queue-max-bytes" => self.queue_max_bytes = number(name, value)?,
+            "queue-max-bytes" => self.queue_max_bytes = queue_max_bytes(value)?,
             _ => {
                 return Err(Error::invalid(
                     "AttributeName",
@@ -303,6 +303,13 @@ fn batch_size(value: &str) -> Result<Option<u32>> {
             Err(Error::invalid("batch-size", format!("{size} is not between 1 and {MAX_BATCH_SIZE}")))
         }
         size => Ok(size),
+    }
+}
+
+fn queue_max_bytes(value: &str) -> Result<Option<u64>> {
+    match number("queue-max-bytes", value)? {
+        Some(0) => Err(Error::invalid("queue-max-bytes", "a queue of no bytes takes no events")),
+        bytes => Ok(bytes),
     }
 }
 

@@ -78,7 +78,7 @@ impl PendingEvents {
     /// The events of the change `change` to `key`, which took effect and created or removed that version. The same arguments
     /// give the same events, so that ending a change twice can be noticed by the events' ids.
     pub fn complete(&self, change: &str, key: &str, object: &ObjectInfo) -> Vec<TopicEvent> {
-        let numbered = self.candidates.iter().zip(0_u16..);
+        let numbered = self.candidates.iter().zip(0..=u16::MAX);
         let selected = numbered.filter(|(pending, _)| pending.filter.selects(&object.metadata, &object.tags));
         selected
             .map(|(pending, ordinal)| TopicEvent {
@@ -104,6 +104,7 @@ mod tests {
     use super::*;
     use crate::config::{Matcher, NotificationConfig};
     use nacre_types::encoding;
+    use std::slice::from_ref;
 
     fn pair(name: &str, value: &str) -> (String, String) {
         (name.to_owned(), value.to_owned())
@@ -148,8 +149,8 @@ mod tests {
         let (m, t) = (pair("m", "v"), pair("t", "v"));
         let named = |id: &str, ordinal| (id.to_owned(), ordinal);
         assert_eq!(configurations(&object(&[], &[])), [named("c", 2)]);
-        assert_eq!(configurations(&object(&[m.clone()], &[])), [named("a", 0), named("c", 2)]);
-        assert_eq!(configurations(&object(&[], &[t.clone()])), [named("b", 1), named("c", 2)]);
+        assert_eq!(configurations(&object(from_ref(&m), &[])), [named("a", 0), named("c", 2)]);
+        assert_eq!(configurations(&object(&[], from_ref(&t))), [named("b", 1), named("c", 2)]);
         assert_eq!(configurations(&object(&[m], &[t])), [named("a", 0), named("b", 1), named("c", 2)]);
     }
 

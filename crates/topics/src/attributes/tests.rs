@@ -70,6 +70,7 @@ fn values_out_of_range_are_refused() {
         ("time_to_live", "1.5"),
         ("max_retries", "4294967296"),
         ("queue-max-bytes", "18446744073709551616"),
+        ("queue-max-bytes", "0"),
         ("retry_sleep_duration", "1s"),
         ("batch-size", "0"),
         ("batch-size", "1001"),
