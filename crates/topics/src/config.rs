@@ -1,0 +1,129 @@
+//! Notification configurations of buckets: which changes of which objects have events, and for which topics.
+//!
+//! A bucket has any number of configurations up to [`MAX_CONFIGURATIONS`], each with an id, a topic, patterns of event
+//! types and a filter. They are judged in two steps. [`Matcher::candidates`] looks at the type and the key, which are known
+//! before a change begins. [`AttributeFilter::selects`] looks at metadata and tags, and is asked once the change took
+//! effect, about the version that it created or removed.
+
+mod document;
+mod matching;
+
+pub use matching::{Candidate, Matcher};
+
+use crate::arn::TopicArn;
+use crate::error::{Error, Result, quoted};
+use crate::event::EventPattern;
+use nacre_types::encoding::Versioned;
+use serde::{Deserialize, Serialize};
+
+/// The most configurations of a bucket: S3's limit.
+pub const MAX_CONFIGURATIONS: usize = 100;
+/// The longest id of a configuration, in bytes.
+pub const MAX_ID_BYTES: usize = 255;
+/// The most patterns of a configuration.
+pub const MAX_EVENTS: usize = 64;
+/// The longest prefix, suffix or regular expression, in bytes: as long as a key.
+pub const MAX_KEY_RULE_BYTES: usize = 1024;
+/// The most metadata rules of a configuration, and the most tag rules.
+pub const MAX_ATTRIBUTE_RULES: usize = 20;
+/// The longest name or value of a metadata or tag rule, in bytes.
+pub const MAX_ATTRIBUTE_RULE_BYTES: usize = 1024;
+/// What the names of metadata begin with in rules and event records.
+pub const METADATA_PREFIX: &str = "x-amz-meta-";
+
+/// All configurations of a bucket, in the order in which they were set.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NotificationConfig {
+    /// The configurations. No two have the same id.
+    pub configurations: Vec<Configuration>,
+}
+
+impl Versioned for NotificationConfig {
+    const NAME: &'static str = "bucket notification configuration";
+}
+
+/// One configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Configuration {
+    /// Its id, unique in the bucket.
+    pub id: String,
+    /// The topic that its events go to.
+    pub topic: TopicArn,
+    /// Patterns of which an event's type must match one; never empty.
+    pub events: Vec<EventPattern>,
+    /// Rules for keys, all of which must hold.
+    pub key: KeyFilter,
+    /// Rules for metadata and tags, all of which must hold.
+    pub attributes: AttributeFilter,
+}
+
+/// Rules for keys. An empty rule holds for every key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KeyFilter {
+    /// What the key begins with.
+    pub prefix: String,
+    /// What the key ends with.
+    pub suffix: String,
+    /// A regular expression that matches the whole key.
+    pub regex: String,
+}
+
+/// Rules for metadata and tags: pairs that an object must have. It may have others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttributeFilter {
+    /// Names of metadata in lower case without `x-amz-meta-`, and values.
+    pub metadata: Vec<(String, String)>,
+    /// Keys of tags, and values.
+    pub tags: Vec<(String, String)>,
+}
+
+impl NotificationConfig {
+    /// The configuration with that id.
+    pub fn get(&self, id: &str) -> Option<&Configuration> {
+        self.configurations.iter().find(|configuration| configuration.id == id)
+    }
+
+    /// Removes the configuration with that id, or all of them without an id; tells whether there was one.
+    pub fn remove(&mut self, id: Option<&str>) -> bool {
+        let before = self.configurations.len();
+        self.configurations.retain(|configuration| id.is_some_and(|id| configuration.id != id));
+        self.configurations.len() < before
+    }
+
+    /// Whether a configuration sends events to that topic.
+    pub fn names_topic(&self, topic: &TopicArn) -> bool {
+        self.configurations.iter().any(|configuration| configuration.topic == *topic)
+    }
+}
+
+impl AttributeFilter {
+    /// Whether there are rules: an event must then wait for the version that the change created or removed.
+    pub fn is_empty(&self) -> bool {
+        self.metadata.is_empty() && self.tags.is_empty()
+    }
+
+    /// Whether a version's metadata (names in lower case without `x-amz-meta-`) and tags satisfy all rules.
+    pub fn selects(&self, metadata: &[(String, String)], tags: &[(String, String)]) -> bool {
+        let satisfy = |pairs: &[(String, String)], rules: &[(String, String)]| {
+            rules.iter().all(|rule| pairs.contains(rule))
+        };
+        satisfy(metadata, &self.metadata) && satisfy(tags, &self.tags)
+    }
+}
+
+/// Refuses ids that clients could not name in a request.
+fn check_id(id: &str) -> Result<()> {
+    let reason = if id.is_empty() {
+        "is empty".to_owned()
+    } else if id.len() > MAX_ID_BYTES {
+        format!("is longer than {MAX_ID_BYTES} bytes")
+    } else if id.chars().any(char::is_control) {
+        format!("{} has control characters", quoted(id))
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid("Id", reason))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! The XML document of notification configurations: S3's, with Ceph's filters.
+
+use super::{
+    AttributeFilter, Configuration, KeyFilter, MAX_ATTRIBUTE_RULE_BYTES, MAX_ATTRIBUTE_RULES,
+    MAX_CONFIGURATIONS, MAX_EVENTS, MAX_KEY_RULE_BYTES, METADATA_PREFIX, NotificationConfig, check_id,
+    matching,
+};
+use crate::arn::TopicArn;
+use crate::error::{Error, Result, quoted};
+use crate::event::EventPattern;
+use crate::xml::{self, Element, Writer};
+use nacre_types::hash::ceph_str_hash_rjenkins;
+
+const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
+const ROOT: &str = "NotificationConfiguration";
+/// Destinations of S3 that are not topics.
+const OTHER_DESTINATIONS: [&str; 5] = [
+    "QueueConfiguration",
+    "CloudFunctionConfiguration",
+    "LambdaFunctionConfiguration",
+    "EventBridgeConfiguration",
+    "CloudFunction",
+];
+
+impl NotificationConfig {
+    /// Reads the document of `PUT ?notification`. It replaces all configurations; an empty one removes them.
+    ///
+    /// A configuration without patterns of event types has [`EventPattern::DEFAULT`], one without an id has an id that
+    /// depends on what it says. What is not understood is refused, so that no filter is ignored.
+    pub fn from_xml(document: &[u8]) -> Result<NotificationConfig> {
+        let root = xml::parse(document)?;
+        if root.name != ROOT {
+            return Err(Error::xml(format!("the root element is {}, not {ROOT}", quoted(&root.name))));
+        }
+        let mut config = NotificationConfig::default();
+        for child in &root.children {
+            match child.name.as_str() {
+                "TopicConfiguration" => {
+                    if config.configurations.len() == MAX_CONFIGURATIONS {
+                        let what = "the number of TopicConfigurations";
+                        return Err(Error::TooLarge { what, limit: MAX_CONFIGURATIONS });
+                    }
+                    let made = configuration(child, &config)?;
+                    config.configurations.push(made);
+                }
+                name if OTHER_DESTINATIONS.contains(&name) => {
+                    return Err(Error::invalid(name, "only topics take events: use TopicConfiguration"));
+                }
+                _ => return Err(root.unexpected(child)),
+            }
+        }
+        Ok(config)
+    }
+
+    /// The document of `GET ?notification`, with all configurations or the one with that id.
+    pub fn to_xml(&self, id: Option<&str>) -> String {
+        let shown =
+            self.configurations.iter().filter(|configuration| id.is_none_or(|id| configuration.id == id));
+        let mut document = Writer::new();
+        document.part_in(ROOT, NAMESPACE, |root| {
+            for configuration in shown {
+                root.part("TopicConfiguration", |part| write(part, configuration));
+            }
+        });
+        document.finish()
+    }
+}
+
+fn write(part: &mut Writer, configuration: &Configuration) {
+    part.text("Id", &configuration.id).text("Topic", &configuration.topic.to_string());
+    let (key, attributes) = (&configuration.key, &configuration.attributes);
+    if *key != KeyFilter::default() || !attributes.is_empty() {
+        let key_rules = [("prefix", &key.prefix), ("suffix", &key.suffix), ("regex", &key.regex)];
+        let key_rules = key_rules.into_iter().filter(|(_, value)| !value.is_empty());
+        let metadata =
+            attributes.metadata.iter().map(|(name, value)| (format!("{METADATA_PREFIX}{name}"), value));
+        part.part("Filter", |filter| {
+            rules(filter, "S3Key", key_rules.map(|(name, value)| (name.to_owned(), value)));
+            rules(filter, "S3Metadata", metadata);
+            rules(filter, "S3Tags", attributes.tags.iter().map(|(name, value)| (name.clone(), value)));
+        });
+    }
+    for event in &configuration.events {
+        part.text("Event", &event.to_string());
+    }
+}
+
+fn rules<'a>(filter: &mut Writer, name: &str, rules: impl Iterator<Item = (String, &'a String)>) {
+    let mut rules = rules.peekable();
+    if rules.peek().is_none() {
+        return;
+    }
+    filter.part(name, |part| {
+        for (name, value) in rules {
+            part.part("FilterRule", |rule| _ = rule.text("Name", &name).text("Value", value));
+        }
+    });
+}
+
+fn configuration(element: &Element, earlier: &NotificationConfig) -> Result<Configuration> {
+    let (mut id, mut topic, mut events, mut filter) = (None, None, Vec::new(), None);
+    for child in &element.children {
+        match child.name.as_str() {
+            "Id" => once(&mut id, child, child.value()?.trim())?,
+            // Topic is S3's name of it; SDKs call it TopicArn.
+            "Topic" | "TopicArn" => once(&mut topic, child, child.value()?.trim())?,
+            "Event" => {
+                let event: EventPattern = child.value()?.trim().parse()?;
+                if !events.contains(&event) {
+                    events.push(event);
+                }
+                if events.len() > MAX_EVENTS {
+                    return Err(Error::TooLarge { what: "the number of Events", limit: MAX_EVENTS });
+                }
+            }
+            "Filter" => once(&mut filter, child, child)?,
+            _ => return Err(element.unexpected(child)),
+        }
+    }
+    let topic = topic.ok_or(Error::Missing("Topic"))?.parse::<TopicArn>()?;
+    if events.is_empty() {
+        events = EventPattern::DEFAULT.to_vec();
+    }
+    let (key, attributes) = filter.map(filters).transpose()?.unwrap_or_default();
+    let mut made = Configuration { id: String::new(), topic, events, key, attributes };
+    made.id = match id.filter(|id| !id.is_empty()) {
+        Some(id) => id.to_owned(),
+        None => assigned_id(&made, earlier),
+    };
+    check_id(&made.id)?;
+    if earlier.get(&made.id).is_some() {
+        return Err(Error::invalid("Id", format!("{} is there twice", quoted(&made.id))));
+    }
+    Ok(made)
+}
+
+/// Sets what may be there once only.
+fn once<T>(slot: &mut Option<T>, child: &Element, value: T) -> Result<()> {
+    if slot.replace(value).is_some() {
+        return Err(Error::xml(format!("{} is there twice", child.name)));
+    }
+    Ok(())
+}
+
+/// The id of a configuration that came without one: a hash of what it says, so that setting the same document again
+/// changes nothing, and a number where another one has that id.
+fn assigned_id(made: &Configuration, earlier: &NotificationConfig) -> String {
+    let mut text = Writer::new();
+    write(&mut text, made);
+    let base = format!("notif-{:08x}", ceph_str_hash_rjenkins(text.finish().as_bytes()));
+    let mut id = base.clone();
+    let mut number = 1;
+    while earlier.get(&id).is_some() {
+        number += 1;
+        id = format!("{base}-{number}");
+    }
+    id
+}
+
+fn filters(element: &Element) -> Result<(KeyFilter, AttributeFilter)> {
+    let (mut key, mut attributes) = (None, AttributeFilter::default());
+    let (mut has_metadata, mut has_tags) = (None, None);
+    for child in &element.children {
+        match child.name.as_str() {
+            "S3Key" => once(&mut key, child, key_filter(child)?)?,
+            "S3Metadata" => {
+                once(&mut has_metadata, child, ())?;
+                attributes.metadata = pairs(child, metadata_name)?;
+            }
+            "S3Tags" => {
+                once(&mut has_tags, child, ())?;
+                attributes.tags = pairs(child, |name| Ok(name.to_owned()))?;
+            }
+            "S3Zones" => return Err(Error::invalid("S3Zones", "there are no zones to filter by")),
+            _ => return Err(element.unexpected(child)),
+        }
+    }
+    Ok((key.unwrap_or_default(), attributes))
+}
+
+/// The name and the value of a rule.
+fn rule<'a>(filter: &Element, element: &'a Element) -> Result<(&'a str, &'a str)> {
+    if element.name != "FilterRule" {
+        return Err(filter.unexpected(element));
+    }
+    let (mut name, mut value) = (None, None);
+    for child in &element.children {
+        match child.name.as_str() {
+            "Name" => once(&mut name, child, child.value()?.trim())?,
+            "Value" => once(&mut value, child, child.value()?)?,
+            "Exclude" => return Err(Error::invalid("Exclude", "rules that exclude are not supported")),
+            _ => return Err(element.unexpected(child)),
+        }
+    }
+    let missing = |name: &str| Error::xml(format!("a FilterRule has no {name}"));
+    Ok((name.ok_or_else(|| missing("Name"))?, value.ok_or_else(|| missing("Value"))?))
+}
+
+fn key_filter(element: &Element) -> Result<KeyFilter> {
+    let (mut prefix, mut suffix, mut regex) = (None, None, None);
+    for child in &element.children {
+        let (name, value) = rule(element, child)?;
+        if value.len() > MAX_KEY_RULE_BYTES {
+            return Err(Error::TooLarge { what: "a rule for keys in bytes", limit: MAX_KEY_RULE_BYTES });
+        }
+        let slot = match name.to_ascii_lowercase().as_str() {
+            "prefix" => &mut prefix,
+            "suffix" => &mut suffix,
+            "regex" => &mut regex,
+            _ => {
+                let reason = format!("{} is not one of prefix, suffix, regex", quoted(name));
+                return Err(Error::invalid("S3Key", reason));
+            }
+        };
+        if slot.replace(value.to_owned()).is_some() {
+            return Err(Error::invalid("S3Key", format!("{} is there twice", quoted(name))));
+        }
+    }
+    let filter = KeyFilter {
+        prefix: prefix.unwrap_or_default(),
+        suffix: suffix.unwrap_or_default(),
+        regex: regex.unwrap_or_default(),
+    };
+    matching::check_regex(&filter.regex)?;
+    Ok(filter)
+}
+
+/// Rules that name pairs; `name_of` is what a rule's name stands for.
+fn pairs(element: &Element, name_of: impl Fn(&str) -> Result<String>) -> Result<Vec<(String, String)>> {
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    for child in &element.children {
+        let (name, value) = rule(element, child)?;
+        if name.len().max(value.len()) > MAX_ATTRIBUTE_RULE_BYTES {
+            let what = "a rule for metadata or tags in bytes";
+            return Err(Error::TooLarge { what, limit: MAX_ATTRIBUTE_RULE_BYTES });
+        }
+        if pairs.len() == MAX_ATTRIBUTE_RULES {
+            let what = "the number of rules for metadata or tags";
+            return Err(Error::TooLarge { what, limit: MAX_ATTRIBUTE_RULES });
+        }
+        let name = name_of(name)?;
+        if pairs.iter().any(|(earlier, _)| *earlier == name) {
+            return Err(Error::invalid(&element.name, format!("{} is there twice", quoted(&name))));
+        }
+        pairs.push((name, value.to_owned()));
+    }
+    Ok(pairs)
+}
+
+fn metadata_name(name: &str) -> Result<String> {
+    let lower = name.to_ascii_lowercase();
+    match lower.strip_prefix(METADATA_PREFIX).filter(|rest| !rest.is_empty()) {
+        Some(rest) => Ok(rest.to_owned()),
+        None => {
+            let reason = format!("{} does not begin with {METADATA_PREFIX}", quoted(name));
+            Err(Error::invalid("S3Metadata", reason))
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Which configurations apply to a change, by its type and its key.
+
+use super::{Configuration, KeyFilter, MAX_KEY_RULE_BYTES, NotificationConfig};
+use crate::error::{Error, Result};
+use crate::event::EventType;
+use regex::bytes::{Regex, RegexBuilder};
+
+/// The largest program of a regular expression, in bytes: bounds the memory of a filter and the time of a match.
+const MAX_PROGRAM_BYTES: usize = 64 << 10;
+/// Groups within groups of a regular expression.
+const MAX_NESTING: u32 = 32;
+
+/// The configurations of a bucket with their regular expressions compiled. Immutable and cheap to share.
+#[derive(Debug)]
+pub struct Matcher {
+    configurations: Vec<(Configuration, Option<Regex>)>,
+}
+
+/// A configuration that applies to a change, as far as type and key tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate<'a> {
+    /// The configuration. Its [`AttributeFilter`](super::AttributeFilter) remains to be asked.
+    pub configuration: &'a Configuration,
+    /// The type that the event has for it.
+    pub event: EventType,
+}
+
+impl Matcher {
+    /// Compiles the regular expressions of configurations. Fails if a stored one is not what [`NotificationConfig::from_xml`]
+    /// takes.
+    pub fn new(config: NotificationConfig) -> Result<Matcher> {
+        let compiled = config.configurations.into_iter().map(|configuration| {
+            let regex = compile(&configuration.key)?;
+            Ok((configuration, regex))
+        });
+        Ok(Matcher { configurations: compiled.collect::<Result<_>>()? })
+    }
+
+    /// Whether there are no configurations.
+    pub fn is_empty(&self) -> bool {
+        self.configurations.is_empty()
+    }
+
+    /// The configurations that apply to a change of `key`, in their order. A change may have several types (an expiration
+    /// has Ceph's and S3's); a configuration is returned once for each type that it names.
+    pub fn candidates<'a>(
+        &'a self,
+        events: &'a [EventType],
+        key: &'a str,
+    ) -> impl Iterator<Item = Candidate<'a>> {
+        let applies = move |(configuration, regex): &&(Configuration, Option<Regex>)| {
+            let wants =
+                |event: &EventType| configuration.events.iter().any(|pattern| pattern.matches(*event));
+            events.iter().any(wants) && key_matches(&configuration.key, regex.as_ref(), key)
+        };
+        self.configurations.iter().filter(applies).flat_map(move |(configuration, _)| {
+            let wanted =
+                move |event: &&EventType| configuration.events.iter().any(|pattern| pattern.matches(**event));
+            events.iter().filter(wanted).map(move |event| Candidate { configuration, event: *event })
+        })
+    }
+}
+
+fn key_matches(filter: &KeyFilter, regex: Option<&Regex>, key: &str) -> bool {
+    key.starts_with(&filter.prefix)
+        && key.ends_with(&filter.suffix)
+        && regex.is_none_or(|regex| regex.is_match(key.as_bytes()))
+}
+
+/// The expression that matches whole keys; `None` where there is no rule.
+fn compile(filter: &KeyFilter) -> Result<Option<Regex>> {
+    let pattern = &filter.regex;
+    if pattern.is_empty() {
+        return Ok(None);
+    }
+    if pattern.len() > MAX_KEY_RULE_BYTES {
+        return Err(Error::TooLarge { what: "a regular expression in bytes", limit: MAX_KEY_RULE_BYTES });
+    }
+    // By itself first: `a)(b` would be one within the group.
+    build(pattern)?;
+    build(&format!(r"\A(?:{pattern})\z")).map(Some)
+}
+
+/// Bytes, not characters: `\w`, `\d` and `.` mean ASCII and one byte as in Ceph, and programs stay small.
+fn build(pattern: &str) -> Result<Regex> {
+    let mut builder = RegexBuilder::new(pattern);
+    builder
+        .unicode(false)
+        .size_limit(MAX_PROGRAM_BYTES)
+        .dfa_size_limit(MAX_PROGRAM_BYTES)
+        .nest_limit(MAX_NESTING);
+    builder.build().map_err(|error| match error {
+        regex::Error::CompiledTooBig(_) => Error::invalid(
+            "regex",
+            "the regular expression needs too much memory; make its repetitions smaller",
+        ),
+        error => {
+            let text = error.to_string();
+            // What comes before quotes the expression.
+            let reason = text.lines().last().unwrap_or_default().trim_start_matches("error: ");
+            Error::invalid("regex", format!("not a regular expression: {reason}"))
+        }
+    })
+}
+
+/// Refuses what is no regular expression or needs too much memory.
+pub(super) fn check_regex(pattern: &str) -> Result<()> {
+    compile(&KeyFilter { regex: pattern.to_owned(), ..KeyFilter::default() }).map(|_| ())
+}

@@ -1,0 +1,136 @@
+//! Event records: what a consumer learns of a change, in S3's format with Ceph's fields.
+//!
+//! An [`Event`] is what queues store. Its text is made at delivery, when the topic's `OpaqueData` of that time is added.
+//! All other fields are decided with the change itself, so that an event reads the same however often it is delivered.
+
+mod cloudevents;
+mod json;
+
+pub use cloudevents::headers as cloudevents_headers;
+
+use crate::event::EventType;
+use nacre_types::encoding::Versioned;
+use serde::{Deserialize, Serialize};
+
+/// An event for one configuration of a bucket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// What happened.
+    pub event: EventType,
+    /// The id of the configuration (`s3.configurationId`).
+    pub configuration: String,
+    /// The change's own name, unique in the cluster: the tag of its index entry.
+    pub change: String,
+    /// The event's number among those of its change.
+    pub ordinal: u16,
+    /// The request.
+    pub request: RequestInfo,
+    /// The bucket.
+    pub bucket: BucketInfo,
+    /// The object's key.
+    pub key: String,
+    /// The version that was created or removed.
+    pub object: ObjectInfo,
+}
+
+/// The request or the background work that made a change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestInfo {
+    /// When the change was made, in nanoseconds since 1970 (`eventTime`).
+    pub time_ns: u64,
+    /// Who made it (`userIdentity.principalId`).
+    pub user: String,
+    /// The client's address (`requestParameters.sourceIPAddress`); empty for background work.
+    pub source_ip: String,
+    /// The request's id (`responseElements.x-amz-request-id`).
+    pub id: String,
+    /// The gateway (`responseElements.x-amz-id-2`).
+    pub host_id: String,
+    /// The change's number in the request, from 0: a key of DeleteObjects.
+    pub position: u32,
+}
+
+/// The bucket of a changed object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BucketInfo {
+    /// Its name.
+    pub name: String,
+    /// Its owner (`s3.bucket.ownerIdentity.principalId`).
+    pub owner: String,
+    /// Its id (`s3.bucket.id`).
+    pub id: String,
+    /// Its tenant, empty for the default one.
+    pub tenant: String,
+    /// The zone group (`awsRegion`).
+    pub zonegroup: String,
+}
+
+/// The version of an object that a change created or removed. Known once the change took effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ObjectInfo {
+    /// Its size in bytes.
+    pub size: u64,
+    /// Its ETag, without quotes.
+    pub etag: String,
+    /// Its version id; empty in a bucket without versions.
+    pub version_id: String,
+    /// The change's place in the order of the key's changes.
+    pub sequencer: u64,
+    /// Names of metadata in lower case without `x-amz-meta-`, and values.
+    pub metadata: Vec<(String, String)>,
+    /// Tags.
+    pub tags: Vec<(String, String)>,
+}
+
+impl Versioned for Event {
+    const NAME: &'static str = "notification event";
+}
+
+impl Event {
+    /// `eventId`: unique for each event and the same at each delivery. `SECONDS.MICROSECONDS.CHANGE.ORDINAL`, the first two
+    /// with leading zeros as in Ceph.
+    pub fn id(&self) -> String {
+        let (seconds, micros) =
+            (self.request.time_ns / 1_000_000_000, self.request.time_ns % 1_000_000_000 / 1_000);
+        format!("{seconds:010}.{micros:06}.{}.{}", self.change, self.ordinal)
+    }
+
+    /// `sequencer`: 16 hexadecimal digits, so that texts of one key sort as its changes happened.
+    pub fn sequencer(&self) -> String {
+        format!("{:016X}", self.object.sequencer)
+    }
+
+    /// The key of the event's message in Kafka, which decides the partition: `BUCKET/KEY`.
+    pub fn message_key(&self) -> String {
+        format!("{}/{}", self.bucket.name, self.key)
+    }
+}
+
+/// An event with what is added at delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery<'a> {
+    /// The event.
+    pub event: &'a Event,
+    /// The topic's `OpaqueData`.
+    pub opaque_data: &'a str,
+    /// Whether an operator sends the event again out of the dead letters: it is marked with `"replayed":true`.
+    pub is_replayed: bool,
+}
+
+/// The body of a message or request with these events: `{"Records":[…]}`.
+pub fn body(deliveries: &[Delivery<'_>]) -> Vec<u8> {
+    json::body(deliveries)
+}
+
+/// The `Idempotency-Key` of an HTTP request with these events: the event's id, or the first and the last of several and how
+/// many they are. A request that is sent again has the same.
+pub fn idempotency_key(deliveries: &[Delivery<'_>]) -> String {
+    match deliveries {
+        [] => String::new(),
+        [only] => only.event.id(),
+        [first, .., last] => format!("{}-{}-{}", first.event.id(), last.event.id(), deliveries.len()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
