@@ -24,7 +24,7 @@ pub enum Base {
     /// Its last change is this one, which is finished: so says the index.
     Entry(Seq),
     /// It is as it was read.
-    Head(Head),
+    Head(Box<Head>),
 }
 
 /// A change that was prepared and is to be committed.
@@ -70,13 +70,13 @@ pub enum Removal {
     /// The head has to be read first.
     ReadHead,
     /// This removes the object.
-    Commit(Commit),
+    Commit(Box<Commit>),
 }
 
 impl Base {
     /// A head that was read.
     pub fn read(head: Option<Head>) -> Base {
-        head.map_or(Base::Absent, Base::Head)
+        head.map_or(Base::Absent, |head| Base::Head(Box::new(head)))
     }
 
     fn guards(&self) -> Vec<Guard> {
@@ -122,8 +122,9 @@ pub fn write(
     build(change, base, (content, tails), guards, body)
 }
 
-/// A commit that removes the object. That a base is absent must be known from a read. `bury` is what turns the head into a tombstone, besides the protocol's own: it empties
-/// the data and removes attributes and omap entries that are there.
+/// A commit that removes the object. [`Base::Absent`] must come from a read of the head here. `bury` turns the head into a
+/// tombstone: it empties the data and removes the attributes and omap entries that make the object and that are there.
+/// Without a read of the head the tombstone can't be built, and the answer is [`Removal::ReadHead`].
 ///
 /// The head's RADOS object is removed with the evidence that it holds. That is safe where the change has the removal slot
 /// and, as of one read of the shard, nothing else of the key is pending and the last finished change is the last one of
@@ -139,10 +140,14 @@ pub fn remove(change: Change<'_>, base: &Base, guards: Vec<Guard>, bury: Vec<Ste
         let mut all = base.guards();
         all.extend(guards);
         let write = Write { guards: all, steps: vec![Step::Remove] };
-        return Ok(Removal::Commit(Commit { write, evidence: removed(change.tag, seq) }));
+        let evidence = removed(change.tag, seq);
+        return Ok(Removal::Commit(Box::new(Commit { write, evidence })));
     }
     match base {
-        Base::Head(_) => build(change, base, (Content::Tombstone, None), guards, bury).map(Removal::Commit),
+        Base::Head(_) => {
+            let commit = build(change, base, (Content::Tombstone, None), guards, bury)?;
+            Ok(Removal::Commit(Box::new(commit)))
+        }
         Base::Absent | Base::Entry(_) => Ok(Removal::ReadHead),
     }
 }
@@ -161,6 +166,9 @@ fn build(
     conditions: Vec<Guard>,
     body: Vec<Step>,
 ) -> Result<Commit> {
+    if change.prepared.version == 0 {
+        return Err(Error::corrupt(change.key, "reply to a prepare", "it has no version"));
+    }
     let seq = base.seq().map_or_else(|| Seq::first(change.prepared), Seq::successor);
     let finished = change.view.finished();
     let is_finished = |evidence: &&Evidence| finished.is_some_and(|finished| evidence.seq <= finished);
@@ -206,8 +214,8 @@ mod tests {
         View { entry: Some(Entry { seq, object }), alone }
     }
 
-    fn head(last: Option<Evidence>) -> Head {
-        Head { version: 5, last, earlier: Vec::new() }
+    fn head(last: Option<Evidence>) -> Box<Head> {
+        Box::new(Head { version: 5, last, earlier: Vec::new() })
     }
 
     fn evidence(seq: Seq, content: Content) -> Evidence {
@@ -275,8 +283,14 @@ mod tests {
         let remove = |view: &View, slot, base: &Base| {
             remove(change(view, slot), base, Vec::new(), Vec::new()).unwrap()
         };
-        let physical = |removal: &Removal| matches!(removal, Removal::Commit(commit) if commit.write.steps == [Step::Remove]);
-        let tombstone = |removal: &Removal| matches!(removal, Removal::Commit(commit) if commit.evidence.content == Content::Tombstone);
+        let physical = |removal: &Removal| match removal {
+            Removal::Commit(commit) => commit.write.steps == [Step::Remove],
+            Removal::Nothing | Removal::ReadHead => false,
+        };
+        let tombstone = |removal: &Removal| match removal {
+            Removal::Commit(commit) => commit.evidence.content == Content::Tombstone,
+            Removal::Nothing | Removal::ReadHead => false,
+        };
         let read = Base::Head(head(Some(evidence(seq, object()))));
         assert!(physical(&remove(&view(seq, true), true, &Base::Entry(seq))));
         assert!(physical(&remove(&view(seq, true), true, &read)));

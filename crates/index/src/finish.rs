@@ -28,7 +28,7 @@ pub const MAX_BATCH: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It was committed; this is what its commit proves.
-    Committed(Evidence),
+    Committed(Box<Evidence>),
     /// It was not committed and can't be any more. Its upload does not carry its mark.
     Cancelled,
 }

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use bytes::Bytes;
 use nacre_types::encoding;
 use nacre_types::errno::Errno;
-use nacre_types::op::{CmpOp, CmpValue, Op, OpResult, OsdOp, Pairs, op_flag};
+use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
 use nacre_types::payload::Payload;
 use std::collections::BTreeMap;
 
@@ -230,8 +230,7 @@ impl Read {
                     Fetched::Pairs(pairs.0.into_iter().collect())
                 }
                 Fetch::Page { .. } => {
-                    let page: nacre_types::op::OmapValsReply =
-                        encoding::decode(&output.output).map_err(corrupt)?;
+                    let page: OmapValsReply = encoding::decode(&output.output).map_err(corrupt)?;
                     Fetched::Page(Page { entries: page.entries, more: page.more })
                 }
             });
@@ -305,10 +304,7 @@ mod tests {
         let pair = (bytes("k"), bytes("v"));
         let outputs = [
             OpResult::output(encoding::encode(&Pairs(vec![pair.clone()]))),
-            OpResult::output(encoding::encode(&nacre_types::op::OmapValsReply {
-                entries: vec![pair.clone()],
-                more: true,
-            })),
+            OpResult::output(encoding::encode(&OmapValsReply { entries: vec![pair.clone()], more: true })),
         ];
         let reply = read.reply("o", 7, &outputs).unwrap();
         assert_eq!(reply.version, 7);

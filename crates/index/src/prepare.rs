@@ -62,7 +62,9 @@ impl Batch {
     pub fn new(state: &'static str, mut changes: Vec<Prepare>) -> Batch {
         let mut asked = BTreeSet::new();
         for change in &mut changes {
-            change.pending.slot &= asked.insert(change.key.clone());
+            if change.pending.slot {
+                change.pending.slot = asked.insert(change.key.clone());
+            }
         }
         Batch { state, changes }
     }
@@ -193,9 +195,10 @@ mod tests {
 
     #[test]
     fn one_change_of_a_batch_asks_for_the_slot_of_a_key() {
-        let batch = Batch::new(state::OPEN, vec![change("a", "1", true), change("a", "2", true)]);
+        let changes = vec![change("a", "1", false), change("a", "2", true), change("a", "3", true)];
+        let batch = Batch::new(state::OPEN, changes);
         let slots: Vec<bool> = batch.changes().iter().map(|change| change.pending.slot).collect();
-        assert_eq!(slots, [true, false]);
+        assert_eq!(slots, [false, true, false]);
     }
 
     #[test]

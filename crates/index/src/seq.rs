@@ -35,7 +35,7 @@ impl Seq {
 
     /// The first of an incarnation: that of the change that creates the head.
     pub fn first(incarnation: Incarnation) -> Seq {
-        assert!(
+        debug_assert!(
             incarnation.version > 0,
             "an incarnation is named by the version of a shard that was written"
         );

@@ -22,7 +22,7 @@ pub(super) fn resolve(work: &Work, found: &Found) -> Option<Resolved> {
         match outcome {
             // Whoever finished it already knew the same of it.
             _ if !found.pending.contains_key(tag) => {}
-            Outcome::Committed(evidence) => resolved.commit(evidence.clone()),
+            Outcome::Committed(evidence) => resolved.commit(Evidence::clone(evidence)),
             Outcome::Cancelled => resolved.cancelled.push(tag.clone()),
         }
     }
@@ -78,16 +78,16 @@ impl Looked {
 
 /// Whether an unfinished change may precede one of `committed`, of a key whose entry is this one.
 fn has_gap(entry: Option<&Entry>, committed: &BTreeMap<Seq, Evidence>) -> bool {
-    let mut last = entry.map(|entry| entry.seq);
+    let finished = entry.map(|entry| entry.seq);
+    let mut last = finished;
     let mut has_head = entry.is_some_and(|entry| entry.object.is_some());
-    for (seq, evidence) in committed {
+    for (seq, evidence) in committed.iter().filter(|(seq, _)| Some(**seq) > finished) {
         let follows = match seq.predecessor() {
             Some(before) => last == Some(before),
             // It created the head: whatever was there is removed, and that is finished.
             None => !has_head,
         };
-        // What is finished already follows nothing.
-        if !follows && last.is_none_or(|last| *seq > last) {
+        if !follows {
             return true;
         }
         last = Some(*seq);

@@ -28,7 +28,7 @@ fn of(seq: Seq, tag: &str, content: Content) -> Evidence {
 
 fn settled(evidence: &Evidence) -> Settled {
     let (key, tag) = ("k".into(), evidence.tag.clone());
-    Settled { key, tag, outcome: Outcome::Committed(evidence.clone()) }
+    Settled { key, tag, outcome: Outcome::Committed(Box::new(evidence.clone())) }
 }
 
 fn cancelled(tag: &str) -> Settled {

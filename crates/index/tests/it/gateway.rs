@@ -231,7 +231,7 @@ impl Actor {
                 match commit::remove(change, base, Vec::new(), bury).unwrap() {
                     Removal::Nothing => None,
                     Removal::ReadHead => return Phase::ReadHead,
-                    Removal::Commit(commit) => Some(commit),
+                    Removal::Commit(commit) => Some(*commit),
                 }
             }
         };
@@ -247,7 +247,7 @@ impl Actor {
                     Request::Delete | Request::Tagging => before.expect("it changed an object"),
                 };
                 truth.push(Truth { tag: self.tag.to_owned(), subject: subject(&tag, size) });
-                self.finish(Outcome::Committed(commit.evidence))
+                self.finish(Outcome::Committed(Box::new(commit.evidence)))
             }
             Err(errno) => {
                 assert!(op::is_overtaken(errno), "{errno:?}");
