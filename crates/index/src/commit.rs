@@ -60,6 +60,8 @@ pub struct Commit {
     pub write: Write,
     /// What is true if it succeeds.
     pub evidence: Evidence,
+    /// Evidence of earlier changes that the head has then.
+    earlier: Vec<Evidence>,
 }
 
 /// How a removal goes on.
@@ -71,6 +73,19 @@ pub enum Removal {
     ReadHead,
     /// This removes the object.
     Commit(Box<Commit>),
+}
+
+impl Commit {
+    /// What the next commit of the key may build on without a read, where this one succeeded with that RADOS version.
+    pub fn after(self, version: u64) -> Base {
+        match self.evidence.content {
+            Content::Removed => Base::Absent,
+            Content::Object(_) | Content::Unchanged | Content::Tombstone => {
+                let (last, earlier) = (Some(self.evidence), self.earlier);
+                Base::Head(Box::new(Head { version, last, earlier }))
+            }
+        }
+    }
 }
 
 impl Base {
@@ -141,7 +156,7 @@ pub fn remove(change: Change<'_>, base: &Base, guards: Vec<Guard>, bury: Vec<Ste
         all.extend(guards);
         let write = Write { guards: all, steps: vec![Step::Remove] };
         let evidence = removed(change.tag, seq);
-        return Ok(Removal::Commit(Box::new(Commit { write, evidence })));
+        return Ok(Removal::Commit(Box::new(Commit { write, evidence, earlier: Vec::new() })));
     }
     match base {
         Base::Head(_) => {
@@ -172,16 +187,17 @@ fn build(
     let seq = base.seq().map_or_else(|| Seq::first(change.prepared), Seq::successor);
     let finished = change.view.finished();
     let is_finished = |evidence: &&Evidence| finished.is_some_and(|finished| evidence.seq <= finished);
-    let (mut gone, mut kept, mut moved) = (Vec::new(), 0, None);
+    let (mut gone, mut earlier, mut moved) = (Vec::new(), Vec::new(), None);
     if let Base::Head(head) = base {
         gone.extend(head.earlier.iter().filter(is_finished).map(|old| key::evidence(old.seq)));
-        kept = head.earlier.len() - gone.len();
         moved = head.last.as_ref().filter(|last| !is_finished(last));
-        if kept >= MAX_KEPT {
+        let kept = head.earlier.iter().filter(|old| !is_finished(old));
+        earlier.extend(kept.chain(moved).cloned());
+        if earlier.len() > MAX_KEPT {
             return Err(Error::Crowded(change.key.to_owned()));
         }
     }
-    let untidy = kept > 0 || moved.is_some() || content == Content::Tombstone;
+    let untidy = !earlier.is_empty() || content == Content::Tombstone;
     let subject = change.subject.cloned();
     let evidence = Evidence { seq, tag: change.tag.to_owned(), content, subject, tails, untidy };
     let mut guards = base.guards();
@@ -195,7 +211,7 @@ fn build(
     }
     steps.push(Step::SetAttr(head::SEQ, text(seq)));
     steps.push(Step::SetAttr(head::CHANGE, record::encode(&evidence)));
-    Ok(Commit { write: Write { guards, steps }, evidence })
+    Ok(Commit { write: Write { guards, steps }, evidence, earlier })
 }
 
 #[cfg(test)]
@@ -259,6 +275,18 @@ mod tests {
         // Unless the index says that it is finished.
         let commit = put(&view(old.seq, false), &base);
         assert!(!commit.write.steps.contains(&kept) && !commit.evidence.untidy);
+    }
+
+    #[test]
+    fn commits_of_a_key_build_on_each_other_without_reads() {
+        let view = View::default();
+        let first = put(&view, &Base::Absent);
+        let old = first.evidence.clone();
+        let second = put(&view, &first.after(7));
+        assert_eq!(second.write.guards, [Guard::Exists, Guard::Version(7)]);
+        assert_eq!(second.evidence.seq, old.seq.successor());
+        let Base::Head(head) = second.clone().after(8) else { panic!("there is a head") };
+        assert_eq!((head.version, head.earlier, head.last), (8, vec![old], Some(second.evidence)));
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub const CHANGE: &str = "rgw.change";
 /// The attribute that holds the sequence of the last change as text.
 pub const SEQ: &str = "rgw.seq";
 /// The most evidence of earlier changes in a head: so many changes of a key may wait to be finished.
-pub const MAX_KEPT: usize = 256;
+pub const MAX_KEPT: usize = 512;
 
 /// A head that was read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -9,8 +9,9 @@ use nacre_index::head;
 use nacre_index::key::{self, Kind as KeyKind};
 use nacre_index::op::{self, Guard, Step, Write};
 use nacre_index::prepare::{Batch, Prepare, Refusal, View};
-use nacre_index::record::{Event, Evidence, Listed, Pending, Subject};
+use nacre_index::record::{self, Event, Evidence, Listed, Pending, Stats, Subject};
 use nacre_index::recovery;
+use nacre_index::reshard;
 use nacre_index::seq::Incarnation;
 use nacre_index::state;
 use nacre_index::tidy::{self, Work};
@@ -38,7 +39,31 @@ pub(crate) enum Request {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Cluster {
     pub(crate) shard: Stored,
+    /// Of the index.
+    generation: u32,
     pub(crate) head: Stored,
+}
+
+impl Cluster {
+    /// Moves the index to a shard whose versions begin anew.
+    pub(crate) fn move_index(&mut self) {
+        let old = self.shard.object.take().unwrap();
+        let mut sums = Stats::default();
+        let mut records = Vec::new();
+        for (name, value) in old.omap {
+            if reshard::place(&name).is_some() {
+                sums.add(reshard::counted("shard", &name, &value).unwrap());
+                records.push((name, value));
+            }
+        }
+        records.push((Bytes::from_static(key::STATS), record::encode(&sums)));
+        let closed = Step::SetAttr(state::STATE, Bytes::from(state::closed("move")));
+        self.shard = Stored::default();
+        self.shard.write(&Write { guards: vec![Guard::Create], steps: vec![closed] }).unwrap();
+        self.shard.write(&reshard::add("move", records)).unwrap();
+        self.shard.write(&reshard::open("move", state::OPEN)).unwrap();
+        self.generation += 1;
+    }
 }
 
 /// A gateway that carries out one request.
@@ -47,7 +72,7 @@ pub(crate) struct Actor {
     request: Request,
     pub(crate) tag: &'static str,
     size: u64,
-    prepared: u64,
+    prepared: Incarnation,
     view: View,
     slot: bool,
     pub(crate) phase: Phase,
@@ -116,7 +141,8 @@ impl Actor {
         let pending = Pending { session: tag.into(), slot, event: Some(event), ..Pending::default() };
         let change = Prepare { key: KEY.into(), tag: tag.into(), pending };
         let phase = Phase::Prepare(Batch::new(state::OPEN, vec![change]));
-        Actor { request, tag, size, prepared: 0, view: View::default(), slot, phase }
+        let (prepared, view) = (Incarnation::default(), View::default());
+        Actor { request, tag, size, prepared, view, slot, phase }
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -145,7 +171,7 @@ impl Actor {
                 }
                 match cluster.shard.write(&write) {
                     Ok(version) => {
-                        self.prepared = version;
+                        self.prepared = Incarnation { generation: cluster.generation, version };
                         Phase::View(batch)
                     }
                     Err(errno) => {
@@ -206,7 +232,7 @@ impl Actor {
         let change = Change {
             key: KEY,
             tag: self.tag,
-            prepared: Incarnation { generation: 0, version: self.prepared },
+            prepared: self.prepared,
             slot: self.slot,
             view: &self.view,
             subject: about.as_ref(),

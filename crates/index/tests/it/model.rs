@@ -51,18 +51,20 @@ enum Start {
 }
 
 /// How far a scene is explored.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Bounds {
     /// Gateways that may die.
     crashes: u8,
     /// Times that the recovering gateway dies and another one begins again.
     restarts: u8,
+    /// Times that the index moves to another shard.
+    moves: u8,
     /// A step ends before the next write instead of after one operation.
     coarse: bool,
 }
 
-const FINE: Bounds = Bounds { crashes: 2, restarts: 1, coarse: false };
-const COARSE: Bounds = Bounds { crashes: 2, restarts: 0, coarse: true };
+const FINE: Bounds = Bounds { crashes: 2, restarts: 1, moves: 0, coarse: false };
+const COARSE: Bounds = Bounds { crashes: 2, restarts: 0, moves: 0, coarse: true };
 const TAGS: [&str; 4] = ["tag-a", "tag-b", "tag-c", "tag-d"];
 const STARTS: [Start; 3] = [Start::Nothing, Start::Object, Start::Legacy];
 
@@ -72,8 +74,8 @@ struct World {
     actors: Vec<Actor>,
     recovery: Recovery,
     truth: Vec<Truth>,
-    crashes: u8,
-    restarts: u8,
+    /// What may still happen.
+    bounds: Bounds,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,7 @@ enum Action {
     Crash(usize),
     Recover,
     Restart,
+    Move,
 }
 
 impl World {
@@ -90,9 +93,8 @@ impl World {
         let open = Bytes::from_static(state::OPEN.as_bytes());
         let create = Write { guards: vec![Guard::Create], steps: vec![Step::SetAttr(state::STATE, open)] };
         cluster.shard.write(&create).unwrap();
-        let (crashes, restarts) = (bounds.crashes, bounds.restarts);
         let (actors, truth) = (Vec::new(), Vec::new());
-        let mut world = World { cluster, actors, recovery: Recovery::Idle, truth, crashes, restarts };
+        let mut world = World { cluster, actors, recovery: Recovery::Idle, truth, bounds };
         match start {
             Start::Nothing => {}
             Start::Object => {
@@ -133,7 +135,7 @@ impl World {
         let mut actions = Vec::new();
         for (at, actor) in self.actors.iter().enumerate().filter(|(_, actor)| !actor.has_ended()) {
             actions.push(Action::Step(at));
-            if self.crashes > 0 {
+            if self.bounds.crashes > 0 {
                 actions.push(Action::Crash(at));
             }
         }
@@ -143,13 +145,17 @@ impl World {
         if may_recover && self.recovery.is_enabled(&self.cluster, &dead, self.is_quiet()) {
             actions.push(Action::Recover);
         }
-        if self.restarts > 0 && self.recovery != Recovery::Idle {
+        if self.bounds.restarts > 0 && self.recovery != Recovery::Idle {
             actions.push(Action::Restart);
+        }
+        if self.bounds.moves > 0 && !actions.is_empty() {
+            actions.push(Action::Move);
         }
         actions
     }
 
-    fn act(&mut self, action: Action, coarse: bool, mutation: Mutation) {
+    fn act(&mut self, action: Action, mutation: Mutation) {
+        let coarse = self.bounds.coarse;
         match action {
             Action::Step(at) => loop {
                 let actor = &mut self.actors[at];
@@ -160,7 +166,7 @@ impl World {
             },
             Action::Crash(at) => {
                 self.actors[at].phase = Phase::Dead;
-                self.crashes -= 1;
+                self.bounds.crashes -= 1;
             }
             Action::Recover => loop {
                 let (dead, quiet) = (self.dead(), self.is_quiet());
@@ -172,7 +178,11 @@ impl World {
             },
             Action::Restart => {
                 self.recovery = Recovery::Idle;
-                self.restarts -= 1;
+                self.bounds.restarts -= 1;
+            }
+            Action::Move => {
+                self.cluster.move_index();
+                self.bounds.moves -= 1;
             }
         }
     }
@@ -249,7 +259,7 @@ fn explore(start: Start, requests: &[Request], bounds: Bounds, mutation: Mutatio
         }
         for action in actions {
             let mut next = world.clone();
-            next.act(action, bounds.coarse, mutation);
+            next.act(action, mutation);
             if seen.insert(print(&next)) {
                 let mut path = path.clone();
                 path.push(action);
@@ -305,6 +315,13 @@ fn pairs_with_copies_and_conditions_have_exactly_their_events() {
 }
 
 #[test]
+fn pairs_of_requests_have_exactly_their_events_while_the_index_moves() {
+    let bounds = Bounds { crashes: 1, restarts: 0, moves: 1, coarse: false };
+    let states = explore_all(&[Put, Delete, Tagging], 2, bounds);
+    assert!(states > 10_000, "only {states} states");
+}
+
+#[test]
 fn triples_of_requests_have_exactly_their_events() {
     let states = explore_all(&[Put, Delete, Tagging], 3, COARSE);
     assert!(states > 10_000, "only {states} states");
@@ -323,7 +340,7 @@ fn random_scenes_of_four_requests_have_exactly_their_events() {
         };
         let all = [Put, Copy, PutIfAbsent, Delete, Delete, Tagging];
         let requests: Vec<Request> = (0..4).map(|_| all[choose(all.len())]).collect();
-        let bounds = Bounds { crashes: 3, restarts: 2, coarse: false };
+        let bounds = Bounds { crashes: 3, restarts: 2, moves: 1, coarse: false };
         let mut world = World::new(STARTS[choose(STARTS.len())], &requests, bounds);
         let mut path = Vec::new();
         loop {
@@ -333,7 +350,7 @@ fn random_scenes_of_four_requests_have_exactly_their_events() {
             }
             let action = actions[choose(actions.len())];
             path.push(action);
-            world.act(action, false, Mutation::None);
+            world.act(action, Mutation::None);
             world.check_events().unwrap_or_else(|what| panic!("seed {seed} {requests:?} {path:?}: {what}"));
         }
         world.check_end().unwrap_or_else(|what| panic!("seed {seed} {requests:?} {path:?}: {what}"));
@@ -358,7 +375,7 @@ fn tidying_without_guard_is_noticed() {
 
 #[test]
 fn a_removal_that_never_leaves_a_tombstone_is_noticed() {
-    let bounds = Bounds { crashes: 0, restarts: 0, coarse: false };
+    let bounds = Bounds { crashes: 0, restarts: 0, moves: 0, coarse: false };
     is_noticed(Start::Nothing, &[Put, Put, Delete], bounds, Mutation::NeverATombstone);
 }
 
