@@ -65,6 +65,8 @@ struct Bounds {
 
 const FINE: Bounds = Bounds { crashes: 2, restarts: 1, moves: 0, coarse: false };
 const COARSE: Bounds = Bounds { crashes: 2, restarts: 0, moves: 0, coarse: true };
+/// Operations that recovery takes at most.
+const LONGEST_RECOVERY: usize = 100;
 const TAGS: [&str; 4] = ["tag-a", "tag-b", "tag-c", "tag-d"];
 const STARTS: [Start; 3] = [Start::Nothing, Start::Object, Start::Legacy];
 
@@ -131,6 +133,13 @@ impl World {
         self.actors.iter().all(Actor::has_ended)
     }
 
+    fn may_recover(&self) -> bool {
+        let (dead, quiet) = (self.dead(), self.is_quiet());
+        // Asked only where it can be so: it costs reads.
+        let may_be = self.recovery != Recovery::Idle || !dead.is_empty() || quiet;
+        may_be && self.recovery.is_enabled(&self.cluster, &dead, quiet)
+    }
+
     fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
         for (at, actor) in self.actors.iter().enumerate().filter(|(_, actor)| !actor.has_ended()) {
@@ -139,10 +148,7 @@ impl World {
                 actions.push(Action::Crash(at));
             }
         }
-        let dead = self.dead();
-        // Asked only where it can be so: it costs reads.
-        let may_recover = self.recovery != Recovery::Idle || !dead.is_empty() || self.is_quiet();
-        if may_recover && self.recovery.is_enabled(&self.cluster, &dead, self.is_quiet()) {
+        if self.may_recover() {
             actions.push(Action::Recover);
         }
         if self.bounds.restarts > 0 && self.recovery != Recovery::Idle {
@@ -201,6 +207,18 @@ impl World {
         Ok(events.len())
     }
 
+    /// All requests have ended: what is left to recover comes to an end, too.
+    fn check_quiet(&self, mutation: Mutation) -> Result<(), String> {
+        let mut world = self.clone();
+        for _ in 0..LONGEST_RECOVERY {
+            if !world.may_recover() {
+                return world.check_end();
+            }
+            world.act(Action::Recover, mutation);
+        }
+        Err("recovery does not come to an end".into())
+    }
+
     /// Nothing goes on any more.
     fn check_end(&self) -> Result<(), String> {
         let events = self.check_events()?;
@@ -254,8 +272,8 @@ fn explore(start: Start, requests: &[Request], bounds: Bounds, mutation: Mutatio
     while let Some((world, path)) = open.pop() {
         let wrong = |what: String, path: &[Action]| format!("{start:?} {requests:?} {path:?}: {what}");
         let actions = world.actions();
-        if actions.is_empty() {
-            world.check_end().map_err(|what| wrong(what, &path))?;
+        if world.is_quiet() {
+            world.check_quiet(mutation).map_err(|what| wrong(what, &path))?;
         }
         for action in actions {
             let mut next = world.clone();
