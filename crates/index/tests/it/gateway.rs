@@ -145,6 +145,12 @@ impl Actor {
         Actor { request, tag, size, prepared, view, slot, phase }
     }
 
+    /// Ends it. What it knew does not matter any more: states that differ in nothing else are the same.
+    pub(crate) fn end(&mut self, phase: Phase) {
+        (self.prepared, self.view, self.slot) = (Incarnation::default(), View::default(), false);
+        self.phase = phase;
+    }
+
     pub(crate) fn has_ended(&self) -> bool {
         matches!(self.phase, Phase::Done | Phase::Dead)
     }
@@ -216,6 +222,9 @@ impl Actor {
             Phase::Tidy(tidying) => tidying.step(cluster, mutation).map_or(Phase::Done, Phase::Tidy),
             Phase::Done | Phase::Dead => panic!("nothing is left to be done"),
         };
+        if self.phase == Phase::Done {
+            self.end(Phase::Done);
+        }
     }
 
     fn commit(
