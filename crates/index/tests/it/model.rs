@@ -142,7 +142,7 @@ impl World {
 
     fn actions(&self) -> Vec<Action> {
         let mut actions = Vec::new();
-        for (at, actor) in self.actors.iter().enumerate().filter(|(_, actor)| !actor.has_ended()) {
+        for at in (0..self.actors.len()).filter(|at| !self.actors[*at].has_ended()) {
             actions.push(Action::Step(at));
             if self.bounds.crashes > 0 {
                 actions.push(Action::Crash(at));
