@@ -1,0 +1,343 @@
+//! Committing changes: the second step, one compare-and-swap of the head.
+//!
+//! A commit builds on a [`Base`]: what the head is believed to be. It is refused where the head is something else, and the
+//! gateway reads the head and builds the commit again. So every change knows the one before it: it takes the next
+//! [`Seq`], and where the one before may not be finished it keeps its evidence in the head's omap.
+//!
+//! A removal removes the head's RADOS object only where nothing can be lost with it ([`remove`]); else it leaves a
+//! tombstone.
+
+use crate::error::{Error, Result};
+use crate::head::{self, Head, MAX_KEPT};
+use crate::key;
+use crate::op::{Guard, Step, Write};
+use crate::prepare::View;
+use crate::record::{self, Content, Evidence, Listed, Subject, Tails};
+use crate::seq::{Incarnation, Seq};
+use bytes::Bytes;
+
+/// What a commit takes the head for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Base {
+    /// There is no RADOS object.
+    Absent,
+    /// Its last change is this one, which is finished: so says the index.
+    Entry(Seq),
+    /// It is as it was read.
+    Head(Box<Head>),
+}
+
+/// A change that was prepared and is to be committed.
+#[derive(Clone, Copy, Debug)]
+pub struct Change<'a> {
+    /// The object's key.
+    pub key: &'a str,
+    /// Its tag.
+    pub tag: &'a str,
+    /// The index generation, and the version that answered the prepare.
+    pub prepared: Incarnation,
+    /// Whether it has the key's removal slot.
+    pub slot: bool,
+    /// What the shard had of the key when it was prepared, or later.
+    pub view: &'a View,
+    /// The version that its event is about; `None` where it has no event, or all is in the pending record.
+    pub subject: Option<&'a Subject>,
+}
+
+/// What the change makes of the object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum New<'a> {
+    /// It is this one, with these tails beside the head; tails of an upload's parts are in the pending record.
+    Object(&'a Listed, Option<&'a Tails>),
+    /// What a listing shows does not change.
+    Unchanged,
+}
+
+/// A commit: a write of the head, and what it proves.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Commit {
+    /// The write.
+    pub write: Write,
+    /// What is true if it succeeds.
+    pub evidence: Evidence,
+    /// Evidence of earlier changes that the head has then.
+    earlier: Vec<Evidence>,
+}
+
+/// How a removal goes on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Removal {
+    /// There is nothing to remove.
+    Nothing,
+    /// The head has to be read first.
+    ReadHead,
+    /// This removes the object.
+    Commit(Box<Commit>),
+}
+
+impl Commit {
+    /// What the next commit of the key may build on without a read, where this one succeeded with that RADOS version.
+    pub fn after(self, version: u64) -> Base {
+        match self.evidence.content {
+            Content::Removed => Base::Absent,
+            Content::Object(_) | Content::Unchanged | Content::Tombstone => {
+                let (last, earlier) = (Some(self.evidence), self.earlier);
+                Base::Head(Box::new(Head { version, last, earlier }))
+            }
+        }
+    }
+}
+
+impl Base {
+    /// A head that was read.
+    pub fn read(head: Option<Head>) -> Base {
+        head.map_or(Base::Absent, |head| Base::Head(Box::new(head)))
+    }
+
+    fn guards(&self) -> Vec<Guard> {
+        match self {
+            Base::Absent => vec![Guard::Create],
+            Base::Entry(seq) => vec![Guard::Exists, Guard::AttrEquals(head::SEQ, text(*seq))],
+            Base::Head(head) => vec![Guard::Exists, Guard::Version(head.version)],
+        }
+    }
+
+    /// The sequence of its last change; `None` where there is no RADOS object.
+    fn seq(&self) -> Option<Seq> {
+        match self {
+            Base::Absent => None,
+            Base::Entry(seq) => Some(*seq),
+            Base::Head(head) => Some(head.seq()),
+        }
+    }
+}
+
+fn text(seq: Seq) -> Bytes {
+    Bytes::from(seq.to_string())
+}
+
+/// A commit that makes `new` of the object. `guards` are the request's conditions, as far as the base does not decide them,
+/// and `body` is what the request writes. Fails with [`Error::Crowded`] where too many changes wait to be finished.
+///
+/// A change that leaves the listing as it is needs an object: the caller has read the head.
+pub fn write(
+    change: Change<'_>,
+    base: &Base,
+    new: New<'_>,
+    guards: Vec<Guard>,
+    body: Vec<Step>,
+) -> Result<Commit> {
+    let (content, tails) = match new {
+        New::Object(listed, tails) => (Content::Object(listed.clone()), tails.cloned()),
+        New::Unchanged => {
+            debug_assert!(!matches!(base, Base::Absent), "there is an object to change");
+            (Content::Unchanged, None)
+        }
+    };
+    build(change, base, (content, tails), guards, body)
+}
+
+/// A commit that removes the object. [`Base::Absent`] must come from a read of the head here. `bury` turns the head into a
+/// tombstone: it empties the data and removes the attributes and omap entries that make the object and that are there.
+/// Without a read of the head the tombstone can't be built, and the answer is [`Removal::ReadHead`].
+///
+/// The head's RADOS object is removed with the evidence that it holds. That is safe where the change has the removal slot
+/// and, as of one read of the shard, nothing else of the key is pending and the last finished change is the last one of
+/// the head: then nothing in the head is evidence of an unfinished change, the slot names the only change that can have
+/// removed the head, and a change that creates the head again was prepared after that read, so that its incarnation is higher.
+pub fn remove(change: Change<'_>, base: &Base, guards: Vec<Guard>, bury: Vec<Step>) -> Result<Removal> {
+    let Some(seq) = base.seq() else { return Ok(Removal::Nothing) };
+    if matches!(base, Base::Head(head) if head.is_tombstone()) {
+        return Ok(Removal::Nothing);
+    }
+    let shown = change.view.entry.as_ref().filter(|entry| entry.object.is_some());
+    if change.slot && change.view.alone && shown.is_some_and(|entry| entry.seq == seq) {
+        let mut all = base.guards();
+        all.extend(guards);
+        let write = Write { guards: all, steps: vec![Step::Remove] };
+        let evidence = removed(change.tag, seq);
+        return Ok(Removal::Commit(Box::new(Commit { write, evidence, earlier: Vec::new() })));
+    }
+    match base {
+        Base::Head(_) => {
+            let commit = build(change, base, (Content::Tombstone, None), guards, bury)?;
+            Ok(Removal::Commit(Box::new(commit)))
+        }
+        Base::Absent | Base::Entry(_) => Ok(Removal::ReadHead),
+    }
+}
+
+/// That a change removed the head whose last change was `last`. No head has that evidence; the change's event is about what
+/// the entry and the pending record say.
+pub(crate) fn removed(tag: &str, last: Seq) -> Evidence {
+    let (seq, tag) = (last.successor(), tag.to_owned());
+    Evidence { seq, tag, content: Content::Removed, subject: None, tails: None, untidy: false }
+}
+
+fn build(
+    change: Change<'_>,
+    base: &Base,
+    (content, tails): (Content, Option<Tails>),
+    conditions: Vec<Guard>,
+    body: Vec<Step>,
+) -> Result<Commit> {
+    if change.prepared.version == 0 {
+        return Err(Error::corrupt(change.key, "reply to a prepare", "it has no version"));
+    }
+    let seq = base.seq().map_or_else(|| Seq::first(change.prepared), Seq::successor);
+    let finished = change.view.finished();
+    let is_finished = |evidence: &&Evidence| finished.is_some_and(|finished| evidence.seq <= finished);
+    let (mut gone, mut earlier, mut moved) = (Vec::new(), Vec::new(), None);
+    if let Base::Head(head) = base {
+        gone.extend(head.earlier.iter().filter(is_finished).map(|old| key::evidence(old.seq)));
+        moved = head.last.as_ref().filter(|last| !is_finished(last));
+        let kept = head.earlier.iter().filter(|old| !is_finished(old));
+        earlier.extend(kept.chain(moved).cloned());
+        if earlier.len() > MAX_KEPT {
+            return Err(Error::Crowded(change.key.to_owned()));
+        }
+    }
+    let untidy = !earlier.is_empty() || content == Content::Tombstone;
+    let subject = change.subject.cloned();
+    let evidence = Evidence { seq, tag: change.tag.to_owned(), content, subject, tails, untidy };
+    let mut guards = base.guards();
+    guards.extend(conditions);
+    let mut steps = body;
+    if !gone.is_empty() {
+        steps.push(Step::OmapRemove(gone));
+    }
+    if let Some(last) = moved {
+        steps.push(Step::OmapSet(vec![(key::evidence(last.seq), record::encode(last))]));
+    }
+    steps.push(Step::SetAttr(head::SEQ, text(seq)));
+    steps.push(Step::SetAttr(head::CHANGE, record::encode(&evidence)));
+    Ok(Commit { write: Write { guards, steps }, evidence, earlier })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Entry;
+
+    const AT: Incarnation = Incarnation { generation: 1, version: 9 };
+
+    fn change(view: &View, slot: bool) -> Change<'_> {
+        Change { key: "k", tag: "t", prepared: AT, slot, view, subject: None }
+    }
+
+    fn view(seq: Seq, alone: bool) -> View {
+        let object = Some(Listed { size: 7, ..Listed::default() });
+        View { entry: Some(Entry { seq, object }), alone }
+    }
+
+    fn head(last: Option<Evidence>) -> Box<Head> {
+        Box::new(Head { version: 5, last, earlier: Vec::new() })
+    }
+
+    fn evidence(seq: Seq, content: Content) -> Evidence {
+        Evidence { seq, tag: "old".into(), content, subject: None, tails: None, untidy: false }
+    }
+
+    fn object() -> Content {
+        Content::Object(Listed::default())
+    }
+
+    fn put(view: &View, base: &Base) -> Commit {
+        let listed = Listed::default();
+        write(change(view, false), base, New::Object(&listed, None), Vec::new(), Vec::new()).unwrap()
+    }
+
+    #[test]
+    fn the_first_change_of_a_head_is_named_by_its_prepare() {
+        let view = View::default();
+        let commit = put(&view, &view.guess_write().unwrap());
+        assert_eq!(commit.write.guards, [Guard::Create]);
+        assert_eq!(commit.evidence.seq, Seq::first(AT));
+        assert!(!commit.evidence.untidy);
+    }
+
+    #[test]
+    fn an_object_that_the_index_knows_is_replaced_without_being_read() {
+        let seq = Seq::first(AT).successor();
+        let view = view(seq, false);
+        let commit = put(&view, &view.guess_write().unwrap());
+        assert_eq!(commit.write.guards, [Guard::Exists, Guard::AttrEquals(head::SEQ, text(seq))]);
+        assert_eq!((commit.evidence.seq, commit.evidence.untidy), (seq.successor(), false));
+    }
+
+    #[test]
+    fn the_evidence_of_a_change_that_may_not_be_finished_is_kept() {
+        let old = evidence(Seq::first(AT), object());
+        let base = Base::Head(head(Some(old.clone())));
+        let commit = put(&View::default(), &base);
+        let kept = Step::OmapSet(vec![(key::evidence(old.seq), record::encode(&old))]);
+        assert!(commit.write.steps.contains(&kept) && commit.evidence.untidy);
+        // Unless the index says that it is finished.
+        let commit = put(&view(old.seq, false), &base);
+        assert!(!commit.write.steps.contains(&kept) && !commit.evidence.untidy);
+    }
+
+    #[test]
+    fn commits_of_a_key_build_on_each_other_without_reads() {
+        let view = View::default();
+        let first = put(&view, &Base::Absent);
+        let old = first.evidence.clone();
+        let second = put(&view, &first.after(7));
+        assert_eq!(second.write.guards, [Guard::Exists, Guard::Version(7)]);
+        assert_eq!(second.evidence.seq, old.seq.successor());
+        let Base::Head(head) = second.clone().after(8) else { panic!("there is a head") };
+        assert_eq!((head.version, head.earlier, head.last), (8, vec![old], Some(second.evidence)));
+    }
+
+    #[test]
+    fn evidence_in_a_head_has_a_bound() {
+        let mut full = head(Some(evidence(Seq::first(AT), object())));
+        full.earlier = vec![evidence(Seq::LEGACY.successor(), object()); MAX_KEPT];
+        let listed = Listed::default();
+        let view = View::default();
+        let refused = write(
+            change(&view, false),
+            &Base::Head(full),
+            New::Object(&listed, None),
+            Vec::new(),
+            Vec::new(),
+        );
+        assert_eq!(refused, Err(Error::Crowded("k".into())));
+    }
+
+    #[test]
+    fn a_head_is_removed_only_where_nothing_is_lost_with_it() {
+        let seq = Seq::first(AT);
+        let remove = |view: &View, slot, base: &Base| {
+            remove(change(view, slot), base, Vec::new(), Vec::new()).unwrap()
+        };
+        let physical = |removal: &Removal| match removal {
+            Removal::Commit(commit) => commit.write.steps == [Step::Remove],
+            Removal::Nothing | Removal::ReadHead => false,
+        };
+        let tombstone = |removal: &Removal| match removal {
+            Removal::Commit(commit) => commit.evidence.content == Content::Tombstone,
+            Removal::Nothing | Removal::ReadHead => false,
+        };
+        let read = Base::Head(head(Some(evidence(seq, object()))));
+        assert!(physical(&remove(&view(seq, true), true, &Base::Entry(seq))));
+        assert!(physical(&remove(&view(seq, true), true, &read)));
+        // Without the slot, with others pending, or with changes that are not finished.
+        assert!(tombstone(&remove(&view(seq, true), false, &read)));
+        assert!(tombstone(&remove(&view(seq, false), true, &read)));
+        assert!(tombstone(&remove(&View { entry: None, alone: true }, true, &read)));
+        let newer = Base::Head(head(Some(evidence(seq.successor(), object()))));
+        assert!(tombstone(&remove(&view(seq, true), true, &newer)));
+        assert_eq!(remove(&view(seq, false), true, &Base::Entry(seq)), Removal::ReadHead);
+    }
+
+    #[test]
+    fn what_is_not_there_is_not_removed() {
+        let view = View { entry: None, alone: true };
+        let buried = head(Some(evidence(Seq::first(AT), Content::Tombstone)));
+        for base in [Base::Absent, Base::Head(buried)] {
+            let removal = remove(change(&view, true), &base, Vec::new(), Vec::new());
+            assert_eq!(removal, Ok(Removal::Nothing));
+        }
+    }
+}

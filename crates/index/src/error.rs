@@ -1,0 +1,30 @@
+//! Why an operation can't be built or an answer can't be used.
+
+use nacre_types::encoding::DecodeError;
+
+/// An error of the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// A record is damaged or of an unknown format. Never retried; an operator must act.
+    #[error("{name}: {source}")]
+    Corrupt {
+        /// What holds the record.
+        name: String,
+        /// What is wrong with it.
+        source: DecodeError,
+    },
+    /// Too many changes of the key wait to be finished. The request is retried later.
+    #[error("{0}: too many changes of the object wait to be finished: try again later")]
+    Crowded(String),
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// A record `what` in `name` that is not what it should be.
+    pub(crate) fn corrupt(name: &str, what: &'static str, detail: &str) -> Error {
+        let source = DecodeError::Corrupt { what, detail: detail.to_owned() };
+        Error::Corrupt { name: name.to_owned(), source }
+    }
+}

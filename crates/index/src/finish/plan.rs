@@ -1,0 +1,246 @@
+//! What finishing does: the records of the shard after it, and what has to happen before.
+
+use super::resolve::Resolved;
+use super::{Found, stats_of};
+use crate::error::Result;
+use crate::key;
+use crate::op::{Guard, Step, Write};
+use crate::record::{
+    self, Content, Entry, EntryTails, Evidence, OutboxRecord, Pending, Stats, Subject, Tails, Tidy,
+};
+use crate::seq::Seq;
+use crate::state;
+use bytes::Bytes;
+use std::collections::BTreeSet;
+
+/// An upload whose completion is finished for another gateway.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct UploadEnd {
+    /// The object's key.
+    pub key: String,
+    /// The upload's id.
+    pub upload: String,
+    /// The tag of the completion.
+    pub tag: String,
+    /// Whether it took effect: the upload is cleared up but for its parts that the object has. Else its mark is taken off.
+    pub completed: bool,
+}
+
+/// What finishing does. In this order: uploads are settled, garbage is noted, the shard is written, keys are tidied.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Plan {
+    /// Uploads to be settled while their completions are pending.
+    pub uploads: Vec<UploadEnd>,
+    /// Tails that are unreferenced, whether the write succeeds or not.
+    pub garbage: Vec<Tails>,
+    /// The compare-and-swap of the shard.
+    pub write: Write,
+    /// The shard's sums before.
+    pub before: Stats,
+    /// The shard's sums after.
+    pub after: Stats,
+    /// Outbox records that the write adds.
+    pub events: usize,
+    /// Keys for [`crate::tidy`] once the write succeeded.
+    pub untidy: Vec<String>,
+}
+
+/// What is planned besides.
+#[derive(Default)]
+struct Parts {
+    guards: Vec<Guard>,
+    set: Vec<(Bytes, Bytes)>,
+    gone: Vec<Bytes>,
+    /// Names of tails that objects have in the end.
+    referenced: BTreeSet<String>,
+}
+
+/// The plan for what was found and resolved of some keys; `None` where nothing is left to be done. `own` tells which changes
+/// are this gateway's, whose uploads are settled.
+pub(super) fn make(
+    found: Vec<(&str, Found, Resolved)>,
+    stats: Option<Bytes>,
+    own: impl Fn(&str, &str) -> bool,
+) -> Result<Option<Plan>> {
+    let before = stats_of(stats.as_ref())?;
+    let mut plan = Plan { before, after: before, ..Plan::default() };
+    let mut parts = Parts::default();
+    for (key, found, resolved) in found {
+        plan.take(&mut parts, key, found, resolved, &own);
+    }
+    if parts.gone.is_empty() {
+        return Ok(None);
+    }
+    // An upload that was completed twice made two objects of the same parts.
+    plan.garbage.retain(|tails| !parts.referenced.contains(&tails.name));
+    if plan.after != before {
+        let name = Bytes::from_static(key::STATS);
+        parts.guards.push(is(name.clone(), stats));
+        parts.set.push((name, record::encode(&plan.after)));
+    }
+    plan.write.guards = vec![Guard::Exists, state::is_not_frozen()];
+    plan.write.guards.append(&mut parts.guards);
+    if !parts.set.is_empty() {
+        plan.write.steps.push(Step::OmapSet(parts.set));
+    }
+    plan.write.steps.push(Step::OmapRemove(parts.gone));
+    Ok(Some(plan))
+}
+
+/// The omap entry has this value, or is absent.
+fn is(name: Bytes, value: Option<Bytes>) -> Guard {
+    match value {
+        Some(value) => Guard::OmapEquals(name, value),
+        None => Guard::OmapAbsent(name),
+    }
+}
+
+impl Plan {
+    fn take(
+        &mut self,
+        parts: &mut Parts,
+        key: &str,
+        found: Found,
+        resolved: Resolved,
+        own: &impl Fn(&str, &str) -> bool,
+    ) {
+        let Found { place, entry: old, tails: EntryTails { mut tails }, has_tails, pending, .. } = found;
+        let mut entry = old.clone();
+        let mut untidy = None;
+        for (seq, evidence) in &resolved.committed {
+            let Some(pending) = pending.get(&evidence.tag) else { continue };
+            self.garbage.extend(pending.replaced.iter().cloned());
+            if let Some(event) = &pending.event {
+                let record = OutboxRecord {
+                    tag: evidence.tag.clone(),
+                    seq: *seq,
+                    begun_ns: pending.begun_ns,
+                    fixed: event.fixed.clone(),
+                    candidates: event.candidates.clone(),
+                    subject: subject(evidence, &event.subject, entry.as_ref()),
+                };
+                parts.set.push((key::outbox(key, *seq), record::encode(&record)));
+                self.events += 1;
+            }
+            if evidence.untidy {
+                untidy = Some(*seq);
+            }
+            self.apply(evidence, *seq, pending, &mut entry, &mut tails);
+            self.end(parts, key, evidence.tag.as_str(), pending, (true, own));
+        }
+        for tag in &resolved.cancelled {
+            let Some(pending) = pending.get(tag) else { continue };
+            self.garbage.extend(pending.tails.iter().cloned());
+            self.end(parts, key, tag, pending, (false, own));
+        }
+        let is_buried = |entry: &Option<Entry>| entry.as_ref().is_some_and(|entry| entry.object.is_none());
+        if let Some(seq) = untidy {
+            let up_to = entry.as_ref().map_or(seq, |entry| entry.seq.max(seq));
+            parts.set.push((key::tidy(key), record::encode(&Tidy { up_to })));
+        }
+        // Where a tombstone waited for these changes, whoever finishes the last one has it removed.
+        if untidy.is_some() || is_buried(&old) || is_buried(&entry) {
+            self.untidy.push(key.to_owned());
+        }
+        parts.referenced.extend(tails.iter().map(|tails| tails.name.clone()));
+        if resolved.committed.is_empty() {
+            return;
+        }
+        self.after.subtract(old.as_ref().map_or_else(Stats::default, Entry::counted));
+        self.after.add(entry.as_ref().map_or_else(Stats::default, Entry::counted));
+        // Also where the entry stays: what was concluded from it must still hold.
+        let name = key::entry(key);
+        match &entry {
+            Some(new) if old.as_ref() != Some(new) => parts.set.push((name.clone(), record::encode(new))),
+            None if old.is_some() => parts.gone.push(name.clone()),
+            _ => {}
+        }
+        parts.guards.push(is(name, place.entry));
+        if !tails.is_empty() {
+            parts.set.push((key::tails(key), record::encode(&EntryTails { tails })));
+        } else if has_tails {
+            parts.gone.push(key::tails(key));
+        }
+    }
+
+    /// Makes an entry and its tails what they are after a change.
+    fn apply(
+        &mut self,
+        evidence: &Evidence,
+        seq: Seq,
+        pending: &Pending,
+        entry: &mut Option<Entry>,
+        tails: &mut Vec<Tails>,
+    ) {
+        let own = || evidence.tails.iter().chain(&pending.parts).cloned();
+        if entry.as_ref().is_some_and(|entry| entry.seq >= seq) {
+            // The entry was finished past it: another object is there by now.
+            if matches!(&evidence.content, Content::Object(listed) if listed.held.is_none()) {
+                self.garbage.extend(own());
+            }
+            return;
+        }
+        match &evidence.content {
+            Content::Object(listed) => {
+                // Of an object with versions its head knows what belongs to it; what is replaced stays as one of them.
+                let (kept, new) = match listed.held {
+                    None => (std::mem::take(tails), own().collect()),
+                    Some(_) => (Vec::new(), Vec::new()),
+                };
+                self.garbage.extend(kept);
+                *tails = new;
+                *entry = Some(Entry { seq, object: Some(listed.clone()) });
+            }
+            Content::Unchanged => {
+                if let Some(entry) = entry {
+                    entry.seq = seq;
+                }
+            }
+            Content::Tombstone => {
+                self.garbage.append(tails);
+                *entry = Some(Entry { seq, object: None });
+            }
+            Content::Removed => {
+                self.garbage.append(tails);
+                *entry = None;
+            }
+        }
+    }
+
+    /// Ends what is pending of a change.
+    fn end(
+        &mut self,
+        parts: &mut Parts,
+        key: &str,
+        tag: &str,
+        pending: &Pending,
+        (completed, own): (bool, &impl Fn(&str, &str) -> bool),
+    ) {
+        if let Some(upload) = pending.upload.as_ref().filter(|_| !own(key, tag)) {
+            let (key, tag, upload) = (key.to_owned(), tag.to_owned(), upload.clone());
+            self.uploads.push(UploadEnd { key, upload, tag, completed });
+        }
+        let name = key::pending(key, tag);
+        parts.guards.push(Guard::OmapPresent(name.clone()));
+        parts.gone.push(name);
+        if pending.slot {
+            parts.gone.push(key::slot(key));
+        }
+    }
+}
+
+/// The version that a change's event is about.
+fn subject(evidence: &Evidence, prepared: &Subject, entry: Option<&Entry>) -> Subject {
+    let attributes = || prepared.attributes.clone();
+    if let Some(subject) = &evidence.subject {
+        let attributes = subject.attributes.clone().or_else(attributes);
+        return Subject { attributes, ..subject.clone() };
+    }
+    match (&evidence.content, entry.and_then(|entry| entry.object.as_ref())) {
+        // Its commit needed not read what it removed.
+        (Content::Removed, Some(object)) => {
+            Subject { size: object.size, etag: object.etag.clone(), ..prepared.clone() }
+        }
+        _ => prepared.clone(),
+    }
+}

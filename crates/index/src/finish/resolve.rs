@@ -1,0 +1,100 @@
+//! What became of the changes of a key: which are to be finished, in which order, and which came to nothing.
+
+use super::{Found, Looked, Outcome, Work};
+use crate::commit;
+use crate::record::{Content, Entry, Evidence};
+use crate::seq::Seq;
+use std::collections::BTreeMap;
+
+/// Changes of a key whose outcome is known and which are pending.
+#[derive(Debug, Default)]
+pub(super) struct Resolved {
+    /// Committed ones, in their order; no unfinished one precedes any of them.
+    pub(super) committed: BTreeMap<Seq, Evidence>,
+    /// The tags of those that came to nothing.
+    pub(super) cancelled: Vec<String>,
+}
+
+/// Resolves what `work` is about; `None` where the key's head has to be read after the shard was `found` so.
+pub(super) fn resolve(work: &Work, found: &Found) -> Option<Resolved> {
+    let mut resolved = Resolved::default();
+    for (tag, outcome) in &work.own {
+        match outcome {
+            // Whoever finished it already knew the same of it.
+            _ if !found.pending.contains_key(tag) => {}
+            Outcome::Committed(evidence) => resolved.commit(Evidence::clone(evidence)),
+            Outcome::Cancelled => resolved.cancelled.push(tag.clone()),
+        }
+    }
+    let looked = work.looked.as_ref().filter(|looked| looked.place == found.place);
+    for tag in work.orphans.iter().filter(|tag| found.pending.contains_key(*tag)) {
+        match looked?.outcome(tag, found) {
+            Some(evidence) => resolved.commit(evidence),
+            None => resolved.cancelled.push(tag.clone()),
+        }
+    }
+    if has_gap(found.entry.as_ref(), &resolved.committed) {
+        looked?.fill(&mut resolved, found);
+    }
+    Some(resolved)
+}
+
+impl Resolved {
+    fn commit(&mut self, evidence: Evidence) {
+        self.committed.insert(evidence.seq, evidence);
+    }
+}
+
+impl Looked {
+    /// How the change of a fenced gateway took effect; `None` where it did not.
+    fn outcome(&self, tag: &str, found: &Found) -> Option<Evidence> {
+        let evidence = self.head.as_ref().and_then(|head| head.find(tag));
+        evidence.cloned().or_else(|| self.removal(found).filter(|removal| removal.tag == tag))
+    }
+
+    /// The removal of the RADOS object of the head, where that of the entry's object is gone: only the change with the slot
+    /// can have removed it.
+    fn removal(&self, found: &Found) -> Option<Evidence> {
+        let entry = found.entry.as_ref().filter(|entry| entry.object.is_some())?;
+        let is_gone = self.head.as_ref().is_none_or(|head| head.incarnation() != entry.seq.incarnation);
+        let slot = found.slot.as_ref().filter(|slot| is_gone && found.pending.contains_key(*slot))?;
+        Some(commit::removed(slot, entry.seq))
+    }
+
+    /// Adds the pending changes that precede those that are resolved. What has no evidence then is finished: its entry was
+    /// lost.
+    fn fill(&self, resolved: &mut Resolved, found: &Found) {
+        let Some(last) = resolved.committed.keys().next_back().copied() else { return };
+        let proven = self.head.iter().flat_map(|head| head.evidence().cloned());
+        for evidence in proven.chain(self.removal(found)) {
+            let is_open =
+                found.pending.contains_key(&evidence.tag) && !resolved.cancelled.contains(&evidence.tag);
+            if evidence.seq < last && is_open {
+                resolved.commit(evidence);
+            }
+        }
+    }
+}
+
+/// Whether an unfinished change may precede one of `committed`, of a key whose entry is this one.
+fn has_gap(entry: Option<&Entry>, committed: &BTreeMap<Seq, Evidence>) -> bool {
+    let finished = entry.map(|entry| entry.seq);
+    let mut last = finished;
+    let mut has_head = entry.is_some_and(|entry| entry.object.is_some());
+    for (seq, evidence) in committed.iter().filter(|(seq, _)| Some(**seq) > finished) {
+        let follows = match seq.predecessor() {
+            Some(before) => last == Some(before),
+            // It created the head: whatever was there is removed, and that is finished.
+            None => !has_head,
+        };
+        if !follows {
+            return true;
+        }
+        last = Some(*seq);
+        has_head = match evidence.content {
+            Content::Object(_) | Content::Unchanged => true,
+            Content::Tombstone | Content::Removed => false,
+        };
+    }
+    false
+}

@@ -1,0 +1,114 @@
+//! Heads as the protocol sees them: evidence of the changes that were committed to them.
+//!
+//! The evidence of the last change is the attribute [`CHANGE`]; its sequence alone is in [`SEQ`] besides, for comparisons. Of
+//! earlier changes that may not be finished yet the omap has evidence, by sequence. So the head proves of every change that is
+//! committed and not finished that it took effect, with one exception: the removal of the head itself
+//! ([`crate::commit::remove`]).
+
+use crate::error::{Error, Result};
+use crate::key;
+use crate::op::{Fetch, Read, ReadReply};
+use crate::record::{self, Content, Evidence};
+use crate::seq::{Incarnation, Seq};
+use bytes::Bytes;
+
+/// The attribute that holds the evidence of the last change; absent in heads of format 1.
+pub const CHANGE: &str = "rgw.change";
+/// The attribute that holds the sequence of the last change as text.
+pub const SEQ: &str = "rgw.seq";
+/// The most evidence of earlier changes in a head: so many changes of a key may wait to be finished.
+pub const MAX_KEPT: usize = 512;
+
+/// A head that was read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Head {
+    /// The RADOS version.
+    pub version: u64,
+    /// The last change; `None` where format 1 wrote the head.
+    pub last: Option<Evidence>,
+    /// Earlier changes, in their order.
+    pub earlier: Vec<Evidence>,
+}
+
+/// Reads what [`parse`] needs. A gateway may append parts of its own.
+pub fn read() -> Read {
+    let prefix = Bytes::from_static(key::EVIDENCE);
+    let page = Fetch::Page { prefix, after: Bytes::new(), max: MAX_KEPT as u64 + 1 };
+    Read::of(vec![Fetch::Attrs, page])
+}
+
+/// The head that `reply` to [`read`] is of; `None` where there is no such RADOS object.
+pub fn parse(name: &str, reply: Option<&ReadReply>) -> Result<Option<Head>> {
+    let Some(reply) = reply else { return Ok(None) };
+    let last = reply.pairs(0)?.get(CHANGE.as_bytes());
+    let last = last.map(|value| record::decode::<Evidence>(name, value)).transpose()?;
+    let page = reply.page(1)?;
+    if page.more {
+        return Err(Error::corrupt(name, "evidence of changes", "there is more than is ever written"));
+    }
+    let earlier = page.entries.iter().map(|(_, value)| record::decode::<Evidence>(name, value));
+    let earlier = earlier.collect::<Result<Vec<_>>>()?;
+    Ok(Some(Head { version: reply.version, last, earlier }))
+}
+
+impl Head {
+    /// The sequence of the last change.
+    pub fn seq(&self) -> Seq {
+        self.last.as_ref().map_or(Seq::LEGACY, |last| last.seq)
+    }
+
+    /// Which life of the RADOS object it is.
+    pub fn incarnation(&self) -> Incarnation {
+        self.seq().incarnation
+    }
+
+    /// Whether readers must treat the object as absent.
+    pub fn is_tombstone(&self) -> bool {
+        self.last.as_ref().is_some_and(|last| last.content == Content::Tombstone)
+    }
+
+    /// All evidence, in the order of the changes.
+    pub fn evidence(&self) -> impl Iterator<Item = &Evidence> {
+        self.earlier.iter().chain(&self.last)
+    }
+
+    /// The evidence of a change.
+    pub fn find(&self, tag: &str) -> Option<&Evidence> {
+        self.evidence().find(|evidence| evidence.tag == tag)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Fetched, Page};
+    use std::collections::BTreeMap;
+
+    fn evidence(number: u64, content: Content) -> Evidence {
+        let incarnation = Incarnation { generation: 0, version: 3 };
+        let seq = Seq { incarnation, number };
+        Evidence { seq, tag: format!("t{number}"), content, subject: None, tails: None, untidy: false }
+    }
+
+    #[test]
+    fn a_head_proves_its_last_change_and_those_before_it() {
+        let (first, last) = (evidence(1, Content::Unchanged), evidence(2, Content::Tombstone));
+        let attrs = BTreeMap::from([(Bytes::from_static(CHANGE.as_bytes()), record::encode(&last))]);
+        let entries = vec![(key::evidence(first.seq), record::encode(&first))];
+        let parts = vec![Fetched::Pairs(attrs), Fetched::Page(Page { entries, more: false })];
+        let head = parse("h", Some(&ReadReply { version: 9, parts })).unwrap().unwrap();
+        assert_eq!((head.version, head.seq()), (9, last.seq));
+        assert!(head.is_tombstone());
+        assert_eq!(head.find("t1"), Some(&first));
+        assert_eq!(head.find("t2"), Some(&last));
+        assert_eq!(head.find("t3"), None);
+    }
+
+    #[test]
+    fn heads_of_format_1_have_no_evidence() {
+        let parts = vec![Fetched::Pairs(BTreeMap::new()), Fetched::Page(Page::default())];
+        let head = parse("h", Some(&ReadReply { version: 9, parts })).unwrap().unwrap();
+        assert_eq!((head.seq(), head.is_tombstone(), head.evidence().count()), (Seq::LEGACY, false, 0));
+        assert_eq!(parse("h", None), Ok(None));
+    }
+}

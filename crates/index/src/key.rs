@@ -1,0 +1,262 @@
+//! Omap keys of index shards and heads: escaped, so that no key contains NUL, and in the order of the objects' keys.
+//!
+//! The C interface of librados takes omap cursors and prefixes as C strings. Keys of objects may contain any byte but are
+//! written with 00, 01 and 02 as two bytes each; 01 separates them from what follows. The codes are prefix-free and keep
+//! the order, so that escaped prefixes are prefixes of escaped keys and pages come in the objects' order.
+
+use crate::seq::Seq;
+use bytes::Bytes;
+
+/// The key of a shard's sums.
+pub const STATS: &[u8] = b"S";
+/// What the keys of evidence in a head's omap begin with.
+pub const EVIDENCE: &[u8] = b"e";
+/// Ends the escaped key of an object where something follows it.
+const SEPARATOR: u8 = 0x01;
+/// Begins the two bytes of an escaped byte.
+const ESCAPE: u8 = 0x02;
+
+/// What a record of a shard is; each kind has a first byte of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// `O` KEY: what a listing shows.
+    Entry,
+    /// `T` KEY: the tails of the object of that entry.
+    Tails,
+    /// `P` KEY 01 TAG: a change that is not finished.
+    Pending,
+    /// `R` KEY: the pending change that alone may remove the head.
+    Slot,
+    /// `X` KEY 01 SEQ: an event that is to be delivered.
+    Outbox,
+    /// `Y` KEY: the head holds evidence or a tombstone that may go.
+    Tidy,
+    /// `M` KEY 01 UPLOAD: an upload in parts.
+    Upload,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 7] =
+        [Kind::Entry, Kind::Tails, Kind::Pending, Kind::Slot, Kind::Outbox, Kind::Tidy, Kind::Upload];
+
+    /// The first byte of its keys.
+    pub const fn byte(self) -> u8 {
+        match self {
+            Kind::Entry => b'O',
+            Kind::Tails => b'T',
+            Kind::Pending => b'P',
+            Kind::Slot => b'R',
+            Kind::Outbox => b'X',
+            Kind::Tidy => b'Y',
+            Kind::Upload => b'M',
+        }
+    }
+
+    /// What all keys of this kind begin with.
+    pub fn prefix(self) -> Bytes {
+        Bytes::copy_from_slice(&[self.byte()])
+    }
+
+    /// Whether something follows the object's key.
+    fn has_suffix(self) -> bool {
+        matches!(self, Kind::Pending | Kind::Outbox | Kind::Upload)
+    }
+}
+
+/// A key of a shard, taken apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardKey {
+    /// What it is the key of.
+    pub kind: Kind,
+    /// The object's key.
+    pub key: String,
+    /// The tag, sequence or upload; empty where the kind has none.
+    pub suffix: String,
+}
+
+/// Appends `bytes` in escaped form.
+fn escape_into(bytes: &[u8], out: &mut Vec<u8>) {
+    for &byte in bytes {
+        match byte {
+            0x00..=0x02 => out.extend_from_slice(&[ESCAPE, byte + 2]),
+            _ => out.push(byte),
+        }
+    }
+}
+
+/// Reads the escaped form.
+fn unescape(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut rest = bytes.iter();
+    while let Some(&byte) = rest.next() {
+        match byte {
+            ESCAPE => match rest.next() {
+                Some(code @ 0x02..=0x04) => out.push(code - 2),
+                _ => return None,
+            },
+            0x00 | SEPARATOR => return None,
+            _ => out.push(byte),
+        }
+    }
+    Some(out)
+}
+
+/// The key of a record of an object without suffix, and at the same time the position in its kind's order of what `bytes`
+/// begin; a cursor or prefix for listings.
+pub fn position(kind: Kind, bytes: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(bytes.len() + 1);
+    out.push(kind.byte());
+    escape_into(bytes, &mut out);
+    out.into()
+}
+
+/// What the keys of an object's records of a kind with suffix begin with.
+pub fn prefix(kind: Kind, key: &str) -> Bytes {
+    with_suffix(kind, key, "")
+}
+
+fn with_suffix(kind: Kind, key: &str, suffix: &str) -> Bytes {
+    let mut out = Vec::with_capacity(key.len() + suffix.len() + 2);
+    out.push(kind.byte());
+    escape_into(key.as_bytes(), &mut out);
+    out.push(SEPARATOR);
+    out.extend_from_slice(suffix.as_bytes());
+    out.into()
+}
+
+/// The key of an object's entry.
+pub fn entry(key: &str) -> Bytes {
+    position(Kind::Entry, key.as_bytes())
+}
+
+/// The key of an entry's tails.
+pub fn tails(key: &str) -> Bytes {
+    position(Kind::Tails, key.as_bytes())
+}
+
+/// The key of an object's removal slot.
+pub fn slot(key: &str) -> Bytes {
+    position(Kind::Slot, key.as_bytes())
+}
+
+/// The key of an object's tidy record.
+pub fn tidy(key: &str) -> Bytes {
+    position(Kind::Tidy, key.as_bytes())
+}
+
+/// The key of a pending change.
+pub fn pending(key: &str, tag: &str) -> Bytes {
+    with_suffix(Kind::Pending, key, tag)
+}
+
+/// The key of an upload's entry.
+pub fn upload(key: &str, id: &str) -> Bytes {
+    with_suffix(Kind::Upload, key, id)
+}
+
+/// The key of an outbox record: by object, in the order of its changes.
+pub fn outbox(key: &str, seq: Seq) -> Bytes {
+    with_suffix(Kind::Outbox, key, &seq.to_string())
+}
+
+/// The key of a change's evidence in the head's omap.
+pub fn evidence(seq: Seq) -> Bytes {
+    [EVIDENCE, seq.to_string().as_bytes()].concat().into()
+}
+
+/// The first key behind the evidence of all changes up to this one.
+pub fn evidence_end(up_to: Seq) -> Bytes {
+    // A longer key sorts behind its beginning, and before the evidence of the next change.
+    [EVIDENCE, up_to.to_string().as_bytes(), b"0"].concat().into()
+}
+
+/// Takes a shard's key apart; `None` for the sums and for what is no key of this format.
+pub fn parse(bytes: &[u8]) -> Option<ShardKey> {
+    let (&first, rest) = bytes.split_first()?;
+    let kind = Kind::ALL.into_iter().find(|kind| kind.byte() == first)?;
+    let (key, suffix) = if kind.has_suffix() {
+        let at = rest.iter().position(|byte| *byte == SEPARATOR)?;
+        (&rest[..at], &rest[at + 1..])
+    } else {
+        (rest, &rest[rest.len()..])
+    };
+    let key = String::from_utf8(unescape(key)?).ok()?;
+    let suffix = std::str::from_utf8(suffix).ok().filter(|text| !text.contains('\0'))?.to_owned();
+    Some(ShardKey { kind, key, suffix })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAG: &str = "0123456789abcdef0123456789abcdef";
+
+    fn keys() -> Vec<String> {
+        let parts = ["\0", "\u{1}", "\u{2}", "\u{3}", "\u{4}", "a", "/", "ü", "\u{10ffff}"];
+        let mut all = vec![String::new()];
+        for a in parts {
+            all.push(a.to_owned());
+            for b in parts {
+                all.push([a, b].concat());
+                all.extend(parts.iter().map(|c| [a, b, c].concat()));
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+
+    #[test]
+    fn keys_are_free_of_nul_and_are_read_back() {
+        let seq = Seq::LEGACY.to_string();
+        for key in keys() {
+            for (kind, name, suffix) in [
+                (Kind::Entry, entry(&key), ""),
+                (Kind::Tails, tails(&key), ""),
+                (Kind::Slot, slot(&key), ""),
+                (Kind::Tidy, tidy(&key), ""),
+                (Kind::Pending, pending(&key, TAG), TAG),
+                (Kind::Upload, upload(&key, TAG), TAG),
+                (Kind::Outbox, outbox(&key, Seq::LEGACY), seq.as_str()),
+            ] {
+                assert!(!name.contains(&0), "{name:?}");
+                let parsed = ShardKey { kind, key: key.clone(), suffix: suffix.to_owned() };
+                assert_eq!(parse(&name), Some(parsed));
+            }
+        }
+    }
+
+    #[test]
+    fn keys_sort_as_the_objects_do() {
+        for pair in keys().windows(2) {
+            assert!(entry(&pair[0]) < entry(&pair[1]), "{pair:?}");
+            // All records of an object come before those of the next one, whatever follows its key.
+            assert!(pending(&pair[0], "~") < pending(&pair[1], ""), "{pair:?}");
+        }
+    }
+
+    #[test]
+    fn escaped_prefixes_are_prefixes_of_exactly_the_keys_that_begin_so() {
+        let keys = keys();
+        for start in &keys {
+            let position = position(Kind::Entry, start.as_bytes());
+            for key in &keys {
+                assert_eq!(entry(key).starts_with(&position), key.starts_with(start.as_str()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_key_is_refused() {
+        for wrong in [&b""[..], b"S", b"Q", b"o", b"P", b"Pkey", b"O\x02", b"O\x02\x05", b"O\x01", b"O\0"] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn evidence_up_to_a_change_ends_before_the_next_one() {
+        let seq = Seq::LEGACY.successor();
+        assert!(evidence(seq) < evidence_end(seq));
+        assert!(evidence_end(seq) < evidence(seq.successor()));
+    }
+}

@@ -1,0 +1,148 @@
+//! Conversion of shards of format 1, whose keys are neither escaped nor in upper case.
+//!
+//! A bucket is converted while its index is closed and nothing is pending, in two phases, so that every shard is whole in the
+//! format that the bucket's record names. First the records of format 2 are written beside the old ones ([`clear`],
+//! [`copy`]). Then the bucket's record says format 2, in the compare-and-swap that ends the closing; older gateways can't
+//! read it. From there on the old records mean nothing: the shard is opened ([`crate::reshard::open`]) and they are removed
+//! ([`drop_old`]). An attempt that dies before the record changes leaves a shard that is whole in format 1.
+
+use crate::error::{Error, Result};
+use crate::key;
+use crate::op::{Guard, Step, Write};
+use crate::record::{self, Entry, Listed, Stats};
+use crate::reshard;
+use crate::seq::Seq;
+use crate::state;
+use bytes::Bytes;
+use nacre_types::encoding::Versioned;
+use serde::{Deserialize, Serialize};
+
+/// What the keys of format 1 begin with: entries, tails, pending changes, uploads and sums.
+pub const KINDS: [&str; 5] = ["o", "t", "p", "m", "s"];
+/// Bytes of an upload's id.
+const ID_BYTES: usize = 32;
+
+/// An entry of format 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct OldEntry {
+    version: u64,
+    tag: String,
+    removed: bool,
+    size: u64,
+    mtime_ns: u64,
+    etag: String,
+    owner: String,
+    marker: bool,
+    held: Option<Stats>,
+}
+
+impl Versioned for OldEntry {
+    const NAME: &'static str = "index entry";
+}
+
+/// A record of format 1 as one of format 2; `None` for what has no successor. Fails with [`Error::Crowded`] for a pending
+/// change: it has to be finished first.
+pub fn convert(shard: &str, name: &[u8], value: &Bytes) -> Result<Option<(Bytes, Bytes)>> {
+    let corrupt = |detail| Error::corrupt(shard, "record of format 1", detail);
+    let text =
+        |bytes: &[u8]| String::from_utf8(bytes.to_vec()).map_err(|_| corrupt("the key is not valid UTF-8"));
+    let Some((kind, rest)) = name.split_first() else { return Err(corrupt("the key is empty")) };
+    Ok(match kind {
+        b'o' => {
+            let old = record::decode::<OldEntry>(shard, value)?;
+            let key = key::entry(&text(rest)?);
+            (!old.removed).then(|| (key, record::encode(&old.converted())))
+        }
+        b't' => Some((key::tails(&text(rest)?), value.clone())),
+        b'm' => {
+            let at = rest.len().checked_sub(ID_BYTES + 1).filter(|at| rest[*at] == 0);
+            let at = at.ok_or_else(|| corrupt("the key is none of an upload"))?;
+            Some((key::upload(&text(&rest[..at])?, &text(&rest[at + 1..])?), value.clone()))
+        }
+        b's' if rest.is_empty() => Some((Bytes::from_static(key::STATS), value.clone())),
+        b'p' => return Err(Error::Crowded(String::from_utf8_lossy(rest).into_owned())),
+        _ => return Err(corrupt("the key is of no known kind")),
+    })
+}
+
+impl OldEntry {
+    fn converted(self) -> Entry {
+        let OldEntry { tag, size, mtime_ns, etag, owner, marker, held, .. } = self;
+        Entry { seq: Seq::LEGACY, object: Some(Listed { tag, size, mtime_ns, etag, owner, marker, held }) }
+    }
+}
+
+/// Removes what an attempt that ended before this one, which closed the shard with `tag`, wrote in format 2.
+pub fn clear(tag: &str) -> Write {
+    // All capital letters.
+    let (first, end) = (Bytes::from_static(b"A"), Bytes::from_static(b"["));
+    Write {
+        guards: vec![Guard::Exists, state::is(&state::closed(tag))],
+        steps: vec![Step::OmapRemoveRange { first, end }],
+    }
+}
+
+/// Writes a page of records of format 1 in format 2, beside them, into a shard that the attempt `tag` closed.
+pub fn copy(shard: &str, tag: &str, page: &[(Bytes, Bytes)]) -> Result<Write> {
+    let converted = page.iter().map(|(name, value)| convert(shard, name, value));
+    let records = converted.filter_map(Result::transpose).collect::<Result<Vec<_>>>()?;
+    Ok(reshard::add(tag, records))
+}
+
+/// Removes records of format 1. The bucket's record says format 2.
+pub fn drop_old(names: Vec<Bytes>) -> Write {
+    Write { guards: vec![Guard::Exists, state::is_not_frozen()], steps: vec![Step::OmapRemove(names)] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{EntryTails, Tails};
+
+    const TAG: &str = "0123456789abcdef0123456789abcdef";
+
+    fn converted(name: &[u8], value: &Bytes) -> (Bytes, Bytes) {
+        convert("shard", name, value).unwrap().unwrap()
+    }
+
+    #[test]
+    fn entries_keep_what_listings_show() {
+        let held = Some(Stats { objects: 2, bytes: 9 });
+        let old =
+            OldEntry { version: 8, tag: TAG.into(), size: 5, etag: "e".into(), held, ..OldEntry::default() };
+        let (name, value) = converted(b"oa\0b", &record::encode(&old));
+        assert_eq!(name, key::entry("a\0b"));
+        let entry = record::decode::<Entry>("shard", &value).unwrap();
+        let object = entry.object.as_ref().unwrap();
+        assert_eq!((entry.seq, object.size, object.etag.as_str(), object.held), (Seq::LEGACY, 5, "e", held));
+        let removed = record::encode(&OldEntry { removed: true, ..old });
+        assert_eq!(convert("shard", b"oa", &removed), Ok(None));
+    }
+
+    #[test]
+    fn other_records_only_change_their_keys() {
+        let tails = record::encode(&EntryTails { tails: vec![Tails { name: "n".into(), count: 2 }] });
+        assert_eq!(converted(b"ta", &tails), (key::tails("a"), tails));
+        let value = Bytes::from_static(b"anything");
+        let upload = [b"ma\0b\0", TAG.as_bytes()].concat();
+        assert_eq!(converted(&upload, &value), (key::upload("a\0b", TAG), value.clone()));
+        assert_eq!(converted(b"s", &value), (Bytes::from_static(b"S"), value.clone()));
+        for wrong in [&b""[..], b"ma", b"sx", b"q"] {
+            assert!(matches!(convert("shard", wrong, &value), Err(Error::Corrupt { .. })), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn shards_with_pending_changes_are_not_converted() {
+        let page = [(Bytes::from_static(b"pk\0tag"), Bytes::from_static(b"pending"))];
+        assert!(matches!(copy("shard", "t", &page), Err(Error::Crowded(_))));
+    }
+
+    #[test]
+    fn the_formats_share_no_key() {
+        let Step::OmapRemoveRange { first, end } = clear("t").steps.remove(0) else { panic!("another step") };
+        let is_new = |name: &[u8]| name >= &first[..] && name < &end[..];
+        assert!(key::Kind::ALL.iter().all(|kind| is_new(&kind.prefix())) && is_new(key::STATS));
+        assert!(KINDS.iter().all(|kind| !is_new(kind.as_bytes())));
+    }
+}

@@ -1,0 +1,317 @@
+//! Compound operations of the protocol, in a vocabulary that every librados of Ceph 16.2 and 18.2 can express.
+//!
+//! A [`Write`] is guards, then steps, applied whole or not at all; it reads nothing and returns nothing but its result and
+//! the object's RADOS version. Attributes are compared as bytes, omap values for equality or presence: `omap_cmp` of Ceph
+//! knows no more. [`Write::ops`] and [`Read::ops`] translate into the object operations of `nacre_types`, one to one.
+
+use crate::error::{Error, Result};
+use bytes::Bytes;
+use nacre_types::encoding;
+use nacre_types::errno::Errno;
+use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
+use nacre_types::payload::Payload;
+use std::collections::BTreeMap;
+
+/// A condition of a write.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Guard {
+    /// The object exists, else ENOENT. Stands before every guard that compares.
+    Exists,
+    /// The object does not exist, else EEXIST; it is created.
+    Create,
+    /// The object has this RADOS version, else ERANGE or EOVERFLOW.
+    Version(u64),
+    /// The attribute has this value, else ECANCELED; one that is absent counts as empty.
+    AttrEquals(&'static str, Bytes),
+    /// The attribute's value is less than this one as bytes, else ECANCELED.
+    AttrBelow(&'static str, Bytes),
+    /// The omap entry has this value, else ECANCELED.
+    OmapEquals(Bytes, Bytes),
+    /// The omap entry is there and not empty, else ECANCELED.
+    OmapPresent(Bytes),
+    /// The omap entry is absent, else ECANCELED.
+    OmapAbsent(Bytes),
+}
+
+/// A part of a write that changes the object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Step {
+    /// Replaces the data.
+    WriteFull(Bytes),
+    /// Writes at an offset in bytes.
+    Write {
+        /// Where.
+        offset: u64,
+        /// What.
+        data: Bytes,
+    },
+    /// Sets the size in bytes.
+    Truncate(u64),
+    /// Sets an attribute.
+    SetAttr(&'static str, Bytes),
+    /// Removes an attribute that is there.
+    RemoveAttr(&'static str),
+    /// Sets omap entries.
+    OmapSet(Vec<(Bytes, Bytes)>),
+    /// Removes omap entries; absent ones do no harm.
+    OmapRemove(Vec<Bytes>),
+    /// Removes the omap entries from `first` up to, without, `end`.
+    OmapRemoveRange {
+        /// The first one that is removed.
+        first: Bytes,
+        /// The first one that stays.
+        end: Bytes,
+    },
+    /// Removes the object; the last step.
+    Remove,
+}
+
+/// A compound write.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Write {
+    /// What must hold.
+    pub guards: Vec<Guard>,
+    /// What is done then, in this order.
+    pub steps: Vec<Step>,
+}
+
+/// A part of a read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Fetch {
+    /// All attributes.
+    Attrs,
+    /// Omap entries by key; absent ones are left out.
+    Keys(Vec<Bytes>),
+    /// At most `max` omap entries behind `after` whose keys begin with `prefix`.
+    Page {
+        /// What their keys begin with.
+        prefix: Bytes,
+        /// The last key that is known; empty to begin.
+        after: Bytes,
+        /// The most entries.
+        max: u64,
+    },
+}
+
+/// A compound read: all parts see the object at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Read {
+    /// What is read.
+    pub fetches: Vec<Fetch>,
+}
+
+/// A page of omap entries.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Page {
+    /// In the order of their keys.
+    pub entries: Vec<(Bytes, Bytes)>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// What a part of a read brought.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Fetched {
+    /// Attributes or entries by key.
+    Pairs(BTreeMap<Bytes, Bytes>),
+    /// A page.
+    Page(Page),
+}
+
+/// What a read brought.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ReadReply {
+    /// The object's RADOS version.
+    pub version: u64,
+    /// One for each part, in their order.
+    pub parts: Vec<Fetched>,
+}
+
+/// Whether a write failed because somebody else changed the object since it was looked at.
+pub fn is_overtaken(errno: Errno) -> bool {
+    matches!(errno, Errno::ENOENT | Errno::EEXIST | Errno::ECANCELED | Errno::ERANGE | Errno::EOVERFLOW)
+}
+
+impl Write {
+    /// The object operations, in order.
+    pub fn ops(self) -> Vec<OsdOp> {
+        let mut ops: Vec<OsdOp> = Vec::with_capacity(self.guards.len() + self.steps.len());
+        let mut assertions: Vec<(Bytes, CmpOp, Bytes)> = Vec::new();
+        for guard in self.guards {
+            let op = match guard {
+                Guard::Exists => Op::AssertExists,
+                Guard::Create => {
+                    ops.push(OsdOp { op: Op::Create { exclusive: true }, flags: op_flag::EXCL });
+                    continue;
+                }
+                Guard::Version(version) => Op::AssertVersion { version },
+                Guard::AttrEquals(name, value) => compare(name, CmpOp::Eq, value),
+                // The given value stands on the left.
+                Guard::AttrBelow(name, value) => compare(name, CmpOp::Gt, value),
+                Guard::OmapEquals(key, value) => {
+                    assertions.push((key, CmpOp::Eq, value));
+                    continue;
+                }
+                // The stored value stands on the left.
+                Guard::OmapPresent(key) => {
+                    assertions.push((key, CmpOp::Gt, Bytes::new()));
+                    continue;
+                }
+                Guard::OmapAbsent(key) => {
+                    assertions.push((key, CmpOp::Eq, Bytes::new()));
+                    continue;
+                }
+            };
+            ops.push(OsdOp::from(op));
+        }
+        // One operation: Ceph keeps them as a map, so that a key occurs once.
+        if !assertions.is_empty() {
+            ops.push(OsdOp::from(Op::OmapCmp { assertions }));
+        }
+        ops.extend(self.steps.into_iter().map(|step| OsdOp::from(step.op())));
+        ops
+    }
+
+    /// Whether nothing would be changed.
+    pub fn is_empty(&self) -> bool {
+        self.steps.is_empty()
+    }
+}
+
+fn compare(name: &str, op: CmpOp, value: Bytes) -> Op {
+    Op::CmpXattr { name: name.to_owned(), op, value: CmpValue::Bytes(value) }
+}
+
+impl Step {
+    fn op(self) -> Op {
+        match self {
+            Step::WriteFull(data) => Op::WriteFull { data: Payload::from(data) },
+            Step::Write { offset, data } => Op::Write { offset, data: Payload::from(data) },
+            Step::Truncate(size) => Op::Truncate { size },
+            Step::SetAttr(name, value) => Op::SetXattr { name: name.to_owned(), value },
+            Step::RemoveAttr(name) => Op::RmXattr { name: name.to_owned() },
+            Step::OmapSet(entries) => Op::OmapSet { entries },
+            Step::OmapRemove(keys) => Op::OmapRmKeys { keys },
+            Step::OmapRemoveRange { first, end } => Op::OmapRmRange { first, last: end },
+            Step::Remove => Op::Remove,
+        }
+    }
+}
+
+impl Read {
+    /// A read of these parts.
+    pub fn of(fetches: Vec<Fetch>) -> Read {
+        Read { fetches }
+    }
+
+    /// The object operations, in order.
+    pub fn ops(&self) -> Vec<OsdOp> {
+        let op = |fetch: &Fetch| match fetch {
+            Fetch::Attrs => Op::GetXattrs,
+            Fetch::Keys(keys) => Op::OmapGetValsByKeys { keys: keys.clone() },
+            Fetch::Page { prefix, after, max } => {
+                Op::OmapGetVals { start_after: after.clone(), filter_prefix: prefix.clone(), max: *max }
+            }
+        };
+        self.fetches.iter().map(|fetch| OsdOp::from(op(fetch))).collect()
+    }
+
+    /// Reads the outputs of [`Read::ops`] on the object `name`.
+    pub fn reply(&self, name: &str, version: u64, outputs: &[OpResult]) -> Result<ReadReply> {
+        let corrupt = |source| Error::Corrupt { name: name.to_owned(), source };
+        let mut parts = Vec::with_capacity(self.fetches.len());
+        for (at, fetch) in self.fetches.iter().enumerate() {
+            let Some(output) = outputs.get(at) else {
+                return Err(Error::corrupt(name, "reply", "a part is missing"));
+            };
+            parts.push(match fetch {
+                Fetch::Attrs | Fetch::Keys(_) => {
+                    let pairs: Pairs = encoding::decode(&output.output).map_err(corrupt)?;
+                    Fetched::Pairs(pairs.0.into_iter().collect())
+                }
+                Fetch::Page { .. } => {
+                    let page: OmapValsReply = encoding::decode(&output.output).map_err(corrupt)?;
+                    Fetched::Page(Page { entries: page.entries, more: page.more })
+                }
+            });
+        }
+        Ok(ReadReply { version, parts })
+    }
+}
+
+impl ReadReply {
+    /// Part `at` as attributes or entries by key.
+    pub(crate) fn pairs(&self, at: usize) -> Result<&BTreeMap<Bytes, Bytes>> {
+        match self.parts.get(at) {
+            Some(Fetched::Pairs(pairs)) => Ok(pairs),
+            _ => Err(Error::corrupt("reply", "reply", "a part is missing or of another kind")),
+        }
+    }
+
+    /// Part `at` as a page.
+    pub(crate) fn page(&self, at: usize) -> Result<&Page> {
+        match self.parts.get(at) {
+            Some(Fetched::Page(page)) => Ok(page),
+            _ => Err(Error::corrupt("reply", "reply", "a part is missing or of another kind")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(text: &str) -> Bytes {
+        Bytes::copy_from_slice(text.as_bytes())
+    }
+
+    #[test]
+    fn guards_become_comparisons_that_ceph_knows() {
+        let write = Write {
+            guards: vec![
+                Guard::Exists,
+                Guard::AttrBelow("a", bytes("~")),
+                Guard::OmapEquals(bytes("x"), bytes("1")),
+                Guard::OmapPresent(bytes("y")),
+                Guard::OmapAbsent(bytes("z")),
+            ],
+            steps: vec![Step::OmapRemove(vec![bytes("y")])],
+        };
+        let ops: Vec<Op> = write.ops().into_iter().map(|op| op.op).collect();
+        let below = CmpValue::Bytes(bytes("~"));
+        assert_eq!(ops[0], Op::AssertExists);
+        assert_eq!(ops[1], Op::CmpXattr { name: "a".into(), op: CmpOp::Gt, value: below });
+        let assertions = vec![
+            (bytes("x"), CmpOp::Eq, bytes("1")),
+            (bytes("y"), CmpOp::Gt, Bytes::new()),
+            (bytes("z"), CmpOp::Eq, Bytes::new()),
+        ];
+        assert_eq!(ops[2], Op::OmapCmp { assertions });
+        assert_eq!(ops[3], Op::OmapRmKeys { keys: vec![bytes("y")] });
+        assert_eq!(ops.len(), 4);
+    }
+
+    #[test]
+    fn a_creation_is_exclusive() {
+        let write = Write { guards: vec![Guard::Create], steps: Vec::new() };
+        assert_eq!(write.ops(), [OsdOp { op: Op::Create { exclusive: true }, flags: op_flag::EXCL }]);
+    }
+
+    #[test]
+    fn replies_are_taken_apart_by_what_was_asked() {
+        let read =
+            Read::of(vec![Fetch::Attrs, Fetch::Page { prefix: bytes("P"), after: Bytes::new(), max: 3 }]);
+        let pair = (bytes("k"), bytes("v"));
+        let outputs = [
+            OpResult::output(encoding::encode(&Pairs(vec![pair.clone()]))),
+            OpResult::output(encoding::encode(&OmapValsReply { entries: vec![pair.clone()], more: true })),
+        ];
+        let reply = read.reply("o", 7, &outputs).unwrap();
+        assert_eq!(reply.version, 7);
+        assert_eq!(reply.pairs(0).unwrap(), &BTreeMap::from([pair.clone()]));
+        assert_eq!(reply.page(1).unwrap(), &Page { entries: vec![pair], more: true });
+        assert!(reply.page(0).is_err());
+        assert!(read.reply("o", 7, &outputs[..1]).is_err());
+        assert!(read.reply("o", 7, &[outputs[1].clone(), outputs[0].clone()]).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! Preparing changes: the first step, one write of a shard for many changes.
+//!
+//! The write adds a [`Pending`] record for each change, guarded by the state of the shard. Beside it the gateway sends one
+//! read of the shard, whose answer ([`View`]) tells how each commit may begin: the read may be executed before or after the
+//! write. A change that may remove an object asks for the key's *removal slot* in the same write; only one pending change
+//! has it at a time.
+
+use crate::commit::Base;
+use crate::error::Result;
+use crate::key;
+use crate::op::{Fetch, Guard, Read, ReadReply, Step, Write};
+use crate::record::{self, Entry, Pending};
+use crate::seq::Seq;
+use crate::state;
+use bytes::Bytes;
+use std::collections::BTreeSet;
+
+/// The most changes that are prepared at once.
+pub const MAX_BATCH: usize = 128;
+/// Pending changes of a key that are looked for: its own and another one.
+const OWN_AND_OTHER: u64 = 2;
+
+/// A change to be prepared.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Prepare {
+    /// The object's key.
+    pub key: String,
+    /// The change's tag: never used before.
+    pub tag: String,
+    /// What is noted of it. `slot` asks for the removal slot.
+    pub pending: Pending,
+}
+
+/// Changes of one shard that are prepared together.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Batch {
+    state: &'static str,
+    changes: Vec<Prepare>,
+}
+
+/// What a shard had of a key when its change was prepared.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct View {
+    /// The key's entry.
+    pub entry: Option<Entry>,
+    /// The change had the removal slot, and no other change of the key was pending.
+    pub alone: bool,
+}
+
+/// Why a prepare was refused with ECANCELED.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// The shard is closed or not as the caller thinks; its state.
+    State(Bytes),
+    /// Removal slots were taken: this batch does not ask for those. It is sent, and its read too.
+    Slots(Batch),
+}
+
+impl Batch {
+    /// Changes of a shard that is [`state::OPEN`] or [`state::VERSIONED`]. Of several that ask for the slot of one key the
+    /// first gets it.
+    pub fn new(state: &'static str, mut changes: Vec<Prepare>) -> Batch {
+        let mut asked = BTreeSet::new();
+        for change in &mut changes {
+            if change.pending.slot {
+                change.pending.slot = asked.insert(change.key.clone());
+            }
+        }
+        Batch { state, changes }
+    }
+
+    /// The changes; whether each has the slot is known once the write succeeded.
+    pub fn changes(&self) -> &[Prepare] {
+        &self.changes
+    }
+
+    /// The write. The version in its reply is that of [`crate::seq::Incarnation`] for every change of the batch.
+    pub fn write(&self) -> Write {
+        let mut guards = vec![Guard::Exists, state::is(self.state)];
+        let mut set = Vec::with_capacity(self.changes.len());
+        for Prepare { key, tag, pending } in &self.changes {
+            set.push((key::pending(key, tag), record::encode(pending)));
+            if pending.slot {
+                guards.push(Guard::OmapAbsent(key::slot(key)));
+                set.push((key::slot(key), Bytes::copy_from_slice(tag.as_bytes())));
+            }
+        }
+        Write { guards, steps: vec![Step::OmapSet(set)] }
+    }
+
+    /// The read that goes with it.
+    pub fn read(&self) -> Read {
+        let mut fetches =
+            vec![Fetch::Keys(self.changes.iter().map(|change| key::entry(&change.key)).collect())];
+        for change in self.changes.iter().filter(|change| change.pending.slot) {
+            let prefix = key::prefix(key::Kind::Pending, &change.key);
+            fetches.push(Fetch::Page { prefix, after: Bytes::new(), max: OWN_AND_OTHER });
+        }
+        Read::of(fetches)
+    }
+
+    /// What `reply` to [`Batch::read`] says, for each change.
+    pub fn views(&self, reply: &ReadReply) -> Result<Vec<View>> {
+        let entries = reply.pairs(0)?;
+        let mut pages = 1;
+        let mut views = Vec::with_capacity(self.changes.len());
+        for Prepare { key, tag, pending } in &self.changes {
+            let entry = entries.get(&key::entry(key));
+            let entry = entry.map(|value| record::decode::<Entry>(key, value)).transpose()?;
+            let mut alone = false;
+            if pending.slot {
+                let own = key::pending(key, tag);
+                alone = reply.page(pages)?.entries.iter().all(|(name, _)| *name == own);
+                pages += 1;
+            }
+            views.push(View { entry, alone });
+        }
+        Ok(views)
+    }
+
+    /// Reads why the write was refused.
+    pub fn inquiry(&self) -> Read {
+        let slots = self.changes.iter().filter(|change| change.pending.slot);
+        Read::of(vec![Fetch::Attrs, Fetch::Keys(slots.map(|change| key::slot(&change.key)).collect())])
+    }
+
+    /// What `reply` to [`Batch::inquiry`] says. What was read for this batch is of no use for the one that comes back.
+    pub fn refusal(mut self, reply: &ReadReply) -> Result<Refusal> {
+        let found = reply.pairs(0)?.get(state::STATE.as_bytes()).cloned().unwrap_or_default();
+        if *found != *self.state.as_bytes() {
+            return Ok(Refusal::State(found));
+        }
+        let taken = reply.pairs(1)?;
+        for change in &mut self.changes {
+            change.pending.slot &= !taken.contains_key(&key::slot(&change.key));
+        }
+        Ok(Refusal::Slots(self))
+    }
+}
+
+/// Replaces the record of a change that is pending: what it replaces, or its event's subject, turned out to be something
+/// else. No commit of the change may be in flight; the slot must be as it was.
+pub fn amend(change: &Prepare) -> Write {
+    let name = key::pending(&change.key, &change.tag);
+    Write {
+        guards: vec![Guard::Exists, state::is_not_frozen(), Guard::OmapPresent(name.clone())],
+        steps: vec![Step::OmapSet(vec![(name, record::encode(&change.pending))])],
+    }
+}
+
+impl View {
+    /// The last change of the key that is known to be finished.
+    pub fn finished(&self) -> Option<Seq> {
+        self.entry.as_ref().map(|entry| entry.seq)
+    }
+
+    /// What a write may take the head for without reading it; `None` where it has to read it first. The commit is refused
+    /// where that is wrong.
+    pub fn guess_write(&self) -> Option<Base> {
+        match &self.entry {
+            None => Some(Base::Absent),
+            Some(_) => self.guess_removal(),
+        }
+    }
+
+    /// The same for a removal: that the index has no entry does not prove that there is nothing to remove.
+    pub fn guess_removal(&self) -> Option<Base> {
+        let entry = self.entry.as_ref()?;
+        // A tombstone, or a head of format 1, which has no sequence to compare, has to be read.
+        (entry.object.is_some() && entry.seq != Seq::LEGACY).then_some(Base::Entry(entry.seq))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Fetched, Page};
+    use std::collections::BTreeMap;
+
+    fn change(key: &str, tag: &str, slot: bool) -> Prepare {
+        let pending = Pending { slot, ..Pending::default() };
+        Prepare { key: key.into(), tag: tag.into(), pending }
+    }
+
+    #[test]
+    fn many_changes_are_prepared_by_one_write() {
+        let batch = Batch::new(state::OPEN, vec![change("a", "1", false), change("b", "2", true)]);
+        let write = batch.write();
+        let slot = Guard::OmapAbsent(key::slot("b"));
+        assert_eq!(write.guards, [Guard::Exists, state::is(state::OPEN), slot]);
+        let [Step::OmapSet(set)] = &write.steps[..] else { panic!("{write:?}") };
+        let keys: Vec<_> = set.iter().map(|(key, _)| key.clone()).collect();
+        assert_eq!(keys, [key::pending("a", "1"), key::pending("b", "2"), key::slot("b")]);
+    }
+
+    #[test]
+    fn one_change_of_a_batch_asks_for_the_slot_of_a_key() {
+        let changes = vec![change("a", "1", false), change("a", "2", true), change("a", "3", true)];
+        let batch = Batch::new(state::OPEN, changes);
+        let slots: Vec<bool> = batch.changes().iter().map(|change| change.pending.slot).collect();
+        assert_eq!(slots, [false, true, false]);
+    }
+
+    #[test]
+    fn a_batch_gives_up_the_slots_that_are_taken() {
+        let batch = Batch::new(state::OPEN, vec![change("a", "1", true), change("b", "2", true)]);
+        let found = |text: &'static str| {
+            let attrs = [(Bytes::from_static(state::STATE.as_bytes()), Bytes::from_static(text.as_bytes()))];
+            Fetched::Pairs(BTreeMap::from(attrs))
+        };
+        let taken = Fetched::Pairs(BTreeMap::from([(key::slot("a"), Bytes::from_static(b"9"))]));
+        let reply = |found| ReadReply { version: 1, parts: vec![found, taken.clone()] };
+        let closed = batch.clone().refusal(&reply(found("closed by x"))).unwrap();
+        assert_eq!(closed, Refusal::State(Bytes::from_static(b"closed by x")));
+        let refusal = batch.refusal(&reply(found(state::OPEN))).unwrap();
+        let Refusal::Slots(batch) = refusal else { panic!("{refusal:?}") };
+        let slots: Vec<bool> = batch.changes().iter().map(|change| change.pending.slot).collect();
+        assert_eq!(slots, [false, true]);
+    }
+
+    #[test]
+    fn a_removal_is_alone_where_nothing_else_of_the_key_is_pending() {
+        let batch = Batch::new(state::OPEN, vec![change("a", "1", true), change("a", "2", false)]);
+        let page = |tags: &[&str]| {
+            let entries = tags.iter().map(|tag| (key::pending("a", tag), Bytes::new())).collect();
+            Fetched::Page(Page { entries, more: false })
+        };
+        let alone = |tags: &[&str]| {
+            let reply = ReadReply { version: 1, parts: vec![Fetched::Pairs(BTreeMap::new()), page(tags)] };
+            batch.views(&reply).unwrap().iter().map(|view| view.alone).collect::<Vec<_>>()
+        };
+        assert_eq!(alone(&["1"]), [true, false]);
+        assert_eq!(alone(&["1", "2"]), [false, false]);
+        // The read may have been executed before the write.
+        assert_eq!(alone(&[]), [true, false]);
+    }
+}

@@ -1,0 +1,266 @@
+//! The records of the protocol, each in a versioned envelope (docs/format/index.md has the tables).
+//!
+//! Records of shards have version 2 where format 1 had one of that name, and refuse older readers: a gateway that does not
+//! know events must not finish a change that has one.
+
+use crate::error::{Error, Result};
+use crate::seq::Seq;
+use bytes::Bytes;
+use nacre_types::encoding::{self, Versioned};
+use serde::{Deserialize, Serialize};
+
+/// A run of RADOS objects that hold data: `NAME_0`, `NAME_1`, …
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Tails {
+    /// What their names begin with.
+    pub name: String,
+    /// How many there are at most.
+    pub count: u64,
+}
+
+/// Sums of objects, each version counted by itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Stats {
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Stats {
+    /// Adds `other`.
+    pub fn add(&mut self, other: Stats) {
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+    }
+
+    /// Takes `other` off, not below zero.
+    pub fn subtract(&mut self, other: Stats) {
+        self.objects = self.objects.saturating_sub(other.objects);
+        self.bytes = self.bytes.saturating_sub(other.bytes);
+    }
+}
+
+/// What a listing shows of a key.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Listed {
+    /// The tag of the write that made the current version.
+    pub tag: String,
+    /// Bytes.
+    pub size: u64,
+    /// Nanoseconds since 1970.
+    pub mtime_ns: u64,
+    /// Without quotes.
+    pub etag: String,
+    /// The owner's id.
+    pub owner: String,
+    /// The current version is a delete marker.
+    pub marker: bool,
+    /// What all versions come to, where the object has versions.
+    pub held: Option<Stats>,
+}
+
+impl Listed {
+    /// What the key adds to its shard's sums.
+    pub fn counted(&self) -> Stats {
+        self.held.unwrap_or(Stats { objects: 1, bytes: self.size })
+    }
+}
+
+/// `O`: the state of a key up to its last finished change.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Entry {
+    /// The last finished change: all changes up to it are finished, none behind it is.
+    pub seq: Seq,
+    /// The object; `None` where that change removed it and left a tombstone.
+    pub object: Option<Listed>,
+}
+
+impl Entry {
+    /// What the key adds to its shard's sums.
+    pub fn counted(&self) -> Stats {
+        self.object.as_ref().map_or_else(Stats::default, Listed::counted)
+    }
+}
+
+/// `T`: what the object of an entry has beside its head; absent where that is nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct EntryTails {
+    /// The tails.
+    pub tails: Vec<Tails>,
+}
+
+/// Attributes that filters of notifications look at.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Attributes {
+    /// `x-amz-meta-…`, without that.
+    pub metadata: Vec<(String, String)>,
+    /// Tags.
+    pub tags: Vec<(String, String)>,
+}
+
+/// The version of an object that an event is about: the one that was created, changed or removed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Subject {
+    /// Its id; empty in a bucket that never had versions.
+    pub version_id: String,
+    /// Bytes.
+    pub size: u64,
+    /// Without quotes.
+    pub etag: String,
+    /// What filters of the candidate configurations ask for; `None` where none does.
+    pub attributes: Option<Attributes>,
+}
+
+/// The event that a change has if it takes effect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Event {
+    /// What is known at the prepare (type, time, who asked, from where); not read by this crate.
+    pub fixed: Bytes,
+    /// The configurations that may want it, by id.
+    pub candidates: Vec<String>,
+    /// The version that it is about, as far as the prepare knows it. For a removal all of it: afterwards nothing else does.
+    pub subject: Subject,
+}
+
+/// `P`: a change that was prepared and is not finished.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Pending {
+    /// When it was prepared, in nanoseconds since 1970.
+    pub begun_ns: u64,
+    /// The RADOS session of the gateway, as blocklists name it.
+    pub session: String,
+    /// Tails that it may write.
+    pub tails: Option<Tails>,
+    /// Tails that are unreferenced once it is committed, besides those of the entry.
+    pub replaced: Vec<Tails>,
+    /// Tails of the parts that the object gets from the upload that it completes.
+    pub parts: Vec<Tails>,
+    /// The upload that it completes.
+    pub upload: Option<String>,
+    /// It holds the key's removal slot: it alone may remove the head's RADOS object.
+    pub slot: bool,
+    /// Its event.
+    pub event: Option<Event>,
+}
+
+/// What a change made of the key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Content {
+    /// An object: a listing shows this.
+    Object(Listed),
+    /// What a listing shows stays: tags, ACL, retention, or another version than the current one.
+    Unchanged,
+    /// The object is removed; its head stays as a tombstone, which readers treat as absent.
+    Tombstone,
+    /// The object is removed, and so is its head. Such evidence is in no head.
+    Removed,
+}
+
+/// That a change took effect, and how: written by its commit, kept until it is finished.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Evidence {
+    /// Its place among the key's changes.
+    pub seq: Seq,
+    /// Its tag.
+    pub tag: String,
+    /// What it made of the key.
+    pub content: Content,
+    /// The version that its event is about, where it has one.
+    pub subject: Option<Subject>,
+    /// Tails that the object has; those of parts are in the [`Pending`] record.
+    pub tails: Option<Tails>,
+    /// Its commit left earlier evidence or a tombstone in the head, to be removed later.
+    pub untidy: bool,
+}
+
+/// `X`: an event that is to be delivered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct OutboxRecord {
+    /// The change's tag: the same event is enqueued once, however often it is moved.
+    pub tag: String,
+    /// The change's place in the order of its key.
+    pub seq: Seq,
+    /// When the change was prepared, in nanoseconds since 1970.
+    pub begun_ns: u64,
+    /// What was known at the prepare.
+    pub fixed: Bytes,
+    /// The configurations that may want it, by id.
+    pub candidates: Vec<String>,
+    /// The version that it is about.
+    pub subject: Subject,
+}
+
+/// `Y`: the head holds evidence or a tombstone that may be removed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Tidy {
+    /// All changes up to this one are finished.
+    pub up_to: Seq,
+}
+
+impl Versioned for Entry {
+    const NAME: &'static str = "index entry";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
+}
+
+impl Versioned for EntryTails {
+    const NAME: &'static str = "tails of an index entry";
+}
+
+impl Versioned for Stats {
+    const NAME: &'static str = "index sums";
+}
+
+impl Versioned for Pending {
+    const NAME: &'static str = "pending index entry";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
+}
+
+impl Versioned for Evidence {
+    const NAME: &'static str = "evidence of a change";
+}
+
+impl Versioned for OutboxRecord {
+    const NAME: &'static str = "outbox record";
+}
+
+impl Versioned for Tidy {
+    const NAME: &'static str = "tidy record";
+}
+
+/// A record in its envelope.
+pub fn encode<T: Versioned>(value: &T) -> Bytes {
+    Bytes::from(encoding::encode(value))
+}
+
+/// Reads a record that `name` holds.
+pub fn decode<T: Versioned>(name: &str, bytes: &[u8]) -> Result<T> {
+    encoding::decode(bytes).map_err(|source| Error::Corrupt { name: name.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::encoding::DecodeError;
+
+    #[derive(Debug, Serialize, Deserialize)]
+    struct OldPending {
+        begun_ns: u64,
+    }
+
+    impl Versioned for OldPending {
+        const NAME: &'static str = "pending index entry";
+    }
+
+    #[test]
+    fn readers_of_format_1_refuse_pending_changes() {
+        let bytes = encode(&Pending { begun_ns: 7, ..Pending::default() });
+        let error = decode::<OldPending>("shard", &bytes).unwrap_err();
+        let too_new = DecodeError::TooNew { what: "pending index entry", compat: 2, supported: 1 };
+        assert_eq!(error, Error::Corrupt { name: "shard".into(), source: too_new });
+        let old = encode(&OldPending { begun_ns: 7 });
+        assert!(decode::<Pending>("shard", &old).is_err());
+    }
+}

@@ -1,0 +1,62 @@
+//! Recovery of what a dead gateway left pending.
+//!
+//! Whoever recovers a shard pages through its pending records ([`scan`], [`parse`]), fences the sessions that are dead (their
+//! leases are over; they are blocklisted, and the OSDs know) and hands the changes of those to
+//! [`crate::finish::Finish::add_orphan`]. From there on recovery is finishing: the shard is read, then the heads, then the
+//! shard again, and one write finishes what was committed and cancels the rest.
+//!
+//! The order matters. Fenced first: what has no evidence afterwards has none for ever. The shard before the head: that the
+//! head of an entry's object is gone proves its removal only if the entry was there before the head was looked at.
+
+use crate::error::{Error, Result};
+use crate::key::{self, Kind};
+use crate::op::{Fetch, Page, Read};
+use crate::record::{self, Pending};
+use bytes::Bytes;
+
+/// A pending change.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PendingChange {
+    /// Its omap key: where the next page begins.
+    pub name: Bytes,
+    /// The object's key.
+    pub key: String,
+    /// Its tag.
+    pub tag: String,
+    /// Its record.
+    pub pending: Pending,
+}
+
+/// The pending changes behind `after`; of one key only with its [`key::prefix`] as `prefix`.
+pub fn scan(prefix: Bytes, after: Bytes, max: u64) -> Read {
+    Read::of(vec![Fetch::Page { prefix, after, max }])
+}
+
+/// The pending changes of a page of [`scan`].
+pub fn parse(shard: &str, page: &Page) -> Result<Vec<PendingChange>> {
+    let change = |(name, value): &(Bytes, Bytes)| {
+        let parsed = key::parse(name).filter(|parsed| parsed.kind == Kind::Pending);
+        let Some(parsed) = parsed else {
+            return Err(Error::corrupt(shard, "pending index entry", "the key is none of a pending entry"));
+        };
+        let pending = record::decode(shard, value)?;
+        Ok(PendingChange { name: name.clone(), key: parsed.key, tag: parsed.suffix, pending })
+    };
+    page.entries.iter().map(change).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pending_changes_are_read_with_their_keys_and_tags() {
+        let pending = Pending { session: "client.7".into(), ..Pending::default() };
+        let name = key::pending("a\0b", "0123456789abcdef0123456789abcdef");
+        let page = Page { entries: vec![(name.clone(), record::encode(&pending))], more: false };
+        let [change] = &parse("shard", &page).unwrap()[..] else { panic!("one change") };
+        assert_eq!((change.key.as_str(), change.tag.len(), &change.pending), ("a\0b", 32, &pending));
+        let wrong = Page { entries: vec![(key::entry("a"), Bytes::new())], more: false };
+        assert!(parse("shard", &wrong).is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! Moving records into the shards of another generation, and the states that go with it.
+//!
+//! The old shards are closed: nothing is prepared in them, what is pending may be finished. Then they are frozen: nothing is
+//! finished either, nor removed from them, and every record is copied: entries, uploads, outbox, tidy records, and what is
+//! still pending with its slots. The sums are made anew. Gateways that hold pending changes find their shard frozen or
+//! gone, read the bucket's record and finish in the new shards.
+//!
+//! Pending changes may move although their incarnation is named by the old shard: its generation is lower, they are pending
+//! where later removals look, and so no head is removed before they are through.
+
+use crate::error::Result;
+use crate::key::{self, Kind};
+use crate::op::{Guard, Step, Write};
+use crate::record::{self, Entry, Stats};
+use crate::state;
+use bytes::Bytes;
+
+/// The object's key that decides the shard of a record; `None` for the sums and for what does not move.
+pub fn place(name: &[u8]) -> Option<String> {
+    key::parse(name).map(|parsed| parsed.key)
+}
+
+/// What a record adds to the sums of its shard.
+pub fn counted(shard: &str, name: &[u8], value: &[u8]) -> Result<Stats> {
+    match key::parse(name) {
+        Some(parsed) if parsed.kind == Kind::Entry => Ok(record::decode::<Entry>(shard, value)?.counted()),
+        _ => Ok(Stats::default()),
+    }
+}
+
+/// Lets nothing be finished in a shard that the attempt `tag` closed.
+pub fn freeze(tag: &str) -> Write {
+    set_state(&state::closed(tag), &state::frozen(tag))
+}
+
+/// Takes that back: the attempt ends without moving the shard.
+pub fn thaw(tag: &str) -> Write {
+    set_state(&state::frozen(tag), &state::closed(tag))
+}
+
+/// Opens a new shard that has all its records and that the attempt `tag` keeps closed.
+pub fn open(tag: &str, open: &'static str) -> Write {
+    set_state(&state::closed(tag), open)
+}
+
+/// Adds records to a new shard that the attempt `tag` keeps closed.
+pub fn add(tag: &str, records: Vec<(Bytes, Bytes)>) -> Write {
+    Write { guards: vec![Guard::Exists, state::is(&state::closed(tag))], steps: vec![Step::OmapSet(records)] }
+}
+
+fn set_state(from: &str, to: &str) -> Write {
+    let to = Bytes::copy_from_slice(to.as_bytes());
+    Write { guards: vec![Guard::Exists, state::is(from)], steps: vec![Step::SetAttr(state::STATE, to)] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::Listed;
+    use crate::seq::Seq;
+
+    #[test]
+    fn every_record_of_an_object_moves_with_it() {
+        let tag = "0123456789abcdef0123456789abcdef";
+        for name in [
+            key::entry("a\0"),
+            key::tails("a\0"),
+            key::pending("a\0", tag),
+            key::slot("a\0"),
+            key::outbox("a\0", Seq::LEGACY),
+            key::tidy("a\0"),
+            key::upload("a\0", tag),
+        ] {
+            assert_eq!(place(&name).as_deref(), Some("a\0"), "{name:?}");
+        }
+        assert_eq!(place(key::STATS), None);
+        assert_eq!(place(b"olegacy"), None);
+    }
+
+    #[test]
+    fn sums_come_from_the_entries() {
+        let object = Some(Listed { size: 5, ..Listed::default() });
+        let entry = record::encode(&Entry { seq: Seq::LEGACY, object });
+        let one = Stats { objects: 1, bytes: 5 };
+        assert_eq!(counted("s", &key::entry("a"), &entry), Ok(one));
+        assert_eq!(counted("s", &key::slot("a"), b"tag"), Ok(Stats::default()));
+        assert!(counted("s", &key::entry("a"), b"rubbish").is_err());
+    }
+}

@@ -1,0 +1,148 @@
+//! Tidying: removing evidence of finished changes, and tombstones, from heads.
+//!
+//! A `Y` record, written by the finish itself, says that a head has something to remove, so that a crash loses nothing: any
+//! gateway that finds the record goes on. Evidence of finished changes is removed by sequence; that can't hit evidence of
+//! another change, as sequences are never used again and changes are finished in their order. A tombstone is removed only as
+//! the one that the index knows, and only while no change of the key is pending.
+
+use crate::error::Result;
+use crate::head;
+use crate::key::{self, Kind};
+use crate::op::{Fetch, Guard, Page, Read, ReadReply, Step, Write};
+use crate::record::{self, Entry, Tidy};
+use crate::seq::Seq;
+use crate::state;
+use bytes::Bytes;
+
+/// What is to be done for a key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Work {
+    /// Nothing.
+    Nothing,
+    /// Changes of the key are pending; who finishes the last of them tidies.
+    Wait,
+    /// First `head` is executed. Where it succeeds, or there is no such RADOS object (ENOENT), `shard` is executed. Where either
+    /// is refused with ECANCELED the key was changed, and who finishes that change tidies.
+    Remove {
+        /// The write of the head.
+        head: Write,
+        /// The write of the shard.
+        shard: Write,
+    },
+}
+
+/// Keys that have something to tidy, behind `after`.
+pub fn scan(after: Bytes, max: u64) -> Read {
+    Read::of(vec![Fetch::Page { prefix: Kind::Tidy.prefix(), after, max }])
+}
+
+/// The keys that a page of [`scan`] has.
+pub fn keys(page: &Page) -> Vec<String> {
+    page.entries.iter().filter_map(|(name, _)| Some(key::parse(name)?.key)).collect()
+}
+
+/// The read that [`work`] needs.
+pub fn read(key: &str) -> Read {
+    let pending = Fetch::Page { prefix: key::prefix(Kind::Pending, key), after: Bytes::new(), max: 1 };
+    Read::of(vec![Fetch::Keys(vec![key::entry(key), key::tidy(key)]), pending])
+}
+
+/// What follows from `reply` to [`read`].
+pub fn work(key: &str, reply: &ReadReply) -> Result<Work> {
+    let found = reply.pairs(0)?;
+    let (entry_name, tidy_name) = (key::entry(key), key::tidy(key));
+    let Some(tidy) = found.get(&tidy_name) else { return Ok(Work::Nothing) };
+    let up_to = record::decode::<Tidy>(key, tidy)?.up_to;
+    let mut guards =
+        vec![Guard::Exists, state::is_not_frozen(), Guard::OmapEquals(tidy_name.clone(), tidy.clone())];
+    let mut gone = vec![tidy_name];
+    let stored = found.get(&entry_name);
+    let entry = stored.map(|value| record::decode::<Entry>(key, value)).transpose()?;
+    let head = match (entry, stored) {
+        (Some(Entry { seq, object: None }), Some(stored)) => {
+            if !reply.page(1)?.entries.is_empty() {
+                return Ok(Work::Wait);
+            }
+            guards.push(Guard::OmapEquals(entry_name.clone(), stored.clone()));
+            gone.push(entry_name);
+            remove_tombstone(seq)
+        }
+        (entry, _) => remove_evidence(entry.map_or(up_to, |entry| entry.seq.max(up_to))),
+    };
+    Ok(Work::Remove { head, shard: Write { guards, steps: vec![Step::OmapRemove(gone)] } })
+}
+
+/// Removes a head that is the tombstone of that change.
+fn remove_tombstone(seq: Seq) -> Write {
+    let is_it = Guard::AttrEquals(head::SEQ, Bytes::from(seq.to_string()));
+    Write { guards: vec![Guard::Exists, is_it], steps: vec![Step::Remove] }
+}
+
+/// Removes the evidence of all changes up to that one.
+fn remove_evidence(up_to: Seq) -> Write {
+    let (first, end) = (Bytes::from_static(key::EVIDENCE), key::evidence_end(up_to));
+    Write { guards: vec![Guard::Exists], steps: vec![Step::OmapRemoveRange { first, end }] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::Fetched;
+    use crate::record::Listed;
+    use crate::seq::Incarnation;
+    use std::collections::BTreeMap;
+
+    const SEQ: Seq = Seq { incarnation: Incarnation { generation: 0, version: 4 }, number: 2 };
+
+    fn reply(entry: Option<Entry>, tidy: bool, pending: bool) -> ReadReply {
+        let mut found = BTreeMap::new();
+        if let Some(entry) = entry {
+            found.insert(key::entry("k"), record::encode(&entry));
+        }
+        if tidy {
+            found.insert(key::tidy("k"), record::encode(&Tidy { up_to: SEQ }));
+        }
+        let entries = pending.then(|| (key::pending("k", "t"), Bytes::new())).into_iter().collect();
+        let page = Page { entries, more: false };
+        ReadReply { version: 1, parts: vec![Fetched::Pairs(found), Fetched::Page(page)] }
+    }
+
+    fn removed_head(work: &Work) -> Option<&Write> {
+        match work {
+            Work::Remove { head, .. } => Some(head),
+            Work::Nothing | Work::Wait => None,
+        }
+    }
+
+    #[test]
+    fn a_tombstone_goes_only_as_the_one_that_the_index_knows() {
+        let buried = Some(Entry { seq: SEQ, object: None });
+        let found = work("k", &reply(buried.clone(), true, false)).unwrap();
+        let is_it = Guard::AttrEquals(head::SEQ, Bytes::from(SEQ.to_string()));
+        let expected = Write { guards: vec![Guard::Exists, is_it], steps: vec![Step::Remove] };
+        assert_eq!(removed_head(&found), Some(&expected));
+        assert_eq!(work("k", &reply(buried, true, true)).unwrap(), Work::Wait);
+    }
+
+    #[test]
+    fn evidence_goes_as_far_as_changes_are_finished() {
+        let seq = SEQ.successor();
+        let shown = Entry { seq, object: Some(Listed::default()) };
+        let found = work("k", &reply(Some(shown), true, true)).unwrap();
+        let first = Bytes::from_static(b"e");
+        let range = Step::OmapRemoveRange { first, end: key::evidence_end(seq) };
+        assert_eq!(removed_head(&found).unwrap().steps, [range]);
+    }
+
+    #[test]
+    fn nothing_is_tidied_without_a_record() {
+        let buried = Entry { seq: SEQ, object: None };
+        assert_eq!(work("k", &reply(Some(buried), false, false)).unwrap(), Work::Nothing);
+    }
+
+    #[test]
+    fn keys_are_found_by_their_records() {
+        let entries = vec![(key::tidy("a\0b"), Bytes::new()), (key::tidy("c"), Bytes::new())];
+        assert_eq!(keys(&Page { entries, more: false }), ["a\0b", "c"]);
+    }
+}

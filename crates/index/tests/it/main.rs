@@ -1,0 +1,7 @@
+//! The protocol, explored: see `model`.
+
+#![allow(clippy::unwrap_used)]
+
+mod gateway;
+mod model;
+mod rados;
