@@ -1,0 +1,173 @@
+//! What must hold: after every operation on an object, and at the end.
+
+use super::rados::{Object, Rados};
+use bytes::Bytes;
+use nacre_queues::name::{self, Kind};
+use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, Step};
+use nacre_queues::record::{
+    self, Batch, COPY, CopyState, DeadLetter, Event, HEAD, Head, ID, OWNER, Owner, Parked, Segment,
+    SegmentData, TAIL,
+};
+use nacre_queues::shard::Shard;
+use nacre_types::encoding::Versioned;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was seen so far.
+#[derive(Debug, Default)]
+pub(crate) struct Check {
+    /// All events of operations that took effect.
+    pub(crate) produced: Vec<Event>,
+    enqueued: BTreeSet<Bytes>,
+    deliveries: Vec<Event>,
+    dropped: u64,
+    takeovers: u64,
+}
+
+fn decode<T: Versioned>(bytes: &[u8]) -> T {
+    record::decode(&"model", bytes).expect("sound")
+}
+
+fn attribute<T: Versioned>(object: Option<&Object>, name: &str) -> Option<T> {
+    object?.xattrs.get(name).map(|bytes| decode(bytes))
+}
+
+fn set_by<T: Versioned>(op: &ObjectOp, wanted: &str) -> Option<T> {
+    op.steps.iter().find_map(|step| match step {
+        Step::SetXattr { name, value } if *name == wanted => Some(decode(value)),
+        _ => None,
+    })
+}
+
+impl Check {
+    pub(crate) fn delivered(&mut self, event: &Event) {
+        self.deliveries.push(event.clone());
+    }
+
+    /// An operation was applied; `before` is the object as it was.
+    pub(crate) fn written(
+        &mut self,
+        op: &ObjectOp,
+        claim: Option<u64>,
+        before: Option<&Object>,
+        rados: &Rados,
+    ) -> Result<(), String> {
+        let owner = attribute::<Owner>(before, OWNER).unwrap_or_default();
+        if claim.is_some_and(|epoch| epoch != owner.epoch) {
+            return Err(format!("the owner of epoch {claim:?} changed {}, which {owner:?} owns", op.object));
+        }
+        if set_by::<Owner>(op, OWNER).is_some_and(|next| next.epoch == owner.epoch + 1) {
+            self.takeovers += 1;
+        }
+        if let (Some(old), Some(new)) = (attribute::<Head>(before, HEAD), set_by::<Head>(op, HEAD)) {
+            self.dropped += new.dropped.saturating_sub(old.dropped);
+        }
+        if set_by::<nacre_queues::record::Tail>(op, TAIL).is_some() {
+            for event in op.steps.iter().flat_map(enqueued_by).filter(|event| !event.replayed) {
+                if !self.enqueued.insert(event.payload.clone()) {
+                    return Err(format!("{:?} is enqueued twice, into {}", event.payload, op.object));
+                }
+            }
+        }
+        audit(&op.object, rados)
+    }
+
+    /// Whether every event is somewhere, in order, and not delivered too often.
+    pub(crate) fn end(&self, letters: &[DeadLetter], window: u64) -> Result<(), String> {
+        let seen: BTreeSet<&Bytes> = self
+            .deliveries
+            .iter()
+            .chain(letters.iter().map(|letter| &letter.event))
+            .map(|e| &e.payload)
+            .collect();
+        let missing: Vec<_> = self.produced.iter().filter(|event| !seen.contains(&event.payload)).collect();
+        if missing.len() as u64 > self.dropped {
+            return Err(format!(
+                "{} events are lost, {} were dropped: {missing:?}",
+                missing.len(),
+                self.dropped
+            ));
+        }
+        let mut last: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut known = BTreeSet::new();
+        let mut duplicates = 0;
+        for event in self.deliveries.iter().filter(|event| !event.replayed) {
+            if !known.insert(&event.payload) {
+                duplicates += 1;
+                continue;
+            }
+            let (key, number) = (event.key.0, number_of(event));
+            let before = last.insert(key, number);
+            if before.is_some_and(|before| before > number) {
+                return Err(format!("of key {key} event {number} is delivered after {before:?}"));
+            }
+        }
+        if duplicates > self.takeovers * window {
+            return Err(format!("{duplicates} redeliveries in {} takeovers", self.takeovers));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.deliveries.is_empty()
+    }
+}
+
+/// The number that a payload `KEY/NUMBER` ends with.
+fn number_of(event: &Event) -> u64 {
+    let text = std::str::from_utf8(&event.payload).unwrap();
+    text.rsplit('/').next().unwrap().parse().unwrap()
+}
+
+fn enqueued_by(step: &Step) -> Vec<Event> {
+    let Step::OmapSet(entries) = step else { return Vec::new() };
+    let batches = entries.iter().filter(|(key, _)| Kind::Batch.sequence(key).is_some());
+    batches.flat_map(|(_, value)| decode::<Batch>(value).events).collect()
+}
+
+/// Counts what an object holds and compares it with what its attributes say.
+fn audit(key: &ObjectKey, rados: &Rados) -> Result<(), String> {
+    let Some(object) = rados.objects.get(key).filter(|object| object.xattrs.contains_key(ID)) else {
+        return Ok(());
+    };
+    if attribute::<CopyState>(Some(object), COPY).is_some_and(|copy| !copy.is_complete) {
+        return Ok(());
+    }
+    let reply = rados.read(&ObjectRead::attributes(key)).expect("it exists");
+    let shard = Shard::from_reply(key, &[], &reply).map_err(|error| error.to_string())?;
+    let (mut entries, mut bytes, mut resident) = (0, 0, 0);
+    let mut count = |first: u64, batch: &Batch| {
+        for (_, event) in (first..).zip(&batch.events).filter(|(at, _)| !shard.head.value.is_settled(*at)) {
+            entries += 1;
+            bytes += event.size_bytes();
+        }
+    };
+    for (name, value) in &object.omap {
+        if let Some(first) = Kind::Batch.sequence(name) {
+            let batch: Batch = decode(value);
+            resident += batch.size_bytes();
+            count(first, &batch);
+        } else if let Some(first) = Kind::Segment.sequence(name) {
+            let segment: Segment = decode(value);
+            if segment.end <= shard.head.value.cursor {
+                continue;
+            }
+            let id = &shard.id.value;
+            let name = name::segment_object(&id.topic, id.generation, id.shard, first, segment.epoch);
+            let Some(stored) = rados.objects.get(&name) else { return Err(format!("{name} is missing")) };
+            let data: SegmentData = decode(&stored.data);
+            data.batches.iter().for_each(|(first, batch)| count(*first, batch));
+        }
+    }
+    for (_, value) in object.omap.iter().filter(|(name, _)| Kind::Parked.sequence(name).is_some()) {
+        let parked: Parked = decode(value);
+        entries += 1;
+        bytes += parked.event.size_bytes();
+    }
+    let counted = (entries, bytes, resident);
+    let said = (shard.entries(), shard.size_bytes(), shard.resident_bytes());
+    if counted == said {
+        Ok(())
+    } else {
+        Err(format!("{key} holds {counted:?} but says {said:?}: {shard:?}"))
+    }
+}
