@@ -29,9 +29,11 @@ const MARGIN: u64 = 4;
 
 impl Shard {
     /// Takes the lease; fails with EBUSY while another session has it, with ECANCELED if the owner changed.
+    /// Also returns the owner that the shard has after it.
     ///
-    /// The new owner reads the shard again: the owner before may have settled events until this moment.
-    pub fn take_lease(&self, client: u64, duration_ns: u64) -> ObjectOp {
+    /// The new owner reads the shard again, because the owner before may have settled events until this
+    /// moment, and goes on only if the shard still has this owner ([`Shard::is_owned_by`]).
+    pub fn take_lease(&self, client: u64, duration_ns: u64) -> (ObjectOp, Owner) {
         self.take(client, |op| op.then(lock(duration_ns)))
     }
 
@@ -39,7 +41,7 @@ impl Shard {
     /// lapsed, so that [`Shard::take_lease`] succeeds.
     ///
     /// Taking it from an owner that lives does no harm but to cause redeliveries.
-    pub fn take_lease_of_dead(&self, client: u64, duration_ns: u64) -> ObjectOp {
+    pub fn take_lease_of_dead(&self, client: u64, duration_ns: u64) -> (ObjectOp, Owner) {
         let locker = SessionName::client(ClientId(self.owner.value.client));
         let broken =
             BreakOp { name: Bytes::from(LOCK), locker, cookie: Bytes::from_static(COOKIE) }.to_bytes();
@@ -47,9 +49,9 @@ impl Shard {
         self.take(client, |op| op.then(broken).then(lock(duration_ns)))
     }
 
-    fn take(&self, client: u64, lock: impl FnOnce(ObjectOp) -> ObjectOp) -> ObjectOp {
+    fn take(&self, client: u64, lock: impl FnOnce(ObjectOp) -> ObjectOp) -> (ObjectOp, Owner) {
         let owner = Owner { epoch: self.owner.value.epoch + 1, client };
-        lock(self.owned_op()).set_xattr(OWNER, &record::encode(&owner))
+        (lock(self.owned_op()).set_xattr(OWNER, &record::encode(&owner)), owner)
     }
 
     /// Renews the lease of the owner that was read; fails with ECANCELED if there is another one.

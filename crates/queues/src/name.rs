@@ -18,7 +18,7 @@ pub const SPILL: &str = "notif.spill";
 pub const DEAD: &str = "notif.dead";
 
 /// The most shards of a topic.
-pub const MAX_SHARDS: u32 = 1024;
+pub const MAX_SHARDS: u32 = 4096;
 
 /// The longest id of a topic or a source, in bytes.
 const MAX_ID_BYTES: usize = 128;

@@ -189,9 +189,10 @@ impl Shard {
         self.op().if_xattr(OWNER, &self.owner.raw)
     }
 
-    /// Whether this RADOS session was the last to take the lease.
-    pub fn is_owned_by(&self, client: u64) -> bool {
-        self.owner.value.client == client && self.owner.value.epoch > 0
+    /// Whether this is the owner. Asked after each reading before something is done as the owner: operations
+    /// compare the owner that was read, whoever that is.
+    pub fn is_owned_by(&self, owner: Owner) -> bool {
+        self.owner.value == owner
     }
 
     /// Removes the object of a deleted topic, whatever it holds. Its segments must have been removed.

@@ -266,9 +266,10 @@ async fn take_over(
     place: (Generation, u32),
 ) -> Result<Option<Owned>, Fail> {
     let shard = read_shard(gateway, object, place, &[]).await?;
-    gateway.write(shard.take_lease(gateway.client, TERM_NS), None).await?;
+    let (take, owner) = shard.take_lease(gateway.client, TERM_NS);
+    gateway.write(take, None).await?;
     let shard = read_shard(gateway, object, place, &[]).await?;
-    if !shard.is_owned_by(gateway.client) {
+    if !shard.is_owned_by(owner) {
         return Ok(None);
     }
     let window = Window::new(LIMITS, policy(), &shard.head.value);
@@ -532,16 +533,23 @@ async fn change(
 /// Takes a shard over, closes it and removes outbox records that it has.
 async fn close(gateway: &Gateway, object: &ObjectKey, place: (Generation, u32)) -> Result<Shard, Fail> {
     let shard = read_shard(gateway, object, place, &[]).await?;
-    match gateway.write(shard.take_lease(gateway.client, TERM_NS), None).await {
-        Err(Fail::Busy) => gateway.write(shard.take_lease_of_dead(gateway.client, TERM_NS), None).await?,
+    let (take, owner) = shard.take_lease(gateway.client, TERM_NS);
+    match gateway.write(take, None).await {
+        Err(Fail::Busy) => {
+            let (take, _) = shard.take_lease_of_dead(gateway.client, TERM_NS);
+            gateway.write(take, None).await?;
+        }
         taken => taken?,
     }
     let shard = read_shard(gateway, object, place, &[]).await?;
-    if !shard.is_owned_by(gateway.client) {
+    if !shard.is_owned_by(owner) {
         return Err(Fail::Canceled);
     }
-    gateway.write(reshard::close(&shard).0, Some(shard.owner.value.epoch)).await?;
+    gateway.write(reshard::close(&shard).0, Some(owner.epoch)).await?;
     let shard = read_shard(gateway, object, place, &[]).await?;
+    if !shard.is_owned_by(owner) {
+        return Err(Fail::Canceled);
+    }
     let mut after = Bytes::new();
     loop {
         let page = gateway.read(reshard::read_page(object, after, 3)).await?;
