@@ -356,3 +356,6 @@ fn batches(first: u64, events: Vec<Event>) -> Vec<(Bytes, Bytes)> {
     }
     records
 }
+
+#[cfg(test)]
+mod tests;

@@ -344,3 +344,6 @@ pub fn dead_of(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, 
 
 /// The most bytes of events that an operation which settles may write, unless it is one event.
 pub const MAX_SETTLED_BYTES: u64 = 4 * MAX_EVENT_BYTES as u64;
+
+#[cfg(test)]
+mod tests;

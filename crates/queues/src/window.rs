@@ -413,7 +413,7 @@ impl Window {
             let first = first.filter(|first| first < sequence).and_then(|first| self.slots.get(first));
             slot.status == Status::Waiting
                 && !is_parked(slot)
-                && (first.is_some_and(is_parked) || self.held.get(sequence) == Some(&Hold::Parked))
+                && (first.is_some_and(is_parked) || self.held.get(*sequence) == Some(&Hold::Parked))
         };
         let room = self.limits.parked.saturating_sub(self.parked);
         let waiting = self.slots.iter().filter(waits_for_parked).map(|(sequence, _)| *sequence);

@@ -43,7 +43,7 @@ fn records_of_the_omap() {
     damage("Segment", &[Segment { end: 9, epoch: 3, bytes: 700, time_ns: 5 }]);
     damage(
         "Receipts",
-        &[Receipts { ids: vec![EventId::new("tag").unwrap(), EventId::new(vec![0]).unwrap()] }],
+        &[Receipts { ids: vec![EventId::new("tag").unwrap(), EventId::new(vec![0_u8]).unwrap()] }],
     );
     damage("Parked", &[Parked { event: event(), attempts: 2, next_ns: 77, detail: "refused".into() }]);
     let (reason, detail) = (DeadReason::Expired, "timeout".to_owned());
