@@ -69,12 +69,12 @@ fn batches_of(op: &ObjectOp) -> Vec<(u64, Vec<u64>)> {
 fn an_operation_compares_identity_state_and_tail() {
     let shard = empty(&["a"]);
     let plan = enqueue(&shard, "a", vec![record(1, 10)]);
-    let names: Vec<_> = plan.op.guards.iter().map(|guard| match guard {
+    let compared = plan.op.guards.iter().map(|guard| match guard {
         Guard::Exists => "exists",
-        Guard::XattrEquals { name, .. } => name,
+        Guard::XattrEquals { name, .. } => *name,
         Guard::OmapEquals { .. } => "omap",
     });
-    assert_eq!(names.collect::<Vec<_>>(), ["exists", ID, STATE, TAIL]);
+    assert_eq!(compared.collect::<Vec<_>>(), ["exists", ID, STATE, TAIL]);
     assert_eq!((plan.after.entries(), plan.after.size_bytes(), plan.added), (1, 10, 1));
     assert_ne!(plan.after.basis(), shard.basis());
 }
@@ -185,6 +185,7 @@ fn an_object_that_is_not_spilled_takes_a_bounded_number_of_bytes() {
             Enqueue::Write(plan) => {
                 // Only receipts went.
                 assert_eq!(plan.after.resident_bytes(), shard.resident_bytes());
+                shard = plan.after;
                 break;
             }
             other => panic!("{other:?}"),
@@ -192,8 +193,8 @@ fn an_object_that_is_not_spilled_takes_a_bounded_number_of_bytes() {
     }
     assert!(shard.resident_bytes() <= MAX_RESIDENT_BYTES);
     assert!(shard.resident_bytes() + (200 << 10) > MAX_RESIDENT_BYTES);
-    let refused = plan(&shard, vec![page(&shard, "b", vec![record(0, 200 << 10)])], None);
-    assert_eq!(refused, Ok(Enqueue::Refused(Refusal::UnknownReceipts(vec![source("b")]))));
+    let refused = plan(&shard, vec![page(&shard, "a", vec![record(id, 200 << 10)])], None);
+    assert_eq!(refused, Ok(Enqueue::Refused(Refusal::NotSpilled)));
 }
 
 #[test]
