@@ -22,8 +22,9 @@
 //!    ([`crate::layout::Layout::commit`]). Movers enqueue into it only after that, so that every event of the
 //!    old generation is older than any of the new one.
 //!
-//! In the meantime outboxes keep events; no operation of a client waits or fails. Gateways that do the same change
-//! at the same time take shards from each other, which is safe but slow: a lock on the topic keeps them apart.
+//! In the meantime outboxes keep events; no operation of a client waits or fails. Gateways that do the same
+//! change at the same time take shards from each other, which is safe but slow: a lock on the topic keeps
+//! them apart.
 
 use crate::error::{Result, corrupt};
 use crate::layout::Generation;

@@ -230,7 +230,8 @@ pub fn read_batches(object: &ObjectKey, after: Option<u64>, max: u64) -> ObjectR
     ObjectRead::page(object, after, Kind::Batch.prefix(), max)
 }
 
-/// Reads parked events or manifests of segments.
+/// Reads parked events, manifests of segments or dead letters. The reply counts if [`Shard::is_still`] says
+/// so.
 pub fn read_kind(object: &ObjectKey, kind: Kind, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, kind.prefix(), max)
 }

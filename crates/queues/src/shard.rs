@@ -195,6 +195,12 @@ impl Shard {
         self.owner.value == owner
     }
 
+    /// Whether a reply to another read of the object is from the same shard under the same owner. Asked of
+    /// each page that an owner reads: the object may have become a shard of the next generation.
+    pub fn is_still(&self, reply: &ObjectReply) -> bool {
+        reply.xattrs.get(ID) == Some(&self.id.raw) && reply.xattrs.get(OWNER) == Some(&self.owner.raw)
+    }
+
     /// Removes the object of a deleted topic, whatever it holds. Its segments must have been removed.
     pub fn remove(&self) -> ObjectOp {
         self.op().then(Step::Remove)

@@ -7,8 +7,8 @@ use nacre_queues::dead::{self, AddLetters, DeadQueue, LetterKind, LetterLimit, L
 use nacre_queues::enqueue::{self, Enqueue, Moved, Refusal, ShardLimit, SourcePage};
 use nacre_queues::layout::{self, Generation, Layout};
 use nacre_queues::name::{self, KeyHash, Kind, SourceId, TopicId};
-use nacre_queues::op::{Guard, ObjectKey, ObjectRead, Step};
-use nacre_queues::record::OWNER;
+use nacre_queues::op::{Guard, ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
+use nacre_queues::record::{Event, EventId, OWNER};
 use nacre_queues::reshard::{self, BeginCopy, ShardStep};
 use nacre_queues::retry::{Backoff, RetryPolicy};
 use nacre_queues::settle::{self, LogMap, Oldest};
@@ -172,11 +172,7 @@ async fn forget_moved(gateway: &Gateway, moved: Vec<Moved>) -> Result<(), Fail> 
 }
 
 /// Removes outbox records that are in the queue.
-async fn forget_records(
-    gateway: &Gateway,
-    source: &SourceId,
-    ids: Vec<nacre_queues::record::EventId>,
-) -> Result<(), Fail> {
+async fn forget_records(gateway: &Gateway, source: &SourceId, ids: Vec<EventId>) -> Result<(), Fail> {
     if *source == SourceId::replay(&topic()) {
         let numbers: Vec<u64> = ids.iter().filter_map(dead::number_of).collect();
         return gateway.write(dead::forget_replayed(&topic(), &numbers), None).await;
@@ -201,10 +197,7 @@ async fn drop_oldest(gateway: &Gateway, shard: &Shard, entries: u64, bytes: u64)
         }
         events.extend(log.add_batches(&fresh, &reply.page).expect("sound").events);
     }
-    let oldest = |(sequence, event): &(u64, nacre_queues::record::Event)| Oldest {
-        sequence: *sequence,
-        bytes: event.size_bytes(),
-    };
+    let oldest = |(sequence, event): &(u64, Event)| Oldest { sequence: *sequence, bytes: event.size_bytes() };
     let oldest: Vec<Oldest> = events.iter().map(oldest).collect();
     match settle::drop_oldest(shard, &oldest, entries, bytes) {
         Some((op, _)) => gateway.write(op, None).await,
@@ -276,14 +269,14 @@ async fn take_over(
     let mut owned = Owned { place, shard, log: LogMap::default(), window };
     let mut after = Bytes::new();
     loop {
-        let page = gateway.read(settle::read_kind(object, Kind::Segment, after, 2)).await?;
+        let page = read_page(gateway, &owned, Kind::Segment, after).await?;
         owned.log.add_segments(&owned.shard, &page.page).expect("sound");
         let Some((last, _)) = page.page.last().filter(|_| page.more) else { break };
         after = last.clone();
     }
     let mut after = Bytes::new();
     while gateway.mutation() != Mutation::ForgetParked {
-        let page = gateway.read(settle::read_kind(object, Kind::Parked, after, 2)).await?;
+        let page = read_page(gateway, &owned, Kind::Parked, after).await?;
         for (sequence, parked) in shard::parked_of(object, &page.page).expect("sound") {
             owned.window.load_parked(sequence, parked, gateway.now_ns(), times(gateway));
         }
@@ -291,6 +284,11 @@ async fn take_over(
         after = last.clone();
     }
     Ok(Some(owned))
+}
+
+async fn read_page(gateway: &Gateway, owned: &Owned, kind: Kind, after: Bytes) -> Result<ObjectReply, Fail> {
+    let reply = gateway.read(settle::read_kind(&owned.shard.object, kind, after, 2)).await?;
+    if owned.shard.is_still(&reply) { Ok(reply) } else { Err(Fail::Canceled) }
 }
 
 /// Loads what the window has room for: a segment or a page of batches.
@@ -394,7 +392,7 @@ async fn settle_events(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail>
     }
     if let Some((segments, manifests)) = owned.log.finished(&owned.shard) {
         for object in segments {
-            let remove = nacre_queues::op::ObjectOp::on(&object).then(Step::Remove);
+            let remove = ObjectOp::on(&object).then(Step::Remove);
             match gateway.write(remove, None).await {
                 Ok(()) | Err(Fail::Absent) => {}
                 Err(fail) => return Err(fail),
@@ -425,12 +423,7 @@ async fn hand_over_letters(gateway: &Gateway, owned: &Owned) -> Result<(), Fail>
         reply => reply?,
     };
     let queue = DeadQueue::from_reply(&topic(), std::slice::from_ref(&source), &reply).expect("sound");
-    let read = settle::read_kind(&owned.shard.object, Kind::Dead, Bytes::new(), 3);
-    let reply = gateway.read(read).await?;
-    let id = shard::identity_of(&owned.shard.object, &reply).map_err(|_| Fail::Absent)?;
-    if id != owned.shard.id {
-        return Err(Fail::Absent);
-    }
+    let reply = read_page(gateway, owned, Kind::Dead, Bytes::new()).await?;
     let letters = settle::dead_of(&owned.shard.object, &reply.page).expect("sound");
     let revision = queue.counters.value.revision;
     let page = LetterPage { source, revision, letters, is_complete: !reply.more };
