@@ -11,19 +11,20 @@
 //!
 //! The queue is bounded: the oldest letters are dropped, and counted.
 
-use crate::enqueue::{Basis, Moved, OutboxEvent, SourcePage};
+use crate::enqueue::{Moved, OutboxEvent, SourcePage};
 use crate::error::{Result, corrupt};
 use crate::name::{self, Kind, SourceId, TopicId};
 use crate::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
 use crate::record::{self, DeadLetter, Event, EventId, LETTERS, Receipts};
-use crate::settle::dead_id;
-use crate::shard::{ReceiptsOf, Stored};
+use crate::settle::{MAX_SETTLED_BYTES, dead_id};
+use crate::shard::{ReceiptsOf, Shard, Stored};
 use bytes::Bytes;
 use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 
-/// Letters that one operation adds, purges or replays at most.
+/// Letters that one operation adds at most, of [`MAX_SETTLED_BYTES`] or one letter. Who purges or replays
+/// takes pages of no more.
 pub const MAX_LETTERS: usize = 256;
 
 /// [`LETTERS`]: the counters of a dead-letter queue.
@@ -78,7 +79,7 @@ pub struct LetterPage {
     pub source: SourceId,
     /// The queue's revision that was known before.
     pub revision: u64,
-    /// Letters with their numbers in the shard.
+    /// Letters with their numbers in the shard, from the first one on.
     pub letters: Vec<(u64, DeadLetter)>,
     /// Whether these are all that the shard has.
     pub is_complete: bool,
@@ -181,11 +182,13 @@ impl DeadQueue {
         else {
             return AddLetters::Stale;
         };
-        let is_complete = is_complete && letters.len() <= MAX_LETTERS;
-        letters.truncate(MAX_LETTERS);
+        let fitting = fitting(&letters);
+        let is_complete = is_complete && letters.len() == fitting;
+        letters.truncate(fitting);
         let numbers: BTreeSet<EventId> = letters.iter().map(|(number, _)| dead_id(*number)).collect();
-        let mut kept: BTreeSet<EventId> =
-            had.iter().filter(|id| !is_complete || numbers.contains(*id)).cloned().collect();
+        let covered = Covered::new(&letters, is_complete);
+        let is_gone = |id: &EventId| covered.has(id) && !numbers.contains(id);
+        let mut kept: BTreeSet<EventId> = had.iter().filter(|id| !is_gone(id)).cloned().collect();
         let mut counters = self.counters.value;
         let mut set = Vec::new();
         for (number, letter) in letters {
@@ -265,20 +268,50 @@ impl DeadQueue {
     }
 }
 
-/// Letters that are to be replayed, as the outbox of a source for one shard of the queue. `letters` were read
-/// after the shard was.
+/// How many of these letters one operation takes.
+fn fitting(letters: &[NumberedLetter]) -> usize {
+    let mut bytes = 0;
+    let fits = |(_, letter): &&NumberedLetter| {
+        bytes += letter.event.size_bytes();
+        bytes <= MAX_SETTLED_BYTES
+    };
+    letters.iter().take(MAX_LETTERS).take_while(fits).count().max(1).min(letters.len())
+}
+
+/// The numbers that a page shows all letters of: it begins with the first one.
+#[derive(Clone, Copy, Debug)]
+struct Covered(Option<u64>);
+
+impl Covered {
+    fn new(letters: &[NumberedLetter], is_complete: bool) -> Covered {
+        Covered(if is_complete { Some(u64::MAX) } else { letters.last().map(|(number, _)| *number) })
+    }
+
+    fn has(self, id: &EventId) -> bool {
+        self.0.is_some_and(|last| number_of(id).is_some_and(|number| number <= last))
+    }
+}
+
+/// Letters that are to be replayed, as the outbox of a source for one shard of the queue. `letters` begin
+/// with the first one that there is, and were read after the shard was, with the receipts of
+/// [`SourceId::replay`].
 pub fn replay_page(
     topic: &TopicId,
     letters: &[NumberedLetter],
-    basis: Basis,
+    shard: &Shard,
     is_complete: bool,
     belongs: impl Fn(&Event) -> bool,
 ) -> SourcePage {
+    let source = SourceId::replay(topic);
     let events = letters.iter().filter(|(_, letter)| belongs(&letter.event));
-    let events =
-        events.map(|(number, letter)| OutboxEvent { id: dead_id(*number), event: letter.event.clone() });
-    let (source, gone) = (SourceId::replay(topic), BTreeSet::new());
-    SourcePage { source, basis, events: events.collect(), gone, is_complete }
+    let event =
+        |(number, letter): &NumberedLetter| OutboxEvent { id: dead_id(*number), event: letter.event.clone() };
+    let events: Vec<OutboxEvent> = events.map(event).collect();
+    let present: BTreeSet<&EventId> = events.iter().map(|outbox| &outbox.id).collect();
+    let covered = Covered::new(letters, is_complete);
+    let receipts = shard.receipts.get(&source).into_iter().flatten();
+    let gone = receipts.filter(|id| covered.has(id) && !present.contains(id)).cloned().collect();
+    SourcePage { source, basis: shard.basis(), events, gone, is_complete }
 }
 
 /// The number in an id that [`dead_id`] made.
@@ -296,7 +329,7 @@ pub fn forget_replayed(topic: &TopicId, numbers: &[u64]) -> ObjectOp {
 mod tests {
     use super::*;
     use crate::name::KeyHash;
-    use crate::record::DeadReason;
+    use crate::record::{DeadReason, Head, Identity, Owner, Tail};
 
     const LIMIT: LetterLimit = LetterLimit { entries: 4, bytes: 1000 };
 
@@ -322,6 +355,21 @@ mod tests {
         let counters = Stored::new(LetterBox::default());
         let receipts = ReceiptsOf::from([(source(), BTreeSet::new())]);
         DeadQueue { object: name::dead_object(&topic()), counters, receipts }
+    }
+
+    /// A shard that has had the replays 0 and 9.
+    fn shard() -> Shard {
+        let id = Identity { topic: topic(), generation: 1, shard: 0, shards: 1 };
+        let receipts = BTreeSet::from([dead_id(0), dead_id(9)]);
+        Shard {
+            object: name::queue_object("", "t", 0),
+            id: Stored::new(id),
+            is_open: true,
+            tail: Stored::new(Tail::default()),
+            head: Stored::new(Head::default()),
+            owner: Stored::new(Owner::default()),
+            receipts: ReceiptsOf::from([(SourceId::replay(&topic()), receipts)]),
+        }
     }
 
     fn page(queue: &DeadQueue, numbers: &[u64]) -> LetterPage {
@@ -350,6 +398,14 @@ mod tests {
     }
 
     #[test]
+    fn receipts_of_letters_before_a_page_go() {
+        let queue = add(&empty(), &[0, 1, 2], &[]);
+        let part = LetterPage { is_complete: false, ..page(&queue, &[2, 3]) };
+        let AddLetters::Write(plan) = queue.add(part, LIMIT, &[]) else { panic!("there is one to add") };
+        assert_eq!(plan.after.receipts[&source()], BTreeSet::from([dead_id(2), dead_id(3)]));
+    }
+
+    #[test]
     fn a_page_that_was_read_before_the_queue_is_refused() {
         let first = page(&empty(), &[0]);
         let queue = add(&empty(), &[0], &[]);
@@ -369,6 +425,29 @@ mod tests {
     }
 
     #[test]
+    fn an_operation_adds_a_bounded_number_of_letters() {
+        let many: Vec<u64> = (0..MAX_LETTERS as u64 + 9).collect();
+        let queue = empty();
+        let limit = LetterLimit { entries: 1000, bytes: 1 << 30 };
+        let AddLetters::Write(plan) = queue.add(page(&queue, &many), limit, &[]) else {
+            panic!("there is room")
+        };
+        assert_eq!(
+            (plan.moved.ids.len(), plan.after.counters.value.entries),
+            (MAX_LETTERS, MAX_LETTERS as u64)
+        );
+        let large = |number| {
+            let mut letter = letter("");
+            letter.event.payload = Bytes::from(vec![0; MAX_SETTLED_BYTES as usize]);
+            (number, letter)
+        };
+        let letters = vec![large(0), large(1)];
+        let page = LetterPage { source: source(), revision: 0, letters, is_complete: true };
+        let AddLetters::Write(plan) = queue.add(page, limit, &[]) else { panic!("there is room") };
+        assert_eq!(plan.moved.ids, [dead_id(0)]);
+    }
+
+    #[test]
     fn more_letters_than_the_limit_are_taken_by_an_empty_queue() {
         let queue = add(&empty(), &[0, 1, 2, 3, 4, 5], &[]);
         assert_eq!(queue.counters.value.entries, 6);
@@ -384,11 +463,13 @@ mod tests {
             _ => None,
         });
         let letters = queue.letters(LetterKind::Replayed, &set.expect("it sets a record")).expect("sound");
-        let basis = Basis { generation: 1, revision: 0 };
-        let page = replay_page(&topic(), &letters, basis, true, |_| true);
+        let shard = shard();
+        let page = replay_page(&topic(), &letters, &shard, true, |_| true);
         let event = &page.events[0].event;
         assert!(event.replayed && event.time_ns == 777);
-        assert_eq!(number_of(&page.events[0].id), Some(0));
-        assert!(replay_page(&topic(), &letters, basis, true, |_| false).events.is_empty());
+        assert_eq!((number_of(&page.events[0].id), page.gone.len()), (Some(0), 1));
+        let page = replay_page(&topic(), &letters, &shard, false, |_| true);
+        assert!(page.gone.is_empty(), "what is behind the page is not known");
+        assert!(replay_page(&topic(), &letters, &shard, true, |_| false).events.is_empty());
     }
 }

@@ -161,7 +161,7 @@ async fn replays(
             (queue.letters(LetterKind::Replayed, &reply.page).expect("sound"), !reply.more)
         }
     };
-    Ok(dead::replay_page(&topic(), &letters, shard.basis(), is_complete, |event| belongs(event.key)))
+    Ok(dead::replay_page(&topic(), &letters, shard, is_complete, |event| belongs(event.key)))
 }
 
 async fn forget_moved(gateway: &Gateway, moved: Vec<Moved>) -> Result<(), Fail> {
