@@ -22,11 +22,18 @@ use rados::Rados;
 use room::{Mutation, Random, Room, Start, World};
 use std::collections::BTreeMap;
 
-const SEEDS: u64 = 60;
 /// Keys of objects; their hashes are their numbers.
 const KEYS: u64 = 7;
 const CHAOS_STEPS: u64 = 3000;
 const CALM_STEPS: u64 = 60_000;
+
+/// Seeds without a mutation, and those in which a mutation must be noticed.
+fn seeds() -> (u64, u64) {
+    match std::env::var("NEXTEST_PROFILE") {
+        Ok(profile) if profile == "long" => (10_000, 200),
+        _ => (40, 200),
+    }
+}
 
 fn run(seed: u64, mutation: Mutation) -> Result<(), String> {
     let mut layout = Layout::default();
@@ -157,17 +164,18 @@ fn end(room: &Room) -> Result<(), String> {
 
 #[test]
 fn every_event_arrives_in_the_order_of_its_key_whatever_dies() {
-    for seed in 0..SEEDS {
+    for seed in 0..seeds().0 {
         if let Err(error) = run(seed, Mutation::None) {
             panic!("seed {seed}: {error}");
         }
     }
 }
 
-/// The number of seeds until a mutation is noticed.
+/// Fails unless one of the runs notices the mutation.
 fn noticed(mutation: Mutation) {
-    let found = (0..SEEDS).find_map(|seed| run(seed, mutation).err());
-    assert!(found.is_some(), "{mutation:?} is not noticed in {SEEDS} runs");
+    let runs = seeds().1;
+    let found = (0..runs).find_map(|seed| run(seed, mutation).err());
+    assert!(found.is_some(), "{mutation:?} is not noticed in {runs} runs");
 }
 
 #[test]
