@@ -105,7 +105,7 @@ pub fn close(shard: &Shard) -> (ObjectOp, Shard) {
     (op, Shard { is_open: false, ..shard.clone() })
 }
 
-/// Reads a page of everything in a shard's omap.
+/// Reads a page of everything in a shard's omap. The reply counts if [`Shard::is_still`] says so.
 pub fn read_page(object: &ObjectKey, after: Bytes, max: u64) -> ObjectRead {
     ObjectRead::page(object, after, "", max)
 }

@@ -570,6 +570,9 @@ async fn copy(gateway: &Gateway, shard: &Shard) -> Result<(), Fail> {
     let mut after = Bytes::new();
     loop {
         let mut page = gateway.read(reshard::read_page(&shard.object, after, 2)).await?;
+        if !shard.is_still(&page) {
+            return Err(Fail::Canceled);
+        }
         let last = page.page.last().filter(|_| page.more).map(|(last, _)| last.clone());
         if gateway.mutation() == Mutation::DropAtReshard {
             page.page.retain(|(key, _)| Kind::Batch.sequence(key).is_none());

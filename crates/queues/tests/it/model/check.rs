@@ -5,12 +5,46 @@ use bytes::Bytes;
 use nacre_queues::name::{self, Kind};
 use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, Step};
 use nacre_queues::record::{
-    self, Batch, COPY, CopyState, DeadLetter, Event, HEAD, Head, ID, OWNER, Owner, Parked, Segment,
+    self, Batch, COPY, CopyState, DeadLetter, Event, HEAD, Head, ID, Identity, OWNER, Owner, Parked, Segment,
     SegmentData, TAIL,
 };
 use nacre_queues::shard::Shard;
 use nacre_types::encoding::Versioned;
 use std::collections::{BTreeMap, BTreeSet};
+
+/// How often something happened, so that a test can tell that its scenes are played.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Scenes {
+    pub(crate) takeovers: u64,
+    pub(crate) redeliveries: u64,
+    pub(crate) relocations: u64,
+    pub(crate) spilled: u64,
+    pub(crate) parked: u64,
+    pub(crate) letters: u64,
+    pub(crate) replays: u64,
+    pub(crate) dropped: u64,
+}
+
+impl Scenes {
+    pub(crate) fn add(&mut self, more: Scenes) {
+        self.takeovers += more.takeovers;
+        self.redeliveries += more.redeliveries;
+        self.relocations += more.relocations;
+        self.spilled += more.spilled;
+        self.parked += more.parked;
+        self.letters += more.letters;
+        self.replays += more.replays;
+        self.dropped += more.dropped;
+    }
+
+    pub(crate) fn has_all(&self) -> bool {
+        let Scenes { takeovers, redeliveries, relocations, spilled, parked, letters, replays, dropped } =
+            *self;
+        [takeovers, redeliveries, relocations, spilled, parked, letters, replays, dropped]
+            .iter()
+            .all(|n| *n > 0)
+    }
+}
 
 /// What was seen so far.
 #[derive(Debug, Default)]
@@ -19,8 +53,7 @@ pub(crate) struct Check {
     pub(crate) produced: Vec<Event>,
     enqueued: BTreeSet<Bytes>,
     deliveries: Vec<Event>,
-    dropped: u64,
-    takeovers: u64,
+    pub(crate) scenes: Scenes,
 }
 
 fn decode<T: Versioned>(bytes: &[u8]) -> T {
@@ -56,23 +89,39 @@ impl Check {
             return Err(format!("the owner of epoch {claim:?} changed {}, which {owner:?} owns", op.object));
         }
         if set_by::<Owner>(op, OWNER).is_some_and(|next| next.epoch == owner.epoch + 1) {
-            self.takeovers += 1;
+            self.scenes.takeovers += 1;
         }
         if let (Some(old), Some(new)) = (attribute::<Head>(before, HEAD), set_by::<Head>(op, HEAD)) {
-            self.dropped += new.dropped.saturating_sub(old.dropped);
+            self.scenes.dropped += new.dropped.saturating_sub(old.dropped);
         }
-        if set_by::<nacre_queues::record::Tail>(op, TAIL).is_some() {
+        if set_by::<record::Tail>(op, TAIL).is_some() {
             for event in op.steps.iter().flat_map(enqueued_by).filter(|event| !event.replayed) {
                 if !self.enqueued.insert(event.payload.clone()) {
                     return Err(format!("{:?} is enqueued twice, into {}", event.payload, op.object));
                 }
             }
         }
-        audit(&op.object, rados)
+        for key in op.steps.iter().flat_map(keys_set_by) {
+            let is = |kind: Kind| u64::from(kind.sequence(&key).is_some());
+            self.scenes.parked += is(Kind::Parked);
+            self.scenes.letters += is(Kind::Letter);
+            self.scenes.replays += is(Kind::Replay);
+            self.scenes.spilled += is(Kind::Segment);
+        }
+        audit(&op.object, rados)?;
+        // A shard that has left its visible object is its copy from now on.
+        let id = |object: Option<&Object>| attribute::<Identity>(object, ID);
+        match id(before) {
+            Some(left) if id(rados.objects.get(&op.object)).as_ref() != Some(&left) => {
+                self.scenes.relocations += 1;
+                audit(&name::closed_object(&left.topic, left.generation, left.shard), rados)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Whether every event is somewhere, in order, and not delivered too often.
-    pub(crate) fn end(&self, letters: &[DeadLetter], window: u64) -> Result<(), String> {
+    pub(crate) fn end(&mut self, letters: &[DeadLetter], window: u64) -> Result<(), String> {
         let seen: BTreeSet<&Bytes> = self
             .deliveries
             .iter()
@@ -80,11 +129,11 @@ impl Check {
             .map(|e| &e.payload)
             .collect();
         let missing: Vec<_> = self.produced.iter().filter(|event| !seen.contains(&event.payload)).collect();
-        if missing.len() as u64 > self.dropped {
+        if missing.len() as u64 > self.scenes.dropped {
             return Err(format!(
                 "{} events are lost, {} were dropped: {missing:?}",
                 missing.len(),
-                self.dropped
+                self.scenes.dropped
             ));
         }
         let mut last: BTreeMap<u32, u64> = BTreeMap::new();
@@ -101,14 +150,11 @@ impl Check {
                 return Err(format!("of key {key} event {number} is delivered after {before:?}"));
             }
         }
-        if duplicates > self.takeovers * window {
-            return Err(format!("{duplicates} redeliveries in {} takeovers", self.takeovers));
+        self.scenes.redeliveries = duplicates;
+        if duplicates > self.scenes.takeovers * window {
+            return Err(format!("{duplicates} redeliveries in {} takeovers", self.scenes.takeovers));
         }
         Ok(())
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.deliveries.is_empty()
     }
 }
 
@@ -116,6 +162,11 @@ impl Check {
 fn number_of(event: &Event) -> u64 {
     let text = std::str::from_utf8(&event.payload).unwrap();
     text.rsplit('/').next().unwrap().parse().unwrap()
+}
+
+fn keys_set_by(step: &Step) -> Vec<Bytes> {
+    let Step::OmapSet(entries) = step else { return Vec::new() };
+    entries.iter().map(|(key, _)| key.clone()).collect()
 }
 
 fn enqueued_by(step: &Step) -> Vec<Event> {
@@ -129,7 +180,12 @@ fn audit(key: &ObjectKey, rados: &Rados) -> Result<(), String> {
     let Some(object) = rados.objects.get(key).filter(|object| object.xattrs.contains_key(ID)) else {
         return Ok(());
     };
-    if attribute::<CopyState>(Some(object), COPY).is_some_and(|copy| !copy.is_complete) {
+    let copy = attribute::<CopyState>(Some(object), COPY);
+    let is_here = |(other, visible): (&ObjectKey, &Object)| {
+        other.namespace == name::QUEUES && visible.xattrs.get(ID) == object.xattrs.get(ID)
+    };
+    // A copy counts when the shard is not in its visible object any more.
+    if copy.is_some_and(|copy| !copy.is_complete || rados.objects.iter().any(is_here)) {
         return Ok(());
     }
     let reply = rados.read(&ObjectRead::attributes(key)).expect("it exists");
