@@ -88,7 +88,7 @@ fn produce(room: &mut Room, random: &mut Random, numbers: &mut BTreeMap<u64, u64
     }
     world.check.produced.push(event.clone());
     let [a, b] = buckets();
-    let bucket = if key % 2 == 0 { a } else { b };
+    let bucket = if key.is_multiple_of(2) { a } else { b };
     let id = EventId::new(payload).map_err(|error| error.to_string())?;
     world.outboxes.entry(bucket).or_default().push(OutboxEvent { id, event });
     Ok(())

@@ -47,7 +47,7 @@ fn times(gateway: &Gateway) -> Times {
 
 /// Every third generation drops its oldest events.
 fn limit(layout: &Layout) -> Option<ShardLimit> {
-    (layout.last_number % 3 == 0).then_some(LIMIT)
+    layout.last_number.is_multiple_of(3).then_some(LIMIT)
 }
 
 type Running = Pin<Box<dyn Future<Output = ()>>>;
@@ -473,12 +473,15 @@ async fn reshard_topic(gateway: &Gateway) -> Result<(), Fail> {
         close(gateway, &name::closed_object(&topic(), hidden.number, 0), (hidden, 0)).await?;
     }
     let object = name::closed_object(&topic(), next.number, 0);
-    while !next.is_visible {
-        let found = find(gateway, &object).await?;
-        match reshard::hidden_step(&topic(), next, found.as_ref()) {
-            ShardStep::Done => break,
-            step => change(gateway, &layout, &object, 0, step).await?,
+    loop {
+        let step = match next.is_visible {
+            true => ShardStep::Done,
+            false => reshard::hidden_step(&topic(), next, find(gateway, &object).await?.as_ref()),
+        };
+        if step == ShardStep::Done {
+            break;
         }
+        change(gateway, &layout, &object, 0, step).await?;
     }
     let mut done = layout.clone();
     assert!(done.commit(next.number));
