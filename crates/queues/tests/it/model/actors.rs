@@ -335,7 +335,7 @@ async fn send(gateway: &Gateway, owned: &mut Owned, layout: &Layout) -> Result<(
             owned.window.delivered(sendable.sequence);
             settle_events(gateway, owned).await?;
         }
-        match gateway.push(sendable.event).await {
+        match gateway.push(sendable.event, &owned.shard.object).await {
             Ok(()) => owned.window.delivered(sendable.sequence),
             Err(_) => {
                 let random = gateway.below(u64::from(u32::MAX)) as u32;

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use nacre_queues::op::{Guard, ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
+use nacre_queues::record::{self, OWNER, Owner};
 use nacre_types::ceph::CephEncoding;
 use nacre_types::cls::lock::{BreakOp, LockOp, UnlockOp};
 use std::collections::BTreeMap;
@@ -36,6 +37,12 @@ pub(crate) struct Rados {
 }
 
 impl Rados {
+    /// The session that owns the shard in this object.
+    pub(crate) fn owner_of(&self, object: &ObjectKey) -> Option<u64> {
+        let owner = self.objects.get(object)?.xattrs.get(OWNER)?;
+        Some(record::decode::<Owner>(object, owner).expect("sound").client)
+    }
+
     pub(crate) fn apply(&mut self, op: &ObjectOp, client: u64) -> Result<(), Fail> {
         let mut object = self.objects.get(&op.object).cloned();
         for guard in &op.guards {

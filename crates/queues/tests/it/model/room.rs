@@ -7,7 +7,7 @@ use super::rados::{Fail, Rados};
 use nacre_queues::enqueue::OutboxEvent;
 use nacre_queues::layout::Layout;
 use nacre_queues::name::SourceId;
-use nacre_queues::op::{ObjectOp, ObjectRead, ObjectReply};
+use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
 use nacre_queues::record::{Event, EventId};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -52,7 +52,8 @@ pub(crate) enum Action {
         from: Layout,
         to: Layout,
     },
-    Push(Event),
+    /// Sends an event of the shard in this object.
+    Push(Event, ObjectKey),
 }
 
 #[derive(Clone, Debug)]
@@ -127,10 +128,10 @@ impl World {
                 Answer::Done
             }
             Action::WriteTopic { .. } => Answer::Failed(Fail::Canceled),
-            Action::Push(event) => {
+            Action::Push(event, object) => {
                 let is_refused = !event.replayed && self.refused.contains(event);
                 if self.is_endpoint_alive && !is_refused {
-                    self.check.delivered(event);
+                    self.check.delivered(event, self.rados.owner_of(object) == Some(client));
                     Answer::Done
                 } else {
                     Answer::Failed(Fail::Endpoint)
@@ -227,8 +228,8 @@ impl Gateway {
         self.done(Action::WriteTopic { from, to }).await
     }
 
-    pub(crate) async fn push(&self, event: Event) -> Result<(), Fail> {
-        self.done(Action::Push(event)).await
+    pub(crate) async fn push(&self, event: Event, object: &ObjectKey) -> Result<(), Fail> {
+        self.done(Action::Push(event, object.clone())).await
     }
 
     pub(crate) fn below(&self, bound: u64) -> u64 {
@@ -302,7 +303,7 @@ impl Room {
         let (start, client) = (self.slots[at].start, self.slots[at].client);
         let action = self.slots[at].mailbox.borrow_mut().action.take();
         match action.filter(|_| arrives) {
-            Some(push @ Action::Push(_)) => drop(self.world.borrow_mut().perform(&push, client)?),
+            Some(push @ Action::Push(..)) => drop(self.world.borrow_mut().perform(&push, client)?),
             action => self.floating.extend(action.map(|action| (action, client))),
         }
         let slot = self.slot(start);
