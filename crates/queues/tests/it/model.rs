@@ -32,7 +32,7 @@ const CALM_STEPS: u64 = 60_000;
 fn seeds() -> (u64, u64) {
     match std::env::var("NEXTEST_PROFILE") {
         Ok(profile) if profile == "long" => (10_000, 200),
-        _ => (40, 200),
+        _ => (400, 200),
     }
 }
 
