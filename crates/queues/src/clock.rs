@@ -1,0 +1,130 @@
+//! Ages of events under clocks that jump.
+//!
+//! An event's time is that of some gateway's clock, and the deliverer's clock may differ from it by an hour,
+//! or jump by one. A wrong age must not make queued events dead letters. So a deliverer judges by the
+//! *smaller* of two times: the wall clock, and the wall clock as it was before the last jump, carried on by
+//! the monotonic clock. A jump forward is not believed for [`HOLD_NS`]; a jump backward makes events live
+//! longer by that jump at most. On the other hand, an event is at least as old as the time that this
+//! deliverer has known it, so that an event with a time in the future expires as well.
+
+/// A difference between wall and monotonic clock that grows by more than this between two looks is a jump.
+const TOLERANCE_NS: u64 = 2_000_000_000;
+/// How long a clock that jumped must run on before it is believed: a day.
+pub const HOLD_NS: u64 = 24 * 3600 * 1_000_000_000;
+
+/// A moment by both clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Nanoseconds since 1970.
+    pub wall_ns: u64,
+    /// Nanoseconds of a clock that never jumps.
+    pub mono_ns: u64,
+}
+
+/// A clock that follows slow corrections of the wall clock but no jumps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SteadyClock {
+    /// A moment of the clock that is believed.
+    anchor: Moment,
+    /// The clock after a jump: a moment of it, and when it was seen first.
+    other: Option<(Moment, u64)>,
+}
+
+impl SteadyClock {
+    /// A clock that starts by believing the wall clock.
+    pub fn new(now: Moment) -> SteadyClock {
+        SteadyClock { anchor: now, other: None }
+    }
+
+    /// The time by which events are judged, in nanoseconds since 1970. Called at least once a minute.
+    pub fn now_ns(&mut self, now: Moment) -> u64 {
+        let steady = carried(self.anchor, now);
+        if steady.abs_diff(now.wall_ns) <= TOLERANCE_NS {
+            *self = SteadyClock::new(now);
+            return now.wall_ns;
+        }
+        let since = match self.other {
+            Some((other, since)) if carried(other, now).abs_diff(now.wall_ns) <= TOLERANCE_NS => since,
+            _ => now.mono_ns,
+        };
+        if now.mono_ns.saturating_sub(since) >= HOLD_NS {
+            *self = SteadyClock::new(now);
+            return now.wall_ns;
+        }
+        self.other = Some((now, since));
+        steady.min(now.wall_ns)
+    }
+}
+
+/// The wall clock at `now` if it had run on from `anchor` without corrections.
+fn carried(anchor: Moment, now: Moment) -> u64 {
+    anchor.wall_ns.saturating_add(now.mono_ns.saturating_sub(anchor.mono_ns))
+}
+
+/// The age of an event. `steady_ns` is what [`SteadyClock::now_ns`] returned, `known_since_ns` and `mono_ns`
+/// are monotonic.
+pub fn age_ns(event_ns: u64, steady_ns: u64, known_since_ns: u64, mono_ns: u64) -> u64 {
+    steady_ns.saturating_sub(event_ns).max(mono_ns.saturating_sub(known_since_ns))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+    const HOUR: u64 = 3600 * SECOND;
+    const START: u64 = 1_700_000_000 * SECOND;
+
+    fn at(wall_ns: u64, mono_ns: u64) -> Moment {
+        Moment { wall_ns, mono_ns }
+    }
+
+    #[test]
+    fn a_jump_forward_does_not_age_events() {
+        let mut clock = SteadyClock::new(at(START, 0));
+        let event = START;
+        for second in 1..120 {
+            let jump = if second >= 60 { HOUR } else { 0 };
+            let now = clock.now_ns(at(START + second * SECOND + jump, second * SECOND));
+            assert_eq!(age_ns(event, now, 0, second * SECOND), second * SECOND, "after {second} s");
+        }
+        // And back again.
+        let now = clock.now_ns(at(START + 120 * SECOND, 120 * SECOND));
+        assert_eq!(now, START + 120 * SECOND);
+    }
+
+    #[test]
+    fn a_jump_backward_keeps_no_event_for_ever() {
+        let mut clock = SteadyClock::new(at(START, 0));
+        let now = clock.now_ns(at(START + SECOND - HOUR, SECOND));
+        assert_eq!(age_ns(START, now, 0, SECOND), SECOND, "as long as it was known");
+        let now = clock.now_ns(at(START - HOUR + 50 * SECOND, 50 * SECOND));
+        assert_eq!(age_ns(START, now, 0, 50 * SECOND), 50 * SECOND);
+        // An event of another gateway whose clock is right.
+        assert_eq!(age_ns(START + HOUR, now, 10 * SECOND, 50 * SECOND), 40 * SECOND);
+    }
+
+    #[test]
+    fn slow_corrections_are_followed() {
+        let mut clock = SteadyClock::new(at(START, 0));
+        let mut now = 0;
+        for minute in 1..=600 {
+            now = clock.now_ns(at(START + minute * 61 * SECOND, minute * 60 * SECOND));
+        }
+        assert_eq!(now, START + 600 * 61 * SECOND);
+    }
+
+    #[test]
+    fn a_clock_that_stays_changed_is_believed_after_a_day() {
+        let mut clock = SteadyClock::new(at(START, 0));
+        let mut changed = None;
+        for minute in 1..2000 {
+            let mono = minute * 60 * SECOND;
+            let wall = START + HOUR + mono;
+            if clock.now_ns(at(wall, mono)) == wall && changed.is_none() {
+                changed = Some(minute);
+            }
+        }
+        assert_eq!(changed, Some(24 * 60 + 1));
+    }
+}

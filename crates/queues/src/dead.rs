@@ -1,0 +1,475 @@
+//! Dead-letter queues: one object for each topic, whatever generations its queue has.
+//!
+//! An event becomes a dead letter in one operation on its shard, which takes it out of the queue and notes it
+//! beside the log ([`crate::settle`]). From there it is moved to the dead-letter queue by the same protocol
+//! by which outboxes are moved ([`crate::enqueue`]): the operation that adds it also adds a receipt, receipts
+//! go when the shard's note is gone, and every operation compares the attribute [`LETTERS`], whose revision
+//! rises. So a letter that was purged or replayed in the meantime does not come back.
+//!
+//! Replaying is the same in the other direction: one operation makes a letter an outbox record of this
+//! object, which movers enqueue into the topic's queue as an event that is marked as replayed.
+//!
+//! The queue is bounded: the oldest letters are dropped, and counted.
+
+use crate::enqueue::{Moved, OutboxEvent, SourcePage};
+use crate::error::{Result, corrupt};
+use crate::name::{self, Kind, SourceId, TopicId};
+use crate::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
+use crate::record::{self, DeadLetter, Event, EventId, LETTERS, Receipts};
+use crate::settle::{MAX_SETTLED_BYTES, dead_id};
+use crate::shard::{ReceiptsOf, Shard, Stored};
+use bytes::Bytes;
+use nacre_types::encoding::Versioned;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+
+/// Letters that one operation adds at most, of [`MAX_SETTLED_BYTES`] or one letter. Who purges or replays
+/// takes pages of no more.
+pub const MAX_LETTERS: usize = 256;
+
+/// [`LETTERS`]: the counters of a dead-letter queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LetterBox {
+    /// Counts the operations on the queue.
+    pub revision: u64,
+    /// The sequence number of the next letter.
+    pub next: u64,
+    /// Letters.
+    pub entries: u64,
+    /// Bytes of their events.
+    pub bytes: u64,
+    /// Letters that were dropped to make room.
+    pub dropped: u64,
+    /// The number of the next letter to be replayed.
+    pub next_replay: u64,
+}
+
+impl Versioned for LetterBox {
+    const NAME: &'static str = "dead-letter queue";
+}
+
+/// The bounds of a dead-letter queue. A single letter is always taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LetterLimit {
+    /// Letters.
+    pub entries: u64,
+    /// Bytes of their events.
+    pub bytes: u64,
+}
+
+/// A dead-letter queue as it was read, or as an operation made it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadQueue {
+    /// Where it is.
+    pub object: ObjectKey,
+    /// Its counters.
+    pub counters: Stored<LetterBox>,
+    /// Receipts of the sources that were read.
+    pub receipts: ReceiptsOf,
+}
+
+/// A dead letter with its sequence number in the queue.
+pub type NumberedLetter = (u64, DeadLetter);
+
+/// What a mover knows of the dead letters beside the log of one shard. They were read after the dead-letter
+/// queue was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LetterPage {
+    /// The shard's source ([`SourceId::dead`]).
+    pub source: SourceId,
+    /// The queue's revision that was known before.
+    pub revision: u64,
+    /// Letters with their numbers in the shard, from the first one on.
+    pub letters: Vec<(u64, DeadLetter)>,
+    /// Whether these are all that the shard has.
+    pub is_complete: bool,
+}
+
+/// What comes of planning to add letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AddLetters {
+    /// This operation is to be done.
+    Write(Box<AddPlan>),
+    /// The queue has them all.
+    Nothing(Moved),
+    /// The page was read before the queue was, or the source's receipts were not read.
+    Stale,
+    /// Letters must be dropped: read this many of the oldest ones and more, with the queue, and plan again.
+    NeedsOldest(u64),
+}
+
+/// An operation that adds letters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AddPlan {
+    /// The operation. ECANCELED means that the queue changed: read it again, then the shard.
+    pub op: ObjectOp,
+    /// The queue after it.
+    pub after: DeadQueue,
+    /// Letters that are in the queue after it.
+    pub moved: Moved,
+}
+
+/// Creates the dead-letter queue of a topic; fails with EEXIST where there is one.
+pub fn create(topic: &TopicId) -> ObjectOp {
+    let counters = record::encode(&LetterBox::default());
+    ObjectOp::create(&name::dead_object(topic)).set_xattr(LETTERS, &counters)
+}
+
+/// Reads a dead-letter queue: its counters and receipts of a source.
+pub fn read(topic: &TopicId, source: &SourceId) -> ObjectRead {
+    ObjectRead::keys(&name::dead_object(topic), vec![name::receipts_key(source)])
+}
+
+/// Reads its counters and letters behind a sequence number.
+pub fn read_letters(topic: &TopicId, kind: LetterKind, after: Option<u64>, max: u64) -> ObjectRead {
+    let kind = kind.key();
+    let after = after.map(|sequence| kind.key(sequence)).unwrap_or_default();
+    ObjectRead::page(&name::dead_object(topic), after, kind.prefix(), max)
+}
+
+/// Letters of a dead-letter queue by what is done with them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LetterKind {
+    /// Those that stay.
+    Kept,
+    /// Those that are to be replayed.
+    Replayed,
+}
+
+impl LetterKind {
+    fn key(self) -> Kind {
+        match self {
+            LetterKind::Kept => Kind::Letter,
+            LetterKind::Replayed => Kind::Replay,
+        }
+    }
+}
+
+impl DeadQueue {
+    /// Interprets what a read returned; `sources` are those whose receipts were read.
+    pub fn from_reply(topic: &TopicId, sources: &[SourceId], reply: &ObjectReply) -> Result<DeadQueue> {
+        let object = name::dead_object(topic);
+        let raw = reply.xattrs.get(LETTERS).cloned();
+        let raw = raw.ok_or_else(|| corrupt(&object, LetterBox::NAME, "the attribute is missing"))?;
+        let counters = Stored { value: record::decode(&object, &raw)?, raw };
+        let mut receipts = ReceiptsOf::new();
+        for source in sources {
+            let ids = match reply.values.get(&name::receipts_key(source)) {
+                Some(bytes) => record::decode::<Receipts>(&object, bytes)?.ids,
+                None => Vec::new(),
+            };
+            receipts.insert(source.clone(), ids.into_iter().collect());
+        }
+        Ok(DeadQueue { object, counters, receipts })
+    }
+
+    /// Letters of a page, with their sequence numbers.
+    pub fn letters(&self, kind: LetterKind, page: &[(Bytes, Bytes)]) -> Result<Vec<NumberedLetter>> {
+        let parse = |(key, value): &(Bytes, Bytes)| {
+            let sequence = kind.key().sequence(key);
+            let sequence =
+                sequence.ok_or_else(|| corrupt(&self.object, LetterBox::NAME, "a key has no number"))?;
+            Ok((sequence, record::decode(&self.object, value)?))
+        };
+        page.iter().map(parse).collect()
+    }
+
+    /// Plans to add letters of a shard. `oldest` is the beginning of the queue as it was read with it; it may
+    /// be empty as long as there is room.
+    pub fn add(&self, page: LetterPage, limit: LetterLimit, oldest: &[NumberedLetter]) -> AddLetters {
+        let LetterPage { source, revision, mut letters, is_complete } = page;
+        let Some(had) = self.receipts.get(&source).filter(|_| revision == self.counters.value.revision)
+        else {
+            return AddLetters::Stale;
+        };
+        let fitting = fitting(&letters);
+        let is_complete = is_complete && letters.len() == fitting;
+        letters.truncate(fitting);
+        let numbers: BTreeSet<EventId> = letters.iter().map(|(number, _)| dead_id(*number)).collect();
+        let covered = Covered::new(&letters, is_complete);
+        let is_gone = |id: &EventId| covered.has(id) && !numbers.contains(id);
+        let mut kept: BTreeSet<EventId> = had.iter().filter(|id| !is_gone(id)).cloned().collect();
+        let mut counters = self.counters.value;
+        let mut set = Vec::new();
+        for (number, letter) in letters {
+            if kept.insert(dead_id(number)) {
+                set.push((Kind::Letter.key(counters.next), record::encode(&letter)));
+                counters.next += 1;
+                counters.entries += 1;
+                counters.bytes += letter.event.size_bytes();
+            }
+        }
+        let moved = Moved { source: source.clone(), ids: numbers.into_iter().collect() };
+        if set.is_empty() && kept == *had {
+            return AddLetters::Nothing(moved);
+        }
+        let added = set.len() as u64;
+        let mut remove = Vec::new();
+        let mut oldest = oldest.iter();
+        while counters.entries > limit.entries.max(added) || counters.bytes > limit.bytes {
+            let Some((sequence, letter)) = oldest.next() else { break };
+            remove.push(Kind::Letter.key(*sequence));
+            counters.entries -= 1;
+            counters.bytes -= letter.event.size_bytes();
+            counters.dropped += 1;
+        }
+        // What is left over is what this operation adds, once all others were dropped.
+        let others = counters.entries - added;
+        if others > 0 && (counters.entries > limit.entries || counters.bytes > limit.bytes) {
+            return AddLetters::NeedsOldest(self.counters.value.entries.min(added + remove.len() as u64 * 2));
+        }
+        let receipts = (name::receipts_key(&source), Receipts { ids: kept.iter().cloned().collect() });
+        if kept.is_empty() {
+            remove.push(receipts.0);
+        } else {
+            set.push((receipts.0, record::encode(&receipts.1)));
+        }
+        let (op, mut after) = self.change(counters);
+        after.receipts.insert(source, kept);
+        AddLetters::Write(Box::new(AddPlan { op: op.omap_set(set).omap_remove(remove), after, moved }))
+    }
+
+    /// Removes letters for good.
+    pub fn purge(&self, letters: &[NumberedLetter]) -> (ObjectOp, DeadQueue) {
+        let (counters, keys) = self.without(letters);
+        let (op, after) = self.change(counters);
+        (op.omap_remove(keys), after)
+    }
+
+    /// Makes letters outbox records of this object. Their time to live counts from `now_ns`, nanoseconds
+    /// since 1970.
+    pub fn replay(&self, letters: &[NumberedLetter], now_ns: u64) -> (ObjectOp, DeadQueue) {
+        let (mut counters, keys) = self.without(letters);
+        let mut set = Vec::with_capacity(letters.len());
+        for (_, letter) in letters {
+            let event = Event { time_ns: now_ns, replayed: true, ..letter.event.clone() };
+            let letter = DeadLetter { event, ..letter.clone() };
+            set.push((Kind::Replay.key(counters.next_replay), record::encode(&letter)));
+            counters.next_replay += 1;
+        }
+        let (op, after) = self.change(counters);
+        (op.omap_set(set).omap_remove(keys), after)
+    }
+
+    /// The counters and keys when letters of this reading are taken out.
+    fn without(&self, letters: &[NumberedLetter]) -> (LetterBox, Vec<Bytes>) {
+        let mut counters = self.counters.value;
+        let bytes: u64 = letters.iter().map(|(_, letter)| letter.event.size_bytes()).sum();
+        counters.entries = counters.entries.saturating_sub(letters.len() as u64);
+        counters.bytes = counters.bytes.saturating_sub(bytes);
+        (counters, letters.iter().map(|(sequence, _)| Kind::Letter.key(*sequence)).collect())
+    }
+
+    fn change(&self, counters: LetterBox) -> (ObjectOp, DeadQueue) {
+        let revision = self.counters.value.revision + 1;
+        let counters = Stored::new(LetterBox { revision, ..counters });
+        let op = ObjectOp::on(&self.object).if_xattr(LETTERS, &self.counters.raw);
+        (op.set_xattr(LETTERS, &counters.raw), DeadQueue { counters, ..self.clone() })
+    }
+}
+
+/// How many of these letters one operation takes.
+fn fitting(letters: &[NumberedLetter]) -> usize {
+    let mut bytes = 0;
+    let fits = |(_, letter): &&NumberedLetter| {
+        bytes += letter.event.size_bytes();
+        bytes <= MAX_SETTLED_BYTES
+    };
+    letters.iter().take(MAX_LETTERS).take_while(fits).count().max(1).min(letters.len())
+}
+
+/// The numbers that a page shows all letters of: it begins with the first one.
+#[derive(Clone, Copy, Debug)]
+struct Covered(Option<u64>);
+
+impl Covered {
+    fn new(letters: &[NumberedLetter], is_complete: bool) -> Covered {
+        Covered(if is_complete { Some(u64::MAX) } else { letters.last().map(|(number, _)| *number) })
+    }
+
+    fn has(self, id: &EventId) -> bool {
+        self.0.is_some_and(|last| number_of(id).is_some_and(|number| number <= last))
+    }
+}
+
+/// Letters that are to be replayed, as the outbox of a source for one shard of the queue. `letters` begin
+/// with the first one that there is, and were read after the shard was, with the receipts of
+/// [`SourceId::replay`].
+pub fn replay_page(
+    topic: &TopicId,
+    letters: &[NumberedLetter],
+    shard: &Shard,
+    is_complete: bool,
+    belongs: impl Fn(&Event) -> bool,
+) -> SourcePage {
+    let source = SourceId::replay(topic);
+    let events = letters.iter().filter(|(_, letter)| belongs(&letter.event));
+    let event =
+        |(number, letter): &NumberedLetter| OutboxEvent { id: dead_id(*number), event: letter.event.clone() };
+    let events: Vec<OutboxEvent> = events.map(event).collect();
+    let present: BTreeSet<&EventId> = events.iter().map(|outbox| &outbox.id).collect();
+    let covered = Covered::new(letters, is_complete);
+    let receipts = shard.receipts.get(&source).into_iter().flatten();
+    let gone = receipts.filter(|id| covered.has(id) && !present.contains(id)).cloned().collect();
+    SourcePage { source, basis: shard.basis(), events, gone, is_complete }
+}
+
+/// The number in an id that [`dead_id`] made.
+pub fn number_of(id: &EventId) -> Option<u64> {
+    Some(u64::from_be_bytes(id.as_bytes().try_into().ok()?))
+}
+
+/// Removes outbox records of replayed letters that are in the queue.
+pub fn forget_replayed(topic: &TopicId, numbers: &[u64]) -> ObjectOp {
+    let keys = numbers.iter().map(|number| Kind::Replay.key(*number)).collect();
+    ObjectOp::on(&name::dead_object(topic)).omap_remove(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::KeyHash;
+    use crate::record::{DeadReason, Head, Identity, Owner, Tail};
+
+    const LIMIT: LetterLimit = LetterLimit { entries: 4, bytes: 1000 };
+
+    fn topic() -> TopicId {
+        TopicId::new("t").expect("valid")
+    }
+
+    fn source() -> SourceId {
+        SourceId::dead(&topic(), 1, 0)
+    }
+
+    fn letter(text: &'static str) -> DeadLetter {
+        let event = Event {
+            key: KeyHash(1),
+            time_ns: 5,
+            replayed: false,
+            payload: Bytes::from_static(text.as_bytes()),
+        };
+        DeadLetter { event, reason: DeadReason::Retries, attempts: 3, detail: "refused".into(), dead_ns: 9 }
+    }
+
+    fn empty() -> DeadQueue {
+        let counters = Stored::new(LetterBox::default());
+        let receipts = ReceiptsOf::from([(source(), BTreeSet::new())]);
+        DeadQueue { object: name::dead_object(&topic()), counters, receipts }
+    }
+
+    /// A shard that has had the replays 0 and 9.
+    fn shard() -> Shard {
+        let id = Identity { topic: topic(), generation: 1, shard: 0, shards: 1 };
+        let receipts = BTreeSet::from([dead_id(0), dead_id(9)]);
+        Shard {
+            object: name::queue_object("", "t", 0),
+            id: Stored::new(id),
+            is_open: true,
+            tail: Stored::new(Tail::default()),
+            head: Stored::new(Head::default()),
+            owner: Stored::new(Owner::default()),
+            receipts: ReceiptsOf::from([(SourceId::replay(&topic()), receipts)]),
+        }
+    }
+
+    fn page(queue: &DeadQueue, numbers: &[u64]) -> LetterPage {
+        let letters = numbers.iter().map(|number| (*number, letter("1234567890"))).collect();
+        LetterPage { source: source(), revision: queue.counters.value.revision, letters, is_complete: true }
+    }
+
+    fn add(queue: &DeadQueue, numbers: &[u64], oldest: &[NumberedLetter]) -> DeadQueue {
+        match queue.add(page(queue, numbers), LIMIT, oldest) {
+            AddLetters::Write(plan) => plan.after,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_letter_is_added_once_although_it_was_purged() {
+        let queue = add(&empty(), &[0, 1], &[]);
+        assert_eq!((queue.counters.value.entries, queue.counters.value.bytes), (2, 20));
+        let (_, queue) = queue.purge(&[(0, letter("1234567890")), (1, letter("1234567890"))]);
+        assert_eq!((queue.counters.value.entries, queue.counters.value.bytes), (0, 0));
+        assert!(matches!(queue.add(page(&queue, &[0, 1]), LIMIT, &[]), AddLetters::Nothing(_)));
+        // When the shard has forgotten the first one, so does the queue.
+        let queue = add(&queue, &[1, 2], &[]);
+        assert_eq!(queue.counters.value.entries, 1);
+        assert_eq!(queue.receipts[&source()], BTreeSet::from([dead_id(1), dead_id(2)]));
+    }
+
+    #[test]
+    fn receipts_of_letters_before_a_page_go() {
+        let queue = add(&empty(), &[0, 1, 2], &[]);
+        let part = LetterPage { is_complete: false, ..page(&queue, &[2, 3]) };
+        let AddLetters::Write(plan) = queue.add(part, LIMIT, &[]) else { panic!("there is one to add") };
+        assert_eq!(plan.after.receipts[&source()], BTreeSet::from([dead_id(2), dead_id(3)]));
+    }
+
+    #[test]
+    fn a_page_that_was_read_before_the_queue_is_refused() {
+        let first = page(&empty(), &[0]);
+        let queue = add(&empty(), &[0], &[]);
+        assert_eq!(queue.add(first, LIMIT, &[]), AddLetters::Stale);
+        let unread = DeadQueue { receipts: ReceiptsOf::new(), ..empty() };
+        assert_eq!(unread.add(page(&unread, &[0]), LIMIT, &[]), AddLetters::Stale);
+    }
+
+    #[test]
+    fn the_oldest_letters_are_dropped_and_counted() {
+        let queue = add(&empty(), &[0, 1, 2, 3], &[]);
+        assert_eq!(queue.add(page(&queue, &[4, 5]), LIMIT, &[]), AddLetters::NeedsOldest(2));
+        let oldest: Vec<_> = (0..2).map(|sequence| (sequence, letter("1234567890"))).collect();
+        let queue = add(&queue, &[4, 5], &oldest);
+        let LetterBox { entries, bytes, dropped, next, .. } = queue.counters.value;
+        assert_eq!((entries, bytes, dropped, next), (4, 40, 2, 6));
+    }
+
+    #[test]
+    fn an_operation_adds_a_bounded_number_of_letters() {
+        let many: Vec<u64> = (0..MAX_LETTERS as u64 + 9).collect();
+        let queue = empty();
+        let limit = LetterLimit { entries: 1000, bytes: 1 << 30 };
+        let AddLetters::Write(plan) = queue.add(page(&queue, &many), limit, &[]) else {
+            panic!("there is room")
+        };
+        assert_eq!(
+            (plan.moved.ids.len(), plan.after.counters.value.entries),
+            (MAX_LETTERS, MAX_LETTERS as u64)
+        );
+        let large = |number| {
+            let mut letter = letter("");
+            letter.event.payload = Bytes::from(vec![0; MAX_SETTLED_BYTES as usize]);
+            (number, letter)
+        };
+        let letters = vec![large(0), large(1)];
+        let page = LetterPage { source: source(), revision: 0, letters, is_complete: true };
+        let AddLetters::Write(plan) = queue.add(page, limit, &[]) else { panic!("there is room") };
+        assert_eq!(plan.moved.ids, [dead_id(0)]);
+    }
+
+    #[test]
+    fn more_letters_than_the_limit_are_taken_by_an_empty_queue() {
+        let queue = add(&empty(), &[0, 1, 2, 3, 4, 5], &[]);
+        assert_eq!(queue.counters.value.entries, 6);
+    }
+
+    #[test]
+    fn replayed_letters_are_marked_and_leave_the_queue() {
+        let queue = add(&empty(), &[0], &[]);
+        let (op, queue) = queue.replay(&[(0, letter("1234567890"))], 777);
+        assert_eq!((queue.counters.value.entries, queue.counters.value.next_replay), (0, 1));
+        let set = op.steps.iter().find_map(|step| match step {
+            crate::op::Step::OmapSet(entries) => Some(entries.clone()),
+            _ => None,
+        });
+        let letters = queue.letters(LetterKind::Replayed, &set.expect("it sets a record")).expect("sound");
+        let shard = shard();
+        let page = replay_page(&topic(), &letters, &shard, true, |_| true);
+        let event = &page.events[0].event;
+        assert!(event.replayed && event.time_ns == 777);
+        assert_eq!((number_of(&page.events[0].id), page.gone.len()), (Some(0), 1));
+        let page = replay_page(&topic(), &letters, &shard, false, |_| true);
+        assert!(page.gone.is_empty(), "what is behind the page is not known");
+        assert!(replay_page(&topic(), &letters, &shard, true, |_| false).events.is_empty());
+    }
+}

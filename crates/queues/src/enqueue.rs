@@ -1,0 +1,361 @@
+//! Enqueueing: events of outboxes, many at a time, into one shard, each exactly once.
+//!
+//! A *mover* reads the shard's state, then outbox records of one or more sources, enqueues what the shard has
+//! not had, and then removes the outbox records. Any number of movers may do so for the same sources at the
+//! same time.
+//!
+//! Deduplication: the operation that enqueues an event adds its id to the *receipts* of its source. A receipt
+//! is removed only by an operation whose mover knows that the outbox record is gone. The operation compares
+//! the tail, and every operation that changes the log's end or receipts raises the tail's revision. So when
+//! it succeeds, receipts are as they were before the mover read the outbox. Suppose an event of that reading
+//! had been enqueued before. Then its receipt is there, and the mover skips it; or its receipt was removed
+//! before the state was read, hence its outbox record had been removed before that too, and the later reading
+//! of the outbox did not show it. The first is handled and the second contradicts the assumption.
+//! [`SourcePage::basis`] holds movers to that order.
+//!
+//! Receipts are bounded by [`MAX_RECEIPTS`] for each source: a mover that does not remove outbox records
+//! can't go on.
+
+use crate::error::Result;
+use crate::name::{self, Kind, SourceId};
+use crate::op::ObjectOp;
+use crate::record::{self, Batch, Event, EventId, Receipts, TAIL, Tail};
+use crate::shard::{ReceiptsOf, Shard, Stored};
+use bytes::Bytes;
+use std::collections::BTreeSet;
+
+/// Bytes of events in one batch at most, unless it is one event.
+pub const BATCH_BYTES: u64 = 64 << 10;
+/// Events in one batch at most.
+pub const BATCH_EVENTS: usize = 512;
+/// Bytes of events in one operation at most, unless it is one event.
+pub const OP_BYTES: u64 = 1 << 20;
+/// Receipts of one source in one shard at most.
+pub const MAX_RECEIPTS: usize = 4096;
+/// Bytes of events in the object itself at most. Beyond it outboxes keep their records until the owner has
+/// spilled.
+pub const MAX_RESIDENT_BYTES: u64 = 32 << 20;
+
+/// The state of a shard that a mover knew before it read an outbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Basis {
+    /// The shard's generation.
+    pub generation: u64,
+    /// The revision of its tail.
+    pub revision: u64,
+}
+
+/// An outbox record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OutboxEvent {
+    /// Its identity within the source.
+    pub id: EventId,
+    /// The event.
+    pub event: Event,
+}
+
+/// What a mover knows of one source: the outbox records for one shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourcePage {
+    /// The source.
+    pub source: SourceId,
+    /// The state of the shard that was known before these records were seen in the outbox.
+    pub basis: Basis,
+    /// Records that were in the outbox. Those of one key are in their order, and none of a key is left out
+    /// before another one of it.
+    pub events: Vec<OutboxEvent>,
+    /// Ids of records that are known to be gone from the outbox.
+    pub gone: BTreeSet<EventId>,
+    /// Whether `events` are all records for this shard that the source had: then all others are gone.
+    pub is_complete: bool,
+}
+
+/// What comes of planning an enqueue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Enqueue {
+    /// This operation is to be done.
+    Write(Box<EnqueuePlan>),
+    /// There is nothing to write. The records of these sources are in the queue already.
+    Nothing(Vec<Moved>),
+    /// The mover must do something else first.
+    Refused(Refusal),
+}
+
+/// Records that are in the queue, so that the outbox may lose them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// The source.
+    pub source: SourceId,
+    /// Their ids.
+    pub ids: Vec<EventId>,
+}
+
+/// Why nothing can be enqueued now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// The generation is closed: read the topic again.
+    Closed,
+    /// The receipts of these sources are not known: read the shard with them, then the outboxes again.
+    UnknownReceipts(Vec<SourceId>),
+    /// These sources were read before the shard's state was, or given twice: read them again.
+    StalePages(Vec<SourceId>),
+    /// These sources have too many receipts: remove outbox records that are in the queue.
+    TooManyReceipts(Vec<SourceId>),
+    /// The object is full: the owner must spill first.
+    NotSpilled,
+    /// A queue that drops the oldest events must drop some first.
+    NoRoom {
+        /// How many entries.
+        entries: u64,
+        /// How many bytes.
+        bytes: u64,
+    },
+}
+
+/// An operation that enqueues.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnqueuePlan {
+    /// The operation. ECANCELED and ENOENT mean that the shard changed: read it again, then the outboxes.
+    pub op: ObjectOp,
+    /// The shard after it.
+    pub after: Shard,
+    /// Records that are in the queue after it.
+    pub moved: Vec<Moved>,
+    /// Records that did not fit, with the basis that they have after it.
+    pub rest: Vec<SourcePage>,
+    /// Events that it adds.
+    pub added: u64,
+}
+
+/// The limit of a queue that drops the oldest events, for one shard: the topic's divided by the number of
+/// shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardLimit {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl Shard {
+    /// What a page that is read from now on is based on.
+    pub fn basis(&self) -> Basis {
+        Basis { generation: self.id.value.generation, revision: self.tail.value.revision }
+    }
+}
+
+/// Plans to enqueue what the shard has not had of these pages.
+///
+/// `limit` is that of a topic that drops its oldest events. Other topics have none here: what was admitted is
+/// enqueued.
+pub fn plan(shard: &Shard, pages: Vec<SourcePage>, limit: Option<ShardLimit>) -> Result<Enqueue> {
+    let named = |wanted: &dyn Fn(&SourcePage) -> bool| -> Vec<SourceId> {
+        pages.iter().filter(|page| wanted(page)).map(|page| page.source.clone()).collect()
+    };
+    if !shard.is_open {
+        return Ok(Enqueue::Refused(Refusal::Closed));
+    }
+    let unknown = named(&|page| !shard.receipts.contains_key(&page.source));
+    if !unknown.is_empty() {
+        return Ok(Enqueue::Refused(Refusal::UnknownReceipts(unknown)));
+    }
+    let mut seen = BTreeSet::new();
+    let repeated = pages.iter().filter(|page| !seen.insert(&page.source)).map(|page| page.source.clone());
+    let mut stale: Vec<SourceId> = repeated.collect();
+    stale.extend(named(&|page| page.basis != shard.basis()));
+    if !stale.is_empty() {
+        return Ok(Enqueue::Refused(Refusal::StalePages(stale)));
+    }
+    let mut selection = Selection::new(shard, limit);
+    for page in pages {
+        selection.take(page)?;
+    }
+    Ok(selection.finish())
+}
+
+/// Events that are chosen for one operation.
+struct Selection<'a> {
+    shard: &'a Shard,
+    limit: Option<ShardLimit>,
+    events: Vec<Event>,
+    bytes: u64,
+    receipts: ReceiptsOf,
+    moved: Vec<Moved>,
+    rest: Vec<SourcePage>,
+    crowded: Vec<SourceId>,
+    is_full: bool,
+    is_limited: bool,
+}
+
+impl<'a> Selection<'a> {
+    fn new(shard: &'a Shard, limit: Option<ShardLimit>) -> Selection<'a> {
+        Selection {
+            shard,
+            limit,
+            events: Vec::new(),
+            bytes: 0,
+            receipts: ReceiptsOf::new(),
+            moved: Vec::new(),
+            rest: Vec::new(),
+            crowded: Vec::new(),
+            is_full: false,
+            is_limited: false,
+        }
+    }
+
+    /// Chooses events of a page until the operation is full.
+    fn take(&mut self, page: SourcePage) -> Result<()> {
+        let SourcePage { source, basis, events, gone, is_complete } = page;
+        let had = self.shard.receipts.get(&source).cloned().unwrap_or_default();
+        let present: BTreeSet<&EventId> = events.iter().map(|outbox| &outbox.id).collect();
+        let is_gone = |id: &EventId| gone.contains(id) || (is_complete && !present.contains(id));
+        let mut kept: BTreeSet<EventId> = had.iter().filter(|id| !is_gone(id)).cloned().collect();
+        let mut moved = Vec::new();
+        let mut left = Vec::new();
+        for outbox in events {
+            outbox.event.check()?;
+            if gone.contains(&outbox.id) {
+                continue;
+            }
+            if had.contains(&outbox.id) || kept.contains(&outbox.id) {
+                moved.push(outbox.id);
+                continue;
+            }
+            // Once one does not fit, none behind it is taken: order within the source.
+            if !left.is_empty() || !self.fits(&outbox.event) {
+                left.push(outbox);
+                continue;
+            }
+            if kept.len() >= MAX_RECEIPTS {
+                self.crowded.push(source.clone());
+                left.push(outbox);
+                continue;
+            }
+            self.bytes += outbox.event.size_bytes();
+            kept.insert(outbox.id.clone());
+            moved.push(outbox.id);
+            self.events.push(outbox.event);
+        }
+        if kept != had {
+            self.receipts.insert(source.clone(), kept);
+        }
+        if !moved.is_empty() {
+            self.moved.push(Moved { source: source.clone(), ids: moved });
+        }
+        if !left.is_empty() {
+            // What was gone is gone for the rest too; it says nothing any more of what else there is.
+            self.rest.push(SourcePage {
+                source,
+                basis,
+                events: left,
+                gone: BTreeSet::new(),
+                is_complete: false,
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether another event may be added to the operation.
+    fn fits(&mut self, event: &Event) -> bool {
+        if self.is_full {
+            return false;
+        }
+        let (entries, bytes) = (self.events.len() as u64 + 1, self.bytes + event.size_bytes());
+        let is_first = self.events.is_empty();
+        let fits_op = is_first || bytes <= OP_BYTES;
+        let fits_object = self.shard.resident_bytes() + bytes <= MAX_RESIDENT_BYTES;
+        // A single event is taken by an empty queue, whatever its size.
+        let fits_limit = (is_first && self.shard.is_empty())
+            || self.limit.is_none_or(|limit| {
+                self.shard.entries() + entries <= limit.entries
+                    && self.shard.size_bytes() + bytes <= limit.bytes
+            });
+        self.is_limited |= is_first && !fits_limit;
+        self.is_full = !(fits_op && fits_object && fits_limit);
+        !self.is_full
+    }
+
+    /// What must be dropped so that the next operation takes as much as it can.
+    fn needed_room(&self, limit: ShardLimit) -> Refusal {
+        let (mut entries, mut bytes) = (0, 0);
+        for outbox in self.rest.iter().flat_map(|page| &page.events) {
+            let size = outbox.event.size_bytes();
+            if entries > 0 && (entries >= limit.entries || bytes + size > limit.bytes.min(OP_BYTES)) {
+                break;
+            }
+            entries += 1;
+            bytes += size;
+        }
+        Refusal::NoRoom {
+            entries: (self.shard.entries() + entries).saturating_sub(limit.entries),
+            bytes: (self.shard.size_bytes() + bytes).saturating_sub(limit.bytes),
+        }
+    }
+
+    fn finish(self) -> Enqueue {
+        if self.events.is_empty() && self.receipts.is_empty() {
+            return self.without_write();
+        }
+        let old = self.shard.tail.value;
+        let added = self.events.len() as u64;
+        let tail = Tail { revision: old.revision + 1, next: old.next + added, bytes: old.bytes + self.bytes };
+        let tail = Stored::new(tail);
+        let mut set = batches(old.next, self.events);
+        let mut remove = Vec::new();
+        let mut after = Shard { tail: tail.clone(), ..self.shard.clone() };
+        for (source, ids) in self.receipts {
+            let key = name::receipts_key(&source);
+            if ids.is_empty() {
+                remove.push(key);
+            } else {
+                set.push((key, record::encode(&Receipts { ids: ids.iter().cloned().collect() })));
+            }
+            after.receipts.insert(source, ids);
+        }
+        let op = self.shard.enqueue_op().set_xattr(TAIL, &tail.raw).omap_set(set).omap_remove(remove);
+        let mut rest = self.rest;
+        rest.iter_mut().for_each(|page| page.basis = after.basis());
+        Enqueue::Write(Box::new(EnqueuePlan { op, after, moved: self.moved, rest, added }))
+    }
+
+    fn without_write(self) -> Enqueue {
+        if !self.moved.is_empty() || self.rest.is_empty() {
+            return Enqueue::Nothing(self.moved);
+        }
+        Enqueue::Refused(match self.limit {
+            _ if !self.crowded.is_empty() => Refusal::TooManyReceipts(self.crowded),
+            Some(limit) if self.is_limited => self.needed_room(limit),
+            _ => Refusal::NotSpilled,
+        })
+    }
+}
+
+/// Events as batches, from this sequence number on.
+fn batches(first: u64, events: Vec<Event>) -> Vec<(Bytes, Bytes)> {
+    let mut groups: Vec<Vec<Event>> = Vec::new();
+    let mut bytes = 0;
+    for event in events {
+        let size = event.size_bytes();
+        match groups.last_mut() {
+            Some(group) if group.len() < BATCH_EVENTS && bytes + size <= BATCH_BYTES => {
+                bytes += size;
+                group.push(event);
+            }
+            _ => {
+                bytes = size;
+                groups.push(vec![event]);
+            }
+        }
+    }
+    let mut sequence = first;
+    let mut records = Vec::with_capacity(groups.len());
+    for events in groups {
+        let key = Kind::Batch.key(sequence);
+        sequence += events.len() as u64;
+        records.push((key, record::encode(&Batch { events })));
+    }
+    records
+}
+
+#[cfg(test)]
+mod tests;

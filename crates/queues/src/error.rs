@@ -1,0 +1,56 @@
+//! What can be wrong with what a caller gives or an object holds.
+
+use nacre_types::encoding::DecodeError;
+
+/// An error of this crate. Conflicts with other gateways are not errors: functions return them as outcomes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// An attribute, key or record of an object can't be understood. Never retried: an operator must look at
+    /// the object.
+    #[error("{object}: {source}")]
+    Corrupt {
+        /// The object.
+        object: String,
+        /// What is wrong.
+        source: DecodeError,
+    },
+    /// A name can't be used.
+    #[error("{what} {name:?} is not valid: {reason}")]
+    InvalidName {
+        /// What it names.
+        what: &'static str,
+        /// The name.
+        name: String,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
+    /// An event is larger than any queue takes.
+    #[error("an event has {bytes} bytes; a queue takes events of up to {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A number of shards that a topic can't have.
+    #[error("a topic has 1 to {limit} shards, not {shards}")]
+    InvalidShards {
+        /// The number.
+        shards: u32,
+        /// The limit.
+        limit: u32,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Damage of an object that decoding did not find by itself.
+pub(crate) fn corrupt(
+    object: &impl std::fmt::Display,
+    what: &'static str,
+    detail: impl Into<String>,
+) -> Error {
+    let source = DecodeError::Corrupt { what, detail: detail.into() };
+    Error::Corrupt { object: object.to_string(), source }
+}

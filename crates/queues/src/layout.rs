@@ -1,0 +1,253 @@
+//! The generations of a topic's queue, as the topic's record keeps them.
+//!
+//! Each change of the number of shards makes a new *generation*. Events are enqueued into the current one
+//! only; older ones are closed and are drained. A topic that is created gets its first generation in the same
+//! way, and one that is switched to non-persistent gets a hidden one of a single shard, for events that
+//! outboxes still hold.
+//!
+//! Changes of the record are compare-and-swap operations of whoever keeps it. A change of generations is
+//! [`Layout::begin`], the steps of [`crate::reshard`], which any gateway may repeat or continue, and
+//! [`Layout::commit`].
+
+use crate::error::{Error, Result};
+use crate::name::{self, KeyHash, MAX_SHARDS, TopicId};
+use crate::op::ObjectKey;
+use crate::record::Identity;
+use serde::{Deserialize, Serialize};
+
+/// Generations that may be waiting to be drained. More changes are refused.
+pub const MAX_OLDER: usize = 16;
+
+/// A generation of a topic's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Generation {
+    /// Counts from 1.
+    pub number: u64,
+    /// Its shards, at least 1.
+    pub shards: u32,
+    /// Whether its shards are objects that `rados ls` shows in the namespace `notif` while it is the current
+    /// one.
+    pub is_visible: bool,
+}
+
+impl Generation {
+    /// The identity of one of its shards.
+    pub fn identity(&self, topic: &TopicId, shard: u32) -> Identity {
+        Identity { topic: topic.clone(), generation: self.number, shard, shards: self.shards }
+    }
+
+    /// The shard of a key.
+    pub fn shard_of(&self, key: KeyHash) -> u32 {
+        key.shard(self.shards)
+    }
+
+    /// Its number of visible objects.
+    fn visible_shards(&self) -> u32 {
+        if self.is_visible { self.shards } else { 0 }
+    }
+}
+
+/// The generations of a topic's queue.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Layout {
+    /// What events are enqueued into; `None` for a topic that was never persistent.
+    pub current: Option<Generation>,
+    /// What is being made.
+    pub next: Option<Generation>,
+    /// Closed generations that are not drained, oldest first.
+    pub older: Vec<Generation>,
+    /// The highest number that was given to a generation.
+    pub last_number: u64,
+    /// Whether the topic is being deleted: its objects are removed, then its record.
+    pub is_deleted: bool,
+}
+
+/// What a queue is to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Persistent, with this many shards.
+    Shards(u32),
+    /// Not persistent.
+    NotPersistent,
+}
+
+/// What [`Layout::begin`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// The layout names a new generation now: write the record, then do the steps.
+    Started,
+    /// Nothing is to be done.
+    Unchanged,
+    /// Another change is under way: complete it first.
+    Busy,
+    /// Too many generations wait to be drained.
+    TooMany,
+    /// The topic is being deleted.
+    Deleted,
+}
+
+impl Layout {
+    /// Whether the topic is persistent.
+    pub fn is_persistent(&self) -> bool {
+        self.current.is_some_and(|current| current.is_visible)
+    }
+
+    /// Begins a change of generations.
+    pub fn begin(&mut self, target: Target) -> Result<Begin> {
+        if let Target::Shards(shards) = target
+            && !(1..=MAX_SHARDS).contains(&shards)
+        {
+            return Err(Error::InvalidShards { shards, limit: MAX_SHARDS });
+        }
+        let (shards, is_visible) = match target {
+            Target::Shards(shards) => (shards, true),
+            Target::NotPersistent => (1, false),
+        };
+        if self.is_deleted {
+            return Ok(Begin::Deleted);
+        }
+        if self.next.is_some() {
+            return Ok(Begin::Busy);
+        }
+        let is_same = match self.current {
+            Some(current) => current.shards == shards && current.is_visible == is_visible,
+            None => !is_visible,
+        };
+        if is_same {
+            return Ok(Begin::Unchanged);
+        }
+        if self.older.len() >= MAX_OLDER {
+            return Ok(Begin::TooMany);
+        }
+        self.last_number += 1;
+        self.next = Some(Generation { number: self.last_number, shards, is_visible });
+        Ok(Begin::Started)
+    }
+
+    /// Ends the change to generation `number`, whose steps are done; `false` where that is not under way:
+    /// somebody else did it.
+    #[must_use]
+    pub fn commit(&mut self, number: u64) -> bool {
+        match self.next {
+            Some(next) if next.number == number && !self.is_deleted => {
+                self.older.extend(self.current.replace(next));
+                self.next = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Forgets a generation all of whose shards are gone; `false` where it is not there.
+    #[must_use]
+    pub fn retire(&mut self, number: u64) -> bool {
+        let before = self.older.len();
+        self.older.retain(|generation| generation.number != number);
+        self.older.len() < before
+    }
+
+    /// Marks the topic as being deleted.
+    pub fn delete(&mut self) {
+        self.is_deleted = true;
+    }
+
+    /// Generations with events to be delivered, oldest first.
+    pub fn delivered(&self) -> impl Iterator<Item = Generation> + '_ {
+        self.older.iter().copied().chain(self.current)
+    }
+
+    /// Generations whose events a generation waits for.
+    pub fn before(&self, number: u64) -> impl Iterator<Item = Generation> + '_ {
+        self.delivered().filter(move |generation| generation.number < number)
+    }
+
+    /// All objects of shards that the topic can have, to be removed when it is deleted.
+    pub fn objects(&self, tenant: &str, topic_name: &str, topic: &TopicId) -> Vec<ObjectKey> {
+        let all = || self.delivered().chain(self.next);
+        let visible = all().map(|generation| generation.visible_shards()).max().unwrap_or(0);
+        let visible = (0..visible).map(|shard| name::queue_object(tenant, topic_name, shard));
+        let hidden = all().flat_map(|generation| {
+            (0..generation.shards).map(move |shard| name::closed_object(topic, generation.number, shard))
+        });
+        visible.chain(hidden).collect()
+    }
+}
+
+/// Where a shard can be: look at the first place; if another generation is there, at the second one.
+pub fn places(
+    tenant: &str,
+    topic_name: &str,
+    topic: &TopicId,
+    generation: Generation,
+    shard: u32,
+) -> (Option<ObjectKey>, ObjectKey) {
+    let visible = generation.is_visible.then(|| name::queue_object(tenant, topic_name, shard));
+    (visible, name::closed_object(topic, generation.number, shard))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(layout: &mut Layout, target: Target) {
+        assert_eq!(layout.begin(target), Ok(Begin::Started));
+        assert!(layout.commit(layout.last_number));
+    }
+
+    #[test]
+    fn generations_follow_each_other_until_they_are_drained() {
+        let mut layout = Layout::default();
+        change(&mut layout, Target::Shards(11));
+        change(&mut layout, Target::Shards(101));
+        change(&mut layout, Target::Shards(11));
+        assert_eq!(layout.current, Some(Generation { number: 3, shards: 11, is_visible: true }));
+        assert_eq!(layout.before(3).map(|older| older.shards).collect::<Vec<_>>(), [11, 101]);
+        assert_eq!(layout.before(2).map(|older| older.number).collect::<Vec<_>>(), [1]);
+        assert!(layout.retire(1) && !layout.retire(1));
+        assert_eq!(layout.delivered().map(|older| older.number).collect::<Vec<_>>(), [2, 3]);
+    }
+
+    #[test]
+    fn changes_are_made_one_at_a_time_and_bounded() {
+        let mut layout = Layout::default();
+        assert_eq!(layout.begin(Target::NotPersistent), Ok(Begin::Unchanged));
+        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Started));
+        assert_eq!(layout.begin(Target::Shards(3)), Ok(Begin::Busy));
+        assert!(!layout.commit(7) && layout.commit(1) && !layout.commit(1));
+        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Unchanged));
+        for shards in 0..MAX_OLDER as u32 {
+            change(&mut layout, Target::Shards(3 + shards));
+        }
+        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::TooMany));
+        assert!(layout.retire(1));
+        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Started));
+        for shards in [0, MAX_SHARDS + 1] {
+            assert!(Layout::default().begin(Target::Shards(shards)).is_err());
+        }
+    }
+
+    #[test]
+    fn a_topic_that_is_not_persistent_any_more_keeps_a_hidden_shard() {
+        let mut layout = Layout::default();
+        change(&mut layout, Target::Shards(11));
+        change(&mut layout, Target::NotPersistent);
+        assert!(!layout.is_persistent());
+        let topic = TopicId::new("id").expect("valid");
+        let current = layout.current.expect("there is one");
+        assert_eq!(places("", "t", &topic, current, 0), (None, name::closed_object(&topic, 2, 0)));
+        change(&mut layout, Target::Shards(11));
+        assert!(layout.is_persistent());
+        assert_eq!(layout.objects("", "t", &topic).len(), 11 + 11 + 1 + 11);
+    }
+
+    #[test]
+    fn a_deleted_topic_changes_no_more() {
+        let mut layout = Layout::default();
+        assert_eq!(layout.begin(Target::Shards(2)), Ok(Begin::Started));
+        layout.delete();
+        assert!(!layout.commit(1));
+        assert_eq!(layout.begin(Target::Shards(3)), Ok(Begin::Deleted));
+        let topic = TopicId::new("id").expect("valid");
+        assert_eq!(layout.objects("", "t", &topic).len(), 4, "what was being made is removed as well");
+    }
+}

@@ -1,0 +1,350 @@
+//! Settling: what becomes of events is written by operations of the shard's owner.
+//!
+//! One operation moves the cursor, removes batches that are settled as a whole, writes and removes parked
+//! events and adds dead letters. It compares the shard's identity, its owner and its head. So an owner that
+//! was fenced changes nothing, an event is counted as removed exactly once, and an event is a dead letter
+//! exactly if it is no longer in the queue.
+
+use crate::error::{Result, corrupt};
+use crate::name::{self, Kind};
+use crate::op::{ObjectKey, ObjectOp, ObjectRead};
+use crate::record::{
+    self, Batch, DeadLetter, Event, EventId, HEAD, Head, MAX_EVENT_BYTES, OPEN, Parked, STATE, Segment,
+    SegmentData,
+};
+use crate::shard::{Shard, Stored};
+use bytes::Bytes;
+use nacre_types::encoding::Versioned;
+use std::collections::BTreeMap;
+
+/// The most events that one operation settles.
+pub const MAX_SETTLED: usize = 1024;
+
+/// Where an event is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In a batch or a segment.
+    Log,
+    /// Parked.
+    Parked,
+}
+
+/// What becomes of an event.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was delivered.
+    Delivered,
+    /// It waits outside of the log.
+    Parked(Parked),
+    /// It will not be delivered.
+    Dead(DeadLetter),
+}
+
+/// An event and what becomes of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settlement {
+    /// The event.
+    pub sequence: u64,
+    /// Where it is now.
+    pub place: Place,
+    /// Its size.
+    pub bytes: u64,
+    /// What becomes of it.
+    pub fate: Fate,
+}
+
+/// A stretch of the log: a batch or a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    /// The sequence number behind its last event.
+    pub end: u64,
+    /// Bytes of its events.
+    pub bytes: u64,
+    /// For a segment, the epoch in its name.
+    pub segment: Option<u64>,
+}
+
+/// The part of a shard's log that was read, by sequence number of the first event.
+///
+/// Only the owner keeps one. Batches are added as they are read, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogMap {
+    stretches: BTreeMap<u64, Stretch>,
+    /// Segments whose events are settled and whose objects may be removed.
+    finished: BTreeMap<u64, Stretch>,
+    /// The last batch that was removed from the object.
+    last_removed: Option<u64>,
+}
+
+/// Events of a part of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Those that are not settled, by sequence number.
+    pub events: Vec<(u64, Event)>,
+    /// The sequence number behind the part.
+    pub end: u64,
+}
+
+impl LogMap {
+    /// Adds a page of batches, which was read in one operation with `shard`, and returns its events that are
+    /// not settled.
+    pub fn add_batches(&mut self, shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<Loaded> {
+        let mut events = Vec::new();
+        let mut loaded_to = None;
+        for (key, value) in page {
+            let first = sequence(&shard.object, Kind::Batch, key)?;
+            let batch: Batch = record::decode(&shard.object, value)?;
+            let end = first + batch.events.len() as u64;
+            if end > shard.tail.value.next || batch.events.is_empty() {
+                return Err(corrupt(&shard.object, Batch::NAME, "it is empty or beyond the tail"));
+            }
+            loaded_to = Some(end);
+            self.stretches.insert(first, Stretch { end, bytes: batch.size_bytes(), segment: None });
+            add_events(&shard.head.value, first, batch, &mut events);
+        }
+        Ok(Loaded { events, end: loaded_to.unwrap_or(shard.tail.value.next) })
+    }
+
+    /// Where to read batches so that the one with this event is among them: `after` of [`read_batches`].
+    pub fn batches_before(&self, from: u64) -> Option<u64> {
+        let before = self.stretches.range(..from);
+        let before = before.filter(|(_, stretch)| stretch.segment.is_none() && stretch.end <= from);
+        before.map(|(first, _)| *first).max().max(self.last_removed)
+    }
+
+    /// Adds manifests of segments. Those that are settled are only noted to be removed.
+    pub fn add_segments(&mut self, shard: &Shard, page: &[(Bytes, Bytes)]) -> Result<()> {
+        for (key, value) in page {
+            let first = sequence(&shard.object, Kind::Segment, key)?;
+            let segment: Segment = record::decode(&shard.object, value)?;
+            let stretch = Stretch { end: segment.end, bytes: segment.bytes, segment: Some(segment.epoch) };
+            let is_settled = segment.end <= shard.head.value.cursor;
+            let stretches = if is_settled { &mut self.finished } else { &mut self.stretches };
+            stretches.insert(first, stretch);
+        }
+        Ok(())
+    }
+
+    /// Interprets the data of a segment: its events that are not settled.
+    pub fn segment_events(&self, shard: &Shard, first: u64, data: &[u8]) -> Result<Loaded> {
+        let what = "spill segment";
+        let stretch = self.stretches.get(&first).filter(|stretch| stretch.segment.is_some());
+        let stretch = stretch.ok_or_else(|| corrupt(&shard.object, what, "it has no manifest"))?;
+        let data: SegmentData = record::decode(&shard.object, data)?;
+        let mut next = first;
+        let mut events = Vec::new();
+        for (batch_first, batch) in data.batches {
+            if batch_first != next {
+                return Err(corrupt(&shard.object, what, format!("batch {batch_first} follows {next}")));
+            }
+            next += batch.events.len() as u64;
+            add_events(&shard.head.value, batch_first, batch, &mut events);
+        }
+        if next != stretch.end {
+            return Err(corrupt(&shard.object, what, format!("it ends at {next}, not {}", stretch.end)));
+        }
+        Ok(Loaded { events, end: next })
+    }
+
+    /// The segment that holds this event, or the first one behind it: the sequence number of its first event,
+    /// and its object.
+    pub fn segment_at(&self, shard: &Shard, from: u64) -> Option<(u64, ObjectKey)> {
+        let segment =
+            self.stretches.iter().find(|(_, stretch)| stretch.segment.is_some() && stretch.end > from);
+        segment.map(|(first, stretch)| (*first, segment_object(shard, *first, *stretch)))
+    }
+
+    /// Segments whose objects may be removed, and the operation that removes their manifests after that.
+    pub fn finished(&self, shard: &Shard) -> Option<(Vec<ObjectKey>, ObjectOp)> {
+        if self.finished.is_empty() {
+            return None;
+        }
+        let objects = self.finished.iter().map(|(first, stretch)| segment_object(shard, *first, *stretch));
+        let manifests = self.finished.keys().map(|first| Kind::Segment.key(*first)).collect();
+        Some((objects.collect(), shard.owned_op().omap_remove(manifests)))
+    }
+
+    /// Whether [`settle`] has something to remove although nothing is settled anew: others dropped events.
+    pub fn is_behind(&self, shard: &Shard) -> bool {
+        self.stretches.values().any(|stretch| stretch.end <= shard.head.value.cursor)
+    }
+
+    /// Forgets the segments that [`LogMap::finished`] named, after its operation was done.
+    pub fn forget_finished(&mut self) {
+        self.finished.clear();
+    }
+
+    /// Takes away stretches below the cursor; returns the keys of batches to be removed and their bytes.
+    fn pass(&mut self, cursor: u64) -> (Vec<Bytes>, u64) {
+        let mut keys = Vec::new();
+        let mut bytes = 0;
+        let passed: Vec<u64> = self
+            .stretches
+            .range(..cursor)
+            .filter(|(_, stretch)| stretch.end <= cursor)
+            .map(|(f, _)| *f)
+            .collect();
+        for first in passed {
+            let Some(stretch) = self.stretches.remove(&first) else { continue };
+            if stretch.segment.is_some() {
+                self.finished.insert(first, stretch);
+            } else {
+                keys.push(Kind::Batch.key(first));
+                bytes += stretch.bytes;
+                self.last_removed = self.last_removed.max(Some(first));
+            }
+        }
+        (keys, bytes)
+    }
+
+    /// Replaces batches by the segment that they were spilled into.
+    pub(crate) fn replace_batches(&mut self, first: u64, segment: Segment) {
+        let batches: Vec<u64> = self.stretches.range(first..segment.end).map(|(first, _)| *first).collect();
+        for batch in batches {
+            self.stretches.remove(&batch);
+        }
+        self.last_removed = self.last_removed.max(segment.end.checked_sub(1));
+        let stretch = Stretch { end: segment.end, bytes: segment.bytes, segment: Some(segment.epoch) };
+        self.stretches.insert(first, stretch);
+    }
+}
+
+fn segment_object(shard: &Shard, first: u64, stretch: Stretch) -> ObjectKey {
+    let id = &shard.id.value;
+    let epoch = stretch.segment.unwrap_or_default();
+    name::segment_object(&id.topic, id.generation, id.shard, first, epoch)
+}
+
+fn add_events(head: &Head, first: u64, batch: Batch, events: &mut Vec<(u64, Event)>) {
+    let numbered = (first..).zip(batch.events);
+    events.extend(numbered.filter(|(sequence, _)| !head.is_settled(*sequence)));
+}
+
+fn sequence(object: &ObjectKey, kind: Kind, key: &[u8]) -> Result<u64> {
+    kind.sequence(key).ok_or_else(|| corrupt(object, "queue", "a key has no sequence number"))
+}
+
+/// Reads batches from the one behind `after` on; an empty `after` begins with the first one.
+pub fn read_batches(object: &ObjectKey, after: Option<u64>, max: u64) -> ObjectRead {
+    let after = after.map(|first| Kind::Batch.key(first)).unwrap_or_default();
+    ObjectRead::page(object, after, Kind::Batch.prefix(), max)
+}
+
+/// Reads parked events, manifests of segments or dead letters. The reply counts if [`Shard::is_still`] says
+/// so.
+pub fn read_kind(object: &ObjectKey, kind: Kind, after: Bytes, max: u64) -> ObjectRead {
+    ObjectRead::page(object, after, kind.prefix(), max)
+}
+
+/// An operation that settles events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SettlePlan {
+    /// The operation. ECANCELED means that there is another owner, or that events were dropped: read the
+    /// shard again. Where the result is not known, read the shard as well: it was done if the head is that of
+    /// `after`, and it can be repeated if the head is as it was. Otherwise give the lease up and begin with a
+    /// new window.
+    pub op: ObjectOp,
+    /// The shard after it.
+    pub after: Shard,
+    /// The log after it.
+    pub log: LogMap,
+}
+
+/// Plans to settle events. Those in the log that are settled already are skipped.
+///
+/// Events of the log must be from what `log` has.
+pub fn settle(shard: &Shard, log: &LogMap, settlements: &[Settlement]) -> SettlePlan {
+    let id = &shard.id.value;
+    let mut head = shard.head.value.clone();
+    let (mut set, mut remove) = (Vec::new(), Vec::new());
+    for settlement in settlements {
+        let Settlement { sequence, place, bytes, fate } = settlement;
+        if *place == Place::Log && !head.settle(*sequence) {
+            continue;
+        }
+        if let Fate::Parked(parked) = fate {
+            set.push((Kind::Parked.key(*sequence), record::encode(parked)));
+            continue;
+        }
+        if *place == Place::Parked {
+            remove.push(Kind::Parked.key(*sequence));
+        }
+        if let Fate::Dead(letter) = fate {
+            set.push((Kind::Dead.key(head.next_dead), record::encode(letter)));
+            head.next_dead += 1;
+        }
+        head.removed += 1;
+        head.removed_bytes += bytes;
+    }
+    let mut log = log.clone();
+    let (passed, left) = log.pass(head.cursor);
+    remove.extend(passed);
+    head.left_bytes += left;
+    debug_assert!(head.removed <= shard.tail.value.next, "{id:?}: {head:?}");
+    let head = Stored::new(head);
+    let op = shard.owned_op().if_xattr(HEAD, &shard.head.raw).set_xattr(HEAD, &head.raw);
+    let op = op.omap_set(set).omap_remove(remove);
+    SettlePlan { op, after: Shard { head, ..shard.clone() }, log }
+}
+
+/// An event of the log that could be dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Oldest {
+    /// The event.
+    pub sequence: u64,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Plans to drop the oldest events of the log until there is this much room, or as many as `oldest` has;
+/// `None` where it has none.
+///
+/// Not only the owner may do this, but any mover. It compares the head, so that events are counted once. The
+/// owner notices by the head when it settles next, and it is the owner who removes the batches.
+pub fn drop_oldest(shard: &Shard, oldest: &[Oldest], entries: u64, bytes: u64) -> Option<(ObjectOp, Shard)> {
+    let mut head = shard.head.value.clone();
+    let (mut dropped, mut dropped_bytes) = (0, 0);
+    for event in oldest {
+        if dropped >= entries && dropped_bytes >= bytes {
+            break;
+        }
+        if head.settle(event.sequence) {
+            dropped += 1;
+            dropped_bytes += event.bytes;
+        }
+    }
+    if dropped == 0 {
+        return None;
+    }
+    head.removed += dropped;
+    head.removed_bytes += dropped_bytes;
+    head.dropped += dropped;
+    let head = Stored::new(head);
+    let op = shard.op().if_xattr(STATE, &Bytes::from_static(OPEN)).if_xattr(HEAD, &shard.head.raw);
+    let op = op.set_xattr(HEAD, &head.raw);
+    Some((op, Shard { head, ..shard.clone() }))
+}
+
+/// The id of a dead letter on its way: unique within its shard's source.
+pub fn dead_id(number: u64) -> EventId {
+    EventId::new(number.to_be_bytes().to_vec()).expect("invariant: eight bytes are a valid id")
+}
+
+/// Removes dead letters that the dead-letter queue has. Owner only: the copy that a change of generations
+/// makes must not have them any more when they are gone here.
+pub fn forget_dead(shard: &Shard, numbers: &[u64]) -> ObjectOp {
+    shard.owned_op().omap_remove(numbers.iter().map(|number| Kind::Dead.key(*number)).collect())
+}
+
+/// Dead letters of a page, with their numbers.
+pub fn dead_of(object: &ObjectKey, page: &[(Bytes, Bytes)]) -> Result<Vec<(u64, DeadLetter)>> {
+    page.iter()
+        .map(|(key, value)| Ok((sequence(object, Kind::Dead, key)?, record::decode(object, value)?)))
+        .collect()
+}
+
+/// The most bytes of events that an operation which settles may write, unless it is one event.
+pub const MAX_SETTLED_BYTES: u64 = 4 * MAX_EVENT_BYTES as u64;
+
+#[cfg(test)]
+mod tests;
