@@ -106,7 +106,8 @@ impl IoCtx {
         Ok(ObjectId::new(self.pool, &self.namespace, &self.locator, name))
     }
 
-    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+    /// The engine that carries out its operations.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
     }
 
