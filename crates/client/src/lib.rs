@@ -1,4 +1,4 @@
-//! The RADOS client: the native engine with its objecter, and the striper.
+//! The RADOS client: the native engine with its objecter, the striper, and the production environment of code above.
 //!
 //! [`Cluster`] and [`IoCtx`] stand on the [`engine::Engine`] trait (both of the engine crate, whose items this crate
 //! exports too); [`native`] is the engine that speaks Nacre's protocol. Every operation starts at once and returns a
@@ -12,11 +12,13 @@
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
+mod environment;
 pub mod native;
 mod objecter;
 mod striper;
 mod throttle;
 
+pub use environment::tokio_environment;
 pub use nacre_engine::engine;
 pub use nacre_engine::{
     Cluster, ClusterStats, CommandReply, Cursor, EngineStats, Error, IoCtx, ListRange, Lister, Notification,
