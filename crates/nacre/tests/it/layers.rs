@@ -18,7 +18,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("client", &["types", "runtime", "engine", "task"]),
     ("mon", &["types", "runtime"]),
     ("osd", &["types", "runtime", "pg", "store", "client"]),
-    ("sim", &["types", "runtime", "pg", "mon"]),
+    ("sim", &["types", "runtime", "pg", "mon", "engine", "task"]),
     ("librados", &["types", "runtime", "client"]),
     ("rgw", &["types", "runtime", "client"]),
     ("nacre", &["types", "runtime", "pg", "store", "client", "mon", "osd", "rgw"]),
