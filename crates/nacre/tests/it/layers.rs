@@ -60,6 +60,23 @@ fn crates_use_only_what_their_layer_allows() {
 }
 
 #[test]
+fn crates_below_simulated_code_have_channels_of_tokio_at_most() {
+    let found = workspace();
+    for name in ["engine", "task"] {
+        let impure = IMPURE.iter().filter(|impure| !["tokio", "tracing"].contains(impure));
+        for impure in impure {
+            assert!(!found[name].iter().any(|d| d == impure), "{name} may not use {impure}");
+        }
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name).join("Cargo.toml");
+        let text = fs::read_to_string(manifest).unwrap();
+        for line in text.lines().filter(|line| line.starts_with("tokio")) {
+            let channels = r#"tokio = { version = "1", default-features = false, features = ["sync"] }"#;
+            assert_eq!(line, channels, "{name} has more of tokio than channels");
+        }
+    }
+}
+
+#[test]
 fn pure_crates_have_no_way_to_reach_the_world() {
     let found = workspace();
     for name in ["types", "pg"] {

@@ -22,7 +22,7 @@ pub struct Faults {
     pub late_rate: u32,
     /// Requests of a crashed process that are under way and still arrive; the others are lost with it.
     pub ghost_rate: u32,
-    /// The longest after which they arrive.
+    /// The longest after which those arrive, and after which a request that was given up takes effect.
     pub ghost: Nanos,
     /// Notifications that come twice.
     pub repeated_notify_rate: u32,
