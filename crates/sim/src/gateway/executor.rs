@@ -90,6 +90,8 @@ struct State {
     timers: BTreeMap<u64, Timer>,
     processes: BTreeMap<ProcessId, Process>,
     on_crash: Vec<OnCrash>,
+    /// What happens at which step; the second number keeps the order.
+    at_steps: BTreeMap<(u64, u64), Call>,
     /// Tasks and timers are numbered together.
     numbered: u64,
     steps: u64,
@@ -135,6 +137,13 @@ impl State {
 
     fn choose(&mut self) -> Action {
         self.steps += 1;
+        let steps = self.steps;
+        if self.at_steps.first_key_value().is_some_and(|((step, _), _)| *step <= steps)
+            && let Some((_, call)) = self.at_steps.pop_first()
+        {
+            self.note("step", steps);
+            return Action::Run(call);
+        }
         let now = self.schedule.now();
         let may_run = |id: &u64| {
             let process = self.tasks.get(id).and_then(|task| self.processes.get(&task.process));
@@ -229,6 +238,7 @@ impl Executor {
             timers: BTreeMap::new(),
             processes: BTreeMap::new(),
             on_crash: Vec::new(),
+            at_steps: BTreeMap::new(),
             numbered: 0,
             steps: 0,
             hash: DefaultHasher::new(),
@@ -275,6 +285,14 @@ impl Executor {
     /// How often tasks of a process were polled.
     pub fn polls(&self, process: ProcessId) -> u64 {
         self.scheduler.shared.state.lock().processes.get(&process).map_or(0, |process| process.polls)
+    }
+
+    /// Lets something happen `steps` steps from now, between two others: with each number in turn it happens everywhere.
+    pub fn after_steps(&self, steps: u64, call: impl FnOnce() + Send + 'static) {
+        let mut guard = self.scheduler.shared.state.lock();
+        let state = &mut *guard;
+        let at = (state.steps + steps, state.number());
+        state.at_steps.insert(at, Box::new(call));
     }
 
     /// Stops a process for `wait`, as SIGSTOP does: its clocks go on, its tasks do not.
@@ -407,8 +425,8 @@ impl Drop for Executor {
             let mut guard = self.scheduler.shared.state.lock();
             let state = &mut *guard;
             state.ended = true;
-            let listeners = std::mem::take(&mut state.on_crash);
-            (std::mem::take(&mut state.tasks), state.schedule.drain(), listeners)
+            let calls = (std::mem::take(&mut state.on_crash), std::mem::take(&mut state.at_steps));
+            (std::mem::take(&mut state.tasks), state.schedule.drain(), calls)
         };
         drop(dropped);
     }
@@ -479,7 +497,8 @@ impl Scheduler {
         Env::new(ProcessEnvironment::new(self.clone(), process))
     }
 
-    fn crash(&self, process: ProcessId) {
+    /// Ends a process at once: its tasks are dropped, nothing reaches it any more.
+    pub fn crash(&self, process: ProcessId) {
         let listeners = {
             let mut guard = self.shared.state.lock();
             let state = &mut *guard;

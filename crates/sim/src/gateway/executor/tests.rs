@@ -179,6 +179,27 @@ fn a_process_can_be_crashed_after_any_poll() {
 }
 
 #[test]
+fn a_process_can_be_crashed_at_any_step() {
+    let steps = |at| {
+        let executor = Executor::new(6, Settings::default());
+        let process = executor.start_process();
+        let (env, scheduler) = (executor.env(process), executor.scheduler().clone());
+        executor.after_steps(at, move || scheduler.crash(process));
+        let ended = executor.run(process, SECOND, async move {
+            for _ in 0..3 {
+                env.sleep(Duration::from_millis(1)).await;
+            }
+        });
+        (ended.is_ok(), executor.steps())
+    };
+    // Three timers and four polls, without a crash.
+    assert_eq!(steps(100), (true, 7));
+    for at in 1..=7 {
+        assert_eq!(steps(at), (false, at));
+    }
+}
+
+#[test]
 fn a_paused_process_misses_time_but_no_delivery() {
     let executor = Executor::new(9, Settings::default());
     let process = executor.start_process();

@@ -95,7 +95,7 @@ pub(super) fn run(object: &mut Working<'_>, op: &OsdOp) -> Result<OpResult, Errn
 
 /// Runs one op that has an output or a code of its own.
 fn read(object: &mut Working<'_>, op: &OsdOp) -> Result<OpResult, Errno> {
-    let output = match &op.op {
+    let output: Bytes = match &op.op {
         Op::CmpXattr { name, op, value } => {
             let stored = object.attr(name)?.unwrap_or_default();
             if !value.holds(*op, &stored) {
