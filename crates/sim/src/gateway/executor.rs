@@ -59,7 +59,7 @@ pub enum Stuck {
 }
 
 type Call = Box<dyn FnOnce() + Send>;
-type OnCrash = Arc<dyn Fn(ProcessId) + Send + Sync>;
+type OnSilence = Arc<dyn Fn(ProcessId, Option<Nanos>) + Send + Sync>;
 
 enum Event {
     /// A timer fires.
@@ -89,7 +89,7 @@ struct State {
     ready: Vec<u64>,
     timers: BTreeMap<u64, Timer>,
     processes: BTreeMap<ProcessId, Process>,
-    on_crash: Vec<OnCrash>,
+    on_silence: Vec<OnSilence>,
     /// What happens at which step; the second number keeps the order.
     at_steps: BTreeMap<(u64, u64), Call>,
     /// Tasks and timers are numbered together.
@@ -237,7 +237,7 @@ impl Executor {
             ready: Vec::new(),
             timers: BTreeMap::new(),
             processes: BTreeMap::new(),
-            on_crash: Vec::new(),
+            on_silence: Vec::new(),
             at_steps: BTreeMap::new(),
             numbered: 0,
             steps: 0,
@@ -297,14 +297,17 @@ impl Executor {
 
     /// Stops a process for `wait`, as SIGSTOP does: its clocks go on, its tasks do not.
     pub fn pause(&self, process: ProcessId, wait: Nanos) {
-        let mut guard = self.scheduler.shared.state.lock();
-        let state = &mut *guard;
-        let until = state.schedule.now() + wait;
-        if let Some(process) = state.alive(process) {
-            process.paused_until = process.paused_until.max(until);
-        }
-        state.schedule.at(until, Event::Resume);
-        state.note("pause", u64::from(process.0));
+        let (listeners, until) = {
+            let mut guard = self.scheduler.shared.state.lock();
+            let state = &mut *guard;
+            let until = state.schedule.now() + wait;
+            let Some(paused) = state.alive(process) else { return };
+            paused.paused_until = paused.paused_until.max(until);
+            state.schedule.at(until, Event::Resume);
+            state.note("pause", u64::from(process.0));
+            (state.on_silence.clone(), until)
+        };
+        listeners.iter().for_each(|listener| listener(process, Some(until)));
     }
 
     /// Moves the time of day of a process by `by_ns` nanoseconds.
@@ -425,7 +428,7 @@ impl Drop for Executor {
             let mut guard = self.scheduler.shared.state.lock();
             let state = &mut *guard;
             state.ended = true;
-            let calls = (std::mem::take(&mut state.on_crash), std::mem::take(&mut state.at_steps));
+            let calls = (std::mem::take(&mut state.on_silence), std::mem::take(&mut state.at_steps));
             (std::mem::take(&mut state.tasks), state.schedule.drain(), calls)
         };
         drop(dropped);
@@ -482,9 +485,10 @@ impl Scheduler {
         self.shared.state.lock().alive(process).is_some()
     }
 
-    /// Calls `listener` whenever a process crashes, before its tasks are dropped.
-    pub fn on_crash(&self, listener: impl Fn(ProcessId) + Send + Sync + 'static) {
-        self.shared.state.lock().on_crash.push(Arc::new(listener));
+    /// Calls `listener` whenever a process falls silent: until a time where it is paused, for ever (`None`) where it
+    /// crashes, and then before its tasks are dropped.
+    pub fn on_silence(&self, listener: impl Fn(ProcessId, Option<Nanos>) + Send + Sync + 'static) {
+        self.shared.state.lock().on_silence.push(Arc::new(listener));
     }
 
     /// Adds to the hash of what happened, and to the trace.
@@ -507,9 +511,9 @@ impl Scheduler {
                 None => return,
             }
             state.note("crash", u64::from(process.0));
-            state.on_crash.clone()
+            state.on_silence.clone()
         };
-        listeners.iter().for_each(|listener| listener(process));
+        listeners.iter().for_each(|listener| listener(process, None));
         let dropped: Vec<Task> = {
             let mut guard = self.shared.state.lock();
             let state = &mut *guard;

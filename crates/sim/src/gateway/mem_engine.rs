@@ -128,7 +128,7 @@ struct World {
     config_keys: BTreeMap<String, String>,
     options: BTreeMap<String, String>,
     sessions: BTreeMap<u64, SessionState>,
-    /// Processes that are cut off from the cluster, and until when.
+    /// Processes that are cut off from the cluster, or paused, and until when.
     cut: BTreeMap<ProcessId, Nanos>,
     next_notify: u64,
     notifies: BTreeMap<u64, RunningNotify>,
@@ -210,10 +210,12 @@ impl MemCluster {
         };
         let scheduler = executor.scheduler().clone();
         let inner = Arc::new(Inner { scheduler: scheduler.clone(), world: Mutex::new(world) });
-        let crashed = Arc::downgrade(&inner);
-        scheduler.on_crash(move |process| {
-            if let Some(inner) = crashed.upgrade() {
-                inner.process_crashed(process);
+        let cluster = Arc::downgrade(&inner);
+        scheduler.on_silence(move |process, until| {
+            let Some(inner) = cluster.upgrade() else { return };
+            match until {
+                Some(until) => inner.process_fell_silent(process, until),
+                None => inner.process_crashed(process),
             }
         });
         MemCluster { inner }
@@ -309,20 +311,25 @@ impl MemCluster {
     pub fn cut(&self, process: ProcessId, wait: Nanos) {
         let until = self.inner.scheduler.now() + wait;
         self.inner.scheduler.note("cut", u64::from(process.0));
-        let mut guard = self.inner.world.lock();
+        self.inner.process_fell_silent(process, until);
+    }
+}
+
+impl Inner {
+    /// A process is cut off or paused until then: it gives no signs of life, and nothing passes.
+    fn process_fell_silent(self: &Arc<Self>, process: ProcessId, until: Nanos) {
+        let mut guard = self.world.lock();
         let world = &mut *guard;
         let cut = world.cut.entry(process).or_default();
         *cut = until.max(*cut);
         let until = *cut;
         for (number, state) in &mut world.sessions {
             if state.process == process {
-                self.inner.fell_silent(*number, state, Some(until));
+                self.fell_silent(*number, state, Some(until));
             }
         }
     }
-}
 
-impl Inner {
     /// A process is gone: its watches lapse after their timeouts, what it has sent may arrive yet.
     fn process_crashed(self: &Arc<Self>, process: ProcessId) {
         let mut dropped = Vec::new();

@@ -138,7 +138,10 @@ fn a_crash_drops_a_process_whole_and_spares_the_others() {
     executor.run_for(SECOND);
     let crashes = Log::default();
     let told = crashes.clone();
-    executor.scheduler().on_crash(move |process| told.lock().push(process.0));
+    executor.scheduler().on_silence(move |process, until| {
+        assert_eq!(until, None);
+        told.lock().push(process.0);
+    });
     executor.crash(doomed);
     executor.crash(doomed);
     assert_eq!((*dropped.lock(), crashes.lock().clone()), (2, vec![doomed.0]));

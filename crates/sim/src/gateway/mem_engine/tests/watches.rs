@@ -110,6 +110,18 @@ fn a_watch_survives_a_short_cut_and_not_a_long_one() {
 }
 
 #[test]
+fn a_process_that_is_paused_for_long_loses_its_watch() {
+    let world = World::new(8, Faults::none());
+    let (client, ear, _) = watcher(&world, true);
+    let other = world.client();
+    world.executor.pause(client.process, 20 * SECOND);
+    world.executor.run_for(15 * SECOND);
+    assert_eq!((watchers(&world, &other), ear.lost.lock().len()), (0, 0));
+    world.executor.run_for(10 * SECOND);
+    assert_eq!(*ear.lost.lock(), [Errno::ENOTCONN]);
+}
+
+#[test]
 fn a_removed_object_and_a_blocklisted_session_lose_their_watches() {
     let world = World::new(5, Faults { map_spread: SECOND, ..Faults::none() });
     let (client, ear, _) = watcher(&world, true);
