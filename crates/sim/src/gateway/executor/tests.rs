@@ -50,8 +50,7 @@ fn tasks_that_are_ready_together_run_in_any_order() {
             env.spawn(async move { log.lock().push(number) });
         }
         executor.run_for(SECOND);
-        let order = log.lock().clone();
-        order
+        log.lock().clone()
     };
     let orders: BTreeSet<Vec<u32>> = (0..200).map(order).collect();
     assert_eq!(orders.len(), 6);
@@ -76,8 +75,7 @@ fn a_timer_that_is_due_and_a_ready_task_come_in_either_order() {
             worked.lock().push(2);
         });
         executor.run_for(SECOND);
-        let order = log.lock().clone();
-        order
+        log.lock().clone()
     };
     let orders: BTreeSet<Vec<u32>> = (0..200).map(order).collect();
     assert_eq!(orders, BTreeSet::from([vec![1, 2], vec![2, 1]]));
