@@ -1,8 +1,8 @@
-//! The RADOS client: engine seam, objecter, I/O contexts and handles of operations in flight.
+//! The RADOS client: the native engine with its objecter, the striper, and the production environment of code above.
 //!
-//! [`Cluster`] and [`IoCtx`] stand on the [`engine::Engine`] trait; [`native`] is the engine that speaks Nacre's
-//! protocol. Every operation starts at once and returns a [`Pending`], which any executor can poll and any thread can
-//! wait for: callers need no runtime of their own.
+//! [`Cluster`] and [`IoCtx`] stand on the [`engine::Engine`] trait (both of the engine crate, whose items this crate
+//! exports too); [`native`] is the engine that speaks Nacre's protocol. Every operation starts at once and returns a
+//! [`Pending`], which any executor can poll and any thread can wait for: callers need no runtime of their own.
 //!
 //! Invariants: an operation completes exactly once; requests of one PG are sent and resent in order (rule R6); what is
 //! in flight is bounded. The client knows nothing of stores, of replication or of how the cluster map is made.
@@ -12,27 +12,17 @@
 #[global_allocator]
 static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
-mod cluster;
-mod completion;
-pub mod engine;
-mod error;
-mod ioctx;
-mod list;
-mod lock;
+mod environment;
 pub mod native;
 mod objecter;
-mod ops;
 mod striper;
 mod throttle;
-mod watch;
 
-pub use cluster::{Cluster, ClusterStats, PoolStats};
-pub use completion::{Pending, block_on};
-pub use engine::{CommandReply, Cursor, EngineStats};
-pub use error::{Error, Result};
-pub use ioctx::IoCtx;
-pub use list::{ListRange, Lister};
+pub use environment::tokio_environment;
+pub use nacre_engine::engine;
+pub use nacre_engine::{
+    Cluster, ClusterStats, CommandReply, Cursor, EngineStats, Error, IoCtx, ListRange, Lister, Notification,
+    NotifyOutcome, OnDone, OpReply, Pending, PoolStats, ReadOp, Result, WatchHandler, WriteOp, block_on,
+};
 pub use native::{Network, connect, connect_on};
-pub use ops::{OpReply, ReadOp, WriteOp};
 pub use striper::{Layout, MIN_STRIPE_UNIT, PieceExtent, StripedLister, StripedStat, Striper};
-pub use watch::{Notification, NotifyOutcome, OnDone, WatchHandler};

@@ -13,18 +13,16 @@ mod ticket;
 
 pub use network::Network;
 
-use crate::cluster::Cluster;
-use crate::completion::{Pending, block_on, on_client_thread};
-use crate::engine::{
+use crate::objecter::{Answer, Submission};
+use crate::throttle::{Share, Throttle};
+use bytes::Bytes;
+use nacre_engine::engine::{
     CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
 };
-use crate::error::{Error, Result};
-use crate::list::pg_end;
-use crate::objecter::{Answer, Submission};
-use crate::ops::OpReply;
-use crate::throttle::{Share, Throttle};
-use crate::watch::{OnDone, WatchHandler};
-use bytes::Bytes;
+use nacre_engine::{
+    Cluster, Completer, Error, OnDone, OpReply, Pending, Result, WatchHandler, block_on, on_engine_thread,
+    pg_end,
+};
 use nacre_runtime::Config;
 use nacre_runtime::auth::{ConfiguredKey, Credentials};
 use nacre_runtime::msgr::Messenger;
@@ -253,8 +251,7 @@ impl Shared {
             state.take_commands()
         };
         for command in mon.into_iter().chain(daemons) {
-            // Nobody may wait any more.
-            let _ = command.done.send(Err(Error::ShutDown));
+            command.done.complete(Err(Error::ShutDown));
         }
         self.session.send_replace(mon::Session::Failed(Error::ShutDown));
     }
@@ -282,18 +279,18 @@ impl Native {
     fn operate_with<T: Send + 'static>(
         &self,
         request: ObjectRequest,
-        done: impl FnOnce(crate::completion::Sender<T>) -> Done + Send + 'static,
+        done: impl FnOnce(Completer<T>) -> Done + Send + 'static,
     ) -> Pending<T> {
         let bytes = payload_bytes(&request.ops);
-        let (sender, pending) = Pending::channel();
+        let (completer, pending) = Pending::channel();
         if let Some(share) = self.shared.throttle.try_acquire(bytes) {
-            self.shared.start(request, Token { share, done: done(sender) });
+            self.shared.start(request, Token { share, done: done(completer) });
             return pending;
         }
         let shared = self.shared.clone();
         Pending::of(async move {
             let share = shared.throttle.acquire(bytes).await;
-            shared.start(request, Token { share, done: done(sender) });
+            shared.start(request, Token { share, done: done(completer) });
             pending.await
         })
     }
@@ -310,7 +307,7 @@ impl Engine for Native {
             Some(share) => share,
             // A callback that starts the next request has just given back its own share: what exceeds the bound for a
             // moment is bounded by the requests whose callbacks run.
-            None if on_client_thread() => Share::default(),
+            None if on_engine_thread() => Share::default(),
             None => block_on(self.shared.throttle.acquire(bytes)),
         };
         self.shared.start(request, Token { share, done: Done::Callback(done) });
@@ -334,11 +331,8 @@ impl Engine for Native {
             snap_context: None,
             mtime_ns: None,
         };
-        let answered = self.operate_with(request, |sender| {
-            Done::Answer(Box::new(move |answer| {
-                // Nobody may wait any more.
-                let _ = sender.send(answer);
-            }))
+        let answered = self.operate_with(request, |completer| {
+            Done::Answer(Box::new(move |answer| completer.complete(answer)))
         });
         answered.then(|answer| list_page(answer?))
     }
@@ -363,12 +357,9 @@ impl Engine for Native {
     }
 
     fn watch_flush(&self) -> Pending<()> {
-        let (sender, pending) = Pending::channel();
+        let (completer, pending) = Pending::channel();
         // The session's thread gets to it after the handler that it may be in.
-        self.network.handle().spawn(async move {
-            // Nobody may wait any more.
-            let _ = sender.send(Ok(()));
-        });
+        self.network.handle().spawn(async move { completer.complete(Ok(())) });
         pending
     }
 
@@ -456,7 +447,7 @@ impl Engine for Native {
 
     fn shut_down(&self) {
         self.shared.shut_down();
-        if !on_client_thread()
+        if !on_engine_thread()
             && let Some(ended) = self.ended.lock().take()
         {
             // An error says what is waited for: the task dropped its end.

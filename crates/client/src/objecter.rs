@@ -12,7 +12,7 @@
 
 mod target;
 
-use crate::error::Error;
+use nacre_engine::Error;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::Op;

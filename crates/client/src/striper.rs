@@ -58,13 +58,9 @@ mod write;
 
 pub use layout::{Layout, MIN_STRIPE_UNIT, PieceExtent};
 
-use crate::completion::Pending;
-use crate::error::{Error, Result};
-use crate::ioctx::IoCtx;
-use crate::list::Lister;
-use crate::ops::WriteOp;
 use bytes::Bytes;
 use meta::{Meta, is_hidden, of_first_piece, piece_name};
+use nacre_engine::{Error, IoCtx, Lister, Pending, Result, WriteOp};
 use nacre_types::ObjectId;
 use nacre_types::errno::Errno;
 use object::Object;
@@ -267,11 +263,8 @@ impl Striper {
         if let Poll::Ready(result) = work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             return Pending::ready(result);
         }
-        let (sender, pending) = Pending::channel();
-        self.inner.pool.engine().spawn(Box::pin(async move {
-            // Nobody may wait any more.
-            let _ = sender.send(work.await);
-        }));
+        let (completer, pending) = Pending::channel();
+        self.inner.pool.engine().spawn(Box::pin(async move { completer.complete(work.await) }));
         pending
     }
 }

@@ -68,7 +68,7 @@ fn at_most(bytes: usize, max: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::completion::block_on;
+    use nacre_engine::block_on;
 
     #[test]
     fn both_bounds_hold_and_are_given_back() {

@@ -38,7 +38,7 @@ const SUBSYSTEMS: &[Subsystem] = &[
     (&["nacre_store::file"], |o| o.debug.debug_filestore),
     (&["nacre_types::crush"], |o| o.debug.debug_crush),
     (&["nacre_client::objecter"], |o| o.debug.debug_objecter),
-    (&["nacre_client"], |o| o.debug.debug_rados),
+    (&["nacre_client", "nacre_engine"], |o| o.debug.debug_rados),
 ];
 
 const OPTION_NAMES: &[&str] = &[

@@ -18,6 +18,9 @@
 //! are independent ([`random`]), so that a kind of trouble can be taken out of a failing history without disturbing the
 //! rest: that is how [`sweep`] makes failures small.
 //!
+//! Asynchronous code above the engine has a world of its own ([`gateway`]): an executor whose order and clocks come from
+//! the seed, and an engine over objects in memory.
+//!
 //! # What is checked
 //!
 //! After every step ([`invariants`], [`history`]):
@@ -38,6 +41,7 @@
 pub mod client;
 pub mod disk;
 pub mod execute;
+pub mod gateway;
 pub mod history;
 pub mod invariants;
 pub mod linearize;

@@ -3,7 +3,7 @@
 //! Each concern (network, disks, workload, every kind of fault, …) draws from its own ChaCha stream, so that taking one
 //! kind of fault away leaves the draws of all others as they were: that is what makes minimising a failing seed work.
 
-use rand::{Rng, SeedableRng};
+use rand::{Rng, RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 /// Who draws. The number is the ChaCha stream.
@@ -23,6 +23,10 @@ pub enum Stream {
     Monitor,
     /// One kind of fault.
     Fault(u8),
+    /// The order of tasks and the lateness of timers.
+    Tasks,
+    /// What a process draws itself.
+    Process(u32),
 }
 
 /// A deterministic source for one [`Stream`].
@@ -40,6 +44,8 @@ impl Random {
             Stream::Clock => 4,
             Stream::Monitor => 5,
             Stream::Fault(kind) => 64 + u64::from(kind),
+            Stream::Tasks => 6,
+            Stream::Process(number) => 1024 + u64::from(number),
         };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(number);
@@ -64,6 +70,11 @@ impl Random {
     /// Any 64 bits.
     pub fn bits(&mut self) -> u64 {
         self.0.random()
+    }
+
+    /// Fills `out` with random bytes.
+    pub fn fill(&mut self, out: &mut [u8]) {
+        self.0.fill_bytes(out);
     }
 
     /// An exponentially distributed wait with this mean, cut at ten times the mean.

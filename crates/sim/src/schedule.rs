@@ -72,11 +72,26 @@ impl<E> Schedule<E> {
         self.at(self.now + wait, event);
     }
 
-    /// Takes the next event and moves time to it.
+    /// Takes the next event and moves time to it, never back.
     pub fn pop(&mut self) -> Option<E> {
         let entry = self.queue.pop()?;
-        self.now = entry.at;
+        self.now = self.now.max(entry.at);
         Some(entry.event)
+    }
+
+    /// When the next event is due.
+    pub fn next_at(&self) -> Option<Nanos> {
+        self.queue.peek().map(|entry| entry.at)
+    }
+
+    /// Lets time pass; events that become due meanwhile come late.
+    pub fn advance(&mut self, wait: Nanos) {
+        self.now += wait;
+    }
+
+    /// Takes all events that wait, in no order that counts.
+    pub fn drain(&mut self) -> Vec<E> {
+        self.queue.drain().map(|entry| entry.event).collect()
     }
 
     /// Events waiting.
@@ -155,6 +170,15 @@ mod tests {
         assert_eq!(schedule.pop(), Some("late counts as now"));
         assert_eq!((schedule.pop(), schedule.now()), (Some("c"), 20));
         assert!(schedule.pop().is_none() && schedule.is_empty());
+    }
+
+    #[test]
+    fn time_that_passes_makes_events_late_and_never_goes_back() {
+        let mut schedule = Schedule::default();
+        schedule.at(10, "a");
+        schedule.advance(25);
+        assert_eq!((schedule.next_at(), schedule.now()), (Some(10), 25));
+        assert_eq!((schedule.pop(), schedule.now()), (Some("a"), 25));
     }
 
     #[test]

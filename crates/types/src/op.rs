@@ -47,6 +47,35 @@ impl CmpOp {
             CmpOp::Lte => given <= stored,
         }
     }
+
+    /// Whether `stored OP given` holds for omap values: Ceph compares in this order there, and knows EQ, LT and GT only
+    /// (EINVAL for others).
+    pub fn holds_for_omap(self, stored: &[u8], given: &[u8]) -> Result<bool, Errno> {
+        match self {
+            CmpOp::Eq => Ok(stored == given),
+            CmpOp::Lt => Ok(stored < given),
+            CmpOp::Gt => Ok(stored > given),
+            CmpOp::Ne | CmpOp::Gte | CmpOp::Lte => Err(Errno::EINVAL),
+        }
+    }
+}
+
+impl CmpValue {
+    /// Whether `given OP stored` holds for a stored attribute, which is empty where it is absent.
+    pub fn holds(&self, op: CmpOp, stored: &[u8]) -> bool {
+        match self {
+            CmpValue::Bytes(given) => op.holds(&given[..], stored),
+            CmpValue::U64(given) => op.holds(given, &leading_number(stored)),
+        }
+    }
+}
+
+/// `strtoull(text, NULL, 10)` of a stored attribute: leading digits count, nothing is 0, overflow saturates.
+fn leading_number(text: &[u8]) -> u64 {
+    text.trim_ascii_start()
+        .iter()
+        .map_while(|byte| byte.is_ascii_digit().then(|| u64::from(byte - b'0')))
+        .fold(0_u64, |number, digit| number.saturating_mul(10).saturating_add(digit))
 }
 
 /// One operation of a compound request on one object.

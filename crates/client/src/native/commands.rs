@@ -5,10 +5,9 @@
 
 use super::Shared;
 use super::state::Command;
-use crate::completion::Pending;
-use crate::engine::{CommandReply, CommandTarget};
-use crate::error::{Error, Result};
 use bytes::Bytes;
+use nacre_engine::engine::{CommandReply, CommandTarget};
+use nacre_engine::{Error, Pending, Result};
 use nacre_runtime::msgr::Conn;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{DaemonCommand, MonCommand};
@@ -88,8 +87,7 @@ pub(super) fn expire(shared: &Shared, now_ms: u64) {
     }
     for command in expired {
         let detail = format!("{}: no answer within rados_mon_op_timeout", Errno::ETIMEDOUT.text());
-        // Nobody may wait any more.
-        let _ = command.done.send(Err(Error::TimedOut(detail)));
+        command.done.complete(Err(Error::TimedOut(detail)));
     }
 }
 

@@ -1,8 +1,7 @@
 //! What arrives on the session's connections.
 
 use super::{Shared, mon};
-use crate::cluster::command_result;
-use crate::error::Error;
+use nacre_engine::{Error, command_result};
 use nacre_runtime::auth::AuthTicketReply;
 use nacre_runtime::log::NOTICES;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
@@ -96,8 +95,7 @@ impl Shared {
         self.timer.notify_one();
         for (_, command) in lost {
             let status = format!("the connection to {osd} was lost");
-            // Nobody may wait any more.
-            let _ = command.done.send(Err(Error::Command { errno: Errno::ENXIO, status }));
+            command.done.complete(Err(Error::Command { errno: Errno::ENXIO, status }));
         }
     }
 
@@ -113,8 +111,7 @@ impl Shared {
     fn on_mon_reply(&self, reply: MonCommandReply) {
         let command = self.state.lock().mon_commands.remove(&reply.tid);
         if let Some(command) = command {
-            // Nobody may wait any more.
-            let _ = command.done.send(command_result(reply.code, reply.status, reply.output));
+            command.done.complete(command_result(reply.code, reply.status, reply.output));
         }
     }
 
@@ -137,8 +134,7 @@ impl Shared {
             to_osd.or_else(|| state.mon_commands.remove(&reply.tid))
         };
         if let Some(command) = command {
-            // Nobody may wait any more.
-            let _ = command.done.send(command_result(reply.code, reply.status, reply.output));
+            command.done.complete(command_result(reply.code, reply.status, reply.output));
         }
     }
 

@@ -6,11 +6,10 @@
 
 use super::Shared;
 use super::state::{Done, Token};
-use crate::engine::ObjectRequest;
-use crate::error::{Error, Result};
 use crate::objecter::{Answer, Target};
 use crate::throttle::Share;
-use crate::watch::{Notification, OnDone, WatchHandler};
+use nacre_engine::engine::ObjectRequest;
+use nacre_engine::{Error, Notification, OnDone, Result, WatchHandler};
 use nacre_types::errno::Errno;
 use nacre_types::msg::{WatchLost, WatchNotify};
 use nacre_types::object::SNAP_HEAD;

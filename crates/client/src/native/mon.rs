@@ -2,8 +2,8 @@
 //! subscription to maps and configuration, and the commands that wait for an answer.
 
 use super::{Shared, ticket};
-use crate::engine::LogFollow;
-use crate::error::{Error, Result};
+use nacre_engine::engine::LogFollow;
+use nacre_engine::{Error, Result};
 use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, Credentials, Ticket};
 use nacre_runtime::log::NOTICES;
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};

@@ -2,8 +2,7 @@
 //!
 //! It ends when nobody holds its [`Network`] any more and every session on it has closed its connections.
 
-use crate::completion::{mark_client_thread, on_client_thread};
-use crate::error::{Error, Result};
+use nacre_engine::{Error, Result, mark_engine_thread, on_engine_thread};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -32,7 +31,7 @@ impl Network {
         let handle = runtime.handle().clone();
         let (alive, mut ended) = mpsc::channel(1);
         let run = move || {
-            mark_client_thread();
+            mark_engine_thread();
             // Nothing is ever sent: this waits for the last sender to go.
             runtime.block_on(ended.recv());
         };
@@ -58,7 +57,7 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         self.alive = None;
-        if let Some(thread) = self.thread.take().filter(|_| !on_client_thread())
+        if let Some(thread) = self.thread.take().filter(|_| !on_engine_thread())
             && thread.join().is_err()
         {
             tracing::error!("the client's thread panicked");

@@ -1,11 +1,10 @@
 //! What the session's lock guards, and how completions leave it.
 
 use super::linger::Lingers;
-use crate::engine::{CommandReply, LogFollow, OnReply};
-use crate::error::{Error, Result};
 use crate::objecter::{Answer, Objecter, Sent, Sink};
-use crate::ops::OpReply;
 use crate::throttle::Share;
+use nacre_engine::engine::{CommandReply, LogFollow, OnReply};
+use nacre_engine::{Completer, Error, OpReply, Result};
 use nacre_runtime::auth::{Credential, Ticket};
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
 use nacre_types::errno::Errno;
@@ -26,7 +25,7 @@ pub(super) struct Token {
 
 /// Who hears of an outcome.
 pub(super) enum Done {
-    Channel(crate::completion::Sender<OpReply>),
+    Channel(Completer<OpReply>),
     Callback(OnReply),
     Answer(Box<dyn FnOnce(Result<Answer>) + Send>),
 }
@@ -35,10 +34,7 @@ impl Token {
     fn deliver(self, result: Result<Answer>) {
         drop(self.share);
         match self.done {
-            Done::Channel(sender) => {
-                // Nobody may wait any more: the operation is done all the same.
-                let _ = sender.send(result.map(op_reply));
-            }
+            Done::Channel(completer) => completer.complete(result.map(op_reply)),
             Done::Callback(callback) => callback(result.map(op_reply)),
             Done::Answer(callback) => callback(result),
         }
@@ -78,7 +74,7 @@ pub(super) struct Command {
     pub(super) message: MonCommand,
     /// Whether it is for the daemon itself, not for the cluster.
     pub(super) to_daemon: bool,
-    pub(super) done: crate::completion::Sender<CommandReply>,
+    pub(super) done: Completer<CommandReply>,
     /// When to give up, where there is such a time.
     pub(super) deadline_ms: Option<u64>,
 }

@@ -3,7 +3,7 @@
 //! `stripe_count` pieces make an object set. Within a set, units of `stripe_unit` bytes go to its pieces in turn until each
 //! holds `object_size` bytes; then the next set begins. Pure arithmetic.
 
-use crate::error::{Error, Result};
+use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
 
 /// What units and object sizes are multiples of (`CEPH_MIN_STRIPE_UNIT`), in bytes.

@@ -2,8 +2,8 @@
 //! them (`docs/format/striper.md`).
 
 use super::layout::Layout;
-use crate::error::{Error, Result};
 use bytes::Bytes;
+use nacre_engine::{Error, Result};
 use nacre_types::encoding::DecodeError;
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@
 
 use super::meta::Meta;
 use super::pieces::Lane;
-use crate::error::{Error, Result};
+use nacre_engine::{Error, Result};
 use nacre_types::errno::Errno;
 use parking_lot::Mutex;
 use std::collections::{BTreeSet, HashMap};

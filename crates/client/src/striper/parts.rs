@@ -1,9 +1,8 @@
 //! The guarded requests that the striper is made of, and what their answers mean.
 
 use super::meta::{EPOCH, PIECES, SIZE, UNFINISHED};
-use crate::error::Result;
-use crate::ops::{OpReply, ReadOp, WriteOp};
 use bytes::Bytes;
+use nacre_engine::{OpReply, ReadOp, Result, WriteOp};
 use nacre_types::errno::Errno;
 use nacre_types::op::CmpOp;
 

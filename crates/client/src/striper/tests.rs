@@ -5,11 +5,10 @@ mod races;
 
 use super::meta::{EPOCH, PIECES, SIZE, UNFINISHED};
 use super::*;
-use crate::engine::{
+use nacre_engine::engine::{
     CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
 };
-use crate::ops::OpReply;
-use crate::watch::{OnDone, WatchHandler};
+use nacre_engine::{Completer, OnDone, OpReply, WatchHandler, block_on};
 use nacre_types::ceph::SessionAddr;
 use nacre_types::op::{CmpValue, Op, OpResult, Pairs, StatReply};
 use nacre_types::osdmap::OsdMap;
@@ -19,7 +18,6 @@ use std::time::Duration;
 const UNIT: u64 = MIN_STRIPE_UNIT as u64;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Reply = tokio::sync::oneshot::Sender<Result<OpReply>>;
 
 #[derive(Clone, Default, Debug, PartialEq)]
 struct Stored {
@@ -30,7 +28,7 @@ struct Stored {
 struct Queued {
     client: usize,
     request: ObjectRequest,
-    reply: Reply,
+    reply: Completer<OpReply>,
 }
 
 #[derive(Default)]
@@ -220,7 +218,7 @@ impl World {
         let answer = execute(&mut self.objects, &request);
         self.executed += 1;
         if !self.dead.contains(&client) {
-            let _ = reply.send(Ok(answer));
+            reply.complete(Ok(answer));
         }
     }
 
@@ -521,7 +519,7 @@ fn what_libradosstriper_wrote_is_read_grown_and_removed() {
     assert_eq!(shown, (9 * UNIT + 7).to_string());
     cluster.wait(striper.truncate("v", UNIT + 1)).unwrap();
     assert_eq!(cluster.wait(striper.read("v", 0, 1 << 30)).unwrap(), whole[..unit + 1]);
-    assert_eq!(crate::completion::block_on(striper.list().next_object()).unwrap().unwrap().0, "plain");
+    assert_eq!(block_on(striper.list().next_object()).unwrap().unwrap().0, "plain");
     for errno in [
         cluster.wait(striper.stat("plain")).unwrap_err().errno(),
         cluster.wait(striper.remove("plain")).unwrap_err().errno(),

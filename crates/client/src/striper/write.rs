@@ -9,11 +9,10 @@ use super::object::{Batch, Known, Object};
 use super::parts::{self, Verdict, verdict};
 use super::pieces::{both, in_parts};
 use super::{ATTEMPTS, check_range};
-use crate::error::{Error, Result};
 use crate::native::now_ns;
-use crate::ops::WriteOp;
 use bytes::{Bytes, BytesMut};
 use futures::future::{join, join_all};
+use nacre_engine::{Error, OpReply, Pending, Result, WriteOp};
 use nacre_types::errno::Errno;
 use std::sync::Arc;
 use std::task::Poll;
@@ -359,7 +358,7 @@ impl Inner {
         object: &Object,
         epoch: u64,
         end: u64,
-        mut request: impl FnMut(bool) -> (crate::completion::Pending<crate::ops::OpReply>, bool),
+        mut request: impl FnMut(bool) -> (Pending<OpReply>, bool),
     ) -> Result<bool> {
         let mut grows = true;
         object.update(epoch, |known| grows = end > known.asked);

@@ -17,10 +17,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("topics", &["types"]),
     ("queues", &["types"]),
     ("store", &["types", "runtime"]),
-    ("client", &["types", "runtime"]),
+    ("engine", &["types"]),
+    ("task", &[]),
+    ("client", &["types", "runtime", "engine", "task"]),
     ("mon", &["types", "runtime"]),
     ("osd", &["types", "runtime", "pg", "store", "client"]),
-    ("sim", &["types", "runtime", "pg", "mon"]),
+    ("sim", &["types", "runtime", "pg", "mon", "engine", "task"]),
     ("librados", &["types", "runtime", "client"]),
     ("rgw", &["types", "runtime", "client"]),
     ("nacre", &["types", "runtime", "pg", "store", "client", "mon", "osd", "rgw"]),
@@ -59,6 +61,23 @@ fn crates_use_only_what_their_layer_allows() {
         }
     }
     assert!(found.len() >= ALLOWED.len(), "a crate of the table is gone: {found:?}");
+}
+
+#[test]
+fn crates_below_simulated_code_have_channels_of_tokio_at_most() {
+    let found = workspace();
+    for name in ["engine", "task"] {
+        let impure = IMPURE.iter().filter(|impure| !["tokio", "tracing"].contains(impure));
+        for impure in impure {
+            assert!(!found[name].iter().any(|d| d == impure), "{name} may not use {impure}");
+        }
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(name).join("Cargo.toml");
+        let text = fs::read_to_string(manifest).unwrap();
+        for line in text.lines().filter(|line| line.starts_with("tokio")) {
+            let channels = r#"tokio = { version = "1", default-features = false, features = ["sync"] }"#;
+            assert_eq!(line, channels, "{name} has more of tokio than channels");
+        }
+    }
 }
 
 #[test]

@@ -198,17 +198,8 @@ fn zero(object: &mut Pending<'_>, offset: u64, len: u64) -> Result<(), Errno> {
 
 fn compare_attr(object: &Pending<'_>, name: &str, op: CmpOp, value: &CmpValue) -> Result<OpResult, Errno> {
     let stored = object.user_attr(name)?.unwrap_or_default();
-    let holds = match value {
-        CmpValue::Bytes(given) => op.holds(&given[..], &stored[..]),
-        CmpValue::U64(given) => op.holds(given, &leading_number(&stored)),
-    };
-    if holds { Ok(OpResult { code: COMPARISON_HOLDS, output: Bytes::new() }) } else { Err(Errno::ECANCELED) }
-}
-
-/// `strtoull(text, NULL, 10)` of a stored attribute: leading digits count, nothing is 0, overflow saturates.
-fn leading_number(text: &[u8]) -> u64 {
-    text.trim_ascii_start()
-        .iter()
-        .map_while(|byte| byte.is_ascii_digit().then(|| u64::from(byte - b'0')))
-        .fold(0_u64, |number, digit| number.saturating_mul(10).saturating_add(digit))
+    if !value.holds(op, &stored) {
+        return Err(Errno::ECANCELED);
+    }
+    Ok(OpResult { code: COMPARISON_HOLDS, output: Bytes::new() })
 }

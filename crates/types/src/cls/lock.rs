@@ -2,6 +2,7 @@
 
 use crate::ceph::{CephEncoding, Decoder, Encoder, SessionAddr, SessionName, UTime};
 use crate::encoding::DecodeError;
+use crate::errno::Errno;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 
@@ -168,6 +169,89 @@ pub struct LockInfo {
     pub kind: LockKind,
     /// Its tag.
     pub tag: Bytes,
+}
+
+/// What precedes a lock's name in the name of its attribute.
+pub const ATTRIBUTE_PREFIX: &str = "lock.";
+
+/// The attribute that holds a lock; EINVAL where the lock's name is not text.
+pub fn attribute(name: &[u8]) -> Result<String, Errno> {
+    let name = std::str::from_utf8(name).map_err(|_| Errno::EINVAL)?;
+    Ok([ATTRIBUTE_PREFIX, name].concat())
+}
+
+impl LockOp {
+    /// EINVAL unless the kind is one, the lock has a name and the flags agree.
+    pub fn validate(&self) -> Result<(), Errno> {
+        let contradicts = self.flags & MAY_RENEW != 0 && self.flags & MUST_RENEW != 0;
+        if !self.kind.is_valid() || self.name.is_empty() || contradicts { Err(Errno::EINVAL) } else { Ok(()) }
+    }
+}
+
+/// The rules of the class, for whoever stores locks.
+impl LockInfo {
+    /// Removes holds that have lapsed.
+    pub fn expire(&mut self, now: UTime) {
+        self.lockers.retain(|_, locker| locker.expiration.is_zero() || locker.expiration >= now);
+    }
+
+    /// Takes the lock for a session: EBUSY where others hold it or the tag is another one, EEXIST where this very hold is
+    /// there and is not to be renewed, ENOENT where it is to be renewed and is not there.
+    pub fn take(
+        &mut self,
+        op: LockOp,
+        holder: SessionName,
+        addr: SessionAddr,
+        now: UTime,
+    ) -> Result<(), Errno> {
+        // Before a hold of the caller's own is removed, after which the tag would not be compared.
+        if !self.lockers.is_empty() && self.tag != op.tag {
+            return Err(Errno::EBUSY);
+        }
+        let (may_renew, must_renew) = (op.flags & MAY_RENEW != 0, op.flags & MUST_RENEW != 0);
+        let id: LockerId = (holder, op.cookie);
+        if self.lockers.contains_key(&id) {
+            if !may_renew && !must_renew {
+                return Err(Errno::EEXIST);
+            }
+            self.lockers.remove(&id);
+        } else if must_renew {
+            return Err(Errno::ENOENT);
+        }
+        if !self.lockers.is_empty() && (op.kind.is_exclusive() || self.kind != op.kind) {
+            return Err(Errno::EBUSY);
+        }
+        let expiration = match op.duration.is_zero() {
+            true => UTime::default(),
+            false => UTime::from_ns(now.as_ns().saturating_add(op.duration.as_ns())),
+        };
+        (self.kind, self.tag) = (op.kind, op.tag);
+        self.lockers.insert(id, Locker { expiration, addr, description: op.description });
+        Ok(())
+    }
+
+    /// Removes a hold; ENOENT where there is none.
+    pub fn release(&mut self, id: &LockerId) -> Result<(), Errno> {
+        self.lockers.remove(id).map(drop).ok_or(Errno::ENOENT)
+    }
+
+    /// EBUSY unless the lock is of this kind and tag and has this hold.
+    pub fn check_held(&self, kind: LockKind, tag: &Bytes, id: &LockerId) -> Result<(), Errno> {
+        let held = self.kind == kind && self.tag == *tag && self.lockers.contains_key(id);
+        if held { Ok(()) } else { Err(Errno::EBUSY) }
+    }
+
+    /// Gives a hold another cookie; EBUSY where its holder has one with that cookie.
+    pub fn set_cookie(&mut self, id: LockerId, cookie: Bytes) -> Result<(), Errno> {
+        let renamed = (id.0, cookie);
+        if self.lockers.contains_key(&renamed) {
+            return Err(Errno::EBUSY);
+        }
+        if let Some(locker) = self.lockers.remove(&id) {
+            self.lockers.insert(renamed, locker);
+        }
+        Ok(())
+    }
 }
 
 /// Output of `list_locks`.
@@ -387,6 +471,34 @@ mod tests {
             LockInfo { kind: LockKind::ExclusiveEphemeral, tag: text(b"t"), ..LockInfo::default() };
         info.lockers.insert((locker, text(b"c")), Locker::default());
         check(info);
+    }
+
+    #[test]
+    fn an_exclusive_lock_has_one_holder_until_it_lapses() {
+        let (first, second) = (SessionName::client(ClientId(1)), SessionName::client(ClientId(2)));
+        let at = |seconds| UTime { seconds, nanoseconds: 0 };
+        let op = |flags| LockOp {
+            name: Bytes::from_static(b"n"),
+            kind: LockKind::Exclusive,
+            duration: at(10),
+            flags,
+            ..LockOp::default()
+        };
+        let mut info = LockInfo::default();
+        let take = |info: &mut LockInfo, who, flags, now| {
+            info.expire(at(now));
+            info.take(op(flags), who, SessionAddr::default(), at(now))
+        };
+        assert_eq!(take(&mut info, first, MUST_RENEW, 100), Err(Errno::ENOENT));
+        assert_eq!(take(&mut info, first, 0, 100), Ok(()));
+        assert_eq!(take(&mut info, first, 0, 101), Err(Errno::EEXIST));
+        assert_eq!(take(&mut info, second, 0, 101), Err(Errno::EBUSY));
+        assert_eq!(take(&mut info, first, MAY_RENEW, 105), Ok(()));
+        assert_eq!(take(&mut info, second, 0, 115), Err(Errno::EBUSY));
+        assert_eq!(take(&mut info, second, 0, 116), Ok(()));
+        assert_eq!(info.release(&(first, Bytes::new())), Err(Errno::ENOENT));
+        assert_eq!(info.release(&(second, Bytes::new())), Ok(()));
+        assert!(op(MAY_RENEW | MUST_RENEW).validate().is_err() && op(0).validate().is_ok());
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub struct IoCtx {
 }
 
 impl IoCtx {
-    pub(crate) fn new(engine: Arc<dyn Engine>, pool: PoolId, pool_name: &str) -> IoCtx {
+    /// A context of a pool whose id and name are known; [`Cluster::open_pool`] looks them up.
+    pub fn new(engine: Arc<dyn Engine>, pool: PoolId, pool_name: &str) -> IoCtx {
         let empty: Arc<str> = Arc::from("");
         let (namespace, locator) = (empty.clone(), empty);
         IoCtx { engine, pool, pool_name: pool_name.into(), namespace, locator, flags: 0 }
@@ -86,7 +87,8 @@ impl IoCtx {
         Cluster::of(self.engine.clone())
     }
 
-    pub(crate) fn object(&self, name: &str) -> Result<ObjectId> {
+    /// The object of that name here, by which engines know it. Fails where name, locator or namespace are out of their limits.
+    pub fn object(&self, name: &str) -> Result<ObjectId> {
         let too_long = |what: &str, len: usize, limit: usize| {
             let detail = format!("{what} of {len} bytes exceeds the limit of {limit}");
             Err(Error::Invalid { errno: Errno::ENAMETOOLONG, detail })
@@ -106,7 +108,8 @@ impl IoCtx {
         Ok(ObjectId::new(self.pool, &self.namespace, &self.locator, name))
     }
 
-    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+    /// The engine that carries out its operations.
+    pub fn engine(&self) -> &Arc<dyn Engine> {
         &self.engine
     }
 

@@ -51,7 +51,7 @@ impl ListRange {
 }
 
 /// The position after the last object of a PG, by the number of PGs at the time; `None` at the pool's end.
-pub(crate) fn pg_end(pg: PgId, pg_num: u32) -> Option<ObjectId> {
+pub fn pg_end(pg: PgId, pg_num: u32) -> Option<ObjectId> {
     let mask = pg_mask(pg_num);
     // PGs that a bit more would not yet have split own the hashes of one bit less.
     let mask = if (pg.seed | (mask ^ (mask >> 1))) < pg_num { mask } else { mask >> 1 };

@@ -24,14 +24,22 @@ enum State<T> {
     Boxed(Pin<Box<dyn Future<Output = Result<T>> + Send>>),
 }
 
-/// Where an operation's outcome is delivered.
-pub(crate) type Sender<T> = oneshot::Sender<Result<T>>;
+/// The end of a [`Pending`] that delivers its outcome. Dropping it fails the operation with [`Error::ShutDown`].
+pub struct Completer<T>(oneshot::Sender<Result<T>>);
+
+impl<T> Completer<T> {
+    /// Delivers the outcome. Without effect where the handle was dropped: nobody waits for the operation.
+    pub fn complete(self, outcome: Result<T>) {
+        // The value comes back where the receiver is gone.
+        let _ = self.0.send(outcome);
+    }
+}
 
 impl<T: Send + 'static> Pending<T> {
     /// A handle and the end that completes it.
-    pub(crate) fn channel() -> (Sender<T>, Pending<T>) {
+    pub fn channel() -> (Completer<T>, Pending<T>) {
         let (sender, receiver) = oneshot::channel();
-        (sender, Pending { state: State::Receiving(receiver) })
+        (Completer(sender), Pending { state: State::Receiving(receiver) })
     }
 
     /// A handle whose outcome is known already.
@@ -58,7 +66,7 @@ impl<T: Send + 'static> Pending<T> {
     /// Blocks the calling thread until the outcome is there.
     ///
     /// # Panics
-    /// On the client's own thread, where the outcome could never arrive.
+    /// On the engine's own thread, where the outcome could never arrive.
     pub fn wait(self) -> Result<T> {
         block_on(self)
     }
@@ -91,22 +99,22 @@ impl Wake for Unpark {
 }
 
 thread_local! {
-    static ON_CLIENT_THREAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    static ON_ENGINE_THREAD: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// Marks the calling thread as the one that completes operations.
-pub(crate) fn mark_client_thread() {
-    ON_CLIENT_THREAD.set(true);
+pub fn mark_engine_thread() {
+    ON_ENGINE_THREAD.set(true);
 }
 
 /// Whether the calling thread completes operations, so that it must never block on one.
-pub(crate) fn on_client_thread() -> bool {
-    ON_CLIENT_THREAD.get()
+pub fn on_engine_thread() -> bool {
+    ON_ENGINE_THREAD.get()
 }
 
 /// Runs a future on the calling thread, which is parked while there is nothing to do.
 pub fn block_on<F: Future>(future: F) -> F::Output {
-    assert!(!on_client_thread(), "a completion callback must not block on another operation");
+    assert!(!on_engine_thread(), "a completion callback must not block on another operation");
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let mut cx = Context::from_waker(&waker);
@@ -124,16 +132,16 @@ mod tests {
 
     #[test]
     fn an_outcome_reaches_a_waiting_thread() {
-        let (sender, pending) = Pending::channel();
+        let (completer, pending) = Pending::channel();
         let waiter = std::thread::spawn(move || pending.then(|r| r.map(|n: u32| n + 1)).wait());
-        sender.send(Ok(41)).unwrap();
+        completer.complete(Ok(41));
         assert_eq!(waiter.join().unwrap().unwrap(), 42);
     }
 
     #[test]
     fn a_lost_operation_is_an_error_not_a_hang() {
-        let (sender, pending) = Pending::<u32>::channel();
-        drop(sender);
+        let (completer, pending) = Pending::<u32>::channel();
+        drop(completer);
         assert!(matches!(pending.wait(), Err(Error::ShutDown)));
     }
 }

@@ -266,8 +266,8 @@ fn pool_stats(id: PoolId, name: String, listed: &[Value]) -> PoolStats {
     }
 }
 
-/// The errors that a command's refusal maps to.
-pub(crate) fn command_result(code: i32, status: String, output: Bytes) -> Result<CommandReply> {
+/// A command's outcome by the code, text and output that a daemon answered.
+pub fn command_result(code: i32, status: String, output: Bytes) -> Result<CommandReply> {
     match Errno::from_result(code) {
         Ok(_) => Ok(CommandReply { status, output }),
         Err(errno) => Err(Error::Command { errno, status }),

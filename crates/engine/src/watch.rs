@@ -62,11 +62,8 @@ impl IoCtx {
         timeout: Option<Duration>,
         handler: Arc<dyn WatchHandler>,
     ) -> (u64, Pending<()>) {
-        let (sender, pending) = Pending::channel();
-        let done = Box::new(move |result| {
-            // Nobody may wait any more.
-            let _ = sender.send(result);
-        });
+        let (completer, pending) = Pending::channel();
+        let done = Box::new(move |result| completer.complete(result));
         (self.aio_watch(name, timeout, handler, done), pending)
     }
 
@@ -91,14 +88,8 @@ impl IoCtx {
 
     /// Gives a watch back, a lost one too. ENOTCONN where there is none with that cookie.
     pub fn unwatch(&self, cookie: u64) -> Pending<()> {
-        let (sender, pending) = Pending::channel();
-        self.aio_unwatch(
-            cookie,
-            Box::new(move |result| {
-                // Nobody may wait any more.
-                let _ = sender.send(result);
-            }),
-        );
+        let (completer, pending) = Pending::channel();
+        self.aio_unwatch(cookie, Box::new(move |result| completer.complete(result)));
         pending
     }
 
@@ -120,12 +111,8 @@ impl IoCtx {
         payload: impl Into<Bytes>,
         timeout: Option<Duration>,
     ) -> Pending<NotifyOutcome> {
-        let (sender, pending) = Pending::channel();
-        let done = move |result| {
-            // Nobody may wait any more.
-            let _ = sender.send(result);
-        };
-        self.aio_notify(name, payload, timeout, done);
+        let (completer, pending) = Pending::channel();
+        self.aio_notify(name, payload, timeout, move |result| completer.complete(result));
         pending
     }
 

@@ -1,0 +1,84 @@
+//! The production environment of asynchronous code above the engine: a tokio runtime.
+
+use nacre_task::{BoxedTask, Env, Environment, Instant};
+use std::time::{Duration, SystemTime};
+use tokio::runtime::Handle;
+
+/// What a timer waits for where its time is beyond what the clock can tell.
+const FAR: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+
+struct TokioEnvironment {
+    handle: Handle,
+    origin: tokio::time::Instant,
+}
+
+/// The environment of a tokio runtime: its timers and tasks, the system's clocks and random numbers.
+///
+/// The runtime must have its timers enabled.
+pub fn tokio_environment(handle: Handle) -> Env {
+    Env::new(TokioEnvironment { handle, origin: tokio::time::Instant::now() })
+}
+
+impl Environment for TokioEnvironment {
+    fn now(&self) -> Instant {
+        Instant::from_origin(self.origin.elapsed())
+    }
+
+    fn wall(&self) -> SystemTime {
+        SystemTime::now()
+    }
+
+    fn sleep_until(&self, at: Instant) -> BoxedTask {
+        let deadline = self.origin.checked_add(at.since_origin());
+        let deadline = deadline.unwrap_or_else(|| self.origin + FAR);
+        // The timer is this runtime's, whoever polls it.
+        let _runtime = self.handle.enter();
+        Box::pin(tokio::time::sleep_until(deadline))
+    }
+
+    fn spawn(&self, task: BoxedTask) {
+        self.handle.spawn(task);
+    }
+
+    fn fill_random(&self, out: &mut [u8]) -> nacre_task::Result<()> {
+        getrandom::fill(out).map_err(|error| nacre_task::Error::NoRandomNumbers(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_engine::block_on;
+    use nacre_task::Error;
+    use tokio::runtime::Builder;
+
+    #[test]
+    fn tasks_timers_and_random_numbers_are_the_runtimes() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let env = tokio_environment(runtime.handle().clone());
+        let begun = env.now();
+        // Joined and waited for from a thread that is none of the runtime's.
+        assert_eq!(block_on(env.spawn(async { 42 })), Ok(42));
+        let limited = env.timeout(Duration::from_millis(20), std::future::pending::<()>());
+        assert_eq!(block_on(limited), Err(Error::Elapsed));
+        assert!(env.elapsed(begun) >= Duration::from_millis(20));
+        assert_ne!(env.random_u64().unwrap(), env.random_u64().unwrap());
+    }
+
+    #[test]
+    fn an_aborted_task_has_no_outcome() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let env = tokio_environment(runtime.handle().clone());
+        let task = env.spawn(std::future::pending::<()>());
+        task.abort();
+        assert_eq!(block_on(task), Err(Error::TaskLost));
+    }
+
+    #[test]
+    fn a_deadline_beyond_all_time_does_not_overflow() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let env = tokio_environment(runtime.handle().clone());
+        let forever = env.sleep(Duration::MAX);
+        assert_eq!(block_on(env.timeout(Duration::from_millis(1), forever)), Err(Error::Elapsed));
+    }
+}

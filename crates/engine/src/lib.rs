@@ -1,0 +1,30 @@
+//! The engine seam: what programs use of a RADOS cluster, independent of who speaks to it.
+//!
+//! [`Cluster`] and [`IoCtx`] stand on the [`engine::Engine`] trait. Implementations are the client crate's native
+//! engine, which speaks Nacre's protocol, and the simulator's engine in memory. Every operation starts at once and
+//! returns a [`Pending`], which any executor can poll and any thread can wait for.
+//!
+//! Invariants: an operation completes exactly once; a compound operation is applied whole or not at all. The crate has no
+//! sockets, no timers, no clock and no threads of its own, so that code above the seam can run on a virtual clock.
+//!
+//! An engine completes operations by [`Pending::channel`] and [`Completer`], marks the thread that does so by
+//! [`mark_engine_thread`], and maps its cluster's answers by [`command_result`] and [`pg_end`].
+
+mod cluster;
+mod completion;
+pub mod engine;
+mod error;
+mod ioctx;
+mod list;
+mod lock;
+mod ops;
+mod watch;
+
+pub use cluster::{Cluster, ClusterStats, PoolStats, command_result};
+pub use completion::{Completer, Pending, block_on, mark_engine_thread, on_engine_thread};
+pub use engine::{CommandReply, Cursor, Engine, EngineStats};
+pub use error::{Error, Result};
+pub use ioctx::IoCtx;
+pub use list::{ListRange, Lister, pg_end};
+pub use ops::{OpReply, ReadOp, WriteOp};
+pub use watch::{Notification, NotifyOutcome, OnDone, WatchHandler};

@@ -1,0 +1,386 @@
+//! An engine over objects in memory: a cluster as its clients see it.
+//!
+//! A [`MemCluster`] has pools of PGs with objects ([`crate::gateway::object`]); [`MemCluster::connect`] opens a session for
+//! a process. Requests travel: they leave their process, arrive at their PG, are executed there as a whole, and their
+//! replies travel back. What may happen on the way is [`Faults`]' business:
+//!
+//! - Requests of one session to one PG arrive in order; those to different PGs overtake one another.
+//! - A request that is given up, and one of a process that crashed, may be executed later, until the PG knows a cluster
+//!   map that blocklists the session. A PG learns of a map by itself after a while, and at once from a request of a session
+//!   that has it: whoever has blocklisted a session and then has the newest map reads nothing that the session changes
+//!   afterwards.
+//! - A PG whose OSD is gone answers nothing until another one has taken over; what it acknowledged stays.
+//! - A watch persists with its object. It lapses when nothing was heard of its session for its timeout.
+//!
+//! What holds as in a real cluster: a success means durable; a request is executed once at most.
+//!
+//! No lock is held while a completion or a handler is called.
+
+mod command;
+mod request;
+mod session;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use crate::gateway::executor::{Executor, ProcessId, Scheduler};
+use crate::gateway::faults::{Draws, Faults, Figures};
+use crate::gateway::object::Object;
+use crate::schedule::Nanos;
+use nacre_engine::engine::OnReply;
+use nacre_engine::{Cluster, Error};
+use nacre_types::ceph::SessionAddr;
+use nacre_types::hash::pg_of_hash;
+use nacre_types::{ClientId, ObjectId, PgId, PoolId};
+use parking_lot::Mutex;
+use session::Session;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use watch::{RunningNotify, SessionWatch};
+
+/// OSDs, each of which is the primary of an equal share of the PGs.
+pub const OSDS: u32 = 3;
+/// PGs of a pool where its creation does not say.
+const DEFAULT_PG_NUM: u32 = 8;
+/// Sessions are numbered from here.
+const FIRST_SESSION: u64 = 4100;
+
+/// A cluster in memory. Cheap to clone.
+#[derive(Clone)]
+pub struct MemCluster {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    scheduler: Scheduler,
+    world: Mutex<World>,
+}
+
+struct Pool {
+    name: String,
+    pg_num: u32,
+}
+
+/// A PG as its primary has it.
+#[derive(Default)]
+struct Pg {
+    /// The newest map that it knows.
+    epoch: u32,
+    /// Maps that it will know, and when.
+    to_learn: Vec<(u32, Nanos)>,
+    /// The map by which watches of blocklisted sessions were ended.
+    swept: u32,
+    last_user_version: u64,
+    /// Its OSD is gone until then.
+    stopped_until: Nanos,
+}
+
+impl Pg {
+    /// A request of a session that knows map `epoch` arrives: the newest map that the PG knows then.
+    fn learn(&mut self, epoch: u32, now: Nanos) -> u32 {
+        let known = self.to_learn.iter().filter(|(_, at)| *at <= now).map(|(epoch, _)| *epoch).max();
+        self.epoch = self.epoch.max(epoch).max(known.unwrap_or(0));
+        let newest = self.epoch;
+        self.to_learn.retain(|(epoch, _)| *epoch > newest);
+        newest
+    }
+}
+
+/// One client of the cluster.
+struct SessionState {
+    process: ProcessId,
+    /// The newest map that it knows.
+    epoch: u32,
+    blocklisted: bool,
+    shut_down: bool,
+    next_tid: u64,
+    in_flight: BTreeMap<u64, InFlight>,
+    /// When the last request to each PG arrives: later ones arrive after it.
+    last_arrival: BTreeMap<PgId, Nanos>,
+    /// The newest request that arrived.
+    newest_arrived: u64,
+    next_cookie: u64,
+    watches: BTreeMap<u64, SessionWatch>,
+}
+
+struct InFlight {
+    done: OnReply,
+    text: String,
+}
+
+/// An entry of the blocklist.
+struct Blocked {
+    since_epoch: u32,
+    until_wall_ns: u64,
+}
+
+struct World {
+    draws: Draws,
+    figures: Figures,
+    /// The newest map.
+    epoch: u32,
+    next_pool: i64,
+    pools: BTreeMap<PoolId, Pool>,
+    pgs: BTreeMap<PgId, Pg>,
+    objects: BTreeMap<ObjectId, Arc<Object>>,
+    blocklist: BTreeMap<String, Blocked>,
+    config_keys: BTreeMap<String, String>,
+    options: BTreeMap<String, String>,
+    sessions: BTreeMap<u64, SessionState>,
+    /// Processes that are cut off from the cluster, or paused, and until when.
+    cut: BTreeMap<ProcessId, Nanos>,
+    next_notify: u64,
+    notifies: BTreeMap<u64, RunningNotify>,
+}
+
+/// What is left to do once the world's lock is released.
+type Afterwards = Vec<Box<dyn FnOnce() + Send>>;
+
+fn carry_out(afterwards: Afterwards) {
+    afterwards.into_iter().for_each(|call| call());
+}
+
+/// The names by which a blocklist knows a session.
+fn names(session: u64) -> [String; 2] {
+    [format!("client.{session}"), address(session).to_string()]
+}
+
+fn address(session: u64) -> SessionAddr {
+    SessionAddr::client(IpAddr::V4(Ipv4Addr::LOCALHOST), ClientId(session))
+}
+
+impl World {
+    fn pg_of(&self, object: &ObjectId) -> Option<PgId> {
+        let pool = self.pools.get(&object.pool())?;
+        Some(PgId::new(object.pool(), pg_of_hash(object.hash(), pool.pg_num)))
+    }
+
+    fn pool_id(&self, name: &str) -> Option<PoolId> {
+        self.pools.iter().find(|(_, pool)| pool.name == name).map(|(id, _)| *id)
+    }
+
+    /// Whether the map of this epoch shuts a session out.
+    fn is_blocklisted(&self, session: u64, epoch: u32, wall_ns: u64) -> bool {
+        if self.blocklist.is_empty() {
+            return false;
+        }
+        let blocked = |name: &String| {
+            let entry = self.blocklist.get(name);
+            entry.is_some_and(|entry| entry.since_epoch <= epoch && entry.until_wall_ns > wall_ns)
+        };
+        names(session).iter().any(blocked)
+    }
+
+    fn make_pool(&mut self, name: &str, pg_num: u32) -> PoolId {
+        let pool = PoolId(self.next_pool);
+        self.next_pool += 1;
+        self.pools.insert(pool, Pool { name: name.to_owned(), pg_num });
+        for seed in 0..pg_num {
+            let pg = Pg { epoch: self.epoch, ..Pg::default() };
+            self.pgs.insert(PgId::new(pool, seed), pg);
+        }
+        pool
+    }
+
+    /// When a process reaches the cluster: now, or when it is cut off no more.
+    fn reachable_at(&self, process: ProcessId, now: Nanos) -> Nanos {
+        self.cut.get(&process).copied().unwrap_or(0).max(now)
+    }
+}
+
+impl MemCluster {
+    /// A cluster without pools, whose trouble is drawn from `seed`.
+    pub fn new(executor: &Executor, seed: u64, faults: Faults) -> MemCluster {
+        let world = World {
+            draws: Draws::new(seed, faults),
+            figures: Figures::default(),
+            epoch: 1,
+            next_pool: 1,
+            pools: BTreeMap::new(),
+            pgs: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            blocklist: BTreeMap::new(),
+            config_keys: BTreeMap::new(),
+            options: BTreeMap::from([("client_notify_timeout".to_owned(), "10".to_owned())]),
+            sessions: BTreeMap::new(),
+            cut: BTreeMap::new(),
+            next_notify: 1,
+            notifies: BTreeMap::new(),
+        };
+        let scheduler = executor.scheduler().clone();
+        let inner = Arc::new(Inner { scheduler: scheduler.clone(), world: Mutex::new(world) });
+        let cluster = Arc::downgrade(&inner);
+        scheduler.on_silence(move |process, until| {
+            let Some(inner) = cluster.upgrade() else { return };
+            match until {
+                Some(until) => inner.process_fell_silent(process, until),
+                None => inner.process_crashed(process),
+            }
+        });
+        MemCluster { inner }
+    }
+
+    /// Opens a session for a process. Its operations complete as deliveries to that process.
+    pub fn connect(&self, process: ProcessId) -> Cluster {
+        let mut world = self.inner.world.lock();
+        let number = FIRST_SESSION + world.sessions.len() as u64;
+        let state = SessionState {
+            process,
+            epoch: world.epoch,
+            blocklisted: false,
+            shut_down: false,
+            next_tid: 1,
+            in_flight: BTreeMap::new(),
+            last_arrival: BTreeMap::new(),
+            newest_arrived: 0,
+            next_cookie: 1,
+            watches: BTreeMap::new(),
+        };
+        world.sessions.insert(number, state);
+        Cluster::of(Arc::new(Session::new(self.inner.clone(), number, process)))
+    }
+
+    /// Makes a pool at once.
+    pub fn make_pool(&self, name: &str, pg_num: u32) -> PoolId {
+        self.inner.world.lock().make_pool(name, pg_num)
+    }
+
+    /// Sets an option that sessions read.
+    pub fn set_option(&self, name: &str, value: &str) {
+        self.inner.world.lock().options.insert(name.to_owned(), value.to_owned());
+    }
+
+    /// Changes what goes wrong from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.inner.world.lock().draws.set_faults(faults);
+    }
+
+    /// How often each kind of trouble struck.
+    pub fn figures(&self) -> Figures {
+        self.inner.world.lock().figures
+    }
+
+    /// An object as it is now; `None` where it is absent.
+    pub fn object(&self, object: &ObjectId) -> Option<Arc<Object>> {
+        self.inner.world.lock().objects.get(object).cloned()
+    }
+
+    /// The names of all objects of a pool.
+    pub fn objects(&self, pool: PoolId) -> Vec<ObjectId> {
+        let world = self.inner.world.lock();
+        world.objects.keys().filter(|object| object.pool() == pool).cloned().collect()
+    }
+
+    /// Requests that are not answered yet, of all sessions whose processes are alive.
+    pub fn in_flight(&self) -> usize {
+        let world = self.inner.world.lock();
+        let alive = world.sessions.values().filter(|s| self.inner.scheduler.is_alive(s.process));
+        alive.map(|session| session.in_flight.len()).sum()
+    }
+
+    /// Takes an OSD away for `wait`: until another one has taken over, its PGs answer nothing. Watchers hear again of
+    /// notifies that they have not answered.
+    pub fn fail_osd(&self, osd: u32, wait: Nanos) {
+        let inner = &self.inner;
+        let until = inner.scheduler.now() + wait;
+        inner.scheduler.note("osd fails", u64::from(osd));
+        let mut guard = inner.world.lock();
+        let world = &mut *guard;
+        let mut stopped = Vec::new();
+        for (id, pg) in &mut world.pgs {
+            if (id.seed + id.pool.0 as u32) % OSDS == osd {
+                pg.stopped_until = pg.stopped_until.max(until);
+                stopped.push(*id);
+            }
+        }
+        let told_again: Vec<u64> = world
+            .notifies
+            .iter()
+            .filter(|(_, notify)| world.pg_of(&notify.object).is_some_and(|pg| stopped.contains(&pg)))
+            .map(|(id, _)| *id)
+            .collect();
+        drop(guard);
+        for id in told_again {
+            let again = inner.clone();
+            inner.scheduler.call_after(wait, move || again.tell(&mut again.world.lock(), id));
+        }
+    }
+
+    /// Cuts a process off from the cluster for `wait`: what it sends and what is sent to it is held back.
+    pub fn cut(&self, process: ProcessId, wait: Nanos) {
+        let until = self.inner.scheduler.now() + wait;
+        self.inner.scheduler.note("cut", u64::from(process.0));
+        self.inner.process_fell_silent(process, until);
+    }
+}
+
+impl Inner {
+    /// A process is cut off or paused until then: it gives no signs of life, and nothing passes.
+    fn process_fell_silent(self: &Arc<Self>, process: ProcessId, until: Nanos) {
+        let mut guard = self.world.lock();
+        let world = &mut *guard;
+        let cut = world.cut.entry(process).or_default();
+        *cut = until.max(*cut);
+        let until = *cut;
+        for (number, state) in &mut world.sessions {
+            if state.process == process {
+                self.fell_silent(*number, state, Some(until));
+            }
+        }
+    }
+
+    /// A process is gone: its watches lapse after their timeouts, what it has sent may arrive yet.
+    fn process_crashed(self: &Arc<Self>, process: ProcessId) {
+        let mut dropped = Vec::new();
+        {
+            let mut guard = self.world.lock();
+            let world = &mut *guard;
+            for (number, state) in &mut world.sessions {
+                if state.process == process {
+                    self.fell_silent(*number, state, None);
+                    // Completions and handlers may own the session.
+                    dropped.push((std::mem::take(&mut state.in_flight), std::mem::take(&mut state.watches)));
+                }
+            }
+        }
+        drop(dropped);
+    }
+
+    /// A session learns of a map: where that shuts it out, all that it waits for fails.
+    fn learn(&self, session: u64, epoch: u32) {
+        let wall_ns = self.scheduler.wall_ns();
+        let mut afterwards = Afterwards::new();
+        {
+            let mut guard = self.world.lock();
+            let world = &mut *guard;
+            let Some(epoch) = world.sessions.get(&session).map(|state| state.epoch.max(epoch)) else {
+                return;
+            };
+            let blocklisted = world.is_blocklisted(session, epoch, wall_ns);
+            let Some(state) = world.sessions.get_mut(&session) else { return };
+            (state.epoch, state.blocklisted) = (epoch, blocklisted);
+            if blocklisted {
+                for in_flight in std::mem::take(&mut state.in_flight).into_values() {
+                    afterwards.push(Box::new(move || (in_flight.done)(Err(Error::Blocklisted))));
+                }
+                afterwards.extend(watch::lose_all(state, &Error::Blocklisted));
+            }
+        }
+        carry_out(afterwards);
+    }
+
+    /// A new map is published: PGs and sessions learn of it after a while.
+    fn publish(self: &Arc<Self>, world: &mut World) {
+        world.epoch += 1;
+        let (epoch, now) = (world.epoch, self.scheduler.now());
+        for pg in world.pgs.values_mut() {
+            pg.to_learn.push((epoch, now + world.draws.spread()));
+        }
+        for (number, state) in &world.sessions {
+            let (inner, number, wait) = (self.clone(), *number, world.draws.spread());
+            let wait = wait + world.cut.get(&state.process).map_or(0, |until| until.saturating_sub(now));
+            self.scheduler.deliver_after(state.process, wait, move || inner.learn(number, epoch));
+        }
+    }
+}
