@@ -316,8 +316,12 @@ async fn answer(
     } else if is_change(&request, &handler) {
         // Several steps that belong together, telling the other gateways for one: they go on when the client goes away.
         let responding = tokio::spawn({
-            let handler = handler.clone();
-            async move { caught(respond(&handler, request)).await }
+            let (handler, active) = (handler.clone(), tracked.active());
+            async move {
+                let response = caught(respond(&handler, request)).await;
+                drop(active);
+                response
+            }
         });
         responding.await.unwrap_or_else(|error| {
             tracing::error!(%error, "rgw: a request ended in the middle");

@@ -14,7 +14,7 @@ mod state;
 pub(super) use state::Connection;
 use state::Phase;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, OpenConnection};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -122,8 +122,7 @@ impl Connections {
         table.by_id.insert(connection.id, Arc::clone(&connection));
         table.active += 1;
         *table.of_address.entry(address).or_insert(0) += 1;
-        self.metrics.connected();
-        Place { connection, connections: Arc::clone(self) }
+        Place { connection, connections: Arc::clone(self), _open: self.metrics.connected() }
     }
 
     /// Closes the connection of a stalled request, if there is one.
@@ -224,7 +223,6 @@ impl Connections {
         if connection.give_up() {
             table.forget(connection.address);
         }
-        self.metrics.disconnected();
         drop(table);
         self.ended.notify_waiters();
     }
@@ -247,6 +245,7 @@ impl Table {
 pub(super) struct Place {
     connection: Arc<Connection>,
     connections: Arc<Connections>,
+    _open: OpenConnection,
 }
 
 impl Place {
