@@ -144,6 +144,25 @@ async fn the_oldest_idle_connection_of_an_address_makes_way_at_its_bound() {
 }
 
 #[tokio::test]
+async fn a_request_that_begins_while_its_connection_is_chosen_is_not_cut() {
+    let all = connections(Limits { most: 2, ..LIMITS });
+    let (first, second) = (admit(&all, 1).await, admit(&all, 1).await);
+    let seen = first.connection().phase();
+    // On another thread.
+    assert!(first.connection().begin());
+    {
+        let mut table = all.table.lock();
+        assert!(!all.close(&mut table, first.connection(), seen));
+        assert_eq!(table.active, 2);
+    }
+    assert!(!is_given_up(&first));
+    assert!(all.give_up_idle() && is_given_up(&second) && !all.give_up_idle());
+    let seen = second.connection().phase();
+    assert!(!all.close(&mut all.table.lock(), second.connection(), seen), "it is closed once");
+    assert_eq!(all.table.lock().active, 1);
+}
+
+#[tokio::test]
 async fn a_connection_whose_task_panics_or_is_cancelled_leaves_nothing() {
     let metrics = Arc::new(Metrics::default());
     let all = Arc::new(Connections::new(Limits { most: 1, per_address: 1, ..LIMITS }, Arc::clone(&metrics)));
