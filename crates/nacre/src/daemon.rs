@@ -2,7 +2,7 @@
 
 mod gateway;
 
-pub(crate) use gateway::{Frontends, gateway, rgw_config, start_gateway, urls_of};
+pub(crate) use gateway::{Frontends, Threads, gateway, rgw_config, start_gateway, urls_of};
 
 use crate::layout;
 use anyhow::{Context, Result, bail, ensure};
@@ -156,8 +156,8 @@ pub(crate) enum Daemon {
     Mon(MonServer),
     /// An OSD.
     Osd(nacre_osd::Osd),
-    /// An S3 gateway and its connection to the cluster.
-    Gateway(nacre_rgw::server::Server, nacre_client::Cluster),
+    /// An S3 gateway, its connection to the cluster, and the threads that it works on.
+    Gateway(nacre_rgw::server::Server, nacre_client::Cluster, Threads),
 }
 
 impl Daemon {
@@ -175,9 +175,10 @@ impl Daemon {
         match self {
             Daemon::Mon(mon) => Ok(tokio::task::spawn_blocking(move || mon.stop()).await?),
             Daemon::Osd(osd) => osd.stop().await.context("the OSD did not stop cleanly"),
-            Daemon::Gateway(server, cluster) => {
+            Daemon::Gateway(server, cluster, threads) => {
                 server.stop().await;
                 cluster.shut_down();
+                drop(threads);
                 Ok(())
             }
         }
@@ -195,7 +196,7 @@ impl Daemon {
                 }
             }
             Daemon::Osd(osd) => osd.failed().await,
-            Daemon::Gateway(server, _) => {
+            Daemon::Gateway(server, ..) => {
                 server.gateway().shut_out().await;
                 "the cluster took the gateway for gone and has shut it out".to_owned()
             }
@@ -247,7 +248,7 @@ pub(crate) fn pages(daemons: &[Daemon]) -> Pages {
     let osds = daemons.iter().filter(|daemon| matches!(daemon, Daemon::Osd(_)));
     let perfs: Vec<Perf> = osds.filter_map(Daemon::perf).collect();
     let gateways = daemons.iter().filter_map(|daemon| match daemon {
-        Daemon::Gateway(server, _) => Some((gateway::name_of(server), Arc::clone(server.metrics()))),
+        Daemon::Gateway(server, ..) => Some((gateway::name_of(server), Arc::clone(server.metrics()))),
         Daemon::Mon(_) | Daemon::Osd(_) => None,
     });
     let gateways: Vec<_> = gateways.collect();

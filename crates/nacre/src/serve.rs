@@ -157,7 +157,8 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
     let mon = layout.config(EntityName::mon())?;
     log::start(&mon, true)?;
     daemon::raise_open_files();
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    // The daemons have threads of their own.
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
     let outcome = runtime.block_on(async move {
         let stop = daemon::install_signals()?;
         let _pid_file = daemon::PidFile::write(&mon)?;
@@ -299,7 +300,7 @@ async fn start_s3(
 ) -> Result<(Vec<String>, User)> {
     println!("starting S3");
     let daemon = daemon::start_gateway(admin, frontends).await?;
-    let Daemon::Gateway(server, _) = &daemon else { unreachable!("it is a gateway that was started") };
+    let Daemon::Gateway(server, ..) = &daemon else { unreachable!("it is a gateway that was started") };
     let (urls, gateway) = (daemon::urls_of(server), Arc::clone(server.gateway()));
     daemons.push(daemon);
     match gateway.user(FIRST_USER).await {

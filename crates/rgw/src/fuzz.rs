@@ -111,7 +111,7 @@ fn fuzz_policies() {
         for user in [None, Some("a")] {
             let (action, resource) = ("s3:GetObject", "arn:aws:s3:::photos/x");
             let who = crate::policy::Who { user, role: None };
-            policy.decide(&crate::policy::Asked { who, action, resource, context: &context });
+            _ = policy.decide(&crate::policy::Asked { who, action, resource, context: &context });
         }
         policy.is_public();
         Some(input.to_vec())

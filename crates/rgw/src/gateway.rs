@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::index::Finisher;
 use crate::lease::Lease;
 use crate::lifecycle::Schedule;
-use crate::object::{Holder, SECRET_BYTES, Secret};
+use crate::object::{Holder, ReadSizes, SECRET_BYTES, Secret};
 use crate::pools::Pools;
 use crate::quota::{Ages, Quota, Quotas};
 use crate::ratelimit::RateLimits;
@@ -182,6 +182,8 @@ pub struct Gateway {
     pub(crate) lease: Lease,
     /// Permits of [`ROOM_BYTES`] each.
     pub(crate) put_memory: Arc<Semaphore>,
+    /// How much of heads GETs read at first.
+    pub(crate) read_sizes: ReadSizes,
     pub(crate) quotas: Quotas,
     /// What seals session tokens; there when it was needed first.
     pub(crate) sealer: OnceCell<Sealer>,
@@ -253,6 +255,7 @@ impl Gateway {
             lifecycle,
             lease: Lease::default(),
             put_memory: Arc::new(Semaphore::new(permits)),
+            read_sizes: ReadSizes::default(),
             quotas: Quotas::default(),
             sealer: OnceCell::new(),
             usage: config.usage.map(|usage| Arc::new(UsageLog::new(usage.threshold))),

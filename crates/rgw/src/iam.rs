@@ -10,6 +10,7 @@ mod users;
 
 use crate::caps::{self, Perm};
 use crate::error::Error;
+use crate::evaluation::evaluate;
 use crate::gateway::Gateway;
 use crate::policy::{Asked, Decision, Policy, Who};
 use crate::s3::{Context, Peer, log_fault};
@@ -253,7 +254,7 @@ impl Call<'_> {
     ) -> Decision {
         let context = |key: &str| self.context.get(key);
         let asked = Asked { who: self.who(), action, resource, context: &context };
-        policies.fold(Decision::Nothing, |decision, policy| decision.or(policy.decide(&asked)))
+        policies.fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)))
     }
 
     /// Refuses who has neither the capability nor a policy that allows the action.

@@ -19,6 +19,7 @@ pub mod caps;
 mod check;
 mod cors;
 mod error;
+mod evaluation;
 #[cfg(test)]
 mod fuzz;
 mod garbage;
@@ -27,6 +28,7 @@ mod iam;
 mod index;
 mod lease;
 mod lifecycle;
+mod log_limit;
 mod metrics;
 mod object;
 mod policy;

@@ -58,31 +58,47 @@ pub(crate) struct Ended<'a> {
     pub(crate) slow: bool,
 }
 
+/// A request under way. It is counted as one until this is dropped.
+#[derive(Debug)]
+pub(crate) struct ActiveRequest(Arc<Metrics>);
+
+/// A connection that is open. It is counted as one until this is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenConnection(Arc<Metrics>);
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        self.0.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.open_connections.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Metrics {
     /// Of a gateway that counts records of garbage that can't be decoded.
     pub(crate) fn with_garbage(damaged_garbage: Arc<AtomicU64>) -> Metrics {
         Metrics { damaged_garbage, ..Metrics::default() }
     }
 
-    pub(crate) fn begin(&self) -> u64 {
-        self.active.fetch_add(1, Ordering::Relaxed) + 1
-    }
-
-    pub(crate) fn end(&self) {
-        self.active.fetch_sub(1, Ordering::Relaxed);
+    /// Counts a request under way; the second is how many there are with it.
+    pub(crate) fn begin(self: &Arc<Metrics>) -> (ActiveRequest, u64) {
+        let under_way = self.active.fetch_add(1, Ordering::Relaxed) + 1;
+        (ActiveRequest(Arc::clone(self)), under_way)
     }
 
     pub(crate) fn slow_down(&self) {
         self.slowed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn connected(&self) {
+    /// Counts a connection.
+    pub(crate) fn connected(self: &Arc<Metrics>) -> OpenConnection {
         self.connections.fetch_add(1, Ordering::Relaxed);
         self.open_connections.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn disconnected(&self) {
-        self.open_connections.fetch_sub(1, Ordering::Relaxed);
+        OpenConnection(Arc::clone(self))
     }
 
     pub(crate) fn connection_given_up(&self) {
@@ -182,6 +198,26 @@ impl Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::panic::AssertUnwindSafe;
+
+    #[test]
+    fn what_is_under_way_is_counted_until_it_is_dropped_or_panics() {
+        let metrics = Arc::new(Metrics::default());
+        let counts =
+            || [&metrics.active, &metrics.open_connections].map(|count| count.load(Ordering::Relaxed));
+        let (connection, (request, under_way)) = (metrics.connected(), metrics.begin());
+        assert_eq!((under_way, counts()), (1, [1, 1]));
+        let panics = || {
+            let (_connection, (_request, under_way)) = (metrics.connected(), metrics.begin());
+            assert_eq!((under_way, counts()), (2, [2, 2]));
+            std::panic::resume_unwind(Box::new("a request"));
+        };
+        let panicked: std::thread::Result<()> = std::panic::catch_unwind(AssertUnwindSafe(panics));
+        assert!(panicked.unwrap_err().is::<&str>());
+        assert_eq!(counts(), [1, 1]);
+        drop((connection, request));
+        assert_eq!(counts(), [0, 0]);
+    }
 
     #[test]
     fn a_histogram_counts_what_is_below_each_step() {

@@ -12,6 +12,7 @@ mod get;
 mod md5;
 pub(crate) mod multipart;
 mod put;
+mod read_size;
 pub(crate) mod versions;
 
 pub(crate) use begun::Begun;
@@ -19,6 +20,7 @@ pub(crate) use body::{Body, Digests, Pieces, Source};
 pub(crate) use crypt::{Encryption, Holder, SECRET_BYTES, Salt, Secret, salt};
 pub(crate) use get::Reader;
 pub(crate) use put::Put;
+pub(crate) use read_size::ReadSizes;
 
 use crate::acl::Acl;
 use crate::bucket::{Bucket, Versioning};

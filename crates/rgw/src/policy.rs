@@ -55,6 +55,10 @@ impl Decision {
     }
 }
 
+/// An evaluation has reached its limit of steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepLimit;
+
 /// A request, as policies see it.
 pub(crate) struct Asked<'a> {
     pub(crate) who: Who<'a>,
@@ -427,25 +431,21 @@ impl Policy {
         Ok(policy)
     }
 
-    /// What it says of a request. What would take too many steps to say is a refusal.
-    pub(crate) fn decide(&self, asked: &Asked<'_>) -> Decision {
+    /// What it says of a request. Fails if that takes more steps than an evaluation may take; the request must be refused then.
+    pub(crate) fn decide(&self, asked: &Asked<'_>) -> Result<Decision, StepLimit> {
         let (mut decision, budget) = (Decision::Nothing, Budget::default());
         for statement in &self.statements {
             let concerned = statement.concerns(asked, &budget);
             if budget.is_exhausted() {
-                tracing::warn!(
-                    action = asked.action,
-                    "rgw: a policy takes too long to compare, the request is refused"
-                );
-                return Decision::Deny;
+                return Err(StepLimit);
             }
             match (concerned, statement.allow) {
-                (true, false) => return Decision::Deny,
+                (true, false) => return Ok(Decision::Deny),
                 (true, true) => decision = Decision::Allow,
                 (false, _) => {}
             }
         }
-        decision
+        Ok(decision)
     }
 
     /// The keys that its conditions ask for, in lower case.

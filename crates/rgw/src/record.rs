@@ -8,6 +8,9 @@ use nacre_types::errno::Errno;
 
 /// A record is made no larger than this; more is damage.
 const MAX_BYTES: u64 = 4 << 20;
+/// A read asks for so much at first, which is enough for most records: it reserves what it asks for in the client's bound on
+/// bytes in flight.
+pub(crate) const FIRST_BYTES: u64 = 64 << 10;
 /// Attempts at a change that others change at the same time.
 const ATTEMPTS: usize = 16;
 
@@ -29,15 +32,21 @@ fn encode_bounded<T: Versioned>(value: &T) -> Result<Bytes> {
 
 /// Reads a record and the version of its object; `None` where it is absent.
 pub(crate) async fn read<T: Versioned>(pool: &IoCtx, name: &str) -> Result<Option<(T, u64)>> {
-    let mut op = ReadOp::new();
-    op.read(0, MAX_BYTES);
-    let reply = pool.operate_read(name, op).await.and_then(|reply| reply.success());
-    let mut reply = match reply {
-        Err(error) if error.is_not_found() => return Ok(None),
-        reply => reply?,
-    };
-    let bytes = reply.output(0)?;
-    Ok(Some((decode(name, &bytes)?, reply.version)))
+    let mut asked = FIRST_BYTES;
+    loop {
+        let mut op = ReadOp::new();
+        op.read(0, asked);
+        let reply = pool.operate_read(name, op).await.and_then(|reply| reply.success());
+        let mut reply = match reply {
+            Err(error) if error.is_not_found() => return Ok(None),
+            reply => reply?,
+        };
+        let bytes = reply.output(0)?;
+        if (bytes.len() as u64) < asked || asked == MAX_BYTES {
+            return Ok(Some((decode(name, &bytes)?, reply.version)));
+        }
+        asked = MAX_BYTES;
+    }
 }
 
 /// Makes a record; tells whether it was not there.

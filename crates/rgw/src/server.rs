@@ -1,6 +1,7 @@
 //! The listening side of a gateway: connections, what is refused before S3 sees it, and an end that waits for what is
 //! under way.
 
+mod accept;
 mod access_log;
 mod connections;
 mod form;
@@ -31,6 +32,7 @@ use crate::gateway::Gateway;
 use crate::iam;
 use crate::metrics::Metrics;
 use crate::s3::{Access, Keys, Peer, Protocol, attributes};
+use accept::{Failures, Fault};
 use connections::{Connection, Place};
 use futures::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -52,7 +54,7 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Poll;
-use std::time::{Duration, SystemTime};
+use std::time::{Instant, SystemTime};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::oneshot;
@@ -65,8 +67,6 @@ use unread::Unread;
 const READ_BYTES: usize = 256 << 10;
 /// The most headers of a request.
 const MAX_HEADERS: usize = 100;
-/// How long the gateway waits after it could not accept a connection.
-const ACCEPT_RETRY: Duration = Duration::from_millis(20);
 /// The longest body that is read into memory, that of a list of parts for one: 10 000 of them with checksums.
 const MAX_XML_BYTES: usize = 4 << 20;
 /// A port of a gateway.
@@ -175,21 +175,24 @@ async fn listen(listeners: Vec<Listener>, handler: Handler, mut stopped: oneshot
     http.timer(TokioTimer::new()).header_read_timeout(None);
     http.max_header_size(settings.max_header_size).max_headers(MAX_HEADERS).max_buf_size(READ_BYTES);
     let mut first = 0;
+    let mut failures = Failures::new();
     loop {
         let accepted = tokio::select! {
             _ = &mut stopped => break,
-            accepted = accept(&listeners, &mut first) => accepted,
+            accepted = next_connection(&listeners, &mut first) => accepted,
         };
         let (socket, peer, tls) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of file descriptors, for one.
-                let closed = connections.give_up_idle();
-                tracing::warn!(%error, closed, "rgw: can't accept a connection");
-                tokio::time::sleep(ACCEPT_RETRY).await;
+                let closed = Fault::of(&error) == Fault::Resources && connections.give_up_idle();
+                let pause = failures.failed(&error, closed, Instant::now());
+                if !pause.is_zero() && tokio::time::timeout(pause, &mut stopped).await.is_ok() {
+                    break;
+                }
                 continue;
             }
         };
+        failures.accepted();
         let place = tokio::select! {
             _ = &mut stopped => break,
             place = connections.admit(peer.ip(), tls.is_some()) => place,
@@ -265,7 +268,7 @@ async fn serve_http(
 }
 
 /// The next connection to any of the listeners, each in its turn.
-async fn accept(
+async fn next_connection(
     listeners: &[Listener],
     first: &mut usize,
 ) -> std::io::Result<(TcpStream, SocketAddr, Option<TlsAcceptor>)> {
@@ -313,8 +316,12 @@ async fn answer(
     } else if is_change(&request, &handler) {
         // Several steps that belong together, telling the other gateways for one: they go on when the client goes away.
         let responding = tokio::spawn({
-            let handler = handler.clone();
-            async move { caught(respond(&handler, request)).await }
+            let (handler, active) = (handler.clone(), tracked.active());
+            async move {
+                let response = caught(respond(&handler, request)).await;
+                drop(active);
+                response
+            }
         });
         responding.await.unwrap_or_else(|error| {
             tracing::error!(%error, "rgw: a request ended in the middle");

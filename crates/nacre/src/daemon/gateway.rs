@@ -1,5 +1,9 @@
 //! `nacre gateway`, and what an S3 gateway is told of by options.
 
+mod threads;
+
+pub(crate) use threads::Threads;
+
 use super::{Daemon, configure, run};
 use anyhow::{Context, Result, bail, ensure};
 use nacre_rgw::server::{Certificate, Hosts, Limits, Listen, Server, Settings};
@@ -42,7 +46,7 @@ pub(crate) fn gateway(args: &[String]) -> Result<()> {
     run(config, |config, _| async move {
         let frontends = config.snapshot().rgw.rgw_frontends.parse()?;
         let gateway = start_gateway(&config, &frontends).await?;
-        if let Daemon::Gateway(server, _) = &gateway {
+        if let Daemon::Gateway(server, ..) = &gateway {
             println!("gateway is ready: {}", urls_of(server).join(" "));
         }
         Ok(gateway)
@@ -53,15 +57,20 @@ pub(crate) fn gateway(args: &[String]) -> Result<()> {
 pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Result<Daemon> {
     let certificate = frontends.read_certificate()?;
     let cluster = nacre_client::native::connect(config).await.context("can't connect to the cluster")?;
-    let gateway = nacre_rgw::Gateway::open(cluster.clone(), rgw_config(config)?)
-        .await
-        .context("the gateway can't use its pools")?;
-    let server =
-        Server::start(gateway, &frontends.ports(certificate.as_ref()), settings(config, frontends)?).await?;
+    // After connecting, when the monitors' configuration counts too.
+    let threads = Threads::start(config.get().rgw.rgw_thread_pool_size)?;
+    let starting = async {
+        let gateway = nacre_rgw::Gateway::open(cluster.clone(), rgw_config(config)?)
+            .await
+            .context("the gateway can't use its pools")?;
+        let ports = frontends.ports(certificate.as_ref());
+        anyhow::Ok(Server::start(gateway, &ports, settings(config, frontends)?).await?)
+    };
+    let server = threads.within(starting).await?;
     if let Some(certificate) = certificate {
         tokio::spawn(reload_at_hangup(Arc::downgrade(&certificate)));
     }
-    Ok(Daemon::Gateway(server, cluster))
+    Ok(Daemon::Gateway(server, cluster, threads))
 }
 
 /// What a gateway is called in metrics.

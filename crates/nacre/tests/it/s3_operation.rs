@@ -44,12 +44,16 @@ fn requests_are_named_counted_logged_and_limited() {
         format!("exporter_http_port={metrics}"),
         format!("rgw_ops_log_file_path={}", log.display()),
         "rgw_max_request_rate=40".to_owned(),
+        "rgw_thread_pool_size=1".to_owned(),
         // Everything is slow.
         "rgw_op_complaint_time=0".to_owned(),
     ];
     let mut args = vec!["--osds", "1", "--listen", &listen, "--s3", &s3];
     args.extend(options.iter().flat_map(|option| ["-o", option.as_str()]));
-    let (_serve, _) = Serve::start(&data, &args);
+    let (serve, _) = Serve::start(&data, &args);
+    let threads = std::fs::read_dir(format!("/proc/{}/task", serve.pid())).unwrap();
+    let names = threads.map(|thread| std::fs::read_to_string(thread.unwrap().path().join("comm")));
+    assert_eq!(names.filter(|name| name.as_ref().is_ok_and(|name| name.trim() == "rgw")).count(), 1);
     let user = Command::new(nacre())
         .args(["user", "info", "--uid", "admin", "-c"])
         .arg(data.join("ceph.conf"))

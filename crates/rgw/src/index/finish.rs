@@ -11,11 +11,13 @@ use crate::gateway::Gateway;
 use crate::quota::Delta;
 use crate::record;
 use bytes::Bytes;
+use futures::FutureExt;
 use nacre_client::{ReadOp, WriteOp};
 use nacre_types::errno::Errno;
 use nacre_types::op::CmpOp;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
@@ -160,7 +162,13 @@ async fn run(gateway: Arc<Gateway>, bucket: String, shard: String) {
         tokio::time::sleep(GATHER).await;
         let Some((changes, permits)) = gateway.finisher.take(&shard) else { return };
         loop {
-            match finish_all(&gateway, &shard, &changes).await {
+            let finishing = AssertUnwindSafe(finish_all(&gateway, &shard, &changes)).catch_unwind();
+            let Ok(finished) = finishing.await else {
+                // The panic hook has printed what and where. Others finish the changes after this gateway has ended.
+                tracing::error!(shard, "rgw: finishing changes panicked: they stay pending");
+                break;
+            };
+            match finished {
                 Ok(stats) => {
                     gateway.finisher.note_crowd(&bucket, stats, gateway.config.objects_per_shard);
                     break;

@@ -1,7 +1,9 @@
-//! Reading an object: its head with what is in it, in one operation, then its tails.
+//! Reading an object: its head with what is in it, in one operation, then its tails. How much of the head's data the first
+//! operation asks for is learned ([`ReadSizes`](super::ReadSizes)); where that is not all, a second one asks for all.
 
 use super::{
-    Data, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, Manifest, ManifestPart, PIECE_BYTES, STRIPE_BYTES,
+    Data, Encryption, HEAD, HEAD_BYTES, Head, INLINE_BYTES, MANIFEST_BYTES, Manifest, ManifestPart,
+    PIECE_BYTES, STRIPE_BYTES,
 };
 use super::{Secret, crypt, head_name, head_of};
 use crate::bucket::Bucket;
@@ -42,8 +44,20 @@ pub(crate) struct Reader {
 impl Gateway {
     /// Opens an object for reading, in its newest version; that may be a delete marker.
     pub(crate) async fn open_object(&self, bucket: &Bucket, key: &str) -> Result<Reader> {
-        let (name, head, inline) = self.read_head(bucket, key, 0..HEAD_BYTES).await?;
-        Reader::new(name, head, inline, self.pools.data.clone())
+        let mut asked = self.read_sizes.first_read(&bucket.id);
+        let mut again = false;
+        loop {
+            let (name, head, inline) = self.read_head(bucket, key, 0..asked).await?;
+            match head.longer_read(inline.len() as u64, asked) {
+                // The second read is too short only where the object was replaced in between.
+                Some(longer) => asked = if again { HEAD_BYTES } else { longer },
+                None => {
+                    self.read_sizes.learn(&bucket.id, inline.len() as u64);
+                    return Reader::new(name, head, inline, self.pools.data.clone());
+                }
+            }
+            again = true;
+        }
     }
 
     /// As [`Gateway::open_object`], for who reads nothing but `range`: no more than that is fetched, as far as it is known
@@ -51,16 +65,33 @@ impl Gateway {
     pub(crate) async fn open_range(&self, bucket: &Bucket, key: &str, range: Range<u64>) -> Result<Reader> {
         let most = INLINE_BYTES as u64;
         let range = range.start.min(most)..range.end.min(most);
-        let (name, head, inline) = self.read_head(bucket, key, range.clone()).await?;
-        match &head.data {
-            Data::Tails(_) => Reader::new(name, head, Bytes::new(), self.pools.data.clone()),
-            Data::Inline if head.encryption.is_none() => {
-                let there = range.end.min(head.size).saturating_sub(range.start);
-                check_len(&name, &inline, there)?;
-                let inline_at = range.start;
-                Ok(Reader { inline, inline_at, ..Reader::bare(head, self.pools.data.clone()) })
+        let whole = range.end - range.start;
+        let mut asked = self.read_sizes.first_read(&bucket.id).min(whole);
+        let mut again = false;
+        loop {
+            let (name, head, inline) = self.read_head(bucket, key, range.start..range.start + asked).await?;
+            match &head.data {
+                Data::Tails(_) => {
+                    self.read_sizes.learn(&bucket.id, 0);
+                    return Reader::new(name, head, Bytes::new(), self.pools.data.clone());
+                }
+                Data::Inline if head.encryption.is_none() => {
+                    let there = range.end.min(head.size).saturating_sub(range.start);
+                    if there <= asked {
+                        check_len(&name, &inline, there)?;
+                        self.read_sizes.learn(&bucket.id, there);
+                        let inline_at = range.start;
+                        return Ok(Reader {
+                            inline,
+                            inline_at,
+                            ..Reader::bare(head, self.pools.data.clone())
+                        });
+                    }
+                    asked = if again { whole } else { there };
+                }
+                _ => return self.open_object(bucket, key).await,
             }
-            _ => self.open_object(bucket, key).await,
+            again = true;
         }
     }
 
@@ -82,6 +113,32 @@ impl Gateway {
         };
         let head = head_of(&mut reply, 0, &name)?;
         Ok((name, head, reply.output(1)?))
+    }
+}
+
+impl Head {
+    /// How many bytes of the head's data a read must ask for to get all of it. `None` if a read that asked for `asked` bytes
+    /// and got `got` has all.
+    fn longer_read(&self, got: u64, asked: u64) -> Option<u64> {
+        if got < asked {
+            // The data ends there. Whether it is as long as it should be is checked when it is used.
+            return None;
+        }
+        let needed = self.inline_bytes();
+        (needed > asked).then_some(needed)
+    }
+
+    /// The most bytes of data that there are in the head's RADOS object.
+    pub(super) fn inline_bytes(&self) -> u64 {
+        let size = self.size.min(HEAD_BYTES);
+        let bytes = match &self.data {
+            Data::Inline if self.encryption.is_some() => crypt::stored_len(size),
+            Data::Inline => size,
+            Data::Tails(_) => 0,
+            // The length of a manifest is not recorded.
+            Data::Parts(_) => MANIFEST_BYTES as u64,
+        };
+        bytes.min(HEAD_BYTES)
     }
 }
 
@@ -216,22 +273,4 @@ async fn read(pool: IoCtx, span: Span) -> Result<Bytes> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn spans_cover_a_range_once() {
-        let tails = Tails { name: "t".into(), count: 3 };
-        let total = 2 * STRIPE_BYTES + 5;
-        for range in [0..total, 0..1, 5..5, STRIPE_BYTES - 1..STRIPE_BYTES + 1, 3..total] {
-            let mut at = range.start;
-            for span in spans(&tails, range.clone()) {
-                assert_eq!(span.object, format!("t_{}", at / STRIPE_BYTES));
-                assert_eq!(span.offset, at % STRIPE_BYTES);
-                assert!(span.len > 0 && span.offset + span.len <= STRIPE_BYTES);
-                at += span.len;
-            }
-            assert_eq!(at, range.end);
-        }
-    }
-}
+mod tests;

@@ -163,14 +163,22 @@ impl Gateway {
 
     /// An upload, its mark and its RADOS version; `None` where there is none.
     async fn marked_upload(&self, name: &str) -> Result<Option<(Upload, Option<String>, u64)>> {
-        let mut op = ReadOp::new();
-        op.read(0, MAX_UPLOAD_BYTES).omap_get_vals_by_keys(vec![Bytes::from_static(MARK)]);
-        let reply = self.pools.data.operate_read(name, op).await.and_then(|reply| reply.success());
-        let mut reply = match reply {
-            Err(error) if error.is_not_found() => return Ok(None),
-            reply => reply?,
+        let mut asked = record::FIRST_BYTES;
+        let (bytes, mut reply) = loop {
+            let mut op = ReadOp::new();
+            op.read(0, asked).omap_get_vals_by_keys(vec![Bytes::from_static(MARK)]);
+            let reply = self.pools.data.operate_read(name, op).await.and_then(|reply| reply.success());
+            let mut reply = match reply {
+                Err(error) if error.is_not_found() => return Ok(None),
+                reply => reply?,
+            };
+            let bytes = reply.output(0)?;
+            if (bytes.len() as u64) < asked || asked == MAX_UPLOAD_BYTES {
+                break (bytes, reply);
+            }
+            asked = MAX_UPLOAD_BYTES;
         };
-        let upload = record::decode::<Upload>(name, &reply.output(0)?)?;
+        let upload = record::decode::<Upload>(name, &bytes)?;
         let mark = reply.pairs(1)?.remove(MARK).map(|tag| String::from_utf8_lossy(&tag).into_owned());
         Ok(Some((upload, mark, reply.version)))
     }

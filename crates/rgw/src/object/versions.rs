@@ -4,6 +4,7 @@
 //! Every change is one compare-and-swap of the head, and made again on what is there where somebody else was faster. What an
 //! object without versions was becomes the version `null` with the first write that makes another.
 
+use super::read_size::SMALLEST;
 use super::{Begun, Condition, Data, ETAG, HEAD, HEAD_BYTES, Head, Manifest, Put, Reader, head_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
@@ -297,7 +298,7 @@ async fn edit(
             }
         }
         Some(Stand { head: old, versions: None, version }) => {
-            let Some(data) = gateway.inline(name, version).await? else { return Ok(None) };
+            let Some(data) = gateway.inline(name, &old, version).await? else { return Ok(None) };
             if null {
                 old.check_lock(false)?;
                 replaced = old.tails(name, &data)?;
@@ -354,7 +355,7 @@ impl Gateway {
                 return Ok(Some(entry));
             }
             let inline = match stand.head.data {
-                Data::Parts(_) => self.inline(&name, stand.version).await?,
+                Data::Parts(_) => self.inline(&name, &stand.head, stand.version).await?,
                 Data::Inline | Data::Tails(_) => Some(Bytes::new()),
             };
             let Some(inline) = inline else {
@@ -366,10 +367,11 @@ impl Gateway {
         Err(Error::Contended(key.to_owned()))
     }
 
-    /// What a head of that RADOS version has of its data.
-    async fn inline(&self, name: &str, version: u64) -> Result<Option<Bytes>> {
+    /// What a head of that RADOS version has of its data; `None` where the head is another one by now.
+    async fn inline(&self, name: &str, head: &Head, version: u64) -> Result<Option<Bytes>> {
         let mut op = ReadOp::new();
-        op.assert_version(version).read(0, HEAD_BYTES);
+        // A read of no length would read everything.
+        op.assert_version(version).read(0, head.inline_bytes().max(1));
         let reply = unless_overtaken(self.pools.data.operate_read(name, op).await)?;
         reply.map(|mut reply| Ok(reply.output(1)?)).transpose()
     }
@@ -393,7 +395,7 @@ impl Gateway {
                 if id != NULL {
                     return Err(Error::NoSuchVersion);
                 }
-                match self.inline(&name, stand.version).await? {
+                match self.inline(&name, &stand.head, stand.version).await? {
                     Some(data) => return Ok((stand.head, data)),
                     None => {
                         wait(attempt).await;
@@ -674,16 +676,25 @@ impl Gateway {
     /// All that an object has beside the RADOS object of its head, in all its versions.
     pub(crate) async fn named_tails(&self, bucket: &Bucket, key: &str) -> Result<Vec<Tails>> {
         let name = head_name(bucket, key);
-        let mut op = ReadOp::new();
-        op.get_xattrs().read(0, HEAD_BYTES);
-        let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
-        let mut reply = match reply {
-            Err(error) if error.is_not_found() => return Ok(Vec::new()),
-            reply => reply?,
+        let mut asked = SMALLEST;
+        let (stand, data) = loop {
+            let mut op = ReadOp::new();
+            op.get_xattrs().read(0, asked);
+            let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
+            let mut reply = match reply {
+                Err(error) if error.is_not_found() => return Ok(Vec::new()),
+                reply => reply?,
+            };
+            let (stand, data) = (Stand::of(&name, &mut reply)?, reply.output(1)?);
+            // Nothing but a manifest is needed.
+            let is_cut = matches!(stand.head.data, Data::Parts(_)) && data.len() as u64 == asked;
+            if !is_cut || asked == HEAD_BYTES {
+                break (stand, data);
+            }
+            asked = HEAD_BYTES;
         };
-        let stand = Stand::of(&name, &mut reply)?;
         // Of an object with versions this may be listed, too.
-        let mut all = stand.head.tails(&name, &reply.output(1)?)?;
+        let mut all = stand.head.tails(&name, &data)?;
         if stand.versions.is_none() {
             return Ok(all);
         }

@@ -10,6 +10,7 @@ use super::encryption::check_secrecy;
 use crate::acl::{Acl, Permission};
 use crate::bucket::Bucket;
 use crate::error::Error;
+use crate::evaluation::evaluate;
 use crate::gateway::Gateway;
 use crate::object::Head;
 use crate::policy::{Asked, Decision, Policy, Who};
@@ -130,7 +131,7 @@ impl Requester {
         let asked = Asked { who: self.who(), action, resource, context: &context };
         let of_bucket = match bucket.and_then(|bucket| Some((bucket, bucket.policy.as_ref()?))) {
             Some((bucket, policy)) => {
-                let decision = policy.decide(&asked);
+                let decision = evaluate(policy, &asked);
                 let restricted = bucket.public_access.restrict_public_buckets
                     && self.known() != Some(&bucket.owner)
                     && policy.is_public();
@@ -141,9 +142,9 @@ impl Requester {
         let own = self
             .own_policies()
             .iter()
-            .fold(Decision::Nothing, |decision, policy| decision.or(policy.decide(&asked)));
+            .fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)));
         match &self.limit {
-            Some(limit) => of_bucket.or(own).and(limit.decide(&asked)),
+            Some(limit) => of_bucket.or(own).and(evaluate(limit, &asked)),
             None => of_bucket.or(own),
         }
     }

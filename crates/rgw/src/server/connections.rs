@@ -14,7 +14,7 @@ mod state;
 pub(super) use state::Connection;
 use state::Phase;
 
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, OpenConnection};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +23,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
+/// How often another connection is chosen to make way when the chosen one has moved on.
+const CHOICES: usize = 16;
 /// How often the accept loop looks again for room when every connection is busy.
 const RETRY: Duration = Duration::from_millis(100);
 /// How long after its limit a stalled body is closed when the request does not end by itself with an answer.
@@ -69,6 +71,9 @@ struct Table {
     of_address: HashMap<IpAddr, usize>,
     active: usize,
 }
+
+/// The phase that a connection was in when it was looked at, and when that began.
+type Observed = (Phase, Duration);
 
 /// Which connections may make way.
 #[derive(Clone, Copy)]
@@ -122,8 +127,7 @@ impl Connections {
         table.by_id.insert(connection.id, Arc::clone(&connection));
         table.active += 1;
         *table.of_address.entry(address).or_insert(0) += 1;
-        self.metrics.connected();
-        Place { connection, connections: Arc::clone(self) }
+        Place { connection, connections: Arc::clone(self), _open: self.metrics.connected() }
     }
 
     /// Closes the connection of a stalled request, if there is one.
@@ -137,15 +141,20 @@ impl Connections {
     }
 
     fn make_way(&self, table: &mut Table, eligible: Eligible) -> bool {
-        let Some(id) = self.oldest(table, eligible) else { return false };
-        let Some(connection) = table.by_id.get(&id).cloned() else { return false };
-        tracing::debug!(address = %connection.address, "rgw: an idle connection makes way for another");
-        self.close(table, &connection);
-        true
+        for _ in 0..CHOICES {
+            let Some((id, seen)) = self.oldest(table, eligible) else { return false };
+            let Some(connection) = table.by_id.get(&id).cloned() else { return false };
+            if self.close(table, &connection, seen) {
+                tracing::debug!(address = %connection.address, "rgw: an idle connection makes way for another");
+                return true;
+            }
+        }
+        false
     }
 
-    /// The one to close: a waiting or unknown user's before a known user's, of the address that has most, the oldest.
-    fn oldest(&self, table: &Table, eligible: Eligible) -> Option<u64> {
+    /// The one to close, and the phase that it is in: a waiting or unknown user's before a known user's, of the address that
+    /// has most, the oldest.
+    fn oldest(&self, table: &Table, eligible: Eligible) -> Option<(u64, Observed)> {
         let now = self.began.elapsed();
         let mut candidates = Vec::new();
         let mut of_address: HashMap<IpAddr, usize> = HashMap::new();
@@ -155,7 +164,8 @@ impl Connections {
             {
                 continue;
             }
-            let (expendable, since) = match connection.phase() {
+            let seen = connection.phase();
+            let (expendable, since) = match seen {
                 (Phase::GivenUp, _) => continue,
                 (Phase::Busy, _) => {
                     let Some(since) = connection.stalled_since() else { continue };
@@ -169,36 +179,41 @@ impl Connections {
                 (_, since) => (true, since),
             };
             *of_address.entry(connection.address).or_insert(0) += 1;
-            candidates.push((connection.address, expendable, Reverse(since), connection.id));
+            candidates.push((connection.address, expendable, Reverse(since), connection.id, seen));
         }
-        let best = candidates.into_iter().max_by_key(|(address, expendable, since, id)| {
+        let best = candidates.into_iter().max_by_key(|(address, expendable, since, id, _)| {
             (of_address.get(address).copied(), *expendable, *since, Reverse(*id))
         });
-        best.map(|(.., id)| id)
+        best.map(|(.., id, seen)| (id, seen))
     }
 
-    fn close(&self, table: &mut Table, connection: &Connection) {
-        if connection.give_up() {
+    /// Closes a connection that is still in the phase that it was seen in; returns whether it is.
+    fn close(&self, table: &mut Table, connection: &Connection, seen: Observed) -> bool {
+        let closed = connection.give_up_if_still(seen);
+        if closed {
             table.forget(connection.address);
             self.metrics.connection_given_up();
         }
+        closed
     }
 
     /// Closes the connections whose time has run out.
     fn close_late(&self) {
         let now = self.began.elapsed();
         let mut table = self.table.lock();
-        let late: Vec<Arc<Connection>> =
-            table.by_id.values().filter(|connection| self.is_late(connection, now)).cloned().collect();
-        for connection in late {
-            tracing::debug!(address = %connection.address, phase = ?connection.phase().0, "rgw: a connection timed out");
-            self.close(&mut table, &connection);
+        let all = table.by_id.values().map(|connection| (connection.phase(), connection));
+        let late = all.filter(|(seen, connection)| self.is_late(connection, *seen, now));
+        let late: Vec<(Observed, Arc<Connection>)> =
+            late.map(|(seen, connection)| (seen, Arc::clone(connection))).collect();
+        for (seen, connection) in late {
+            if self.close(&mut table, &connection, seen) {
+                tracing::debug!(address = %connection.address, phase = ?seen.0, "rgw: a connection timed out");
+            }
         }
     }
 
-    fn is_late(&self, connection: &Connection, now: Duration) -> bool {
+    fn is_late(&self, connection: &Connection, (phase, since): Observed, now: Duration) -> bool {
         let Limits { handshake, head, idle, .. } = self.limits;
-        let (phase, since) = connection.phase();
         let waited = now.saturating_sub(since);
         match phase {
             Phase::Handshake => waited > handshake,
@@ -212,10 +227,10 @@ impl Connections {
     /// Closes connections that have sent nothing: the gateway is about to end.
     pub(super) fn close_silent(&self) {
         let mut table = self.table.lock();
-        let is_silent =
-            |connection: &&Arc<Connection>| matches!(connection.phase().0, Phase::Handshake | Phase::Silent);
-        let silent: Vec<Arc<Connection>> = table.by_id.values().filter(is_silent).cloned().collect();
-        silent.iter().for_each(|connection| self.close(&mut table, connection));
+        let all = table.by_id.values().map(|connection| (connection.phase(), Arc::clone(connection)));
+        let silent: Vec<(Observed, Arc<Connection>)> =
+            all.filter(|((phase, _), _)| matches!(phase, Phase::Handshake | Phase::Silent)).collect();
+        silent.iter().for_each(|(seen, connection)| _ = self.close(&mut table, connection, *seen));
     }
 
     fn remove(&self, connection: &Connection) {
@@ -224,7 +239,6 @@ impl Connections {
         if connection.give_up() {
             table.forget(connection.address);
         }
-        self.metrics.disconnected();
         drop(table);
         self.ended.notify_waiters();
     }
@@ -247,6 +261,7 @@ impl Table {
 pub(super) struct Place {
     connection: Arc<Connection>,
     connections: Arc<Connections>,
+    _open: OpenConnection,
 }
 
 impl Place {

@@ -4,7 +4,7 @@
 use super::access_log::AccessLog;
 use super::connections::{Connection, Connections, Limits};
 use super::host::Hosts;
-use crate::metrics::{Ended, Metrics};
+use crate::metrics::{ActiveRequest, Ended, Metrics};
 use crate::ratelimit::Account;
 use crate::usage::{Counts, UsageLog};
 use bytes::Bytes;
@@ -191,7 +191,7 @@ impl Tracker {
         connection: &Arc<Connection>,
         id: String,
     ) -> (Tracked, bool) {
-        let under_way = self.metrics.begin();
+        let (active, under_way) = self.metrics.begin();
         let rate = self.settings.max_rate;
         // A request that waits for its client makes way for another.
         let refused = (under_way > self.settings.max_requests && !self.connections.give_up_stalled())
@@ -224,8 +224,8 @@ impl Tracker {
             took: Duration::ZERO,
             total: Duration::ZERO,
         };
-        let (tracker, connection) = (Arc::clone(self), Arc::clone(connection));
-        (Tracked { tracker, connection, record, began: Instant::now() }, refused)
+        let (tracker, connection, active) = (Arc::clone(self), Arc::clone(connection), Arc::new(active));
+        (Tracked { tracker, connection, record, began: Instant::now(), active }, refused)
     }
 }
 
@@ -235,9 +235,15 @@ pub(super) struct Tracked {
     connection: Arc<Connection>,
     record: Record,
     began: Instant,
+    active: Arc<ActiveRequest>,
 }
 
 impl Tracked {
+    /// What counts the request as one under way. Work for it that may outlive its connection holds this too.
+    pub(super) fn active(&self) -> Arc<ActiveRequest> {
+        Arc::clone(&self.active)
+    }
+
     /// The answer with the request's id in its header, and in its body where that is an error's. The request ends with
     /// the body.
     pub(super) fn answer(mut self, response: Response<Body>) -> Response<TrackedBody> {
@@ -280,7 +286,7 @@ fn with_id(text: &str, id: &str) -> Option<(String, String)> {
 
 impl Drop for Tracked {
     fn drop(&mut self) {
-        let Tracked { tracker, connection, record, began } = self;
+        let Tracked { tracker, connection, record, began, .. } = self;
         connection.answered();
         record.total = began.elapsed();
         if record.status == 0 {
@@ -301,7 +307,6 @@ impl Drop for Tracked {
             );
         }
         record.seen.accounts.lock().iter().for_each(|account| account.owe(record.sent, record.received));
-        tracker.metrics.end();
         tracker.metrics.ended(&Ended {
             operation: record.operation(),
             status: record.status,

@@ -15,6 +15,8 @@ option_group! {
         request_timeout_ms=N (65000) is how long the gateway waits for a byte of a request's body, for a client to take a byte of an answer, and for \
         another request on a connection; max_connection_backlog=N (4096) how many connections may wait to be accepted, at most net.core.somaxconn; \
         max_header_size=BYTES (65536) the longest head of a request; tcp_nodelay=0 lets the kernel gather small packets.")];
+    rgw_thread_pool_size: Uint = "0", "Threads that the gateway works on; 0 for one per core" [basic(), startup(), services(&[Rgw]),
+        long("There are never more than one per core: a request that waits holds none, and connections are not bound to threads.")];
     rgw_region: Str = "default", "The region that clients are told of" [startup(), services(&[Rgw])];
     rgw_dns_name: Str = "", "Names that the gateway goes by, with commas between them" [startup(), services(&[Rgw]),
         long("A request to BUCKET.NAME is one to that bucket, and its path is the key. For any other host the path begins with the bucket.")];

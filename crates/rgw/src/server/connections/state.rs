@@ -242,6 +242,19 @@ impl Connection {
         told
     }
 
+    /// Tells it to end, unless it has left the phase that `seen` ([`Connection::phase`]) says: its thread may have begun a
+    /// request meanwhile. False where it has, and where it was told before.
+    pub(super) fn give_up_if_still(&self, seen: (Phase, Duration)) -> bool {
+        let state = pack(seen.0, u64::try_from(seen.1.as_millis()).unwrap_or(u64::MAX >> 3));
+        let next = pack(Phase::GivenUp, self.now());
+        let told = seen.0 != Phase::GivenUp
+            && self.state.compare_exchange(state, next, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if told {
+            self.given_up.notify_one();
+        }
+        told
+    }
+
     /// Waits until it is told to end.
     pub(in crate::server) async fn given_up(&self) {
         self.given_up.notified().await;

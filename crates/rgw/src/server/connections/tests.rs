@@ -127,6 +127,69 @@ async fn an_address_has_its_bound() {
 }
 
 #[tokio::test]
+async fn the_oldest_idle_connection_of_an_address_makes_way_at_its_bound() {
+    let all = connections(Limits { per_address: 3, most: 100, ..LIMITS });
+    let others = [admit(&all, 2).await, admit(&all, 2).await];
+    let mut places = [admit(&all, 1).await, admit(&all, 1).await, admit(&all, 1).await];
+    // The oldest one is busy, and the second one waits for its next request since later than the third one waits for its first.
+    assert!(places[0].connection().begin() && places[1].connection().begin());
+    places[1].connection().answered();
+    places[1].connection().flushed();
+    for (made_way, stays) in [(2, 1), (1, 2)] {
+        let newest = admit(&all, 1).await;
+        assert!(is_given_up(&places[made_way]) && !is_given_up(&places[stays]));
+        places[made_way] = newest;
+    }
+    assert!(!is_given_up(&places[0]) && !others.iter().any(is_given_up));
+}
+
+#[tokio::test]
+async fn a_request_that_begins_while_its_connection_is_chosen_is_not_cut() {
+    let all = connections(Limits { most: 2, ..LIMITS });
+    let (first, second) = (admit(&all, 1).await, admit(&all, 1).await);
+    let seen = first.connection().phase();
+    // On another thread.
+    assert!(first.connection().begin());
+    {
+        let mut table = all.table.lock();
+        assert!(!all.close(&mut table, first.connection(), seen));
+        assert_eq!(table.active, 2);
+    }
+    assert!(!is_given_up(&first));
+    assert!(all.give_up_idle() && is_given_up(&second) && !all.give_up_idle());
+    let seen = second.connection().phase();
+    assert!(!all.close(&mut all.table.lock(), second.connection(), seen), "it is closed once");
+    assert_eq!(all.table.lock().active, 1);
+}
+
+#[tokio::test]
+async fn a_connection_whose_task_panics_or_is_cancelled_leaves_nothing() {
+    let metrics = Arc::new(Metrics::default());
+    let all = Arc::new(Connections::new(Limits { most: 1, per_address: 1, ..LIMITS }, Arc::clone(&metrics)));
+    for panics in [true, false] {
+        // There is room again after the one before.
+        let place = all.admit(ip(1), false).await.unwrap();
+        assert!(place.connection().begin());
+        let task = tokio::spawn(async move {
+            let _place = place;
+            if panics {
+                std::panic::resume_unwind(Box::new("a connection"));
+            }
+            std::future::pending::<()>().await;
+        });
+        if !panics {
+            task.abort();
+        }
+        assert_eq!(task.await.unwrap_err().is_panic(), panics);
+        let table = all.table.lock();
+        assert_eq!((table.by_id.len(), table.of_address.len(), table.active), (0, 0, 0));
+        let mut out = nacre_runtime::metrics::Exposition::default();
+        metrics.expose("rgw.a", &mut out);
+        assert!(out.render().contains("ceph_rgw_connections_open{ceph_daemon=\"rgw.a\"} 0\n"));
+    }
+}
+
+#[tokio::test]
 async fn every_phase_has_its_time() {
     let all = connections(Limits { most: 10, ..LIMITS });
     let begin = Instant::now();

@@ -1,0 +1,102 @@
+//! The threads that a gateway works on.
+//!
+//! A gateway has a runtime of its own, whose threads share all its connections: whichever is free goes on with the next one
+//! that is ready. Requests that wait hold no thread, so that one per core is enough. Signals and the metrics endpoint are
+//! served by the process's other runtime, and so also while all of these threads are busy.
+
+use anyhow::{Context, Result};
+use std::future::poll_fn;
+use std::num::NonZeroUsize;
+use std::pin::pin;
+use std::thread::available_parallelism;
+use tokio::runtime::{Builder, Runtime};
+
+/// The runtime of a gateway. Its tasks end when this is dropped.
+pub(crate) struct Threads {
+    /// `None` only while this is dropped.
+    runtime: Option<Runtime>,
+}
+
+impl Threads {
+    /// Starts `wanted` threads (`rgw_thread_pool_size`), but no more than there are cores; 0 is as many as there are cores.
+    pub(super) fn start(wanted: u64) -> Result<Threads> {
+        let cores = available_parallelism().map_or(1, NonZeroUsize::get);
+        let count = count_of(wanted, cores);
+        tracing::info!(threads = count, "rgw: starting");
+        Threads::with(count)
+    }
+
+    fn with(count: usize) -> Result<Threads> {
+        let runtime =
+            Builder::new_multi_thread().worker_threads(count).thread_name("rgw").enable_all().build();
+        Ok(Threads { runtime: Some(runtime.context("the gateway's threads can't be started")?) })
+    }
+
+    /// Runs `work` in the caller's task. The tasks that it spawns run on these threads, which also serve its sockets.
+    pub(super) async fn within<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            let _entered = self.runtime.as_ref().map(Runtime::enter);
+            work.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
+impl Drop for Threads {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            // Waiting for the threads would block a thread of the other runtime.
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// How many threads to start on a machine with so many cores.
+fn count_of(wanted: u64, cores: usize) -> usize {
+    match usize::try_from(wanted) {
+        Ok(0) | Err(_) => cores,
+        Ok(wanted) => wanted.min(cores),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::{Arc, Barrier};
+
+    #[test]
+    fn there_is_a_thread_per_core_and_never_more() {
+        assert_eq!([0, 1, 3, 8, 512, u64::MAX].map(|wanted| count_of(wanted, 8)), [8, 1, 3, 8, 8, 8]);
+        assert_eq!(count_of(0, 1), 1);
+    }
+
+    #[tokio::test]
+    async fn tasks_that_are_spawned_within_share_the_threads() {
+        const THREADS: usize = 3;
+        let threads = Threads::with(THREADS).unwrap();
+        // Each task blocks its thread until all have one.
+        let all = Arc::new(Barrier::new(THREADS));
+        let spawned = threads.within(async {
+            let task = || {
+                let all = Arc::clone(&all);
+                tokio::spawn(async move {
+                    all.wait();
+                    std::thread::current().name().map(str::to_owned)
+                })
+            };
+            [(); THREADS].map(|()| task())
+        });
+        for task in spawned.await {
+            assert_eq!(task.await.unwrap().as_deref(), Some("rgw"));
+        }
+    }
+
+    #[tokio::test]
+    async fn tasks_end_with_their_threads() {
+        let threads = Threads::with(1).unwrap();
+        let task = threads.within(async { tokio::spawn(std::future::pending::<()>()) }).await;
+        drop(threads);
+        assert!(task.await.unwrap_err().is_cancelled());
+    }
+}

@@ -1,0 +1,134 @@
+//! How many bytes of a head's data a GET asks for before it knows how many there are.
+//!
+//! A read reserves the bytes that it asks for in the client's bound on bytes in flight (`objecter_inflight_op_bytes`, 100 MiB)
+//! until its reply has come. If every GET asked for the longest data that a head can have, 25 GETs would use up the bound,
+//! however small their objects are. So the first read asks for [`SMALLEST`] bytes, or for what recent GETs of the same bucket
+//! needed. If the head has more data, a second read asks for all of it: it is one operation again, so it can't mix two writes.
+//!
+//! The table has a fixed size. Buckets whose ids share an entry share an estimate, which costs them second reads and nothing
+//! else.
+
+use super::HEAD_BYTES;
+use nacre_types::hash::ceph_str_hash_rjenkins;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The fewest bytes that a first read asks for.
+pub(crate) const SMALLEST: u64 = 64 << 10;
+/// Classes of sizes: class `c` is up to `SMALLEST << c` bytes, the last one all that a head can have.
+const CLASSES: u32 = 7;
+const _: () = assert!(SMALLEST << (CLASSES - 1) == HEAD_BYTES);
+/// Entries of the table.
+const ENTRIES: usize = 256;
+/// Reads of an entry that count; when there are so many, each class forgets half of its reads.
+const COUNTED: u64 = 64;
+/// At most one of so many reads may need a second one.
+const ONE_IN: u64 = 8;
+/// Bits of a class's counter in an entry.
+const BITS: u32 = 8;
+const _: () = assert!(CLASSES * BITS <= u64::BITS && COUNTED < 1 << BITS);
+
+/// Recent reads of heads by size, for each entry: a counter of [`BITS`] bits per class.
+#[derive(Debug)]
+pub(crate) struct ReadSizes([AtomicU64; ENTRIES]);
+
+impl Default for ReadSizes {
+    fn default() -> ReadSizes {
+        ReadSizes(std::array::from_fn(|_| AtomicU64::new(0)))
+    }
+}
+
+impl ReadSizes {
+    /// How many bytes the first read of a head in this bucket asks for: enough for most of the bucket's recent reads.
+    pub(crate) fn first_read(&self, bucket_id: &str) -> u64 {
+        let counters = self.entry(bucket_id).load(Ordering::Relaxed);
+        let total: u64 = (0..CLASSES).map(|class| count(counters, class)).sum();
+        let mut larger = total;
+        for class in 0..CLASSES {
+            larger -= count(counters, class);
+            if larger * ONE_IN <= total {
+                return SMALLEST << class;
+            }
+        }
+        HEAD_BYTES
+    }
+
+    /// Notes that a read of a head in this bucket needed so many bytes.
+    pub(crate) fn learn(&self, bucket_id: &str, needed: u64) {
+        let class = (0..CLASSES - 1).find(|class| needed <= SMALLEST << class).unwrap_or(CLASSES - 1);
+        let note = |counters: u64| {
+            let counters = counters + (1_u64 << (class * BITS));
+            let total: u64 = (0..CLASSES).map(|class| count(counters, class)).sum();
+            let halved = |counters: u64| {
+                (0..CLASSES).map(|class| (count(counters, class) / 2) << (class * BITS)).sum::<u64>()
+            };
+            Some(if total < COUNTED { counters } else { halved(counters) })
+        };
+        // The closure never refuses.
+        _ = self.entry(bucket_id).fetch_update(Ordering::Relaxed, Ordering::Relaxed, note);
+    }
+
+    fn entry(&self, bucket_id: &str) -> &AtomicU64 {
+        &self.0[ceph_str_hash_rjenkins(bucket_id.as_bytes()) as usize % ENTRIES]
+    }
+}
+
+/// The counter of a class.
+fn count(counters: u64, class: u32) -> u64 {
+    counters >> (class * BITS) & ((1 << BITS) - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_read_asks_for_what_recent_reads_needed() {
+        let sizes = ReadSizes::default();
+        assert_eq!(sizes.first_read("b"), SMALLEST, "nothing is known yet");
+        sizes.learn("b", 4 << 20);
+        assert_eq!(sizes.first_read("b"), 4 << 20, "one read is enough to learn from");
+        for _ in 0..COUNTED {
+            sizes.learn("b", 100);
+        }
+        assert_eq!(sizes.first_read("b"), SMALLEST);
+        // One large object in sixteen is read twice, so that the others reserve little.
+        for _ in 0..200 {
+            (0..15).for_each(|_| sizes.learn("b", SMALLEST));
+            sizes.learn("b", SMALLEST + 1);
+            assert_eq!(sizes.first_read("b"), SMALLEST);
+        }
+        // Of every second one that is not worth it.
+        for _ in 0..COUNTED {
+            sizes.learn("b", 10);
+            sizes.learn("b", 1 << 20);
+        }
+        assert_eq!(sizes.first_read("b"), 1 << 20);
+    }
+
+    #[test]
+    fn every_size_has_a_class_that_holds_it() {
+        for needed in
+            [0, 1, SMALLEST, SMALLEST + 1, (1 << 20) - 1, 1 << 20, (2 << 20) + 1, HEAD_BYTES, u64::MAX]
+        {
+            let sizes = ReadSizes::default();
+            sizes.learn("b", needed);
+            let first = sizes.first_read("b");
+            assert!(first >= needed.min(HEAD_BYTES) && first <= HEAD_BYTES, "{needed}: {first}");
+            assert!(first == SMALLEST || first / 2 < needed, "{needed}: {first} is more than it must be");
+        }
+    }
+
+    #[test]
+    fn counters_never_run_into_one_another() {
+        let sizes = ReadSizes::default();
+        for class in 0..CLASSES {
+            for _ in 0..10 * COUNTED {
+                sizes.learn("b", SMALLEST << class);
+                let counters = sizes.entry("b").load(Ordering::Relaxed);
+                let total: u64 = (0..CLASSES).map(|class| count(counters, class)).sum();
+                assert!(total < COUNTED && counters >> (CLASSES * BITS) == 0);
+            }
+            assert_eq!(sizes.first_read("b"), SMALLEST << class);
+        }
+    }
+}

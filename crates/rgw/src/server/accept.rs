@@ -1,0 +1,188 @@
+//! Failures to accept a connection: whose fault each one is, what is logged, and how long the listener pauses.
+//!
+//! The listener never ends because of a failure, and never retries without a pause, but for a connection that failed before it
+//! was accepted: the kernel has removed that one from the queue, so the next call concerns another one.
+
+use crate::log_limit::LogLimit;
+use rustix::io::Errno;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// The pause after the first failure; it doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Connections in a row that may fail before they are accepted, until the listener pauses for them too.
+const IN_A_ROW: u32 = 128;
+/// Each kind of failure is logged once in this time.
+const LOG_PERIOD: Duration = Duration::from_secs(60);
+
+/// What failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// The connection: its client or the network ended it before it was accepted.
+    Connection,
+    /// The process or the system is out of file descriptors or memory.
+    Resources,
+    /// Something else, which may last.
+    Listener,
+}
+
+impl Fault {
+    /// What an error of accept(2) stands for. Linux reports errors of the network that are pending on the new socket, too.
+    pub(super) fn of(error: &io::Error) -> Fault {
+        match Errno::from_io_error(error) {
+            Some(
+                Errno::CONNABORTED
+                | Errno::CONNRESET
+                | Errno::HOSTDOWN
+                | Errno::HOSTUNREACH
+                | Errno::INTR
+                | Errno::NETDOWN
+                | Errno::NETUNREACH
+                | Errno::NONET
+                | Errno::NOPROTOOPT
+                | Errno::OPNOTSUPP
+                | Errno::PERM
+                | Errno::PROTO
+                | Errno::TIMEDOUT,
+            ) => Fault::Connection,
+            Some(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => Fault::Resources,
+            _ => Fault::Listener,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Fault::Connection => "connection",
+            Fault::Resources => "resources",
+            Fault::Listener => "listener",
+        }
+    }
+}
+
+/// The failures of a listener since it accepted a connection.
+#[derive(Debug)]
+pub(super) struct Failures {
+    in_a_row: u32,
+    log: LogLimit,
+    /// An operator was told of a failure and not yet of its end.
+    told: bool,
+}
+
+impl Failures {
+    pub(super) fn new() -> Failures {
+        Failures { in_a_row: 0, log: LogLimit::new(LOG_PERIOD), told: false }
+    }
+
+    /// Logs a failure, unless one of its kind was logged lately, and returns how long the listener pauses. `closed` is whether
+    /// an idle connection was closed for it: its resources are free soon.
+    pub(super) fn failed(&mut self, error: &io::Error, closed: bool, now: Instant) -> Duration {
+        let fault = Fault::of(error);
+        self.in_a_row = self.in_a_row.saturating_add(1);
+        match (fault, self.log.pass(fault.as_str(), now)) {
+            (Fault::Connection, _) => {
+                tracing::debug!(%error, "rgw: a connection ended before it was accepted")
+            }
+            (_, None) => {}
+            (Fault::Resources, Some(omitted)) => {
+                self.told = true;
+                tracing::warn!(
+                    %error, closed, omitted,
+                    "rgw: no more connections can be accepted until others end; raise the limit of open files, or lower \
+                     rgw_max_connections"
+                );
+            }
+            (Fault::Listener, Some(omitted)) => {
+                self.told = true;
+                tracing::error!(%error, omitted, "rgw: connections can't be accepted; it is tried again");
+            }
+        }
+        match fault {
+            Fault::Connection if self.in_a_row <= IN_A_ROW => Duration::ZERO,
+            _ if closed => FIRST_PAUSE,
+            _ => {
+                let doublings = self.in_a_row.saturating_sub(1).min(16);
+                (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE)
+            }
+        }
+    }
+
+    /// A connection was accepted.
+    pub(super) fn accepted(&mut self) {
+        self.in_a_row = 0;
+        if std::mem::take(&mut self.told) {
+            tracing::info!("rgw: connections are accepted again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(errno: Errno) -> io::Error {
+        errno.into()
+    }
+
+    #[test]
+    fn failures_are_told_apart() {
+        for (errno, fault) in [
+            (Errno::CONNABORTED, Fault::Connection),
+            (Errno::PROTO, Fault::Connection),
+            (Errno::MFILE, Fault::Resources),
+            (Errno::NFILE, Fault::Resources),
+            (Errno::NOBUFS, Fault::Resources),
+            (Errno::NOMEM, Fault::Resources),
+            (Errno::INVAL, Fault::Listener),
+            (Errno::BADF, Fault::Listener),
+        ] {
+            assert_eq!(Fault::of(&error(errno)), fault, "{errno:?}");
+        }
+        assert_eq!(Fault::of(&io::Error::other("not from the system")), Fault::Listener);
+    }
+
+    #[test]
+    fn the_listener_pauses_longer_with_each_failure_and_goes_on() {
+        let (mut failures, now) = (Failures::new(), Instant::now());
+        for errno in [Errno::MFILE, Errno::INVAL] {
+            let pauses: Vec<u64> =
+                (0..8).map(|_| failures.failed(&error(errno), false, now).as_millis() as u64).collect();
+            assert_eq!(pauses, [20, 40, 80, 160, 320, 640, 1000, 1000]);
+            failures.accepted();
+        }
+        (0..u8::MAX).for_each(|_| _ = failures.failed(&error(Errno::NFILE), false, now));
+        assert_eq!(failures.failed(&error(Errno::NFILE), false, now), LONGEST_PAUSE);
+        assert_eq!(failures.failed(&error(Errno::NFILE), true, now), FIRST_PAUSE, "one makes way");
+    }
+
+    #[test]
+    fn connections_that_end_too_early_delay_others_only_when_all_do() {
+        let (mut failures, now) = (Failures::new(), Instant::now());
+        let aborted = error(Errno::CONNABORTED);
+        for _ in 0..3 {
+            for _ in 0..IN_A_ROW {
+                assert_eq!(failures.failed(&aborted, false, now), Duration::ZERO);
+            }
+            assert!(!failures.failed(&aborted, false, now).is_zero());
+            failures.accepted();
+        }
+    }
+
+    #[test]
+    fn an_operator_is_told_once_of_a_failure_that_lasts_and_of_its_end() {
+        let (mut failures, now) = (Failures::new(), Instant::now());
+        _ = failures.failed(&error(Errno::MFILE), false, now);
+        assert!(failures.told);
+        failures.accepted();
+        assert!(!failures.told);
+        // Each second connection is accepted.
+        for second in 1..60 {
+            _ = failures.failed(&error(Errno::MFILE), true, now + Duration::from_secs(second));
+            assert!(!failures.told, "{second}");
+            failures.accepted();
+        }
+        _ = failures.failed(&error(Errno::MFILE), true, now + LOG_PERIOD);
+        assert!(failures.told);
+    }
+}
