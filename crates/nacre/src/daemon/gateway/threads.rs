@@ -95,7 +95,7 @@ mod tests {
     #[tokio::test]
     async fn tasks_end_with_their_threads() {
         let threads = Threads::with(1).unwrap();
-        let task = threads.within(async { tokio::spawn(std::future::pending::<()>()) }).await;
+        let [task] = threads.within(async { [tokio::spawn(std::future::pending::<()>())] }).await;
         drop(threads);
         assert!(task.await.unwrap_err().is_cancelled());
     }
