@@ -167,7 +167,10 @@ fn check_service(machine: &Machine) {
     assert_eq!(shown, "StatusText=3 OSDs up, mon on 127.0.0.1:3300, S3 on http://127.0.0.1:8000\n");
     assert_eq!(machine.ok("ps -o user= -p $(systemctl show -P MainPID nacre)"), "nacre\n");
     machine.ok("systemctl reload nacre; nacre log 'a line for the journal'");
-    let journal = machine.ok("journalctl --sync; journalctl -u nacre -o json");
+    // The monitor writes the cluster log after its answer.
+    let journal = machine.wait_for("journalctl --sync; journalctl -u nacre -o json", |journal| {
+        journal.contains("a line for the journal") && journal.contains("Health check failed: ")
+    });
     let lines: Vec<serde_json::Value> =
         journal.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let has = |text: &str, priority: &str| {

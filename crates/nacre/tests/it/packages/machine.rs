@@ -98,6 +98,18 @@ impl Machine {
         assert!(copied.success());
     }
 
+    /// Runs a script until what it prints is as wanted, for at most 30 seconds; returns the last output.
+    pub(super) fn wait_for(&self, script: &str, wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            let output = self.ok(script);
+            if wanted(&output) || Instant::now() > deadline {
+                return output;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// The last lines of the journal, for messages of failed tests.
     fn journal(&self) -> String {
         let lines = self.run("journalctl --no-pager --lines 30");
