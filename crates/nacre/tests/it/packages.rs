@@ -76,7 +76,12 @@ fn aws(machine: &Machine, port: u16, words: &[&str]) -> String {
         .args(words)
         .output()
         .unwrap();
-    assert!(out.status.success(), "aws {words:?}: {}", String::from_utf8_lossy(&out.stderr));
+    assert!(
+        out.status.success(),
+        "aws {words:?}: {}\n{}",
+        String::from_utf8_lossy(&out.stderr),
+        machine.journal()
+    );
     String::from_utf8(out.stdout).unwrap()
 }
 

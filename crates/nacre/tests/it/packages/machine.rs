@@ -111,7 +111,7 @@ impl Machine {
     }
 
     /// The last lines of the journal, for messages of failed tests.
-    fn journal(&self) -> String {
+    pub(super) fn journal(&self) -> String {
         let lines = self.run("journalctl --no-pager --lines 30");
         String::from_utf8_lossy(&lines.stdout).into_owned()
     }
