@@ -34,12 +34,13 @@ fn install(machine: &Machine, debs: &str) -> String {
     machine.ok(&format!("apt-get install --no-install-recommends {debs} 2>&1"))
 }
 
-/// The Nth block of commands in the section on packages of docs/operations.md, as a script for root, who has no sudo.
-fn documented(block: usize) -> String {
+/// The block of commands with this text in the section on packages of docs/operations.md, as a script for root, who has no sudo.
+fn documented(text: &str) -> String {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations.md");
     let page = fs::read_to_string(page).unwrap();
     let section = page.split("\n## ").find(|section| section.starts_with("Packages and systemd\n")).unwrap();
-    let commands = section.split("```sh\n").nth(block + 1).unwrap().split("```").next().unwrap();
+    let mut blocks = section.split("```sh\n").skip(1).map(|block| block.split("```").next().unwrap());
+    let commands = blocks.find(|block| block.contains(text)).expect("a block with this text");
     format!("sudo() {{ \"$@\"; }}\n{commands}")
 }
 
@@ -112,7 +113,7 @@ fn packages_serve_a_cluster_and_never_touch_its_data() {
     assert_eq!(machine.ok("find /var/lib/nacre -mindepth 1"), "", "installing makes no cluster");
     assert!(!machine.run("systemctl is-active nacre").status.success());
 
-    let said = machine.ok(&documented(0));
+    let said = machine.ok(&documented("enable --now nacre "));
     assert!(said.contains("3 osds: 3 up") && said.contains("secret_key"), "{said}");
     machine.ok("nacre osd pool create files 8; echo hello | nacre rados -p files put greeting -");
     assert_eq!(greeting(&machine), "hello\n");
@@ -213,7 +214,7 @@ fn check_clients(machine: &Machine) {
 
 /// The same cluster by one process a daemon, with a gateway that has a key of its own.
 fn check_separate_daemons(machine: &Machine) {
-    machine.ok(&documented(1));
+    machine.ok(&documented("nacre-mon@a"));
     assert_eq!(greeting(machine), "hello\n");
     assert_eq!(aws(machine, 8000, &["s3", "cp", "s3://bucket/key", "-"]), "by S3");
     let active = "systemctl list-units --plain --no-legend --state=active 'nacre*.service' | wc -l";
