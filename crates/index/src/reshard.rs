@@ -2,7 +2,7 @@
 //!
 //! The old shards are closed: nothing is prepared in them, what is pending may be finished. Then they are frozen: nothing is
 //! finished either, nor removed from them, and every record is copied: entries, uploads, outbox, tidy records, and what is
-//! still pending with its slots. The sums are made anew. Gateways that hold pending changes find their shard frozen or
+//! still pending with its slots. The sums are computed again. Gateways that hold pending changes find their shard frozen or
 //! gone, read the bucket's record and finish in the new shards.
 //!
 //! Pending changes may move although their incarnation is named by the old shard: its generation is lower, they are pending

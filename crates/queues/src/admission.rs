@@ -21,10 +21,10 @@ pub struct Admission {
     entries: Option<u64>,
     /// Admitted; not yet known to be enqueued or given up.
     pending: u64,
-    /// Enqueued since the reading that is under way, or the last one, was begun: not in its figure for
+    /// Enqueued since the reading that is under way, or the last one, started: not in its figure for
     /// certain.
     fresh: u64,
-    /// Enqueued before the reading that is under way was begun.
+    /// Enqueued before the current reading started.
     settled_by_reading: u64,
 }
 

@@ -130,7 +130,7 @@ pub enum BeginCopy {
     Write(ObjectOp),
     /// This owner has completed it: switch.
     Complete,
-    /// A later owner has begun one: this one is fenced.
+    /// A later owner has started one: this one is fenced.
     Fenced,
 }
 

@@ -164,7 +164,7 @@ impl LogMap {
         Some((objects.collect(), shard.owned_op().omap_remove(manifests)))
     }
 
-    /// Whether [`settle`] has something to remove although nothing is settled anew: others dropped events.
+    /// Whether [`settle`] has something to remove although nothing new is settled: others dropped events.
     pub fn is_behind(&self, shard: &Shard) -> bool {
         self.stretches.values().any(|stretch| stretch.end <= shard.head.value.cursor)
     }

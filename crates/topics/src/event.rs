@@ -18,7 +18,7 @@ const SERVICE: &str = "s3:";
 pub enum EventType {
     /// An object was written by PUT.
     ObjectCreatedPut = 1,
-    /// An object was written by a form, or a multipart upload was begun.
+    /// An object was written by a form, or a multipart upload was started.
     ObjectCreatedPost = 1 << 1,
     /// An object was copied here.
     ObjectCreatedCopy = 1 << 2,

@@ -9,7 +9,7 @@
 //! - [`endpoint`]: where a topic's events go, and which addresses and files an endpoint may name.
 //! - [`config`]: which changes of a bucket's objects have events for which topics.
 //! - [`event`]: the types of events.
-//! - [`pending`]: the events of a change that has begun, and which of them the change has in the end.
+//! - [`pending`]: the possible events of a change in progress, and which of them it has when it finishes.
 //! - [`record`]: the event as consumers receive it.
 //! - [`sns`]: requests and answers of the topic API.
 //! - [`names`], [`arn`]: names of topics, queue objects and resources.

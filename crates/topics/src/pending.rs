@@ -1,4 +1,4 @@
-//! The events of a change that has begun but not ended.
+//! The events of a change in progress.
 //!
 //! Before a change the gateway decides by type and key which configurations may have an event of it, and stores that with
 //! the change's index entry as [`PendingEvents`]. Whoever ends the change, another gateway after a crash included, adds what

@@ -245,7 +245,7 @@ impl Form {
         pairs.collect()
     }
 
-    /// Refuses fields that nobody took.
+    /// Refuses unknown fields.
     fn finish(self) -> Result<()> {
         match self.0.into_keys().next() {
             None => Ok(()),

@@ -45,7 +45,7 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    /// Moves the index to a shard whose versions begin anew.
+    /// Moves the index to a new shard, whose versions start at the lowest.
     pub(crate) fn move_index(&mut self) {
         let old = self.shard.object.take().unwrap();
         let mut sums = Stats::default();

@@ -324,7 +324,7 @@ impl Inner {
         }
     }
 
-    /// A registration that arrives after the crash of its process: nobody gives signs of life for the watch.
+    /// A registration that arrives after its process crashed: no keepalive follows for the watch.
     fn connect_watch(
         self: &Arc<Self>,
         world: &World,
