@@ -89,7 +89,21 @@ fn call(signature: &Signature) -> Value {
     if signature.prefix == "bench" {
         fields.extend([("count".to_owned(), json!(65_536)), ("size".to_owned(), json!(4096))]);
     }
+    fields.insert("format".into(), "json".into());
     Value::Object(fields)
+}
+
+/// Commands whose output is data of some other format, whatever format is asked for.
+const DATA: &[&str] = &[];
+
+/// Whether an answer to a command that asked for JSON is that, or has no output.
+fn is_document(prefix: &str, answer: &Result<(Bytes, String), (Errno, String)>) -> bool {
+    match answer {
+        Ok((output, _)) if !DATA.contains(&prefix) => {
+            output.is_empty() || serde_json::from_slice::<Value>(output).is_ok()
+        }
+        _ => true,
+    }
 }
 
 /// Whether an answer is that of a command that a daemon carries out, with whatever outcome.
@@ -114,6 +128,7 @@ fn commands_options_and_flags_behave_as_the_tables_say() {
                 let command = call(mon_commands().find(name).unwrap());
                 let answer = tried.send(CommandTarget::Mon, &command);
                 assert!(is_carried_out(&answer), "{command}: {answer:?}");
+                assert!(is_document(name, &answer), "{command}: {answer:?}");
             }
         }
     }
@@ -127,6 +142,7 @@ fn commands_options_and_flags_behave_as_the_tables_say() {
     for signature in osd_commands().signatures().iter().filter(|s| !s.prefix.starts_with("bluestore ")) {
         let answer = tried.send(osd, &call(signature));
         assert!(is_carried_out(&answer), "{}: {answer:?}", signature.prefix);
+        assert!(is_document(&signature.prefix, &answer), "{}: {answer:?}", signature.prefix);
     }
     let unknown = tried.send(osd, &json!({ "prefix": "nonesuch" }));
     assert_eq!(unknown, Err((Errno::EINVAL, "unknown command prefix nonesuch".into())));
