@@ -2,7 +2,7 @@
 //!
 //! The cluster is the one that `nacre serve` makes, in the folder where the script is called, and runs in the background.
 //! Beside it are `ceph.conf`, `keyring` and `bin` with the names of Ceph's tools, where commands that follow a call of the
-//! script look for them. How many daemons there are comes from the environment, as in Ceph: `MON`, `OSD`, `RGW`.
+//! script look for them. Numbers of daemons come from the environment, as in Ceph: `MON`, `OSD`, `RGW`.
 
 mod options;
 mod request;

@@ -29,7 +29,7 @@ const fn at(name: &'static str, offset: i64, magic: &'static [u8]) -> Signature 
     Signature { name, offset, magic }
 }
 
-/// The magic numbers that libblkid looks for, of systems that hold data.
+/// Magic numbers of systems that hold data, as libblkid knows them.
 const SIGNATURES: &[Signature] = &[
     at("a BlueStore of Nacre", 0, b"nacre bluestore\n"),
     at("a BlueStore of Ceph", 0, b"bluestore block device"),

@@ -21,8 +21,8 @@ const NAMES: [&str; 7] =
     ["ceph", "rados", "radosgw-admin", "crushtool", "osdmaptool", "ceph-kvstore-tool", "ceph-bluestore-tool"];
 /// How long the cluster gets to be ready.
 const PATIENCE: Duration = Duration::from_secs(180);
-/// How often it is looked whether the process still runs.
-const LOOK: Duration = Duration::from_millis(100);
+/// Time between checks that the process still runs.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Has the number of the process.
 const PID_FILE: &str = "vstart.pid";
 /// The certificate and the key of S3 by TLS.
@@ -182,7 +182,7 @@ fn in_background(command: &mut Command, log: &Path) -> Result<(u32, String)> {
     let from = output.seek(SeekFrom::End(0))?;
     let name = format!("nacre-vstart-{}", std::process::id());
     let socket = UnixDatagram::bind_addr(&UnixAddr::from_abstract_name(&name)?)?;
-    socket.set_read_timeout(Some(LOOK))?;
+    socket.set_read_timeout(Some(CHECK_INTERVAL))?;
     let mut child = command
         .env("NOTIFY_SOCKET", format!("@{name}"))
         .stdin(Stdio::null())
@@ -195,7 +195,7 @@ fn in_background(command: &mut Command, log: &Path) -> Result<(u32, String)> {
     match ready {
         Ok(state) => Ok((child.id(), state)),
         Err(error) => {
-            // Where it still runs, it is of no use to anybody.
+            // A process that is not ready is of no use to the caller.
             let _ = child.kill();
             let _ = child.wait();
             bail!("{error:#}\n{}", said(&mut output, from))
@@ -203,7 +203,7 @@ fn in_background(command: &mut Command, log: &Path) -> Result<(u32, String)> {
     }
 }
 
-/// What the process has printed.
+/// What the process has printed since `from`.
 fn said(output: &mut File, from: u64) -> String {
     let mut text = Vec::new();
     let read = output.seek(SeekFrom::Start(from)).and_then(|_| output.read_to_end(&mut text));
@@ -250,7 +250,7 @@ fn write_keyring(layout: &Layout, request: &Request, folder: &Path) -> Result<Pa
     Ok(path)
 }
 
-/// Called by sudo, hands files over to the user who calls: the commands that follow are that user's.
+/// Under sudo, gives files to the user who calls: that user runs the commands that follow.
 fn give_to_caller(paths: &[&PathBuf]) {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u32>().ok());
     let (Some(user), Some(group)) = (number("SUDO_UID"), number("SUDO_GID")) else { return };
