@@ -148,6 +148,7 @@ fn lines_section(page: &mut String) {
         let mut words = verdict.split_whitespace();
         let (status, note) = match words.next() {
             Some("works" | "config" | "option" | "setting") => ("full", String::new()),
+            Some("advisory") => ("advisory", String::new()),
             Some("pending") => ("refused", format!("{} not built", words.next().unwrap_or_default())),
             _ => continue,
         };

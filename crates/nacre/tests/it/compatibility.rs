@@ -94,7 +94,8 @@ fn call(signature: &Signature) -> Value {
 }
 
 /// Commands whose output is data of some other format, whatever format is asked for.
-const DATA: &[&str] = &[];
+const DATA: &[&str] =
+    &["config assimilate-conf", "config generate-minimal-conf", "osd getcrushmap", "osd getmap"];
 
 /// Whether an answer to a command that asked for JSON is that, or has no output.
 fn is_document(prefix: &str, answer: &Result<(Bytes, String), (Errno, String)>) -> bool {
@@ -117,6 +118,7 @@ fn is_carried_out(answer: &Result<(Bytes, String), (Errno, String)>) -> bool {
 #[test]
 fn commands_options_and_flags_behave_as_the_tables_say() {
     let tried = Tried::start();
+    let mut texts = Vec::new();
     for (name, support) in ceph_mon_commands() {
         match support {
             Support::Refused(reason) => {
@@ -128,7 +130,9 @@ fn commands_options_and_flags_behave_as_the_tables_say() {
                 let command = call(mon_commands().find(name).unwrap());
                 let answer = tried.send(CommandTarget::Mon, &command);
                 assert!(is_carried_out(&answer), "{command}: {answer:?}");
-                assert!(is_document(name, &answer), "{command}: {answer:?}");
+                if !is_document(name, &answer) {
+                    texts.push(format!("{command}: {answer:?}"));
+                }
             }
         }
     }
@@ -142,8 +146,11 @@ fn commands_options_and_flags_behave_as_the_tables_say() {
     for signature in osd_commands().signatures().iter().filter(|s| !s.prefix.starts_with("bluestore ")) {
         let answer = tried.send(osd, &call(signature));
         assert!(is_carried_out(&answer), "{}: {answer:?}", signature.prefix);
-        assert!(is_document(&signature.prefix, &answer), "{}: {answer:?}", signature.prefix);
+        if !is_document(&signature.prefix, &answer) {
+            texts.push(format!("osd.0 {}: {answer:?}", signature.prefix));
+        }
     }
+    assert!(texts.is_empty(), "these print text where JSON is asked for: {texts:#?}");
     let unknown = tried.send(osd, &json!({ "prefix": "nonesuch" }));
     assert_eq!(unknown, Err((Errno::EINVAL, "unknown command prefix nonesuch".into())));
     let bench = json!({ "prefix": "bench", "count": 1_048_576, "size": 4096, "format": "json" });

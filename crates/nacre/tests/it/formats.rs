@@ -5,7 +5,7 @@
 use crate::support::{Daemon, TestCluster, nacre};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 /// What a command prints where JSON is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ const BLUESTORE: &[(&str, Prints)] = &[
     ("free-score", Json),
     ("bluefs-stats", Json),
     ("bluefs-bdev-expand", Json),
-    ("export --dest-file EXPORT", Json),
+    ("export --dest-file EXPORT --object kept", Json),
     ("import --input-file EXPORT --force", Json),
     ("bench-start", Json),
     ("fill --mkfs 256Mi --onodes 10 --extents 10 --pgs 1", Json),
@@ -109,6 +109,16 @@ const BACKUP: &[(&str, Prints)] = &[
     ("verify volume", Json),
     ("rm volume", Nothing),
 ];
+
+/// A process that ends with the value.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
 
 /// Runs a program in the cluster's folder; `words` are its arguments.
 fn run(cluster: &TestCluster, before: &[&str], words: &str) -> Output {
@@ -190,20 +200,17 @@ fn programs_print_a_document_where_json_is_asked_for() {
     check(&cluster, &["doctor"], &format!("--data {}", folder.display()), Json);
     check(&cluster, &["osd", "compact"], "osd.1", Json);
     // Each entry is a document in a line of its own.
-    let mut follow = Command::new(nacre())
-        .args(["-w", "--format", "json", "-c"])
-        .arg(cluster.conf())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(follow.stdout.take().unwrap()));
+    let mut follow = Command::new(nacre());
+    follow.args(["-w", "--format", "json", "-c"]).arg(cluster.conf()).stdout(Stdio::piped());
+    let mut follow = Running(follow.spawn().unwrap());
+    let mut lines = std::io::BufRead::lines(std::io::BufReader::new(follow.0.stdout.take().unwrap()));
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
     assert!(next()["fsid"].is_string());
     cluster.ok(&["log", "a line to follow"]);
     while next()["message"] != "a line to follow" {}
-    follow.kill().unwrap();
-    follow.wait().unwrap();
+    drop(follow);
 
+    cluster.ok(&["rados", "-p", "it", "put", "kept", folder.join("FILE").to_str().unwrap()]);
     cluster.terminate(Daemon::Osd(0));
     let store = folder.join("osd/0").display().to_string();
     for (words, prints) in KVSTORE {

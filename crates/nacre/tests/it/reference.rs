@@ -225,11 +225,12 @@ fn stores_are_chosen_for_one_osd_or_for_all() {
         (0..2).map(shown).collect()
     };
     let lines = table::of("001", &Verdict::Config);
-    let [all, host, devs, one] = &lines[..] else { panic!("{lines:?}") };
+    let [all, one] = &lines[..] else { panic!("{lines:?}") };
     assert_eq!(chosen(&format!("[global]\n{all}\n")), ["memstore", "memstore"]);
     assert_eq!(chosen(&format!("[osd]\n{all}\n")), ["memstore", "memstore"]);
     // Lines of older releases are no errors.
-    let conf = format!("[osd.0] \n{host}\n{devs}\n{one}\n");
+    let ignored = table::of("001", &Verdict::Advisory).join("\n");
+    let conf = format!("[osd.0] \n{ignored}\n{one}\n");
     assert_eq!(chosen(&conf), ["memstore", "bluestore"]);
 }
 

@@ -40,7 +40,11 @@ pub(super) fn run(
     };
     let status = cluster.engine().command(CommandTarget::Mon, status.into(), Default::default());
     let status = status.wait().map_err(|error| command_failed(&error))?;
-    print(&status.output)?;
+    // In JSON there are no empty lines between documents.
+    print(match format {
+        Format::Plain => &status.output,
+        Format::Json | Format::JsonPretty => status.output.trim_ascii_end(),
+    })?;
     print(b"\n")?;
     while let Ok(line) = lines.recv() {
         let mut stdout = std::io::stdout().lock();

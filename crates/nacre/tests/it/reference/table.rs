@@ -8,6 +8,7 @@ const DOCUMENTS: &str = include_str!("../../reference/documents.txt");
 pub(super) enum Verdict {
     Works,
     Config,
+    Advisory,
     Option,
     Setting,
     Output,
@@ -43,6 +44,7 @@ pub(super) fn lines() -> Vec<Line> {
         let verdict = match words[..] {
             ["works"] => Verdict::Works,
             ["config"] => Verdict::Config,
+            ["advisory"] => Verdict::Advisory,
             ["option"] => Verdict::Option,
             ["setting"] => Verdict::Setting,
             ["output"] => Verdict::Output,
