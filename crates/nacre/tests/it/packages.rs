@@ -44,10 +44,11 @@ fn documented(text: &str) -> String {
     format!("sudo() {{ \"$@\"; }}\n{commands}")
 }
 
-/// Every file of the cluster's folder, with its owner, its mode and its size, and a digest of all of them. Only what is written in
-/// files is read: stores are sparse files of 100 GiB.
+/// Every file of the cluster's folder, with its owner, its mode and its size, and a digest of all of them. Stores are sparse files
+/// of 100 GiB: the digest is of a copy whose holes depend on the content alone.
 fn data(machine: &Machine) -> String {
-    machine.ok("cd /var/lib/nacre; find . -printf '%p %u %m %s\n' | sort; tar --sparse --sort=name -cf - . | sha256sum")
+    machine.ok("rm -rf /tmp/copy; cp -a --sparse=always /var/lib/nacre /tmp/copy; cd /var/lib/nacre; find . -printf '%p %u %m %s\n' | sort
+         cd /tmp/copy; tar --sparse --sort=name --mtime=@0 -cf - . | sha256sum")
 }
 
 fn check_units(machine: &Machine, folder: &str) {
