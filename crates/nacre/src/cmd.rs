@@ -20,3 +20,4 @@ mod session;
 mod steady;
 mod times;
 mod tool_options;
+pub(crate) mod vstart;

@@ -18,6 +18,7 @@ use nacre_types::ids::{EntityKind, EntityName, OsdId};
 use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -32,6 +33,16 @@ pub(crate) struct Plan {
     pub(crate) listen: SocketAddr,
     /// Further options for `[global]`, checked.
     pub(crate) options: Vec<(String, String)>,
+    /// Devices for the data of the first OSDs, in order; the others' data is in files.
+    pub(crate) devices: Vec<BlockDevice>,
+}
+
+/// A device, or a file in the place of one, that an OSD keeps its data on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct BlockDevice {
+    /// Absolute.
+    pub(crate) path: PathBuf,
+    pub(crate) size_bytes: u64,
 }
 
 /// A cluster's folder.
@@ -61,9 +72,20 @@ impl Layout {
         self.root.join("osd").join(osd.0.to_string())
     }
 
+    /// The keyring of a client of the cluster.
+    pub(crate) fn keyring(&self, client: &EntityName) -> PathBuf {
+        self.root.join(format!("ceph.{client}.keyring"))
+    }
+
     /// Whether a cluster is there.
     pub(crate) fn exists(&self) -> bool {
         self.conf().exists()
+    }
+
+    /// Whether the cluster's map authority runs.
+    pub(crate) fn is_running(&self) -> Result<bool> {
+        let config = self.config(EntityName::mon())?;
+        Ok(UnixStream::connect(&config.snapshot().global.admin_socket).is_ok())
     }
 
     /// The OSDs that have a folder, in order.
@@ -136,7 +158,8 @@ impl Layout {
         };
         add(EntityName::mon(), &[("mon", "allow *")], self.root.join("mon.keyring"))?;
         let admin = [("mon", "allow *"), ("osd", "allow *"), ("mgr", "allow *"), ("mds", "allow *")];
-        add(EntityName::client("admin"), &admin, self.root.join("ceph.client.admin.keyring"))?;
+        let client = EntityName::client("admin");
+        add(client.clone(), &admin, self.keyring(&client))?;
         for osd in (0..osds).map(OsdId) {
             let caps = [("mon", "allow profile osd"), ("osd", "allow *"), ("mgr", "allow profile osd")];
             add(EntityName::osd(osd), &caps, self.osd_data(osd).join("keyring"))?;
@@ -152,9 +175,7 @@ impl Layout {
         let alone = if size == 1 { "mon_allow_pool_size_one = true\n" } else { "" };
         let Plan { objectstores, listen, .. } = plan;
         let first = objectstores.first().map_or("bluestore", String::as_str);
-        let differing = objectstores.iter().enumerate().filter(|(_, kind)| *kind != first);
-        let own: String =
-            differing.map(|(osd, kind)| format!("\n[osd.{osd}]\nosd_objectstore = {kind}\n")).collect();
+        let own: String = (0..plan.osds as usize).map(|osd| own_section(plan, osd)).collect();
         let ip = listen.ip();
         let more: String = plan.options.iter().map(|(name, value)| format!("{name} = {value}\n")).collect();
         format!(
@@ -209,6 +230,22 @@ impl Layout {
         fs::rename(&draft, self.conf())?;
         Ok(())
     }
+}
+
+/// The section of an OSD that differs from the others.
+fn own_section(plan: &Plan, osd: usize) -> String {
+    let mut lines = String::new();
+    if let Some(kind) = plan.objectstores.get(osd).filter(|kind| Some(*kind) != plan.objectstores.first()) {
+        lines += &format!("osd_objectstore = {kind}\n");
+    }
+    if let Some(BlockDevice { path, size_bytes }) = plan.devices.get(osd) {
+        lines += &format!("bluestore_block_path = {}\n", path.display());
+        // Else a store takes no more than the size of new files.
+        if plan.options.iter().all(|(name, _)| name != "bluestore_block_size") {
+            lines += &format!("bluestore_block_size = {size_bytes}\n");
+        }
+    }
+    if lines.is_empty() { lines } else { format!("\n[osd.{osd}]\n{lines}") }
 }
 
 /// The OSD that a configuration is for.

@@ -42,12 +42,14 @@ usage: nacre COMMAND [ARGS]...
   ceph                 cluster commands; they also run without this word:
                        nacre status, nacre osd tree, nacre osd pool create P 32, …
   dplcompat            what Bareos' dplcompat device runs (docs/backup.md), also by the name nacre-dplcompat
+  vstart.sh            a cluster for development in the folder where it is called (Ceph's vstart.sh)
   doctor               whether this program and machine are as they must be for speed and safety
 
   completions SHELL    completions for bash, zsh or fish
   man DIR              manual pages, written to DIR/man8
 
-Called by the name rados, ceph, crushtool, osdmaptool, ceph-kvstore-tool or ceph-bluestore-tool (a link to nacre), it is that program.
+Called by the name rados, ceph, crushtool, osdmaptool, ceph-kvstore-tool, ceph-bluestore-tool, radosgw-admin or vstart.sh
+(a link to nacre), it is that program.
 Commands find the cluster by -c FILE, CEPH_CONF, CEPH_ARGS, /etc/nacre/ceph.conf, /var/lib/nacre/ceph.conf (where
 nacre.service keeps its cluster), /etc/ceph/ceph.conf, ./ceph.conf or ./data/ceph.conf.
 `nacre COMMAND --help` says more. `nacre --version` prints the version.
@@ -120,6 +122,7 @@ fn program(name: &str) -> Option<Program> {
         "osdmaptool" => cmd::osdmaptool::main,
         "kvstore-tool" | "ceph-kvstore-tool" => cmd::kvstore_tool::main,
         "bluestore-tool" | "ceph-bluestore-tool" => cmd::bluestore_tool::main,
+        "vstart.sh" => cmd::vstart::main,
         _ => return None,
     })
 }

@@ -1,5 +1,7 @@
 //! `nacre serve`: a whole cluster in one process.
 
+mod devices;
+mod gateway;
 mod greeting;
 mod place;
 mod ports;
@@ -9,7 +11,6 @@ use crate::layout::{Layout, Plan};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{CommandFactory, Parser};
-use nacre_rgw::{AccessKey, User};
 use nacre_runtime::config::Source;
 use nacre_runtime::exporter::Exporter;
 use nacre_runtime::signal::Stop;
@@ -17,7 +18,6 @@ use nacre_runtime::{log, options, service_manager};
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the OSDs get to come up before the start counts as failed.
@@ -44,6 +44,13 @@ struct Args {
     /// An option for a new cluster's ceph.conf, section [global]; may be given several times.
     #[arg(short = 'o', long = "option", value_name = "NAME=VALUE")]
     options: Vec<String>,
+    /// Block devices, or files in their place, for the data of the first OSDs of a new cluster, which are BlueStores. A
+    /// device that bears a file system, partitions or a store is refused.
+    #[arg(long, value_name = "DEVICE[,DEVICE...]", value_delimiter = ',')]
+    bluestore_devs: Vec<PathBuf>,
+    /// Take the devices of --bluestore-devs whatever they bear: its data is lost.
+    #[arg(long, requires = "bluestore_devs")]
+    wipe_devs: bool,
     /// Where S3 is served, or `none` [default: 127.0.0.1:8000, or the next free port].
     #[arg(long, value_name = "ADDR:PORT", value_parser = s3_address)]
     s3: Option<S3Address>,
@@ -63,6 +70,10 @@ struct Args {
     #[arg(long = "rgw_frontends", alias = "rgw-frontends", value_name = "WORDS",
         conflicts_with_all = ["s3", "s3_tls"])]
     rgw_frontends: Option<String>,
+    /// The client that the S3 gateway is, as in `config set client.rgw.8000 ...`; it gets a key where it has none
+    /// [default: client.admin].
+    #[arg(long, value_name = "CLIENT", value_parser = gateway::client_name)]
+    s3_name: Option<EntityName>,
     /// Make the cluster and stop: the daemons are to run as processes of their own.
     #[arg(long)]
     mkfs_only: bool,
@@ -126,9 +137,6 @@ fn s3_address(text: &str) -> Result<S3Address> {
     Ok(S3Address(Some(text.parse().context("neither ADDRESS:PORT nor none")?)))
 }
 
-/// The user that a new cluster's S3 begins with.
-const FIRST_USER: &str = "admin";
-
 /// What `nacre serve --help` prints.
 pub(crate) fn help() -> String {
     Args::command().term_width(100).render_long_help().to_string()
@@ -185,7 +193,7 @@ pub(crate) fn main(args: &[String]) -> Result<()> {
         let mut s3 = None;
         if is_served && !stop.is_requested() {
             let started = tokio::select! {
-                started = start_s3(&admin, &frontends, &mut daemons) => started.map(Some),
+                started = gateway::start(&layout, args.s3_name.as_ref(), &frontends, &mut daemons) => started.map(Some),
                 () = stop.requested() => Ok(None),
             };
             match started {
@@ -223,17 +231,24 @@ fn prepare(layout: &Layout, args: &Args) -> Result<()> {
     ensure!(args.listen.is_none_or(|addr| addr.port() != 0), "--listen needs a port other than 0");
     if !layout.exists() {
         let given = args.objectstore.len();
-        let plan = Plan {
-            osds: args.osds.unwrap_or(if given > 1 { given as u32 } else { 3 }),
-            objectstores: objectstores(&args.objectstore, args.osds)?,
-            listen: ports::for_new_mon(args.listen)?,
-            options: args.options.iter().map(|text| checked_option(text)).collect::<Result<_>>()?,
-        };
+        let osds = args.osds.unwrap_or(if given > 1 { given as u32 } else { 3 });
+        let objectstores = objectstores(&args.objectstore, args.osds)?;
+        let listen = ports::for_new_mon(args.listen)?;
+        let options = args.options.iter().map(|text| checked_option(text)).collect::<Result<_>>()?;
+        check_devices(args.bluestore_devs.len(), osds, &objectstores)?;
+        // Last: nothing else may be wrong where devices are cleared.
+        let devices = devices::prepare(&args.bluestore_devs, args.wipe_devs)?;
+        let plan = Plan { osds, objectstores, listen, options, devices };
         place::check_space(&args.data, &plan)?;
         println!("making a cluster of {} OSDs in {}", plan.osds, args.data.display());
         let progress = Progress::start("making the stores", Unit::Items("OSDs"), Some(plan.osds.into()));
         return layout.create(&plan, &progress);
     }
+    ensure!(
+        args.bluestore_devs.is_empty(),
+        "{} holds a cluster; --bluestore-devs counts only for a new one",
+        args.data.display()
+    );
     ensure!(
         args.options.is_empty(),
         "--option counts only for a new cluster: edit {}",
@@ -265,9 +280,26 @@ fn objectstores(given: &[String], osds: Option<u32>) -> Result<Vec<String>> {
     given.iter().map(|kind| Ok(options::validate("osd_objectstore", kind)?)).collect()
 }
 
-/// Takes `NAME=VALUE` apart and checks both against the option table.
+/// Refuses devices that no BlueStore of the cluster would use.
+fn check_devices(devices: usize, osds: u32, objectstores: &[String]) -> Result<()> {
+    ensure!(devices <= osds as usize, "--bluestore-devs names {devices} devices for {osds} OSDs");
+    let kind = |osd: usize| objectstores.get(osd).or_else(|| objectstores.first());
+    for osd in 0..devices {
+        ensure!(
+            kind(osd).is_none_or(|kind| kind == "bluestore"),
+            "--bluestore-devs names a device for osd.{osd}, which is no BlueStore"
+        );
+    }
+    Ok(())
+}
+
+/// Takes `NAME=VALUE` apart and checks both against the option table. Options that only Ceph needs may be in ceph.conf.
 fn checked_option(text: &str) -> Result<(String, String)> {
     let (name, value) = text.split_once('=').with_context(|| format!("'{text}' is not NAME=VALUE"))?;
+    if options::ceph_option(name).is_some() {
+        eprintln!("{name} is an option of Ceph that has no effect here");
+        return Ok((options::normalize_name(name), value.to_owned()));
+    }
     let value = options::validate(name, value)?;
     Ok((options::normalize_name(name), value))
 }
@@ -290,28 +322,6 @@ async fn start(layout: &Layout, stop: &Stop, daemons: &mut Vec<Daemon>) -> Resul
         daemons.push(started?);
     }
     Ok(())
-}
-
-/// Starts the S3 gateway, and makes its first user where there is none; returns where it is found, and the user.
-async fn start_s3(
-    admin: &nacre_runtime::Config,
-    frontends: &Frontends,
-    daemons: &mut Vec<Daemon>,
-) -> Result<(Vec<String>, User)> {
-    println!("starting S3");
-    let daemon = daemon::start_gateway(admin, frontends).await?;
-    let Daemon::Gateway(server, ..) = &daemon else { unreachable!("it is a gateway that was started") };
-    let (urls, gateway) = (daemon::urls_of(server), Arc::clone(server.gateway()));
-    daemons.push(daemon);
-    match gateway.user(FIRST_USER).await {
-        Err(nacre_rgw::Error::NoSuchUser(_)) => {
-            let mut user = User::new(FIRST_USER, "The first user");
-            user.keys.push(AccessKey::generate()?);
-            gateway.create_user(&user).await?;
-            Ok((urls, user))
-        }
-        found => Ok((urls, found?)),
-    }
 }
 
 /// Waits until clients see all OSDs up.

@@ -71,7 +71,10 @@ fn run(args: Vec<OsString>) -> Result<(), Failure> {
             let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();
             return compact::run(&invocation, &compact, format);
         }
-        Action::Watch { level, channel } => return follow::run(&invocation, level, channel),
+        Action::Watch { level, channel } => {
+            let format = format.as_deref().and_then(Format::from_name).unwrap_or_default();
+            return follow::run(&invocation, level, channel, format);
+        }
         Action::Command { destination, command } => (destination, command),
     };
     let input = input.map(|path| read_input(&path)).transpose()?.unwrap_or_default();

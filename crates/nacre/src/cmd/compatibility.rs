@@ -2,7 +2,7 @@
 //! tools, functions, operations and lines.
 
 use super::tool_options::rows as tool_rows;
-use super::{bluestore_tool, crushtool, kvstore_tool, osdmaptool};
+use super::{bluestore_tool, crushtool, kvstore_tool, osdmaptool, vstart};
 use nacre_runtime::options;
 use nacre_types::command::{Table, ceph_mon_commands, mon_daemon_commands, osd_commands};
 use nacre_types::support::{Support, parse_table};
@@ -123,16 +123,32 @@ fn tools_sections(page: &mut String) {
     section(page, kvstore_tool::commands().into_iter(), true);
     page.push_str("## Commands of ceph-bluestore-tool\n\n`ceph-bluestore-tool --path PATH COMMAND`.\n\n");
     section(page, bluestore_tool::COMMANDS.iter().copied(), true);
+    page.push_str(
+        "## Options of vstart.sh\n\n`vstart.sh` by that name; `nacre vstart.sh --help` describes them.\n\n",
+    );
+    section(page, vstart::options().into_iter(), true);
 }
 
 /// The lines of the contract test; those that are not for Nacre to run are left out.
 fn lines_section(page: &mut String) {
     page.push_str("## Lines of the documents that Nacre starts from\n\n| | | |\n|---|---|---|\n");
-    for line in LINES.lines().filter(|line| !line.starts_with(['#', ' ', '='])) {
+    let rows = LINES.lines().filter(|line| !line.starts_with(['#', '=']));
+    let mut lines: Vec<String> = Vec::new();
+    for row in rows {
+        match (row.strip_prefix(' '), lines.last_mut()) {
+            // It goes on behind a backslash.
+            (Some(more), Some(last)) => {
+                *last = format!("{} {}", last.trim_end_matches(['\\', ' ']), more.trim())
+            }
+            _ => lines.push(row.to_owned()),
+        }
+    }
+    for line in lines {
         let Some((verdict, text)) = line.split_once("| ") else { continue };
         let mut words = verdict.split_whitespace();
         let (status, note) = match words.next() {
-            Some("works" | "config" | "setting") => ("full", String::new()),
+            Some("works" | "config" | "option" | "setting") => ("full", String::new()),
+            Some("advisory") => ("advisory", String::new()),
             Some("pending") => ("refused", format!("{} not built", words.next().unwrap_or_default())),
             _ => continue,
         };
@@ -160,6 +176,8 @@ mod tests {
             "`--loc`",
             "| `store-copy` | partial |",
             "`bluefs-bdev-migrate` | refused | a store has one device |",
+            "| `--nolockdep` | advisory | there is no lock checker |",
+            "`--bluestore-devs`",
             "`rados_write`",
             "| `PutBucketLogging` | partial |",
             "| `ceph osd tier add .rgw.buckets cachepool` | refused | cache-tiers not built |",

@@ -3,7 +3,7 @@
 
 use super::{
     backup, bench, bluestore_tool, ceph, crushtool, doctor, dplcompat, kvstore_tool, osdmaptool, rados,
-    radosgw_admin,
+    radosgw_admin, vstart,
 };
 use anyhow::{Context, Result, bail};
 use nacre_types::command::{ParamKind, mon_commands};
@@ -52,6 +52,7 @@ fn programs() -> Vec<Program> {
         "osdmaptool",
         "kvstore-tool",
         "bluestore-tool",
+        "vstart.sh",
         "doctor",
     ]
     .map(str::to_owned)
@@ -71,6 +72,7 @@ fn programs() -> Vec<Program> {
         program("rados", "objects of a cluster", rados::USAGE.to_owned(), rados::verbs()),
         program("crushtool", "CRUSH maps", crushtool::usage(), Vec::new()),
         program("bluestore-tool", "the BlueStore of a stopped OSD", bluestore_tool::help(), Vec::new()),
+        program("vstart.sh", "a cluster for development", vstart::usage(), Vec::new()),
         program("osdmaptool", "cluster maps in files", osdmaptool::usage(), Vec::new()),
         program(
             "ceph-kvstore-tool",

@@ -1,6 +1,6 @@
 //! What `nacre serve` says when the cluster is ready, and when it has stopped.
 
-use super::FIRST_USER;
+use super::gateway::FIRST_USER;
 use crate::daemon::Daemon;
 use crate::layout::Layout;
 use nacre_rgw::User;

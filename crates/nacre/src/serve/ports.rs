@@ -5,7 +5,6 @@ use anyhow::{Context, Result, bail};
 use nacre_types::ids::EntityName;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 /// Where a new cluster's map authority listens.
@@ -35,8 +34,7 @@ pub(super) fn check_s3(addr: SocketAddr) -> Result<()> {
 
 /// Fails where the cluster in `layout` runs already.
 pub(super) fn check_stopped(layout: &Layout, data: &Path) -> Result<()> {
-    let config = layout.config(EntityName::mon())?;
-    if UnixStream::connect(&config.snapshot().global.admin_socket).is_ok() {
+    if layout.is_running()? {
         let conf = layout.conf();
         bail!("the cluster in {} runs already: try nacre -c {} status", data.display(), conf.display());
     }

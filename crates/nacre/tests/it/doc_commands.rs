@@ -194,6 +194,9 @@ fn run(path: &str) {
         .env("LIBRADOS", library_folder(root).join("librados.so.2"))
         .env("S3", format!("127.0.0.1:{}", free_port()))
         .env("HOME", root)
+        // For vstart.sh.
+        .env("CEPH_PORT", free_port().to_string())
+        .env("CEPH_RGW_PORT", free_port().to_string())
         .env("AWS_DEFAULT_REGION", "us-east-1")
         .env_remove("CEPH_CONF")
         .env_remove("CEPH_ARGS")

@@ -9,6 +9,7 @@ mod crushtool;
 mod doc_commands;
 mod docs;
 mod failures;
+mod formats;
 mod layers;
 mod librados;
 mod librados_answers;

@@ -1,11 +1,13 @@
 //! `ceph -w`: the cluster's status, then lines of its log as they come, until the program is ended.
 
 use super::{Failure, command_failed, print};
+use crate::cmd::output::Format;
 use crate::cmd::session;
 use nacre_client::engine::{CommandTarget, LogFollow};
 use nacre_runtime::config::Invocation;
 use nacre_types::msg::LogLine;
 use nacre_types::time::stamp;
+use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -13,20 +15,36 @@ use std::sync::mpsc;
 /// Lines that may wait to be printed; a terminal that stands still loses what comes on top.
 const WAITING: usize = 4096;
 
-/// Runs until standard output is closed.
-pub(super) fn run(invocation: &Invocation, level: String, channel: String) -> Result<(), Failure> {
+/// Runs until standard output is closed. In JSON the status and each entry of the log are documents of a line each: there is
+/// no end to wait for.
+pub(super) fn run(
+    invocation: &Invocation,
+    level: String,
+    channel: String,
+    format: Format,
+) -> Result<(), Failure> {
     let cluster = session::connect(invocation)
         .map_err(|text| Failure::new(format!("Error connecting to the cluster: {text}"), 1))?;
     let (told, lines) = mpsc::sync_channel::<String>(WAITING);
     let follower = Arc::new(move |line: &LogLine| {
         // Full: the terminal stands still. Closed: the program ends.
-        let _ = told.try_send(text_of(line));
+        let _ = told.try_send(match format {
+            Format::Plain => text_of(line),
+            Format::Json | Format::JsonPretty => document_of(line),
+        });
     });
     cluster.engine().follow_log(Some(LogFollow { level, channel, after: None, follower }));
-    let status =
-        cluster.engine().command(CommandTarget::Mon, r#"{"prefix":"status"}"#.into(), Default::default());
+    let status = match format {
+        Format::Plain => r#"{"prefix":"status"}"#,
+        Format::Json | Format::JsonPretty => r#"{"prefix":"status","format":"json"}"#,
+    };
+    let status = cluster.engine().command(CommandTarget::Mon, status.into(), Default::default());
     let status = status.wait().map_err(|error| command_failed(&error))?;
-    print(&status.output)?;
+    // In JSON there are no empty lines between documents.
+    print(match format {
+        Format::Plain => &status.output,
+        Format::Json | Format::JsonPretty => status.output.trim_ascii_end(),
+    })?;
     print(b"\n")?;
     while let Ok(line) = lines.recv() {
         let mut stdout = std::io::stdout().lock();
@@ -48,4 +66,11 @@ fn text_of(line: &LogLine) -> String {
         _ => "INF",
     };
     format!("{} {} [{level}] {}\n", stamp(line.stamp_ns), line.name, line.text)
+}
+
+/// An entry of the log for scripts, in a line.
+fn document_of(line: &LogLine) -> String {
+    let LogLine { name, level, text, .. } = line;
+    let shown = json!({ "stamp": stamp(line.stamp_ns), "name": name, "level": level, "message": text });
+    format!("{shown}\n")
 }

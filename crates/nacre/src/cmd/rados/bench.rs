@@ -90,7 +90,9 @@ pub(super) fn bench(context: &Context<'_>, operands: &[&str]) -> Result<(), Fail
         .map_err(|_| Failure::new(format!("Invalid value for seconds: '{}'", operands[0])))?;
     let args = context.args;
     let hints = !args.no_hints;
-    out(format!("hints = {}\n", u8::from(hints)))?;
+    if args.format == Format::Plain {
+        out(format!("hints = {}\n", u8::from(hints)))?;
+    }
     let concurrent = args.concurrent.unwrap_or(16);
     if concurrent == 0 {
         return Err(bench_failed("benchmark", Errno::EINVAL));

@@ -197,7 +197,8 @@ pub(super) fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), 
 
 pub(super) fn get_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error getting xattr {}/{}", context.name(operands[0]), operands[1]);
-    out(context.pool().get_xattr(operands[0], operands[1]).wait().map_err(failed(doing))?)
+    let value = context.pool().get_xattr(operands[0], operands[1]).wait().map_err(failed(doing))?;
+    out(print::attribute(operands[1], &value, context.args.format))
 }
 
 pub(super) fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {

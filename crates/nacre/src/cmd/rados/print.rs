@@ -75,6 +75,17 @@ pub(super) fn text(bytes: &[u8]) -> Value {
     String::from_utf8_lossy(bytes).into_owned().into()
 }
 
+/// An attribute's value: as it is, or as a document.
+pub(super) fn attribute(name: &str, value: &[u8], format: Format) -> Vec<u8> {
+    match format {
+        Format::Plain => value.to_vec(),
+        format => {
+            let shown = serde_json::json!({ "name": name, "value": text(value), "length": value.len() });
+            json(&shown, format).into_bytes()
+        }
+    }
+}
+
 /// A list of names: one a line, or a JSON array.
 pub(super) fn names<'a>(names: impl IntoIterator<Item = &'a [u8]>, format: Format) -> Vec<u8> {
     match format {

@@ -235,7 +235,8 @@ fn set_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
 
 fn get_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {
     let doing = format!("error getting xattr {}/{}", context.name(operands[0]), operands[1]);
-    out(striper(context)?.get_xattr(operands[0], operands[1]).wait().map_err(failed(doing))?)
+    let value = striper(context)?.get_xattr(operands[0], operands[1]).wait().map_err(failed(doing))?;
+    out(print::attribute(operands[1], &value, context.args.format))
 }
 
 fn rm_xattr(context: &Context<'_>, operands: &[&str]) -> Result<(), Failure> {

@@ -1,0 +1,46 @@
+//! `vstart.sh`: Ceph's script that starts a cluster for development, by its name.
+//!
+//! The cluster is the one that `nacre serve` makes, in the folder where the script is called, and runs in the background.
+//! Beside it are `ceph.conf`, `keyring` and `bin` with the names of Ceph's tools, where commands that follow a call of the
+//! script look for them. Numbers of daemons come from the environment, as in Ceph: `MON`, `OSD`, `RGW`.
+
+mod options;
+mod request;
+mod start;
+
+use nacre_types::support::Support;
+use request::Request;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// What `--help` prints.
+pub(super) fn usage() -> String {
+    options::usage()
+}
+
+/// The options of Ceph's script, for the page on compatibility.
+pub(super) fn options() -> Vec<(&'static str, Support)> {
+    options::rows()
+}
+
+/// Runs the script with the arguments after its name.
+pub(crate) fn main(args: Vec<OsString>) -> ExitCode {
+    let texts: Result<Vec<String>, OsString> = args.into_iter().map(OsString::into_string).collect();
+    let outcome = match texts {
+        Err(arg) => Err(anyhow::anyhow!("argument '{}' is not UTF-8", arg.to_string_lossy())),
+        Ok(args) if args.iter().any(|arg| arg == "-h" || arg == "--help") => {
+            print!("{}", usage());
+            return ExitCode::SUCCESS;
+        }
+        Ok(args) => {
+            Request::parse(&args, |name| std::env::var(name).ok()).and_then(|request| start::start(&request))
+        }
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("vstart.sh: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
