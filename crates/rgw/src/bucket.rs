@@ -15,6 +15,7 @@ use crate::ratelimit::RateLimit;
 use crate::record;
 use bytes::Bytes;
 use nacre_client::WriteOp;
+use nacre_topics::config::{Matcher, NotificationConfig};
 use nacre_types::encoding::{DecodeError, Versioned};
 use nacre_types::op::CmpOp;
 use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
@@ -98,6 +99,9 @@ pub struct Bucket {
     pub(crate) website: Option<Arc<WebsiteConfiguration>>,
     #[serde(skip)]
     pub(crate) ratelimit: RateLimit,
+    /// Which changes of its objects have events; `None` where none has.
+    #[serde(skip)]
+    pub(crate) notifications: Option<Arc<Matcher>>,
 }
 
 /// The name of the policy among a bucket's documents.
@@ -120,6 +124,8 @@ pub(crate) const ENCRYPTION: &str = "encryption";
 pub(crate) const WEBSITE: &str = "website";
 /// The name of how much may be done in it in a minute among a bucket's documents.
 const RATELIMIT: &str = "ratelimit";
+/// The name of the notification configurations among a bucket's documents.
+pub(crate) const NOTIFICATIONS: &str = "notification";
 
 impl Bucket {
     /// How much may be done in it in a minute through one gateway.
@@ -152,6 +158,11 @@ impl Bucket {
                 Some(Arc::new(serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?));
         }
         self.ratelimit = self.document(RATELIMIT)?;
+        let notifications: NotificationConfig = self.document(NOTIFICATIONS)?;
+        if !notifications.configurations.is_empty() {
+            let matcher = Matcher::new(notifications).map_err(|error| corrupt(error.to_string()))?;
+            self.notifications = Some(Arc::new(matcher));
+        }
         if let Some(text) = self.documents.get(WEBSITE) {
             self.website = Some(Arc::new(serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?));
         }

@@ -51,6 +51,15 @@ pub enum Error {
     /// The temporary credentials have expired.
     #[error("the security token has expired")]
     ExpiredToken,
+    /// No such notification topic.
+    #[error("no such topic: {0}")]
+    NoSuchTopic(String),
+    /// A topic, a notification configuration or a request for one is not as it must be.
+    #[error("{0}")]
+    Topic(#[from] nacre_topics::Error),
+    /// The queue of a topic is full, and the topic refuses further events.
+    #[error("the queue of topic {0} is full")]
+    QueueFull(String),
     /// No such kind of metadata.
     #[error("no such metadata: {0}")]
     NoSuchMetadata(String),

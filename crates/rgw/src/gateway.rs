@@ -10,6 +10,7 @@ use crate::error::{Error, Result};
 use crate::index::Finisher;
 use crate::lease::Lease;
 use crate::lifecycle::Schedule;
+use crate::notifications::{Admissions, Connections, EndpointRules, Push};
 use crate::object::{Holder, ReadSizes, SECRET_BYTES, Secret};
 use crate::pools::Pools;
 use crate::quota::{Ages, Quota, Quotas};
@@ -22,6 +23,7 @@ use crate::user::User;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nacre_client::{Cluster, Notification, WatchHandler};
+use nacre_topics::topic::Topic;
 use nacre_types::encoding::Versioned;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
@@ -109,6 +111,8 @@ pub struct Config {
     pub lifecycle_time: String,
     /// `rgw_lc_debug_interval`: seconds that a day of lifecycles' rules lasts; a day where it is not above 0.
     pub lifecycle_debug: i64,
+    /// The clients of notification endpoints; `None` for who serves no requests.
+    pub push: Option<Push>,
 }
 
 /// Which secret for SSE-S3 counts.
@@ -157,6 +161,7 @@ impl Default for Config {
             lifecycle: true,
             lifecycle_time: "00:00-06:00".into(),
             lifecycle_debug: -1,
+            push: None,
         }
     }
 }
@@ -170,6 +175,8 @@ pub(crate) enum Change {
     Bucket(String),
     /// A role.
     Role(String),
+    /// A notification topic, by tenant and name: `TENANT:NAME`.
+    Topic(String),
 }
 
 /// One cluster's gateway. All its methods may be called from any task.
@@ -190,9 +197,15 @@ pub struct Gateway {
     pub(crate) usage: Option<Arc<UsageLog>>,
     /// What users and buckets have left of their limits here.
     pub(crate) ratelimits: RateLimits,
+    /// What endpoints of topics may name.
+    pub(crate) rules: EndpointRules,
+    /// Connections to endpoints of topics that are not persistent.
+    pub(crate) connections: Connections,
+    /// What the queues of topics that refuse events when they are full have room for.
+    pub(crate) admissions: Admissions,
     /// Records of garbage that can't be decoded, as the last collection found.
     pub(crate) damaged_garbage: Arc<AtomicU64>,
-    memory: Memory,
+    pub(crate) memory: Memory,
     secret: OnceCell<Secret>,
     /// When it was last asked whether the cluster answers, and whether it did.
     answered: tokio::sync::Mutex<Option<(Instant, bool)>>,
@@ -206,7 +219,7 @@ pub struct Gateway {
 
 /// What is remembered of users, by access key and by id, of roles and of buckets.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     /// The watch's cookie, and whether none is wanted any more.
     watch: Mutex<Option<u64>>,
     ended: AtomicBool,
@@ -216,10 +229,12 @@ struct Memory {
     owners: Kept<User>,
     roles: Kept<Role>,
     buckets: Kept<Bucket>,
+    /// Also that there is none of a name: configurations outlive their topics.
+    pub(crate) topics: Kept<Option<Arc<Topic>>>,
 }
 
 /// Records by name, with the time since when each is remembered.
-struct Kept<T>(Mutex<HashMap<String, (Instant, Arc<T>)>>);
+pub(crate) struct Kept<T>(Mutex<HashMap<String, (Instant, Arc<T>)>>);
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -260,6 +275,12 @@ impl Gateway {
             sealer: OnceCell::new(),
             usage: config.usage.map(|usage| Arc::new(UsageLog::new(usage.threshold))),
             ratelimits: RateLimits::default(),
+            rules: match &config.push {
+                Some(push) => push.rules.clone(),
+                None => EndpointRules::new(&cluster),
+            },
+            connections: Connections::new(config.push.as_ref()),
+            admissions: Admissions::default(),
             damaged_garbage: Arc::default(),
             memory: Memory::default(),
             secret: OnceCell::new(),
@@ -274,6 +295,9 @@ impl Gateway {
         });
         if gateway.config.watch {
             tokio::spawn(keep_watching(Arc::downgrade(&gateway)));
+        }
+        if gateway.config.push.is_some() {
+            tokio::spawn(crate::notifications::note_gateways(Arc::downgrade(&gateway)));
         }
         tokio::spawn(crate::lease::work(Arc::downgrade(&gateway), gateway.config.lease));
         tokio::spawn(crate::garbage::work(Arc::downgrade(&gateway), gateway.config.gc_period));
@@ -441,7 +465,7 @@ impl Gateway {
         self.known(&self.memory.buckets, name, self.bucket(name)).await
     }
 
-    async fn known<T>(
+    pub(crate) async fn known<T>(
         &self,
         kept: &Kept<T>,
         name: &str,
@@ -555,6 +579,7 @@ impl Memory {
             }
             Change::Bucket(name) => self.buckets.forget(name),
             Change::Role(name) => self.roles.forget(name),
+            Change::Topic(key) => self.topics.forget(key),
         }
     }
 
@@ -564,6 +589,7 @@ impl Memory {
         self.owners.0.lock().clear();
         self.roles.0.lock().clear();
         self.buckets.0.lock().clear();
+        self.topics.0.lock().clear();
     }
 }
 

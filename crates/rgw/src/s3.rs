@@ -28,7 +28,7 @@ mod tagging;
 mod versions;
 mod website;
 
-pub(crate) use access::{Access, Keys, Peer};
+pub(crate) use access::{Access, Keys, Peer, Requester};
 pub(crate) use conditions::{Context, is_known_key};
 pub(crate) use errors::log_fault;
 
