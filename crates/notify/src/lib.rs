@@ -5,4 +5,8 @@
 //! tasks and random numbers come from [`nacre_task::Env`] alone, so that the simulator runs it. Connections to endpoints are
 //! behind [`push::Pusher`]: nothing here knows Kafka, HTTP or AMQP.
 
+mod error;
 pub mod push;
+pub mod topic_store;
+
+pub use error::{Error, Result};
