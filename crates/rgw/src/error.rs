@@ -147,6 +147,23 @@ pub enum Error {
     Invalid(String),
 }
 
+impl From<nacre_notify::Error> for Error {
+    fn from(error: nacre_notify::Error) -> Error {
+        use nacre_notify::Error as Notify;
+        match error {
+            Notify::Rados(error) => Error::Rados(error),
+            Notify::Topic(error) => Error::Topic(error),
+            Notify::NoSuchTopic(arn) => Error::NoSuchTopic(arn.to_string()),
+            Notify::Changed(name) | Notify::Contended(name) => Error::Contended(name),
+            Notify::Corrupt { object, source } => Error::Corrupt { name: object, source },
+            error @ Notify::TooManyGenerations(_) => Error::Invalid(error.to_string()),
+            error @ (Notify::Queue(_) | Notify::Index(_) | Notify::Foreign { .. } | Notify::Stopped) => {
+                Error::Internal { what: "notifications", detail: error.to_string() }
+            }
+        }
+    }
+}
+
 /// What is wrong with a request's body.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyFault {

@@ -28,6 +28,7 @@ use nacre_types::encoding::Versioned;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -495,6 +496,20 @@ impl Gateway {
     pub(crate) async fn gateways(&self) -> Result<BTreeSet<String>> {
         let watchers = self.pools.control.list_watchers(CONTROL).await?;
         Ok(watchers.into_iter().map(|watcher| session_name(watcher.client.0)).collect())
+    }
+
+    /// The addresses of all gateways that watch.
+    pub(crate) async fn gateway_addresses(&self) -> Result<BTreeSet<IpAddr>> {
+        // ADDRESS:PORT/NONCE.
+        let address_of = |text: &str| {
+            let socket = text.rsplit_once('/').map_or(text, |(socket, _)| socket);
+            socket.parse::<SocketAddr>().ok().map(|socket| socket.ip())
+        };
+        let watchers = match self.pools.control.list_watchers(CONTROL).await {
+            Err(error) if error.is_not_found() => return Ok(BTreeSet::new()),
+            watchers => watchers?,
+        };
+        Ok(watchers.iter().filter_map(|watcher| address_of(&watcher.addr)).collect())
     }
 
     /// Forgets a bucket here.

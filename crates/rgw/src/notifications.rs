@@ -9,15 +9,16 @@ mod admission;
 pub(crate) mod api;
 mod bucket;
 mod immediate;
+mod queues;
 mod rules;
 mod topics;
 
-pub use admission::NoAdmission;
 pub(crate) use admission::{Admissions, Ticket};
 pub(crate) use bucket::BucketRoute;
 pub(crate) use immediate::Connections;
 pub use immediate::Push;
 pub use rules::EndpointRules;
+pub(crate) use rules::note_gateways;
 
 use crate::bucket::Bucket;
 use crate::error::Result;

@@ -129,7 +129,7 @@ impl Gateway {
 
     /// Removes a bucket's notification configuration of that id, or all of them without an id. One that is not there is no error.
     pub async fn remove_notifications(&self, bucket: &str, id: Option<&str>) -> Result<()> {
-        self.change_notifications(bucket, |now| drop(now.remove(id))).await
+        self.change_notifications(bucket, |now| _ = now.remove(id)).await
     }
 
     async fn change_notifications(

@@ -1,12 +1,17 @@
 //! What endpoints may name, as this gateway's options and its place in the network say.
 
+use crate::gateway::Gateway;
 use nacre_client::Cluster;
 use nacre_runtime::options::AddrList;
 use nacre_topics::endpoint::{CA_FOLDER_OPTION, CLEARTEXT_OPTION, EndpointPolicy, LOCAL_OPTION};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// How often it is looked where other gateways are.
+const LOOK: Duration = Duration::from_secs(30);
 
 /// Tells what endpoints may name. Cheap to clone; options that change count at once.
 ///
@@ -76,5 +81,25 @@ impl EndpointRules {
     /// Other gateways are at these addresses.
     pub(crate) fn note_gateways(&self, addresses: BTreeSet<IpAddr>) {
         *self.0.gateways.lock() = addresses;
+    }
+}
+
+impl Gateway {
+    /// The gateway listens at these addresses.
+    pub(crate) fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
+        self.rules.note_listening(addresses);
+    }
+}
+
+/// Notes where other gateways are, as long as the gateway is there.
+pub(crate) async fn note_gateways(gateway: Weak<Gateway>) {
+    loop {
+        let Some(gateway) = gateway.upgrade() else { return };
+        match gateway.gateway_addresses().await {
+            Ok(addresses) => gateway.rules.note_gateways(addresses),
+            Err(error) => tracing::debug!(%error, "rgw: it is not known where other gateways are"),
+        }
+        drop(gateway);
+        tokio::time::sleep(LOOK).await;
     }
 }
