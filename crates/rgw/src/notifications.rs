@@ -9,6 +9,7 @@ mod admission;
 pub(crate) mod api;
 mod bucket;
 mod immediate;
+mod outboxes;
 mod queues;
 mod rules;
 mod topics;

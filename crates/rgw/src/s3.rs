@@ -1,8 +1,8 @@
 //! S3's protocol on a [`Gateway`]: who asks, what it may, and how the gateway's answers read in S3's terms.
 //!
-//! Parsing, signatures and XML are s3s's. Every change of an object, whoever asks for it (also the lifecycle's worker), is noted
-//! in the index before it is made and settled after it by [`crate::object::Begun`]: that is where notifications of
-//! buckets belong, in the same write of the index.
+//! Parsing, signatures and XML are s3s's, but for buckets' notification configurations ([`crate::notifications`]). Every change of
+//! an object, whoever asks for it (also the lifecycle's worker), is noted in the index before it is made and settled after it by
+//! [`crate::object::Begun`].
 
 mod access;
 mod acl;
@@ -474,20 +474,6 @@ impl S3 for Protocol {
         req: S3Request<PutBucketLoggingInput>,
     ) -> S3Result<S3Response<PutBucketLoggingOutput>> {
         self.do_put_bucket_logging(req).await
-    }
-
-    async fn get_bucket_notification_configuration(
-        &self,
-        req: S3Request<GetBucketNotificationConfigurationInput>,
-    ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
-        self.do_get_bucket_notification_configuration(req).await
-    }
-
-    async fn put_bucket_notification_configuration(
-        &self,
-        req: S3Request<PutBucketNotificationConfigurationInput>,
-    ) -> S3Result<S3Response<PutBucketNotificationConfigurationOutput>> {
-        self.do_put_bucket_notification_configuration(req).await
     }
 
     async fn get_bucket_replication(

@@ -495,7 +495,8 @@ fn was_secure(headers: &HeaderMap) -> bool {
     by_standard || said("x-forwarded-proto").trim().eq_ignore_ascii_case("https")
 }
 
-fn length_of(headers: &HeaderMap) -> u64 {
+/// What a request says of its body's length; 0 where it says nothing.
+pub(crate) fn length_of(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.unwrap_or(0)
 }

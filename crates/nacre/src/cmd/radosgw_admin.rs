@@ -1,8 +1,9 @@
-//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit`, and `radosgw-admin` by that name: the S3 gateway's
-//! users and buckets, in radosgw-admin's words.
+//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit|topic|notification`, and `radosgw-admin` by that
+//! name: the S3 gateway's users, buckets and topics, in radosgw-admin's words.
 
 mod args;
 mod ratelimit;
+mod topic;
 
 use super::session;
 use crate::daemon::rgw_config;
@@ -109,6 +110,16 @@ pub(crate) fn gc(args: Vec<OsString>) -> ExitCode {
 /// `nacre ratelimit ARGS`.
 pub(crate) fn ratelimit(args: Vec<OsString>) -> ExitCode {
     main_of("ratelimit", args)
+}
+
+/// `nacre topic ARGS`.
+pub(crate) fn topic(args: Vec<OsString>) -> ExitCode {
+    main_of("topic", args)
+}
+
+/// `nacre notification ARGS`.
+pub(crate) fn notification(args: Vec<OsString>) -> ExitCode {
+    main_of("notification", args)
 }
 
 /// What `radosgw-admin --help` prints.
@@ -243,6 +254,8 @@ async fn carry_out(gateway: &Arc<Gateway>, subject: Subject) -> Result<Option<Va
             Ok(None)
         }
         Subject::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
+        Subject::Topic(verb) => topic::carry_out(gateway, verb).await,
+        Subject::Notification(verb) => topic::notification(gateway, verb).await,
         Subject::Gc(GcVerb::List { include_all }) => {
             let records = gateway.garbage(include_all).await?;
             let shown = records.into_iter().map(|record| {

@@ -138,6 +138,7 @@ pub(crate) fn rgw_config(config: &Config) -> Result<nacre_rgw::Config> {
         lifecycle: options.rgw.rgw_enable_lc_threads,
         lifecycle_time: options.rgw.rgw_lifecycle_work_time.clone(),
         lifecycle_debug: options.rgw.rgw_lc_debug_interval,
+        push: None,
     })
 }
 

@@ -3,11 +3,11 @@
 //! They do not go through the protocol's own operations, whose structures lack Ceph's filters by metadata and tags.
 
 use super::topics::may_publish;
-use crate::bucket::NOTIFICATIONS;
-use crate::error::{Error, Result};
+use crate::bucket::{Bucket, NOTIFICATIONS};
+use crate::error::{BodyFault, Error, Result};
 use crate::gateway::Gateway;
 use crate::s3::{Access, Requester};
-use crate::server::route_bucket;
+use crate::server::{length_of, route_bucket};
 use http::{Extensions, HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use nacre_topics::config::{Configuration, METADATA_PREFIX, Matcher, NotificationConfig};
 use s3s::route::S3Route;
@@ -68,11 +68,11 @@ impl S3Route for BucketRoute {
                 "a PUT replaces all configurations: their ids are in the document"
             )),
             Method::PUT => {
+                if length_of(&req.headers) > MAX_DOCUMENT_BYTES as u64 {
+                    return Err(s3_error!(MaxMessageLengthExceeded, "Your request was too big."));
+                }
                 let document = std::mem::take(&mut req.input).store_all_limited(MAX_DOCUMENT_BYTES).await;
-                let document = document.map_err(|error| match error.downcast_ref::<std::io::Error>() {
-                    Some(_) => s3_error!(IncompleteBody),
-                    None => s3_error!(MaxMessageLengthExceeded, "Your request was too big."),
-                })?;
+                let document = document.map_err(|error| Error::Body(BodyFault::of(&*error)))?;
                 self.put(&requester, &name, &document).await?;
                 Ok(answer(StatusCode::OK, None))
             }
@@ -123,23 +123,39 @@ impl BucketRoute {
 }
 
 impl Gateway {
-    async fn set_notifications(&self, bucket: &str, config: &NotificationConfig) -> Result<()> {
-        self.change_notifications(bucket, |now| now.clone_from(config)).await
+    async fn set_notifications(&self, name: &str, config: &NotificationConfig) -> Result<()> {
+        let listed = self.bucket(name).await?;
+        if !config.configurations.is_empty() {
+            self.list_notifying(&listed).await?;
+        }
+        self.change_notifications(name, |bucket, now| {
+            // Another bucket of that name is not listed.
+            if bucket.id != listed.id {
+                return Err(Error::Contended(name.to_owned()));
+            }
+            now.clone_from(config);
+            Ok(())
+        })
+        .await
     }
 
     /// Removes a bucket's notification configuration of that id, or all of them without an id. One that is not there is no error.
     pub async fn remove_notifications(&self, bucket: &str, id: Option<&str>) -> Result<()> {
-        self.change_notifications(bucket, |now| _ = now.remove(id)).await
+        self.change_notifications(bucket, |_, now| {
+            now.remove(id);
+            Ok(())
+        })
+        .await
     }
 
     async fn change_notifications(
         &self,
         bucket: &str,
-        change: impl Fn(&mut NotificationConfig),
+        change: impl Fn(&Bucket, &mut NotificationConfig) -> Result<()>,
     ) -> Result<()> {
         let changed = self.modify_bucket(bucket, |bucket| {
             let mut config: NotificationConfig = bucket.document(NOTIFICATIONS)?;
-            change(&mut config);
+            change(bucket, &mut config)?;
             if config.configurations.is_empty() {
                 bucket.documents.remove(NOTIFICATIONS);
             } else {

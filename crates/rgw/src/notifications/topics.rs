@@ -13,7 +13,6 @@ use http::StatusCode;
 use nacre_notify::topic_store::{StoredTopic, TopicRecord};
 use nacre_topics::arn::TopicArn;
 use nacre_topics::attributes::Attributes;
-use nacre_topics::endpoint::Endpoint;
 use nacre_topics::names::DEFAULT_SHARDS;
 use nacre_topics::sns::PUBLISH_PERMISSION;
 use nacre_topics::topic::{Topic, TopicId};
