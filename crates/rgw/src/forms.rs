@@ -80,6 +80,12 @@ impl From<Error> for Failure {
     }
 }
 
+impl From<nacre_notify::Error> for Failure {
+    fn from(error: nacre_notify::Error) -> Failure {
+        Error::from(error).into()
+    }
+}
+
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Failure {
         let (code, message) = match refusal {

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::index::Finisher;
 use crate::lease::Lease;
 use crate::lifecycle::Schedule;
-use crate::notifications::{Admissions, Connections, EndpointRules, Push};
+use crate::notifications::{self, Delivery, EndpointRules};
 use crate::object::{Holder, ReadSizes, SECRET_BYTES, Secret};
 use crate::pools::Pools;
 use crate::quota::{Ages, Quota, Quotas};
@@ -23,6 +23,7 @@ use crate::user::User;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nacre_client::{Cluster, Notification, WatchHandler};
+use nacre_notify::Notifier;
 use nacre_topics::topic::Topic;
 use nacre_types::encoding::Versioned;
 use parking_lot::Mutex;
@@ -30,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OnceCell, Semaphore, watch};
 
@@ -112,8 +113,8 @@ pub struct Config {
     pub lifecycle_time: String,
     /// `rgw_lc_debug_interval`: seconds that a day of lifecycles' rules lasts; a day where it is not above 0.
     pub lifecycle_debug: i64,
-    /// The clients of notification endpoints; `None` for who serves no requests.
-    pub push: Option<Push>,
+    /// How topics' queues are taken care of; `None` for a process that has nothing to do with them.
+    pub delivery: Option<Delivery>,
 }
 
 /// Which secret for SSE-S3 counts.
@@ -162,7 +163,7 @@ impl Default for Config {
             lifecycle: true,
             lifecycle_time: "00:00-06:00".into(),
             lifecycle_debug: -1,
-            push: None,
+            delivery: None,
         }
     }
 }
@@ -200,10 +201,8 @@ pub struct Gateway {
     pub(crate) ratelimits: RateLimits,
     /// What endpoints of topics may name.
     pub(crate) rules: EndpointRules,
-    /// Connections to endpoints of topics that are not persistent.
-    pub(crate) connections: Connections,
-    /// What the queues of topics that refuse events when they are full have room for.
-    pub(crate) admissions: Admissions,
+    /// What takes care of topics' queues, where this process does.
+    pub(crate) notifier: OnceLock<Arc<Notifier>>,
     /// Records of garbage that can't be decoded, as the last collection found.
     pub(crate) damaged_garbage: Arc<AtomicU64>,
     pub(crate) memory: Memory,
@@ -260,7 +259,8 @@ impl Gateway {
         let lifecycle = Schedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
         let pools = Pools::open(&cluster).await?;
         // Who sees through what this gateway leaves shuts it out by this name: it must not go on under another one.
-        let session = session_name(cluster.bind_session());
+        let number = cluster.bind_session();
+        let session = session_name(number);
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).map_err(Error::no_random_numbers)?;
         // One piece must fit.
@@ -276,12 +276,11 @@ impl Gateway {
             sealer: OnceCell::new(),
             usage: config.usage.map(|usage| Arc::new(UsageLog::new(usage.threshold))),
             ratelimits: RateLimits::default(),
-            rules: match &config.push {
-                Some(push) => push.rules.clone(),
+            rules: match &config.delivery {
+                Some(delivery) => delivery.rules.clone(),
                 None => EndpointRules::new(&cluster),
             },
-            connections: Connections::new(config.push.as_ref()),
-            admissions: Admissions::default(),
+            notifier: OnceLock::new(),
             damaged_garbage: Arc::default(),
             memory: Memory::default(),
             secret: OnceCell::new(),
@@ -297,8 +296,9 @@ impl Gateway {
         if gateway.config.watch {
             tokio::spawn(keep_watching(Arc::downgrade(&gateway)));
         }
-        if gateway.config.push.is_some() {
-            tokio::spawn(crate::notifications::note_gateways(Arc::downgrade(&gateway)));
+        if let Some(delivery) = &gateway.config.delivery {
+            gateway.notifier.get_or_init(|| notifications::start(&gateway, delivery, number));
+            tokio::spawn(notifications::note_gateways(Arc::downgrade(&gateway)));
         }
         tokio::spawn(crate::lease::work(Arc::downgrade(&gateway), gateway.config.lease));
         tokio::spawn(crate::garbage::work(Arc::downgrade(&gateway), gateway.config.gc_period));
@@ -320,6 +320,9 @@ impl Gateway {
     ///
     /// Where the cluster does not answer it gives up after a while: what is pending is seen through by others.
     pub async fn finish(&self) {
+        if let Some(notifier) = self.notifier() {
+            notifier.stop().await;
+        }
         if tokio::time::timeout(FINISH_TIMEOUT, self.finisher.drain()).await.is_err() {
             tracing::warn!("rgw: index entries are left pending, the cluster does not answer");
         }
@@ -512,6 +515,14 @@ impl Gateway {
         Ok(watchers.iter().filter_map(|watcher| address_of(&watcher.addr)).collect())
     }
 
+    /// Something was changed, here or by another gateway.
+    fn hear(&self, change: &Change) {
+        self.memory.hear(change);
+        if let (Change::Topic(key), Some(notifier)) = (change, self.notifier()) {
+            notifier.topic_changed(&notifications::arn_of_key(key, &self.config.region));
+        }
+    }
+
     /// Forgets a bucket here.
     pub(crate) fn forget_bucket(&self, name: &str) {
         self.memory.hear(&Change::Bucket(name.to_owned()));
@@ -533,7 +544,7 @@ impl Gateway {
     /// Tells all gateways of a change that was made, this one too, and waits until they know. One that does not answer
     /// has lost its watch, and forgets all.
     pub(crate) async fn tell_others(&self, change: Change) {
-        self.memory.hear(&change);
+        self.hear(&change);
         let payload = postcard::to_stdvec(&change).expect("invariant: names can be encoded");
         for _ in 0..TELLINGS {
             match self.pools.control.notify(CONTROL, payload.clone(), Some(TELL_TIMEOUT)).await {
@@ -618,7 +629,7 @@ impl WatchHandler for Ear {
     fn notified(&self, notification: Notification) {
         let Some(gateway) = self.gateway.upgrade() else { return };
         match postcard::from_bytes::<Change>(&notification.payload) {
-            Ok(change) => gateway.memory.hear(&change),
+            Ok(change) => gateway.hear(&change),
             // What a newer release says may concern anything.
             Err(_) => gateway.memory.forget_all(),
         }

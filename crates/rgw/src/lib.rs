@@ -58,7 +58,7 @@ pub use gateway::{Config, Gateway, UsageSettings};
 pub use index::{MAX_SHARDS, ReshardEntry};
 pub use lifecycle::{Expired, LifecycleEntry, LifecycleStatus};
 pub use metrics::Metrics;
-pub use notifications::{EndpointRules, Push};
+pub use notifications::{DeadLetterAction, DeadLetters, Delivery, EndpointRules};
 pub use quota::{Ages, Quota, QuotaChange, Sums};
 pub use ratelimit::RateLimit;
 pub use usage::UsageFilter;

@@ -5,32 +5,42 @@
 //! change is committed ([`Gateway::push_immediately`]). A configuration counts for every change that begins after its PUT has
 //! returned, on every gateway: both are part of the bucket's record, whose changes all gateways are told of.
 
-mod admission;
 pub(crate) mod api;
 mod bucket;
-mod immediate;
+mod commands;
+mod delivery;
 mod outboxes;
-mod queues;
 mod rules;
 mod topics;
 
-pub(crate) use admission::{Admissions, Ticket};
 pub(crate) use bucket::BucketRoute;
-pub(crate) use immediate::Connections;
-pub use immediate::Push;
+pub use commands::{DeadLetterAction, DeadLetters};
+pub use delivery::Delivery;
+pub(crate) use delivery::start;
 pub use rules::EndpointRules;
 pub(crate) use rules::note_gateways;
+pub(crate) use topics::arn_of_key;
 
 use crate::bucket::Bucket;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::s3::{Peer, Requester};
 use crate::server::RequestId;
 use http::Extensions;
+use nacre_index::record::{Event as IndexEvent, Subject};
+use nacre_index::seq::Seq;
+use nacre_notify::Admitted;
+use nacre_topics::attributes::FullQueuePolicy;
 use nacre_topics::event::EventType;
 use nacre_topics::pending::{PendingEvent, PendingEvents};
-use nacre_topics::record::{BucketInfo, RequestInfo};
+use nacre_topics::record::{BucketInfo, ObjectInfo, RequestInfo};
+use nacre_topics::topic::Topic;
 use nacre_types::encoding;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Bytes of a queued event beside what is known of it before its change: size, ETag, version and sequencer.
+const EVENT_BYTES: usize = 256;
 
 /// The types of the events that each change has.
 pub(crate) mod types {
@@ -105,53 +115,82 @@ impl Cause {
     }
 
     /// The cause of the request's change number `position`, counted from 0, which is made now.
-    pub(crate) fn at(&self, position: usize) -> Cause {
-        let position = u32::try_from(position).unwrap_or(u32::MAX);
+    pub(crate) fn at(&self, position: u32) -> Cause {
         Cause { request: RequestInfo { time_ns: now_ns(), position, ..self.request.clone() } }
     }
 }
 
 /// The events that a change may have; made before its prepare.
-#[derive(Debug, Default)]
+#[derive(Clone, Default)]
 pub(crate) struct ChangeEvents {
     /// Those of persistent topics.
     pub(crate) queued: Option<PendingEvents>,
     /// Those of other topics.
     pub(crate) immediate: Option<PendingEvents>,
-    /// The room that they take in queues with a limit. It is given back when this is dropped.
-    tickets: Vec<Ticket>,
+    /// The room that they take in queues with a limit. It is given back where the change is not committed.
+    admitted: Arc<Mutex<Vec<Admitted>>>,
+}
+
+impl std::fmt::Debug for ChangeEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChangeEvents")
+            .field("queued", &self.queued)
+            .field("immediate", &self.immediate)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ChangeEvents {
+    /// A change without events.
     pub(crate) fn none() -> ChangeEvents {
         ChangeEvents::default()
     }
 
-    /// Whether the change may have an event: then the subject's metadata and tags are to be at hand, for filters and for the event's
-    /// record.
+    /// Whether the change has no event, whatever it does.
+    pub(crate) fn is_none(&self) -> bool {
+        self.queued.is_none() && self.immediate.is_none()
+    }
+
+    /// Whether the change may have an event: then the metadata and the tags of its version are to be at hand, for filters and for the
+    /// event's record.
     pub(crate) fn wants_attributes(&self) -> bool {
-        self.queued.is_some() || self.immediate.is_some()
+        !self.is_none()
     }
 
     /// What the change's index entry holds of events of persistent topics; `None` where there can't be any.
-    pub(crate) fn index_event(
-        &self,
-        subject: nacre_index::record::Subject,
-    ) -> Option<nacre_index::record::Event> {
+    pub(crate) fn index_event(&self, subject: Subject) -> Option<IndexEvent> {
         let pending = self.queued.as_ref()?;
-        Some(nacre_index::record::Event {
+        Some(IndexEvent {
             fixed: encoding::encode(pending).into(),
             candidates: pending.candidates.iter().map(|candidate| candidate.configuration.clone()).collect(),
             subject,
         })
+    }
+
+    /// The change with that tag is committed: its events take the room that they were admitted to.
+    fn committed(&self, tag: &str) {
+        self.admitted.lock().drain(..).for_each(|admitted| admitted.commit(tag));
+    }
+}
+
+/// The version of an object that a change was about, as events describe it.
+fn object_of(seq: Seq, subject: &Subject) -> ObjectInfo {
+    let attributes = subject.attributes.clone().unwrap_or_default();
+    ObjectInfo {
+        size: subject.size,
+        etag: subject.etag.clone(),
+        version_id: subject.version_id.clone(),
+        sequencer: seq.to_string(),
+        metadata: attributes.metadata,
+        tags: attributes.tags,
     }
 }
 
 impl Gateway {
     /// The events that a change of `key` of these types may have. Fast where the bucket has no configuration.
     ///
-    /// Fails with [`crate::Error::QueueFull`] where a topic's queue is full and its policy refuses further events; the operation must
-    /// not begin then.
+    /// Fails with [`Error::QueueFull`] where a topic's queue is full and its policy refuses further events: the operation must not
+    /// begin then.
     pub(crate) async fn change_events(
         &self,
         bucket: &Bucket,
@@ -167,17 +206,53 @@ impl Gateway {
             if topic.attributes.push_endpoint.is_none() {
                 continue;
             }
-            let slot =
-                if topic.attributes.is_queued() { &mut events.queued } else { &mut events.immediate };
-            let pending = slot.get_or_insert_with(|| self.pending_of(bucket, cause));
-            pending.candidates.push(PendingEvent::new(&candidate, topic.id));
-            if topic.attributes.is_queued()
-                && let Some(ticket) = self.admit(&topic, pending, key).await?
-            {
-                events.tickets.push(ticket);
+            let pending = PendingEvent::new(&candidate, topic.id);
+            if topic.is_queued() {
+                self.admit(&topic, &pending, key, &events).await?;
             }
+            let slot = if topic.is_queued() { &mut events.queued } else { &mut events.immediate };
+            slot.get_or_insert_with(|| self.pending_of(bucket, cause)).candidates.push(pending);
         }
         Ok(events)
+    }
+
+    /// Takes the room that an event needs in the queue of a topic that refuses events when it is full.
+    async fn admit(
+        &self,
+        topic: &Topic,
+        event: &PendingEvent,
+        key: &str,
+        events: &ChangeEvents,
+    ) -> Result<()> {
+        if topic.attributes.full_queue_policy() != FullQueuePolicy::Refuse {
+            return Ok(());
+        }
+        let Some(notifier) = self.notifier() else { return Ok(()) };
+        let bytes = EVENT_BYTES + key.len() + event.configuration.len();
+        let full = || Error::QueueFull(topic.arn.to_string());
+        let admitted = notifier.admit(&topic.arn, topic.id, bytes as u64).await?.ok_or_else(full)?;
+        events.admitted.lock().push(admitted);
+        Ok(())
+    }
+
+    /// To be called after the commit of a change with events. Pushes those of topics that are not persistent, and returns when the
+    /// fate of each is known, at the latest after `rgw_topic_push_timeout`; what can't be delivered by then is lost.
+    pub(crate) async fn push_immediately(
+        &self,
+        events: ChangeEvents,
+        key: &str,
+        tag: &str,
+        seq: Seq,
+        subject: &Subject,
+    ) {
+        events.committed(tag);
+        let Some(pending) = &events.immediate else { return };
+        let found = pending.complete(tag, key, &object_of(seq, subject));
+        match self.notifier() {
+            _ if found.is_empty() => {}
+            Some(notifier) => drop(notifier.push_now(found).await),
+            None => tracing::warn!(key, "rgw: events are lost, this process pushes none"),
+        }
     }
 
     fn pending_of(&self, bucket: &Bucket, cause: &Cause) -> PendingEvents {
@@ -197,3 +272,6 @@ impl Gateway {
         format!("{number}-default-{}", self.config.region)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,7 @@ mod ratelimit;
 mod topic;
 
 use super::session;
-use crate::daemon::rgw_config;
+use crate::daemon::{idle_delivery, rgw_config};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context as _, Result, bail};
 use args::{
@@ -135,14 +135,16 @@ fn run(args: Vec<OsString>) -> Result<()> {
         Err(error) => error.exit(),
     };
     // Work that gateways do by themselves stays theirs.
+    let config = Config::load(&invocation)?;
     let rgw = nacre_rgw::Config {
         lifecycle: false,
         dynamic_resharding: false,
         watch: false,
-        ..rgw_config(&Config::load(&invocation)?)?
+        ..rgw_config(&config)?
     };
     let cluster = session::connect(&invocation)
         .map_err(|error| anyhow::anyhow!("couldn't connect to the cluster: {error}"))?;
+    let rgw = nacre_rgw::Config { delivery: Some(idle_delivery(&config, &cluster)), ..rgw };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let progress = Progress::start("radosgw-admin", Unit::Time, None);
     let outcome = runtime.block_on(async {

@@ -30,7 +30,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedForm) -> Result<
             sns::create_topic(&gateway.create_topic(caller, &name, &attributes, came_safely).await?, id)
         }
         Request::DeleteTopic { topic } => {
-            gateway.delete_topic(&topic, |found| check_permission(caller, found, permission)).await?;
+            gateway.remove_topic_for(caller, &topic).await?;
             sns::delete_topic(id)
         }
         Request::GetTopic { topic } => sns::get_topic(&*shown(&topic).await?, id),

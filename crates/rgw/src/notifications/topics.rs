@@ -10,7 +10,8 @@ use crate::gateway::{Change, Gateway, now_ns};
 use crate::policy::{Decision, Policy};
 use crate::s3::is_known_key;
 use http::StatusCode;
-use nacre_notify::topic_store::{StoredTopic, TopicRecord};
+use nacre_notify::Notifier;
+use nacre_notify::topic_store::StoredTopic;
 use nacre_topics::arn::TopicArn;
 use nacre_topics::attributes::Attributes;
 use nacre_topics::names::DEFAULT_SHARDS;
@@ -112,13 +113,11 @@ impl Gateway {
         Ok(self.pools.topics.get(arn).await?)
     }
 
-    async fn existing_topic(&self, arn: &TopicArn) -> Result<StoredTopic> {
-        self.stored_topic(arn).await?.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))
-    }
-
-    /// The record of a topic, asked for anew.
-    pub async fn topic(&self, name: &str) -> Result<TopicRecord> {
-        Ok(self.existing_topic(&self.topic_arn(name)).await?.record)
+    /// A topic, asked for anew.
+    pub async fn topic(&self, name: &str) -> Result<Topic> {
+        let arn = self.topic_arn(name);
+        let found = self.stored_topic(&arn).await?;
+        Ok(found.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))?.record.topic)
     }
 
     /// At most `max` topics behind `after`, by name, and whether there are more.
@@ -191,15 +190,19 @@ impl Gateway {
         const ACTION: &str = "sns:CreateTopic";
         check_policy(attributes)?;
         self.check_endpoint(name, attributes, came_safely)?;
-        let arn = self.topic_arn(name);
+        let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
         for _ in 0..ATTEMPTS {
-            if let Some(stored) = self.stored_topic(&arn).await? {
-                check_permission(caller, &stored.record.topic, ACTION)?;
-                let replace = |topic: &mut Topic| topic.replace(attributes.clone());
-                if let Some(topic) = self.change_topic(&stored, replace).await? {
-                    return Ok(topic);
+            if self.stored_topic(&arn).await?.is_some() {
+                let replacing = notifier.update_topic(&arn, |topic| -> Result<(), Failure> {
+                    check_permission(caller, topic, ACTION)?;
+                    Ok(topic.replace(attributes.clone()).map_err(Error::from)?)
+                });
+                match replacing.await {
+                    // It was deleted meanwhile.
+                    Err(failure) if failure.status == StatusCode::NOT_FOUND => continue,
+                    Err(failure) => return self.tell_of_topic(&arn, Err(failure)).await,
+                    Ok(stored) => return self.tell_of_topic(&arn, Ok(stored.record.topic.clone())).await,
                 }
-                continue;
             }
             let allowed = match caller.decision(None, ACTION, &arn.to_string()) {
                 Decision::Deny => caller.is_administrator(),
@@ -212,18 +215,15 @@ impl Gateway {
             }
             let mut id = [0; 16];
             getrandom::fill(&mut id).map_err(Error::no_random_numbers)?;
-            let topic = Topic::new(
-                TopicId::from_random(id),
-                arn.clone(),
-                &caller.assumed.user.id,
-                now_ns(),
-                self.new_shards().await?,
-                attributes.clone(),
-            );
-            let record = TopicRecord::new(topic.map_err(Error::from)?).map_err(Error::from)?;
-            let creating = async { Ok(self.pools.topics.create(&record).await?) };
-            if let Some(stored) = self.telling(Change::Topic(key_of(&arn)), creating).await? {
-                return Ok(self.complete_queues(stored).await?.record.topic);
+            let (id, owner) = (TopicId::from_random(id), &caller.assumed.user.id);
+            let shards = self.new_shards().await?;
+            let topic = Topic::new(id, arn.clone(), owner, now_ns(), shards, attributes.clone());
+            let created = notifier.create_topic(topic.map_err(Error::from)?).await;
+            match created.map_err(|error| Failure::from(Error::from(error))) {
+                // Somebody else made one of that name.
+                Ok(None) => {}
+                Ok(Some(stored)) => return self.tell_of_topic(&arn, Ok(stored.record.topic.clone())).await,
+                Err(failure) => return self.tell_of_topic(&arn, Err(failure)).await,
             }
         }
         Err(Error::Contended(arn.to_string()).into())
@@ -237,63 +237,60 @@ impl Gateway {
         (name, value): (&str, &str),
         came_safely: bool,
     ) -> Result<(), Failure> {
-        for _ in 0..ATTEMPTS {
-            let stored = self.existing_topic(arn).await?;
-            check_permission(caller, &stored.record.topic, "sns:SetTopicAttributes")?;
-            let mut attributes = stored.record.topic.attributes.clone();
-            attributes.set(name, value).map_err(Error::from)?;
-            check_policy(&attributes)?;
-            self.check_endpoint(&arn.name, &attributes, came_safely)?;
-            let replace = |topic: &mut Topic| topic.replace(attributes.clone());
-            if self.change_topic(&stored, replace).await?.is_some() {
-                return Ok(());
-            }
-        }
-        Err(Error::Contended(arn.to_string()).into())
+        let changing = self.serving_notifier()?.update_topic(arn, |topic| -> Result<(), Failure> {
+            check_permission(caller, topic, "sns:SetTopicAttributes")?;
+            topic.set(name, value).map_err(Error::from)?;
+            check_policy(&topic.attributes)?;
+            Ok(self.check_endpoint(&arn.name, &topic.attributes, came_safely)?)
+        });
+        let changed = changing.await.map(drop);
+        self.tell_of_topic(arn, changed).await
     }
 
-    /// Changes a topic's record as it was read, and then its queues; `None` where somebody else changed it since.
-    async fn change_topic(
-        &self,
-        stored: &StoredTopic,
-        change: impl FnOnce(&mut Topic) -> nacre_topics::Result<()>,
-    ) -> Result<Option<Topic>> {
-        let mut record = stored.record.clone();
-        change(&mut record.topic)?;
-        record.begin_change()?;
-        let stored = if record == stored.record {
-            stored.clone()
-        } else {
-            let told = Change::Topic(key_of(&record.topic.arn));
-            let changing = async { Ok(self.pools.topics.update(stored, &record).await?) };
-            match self.telling(told, changing).await? {
-                Some(stored) => stored,
-                None => return Ok(None),
-            }
-        };
-        Ok(Some(self.complete_queues(stored).await?.record.topic))
+    /// Gives the queue of a topic another number of shards.
+    pub async fn reshard_topic(&self, name: &str, shards: u32) -> Result<Topic> {
+        let arn = self.topic_arn(name);
+        let resharded = self.serving_notifier()?.reshard_topic(&arn, shards).await;
+        self.tell_others(Change::Topic(key_of(&arn))).await;
+        Ok(resharded?.record.topic.clone())
     }
 
-    /// Removes the topic of that name with its queues; tells whether there was one.
+    /// Removes the topic of that name with its queues and the events in them; tells whether there was one.
     pub async fn remove_topic(&self, name: &str) -> Result<bool> {
-        self.delete_topic(&self.topic_arn(name), |_| Ok(())).await
+        let arn = self.topic_arn(name);
+        let removed = self.serving_notifier()?.delete_topic(&arn).await;
+        self.tell_others(Change::Topic(key_of(&arn))).await;
+        Ok(removed?)
     }
 
-    /// Removes a topic with its queues, unless `may` refuses; tells whether there was one.
-    pub(super) async fn delete_topic<E: From<Error>>(
-        &self,
-        arn: &TopicArn,
-        may: impl Fn(&Topic) -> Result<(), E>,
-    ) -> Result<bool, E> {
-        for _ in 0..ATTEMPTS {
-            let Some(stored) = self.stored_topic(arn).await? else { return Ok(false) };
-            may(&stored.record.topic)?;
-            let deleting = async { Ok(self.pools.topics.delete(&stored).await?) };
-            if let Some(deleted) = self.telling(Change::Topic(key_of(arn)), deleting).await? {
-                self.remove_queues(deleted).await?;
-                return Ok(true);
-            }
-        }
-        Err(Error::Contended(arn.to_string()).into())
+    /// As [`Gateway::remove_topic`], for a caller who must be permitted to. A topic that is not there is no error.
+    pub(super) async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), Failure> {
+        // Who owns a topic does not change as long as it is there; one that is made meanwhile has the name by right.
+        let Some(stored) = self.stored_topic(arn).await? else { return Ok(()) };
+        check_permission(caller, &stored.record.topic, "sns:DeleteTopic")?;
+        self.remove_topic(&arn.name).await?;
+        Ok(())
     }
+
+    /// What takes care of topics' queues in this process.
+    pub(super) fn serving_notifier(&self) -> Result<&Arc<Notifier>> {
+        self.notifier().ok_or_else(|| Error::Internal {
+            what: "notifications",
+            detail: "this process does nothing with topics' queues".to_owned(),
+        })
+    }
+
+    /// Tells all gateways of a topic that was changed, or may have been.
+    async fn tell_of_topic<T>(&self, arn: &TopicArn, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        if outcome.as_ref().map_or_else(|failure| failure.status.is_server_error(), |_| true) {
+            self.tell_others(Change::Topic(key_of(arn))).await;
+        }
+        outcome
+    }
+}
+
+/// The ARN that [`Change::Topic`] tells of.
+pub(crate) fn arn_of_key(key: &str, zonegroup: &str) -> TopicArn {
+    let (tenant, name) = key.split_once(':').unwrap_or(("", key));
+    TopicArn { zonegroup: zonegroup.to_owned(), tenant: tenant.to_owned(), name: name.to_owned() }
 }
