@@ -1,4 +1,160 @@
 //! Clients of notification endpoints: HTTP, Kafka and AMQP 0-9-1.
 //!
 //! They implement the seam of `nacre-notify` ([`nacre_notify::push`]). What may be connected to is decided by
-//! [`nacre_topics::endpoint::EndpointPolicy`], at each connection and after host names are resolved.
+//! [`EndpointPolicy`], at each connection and after host names are resolved.
+//!
+//! Connections to the same endpoint share a client: one pool of HTTP connections for all shards of a topic, one producer
+//! for all topics of the same Kafka brokers with the same attributes, one AMQP connection for all topics of the same broker
+//! and user. A client ends with the last of its connections. Its memory is bounded by [`Limits`], however many events are
+//! pushed. Nothing here tries an event again, and nothing knows queues.
+
+mod amqp;
+mod dial;
+mod http;
+mod kafka;
+mod registry;
+mod tls;
+
+use nacre_notify::push::{Connection, Failure, Message, Pusher, Target};
+use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
+use nacre_topics::record::{self, Delivery};
+use parking_lot::RwLock;
+use registry::Registry;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// Limits of time and memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The longest time from the begin of a push to its outcome.
+    pub push_timeout: Duration,
+    /// The longest time to connect, TLS included; at least a second with Kafka.
+    pub connect_timeout: Duration,
+    /// The time after which connections that are not used are closed.
+    pub idle_timeout: Duration,
+    /// The most connections to one HTTP endpoint at the same time. Further requests wait for one of them.
+    pub http_connections: usize,
+    /// The most connections to one HTTP endpoint that stay open while they are not used.
+    pub http_idle_connections: usize,
+    /// The most events that one Kafka producer or AMQP connection holds. Further ones fail at once.
+    pub events_in_flight: usize,
+}
+
+/// What Ceph's gateways have for HTTP, where they have it.
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            push_timeout: Duration::from_secs(10),
+            connect_timeout: Duration::from_secs(5),
+            idle_timeout: Duration::from_secs(300),
+            http_connections: 32,
+            http_idle_connections: 8,
+            events_in_flight: 8192,
+        }
+    }
+}
+
+/// Opens connections to endpoints. Connections are to be used within a tokio runtime.
+pub struct Endpoints {
+    context: Arc<Context>,
+    http: Registry<Endpoint, http::Client>,
+    producers: Registry<Endpoint, kafka::SharedProducer>,
+    exchanges: Registry<Endpoint, amqp::Exchange>,
+    brokers: Registry<Endpoint, amqp::Broker>,
+}
+
+/// What all clients share.
+struct Context {
+    policy: RwLock<Arc<EndpointPolicy>>,
+    limits: Limits,
+    /// The system's certificates, read when the first client needs them.
+    system_roots: OnceLock<Arc<tls::Roots>>,
+}
+
+impl Endpoints {
+    /// Clients that connect to what `policy` allows.
+    pub fn new(policy: EndpointPolicy, limits: Limits) -> Endpoints {
+        let context = Context { policy: RwLock::new(Arc::new(policy)), limits, system_roots: OnceLock::new() };
+        Endpoints {
+            context: Arc::new(context),
+            http: Registry::default(),
+            producers: Registry::default(),
+            exchanges: Registry::default(),
+            brokers: Registry::default(),
+        }
+    }
+
+    /// Replaces the policy, for connections of all clients that are made from now on.
+    pub fn set_policy(&self, policy: EndpointPolicy) {
+        *self.context.policy.write() = Arc::new(policy);
+    }
+
+    fn amqp_broker(&self, endpoint: &nacre_topics::endpoint::AmqpEndpoint) -> Result<Arc<amqp::Broker>, Failure> {
+        let key = Endpoint::Amqp(amqp::broker_key(endpoint));
+        self.brokers.get_or_make(&key, || amqp::Broker::new(&self.context, endpoint))
+    }
+}
+
+impl Pusher for Endpoints {
+    fn open(&self, target: &Target) -> Result<Arc<dyn Connection>, Failure> {
+        let key = &target.endpoint;
+        match key {
+            Endpoint::Http(endpoint) => {
+                let client = self.http.get_or_make(key, || http::Client::new(&self.context, endpoint))?;
+                Ok(Arc::new(http::HttpConnection::new(client)))
+            }
+            Endpoint::Kafka(endpoint) => {
+                if let (true, Some(queue)) = (endpoint.transactional, &target.queue) {
+                    return Ok(Arc::new(kafka::TransactionalConnection::new(&self.context, endpoint, queue)?));
+                }
+                let key = Endpoint::Kafka(kafka::producer_key(endpoint));
+                let make = || kafka::SharedProducer::new(&self.context, endpoint);
+                let producer = self.producers.get_or_make(&key, make)?;
+                Ok(Arc::new(kafka::KafkaConnection::new(producer, &endpoint.topic)?))
+            }
+            Endpoint::Amqp(endpoint) => {
+                let make = || Ok(amqp::Exchange::new(self.amqp_broker(endpoint)?, endpoint));
+                let exchange = self.exchanges.get_or_make(key, make)?;
+                Ok(Arc::new(amqp::AmqpConnection::new(exchange)))
+            }
+        }
+    }
+}
+
+impl Context {
+    fn policy(&self) -> Arc<EndpointPolicy> {
+        self.policy.read().clone()
+    }
+}
+
+/// The text of a message or request with these events.
+fn body<'a>(messages: impl Iterator<Item = &'a Message>) -> Vec<u8> {
+    record::body(&messages.map(delivery).collect::<Vec<_>>())
+}
+
+fn delivery(message: &Message) -> Delivery<'_> {
+    Delivery { event: &message.event, opaque_data: &message.opaque_data, is_replayed: message.is_replayed }
+}
+
+fn unavailable(reason: impl Into<String>) -> Failure {
+    Failure::Unavailable(reason.into())
+}
+
+fn timed_out(limits: &Limits) -> Failure {
+    unavailable(format!("no answer within {:?}", limits.push_timeout))
+}
+
+/// An error with what caused it.
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let reason = error.to_string();
+        // Some errors repeat their cause.
+        if !text.ends_with(&reason) {
+            text = format!("{text}: {reason}");
+        }
+        cause = error.source();
+    }
+    text
+}

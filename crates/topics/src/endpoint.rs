@@ -280,13 +280,8 @@ impl KafkaEndpoint {
             return Err(Error::invalid("transactional", "transactions need a persistent topic"));
         }
         let credentials = Credentials::of(uri, attributes);
-        // A mechanism without credentials is Kerberos's or a token's; PLAIN is the default with credentials only.
-        let mechanism = match (attributes.mechanism, &credentials) {
-            (Some(Mechanism::Gssapi | Mechanism::OauthBearer), _) | (_, Some(_)) => {
-                Some(attributes.mechanism.unwrap_or_default())
-            }
-            (_, None) => None,
-        };
+        // Every mechanism needs credentials: PLAIN is the default with them only.
+        let mechanism = credentials.is_some().then(|| attributes.mechanism.unwrap_or_default());
         Ok(KafkaEndpoint {
             brokers,
             topic: topic.to_owned(),

@@ -170,3 +170,11 @@ fn only_persistent_topics_with_an_endpoint_are_queued() {
     assert!(!attributes(&[("push-endpoint", "kafka://k")]).is_queued());
     assert!(attributes(&[("push-endpoint", "kafka://k"), ("persistent", "true")]).is_queued());
 }
+
+#[test]
+fn mechanisms_that_kafkas_client_has_not_are_refused_by_name() {
+    for name in ["GSSAPI", "OAUTHBEARER"] {
+        let error = Attributes::default().set("mechanism", name).unwrap_err().to_string();
+        assert_eq!(error, format!("mechanism: {name} is not supported"));
+    }
+}

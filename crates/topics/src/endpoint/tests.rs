@@ -72,10 +72,6 @@ fn credentials_of_attributes_count_with_both_halves_and_before_those_of_the_uri(
     assert_eq!(user_of(&[uri, ("user-name", "a"), ("password", "b")]), Some("a".into()));
     assert_eq!(user_of(&[("push-endpoint", "kafka://k"), ("user-name", "a")]), None);
     assert_eq!(kafka(&[uri]).mechanism, Some(Mechanism::Plain));
-    assert_eq!(
-        kafka(&[("push-endpoint", "kafka://k"), ("mechanism", "GSSAPI")]).mechanism,
-        Some(Mechanism::Gssapi)
-    );
     assert_eq!(kafka(&[("push-endpoint", "kafka://k"), ("mechanism", "PLAIN")]).mechanism, None);
 }
 

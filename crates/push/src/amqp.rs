@@ -1,0 +1,230 @@
+//! AMQP 0-9-1 endpoints.
+//!
+//! Topics of the same broker, virtual host and user share a connection; each exchange has a channel of its own, because a
+//! broker closes the channel on which something is wrong. As in Ceph the exchange must exist, which is checked with a
+//! passive declaration, and messages are persistent. With the ack level `broker` an event is delivered when the broker
+//! confirms it, with `routable` when it did not return it as well, with `none` when it was sent.
+//!
+//! After a failure the next push connects. A push whose time is over ends the connection: what the broker does not take
+//! would pile up in its buffers.
+
+mod transport;
+
+use crate::dial::Dialer;
+use crate::tls::Tls;
+use crate::{Context, body, timed_out, unavailable};
+use futures::future::{BoxFuture, join_all};
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
+use lapin::types::FieldTable;
+use lapin::uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo};
+use lapin::{BasicProperties, Channel, Confirmation, ConnectionProperties, ExchangeKind};
+use nacre_notify::push::{Connection, Failure, Message};
+use nacre_topics::attributes::AmqpAckLevel;
+use nacre_topics::endpoint::AmqpEndpoint;
+use std::sync::Arc;
+use tokio::sync::{Mutex, Semaphore};
+use tokio::time::{Instant, timeout_at};
+use transport::Socket;
+
+/// Bytes of a frame: they decide how large the client's buffers are.
+const FRAME_BYTES: u32 = 16 << 10;
+/// Seconds between two signs of life of the broker, at most.
+const HEARTBEAT_SECONDS: u16 = 10;
+/// The delivery mode of messages that survive a restart of the broker.
+const PERSISTENT: u8 = 2;
+
+/// A broker, with one virtual host and user.
+pub(crate) struct Broker {
+    context: Arc<Context>,
+    uri: AMQPUri,
+    dialer: Dialer,
+    current: Mutex<Option<Arc<Session>>>,
+    /// One permit an event.
+    in_flight: Semaphore,
+}
+
+/// An open connection.
+struct Session {
+    connection: lapin::Connection,
+    socket: Socket,
+}
+
+/// An exchange of a broker, with a topic's routing key.
+pub(crate) struct Exchange {
+    broker: Arc<Broker>,
+    name: String,
+    routing_key: String,
+    ack_level: AmqpAckLevel,
+    current: Mutex<Option<Arc<Link>>>,
+}
+
+/// An open channel. It is closed before the session that it belongs to.
+struct Link {
+    channel: Channel,
+    session: Arc<Session>,
+}
+
+/// A connection to an AMQP endpoint.
+pub(crate) struct AmqpConnection(Arc<Exchange>);
+
+/// The endpoint without what topics of the same broker have for themselves.
+pub(crate) fn broker_key(endpoint: &AmqpEndpoint) -> AmqpEndpoint {
+    AmqpEndpoint {
+        exchange: String::new(),
+        routing_key: String::new(),
+        ack_level: AmqpAckLevel::default(),
+        ..endpoint.clone()
+    }
+}
+
+impl AmqpConnection {
+    pub(crate) fn new(exchange: Arc<Exchange>) -> AmqpConnection {
+        AmqpConnection(exchange)
+    }
+}
+
+impl Connection for AmqpConnection {
+    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+        let exchange = self.0.clone();
+        Box::pin(async move { exchange.push(&messages).await })
+    }
+}
+
+impl Broker {
+    pub(crate) fn new(context: &Arc<Context>, endpoint: &AmqpEndpoint) -> Result<Broker, Failure> {
+        let tls = match endpoint.tls {
+            true => Some(Tls::new(context, &endpoint.server, endpoint.verify_ssl, endpoint.ca_location.as_deref())?),
+            false => None,
+        };
+        let userinfo = AMQPUserInfo {
+            username: endpoint.credentials.user.clone(),
+            password: endpoint.credentials.password.reveal().to_owned(),
+        };
+        let (host, port) = (endpoint.server.host.clone(), endpoint.server.port);
+        Ok(Broker {
+            context: context.clone(),
+            uri: AMQPUri {
+                // TLS is the transport's.
+                scheme: AMQPScheme::AMQP,
+                authority: AMQPAuthority { userinfo, host, port },
+                vhost: endpoint.vhost.clone(),
+                query: AMQPQueryString {
+                    frame_max: Some(FRAME_BYTES),
+                    heartbeat: Some(HEARTBEAT_SECONDS),
+                    ..AMQPQueryString::default()
+                },
+            },
+            dialer: Dialer::new(context, &endpoint.server, tls),
+            current: Mutex::new(None),
+            in_flight: Semaphore::new(context.limits.events_in_flight.clamp(1, Semaphore::MAX_PERMITS)),
+        })
+    }
+
+    /// The open connection, or a new one.
+    async fn session(&self) -> Result<Arc<Session>, Failure> {
+        let mut current = self.current.lock().await;
+        if let Some(session) = current.as_ref().filter(|session| session.connection.status().connected()) {
+            return Ok(session.clone());
+        }
+        *current = None;
+        let stream = self.dialer.connect().await?;
+        let (socket, runtime, connect) = transport::prepare(stream).map_err(|error| unavailable(error.to_string()))?;
+        let properties = ConnectionProperties::default().with_connection_name("nacre".into());
+        let connection = lapin::Connection::connector(self.uri.clone(), runtime, connect, properties)
+            .await
+            .map_err(|error| failure_of(&error))?;
+        Ok(current.insert(Arc::new(Session { connection, socket })).clone())
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        self.socket.close_soon();
+    }
+}
+
+impl Exchange {
+    pub(crate) fn new(broker: Arc<Broker>, endpoint: &AmqpEndpoint) -> Exchange {
+        Exchange {
+            broker,
+            name: endpoint.exchange.clone(),
+            routing_key: endpoint.routing_key.clone(),
+            ack_level: endpoint.ack_level,
+            current: Mutex::new(None),
+        }
+    }
+
+    async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
+        let limits = &self.broker.context.limits;
+        let deadline = Instant::now() + limits.push_timeout;
+        let same = |failure: Failure| messages.iter().map(|_| Err(failure.clone())).collect();
+        let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+        let Ok(_permits) = self.broker.in_flight.try_acquire_many(count) else {
+            return same(unavailable(format!("{} events wait for the broker already", limits.events_in_flight)));
+        };
+        let link = match timeout_at(deadline, self.link()).await {
+            Ok(Ok(link)) => link,
+            Ok(Err(failure)) => return same(failure),
+            Err(_) => return same(timed_out(limits)),
+        };
+        match timeout_at(deadline, self.publish(&link.channel, messages)).await {
+            Ok(outcomes) => outcomes,
+            Err(_) => {
+                link.session.socket.close_now();
+                same(timed_out(limits))
+            }
+        }
+    }
+
+    /// The open channel, or a new one.
+    async fn link(&self) -> Result<Arc<Link>, Failure> {
+        let mut current = self.current.lock().await;
+        let is_open = |link: &&Arc<Link>| {
+            link.channel.status().connected() && link.session.connection.status().connected()
+        };
+        if let Some(link) = current.as_ref().filter(is_open) {
+            return Ok(link.clone());
+        }
+        *current = None;
+        let session = self.broker.session().await?;
+        let channel = session.connection.create_channel().await.map_err(|error| failure_of(&error))?;
+        let passive = ExchangeDeclareOptions { passive: true, durable: true, ..ExchangeDeclareOptions::default() };
+        let (name, kind) = (self.name.as_str().into(), ExchangeKind::Topic);
+        channel.exchange_declare(name, kind, passive, FieldTable::default()).await.map_err(|e| failure_of(&e))?;
+        if self.ack_level != AmqpAckLevel::None {
+            channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(|error| failure_of(&error))?;
+        }
+        Ok(current.insert(Arc::new(Link { channel, session })).clone())
+    }
+
+    /// Publishes events in their order and waits for the confirmation of each.
+    async fn publish(&self, channel: &Channel, messages: &[Message]) -> Vec<Result<(), Failure>> {
+        let mut published = Vec::with_capacity(messages.len());
+        for message in messages {
+            let properties = BasicProperties::default()
+                .with_content_type("application/json".into())
+                .with_delivery_mode(PERSISTENT)
+                .with_message_id(message.event.id().into());
+            let options =
+                BasicPublishOptions { mandatory: self.ack_level == AmqpAckLevel::Routable, immediate: false };
+            let (exchange, routing_key) = (self.name.as_str().into(), self.routing_key.as_str().into());
+            let text = body(std::iter::once(message));
+            published.push(channel.basic_publish(exchange, routing_key, options, &text, properties).await);
+        }
+        join_all(published.into_iter().map(|published| async {
+            match published.map_err(|error| failure_of(&error))?.await.map_err(|error| failure_of(&error))? {
+                Confirmation::Ack(None) | Confirmation::NotRequested => Ok(()),
+                Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_)) => {
+                    Err(unavailable("no queue is bound to the exchange for the topic"))
+                }
+                Confirmation::Nack(None) => Err(unavailable("the broker did not take the message")),
+            }
+        }))
+        .await
+    }
+}
+
+/// What the broker says of a topic or of itself meets all its events.
+fn failure_of(error: &lapin::Error) -> Failure {
+    unavailable(crate::with_causes(error))
+}

@@ -1,0 +1,208 @@
+//! Kafka endpoints.
+//!
+//! The key of a message is `BUCKET/KEY`, by which Kafka's own partitioner (murmur2) chooses the partition, so that a key's
+//! events stay in order. With the ack level `broker` a producer is idempotent and an event is delivered when all in-sync
+//! replicas have it; with `none` it counts as delivered once it was sent.
+//!
+//! A producer has a bounded queue, some threads, and keeps no event longer than the timeout of a push. If librdkafka
+//! declares it broken (a fatal error), the next push makes another one.
+
+mod native;
+mod transactional;
+
+pub(crate) use transactional::TransactionalConnection;
+
+use crate::tls::read_ca;
+use crate::{Context, body, timed_out, unavailable};
+use futures::channel::oneshot;
+use futures::future::{BoxFuture, join_all};
+use nacre_notify::push::{Connection, Failure, Message};
+use nacre_topics::attributes::KafkaAckLevel;
+use nacre_topics::endpoint::KafkaEndpoint;
+use native::Producer;
+use rdkafka::ClientConfig;
+use rdkafka::error::RDKafkaErrorCode;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, timeout_at};
+
+/// How much later than its limit librdkafka may say that a message's time is over: it looks once a second.
+const REPORT_DELAY: Duration = Duration::from_secs(2);
+/// The most bytes of events that a producer holds.
+const MAX_QUEUE_BYTES: usize = 64 << 20;
+
+/// A producer for all topics of the same brokers, made when it is first used.
+pub(crate) struct SharedProducer {
+    context: Arc<Context>,
+    config: ClientConfig,
+    current: Mutex<Option<Arc<Producer>>>,
+}
+
+/// A connection to a topic of Kafka.
+pub(crate) struct KafkaConnection {
+    producer: Arc<SharedProducer>,
+    topic: Arc<CString>,
+}
+
+/// The endpoint without what topics of the same brokers have for themselves.
+pub(crate) fn producer_key(endpoint: &KafkaEndpoint) -> KafkaEndpoint {
+    KafkaEndpoint { topic: String::new(), ..endpoint.clone() }
+}
+
+impl KafkaConnection {
+    pub(crate) fn new(producer: Arc<SharedProducer>, topic: &str) -> Result<KafkaConnection, Failure> {
+        Ok(KafkaConnection { producer, topic: Arc::new(topic_name(topic)?) })
+    }
+}
+
+impl Connection for KafkaConnection {
+    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+        let (shared, topic) = (self.producer.clone(), self.topic.clone());
+        Box::pin(async move {
+            match shared.producer().await {
+                Ok(producer) => {
+                    let outcomes = send(&producer, &topic, &messages, &shared.context).await;
+                    if producer.is_broken() {
+                        shared.discard(&producer).await;
+                    }
+                    outcomes
+                }
+                Err(failure) => messages.iter().map(|_| Err(failure.clone())).collect(),
+            }
+        })
+    }
+}
+
+impl SharedProducer {
+    pub(crate) fn new(context: &Arc<Context>, endpoint: &KafkaEndpoint) -> Result<SharedProducer, Failure> {
+        let config = config_of(context, endpoint)?;
+        Ok(SharedProducer { context: context.clone(), config, current: Mutex::new(None) })
+    }
+
+    async fn producer(&self) -> Result<Arc<Producer>, Failure> {
+        let mut current = self.current.lock().await;
+        if let Some(producer) = &*current {
+            return Ok(producer.clone());
+        }
+        let producer = start(&self.context, self.config.clone()).await?;
+        Ok(current.insert(producer).clone())
+    }
+
+    /// Lets the next push make another producer, unless that was done already.
+    async fn discard(&self, broken: &Arc<Producer>) {
+        let mut current = self.current.lock().await;
+        if current.as_ref().is_some_and(|known| Arc::ptr_eq(known, broken)) {
+            *current = None;
+        }
+    }
+}
+
+/// Starts a producer, off the threads of the runtime.
+async fn start(context: &Arc<Context>, config: ClientConfig) -> Result<Arc<Producer>, Failure> {
+    let context = context.clone();
+    let started = spawn_blocking(move || Producer::start(&config, &context).map(Arc::new)).await;
+    started.unwrap_or_else(|_| Err(unavailable("the runtime ends")))
+}
+
+/// Sends events in their order and waits for the fate of each.
+async fn send(
+    producer: &Arc<Producer>,
+    topic: &CString,
+    messages: &[Message],
+    context: &Context,
+) -> Vec<Result<(), Failure>> {
+    let deadline = Instant::now() + context.limits.push_timeout + REPORT_DELAY;
+    let receipts: Vec<Result<oneshot::Receiver<_>, _>> = messages
+        .iter()
+        .map(|message| {
+            producer.send(topic, message.event.message_key().as_bytes(), &body(std::iter::once(message)))
+        })
+        .collect();
+    join_all(receipts.into_iter().map(|receipt| async {
+        let report = match receipt {
+            Ok(receipt) => match timeout_at(deadline, receipt).await {
+                Ok(Ok(report)) => report,
+                Ok(Err(_)) => return Err(unavailable("the producer ended")),
+                Err(_) => return Err(timed_out(&context.limits)),
+            },
+            Err(code) => Err(code),
+        };
+        report.map_err(|code| failure_of(code, producer))
+    }))
+    .await
+}
+
+/// What an error says of other events.
+fn failure_of(code: RDKafkaErrorCode, producer: &Producer) -> Failure {
+    match code {
+        RDKafkaErrorCode::MessageSizeTooLarge
+        | RDKafkaErrorCode::MessageBatchTooLarge
+        | RDKafkaErrorCode::InvalidMessageSize
+        | RDKafkaErrorCode::InvalidRecord
+        | RDKafkaErrorCode::PolicyViolation => Failure::Refused(code.to_string()),
+        // A broker may refuse what a topic's timestamps or format do not allow; all else meets every event of the topic.
+        RDKafkaErrorCode::InvalidTimestamp => Failure::Refused(code.to_string()),
+        RDKafkaErrorCode::MessageTimedOut | RDKafkaErrorCode::Fatal => match producer.last_error() {
+            Some(reason) => unavailable(format!("{code}: {reason}")),
+            None => unavailable(code.to_string()),
+        },
+        _ => unavailable(code.to_string()),
+    }
+}
+
+fn topic_name(topic: &str) -> Result<CString, Failure> {
+    CString::new(topic).map_err(|_| unavailable("the topic has a name that Kafka can't have"))
+}
+
+/// librdkafka's configuration for an endpoint.
+fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig, Failure> {
+    let limits = &context.limits;
+    let millis = |duration: Duration, least: u128| duration.as_millis().max(least).to_string();
+    let brokers: Vec<String> = endpoint.brokers.iter().map(ToString::to_string).collect();
+    let mut config = ClientConfig::new();
+    config
+        .set("bootstrap.servers", brokers.join(","))
+        .set("client.id", "nacre")
+        .set("partitioner", "murmur2_random")
+        .set("linger.ms", "1")
+        .set("message.timeout.ms", millis(limits.push_timeout, 1000))
+        .set("request.timeout.ms", millis(limits.push_timeout, 1000))
+        .set("socket.timeout.ms", millis(limits.push_timeout, 1000))
+        .set("socket.connection.setup.timeout.ms", millis(limits.connect_timeout, 1000))
+        .set("socket.keepalive.enable", "true")
+        .set("socket.nagle.disable", "true")
+        .set("connections.max.idle.ms", millis(limits.idle_timeout, 0))
+        .set("reconnect.backoff.max.ms", "2000")
+        .set("queue.buffering.max.messages", limits.events_in_flight.max(1).to_string())
+        .set("queue.buffering.max.kbytes", (MAX_QUEUE_BYTES >> 10).to_string())
+        .set("enable.metrics.push", "false");
+    match endpoint.ack_level {
+        KafkaAckLevel::Broker => config.set("enable.idempotence", "true"),
+        KafkaAckLevel::None => config.set("acks", "0"),
+    };
+    let protocol = match (endpoint.tls, endpoint.mechanism.is_some()) {
+        (false, false) => "plaintext",
+        (true, false) => "ssl",
+        (false, true) => "sasl_plaintext",
+        (true, true) => "sasl_ssl",
+    };
+    config.set("security.protocol", protocol);
+    if endpoint.tls {
+        config.set("enable.ssl.certificate.verification", endpoint.verify_ssl.to_string());
+        if let Some(path) = &endpoint.ca_location {
+            // The text that was checked, not the path, which may lead elsewhere later.
+            let text = String::from_utf8(read_ca(context, path)?);
+            config.set("ssl.ca.pem", text.map_err(|_| unavailable(format!("ca-location {path}: not a text")))?);
+        }
+    }
+    if let Some(mechanism) = endpoint.mechanism {
+        config.set("sasl.mechanism", mechanism.as_str());
+    }
+    if let Some(credentials) = &endpoint.credentials {
+        config.set("sasl.username", &credentials.user).set("sasl.password", credentials.password.reveal());
+    }
+    Ok(config)
+}

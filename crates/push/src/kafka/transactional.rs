@@ -1,0 +1,270 @@
+//! Transactions: a push is one transaction of the producer that its queue's owner has.
+//!
+//! The first push of a connection initialises the producer, which fences every other producer with the queue's
+//! `transactional.id` and ends what that one had open. A connection that was fenced stays so: its owner lost the queue.
+//!
+//! An event that Kafka refuses aborts the transaction; the others are tried again without it. If the outcome of a commit is
+//! unknown, the next push asks for it first, and events that turn out to be committed are not sent again. What stays
+//! possible: a gateway that ends after the commit and before it takes the events from the queue leaves it to the next owner
+//! to send them again.
+
+use super::native::{Producer, TransactionError};
+use super::{config_of, send, start, topic_name};
+use crate::{Context, timed_out, unavailable};
+use futures::future::BoxFuture;
+use nacre_notify::push::{Connection, Failure, Message};
+use nacre_topics::endpoint::KafkaEndpoint;
+use rdkafka::ClientConfig;
+use rdkafka::error::RDKafkaErrorCode;
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Mutex;
+use tokio::task::spawn_blocking;
+use tokio::time::{Instant, sleep, timeout_at};
+
+/// The least time that a step of a transaction gets, however late the push is.
+const LEAST_STEP: Duration = Duration::from_secs(1);
+/// How long to wait before a step is tried again.
+const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// How much longer than a push the broker waits for the end of a transaction.
+const TIMEOUT_MARGIN: Duration = Duration::from_secs(20);
+
+/// A connection to a topic of Kafka, in transactions.
+pub(crate) struct TransactionalConnection(Arc<Queue>);
+
+struct Queue {
+    context: Arc<Context>,
+    config: ClientConfig,
+    topic: CString,
+    state: Mutex<State>,
+}
+
+/// One push at a time has it.
+#[derive(Default)]
+struct State {
+    /// Initialised. `None` before the first push, and after a fatal error.
+    producer: Option<Arc<Producer>>,
+    is_fenced: bool,
+    phase: Phase,
+    /// Events of a commit whose outcome became known late.
+    committed: HashSet<String>,
+}
+
+/// Where the transaction stands.
+#[derive(Default)]
+enum Phase {
+    /// None is open.
+    #[default]
+    Idle,
+    /// It was begun, and is to be aborted.
+    Open,
+    /// A commit of these events was asked for, and not answered.
+    InDoubt(Vec<String>),
+}
+
+impl TransactionalConnection {
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        endpoint: &KafkaEndpoint,
+        queue: &str,
+    ) -> Result<TransactionalConnection, Failure> {
+        let mut config = config_of(context, endpoint)?;
+        let timeout = context.limits.push_timeout.max(LEAST_STEP) + TIMEOUT_MARGIN;
+        config.set("transactional.id", queue).set("transaction.timeout.ms", timeout.as_millis().to_string());
+        let (topic, state) = (topic_name(&endpoint.topic)?, Mutex::default());
+        Ok(TransactionalConnection(Arc::new(Queue { context: context.clone(), config, topic, state })))
+    }
+}
+
+impl Connection for TransactionalConnection {
+    fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+        let queue = self.0.clone();
+        Box::pin(async move {
+            let count = messages.len();
+            // A task, so that a push that nobody waits for any more still ends its transaction.
+            let pushed = tokio::spawn(async move { queue.push(&messages).await });
+            pushed.await.unwrap_or_else(|_| vec![Err(unavailable("the runtime ends")); count])
+        })
+    }
+}
+
+impl Queue {
+    async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
+        let deadline = Instant::now() + self.context.limits.push_timeout;
+        let Ok(mut state) = timeout_at(deadline, self.state.lock()).await else {
+            return vec![Err(timed_out(&self.context.limits)); messages.len()];
+        };
+        let outcomes = self.transact(&mut state, messages, deadline).await;
+        let outcomes = outcomes.unwrap_or_else(|failure| vec![Err(failure); messages.len()]);
+        if state.producer.as_ref().is_some_and(|producer| producer.is_broken()) {
+            // The broker ends what it had open when the next one is initialised.
+            (state.producer, state.phase) = (None, Phase::Idle);
+        }
+        outcomes
+    }
+
+    async fn transact(
+        &self,
+        state: &mut State,
+        messages: &[Message],
+        deadline: Instant,
+    ) -> Result<Vec<Result<(), Failure>>, Failure> {
+        if state.is_fenced {
+            return Err(fenced());
+        }
+        let producer = self.initialise(state, deadline).await?;
+        self.resolve(state, &producer, deadline).await?;
+        let mut outcomes: Vec<Result<(), Failure>> = messages.iter().map(|_| Ok(())).collect();
+        let ids: Vec<String> = messages.iter().map(|message| message.event.id()).collect();
+        let mut left: Vec<usize> = (0..messages.len()).filter(|at| !state.committed.contains(&ids[*at])).collect();
+        state.committed.clear();
+        while !left.is_empty() {
+            if Instant::now() >= deadline {
+                return Err(timed_out(&self.context.limits));
+            }
+            let begun = producer.clone();
+            self.step(state, "begin", deadline, move |_| begun.begin()).await?;
+            state.phase = Phase::Open;
+            let batch: Vec<Message> = left.iter().map(|at| messages[*at].clone()).collect();
+            let sent = send(&producer, &self.topic, &batch, &self.context).await;
+            let outage = sent.iter().find_map(|outcome| match outcome {
+                Err(Failure::Unavailable(reason)) => Some(unavailable(reason.clone())),
+                _ => None,
+            });
+            if sent.iter().all(Result::is_ok) {
+                state.phase = Phase::InDoubt(left.iter().map(|at| ids[*at].clone()).collect());
+                self.commit(state, &producer, deadline).await?;
+                break;
+            }
+            self.abort(state, &producer, deadline).await?;
+            if let Some(outage) = outage {
+                return Err(outage);
+            }
+            let mut accepted = Vec::with_capacity(left.len());
+            for (at, outcome) in left.into_iter().zip(sent) {
+                match outcome {
+                    Ok(()) => accepted.push(at),
+                    Err(_) => outcomes[at] = outcome,
+                }
+            }
+            left = accepted;
+        }
+        Ok(outcomes)
+    }
+
+    /// The producer, which fences all others of the queue when it is made.
+    async fn initialise(&self, state: &mut State, deadline: Instant) -> Result<Arc<Producer>, Failure> {
+        if let Some(producer) = &state.producer {
+            return Ok(producer.clone());
+        }
+        let producer = start(&self.context, self.config.clone()).await?;
+        let initialised = producer.clone();
+        self.step(state, "initialise", deadline, move |timeout| initialised.init_transactions(timeout)).await?;
+        state.phase = Phase::Idle;
+        state.producer = Some(producer.clone());
+        Ok(producer)
+    }
+
+    /// Ends what an earlier push left.
+    async fn resolve(
+        &self,
+        state: &mut State,
+        producer: &Arc<Producer>,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
+        match std::mem::take(&mut state.phase) {
+            Phase::Idle => Ok(()),
+            Phase::Open => {
+                state.phase = Phase::Open;
+                self.abort(state, producer, deadline).await
+            }
+            Phase::InDoubt(ids) => {
+                state.phase = Phase::InDoubt(ids.clone());
+                match self.commit(state, producer, deadline).await {
+                    Ok(()) => state.committed = ids.into_iter().collect(),
+                    // It was aborted: the events are sent again.
+                    Err(_) if matches!(state.phase, Phase::Idle) => {}
+                    Err(failure) => return Err(failure),
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Commits, or aborts if that can't be done. The phase says what is left to do.
+    async fn commit(&self, state: &mut State, producer: &Arc<Producer>, deadline: Instant) -> Result<(), Failure> {
+        let committed = producer.clone();
+        match self.attempt(deadline, move |timeout| committed.commit(timeout)).await {
+            Ok(()) => {
+                state.phase = Phase::Idle;
+                Ok(())
+            }
+            Err(error) if error.requires_abort => {
+                state.phase = Phase::Open;
+                self.abort(state, producer, deadline).await?;
+                Err(failure_of("commit", &error))
+            }
+            Err(error) => Err(self.failed(state, "commit", &error)),
+        }
+    }
+
+    async fn abort(&self, state: &mut State, producer: &Arc<Producer>, deadline: Instant) -> Result<(), Failure> {
+        let aborted = producer.clone();
+        self.step(state, "abort", deadline, move |timeout| aborted.abort(timeout)).await?;
+        state.phase = Phase::Idle;
+        Ok(())
+    }
+
+    async fn step(
+        &self,
+        state: &mut State,
+        name: &str,
+        deadline: Instant,
+        step: impl Fn(Duration) -> Result<(), TransactionError> + Send + Sync + 'static,
+    ) -> Result<(), Failure> {
+        self.attempt(deadline, step).await.map_err(|error| self.failed(state, name, &error))
+    }
+
+    /// Takes a blocking step until it succeeds, fails for good, or its time is over.
+    async fn attempt(
+        &self,
+        deadline: Instant,
+        step: impl Fn(Duration) -> Result<(), TransactionError> + Send + Sync + 'static,
+    ) -> Result<(), TransactionError> {
+        let deadline = deadline.max(Instant::now() + LEAST_STEP);
+        let step = Arc::new(step);
+        loop {
+            let timeout = deadline.saturating_duration_since(Instant::now()).max(RETRY_DELAY);
+            let taken = step.clone();
+            let result = spawn_blocking(move || taken(timeout)).await.unwrap_or_else(|_| {
+                let reason = "the runtime ends".to_owned();
+                let code = RDKafkaErrorCode::Fail;
+                Err(TransactionError { code, reason, is_retriable: false, requires_abort: false })
+            });
+            match result {
+                Err(error) if error.is_retriable && Instant::now() + RETRY_DELAY < deadline => {
+                    sleep(RETRY_DELAY).await;
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn failed(&self, state: &mut State, step: &str, error: &TransactionError) -> Failure {
+        if matches!(error.code, RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced) {
+            state.is_fenced = true;
+            return fenced();
+        }
+        failure_of(step, error)
+    }
+}
+
+fn fenced() -> Failure {
+    unavailable("another owner of the queue fenced this connection")
+}
+
+fn failure_of(step: &str, error: &TransactionError) -> Failure {
+    unavailable(format!("{step} of a transaction: {}", error.reason))
+}
