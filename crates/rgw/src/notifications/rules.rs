@@ -9,13 +9,18 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// How often it is looked where other gateways are.
 const LOOK: Duration = Duration::from_secs(30);
 
-/// Tells what endpoints may name. Cheap to clone; options that change count at once.
+/// Called with what endpoints may name, whenever that may have changed.
+type OnChange = Box<dyn Fn(EndpointPolicy) + Send + Sync>;
+
+/// Tells what endpoints may name. Cheap to clone.
 ///
-/// The clients of endpoints ask at each connection, the topic API when a topic is made or changed.
+/// The topic API asks when a topic is made or changed; the clients of endpoints are told of changes ([`EndpointRules::on_change`])
+/// and check each connection.
 #[derive(Clone)]
 pub struct EndpointRules(Arc<Inner>);
 
@@ -25,6 +30,8 @@ struct Inner {
     listening: Mutex<Vec<IpAddr>>,
     /// Where other gateways are.
     gateways: Mutex<BTreeSet<IpAddr>>,
+    told: Mutex<Vec<OnChange>>,
+    option_changed: Notify,
 }
 
 impl std::fmt::Debug for EndpointRules {
@@ -40,6 +47,8 @@ impl EndpointRules {
             cluster: cluster.clone(),
             listening: Mutex::default(),
             gateways: Mutex::default(),
+            told: Mutex::default(),
+            option_changed: Notify::new(),
         }))
     }
 
@@ -73,14 +82,31 @@ impl EndpointRules {
         }
     }
 
-    /// The gateway listens at these addresses.
-    pub(crate) fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
-        self.0.listening.lock().extend(addresses);
+    /// Has `told` called with what counts then, whenever that may have changed.
+    pub fn on_change(&self, told: impl Fn(EndpointPolicy) + Send + Sync + 'static) {
+        self.0.told.lock().push(Box::new(told));
     }
 
-    /// Other gateways are at these addresses.
-    pub(crate) fn note_gateways(&self, addresses: BTreeSet<IpAddr>) {
+    /// An option was changed; may be called where options can't be read. What counts is worked out soon afterwards, by the gateway.
+    pub fn option_changed(&self) {
+        self.0.option_changed.notify_one();
+    }
+
+    fn changed(&self) {
+        let policy = self.policy();
+        self.0.told.lock().iter().for_each(|told| told(policy.clone()));
+    }
+
+    /// The gateway listens at these addresses.
+    fn note_listening(&self, addresses: impl Iterator<Item = IpAddr>) {
+        self.0.listening.lock().extend(addresses);
+        self.changed();
+    }
+
+    /// Gateways are at these addresses. The cluster's map may have changed too.
+    fn note_gateways(&self, addresses: BTreeSet<IpAddr>) {
         *self.0.gateways.lock() = addresses;
+        self.changed();
     }
 }
 
@@ -91,15 +117,19 @@ impl Gateway {
     }
 }
 
-/// Notes where other gateways are, as long as the gateway is there.
+/// Notes where gateways are and what options say, as long as the gateway is there.
 pub(crate) async fn note_gateways(gateway: Weak<Gateway>) {
-    loop {
-        let Some(gateway) = gateway.upgrade() else { return };
+    let Some(rules) = gateway.upgrade().map(|gateway| gateway.rules.clone()) else { return };
+    while let Some(gateway) = gateway.upgrade() {
         match gateway.gateway_addresses().await {
-            Ok(addresses) => gateway.rules.note_gateways(addresses),
-            Err(error) => tracing::debug!(%error, "rgw: it is not known where other gateways are"),
+            Ok(addresses) => rules.note_gateways(addresses),
+            Err(error) => {
+                tracing::debug!(%error, "rgw: it is not known where other gateways are");
+                rules.changed();
+            }
         }
         drop(gateway);
-        tokio::time::sleep(LOOK).await;
+        // Whether time is over or an option was changed: both are looked at then.
+        _ = tokio::time::timeout(LOOK, rules.0.option_changed.notified()).await;
     }
 }

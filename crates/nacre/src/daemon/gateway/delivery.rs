@@ -2,27 +2,28 @@
 
 use nacre_client::Cluster;
 use nacre_notify::Settings;
-use nacre_notify::push::{Connection, Failure, Pusher, Target};
+use nacre_push::{Endpoints, Limits};
 use nacre_rgw::{Delivery, EndpointRules};
 use nacre_runtime::config::Config;
+use nacre_topics::endpoint::{CA_FOLDER_OPTION, CLEARTEXT_OPTION, LOCAL_OPTION};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// What a command never gets to.
 const NEVER: Duration = Duration::from_secs(24 * 3600);
 
-struct NoClients;
-
-impl Pusher for NoClients {
-    fn open(&self, _: &Target) -> Result<Arc<dyn Connection>, Failure> {
-        Err(Failure::Unavailable("there are no clients of endpoints".to_owned()))
-    }
-}
-
 /// Of a gateway, which delivers.
 pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> Delivery {
     let rules = EndpointRules::new(cluster);
-    let pusher = Arc::new(NoClients);
+    let pusher = Arc::new(Endpoints::new(rules.policy(), Limits::default()));
+    let clients = Arc::downgrade(&pusher);
+    rules.on_change(move |policy| {
+        if let Some(clients) = clients.upgrade() {
+            clients.set_policy(policy);
+        }
+    });
+    let changed = rules.clone();
+    config.observe(&[CLEARTEXT_OPTION, LOCAL_OPTION, CA_FOLDER_OPTION], move |_, _| changed.option_changed());
     Delivery { rules, pusher, settings: settings(config) }
 }
 
