@@ -30,14 +30,14 @@ ARGS ?=
 # Names of Ceph's programs that the binary answers to.
 CEPH_NAMES := ceph rados crushtool osdmaptool ceph-kvstore-tool ceph-bluestore-tool
 
-BUILD_PACKAGES := clang cmake jq libclang-dev lld make ninja-build pkg-config
-TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio librados-dev libradosstriper-dev libradosstriper1 librados2 python3-boto3 python3-rados rclone restic s3cmd valgrind
+BUILD_PACKAGES := clang cmake jq libclang-dev libssl-dev lld make ninja-build pkg-config
+TEST_PACKAGES := $(BUILD_PACKAGES) awscli binutils ceph-base ceph-common fio librados-dev libradosstriper-dev libradosstriper1 librados2 maven openjdk-17-jre-headless openssl python3-boto3 python3-rados rabbitmq-server rclone restic s3cmd valgrind
 # What makes Debian packages and tarballs, and what tests them in a system of their own.
 DEB_PACKAGES := binutils dpkg-dev
 LONG_TEST_PACKAGES := $(DEB_PACKAGES) debootstrap iproute2
 BENCH_PACKAGES := $(TEST_PACKAGES) ceph-mon ceph-osd ceph-mgr radosgw
 
-.PHONY: help run build check test test-long test-dependencies sim lint docs bench install install-files deb tarball rocksdb setup-build setup-test setup-bench clean
+.PHONY: help run build check test test-long test-dependencies sim lint docs bench install install-files deb tarball libraries setup-build setup-test setup-bench clean
 
 help: ## List these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -47,9 +47,9 @@ run: build ## Set up, build and start a single-node cluster in $(DATA); Ctrl-C s
 
 build: setup-build ## Build what users run: target/release/nacre and librados.so
 	@echo "== building nacre"
-	@# RocksDB is compiled at the same time as the crates; the binary is linked with it. If that fails because RocksDB is not
-	@# ready, it is tried again when it is.
-	@scripts/build-rocksdb & $(BUILD) || built=failed; wait $$! && { [ -z "$$built" ] || $(BUILD); }
+	@# The libraries in C++ and C are compiled at the same time as the crates; the binary is linked with them. If that fails
+	@# because one is not ready, it is tried again when they are.
+	@{ scripts/build-librdkafka && scripts/build-rocksdb; } & $(BUILD) || built=failed; wait $$! && { [ -z "$$built" ] || $(BUILD); }
 
 test: setup-build ## Set up and run every test
 	@# The test runner is compiled at the same time as the product.
@@ -62,7 +62,7 @@ test: setup-build ## Set up and run every test
 	$(LINTED) cargo test $(TEST_BUILD) --workspace --doc
 	$(MAKE) --no-print-directory sim
 
-check: setup-test rocksdb test-dependencies ## Tests of one crate, quickly: CRATE=osd
+check: setup-test libraries test-dependencies ## Tests of one crate, quickly: CRATE=osd
 	$(NEXTEST) -p $(if $(filter nacre,$(CRATE)),nacre,nacre-$(CRATE))
 
 test-long: test ## The tests with larger counts, and what takes longer
@@ -75,13 +75,13 @@ test-dependencies:
 	@mkdir -p $(TESTS)/release
 	@! [ -d target/release/deps ] || cp -a --no-clobber target/release/{.fingerprint,build,deps} $(TESTS)/release/
 
-sim: rocksdb test-dependencies ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
+sim: libraries test-dependencies ## Simulate whole clusters: SEEDS=N, or SEED=S to replay one (MUTATION=M with a rule broken)
 	@echo "== simulating"
 	@# With a test among the targets Cargo takes the features that tests bring in: after `make test` nothing is compiled.
 	$(LINTED) cargo build $(TEST_BUILD) --workspace --bins --test oracle
 	$(TESTS)/release/nacre-sim $(if $(SEED),--replay $(SEED) $(if $(MUTATION),--mutation $(MUTATION)),--seeds $(SEEDS)) $(ARGS)
 
-lint: rocksdb ## Formatting and clippy
+lint: libraries ## Formatting and clippy
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- -D warnings
 
@@ -143,9 +143,11 @@ setup-build:
 	$(call apt_install,$(BUILD_PACKAGES))
 	@command -v cargo >/dev/null || { echo "Nacre needs Rust 1.95 or newer: see https://rustup.rs" >&2; exit 1; }
 	@scripts/build-rocksdb --configure
+	@scripts/build-librdkafka --configure
 
-rocksdb: setup-build
+libraries: setup-build
 	@scripts/build-rocksdb
+	@scripts/build-librdkafka
 
 setup-test: setup-build
 	$(call apt_install,$(TEST_PACKAGES))

@@ -35,8 +35,8 @@ pub struct Target {
     pub endpoint: Endpoint,
     /// The topic.
     pub topic: TopicId,
-    /// The queue, where events are written in transactions: its owner's `transactional.id`. Opening a connection for a queue
-    /// fences the connections that others opened for it.
+    /// The queue, where events are written in transactions: its owner's `transactional.id`. The first push of a connection
+    /// for a queue fences the connections that others opened for it: their later pushes fail for good.
     pub queue: Option<String>,
 }
 
@@ -49,8 +49,9 @@ pub trait Pusher: Send + Sync + 'static {
 
 /// A connection to an endpoint, for any number of pushes at the same time.
 pub trait Connection: Send + Sync + 'static {
-    /// Pushes events in this order; the future ends when the fate of each is known, at the latest after the timeout of a push,
-    /// and has as many outcomes as there are messages. An event whose outcome is `Ok` is delivered as the endpoint's ack level
+    /// Pushes events, those of one key in this order; the future ends when the fate of each is known, at the latest seconds
+    /// after the timeout of a push, and has as many outcomes as there are messages. Who wants no later event of a key
+    /// delivered before an earlier one that fails has one event of it in flight. An event whose outcome is `Ok` is delivered as the endpoint's ack level
     /// says. Dropped before its end, events may have been delivered or not.
     fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>>;
 }

@@ -86,14 +86,24 @@ impl AmqpConnection {
 impl Connection for AmqpConnection {
     fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
         let exchange = self.0.clone();
-        Box::pin(async move { exchange.push(&messages).await })
+        Box::pin(async move {
+            let count = messages.len();
+            // A task, so that confirmations are received when nobody waits for the push any more.
+            let pushed = tokio::spawn(async move { exchange.push(&messages).await });
+            pushed.await.unwrap_or_else(|_| vec![Err(unavailable("the runtime ends")); count])
+        })
     }
 }
 
 impl Broker {
     pub(crate) fn new(context: &Arc<Context>, endpoint: &AmqpEndpoint) -> Result<Broker, Failure> {
         let tls = match endpoint.tls {
-            true => Some(Tls::new(context, &endpoint.server, endpoint.verify_ssl, endpoint.ca_location.as_deref())?),
+            true => Some(Tls::new(
+                context,
+                &endpoint.server,
+                endpoint.verify_ssl,
+                endpoint.ca_location.as_deref(),
+            )?),
             false => None,
         };
         let userinfo = AMQPUserInfo {
@@ -116,7 +126,7 @@ impl Broker {
             },
             dialer: Dialer::new(context, &endpoint.server, tls),
             current: Mutex::new(None),
-            in_flight: Semaphore::new(context.limits.events_in_flight.clamp(1, Semaphore::MAX_PERMITS)),
+            in_flight: Semaphore::new(context.limits.events_in_flight.clamp(1, u32::MAX as usize)),
         })
     }
 
@@ -128,7 +138,8 @@ impl Broker {
         }
         *current = None;
         let stream = self.dialer.connect().await?;
-        let (socket, runtime, connect) = transport::prepare(stream).map_err(|error| unavailable(error.to_string()))?;
+        let (socket, runtime, connect) =
+            transport::prepare(stream).map_err(|error| unavailable(error.to_string()))?;
         let properties = ConnectionProperties::default().with_connection_name("nacre".into());
         let connection = lapin::Connection::connector(self.uri.clone(), runtime, connect, properties)
             .await
@@ -158,9 +169,14 @@ impl Exchange {
         let limits = &self.broker.context.limits;
         let deadline = Instant::now() + limits.push_timeout;
         let same = |failure: Failure| messages.iter().map(|_| Err(failure.clone())).collect();
-        let count = u32::try_from(messages.len()).unwrap_or(u32::MAX);
+        // A push that is larger than the bound goes alone.
+        let most = limits.events_in_flight.clamp(1, u32::MAX as usize);
+        let count = u32::try_from(messages.len().min(most)).unwrap_or(u32::MAX);
         let Ok(_permits) = self.broker.in_flight.try_acquire_many(count) else {
-            return same(unavailable(format!("{} events wait for the broker already", limits.events_in_flight)));
+            return same(unavailable(format!(
+                "{} events wait for the broker already",
+                limits.events_in_flight
+            )));
         };
         let link = match timeout_at(deadline, self.link()).await {
             Ok(Ok(link)) => link,
@@ -188,11 +204,18 @@ impl Exchange {
         *current = None;
         let session = self.broker.session().await?;
         let channel = session.connection.create_channel().await.map_err(|error| failure_of(&error))?;
-        let passive = ExchangeDeclareOptions { passive: true, durable: true, ..ExchangeDeclareOptions::default() };
+        let passive =
+            ExchangeDeclareOptions { passive: true, durable: true, ..ExchangeDeclareOptions::default() };
         let (name, kind) = (self.name.as_str().into(), ExchangeKind::Topic);
-        channel.exchange_declare(name, kind, passive, FieldTable::default()).await.map_err(|e| failure_of(&e))?;
+        channel
+            .exchange_declare(name, kind, passive, FieldTable::default())
+            .await
+            .map_err(|e| failure_of(&e))?;
         if self.ack_level != AmqpAckLevel::None {
-            channel.confirm_select(ConfirmSelectOptions::default()).await.map_err(|error| failure_of(&error))?;
+            channel
+                .confirm_select(ConfirmSelectOptions::default())
+                .await
+                .map_err(|error| failure_of(&error))?;
         }
         Ok(current.insert(Arc::new(Link { channel, session })).clone())
     }

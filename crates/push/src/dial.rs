@@ -53,7 +53,8 @@ impl Dialer {
                 continue;
             }
             // An address that does not answer leaves time for the others.
-            let share = self.context.limits.connect_timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+            let share =
+                self.context.limits.connect_timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
             let connected = timeout(share, TcpStream::connect(address)).await;
             match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => return self.secure(stream).await,
@@ -96,7 +97,11 @@ impl AsyncRead for Stream {
 }
 
 impl AsyncWrite for Stream {
-    fn poll_write(self: Pin<&mut Self>, context: &mut task::Context<'_>, data: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut task::Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
         match self.get_mut() {
             Stream::Plain(stream) => Pin::new(stream).poll_write(context, data),
             Stream::Tls(stream) => Pin::new(stream).poll_write(context, data),

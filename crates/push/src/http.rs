@@ -68,7 +68,12 @@ impl Client {
     pub(crate) fn new(context: &Arc<Context>, endpoint: &HttpEndpoint) -> Result<Client, Failure> {
         let limits = context.limits;
         let tls = match endpoint.tls {
-            true => Some(Tls::new(context, &endpoint.server, endpoint.verify_ssl, endpoint.ca_location.as_deref())?),
+            true => Some(Tls::new(
+                context,
+                &endpoint.server,
+                endpoint.verify_ssl,
+                endpoint.ca_location.as_deref(),
+            )?),
             false => None,
         };
         // Neither message says more than where it is wrong: the path may be a secret.
@@ -115,7 +120,8 @@ impl Client {
                 }
             }
             let batches = ready.chunks(self.batch_size).map(<[usize]>::to_vec);
-            let sent = batches.map(|batch| self.send_split(messages, batch, deadline, &outage)).collect::<Vec<_>>();
+            let sent =
+                batches.map(|batch| self.send_split(messages, batch, deadline, &outage)).collect::<Vec<_>>();
             let mut sent = futures::stream::iter(sent).buffer_unordered(self.context.limits.http_connections);
             while let Some(answered) = sent.next().await {
                 for (at, outcome) in answered {

@@ -65,7 +65,7 @@ impl Connection for KafkaConnection {
             match shared.producer().await {
                 Ok(producer) => {
                     let outcomes = send(&producer, &topic, &messages, &shared.context).await;
-                    if producer.is_broken() {
+                    if producer.fatal_error().is_some() {
                         shared.discard(&producer).await;
                     }
                     outcomes
@@ -195,7 +195,8 @@ fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig
         if let Some(path) = &endpoint.ca_location {
             // The text that was checked, not the path, which may lead elsewhere later.
             let text = String::from_utf8(read_ca(context, path)?);
-            config.set("ssl.ca.pem", text.map_err(|_| unavailable(format!("ca-location {path}: not a text")))?);
+            config
+                .set("ssl.ca.pem", text.map_err(|_| unavailable(format!("ca-location {path}: not a text")))?);
         }
     }
     if let Some(mechanism) = endpoint.mechanism {

@@ -74,7 +74,8 @@ struct Context {
 impl Endpoints {
     /// Clients that connect to what `policy` allows.
     pub fn new(policy: EndpointPolicy, limits: Limits) -> Endpoints {
-        let context = Context { policy: RwLock::new(Arc::new(policy)), limits, system_roots: OnceLock::new() };
+        let context =
+            Context { policy: RwLock::new(Arc::new(policy)), limits, system_roots: OnceLock::new() };
         Endpoints {
             context: Arc::new(context),
             http: Registry::default(),
@@ -89,7 +90,10 @@ impl Endpoints {
         *self.context.policy.write() = Arc::new(policy);
     }
 
-    fn amqp_broker(&self, endpoint: &nacre_topics::endpoint::AmqpEndpoint) -> Result<Arc<amqp::Broker>, Failure> {
+    fn amqp_broker(
+        &self,
+        endpoint: &nacre_topics::endpoint::AmqpEndpoint,
+    ) -> Result<Arc<amqp::Broker>, Failure> {
         let key = Endpoint::Amqp(amqp::broker_key(endpoint));
         self.brokers.get_or_make(&key, || amqp::Broker::new(&self.context, endpoint))
     }
@@ -105,7 +109,11 @@ impl Pusher for Endpoints {
             }
             Endpoint::Kafka(endpoint) => {
                 if let (true, Some(queue)) = (endpoint.transactional, &target.queue) {
-                    return Ok(Arc::new(kafka::TransactionalConnection::new(&self.context, endpoint, queue)?));
+                    return Ok(Arc::new(kafka::TransactionalConnection::new(
+                        &self.context,
+                        endpoint,
+                        queue,
+                    )?));
                 }
                 let key = Endpoint::Kafka(kafka::producer_key(endpoint));
                 let make = || kafka::SharedProducer::new(&self.context, endpoint);

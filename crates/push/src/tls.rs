@@ -45,15 +45,16 @@ impl Tls {
                 Some(path) => Arc::new(roots_of(path, &read_ca(context, path)?)?),
                 None => context.system_roots.get_or_init(|| Arc::new(system_roots())).clone(),
             };
-            WebPkiServerVerifier::builder_with_provider(roots, provider)
-                .build()
-                .map_err(|error| unavailable(format!("no certificates to verify the endpoint's against: {error}")))?
+            WebPkiServerVerifier::builder_with_provider(roots, provider).build().map_err(|error| {
+                unavailable(format!("no certificates to verify the endpoint's against: {error}"))
+            })?
         } else {
             Arc::new(Unverified(provider))
         };
         let config = builder.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
-        let name = ServerName::try_from(server.host.clone())
-            .map_err(|_| unavailable(format!("the host name {} is not one that TLS can verify", server.host)))?;
+        let name = ServerName::try_from(server.host.clone()).map_err(|_| {
+            unavailable(format!("the host name {} is not one that TLS can verify", server.host))
+        })?;
         Ok(Tls { connector: TlsConnector::from(Arc::new(config)), name })
     }
 }
@@ -83,8 +84,8 @@ pub(crate) fn read_ca(context: &Context, path: &str) -> Result<Vec<u8>, Failure>
 fn roots_of(path: &str, contents: &[u8]) -> Result<Roots, Failure> {
     let mut roots = Roots::empty();
     for certificate in CertificateDer::pem_slice_iter(contents) {
-        let certificate =
-            certificate.map_err(|error| unavailable(format!("ca-location {path}: not in PEM format: {error}")))?;
+        let certificate = certificate
+            .map_err(|error| unavailable(format!("ca-location {path}: not in PEM format: {error}")))?;
         roots.add(certificate).map_err(|error| unavailable(format!("ca-location {path}: {error}")))?;
     }
     if roots.is_empty() {

@@ -10,7 +10,7 @@ use rdkafka::bindings as c;
 use rdkafka::client::{Client, ClientContext};
 use rdkafka::config::ClientConfig;
 use rdkafka::error::RDKafkaErrorCode;
-use rdkafka::types::{RDKafkaRespErr, RDKafkaType};
+use rdkafka::types::RDKafkaType;
 use rustix::net::connect;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -123,11 +123,12 @@ impl Producer {
         Err(error)
     }
 
-    /// Whether librdkafka gave up on this producer: no event will be sent by it any more.
-    pub(super) fn is_broken(&self) -> bool {
+    /// Why librdkafka gave up on this producer, if it did: no event will be sent by it any more.
+    pub(super) fn fatal_error(&self) -> Option<RDKafkaErrorCode> {
         // SAFETY: a null buffer of length 0 asks for the code only.
-        let code = unsafe { c::rd_kafka_fatal_error(self.native.ptr(), ptr::null_mut(), 0) };
-        code != RDKafkaRespErr::RD_KAFKA_RESP_ERR_NO_ERROR
+        let code: RDKafkaErrorCode =
+            unsafe { c::rd_kafka_fatal_error(self.native.ptr(), ptr::null_mut(), 0) }.into();
+        (code != RDKafkaErrorCode::NoError).then_some(code)
     }
 
     /// What went wrong last with a broker, if anything did.
@@ -242,7 +243,12 @@ unsafe extern "C" fn on_error(_: *mut c::rd_kafka_t, _: c_int, reason: *const c_
     *callbacks.last_error.lock() = Some(reason.to_string_lossy().into_owned());
 }
 
-unsafe extern "C" fn on_log(_: *const c::rd_kafka_t, level: c_int, facility: *const c_char, text: *const c_char) {
+unsafe extern "C" fn on_log(
+    _: *const c::rd_kafka_t,
+    level: c_int,
+    facility: *const c_char,
+    text: *const c_char,
+) {
     // SAFETY: both are texts during the call.
     let (facility, text) = unsafe { (CStr::from_ptr(facility), CStr::from_ptr(text)) };
     // Whatever matters fails events too, and is reported there.
@@ -258,8 +264,7 @@ unsafe extern "C" fn on_connect(
     opaque: *mut c_void,
 ) -> c_int {
     // SAFETY: the opaque pointer of a client is its `Callbacks` (see `Producer::start`), and `address` has `length` bytes.
-    let (callbacks, address) =
-        unsafe { (&*opaque.cast::<Callbacks>(), address_of(address, length)) };
+    let (callbacks, address) = unsafe { (&*opaque.cast::<Callbacks>(), address_of(address, length)) };
     let Some(address) = address else { return libc::EAFNOSUPPORT };
     if let Err(error) = callbacks.context.policy().check_address(address.ip()) {
         *callbacks.last_error.lock() = Some(error.to_string());

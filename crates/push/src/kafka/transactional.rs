@@ -98,7 +98,9 @@ impl Queue {
         };
         let outcomes = self.transact(&mut state, messages, deadline).await;
         let outcomes = outcomes.unwrap_or_else(|failure| vec![Err(failure); messages.len()]);
-        if state.producer.as_ref().is_some_and(|producer| producer.is_broken()) {
+        if let Some(code) = state.producer.as_ref().and_then(|producer| producer.fatal_error()) {
+            // Another producer would fence the queue's new owner.
+            state.is_fenced |= is_fencing(code);
             // The broker ends what it had open when the next one is initialised.
             (state.producer, state.phase) = (None, Phase::Idle);
         }
@@ -118,7 +120,8 @@ impl Queue {
         self.resolve(state, &producer, deadline).await?;
         let mut outcomes: Vec<Result<(), Failure>> = messages.iter().map(|_| Ok(())).collect();
         let ids: Vec<String> = messages.iter().map(|message| message.event.id()).collect();
-        let mut left: Vec<usize> = (0..messages.len()).filter(|at| !state.committed.contains(&ids[*at])).collect();
+        let mut left: Vec<usize> =
+            (0..messages.len()).filter(|at| !state.committed.contains(&ids[*at])).collect();
         state.committed.clear();
         while !left.is_empty() {
             if Instant::now() >= deadline {
@@ -161,7 +164,8 @@ impl Queue {
         }
         let producer = start(&self.context, self.config.clone()).await?;
         let initialised = producer.clone();
-        self.step(state, "initialise", deadline, move |timeout| initialised.init_transactions(timeout)).await?;
+        self.step(state, "initialise", deadline, move |timeout| initialised.init_transactions(timeout))
+            .await?;
         state.phase = Phase::Idle;
         state.producer = Some(producer.clone());
         Ok(producer)
@@ -194,7 +198,12 @@ impl Queue {
     }
 
     /// Commits, or aborts if that can't be done. The phase says what is left to do.
-    async fn commit(&self, state: &mut State, producer: &Arc<Producer>, deadline: Instant) -> Result<(), Failure> {
+    async fn commit(
+        &self,
+        state: &mut State,
+        producer: &Arc<Producer>,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
         let committed = producer.clone();
         match self.attempt(deadline, move |timeout| committed.commit(timeout)).await {
             Ok(()) => {
@@ -210,7 +219,12 @@ impl Queue {
         }
     }
 
-    async fn abort(&self, state: &mut State, producer: &Arc<Producer>, deadline: Instant) -> Result<(), Failure> {
+    async fn abort(
+        &self,
+        state: &mut State,
+        producer: &Arc<Producer>,
+        deadline: Instant,
+    ) -> Result<(), Failure> {
         let aborted = producer.clone();
         self.step(state, "abort", deadline, move |timeout| aborted.abort(timeout)).await?;
         state.phase = Phase::Idle;
@@ -253,12 +267,16 @@ impl Queue {
     }
 
     fn failed(&self, state: &mut State, step: &str, error: &TransactionError) -> Failure {
-        if matches!(error.code, RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced) {
+        if is_fencing(error.code) {
             state.is_fenced = true;
             return fenced();
         }
         failure_of(step, error)
     }
+}
+
+fn is_fencing(code: RDKafkaErrorCode) -> bool {
+    matches!(code, RDKafkaErrorCode::Fenced | RDKafkaErrorCode::ProducerFenced)
 }
 
 fn fenced() -> Failure {

@@ -22,12 +22,18 @@ async fn declare(uri: &str, topics: &[&str]) -> (Connection, Channel) {
     let connection = connected.unwrap();
     let channel = connection.create_channel().await.unwrap();
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
-    channel.exchange_declare("events".into(), ExchangeKind::Topic, durable, FieldTable::default()).await.unwrap();
+    channel
+        .exchange_declare("events".into(), ExchangeKind::Topic, durable, FieldTable::default())
+        .await
+        .unwrap();
     let durable = QueueDeclareOptions { durable: true, ..Default::default() };
     channel.queue_declare("queue".into(), durable, FieldTable::default()).await.unwrap();
     for topic in topics {
         let (queue, exchange, key) = ("queue".into(), "events".into(), (*topic).into());
-        channel.queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default()).await.unwrap();
+        channel
+            .queue_bind(queue, exchange, key, QueueBindOptions::default(), FieldTable::default())
+            .await
+            .unwrap();
     }
     (connection, channel)
 }
@@ -97,7 +103,10 @@ async fn an_exchange_that_is_missing_harms_no_other_topic(
     assert_eq!(present.push(vec![event("cat", 1)]).await, [Ok(())]);
     // Once it exists the next push finds it, and one that vanishes is noticed.
     let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
-    channel.exchange_declare("later".into(), ExchangeKind::Topic, durable, FieldTable::default()).await.unwrap();
+    channel
+        .exchange_declare("later".into(), ExchangeKind::Topic, durable, FieldTable::default())
+        .await
+        .unwrap();
     assert_eq!(missing.push(vec![event("cat", 2)]).await, [Ok(())]);
     channel.exchange_delete("later".into(), ExchangeDeleteOptions::default()).await.unwrap();
     for _ in 0..2 {
@@ -142,17 +151,13 @@ async fn a_broker_that_comes_back_takes_the_next_push(rabbitmq: &mut RabbitMq) {
     let outcomes = connection.push(vec![event("cat", 2)]).await;
     assert!(outage(&outcomes).contains("within"), "{outcomes:?}");
     rabbitmq.resume();
-    eventually("the next push is taken", async || {
-        connection.push(vec![event("cat", 2)]).await == [Ok(())]
-    })
-    .await;
+    eventually("the next push is taken", async || connection.push(vec![event("cat", 2)]).await == [Ok(())])
+        .await;
     rabbitmq.kill();
     outage(&connection.push(vec![event("cat", 3)]).await);
     rabbitmq.restart();
-    eventually("the next push is taken", async || {
-        connection.push(vec![event("cat", 3)]).await == [Ok(())]
-    })
-    .await;
+    eventually("the next push is taken", async || connection.push(vec![event("cat", 3)]).await == [Ok(())])
+        .await;
     let (_connection, channel) = declare(&uri, &[]).await;
     let mut numbers: Vec<_> = consume(&channel).await.into_iter().map(|(_, number)| number).collect();
     // Those of other parts, which are of the same key, come first.

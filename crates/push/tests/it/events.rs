@@ -23,8 +23,18 @@ pub(crate) fn event(key: &str, number: u64) -> Message {
         configuration: "c".to_owned(),
         change: format!("change{number}"),
         ordinal: 0,
-        request: RequestInfo { time_ns: 1_574_430_455_124_724_000, id: "tx1".to_owned(), host_id: "gw".to_owned(), ..Default::default() },
-        bucket: BucketInfo { name: "photos".to_owned(), id: "b1".to_owned(), zonegroup: "default".to_owned(), ..Default::default() },
+        request: RequestInfo {
+            time_ns: 1_574_430_455_124_724_000,
+            id: "tx1".to_owned(),
+            host_id: "gw".to_owned(),
+            ..Default::default()
+        },
+        bucket: BucketInfo {
+            name: "photos".to_owned(),
+            id: "b1".to_owned(),
+            zonegroup: "default".to_owned(),
+            ..Default::default()
+        },
         key: key.to_owned(),
         object: ObjectInfo { sequencer: number, ..Default::default() },
     };
@@ -43,14 +53,18 @@ pub(crate) fn read_all(text: &[u8]) -> Vec<(String, u64)> {
     let value: serde_json::Value = serde_json::from_slice(text).unwrap();
     let number = |record: &serde_json::Value| {
         let sequencer = record["s3"]["object"]["sequencer"].as_str().unwrap();
-        (record["s3"]["object"]["key"].as_str().unwrap().to_owned(), u64::from_str_radix(sequencer, 16).unwrap())
+        (
+            record["s3"]["object"]["key"].as_str().unwrap().to_owned(),
+            u64::from_str_radix(sequencer, 16).unwrap(),
+        )
     };
     value["Records"].as_array().unwrap().iter().map(number).collect()
 }
 
 /// The endpoint that the attributes name, for the topic `topic`.
 pub(crate) fn endpoint(topic: &str, attributes: &[(&str, &str)]) -> Endpoint {
-    let pairs: Vec<_> = attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let pairs: Vec<_> =
+        attributes.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     Attributes::from_pairs(&pairs).unwrap().endpoint(topic).unwrap().unwrap()
 }
 

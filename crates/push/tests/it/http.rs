@@ -12,7 +12,8 @@ async fn requests_have_the_event_and_headers_over_a_connection_that_is_kept() {
     let sink = Sink::start();
     let clients = endpoints(None, PATIENT);
     let url = sink.url().replace("http://", "http://alice:se%3Acret@") + "/hook?token=1";
-    let connection = open(&clients, &endpoint("t", &[("push-endpoint", &url), ("cloudevents", "true")]), None);
+    let connection =
+        open(&clients, &endpoint("t", &[("push-endpoint", &url), ("cloudevents", "true")]), None);
     for number in 1..=3 {
         assert_eq!(connection.push(vec![event("cat", number)]).await, [Ok(())]);
     }
@@ -40,11 +41,21 @@ async fn answers_decide_whether_an_event_was_refused() {
     let sink = Sink::start();
     let clients = endpoints(None, PATIENT);
     let connection = open(&clients, &endpoint("t", &[("push-endpoint", &sink.url())]), None);
-    for (status, is_refused) in
-        [(400, true), (403, true), (404, true), (408, false), (429, false), (500, false), (503, false), (302, false)]
-    {
+    for (status, is_refused) in [
+        (400, true),
+        (403, true),
+        (404, true),
+        (408, false),
+        (429, false),
+        (500, false),
+        (503, false),
+        (302, false),
+    ] {
         let elsewhere = format!("{}/elsewhere", sink.url());
-        sink.answer(move |_| Answer { headers: vec![("location", elsewhere.clone())], ..Answer::status(status) });
+        sink.answer(move |_| Answer {
+            headers: vec![("location", elsewhere.clone())],
+            ..Answer::status(status)
+        });
         let outcomes = connection.push(vec![event("cat", 1)]).await;
         let reason = if is_refused { refusal(&outcomes) } else { outage(&outcomes) };
         assert!(reason.contains(&status.to_string()), "{reason}");
@@ -121,7 +132,8 @@ async fn an_endpoint_that_does_not_answer_ends_the_push_in_time_and_gets_nothing
 async fn connections_and_bodies_are_bounded() {
     let sink = Sink::start();
     sink.answer(|_| Answer { delay: Duration::from_millis(20), ..Answer::status(200) });
-    let limits = Limits { http_connections: 3, http_idle_connections: 2, push_timeout: PATIENT, ..Limits::default() };
+    let limits =
+        Limits { http_connections: 3, http_idle_connections: 2, push_timeout: PATIENT, ..Limits::default() };
     let clients = Endpoints::new(EndpointPolicy::default(), limits);
     let endpoint = endpoint("t", &[("push-endpoint", &sink.url())]);
     // Two shards of a topic.
@@ -189,7 +201,10 @@ async fn ca_files_that_are_missing_elsewhere_or_no_certificates_are_named_at_onc
             let mut attributes = vec![("push-endpoint", url.as_str()), ("ca-location", &path)];
             attributes.extend((scheme == "amqps").then_some(("amqp-exchange", "e")));
             let failure = try_open(&clients, &endpoint("t", &attributes), None).err().unwrap();
-            assert!(matches!(&failure, Failure::Unavailable(text) if text.contains(reason)), "{name}: {failure}");
+            assert!(
+                matches!(&failure, Failure::Unavailable(text) if text.contains(reason)),
+                "{name}: {failure}"
+            );
         }
         let kafka = [("push-endpoint", "kafka://localhost"), ("use-ssl", "true"), ("ca-location", &*path)];
         let failure = try_open(&clients, &endpoint("t", &kafka), None).err().unwrap();

@@ -87,12 +87,19 @@ async fn keys_keep_their_order(kafka: &Kafka, clients: &Endpoints) {
         for message in consumed.into_iter().filter(|(_, key, _)| key != "photos/first") {
             by_key.entry(message.1.clone()).or_default().push(message);
         }
-        assert_eq!(by_key.keys().collect::<Vec<_>>(), keys.map(|key| format!("photos/{key}")).iter().collect::<Vec<_>>());
+        assert_eq!(
+            by_key.keys().collect::<Vec<_>>(),
+            keys.map(|key| format!("photos/{key}")).iter().collect::<Vec<_>>()
+        );
         for (key, consumed) in &by_key {
             assert_eq!(numbers(consumed), (1..=20).collect::<Vec<_>>(), "{level} {key}");
-            assert!(consumed.iter().all(|(partition, ..)| *partition == consumed[0].0), "{key}: {consumed:?}");
+            assert!(
+                consumed.iter().all(|(partition, ..)| *partition == consumed[0].0),
+                "{key}: {consumed:?}"
+            );
         }
-        let partitions: std::collections::BTreeSet<_> = by_key.values().map(|consumed| consumed[0].0).collect();
+        let partitions: std::collections::BTreeSet<_> =
+            by_key.values().map(|consumed| consumed[0].0).collect();
         assert!(partitions.len() > 1, "all keys are in one partition");
     }
 }
@@ -120,7 +127,12 @@ async fn mechanisms_and_certificates_count(kafka: &Kafka, clients: &Endpoints) {
         vec![("push-endpoint", &tls), ("use-ssl", "true"), ("verify-ssl", "false")],
         vec![("push-endpoint", &sasl)],
         vec![("push-endpoint", &sasl), ("mechanism", "SCRAM-SHA-256")],
-        vec![("push-endpoint", &both), ("use-ssl", "true"), ("ca-location", &ca), ("mechanism", "SCRAM-SHA-512")],
+        vec![
+            ("push-endpoint", &both),
+            ("use-ssl", "true"),
+            ("ca-location", &ca),
+            ("mechanism", "SCRAM-SHA-512"),
+        ],
     ] {
         let connection = open(clients, &endpoint("secure", &attributes), None);
         let outcomes = connection.push(vec![event("cat", 1)]).await;

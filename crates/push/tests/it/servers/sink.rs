@@ -186,12 +186,16 @@ async fn serve(listener: std::net::TcpListener, tls: Option<TlsAcceptor>, shared
 
 async fn serve_connection(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, shared: Arc<Shared>) {
     let service = service_fn(move |request| answer(request, shared.clone()));
-    let served = http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
+    let served =
+        http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
     // A client may go at any time.
     _ = served.await;
 }
 
-async fn answer(request: Request<Incoming>, shared: Arc<Shared>) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    shared: Arc<Shared>,
+) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let Ok(body) = body.collect().await else {
         return Ok(Response::new(Full::default()));
