@@ -105,7 +105,10 @@ impl Server {
         builder.set_route(AdminApi { gateway: Arc::clone(&gateway) });
         builder.set_host(settings.hosts.clone());
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
-        let metrics = Arc::new(Metrics::with_garbage(Arc::clone(&gateway.damaged_garbage)));
+        let metrics = Arc::new(Metrics::of_gateway(
+            Arc::clone(&gateway.damaged_garbage),
+            Arc::clone(&gateway.outbox_writes),
+        ));
         let (reload, limits) = (settings.reload, settings.connections);
         let tracker = Arc::new(Tracker::new(settings, Arc::clone(&metrics), gateway.usage.clone())?);
         if !reload.is_zero() {
