@@ -193,6 +193,15 @@ impl BodyFault {
     }
 }
 
+impl From<nacre_index::Error> for Error {
+    fn from(error: nacre_index::Error) -> Error {
+        match error {
+            nacre_index::Error::Corrupt { name, source } => Error::Corrupt { name, source },
+            nacre_index::Error::Crowded(key) => Error::Contended(key),
+        }
+    }
+}
+
 impl Error {
     /// The error of a request's task that panicked or was cancelled.
     pub(crate) fn task(what: &'static str) -> impl FnOnce(tokio::task::JoinError) -> Error {

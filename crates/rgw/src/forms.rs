@@ -11,7 +11,7 @@ use crate::iam;
 use crate::notifications;
 use crate::policy::{Asked, Decision, Policy, Who};
 use crate::s3::{Context, Peer, log_fault};
-use crate::server::{RequestId, Seen};
+use crate::server::Seen;
 use crate::session::Assumed;
 use crate::signature::{self, Refusal};
 use bytes::Bytes;
@@ -174,8 +174,6 @@ pub(crate) struct SignedForm {
     pub(crate) caller: Caller,
     /// The service that it was signed for.
     pub(crate) service: Service,
-    /// The request's id.
-    pub(crate) id: String,
     /// Whether it came by TLS.
     pub(crate) secure: bool,
     /// What is found out of the request.
@@ -218,11 +216,12 @@ pub(crate) fn is_form(method: &Method, path: &str, headers: &HeaderMap) -> bool 
 /// Answers a form.
 pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    let id = head.extensions.get::<RequestId>().map(|RequestId(id)| id.clone()).unwrap_or_default();
+    let seen = head.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
+    let id = seen.id().to_owned();
     // Until the action is known the signature tells whose errors are to be imitated.
     let signed_for = signature::read(&head.headers).ok().and_then(|signed| Service::named(signed.service));
     let mut is_sns = signed_for == Some(Service::Sns);
-    let answered = match authenticate(gateway, &head, body, id.clone()).await {
+    let answered = match authenticate(gateway, &head, body, seen).await {
         Ok(form) => {
             let action = action_of(&form.body);
             is_sns |= nacre_topics::sns::is_action(&action);
@@ -258,7 +257,7 @@ async fn authenticate(
     gateway: &Arc<Gateway>,
     head: &request::Parts,
     mut body: Body,
-    id: String,
+    seen: Arc<Seen>,
 ) -> Result<SignedForm, Failure> {
     if head.uri.query().is_some_and(|query| !query.is_empty()) {
         return Err(Failure::new(
@@ -297,9 +296,8 @@ async fn authenticate(
         body,
         caller: Caller { assumed, temporary, context },
         service,
-        id,
         secure: peer.is_some_and(|peer| peer.secure),
-        seen: head.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default(),
+        seen,
     })
 }
 

@@ -7,11 +7,11 @@
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::index::Finisher;
+use crate::index::{Finisher, Preparer};
 use crate::lease::Lease;
 use crate::lifecycle::Schedule;
 use crate::notifications::{self, Delivery, EndpointRules};
-use crate::object::{Holder, ReadSizes, SECRET_BYTES, Secret};
+use crate::object::{Holder, LastCommits, ReadSizes, SECRET_BYTES, Secret};
 use crate::pools::Pools;
 use crate::quota::{Ages, Quota, Quotas};
 use crate::ratelimit::RateLimits;
@@ -186,7 +186,13 @@ pub struct Gateway {
     pub(crate) cluster: Cluster,
     pub(crate) pools: Pools,
     pub(crate) config: Config,
+    /// What makes tasks' own handles of this gateway.
+    own: Weak<Gateway>,
+    pub(crate) preparer: Preparer,
+    pub(crate) commits: LastCommits,
     pub(crate) finisher: Finisher,
+    /// Writes of bucket indexes that left events in an outbox.
+    pub(crate) outbox_writes: Arc<AtomicU64>,
     pub(crate) lifecycle: Schedule,
     pub(crate) lease: Lease,
     /// Permits of [`ROOM_BYTES`] each.
@@ -266,7 +272,11 @@ impl Gateway {
         // One piece must fit.
         let room = config.put_bytes.max(crate::object::PIECE_BYTES as u64);
         let permits = (room as usize / ROOM_BYTES).min(u32::MAX as usize);
-        let gateway = Arc::new(Gateway {
+        let gateway = Arc::new_cyclic(|own| Gateway {
+            own: Weak::clone(own),
+            preparer: Preparer::default(),
+            commits: LastCommits::default(),
+            outbox_writes: Arc::default(),
             finisher: Finisher::default(),
             lifecycle,
             lease: Lease::default(),
@@ -301,6 +311,9 @@ impl Gateway {
             tokio::spawn(notifications::note_gateways(Arc::downgrade(&gateway)));
         }
         tokio::spawn(crate::lease::work(Arc::downgrade(&gateway), gateway.config.lease));
+        if gateway.config.watch {
+            tokio::spawn(crate::index::recover(Arc::downgrade(&gateway)));
+        }
         tokio::spawn(crate::garbage::work(Arc::downgrade(&gateway), gateway.config.gc_period));
         if let (Some(log), Some(usage)) = (&gateway.usage, &gateway.config.usage) {
             let log = Arc::clone(log);
@@ -371,6 +384,20 @@ impl Gateway {
         };
         *answered = Some((Instant::now(), answers));
         answers
+    }
+
+    /// A handle for a task that may outlive the call. Fails while the gateway ends.
+    pub(crate) fn shared(&self) -> Result<Arc<Gateway>> {
+        self.own.upgrade().ok_or(Error::Rados(nacre_client::Error::ShutDown))
+    }
+
+    /// A finish left events in the outbox of a shard of that bucket.
+    pub(crate) fn outbox_written(&self, bucket: &str, shard: &str) {
+        self.outbox_writes.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(bucket, shard, "rgw: events are in an outbox");
+        if let Some(notifier) = self.notifier() {
+            notifier.outbox_written(crate::index::bucket_id(shard), shard);
+        }
     }
 
     /// A name that nothing in the cluster has or had: 32 hexadecimal digits.

@@ -198,7 +198,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Resul
     } else {
         format!("<{action}Result>{}</{action}Result>", inner.0)
     };
-    let id = &signed.id;
+    let id = signed.seen.id();
     Ok(format!(
         "{DECLARATION}<{action}Response xmlns=\"{space}\">{result}<ResponseMetadata><RequestId>{id}</RequestId>\
          </ResponseMetadata></{action}Response>"

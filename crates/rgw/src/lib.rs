@@ -55,7 +55,7 @@ pub use check::{CheckReport, Problem};
 pub use error::{BodyFault, Error, Result};
 pub use garbage::{Collected, GarbageRecord};
 pub use gateway::{Config, Gateway, UsageSettings};
-pub use index::{MAX_SHARDS, ReshardEntry};
+pub use index::{IndexFormat, MAX_SHARDS, ReshardEntry};
 pub use lifecycle::{Expired, LifecycleEntry, LifecycleStatus};
 pub use metrics::Metrics;
 pub use notifications::{DeadLetterAction, DeadLetters, Delivery, EndpointRules};

@@ -27,8 +27,9 @@ pub struct Metrics {
     given_up_connections: AtomicU64,
     refused_connections: AtomicU64,
     lost_lines: AtomicU64,
-    /// The gateway's own count.
+    /// The gateway's own counts.
     damaged_garbage: Arc<AtomicU64>,
+    outbox_writes: Arc<AtomicU64>,
 }
 
 #[derive(Debug, Default)]
@@ -79,9 +80,9 @@ impl Drop for OpenConnection {
 }
 
 impl Metrics {
-    /// Of a gateway that counts records of garbage that can't be decoded.
-    pub(crate) fn with_garbage(damaged_garbage: Arc<AtomicU64>) -> Metrics {
-        Metrics { damaged_garbage, ..Metrics::default() }
+    /// Of a gateway that counts records of garbage that can't be decoded, and writes that left events in an outbox.
+    pub(crate) fn of_gateway(damaged_garbage: Arc<AtomicU64>, outbox_writes: Arc<AtomicU64>) -> Metrics {
+        Metrics { damaged_garbage, outbox_writes, ..Metrics::default() }
     }
 
     /// Counts a request under way; the second is how many there are with it.
@@ -157,6 +158,9 @@ impl Metrics {
         let damaged = load(&self.damaged_garbage);
         let help = "Records of garbage that can't be decoded, as the last collection found";
         out.add("ceph_rgw_gc_damaged_records", Kind::Gauge, help, &own, damaged);
+        let written = load(&self.outbox_writes);
+        let help = "Writes of bucket indexes that left events in an outbox";
+        out.add("ceph_rgw_outbox_writes", counter, help, &own, written);
         let open = load(&self.open_connections);
         out.add("ceph_rgw_connections_open", Kind::Gauge, "Connections that are open", &own, open);
         let given_up = load(&self.given_up_connections);

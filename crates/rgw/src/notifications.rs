@@ -25,7 +25,7 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::s3::{Peer, Requester};
-use crate::server::RequestId;
+use crate::server::Seen;
 use http::Extensions;
 use nacre_index::record::{Event as IndexEvent, Subject};
 use nacre_index::seq::Seq;
@@ -42,44 +42,6 @@ use std::sync::Arc;
 /// Bytes of a queued event beside what is known of it before its change: size, ETag, version and sequencer.
 const EVENT_BYTES: usize = 256;
 
-/// The types of the events that each change has.
-pub(crate) mod types {
-    use nacre_topics::event::EventType::{self, *};
-
-    /// PUT of an object.
-    pub(crate) const PUT: &[EventType] = &[ObjectCreatedPut];
-    /// An object that a form brought.
-    pub(crate) const POST: &[EventType] = &[ObjectCreatedPost];
-    /// CopyObject.
-    pub(crate) const COPY: &[EventType] = &[ObjectCreatedCopy];
-    /// CompleteMultipartUpload. To begin an upload has no event: there is no object.
-    pub(crate) const COMPLETE: &[EventType] = &[ObjectCreatedCompleteMultipartUpload];
-    /// Removal of an object or of a version, a delete marker included.
-    pub(crate) const REMOVE: &[EventType] = &[ObjectRemovedDelete];
-    /// Creation of a delete marker.
-    pub(crate) const MARKER: &[EventType] = &[ObjectRemovedDeleteMarkerCreated];
-    /// PutObjectTagging.
-    pub(crate) const PUT_TAGS: &[EventType] = &[ObjectTaggingPut];
-    /// DeleteObjectTagging.
-    pub(crate) const REMOVE_TAGS: &[EventType] = &[ObjectTaggingDelete];
-    /// PutObjectAcl.
-    pub(crate) const PUT_ACL: &[EventType] = &[ObjectAclPut];
-    /// A lifecycle rule removes the object of a bucket without versions.
-    pub(crate) const EXPIRE: &[EventType] = &[ObjectExpirationCurrent, LifecycleExpirationDelete];
-    /// A lifecycle rule hides the current version behind a delete marker.
-    pub(crate) const EXPIRE_BY_MARKER: &[EventType] =
-        &[ObjectExpirationCurrent, LifecycleExpirationDeleteMarkerCreated];
-    /// A lifecycle rule removes a noncurrent version.
-    pub(crate) const EXPIRE_NONCURRENT: &[EventType] =
-        &[ObjectExpirationNoncurrent, LifecycleExpirationDelete];
-    /// A lifecycle rule removes a delete marker that hides nothing.
-    pub(crate) const EXPIRE_MARKER: &[EventType] =
-        &[ObjectExpirationDeleteMarker, LifecycleExpirationDelete];
-    /// What has no event: retention and legal holds, what an administrator's command removes, and a lifecycle rule's abortion of an
-    /// upload, which changes no object.
-    pub(crate) const NONE: &[EventType] = &[];
-}
-
 /// Who and what makes a change: what an event says of the request. Built once per request, cloned per key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Cause {
@@ -89,7 +51,7 @@ pub(crate) struct Cause {
 impl Cause {
     /// A request, by its extensions and by who sent it.
     pub(crate) fn of_request(gateway: &Gateway, extensions: &Extensions, requester: &Requester) -> Cause {
-        let id = extensions.get::<RequestId>().map(|RequestId(id)| id.clone());
+        let id = extensions.get::<Arc<Seen>>().map(|seen| seen.id().to_owned());
         let peer = extensions.get::<Peer>().map(|peer| peer.address.to_canonical().to_string());
         let request = RequestInfo {
             time_ns: now_ns(),

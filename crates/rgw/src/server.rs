@@ -109,7 +109,10 @@ impl Server {
         builder.set_route(Routes::new(&gateway));
         builder.set_host(settings.hosts.clone());
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
-        let metrics = Arc::new(Metrics::with_garbage(Arc::clone(&gateway.damaged_garbage)));
+        let metrics = Arc::new(Metrics::of_gateway(
+            Arc::clone(&gateway.damaged_garbage),
+            Arc::clone(&gateway.outbox_writes),
+        ));
         let (reload, limits) = (settings.reload, settings.connections);
         let tracker = Arc::new(Tracker::new(settings, Arc::clone(&metrics), gateway.usage.clone())?);
         if !reload.is_zero() {
@@ -292,10 +295,6 @@ async fn next_connection(
     Ok((socket, peer, tls))
 }
 
-/// The id of a request, among its extensions.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestId(pub(crate) String);
-
 /// What serves requests.
 #[derive(Clone)]
 struct Handler {
@@ -316,7 +315,6 @@ async fn answer(
         return std::future::pending().await;
     }
     let id = handler.gateway.tag();
-    request.extensions_mut().insert(RequestId(id.clone()));
     let (tracked, refused) = handler.tracker.begin(&mut request, peer, &connection, id);
     let request = request.map(|body| Body::http_body(unread.watch(body, Arc::clone(&connection))));
     let is_probe = request.uri().path() == "/healthz";

@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Answers a form that asks for an action of SNS.
 pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedForm) -> Result<String, Failure> {
     let request = Request::parse(&form.body).map_err(Error::from)?;
-    let (caller, id) = (&form.caller, form.id.as_str());
+    let (caller, id) = (&form.caller, form.seen.id());
     form.seen.note(request.action(), &caller.assumed.user.id);
     tracing::debug!(?request, user = caller.assumed.user.id, "rgw: a request for topics");
     let came_safely = form.secure || !request.names_secret();

@@ -65,10 +65,15 @@ impl Gateway {
             };
             for (key, value) in &page.entries {
                 let id = String::from_utf8_lossy(key).into_owned();
-                match self.listed_bucket(&id, value).await? {
-                    Some(bucket) => found.push(bucket),
+                match self.listed_bucket(&id, value).await {
+                    Ok(Some(bucket)) => found.push(bucket),
                     // Ids are never used again: no bucket gets this entry back.
-                    None => self.unlist_notifying(key, value).await?,
+                    Ok(None) => self.unlist_notifying(key, value).await?,
+                    // It must not stop the events of others.
+                    Err(error @ Error::Corrupt { .. }) => {
+                        tracing::error!(%error, id, "rgw: a bucket with notifications is damaged");
+                    }
+                    Err(error) => return Err(error),
                 }
                 after = key.clone();
             }
@@ -80,7 +85,7 @@ impl Gateway {
 
     async fn listed_bucket(&self, id: &str, value: &Bytes) -> Result<Option<Bucket>> {
         let Listed { name } = record::decode(LIST, value)?;
-        match self.bucket(&name).await {
+        match self.bucket_record(&name).await {
             Ok(bucket) if bucket.id == id => Ok(Some(bucket)),
             Ok(_) | Err(Error::NoSuchBucket(_)) => Ok(None),
             Err(error) => Err(error),

@@ -53,30 +53,6 @@ fn events_describe_the_version_that_the_change_was_about() {
 }
 
 #[test]
-fn every_type_of_event_that_operations_have_is_named_once_at_most_per_change() {
-    let all = [
-        types::PUT,
-        types::POST,
-        types::COPY,
-        types::COMPLETE,
-        types::REMOVE,
-        types::MARKER,
-        types::PUT_TAGS,
-        types::REMOVE_TAGS,
-        types::PUT_ACL,
-        types::EXPIRE,
-        types::EXPIRE_BY_MARKER,
-        types::EXPIRE_NONCURRENT,
-        types::EXPIRE_MARKER,
-        types::NONE,
-    ];
-    for list in all {
-        let bits: u32 = list.iter().map(|one| one.bit()).fold(0, |bits, bit| bits | bit);
-        assert_eq!(bits.count_ones() as usize, list.len());
-    }
-}
-
-#[test]
 fn causes_of_one_request_differ_by_position() {
     let request = RequestInfo { id: "tx".into(), user: "alice".into(), ..RequestInfo::default() };
     let cause = Cause { request };
