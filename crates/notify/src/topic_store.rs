@@ -7,14 +7,16 @@
 
 use crate::error::{Error, Result};
 use bytes::Bytes;
-use nacre_engine::{IoCtx, WriteOp};
+use nacre_engine::{IoCtx, OpReply, WriteOp};
 use nacre_queues::layout::{Begin, Layout, Target};
 use nacre_topics::arn::TopicArn;
 use nacre_topics::topic::{Topic, TopicId};
+use nacre_types::cls::lock::MAY_RENEW;
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::errno::Errno;
 use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 
 /// The pool of topic records.
 pub const TOPIC_POOL: &str = "default.rgw.meta";
@@ -25,6 +27,8 @@ pub const MAX_PAGE: u64 = 1000;
 
 /// What the names of the objects begin with; the tenant follows.
 const OBJECT_PREFIX: &str = "topics.";
+/// The cookie of the lock on changes of generations.
+const LOCK_COOKIE: &str = "change";
 /// What the keys of topics begin with; the name follows.
 const LIVE: &str = "t";
 /// What the keys of topics under deletion begin with; the id follows.
@@ -66,6 +70,12 @@ impl TopicRecord {
     /// Begins the change of generations that its attributes ask for, if there is one. Called after each change of them.
     pub fn begin_change(&mut self) -> Result<Begin> {
         Ok(self.layout.begin(self.target())?)
+    }
+
+    /// Whether a change of generations is under way, or remains to be begun.
+    pub fn needs_change(&self) -> bool {
+        let begun = self.layout.clone().begin(self.target());
+        self.layout.next.is_some() || matches!(begun, Ok(Begin::Started))
     }
 
     fn encode(&self) -> Bytes {
@@ -162,12 +172,24 @@ impl TopicStore {
     pub async fn create(&self, record: &TopicRecord) -> Result<Option<StoredTopic>> {
         let arn = &record.topic.arn;
         let (key, raw) = (live_key(&arn.name), record.encode());
-        let mut op = WriteOp::new();
-        // The object of a tenant is made with its first topic; an absent entry counts as empty.
-        op.create(false).omap_cmp(vec![(key.clone(), CmpOp::Eq, Bytes::new())]);
-        op.omap_set(vec![(key.clone(), raw.clone())]);
-        let is_done = self.write(&arn.tenant, op).await?;
-        Ok(is_done.then(|| StoredTopic { record: record.clone(), key, raw }))
+        // Twice at most: the object of a tenant is made with its first topic.
+        loop {
+            let mut op = WriteOp::new();
+            // An absent entry counts as empty.
+            op.assert_exists().omap_cmp(vec![(key.clone(), CmpOp::Eq, Bytes::new())]);
+            op.omap_set(vec![(key.clone(), raw.clone())]);
+            match self.io.operate(&object_of(&arn.tenant), op).await.and_then(OpReply::success) {
+                Ok(_) => return Ok(Some(StoredTopic { record: record.clone(), key, raw })),
+                Err(error) if error.errno() == Errno::ECANCELED => return Ok(None),
+                Err(error) if error.is_not_found() => {
+                    match self.io.create(&object_of(&arn.tenant), true).await {
+                        Err(error) if error.errno() != Errno::EEXIST => return Err(error.into()),
+                        _ => {}
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// Replaces a record; `None` where it is not the one that was read any more. Returns when the new one is durable.
@@ -205,11 +227,32 @@ impl TopicStore {
     }
 
     async fn write(&self, tenant: &str, op: WriteOp) -> Result<bool> {
-        let reply = self.io.operate(&object_of(tenant), op).await.and_then(nacre_engine::OpReply::success);
+        let reply = self.io.operate(&object_of(tenant), op).await.and_then(OpReply::success);
         match reply {
             Ok(_) => Ok(true),
             Err(error) if matches!(error.errno(), Errno::ECANCELED | Errno::ENOENT) => Ok(false),
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps other gateways from changing the generations of a topic's queues at the same time, for so long; `false` where
+    /// another one does. Changes are safe without it: it saves work.
+    pub(crate) async fn lock_change(&self, topic: &Topic, duration: Duration) -> Result<bool> {
+        let (object, lock) = (object_of(&topic.arn.tenant), format!("change.{}", topic.id));
+        let taken = self.io.lock_exclusive(&object, &lock, LOCK_COOKIE, "", duration, MAY_RENEW).await;
+        match taken {
+            Ok(()) => Ok(true),
+            Err(error) if error.errno() == Errno::EBUSY => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Gives that back.
+    pub(crate) async fn unlock_change(&self, topic: &Topic) -> Result<()> {
+        let (object, lock) = (object_of(&topic.arn.tenant), format!("change.{}", topic.id));
+        match self.io.unlock(&object, &lock, LOCK_COOKIE).await {
+            Err(error) if !error.is_not_found() => Err(error.into()),
+            _ => Ok(()),
         }
     }
 
