@@ -32,12 +32,9 @@ pub(crate) use access::{Access, Keys, Peer, Requester};
 pub(crate) use conditions::{Context, is_known_key};
 pub(crate) use errors::log_fault;
 
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::Gateway;
 use crate::notifications::Cause;
-use crate::server::Seen;
-use access::Requester;
 use nacre_topics::event::EventType;
-use nacre_topics::record::RequestInfo;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};

@@ -13,7 +13,6 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use nacre_client::WriteOp;
 use nacre_topics::event::EventType;
-use nacre_topics::record::RequestInfo;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
 use nacre_types::hash::ceph_str_hash_rjenkins;

@@ -54,7 +54,7 @@ impl EndpointRules {
 
     /// What counts now.
     pub fn policy(&self) -> EndpointPolicy {
-        let Inner { cluster, listening, gateways } = &*self.0;
+        let Inner { cluster, listening, gateways, .. } = &*self.0;
         let is_on = |option: &str| cluster.option(option).is_some_and(|text| text == "true");
         let (listening, gateways) = (listening.lock().clone(), gateways.lock().clone());
         let own = cluster.address().and_then(|address| address.addr).map(|address| address.ip());
