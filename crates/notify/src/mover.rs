@@ -55,6 +55,8 @@ struct Work {
     buckets: BTreeMap<String, Dirty>,
     /// Topics whose generations are being changed by this gateway.
     changes: BTreeSet<TopicArn>,
+    /// Topics whose generations a task of this gateway is going to change.
+    queued_changes: BTreeSet<TopicArn>,
 }
 
 #[derive(Default)]
@@ -74,6 +76,15 @@ impl Mover {
 
     pub(crate) fn end_change(&self, arn: &TopicArn) {
         self.work.lock().changes.remove(arn);
+    }
+
+    /// Whether no other task is going to change them.
+    pub(crate) fn queue_change(&self, arn: &TopicArn) -> bool {
+        self.work.lock().queued_changes.insert(arn.clone())
+    }
+
+    pub(crate) fn unqueue_change(&self, arn: &TopicArn) {
+        self.work.lock().queued_changes.remove(arn);
     }
 
     /// Notes shards to be looked at; tells whether the bucket had no mover.

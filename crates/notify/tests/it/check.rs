@@ -85,6 +85,9 @@ impl Check {
         let Some(before) = seen.before else { return };
         let is_copy = sets(COPY) || seen.ops.iter().any(|op| compares(&op.op, COPY));
         self.scenes.relocations += u64::from(is_copy && sets(ID));
+        if namespace == CLOSED && sets(ID) && !is_copy && before.attrs.contains_key(ID) {
+            self.broken(format!("{} becomes another shard", seen.object));
+        }
         if is_copy || sets(ID) {
             return;
         }
