@@ -4,5 +4,6 @@
 
 mod check;
 mod engine;
+mod policies;
 mod scenes;
 mod world;

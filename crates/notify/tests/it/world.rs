@@ -286,7 +286,12 @@ impl World {
     }
 
     pub(crate) fn make_topic(&mut self, name: &str, shards: u32) {
-        let pairs = [("push-endpoint", "http://sink"), ("persistent", "true")];
+        self.make_topic_with(name, shards, &[("persistent", "true")]);
+    }
+
+    pub(crate) fn make_topic_with(&mut self, name: &str, shards: u32, more: &[(&str, &str)]) {
+        let mut pairs = vec![("push-endpoint", "http://sink")];
+        pairs.extend(more);
         let pairs: Vec<_> =
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let attributes = Attributes::from_pairs(&pairs).unwrap();
