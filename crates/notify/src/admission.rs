@@ -50,7 +50,7 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    fn freely(now: Instant) -> Admitted {
+    pub(crate) fn freely(now: Instant) -> Admitted {
         Admitted { of: None, now }
     }
 

@@ -34,13 +34,13 @@ const MAX_LANES: usize = 16_384;
 
 /// A shard of a topic's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ShardKey {
+pub(crate) struct ShardKey {
     /// The topic.
-    pub topic: TopicId,
+    pub(crate) topic: TopicId,
     /// The generation.
-    pub generation: u64,
+    pub(crate) generation: u64,
     /// The shard.
-    pub shard: u32,
+    pub(crate) shard: u32,
 }
 
 /// The id of a topic as queues have it.
@@ -278,7 +278,7 @@ impl Core {
     /// Begins the changes of a topic's queue that its record asks for, and others that others left.
     pub(crate) fn change_soon(self: &Arc<Self>, stored: &StoredTopic) {
         let arn = stored.record.topic.arn.clone();
-        if !self.mover.begin_change(&arn) {
+        if !self.mover.queue_change(&arn) {
             return;
         }
         let core = Arc::clone(self);
@@ -286,7 +286,7 @@ impl Core {
             if let Err(error) = crate::generations::complete(&core, &arn).await {
                 tracing::warn!(topic = %arn, %error, "notifications: the change of a topic's queues is tried again later");
             }
-            core.mover.end_change(&arn);
+            core.mover.unqueue_change(&arn);
         });
     }
 }

@@ -216,3 +216,50 @@ pub(crate) async fn push(
     }
     outcomes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+    use nacre_topics::event::EventType;
+    use nacre_topics::record::{BucketInfo, Event, ObjectInfo, RequestInfo};
+
+    /// Refuses every push with a key that begins with `bad`, and notes how many messages pushes had.
+    #[derive(Default)]
+    struct Picky(Mutex<Vec<usize>>);
+
+    impl Connection for Picky {
+        fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+            self.0.lock().push(messages.len());
+            let is_bad = messages.iter().any(|message| message.event.key.starts_with("bad"));
+            let outcome = if is_bad { Err(Failure::Refused("bad".to_owned())) } else { Ok(()) };
+            let outcomes = vec![outcome; messages.len()];
+            async { outcomes }.boxed()
+        }
+    }
+
+    fn message(key: &str) -> Message {
+        let event = Event {
+            event: EventType::ObjectCreatedPut,
+            configuration: String::new(),
+            change: String::new(),
+            ordinal: 0,
+            request: RequestInfo::default(),
+            bucket: BucketInfo::default(),
+            key: key.to_owned(),
+            object: ObjectInfo::default(),
+        };
+        Message { event: Arc::new(event), opaque_data: Arc::from(""), is_replayed: false }
+    }
+
+    #[test]
+    fn a_batch_that_is_refused_is_split_until_the_bad_event_is_alone() {
+        let picky = Arc::new(Picky::default());
+        let messages = ["a", "b", "c", "bad", "d"].map(message).to_vec();
+        let outcomes = nacre_engine::block_on(push(Arc::<Picky>::clone(&picky), messages, true));
+        let refused: Vec<bool> = outcomes.iter().map(Result::is_err).collect();
+        assert_eq!(refused, [false, false, false, true, false]);
+        assert_eq!(*picky.0.lock(), [5, 2, 3, 1, 2, 1, 1]);
+    }
+}

@@ -49,6 +49,11 @@ pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
             }
             continue;
         }
+        // The lock keeps gateways apart, and not two tasks of one.
+        let Some(_alone) = Alone::new(core, arn) else {
+            core.pause(WAIT).await;
+            continue;
+        };
         if !core.topics.store.lock_change(&stored.record.topic, LOCK).await? {
             core.pause(WAIT).await;
             continue;
@@ -64,6 +69,24 @@ pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
     Err(Error::Contended(arn.to_string()))
 }
 
+/// That no other task of this gateway changes the queues of a topic.
+struct Alone<'a> {
+    core: &'a Core,
+    arn: &'a TopicArn,
+}
+
+impl<'a> Alone<'a> {
+    fn new(core: &'a Core, arn: &'a TopicArn) -> Option<Alone<'a>> {
+        core.mover.begin_change(arn).then_some(Alone { core, arn })
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.core.mover.end_change(self.arn);
+    }
+}
+
 /// Makes the next generation the current one.
 async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     let layout = &stored.record.layout;
@@ -77,7 +100,8 @@ async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
     }
     if let Some(hidden) = layout.current.filter(|current| !current.is_visible) {
         for index in 0..hidden.shards {
-            close(core, stored, hidden, index).await?;
+            let object = name::closed_object(&id, hidden.number, index);
+            close(core, stored, &object, hidden, index).await?;
         }
     }
     if !next.is_visible {
@@ -136,7 +160,7 @@ async fn repeat(
                 let Some(current) = stored.record.layout.current else {
                     return Err(Error::Changed(object.to_string()));
                 };
-                let Some(shard) = close(core, stored, current, index).await? else { continue };
+                let Some(shard) = close(core, stored, object, current, index).await? else { continue };
                 copy(core, &shard).await?;
                 core.topics.store.lock_change(&stored.record.topic, LOCK).await?;
                 let written = core.rados.write(reshard::switch(&shard, then.as_ref())).await?;
@@ -193,20 +217,25 @@ async fn remove_foreign(
 }
 
 /// Takes a shard of the current generation over, closes it, and removes outbox records that it has. `None` where the shard
-/// is not there any more.
+/// is not in this object any more: then it is a copy elsewhere, which is not to be touched.
 async fn close(
     core: &Arc<Core>,
     stored: &StoredTopic,
+    object: &ObjectKey,
     generation: Generation,
     index: u32,
 ) -> Result<Option<Shard>> {
     let key = ShardKey { topic: stored.record.topic.id, generation: generation.number, shard: index };
     core.owners.release(&key);
+    let wanted = generation.identity(&queue_id(stored.record.topic.id), index);
     let lease = u64::try_from(LOCK.as_nanos()).unwrap_or(u64::MAX);
     let mut taken = None;
     for attempt in 0..2 * PATIENCE {
-        let found = locate(core, stored, generation, index, ObjectRead::attributes).await?;
-        let Some((shard, _)) = found else { return Ok(None) };
+        let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(None) };
+        if !shard::identity_of(object, &reply).is_ok_and(|id| id.value == wanted) {
+            return Ok(None);
+        }
+        let shard = Shard::from_reply(object, &[], &reply)?;
         let must_break = core.is_ended(shard.owner.value.client) || attempt >= PATIENCE;
         let (take, owner) = if must_break {
             shard.take_lease_of_dead(core.session, lease)

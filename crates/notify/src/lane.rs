@@ -142,11 +142,10 @@ impl Lane {
         Ok(true)
     }
 
-    /// The receipts of a source that the lane knows, with the ticket of that knowledge.
-    pub(crate) async fn receipts(&self, source: &SourceId) -> Option<(Ticket, BTreeSet<EventId>)> {
+    /// The receipts of a source that the lane knows.
+    pub(crate) async fn receipts(&self, source: &SourceId) -> Option<BTreeSet<EventId>> {
         let state = self.state.lock().await;
-        let known = state.known.as_ref()?;
-        Some((Ticket(known.epoch), known.shard.receipts.get(source)?.clone()))
+        state.known.as_ref()?.shard.receipts.get(source).cloned()
     }
 
     /// These records are gone from their outbox: their receipts go with the next operation.

@@ -18,6 +18,7 @@ use crate::lane::{Lane, Left, Taken, Ticket};
 use crate::metrics::add;
 use crate::rados::Written;
 use crate::topic_store::StoredTopic;
+use futures::FutureExt as _;
 use futures::future::join_all;
 use nacre_index::op::{Guard, Step, Write};
 use nacre_index::state;
@@ -54,6 +55,8 @@ struct Work {
     buckets: BTreeMap<String, Dirty>,
     /// Topics whose generations are being changed by this gateway.
     changes: BTreeSet<TopicArn>,
+    /// Topics whose generations a task of this gateway is going to change.
+    queued_changes: BTreeSet<TopicArn>,
 }
 
 #[derive(Default)]
@@ -73,6 +76,15 @@ impl Mover {
 
     pub(crate) fn end_change(&self, arn: &TopicArn) {
         self.work.lock().changes.remove(arn);
+    }
+
+    /// Whether no other task is going to change them.
+    pub(crate) fn queue_change(&self, arn: &TopicArn) -> bool {
+        self.work.lock().queued_changes.insert(arn.clone())
+    }
+
+    pub(crate) fn unqueue_change(&self, arn: &TopicArn) {
+        self.work.lock().queued_changes.remove(arn);
     }
 
     /// Notes shards to be looked at; tells whether the bucket had no mover.
@@ -222,12 +234,13 @@ impl Move<'_> {
 
     /// A page of each shard.
     async fn read(&self, shards: &[String], turn: &mut Turn) -> Result<Vec<IndexPage>> {
-        let read = shards.iter().map(|shard| {
+        let mut reads = Vec::new();
+        for shard in shards {
             let after = self.cursors.get(shard).cloned().unwrap_or_default();
-            page::read(self.core, shard, after, PAGE)
-        });
+            reads.push(page::read(self.core, shard, after, PAGE).boxed());
+        }
         let mut pages = Vec::new();
-        for (shard, page) in shards.iter().zip(join_all(read).await) {
+        for (shard, page) in shards.iter().zip(join_all(reads).await) {
             match page? {
                 page::Read::Page(page) => pages.push(page),
                 page::Read::Frozen => {
@@ -345,10 +358,11 @@ impl Move<'_> {
             .into_iter()
             .filter_map(|(key, for_lane)| Some((for_lane.lane, *self.tickets.get(&key)?, for_lane.events)))
             .collect();
-        let taken = handed.iter().map(|(lane, ticket, events)| {
-            lane.enqueue(self.core, *ticket, self.source.clone(), events.clone())
-        });
-        let taken: Vec<Taken> = join_all(taken).await;
+        let mut enqueues = Vec::new();
+        for (lane, ticket, events) in &handed {
+            enqueues.push(lane.enqueue(self.core, *ticket, self.source.clone(), events.clone()).boxed());
+        }
+        let taken: Vec<Taken> = join_all(enqueues).await;
         let mut crowded = Vec::new();
         let mut has_progress = false;
         for ((lane, ..), taken) in handed.iter().zip(taken) {
@@ -392,9 +406,12 @@ impl Move<'_> {
                 (page, removal)
             })
             .collect();
-        let written = removals.iter().map(|(page, removal)| removal.write(self.core, &page.shard));
+        let mut writes = Vec::new();
+        for (page, removal) in &removals {
+            writes.push(removal.write(self.core, &page.shard).boxed());
+        }
         let mut gone = BTreeSet::new();
-        for ((page, removal), written) in removals.iter().zip(join_all(written).await) {
+        for ((page, removal), written) in removals.iter().zip(join_all(writes).await) {
             if written? {
                 gone.extend(removal.gone.iter().cloned());
                 add(&self.core.metrics.outbox_removed, removal.names.len() as u64);

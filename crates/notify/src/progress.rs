@@ -7,9 +7,10 @@ use crate::core::{Core, ShardKey};
 use crate::error::Result;
 use crate::owner::locate;
 use crate::topic_store::StoredTopic;
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use nacre_queues::layout::Generation;
 use nacre_queues::name::Kind;
+use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::settle;
 use nacre_queues::shard::{self, Progress};
 use nacre_queues::window::OlderShards;
@@ -82,21 +83,34 @@ pub(crate) async fn older_shards(
 }
 
 async fn read(core: &Core, stored: &StoredTopic, generation: Generation, known: &mut Known) -> Result<()> {
-    let wanted = (0..generation.shards).filter(|index| known.shards.get(index) != Some(&Progress::Drained));
-    let wanted: Vec<u32> = wanted.collect();
-    let reads = wanted.into_iter().map(|index| async move {
-        let read = |object: &_| settle::read_kind(object, Kind::Parked, Default::default(), MAX_PARKED);
-        let progress = match locate(core, stored, generation, index, read).await? {
-            None => Progress::Drained,
-            Some((_, reply)) if reply.more => Progress::Busy,
-            Some((shard, reply)) => Progress::of(&shard, &shard::parked_of(&shard.object, &reply.page)?),
-        };
-        Ok((index, progress))
-    });
+    let mut reads = Vec::new();
+    for index in 0..generation.shards {
+        if known.shards.get(&index) != Some(&Progress::Drained) {
+            reads.push(read_one(core, stored, generation, index).boxed());
+        }
+    }
     let mut reads = futures::stream::iter(reads).buffered(READS);
     while let Some(read) = reads.next().await {
         let (index, progress) = read?;
         known.shards.insert(index, progress);
     }
     Ok(())
+}
+
+async fn read_one(
+    core: &Core,
+    stored: &StoredTopic,
+    generation: Generation,
+    index: u32,
+) -> Result<(u32, Progress)> {
+    let progress = match locate(core, stored, generation, index, parked).await? {
+        None => Progress::Drained,
+        Some((_, reply)) if reply.more => Progress::Busy,
+        Some((shard, reply)) => Progress::of(&shard, &shard::parked_of(&shard.object, &reply.page)?),
+    };
+    Ok((index, progress))
+}
+
+fn parked(object: &ObjectKey) -> ObjectRead {
+    settle::read_kind(object, Kind::Parked, Default::default(), MAX_PARKED)
 }

@@ -6,7 +6,7 @@ use crate::metrics::add;
 use crate::rados::Written;
 use crate::topic_store::{MAX_PAGE, StoredTopic};
 use bytes::Bytes;
-use futures::StreamExt as _;
+use futures::{FutureExt as _, StreamExt as _};
 use nacre_queues::name::{self, CLOSED, DEAD, Kind, QUEUES, SPILL, TopicId};
 use nacre_queues::op::{Guard, ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use nacre_queues::record::{COPY, RESERVED};
@@ -27,7 +27,10 @@ pub(crate) async fn remove_topic(core: &Arc<Core>, deleted: &StoredTopic) -> Res
     let id = queue_id(topic.id);
     core.endpoints.forget(topic.id);
     let objects = deleted.record.layout.objects(&topic.arn.tenant, &topic.arn.name, &id);
-    let removals = objects.iter().map(|object| remove_shard(core, object, &id));
+    let mut removals = Vec::new();
+    for object in &objects {
+        removals.push(remove_shard(core, object, &id).boxed());
+    }
     let mut removals = futures::stream::iter(removals).buffered(REMOVALS);
     while let Some(removed) = removals.next().await {
         removed?;
@@ -187,7 +190,8 @@ async fn sweep_segment(core: &Core, object: &ObjectKey) -> Result<bool> {
     }
     let parts: Vec<&str> = object.name.split('.').collect();
     let [topic, generation, shard, first, epoch] = parts[..] else { return Ok(false) };
-    let numbers = (generation.parse(), shard.parse(), u64::from_str_radix(first, 16), epoch.parse::<u64>());
+    let (generation, shard) = (generation.parse::<u64>(), shard.parse::<u32>());
+    let numbers = (generation, shard, u64::from_str_radix(first, 16), epoch.parse::<u64>());
     let (Ok(generation), Ok(shard), Ok(first), Ok(epoch)) = numbers else { return Ok(false) };
     let Ok(id) = topic.parse() else { return Ok(false) };
     let Some(known) = core.topics.peek(id) else { return Ok(false) };

@@ -6,8 +6,8 @@ use crate::endpoints;
 use crate::error::Result;
 use crate::metrics::add;
 use crate::push::{Failure, Message};
+use futures::FutureExt as _;
 use futures::future::join_all;
-use nacre_queues::retry::BreakerState;
 use nacre_topics::arn::TopicArn;
 use nacre_topics::pending::TopicEvent;
 use nacre_topics::record::Event;
@@ -30,22 +30,10 @@ pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcom
     for one in events {
         topics.entry(one.topic_id).or_insert_with(|| (one.topic, Vec::new())).1.push(one.event);
     }
-    let pushes = topics.into_iter().map(|(id, (arn, events))| async move {
-        let count = events.len() as u64;
-        match core.env.timeout(core.settings.sync_timeout, push(core, &arn, id, events)).await {
-            Ok(Ok(delivered)) => SyncOutcome { delivered, failed: count - delivered.min(count) },
-            Ok(Err(error)) => {
-                tracing::warn!(topic = %arn, %error, "notifications: events of a topic without queues are lost");
-                SyncOutcome { delivered: 0, failed: count }
-            }
-            Err(_) => {
-                if let Some(endpoint) = core.endpoints.peek(id) {
-                    endpoint.failed(core, "it did not answer in time");
-                }
-                SyncOutcome { delivered: 0, failed: count }
-            }
-        }
-    });
+    let mut pushes = Vec::new();
+    for (id, (arn, events)) in topics {
+        pushes.push(push_in_time(core, arn, id, events).boxed());
+    }
     let mut sum = SyncOutcome::default();
     for one in join_all(pushes).await {
         sum.delivered += one.delivered;
@@ -56,6 +44,25 @@ pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcom
     sum
 }
 
+/// Pushes events of one topic, unless the time is over.
+async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event>) -> SyncOutcome {
+    let count = events.len() as u64;
+    let lost = SyncOutcome { delivered: 0, failed: count };
+    match core.env.timeout(core.settings.sync_timeout, push(core, &arn, id, events)).await {
+        Ok(Ok(delivered)) => SyncOutcome { delivered, failed: count - delivered.min(count) },
+        Ok(Err(error)) => {
+            tracing::warn!(topic = %arn, %error, "notifications: events of a topic without queues are lost");
+            lost
+        }
+        Err(_) => {
+            if let Some(endpoint) = core.endpoints.peek(id) {
+                endpoint.failed(core, "it did not answer in time");
+            }
+            lost
+        }
+    }
+}
+
 /// Pushes events of one topic; returns how many were delivered.
 async fn push(core: &Core, arn: &TopicArn, id: TopicId, events: Vec<Event>) -> Result<u64> {
     let Some(stored) = core.topics.get(arn, id).await? else { return Ok(0) };
@@ -63,7 +70,6 @@ async fn push(core: &Core, arn: &TopicArn, id: TopicId, events: Vec<Event>) -> R
     if endpoint.permits(core) == 0 {
         return Ok(0);
     }
-    let is_probe = endpoint.breaker() == BreakerState::HalfOpen;
     let Ok(_permit) = endpoint.pushes.acquire().await else { return Ok(0) };
     let connection = match endpoint.connection(core) {
         Ok(connection) => connection,
@@ -91,9 +97,6 @@ async fn push(core: &Core, arn: &TopicArn, id: TopicId, events: Vec<Event>) -> R
                 break;
             }
             None => endpoint.succeeded(core),
-        }
-        if is_probe {
-            tracing::debug!(topic = %arn, "notifications: a synchronous push found the endpoint back");
         }
     }
     Ok(delivered)

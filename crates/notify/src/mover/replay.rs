@@ -67,8 +67,7 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
                     let last = if reply.more { present.last().copied() } else { None };
                     let is_gone =
                         |number: u64| !present.contains(&number) && last.is_none_or(|last| number <= last);
-                    let receipts =
-                        lane.receipts(&source).await.map(|(_, receipts)| receipts).unwrap_or_default();
+                    let receipts = lane.receipts(&source).await.unwrap_or_default();
                     let gone = receipts.into_iter().filter(|id| dead::number_of(id).is_some_and(is_gone));
                     lane.forget(&source, gone).await;
                 }
