@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// Objects or uploads looked at at a time.
 const PAGE: usize = 1000;
-/// How long the removal of a bucket waits for what was begun in it, and how often it looks.
+/// How long the removal of a bucket waits for pending changes and their events, and how often it looks.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 const FINISH_LOOK: Duration = Duration::from_millis(50);
 /// What a bucket has of object lock that is made with it.
@@ -315,7 +315,7 @@ impl Gateway {
             ..Bucket::default()
         };
         index::create(&self.pools.index, &bucket).await?;
-        // Listed first: an entry without a bucket is seen through and removed, a bucket without an entry would be lost.
+        // Listed first: an entry without a bucket is found and removed, a bucket without an entry would be lost.
         let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
         let entry = (list_key(name), record::encode(&own));
         self.pools.users.omap_set(&list_of(owner), vec![entry]).await?;
@@ -389,7 +389,7 @@ impl Gateway {
     }
 
     /// Makes writes make versions, or replace the version `null`. With the first change every write is one or the other:
-    /// nothing is begun while it is made.
+    /// no change is prepared while it is made.
     pub async fn set_versioning(self: &Arc<Gateway>, name: &str, versioning: Versioning) -> Result<()> {
         let bucket = self.bucket(name).await?;
         if bucket.versioning != Versioning::Off {
@@ -491,7 +491,7 @@ impl Gateway {
         }
     }
 
-    /// Removes all objects, in all versions, and uploads of a bucket that nobody writes into any more. What object lock
+    /// Removes all objects, in all versions, and uploads of a bucket without writers. What object lock
     /// protects stays, and fails it.
     pub async fn purge_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = Arc::new(self.bucket(name).await?);
@@ -573,5 +573,21 @@ impl Gateway {
         }
         names.sort_unstable();
         Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_format_1_stand_for_indexes_of_format_1() {
+        let bucket = Bucket { name: "b".into(), shards: 11, owner: "o".into(), ..Bucket::default() };
+        let new = record::encode(&bucket);
+        assert_eq!(record::decode::<Bucket>("b", &new).unwrap(), bucket);
+        let body = &new[nacre_types::encoding::ENVELOPE_HEADER_BYTES..new.len() - 1];
+        let old = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), body].concat();
+        let read = record::decode::<Bucket>("b", &old).unwrap();
+        assert_eq!(read, Bucket { index_format: IndexFormat::V1, ..bucket });
     }
 }

@@ -41,7 +41,7 @@ const NAMED: usize = 10_000;
 pub enum Problem {
     /// A shard of the index is absent.
     MissingShard(String),
-    /// A shard takes no changes, though nobody keeps it closed.
+    /// A shard takes no changes, though no attempt keeps it closed.
     ClosedShard(String),
     /// The entry of this key is not what the object's head says, or stands for no object, or the object has none.
     WrongEntry(String),
@@ -201,7 +201,7 @@ impl Gateway {
     }
 
     /// Looks at an entry and its head until nothing is pending of the key, and so nothing was while the head was read;
-    /// `None` where there is always something, or something that will stay until it is seen through.
+    /// `None` where there is always something, or a change that stays pending until it is recovered.
     async fn compare(&self, bucket: &Bucket, key: &str) -> Result<Option<Compared>> {
         let shard = index::shard_of(bucket, key);
         let mut before: Option<Option<Bytes>> = None;

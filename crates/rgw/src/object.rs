@@ -203,7 +203,7 @@ pub(crate) enum Condition {
 }
 
 /// The RADOS object of a key's head. Tails and uploads have an underscore behind that of the bucket's id; a key that
-/// begins with one gets a second one, lest it name them.
+/// begins with one gets a second one, so that it can't name them.
 fn head_name(bucket: &Bucket, key: &str) -> String {
     head_name_in(&bucket.id, key)
 }

@@ -27,6 +27,7 @@ mod s3_check;
 mod s3_edges;
 mod s3_encryption;
 mod s3_faults;
+mod s3_index_format;
 mod s3_lifecycle;
 mod s3_notifications;
 mod s3_object_store;

@@ -1,4 +1,5 @@
-//! Closing an index: nothing may be begun in it while its bucket is removed, gets versions or has its index moved.
+//! Closing an index: no change may be prepared in it while its bucket is removed, gets versions, or has its index moved or
+//! converted.
 //!
 //! The bucket's record names the attempt that closes the index, and the state of each closed shard names the attempt that closed
 //! it. An attempt stands as long as the record names it: what it closed the index for is one change of the record that
@@ -106,8 +107,8 @@ async fn create_as(pool: &IoCtx, bucket: &Bucket, state: &str) -> Result<()> {
     .await
 }
 
-/// Lets nothing be begun any more by an attempt of that tag; what was begun is finished nevertheless. Returns the bucket as it
-/// is then. Fails with [`Error::IndexBusy`] where another attempt stands, or the bucket's index is not the one that
+/// Closes an index by the attempt of that tag: no change is prepared any more; pending ones are finished nevertheless. Returns
+/// the bucket as it is then. Fails with [`Error::IndexBusy`] where another attempt stands, or the bucket's index is not the one that
 /// `seen` says.
 pub(crate) async fn close(gateway: &Gateway, seen: &Bucket, why: Closed, tag: &str) -> Result<Bucket> {
     let busy = || Error::IndexBusy(seen.name.clone());
@@ -236,7 +237,7 @@ pub(crate) enum Found {
     Left,
 }
 
-/// Looks at a shard of a bucket's index; with `mend` opens it where nobody stands for its being closed, and makes it where it
+/// Looks at a shard of a bucket's index; with `mend` opens it where no attempt stands that closed it, and makes it where it
 /// is absent.
 pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: bool) -> Result<Found> {
     // Before the record: an attempt is named there before it closes anything, and never again once it is not.
@@ -302,7 +303,7 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
     Ok(found)
 }
 
-/// What it means that a shard lets nothing be begun. One that nobody stands for is opened, for the next attempt.
+/// What it means that a shard refuses prepares. One that no standing attempt closed is opened, for the next prepare.
 pub(super) async fn busy(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
     gateway.forget_bucket(&bucket.name);
     if let Err(error) = open_left(gateway, bucket, shard).await {

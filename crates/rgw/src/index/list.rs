@@ -335,7 +335,7 @@ mod tests {
         let seq = |number| Seq { incarnation, number };
         let listed = |size| Listed { size, ..Listed::default() };
         let entry = Entry { seq: seq(2), object: Some(listed(2)) };
-        let committed = |number, content| {
+        let committed = |number: u64, content| {
             let (tag, subject, tails) = (number.to_string(), None, None);
             let evidence =
                 Evidence { seq: seq(number), tag: tag.clone(), content, subject, tails, untidy: false };

@@ -212,7 +212,7 @@ impl Gateway {
             Ok(new) => new,
             Err(error) => {
                 // Nobody shall wait for the next attempt. Where this one does not stand it came to its end without hearing
-                // of it, or another one takes up what it leaves; of a bucket that was removed nobody does.
+                // of it, or another one takes up what it leaves, unless the bucket was removed.
                 let gone = match self.bucket(name).await {
                     Ok(now) => now.id != old.id,
                     Err(Error::NoSuchBucket(_)) => true,

@@ -284,7 +284,7 @@ impl Gateway {
             }
             match self.process_lifecycle(&name).await {
                 Ok(done) => expired.add(done),
-                // Removed, or made anew without rules.
+                // Removed, or made again without rules.
                 Err(Error::NoSuchBucket(_)) => {
                     self.unlist_lifecycle(&name, &entry.tag).await?;
                 }

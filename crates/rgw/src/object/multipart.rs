@@ -452,7 +452,7 @@ impl Gateway {
                 return Ok(());
             }
         }
-        // No completion may begin any more, nor have begun since: the mark may have been one that came to nothing. Where it
+        // No completion may start any more, nor have started since: the mark may have been one that came to nothing. Where it
         // became an object that is replaced, its parts are garbage already.
         let end = Bytes::from(self.tag().into_bytes());
         let mut op = WriteOp::new();

@@ -749,7 +749,7 @@ impl Gateway {
             None => Bytes::new(),
             Some(id) => match versions.slot_of(id) {
                 Some(slot) => head_key(&slot),
-                // It is gone, and nobody knows where it was.
+                // It is gone, and its place with it.
                 None => return Ok((Vec::new(), false)),
             },
         };
