@@ -3,6 +3,8 @@
 //! Names are Ceph's where its gateways have the counter (section `rgw`); what is counted by operation has the label
 //! `operation`.
 
+use crate::gateway::Gateway;
+use nacre_notify::Notifier;
 use nacre_runtime::metrics::{Exposition, Kind};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -30,6 +32,17 @@ pub struct Metrics {
     /// The gateway's own counts.
     damaged_garbage: Arc<AtomicU64>,
     outbox_writes: Arc<AtomicU64>,
+    delivery: Delivery,
+}
+
+/// What counts the delivery of notifications.
+#[derive(Default)]
+struct Delivery(Option<Arc<Notifier>>);
+
+impl std::fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Delivery").field(&self.0.is_some()).finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -80,9 +93,15 @@ impl Drop for OpenConnection {
 }
 
 impl Metrics {
-    /// Of a gateway that counts records of garbage that can't be decoded, and writes that left events in an outbox.
-    pub(crate) fn of_gateway(damaged_garbage: Arc<AtomicU64>, outbox_writes: Arc<AtomicU64>) -> Metrics {
-        Metrics { damaged_garbage, outbox_writes, ..Metrics::default() }
+    /// Of a gateway that counts records of garbage that can't be decoded, writes that left events in an outbox, and the delivery of
+    /// events.
+    pub(crate) fn of_gateway(gateway: &Gateway) -> Metrics {
+        Metrics {
+            damaged_garbage: Arc::clone(&gateway.damaged_garbage),
+            outbox_writes: Arc::clone(&gateway.outbox_writes),
+            delivery: Delivery(gateway.notifier().cloned()),
+            ..Metrics::default()
+        }
     }
 
     /// Counts a request under way; the second is how many there are with it.
@@ -171,6 +190,13 @@ impl Metrics {
         out.add("ceph_rgw_connections_refused", counter, help, &own, refused);
         let lost = load(&self.lost_lines);
         out.add("ceph_rgw_access_log_lost", counter, "Lines that the access log could not take", &own, lost);
+        for metric in self.delivery.0.iter().flat_map(|notifier| notifier.metrics().export()) {
+            let kind = match metric.kind {
+                nacre_notify::Kind::Counter => Kind::Counter,
+                nacre_notify::Kind::Gauge => Kind::Gauge,
+            };
+            out.add(&format!("ceph_{}", metric.name), kind, metric.help, &own, metric.value as f64);
+        }
         for (name, counts) in operations.iter() {
             let labels = [("ceph_daemon", daemon), ("operation", name.as_str())];
             let mut add = |metric: &str, help: &str, value: u64| {

@@ -109,10 +109,7 @@ impl Server {
         builder.set_route(Routes::new(&gateway));
         builder.set_host(settings.hosts.clone());
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
-        let metrics = Arc::new(Metrics::of_gateway(
-            Arc::clone(&gateway.damaged_garbage),
-            Arc::clone(&gateway.outbox_writes),
-        ));
+        let metrics = Arc::new(Metrics::of_gateway(&gateway));
         let (reload, limits) = (settings.reload, settings.connections);
         let tracker = Arc::new(Tracker::new(settings, Arc::clone(&metrics), gateway.usage.clone())?);
         if !reload.is_zero() {

@@ -106,3 +106,25 @@ pub const OPERATIONS: &[(&str, Support)] = &[
     // Uploads by forms have no name in Amazon's SDKs.
     ("PostObject", Full),
 ];
+
+/// The operations of SNS by Amazon's names, and Ceph's GetTopic. Others answer InvalidAction.
+#[rustfmt::skip]
+pub const TOPIC_OPERATIONS: &[(&str, Support)] = &[
+    ("CreateTopic", Partial("radosgw's attributes only, no tags and data protection policies")),
+    ("DeleteTopic", Full),
+    ("GetTopic", Full),
+    ("GetTopicAttributes", Full),
+    ("ListTopics", Full),
+    ("SetTopicAttributes", Partial("radosgw's attributes only")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_action_of_topics_is_in_the_table() {
+        let names: Vec<&str> = TOPIC_OPERATIONS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, nacre_topics::sns::ACTIONS);
+    }
+}
