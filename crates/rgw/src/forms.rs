@@ -53,10 +53,9 @@ impl From<Error> for Failure {
                 (StatusCode::CONFLICT, "EntityAlreadyExists")
             }
             Error::NoSuchTopic(_) => (StatusCode::NOT_FOUND, "NotFound"),
-            Error::Topic(error) => (
-                StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST),
-                error.sns_code(),
-            ),
+            Error::Topic(error) => {
+                (StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST), error.sns_code())
+            }
             Error::LimitExceeded(_) => (StatusCode::CONFLICT, "LimitExceeded"),
             Error::Invalid(_) => (StatusCode::BAD_REQUEST, "ValidationError"),
             Error::InvalidToken => (StatusCode::FORBIDDEN, "InvalidClientTokenId"),
@@ -270,11 +269,7 @@ async fn authenticate(
     let body = body.map_err(|_| Failure::invalid("the form is cut short or too long"))?;
     let signature = signature::read(&head.headers)?;
     let other_service = || {
-        Failure::new(
-            StatusCode::FORBIDDEN,
-            "SignatureDoesNotMatch",
-            "the signature is for another service",
-        )
+        Failure::new(StatusCode::FORBIDDEN, "SignatureDoesNotMatch", "the signature is for another service")
     };
     let service = Service::named(signature.service).ok_or_else(other_service)?;
     let unknown =

@@ -167,7 +167,9 @@ impl Call<'_> {
             "AssumeRole" | "GetSessionToken" | "GetCallerIdentity" => return sts::answer(self, action).await,
             // As in AWS, credentials of GetSessionToken can't call IAM without a second factor, which Nacre does not have: a thief
             // of them could create credentials that do not expire.
-            _ if self.caller.temporary && self.caller.assumed.role.is_none() => return Err(Failure::denied(action)),
+            _ if self.caller.temporary && self.caller.assumed.role.is_none() => {
+                return Err(Failure::denied(action));
+            }
             _ => roles::answer(self, action).await?,
         };
         let known = match known {

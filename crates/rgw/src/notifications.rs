@@ -209,7 +209,11 @@ impl Gateway {
     ) {
         events.committed(tag);
         let Some(pending) = &events.immediate else { return };
-        let found = pending.complete(tag, key, &object_of(seq, subject));
+        let mut found = pending.complete(tag, key, &object_of(seq, subject));
+        // Events of one change have one numbering, whichever way they go: their ids differ by it.
+        let queued = events.queued.as_ref().map_or(0, |queued| queued.candidates.len());
+        let queued = u16::try_from(queued).unwrap_or(u16::MAX);
+        found.iter_mut().for_each(|found| found.event.ordinal = found.event.ordinal.saturating_add(queued));
         match self.notifier() {
             _ if found.is_empty() => {}
             Some(notifier) => drop(notifier.push_now(found).await),

@@ -83,7 +83,10 @@ impl S3Route for BucketRoute {
             _ => {
                 let config: NotificationConfig = bucket.document(NOTIFICATIONS)?;
                 if id.as_deref().is_some_and(|id| config.get(id).is_none()) {
-                    return Err(s3_error!(NoSuchKey, "The bucket has no notification configuration of that id"));
+                    return Err(s3_error!(
+                        NoSuchKey,
+                        "The bucket has no notification configuration of that id"
+                    ));
                 }
                 Ok(answer(StatusCode::OK, Some(config.to_xml(id.as_deref()))))
             }
@@ -176,25 +179,22 @@ impl Gateway {
                 let absent = || Error::Invalid(format!("bucket {bucket} has no notification {id}"));
                 Ok(describe(found.ok_or_else(absent)?))
             }
-            None => Ok(
-                json!({ "notifications": config.configurations.iter().map(describe).collect::<Vec<_>>() }),
-            ),
+            None => {
+                Ok(json!({ "notifications": config.configurations.iter().map(describe).collect::<Vec<_>>() }))
+            }
         }
     }
 }
 
 fn describe(configuration: &Configuration) -> Value {
     let rules = |pairs: &mut dyn Iterator<Item = (String, &String)>| {
-        let rules: Vec<Value> =
-            pairs.map(|(name, value)| json!({ "Name": name, "Value": value })).collect();
+        let rules: Vec<Value> = pairs.map(|(name, value)| json!({ "Name": name, "Value": value })).collect();
         json!({ "FilterRules": rules })
     };
     let (key, attributes) = (&configuration.key, &configuration.attributes);
     let key = [("prefix", &key.prefix), ("suffix", &key.suffix), ("regex", &key.regex)];
-    let mut key = key
-        .into_iter()
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| (name.to_owned(), value));
+    let mut key =
+        key.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value));
     let mut metadata =
         attributes.metadata.iter().map(|(name, value)| (format!("{METADATA_PREFIX}{name}"), value));
     let mut tags = attributes.tags.iter().map(|(name, value)| (name.clone(), value));

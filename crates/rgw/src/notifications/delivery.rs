@@ -84,9 +84,9 @@ impl Buckets {
 
 impl Outboxes for Buckets {
     fn list(&self) -> BoxFuture<'static, nacre_client::Result<Vec<BucketOutbox>>> {
-        self.ask(|gateway| async move {
-            Ok(gateway.notifying_buckets().await?.iter().map(outbox_of).collect())
-        })
+        self.ask(
+            |gateway| async move { Ok(gateway.notifying_buckets().await?.iter().map(outbox_of).collect()) },
+        )
     }
 
     fn find(&self, bucket: &str) -> BoxFuture<'static, nacre_client::Result<Option<BucketOutbox>>> {

@@ -131,7 +131,10 @@ pub(super) struct Which {
 
 impl Which {
     fn name(&self) -> Result<&str> {
-        ensure!(self.tenant.as_deref().unwrap_or_default().is_empty(), "there is no tenant but the default one");
+        ensure!(
+            self.tenant.as_deref().unwrap_or_default().is_empty(),
+            "there is no tenant but the default one"
+        );
         self.named.as_deref().or(self.topic.as_deref()).context("--topic is needed")
     }
 }
@@ -150,8 +153,12 @@ pub(super) async fn carry_out(gateway: &Gateway, verb: Verb) -> Result<Option<Va
         Verb::Dlq(DlqVerb::List { which, marker, max_entries }) => {
             Some(gateway.dead_letters(which.name()?, marker, max_entries).await?)
         }
-        Verb::Dlq(DlqVerb::Replay(letters)) => Some(dispose(gateway, &letters, DeadLetterAction::Replay).await?),
-        Verb::Dlq(DlqVerb::Purge(letters)) => Some(dispose(gateway, &letters, DeadLetterAction::Purge).await?),
+        Verb::Dlq(DlqVerb::Replay(letters)) => {
+            Some(dispose(gateway, &letters, DeadLetterAction::Replay).await?)
+        }
+        Verb::Dlq(DlqVerb::Purge(letters)) => {
+            Some(dispose(gateway, &letters, DeadLetterAction::Purge).await?)
+        }
         Verb::Rm(which) => {
             let name = which.name()?;
             ensure!(gateway.remove_topic(name).await?, "no such topic: {name}");

@@ -30,8 +30,7 @@ pub(crate) fn delivery(config: &Config, cluster: &Cluster) -> Delivery {
 /// Of a command, which changes and shows queues, and leaves delivery and upkeep to gateways.
 pub(crate) fn idle_delivery(config: &Config, cluster: &Cluster) -> Delivery {
     let Delivery { rules, pusher, settings } = delivery(config, cluster);
-    let settings =
-        Settings { active_shards: 0, watch: NEVER, scan: NEVER, sweep: NEVER, ..settings };
+    let settings = Settings { active_shards: 0, watch: NEVER, scan: NEVER, sweep: NEVER, ..settings };
     Delivery { rules, pusher, settings }
 }
 
