@@ -111,11 +111,11 @@ records = expect(*(("q", "ObjectRemoved:Delete", key) for key in ("copy", "parts
 assert len({r["responseElements"]["x-amz-request-id"] for r in records}) == 1, records
 
 # Events of a key are in its order.
-for number in range(20):
-    S3.put_object(Bucket="plain", Key="k", Body=b"x" * number)
+for size in range(1, 21):
+    S3.put_object(Bucket="plain", Key="k", Body=b"x" * size)
 with_key = expect(*[("q", "ObjectCreated:Put", "k"), ("i", "ObjectCreated:Put", "k")] * 20)
 sequence = [(r["s3"]["object"]["sequencer"], r["s3"]["object"]["size"]) for r in with_key if r["s3"]["configurationId"] == "q"]
-assert sequence == sorted(sequence) and [size for _, size in sequence] == list(range(20)), sequence
+assert sequence == sorted(sequence) and [size for _, size in sequence] == list(range(1, 21)), sequence
 
 # Versions and delete markers; filters by key.
 S3.create_bucket(Bucket="versions")
