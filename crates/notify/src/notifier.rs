@@ -14,6 +14,7 @@ use crate::topic_cache::TopicCache;
 use crate::topic_store::{StoredTopic, TopicRecord, TopicStore};
 use crate::{generations, mover, owners, removal, scan};
 use nacre_engine::IoCtx;
+use nacre_queues::layout::Begin;
 use nacre_task::Env;
 use nacre_topics::arn::TopicArn;
 use nacre_topics::pending::TopicEvent;
@@ -152,7 +153,9 @@ impl Notifier {
             let mut record = stored.record.clone();
             change(&mut record.topic)?;
             // A change that is under way is completed first; that begins this one.
-            record.begin_change()?;
+            if record.begin_change()? == Begin::TooMany {
+                return Err(Error::TooManyGenerations(arn.clone()).into());
+            }
             if record == stored.record {
                 return Ok(self.complete(arn).await?);
             }

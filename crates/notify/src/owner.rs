@@ -100,18 +100,18 @@ pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<
     }
     let endpoint = core.endpoints.get(core, &stored);
     let must_spill = wake.must_spill.load(Ordering::Acquire);
+    let expires = policy_of(core, &stored).time_to_live_ns.is_some();
     match &endpoint {
-        None if !must_spill => return Ok(Next::Done),
-        Some(endpoint) if !must_spill && endpoint.blocked_until_ns(core).is_some() => {
-            if policy_of(core, &stored).time_to_live_ns.is_none() {
-                return Ok(Next::Endpoint(Arc::clone(endpoint)));
-            }
+        _ if must_spill => {}
+        None => return Ok(Next::Done),
+        Some(endpoint) if !expires && endpoint.blocked_until_ns(core).is_some() => {
+            return Ok(Next::Endpoint(Arc::clone(endpoint)));
         }
-        _ => {}
+        Some(_) => {}
     }
     let taken = taking::take(core, key, &stored, generation).await?;
-    let (shard, term) = match taken {
-        Taken::Owned(shard, term) => (*shard, term),
+    let (shard, term, has_letters) = match taken {
+        Taken::Owned(shard, term, has_letters) => (*shard, term, has_letters),
         Taken::Empty => return Ok(Next::Done),
         Taken::Gone => {
             crate::generations::retire(core, &stored, generation).await?;
@@ -121,6 +121,7 @@ pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<
     };
     add(&core.metrics.leases_taken, 1);
     let mut owner = Ownership::new(core, key, wake, (stored, generation, endpoint), shard, term);
+    owner.has_letters = has_letters;
     let ran = owner.run().await;
     if ran.is_err() {
         add(&core.metrics.leases_lost, 1);
@@ -207,7 +208,7 @@ impl<'a> Ownership<'a> {
             loaded: Loaded { core, bytes: 0 },
             unsettled: 0,
             unsettled_since_ns: None,
-            has_letters: true,
+            has_letters: false,
             taken_at_ns: now,
             looked_at_ns: 0,
             poll: core.settings.poll,
@@ -380,10 +381,11 @@ impl<'a> Ownership<'a> {
             return None;
         }
         let since = *self.idle_since_ns.get_or_insert(now.mono_ns);
-        let idle = nanos(self.core.settings.idle);
+        // Where others wait for their turn, nothing is kept that is not needed now.
+        let patience = if self.core.owners.is_crowded() { 0 } else { nanos(self.core.settings.idle) };
         match self.window.next_due_ns() {
-            Some(due) if due > now.mono_ns + idle => Some(Next::At(due)),
-            None if is_finished && now.mono_ns - since > idle => Some(Next::Done),
+            Some(due) if due > now.mono_ns + patience => Some(Next::At(due)),
+            None if is_finished && now.mono_ns >= since + patience => Some(Next::Done),
             _ => None,
         }
     }

@@ -28,8 +28,11 @@ const READS: usize = 16;
 
 #[derive(Default)]
 pub(crate) struct ProgressCache {
-    generations: Mutex<BTreeMap<(TopicId, u64), Arc<futures::lock::Mutex<Known>>>>,
+    generations: Mutex<BTreeMap<(TopicId, u64), SharedKnown>>,
 }
+
+/// What is known of a generation, by one reader at a time.
+type SharedKnown = Arc<futures::lock::Mutex<Known>>;
 
 #[derive(Default)]
 struct Known {
@@ -38,7 +41,7 @@ struct Known {
 }
 
 impl ProgressCache {
-    fn of(&self, topic: TopicId, generation: u64) -> Arc<futures::lock::Mutex<Known>> {
+    fn of(&self, topic: TopicId, generation: u64) -> SharedKnown {
         Arc::clone(self.generations.lock().entry((topic, generation)).or_default())
     }
 

@@ -13,7 +13,7 @@ use nacre_queues::record::{COPY, RESERVED};
 use nacre_queues::shard::{self, Found, Shard};
 use nacre_queues::{settle, spill};
 use nacre_topics::names::QueueName;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Objects that are removed at the same time.
@@ -113,14 +113,14 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
     }
     // The records are read after the objects: a topic's record is written before its objects are, so that an object whose
     // topic is not found has none.
-    let mut topics = BTreeSet::new();
+    let mut topics = Topics::new();
     let mut names = BTreeSet::new();
     for tenant in core.topics.store.tenants().await? {
         let mut after: Option<String> = None;
         loop {
             let page = core.topics.store.list(&tenant, after.as_deref(), MAX_PAGE).await?;
             for stored in &page.topics {
-                topics.insert(queue_id(stored.record.topic.id));
+                topics.insert(queue_id(stored.record.topic.id), Some(generations_of(stored)));
                 names.insert((tenant.clone(), stored.record.topic.arn.name.clone()));
             }
             after = page.topics.last().map(|last| last.record.topic.arn.name.clone()).filter(|_| page.more);
@@ -131,7 +131,7 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
         let mut after = None;
         loop {
             let page = core.topics.store.list_deleted(&tenant, after, MAX_PAGE).await?;
-            topics.extend(page.topics.iter().map(|stored| queue_id(stored.record.topic.id)));
+            topics.extend(page.topics.iter().map(|stored| (queue_id(stored.record.topic.id), None)));
             after = page.topics.last().map(|last| last.record.topic.id).filter(|_| page.more);
             if after.is_none() {
                 break;
@@ -145,8 +145,10 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
             sweep_visible(core, &object, &topics, &names).await?
         } else {
             match name::topic_of(&object) {
-                Some(topic) if topics.contains(&topic) => sweep_segment(core, &object).await?,
-                Some(_) => core.rados.write(ObjectOp::on(&object).then(Step::Remove)).await?.is_done(),
+                Some(topic) => match topics.get(&topic) {
+                    None => core.rados.write(ObjectOp::on(&object).then(Step::Remove)).await?.is_done(),
+                    Some(generations) => sweep_hidden(core, &object, &topic, generations.as_ref()).await?,
+                },
                 // It has a name that no queue gives.
                 None => false,
             }
@@ -160,11 +162,40 @@ pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
     Ok(removed)
 }
 
+/// The topics that exist with the numbers of their generations; `None` for those that are being deleted.
+type Topics = BTreeMap<TopicId, Option<BTreeSet<u64>>>;
+
+fn generations_of(stored: &StoredTopic) -> BTreeSet<u64> {
+    let layout = &stored.record.layout;
+    layout.delivered().chain(layout.next).map(|generation| generation.number).collect()
+}
+
+/// An object of a topic goes if it is a closed shard of a generation that the topic does not have, which is what remains of a
+/// copy that was begun late, or a segment that nothing names.
+async fn sweep_hidden(
+    core: &Core,
+    object: &ObjectKey,
+    topic: &TopicId,
+    generations: Option<&BTreeSet<u64>>,
+) -> Result<bool> {
+    // Numbers are not used again: a generation that the record does not name, read after the object was there, is over.
+    let number = object.name.split('.').nth(1).and_then(|number| number.parse::<u64>().ok());
+    let (Some(generations), Some(number)) = (generations, number) else { return Ok(false) };
+    match object.namespace {
+        CLOSED if !generations.contains(&number) => {
+            remove_shard(core, object, topic).await?;
+            Ok(true)
+        }
+        SPILL => sweep_segment(core, object).await,
+        _ => Ok(false),
+    }
+}
+
 /// A visible object goes if it is a shard of a topic that is gone, or reserved for none.
 async fn sweep_visible(
     core: &Core,
     object: &ObjectKey,
-    topics: &BTreeSet<TopicId>,
+    topics: &Topics,
     names: &BTreeSet<(String, String)>,
 ) -> Result<bool> {
     let Some(parsed) = QueueName::parse(&object.name) else { return Ok(false) };
@@ -172,7 +203,7 @@ async fn sweep_visible(
     // Queues of other programs are left alone.
     let Ok(found) = shard::found(object, &reply) else { return Ok(false) };
     match found {
-        Found::Shard(identity) if !topics.contains(&identity.topic) => {
+        Found::Shard(identity) if !topics.contains_key(&identity.topic) => {
             remove_shard(core, object, &identity.topic).await?;
             Ok(true)
         }
@@ -185,9 +216,6 @@ async fn sweep_visible(
 
 /// A segment of a topic goes if its shard is gone, or if an owner wrote it that is fenced and no manifest names it.
 async fn sweep_segment(core: &Core, object: &ObjectKey) -> Result<bool> {
-    if object.namespace != SPILL {
-        return Ok(false);
-    }
     let parts: Vec<&str> = object.name.split('.').collect();
     let [topic, generation, shard, first, epoch] = parts[..] else { return Ok(false) };
     let (generation, shard) = (generation.parse::<u64>(), shard.parse::<u32>());

@@ -66,8 +66,8 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
-            linger: Duration::from_millis(20),
-            settle_linger: Duration::from_millis(20),
+            linger: Duration::from_millis(40),
+            settle_linger: Duration::from_millis(100),
             lease: Duration::from_secs(3),
             idle: Duration::from_secs(3),
             poll: Duration::from_millis(50),

@@ -12,8 +12,8 @@ use nacre_queues::shard::{self, Shard};
 
 /// What came of trying to take a lease.
 pub(crate) enum Taken {
-    /// This gateway is the owner.
-    Owned(Box<Shard>, LeaseTerm),
+    /// This gateway is the owner; whether there are dead letters beside the log.
+    Owned(Box<Shard>, LeaseTerm, bool),
     /// There is nothing to be delivered.
     Empty,
     /// The shard does not exist any more.
@@ -85,10 +85,14 @@ pub(crate) async fn take(
     if !written.is_done() {
         return Ok(Taken::Elsewhere);
     }
-    match read_shard(core, &shard).await? {
-        Some(shard) if shard.is_owned_by(owner) => {
-            Ok(Taken::Owned(Box::new(shard), LeaseTerm::new(sent, duration)))
-        }
-        _ => Ok(Taken::Elsewhere),
+    // The owner before may have settled events until this moment.
+    let Some(reply) = core.rados.read(&letters(&shard.object)).await? else { return Ok(Taken::Elsewhere) };
+    if !shard::identity_of(&shard.object, &reply).is_ok_and(|id| id == shard.id) {
+        return Ok(Taken::Elsewhere);
     }
+    let shard = Shard::from_reply(&shard.object, &[], &reply)?;
+    if !shard.is_owned_by(owner) {
+        return Ok(Taken::Elsewhere);
+    }
+    Ok(Taken::Owned(Box::new(shard), LeaseTerm::new(sent, duration), !reply.page.is_empty()))
 }

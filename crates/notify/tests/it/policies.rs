@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 fn world(topics: &[&[(&str, &str)]]) -> World {
     let mut world = World::new(7, Mutation::None, Faults::none(), 1);
+    world.refused_rate = 0;
     for (at, attributes) in topics.iter().enumerate() {
         world.make_topic_with(&format!("t{at}"), 1, attributes);
     }

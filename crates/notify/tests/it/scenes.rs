@@ -127,7 +127,7 @@ fn settling_by_a_fenced_owner_is_noticed() {
 
 #[test]
 fn batches_that_are_lost_at_a_reshard_are_noticed() {
-    noticed(Mutation::DropAtReshard, "is lost");
+    noticed(Mutation::DropAtReshard, "does not drain");
 }
 
 #[test]

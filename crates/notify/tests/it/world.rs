@@ -161,6 +161,8 @@ pub(crate) struct World {
     pub(crate) random: Random,
     pub(crate) gateways: Vec<Gateway>,
     pub(crate) topics: Vec<Topic>,
+    /// Of a thousand changes, those whose events endpoints refuse.
+    pub(crate) refused_rate: u32,
     /// Gateways that ended, and when others learn of it.
     ended: Vec<(u64, Nanos)>,
     mutation: Mutation,
@@ -211,6 +213,7 @@ impl World {
             random: Random::new(seed, Stream::Scenario),
             gateways: Vec::new(),
             topics: Vec::new(),
+            refused_rate: 60,
             ended: Vec::new(),
             mutation,
             client: (process, index),
@@ -331,7 +334,7 @@ impl World {
             let which = (event.topic_id.to_string(), event.event.id());
             self.shared.check.lock().produced.insert(which);
         }
-        if self.random.chance(60) {
+        if self.random.chance(self.refused_rate) {
             self.shared.refused.lock().insert(tag.clone());
         }
         let outbox = OutboxRecord {
