@@ -67,13 +67,10 @@ fn rados_error(error: Error) -> nacre_client::Error {
 
 impl Buckets {
     /// Asks the gateway, as long as there is one.
-    fn ask<T: Send + 'static, F: Future<Output = Result<T>> + Send>(
+    fn ask<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
         &self,
         ask: impl FnOnce(Arc<Gateway>) -> F + Send + 'static,
-    ) -> BoxFuture<'static, nacre_client::Result<T>>
-    where
-        F: 'static,
-    {
+    ) -> BoxFuture<'static, nacre_client::Result<T>> {
         let gateway = self.0.upgrade();
         Box::pin(async move {
             let gateway = gateway.ok_or(nacre_client::Error::ShutDown)?;
