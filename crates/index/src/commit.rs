@@ -103,7 +103,7 @@ impl Base {
     }
 
     /// The sequence of its last change; `None` where there is no RADOS object.
-    fn seq(&self) -> Option<Seq> {
+    pub fn seq(&self) -> Option<Seq> {
         match self {
             Base::Absent => None,
             Base::Entry(seq) => Some(*seq),

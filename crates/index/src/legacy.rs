@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::key;
 use crate::op::{Guard, Step, Write};
-use crate::record::{self, Entry, Listed, Stats};
+use crate::record::{self, Entry, EntryTails, Listed, Stats, Tails};
 use crate::reshard;
 use crate::seq::Seq;
 use crate::state;
@@ -36,8 +36,53 @@ struct OldEntry {
     held: Option<Stats>,
 }
 
+/// A pending change of format 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OldPending {
+    /// When it was prepared, in nanoseconds since 1970.
+    pub begun_ns: u64,
+    /// The RADOS session of the gateway, as blocklists name it.
+    pub session: String,
+    /// Tails that it may have written.
+    pub tails: Option<Tails>,
+    /// Tails of a version that it removes.
+    pub replaced: Vec<Tails>,
+    /// Tails of the parts that the object gets from the upload that it completes.
+    pub parts: Vec<Tails>,
+}
+
 impl Versioned for OldEntry {
     const NAME: &'static str = "index entry";
+}
+
+impl Versioned for OldPending {
+    const NAME: &'static str = "pending index entry";
+}
+
+/// Reads a pending change of format 1: key, tag and record; `None` where the name is that of no pending change.
+pub fn pending(shard: &str, name: &[u8], value: &[u8]) -> Result<Option<(String, String, OldPending)>> {
+    let Some(rest) = name.strip_prefix(b"p") else { return Ok(None) };
+    let at = rest.len().checked_sub(ID_BYTES + 1).filter(|at| rest[*at] == 0);
+    let Some((key, tag)) = at.map(|at| (rest[..at].to_vec(), rest[at + 1..].to_vec())) else {
+        return Ok(None);
+    };
+    let (Ok(key), Ok(tag)) = (String::from_utf8(key), String::from_utf8(tag)) else { return Ok(None) };
+    Ok(Some((key, tag, record::decode(shard, value)?)))
+}
+
+/// What a key's records are after the conversion where its head was read because a change of it was pending: `object` and its
+/// tails, or nothing. Replaces what [`copy`] wrote of the key.
+pub fn replace(tag: &str, key: &str, object: Option<(Listed, Vec<Tails>)>) -> Write {
+    let mut steps = vec![Step::OmapRemove(vec![key::entry(key), key::tails(key)])];
+    if let Some((listed, tails)) = object {
+        let mut set =
+            vec![(key::entry(key), record::encode(&Entry { seq: Seq::LEGACY, object: Some(listed) }))];
+        if !tails.is_empty() {
+            set.push((key::tails(key), record::encode(&EntryTails { tails })));
+        }
+        steps.push(Step::OmapSet(set));
+    }
+    Write { guards: vec![Guard::Exists, state::is(&state::closed(tag))], steps }
 }
 
 /// A record of format 1 as one of format 2; `None` for what has no successor. Fails with [`Error::Crowded`] for a pending
@@ -97,7 +142,6 @@ pub fn drop_old(names: Vec<Bytes>) -> Write {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{EntryTails, Tails};
 
     const TAG: &str = "0123456789abcdef0123456789abcdef";
 
@@ -136,6 +180,27 @@ mod tests {
     fn shards_with_pending_changes_are_not_converted() {
         let page = [(Bytes::from_static(b"pk\0tag"), Bytes::from_static(b"pending"))];
         assert!(matches!(copy("shard", "t", &page), Err(Error::Crowded(_))));
+    }
+
+    #[test]
+    fn pending_changes_are_read_with_their_keys_and_tags() {
+        let old = OldPending { session: "client.7".into(), ..OldPending::default() };
+        let name = [b"pa\0b\0", TAG.as_bytes()].concat();
+        let found = pending("shard", &name, &record::encode(&old)).unwrap().unwrap();
+        assert_eq!(found, ("a\0b".to_owned(), TAG.to_owned(), old));
+        assert_eq!(pending("shard", b"pk", b""), Ok(None));
+        assert_eq!(pending("shard", b"oa", b""), Ok(None));
+    }
+
+    #[test]
+    fn a_key_whose_head_was_read_is_what_its_head_says() {
+        let run = Tails { name: "n".into(), count: 2 };
+        let write = replace("t", "k", Some((Listed { size: 5, ..Listed::default() }, vec![run.clone()])));
+        let [Step::OmapRemove(_), Step::OmapSet(set)] = &write.steps[..] else { panic!("{write:?}") };
+        let entry = record::decode::<Entry>("k", &set[0].1).unwrap();
+        assert_eq!((entry.seq, entry.object.unwrap().size), (Seq::LEGACY, 5));
+        assert_eq!(record::decode::<EntryTails>("k", &set[1].1).unwrap().tails, [run]);
+        assert_eq!(replace("t", "k", None).steps.len(), 1);
     }
 
     #[test]

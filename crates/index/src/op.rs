@@ -241,7 +241,7 @@ impl Read {
 
 impl ReadReply {
     /// Part `at` as attributes or entries by key.
-    pub(crate) fn pairs(&self, at: usize) -> Result<&BTreeMap<Bytes, Bytes>> {
+    pub fn pairs(&self, at: usize) -> Result<&BTreeMap<Bytes, Bytes>> {
         match self.parts.get(at) {
             Some(Fetched::Pairs(pairs)) => Ok(pairs),
             _ => Err(Error::corrupt("reply", "reply", "a part is missing or of another kind")),
@@ -249,7 +249,7 @@ impl ReadReply {
     }
 
     /// Part `at` as a page.
-    pub(crate) fn page(&self, at: usize) -> Result<&Page> {
+    pub fn page(&self, at: usize) -> Result<&Page> {
         match self.parts.get(at) {
             Some(Fetched::Page(page)) => Ok(page),
             _ => Err(Error::corrupt("reply", "reply", "a part is missing or of another kind")),

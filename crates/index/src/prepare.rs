@@ -99,21 +99,21 @@ impl Batch {
         Read::of(fetches)
     }
 
-    /// What `reply` to [`Batch::read`] says, for each change.
-    pub fn views(&self, reply: &ReadReply) -> Result<Vec<View>> {
+    /// What `reply` to [`Batch::read`] says, for each change. A damaged entry fails only the changes of its key.
+    pub fn views(&self, reply: &ReadReply) -> Result<Vec<Result<View>>> {
         let entries = reply.pairs(0)?;
         let mut pages = 1;
         let mut views = Vec::with_capacity(self.changes.len());
         for Prepare { key, tag, pending } in &self.changes {
             let entry = entries.get(&key::entry(key));
-            let entry = entry.map(|value| record::decode::<Entry>(key, value)).transpose()?;
+            let entry = entry.map(|value| record::decode::<Entry>(key, value)).transpose();
             let mut alone = false;
             if pending.slot {
                 let own = key::pending(key, tag);
                 alone = reply.page(pages)?.entries.iter().all(|(name, _)| *name == own);
                 pages += 1;
             }
-            views.push(View { entry, alone });
+            views.push(entry.map(|entry| View { entry, alone }));
         }
         Ok(views)
     }
@@ -227,7 +227,7 @@ mod tests {
         };
         let alone = |tags: &[&str]| {
             let reply = ReadReply { version: 1, parts: vec![Fetched::Pairs(BTreeMap::new()), page(tags)] };
-            batch.views(&reply).unwrap().iter().map(|view| view.alone).collect::<Vec<_>>()
+            batch.views(&reply).unwrap().into_iter().map(|view| view.unwrap().alone).collect::<Vec<_>>()
         };
         assert_eq!(alone(&["1"]), [true, false]);
         assert_eq!(alone(&["1", "2"]), [false, false]);

@@ -44,6 +44,11 @@ pub fn is_not_frozen() -> Guard {
     Guard::AttrBelow(STATE, Bytes::from_static(LIMIT))
 }
 
+/// Whether a shard in this state lets nothing be finished.
+pub fn is_frozen(state: &[u8]) -> bool {
+    state >= LIMIT
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,8 +57,8 @@ mod tests {
     fn only_frozen_shards_refuse_to_finish() {
         let Guard::AttrBelow(STATE, limit) = is_not_frozen() else { panic!("another guard") };
         for state in [OPEN, VERSIONED, &closed("t"), "open", "versioned"] {
-            assert!(state.as_bytes() < &limit[..], "{state}");
+            assert!(state.as_bytes() < &limit[..] && !is_frozen(state.as_bytes()), "{state}");
         }
-        assert!(frozen("t").as_bytes() >= &limit[..]);
+        assert!(frozen("t").as_bytes() >= &limit[..] && is_frozen(frozen("t").as_bytes()));
     }
 }

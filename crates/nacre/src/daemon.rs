@@ -2,7 +2,7 @@
 
 mod gateway;
 
-pub(crate) use gateway::{Frontends, Threads, gateway, rgw_config, start_gateway, urls_of};
+pub(crate) use gateway::{Frontends, Threads, gateway, idle_delivery, rgw_config, start_gateway, urls_of};
 
 use crate::layout;
 use anyhow::{Context, Result, bail, ensure};

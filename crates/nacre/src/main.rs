@@ -30,8 +30,8 @@ usage: nacre COMMAND [ARGS]...
   mon                  the map authority alone
   osd --id N           one OSD alone
   gateway              an S3 gateway alone
-  user, key, bucket, quota, usage, caps, object, metadata, gc, lc, reshard, ratelimit
-                       S3 users, their keys, buckets, limits and upkeep (Ceph's radosgw-admin)
+  user, key, bucket, quota, usage, caps, object, metadata, gc, lc, reshard, ratelimit, topic, notification
+                       S3 users, their keys, buckets, limits, upkeep and notifications (Ceph's radosgw-admin)
   backup               streams to striped volumes and back, with checksums: create, append, cat, verify
   bench s3             load on any S3 server: puts, listings, gets and removals, measured by the second
   rados                objects: put, get, ls, rm, xattrs, omap, bench (Ceph's rados)
@@ -115,6 +115,8 @@ fn program(name: &str) -> Option<Program> {
         "lc" => cmd::radosgw_admin::lc,
         "reshard" => cmd::radosgw_admin::reshard,
         "ratelimit" => cmd::radosgw_admin::ratelimit,
+        "topic" => cmd::radosgw_admin::topic,
+        "notification" => cmd::radosgw_admin::notification,
         "radosgw-admin" => cmd::radosgw_admin::main,
         "dplcompat" | "nacre-dplcompat" => cmd::dplcompat::main,
         "ceph" => cmd::ceph::main,

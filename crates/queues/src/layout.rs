@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::name::{self, KeyHash, MAX_SHARDS, TopicId};
 use crate::op::ObjectKey;
 use crate::record::Identity;
+use nacre_types::encoding::Versioned;
 use serde::{Deserialize, Serialize};
 
 /// Generations that may be waiting to be drained. More changes are refused.
@@ -60,6 +61,10 @@ pub struct Layout {
     pub last_number: u64,
     /// Whether the topic is being deleted: its objects are removed, then its record.
     pub is_deleted: bool,
+}
+
+impl Versioned for Layout {
+    const NAME: &'static str = "queue layout";
 }
 
 /// What a queue is to become.

@@ -9,12 +9,12 @@
 //! A gateway holds leases only of shards that it works on. It releases a shard that is empty, and one whose
 //! endpoint's breaker is open unless it must spill; so topics without work cost no renewals.
 
-use crate::op::{ObjectOp, Step};
+use crate::op::{ObjectOp, ObjectReply, Step};
 use crate::record::{self, OWNER, Owner};
 use crate::shard::Shard;
 use bytes::Bytes;
 use nacre_types::ceph::{CephEncoding, SessionName, UTime};
-use nacre_types::cls::lock::{BreakOp, LockKind, LockOp, MAY_RENEW, UnlockOp};
+use nacre_types::cls::lock::{BreakOp, LockInfo, LockKind, LockOp, MAY_RENEW, UnlockOp, attribute};
 use nacre_types::ids::ClientId;
 
 /// The lock's name.
@@ -59,11 +59,29 @@ impl Shard {
         self.owned_op().then(lock(duration_ns))
     }
 
+    /// Renews the lease with another operation of the owner that was read.
+    #[must_use]
+    pub fn renewing(&self, op: ObjectOp, duration_ns: u64) -> ObjectOp {
+        debug_assert!(op.object == self.object, "the lease is on the shard's object");
+        op.then(lock(duration_ns))
+    }
+
     /// Gives the lease back. The owner attribute stays: the next owner takes the next epoch.
     pub fn release_lease(&self) -> ObjectOp {
         let input = UnlockOp { name: Bytes::from(LOCK), cookie: Bytes::from_static(COOKIE) }.to_bytes();
         self.owned_op().then(Step::Call { class: "lock", method: "unlock", input })
     }
+}
+
+/// Whether somebody has the lease of a shard, by a reading of its attributes and the wall clock. A hint: only taking it
+/// tells.
+pub fn is_leased(reply: &ObjectReply, wall_ns: u64) -> bool {
+    let attribute = attribute(LOCK.as_bytes()).unwrap_or_default();
+    let Some(Ok(mut info)) = reply.xattrs.get(&attribute).map(|bytes| LockInfo::from_bytes(bytes)) else {
+        return false;
+    };
+    info.expire(UTime::from_ns(wall_ns));
+    !info.lockers.is_empty()
 }
 
 fn lock(duration_ns: u64) -> Step {
@@ -96,10 +114,15 @@ impl LeaseTerm {
         self.sent_ns.saturating_add(self.duration_ns / RENEWALS)
     }
 
+    /// From when on no more events may be sent to the endpoint.
+    pub fn send_until_ns(self) -> u64 {
+        self.sent_ns.saturating_add(self.duration_ns - self.duration_ns / MARGIN)
+    }
+
     /// Whether events may still be sent to the endpoint. Checked before each push: an owner that was
     /// suspended stops here.
     pub fn may_send(self, now_ns: u64) -> bool {
-        now_ns < self.sent_ns.saturating_add(self.duration_ns - self.duration_ns / MARGIN)
+        now_ns < self.send_until_ns()
     }
 }
 

@@ -131,6 +131,8 @@ pub struct Window {
     held: BTreeMap<u64, Hold>,
     in_flight: usize,
     parked: usize,
+    /// Bytes of the events that are loaded.
+    bytes: u64,
     /// The next event of the log to be loaded.
     load_from: u64,
 }
@@ -150,6 +152,7 @@ impl Window {
             held: BTreeMap::new(),
             in_flight: 0,
             parked: 0,
+            bytes: 0,
             load_from: head.cursor,
         }
     }
@@ -215,6 +218,7 @@ impl Window {
 
     fn insert(&mut self, sequence: u64, slot: Slot) {
         let key = slot.event.key;
+        self.bytes += slot.event.size_bytes();
         self.slots.insert(sequence, slot);
         let order = self.keys.entry(key).or_default();
         order.insert(sequence);
@@ -312,6 +316,18 @@ impl Window {
         if is_new && slot.is_dirty {
             self.parked += 1;
         }
+        self.schedule(sequence);
+    }
+
+    /// The endpoint could not be reached for an event, which says nothing about the event: it is tried again after a while
+    /// and keeps its place in the log. That it was tried is known to this owner only.
+    pub fn unreachable(&mut self, sequence: u64, detail: &str, now: Times, random: u32) {
+        let policy = self.policy;
+        let Some(slot) = self.landed(sequence) else { return };
+        slot.attempts = slot.attempts.saturating_add(1);
+        slot.detail = clip_detail(detail);
+        slot.status = Status::Waiting;
+        slot.due_ns = now.mono_ns.saturating_add(policy.delay_ns(slot.attempts, random)).max(1);
         self.schedule(sequence);
     }
 
@@ -448,9 +464,9 @@ impl Window {
     }
 
     fn forget(&mut self, sequence: u64) {
-        if let Some(slot) = self.slots.remove(&sequence)
-            && (slot.place == Place::Parked || slot.is_dirty)
-        {
+        let Some(slot) = self.slots.remove(&sequence) else { return };
+        self.bytes -= slot.event.size_bytes();
+        if slot.place == Place::Parked || slot.is_dirty {
             self.parked -= 1;
         }
     }
@@ -483,6 +499,38 @@ impl Window {
     /// be written.
     pub fn len(&self) -> usize {
         self.slots.len()
+    }
+
+    /// Bytes of the events that are loaded.
+    pub fn size_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// How long until the first of the events that are loaded expires; `None` where none does.
+    pub fn next_expiry_ns(&self, now: Times) -> Option<u64> {
+        let limit = self.policy.time_to_live_ns?;
+        let waiting = self.slots.values().filter(|slot| slot.status == Status::Waiting);
+        let age = |slot: &Slot| age_ns(slot.event.time_ns, now.steady_ns, slot.known_since_ns, now.mono_ns);
+        waiting.map(|slot| limit.saturating_sub(age(slot))).min()
+    }
+
+    /// Whether [`Window::next`] has an event now, unless older generations hold it back.
+    pub fn has_ready(&self, now: Times) -> bool {
+        !self.ready.is_empty() || self.next_due_ns().is_some_and(|due_ns| due_ns <= now.mono_ns)
+    }
+
+    /// Whether older generations hold events back.
+    pub fn is_held(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// Whether there is something to be written: [`Window::settlements`] would not be empty.
+    pub fn is_unsettled(&self) -> bool {
+        let is_unsettled = |slot: &Slot| match slot.status {
+            Status::Delivered | Status::Dead(_) => true,
+            Status::Waiting | Status::InFlight => slot.is_dirty,
+        };
+        self.slots.values().any(is_unsettled)
     }
 
     /// Whether nothing is loaded.

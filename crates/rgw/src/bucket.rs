@@ -6,8 +6,10 @@
 use crate::acl::Acl;
 use crate::error::{Error, Result};
 use crate::gateway::{Change, Gateway, now_ns};
-use crate::index::{self, Closed, Closing};
+use crate::index::{self, Closed, Closing, IndexFormat};
 use crate::lifecycle::Rules;
+use crate::notifications::Cause;
+use crate::object::{Condition, Head, RemovalEvents};
 use crate::policy::Policy;
 use crate::public_access::{Ownership, PublicAccessBlock};
 use crate::quota::Quota;
@@ -15,6 +17,9 @@ use crate::ratelimit::RateLimit;
 use crate::record;
 use bytes::Bytes;
 use nacre_client::WriteOp;
+use nacre_index::key::Kind;
+use nacre_topics::config::{Matcher, NotificationConfig};
+use nacre_topics::record::RequestInfo;
 use nacre_types::encoding::{DecodeError, Versioned};
 use nacre_types::op::CmpOp;
 use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
@@ -26,7 +31,7 @@ use std::time::{Duration, Instant};
 
 /// Objects or uploads looked at at a time.
 const PAGE: usize = 1000;
-/// How long the removal of a bucket waits for what was begun in it, and how often it looks.
+/// How long the removal of a bucket waits for pending changes and their events, and how often it looks.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 const FINISH_LOOK: Duration = Duration::from_millis(50);
 /// What a bucket has of object lock that is made with it.
@@ -76,7 +81,9 @@ pub struct Bucket {
     /// What else was set for it, by the name of the request's parameter: `policy`, `cors`, `object-lock`, `lifecycle`,
     /// `publicAccessBlock`, …; or of the administrator's command: `ratelimit`. JSON.
     pub documents: BTreeMap<String, String>,
-    /// Of these what was read of them.
+    /// The format of its index.
+    pub index_format: IndexFormat,
+    /// What was read of the documents.
     #[serde(skip)]
     pub(crate) policy: Option<Arc<Policy>>,
     #[serde(skip)]
@@ -98,6 +105,9 @@ pub struct Bucket {
     pub(crate) website: Option<Arc<WebsiteConfiguration>>,
     #[serde(skip)]
     pub(crate) ratelimit: RateLimit,
+    /// Which changes of its objects have events; `None` where none has.
+    #[serde(skip)]
+    pub(crate) notifications: Option<Arc<Matcher>>,
 }
 
 /// The name of the policy among a bucket's documents.
@@ -120,6 +130,8 @@ pub(crate) const ENCRYPTION: &str = "encryption";
 pub(crate) const WEBSITE: &str = "website";
 /// The name of how much may be done in it in a minute among a bucket's documents.
 const RATELIMIT: &str = "ratelimit";
+/// The name of the notification configurations among a bucket's documents.
+pub(crate) const NOTIFICATIONS: &str = "notification";
 
 impl Bucket {
     /// How much may be done in it in a minute through one gateway.
@@ -152,6 +164,11 @@ impl Bucket {
                 Some(Arc::new(serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?));
         }
         self.ratelimit = self.document(RATELIMIT)?;
+        let notifications: NotificationConfig = self.document(NOTIFICATIONS)?;
+        if !notifications.configurations.is_empty() {
+            let matcher = Matcher::new(notifications).map_err(|error| corrupt(error.to_string()))?;
+            self.notifications = Some(Arc::new(matcher));
+        }
         if let Some(text) = self.documents.get(WEBSITE) {
             self.website = Some(Arc::new(serde_json::from_str(text).map_err(|e| corrupt(e.to_string()))?));
         }
@@ -168,8 +185,51 @@ impl Bucket {
     }
 }
 
+/// A bucket of format 1, whose index is of format 1, too.
+#[derive(Deserialize)]
+struct BucketV1 {
+    name: String,
+    id: String,
+    owner: String,
+    created_ns: u64,
+    generation: u32,
+    shards: u32,
+    resharding: Option<(u32, u32)>,
+    left: Option<(u32, u32)>,
+    closing: Option<Closing>,
+    versioning: Versioning,
+    acl: Acl,
+    tags: Vec<(String, String)>,
+    documents: BTreeMap<String, String>,
+}
+
 impl Versioned for Bucket {
     const NAME: &'static str = "bucket";
+    const VERSION: u8 = 2;
+    /// A gateway that does not know the index's format must not change it.
+    const COMPAT: u8 = 2;
+
+    fn decode_old(_version: u8, body: &[u8]) -> Result<Bucket, DecodeError> {
+        let old: BucketV1 = postcard::from_bytes(body)
+            .map_err(|error| DecodeError::Corrupt { what: Self::NAME, detail: error.to_string() })?;
+        Ok(Bucket {
+            name: old.name,
+            id: old.id,
+            owner: old.owner,
+            created_ns: old.created_ns,
+            generation: old.generation,
+            shards: old.shards,
+            resharding: old.resharding,
+            left: old.left,
+            closing: old.closing,
+            versioning: old.versioning,
+            acl: old.acl,
+            tags: old.tags,
+            documents: old.documents,
+            index_format: IndexFormat::V1,
+            ..Bucket::default()
+        })
+    }
 }
 
 /// An entry of a user's list.
@@ -196,8 +256,17 @@ pub(crate) fn list_of(user: &str) -> String {
 }
 
 impl Gateway {
-    /// The bucket of that name, asked for anew.
+    /// The bucket of that name, read now. An index of an older format is converted first.
     pub async fn bucket(&self, name: &str) -> Result<Bucket> {
+        let bucket = self.bucket_record(name).await?;
+        if bucket.index_format == IndexFormat::V2 {
+            return Ok(bucket);
+        }
+        self.shared()?.converted(bucket).await
+    }
+
+    /// The bucket of that name, read now, whatever the format of its index.
+    pub(crate) async fn bucket_record(&self, name: &str) -> Result<Bucket> {
         let found = record::read::<Bucket>(&self.pools.buckets, name).await?;
         let (bucket, _) = found.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
         bucket.read_documents()
@@ -246,7 +315,7 @@ impl Gateway {
             ..Bucket::default()
         };
         index::create(&self.pools.index, &bucket).await?;
-        // Listed first: an entry without a bucket is seen through and removed, a bucket without an entry would be lost.
+        // Listed first: an entry without a bucket is found and removed, a bucket without an entry would be lost.
         let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
         let entry = (list_key(name), record::encode(&own));
         self.pools.users.omap_set(&list_of(owner), vec![entry]).await?;
@@ -320,7 +389,7 @@ impl Gateway {
     }
 
     /// Makes writes make versions, or replace the version `null`. With the first change every write is one or the other:
-    /// nothing is begun while it is made.
+    /// no change is prepared while it is made.
     pub async fn set_versioning(self: &Arc<Gateway>, name: &str, versioning: Versioning) -> Result<()> {
         let bucket = self.bucket(name).await?;
         if bucket.versioning != Versioning::Off {
@@ -358,11 +427,25 @@ impl Gateway {
 
     /// Waits until nothing is pending in a closed bucket.
     pub(crate) async fn wait_finished(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
-        let begun = Instant::now();
-        while index::has_pending(&self.pools.index, bucket).await? {
-            // Listing has what gateways left that are gone seen through.
-            self.is_empty(bucket).await?;
-            if begun.elapsed() > FINISH_TIMEOUT {
+        self.wait_without(bucket, Kind::Pending, FINISH_TIMEOUT).await
+    }
+
+    /// Waits until a closed bucket's index has no record of that kind.
+    pub(crate) async fn wait_without(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        kind: Kind,
+        timeout: Duration,
+    ) -> Result<()> {
+        let started = Instant::now();
+        while index::has_any(&self.pools.index, bucket, kind).await? {
+            match kind {
+                // Listing has the changes recovered of gateways that are gone.
+                Kind::Pending => drop(self.is_empty(bucket).await?),
+                Kind::Tidy => self.tidy_bucket(bucket).await?,
+                _ => {}
+            }
+            if started.elapsed() > timeout {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
             tokio::time::sleep(FINISH_LOOK).await;
@@ -370,15 +453,23 @@ impl Gateway {
         Ok(())
     }
 
-    /// Waits until what was begun in a closed bucket is finished; fails where it holds objects then. Its uploads are ended.
+    /// Waits until what is pending in a closed bucket is finished, its events are in their queues and its heads are tidied;
+    /// fails where it has objects then. Its uploads are ended.
     async fn check_empty(self: &Arc<Gateway>, bucket: &Bucket) -> Result<()> {
         if !self.is_empty(bucket).await? {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
         }
-        // What is begun may still become an object.
+        // What is pending may still become an object.
         self.wait_finished(bucket).await?;
         if !self.is_empty(bucket).await? {
             return Err(Error::BucketNotEmpty(bucket.name.clone()));
+        }
+        self.wait_without(bucket, Kind::Tidy, FINISH_TIMEOUT).await?;
+        if index::has_any(&self.pools.index, bucket, Kind::Outbox).await? {
+            for shard in 0..bucket.shards.max(1) {
+                self.outbox_written(&bucket.name, &index::shard_name(bucket, shard));
+            }
+            self.wait_without(bucket, Kind::Outbox, FINISH_TIMEOUT).await?;
         }
         self.abort_uploads(bucket).await
     }
@@ -393,14 +484,14 @@ impl Gateway {
             for (key, id, _) in &found {
                 match self.abort_upload(bucket, key, id).await {
                     // Listed, but not there: an attempt to end it was cut short.
-                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id, None).await?,
+                    Err(Error::NoSuchUpload) => index::remove_upload(self, bucket, key, id).await?,
                     ended => ended?,
                 }
             }
         }
     }
 
-    /// Removes all objects, in all versions, and uploads of a bucket that nobody writes into any more. What object lock
+    /// Removes all objects, in all versions, and uploads of a bucket without writers. What object lock
     /// protects stays, and fails it.
     pub async fn purge_bucket(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let bucket = Arc::new(self.bucket(name).await?);
@@ -411,12 +502,17 @@ impl Gateway {
                 break;
             }
             for listed in &found.versions {
+                let request = RequestInfo { time_ns: now_ns(), ..RequestInfo::default() };
+                let cause = Cause { request };
                 if bucket.versioning == Versioning::Off {
-                    self.remove_object(&bucket, &listed.key, "", crate::object::Condition::None).await?;
+                    let (key, events) = ((&*listed.key, ""), (&cause, RemovalEvents::REQUEST));
+                    self.remove_object(&bucket, key, Condition::None, events).await?;
                     continue;
                 }
-                let may = |head: &crate::object::Head, _| head.check_lock(true);
-                self.remove_version(&bucket, &listed.key, listed.head.version_id(), may).await?;
+                let may = |head: &Head, _| head.check_lock(true);
+                let version = (&*listed.key, listed.head.version_id());
+                let events = (&cause, RemovalEvents::REQUEST.removed);
+                self.remove_version(&bucket, version, events, may).await?;
             }
         }
         self.abort_uploads(&bucket).await
@@ -477,5 +573,21 @@ impl Gateway {
         }
         names.sort_unstable();
         Ok(names)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_format_1_stand_for_indexes_of_format_1() {
+        let bucket = Bucket { name: "b".into(), shards: 11, owner: "o".into(), ..Bucket::default() };
+        let new = record::encode(&bucket);
+        assert_eq!(record::decode::<Bucket>("b", &new).unwrap(), bucket);
+        let body = &new[nacre_types::encoding::ENVELOPE_HEADER_BYTES..new.len() - 1];
+        let old = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), body].concat();
+        let read = record::decode::<Bucket>("b", &old).unwrap();
+        assert_eq!(read, Bucket { index_format: IndexFormat::V1, ..bucket });
     }
 }

@@ -3,8 +3,11 @@
 
 use crate::error::{Error, Result};
 
+/// The capability for notification topics, whosever they are: to read them, and to change them and publish to them.
+pub(crate) const TOPICS: &str = "topics";
+
 /// What capabilities are for, as radosgw knows them.
-const KINDS: [&str; 18] = [
+const KINDS: [&str; 19] = [
     "user",
     "users",
     "buckets",
@@ -23,6 +26,8 @@ const KINDS: [&str; 18] = [
     "ratelimit",
     "accounts",
     "opstate",
+    // Notification topics of all users. Nacre's.
+    TOPICS,
 ];
 
 /// What is done with a kind of thing.

@@ -9,14 +9,19 @@
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{self, Entry, EntryTails, Found, Pending, STATS, Stats, Suspect, Tails};
+use crate::index::{self, Found, StaleIntent, Stats, Tails};
 use crate::object::multipart::UploadEntry;
-use crate::object::{Role, role_of};
+use crate::object::{HeadEntry, Role, role_of};
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{ReadOp, WriteOp};
-use nacre_types::op::{CmpOp, OmapValsReply};
+use nacre_index::key::{self, Kind};
+use nacre_index::op::Page;
+use nacre_index::record::{Entry, EntryTails, Pending, Tidy};
+use nacre_index::recovery;
+use nacre_index::seq::Seq;
+use nacre_types::op::CmpOp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +41,7 @@ const NAMED: usize = 10_000;
 pub enum Problem {
     /// A shard of the index is absent.
     MissingShard(String),
-    /// A shard takes no changes, though nobody keeps it closed.
+    /// A shard takes no changes, though no attempt keeps it closed.
     ClosedShard(String),
     /// The entry of this key is not what the object's head says, or stands for no object, or the object has none.
     WrongEntry(String),
@@ -83,7 +88,17 @@ impl CheckReport {
 /// An entry as it lies in its shard, with nothing pending, and the head at that time.
 struct Compared {
     value: Option<Bytes>,
-    head: Option<Entry>,
+    head: Head,
+}
+
+/// What a key's head is.
+#[derive(Debug, Default)]
+enum Head {
+    #[default]
+    Absent,
+    /// A tombstone, and the sequence of its last change.
+    Tombstone(Seq),
+    Object(HeadEntry),
 }
 
 /// Names of runs of tails.
@@ -136,11 +151,11 @@ impl Gateway {
         }
     }
 
-    /// A page of a shard's entries of one kind; empty where the shard is absent.
-    async fn page(&self, shard: &str, kind: &'static str, after: Bytes) -> Result<OmapValsReply> {
-        match self.pools.index.omap_get_vals(shard, after, kind, PAGE).await {
-            Err(error) if error.is_not_found() => Ok(OmapValsReply { entries: Vec::new(), more: false }),
-            page => Ok(page?),
+    /// A page of a shard's records of one kind; empty where the shard is absent.
+    async fn page(&self, shard: &str, kind: Kind, after: Bytes) -> Result<Page> {
+        match self.pools.index.omap_get_vals(shard, after, kind.prefix(), PAGE).await {
+            Err(error) if error.is_not_found() => Ok(Page::default()),
+            page => page.map(|page| Page { entries: page.entries, more: page.more }).map_err(Error::from),
         }
     }
 
@@ -154,20 +169,18 @@ impl Gateway {
             let shard = index::shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
-                let page = self.page(&shard, "p", after.clone()).await?;
-                let mut suspects = Vec::new();
-                for (name, value) in &page.entries {
-                    after = name.clone();
-                    let Some((key, tag)) = index::pending_of(name) else { continue };
-                    let pending = record::decode::<Pending>(&shard, value)?;
-                    let suspect = Suspect { key: key.to_owned(), tag: tag.to_owned(), pending };
-                    if suspect.is_older(self.config.pending_expiration) {
-                        report.add(Problem::StalePending(key.to_owned()));
-                        suspects.push(suspect);
+                let page = self.page(&shard, Kind::Pending, after.clone()).await?;
+                let mut stale = Vec::new();
+                for change in recovery::parse(&shard, &page)? {
+                    after = change.name.clone();
+                    let intent = StaleIntent::from(change);
+                    if intent.is_older(self.config.pending_expiration) {
+                        report.add(Problem::StalePending(intent.key.clone()));
+                        stale.push(intent);
                     }
                 }
                 if fix {
-                    self.heal(bucket, suspects).await?;
+                    self.recover(bucket, stale).await?;
                 }
                 if !page.more {
                     break;
@@ -178,35 +191,40 @@ impl Gateway {
         Ok(())
     }
 
+    /// A key's head now.
+    async fn checked_head(&self, bucket: &Bucket, key: &str) -> Result<Head> {
+        if let Some(head) = self.head_with_tails(bucket, key).await? {
+            return Ok(Head::Object(head));
+        }
+        let head = self.protocol_head(&bucket.id, key).await?;
+        Ok(head.filter(|head| head.is_tombstone()).map_or(Head::Absent, |head| Head::Tombstone(head.seq())))
+    }
+
     /// Looks at an entry and its head until nothing is pending of the key, and so nothing was while the head was read;
-    /// `None` where there is always something, or something that will stay until it is seen through.
+    /// `None` where there is always something, or a change that stays pending until it is recovered.
     async fn compare(&self, bucket: &Bucket, key: &str) -> Result<Option<Compared>> {
         let shard = index::shard_of(bucket, key);
         let mut before: Option<Option<Bytes>> = None;
-        let mut head = None;
+        let mut head = Head::default();
         for _ in 0..LOOKS {
             let mut op = ReadOp::new();
-            op.omap_get_vals_by_keys(vec![index::entry_key(key)]);
-            op.omap_get_vals("", index::pending_key(key, ""), PAGE);
+            op.omap_get_vals_by_keys(vec![key::entry(key)]);
+            op.omap_get_vals("", key::prefix(Kind::Pending, key), PAGE);
             let reply = self.pools.index.operate_read(&shard, op).await.and_then(|reply| reply.success());
             let (value, pending) = match reply {
                 Err(error) if error.is_not_found() => (None, false),
                 reply => {
                     let mut reply = reply?;
-                    let value = reply.pairs(0)?.remove(&index::entry_key(key));
-                    let mut pending = false;
-                    for (name, noted) in &reply.omap_vals(1)?.entries {
-                        let Some((_, tag)) = index::pending_of(name).filter(|(of, _)| *of == key) else {
-                            continue;
-                        };
-                        let (key, tag) = (key.to_owned(), tag.to_owned());
-                        let suspect = Suspect { key, tag, pending: record::decode(&shard, noted)? };
-                        if suspect.is_older(self.config.pending_expiration) {
-                            return Ok(None);
-                        }
-                        pending = true;
+                    let value = reply.pairs(0)?.remove(&key::entry(key));
+                    let found = reply.omap_vals(1)?;
+                    let page = Page { entries: found.entries, more: found.more };
+                    let pending = recovery::parse(&shard, &page)?;
+                    let mut intents = pending.into_iter().map(StaleIntent::from).peekable();
+                    let is_pending = intents.peek().is_some();
+                    if intents.any(|intent| intent.is_older(self.config.pending_expiration)) {
+                        return Ok(None);
                     }
-                    (value, pending)
+                    (value, is_pending)
                 }
             };
             if pending {
@@ -217,7 +235,7 @@ impl Gateway {
             if before.as_ref() == Some(&value) {
                 return Ok(Some(Compared { value, head }));
             }
-            head = self.head_with_tails(bucket, key).await?;
+            head = self.checked_head(bucket, key).await?;
             before = Some(value);
         }
         Ok(None)
@@ -236,9 +254,9 @@ impl Gateway {
         let shard = index::shard_of(bucket, key);
         let entry = value.as_ref().map(|value| record::decode::<Entry>(&shard, value));
         match (&entry, &head) {
-            (None, None) => return Ok(()),
-            (Some(Ok(entry)), None) if entry.removed => return Ok(()),
-            (Some(Ok(entry)), Some(head)) if agree(entry, head) => return Ok(()),
+            (None, Head::Absent) => return Ok(()),
+            (Some(Ok(Entry { object: None, seq })), Head::Tombstone(last)) if seq == last => return Ok(()),
+            (Some(Ok(entry)), Head::Object(head)) if agree(entry, head) => return Ok(()),
             _ => self.must_stand(bucket).await?,
         }
         match &entry {
@@ -249,17 +267,30 @@ impl Gateway {
             return Ok(());
         }
         // Tails that only the wrong entry names are found as orphans.
-        let (name, tails) = (index::entry_key(key), index::tails_key(key));
+        let (name, tails) = (key::entry(key), key::tails(key));
         let mut op = WriteOp::new();
         op.assert_exists().omap_cmp(vec![(name.clone(), CmpOp::Eq, value.unwrap_or_default())]);
-        match head {
-            Some(head) => {
-                let own = head.encoded_tails().map(|encoded| (tails.clone(), encoded));
-                op.omap_rm_keys(vec![tails]);
-                op.omap_set([(name, record::encode(&head))].into_iter().chain(own).collect())
-            }
-            None => op.omap_rm_keys(vec![name, tails]),
+        let gone = match &head {
+            Head::Absent => vec![name.clone(), tails.clone()],
+            Head::Tombstone(_) | Head::Object(_) => vec![tails.clone()],
         };
+        op.omap_rm_keys(gone);
+        match head {
+            Head::Absent => {}
+            // Tidying removes both.
+            Head::Tombstone(seq) => {
+                let tidy = (key::tidy(key), record::encode(&Tidy { up_to: seq }));
+                op.omap_set(vec![(name, record::encode(&Entry { seq, object: None })), tidy]);
+            }
+            Head::Object(head) => {
+                let entry = Entry { seq: head.seq, object: Some(head.listed) };
+                let mut set = vec![(name, record::encode(&entry))];
+                if !head.tails.is_empty() {
+                    set.push((tails, record::encode(&EntryTails { tails: head.tails })));
+                }
+                op.omap_set(set);
+            }
+        }
         match self.pools.index.operate(&shard, op).await?.success().map_err(Error::from) {
             // It changed this moment: then it is not what was wrong any more.
             Err(error) if error.is_canceled() => Ok(()),
@@ -273,23 +304,26 @@ impl Gateway {
             let shard = index::shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
-                let page = self.page(&shard, "o", after.clone()).await?;
+                let page = self.page(&shard, Kind::Entry, after.clone()).await?;
                 let differing: Vec<Option<String>> = stream::iter(&page.entries)
                     .map(|(name, value)| {
                         let shard = &shard;
                         async move {
-                            let key = String::from_utf8_lossy(&name[1..]).into_owned();
+                            // What is no key of an entry says nothing of any object.
+                            let Some(name) = key::parse(name) else { return Ok(None) };
                             let entry = record::decode::<Entry>(shard, value).ok();
-                            let head = match self.head_entry(bucket, &key).await {
-                                Err(Error::Corrupt { .. }) => return Ok(Some(key)),
-                                head => head?,
+                            let current = match self.current(bucket, &name.key).await {
+                                Err(Error::Corrupt { .. }) => return Ok(Some(name.key)),
+                                current => current?,
                             };
-                            let same = match (&entry, &head) {
-                                (Some(entry), Some(head)) => agree(entry, head),
-                                (Some(entry), None) => entry.removed,
-                                (None, _) => false,
+                            let same = match (&entry, current) {
+                                (Some(entry), Some(current)) => {
+                                    entry.seq == current.mark.seq() && entry.object == Some(current.listed())
+                                }
+                                // Looked at again with its head.
+                                (Some(_) | None, None) | (None, Some(_)) => false,
                             };
-                            Ok::<_, Error>((!same).then_some(key))
+                            Ok::<_, Error>((!same).then_some(name.key))
                         }
                     })
                     .buffered(HEADS)
@@ -324,7 +358,7 @@ impl Gateway {
                 }
                 Some(Role::Head(key)) => {
                     let shard = index::shard_of(bucket, &key);
-                    let name = index::entry_key(&key);
+                    let name = key::entry(&key);
                     let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await;
                     // Whether it is the right one is seen when entries are gone through.
                     if !found.is_ok_and(|found| found.contains_key(&name)) {
@@ -333,7 +367,7 @@ impl Gateway {
                 }
                 Some(Role::Upload(key, id)) => {
                     let shard = index::shard_of(bucket, &key);
-                    let name = index::upload_key(&key, &id);
+                    let name = key::upload(&key, &id);
                     let listed = async || -> Result<bool> {
                         let found =
                             self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
@@ -359,10 +393,11 @@ impl Gateway {
             let shard = index::shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
-                let page = self.page(&shard, "m", after.clone()).await?;
+                let page = self.page(&shard, Kind::Upload, after.clone()).await?;
                 for (name, value) in &page.entries {
                     after = name.clone();
-                    let Some((key, id)) = index::upload_of(name) else { continue };
+                    let Some(upload) = key::parse(name) else { continue };
+                    let (key, id) = (&upload.key, &upload.suffix);
                     let entry = record::decode::<UploadEntry>(&shard, value)?;
                     let age = now_ns().saturating_sub(entry.begun_ns);
                     // Listed first, then made.
@@ -370,9 +405,9 @@ impl Gateway {
                     if young || self.tails_of_upload(bucket, key, id).await?.is_some() {
                         continue;
                     }
-                    report.add(Problem::MissingUpload(key.to_owned(), id.to_owned()));
+                    report.add(Problem::MissingUpload(key.clone(), id.clone()));
                     if fix {
-                        index::remove_upload(self, bucket, key, id, None).await?;
+                        index::remove_upload(self, bucket, key, id).await?;
                     }
                 }
                 if !page.more {
@@ -397,7 +432,7 @@ impl Gateway {
             }
         };
         // In this order; see the module.
-        for kind in ["m", "p", "t"] {
+        for kind in [Kind::Upload, Kind::Pending, Kind::Tails] {
             for number in 0..bucket.shards.max(1) {
                 let shard = index::shard_name(bucket, number);
                 let mut after = Bytes::new();
@@ -405,19 +440,18 @@ impl Gateway {
                     let page = self.page(&shard, kind, after.clone()).await?;
                     for (name, value) in &page.entries {
                         after = name.clone();
+                        let Some(key::ShardKey { key, suffix, .. }) = key::parse(name) else { continue };
                         match kind {
-                            "m" => {
-                                let Some((key, id)) = index::upload_of(name) else { continue };
-                                let tails = self.tails_of_upload(bucket, key, id).await?;
+                            Kind::Upload => {
+                                let tails = self.tails_of_upload(bucket, &key, &suffix).await?;
                                 forget(&mut runs, &tails.unwrap_or_default());
                             }
-                            "p" => {
-                                let Some((key, _)) = index::pending_of(name) else { continue };
+                            Kind::Pending => {
                                 let pending = record::decode::<Pending>(&shard, value)?;
                                 forget(&mut runs, pending.tails.as_slice());
                                 forget(&mut runs, &pending.replaced);
                                 forget(&mut runs, &pending.parts);
-                                forget(&mut runs, &self.named_tails(bucket, key).await?);
+                                forget(&mut runs, &self.named_tails(bucket, &key).await?);
                             }
                             // What can't be decoded names nothing; its head, below, does.
                             _ => {
@@ -483,7 +517,7 @@ impl Gateway {
             let mut calculated = Stats::default();
             let mut after = Bytes::new();
             loop {
-                let page = self.page(shard, "o", after.clone()).await?;
+                let page = self.page(shard, Kind::Entry, after.clone()).await?;
                 for (name, value) in &page.entries {
                     after = name.clone();
                     if let Ok(entry) = record::decode::<Entry>(shard, value) {
@@ -503,7 +537,7 @@ impl Gateway {
                 if fix {
                     let mut op = WriteOp::new();
                     op.assert_version(version)
-                        .omap_set(vec![(Bytes::from_static(STATS), record::encode(&calculated))]);
+                        .omap_set(vec![(Bytes::from_static(key::STATS), record::encode(&calculated))]);
                     if self.pools.index.operate(shard, op).await?.success().is_err() {
                         continue;
                     }
@@ -523,24 +557,19 @@ impl Gateway {
     /// A shard's sums, `None` where they can't be decoded or are absent, and its version.
     async fn sums(&self, shard: &str) -> Result<Option<(Option<Stats>, u64)>> {
         let mut op = ReadOp::new();
-        op.omap_get_vals_by_keys(vec![Bytes::from_static(STATS)]);
+        op.omap_get_vals_by_keys(vec![Bytes::from_static(key::STATS)]);
         let reply = self.pools.index.operate_read(shard, op).await.and_then(|reply| reply.success());
         let mut reply = match reply {
             Err(error) if error.is_not_found() => return Ok(None),
             reply => reply?,
         };
-        let value = reply.pairs(0)?.remove(STATS);
+        let value = reply.pairs(0)?.remove(key::STATS);
         let stats = value.and_then(|value| record::decode::<Stats>(shard, &value).ok());
         Ok(Some((stats, reply.version)))
     }
 }
 
-/// Whether an entry says what the head does. A head whose tags or ACL were changed has a higher version than its entry.
-fn agree(entry: &Entry, head: &Entry) -> bool {
-    // Tails are the head's own matter; an entry's are what is to be discarded with it.
-    let shown = |entry: &Entry| {
-        let marks = (entry.marker, entry.held);
-        (entry.tag.clone(), entry.size, entry.mtime_ns, entry.etag.clone(), entry.owner.clone(), marks)
-    };
-    !entry.removed && entry.version <= head.version && shown(entry) == shown(head)
+/// Whether an entry says what the head does. Tails are the head's own matter; an entry's are what is to be discarded with it.
+fn agree(entry: &Entry, head: &HeadEntry) -> bool {
+    entry.seq == head.seq && entry.object.as_ref() == Some(&head.listed)
 }

@@ -51,6 +51,15 @@ pub enum Error {
     /// The temporary credentials have expired.
     #[error("the security token has expired")]
     ExpiredToken,
+    /// No such notification topic.
+    #[error("no such topic: {0}")]
+    NoSuchTopic(String),
+    /// A topic, a notification configuration or a request for one is not as it must be.
+    #[error("{0}")]
+    Topic(#[from] nacre_topics::Error),
+    /// The queue of a topic is full, and the topic refuses further events.
+    #[error("the queue of topic {0} is full")]
+    QueueFull(String),
     /// No such kind of metadata.
     #[error("no such metadata: {0}")]
     NoSuchMetadata(String),
@@ -138,6 +147,23 @@ pub enum Error {
     Invalid(String),
 }
 
+impl From<nacre_notify::Error> for Error {
+    fn from(error: nacre_notify::Error) -> Error {
+        use nacre_notify::Error as Notify;
+        match error {
+            Notify::Rados(error) => Error::Rados(error),
+            Notify::Topic(error) => Error::Topic(error),
+            Notify::NoSuchTopic(arn) => Error::NoSuchTopic(arn.to_string()),
+            Notify::Changed(name) | Notify::Contended(name) => Error::Contended(name),
+            Notify::Corrupt { object, source } => Error::Corrupt { name: object, source },
+            error @ Notify::TooManyGenerations(_) => Error::Invalid(error.to_string()),
+            error @ (Notify::Queue(_) | Notify::Index(_) | Notify::Foreign { .. } | Notify::Stopped) => {
+                Error::Internal { what: "notifications", detail: error.to_string() }
+            }
+        }
+    }
+}
+
 /// What is wrong with a request's body.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BodyFault {
@@ -163,6 +189,15 @@ impl BodyFault {
             "UploadStreamError: Sha256Mismatch" => BodyFault::Sha256Mismatch,
             "AwsChunkedStreamError: SignatureMismatch" => BodyFault::ChunkSignature,
             _ => BodyFault::Incomplete,
+        }
+    }
+}
+
+impl From<nacre_index::Error> for Error {
+    fn from(error: nacre_index::Error) -> Error {
+        match error {
+            nacre_index::Error::Corrupt { name, source } => Error::Corrupt { name, source },
+            nacre_index::Error::Crowded(key) => Error::Contended(key),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::acl::{Acl, Grant, Grantee, Permission};
 use crate::bucket::{Bucket, OwnBucket};
-use crate::index::{Entry, Tails};
+use crate::index::Tails;
 use crate::object::{Data, Head, Manifest, ManifestPart, StoredChecksum};
 use crate::policy::Policy;
 use crate::post_policy::{Fields, Signed};
@@ -71,11 +71,6 @@ fn fuzz_records_of_users_and_buckets() {
     let mut bucket = Bucket { name: "photos".into(), owner: "a".into(), acl: acl(), ..Bucket::default() };
     bucket.documents.insert("policy".into(), "{}".into());
     stored("bucket", &[bucket]);
-    let tails = Tails { name: "t".into(), count: 3 };
-    stored(
-        "index-entry",
-        &[Entry { version: 9, size: 5, tails: vec![tails], ..Entry::default() }, Entry::default()],
-    );
     stored("own-bucket", &[OwnBucket { id: "00".into(), created_ns: 7 }]);
 }
 

@@ -191,6 +191,9 @@ pub(crate) async fn work(gateway: std::sync::Weak<Gateway>, every: Duration) {
         if let Err(error) = gateway.collect_garbage(false).await {
             tracing::warn!(%error, "rgw: garbage waits to be collected");
         }
+        if let Err(error) = gateway.tidy_all().await {
+            tracing::debug!(%error, "rgw: heads are tidied later");
+        }
         if let Err(error) = gateway.sweep_leases().await {
             tracing::debug!(%error, "rgw: leases of gateways that ended are not removed now");
         }

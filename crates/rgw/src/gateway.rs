@@ -7,10 +7,11 @@
 
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::index::Finisher;
+use crate::index::{Finisher, Preparer};
 use crate::lease::Lease;
 use crate::lifecycle::Schedule;
-use crate::object::{Holder, ReadSizes, SECRET_BYTES, Secret};
+use crate::notifications::{self, Delivery, EndpointRules};
+use crate::object::{Holder, LastCommits, ReadSizes, SECRET_BYTES, Secret};
 use crate::pools::Pools;
 use crate::quota::{Ages, Quota, Quotas};
 use crate::ratelimit::RateLimits;
@@ -22,12 +23,15 @@ use crate::user::User;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use nacre_client::{Cluster, Notification, WatchHandler};
+use nacre_notify::Notifier;
+use nacre_topics::topic::Topic;
 use nacre_types::encoding::Versioned;
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashMap};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OnceCell, Semaphore, watch};
 
@@ -109,6 +113,8 @@ pub struct Config {
     pub lifecycle_time: String,
     /// `rgw_lc_debug_interval`: seconds that a day of lifecycles' rules lasts; a day where it is not above 0.
     pub lifecycle_debug: i64,
+    /// How topics' queues are taken care of; `None` for a process that has nothing to do with them.
+    pub delivery: Option<Delivery>,
 }
 
 /// Which secret for SSE-S3 counts.
@@ -157,6 +163,7 @@ impl Default for Config {
             lifecycle: true,
             lifecycle_time: "00:00-06:00".into(),
             lifecycle_debug: -1,
+            delivery: None,
         }
     }
 }
@@ -170,6 +177,8 @@ pub(crate) enum Change {
     Bucket(String),
     /// A role.
     Role(String),
+    /// A notification topic, by tenant and name: `TENANT:NAME`.
+    Topic(String),
 }
 
 /// One cluster's gateway. All its methods may be called from any task.
@@ -177,7 +186,13 @@ pub struct Gateway {
     pub(crate) cluster: Cluster,
     pub(crate) pools: Pools,
     pub(crate) config: Config,
+    /// What makes tasks' own handles of this gateway.
+    own: Weak<Gateway>,
+    pub(crate) preparer: Preparer,
+    pub(crate) commits: LastCommits,
     pub(crate) finisher: Finisher,
+    /// Writes of bucket indexes that left events in an outbox.
+    pub(crate) outbox_writes: Arc<AtomicU64>,
     pub(crate) lifecycle: Schedule,
     pub(crate) lease: Lease,
     /// Permits of [`ROOM_BYTES`] each.
@@ -190,9 +205,13 @@ pub struct Gateway {
     pub(crate) usage: Option<Arc<UsageLog>>,
     /// What users and buckets have left of their limits here.
     pub(crate) ratelimits: RateLimits,
+    /// What endpoints of topics may name.
+    pub(crate) rules: EndpointRules,
+    /// What takes care of topics' queues, where this process does.
+    pub(crate) notifier: OnceLock<Arc<Notifier>>,
     /// Records of garbage that can't be decoded, as the last collection found.
     pub(crate) damaged_garbage: Arc<AtomicU64>,
-    memory: Memory,
+    pub(crate) memory: Memory,
     secret: OnceCell<Secret>,
     /// When it was last asked whether the cluster answers, and whether it did.
     answered: tokio::sync::Mutex<Option<(Instant, bool)>>,
@@ -206,7 +225,7 @@ pub struct Gateway {
 
 /// What is remembered of users, by access key and by id, of roles and of buckets.
 #[derive(Default)]
-struct Memory {
+pub(crate) struct Memory {
     /// The watch's cookie, and whether none is wanted any more.
     watch: Mutex<Option<u64>>,
     ended: AtomicBool,
@@ -216,10 +235,12 @@ struct Memory {
     owners: Kept<User>,
     roles: Kept<Role>,
     buckets: Kept<Bucket>,
+    /// Also that there is none of a name: configurations outlive their topics.
+    pub(crate) topics: Kept<Option<Arc<Topic>>>,
 }
 
 /// Records by name, with the time since when each is remembered.
-struct Kept<T>(Mutex<HashMap<String, (Instant, Arc<T>)>>);
+pub(crate) struct Kept<T>(Mutex<HashMap<String, (Instant, Arc<T>)>>);
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -244,13 +265,18 @@ impl Gateway {
         let lifecycle = Schedule::read(&config.lifecycle_time, config.lifecycle_debug)?;
         let pools = Pools::open(&cluster).await?;
         // Who sees through what this gateway leaves shuts it out by this name: it must not go on under another one.
-        let session = session_name(cluster.bind_session());
+        let number = cluster.bind_session();
+        let session = session_name(number);
         let mut instance = [0; 8];
         getrandom::fill(&mut instance).map_err(Error::no_random_numbers)?;
         // One piece must fit.
         let room = config.put_bytes.max(crate::object::PIECE_BYTES as u64);
         let permits = (room as usize / ROOM_BYTES).min(u32::MAX as usize);
-        let gateway = Arc::new(Gateway {
+        let gateway = Arc::new_cyclic(|own| Gateway {
+            own: Weak::clone(own),
+            preparer: Preparer::default(),
+            commits: LastCommits::default(),
+            outbox_writes: Arc::default(),
             finisher: Finisher::default(),
             lifecycle,
             lease: Lease::default(),
@@ -260,6 +286,11 @@ impl Gateway {
             sealer: OnceCell::new(),
             usage: config.usage.map(|usage| Arc::new(UsageLog::new(usage.threshold))),
             ratelimits: RateLimits::default(),
+            rules: match &config.delivery {
+                Some(delivery) => delivery.rules.clone(),
+                None => EndpointRules::new(&cluster),
+            },
+            notifier: OnceLock::new(),
             damaged_garbage: Arc::default(),
             memory: Memory::default(),
             secret: OnceCell::new(),
@@ -275,7 +306,14 @@ impl Gateway {
         if gateway.config.watch {
             tokio::spawn(keep_watching(Arc::downgrade(&gateway)));
         }
+        if let Some(delivery) = &gateway.config.delivery {
+            gateway.notifier.get_or_init(|| notifications::start(&gateway, delivery, number));
+            tokio::spawn(notifications::note_gateways(Arc::downgrade(&gateway)));
+        }
         tokio::spawn(crate::lease::work(Arc::downgrade(&gateway), gateway.config.lease));
+        if gateway.config.watch {
+            tokio::spawn(crate::index::recover(Arc::downgrade(&gateway)));
+        }
         tokio::spawn(crate::garbage::work(Arc::downgrade(&gateway), gateway.config.gc_period));
         if let (Some(log), Some(usage)) = (&gateway.usage, &gateway.config.usage) {
             let log = Arc::clone(log);
@@ -295,6 +333,9 @@ impl Gateway {
     ///
     /// Where the cluster does not answer it gives up after a while: what is pending is seen through by others.
     pub async fn finish(&self) {
+        if let Some(notifier) = self.notifier() {
+            notifier.stop().await;
+        }
         if tokio::time::timeout(FINISH_TIMEOUT, self.finisher.drain()).await.is_err() {
             tracing::warn!("rgw: index entries are left pending, the cluster does not answer");
         }
@@ -343,6 +384,20 @@ impl Gateway {
         };
         *answered = Some((Instant::now(), answers));
         answers
+    }
+
+    /// A handle for a task that may outlive the call. Fails while the gateway ends.
+    pub(crate) fn shared(&self) -> Result<Arc<Gateway>> {
+        self.own.upgrade().ok_or(Error::Rados(nacre_client::Error::ShutDown))
+    }
+
+    /// A finish left events in the outbox of a shard of that bucket.
+    pub(crate) fn outbox_written(&self, bucket: &str, shard: &str) {
+        self.outbox_writes.fetch_add(1, Ordering::Relaxed);
+        tracing::debug!(bucket, shard, "rgw: events are in an outbox");
+        if let Some(notifier) = self.notifier() {
+            notifier.outbox_written(crate::index::bucket_id(shard), shard);
+        }
     }
 
     /// A name that nothing in the cluster has or had: 32 hexadecimal digits.
@@ -441,7 +496,7 @@ impl Gateway {
         self.known(&self.memory.buckets, name, self.bucket(name)).await
     }
 
-    async fn known<T>(
+    pub(crate) async fn known<T>(
         &self,
         kept: &Kept<T>,
         name: &str,
@@ -473,6 +528,28 @@ impl Gateway {
         Ok(watchers.into_iter().map(|watcher| session_name(watcher.client.0)).collect())
     }
 
+    /// The addresses of all gateways that watch.
+    pub(crate) async fn gateway_addresses(&self) -> Result<BTreeSet<IpAddr>> {
+        // ADDRESS:PORT/NONCE.
+        let address_of = |text: &str| {
+            let socket = text.rsplit_once('/').map_or(text, |(socket, _)| socket);
+            socket.parse::<SocketAddr>().ok().map(|socket| socket.ip())
+        };
+        let watchers = match self.pools.control.list_watchers(CONTROL).await {
+            Err(error) if error.is_not_found() => return Ok(BTreeSet::new()),
+            watchers => watchers?,
+        };
+        Ok(watchers.iter().filter_map(|watcher| address_of(&watcher.addr)).collect())
+    }
+
+    /// Something was changed, here or by another gateway.
+    fn hear(&self, change: &Change) {
+        self.memory.hear(change);
+        if let (Change::Topic(key), Some(notifier)) = (change, self.notifier()) {
+            notifier.topic_changed(&notifications::arn_of_key(key, &self.config.region));
+        }
+    }
+
     /// Forgets a bucket here.
     pub(crate) fn forget_bucket(&self, name: &str) {
         self.memory.hear(&Change::Bucket(name.to_owned()));
@@ -494,7 +571,7 @@ impl Gateway {
     /// Tells all gateways of a change that was made, this one too, and waits until they know. One that does not answer
     /// has lost its watch, and forgets all.
     pub(crate) async fn tell_others(&self, change: Change) {
-        self.memory.hear(&change);
+        self.hear(&change);
         let payload = postcard::to_stdvec(&change).expect("invariant: names can be encoded");
         for _ in 0..TELLINGS {
             match self.pools.control.notify(CONTROL, payload.clone(), Some(TELL_TIMEOUT)).await {
@@ -555,6 +632,7 @@ impl Memory {
             }
             Change::Bucket(name) => self.buckets.forget(name),
             Change::Role(name) => self.roles.forget(name),
+            Change::Topic(key) => self.topics.forget(key),
         }
     }
 
@@ -564,6 +642,7 @@ impl Memory {
         self.owners.0.lock().clear();
         self.roles.0.lock().clear();
         self.buckets.0.lock().clear();
+        self.topics.0.lock().clear();
     }
 }
 
@@ -577,7 +656,7 @@ impl WatchHandler for Ear {
     fn notified(&self, notification: Notification) {
         let Some(gateway) = self.gateway.upgrade() else { return };
         match postcard::from_bytes::<Change>(&notification.payload) {
-            Ok(change) => gateway.memory.hear(&change),
+            Ok(change) => gateway.hear(&change),
             // What a newer release says may concern anything.
             Err(_) => gateway.memory.forget_all(),
         }

@@ -1,4 +1,4 @@
-//! IAM and STS: forms posted to `/` that ask for an `Action`, for users' keys and policies, roles, and temporary
+//! IAM and STS: forms ([`crate::forms`]) that ask for an `Action`, for users' keys and policies, roles, and temporary
 //! credentials. Parameters, answers and errors are AWS's, as far as radosgw has the operation.
 //!
 //! Who asks needs a capability (`users`, `user-policy`, `roles`), as with radosgw, or a policy of its own that allows the
@@ -8,101 +8,29 @@ mod roles;
 mod sts;
 mod users;
 
-use crate::caps::{self, Perm};
-use crate::error::Error;
-use crate::evaluation::evaluate;
+use crate::caps::Perm;
+use crate::forms::{Caller, Failure, Service, SignedForm};
 use crate::gateway::Gateway;
-use crate::policy::{Asked, Decision, Policy, Who};
-use crate::s3::{Context, Peer, log_fault};
-use crate::server::Seen;
-use crate::session::Assumed;
-use crate::signature::{self, Refusal};
-use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
-use s3s::Body;
+use crate::policy::{Decision, Policy};
+use http::StatusCode;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use time::OffsetDateTime;
 
-/// The longest form.
-const MAX_BODY_BYTES: usize = 256 << 10;
 /// The most policies of a user or role (`rgw_user_policies_max_num`).
 const MAX_POLICIES: usize = 100;
 /// Names in one answer.
 const MAX_PAGE: usize = 1000;
+/// What an answer begins with.
+const DECLARATION: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>";
 
-/// Why a request was refused: status, AWS's code, and what it says.
-#[derive(Debug)]
-struct Failure {
-    status: StatusCode,
-    code: &'static str,
-    message: String,
+fn malformed(message: impl Into<String>) -> Failure {
+    Failure::new(StatusCode::BAD_REQUEST, "MalformedPolicyDocument", message)
 }
 
-impl Failure {
-    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Failure {
-        Failure { status, code, message: message.into() }
-    }
-
-    fn invalid(message: impl Into<String>) -> Failure {
-        Failure::new(StatusCode::BAD_REQUEST, "ValidationError", message)
-    }
-
-    fn malformed(message: impl Into<String>) -> Failure {
-        Failure::new(StatusCode::BAD_REQUEST, "MalformedPolicyDocument", message)
-    }
-
-    fn absent(message: impl Into<String>) -> Failure {
-        Failure::new(StatusCode::NOT_FOUND, "NoSuchEntity", message)
-    }
-
-    fn denied(action: &str) -> Failure {
-        Failure::new(StatusCode::FORBIDDEN, "AccessDenied", format!("not authorized to perform {action}"))
-    }
-}
-
-impl From<Error> for Failure {
-    fn from(error: Error) -> Failure {
-        let (status, code) = match &error {
-            Error::NoSuchUser(_) | Error::NoSuchRole(_) => (StatusCode::NOT_FOUND, "NoSuchEntity"),
-            Error::UserExists(_) | Error::KeyExists(_) | Error::RoleExists(_) => {
-                (StatusCode::CONFLICT, "EntityAlreadyExists")
-            }
-            Error::LimitExceeded(_) => (StatusCode::CONFLICT, "LimitExceeded"),
-            Error::Invalid(_) => (StatusCode::BAD_REQUEST, "ValidationError"),
-            Error::InvalidToken => (StatusCode::FORBIDDEN, "InvalidClientTokenId"),
-            Error::ExpiredToken => (StatusCode::FORBIDDEN, "ExpiredToken"),
-            Error::Denied(_) => (StatusCode::FORBIDDEN, "AccessDenied"),
-            Error::IndexBusy(_) | Error::Contended(_) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
-            }
-            error if error.is_unavailable() => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
-            _ => (StatusCode::INTERNAL_SERVER_ERROR, "InternalFailure"),
-        };
-        if status.is_server_error() {
-            log_fault(&error);
-            return Failure::new(
-                status,
-                code,
-                "The request processing has failed because of an internal error.",
-            );
-        }
-        Failure { status, code, message: error.to_string() }
-    }
-}
-
-impl From<Refusal> for Failure {
-    fn from(refusal: Refusal) -> Failure {
-        let (code, message) = match refusal {
-            Refusal::Missing => ("MissingAuthenticationToken", "the request is not signed"),
-            Refusal::Malformed => {
-                ("IncompleteSignature", "the signature can't be understood, or covers too little")
-            }
-            Refusal::Skewed => ("RequestExpired", "the request's time is too far from this server's"),
-            Refusal::Wrong => ("SignatureDoesNotMatch", "the signature is not that of the request"),
-        };
-        Failure::new(StatusCode::FORBIDDEN, code, message)
-    }
+fn absent(message: impl Into<String>) -> Failure {
+    Failure::new(StatusCode::NOT_FOUND, "NoSuchEntity", message)
 }
 
 /// What is between the tags of an answer.
@@ -208,9 +136,9 @@ impl Form {
     /// A policy that was read, with its text.
     fn policy(&self, name: &str, read: fn(&str) -> Result<Policy, String>) -> Result<&str, Failure> {
         let text = self.needed(name)?;
-        let policy = read(text).map_err(Failure::malformed)?;
+        let policy = read(text).map_err(malformed)?;
         match policy.keys().find(|key| !crate::s3::is_known_key(key)) {
-            Some(key) => Err(Failure::malformed(format!("conditions can't ask for {key}"))),
+            Some(key) => Err(malformed(format!("conditions can't ask for {key}"))),
             None => Ok(text),
         }
     }
@@ -220,53 +148,16 @@ impl Form {
 struct Call<'a> {
     gateway: &'a Arc<Gateway>,
     form: &'a Form,
-    assumed: Assumed,
-    /// By temporary credentials.
-    temporary: bool,
-    /// What conditions may ask for.
-    context: Context,
+    caller: &'a Caller,
 }
 
 impl Call<'_> {
-    fn who(&self) -> Who<'_> {
-        let role = self.assumed.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
-        Who { user: Some(&self.assumed.user.id), role }
-    }
-
-    /// What the caller's own policies say.
-    fn own_decision(&self, action: &str, resource: &str) -> Decision {
-        let policies = match &self.assumed.role {
-            Some((role, _)) => &role.permissions,
-            None => &self.assumed.user.identity,
-        };
-        let own = self.decide(policies.iter().map(|policy| &**policy), action, resource);
-        match &self.assumed.policy {
-            None => own,
-            Some(session) => own.and(self.decide([&**session].into_iter(), action, resource)),
-        }
-    }
-
-    fn decide<'p>(
-        &self,
-        policies: impl Iterator<Item = &'p Policy>,
-        action: &str,
-        resource: &str,
-    ) -> Decision {
-        let context = |key: &str| self.context.get(key);
-        let asked = Asked { who: self.who(), action, resource, context: &context };
-        policies.fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)))
-    }
-
     /// Refuses who has neither the capability nor a policy that allows the action.
     fn may(&self, kind: &str, perm: Perm, action: &str, resource: &str) -> Result<(), Failure> {
-        let user = &self.assumed.user;
-        // Capabilities are the user's own: a session has what policies give it.
-        let bare = self.assumed.role.is_none() && self.assumed.policy.is_none();
-        let capable = bare && (user.admin || user.system || caps::allow(&user.caps, kind, perm));
-        match self.own_decision(action, resource) {
-            Decision::Deny if !(user.admin || user.system) => Err(Failure::denied(action)),
+        match self.caller.own_decision(action, resource) {
+            Decision::Deny if !self.caller.is_administrator() => Err(Failure::denied(action)),
             Decision::Allow => Ok(()),
-            _ if capable => Ok(()),
+            _ if self.caller.is_capable(kind, perm) => Ok(()),
             _ => Err(Failure::denied(action)),
         }
     }
@@ -276,7 +167,9 @@ impl Call<'_> {
             "AssumeRole" | "GetSessionToken" | "GetCallerIdentity" => return sts::answer(self, action).await,
             // As in AWS, credentials of GetSessionToken can't call IAM without a second factor, which Nacre does not have: a thief
             // of them could create credentials that do not expire.
-            _ if self.temporary && self.assumed.role.is_none() => return Err(Failure::denied(action)),
+            _ if self.caller.temporary && self.caller.assumed.role.is_none() => {
+                return Err(Failure::denied(action));
+            }
             _ => roles::answer(self, action).await?,
         };
         let known = match known {
@@ -289,93 +182,41 @@ impl Call<'_> {
     }
 }
 
-/// Whether a request is one of these.
-pub(crate) fn is_form(method: &Method, path: &str, headers: &HeaderMap) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-    *method == Method::POST
-        && path == "/"
-        && kind
-            .split(';')
-            .next()
-            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded"))
-}
-
 /// Answers a form.
-pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> Response<Body> {
-    let (status, text) = match serve(gateway, request).await {
-        Ok(text) => (StatusCode::OK, text),
-        Err(failure) => {
-            let mut xml = Xml::default();
-            let kind = if failure.status.is_server_error() { "Receiver" } else { "Sender" };
-            xml.part("ErrorResponse", |xml| {
-                xml.part("Error", |xml| {
-                    xml.text("Type", kind).text("Code", failure.code).text("Message", &failure.message);
-                });
-            });
-            (failure.status, xml.0)
-        }
-    };
-    let mut response = Response::new(Body::from(format!("<?xml version=\"1.0\" encoding=\"UTF-8\"?>{text}")));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/xml"));
-    response
-}
-
-async fn serve(gateway: &Arc<Gateway>, request: Request<Body>) -> Result<String, Failure> {
-    let (head, mut body) = request.into_parts();
-    if head.uri.query().is_some_and(|query| !query.is_empty()) {
-        return Err(Failure::new(
-            StatusCode::BAD_REQUEST,
-            "InvalidParameterCombination",
-            "parameters are in the form",
-        ));
-    }
-    let body = body.store_all_limited(MAX_BODY_BYTES).await;
-    let body = body.map_err(|_| Failure::invalid("the form is cut short or too long"))?;
-    let signature = signature::read(&head.headers)?;
-    if !["iam", "sts", "s3"].contains(&signature.service) {
-        return Err(Failure::new(
-            StatusCode::FORBIDDEN,
-            "SignatureDoesNotMatch",
-            "the signature is for another service",
-        ));
-    }
-    let unknown =
-        || Failure::new(StatusCode::FORBIDDEN, "InvalidClientTokenId", "there is no such access key");
-    let secret = match gateway.secret_of(signature.access_key).await {
-        Err(Error::NoSuchUser(_)) => return Err(unknown()),
-        secret => secret?,
-    };
-    signature.check_form(&head.headers, &body, &secret, OffsetDateTime::now_utc())?;
-    let token = head.headers.get("x-amz-security-token").and_then(|token| token.to_str().ok());
-    let assumed = match gateway.identify(signature.access_key, token).await {
-        Err(Error::NoSuchUser(_)) => return Err(unknown()),
-        assumed => assumed?,
-    };
-    let form = Form::read(&body)?;
+pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Result<String, Failure> {
+    let form = Form::read(&signed.body)?;
     let action = form.needed("Action")?;
-    if let Some(seen) = head.extensions.get::<Arc<Seen>>() {
-        seen.note(if signature.service == "sts" { "STS" } else { "IAM" }, &assumed.user.id);
-    }
-    let peer = head.extensions.get::<Peer>();
-    let context = Context::of(&head.headers, "", peer, Some(assumed.user.as_ref()), assumed.role.as_ref());
-    let temporary = crate::session::is_temporary(signature.access_key);
-    let call = Call { gateway, form: &form, assumed, temporary, context };
+    let is_sts = signed.service == Service::Sts;
+    signed.seen.note(if is_sts { "STS" } else { "IAM" }, &signed.caller.assumed.user.id);
+    let call = Call { gateway, form: &form, caller: &signed.caller };
     let inner = call.answer(action).await?;
-    let space = match signature.service {
-        "sts" => "https://sts.amazonaws.com/doc/2011-06-15/",
-        _ => "https://iam.amazonaws.com/doc/2010-05-08/",
+    let space = if is_sts {
+        "https://sts.amazonaws.com/doc/2011-06-15/"
+    } else {
+        "https://iam.amazonaws.com/doc/2010-05-08/"
     };
     let result = if inner.0.is_empty() {
         String::new()
     } else {
         format!("<{action}Result>{}</{action}Result>", inner.0)
     };
-    let id = gateway.tag();
+    let id = signed.seen.id();
     Ok(format!(
-        "<{action}Response xmlns=\"{space}\">{result}<ResponseMetadata><RequestId>{id}</RequestId></ResponseMetadata>\
-         </{action}Response>"
+        "{DECLARATION}<{action}Response xmlns=\"{space}\">{result}<ResponseMetadata><RequestId>{id}</RequestId>\
+         </ResponseMetadata></{action}Response>"
     ))
+}
+
+/// The answer to a form that was refused.
+pub(crate) fn refusal(failure: &Failure) -> String {
+    let mut xml = Xml::default();
+    let kind = if failure.status.is_server_error() { "Receiver" } else { "Sender" };
+    xml.part("ErrorResponse", |xml| {
+        xml.part("Error", |xml| {
+            xml.text("Type", kind).text("Code", failure.code).text("Message", &failure.message);
+        });
+    });
+    format!("{DECLARATION}{}", xml.0)
 }
 
 /// A time as AWS's XML has it.
@@ -419,13 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_are_told_from_objects() {
-        let headers = |kind: &str| HeaderMap::from_iter([(header::CONTENT_TYPE, kind.parse().unwrap())]);
-        let form = "application/x-www-form-urlencoded; charset=utf-8";
-        assert!(is_form(&Method::POST, "/", &headers(form)));
-        assert!(!is_form(&Method::POST, "/bucket", &headers(form)));
-        assert!(!is_form(&Method::PUT, "/", &headers(form)));
-        assert!(!is_form(&Method::POST, "/", &headers("multipart/form-data")));
+    fn times_are_those_of_aws() {
         assert_eq!(time(1_767_323_045_000_000_000), "2026-01-02T03:04:05Z");
     }
 }

@@ -85,7 +85,10 @@ impl Gateway {
     pub(crate) async fn claim_lease(&self, session: &str) -> Result<bool> {
         let name = object_of(session);
         if !self.lock_lease(&name, CLAIM, CLAIM_TIME).await? {
-            tracing::info!(session, "rgw: a gateway has lost its watch, but not its lease: it is not fenced");
+            tracing::debug!(
+                session,
+                "rgw: a gateway has lost its watch, but not its lease: it is not fenced"
+            );
             return Ok(false);
         }
         // It may have watched again after its lease was over.
@@ -104,13 +107,27 @@ impl Gateway {
         }
     }
 
-    /// Removes leases of gateways that ended without giving them back.
-    pub(crate) async fn sweep_leases(&self) -> Result<()> {
+    /// Whether a gateway has a lease, which may be over.
+    pub(crate) async fn has_lease(&self, session: &str) -> Result<bool> {
+        match self.pools.control.stat(&object_of(session)).await {
+            Err(error) if error.is_not_found() => Ok(false),
+            found => Ok(found.map(|_| true)?),
+        }
+    }
+
+    /// The sessions of gateways that have leases, which may be over.
+    pub(crate) async fn leases(&self) -> Result<Vec<String>> {
         let mut lister = self.pools.control.list();
         let mut sessions = Vec::new();
         while let Some(object) = lister.next().await? {
             sessions.extend(object.name().strip_prefix(PREFIX).map(str::to_owned));
         }
+        Ok(sessions)
+    }
+
+    /// Removes leases of gateways that ended without giving them back.
+    pub(crate) async fn sweep_leases(&self) -> Result<()> {
+        let sessions = self.leases().await?;
         let alive = self.gateways().await?;
         for session in sessions {
             if session == self.session() || alive.contains(&session) {

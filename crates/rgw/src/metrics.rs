@@ -3,6 +3,8 @@
 //! Names are Ceph's where its gateways have the counter (section `rgw`); what is counted by operation has the label
 //! `operation`.
 
+use crate::gateway::Gateway;
+use nacre_notify::Notifier;
 use nacre_runtime::metrics::{Exposition, Kind};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -27,8 +29,20 @@ pub struct Metrics {
     given_up_connections: AtomicU64,
     refused_connections: AtomicU64,
     lost_lines: AtomicU64,
-    /// The gateway's own count.
+    /// The gateway's own counts.
     damaged_garbage: Arc<AtomicU64>,
+    outbox_writes: Arc<AtomicU64>,
+    delivery: Delivery,
+}
+
+/// What counts the delivery of notifications.
+#[derive(Default)]
+struct Delivery(Option<Arc<Notifier>>);
+
+impl std::fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Delivery").field(&self.0.is_some()).finish()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -79,9 +93,15 @@ impl Drop for OpenConnection {
 }
 
 impl Metrics {
-    /// Of a gateway that counts records of garbage that can't be decoded.
-    pub(crate) fn with_garbage(damaged_garbage: Arc<AtomicU64>) -> Metrics {
-        Metrics { damaged_garbage, ..Metrics::default() }
+    /// Of a gateway that counts records of garbage that can't be decoded, writes that left events in an outbox, and the delivery of
+    /// events.
+    pub(crate) fn of_gateway(gateway: &Gateway) -> Metrics {
+        Metrics {
+            damaged_garbage: Arc::clone(&gateway.damaged_garbage),
+            outbox_writes: Arc::clone(&gateway.outbox_writes),
+            delivery: Delivery(gateway.notifier().cloned()),
+            ..Metrics::default()
+        }
     }
 
     /// Counts a request under way; the second is how many there are with it.
@@ -157,6 +177,9 @@ impl Metrics {
         let damaged = load(&self.damaged_garbage);
         let help = "Records of garbage that can't be decoded, as the last collection found";
         out.add("ceph_rgw_gc_damaged_records", Kind::Gauge, help, &own, damaged);
+        let written = load(&self.outbox_writes);
+        let help = "Writes of bucket indexes that left events in an outbox";
+        out.add("ceph_rgw_outbox_writes", counter, help, &own, written);
         let open = load(&self.open_connections);
         out.add("ceph_rgw_connections_open", Kind::Gauge, "Connections that are open", &own, open);
         let given_up = load(&self.given_up_connections);
@@ -167,6 +190,13 @@ impl Metrics {
         out.add("ceph_rgw_connections_refused", counter, help, &own, refused);
         let lost = load(&self.lost_lines);
         out.add("ceph_rgw_access_log_lost", counter, "Lines that the access log could not take", &own, lost);
+        for metric in self.delivery.0.iter().flat_map(|notifier| notifier.metrics().export()) {
+            let kind = match metric.kind {
+                nacre_notify::Kind::Counter => Kind::Counter,
+                nacre_notify::Kind::Gauge => Kind::Gauge,
+            };
+            out.add(&format!("ceph_{}", metric.name), kind, metric.help, &own, metric.value as f64);
+        }
         for (name, counts) in operations.iter() {
             let labels = [("ceph_daemon", daemon), ("operation", name.as_str())];
             let mut add = |metric: &str, help: &str, value: u64| {

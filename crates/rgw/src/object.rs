@@ -2,38 +2,44 @@
 //! up to [`INLINE_BYTES`] is in it, more is in tails of [`STRIPE_BYTES`] each that nothing but the head names
 //! (docs/format/rgw.md).
 //!
-//! Writing the head commits a change. Tails are written before it, under names that were never used, and are never
-//! changed: who reads an object that is replaced meanwhile reads what it was, until the garbage is collected.
+//! Writing the head commits a change; [`IndexOp`] is the change in the index. Tails are written before the head, under names
+//! that were never used, and are never changed: a reader of an object that is replaced meanwhile reads the old one, until
+//! the garbage is collected.
 
-mod begun;
 mod body;
+mod commit;
 mod crypt;
 mod get;
+mod head_state;
+mod index_op;
 mod md5;
 pub(crate) mod multipart;
 mod put;
 mod read_size;
+mod remove;
 pub(crate) mod versions;
 
-pub(crate) use begun::Begun;
 pub(crate) use body::{Body, Digests, Pieces, Source};
+pub(crate) use commit::LastCommits;
 pub(crate) use crypt::{Encryption, Holder, SECRET_BYTES, Salt, Secret, salt};
 pub(crate) use get::Reader;
+pub(crate) use head_state::{HeadEntry, HeadMark};
+pub(crate) use index_op::IndexOp;
 pub(crate) use put::Put;
 pub(crate) use read_size::ReadSizes;
+pub(crate) use remove::RemovalEvents;
 
 use crate::acl::Acl;
-use crate::bucket::{Bucket, Versioning};
+use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
-use crate::index::{Entry, Outcome, Tails};
+use crate::index::{Listed, Stats, Tails};
 use crate::record;
-use nacre_client::{OpReply, ReadOp, WriteOp};
+use bytes::Bytes;
+use nacre_client::OpReply;
+use nacre_index::commit::Base;
+use nacre_index::op::{Guard, Step};
 use nacre_types::encoding::{DecodeError, Versioned};
-use nacre_types::errno::Errno;
-use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 
 /// Data of up to this size is in the head (`rgw_max_chunk_size`).
 pub(crate) const INLINE_BYTES: usize = 4 << 20;
@@ -96,15 +102,6 @@ pub(crate) struct Retention {
     pub(crate) compliance: bool,
     /// Nanoseconds since 1970.
     pub(crate) until_ns: u64,
-}
-
-/// What came of a removal.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Removal {
-    /// Whether there was anything.
-    pub(crate) there: bool,
-    /// The id of the delete marker that hides the object now.
-    pub(crate) marker: Option<String>,
 }
 
 /// A checksum that S3 keeps with an object.
@@ -201,15 +198,20 @@ pub(crate) enum Condition {
     Present,
     /// That there is one with this ETag.
     Etag(String),
-    /// That its head has this RADOS version.
-    Unchanged(u64),
+    /// That its head is in this state.
+    Unchanged(HeadMark),
 }
 
 /// The RADOS object of a key's head. Tails and uploads have an underscore behind that of the bucket's id; a key that
-/// begins with one gets a second one, lest it name them.
+/// begins with one gets a second one, so that it can't name them.
 fn head_name(bucket: &Bucket, key: &str) -> String {
+    head_name_in(&bucket.id, key)
+}
+
+/// As [`head_name`], in the bucket of that id.
+pub(crate) fn head_name_in(id: &str, key: &str) -> String {
     let escape = if key.starts_with('_') { "_" } else { "" };
-    format!("{}_{escape}{key}", bucket.id)
+    format!("{id}_{escape}{key}")
 }
 
 /// What a RADOS object of the data pool is to a bucket.
@@ -249,67 +251,71 @@ fn tail_count(bytes: u64) -> u64 {
 }
 
 impl Head {
-    /// The index entry that goes with it.
-    fn entry(&self, version: u64, tails: Vec<Tails>) -> Entry {
-        Entry {
-            version,
+    /// What a listing shows of it; `held` is what all versions come to, where the object has versions.
+    fn listed(&self, held: Option<Stats>) -> Listed {
+        Listed {
             tag: self.tag.clone(),
-            removed: false,
             size: self.size,
             mtime_ns: self.mtime_ns,
             etag: self.etag.clone(),
             owner: self.owner.clone(),
-            tails,
             marker: self.marker,
-            held: None,
+            held,
         }
     }
 }
 
+/// The steps that write data and attributes of a head.
+fn written(head: &Head, data: impl IntoIterator<Item = Bytes>) -> Vec<Step> {
+    let mut pieces = data.into_iter();
+    let first = pieces.next().unwrap_or_default();
+    let mut offset = first.len() as u64;
+    let mut steps = vec![Step::WriteFull(first)];
+    for piece in pieces {
+        let len = piece.len() as u64;
+        steps.push(Step::Write { offset, data: piece });
+        offset += len;
+    }
+    steps.push(Step::SetAttr(HEAD, record::encode(head)));
+    steps.push(Step::SetAttr(ETAG, Bytes::from(head.etag.clone().into_bytes())));
+    steps
+}
+
 impl Condition {
-    fn guard(&self, op: &mut WriteOp) {
+    /// Whether a commit on `base` is refused where the condition does not hold, given [`Condition::guards`]. Else the head has
+    /// to be read.
+    fn is_decided_on(&self, base: &Base) -> bool {
+        let is_object = match base {
+            Base::Absent => false,
+            Base::Entry(_) => true,
+            Base::Head(head) => !head.is_tombstone(),
+        };
         match self {
-            Condition::None => {}
-            Condition::Absent => drop(op.create(true)),
-            Condition::Present => drop(op.assert_exists()),
-            Condition::Etag(etag) => drop(op.assert_exists().cmp_xattr(ETAG, CmpOp::Eq, etag.clone())),
-            Condition::Unchanged(version) => drop(op.assert_version(*version)),
+            Condition::None => true,
+            Condition::Absent => !is_object,
+            Condition::Present | Condition::Etag(_) => is_object,
+            Condition::Unchanged(mark) => is_object && base.seq() == Some(mark.seq()),
         }
     }
 
-    /// Fails where it does not hold of what is there.
-    fn check(&self, there: Option<&Head>, version: u64) -> Result<()> {
+    /// Guards of a commit that is built without a read of the head.
+    fn guards(&self) -> Vec<Guard> {
+        match self {
+            Condition::Etag(etag) => vec![Guard::AttrEquals(ETAG, Bytes::from(etag.clone().into_bytes()))],
+            Condition::None | Condition::Absent | Condition::Present | Condition::Unchanged(_) => Vec::new(),
+        }
+    }
+
+    /// Fails where it does not hold of the head that was read.
+    fn check(&self, there: Option<(&Head, HeadMark)>) -> Result<()> {
         match (self, there) {
-            (Condition::Unchanged(wanted), Some(_)) if *wanted == version => Ok(()),
+            (Condition::Unchanged(wanted), Some((_, mark))) if wanted.is(mark) => Ok(()),
             (Condition::Unchanged(_), _) => Err(Error::Precondition("unchanged")),
             (Condition::None, _) | (Condition::Absent, None) | (Condition::Present, Some(_)) => Ok(()),
             (Condition::Absent, Some(_)) => Err(Error::Precondition("If-None-Match")),
             (Condition::Present | Condition::Etag(_), None) => Err(Error::NoSuchKey),
-            (Condition::Etag(etag), Some(head)) if *etag == head.etag => Ok(()),
+            (Condition::Etag(etag), Some((head, _))) if *etag == head.etag => Ok(()),
             (Condition::Etag(_), Some(_)) => Err(Error::Precondition("If-Match")),
-        }
-    }
-
-    /// What it means that the operation failed so.
-    fn failure(&self, error: Error) -> Error {
-        match (&error, self) {
-            (Error::Rados(rados), Condition::Absent) if rados.errno() == Errno::EEXIST => {
-                Error::Precondition("If-None-Match")
-            }
-            (Error::Rados(rados), Condition::Etag(_)) if rados.errno() == Errno::ECANCELED => {
-                Error::Precondition("If-Match")
-            }
-            (Error::Rados(rados), Condition::Unchanged(_))
-                if matches!(rados.errno(), Errno::ERANGE | Errno::EOVERFLOW) =>
-            {
-                Error::Precondition("unchanged")
-            }
-            (Error::Rados(rados), Condition::Present | Condition::Etag(_) | Condition::Unchanged(_))
-                if rados.is_not_found() =>
-            {
-                Error::NoSuchKey
-            }
-            _ => error,
         }
     }
 }
@@ -319,76 +325,29 @@ fn head_of(reply: &mut OpReply, part: usize, name: &str) -> Result<Head> {
     record::decode(name, &reply.output(part)?)
 }
 
-impl Gateway {
-    /// The newest version of an object and its head's RADOS version; `None` where there is none. It may be a delete marker.
-    pub(crate) async fn head(&self, bucket: &Bucket, key: &str) -> Result<Option<(Head, u64)>> {
-        let name = head_name(bucket, key);
-        let mut op = ReadOp::new();
-        op.get_xattr(HEAD);
-        match self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success()) {
-            Err(error) if error.is_not_found() => Ok(None),
-            reply => {
-                let mut reply = reply?;
-                Ok(Some((head_of(&mut reply, 0, &name)?, reply.version)))
-            }
-        }
-    }
-
-    /// The index entry that a key's head stands for now.
-    pub(crate) async fn head_entry(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
-        Ok(self.stand(bucket, key).await?.map(|stand| stand.entry()))
-    }
-
-    /// Removes an object, or where the bucket has versions hides it behind a delete marker of `owner`.
-    pub(crate) async fn remove_object(
-        self: &Arc<Gateway>,
-        bucket: &Arc<Bucket>,
-        key: &str,
-        owner: &str,
-        condition: Condition,
-    ) -> Result<Removal> {
-        let (gateway, bucket, key) = (Arc::clone(self), Arc::clone(bucket), key.to_owned());
-        let tag = gateway.tag();
-        if bucket.versioning != Versioning::Off {
-            let (marker, owner) = (true, owner.to_owned());
-            let head = Head { tag, marker, owner, mtime_ns: now_ns(), ..Head::default() };
-            let put = Put { bucket, key, head, condition };
-            let head = put.commit(&gateway, None, Pieces::default(), Vec::new()).await?;
-            return Ok(Removal { there: true, marker: Some(head.version) });
-        }
-        // Whoever asked for it may go away in between.
-        let removal = tokio::spawn(async move {
-            let begun = Begun::begin(&gateway, &bucket, &key, &tag, None).await?;
-            let mut op = WriteOp::new();
-            condition.guard(&mut op);
-            op.remove();
-            let reply = gateway.pools.data.operate(&head_name(&bucket, &key), op).await;
-            match reply.and_then(|reply| reply.success()) {
-                Ok(reply) => {
-                    begun.settle(Outcome::Removed(reply.version)).await;
-                    Ok(Removal { there: true, marker: None })
-                }
-                Err(error) if error.is_not_found() && condition == Condition::None => {
-                    begun.settle(Outcome::Nothing).await;
-                    Ok(Removal { there: false, marker: None })
-                }
-                Err(error) => {
-                    let error = condition.failure(error.into());
-                    begun.fail(&error).await;
-                    Err(error)
-                }
-            }
-        });
-        removal.await.map_err(Error::task("the removal of an object"))?
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn bucket() -> Bucket {
         Bucket { id: "0123456789abcdef0123456789abcdef".into(), ..Bucket::default() }
+    }
+
+    #[test]
+    fn conditions_are_decided_by_a_base_or_by_the_head() {
+        let seq = |number| nacre_index::seq::Seq { number, ..nacre_index::seq::Seq::LEGACY };
+        let entry = Base::Entry(seq(3));
+        let etag = Condition::Etag("e".into());
+        for (condition, absent, there) in [
+            (&Condition::None, true, true),
+            (&Condition::Absent, true, false),
+            (&Condition::Present, false, true),
+            (&etag, false, true),
+        ] {
+            let decided = [&Base::Absent, &entry].map(|base| condition.is_decided_on(base));
+            assert_eq!(decided, [absent, there], "{condition:?}");
+        }
+        assert_eq!(etag.guards(), [Guard::AttrEquals(ETAG, Bytes::from_static(b"e"))]);
     }
 
     #[test]

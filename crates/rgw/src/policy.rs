@@ -1,5 +1,5 @@
-//! Policies: who may do what with which resource under which conditions, in AWS's policy language. They belong to buckets,
-//! to users and roles (what these may do), and to roles again (who may assume them).
+//! Policies: who may do what with which resource under which conditions, in AWS's policy language. They belong to buckets and
+//! topics, to users and roles (what these may do), and to roles again (who may assume them).
 //!
 //! A policy is read whole when it is set; what it says that is not known here is refused then, never passed over. Pure: a
 //! decision depends on the policy and on [`Asked`] alone, and takes a bounded number of steps ([`glob`]).
@@ -88,6 +88,8 @@ enum Kind<'a> {
     Identity,
     /// A role: it says who may assume it.
     Trust,
+    /// A notification topic.
+    Topic,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -405,6 +407,11 @@ impl Policy {
         Policy::read_as(text, Kind::Trust)
     }
 
+    /// Reads the policy of a notification topic.
+    pub(crate) fn read_topic(text: &str) -> Result<Policy, String> {
+        Policy::read_as(text, Kind::Topic)
+    }
+
     fn read_as(text: &str, kind: Kind<'_>) -> Result<Policy, String> {
         if text.len() > MAX_BYTES {
             return Err(format!("a policy has at most {MAX_BYTES} bytes"));
@@ -499,6 +506,7 @@ impl Statement {
                     _ if action == "*" => true,
                     Kind::Bucket(_) => service.eq_ignore_ascii_case("s3"),
                     Kind::Trust => service.eq_ignore_ascii_case("sts"),
+                    Kind::Topic => service.eq_ignore_ascii_case("sns"),
                     Kind::Identity => !service.is_empty() && !name.is_empty(),
                 }
             };
@@ -508,7 +516,7 @@ impl Statement {
             }
         })?;
         let forbidden: &[&str] = match kind {
-            Kind::Bucket(_) => &[],
+            Kind::Bucket(_) | Kind::Topic => &[],
             Kind::Identity => &["Principal", "NotPrincipal"],
             Kind::Trust => &["Resource", "NotResource"],
         };

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use nacre_client::{Cluster, IoCtx};
+use nacre_notify::topic_store::TopicStore;
 use nacre_types::errno::Errno;
 
 /// The namespace of users in [`Pools::meta`], by their ids.
@@ -44,6 +45,10 @@ pub(crate) struct Pools {
     pub(crate) control: IoCtx,
     pub(crate) index: IoCtx,
     pub(crate) data: IoCtx,
+    /// Records of notification topics.
+    pub(crate) topics: TopicStore,
+    /// Queues of notification topics, in namespaces of their own.
+    pub(crate) log: IoCtx,
 }
 
 impl Pools {
@@ -81,6 +86,8 @@ impl Pools {
             usage: log.with_namespace(USAGE),
             lifecycle: log.with_namespace(LIFECYCLE),
             reshard: log.with_namespace(RESHARD),
+            topics: TopicStore::new(&meta),
+            log,
             control: pool("default.rgw.control").await?,
             index: pool("default.rgw.buckets.index").await?,
             data: pool("default.rgw.buckets.data").await?,

@@ -1,8 +1,8 @@
 //! S3's protocol on a [`Gateway`]: who asks, what it may, and how the gateway's answers read in S3's terms.
 //!
-//! Parsing, signatures and XML are s3s's. Every change of an object, whoever asks for it (also the lifecycle's worker), is noted
-//! in the index before it is made and settled after it by [`crate::object::Begun`]: that is where notifications of
-//! buckets belong, in the same write of the index.
+//! Parsing, signatures and XML are s3s's, but for buckets' notification configurations ([`crate::notifications`]). Every change of
+//! an object is prepared in the index with its events and finished there ([`crate::object::IndexOp`]); a [`Cause`] says of the
+//! request what events tell.
 
 mod access;
 mod acl;
@@ -28,11 +28,13 @@ mod tagging;
 mod versions;
 mod website;
 
-pub(crate) use access::{Access, Keys, Peer};
+pub(crate) use access::{Access, Keys, Peer, Requester};
 pub(crate) use conditions::{Context, is_known_key};
 pub(crate) use errors::log_fault;
 
 use crate::gateway::Gateway;
+use crate::notifications::Cause;
+use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3, S3Request, S3Response, S3Result};
@@ -53,7 +55,12 @@ fn timestamp(ns: u64) -> Timestamp {
 impl Protocol {
     /// Stores what a form brought: a request that was looked at, with the requester and the bucket among its extensions.
     pub(crate) async fn post(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
-        self.do_put_object(req).await
+        self.do_put_object(req, &[EventType::ObjectCreatedPost]).await
+    }
+
+    /// What events of the request's changes say of it.
+    fn cause<T>(&self, req: &S3Request<T>) -> Cause {
+        Cause::of_request(&self.gateway, &req.extensions, &Requester::of(req))
     }
 }
 
@@ -299,7 +306,7 @@ impl S3 for Protocol {
     }
 
     async fn put_object(&self, req: S3Request<PutObjectInput>) -> S3Result<S3Response<PutObjectOutput>> {
-        self.do_put_object(req).await
+        self.do_put_object(req, &[EventType::ObjectCreatedPut]).await
     }
 
     async fn get_object(&self, req: S3Request<GetObjectInput>) -> S3Result<S3Response<GetObjectOutput>> {
@@ -474,20 +481,6 @@ impl S3 for Protocol {
         req: S3Request<PutBucketLoggingInput>,
     ) -> S3Result<S3Response<PutBucketLoggingOutput>> {
         self.do_put_bucket_logging(req).await
-    }
-
-    async fn get_bucket_notification_configuration(
-        &self,
-        req: S3Request<GetBucketNotificationConfigurationInput>,
-    ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
-        self.do_get_bucket_notification_configuration(req).await
-    }
-
-    async fn put_bucket_notification_configuration(
-        &self,
-        req: S3Request<PutBucketNotificationConfigurationInput>,
-    ) -> S3Result<S3Response<PutBucketNotificationConfigurationOutput>> {
-        self.do_put_bucket_notification_configuration(req).await
     }
 
     async fn get_bucket_replication(

@@ -9,6 +9,7 @@ mod host;
 mod message;
 mod patience;
 mod region;
+mod routes;
 mod signed;
 mod tls;
 mod track;
@@ -18,6 +19,7 @@ mod website;
 pub use connections::Limits;
 pub(crate) use host::ByHost;
 pub use host::Hosts;
+pub(crate) use routes::bucket_of as route_bucket;
 #[cfg(test)]
 pub(crate) use signed::check as check_signed;
 pub use tls::Certificate;
@@ -28,8 +30,8 @@ use crate::admin_api::AdminApi;
 use crate::bucket::Bucket;
 use crate::cors;
 use crate::error::{Error, Result};
+use crate::forms;
 use crate::gateway::Gateway;
-use crate::iam;
 use crate::metrics::Metrics;
 use crate::s3::{Access, Keys, Peer, Protocol, attributes};
 use accept::{Failures, Fault};
@@ -42,6 +44,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use patience::Patient;
+use routes::Routes;
 use s3s::Body;
 use s3s::config::{S3Config, StaticConfigProvider};
 use s3s::dto::{Timestamp, TimestampFormat};
@@ -99,13 +102,14 @@ impl Server {
             addrs.push((listener.local_addr().map_err(failed)?, certificate.is_some()));
             listeners.push((listener, certificate.clone()));
         }
+        gateway.note_listening(addrs.iter().map(|(addr, _)| addr.ip()));
         let mut builder = S3ServiceBuilder::new(Protocol { gateway: Arc::clone(&gateway) });
         builder.set_auth(Keys(Arc::clone(&gateway)));
         builder.set_access(Access(Arc::clone(&gateway)));
-        builder.set_route(AdminApi { gateway: Arc::clone(&gateway) });
+        builder.set_route(Routes::new(&gateway));
         builder.set_host(settings.hosts.clone());
         builder.set_config(Arc::new(StaticConfigProvider::new(Arc::new(limits()))));
-        let metrics = Arc::new(Metrics::with_garbage(Arc::clone(&gateway.damaged_garbage)));
+        let metrics = Arc::new(Metrics::of_gateway(&gateway));
         let (reload, limits) = (settings.reload, settings.connections);
         let tracker = Arc::new(Tracker::new(settings, Arc::clone(&metrics), gateway.usage.clone())?);
         if !reload.is_zero() {
@@ -380,8 +384,8 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
             return refusal(status, code, &unsound.to_string());
         }
     }
-    if iam::is_form(request.method(), request.uri().path(), request.headers()) {
-        return iam::respond(gateway, request).await;
+    if forms::is_form(request.method(), request.uri().path(), request.headers()) {
+        return forms::respond(gateway, request).await;
     }
     if region::is_unusual(request.headers()) {
         region::adapt(gateway, &mut request).await;
@@ -389,7 +393,7 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     let origin = request.headers().get(header::ORIGIN).and_then(|value| value.to_str().ok());
     let (origin, method) = (origin.map(str::to_owned), request.method().clone());
     if !addressed.bucket.is_empty() {
-        request.extensions_mut().insert(ByHost);
+        request.extensions_mut().insert(ByHost(addressed.bucket.clone()));
     }
     let bucket = match &origin {
         Some(_) => bucket_of(gateway, &addressed.bucket, request.uri().path()).await,
@@ -486,7 +490,8 @@ fn was_secure(headers: &HeaderMap) -> bool {
     by_standard || said("x-forwarded-proto").trim().eq_ignore_ascii_case("https")
 }
 
-fn length_of(headers: &HeaderMap) -> u64 {
+/// What a request says of its body's length; 0 where it says nothing.
+pub(crate) fn length_of(headers: &HeaderMap) -> u64 {
     let length = headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     length.unwrap_or(0)
 }

@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn events_carry_what_was_known_before_and_after_the_change() {
-        let object = ObjectInfo { size: 5, etag: "e".into(), sequencer: 7, ..ObjectInfo::default() };
+        let object = ObjectInfo { size: 5, etag: "e".into(), sequencer: "7".into(), ..ObjectInfo::default() };
         let found = pending().complete("change", "k", &object);
         let [only] = &found[..] else { panic!("{found:?}") };
         assert_eq!((only.topic_id, only.topic.name.as_str()), (TopicId::from_random([b'c'; 16]), "c"));

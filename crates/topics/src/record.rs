@@ -74,8 +74,9 @@ pub struct ObjectInfo {
     pub etag: String,
     /// Its version id; empty in a bucket without versions.
     pub version_id: String,
-    /// The change's place in the order of the key's changes.
-    pub sequencer: u64,
+    /// The change's place in the order of the key's changes: 40 hexadecimal digits that sort as the changes happened
+    /// (`s3.object.sequencer`).
+    pub sequencer: String,
     /// Names of metadata in lower case without `x-amz-meta-`, and values.
     pub metadata: Vec<(String, String)>,
     /// Tags.
@@ -93,11 +94,6 @@ impl Event {
         let (seconds, micros) =
             (self.request.time_ns / 1_000_000_000, self.request.time_ns % 1_000_000_000 / 1_000);
         format!("{seconds:010}.{micros:06}.{}.{}", self.change, self.ordinal)
-    }
-
-    /// `sequencer`: 16 hexadecimal digits, so that texts of one key sort as its changes happened.
-    pub fn sequencer(&self) -> String {
-        format!("{:016X}", self.object.sequencer)
     }
 
     /// The key of the event's message in Kafka, which decides the partition: `BUCKET/KEY`.

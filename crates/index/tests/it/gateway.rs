@@ -195,7 +195,7 @@ impl Actor {
             }
             Phase::View(batch) => {
                 let reply = cluster.shard.read(&batch.read()).unwrap();
-                self.view = batch.views(&reply).unwrap().remove(0);
+                self.view = batch.views(&reply).unwrap().remove(0).unwrap();
                 self.slot = batch.changes()[0].pending.slot;
                 if mutation == Mutation::NeverATombstone {
                     self.view.alone = true;

@@ -48,6 +48,8 @@ pub(crate) fn page() -> String {
     section(&mut page, functions.into_iter(), false);
     page.push_str("## Operations of S3\n\nRefused operations answer NotImplemented.\n\n");
     section(&mut page, nacre_rgw::s3::support::OPERATIONS.iter().copied(), false);
+    page.push_str("## Operations of SNS\n\nOn the port of S3. Others answer InvalidAction.\n\n");
+    section(&mut page, nacre_rgw::s3::support::TOPIC_OPERATIONS.iter().copied(), false);
     lines_section(&mut page);
     // One blank line at most ends the page.
     format!("{}\n", page.trim_end())

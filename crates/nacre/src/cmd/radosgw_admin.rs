@@ -1,11 +1,12 @@
-//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit`, and `radosgw-admin` by that name: the S3 gateway's
-//! users and buckets, in radosgw-admin's words.
+//! `nacre user|key|bucket|quota|usage|caps|object|metadata|gc|lc|reshard|ratelimit|topic|notification`, and `radosgw-admin` by that
+//! name: the S3 gateway's users, buckets and topics, in radosgw-admin's words.
 
 mod args;
 mod ratelimit;
+mod topic;
 
 use super::session;
-use crate::daemon::rgw_config;
+use crate::daemon::{idle_delivery, rgw_config};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context as _, Result, bail};
 use args::{
@@ -111,6 +112,16 @@ pub(crate) fn ratelimit(args: Vec<OsString>) -> ExitCode {
     main_of("ratelimit", args)
 }
 
+/// `nacre topic ARGS`.
+pub(crate) fn topic(args: Vec<OsString>) -> ExitCode {
+    main_of("topic", args)
+}
+
+/// `nacre notification ARGS`.
+pub(crate) fn notification(args: Vec<OsString>) -> ExitCode {
+    main_of("notification", args)
+}
+
 /// What `radosgw-admin --help` prints.
 pub(crate) fn help() -> String {
     Args::command().term_width(100).render_long_help().to_string()
@@ -124,14 +135,16 @@ fn run(args: Vec<OsString>) -> Result<()> {
         Err(error) => error.exit(),
     };
     // Work that gateways do by themselves stays theirs.
+    let config = Config::load(&invocation)?;
     let rgw = nacre_rgw::Config {
         lifecycle: false,
         dynamic_resharding: false,
         watch: false,
-        ..rgw_config(&Config::load(&invocation)?)?
+        ..rgw_config(&config)?
     };
     let cluster = session::connect(&invocation)
         .map_err(|error| anyhow::anyhow!("couldn't connect to the cluster: {error}"))?;
+    let rgw = nacre_rgw::Config { delivery: Some(idle_delivery(&config, &cluster)), ..rgw };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let progress = Progress::start("radosgw-admin", Unit::Time, None);
     let outcome = runtime.block_on(async {
@@ -243,6 +256,8 @@ async fn carry_out(gateway: &Arc<Gateway>, subject: Subject) -> Result<Option<Va
             Ok(None)
         }
         Subject::Ratelimit(verb) => ratelimit::carry_out(gateway, verb).await,
+        Subject::Topic(verb) => topic::carry_out(gateway, verb).await,
+        Subject::Notification(verb) => topic::notification(gateway, verb).await,
         Subject::Gc(GcVerb::List { include_all }) => {
             let records = gateway.garbage(include_all).await?;
             let shown = records.into_iter().map(|record| {

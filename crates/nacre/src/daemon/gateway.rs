@@ -1,7 +1,9 @@
 //! `nacre gateway`, and what an S3 gateway is told of by options.
 
+mod delivery;
 mod threads;
 
+pub(crate) use delivery::{delivery, idle_delivery};
 pub(crate) use threads::Threads;
 
 use super::{Daemon, configure, run};
@@ -60,7 +62,9 @@ pub(crate) async fn start_gateway(config: &Config, frontends: &Frontends) -> Res
     // After connecting, when the monitors' configuration counts too.
     let threads = Threads::start(config.get().rgw.rgw_thread_pool_size)?;
     let starting = async {
-        let gateway = nacre_rgw::Gateway::open(cluster.clone(), rgw_config(config)?)
+        let delivery = Some(delivery(config, &cluster));
+        let rgw = nacre_rgw::Config { delivery, ..rgw_config(config)? };
+        let gateway = nacre_rgw::Gateway::open(cluster.clone(), rgw)
             .await
             .context("the gateway can't use its pools")?;
         let ports = frontends.ports(certificate.as_ref());
@@ -138,6 +142,7 @@ pub(crate) fn rgw_config(config: &Config) -> Result<nacre_rgw::Config> {
         lifecycle: options.rgw.rgw_enable_lc_threads,
         lifecycle_time: options.rgw.rgw_lifecycle_work_time.clone(),
         lifecycle_debug: options.rgw.rgw_lc_debug_interval,
+        delivery: None,
     })
 }
 

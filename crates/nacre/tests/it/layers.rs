@@ -27,7 +27,10 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("librados", &["types", "runtime", "client"]),
     ("rgw", &["types", "runtime", "client", "engine", "task", "topics", "index", "queues", "notify"]),
     ("push", &["types", "topics", "notify"]),
-    ("nacre", &["types", "runtime", "pg", "store", "client", "mon", "osd", "rgw", "topics", "notify", "push"]),
+    (
+        "nacre",
+        &["types", "runtime", "pg", "store", "client", "mon", "osd", "rgw", "topics", "notify", "push"],
+    ),
 ];
 
 /// Dependencies that make code impure: clocks, sockets, threads, randomness.

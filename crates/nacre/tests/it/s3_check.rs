@@ -78,9 +78,9 @@ fn a_check_finds_and_mends_what_is_wrong() {
         stats["id"].as_str().unwrap().to_owned()
     };
 
-    rados(&s3, "index", &["rmomapkey", &shard_with(&s3, "oa"), "oa"]);
+    rados(&s3, "index", &["rmomapkey", &shard_with(&s3, "Oa"), "Oa"]);
     rados(&s3, "data", &["rm", &format!("{id}_b")]);
-    rados(&s3, "index", &["setomapval", &shard_with(&s3, "oe"), "oe", "garbage"]);
+    rados(&s3, "index", &["setomapval", &shard_with(&s3, "Oe"), "Oe", "garbage"]);
     let run = format!("{id}__shadow_ffffffffffffffffffffffffffffffff");
     rados(&s3, "data", &["put", &format!("{run}_1"), &small]);
     let (report, success) = check(&s3, &["--bucket", "bkt"]);
@@ -155,7 +155,7 @@ fn an_upload_that_is_completed_twice_keeps_its_parts() {
     s3.ok("cmp", &["back", &large]);
 }
 
-/// What the index notes of a change, by docs/format/rgw.md.
+/// What the index notes of a change, by docs/format/index.md; here without an event.
 #[derive(Serialize, Deserialize)]
 struct Pending {
     begun_ns: u64,
@@ -163,10 +163,15 @@ struct Pending {
     tails: Option<(String, u64)>,
     replaced: Vec<(String, u64)>,
     parts: Vec<(String, u64)>,
+    upload: Option<String>,
+    slot: bool,
+    event: Option<()>,
 }
 
 impl Versioned for Pending {
     const NAME: &'static str = "pending index entry";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
 }
 
 #[test]
@@ -189,12 +194,15 @@ fn a_key_with_very_many_changes_pending_is_listed() {
         tails: None,
         replaced: Vec::new(),
         parts: Vec::new(),
+        upload: None,
+        slot: false,
+        event: None,
     };
     let pending = Bytes::from(encode(&pending));
     let pool = open(&s3, "index");
     // More than an OSD says at once, several times over; of one key that is there, and of one that is not.
     for key in ["k/1", "none"] {
-        let entry = |tag: u32| (Bytes::from(format!("p{key}\0{tag:032x}")), pending.clone());
+        let entry = |tag: u32| (Bytes::from(format!("P{key}\u{1}{tag:032x}")), pending.clone());
         nacre_client::block_on(pool.omap_set(&shard, (0..2500).map(entry).collect())).unwrap();
     }
     let listed = |args: &[&str]| -> Vec<String> {

@@ -218,3 +218,27 @@ fn dropped_events_are_forgotten() {
     window.delivered(0);
     assert_eq!(next(&mut window, 0), [1]);
 }
+
+#[test]
+fn an_event_whose_endpoint_was_not_reached_keeps_its_place_and_waits() {
+    let mut window = window(&[1, 2]);
+    assert_eq!(window.size_bytes(), 10);
+    assert_eq!(next(&mut window, 0), [0, 1]);
+    window.unreachable(0, "no answer", at(0), 0);
+    window.delivered(1);
+    assert!(!window.has_ready(at(0)) && window.has_ready(at(10)));
+    let mut head = Head::default();
+    assert!(window.is_unsettled());
+    assert_eq!(write(&mut window, &mut head), [(1, "delivered")]);
+    assert!(!window.is_unsettled());
+    assert_eq!((window.parked(), window.size_bytes()), (0, 5));
+    assert_eq!(next(&mut window, 10), [0]);
+}
+
+#[test]
+fn the_next_expiry_is_that_of_the_oldest_event_that_waits() {
+    let window = window(&[1, 2]);
+    assert_eq!(window.next_expiry_ns(at(0)), Some(1000));
+    assert_eq!(window.next_expiry_ns(at(400)), Some(600));
+    assert_eq!(window.next_expiry_ns(at(5000)), Some(0));
+}

@@ -3,7 +3,11 @@
 use super::users::quota_of_params;
 use super::{Answer, Asked, Failure};
 use crate::caps::Perm;
+use crate::gateway::now_ns;
+use crate::notifications::Cause;
+use crate::object::{Condition, RemovalEvents};
 use http::Method;
+use nacre_topics::record::RequestInfo;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -103,7 +107,9 @@ async fn change(asked: &Asked<'_>) -> Answer {
             if gateway.head(&found, key).await?.is_none() {
                 return Err(crate::Error::NoSuchKey.into());
             }
-            gateway.remove_object(&found, key, &found.owner, crate::object::Condition::None).await?;
+            let request = RequestInfo { time_ns: now_ns(), ..RequestInfo::default() };
+            let events = (&Cause { request }, RemovalEvents::REQUEST);
+            gateway.remove_object(&found, (key, &found.owner), Condition::None, events).await?;
         }
         _ => {
             if params.flag("purge-objects")? == Some(true) {

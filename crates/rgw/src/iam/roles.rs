@@ -1,8 +1,9 @@
 //! Roles, who may assume them, and their policies.
 
-use super::{Call, Failure, Form, MAX_POLICIES, Xml, time};
+use super::{Call, Form, MAX_POLICIES, Xml, absent, time};
 use crate::caps::Perm;
 use crate::error::Error;
+use crate::forms::Failure;
 use crate::policy::Policy;
 use crate::role::{DEFAULT_MAX_SESSION_S, MAX_SESSION_S, Role};
 use http::StatusCode;
@@ -87,7 +88,7 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
 }
 
 fn no_policy(name: &str) -> Failure {
-    Failure::absent(format!("there is no policy {name}"))
+    absent(format!("there is no policy {name}"))
 }
 
 fn new_role(form: &Form, name: &str) -> Result<Role, Failure> {

@@ -1,6 +1,7 @@
 //! Temporary credentials: `AssumeRole`, `GetSessionToken`, `GetCallerIdentity`.
 
-use super::{Call, Failure, Xml, time};
+use super::{Call, Xml, time};
+use crate::forms::Failure;
 use crate::gateway::now_ns;
 use crate::policy::{Decision, Policy};
 use crate::session::{Credentials, Session};
@@ -52,9 +53,9 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
         role => role?,
     };
     let trusted = role.assumed_by.iter().map(|policy| &**policy);
-    let trusted = call.decide(trusted, ACTION, &role.arn());
-    let own = call.own_decision(ACTION, &role.arn());
-    let limited = call.assumed.policy.is_some() && own != Decision::Allow;
+    let trusted = call.caller.decide(trusted, ACTION, &role.arn());
+    let own = call.caller.own_decision(ACTION, &role.arn());
+    let limited = call.caller.assumed.policy.is_some() && own != Decision::Allow;
     if trusted != Decision::Allow || own == Decision::Deny || limited {
         return Err(Failure::denied(ACTION));
     }
@@ -73,8 +74,8 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
     let packed = policy.len() * 100 / MAX_SESSION_POLICY_BYTES;
     let given = Session {
         access_key: String::new(),
-        user: call.assumed.user.id.clone(),
-        user_created_ns: call.assumed.user.created_ns,
+        user: call.caller.assumed.user.id.clone(),
+        user_created_ns: call.caller.assumed.user.created_ns,
         role: Some((role.name.clone(), role.id.clone(), session.to_owned())),
         policy,
         expires_ns: expires(seconds.unwrap_or(DEFAULT_SESSION_S.min(role.max_session_s))),
@@ -92,9 +93,9 @@ async fn assume_role(call: &Call<'_>) -> Result<Xml, Failure> {
 
 async fn session_token(call: &Call<'_>) -> Result<Xml, Failure> {
     const ACTION: &str = "sts:GetSessionToken";
-    let user = &call.assumed.user;
+    let user = &call.caller.assumed.user;
     // Else a session would never end.
-    if call.temporary || call.own_decision(ACTION, "*") == Decision::Deny {
+    if call.caller.temporary || call.caller.own_decision(ACTION, "*") == Decision::Deny {
         return Err(Failure::denied(ACTION));
     }
     let seconds = call.form.number("DurationSeconds", MIN_SESSION_S..=MAX_USER_SESSION_S)?;
@@ -112,8 +113,8 @@ async fn session_token(call: &Call<'_>) -> Result<Xml, Failure> {
 
 /// Who asks: everybody may know that of itself.
 fn caller(call: &Call<'_>) -> Xml {
-    let user = &call.assumed.user.id;
-    let (arn, id) = match &call.assumed.role {
+    let user = &call.caller.assumed.user.id;
+    let (arn, id) = match &call.caller.assumed.role {
         Some((role, session)) => {
             (format!("arn:aws:sts:::assumed-role/{}/{session}", role.name), format!("{}:{session}", role.id))
         }

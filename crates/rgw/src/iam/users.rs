@@ -1,8 +1,9 @@
 //! Users, their keys and policies.
 
-use super::{Call, Failure, MAX_POLICIES, Xml, time};
+use super::{Call, MAX_POLICIES, Xml, absent, time};
 use crate::caps::Perm;
 use crate::error::Error;
+use crate::forms::Failure;
 use crate::policy::Policy;
 use crate::user::{AccessKey, User};
 use http::StatusCode;
@@ -51,10 +52,10 @@ pub(super) async fn answer(call: &Call<'_>, action: &str) -> Result<Option<Xml>,
         });
         return Ok(Some(xml));
     }
-    let own = &call.assumed.user.id;
+    let own = &call.caller.assumed.user.id;
     let id = form.get("UserName").unwrap_or(own);
     // Who it is itself everybody may know.
-    if action != "GetUser" || id != own || call.assumed.role.is_some() {
+    if action != "GetUser" || id != own || call.caller.assumed.role.is_some() {
         call.may(kind, perm, &iam, &arn(id))?;
     }
     match action {
@@ -128,7 +129,7 @@ async fn keys(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Result<
         _ => {
             let key = form.needed("AccessKeyId")?;
             if !user.keys.iter().any(|known| known.access_key == key) {
-                return Err(Failure::absent(format!("the user has no key {key}")));
+                return Err(absent(format!("the user has no key {key}")));
             }
             gateway.remove_key(id, key).await?;
         }
@@ -145,7 +146,7 @@ async fn policies(call: &Call<'_>, action: &str, id: &str, xml: &mut Xml) -> Res
         return Ok(());
     }
     let name = form.name("PolicyName", 128)?;
-    let absent = || Failure::absent(format!("the user has no policy {name}"));
+    let absent = || absent(format!("the user has no policy {name}"));
     match action {
         "GetUserPolicy" => {
             let text = user.policies.get(name).ok_or_else(absent)?;

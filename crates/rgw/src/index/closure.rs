@@ -1,27 +1,27 @@
-//! Closing an index: nothing may be begun in it while its bucket is removed, gets versions or has its index moved.
+//! Closing an index: no change may be prepared in it while its bucket is removed, gets versions, or has its index moved or
+//! converted.
 //!
 //! The bucket's record names the attempt that closes the index, and the state of each closed shard names the attempt that closed
 //! it. An attempt stands as long as the record names it: what it closed the index for is one change of the record that
 //! makes sure of that and takes the name off. An attempt that may have died gives way to others, and so fails if it lives. A
 //! shard that was closed by an attempt that does not stand any more is opened by whoever meets it.
 
-use super::{for_all, shard_name};
+use super::{IndexFormat, for_all, shard_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::record;
 use bytes::Bytes;
 use nacre_client::{IoCtx, WriteOp};
+use nacre_index::reshard;
+use nacre_index::state::{self, STATE, closed};
 use nacre_types::op::CmpOp;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// The attribute of a shard that says whether anything may be begun in it.
-const STATE: &str = "rgw.state";
-const OPEN: &str = "open";
-const VERSIONED: &str = "versioned";
-/// What the states of closed shards begin with; the attempt's tag follows.
-const CLOSED: &str = "closed by ";
+/// The states of open shards of format 1.
+const OLD_OPEN: &str = "open";
+const OLD_VERSIONED: &str = "versioned";
 /// Attempts at a shard whose state others change.
 const ATTEMPTS: usize = 16;
 
@@ -34,13 +34,15 @@ pub(crate) enum Closed {
     Versioning,
     /// The index moves.
     Reshard,
+    /// The index is converted to the current format.
+    Conversion,
 }
 
 impl Closed {
     /// How long an attempt may take before it gives way.
     fn patience(self) -> Duration {
         match self {
-            Closed::Removal | Closed::Versioning => Duration::from_secs(120),
+            Closed::Removal | Closed::Versioning | Closed::Conversion => Duration::from_secs(120),
             Closed::Reshard => Duration::from_secs(3600),
         }
     }
@@ -75,32 +77,14 @@ impl Bucket {
     }
 }
 
-/// The state of a shard that an attempt has closed.
-fn state_of(tag: &str) -> String {
-    format!("{CLOSED}{tag}")
-}
-
-/// The state of an open index: who thinks that a bucket has no versions can begin nothing where it has.
+/// The state of an open index. A request that takes the bucket for one without versions can prepare nothing where it has
+/// versions.
 pub(crate) fn open_state(bucket: &Bucket) -> &'static str {
-    match bucket.versioning {
-        Versioning::Off => OPEN,
-        Versioning::Enabled | Versioning::Suspended => VERSIONED,
-    }
-}
-
-/// Has an operation fail with ECANCELED where nothing may be begun.
-pub(super) fn guard(op: &mut WriteOp, bucket: &Bucket) {
-    op.cmp_xattr(STATE, CmpOp::Eq, open_state(bucket));
-}
-
-/// Has an operation fail with ECANCELED where the index may be being copied. Where it is closed for another reason, as `bucket`
-/// says, it may lose what its bucket loses: so a bucket's uploads end that is removed.
-pub(super) fn guard_loss(op: &mut WriteOp, bucket: &Bucket) {
-    match &bucket.closing {
-        Some(closing) if closing.why != Closed::Reshard => {
-            op.cmp_xattr(STATE, CmpOp::Eq, state_of(&closing.tag));
-        }
-        _ => guard(op, bucket),
+    match (bucket.index_format, bucket.versioning) {
+        (IndexFormat::V2, Versioning::Off) => state::OPEN,
+        (IndexFormat::V2, Versioning::Enabled | Versioning::Suspended) => state::VERSIONED,
+        (IndexFormat::V1, Versioning::Off) => OLD_OPEN,
+        (IndexFormat::V1, Versioning::Enabled | Versioning::Suspended) => OLD_VERSIONED,
     }
 }
 
@@ -111,7 +95,7 @@ pub(crate) async fn create(pool: &IoCtx, bucket: &Bucket) -> Result<()> {
 
 /// Makes an empty index that the attempt of that tag keeps closed.
 pub(super) async fn create_closed(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
-    create_as(pool, bucket, &state_of(tag)).await
+    create_as(pool, bucket, &closed(tag)).await
 }
 
 async fn create_as(pool: &IoCtx, bucket: &Bucket, state: &str) -> Result<()> {
@@ -123,8 +107,8 @@ async fn create_as(pool: &IoCtx, bucket: &Bucket, state: &str) -> Result<()> {
     .await
 }
 
-/// Lets nothing be begun any more by an attempt of that tag; what was begun is finished nevertheless. Returns the bucket as it
-/// is then. Fails with [`Error::IndexBusy`] where another attempt stands, or the bucket's index is not the one that
+/// Closes an index by the attempt of that tag: no change is prepared any more; pending ones are finished nevertheless. Returns
+/// the bucket as it is then. Fails with [`Error::IndexBusy`] where another attempt stands, or the bucket's index is not the one that
 /// `seen` says.
 pub(crate) async fn close(gateway: &Gateway, seen: &Bucket, why: Closed, tag: &str) -> Result<Bucket> {
     let busy = || Error::IndexBusy(seen.name.clone());
@@ -158,7 +142,7 @@ async fn close_shard(
     shard: &str,
     (why, tag): (Closed, &str),
 ) -> Result<()> {
-    let own = Bytes::from(state_of(tag));
+    let own = Bytes::from(closed(tag));
     let mut known = Bytes::from(open_state(bucket));
     for _ in 0..ATTEMPTS {
         let mut op = WriteOp::new();
@@ -207,17 +191,36 @@ pub(crate) async fn release(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Re
     }
 }
 
-/// Opens what an attempt closed that the record does not name any more.
+/// Opens what an attempt closed or froze that the record does not name any more.
 pub(crate) async fn open(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
-    let opening = (0..bucket.shards.max(1)).map(|shard| {
-        let mut op = WriteOp::new();
-        op.cmp_xattr(STATE, CmpOp::Eq, state_of(tag)).set_xattr(STATE, open_state(bucket));
-        pool.operate(&shard_name(bucket, shard), op)
+    for from in [closed(tag), state::frozen(tag)] {
+        let opening = (0..bucket.shards.max(1)).map(|shard| {
+            let mut op = WriteOp::new();
+            op.cmp_xattr(STATE, CmpOp::Eq, from.clone()).set_xattr(STATE, open_state(bucket));
+            pool.operate(&shard_name(bucket, shard), op)
+        });
+        for reply in futures::future::join_all(opening).await {
+            match reply.and_then(|reply| reply.success()).map_err(Error::from) {
+                Err(error) if error.is_absent() || error.is_canceled() => {}
+                opened => drop(opened?),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Lets nothing be finished in shards that the attempt of that tag closed. Its records can be copied then.
+pub(super) async fn freeze(pool: &IoCtx, bucket: &Bucket, tag: &str) -> Result<()> {
+    let freezing = (0..bucket.shards.max(1)).map(|shard| async move {
+        super::execute::write(pool, &shard_name(bucket, shard), reshard::freeze(tag)).await
     });
-    for reply in futures::future::join_all(opening).await {
-        match reply.and_then(|reply| reply.success()).map_err(Error::from) {
-            Err(error) if error.is_absent() || error.is_canceled() => {}
-            opened => drop(opened?),
+    for frozen in futures::future::join_all(freezing).await {
+        match frozen {
+            // Another attempt stands: this one can't come to its end.
+            Err(error) if error.is_canceled() || error.is_absent() => {
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            frozen => drop(frozen?),
         }
     }
     Ok(())
@@ -234,7 +237,7 @@ pub(crate) enum Found {
     Left,
 }
 
-/// Looks at a shard of a bucket's index; with `mend` opens it where nobody stands for its being closed, and makes it where it
+/// Looks at a shard of a bucket's index; with `mend` opens it where no attempt stands that closed it, and makes it where it
 /// is absent.
 pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: bool) -> Result<Found> {
     // Before the record: an attempt is named there before it closes anything, and never again once it is not.
@@ -242,7 +245,7 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
         Err(error) if error.is_not_found() => None,
         state => Some(state?),
     };
-    let now = match gateway.bucket(&bucket.name).await {
+    let now = match gateway.bucket_record(&bucket.name).await {
         Ok(now) if now.id == bucket.id && now.generation == bucket.generation => now,
         // The shard is no part of it any more.
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(Found::Sound),
@@ -266,9 +269,9 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
         // Closed first: it may be that the bucket is being removed or moved.
         let tag = gateway.tag();
         let mut op = WriteOp::new();
-        op.create(true).set_xattr(STATE, state_of(&tag));
+        op.create(true).set_xattr(STATE, closed(&tag));
         gateway.pools.index.operate(shard, op).await?.success()?;
-        let there = match gateway.bucket(&bucket.name).await {
+        let there = match gateway.bucket_record(&bucket.name).await {
             Err(Error::NoSuchBucket(_)) => false,
             again => {
                 let again = again?;
@@ -277,11 +280,11 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
         };
         if !there {
             let mut op = WriteOp::new();
-            op.cmp_xattr(STATE, CmpOp::Eq, state_of(&tag)).remove();
+            op.cmp_xattr(STATE, CmpOp::Eq, closed(&tag)).remove();
             _ = gateway.pools.index.operate(shard, op).await?;
             return Ok(Found::Sound);
         }
-        Bytes::from(state_of(&tag))
+        Bytes::from(closed(&tag))
     } else {
         known
     };
@@ -293,10 +296,14 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
         Err(error) if error.is_canceled() || error.is_absent() => {}
         opened => drop(opened?),
     }
+    if now.index_format == IndexFormat::V2 {
+        // What closed it may have been a conversion.
+        gateway.drop_old_records(shard).await?;
+    }
     Ok(found)
 }
 
-/// What it means that a shard lets nothing be begun. One that nobody stands for is opened, for the next attempt.
+/// What it means that a shard refuses prepares. One that no standing attempt closed is opened, for the next prepare.
 pub(super) async fn busy(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Error {
     gateway.forget_bucket(&bucket.name);
     if let Err(error) = open_left(gateway, bucket, shard).await {

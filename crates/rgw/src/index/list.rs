@@ -1,11 +1,10 @@
 //! Listing a bucket: its shards' entries merged in the order of their keys.
 //!
-//! Of a key with changes pending its head is asked, unless all of them are known here: the listing then shows what a
-//! reader of the object would find. Pending entries and entries of a shard are read at one moment, so that nothing that
-//! moves from the ones to the others is missed.
+//! The heads of keys with pending changes are read, unless the outcomes of all of them are known here: the listing then shows
+//! what a reader of the object would find. Pending records and entries of a shard are read at one moment, so that nothing
+//! that moves from the ones to the others is missed.
 
-use super::heal::Suspect;
-use super::{Entry, Outcome, Pending, pending_of, shard_name};
+use super::{Listed, StaleIntent, shard_name};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::gateway::Gateway;
@@ -13,6 +12,9 @@ use crate::record;
 use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 use nacre_client::ReadOp;
+use nacre_index::finish::Outcome;
+use nacre_index::key::{self, Kind};
+use nacre_index::record::{Content, Entry, Evidence, Pending};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -44,7 +46,7 @@ pub(crate) struct ListQuery {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Listing {
     /// Keys.
-    pub(crate) entries: Vec<(String, Entry)>,
+    pub(crate) entries: Vec<(String, Listed)>,
     /// Prefixes of rolled up keys.
     pub(crate) prefixes: Vec<String>,
     /// Where there is more: the last one listed, and whether it is a prefix.
@@ -54,12 +56,12 @@ pub(crate) struct Listing {
 /// What is known of a shard.
 struct Cursor {
     name: String,
-    ready: VecDeque<(String, Entry)>,
-    /// Where to go on asking, as bytes behind the prefix of entries' keys.
+    ready: VecDeque<(String, Listed)>,
+    /// Where to go on asking: the beginning of objects' keys.
     after: Vec<u8>,
     ended: bool,
-    /// Pending entries that are older than they should be.
-    suspects: Vec<Suspect>,
+    /// Pending changes that are older than they should be.
+    stale: Vec<StaleIntent>,
 }
 
 impl Gateway {
@@ -68,13 +70,13 @@ impl Gateway {
         if query.max == 0 {
             return Ok(Listing::default());
         }
-        let mut suspects = Vec::new();
-        let listing = self.merge(bucket, query, &mut suspects).await;
-        if !suspects.is_empty() {
+        let mut stale = Vec::new();
+        let listing = self.merge(bucket, query, &mut stale).await;
+        if !stale.is_empty() {
             let (gateway, bucket) = (Arc::clone(self), bucket.clone());
             tokio::spawn(async move {
-                if let Err(error) = gateway.heal(&bucket, suspects).await {
-                    tracing::warn!(%error, bucket = bucket.name, "rgw: what a gateway left can't be seen through yet");
+                if let Err(error) = gateway.recover(&bucket, stale).await {
+                    tracing::warn!(%error, bucket = bucket.name, "rgw: pending changes can't be recovered yet");
                 }
             });
         }
@@ -85,7 +87,7 @@ impl Gateway {
         &self,
         bucket: &Bucket,
         query: &ListQuery,
-        suspects: &mut Vec<Suspect>,
+        stale: &mut Vec<StaleIntent>,
     ) -> Result<Listing> {
         let mut listing = Listing::default();
         let shards = bucket.shards.max(1);
@@ -101,14 +103,14 @@ impl Gateway {
                 ready: VecDeque::new(),
                 after: begin.clone(),
                 ended: false,
-                suspects: Vec::new(),
+                stale: Vec::new(),
             })
             .collect();
         let mut last: Option<(String, bool)> = None;
         loop {
             let empty = cursors.iter_mut().filter(|cursor| cursor.ready.is_empty() && !cursor.ended);
             futures::future::try_join_all(empty.map(|cursor| self.fill(bucket, query, cursor, page))).await?;
-            suspects.extend(cursors.iter_mut().flat_map(|cursor| cursor.suspects.drain(..)));
+            stale.extend(cursors.iter_mut().flat_map(|cursor| cursor.stale.drain(..)));
             if cursors.iter().any(|cursor| cursor.ready.is_empty() && !cursor.ended) {
                 continue;
             }
@@ -145,13 +147,13 @@ impl Gateway {
 
     /// Asks a shard for more; afterwards something is ready, or it has ended, or has to be asked again.
     async fn fill(&self, bucket: &Bucket, query: &ListQuery, cursor: &mut Cursor, page: usize) -> Result<()> {
-        let at = |kind: u8, bytes: &[u8]| Bytes::from([&[kind], bytes].concat());
         let prefix = query.prefix.as_bytes();
-        let mut pending_after = at(b'p', &cursor.after);
+        let mut pending_after = key::position(Kind::Pending, &cursor.after);
         let (mut reply, pending) = loop {
             let mut op = ReadOp::new();
-            op.omap_get_vals(at(b'o', &cursor.after), at(b'o', prefix), page as u64);
-            op.omap_get_vals(pending_after, at(b'p', prefix), PENDING_PAGE);
+            let entries = (key::position(Kind::Entry, &cursor.after), key::position(Kind::Entry, prefix));
+            op.omap_get_vals(entries.0, entries.1, page as u64);
+            op.omap_get_vals(pending_after, key::position(Kind::Pending, prefix), PENDING_PAGE);
             let reply =
                 self.pools.index.operate_read(&cursor.name, op).await.and_then(|reply| reply.success());
             let mut reply = match reply {
@@ -161,18 +163,18 @@ impl Gateway {
             let pending = reply.omap_vals(1)?;
             match pending.entries.last() {
                 // Those of the key listed last come again, and there may be any number of them.
-                Some((last, _))
-                    if pending.more && behind(&pending.entries, &cursor.after).next().is_none() =>
-                {
+                Some((last, _)) if pending.more && !behind(&pending.entries, &cursor.after).any(|_| true) => {
                     pending_after = last.clone();
                 }
                 _ => break (reply, pending),
             }
         };
         let entries = reply.omap_vals(0)?;
+        let keyed = entries.entries.iter().filter_map(|(name, value)| Some((key::parse(name)?.key, value)));
+        let keyed: Vec<(String, &Bytes)> = keyed.collect();
         // Up to where both are known; `None`: to the end.
-        let known_to = |more: bool, last: Option<&[u8]>| if more { last.map(<[u8]>::to_vec) } else { None };
-        let entries_to = known_to(entries.more, entries.entries.last().map(|(key, _)| &key[1..]));
+        let entries_to =
+            if entries.more { keyed.last().map(|(key, _)| key.clone().into_bytes()) } else { None };
         let (pending_to, crowded) =
             if pending.more { complete_to(&pending.entries, &cursor.after) } else { (None, None) };
         let to = match (entries_to, pending_to) {
@@ -180,103 +182,120 @@ impl Gateway {
             (a, b) => a.or(b),
         };
         let within = |key: &[u8]| to.as_ref().is_none_or(|to| key <= to.as_slice());
-        let mut found = BTreeMap::new();
-        for (key, value) in &entries.entries {
-            let key = &key[1..];
-            if within(key) {
+        let mut found: BTreeMap<String, Entry> = BTreeMap::new();
+        for (key, value) in keyed {
+            if within(key.as_bytes()) {
                 let entry = record::decode::<Entry>(&cursor.name, value)?;
-                found.insert(String::from_utf8_lossy(key).into_owned(), entry);
+                found.insert(key, entry);
             }
         }
-        let mut unsettled: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for (name, _) in &pending.entries {
-            if let Some((key, tag)) = pending_of(name)
-                && within(key.as_bytes())
-                && key.as_bytes() > cursor.after.as_slice()
+        let mut unfinished: BTreeMap<String, Vec<(String, &Bytes)>> = BTreeMap::new();
+        for (name, value) in &pending.entries {
+            if let Some(change) = key::parse(name)
+                && within(change.key.as_bytes())
+                && change.key.as_bytes() > cursor.after.as_slice()
             {
-                unsettled.entry(key.to_owned()).or_default().push(tag.to_owned());
+                unfinished.entry(change.key).or_default().push((change.suffix, value));
             }
         }
         let mut asked = Vec::new();
-        for (key, tags) in unsettled {
-            let settled = match crowded {
-                Some(crowded) if crowded == key.as_bytes() => None,
-                _ => self.settled(&cursor.name, &key, found.get(&key), &tags),
+        for (key, changes) in unfinished {
+            let outcome = match &crowded {
+                Some(crowded) if *crowded == key => None,
+                _ => {
+                    let known = self.finisher.known(&cursor.name, &key);
+                    outcome(found.get(&key), changes.iter().map(|(tag, _)| tag.as_str()), &known)
+                }
             };
-            match settled {
-                Some(entry) => drop(found.insert(key, entry)),
-                None => asked.push(key),
+            if let Some(listed) = outcome {
+                set(&mut found, key, listed);
+                continue;
             }
-        }
-        for (name, value) in &pending.entries {
-            if let Some((key, tag)) = pending_of(name)
-                && asked.iter().any(|asked| asked == key)
-            {
+            for (tag, value) in changes {
                 let pending = record::decode::<Pending>(&cursor.name, value)?;
-                let suspect = Suspect { key: key.to_owned(), tag: tag.to_owned(), pending };
+                let intent = StaleIntent { key: key.clone(), tag, pending };
                 let expiration = self.config.pending_expiration;
-                cursor.suspects.extend(Some(suspect).filter(|suspect| suspect.is_older(expiration)));
+                cursor.stale.extend(Some(intent).filter(|intent| intent.is_older(expiration)));
             }
+            asked.push(key);
         }
-        let heads: Vec<(String, Option<Entry>)> = futures::stream::iter(asked)
+        let heads: Vec<(String, Option<Listed>)> = futures::stream::iter(asked)
             .map(|key| async move {
-                let entry = self.head_entry(bucket, &key).await;
-                entry.map(|entry| (key, entry))
+                let listed = self.listed_head(bucket, &key).await;
+                listed.map(|listed| (key, listed))
             })
             .buffer_unordered(HEADS)
             .try_collect()
             .await?;
-        for (key, entry) in heads {
-            match entry {
-                Some(entry) => drop(found.insert(key, entry)),
-                None => drop(found.remove(&key)),
-            }
+        for (key, listed) in heads {
+            set(&mut found, key, listed);
         }
-        let shown = |entry: &Entry| !entry.removed && (query.markers || !entry.marker);
-        cursor.ready.extend(found.into_iter().filter(|(_, entry)| shown(entry)));
+        let shown = found.into_iter().filter_map(|(key, entry)| Some((key, entry.object?)));
+        cursor.ready.extend(shown.filter(|(_, listed)| query.markers || !listed.marker));
         match to {
             Some(to) => cursor.after = to,
             None => cursor.ended = true,
         }
         Ok(())
     }
+}
 
-    /// What a key's entry will be, where all that is pending of it is known here.
-    fn settled(&self, shard: &str, key: &str, entry: Option<&Entry>, tags: &[String]) -> Option<Entry> {
-        let known = self.finisher.known(shard, key);
-        if !tags.iter().all(|tag| known.contains_key(tag)) {
-            return None;
-        }
-        let changes = known.into_values().filter_map(|outcome| match outcome {
-            Outcome::Put(entry) => Some(entry),
-            Outcome::Removed(version) => Some(Entry { version, removed: true, ..Entry::default() }),
-            Outcome::Nothing => None,
-        });
-        // Nothing was there, and nothing came of it.
-        let nothing = Entry { removed: true, ..Entry::default() };
-        // A removal has the version of what it removes.
-        let newest =
-            entry.cloned().into_iter().chain(changes).max_by_key(|entry| (entry.version, entry.removed));
-        newest.or(Some(nothing))
+/// Makes what is listed of a key what was found out about it.
+fn set(found: &mut BTreeMap<String, Entry>, key: String, listed: Option<Listed>) {
+    match listed {
+        Some(listed) => drop(found.insert(key, Entry { object: Some(listed), ..Entry::default() })),
+        None => drop(found.remove(&key)),
     }
 }
 
-/// The keys behind `after` that pending entries are of, in order.
-fn behind<'a>(entries: &'a [(Bytes, Bytes)], after: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-    let keys = entries.iter().filter_map(|(name, _)| pending_of(name).map(|(key, _)| key.as_bytes()));
-    keys.filter(move |key| *key > after)
+/// What a listing shows of a key where the outcomes of all its pending changes are known; `None` where its head has to be
+/// read.
+fn outcome<'a>(
+    entry: Option<&Entry>,
+    mut pending: impl Iterator<Item = &'a str>,
+    known: &BTreeMap<String, Outcome>,
+) -> Option<Option<Listed>> {
+    if !pending.all(|tag| known.contains_key(tag)) {
+        return None;
+    }
+    let mut committed: Vec<&Evidence> = known
+        .values()
+        .filter_map(|outcome| match outcome {
+            Outcome::Committed(evidence) => Some(&**evidence),
+            Outcome::Cancelled => None,
+        })
+        .filter(|evidence| entry.is_none_or(|entry| evidence.seq > entry.seq))
+        .collect();
+    committed.sort_unstable_by_key(|evidence| evidence.seq);
+    let mut shown = entry.and_then(|entry| entry.object.clone());
+    for evidence in committed {
+        match &evidence.content {
+            Content::Object(listed) => shown = Some(listed.clone()),
+            // What it left as it is may be an object whose entry was lost.
+            Content::Unchanged if shown.is_none() => return None,
+            Content::Unchanged => {}
+            Content::Tombstone | Content::Removed => shown = None,
+        }
+    }
+    Some(shown)
+}
+
+/// The keys behind `after` of pending changes, in order.
+fn behind<'a>(entries: &'a [(Bytes, Bytes)], after: &'a [u8]) -> impl Iterator<Item = String> + 'a {
+    let keys = entries.iter().filter_map(|(name, _)| key::parse(name).map(|change| change.key));
+    keys.filter(move |key| key.as_bytes() > after)
 }
 
 /// Up to which key nothing is pending but what a page has, which is not the last one, and which key is the only one behind
 /// `after` in it: of that there may be more.
-fn complete_to<'a>(entries: &'a [(Bytes, Bytes)], after: &'a [u8]) -> (Option<Vec<u8>>, Option<&'a [u8]>) {
-    let keys: Vec<&[u8]> = behind(entries, after).collect();
+fn complete_to(entries: &[(Bytes, Bytes)], after: &[u8]) -> (Option<Vec<u8>>, Option<String>) {
+    let keys: Vec<String> = behind(entries, after).collect();
     let Some(last) = keys.last() else { return (None, None) };
     // Of the last one there may be more; what is before it is known.
     match keys.iter().rev().find(|key| *key != last) {
-        Some(before) => (Some(before.to_vec()), None),
+        Some(before) => (Some(before.clone().into_bytes()), None),
         // Its head is asked: that there are more does not matter.
-        None => (Some(last.to_vec()), Some(last)),
+        None => (Some(last.clone().into_bytes()), Some(last.clone())),
     }
 }
 
@@ -292,20 +311,49 @@ fn group_of<'a>(key: &'a str, query: &ListQuery) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pending_key;
     use super::*;
+    use nacre_index::seq::{Incarnation, Seq};
 
     #[test]
-    fn a_page_of_what_is_pending_ends_before_a_key_that_may_have_more() {
+    fn a_page_of_pending_changes_ends_before_a_key_that_may_have_more() {
         let page = |keys: &[&str]| -> Vec<(Bytes, Bytes)> {
-            let entry = |(tag, key): (usize, &&str)| (pending_key(key, &format!("{tag:032x}")), Bytes::new());
+            let entry =
+                |(tag, key): (usize, &&str)| (key::pending(key, &format!("{tag:032x}")), Bytes::new());
             keys.iter().enumerate().map(entry).collect()
         };
         let entries = page(&["a", "b", "b", "c", "c"]);
         assert_eq!(complete_to(&entries, b""), (Some(b"b".to_vec()), None));
         // Of the key listed last there is nothing to be known.
-        assert_eq!(complete_to(&entries, b"b"), (Some(b"c".to_vec()), Some(&b"c"[..])));
+        assert_eq!(complete_to(&entries, b"b"), (Some(b"c".to_vec()), Some("c".to_owned())));
         assert_eq!(complete_to(&entries, b"c"), (None, None));
-        assert_eq!(complete_to(&page(&["k"; 5]), b""), (Some(b"k".to_vec()), Some(&b"k"[..])));
+        assert_eq!(complete_to(&page(&["k"; 5]), b""), (Some(b"k".to_vec()), Some("k".to_owned())));
+    }
+
+    #[test]
+    fn a_key_is_shown_as_its_last_commit_left_it() {
+        let incarnation = Incarnation { generation: 0, version: 3 };
+        let seq = |number| Seq { incarnation, number };
+        let listed = |size| Listed { size, ..Listed::default() };
+        let entry = Entry { seq: seq(2), object: Some(listed(2)) };
+        let committed = |number: u64, content| {
+            let (tag, subject, tails) = (number.to_string(), None, None);
+            let evidence =
+                Evidence { seq: seq(number), tag: tag.clone(), content, subject, tails, untidy: false };
+            (tag, Outcome::Committed(Box::new(evidence)))
+        };
+        let shown = |known: &[(String, Outcome)], pending: &[&str]| {
+            outcome(Some(&entry), pending.iter().copied(), &known.iter().cloned().collect())
+        };
+        let put = committed(4, Content::Object(listed(4)));
+        let removal = committed(3, Content::Removed);
+        // Finished already, and cancelled.
+        let old = committed(1, Content::Tombstone);
+        let cancelled = ("9".to_owned(), Outcome::Cancelled);
+        assert_eq!(shown(&[put.clone(), removal.clone()], &["4", "3"]), Some(Some(listed(4))));
+        assert_eq!(shown(&[removal, old.clone()], &["3"]), Some(None));
+        assert_eq!(shown(&[old, cancelled], &["1", "9"]), Some(Some(listed(2))));
+        assert_eq!(shown(&[put], &["4", "7"]), None);
+        let tagged = committed(3, Content::Unchanged);
+        assert_eq!(outcome(None, ["3"].into_iter(), &[tagged].into_iter().collect()), None);
     }
 }

@@ -1,13 +1,16 @@
 //! Moving a bucket's index into another number of shards, while the bucket is in use.
 //!
-//! What is there is copied into closed shards of the next generation while the bucket is written to. Then the old shards
-//! are closed, what is pending in them is waited for, and what changed meanwhile is copied; the bucket's record says the new
-//! generation, its shards are opened, and the old ones removed. Writers wait between closing and opening: as long as two
-//! readings of the index take. Whatever ends in between is taken up by a gateway's worker: the work is on a list until it is
-//! done, and begins anew with another generation. The bucket's record says which attempt it waits for, and which one keeps
-//! the old shards closed: no other can end it or open them.
+//! Entries and uploads are copied into closed shards of the next generation while the bucket is written to. Then the old
+//! shards are closed, pending changes are waited for a while, and the shards are frozen: nothing is finished in them either.
+//! All records that differ are copied, also what is still pending and the outbox. The bucket's record says the new generation,
+//! its shards are opened, and the old ones removed. Writers wait between closing and opening: as long as two readings of the
+//! index take. Gateways that finish changes wait while the shards are frozen and follow the records.
+//!
+//! Whatever ends in between is taken up by a gateway's worker: the work is on a list until it is done, and starts again with
+//! another generation. The bucket's record says which attempt it waits for, and which one keeps the old shards closed: no
+//! other can end it or open them.
 
-use super::{Closed, STATS, Stats, shard_name, upload_of};
+use super::{Closed, Stats, execute, shard_name};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
@@ -15,6 +18,8 @@ use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::WriteOp;
+use nacre_index::key::{self, Kind};
+use nacre_index::reshard;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
 use nacre_types::hash::ceph_str_hash_rjenkins;
@@ -33,6 +38,10 @@ pub const MAX_SHARDS: u32 = 65_521;
 const PAGE: u64 = 1000;
 /// Shards worked on at the same time.
 const SHARDS: usize = 8;
+/// How long pending changes are waited for; those that are left move with the other records.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(2);
+/// The records that are copied while the bucket is in use; others are few.
+const BULK: [Kind; 3] = [Kind::Upload, Kind::Entry, Kind::Tails];
 
 /// A bucket that is to be resharded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,18 +60,9 @@ impl Versioned for ReshardEntry {
     const NAME: &'static str = "reshard entry";
 }
 
-/// The key that an entry is of; `None` for what is not moved.
-fn key_of(name: &[u8]) -> Option<&[u8]> {
-    match name.first()? {
-        b'o' | b't' => Some(&name[1..]),
-        b'm' => upload_of(name).map(|(key, _)| key.as_bytes()),
-        _ => None,
-    }
-}
-
-/// The shard of `bucket` that an entry belongs to.
+/// The shard of `bucket` that a record belongs to; `None` for what is not moved.
 fn shard_for(bucket: &Bucket, name: &[u8]) -> Option<u32> {
-    key_of(name).map(|key| ceph_str_hash_rjenkins(key) % bucket.shards.max(1))
+    reshard::place(name).map(|key| ceph_str_hash_rjenkins(key.as_bytes()) % bucket.shards.max(1))
 }
 
 impl Gateway {
@@ -204,7 +204,7 @@ impl Gateway {
         let tag = self.tag();
         let moving = async {
             super::closure::create_closed(&self.pools.index, &new, &tag).await?;
-            self.copy(&old, &new).await?;
+            self.copy(&old, &new, &BULK).await?;
             super::close(self, &old, Closed::Reshard, &tag).await?;
             self.switch(&old, &new, &tag).await
         };
@@ -212,7 +212,7 @@ impl Gateway {
             Ok(new) => new,
             Err(error) => {
                 // Nobody shall wait for the next attempt. Where this one does not stand it came to its end without hearing
-                // of it, or another one takes up what it leaves; of a bucket that was removed nobody does.
+                // of it, or another one takes up what it leaves, unless the bucket was removed.
                 let gone = match self.bucket(name).await {
                     Ok(now) => now.id != old.id,
                     Err(Error::NoSuchBucket(_)) => true,
@@ -245,13 +245,18 @@ impl Gateway {
     /// Makes the new shards what the old ones are, closed by the attempt of that tag, and the bucket's record name them; returns
     /// the bucket as it is then.
     async fn switch(self: &Arc<Gateway>, old: &Bucket, new: &Bucket, tag: &str) -> Result<Bucket> {
-        self.wait_finished(old).await?;
-        let sums = self.copy(old, new).await?;
+        match self.wait_without(old, Kind::Pending, FINISH_TIMEOUT).await {
+            // What is pending moves, too.
+            Err(Error::IndexBusy(_)) => {}
+            finished => finished?,
+        }
+        super::closure::freeze(&self.pools.index, old, tag).await?;
+        let sums = self.copy(old, new, &Kind::ALL).await?;
         self.drop_stale(old, new).await?;
         stream::iter((0..new.shards).zip(sums).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |(shard, sums)| async move {
-                let entry = (Bytes::from_static(STATS), record::encode(&sums));
-                self.set_entries(&shard_name(new, shard), vec![entry]).await
+                let sums = (Bytes::from_static(key::STATS), record::encode(&sums));
+                self.add_records(&shard_name(new, shard), tag, vec![sums]).await
             })
             .await?;
         let (generation, shards) = (new.generation, new.shards);
@@ -267,10 +272,10 @@ impl Gateway {
         .await
     }
 
-    /// Copies entries that the new shards do not have just so; returns the new shards' sums.
-    async fn copy(&self, old: &Bucket, new: &Bucket) -> Result<Vec<Stats>> {
+    /// Copies records that the new shards do not have just so; returns the sums of the entries among them by new shard.
+    async fn copy(&self, old: &Bucket, new: &Bucket, kinds: &[Kind]) -> Result<Vec<Stats>> {
         let copied: Vec<BTreeMap<u32, Stats>> = stream::iter(0..old.shards.max(1))
-            .map(|shard| self.copy_shard(shard_name(old, shard), new))
+            .map(|shard| self.copy_shard(shard_name(old, shard), new, kinds))
             .buffer_unordered(SHARDS)
             .try_collect()
             .await?;
@@ -281,24 +286,21 @@ impl Gateway {
         Ok(sums)
     }
 
-    async fn copy_shard(&self, from: String, new: &Bucket) -> Result<BTreeMap<u32, Stats>> {
+    async fn copy_shard(&self, from: String, new: &Bucket, kinds: &[Kind]) -> Result<BTreeMap<u32, Stats>> {
         let mut sums: BTreeMap<u32, Stats> = BTreeMap::new();
-        for kind in ["m", "o", "t"] {
+        for kind in kinds {
             let mut after = Bytes::new();
             loop {
-                let page = self.pools.index.omap_get_vals(&from, after.clone(), kind, PAGE).await?;
+                let page = self.pools.index.omap_get_vals(&from, after.clone(), kind.prefix(), PAGE).await?;
                 let mut parts: BTreeMap<u32, Vec<(Bytes, Bytes)>> = BTreeMap::new();
                 for (name, value) in &page.entries {
                     after = name.clone();
                     let Some(shard) = shard_for(new, name) else { continue };
-                    if kind == "o" {
-                        let entry = record::decode::<super::Entry>(&from, value)?;
-                        sums.entry(shard).or_default().add(entry.counted());
-                    }
+                    sums.entry(shard).or_default().add(reshard::counted(&from, name, value)?);
                     parts.entry(shard).or_default().push((name.clone(), value.clone()));
                 }
-                for (shard, entries) in parts {
-                    self.copy_entries(&shard_name(new, shard), entries).await?;
+                for (shard, records) in parts {
+                    self.copy_records(&shard_name(new, shard), records).await?;
                 }
                 if !page.more {
                     break;
@@ -308,20 +310,24 @@ impl Gateway {
         Ok(sums)
     }
 
-    /// Writes those of `entries` that a shard does not have just so.
-    async fn copy_entries(&self, shard: &str, mut entries: Vec<(Bytes, Bytes)>) -> Result<()> {
-        let names = entries.iter().map(|(name, _)| name.clone()).collect();
+    /// Writes those of `records` that a shard does not have just so.
+    async fn copy_records(&self, shard: &str, mut records: Vec<(Bytes, Bytes)>) -> Result<()> {
+        let names = records.iter().map(|(name, _)| name.clone()).collect();
         let there = self.pools.index.omap_get_vals_by_keys(shard, names).await?;
-        entries.retain(|(name, value)| there.get(name) != Some(value));
-        if entries.is_empty() { Ok(()) } else { self.set_entries(shard, entries).await }
-    }
-
-    /// Writes entries of a shard that must be there: the bucket may be removed meanwhile.
-    async fn set_entries(&self, shard: &str, entries: Vec<(Bytes, Bytes)>) -> Result<()> {
+        records.retain(|(name, value)| there.get(name) != Some(value));
+        if records.is_empty() {
+            return Ok(());
+        }
+        // It must be there: the bucket may be removed meanwhile.
         let mut op = WriteOp::new();
-        op.assert_exists().omap_set(entries);
+        op.assert_exists().omap_set(records);
         self.pools.index.operate(shard, op).await?.success()?;
         Ok(())
+    }
+
+    /// Writes records of a new shard that the attempt of that tag keeps closed.
+    async fn add_records(&self, shard: &str, tag: &str, records: Vec<(Bytes, Bytes)>) -> Result<()> {
+        execute::write(&self.pools.index, shard, reshard::add(tag, records)).await.map(drop)
     }
 
     /// Removes what was copied and is not in the old shards any more.
@@ -329,35 +335,38 @@ impl Gateway {
         stream::iter((0..new.shards).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |shard| async move {
                 let name = shard_name(new, shard);
-                for kind in ["m", "o", "t"] {
-                    let mut after = Bytes::new();
-                    loop {
-                        let page = self.pools.index.omap_get_vals(&name, after.clone(), kind, PAGE).await?;
-                        let mut parts: BTreeMap<u32, Vec<Bytes>> = BTreeMap::new();
-                        for (entry, _) in &page.entries {
-                            after = entry.clone();
-                            if let Some(shard) = shard_for(old, entry) {
-                                parts.entry(shard).or_default().push(entry.clone());
-                            }
-                        }
-                        for (shard, entries) in parts {
-                            let from = shard_name(old, shard);
-                            let there =
-                                self.pools.index.omap_get_vals_by_keys(&from, entries.clone()).await?;
-                            let stale: Vec<Bytes> =
-                                entries.into_iter().filter(|entry| !there.contains_key(entry)).collect();
-                            if !stale.is_empty() {
-                                self.pools.index.omap_rm_keys(&name, stale).await?;
-                            }
-                        }
-                        if !page.more {
-                            break;
-                        }
-                    }
+                for kind in Kind::ALL {
+                    self.drop_stale_records(old, &name, kind).await?;
                 }
                 Ok(())
             })
             .await
+    }
+
+    async fn drop_stale_records(&self, old: &Bucket, name: &str, kind: Kind) -> Result<()> {
+        let mut after = Bytes::new();
+        loop {
+            let page = self.pools.index.omap_get_vals(name, after.clone(), kind.prefix(), PAGE).await?;
+            let mut parts: BTreeMap<u32, Vec<Bytes>> = BTreeMap::new();
+            for (record, _) in &page.entries {
+                after = record.clone();
+                if let Some(shard) = shard_for(old, record) {
+                    parts.entry(shard).or_default().push(record.clone());
+                }
+            }
+            for (shard, records) in parts {
+                let from = shard_name(old, shard);
+                let there = self.pools.index.omap_get_vals_by_keys(&from, records.clone()).await?;
+                let stale: Vec<Bytes> =
+                    records.into_iter().filter(|record| !there.contains_key(record)).collect();
+                if !stale.is_empty() {
+                    self.pools.index.omap_rm_keys(name, stale).await?;
+                }
+            }
+            if !page.more {
+                return Ok(());
+            }
+        }
     }
 
     /// Has a bucket resharded that has more objects than its shards should have.
@@ -378,12 +387,12 @@ impl Gateway {
     }
 }
 
-/// Reshards what became crowded or was asked for, as long as the gateway is there.
+/// Reshards buckets that have shards with too many objects, and those that were asked for, as long as the gateway is there.
 pub(crate) async fn work(gateway: Weak<Gateway>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
         let Some(gateway) = gateway.upgrade() else { return };
-        for name in gateway.finisher.crowded() {
+        for name in gateway.finisher.take_full() {
             match gateway.relieve(&name).await {
                 Ok(()) | Err(Error::NoSuchBucket(_)) => {}
                 Err(error) => tracing::warn!(%error, bucket = name, "rgw: a bucket waits to be resharded"),
@@ -397,20 +406,20 @@ pub(crate) async fn work(gateway: Weak<Gateway>, every: Duration) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{entry_key, tails_key, upload_key};
     use super::*;
 
     #[test]
-    fn entries_go_where_their_keys_belong() {
+    fn records_go_where_their_keys_belong() {
         let bucket = Bucket { shards: 17, ..Bucket::default() };
         let tag = "0123456789abcdef0123456789abcdef";
-        for key in ["a", "a/b", "", "ü"] {
-            let shard = shard_for(&bucket, &entry_key(key)).unwrap();
-            assert_eq!(shard_for(&bucket, &tails_key(key)), Some(shard));
-            assert_eq!(shard_for(&bucket, &upload_key(key, tag)), Some(shard));
-            assert_eq!(shard_name(&bucket, shard), super::super::shard_of(&bucket, key));
+        for name in ["a", "a/b", "", "ü", "z\0"] {
+            let shard = shard_for(&bucket, &key::entry(name)).unwrap();
+            for record in [key::tails(name), key::upload(name, tag), key::pending(name, tag), key::slot(name)]
+            {
+                assert_eq!(shard_for(&bucket, &record), Some(shard));
+            }
+            assert_eq!(shard_name(&bucket, shard), super::super::shard_of(&bucket, name));
         }
-        assert_eq!(shard_for(&bucket, STATS), None);
-        assert_eq!(shard_for(&bucket, b"pk\0t"), None);
+        assert_eq!(shard_for(&bucket, key::STATS), None);
     }
 }

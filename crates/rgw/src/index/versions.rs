@@ -1,6 +1,6 @@
 //! Listing a bucket's versions: the keys as listings have them, and of those with versions what their heads say.
 
-use super::{Entry, ListQuery};
+use super::{ListQuery, Listed};
 use crate::bucket::Bucket;
 use crate::error::Result;
 use crate::gateway::Gateway;
@@ -32,7 +32,7 @@ pub(crate) struct VersionListing {
 }
 
 enum Item {
-    Key(String, Entry),
+    Key(String, Listed),
     Prefix(String),
 }
 
@@ -45,8 +45,8 @@ impl Item {
 }
 
 /// What an entry says of an object without versions.
-fn plain(entry: Entry) -> Head {
-    let Entry { tag, size, mtime_ns, etag, owner, .. } = entry;
+fn plain(listed: Listed) -> Head {
+    let Listed { tag, size, mtime_ns, etag, owner, .. } = listed;
     Head { tag, size, mtime_ns, etag, owner, ..Head::default() }
 }
 

@@ -5,12 +5,14 @@ use super::{DAY, Rules};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{Entry, ListQuery};
-use crate::object::{Condition, Head};
+use crate::index::{ListQuery, Listed};
+use crate::notifications::Cause;
+use crate::object::{Condition, Head, RemovalEvents};
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt};
 use nacre_client::WriteOp;
+use nacre_topics::event::EventType;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
 use nacre_types::hash::ceph_str_hash_rjenkins;
@@ -33,6 +35,12 @@ const LOCK: &str = "lc_process";
 const LOCK_TIME: Duration = Duration::from_secs(90);
 /// How often it is looked whether something is to be done.
 const LOOK: Duration = Duration::from_secs(60);
+
+/// The types of events of versions and delete markers that rules remove.
+const EXPIRED_NONCURRENT: &[EventType] =
+    &[EventType::ObjectExpirationNoncurrent, EventType::LifecycleExpirationDelete];
+const EXPIRED_MARKER: &[EventType] =
+    &[EventType::ObjectExpirationDeleteMarker, EventType::LifecycleExpirationDelete];
 
 /// When the worker works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -276,7 +284,7 @@ impl Gateway {
             }
             match self.process_lifecycle(&name).await {
                 Ok(done) => expired.add(done),
-                // Removed, or made anew without rules.
+                // Removed, or made again without rules.
                 Err(Error::NoSuchBucket(_)) => {
                     self.unlist_lifecycle(&name, &entry.tag).await?;
                 }
@@ -366,7 +374,7 @@ impl Gateway {
         bucket: &Arc<Bucket>,
         rules: &Rules,
         key: String,
-        entry: Entry,
+        entry: Listed,
         now: u64,
     ) -> Result<Expired> {
         let key = key.as_str();
@@ -377,12 +385,14 @@ impl Gateway {
         }
         let (bucket, rules) = self.still_ruled(bucket).await?;
         let bucket = &bucket;
-        let Some(stand) = self.stand(bucket, key).await? else { return Ok(expired) };
-        let newest = &stand.head;
+        let Some(current) = self.current(bucket, key).await? else { return Ok(expired) };
+        let newest = &current.head;
         if !newest.marker && rules.expiration(key, newest, day).is_some_and(|(due, _)| due <= now) {
             // What was written since is another object.
-            let unchanged = Condition::Unchanged(stand.version);
-            match self.remove_object(bucket, key, &bucket.owner, unchanged).await {
+            let unchanged = Condition::Unchanged(current.mark);
+            let (cause, owner) = (Cause::lifecycle(self), (key, &*bucket.owner));
+            let events = (&cause, RemovalEvents::EXPIRATION);
+            match self.remove_object(bucket, owner, unchanged, events).await {
                 Ok(_) => expired.objects += 1,
                 Err(Error::Precondition(_) | Error::NoSuchKey) => {}
                 Err(error) => return Err(error),
@@ -410,7 +420,9 @@ impl Gateway {
                         true => head.check_lock(false),
                         false => Err(Error::Precondition("unchanged")),
                     };
-                    match self.remove_version(&bucket, key, id, may).await {
+                    let types = if newest { EXPIRED_MARKER } else { EXPIRED_NONCURRENT };
+                    let events = (&Cause::lifecycle(self), types);
+                    match self.remove_version(&bucket, (key, id), events, may).await {
                         Ok(Some(head)) if head.marker => expired.markers += 1,
                         Ok(Some(_)) => expired.noncurrent += 1,
                         Ok(None) | Err(Error::Locked | Error::Precondition(_)) => {}

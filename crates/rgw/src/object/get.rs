@@ -109,6 +109,8 @@ impl Gateway {
         let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
         let mut reply = match reply {
             Err(error) if error.is_not_found() => return Err(Error::NoSuchKey),
+            // A tombstone.
+            Err(error) if error.errno() == Errno::ENODATA => return Err(Error::NoSuchKey),
             reply => reply?,
         };
         let head = head_of(&mut reply, 0, &name)?;

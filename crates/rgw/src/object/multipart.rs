@@ -7,19 +7,25 @@
 //! to nothing ceases to be pending. So who finds a mark whose write is not pending knows that it became an object, or
 //! that the upload is being ended: its parts are never used a second time.
 
+use super::index_op::Intent as ChangeIntent;
 use super::put::{Put, write_tails};
 use super::{
-    Begun, Body, Condition, Data, Digests, Head, MANIFEST_BYTES, Manifest, ManifestPart, Reader,
+    Body, Condition, Data, Digests, Head, IndexOp, MANIFEST_BYTES, Manifest, ManifestPart, Reader,
     STRIPE_BYTES, Salt, StoredChecksum, tail_count, tails_name,
 };
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::index::{self, Tails};
+use crate::notifications::Cause;
 use crate::quota::{Purpose, Sums};
 use crate::record;
 use bytes::Bytes;
 use nacre_client::{IoCtx, ReadOp, WriteOp};
+use nacre_index::finish::UploadEnd;
+use nacre_index::key;
+use nacre_index::record::Pending;
+use nacre_topics::event::EventType;
 use nacre_types::encoding::Versioned;
 use nacre_types::op::CmpOp;
 use s3s::crypto::{Checksum as _, Md5};
@@ -336,14 +342,14 @@ impl Gateway {
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
         named: Vec<NamedPart>,
-        condition: Condition,
+        (condition, cause): (Condition, Cause),
         seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()> + Send + 'static,
     ) -> Result<Head> {
         let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));
         let (key, id) = (key.to_owned(), id.to_owned());
         // Whoever asked for it may go away in between.
         let completion = tokio::spawn(async move {
-            gateway.try_complete_upload(&bucket, (&key, &id), &named, condition, seal).await
+            gateway.try_complete_upload(&bucket, (&key, &id), &named, (condition, cause), seal).await
         });
         completion.await.map_err(Error::task("the completion of an upload"))?
     }
@@ -353,7 +359,7 @@ impl Gateway {
         bucket: &Arc<Bucket>,
         (key, id): (&str, &str),
         named: &[NamedPart],
-        condition: Condition,
+        (condition, cause): (Condition, Cause),
         seal: impl FnOnce(&Upload, &[(u32, Part)], &mut Head) -> Result<()>,
     ) -> Result<Head> {
         let name = upload_name(bucket, key, id);
@@ -401,19 +407,23 @@ impl Gateway {
         if manifest.len() > MANIFEST_BYTES {
             return Err(Error::TooLarge);
         }
-        let mut begun = Begun::begin_with(self, bucket, (key, &head.tag), None, &tails).await?;
+        let types = &[EventType::ObjectCreatedCompleteMultipartUpload];
+        let events = self.change_events(bucket, key, types, &cause).await?;
+        let (parts, upload) = (tails, Some(id.to_owned()));
+        let intent = ChangeIntent { parts, upload, events: events.clone(), ..ChangeIntent::default() };
+        let mut change = IndexOp::prepare(self, bucket, (key, &head.tag), intent).await?;
         let mut op = WriteOp::new();
         // Nor a part that was listed meanwhile.
         op.assert_version(version)
             .omap_set(vec![(Bytes::from_static(MARK), Bytes::from(head.tag.clone().into_bytes()))]);
-        begun.upload = Some((Arc::clone(bucket), id.to_owned()));
+        change.mark();
         if let Err(error) = self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
             let absent = error.is_not_found();
-            begun.fail(&error.into()).await;
+            change.fail(&error.into()).await;
             return Err(if absent { Error::NoSuchUpload } else { Error::IndexBusy(bucket.name.clone()) });
         }
-        let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition };
-        let head = put.commit(self, Some(begun), manifest.into(), tails).await?;
+        let put = Put { bucket: Arc::clone(bucket), key: key.to_owned(), head, condition, cause, types };
+        let head = put.commit(self, (Some(change), events), manifest.into(), None).await?;
         if let Some(held) = held {
             held.keep();
         }
@@ -430,19 +440,19 @@ impl Gateway {
         let name = upload_name(bucket, key, id);
         let Some((_, mark, _)) = self.marked_upload(&name).await? else {
             // It may be listed where it did not come to be.
-            index::remove_upload(self, bucket, key, id, None).await?;
+            index::remove_upload(self, bucket, key, id).await?;
             return Err(Error::NoSuchUpload);
         };
         if let Some(tag) = &mark {
             if index::is_pending(self, bucket, key, tag).await? {
-                self.see_through(bucket, key, tag).await?;
+                self.recover_change(bucket, key, tag).await?;
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
             if self.clear_completed(bucket, key, id, tag).await?.is_some() {
                 return Ok(());
             }
         }
-        // No completion may begin any more, nor have begun since: the mark may have been one that came to nothing. Where it
+        // No completion may start any more, nor have started since: the mark may have been one that came to nothing. Where it
         // became an object that is replaced, its parts are garbage already.
         let end = Bytes::from(self.tag().into_bytes());
         let mut op = WriteOp::new();
@@ -450,7 +460,7 @@ impl Gateway {
             .omap_cmp(vec![(Bytes::from_static(MARK), CmpOp::Eq, mark.unwrap_or_default().into())])
             .omap_set(vec![(Bytes::from_static(MARK), end)]);
         match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-            Ok(_) => self.clear_upload(bucket, (key, id), &[], None).await,
+            Ok(_) => self.clear_upload(bucket, (key, id), &[]).await,
             Err(error) if error.is_not_found() => Err(Error::NoSuchUpload),
             // Somebody else completes or ends it.
             Err(error) if error.errno() == nacre_types::errno::Errno::ECANCELED => {
@@ -468,7 +478,7 @@ impl Gateway {
             return Ok(head);
         }
         if pending {
-            self.see_through(bucket, key, tag).await?;
+            self.recover_change(bucket, key, tag).await?;
         }
         let marked = self.marked_upload(&upload_name(bucket, key, id)).await?;
         match marked {
@@ -515,13 +525,33 @@ impl Gateway {
             return Ok(None);
         };
         let kept: Vec<&Tails> = manifest.parts.iter().map(|part| &part.tails).collect();
-        self.clear_upload(bucket, (key, id), &kept, Some(tag)).await?;
+        self.clear_upload(bucket, (key, id), &kept).await?;
         Ok(Some(head))
     }
 
-    /// Sees the uploads of a key through whose completion was the change `tag` of a gateway that is gone: they are cleared
-    /// up where that is the object now, else they may be completed again.
-    pub(crate) async fn settle_upload(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<()> {
+    /// Settles an upload whose completion is finished for another gateway, while that is pending in `shard`: it is cleared up
+    /// but for the object's parts if the completion took effect, else it may be completed again.
+    pub(crate) async fn settle_upload(&self, bucket: &Bucket, shard: &str, end: &UploadEnd) -> Result<()> {
+        let UploadEnd { key, upload, tag, completed } = end;
+        let name = upload_name(bucket, key, upload);
+        let marked = self.marked_upload(&name).await?;
+        if marked.is_none_or(|(_, mark, _)| mark.as_deref() != Some(tag)) {
+            return Ok(());
+        }
+        if !completed {
+            return release(&self.pools.data, &name, tag).await;
+        }
+        let noted = key::pending(key, tag);
+        let found = self.pools.index.omap_get_vals_by_keys(shard, vec![noted.clone()]).await?;
+        // Without it another gateway has settled the upload.
+        let Some(pending) = found.get(&noted) else { return Ok(()) };
+        let pending = record::decode::<Pending>(shard, pending)?;
+        self.clear_upload(bucket, (key, upload), &pending.parts.iter().collect::<Vec<_>>()).await
+    }
+
+    /// Settles the uploads of a key whose completion was the change `tag` of format 1 of a gateway that is gone: they are
+    /// cleared up where that is the object now, else they may be completed again.
+    pub(crate) async fn settle_old_upload(&self, bucket: &Bucket, key: &str, tag: &str) -> Result<()> {
         for id in self.uploads_of(bucket, key).await? {
             let name = upload_name(bucket, key, &id);
             let marked = self.marked_upload(&name).await?;
@@ -535,13 +565,12 @@ impl Gateway {
         Ok(())
     }
 
-    /// Removes an upload that is marked for good, by its completion `tag` or its end, and its parts but for those that are kept.
+    /// Removes an upload that is marked for good, by its completion or its end, and its parts but for those that are kept.
     pub(super) async fn clear_upload(
         &self,
         bucket: &Bucket,
         (key, id): (&str, &str),
         kept: &[&Tails],
-        tag: Option<&str>,
     ) -> Result<()> {
         let name = upload_name(bucket, key, id);
         let mut after = Bytes::new();
@@ -571,7 +600,7 @@ impl Gateway {
                 _ => break,
             }
         }
-        index::remove_upload(self, bucket, key, id, tag).await?;
+        index::remove_upload(self, bucket, key, id).await?;
         record::remove(&self.pools.data, &name).await?;
         self.quotas.ended(&bucket.id, id);
         Ok(())

@@ -1,16 +1,21 @@
 //! Writing an object: its data as it arrives, then its head.
 
-use super::{Begun, Body, Condition, Data, Digests, ETAG, HEAD, Head, INLINE_BYTES, Pieces, STRIPE_BYTES};
-use super::{head_name, tail_count, tails_name, versions};
+use super::commit::{CommitTurn, is_crowded};
+use super::index_op::Intent;
+use super::{Body, Condition, Data, Digests, Head, INLINE_BYTES, IndexOp, Pieces, STRIPE_BYTES};
+use super::{head_name, tail_count, tails_name, versions, written};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
-use crate::index::{Outcome, Tails};
+use crate::index::Tails;
+use crate::notifications::{Cause, ChangeEvents};
 use crate::quota::{Purpose, Sums};
-use crate::record;
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use nacre_client::WriteOp;
+use nacre_index::commit::{self, New};
+use nacre_index::record::{Evidence, Subject};
+use nacre_topics::event::EventType;
 use std::sync::Arc;
 
 /// Of an object with versions data of up to this size is in the head: it is there twice, and in omap.
@@ -25,6 +30,10 @@ pub(crate) struct Put {
     /// All but tag, size, time, ETag and data are the caller's.
     pub(crate) head: Head,
     pub(crate) condition: Condition,
+    /// Who and what makes the change.
+    pub(crate) cause: Cause,
+    /// The types of events that it may have.
+    pub(crate) types: &'static [EventType],
 }
 
 /// Data that is written, and what is not in tails.
@@ -46,8 +55,9 @@ impl Put {
         let sums = |bytes| Sums { objects: 1, bytes };
         let held =
             gateway.hold(&self.bucket, &self.head.tag, sums(length.unwrap_or(0)), Purpose::Object).await?;
-        let mut begun = None;
-        let written = write_data(gateway, &self, &mut body, length, &mut begun).await?;
+        let events = gateway.change_events(&self.bucket, &self.key, self.types, &self.cause).await?;
+        let mut op = None;
+        let written = write_data(gateway, &self, &mut body, length, (&mut op, &events)).await?;
         self.head.size = body.taken();
         if let Some(held) = held.as_ref().filter(|_| length.is_none()) {
             held.resize(sums(self.head.size))?;
@@ -57,8 +67,7 @@ impl Put {
         if let Some(tails) = &written.tails {
             self.head.data = Data::Tails(tails.clone());
         }
-        let tails = written.tails.into_iter().collect();
-        let head = self.commit(gateway, begun, written.inline, tails).await?;
+        let head = self.commit(gateway, (op, events), written.inline, written.tails).await?;
         if let Some(held) = held {
             held.keep();
         }
@@ -70,48 +79,76 @@ impl Put {
         if self.bucket.versioning == Versioning::Off { INLINE_BYTES } else { VERSION_INLINE_BYTES }
     }
 
-    /// Writes the head, with `data` in it, and so commits the change. `tails` are what the object has besides. Returns the
-    /// head as it is.
+    /// Writes the head, with `data` in it, and so commits the change, which may be prepared. `tails` are what the object has
+    /// besides. Returns the head as it is.
     pub(crate) async fn commit(
         self,
         gateway: &Arc<Gateway>,
-        begun: Option<Begun>,
+        (op, events): (Option<IndexOp>, ChangeEvents),
         data: Pieces,
-        tails: Vec<Tails>,
+        tails: Option<Tails>,
     ) -> Result<Head> {
         let gateway = Arc::clone(gateway);
         // Whoever asked for it may go away in between.
         let commit = tokio::spawn(async move {
             if self.bucket.versioning != Versioning::Off {
-                return versions::add(&gateway, self, begun, data.joined()).await;
+                return versions::add(&gateway, self, (op, events), data.joined()).await;
             }
-            let Put { bucket, key, head, condition } = self;
-            let begun = match begun {
-                Some(begun) => begun,
-                None => Begun::begin(&gateway, &bucket, &key, &head.tag, None).await?,
+            let mut op = match op {
+                Some(op) => op,
+                None => {
+                    let intent = Intent { events, ..Intent::default() };
+                    IndexOp::prepare(&gateway, &self.bucket, (&self.key, &self.head.tag), intent).await?
+                }
             };
-            let mut op = WriteOp::new();
-            condition.guard(&mut op);
-            let mut pieces = data.iter().cloned();
-            let first = pieces.next().unwrap_or_default();
-            let offset = first.len() as u64;
-            op.write_full(first);
-            write_on(&mut op, offset, pieces);
-            op.set_xattr(HEAD, record::encode(&head)).set_xattr(ETAG, head.etag.clone());
-            let reply = gateway.pools.data.operate(&head_name(&bucket, &key), op).await;
-            match reply.and_then(|reply| reply.success()) {
-                Ok(reply) => {
-                    begun.settle(Outcome::Put(head.entry(reply.version, tails))).await;
-                    Ok(head)
+            match commit_plain(&gateway, &self, &mut op, &data, tails.as_ref()).await {
+                Ok((evidence, subject)) => {
+                    op.complete(evidence, &subject).await;
+                    Ok(self.head)
                 }
                 Err(error) => {
-                    let error = condition.failure(error.into());
-                    begun.fail(&error).await;
+                    op.fail(&error).await;
                     Err(error)
                 }
             }
         });
         commit.await.map_err(Error::task("the write of an object"))?
+    }
+}
+
+/// Commits an object of a bucket without versions.
+async fn commit_plain(
+    gateway: &Arc<Gateway>,
+    put: &Put,
+    op: &mut IndexOp,
+    data: &Pieces,
+    tails: Option<&Tails>,
+) -> Result<(Evidence, Subject)> {
+    let Put { bucket, key, head, condition, .. } = put;
+    let name = head_name(bucket, key);
+    let (listed, subject) = (head.listed(None), op.subject_of(head, ""));
+    let mut turn = CommitTurn::wait(gateway, &name).await;
+    let guess = turn.last_base(op.view()).or_else(|| op.view().guess_write());
+    let mut guess = guess.filter(|base| condition.is_decided_on(base));
+    loop {
+        let (base, guards) = match guess.take() {
+            Some(base) => (base, condition.guards()),
+            None => {
+                let state = gateway.head_state(&name).await?;
+                condition.check(state.object.as_ref().map(|object| (&object.head, object.mark)))?;
+                (state.base(), Vec::new())
+            }
+        };
+        let body = written(head, data.iter().cloned());
+        let commit = commit::write(op.change(&subject), &base, New::Object(&listed, tails), guards, body);
+        if is_crowded(&commit) {
+            turn.wait_crowded().await?;
+            op.refresh_view().await?;
+            continue;
+        }
+        if let Some(evidence) = turn.execute(commit?).await? {
+            return Ok((evidence, subject));
+        }
     }
 }
 
@@ -121,7 +158,7 @@ async fn write_data(
     put: &Put,
     body: &mut Body,
     length: Option<u64>,
-    begun: &mut Option<Begun>,
+    (op, events): (&mut Option<IndexOp>, &ChangeEvents),
 ) -> Result<Written> {
     body.hold_in(&gateway.put_memory);
     let inline = put.inline_bytes();
@@ -134,7 +171,8 @@ async fn write_data(
     // What may be written of it at most, for whoever clears up after a crash.
     let most = length.map_or(super::multipart::MAX_PART_BYTES, |length| body.stored_len(length));
     let most = Tails { name: name.clone(), count: tail_count(most) };
-    *begun = Some(Begun::begin(gateway, &put.bucket, &put.key, &put.head.tag, Some(most)).await?);
+    let intent = Intent { tails: Some(most), events: events.clone(), ..Intent::default() };
+    *op = Some(IndexOp::prepare(gateway, &put.bucket, (&put.key, &put.head.tag), intent).await?);
     let size = write_tails(gateway, &name, first, body).await?;
     Ok(Written { inline: Pieces::default(), tails: Some(Tails { name, count: tail_count(size) }) })
 }

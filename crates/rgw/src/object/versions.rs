@@ -4,16 +4,25 @@
 //! Every change is one compare-and-swap of the head, and made again on what is there where somebody else was faster. What an
 //! object without versions was becomes the version `null` with the first write that makes another.
 
+use super::commit::{CommitTurn, is_crowded};
+use super::head_state::{CurrentObject, HeadState, VERSIONS};
+use super::index_op::Intent;
 use super::read_size::SMALLEST;
-use super::{Begun, Condition, Data, ETAG, HEAD, HEAD_BYTES, Head, Manifest, Put, Reader, head_name};
+use super::remove::bury;
+use super::{Condition, Data, HEAD, HEAD_BYTES, Head, IndexOp, Manifest, Put, Reader, head_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
-use crate::index::{Entry, Outcome, Stats, Tails};
+use crate::index::{Listed, Stats, Tails};
+use crate::notifications::{Cause, ChangeEvents};
 use crate::record;
 use bytes::Bytes;
-use nacre_client::{OpReply, ReadOp, WriteOp};
-use nacre_types::encoding::{DecodeError, Versioned};
+use nacre_client::{OpReply, ReadOp};
+use nacre_index::commit::{self, New};
+use nacre_index::op::Step;
+use nacre_index::record::{Evidence, Subject};
+use nacre_topics::event::EventType;
+use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -21,40 +30,30 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The attribute of a head that says which versions there are; absent where the object never had any.
-const VERSIONS: &str = "rgw.versions";
 /// The id of the version that is made where versions are not wanted.
 pub(crate) const NULL: &str = "null";
 /// Digits of a version's order in its id; the tag of its write follows.
 const ORDER_DIGITS: usize = 16;
 const TAG_DIGITS: usize = 32;
-/// Attempts at a change that others change at the same time, and what is waited between them, times their number.
+/// Attempts at a read of what is changed at the same time, and what is waited between them, times their number.
 const ATTEMPTS: u32 = 40;
-const AGAIN: Duration = Duration::from_millis(1);
+const READ_RETRY_DELAY: Duration = Duration::from_millis(1);
 /// Versions read at a time.
 const PAGE: u64 = 1000;
 
 /// What a head says of its versions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Versions {
+pub(super) struct Versions {
     /// The order of the version that was made last; the next one has a higher one.
     last: u64,
     /// That of the version `null`.
     null: Option<u64>,
     /// What all versions come to, without delete markers.
-    held: Stats,
+    pub(super) held: Stats,
 }
 
 impl Versioned for Versions {
     const NAME: &'static str = "versions of an object";
-}
-
-/// A head as it is: the newest version, and which others there are.
-pub(crate) struct Stand {
-    pub(crate) head: Head,
-    versions: Option<Versions>,
-    /// The RADOS version.
-    pub(crate) version: u64,
 }
 
 /// A version with what is in the head of its data.
@@ -126,44 +125,29 @@ impl Head {
     }
 }
 
-impl Stand {
-    fn of(name: &str, reply: &mut OpReply) -> Result<Stand> {
-        let mut attributes = reply.pairs(0)?;
-        let head = attributes.remove(HEAD.as_bytes()).ok_or_else(|| Error::Corrupt {
-            name: name.to_owned(),
-            source: DecodeError::Corrupt { what: "object head", detail: "there is none".into() },
-        })?;
-        let versions = attributes.remove(VERSIONS.as_bytes());
-        let versions = versions.map(|bytes| record::decode(name, &bytes)).transpose()?;
-        Ok(Stand { head: record::decode(name, &head)?, versions, version: reply.version })
-    }
-
-    /// The index entry that it stands for, but for tails.
-    pub(super) fn entry(&self) -> Entry {
-        let mut entry = self.head.entry(self.version, Vec::new());
-        entry.held = self.versions.map(|versions| versions.held);
-        entry
-    }
-}
-
 /// Whether somebody else changed the head since it was read.
 fn is_overtaken(error: &nacre_client::Error) -> bool {
     matches!(error.errno(), Errno::ERANGE | Errno::EOVERFLOW | Errno::EEXIST) || error.is_not_found()
 }
 
 async fn wait(attempt: u32) {
-    tokio::time::sleep(AGAIN * attempt).await;
+    tokio::time::sleep(READ_RETRY_DELAY * attempt).await;
 }
 
-/// A change of a head's versions, as one operation.
+/// A change of a head's versions, as the steps of one write.
+#[derive(Default)]
 struct Edit {
-    op: WriteOp,
+    steps: Vec<Step>,
     set: Vec<(Bytes, Bytes)>,
     gone: Vec<Bytes>,
     versions: Versions,
 }
 
 impl Edit {
+    fn of(versions: Versions) -> Edit {
+        Edit { versions, ..Edit::default() }
+    }
+
     fn add(&mut self, slot: &str, stored: &Stored) {
         self.set.push((head_key(slot), record::encode(&stored.head)));
         if !stored.data.is_empty() {
@@ -182,21 +166,30 @@ impl Edit {
 
     /// Makes a version the current one.
     fn show(&mut self, stored: &Stored) {
-        self.op
-            .write_full(stored.data.clone())
-            .set_xattr(HEAD, record::encode(&stored.head))
-            .set_xattr(ETAG, stored.head.etag.clone());
+        self.steps.extend(super::written(&stored.head, [stored.data.clone()]));
     }
 
-    fn done(mut self) -> (WriteOp, Stats) {
-        self.op.set_xattr(VERSIONS, record::encode(&self.versions));
+    /// The steps, and what all versions come to.
+    fn done(mut self) -> (Vec<Step>, Stats) {
+        self.steps.push(Step::SetAttr(VERSIONS, record::encode(&self.versions)));
+        self.finish();
+        (self.steps, self.versions.held)
+    }
+
+    /// The steps that make a tombstone of the head: its last version is removed.
+    fn buried(mut self) -> Vec<Step> {
+        self.steps = bury(true);
+        self.finish();
+        self.steps
+    }
+
+    fn finish(&mut self) {
         if !self.gone.is_empty() {
-            self.op.omap_rm_keys(self.gone);
+            self.steps.push(Step::OmapRemove(std::mem::take(&mut self.gone)));
         }
         if !self.set.is_empty() {
-            self.op.omap_set(self.set);
+            self.steps.push(Step::OmapSet(std::mem::take(&mut self.set)));
         }
-        (self.op, self.versions.held)
     }
 }
 
@@ -204,90 +197,93 @@ impl Edit {
 pub(super) async fn add(
     gateway: &Arc<Gateway>,
     put: Put,
-    mut begun: Option<Begun>,
+    (op, events): (Option<IndexOp>, ChangeEvents),
     data: Bytes,
 ) -> Result<Head> {
-    let Put { bucket, key, mut head, condition } = put;
-    let suspended = bucket.versioning == Versioning::Suspended;
-    let name = head_name(&bucket, &key);
-    for attempt in 0..ATTEMPTS {
-        let begin = async {
-            match begun.take() {
-                Some(begun) => Ok(begun),
-                None => Begun::begin(gateway, &bucket, &key, &head.tag, None).await,
-            }
-        };
-        let (own, stand) = futures::join!(begin, gateway.stand(&bucket, &key));
-        let mut own = own?;
-        let edited = match stand {
-            Ok(stand) => edit(gateway, &name, stand, &mut head, &data, (&condition, suspended)).await,
-            Err(error) => Err(error),
-        };
-        let (edit, replaced) = match edited {
-            Ok(Some(edited)) => edited,
-            Ok(None) => {
-                begun = Some(own);
-                wait(attempt).await;
-                continue;
-            }
-            Err(error) => {
-                own.fail(&error).await;
-                return Err(error);
-            }
-        };
-        if let Err(error) = own.replaces(&bucket, replaced).await {
-            own.fail(&error).await;
-            return Err(error);
-        }
-        let (op, held) = edit.done();
-        match gateway.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-            Ok(reply) => {
-                let entry = Entry { held: Some(held), ..head.entry(reply.version, Vec::new()) };
-                own.settle(Outcome::Put(entry)).await;
-                return Ok(head);
-            }
-            Err(error) if is_overtaken(&error) => {
-                begun = Some(own);
-                wait(attempt).await;
-            }
-            Err(error) => {
-                let error = Error::from(error);
-                own.fail(&error).await;
-                return Err(error);
+    let name = head_name(&put.bucket, &put.key);
+    let prepare = async {
+        match op {
+            Some(op) => Ok(op),
+            None => {
+                let intent = Intent { events, ..Intent::default() };
+                IndexOp::prepare(gateway, &put.bucket, (&put.key, &put.head.tag), intent).await
             }
         }
+    };
+    let (op, state) = futures::join!(prepare, gateway.head_state(&name));
+    let mut op = op?;
+    let added = async { commit_version(gateway, &put, &mut op, &name, (state?, &data)).await };
+    match added.await {
+        Ok((head, evidence, subject)) => {
+            op.complete(evidence, &subject).await;
+            Ok(head)
+        }
+        Err(error) => {
+            op.fail(&error).await;
+            Err(error)
+        }
     }
-    let error = Error::Contended(key);
-    if let Some(own) = begun {
-        own.fail(&error).await;
-    }
-    Err(error)
 }
 
-/// The operation that makes `head` the newest version on what is there, and what it leaves unnamed; `None` where that changed
-/// meanwhile. Fails where it would replace a locked version: who began while the bucket was suspended may come to this
-/// point when that is long over.
+async fn commit_version(
+    gateway: &Arc<Gateway>,
+    put: &Put,
+    op: &mut IndexOp,
+    name: &str,
+    (state, data): (HeadState, &Bytes),
+) -> Result<(Head, Evidence, Subject)> {
+    let suspended = put.bucket.versioning == Versioning::Suspended;
+    let mut turn = CommitTurn::wait(gateway, name).await;
+    // Another commit of this gateway may have been made since it was read.
+    let is_current = turn.last_version().is_none_or(|version| version <= state.version());
+    let mut known = Some(state).filter(|_| is_current);
+    loop {
+        let state = match known.take() {
+            Some(state) => state,
+            None => gateway.head_state(name).await?,
+        };
+        let base = state.base();
+        let mut head = put.head.clone();
+        let edited = edit(gateway, name, state.object, &mut head, data, (&put.condition, suspended)).await?;
+        // It was changed while versions were read.
+        let Some((edit, replaced)) = edited else {
+            turn.retry().await?;
+            continue;
+        };
+        op.replaces(replaced).await?;
+        let (steps, held) = edit.done();
+        let (listed, subject) = (head.listed(Some(held)), op.subject_of(&head, head.version_id()));
+        let new = New::Object(&listed, None);
+        let commit = commit::write(op.change(&subject), &base, new, Vec::new(), steps);
+        if is_crowded(&commit) {
+            turn.wait_crowded().await?;
+            op.refresh_view().await?;
+            continue;
+        }
+        if let Some(evidence) = turn.execute(commit?).await? {
+            return Ok((head, evidence, subject));
+        }
+    }
+}
+
+/// The steps that make `head` the newest version on what is there, and the tails that they leave unreferenced; `None` where the
+/// head changed meanwhile. Fails where they would replace a locked version: a change that was prepared while the bucket was
+/// suspended may come to this point when that is long over.
 async fn edit(
     gateway: &Gateway,
     name: &str,
-    stand: Option<Stand>,
+    current: Option<CurrentObject>,
     head: &mut Head,
     data: &Bytes,
     (condition, null): (&Condition, bool),
 ) -> Result<Option<(Edit, Vec<Tails>)>> {
-    let there = stand.as_ref().filter(|stand| !stand.head.marker);
-    condition.check(there.map(|stand| &stand.head), there.map_or(0, |stand| stand.version))?;
-    let mut op = WriteOp::new();
-    match &stand {
-        Some(stand) => op.assert_version(stand.version),
-        None => op.create(true),
-    };
-    let (set, gone, versions) = (Vec::new(), Vec::new(), Versions::default());
-    let mut edit = Edit { op, set, gone, versions };
+    let there = current.as_ref().filter(|current| !current.head.marker);
+    condition.check(there.map(|current| (&current.head, current.mark)))?;
+    let mut edit = Edit::default();
     let mut replaced = Vec::new();
-    match stand {
+    match current {
         None => {}
-        Some(Stand { versions: Some(versions), version, .. }) => {
+        Some(CurrentObject { versions: Some(versions), version, .. }) => {
             edit.versions = versions;
             if null && let Some(order) = versions.null {
                 let slot = slot(order, NULL);
@@ -297,7 +293,7 @@ async fn edit(
                 edit.remove(&slot, &old.head);
             }
         }
-        Some(Stand { head: old, versions: None, version }) => {
+        Some(CurrentObject { head: old, versions: None, version, .. }) => {
             let Some(data) = gateway.inline(name, &old, version).await? else { return Ok(None) };
             if null {
                 old.check_lock(false)?;
@@ -324,6 +320,37 @@ async fn edit(
     Ok(Some((edit, replaced)))
 }
 
+/// What a change of one version's attributes comes to.
+struct Modified {
+    head: Head,
+    steps: Vec<Step>,
+}
+
+/// A removal of a version.
+struct VersionRemoval {
+    /// The version.
+    head: Head,
+    /// Its tails, as far as the index does not know them.
+    replaced: Vec<Tails>,
+    /// What a listing shows of the object then; `None` where it was the last version.
+    listed: Option<Listed>,
+    steps: Vec<Step>,
+}
+
+/// What becomes of the removal of a version.
+enum Removable {
+    /// The head was changed while it was read.
+    Changed,
+    /// There is no such version.
+    Absent,
+    Version(Box<VersionRemoval>),
+}
+
+/// The version of a request in a bucket that may never have had versions.
+fn event_version<'a>(bucket: &Bucket, head: &'a Head) -> &'a str {
+    if bucket.versioning == Versioning::Off { "" } else { head.version_id() }
+}
+
 /// What a reply to a read that asserted a version says; `None` where the head is another one by now.
 fn unless_overtaken(reply: nacre_client::Result<OpReply>) -> Result<Option<OpReply>> {
     match reply.and_then(|reply| reply.success()) {
@@ -333,42 +360,8 @@ fn unless_overtaken(reply: nacre_client::Result<OpReply>) -> Result<Option<OpRep
 }
 
 impl Gateway {
-    /// A head with what it says of versions.
-    pub(crate) async fn stand(&self, bucket: &Bucket, key: &str) -> Result<Option<Stand>> {
-        let name = head_name(bucket, key);
-        let mut op = ReadOp::new();
-        op.get_xattrs();
-        match self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success()) {
-            Err(error) if error.is_not_found() => Ok(None),
-            reply => Ok(Some(Stand::of(&name, &mut reply?)?)),
-        }
-    }
-
-    /// The index entry that a key's head stands for now, with what the object has beside its head where it never had
-    /// versions.
-    pub(crate) async fn head_with_tails(&self, bucket: &Bucket, key: &str) -> Result<Option<Entry>> {
-        let name = head_name(bucket, key);
-        for attempt in 0..ATTEMPTS {
-            let Some(stand) = self.stand(bucket, key).await? else { return Ok(None) };
-            let entry = stand.entry();
-            if entry.held.is_some() {
-                return Ok(Some(entry));
-            }
-            let inline = match stand.head.data {
-                Data::Parts(_) => self.inline(&name, &stand.head, stand.version).await?,
-                Data::Inline | Data::Tails(_) => Some(Bytes::new()),
-            };
-            let Some(inline) = inline else {
-                wait(attempt).await;
-                continue;
-            };
-            return Ok(Some(Entry { tails: stand.head.tails(&name, &inline)?, ..entry }));
-        }
-        Err(Error::Contended(key.to_owned()))
-    }
-
     /// What a head of that RADOS version has of its data; `None` where the head is another one by now.
-    async fn inline(&self, name: &str, head: &Head, version: u64) -> Result<Option<Bytes>> {
+    pub(super) async fn inline(&self, name: &str, head: &Head, version: u64) -> Result<Option<Bytes>> {
         let mut op = ReadOp::new();
         // A read of no length would read everything.
         op.assert_version(version).read(0, head.inline_bytes().max(1));
@@ -390,13 +383,13 @@ impl Gateway {
         check_id(id)?;
         let name = head_name(bucket, key);
         for attempt in 0..ATTEMPTS {
-            let stand = self.stand(bucket, key).await?.ok_or(Error::NoSuchVersion)?;
-            let Some(versions) = stand.versions else {
+            let current = self.current(bucket, key).await?.ok_or(Error::NoSuchVersion)?;
+            let Some(versions) = current.versions else {
                 if id != NULL {
                     return Err(Error::NoSuchVersion);
                 }
-                match self.inline(&name, &stand.head, stand.version).await? {
-                    Some(data) => return Ok((stand.head, data)),
+                match self.inline(&name, &current.head, current.version).await? {
+                    Some(data) => return Ok((current.head, data)),
                     None => {
                         wait(attempt).await;
                         continue;
@@ -457,7 +450,7 @@ impl Gateway {
     /// The head of a version; without an id that of the newest one.
     pub(crate) async fn head_of_version(&self, bucket: &Bucket, key: &str, id: Option<&str>) -> Result<Head> {
         let head = match id {
-            None => self.stand(bucket, key).await?.ok_or(Error::NoSuchKey)?.head,
+            None => self.head(bucket, key).await?.ok_or(Error::NoSuchKey)?.0,
             Some(id) => self.version(bucket, key, id).await?.0,
         };
         head.check_marker(id.is_some())?;
@@ -467,59 +460,105 @@ impl Gateway {
     /// Changes what a version says of itself, but neither its data nor what the index has of it; without an id the newest.
     /// `change` may refuse. Returns what the version is then.
     pub(crate) async fn modify_version(
-        &self,
-        bucket: &Bucket,
-        key: &str,
-        id: Option<&str>,
+        self: &Arc<Gateway>,
+        bucket: &Arc<Bucket>,
+        (key, id): (&str, Option<&str>),
+        (cause, types): (&Cause, &'static [EventType]),
         mut change: impl FnMut(&mut Head) -> Result<()>,
     ) -> Result<Head> {
         let name = head_name(bucket, key);
         id.map_or(Ok(()), check_id)?;
-        for attempt in 0..ATTEMPTS {
-            let absent = if id.is_some() { Error::NoSuchVersion } else { Error::NoSuchKey };
-            let Stand { head: newest, versions, version } = self.stand(bucket, key).await?.ok_or(absent)?;
-            let shown = id.is_none_or(|id| id == newest.version_id());
-            let mut op = WriteOp::new();
-            op.assert_version(version);
-            let head = match versions {
-                None if !shown => return Err(Error::NoSuchVersion),
-                None => {
-                    let mut head = newest;
-                    change(&mut head)?;
-                    op.set_xattr(HEAD, record::encode(&head));
-                    head
-                }
-                Some(versions) => {
-                    let slot = versions.slot_of(id.unwrap_or(newest.version_id()));
-                    let slot = slot.ok_or(Error::NoSuchVersion)?;
-                    let mut head = if shown {
-                        newest
-                    } else {
-                        let wanted = vec![head_key(&slot)];
-                        let found = self.pools.data.omap_get_vals_by_keys(&name, wanted).await;
-                        let found = match found {
-                            Err(error) if error.is_not_found() => return Err(Error::NoSuchVersion),
-                            found => stored_of(&name, &slot, found?)?,
-                        };
-                        found.ok_or(Error::NoSuchVersion)?.head
-                    };
-                    head.check_marker(id.is_some())?;
-                    change(&mut head)?;
-                    let encoded = record::encode(&head);
-                    if shown {
-                        op.set_xattr(HEAD, encoded.clone());
-                    }
-                    op.omap_set(vec![(head_key(&slot), encoded)]);
-                    head
-                }
-            };
-            match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-                Ok(_) => return Ok(head),
-                Err(error) if is_overtaken(&error) => wait(attempt).await,
-                Err(error) => return Err(error.into()),
+        let (events, tag) = (self.change_events(bucket, key, types, cause).await?, self.tag());
+        let intent = Intent { events, ..Intent::default() };
+        let prepare = IndexOp::prepare(self, bucket, (key, &tag), intent);
+        let (op, state) = futures::join!(prepare, self.head_state(&name));
+        let mut op = op?;
+        let modified =
+            async { self.commit_modification(bucket, (&name, id), &mut op, state?, &mut change).await };
+        match modified.await {
+            Ok((head, evidence, subject)) => {
+                op.complete(evidence, &subject).await;
+                Ok(head)
+            }
+            Err(error) => {
+                op.fail(&error).await;
+                Err(error)
             }
         }
-        Err(Error::Contended(key.to_owned()))
+    }
+
+    async fn commit_modification(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        (name, id): (&str, Option<&str>),
+        op: &mut IndexOp,
+        state: HeadState,
+        change: &mut impl FnMut(&mut Head) -> Result<()>,
+    ) -> Result<(Head, Evidence, Subject)> {
+        let mut turn = CommitTurn::wait(self, name).await;
+        let is_current = turn.last_version().is_none_or(|version| version <= state.version());
+        let mut known = Some(state).filter(|_| is_current);
+        loop {
+            let state = match known.take() {
+                Some(state) => state,
+                None => self.head_state(name).await?,
+            };
+            let base = state.base();
+            let absent = if id.is_some() { Error::NoSuchVersion } else { Error::NoSuchKey };
+            let current = state.object.ok_or(absent)?;
+            let Modified { head, steps } = self.modified(name, id, current, change).await?;
+            let subject = op.subject_of(&head, event_version(bucket, &head));
+            let commit = commit::write(op.change(&subject), &base, New::Unchanged, Vec::new(), steps);
+            if is_crowded(&commit) {
+                turn.wait_crowded().await?;
+                op.refresh_view().await?;
+                continue;
+            }
+            if let Some(evidence) = turn.execute(commit?).await? {
+                return Ok((head, evidence, subject));
+            }
+        }
+    }
+
+    /// A version after a change of it, and the steps that make it so.
+    async fn modified(
+        &self,
+        name: &str,
+        id: Option<&str>,
+        current: CurrentObject,
+        change: &mut impl FnMut(&mut Head) -> Result<()>,
+    ) -> Result<Modified> {
+        let CurrentObject { head: newest, versions, .. } = current;
+        let shown = id.is_none_or(|id| id == newest.version_id());
+        let Some(versions) = versions else {
+            if !shown {
+                return Err(Error::NoSuchVersion);
+            }
+            let mut head = newest;
+            change(&mut head)?;
+            let steps = vec![Step::SetAttr(HEAD, record::encode(&head))];
+            return Ok(Modified { head, steps });
+        };
+        let slot = versions.slot_of(id.unwrap_or(newest.version_id())).ok_or(Error::NoSuchVersion)?;
+        let mut head = if shown {
+            newest
+        } else {
+            let found = self.pools.data.omap_get_vals_by_keys(name, vec![head_key(&slot)]).await;
+            let found = match found {
+                Err(error) if error.is_not_found() => return Err(Error::NoSuchVersion),
+                found => stored_of(name, &slot, found?)?,
+            };
+            found.ok_or(Error::NoSuchVersion)?.head
+        };
+        head.check_marker(id.is_some())?;
+        change(&mut head)?;
+        let encoded = record::encode(&head);
+        let mut steps = Vec::new();
+        if shown {
+            steps.push(Step::SetAttr(HEAD, encoded.clone()));
+        }
+        steps.push(Step::OmapSet(vec![(head_key(&slot), encoded)]));
+        Ok(Modified { head, steps })
     }
 
     /// Removes a version for good, if `may` lets it, which is told whether it is the newest; returns what it was, `None` where
@@ -527,111 +566,169 @@ impl Gateway {
     pub(crate) async fn remove_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
-        key: &str,
-        id: &str,
+        (key, id): (&str, &str),
+        (cause, types): (&Cause, &'static [EventType]),
         may: impl Fn(&Head, bool) -> Result<()> + Send + Sync + 'static,
     ) -> Result<Option<Head>> {
         check_id(id)?;
+        let events = self.change_events(bucket, key, types, cause).await?;
         let (gateway, bucket, key, id) =
             (Arc::clone(self), Arc::clone(bucket), key.to_owned(), id.to_owned());
         // Whoever asked for it may go away in between.
-        let removal = tokio::spawn(async move {
-            let mut begun = None;
-            for attempt in 0..ATTEMPTS {
-                match gateway.try_remove_version(&bucket, &key, &id, &may, &mut begun).await {
-                    Ok(None) => wait(attempt).await,
-                    Ok(Some(removed)) => return Ok(removed),
-                    Err(error) => {
-                        if let Some(begun) = begun {
-                            Begun::fail(begun, &error).await;
-                        }
-                        return Err(error);
-                    }
-                }
-            }
-            Err(Error::Contended(key))
-        });
+        let removal =
+            tokio::spawn(async move { gateway.try_remove_version(&bucket, (&key, &id), events, &may).await });
         removal.await.map_err(Error::task("the removal of a version"))?
     }
 
-    /// An attempt; `None` where somebody else was faster.
     async fn try_remove_version(
         self: &Arc<Gateway>,
         bucket: &Arc<Bucket>,
-        key: &str,
-        id: &str,
+        (key, id): (&str, &str),
+        events: ChangeEvents,
         may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
-        begun: &mut Option<Begun>,
-    ) -> Result<Option<Option<Head>>> {
+    ) -> Result<Option<Head>> {
         let name = head_name(bucket, key);
-        let Some(stand) = self.stand(bucket, key).await? else { return Ok(Some(None)) };
-        let slot = match &stand.versions {
-            None if id == NULL => None,
-            None => return Ok(Some(None)),
-            Some(versions) => match versions.slot_of(id) {
-                None => return Ok(Some(None)),
-                slot => slot,
-            },
-        };
-        let mut op = WriteOp::new();
-        op.assert_version(stand.version);
-        let (head, replaced, op, entry) = match (stand.versions, slot) {
-            (Some(versions), Some(slot)) => {
-                let mut read = ReadOp::new();
-                read.assert_version(stand.version)
-                    .omap_get_vals_by_keys(vec![head_key(&slot), data_key(&slot)])
-                    .omap_get_vals("", "v", 2);
-                let reply = unless_overtaken(self.pools.data.operate_read(&name, read).await)?;
-                let Some(mut reply) = reply else { return Ok(None) };
-                let (found, newest) = (reply.pairs(1)?, reply.omap_vals(2)?.entries);
-                let Some(Stored { head, data }) = stored_of(&name, &slot, found)? else {
-                    return Ok(Some(None));
-                };
-                let is_newest = newest.first().is_some_and(|(key, _)| *key == head_key(&slot));
-                may(&head, is_newest)?;
-                let replaced = head.tails(&name, &data)?;
-                let mut edit = Edit { op, set: Vec::new(), gone: Vec::new(), versions };
-                edit.remove(&slot, &head);
-                let mut shown = stand.head;
-                if let (true, Some((next, _))) = (is_newest, newest.get(1)) {
-                    let next = String::from_utf8_lossy(&next[1..]).into_owned();
-                    let Some(next) = self.stored(&name, stand.version, &next).await? else { return Ok(None) };
-                    edit.show(&next);
-                    shown = next.head;
-                }
-                let last = is_newest && newest.len() == 1;
-                let (op, held) =
-                    if last { (edit.op.remove().to_owned(), Stats::default()) } else { edit.done() };
-                let entry = Entry { held: Some(held), ..shown.entry(0, Vec::new()) };
-                (head, replaced, op, (!last).then_some(entry))
+        // What is removed is noted in the prepare.
+        let mut attempt = 0;
+        let (state, removal) = loop {
+            let state = self.head_state(&name).await?;
+            match self.removal_of(&name, id, &state, may).await? {
+                Removable::Changed if attempt == ATTEMPTS => return Err(Error::Contended(key.to_owned())),
+                Removable::Changed => wait(attempt).await,
+                Removable::Absent => return Ok(None),
+                Removable::Version(removal) => break (state, removal),
             }
-            // What it has beside the head its entry says.
-            _ => {
-                may(&stand.head, true)?;
-                op.remove();
-                (stand.head, Vec::new(), op, None)
-            }
+            attempt += 1;
         };
-        let own = match begun {
-            Some(own) => own,
-            None => begun.insert(Begun::begin(self, bucket, key, &self.tag(), None).await?),
-        };
-        own.replaces(bucket, replaced).await?;
-        match self.pools.data.operate(&name, op).await.and_then(|reply| reply.success()) {
-            Ok(reply) => {
-                let version = reply.version;
-                let outcome = match entry {
-                    Some(entry) => Outcome::Put(Entry { version, ..entry }),
-                    None => Outcome::Removed(version),
-                };
-                if let Some(own) = begun.take() {
-                    own.settle(outcome).await;
-                }
-                Ok(Some(Some(head)))
+        let subject =
+            super::index_op::subject_of(&events, &removal.head, event_version(bucket, &removal.head));
+        let replaced = removal.replaced.clone();
+        let intent = Intent { slot: true, replaced, events, subject, ..Intent::default() };
+        let mut op = IndexOp::prepare(self, bucket, (key, &self.tag()), intent).await?;
+        let removed = self.commit_version_removal(bucket, (&name, id), &mut op, (state, *removal), may).await;
+        match removed {
+            Ok(Some((head, evidence, subject))) => {
+                op.complete(evidence, &subject).await;
+                Ok(Some(head))
             }
-            Err(error) if is_overtaken(&error) => Ok(None),
-            Err(error) => Err(error.into()),
+            Ok(None) => {
+                op.cancel().await;
+                Ok(None)
+            }
+            Err(error) => {
+                op.fail(&error).await;
+                Err(error)
+            }
         }
+    }
+
+    async fn commit_version_removal(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        (name, id): (&str, &str),
+        op: &mut IndexOp,
+        first: (HeadState, VersionRemoval),
+        may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
+    ) -> Result<Option<(Head, Evidence, Subject)>> {
+        let mut turn = CommitTurn::wait(self, name).await;
+        let is_current = turn.last_version().is_none_or(|version| version <= first.0.version());
+        let mut known = Some(first).filter(|_| is_current);
+        loop {
+            let (state, removal) = match known.take() {
+                Some(known) => known,
+                None => {
+                    let state = self.head_state(name).await?;
+                    match self.removal_of(name, id, &state, may).await? {
+                        Removable::Changed => {
+                            turn.retry().await?;
+                            continue;
+                        }
+                        Removable::Absent => return Ok(None),
+                        Removable::Version(removal) => (state, *removal),
+                    }
+                }
+            };
+            let VersionRemoval { head, replaced, listed, steps } = removal;
+            let subject = op.subject_of(&head, event_version(bucket, &head));
+            op.replaces(replaced).await?;
+            op.is_about(&subject).await?;
+            let base = state.base();
+            let commit = match &listed {
+                Some(listed) => {
+                    let new = New::Object(listed, None);
+                    commit::write(op.change(&subject), &base, new, Vec::new(), steps).map(Some)
+                }
+                None => commit::remove(op.change(&subject), &base, Vec::new(), steps).map(|removal| {
+                    match removal {
+                        commit::Removal::Commit(commit) => Some(*commit),
+                        // The head that was read is no tombstone.
+                        commit::Removal::Nothing | commit::Removal::ReadHead => None,
+                    }
+                }),
+            };
+            if is_crowded(&commit) {
+                turn.wait_crowded().await?;
+                op.refresh_view().await?;
+                continue;
+            }
+            let Some(commit) = commit? else { return Ok(None) };
+            if let Some(evidence) = turn.execute(commit).await? {
+                return Ok(Some((head, evidence, subject)));
+            }
+        }
+    }
+
+    /// What the removal of a version from a head that was read comes to.
+    async fn removal_of(
+        &self,
+        name: &str,
+        id: &str,
+        state: &HeadState,
+        may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
+    ) -> Result<Removable> {
+        let Some(current) = &state.object else { return Ok(Removable::Absent) };
+        let Some(versions) = current.versions else {
+            if id != NULL {
+                return Ok(Removable::Absent);
+            }
+            may(&current.head, true)?;
+            // The index knows its tails.
+            let (head, replaced, listed) = (current.head.clone(), Vec::new(), None);
+            let removal = VersionRemoval { head, replaced, listed, steps: bury(false) };
+            return Ok(Removable::Version(Box::new(removal)));
+        };
+        let Some(slot) = versions.slot_of(id) else { return Ok(Removable::Absent) };
+        let mut read = ReadOp::new();
+        read.assert_version(current.version)
+            .omap_get_vals_by_keys(vec![head_key(&slot), data_key(&slot)])
+            .omap_get_vals("", "v", 2);
+        let reply = unless_overtaken(self.pools.data.operate_read(name, read).await)?;
+        let Some(mut reply) = reply else { return Ok(Removable::Changed) };
+        let (found, newest) = (reply.pairs(1)?, reply.omap_vals(2)?.entries);
+        let Some(Stored { head, data }) = stored_of(name, &slot, found)? else {
+            return Ok(Removable::Absent);
+        };
+        let is_newest = newest.first().is_some_and(|(key, _)| *key == head_key(&slot));
+        may(&head, is_newest)?;
+        let replaced = head.tails(name, &data)?;
+        let mut edit = Edit::of(versions);
+        edit.remove(&slot, &head);
+        if is_newest && newest.len() == 1 {
+            let removal = VersionRemoval { head, replaced, listed: None, steps: edit.buried() };
+            return Ok(Removable::Version(Box::new(removal)));
+        }
+        let mut shown = current.head.clone();
+        if let (true, Some((next, _))) = (is_newest, newest.get(1)) {
+            let next = String::from_utf8_lossy(&next[1..]).into_owned();
+            let Some(next) = self.stored(name, current.version, &next).await? else {
+                return Ok(Removable::Changed);
+            };
+            edit.show(&next);
+            shown = next.head;
+        }
+        let (steps, held) = edit.done();
+        let listed = Some(shown.listed(Some(held)));
+        Ok(Removable::Version(Box::new(VersionRemoval { head, replaced, listed, steps })))
     }
 
     /// At most `max` versions of an object behind the one of id `after`, newest first, and whether there are more. An
@@ -644,15 +741,15 @@ impl Gateway {
         max: usize,
     ) -> Result<(Vec<Head>, bool)> {
         let name = head_name(bucket, key);
-        let Some(stand) = self.stand(bucket, key).await? else { return Ok((Vec::new(), false)) };
-        let Some(versions) = stand.versions else {
-            return Ok((if after.is_none() { vec![stand.head] } else { Vec::new() }, false));
+        let Some(current) = self.current(bucket, key).await? else { return Ok((Vec::new(), false)) };
+        let Some(versions) = current.versions else {
+            return Ok((if after.is_none() { vec![current.head] } else { Vec::new() }, false));
         };
         let mut behind = match after {
             None => Bytes::new(),
             Some(id) => match versions.slot_of(id) {
                 Some(slot) => head_key(&slot),
-                // It is gone, and nobody knows where it was.
+                // It is gone, and its place with it.
                 None => return Ok((Vec::new(), false)),
             },
         };
@@ -677,7 +774,7 @@ impl Gateway {
     pub(crate) async fn named_tails(&self, bucket: &Bucket, key: &str) -> Result<Vec<Tails>> {
         let name = head_name(bucket, key);
         let mut asked = SMALLEST;
-        let (stand, data) = loop {
+        let (current, data) = loop {
             let mut op = ReadOp::new();
             op.get_xattrs().read(0, asked);
             let reply = self.pools.data.operate_read(&name, op).await.and_then(|reply| reply.success());
@@ -685,17 +782,21 @@ impl Gateway {
                 Err(error) if error.is_not_found() => return Ok(Vec::new()),
                 reply => reply?,
             };
-            let (stand, data) = (Stand::of(&name, &mut reply)?, reply.output(1)?);
+            let attributes = reply.pairs(0)?;
+            let Some(current) = CurrentObject::of(&name, reply.version, &attributes)? else {
+                return Ok(Vec::new());
+            };
+            let data = reply.output(1)?;
             // Nothing but a manifest is needed.
-            let is_cut = matches!(stand.head.data, Data::Parts(_)) && data.len() as u64 == asked;
+            let is_cut = matches!(current.head.data, Data::Parts(_)) && data.len() as u64 == asked;
             if !is_cut || asked == HEAD_BYTES {
-                break (stand, data);
+                break (current, data);
             }
             asked = HEAD_BYTES;
         };
         // Of an object with versions this may be listed, too.
-        let mut all = stand.head.tails(&name, &data)?;
-        if stand.versions.is_none() {
+        let mut all = current.head.tails(&name, &data)?;
+        if current.versions.is_none() {
             return Ok(all);
         }
         let mut after = Bytes::new();

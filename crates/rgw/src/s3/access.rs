@@ -11,6 +11,7 @@ use crate::acl::{Acl, Permission};
 use crate::bucket::Bucket;
 use crate::error::Error;
 use crate::evaluation::evaluate;
+use crate::forms::Caller;
 use crate::gateway::Gateway;
 use crate::object::Head;
 use crate::policy::{Asked, Decision, Policy, Who};
@@ -20,7 +21,7 @@ use crate::role::Role;
 use crate::server::Seen;
 use crate::session::Assumed;
 use crate::user::User;
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, Method, Uri, header};
 use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::{S3Auth, SecretKey};
 use s3s::path::S3Path;
@@ -106,6 +107,19 @@ impl Requester {
     fn who(&self) -> Who<'_> {
         let role = self.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
         Who { user: self.user.as_ref().map(|user| user.id.as_str()), role }
+    }
+
+    /// Who asks, as topics' policies judge it; `None` for nobody known.
+    pub(crate) fn caller(&self) -> Option<Caller> {
+        Some(Caller {
+            assumed: Assumed {
+                user: Arc::clone(self.user.as_ref()?),
+                role: self.role.clone(),
+                policy: self.limit.clone(),
+            },
+            temporary: false,
+            context: Context::clone(&self.context),
+        })
     }
 
     /// Refuses who is not granted `wanted`; an owner may always read and change the list itself.
@@ -379,11 +393,11 @@ const LOCK_HEADERS: [(&[&str], &str); 2] = [
 ];
 
 /// The token of temporary credentials: a header or, in an address that was signed, a parameter.
-fn token_of(cx: &S3AccessContext<'_>) -> Option<String> {
-    if let Some(token) = cx.headers().get("x-amz-security-token") {
+fn token_of(headers: &HeaderMap, uri: &Uri) -> Option<String> {
+    if let Some(token) = headers.get("x-amz-security-token") {
         return Some(token.to_str().unwrap_or_default().to_owned());
     }
-    let pairs = cx.uri().query()?.split('&');
+    let pairs = uri.query()?.split('&');
     let token =
         pairs.filter_map(|pair| pair.split_once('=')).find(|(name, _)| *name == "X-Amz-Security-Token");
     token.map(|(_, token)| {
@@ -402,6 +416,14 @@ fn suspended() -> S3Error {
         S3Error::with_message(S3ErrorCode::Custom("UserSuspended".into()), "the bucket's owner is suspended");
     error.set_status_code(http::StatusCode::FORBIDDEN);
     error
+}
+
+/// Who asks for another one's bucket than it means to is told so, whatever it may do there.
+fn check_expected_owner(headers: &HeaderMap, bucket: &Bucket) -> S3Result<()> {
+    match headers.get("x-amz-expected-bucket-owner") {
+        Some(expected) if expected.as_bytes() != bucket.owner.as_bytes() => Err(denied()),
+        _ => Ok(()),
+    }
 }
 
 /// As radosgw does: what a suspended user has made public is so no longer.
@@ -455,6 +477,39 @@ impl Access {
         Ok(requester)
     }
 
+    /// Who sent a request for what a bucket is as a whole, where that may be, and the bucket. For requests that do not go
+    /// through the protocol's own operations; only who owns the bucket, or whom a policy allows it, may send them.
+    pub(crate) async fn of_bucket<T>(
+        &self,
+        req: &S3Request<T>,
+        name: &str,
+        operation: &str,
+    ) -> S3Result<(Requester, Arc<Bucket>)> {
+        let seen = req.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
+        let token = token_of(&req.headers, &req.uri);
+        let (user, role, limit) = match &req.credentials {
+            Some(credentials) => {
+                let assumed = self.identify(&credentials.access_key, token.as_deref()).await?;
+                (Some(assumed.user), assumed.role, assumed.policy)
+            }
+            None => (None, None, None),
+        };
+        let peer = req.extensions.get::<Peer>();
+        let query = req.uri.query().unwrap_or_default();
+        let context = Arc::new(Context::of(&req.headers, query, peer, user.as_deref(), role.as_ref()));
+        let requester = Requester { user, role, limit, context, ..Requester::default() };
+        seen.note(operation, requester.id());
+        seen.note_bucket(name);
+        let bucket = self.0.known_bucket(name).await?;
+        seen.note_owner(&bucket.owner);
+        check_expected_owner(&req.headers, &bucket)?;
+        check_owner(&self.0, &bucket).await?;
+        let requester = requester.asking(&bucket, &action_of(operation), None)?;
+        requester.must_own(&bucket)?;
+        self.count(requester.user.as_deref(), Some(&bucket), &req.method, &seen)?;
+        Ok((requester, bucket))
+    }
+
     async fn identify(&self, access_key: &str, token: Option<&str>) -> S3Result<Assumed> {
         match self.0.identify(access_key, token).await {
             Err(Error::NoSuchUser(_)) => Err(s3_error!(InvalidAccessKeyId)),
@@ -486,7 +541,7 @@ impl Access {
 #[async_trait::async_trait]
 impl S3Access for Access {
     async fn check(&self, cx: &mut S3AccessContext<'_>) -> S3Result<()> {
-        let token = token_of(cx);
+        let token = token_of(cx.headers(), cx.uri());
         let assumed = match cx.credentials() {
             Some(credentials) => Some(self.identify(&credentials.access_key, token.as_deref()).await?),
             None => None,
@@ -524,11 +579,7 @@ impl S3Access for Access {
                 seen.note_bucket(&name);
                 let bucket = self.0.known_bucket(&name).await?;
                 seen.note_owner(&bucket.owner);
-                // Who asks for another one's bucket than it means to is told so, whatever it may do there.
-                let expected = cx.headers().get("x-amz-expected-bucket-owner");
-                if expected.is_some_and(|expected| expected.as_bytes() != bucket.owner.as_bytes()) {
-                    return Err(denied());
-                }
+                check_expected_owner(cx.headers(), &bucket)?;
                 check_owner(&self.0, &bucket).await?;
                 let key = match cx.s3_path() {
                     S3Path::Object { key, .. } => Some(&**key),

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::public_access::Ownership;
 use http::HeaderMap;
+use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -267,6 +268,7 @@ impl Protocol {
         req: S3Request<PutObjectAclInput>,
     ) -> S3Result<S3Response<PutObjectAclOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let cause = self.cause(&req);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
         let head = self.head(&requester, &bucket, key, version).await?;
         requester.may(&head.acl, &head.owner, acl::Permission::WriteAcl)?;
@@ -275,7 +277,8 @@ impl Protocol {
             head.acl.clone_from(&acl);
             Ok(())
         };
-        self.gateway.modify_version(&bucket, key, version, change).await?;
+        let events = (&cause, &[EventType::ObjectAclPut][..]);
+        self.gateway.modify_version(&bucket, (key, version), events, change).await?;
         answer(PutObjectAclOutput::default())
     }
 }

@@ -40,6 +40,10 @@ pub(super) fn action_of(operation: &str) -> Cow<'static, str> {
         "ListParts" => "s3:ListMultipartUploadParts",
         "GetBucketCors" => "s3:GetBucketCORS",
         "PutBucketCors" | "DeleteBucketCors" => "s3:PutBucketCORS",
+        "GetBucketNotificationConfiguration" => "s3:GetBucketNotification",
+        "PutBucketNotificationConfiguration" | "DeleteBucketNotificationConfiguration" => {
+            "s3:PutBucketNotification"
+        }
         "DeleteBucketTagging" => "s3:PutBucketTagging",
         "GetPublicAccessBlock" => "s3:GetBucketPublicAccessBlock",
         "PutPublicAccessBlock" | "DeletePublicAccessBlock" => "s3:PutBucketPublicAccessBlock",

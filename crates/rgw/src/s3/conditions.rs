@@ -185,6 +185,11 @@ impl Context {
         self.0.get(key).cloned().unwrap_or_default()
     }
 
+    /// Sets the value of a key, which is in lower case.
+    pub(crate) fn set(&mut self, key: &str, value: &str) {
+        self.0.insert(key.to_owned(), vec![value.to_owned()]);
+    }
+
     /// Sets the tags that the request gives an object, and no others.
     pub(super) fn set_request_tags(&mut self, tags: &[(String, String)]) {
         self.0.retain(|name, _| !name.starts_with(REQUEST_TAG) && name != REQUEST_TAG_KEYS);

@@ -11,6 +11,7 @@ use super::{Protocol, timestamp};
 use crate::object::multipart::MAX_PART_BYTES;
 use crate::object::{Digests, Head, Put, Reader};
 use futures::stream::StreamExt;
+use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -80,6 +81,7 @@ impl Protocol {
         req: S3Request<CopyObjectInput>,
     ) -> S3Result<S3Response<CopyObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let cause = self.cause(&req);
         let input = req.input;
         let conditions = (
             input.copy_source_if_match.as_ref(),
@@ -149,7 +151,8 @@ impl Protocol {
         if let Some((encryption, secret)) = &encryption {
             body = body.encrypted(secret.cipher(encryption));
         }
-        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition };
+        let types = &[EventType::ObjectCreatedCopy];
+        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition, cause, types };
         let seal = |digests: Digests, head: &mut Head| {
             (head.etag, head.checksum) = sent.check(digests)?;
             Ok(())

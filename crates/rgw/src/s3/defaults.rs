@@ -38,25 +38,6 @@ impl Protocol {
         }
     }
 
-    pub(super) async fn do_get_bucket_notification_configuration(
-        &self,
-        req: S3Request<GetBucketNotificationConfigurationInput>,
-    ) -> S3Result<S3Response<GetBucketNotificationConfigurationOutput>> {
-        bucket_of(&req)?;
-        answer(GetBucketNotificationConfigurationOutput::default())
-    }
-
-    pub(super) async fn do_put_bucket_notification_configuration(
-        &self,
-        req: S3Request<PutBucketNotificationConfigurationInput>,
-    ) -> S3Result<S3Response<PutBucketNotificationConfigurationOutput>> {
-        bucket_of(&req)?;
-        if req.input.notification_configuration == NotificationConfiguration::default() {
-            return answer(PutBucketNotificationConfigurationOutput::default());
-        }
-        Err(s3_error!(NotImplemented, "buckets notify nobody of their changes"))
-    }
-
     pub(super) async fn do_get_bucket_replication(
         &self,
         req: S3Request<GetBucketReplicationInput>,

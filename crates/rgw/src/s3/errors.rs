@@ -13,7 +13,9 @@ const SLOW_DOWN: &str = "Please reduce your request rate.";
 pub(crate) fn log_fault(error: &Error) {
     match error {
         // Load, and conflicts that pass.
-        Error::IndexBusy(_) | Error::Contended(_) => tracing::debug!(%error, "rgw: a request is refused"),
+        Error::IndexBusy(_) | Error::Contended(_) | Error::QueueFull(_) => {
+            tracing::debug!(%error, "rgw: a request is refused");
+        }
         error if error.is_unavailable() => {
             tracing::warn!(%error, "rgw: a request failed, the cluster can't serve it");
         }
@@ -38,11 +40,16 @@ impl From<Error> for S3Error {
             Error::ExpiredToken => Code::ExpiredToken,
             Error::NoSuchRole(_) | Error::LimitExceeded(_) => Code::InvalidArgument,
             Error::NoSuchMetadata(_) => Code::NoSuchKey,
+            // As S3 answers a configuration whose destination it can't use.
+            Error::NoSuchTopic(_) => Code::InvalidArgument,
+            Error::Topic(error) => {
+                Code::from_bytes(error.s3_code().as_bytes()).unwrap_or(Code::InvalidArgument)
+            }
             Error::NoSuchBucket(_) => Code::NoSuchBucket,
             Error::BucketIsYours(_) => Code::BucketAlreadyOwnedByYou,
             Error::BucketExists(_) => Code::BucketAlreadyExists,
             Error::BucketNotEmpty(_) => Code::BucketNotEmpty,
-            Error::IndexBusy(_) | Error::Contended(_) => Code::SlowDown,
+            Error::IndexBusy(_) | Error::Contended(_) | Error::QueueFull(_) => Code::SlowDown,
             Error::AclWithOwnership(_) => Code::InvalidBucketAclWithObjectOwnership,
             Error::BucketState(_) => Code::InvalidBucketState,
             Error::TooManyBuckets(_) => Code::TooManyBuckets,

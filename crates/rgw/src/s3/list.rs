@@ -4,7 +4,7 @@ use super::access::bucket_of;
 use super::owners::{Owners, distinct};
 use super::{Protocol, answer, timestamp};
 use crate::gateway::Gateway;
-use crate::index::{Entry, ListQuery, Listing};
+use crate::index::{ListQuery, Listed, Listing};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
@@ -45,8 +45,8 @@ impl Names {
     }
 
     /// Entries as objects, with their owners where these are given.
-    fn objects(&self, entries: Vec<(String, Entry)>, owners: Option<&Owners>) -> Vec<Object> {
-        let object = |(key, entry): (String, Entry)| Object {
+    fn objects(&self, entries: Vec<(String, Listed)>, owners: Option<&Owners>) -> Vec<Object> {
+        let object = |(key, entry): (String, Listed)| Object {
             key: Some(self.write(key)),
             e_tag: Some(ETag::Strong(entry.etag)),
             last_modified: Some(timestamp(entry.mtime_ns)),
@@ -63,7 +63,7 @@ impl Names {
     }
 }
 
-async fn owners_of(gateway: &Gateway, entries: &[(String, Entry)]) -> Owners {
+async fn owners_of(gateway: &Gateway, entries: &[(String, Listed)]) -> Owners {
     Owners::find(gateway, distinct(entries.iter().map(|(_, entry)| entry.owner.as_str()))).await
 }
 

@@ -5,6 +5,7 @@ use super::{Protocol, answer, timestamp};
 use crate::bucket::{Bucket, OBJECT_LOCK, Versioning};
 use crate::error::Error;
 use crate::gateway::now_ns;
+use crate::notifications::Cause;
 use crate::object::{Head, Retention};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -214,7 +215,9 @@ impl Protocol {
             head.retention = wanted;
             Ok(())
         };
-        self.gateway.modify_version(&bucket, &input.key, input.version_id.as_deref(), change).await?;
+        let version = (&*input.key, input.version_id.as_deref());
+        // S3 has no event of it.
+        self.gateway.modify_version(&bucket, version, (&Cause::default(), &[]), change).await?;
         answer(PutObjectRetentionOutput::default())
     }
 
@@ -248,7 +251,9 @@ impl Protocol {
             head.legal_hold = hold;
             Ok(())
         };
-        self.gateway.modify_version(&bucket, &input.key, input.version_id.as_deref(), change).await?;
+        let version = (&*input.key, input.version_id.as_deref());
+        // S3 has no event of it.
+        self.gateway.modify_version(&bucket, version, (&Cause::default(), &[]), change).await?;
         answer(PutObjectLegalHoldOutput::default())
     }
 }

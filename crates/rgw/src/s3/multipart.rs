@@ -267,7 +267,7 @@ impl Protocol {
         req: S3Request<CompleteMultipartUploadInput>,
     ) -> S3Result<S3Response<CompleteMultipartUploadOutput>> {
         let bucket = bucket_of(&req)?;
-        let location = location_of(&req);
+        let (location, cause) = (location_of(&req), self.cause(&req));
         let mut input = req.input;
         let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
         let condition = self.condition_of_write(&bucket, &input.key, conditions).await?;
@@ -327,7 +327,7 @@ impl Protocol {
         };
         let head = self
             .gateway
-            .complete_upload(&bucket, (&input.key, &input.upload_id), named, condition, seal)
+            .complete_upload(&bucket, (&input.key, &input.upload_id), named, (condition, cause), seal)
             .await?;
         let sums = fields(head.checksum.as_ref());
         let output = CompleteMultipartUploadOutput {

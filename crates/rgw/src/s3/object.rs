@@ -14,6 +14,7 @@ use crate::object::{Condition, Digests, Head, Put, Reader, Source};
 use futures::stream;
 use http::HeaderMap;
 use http::header::{self, HeaderName, HeaderValue};
+use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Error, S3ErrorCode, S3Request, S3Response, S3Result, s3_error};
@@ -256,11 +257,14 @@ fn readable_by(
 }
 
 impl Protocol {
+    /// Stores an object. `types` are those of the events that it may have.
     pub(super) async fn do_put_object(
         &self,
         req: S3Request<PutObjectInput>,
+        types: &'static [EventType],
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let cause = self.cause(&req);
         let sent = Sent::of(&req.headers, req.trailing_headers.clone(), req.input.content_md5.clone())?;
         let input = req.input;
         let conditions = (input.if_match.as_ref(), input.if_none_match.as_ref());
@@ -290,7 +294,7 @@ impl Protocol {
             body = body.encrypted(secret.cipher(encryption));
         }
         let key = input.key.clone();
-        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition };
+        let put = Put { bucket: Arc::clone(&bucket), key: input.key, head, condition, cause, types };
         let seal = |digests: Digests, head: &mut Head| {
             // Clients that go away leave less than they said.
             if length.is_some_and(|length| length != head.size) {

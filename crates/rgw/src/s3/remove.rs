@@ -4,7 +4,8 @@ use super::access::{Requester, bucket_of};
 use super::object::condition;
 use super::{Protocol, answer, timestamp};
 use crate::bucket::Bucket;
-use crate::object::{Condition, Head};
+use crate::notifications::Cause;
+use crate::object::{Condition, Head, RemovalEvents};
 use futures::stream::{self, StreamExt};
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
@@ -55,23 +56,25 @@ impl Protocol {
         requester: &Requester,
         bucket: &Arc<Bucket>,
         (key, version): (&str, Option<&str>),
-        wanted: Wanted,
-        bypass: bool,
+        (wanted, bypass): (Wanted, bool),
+        cause: &Cause,
     ) -> S3Result<Removed> {
         let Some(version) = version else {
             let condition = match wanted {
                 Wanted { size: None, mtime: None, condition } => condition,
                 // What was looked at must stay what it is until it is removed.
                 wanted => match self.gateway.head(bucket, key).await? {
-                    Some((head, version)) if !head.marker => {
+                    Some((head, mark)) if !head.marker => {
                         wanted.check(&head)?;
-                        Condition::Unchanged(version)
+                        Condition::Unchanged(mark)
                     }
                     _ => return Err(crate::Error::NoSuchKey.into()),
                 },
             };
             // Removing what is not there succeeds.
-            let removal = self.gateway.remove_object(bucket, key, requester.id(), condition).await?;
+            let events = (cause, RemovalEvents::REQUEST);
+            let removal =
+                self.gateway.remove_object(bucket, (key, requester.id()), condition, events).await?;
             return Ok(Removed { marker: removal.marker.is_some(), version: removal.marker });
         };
         let bypass = bypass && requester.may_bypass(bucket, key)?;
@@ -79,7 +82,8 @@ impl Protocol {
             wanted.check(head)?;
             head.check_lock(bypass)
         };
-        let removed = self.gateway.remove_version(bucket, key, version, may).await?;
+        let events = (cause, RemovalEvents::REQUEST.removed);
+        let removed = self.gateway.remove_version(bucket, (key, version), events, may).await?;
         Ok(Removed { marker: removed.is_some_and(|head| head.marker), version: Some(version.to_owned()) })
     }
 
@@ -88,6 +92,7 @@ impl Protocol {
         req: S3Request<DeleteObjectInput>,
     ) -> S3Result<S3Response<DeleteObjectOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let cause = self.cause(&req);
         let input = req.input;
         let wanted = Wanted {
             condition: condition(input.if_match.as_ref(), None)?,
@@ -96,7 +101,8 @@ impl Protocol {
         };
         let bypass = input.bypass_governance_retention.unwrap_or(false);
         let what = (&*input.key, input.version_id.as_deref());
-        let Removed { marker, version } = self.remove(&requester, &bucket, what, wanted, bypass).await?;
+        let Removed { marker, version } =
+            self.remove(&requester, &bucket, what, (wanted, bypass), &cause).await?;
         answer(DeleteObjectOutput {
             delete_marker: marker.then_some(true),
             version_id: version,
@@ -109,13 +115,15 @@ impl Protocol {
         req: S3Request<DeleteObjectsInput>,
     ) -> S3Result<S3Response<DeleteObjectsOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
+        let cause = self.cause(&req);
         let bypass = req.input.bypass_governance_retention.unwrap_or(false);
         let Delete { objects, quiet } = req.input.delete;
         if objects.is_empty() || objects.len() > MAX_DELETES {
             return Err(s3_error!(MalformedXML, "between 1 and {MAX_DELETES} objects"));
         }
-        let removals = stream::iter(objects).map(|object| {
+        let removals = stream::iter((0..).zip(objects)).map(|(position, object)| {
             let bucket = Arc::clone(&bucket);
+            let cause = cause.at(position);
             let requester = requester.clone();
             async move {
                 // A decision by costly policies takes milliseconds, and a request has up to 1 000 of them: other requests go on.
@@ -133,7 +141,8 @@ impl Protocol {
                             Some(etag) => Condition::Etag(etag),
                         };
                         let wanted = Wanted { condition, size, mtime };
-                        self.remove(&asking, &bucket, (&key, version_id.as_deref()), wanted, bypass).await
+                        let version = (&*key, version_id.as_deref());
+                        self.remove(&asking, &bucket, version, (wanted, bypass), &cause).await
                     }
                     Err(error) => Err(error),
                 };

@@ -42,7 +42,7 @@ pub const OPERATIONS: &[(&str, Support)] = &[
     ("GetBucketLogging", Partial("always off")),
     ("GetBucketMetadataTableConfiguration", Refused("no table buckets")),
     ("GetBucketMetricsConfiguration", Refused("no metrics of S3; the exporter has metrics")),
-    ("GetBucketNotificationConfiguration", Partial("always empty")),
+    ("GetBucketNotificationConfiguration", Full),
     ("GetBucketOwnershipControls", Full),
     ("GetBucketPolicy", Full),
     ("GetBucketPolicyStatus", Full),
@@ -83,7 +83,7 @@ pub const OPERATIONS: &[(&str, Support)] = &[
     ("PutBucketLifecycleConfiguration", Partial("no transitions to other storage classes")),
     ("PutBucketLogging", Partial("off only; the gateway has a log of its own")),
     ("PutBucketMetricsConfiguration", Refused("no metrics of S3; the exporter has metrics")),
-    ("PutBucketNotificationConfiguration", Partial("an empty configuration only")),
+    ("PutBucketNotificationConfiguration", Partial("topics only, no queues, functions and EventBridge")),
     ("PutBucketOwnershipControls", Full),
     ("PutBucketPolicy", Full),
     ("PutBucketReplication", Refused("no replication")),
@@ -106,3 +106,25 @@ pub const OPERATIONS: &[(&str, Support)] = &[
     // Uploads by forms have no name in Amazon's SDKs.
     ("PostObject", Full),
 ];
+
+/// The operations of SNS by Amazon's names, and Ceph's GetTopic. Others answer InvalidAction.
+#[rustfmt::skip]
+pub const TOPIC_OPERATIONS: &[(&str, Support)] = &[
+    ("CreateTopic", Partial("radosgw's attributes only, no tags and data protection policies")),
+    ("DeleteTopic", Full),
+    ("GetTopic", Full),
+    ("GetTopicAttributes", Full),
+    ("ListTopics", Full),
+    ("SetTopicAttributes", Partial("radosgw's attributes only")),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_action_of_topics_is_in_the_table() {
+        let names: Vec<&str> = TOPIC_OPERATIONS.iter().map(|(name, _)| *name).collect();
+        assert_eq!(names, nacre_topics::sns::ACTIONS);
+    }
+}

@@ -4,6 +4,7 @@ use super::access::{Requester, bucket_of};
 use super::object::version_of;
 use super::{Protocol, answer};
 use crate::object::Head;
+use nacre_topics::event::EventType;
 #[allow(clippy::wildcard_imports, reason = "S3's structures, all by their own names")]
 use s3s::dto::*;
 use s3s::{S3Request, S3Response, S3Result, s3_error};
@@ -68,14 +69,15 @@ impl Protocol {
     ) -> S3Result<S3Response<PutObjectTaggingOutput>> {
         let (requester, bucket) = (Requester::of(&req), bucket_of(&req)?);
         let (key, version) = (&req.input.key, req.input.version_id.as_deref());
-        let tags = check_tags(req.input.tagging.tag_set, MAX_OBJECT_TAGS)?;
+        let tags = check_tags(req.input.tagging.tag_set.clone(), MAX_OBJECT_TAGS)?;
         let requester = requester.asking_to_tag(&bucket, (key, version), &tags)?;
         self.own_head(&requester, &bucket, key, version).await?;
         let change = |head: &mut Head| {
             head.tags.clone_from(&tags);
             Ok(())
         };
-        let head = self.gateway.modify_version(&bucket, key, version, change).await?;
+        let events = (&self.cause(&req), &[EventType::ObjectTaggingPut][..]);
+        let head = self.gateway.modify_version(&bucket, (key, version), events, change).await?;
         answer(PutObjectTaggingOutput { version_id: version_of(&bucket, &head) })
     }
 
@@ -90,7 +92,8 @@ impl Protocol {
             head.tags.clear();
             Ok(())
         };
-        let head = self.gateway.modify_version(&bucket, key, version, change).await?;
+        let events = (&self.cause(&req), &[EventType::ObjectTaggingDelete][..]);
+        let head = self.gateway.modify_version(&bucket, (key, version), events, change).await?;
         let version_id = version_of(&bucket, &head);
         let mut response = S3Response::new(DeleteObjectTaggingOutput { version_id });
         response.status = Some(http::StatusCode::NO_CONTENT);

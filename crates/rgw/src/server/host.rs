@@ -21,9 +21,9 @@ pub(super) struct Addressed {
     pub(super) website: bool,
 }
 
-/// Marks a request whose host names its bucket: all of its path is the key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ByHost;
+/// Marks a request whose host names its bucket, this one: all of its path is the key.
+#[derive(Clone, Debug)]
+pub(crate) struct ByHost(pub(crate) String);
 
 impl Hosts {
     /// Takes both options, each a list with commas. Fails with a name that can't be one.

@@ -57,6 +57,7 @@ pub struct Settings {
 /// What is found out of a request while it is served.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
+    id: OnceLock<Box<str>>,
     asked: OnceLock<(Box<str>, Box<str>)>,
     owner: OnceLock<Box<str>>,
     bucket: OnceLock<Box<str>>,
@@ -65,6 +66,16 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// Of a request with that id.
+    fn of(id: &str) -> Seen {
+        Seen { id: OnceLock::from(Box::from(id)), ..Seen::default() }
+    }
+
+    /// The request's id; empty for what is no request of a client.
+    pub(crate) fn id(&self) -> &str {
+        self.id.get().map_or("", |id| id)
+    }
+
     /// Whether a user asks, whose signature was right.
     pub(crate) fn is_known(&self) -> bool {
         self.asked.get().is_some_and(|(_, requester)| !requester.is_empty())
@@ -199,7 +210,7 @@ impl Tracker {
         if refused {
             self.metrics.slow_down();
         }
-        let seen = Arc::new(Seen::default());
+        let seen = Arc::new(Seen::of(&id));
         connection.set_request(Arc::clone(&seen));
         request.extensions_mut().insert(Arc::clone(&seen));
         let length =

@@ -98,4 +98,22 @@ option_group! {
         long("Above 0 the gateway looks for what is due so often, whatever the time. -1: a day is a day.")];
     rgw_gc_processor_period: IntSecs = "3600", "Seconds between two collections of garbage"
         [min("1"), startup(), services(&[Rgw])];
+    rgw_bucket_persistent_notif_num_shards: Uint = "11", "Shards of a new persistent notification topic's queue"
+        [range("1", "4096"), services(&[Rgw]), long("A topic keeps the number that it was made with; `nacre topic reshard` changes it.")];
+    rgw_topic_persistency_time_to_live: IntSecs = "0", "Seconds after which an event that could not be delivered expires, for topics without time_to_live"
+        [startup(), services(&[Rgw]), long("0: never.")];
+    rgw_topic_persistency_max_retries: Uint = "0", "Retries after which an event expires, for topics without max_retries"
+        [startup(), services(&[Rgw]), long("0: any number.")];
+    rgw_topic_persistency_sleep_duration: IntSecs = "0", "Seconds between two tries of an event, for topics without retry_sleep_duration"
+        [startup(), services(&[Rgw]), long("0: tries follow each other with pauses that grow up to 30 seconds.")];
+    rgw_topic_queue_max_bytes: Size = "1Gi", "Bytes of a persistent topic's queue beyond which queue-full-policy decides, for topics without queue-max-bytes"
+        [min("1"), startup(), nacre(), services(&[Rgw])];
+    rgw_topic_push_timeout: FloatSecs = "5", "Seconds that an operation waits for the endpoints of topics that are not persistent"
+        [min("0.1"), startup(), nacre(), services(&[Rgw]), long("Events that are not delivered by then are lost.")];
+    rgw_allow_notification_secrets_in_cleartext: Bool = "false", "Whether credentials of notification endpoints may be sent without TLS"
+        [services(&[Rgw]), long("In requests for topics, and to endpoints.")];
+    rgw_allow_notification_local_endpoints: Bool = "false", "Whether notification endpoints may be at link-local addresses, the cluster's own and loopback"
+        [nacre(), services(&[Rgw]), long("Loopback is allowed anyway as long as all gateways listen on loopback only.")];
+    rgw_notification_ca_folder: Str = "", "Folder that the ca-location of notification topics must be in"
+        [runtime(), nacre(), services(&[Rgw]), long("Empty: topics may name no ca-location.")];
 }

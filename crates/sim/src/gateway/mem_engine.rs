@@ -31,6 +31,7 @@ use nacre_engine::engine::OnReply;
 use nacre_engine::{Cluster, Error};
 use nacre_types::ceph::SessionAddr;
 use nacre_types::hash::pg_of_hash;
+use nacre_types::op::OsdOp;
 use nacre_types::{ClientId, ObjectId, PgId, PoolId};
 use parking_lot::Mutex;
 use session::Session;
@@ -52,9 +53,25 @@ pub struct MemCluster {
     inner: Arc<Inner>,
 }
 
+/// An operation that was carried out, as an observer sees it: whole, at one moment, before anybody hears of it.
+pub struct Observation<'a> {
+    /// The session that sent it.
+    pub session: u64,
+    /// The object.
+    pub object: &'a ObjectId,
+    /// Its parts.
+    pub ops: &'a [OsdOp],
+    /// The object before it; `None` where there was none.
+    pub before: Option<&'a Object>,
+}
+
+/// Called with each operation that changed an object. It must not call the cluster.
+type Observer = Box<dyn FnMut(&Observation<'_>) + Send>;
+
 struct Inner {
     scheduler: Scheduler,
     world: Mutex<World>,
+    observer: Mutex<Option<Observer>>,
 }
 
 struct Pool {
@@ -209,7 +226,8 @@ impl MemCluster {
             notifies: BTreeMap::new(),
         };
         let scheduler = executor.scheduler().clone();
-        let inner = Arc::new(Inner { scheduler: scheduler.clone(), world: Mutex::new(world) });
+        let world = Mutex::new(world);
+        let inner = Arc::new(Inner { scheduler: scheduler.clone(), world, observer: Mutex::new(None) });
         let cluster = Arc::downgrade(&inner);
         scheduler.on_silence(move |process, until| {
             let Some(inner) = cluster.upgrade() else { return };
@@ -254,6 +272,11 @@ impl MemCluster {
     /// Changes what goes wrong from now on.
     pub fn set_faults(&self, faults: Faults) {
         self.inner.world.lock().draws.set_faults(faults);
+    }
+
+    /// Lets `observer` see each operation that changes an object, so that a test can check it where it happens.
+    pub fn observe(&self, observer: impl FnMut(&Observation<'_>) + Send + 'static) {
+        *self.inner.observer.lock() = Some(Box::new(observer));
     }
 
     /// How often each kind of trouble struck.

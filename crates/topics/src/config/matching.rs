@@ -16,6 +16,13 @@ pub struct Matcher {
     configurations: Vec<(Configuration, Option<Regex>)>,
 }
 
+/// A regular expression is what its configuration says.
+impl PartialEq for Matcher {
+    fn eq(&self, other: &Matcher) -> bool {
+        self.configurations().eq(other.configurations())
+    }
+}
+
 /// A configuration that applies to a change, as far as type and key tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate<'a> {
@@ -39,6 +46,11 @@ impl Matcher {
     /// Whether there are no configurations.
     pub fn is_empty(&self) -> bool {
         self.configurations.is_empty()
+    }
+
+    /// All configurations, in their order.
+    pub fn configurations(&self) -> impl Iterator<Item = &Configuration> {
+        self.configurations.iter().map(|(configuration, _)| configuration)
     }
 
     /// The configurations that apply to a change of `key`, in their order. A change may have several types (an expiration

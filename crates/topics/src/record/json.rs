@@ -84,7 +84,7 @@ struct Object<'a> {
     size: u64,
     e_tag: &'a str,
     version_id: &'a str,
-    sequencer: String,
+    sequencer: &'a str,
     metadata: Pairs<'a>,
     tags: Pairs<'a>,
 }
@@ -138,7 +138,7 @@ impl<'a> Record<'a> {
                     size: object.size,
                     e_tag: &object.etag,
                     version_id: &object.version_id,
-                    sequencer: event.sequencer(),
+                    sequencer: &object.sequencer,
                     metadata: Pairs { prefix: METADATA_PREFIX, pairs: &object.metadata },
                     tags: Pairs { prefix: "", pairs: &object.tags },
                 },

@@ -65,7 +65,7 @@ impl Topic {
             .text("Policy", &attributes.policy);
     }
 
-    /// What `radosgw-admin topic get` prints, with Nacre's own fields behind Ceph's: `id`, `shards`, `generations`.
+    /// What `radosgw-admin topic get` prints, with Nacre's own fields behind Ceph's: `id`, `shards`.
     pub fn describe(&self) -> Value {
         let attributes = &self.attributes;
         let queue = if attributes.is_queued() {
@@ -73,11 +73,6 @@ impl Topic {
         } else {
             String::new()
         };
-        let generations: Vec<Value> = self
-            .generations
-            .iter()
-            .map(|generation| json!({ "number": generation.number, "shards": generation.shards }))
-            .collect();
         json!({
             "user": self.owner,
             "name": self.arn.name,
@@ -96,8 +91,7 @@ impl Topic {
             "opaqueData": attributes.opaque_data,
             "policy": attributes.policy,
             "id": self.id.to_string(),
-            "shards": self.shards(),
-            "generations": generations,
+            "shards": self.shards,
         })
     }
 }

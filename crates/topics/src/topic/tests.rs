@@ -1,6 +1,5 @@
 use super::*;
 use nacre_types::encoding;
-use std::collections::BTreeSet;
 
 fn topic(list: &[(&str, &str)]) -> Topic {
     let pairs: Vec<_> = list.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
@@ -27,21 +26,11 @@ fn topics_are_stored_whole() {
 }
 
 #[test]
-fn stored_topics_without_queues_to_use_are_corrupt() {
-    let good = topic(&QUEUED);
-    let one = Generation { number: 1, shards: 1 };
-    let is_corrupt = |topic: &Topic| {
-        let read = encoding::decode::<Topic>(&encoding::encode(topic));
-        matches!(read, Err(encoding::DecodeError::Corrupt { .. }))
-    };
-    for list in
-        [vec![one, one], vec![Generation { shards: 0, ..one }], vec![Generation { number: u64::MAX, ..one }]]
-    {
-        assert!(is_corrupt(&Topic { generations: list.clone(), ..good.clone() }));
-        assert!(is_corrupt(&Topic { removals: list, ..good.clone() }));
+fn stored_topics_with_shards_that_none_can_have_are_corrupt() {
+    for shards in [0, names::MAX_SHARDS + 1] {
+        let read = encoding::decode::<Topic>(&encoding::encode(&Topic { shards, ..topic(&QUEUED) }));
+        assert!(matches!(read, Err(encoding::DecodeError::Corrupt { .. })));
     }
-    assert!(is_corrupt(&Topic { generations: Vec::new(), ..good.clone() }));
-    assert!(!is_corrupt(&good));
 }
 
 #[test]
@@ -82,25 +71,25 @@ fn creating_an_existing_topic_replaces_attributes_and_keeps_the_rest() {
     let pairs =
         [("push-endpoint".to_owned(), "http://sink".to_owned()), ("persistent".to_owned(), "1".to_owned())];
     let attributes = Attributes::from_pairs(&pairs).unwrap();
-    assert_eq!(topic.replace(attributes.clone()), Ok(QueueChange::None));
+    assert_eq!(topic.replace(attributes.clone()), Ok(()));
     assert_eq!(topic, Topic { attributes: attributes.clone(), version: before.version + 1, ..before });
     assert_eq!(topic.attributes.opaque_data, "", "what is not named has its default");
     // The same again is no change.
     let before = topic.clone();
-    assert_eq!(topic.replace(attributes), Ok(QueueChange::None));
+    assert_eq!(topic.replace(attributes), Ok(()));
     assert_eq!(topic, before);
 }
 
 #[test]
-fn switching_persistence_creates_and_removes_queues() {
+fn a_topic_has_queues_while_it_is_persistent_and_has_an_endpoint() {
     let mut topic = topic(&[("push-endpoint", "kafka://k")]);
-    assert_eq!(topic.set("persistent", "true"), Ok(QueueChange::Create));
-    assert_eq!(topic.set("persistent", "true"), Ok(QueueChange::None));
-    assert_eq!(topic.set("push-endpoint", "kafka://other"), Ok(QueueChange::None));
-    assert_eq!(topic.set("push-endpoint", ""), Ok(QueueChange::Remove));
-    assert_eq!(topic.set("push-endpoint", "kafka://k"), Ok(QueueChange::Create));
-    assert_eq!(topic.set("persistent", "false"), Ok(QueueChange::Remove));
-    assert_eq!(topic.set("persistent", ""), Ok(QueueChange::None));
+    let mut queued = Vec::new();
+    for (name, value) in [("persistent", "true"), ("push-endpoint", ""), ("push-endpoint", "kafka://other")] {
+        topic.set(name, value).unwrap();
+        queued.push(topic.is_queued());
+    }
+    assert_eq!(queued, [true, false, true]);
+    assert_eq!(topic.shards, names::DEFAULT_SHARDS);
 }
 
 #[test]
@@ -115,89 +104,6 @@ fn a_refused_change_changes_nothing() {
 }
 
 #[test]
-fn resharding_opens_generations_that_end_in_order() {
-    let mut topic = topic(&QUEUED);
-    assert_eq!(topic.generations(), [Generation { number: 0, shards: 11 }]);
-    assert_eq!(topic.reshard(101), Ok(Generation { number: 1, shards: 101 }));
-    assert_eq!(topic.reshard(11), Ok(Generation { number: 2, shards: 11 }));
-    assert_eq!(topic.shards(), 11);
-    assert!(!topic.retire(1), "an older one is there");
-    assert!(topic.retire(0) && !topic.retire(0) && topic.retire(1));
-    assert!(!topic.retire(2), "it takes new events");
-    assert_eq!(topic.generations(), [Generation { number: 2, shards: 11 }]);
-    let (generation, shard) = topic.queue_of("photos", "2026/01/cat.jpg");
-    assert_eq!((generation.number, shard), (2, 10));
-}
-
-#[test]
-fn generations_that_wait_are_bounded() {
-    let mut topic = topic(&QUEUED);
-    (1..MAX_GENERATIONS).for_each(|_| _ = topic.reshard(5).unwrap());
-    assert!(matches!(topic.reshard(5), Err(Error::TooLarge { .. })));
-    assert!(topic.retire(0));
-    assert_eq!(topic.reshard(5).unwrap().number, MAX_GENERATIONS as u64);
-}
-
-#[test]
-fn numbers_of_generations_are_never_used_again() {
-    let mut topic = topic(&QUEUED);
-    let mut seen = BTreeSet::from([topic.current().number]);
-    topic.reshard(101).unwrap();
-    assert!(seen.insert(topic.current().number));
-    assert_eq!(topic.set("persistent", "false"), Ok(QueueChange::Remove));
-    assert!(seen.insert(topic.current().number));
-    assert_eq!((topic.generations().len(), topic.shards()), (1, 101));
-    // Without queues there is nothing to wait for.
-    topic.reshard(3).unwrap();
-    assert!(seen.insert(topic.current().number));
-    assert_eq!((topic.generations().len(), topic.shards()), (1, 3));
-}
-
-#[test]
-fn queues_that_are_switched_off_are_listed_until_they_are_removed() {
-    let mut topic = topic(&QUEUED);
-    topic.reshard(101).unwrap();
-    let old = topic.generations().to_vec();
-    topic.set("persistent", "false").unwrap();
-    assert_eq!(topic.removals(), old);
-    // Also if queues are switched on again before.
-    assert_eq!(topic.set("persistent", "true"), Ok(QueueChange::Create));
-    assert_eq!((topic.removals(), topic.current()), (&old[..], Generation { number: 2, shards: 101 }));
-    assert!(topic.removed(1) && !topic.removed(1) && topic.removed(0) && !topic.removed(2));
-    assert!(topic.removals().is_empty());
-}
-
-#[test]
-fn removals_that_wait_are_bounded() {
-    let mut topic = topic(&QUEUED);
-    for _ in 0..MAX_GENERATIONS {
-        topic.set("persistent", "false").unwrap();
-        topic.set("persistent", "true").unwrap();
-    }
-    let before = topic.clone();
-    assert!(matches!(topic.set("persistent", "false"), Err(Error::TooLarge { .. })));
-    assert_eq!(topic, before);
-    // Deleting is always possible.
-    assert_eq!(topic.delete(), QueueChange::Remove);
-    assert_eq!(topic.removals().len(), MAX_GENERATIONS + 1);
-}
-
-#[test]
-fn deleting_removes_all_queues_once() {
-    let mut queued = topic(&QUEUED);
-    queued.reshard(3).unwrap();
-    assert_eq!(queued.delete(), QueueChange::Remove);
-    assert!(queued.deleted);
-    let numbers: Vec<_> = queued.removals().iter().map(|generation| generation.number).collect();
-    assert_eq!(numbers, [0, 1]);
-    assert_eq!(queued.delete(), QueueChange::Remove);
-    assert_eq!(queued.removals().len(), 2);
-    let mut plain = topic(&[("push-endpoint", "kafka://k")]);
-    assert_eq!(plain.delete(), QueueChange::None);
-    assert!(plain.deleted && plain.removals().is_empty());
-}
-
-#[test]
 fn every_change_has_a_version_of_its_own() {
     let mut topic = topic(&QUEUED);
     let mut versions = vec![topic.version];
@@ -205,13 +111,9 @@ fn every_change_has_a_version_of_its_own() {
     versions.push(topic.version);
     topic.reshard(3).unwrap();
     versions.push(topic.version);
-    topic.retire(0);
+    topic.reshard(3).unwrap();
     versions.push(topic.version);
-    topic.delete();
-    versions.push(topic.version);
-    topic.removed(1);
-    versions.push(topic.version);
-    assert_eq!(versions, [1, 2, 3, 4, 5, 6]);
+    assert_eq!(versions, [1, 2, 3, 3]);
 }
 
 #[test]
@@ -243,7 +145,6 @@ fn topics_are_described_as_radosgw_admin_does() {
         "policy": "",
         "id": "07070707070707070707070707070707",
         "shards": 11,
-        "generations": [{ "number": 0, "shards": 11 }],
     });
     assert_eq!(shown, wanted);
     assert_eq!(shown.to_string(), wanted.to_string(), "the order of the fields is Ceph's");

@@ -40,6 +40,12 @@ pub(super) enum Subject {
     /// How much users and buckets may do in a minute through one gateway.
     #[command(subcommand)]
     Ratelimit(super::ratelimit::Verb),
+    /// Notification topics and their queues.
+    #[command(subcommand)]
+    Topic(super::topic::Verb),
+    /// Notification configurations of buckets.
+    #[command(subcommand)]
+    Notification(super::topic::NotificationVerb),
 }
 
 #[derive(Debug, clap::Args)]

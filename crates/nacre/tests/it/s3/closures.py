@@ -69,7 +69,7 @@ class Slow:
         self.conn.putrequest("PUT", url.removeprefix(ENDPOINT))
         self.conn.putheader("Content-Length", str(self.SIZE))
         self.conn.endheaders(bytes(self.SIZE - 1))
-        wait("begun", lambda: any(index("listomapkeys", shard).startswith("pslow") for shard in shards(bucket)))
+        wait("prepared", lambda: any(index("listomapkeys", shard).startswith("Pslow") for shard in shards(bucket)))
 
     def end(self):
         self.conn.send(b"\0")

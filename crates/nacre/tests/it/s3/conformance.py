@@ -255,7 +255,7 @@ def unused():
     found = S3.get_bucket_notification_configuration(Bucket="unused")
     assert set(found) == {"ResponseMetadata"}, found
     topic = {"TopicArn": "arn:aws:sns:us-east-1:1:t", "Events": ["s3:ObjectCreated:*"]}
-    refused("NotImplemented", S3.put_bucket_notification_configuration, Bucket="unused",
+    refused("InvalidArgument", S3.put_bucket_notification_configuration, Bucket="unused",
             NotificationConfiguration={"TopicConfigurations": [topic]})
     S3.put_bucket_notification_configuration(Bucket="unused", NotificationConfiguration={})
     refused("AccessDenied", OTHER.get_bucket_notification_configuration, Bucket="unused")

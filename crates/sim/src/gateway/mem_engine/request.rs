@@ -1,6 +1,6 @@
 //! The way of a request: from its session to its PG, its execution there, and back.
 
-use super::{InFlight, Inner, World, address};
+use super::{InFlight, Inner, Observation, World, address};
 use crate::gateway::executor::ProcessId;
 use crate::gateway::object::{self, Context, Effect, Executed};
 use crate::schedule::{Nanos, SECOND};
@@ -190,6 +190,12 @@ impl Inner {
         let (flags, mtime_ns) = (request.flags, request.mtime_ns.unwrap_or(0));
         let before = world.objects.get(&request.object);
         let executed = object::execute(&context, before, &request.ops, flags, mtime_ns);
+        if executed.change.is_some()
+            && let Some(observer) = self.observer.lock().as_mut()
+        {
+            let (session, before) = (sent.id.session, before.map(|before| &**before));
+            observer(&Observation { session, object: &request.object, ops: &request.ops, before });
+        }
         self.apply(world, pg, &request.object, &executed);
         let Executed { result, ops, user_version, effects, .. } = executed;
         let notifies = effects.iter().any(|effect| matches!(effect, Effect::Notify { .. }));

@@ -1,0 +1,308 @@
+//! What all parts of delivery share: the environment, RADOS, topics, figures, and tasks that end together.
+
+use crate::admission::Admissions;
+use crate::endpoints::Endpoints;
+use crate::error::{Error, Result};
+use crate::lane::Lane;
+use crate::metrics::Metrics;
+use crate::mover::Mover;
+use crate::outboxes::Outboxes;
+use crate::owners::Owners;
+use crate::progress::ProgressCache;
+use crate::push::Pusher;
+use crate::rados::Rados;
+use crate::settings::Settings;
+use crate::topic_cache::TopicCache;
+use crate::topic_store::StoredTopic;
+use nacre_queues::clock::{Moment, SteadyClock};
+use nacre_queues::enqueue::ShardLimit;
+use nacre_queues::layout::{self, Generation};
+use nacre_queues::name as queue_name;
+use nacre_queues::window::Times;
+use nacre_task::Env;
+use nacre_topics::attributes::FullQueuePolicy;
+use nacre_topics::topic::{Topic, TopicId};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Lanes that are kept. Beyond it those go that nobody uses.
+const MAX_LANES: usize = 16_384;
+
+/// A shard of a topic's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ShardKey {
+    /// The topic.
+    pub(crate) topic: TopicId,
+    /// The generation.
+    pub(crate) generation: u64,
+    /// The shard.
+    pub(crate) shard: u32,
+}
+
+/// The id of a topic as queues have it.
+pub(crate) fn queue_id(id: TopicId) -> queue_name::TopicId {
+    queue_name::TopicId::new(&id.to_string()).expect("invariant: an id has hexadecimal digits only")
+}
+
+pub(crate) struct Core {
+    pub(crate) env: Env,
+    pub(crate) rados: Rados,
+    pub(crate) topics: TopicCache,
+    pub(crate) pusher: Arc<dyn Pusher>,
+    pub(crate) outboxes: Arc<dyn Outboxes>,
+    pub(crate) settings: Settings,
+    pub(crate) metrics: Metrics,
+    /// This gateway's RADOS session.
+    pub(crate) session: u64,
+    pub(crate) mover: Mover,
+    pub(crate) owners: Owners,
+    pub(crate) endpoints: Endpoints,
+    pub(crate) progress: ProgressCache,
+    pub(crate) admissions: Admissions,
+    lanes: Mutex<BTreeMap<ShardKey, Arc<Lane>>>,
+    epochs: AtomicU64,
+    clock: Mutex<SteadyClock>,
+    gateways: Mutex<Gateways>,
+    is_stopped: AtomicBool,
+    /// Told once when it is stopped.
+    pub(crate) stopping: Notify,
+    tasks: AtomicUsize,
+    idle: Notify,
+}
+
+/// What is known of gateways.
+#[derive(Default)]
+struct Gateways {
+    /// Sessions that run, in ascending order; empty where that is not known.
+    running: Vec<u64>,
+    /// Sessions that are known to have ended.
+    ended: BTreeSet<u64>,
+}
+
+/// Sessions of gateways that ended, as many as are remembered.
+const MAX_ENDED: usize = 1024;
+
+/// The parts of [`Core`] that a configuration brings.
+pub(crate) struct Parts {
+    pub(crate) env: Env,
+    pub(crate) rados: Rados,
+    pub(crate) topics: TopicCache,
+    pub(crate) pusher: Arc<dyn Pusher>,
+    pub(crate) outboxes: Arc<dyn Outboxes>,
+    pub(crate) settings: Settings,
+    pub(crate) session: u64,
+}
+
+impl Core {
+    pub(crate) fn new(parts: Parts) -> Core {
+        let Parts { env, rados, topics, pusher, outboxes, settings, session } = parts;
+        let clock = Mutex::new(SteadyClock::new(moment(&env)));
+        Core {
+            owners: Owners::new(settings.active_shards),
+            mover: Mover::new(settings.active_buckets),
+            endpoints: Endpoints::default(),
+            progress: ProgressCache::default(),
+            admissions: Admissions::default(),
+            env,
+            rados,
+            topics,
+            pusher,
+            outboxes,
+            settings,
+            metrics: Metrics::default(),
+            session,
+            lanes: Mutex::default(),
+            epochs: AtomicU64::new(1),
+            clock,
+            gateways: Mutex::default(),
+            is_stopped: AtomicBool::new(false),
+            stopping: Notify::new(),
+            tasks: AtomicUsize::new(0),
+            idle: Notify::new(),
+        }
+    }
+
+    /// A number that no epoch of a lane had.
+    pub(crate) fn next_epoch(&self) -> u64 {
+        self.epochs.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The times by which events are judged.
+    pub(crate) fn times(&self) -> Times {
+        let now = moment(&self.env);
+        Times { steady_ns: self.clock.lock().now_ns(now), mono_ns: now.mono_ns }
+    }
+
+    /// The monotonic clock, in nanoseconds.
+    pub(crate) fn mono_ns(&self) -> u64 {
+        moment(&self.env).mono_ns
+    }
+
+    /// Thirty-two random bits.
+    pub(crate) fn random(&self) -> u32 {
+        // Without random numbers delays are not spread, which is all that they are for.
+        self.env.random_u64().unwrap_or_default() as u32
+    }
+
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    /// Runs a task that [`Core::stop`] waits for. It must end soon after [`Core::is_stopped`].
+    pub(crate) fn spawn(self: &Arc<Self>, task: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.fetch_add(1, Ordering::AcqRel);
+        let running = Running(Arc::clone(self));
+        drop(self.env.spawn(async move {
+            let _running = running;
+            task.await;
+        }));
+    }
+
+    /// Ends all tasks; returns when they have, or after `limit`.
+    pub(crate) async fn stop(&self, limit: Duration) {
+        self.is_stopped.store(true, Ordering::Release);
+        self.stopping.notify_waiters();
+        self.owners.wake_all();
+        let ended = async {
+            loop {
+                let idle = self.idle.notified();
+                if self.tasks.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                idle.await;
+            }
+        };
+        if self.env.timeout(limit, ended).await.is_err() {
+            tracing::warn!("notifications: delivery did not end in time; leases lapse by themselves");
+        }
+    }
+
+    /// Waits, or until delivery is stopped; `false` then.
+    pub(crate) async fn pause(&self, wait: Duration) -> bool {
+        let stopped = self.stopping.notified();
+        if self.is_stopped() {
+            return false;
+        }
+        let _ = self.env.timeout(wait, stopped).await;
+        !self.is_stopped()
+    }
+
+    /// Fails once delivery is stopped.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        if self.is_stopped() { Err(Error::Stopped) } else { Ok(()) }
+    }
+
+    /// The lane into a shard of the current generation of a topic.
+    pub(crate) fn lane(&self, topic: &Topic, generation: Generation, shard: u32) -> Arc<Lane> {
+        let key = ShardKey { topic: topic.id, generation: generation.number, shard };
+        let limit = self.shard_limit(topic, generation.shards);
+        let mut lanes = self.lanes.lock();
+        if let Some(lane) = lanes.get(&key).filter(|lane| lane.limit() == limit) {
+            return Arc::clone(lane);
+        }
+        if lanes.len() >= MAX_LANES {
+            lanes.retain(|_, lane| Arc::strong_count(lane) > 1);
+        }
+        let id = queue_id(topic.id);
+        let (visible, hidden) = layout::places(&topic.arn.tenant, &topic.arn.name, &id, generation, shard);
+        let identity = generation.identity(&id, shard);
+        let lane = Arc::new(Lane::new(key, visible.unwrap_or(hidden), identity, limit));
+        lanes.insert(key, Arc::clone(&lane));
+        lane
+    }
+
+    /// Forgets a lane: its generation is closed.
+    pub(crate) fn forget_lane(&self, key: &ShardKey) {
+        self.lanes.lock().remove(key);
+    }
+
+    /// The limit of a shard of a topic that drops its oldest events.
+    fn shard_limit(&self, topic: &Topic, shards: u32) -> Option<ShardLimit> {
+        if topic.attributes.full_queue_policy() != FullQueuePolicy::DropOldest {
+            return None;
+        }
+        let bytes = self.queue_limit_bytes(topic)? / u64::from(shards.max(1));
+        Some(ShardLimit { entries: u64::MAX, bytes: bytes.max(1) })
+    }
+
+    /// The size limit of a topic's queue in bytes; `None` for none.
+    pub(crate) fn queue_limit_bytes(&self, topic: &Topic) -> Option<u64> {
+        topic.attributes.queue_max_bytes.or(self.settings.queue_max_bytes)
+    }
+
+    /// Sessions of gateways that run, as they were read last.
+    pub(crate) fn set_running(&self, mut running: Vec<u64>) {
+        running.sort_unstable();
+        running.dedup();
+        self.gateways.lock().running = running;
+    }
+
+    /// A gateway is known to have ended.
+    pub(crate) fn set_ended(&self, session: u64) {
+        let mut gateways = self.gateways.lock();
+        gateways.running.retain(|running| *running != session);
+        gateways.ended.insert(session);
+        while gateways.ended.len() > MAX_ENDED {
+            gateways.ended.pop_first();
+        }
+    }
+
+    /// Whether a gateway is known to have ended.
+    pub(crate) fn is_ended(&self, session: u64) -> bool {
+        self.gateways.lock().ended.contains(&session)
+    }
+
+    /// Whether this gateway is the one that shall deliver a shard while all gateways run: each shard has a gateway of its
+    /// own, by rendezvous hashing, so that few shards move when gateways come and go.
+    pub(crate) fn is_preferred(&self, key: &ShardKey) -> bool {
+        let gateways = self.gateways.lock();
+        if !gateways.running.contains(&self.session) {
+            return true;
+        }
+        let weight = |session: u64| {
+            let text = format!("{}.{}.{}.{session}", key.topic, key.generation, key.shard);
+            (nacre_types::hash::ceph_str_hash_rjenkins(text.as_bytes()), session)
+        };
+        gateways
+            .running
+            .iter()
+            .map(|session| weight(*session))
+            .max()
+            .is_none_or(|(_, best)| best == self.session)
+    }
+
+    /// Begins the changes of a topic's queue that its record asks for, and others that others left.
+    pub(crate) fn change_soon(self: &Arc<Self>, stored: &StoredTopic) {
+        let arn = stored.record.topic.arn.clone();
+        if !self.mover.queue_change(&arn) {
+            return;
+        }
+        let core = Arc::clone(self);
+        self.spawn(async move {
+            if let Err(error) = crate::generations::complete(&core, &arn).await {
+                tracing::warn!(topic = %arn, %error, "notifications: the change of a topic's queues is tried again later");
+            }
+            core.mover.unqueue_change(&arn);
+        });
+    }
+}
+
+fn moment(env: &Env) -> Moment {
+    let mono_ns = u64::try_from(env.now().since_origin().as_nanos()).unwrap_or(u64::MAX);
+    Moment { wall_ns: env.wall_ns(), mono_ns }
+}
+
+/// Counts a task until it ends or is dropped.
+struct Running(Arc<Core>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.tasks.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! The endpoints of topics: connections, and the circuit breaker that leaves a dead endpoint alone.
+//!
+//! Each topic has its own, so that nothing but its own endpoint holds it up. While a breaker is open the shards of its topic
+//! that have events are on a list; one of them tries whether the endpoint is back, and the others follow.
+
+use crate::core::{Core, ShardKey};
+use crate::metrics::add;
+use crate::push::{Connection, Failure, Message, Target};
+use crate::topic_store::StoredTopic;
+use nacre_queues::retry::{Breaker, BreakerState};
+use nacre_topics::endpoint::Endpoint;
+use nacre_topics::topic::TopicId;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::Semaphore;
+
+/// The endpoints of all topics.
+#[derive(Default)]
+pub(crate) struct Endpoints {
+    of_topics: Mutex<BTreeMap<TopicId, Arc<TopicEndpoint>>>,
+}
+
+/// The endpoint of a topic.
+pub(crate) struct TopicEndpoint {
+    pub(crate) topic: TopicId,
+    pub(crate) endpoint: Endpoint,
+    /// The newest version of the topic's record that is known to say so.
+    version: AtomicU64,
+    connection: Mutex<Option<Arc<dyn Connection>>>,
+    breaker: Mutex<Breaker>,
+    /// Pushes under way.
+    pub(crate) pushes: Semaphore,
+    waiting: Mutex<BTreeSet<ShardKey>>,
+}
+
+impl Endpoints {
+    /// The endpoint that a topic has by this record; `None` where it has none. A new endpoint has a closed breaker.
+    pub(crate) fn get(&self, core: &Core, stored: &StoredTopic) -> Option<Arc<TopicEndpoint>> {
+        let topic = &stored.record.topic;
+        let known = self.of_topics.lock().get(&topic.id).cloned();
+        if let Some(known) = &known
+            && known.version.load(Ordering::Relaxed) >= topic.version
+        {
+            return Some(Arc::clone(known));
+        }
+        let endpoint = match topic.endpoint() {
+            Ok(endpoint) => endpoint?,
+            Err(error) => {
+                tracing::error!(topic = %topic.arn, %error, "notifications: the topic's endpoint can't be used");
+                return None;
+            }
+        };
+        if let Some(known) = known.filter(|known| known.endpoint == endpoint) {
+            known.version.fetch_max(topic.version, Ordering::Relaxed);
+            return Some(known);
+        }
+        let made = Arc::new(TopicEndpoint {
+            topic: topic.id,
+            endpoint,
+            version: AtomicU64::new(topic.version),
+            connection: Mutex::default(),
+            breaker: Mutex::new(Breaker::new(core.settings.breaker)),
+            pushes: Semaphore::new(core.settings.pushes.max(1)),
+            waiting: Mutex::default(),
+        });
+        let before = self.of_topics.lock().insert(topic.id, Arc::clone(&made));
+        if let Some(before) = before {
+            core.owners.wake_later(before.take_waiting());
+        }
+        Some(made)
+    }
+
+    /// The endpoint of a topic as it is known.
+    pub(crate) fn peek(&self, topic: TopicId) -> Option<Arc<TopicEndpoint>> {
+        self.of_topics.lock().get(&topic).cloned()
+    }
+
+    /// The topic is gone, or its endpoint is.
+    pub(crate) fn forget(&self, topic: TopicId) {
+        self.of_topics.lock().remove(&topic);
+    }
+}
+
+impl TopicEndpoint {
+    /// The connection that shards of the topic share.
+    pub(crate) fn connection(&self, core: &Core) -> Result<Arc<dyn Connection>, Failure> {
+        let mut connection = self.connection.lock();
+        if let Some(connection) = &*connection {
+            return Ok(Arc::clone(connection));
+        }
+        let target = Target { endpoint: self.endpoint.clone(), topic: self.topic, queue: None };
+        let made = core.pusher.open(&target)?;
+        *connection = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    /// Whether events of each queue are written in transactions of that queue.
+    pub(crate) fn is_transactional(&self) -> bool {
+        matches!(&self.endpoint, Endpoint::Kafka(kafka) if kafka.transactional)
+    }
+
+    /// The most events in a push, and whether they are accepted or refused as a whole.
+    pub(crate) fn push_events(&self, core: &Core) -> (usize, bool) {
+        match &self.endpoint {
+            Endpoint::Http(http) => (http.batch_size.max(1) as usize, true),
+            Endpoint::Kafka(_) | Endpoint::Amqp(_) => (core.settings.push_events.max(1), false),
+        }
+    }
+
+    /// How its breaker is.
+    pub(crate) fn breaker(&self) -> BreakerState {
+        self.breaker.lock().state()
+    }
+
+    /// How many pushes may be sent now; a probe counts as sent.
+    pub(crate) fn permits(&self, core: &Core) -> usize {
+        self.breaker.lock().permits(core.mono_ns())
+    }
+
+    /// When its breaker permits a push again; `None` where it does now.
+    pub(crate) fn blocked_until_ns(&self, core: &Core) -> Option<u64> {
+        let now = core.mono_ns();
+        self.breaker.lock().next_permit_ns().filter(|until| *until > now)
+    }
+
+    /// It answered.
+    pub(crate) fn succeeded(&self, core: &Core) {
+        let was_open = {
+            let mut breaker = self.breaker.lock();
+            let was_open = breaker.state() != BreakerState::Closed;
+            breaker.succeeded();
+            was_open
+        };
+        if was_open {
+            tracing::info!(endpoint = %self.endpoint, "notifications: the endpoint answers again");
+            core.owners.wake_later(self.take_waiting());
+        }
+    }
+
+    /// It failed.
+    pub(crate) fn failed(&self, core: &Core, detail: &str) {
+        let (now, random) = (core.mono_ns(), core.random());
+        let mut breaker = self.breaker.lock();
+        let was_closed = breaker.state() == BreakerState::Closed;
+        breaker.failed(now, random);
+        if was_closed && breaker.state() == BreakerState::Open {
+            add(&core.metrics.breaker_opened, 1);
+            tracing::warn!(endpoint = %self.endpoint, detail, "notifications: the endpoint fails and is left alone for a while");
+        }
+    }
+
+    /// A shard has events and waits for the endpoint.
+    pub(crate) fn wait(&self, core: &Core, key: ShardKey) {
+        self.waiting.lock().insert(key);
+        // It may be back since.
+        match self.blocked_until_ns(core) {
+            Some(until) => core.owners.probe_at(self.topic, until),
+            None => core.owners.probe_at(self.topic, core.mono_ns()),
+        }
+    }
+
+    /// A shard that tries whether the endpoint is back, if it is time for that.
+    pub(crate) fn next_probe(&self, core: &Core) -> Option<ShardKey> {
+        if let Some(until) = self.blocked_until_ns(core) {
+            core.owners.probe_at(self.topic, until);
+            return None;
+        }
+        if self.breaker() == BreakerState::Closed {
+            core.owners.wake_later(self.take_waiting());
+            return None;
+        }
+        self.waiting.lock().pop_first()
+    }
+
+    /// How many shards wait for it.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
+    fn take_waiting(&self) -> BTreeSet<ShardKey> {
+        std::mem::take(&mut *self.waiting.lock())
+    }
+}
+
+/// Pushes messages. Where several are accepted or refused as a whole and they are refused, parts of them are tried, so that
+/// a message that the endpoint refuses goes alone.
+pub(crate) async fn push(
+    connection: Arc<dyn Connection>,
+    messages: Vec<Message>,
+    is_whole: bool,
+) -> Vec<Result<(), Failure>> {
+    let mut outcomes: Vec<Result<(), Failure>> = vec![Ok(()); messages.len()];
+    let mut parts = vec![(0, messages.len())];
+    while let Some((first, end)) = parts.pop() {
+        let mut pushed = connection.push(messages[first..end].to_vec()).await;
+        pushed.resize(end - first, Err(Failure::Unavailable("the outcome is missing".to_owned())));
+        let is_refused = pushed.iter().all(|outcome| matches!(outcome, Err(Failure::Refused(_))));
+        if is_whole && is_refused && end - first > 1 {
+            let middle = first.midpoint(end);
+            parts.extend([(middle, end), (first, middle)]);
+            continue;
+        }
+        let is_unavailable = pushed.iter().any(|outcome| matches!(outcome, Err(Failure::Unavailable(_))));
+        for (at, outcome) in (first..).zip(pushed) {
+            outcomes[at] = outcome;
+        }
+        if is_unavailable {
+            // The other parts would fare no better.
+            for (first, end) in std::mem::take(&mut parts) {
+                outcomes[first..end]
+                    .fill(Err(Failure::Unavailable("not tried after another failure".to_owned())));
+            }
+        }
+    }
+    outcomes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt as _;
+    use futures::future::BoxFuture;
+    use nacre_topics::event::EventType;
+    use nacre_topics::record::{BucketInfo, Event, ObjectInfo, RequestInfo};
+
+    /// Refuses every push with a key that begins with `bad`, and notes how many messages pushes had.
+    #[derive(Default)]
+    struct Picky(Mutex<Vec<usize>>);
+
+    impl Connection for Picky {
+        fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
+            self.0.lock().push(messages.len());
+            let is_bad = messages.iter().any(|message| message.event.key.starts_with("bad"));
+            let outcome = if is_bad { Err(Failure::Refused("bad".to_owned())) } else { Ok(()) };
+            let outcomes = vec![outcome; messages.len()];
+            async { outcomes }.boxed()
+        }
+    }
+
+    fn message(key: &str) -> Message {
+        let event = Event {
+            event: EventType::ObjectCreatedPut,
+            configuration: String::new(),
+            change: String::new(),
+            ordinal: 0,
+            request: RequestInfo::default(),
+            bucket: BucketInfo::default(),
+            key: key.to_owned(),
+            object: ObjectInfo::default(),
+        };
+        Message { event: Arc::new(event), opaque_data: Arc::from(""), is_replayed: false }
+    }
+
+    #[test]
+    fn a_batch_that_is_refused_is_split_until_the_bad_event_is_alone() {
+        let picky = Arc::new(Picky::default());
+        let messages = ["a", "b", "c", "bad", "d"].map(message).to_vec();
+        let outcomes = nacre_engine::block_on(push(Arc::<Picky>::clone(&picky), messages, true));
+        let refused: Vec<bool> = outcomes.iter().map(Result::is_err).collect();
+        assert_eq!(refused, [false, false, false, true, false]);
+        assert_eq!(*picky.0.lock(), [5, 2, 3, 1, 2, 1, 1]);
+    }
+}

@@ -1,0 +1,335 @@
+//! Changes of the generations of a topic's queue: it is made persistent or not, or resharded. Any gateway may go on where
+//! another died, from any step (`nacre_queues::reshard`).
+
+use crate::core::{Core, ShardKey, queue_id};
+use crate::error::{Error, Result};
+use crate::mover::forget_receipts;
+use crate::owner::{locate, read_shard};
+use crate::rados::Written;
+use crate::topic_store::StoredTopic;
+use bytes::Bytes;
+use nacre_queues::dead;
+use nacre_queues::layout::{Begin, Generation};
+use nacre_queues::name::{self, SourceId};
+use nacre_queues::op::{ObjectKey, ObjectRead};
+use nacre_queues::reshard::{self, BeginCopy, ShardStep};
+use nacre_queues::shard::{self, Found, Shard};
+use nacre_topics::arn::TopicArn;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How long the lock on a change lasts without being renewed.
+const LOCK: Duration = Duration::from_secs(10);
+/// The wait for a lock, or for an owner to give its shard back.
+const WAIT: Duration = Duration::from_millis(100);
+/// How often an owner is waited for before its lease is taken away from it.
+const PATIENCE: usize = 15;
+/// How often a step is tried again because others changed what it is about.
+const ATTEMPTS: usize = 100;
+/// Entries in a page of a shard that is copied: with batches of 64 KiB some 4 MiB.
+const COPIED: u64 = 64;
+
+/// Brings the queues of a topic to what its attributes say; returns when that is done.
+pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        core.check_running()?;
+        let Some(stored) = core.topics.store.get(arn).await? else { return Ok(()) };
+        let stored = core.topics.put(stored);
+        if stored.record.layout.next.is_none() {
+            let mut record = stored.record.clone();
+            match record.begin_change()? {
+                Begin::Unchanged | Begin::Deleted => return Ok(()),
+                Begin::TooMany => return Err(Error::TooManyGenerations(arn.clone())),
+                Begin::Busy => {}
+                Begin::Started => {
+                    if let Some(stored) = core.topics.store.update(&stored, &record).await? {
+                        core.topics.put(stored);
+                    }
+                }
+            }
+            continue;
+        }
+        // The lock keeps gateways apart, and not two tasks of one.
+        let Some(_alone) = Alone::new(core, arn) else {
+            core.pause(WAIT).await;
+            continue;
+        };
+        if !core.topics.store.lock_change(&stored.record.topic, LOCK).await? {
+            core.pause(WAIT).await;
+            continue;
+        }
+        let changed = change(core, &stored).await;
+        core.topics.store.unlock_change(&stored.record.topic).await?;
+        match changed {
+            Ok(()) => {}
+            Err(Error::Changed(_) | Error::Contended(_)) => drop(core.pause(WAIT).await),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(Error::Contended(arn.to_string()))
+}
+
+/// That no other task of this gateway changes the queues of a topic.
+struct Alone<'a> {
+    core: &'a Core,
+    arn: &'a TopicArn,
+}
+
+impl<'a> Alone<'a> {
+    fn new(core: &'a Core, arn: &'a TopicArn) -> Option<Alone<'a>> {
+        core.mover.begin_change(arn).then_some(Alone { core, arn })
+    }
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.core.mover.end_change(self.arn);
+    }
+}
+
+/// Makes the next generation the current one.
+async fn change(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
+    let layout = &stored.record.layout;
+    let Some(next) = layout.next else { return Ok(()) };
+    let topic = &stored.record.topic;
+    let id = queue_id(topic.id);
+    for index in reshard::indices(layout.current, next) {
+        let object = name::queue_object(&topic.arn.tenant, &topic.arn.name, index);
+        repeat(core, stored, &object, index, |found| reshard::step(&id, layout.current, next, index, found))
+            .await?;
+    }
+    if let Some(hidden) = layout.current.filter(|current| !current.is_visible) {
+        for index in 0..hidden.shards {
+            let object = name::closed_object(&id, hidden.number, index);
+            close(core, stored, &object, hidden, index).await?;
+        }
+    }
+    if !next.is_visible {
+        let object = name::closed_object(&id, next.number, 0);
+        repeat(core, stored, &object, 0, |found| reshard::hidden_step(&id, next, found)).await?;
+    }
+    let mut record = stored.record.clone();
+    if !record.layout.commit(next.number) {
+        return Err(Error::Changed(topic.arn.to_string()));
+    }
+    let Some(stored) = core.topics.store.update(stored, &record).await? else {
+        return Err(Error::Changed(topic.arn.to_string()));
+    };
+    let stored = core.topics.put(stored);
+    tracing::info!(topic = %topic.arn, generation = next.number, shards = next.shards, "notifications: a topic has new queues");
+    core.owners.wake_all();
+    for older in &stored.record.layout.older {
+        for shard in 0..older.shards {
+            let key = ShardKey { topic: stored.record.topic.id, generation: older.number, shard };
+            crate::owner::has_events(core, key);
+        }
+    }
+    Ok(())
+}
+
+/// Does steps on an object until nothing is left to be done.
+async fn repeat(
+    core: &Arc<Core>,
+    stored: &StoredTopic,
+    object: &ObjectKey,
+    index: u32,
+    step: impl Fn(Option<&Found>) -> ShardStep,
+) -> Result<()> {
+    for _ in 0..ATTEMPTS {
+        core.check_running()?;
+        let found = match core.rados.read(&ObjectRead::attributes(object)).await? {
+            None => None,
+            Some(reply) => Some(shard::found(object, &reply)?),
+        };
+        let written = match step(found.as_ref()) {
+            ShardStep::Done => return Ok(()),
+            ShardStep::Stale => return Err(Error::Changed(object.to_string())),
+            ShardStep::Reserve => {
+                let token = format!("{}.{:016x}", core.session, core.env.random_u64().unwrap_or_default());
+                core.rados.write(shard::reserve(object, &token)).await?
+            }
+            ShardStep::Activate(token, identity) => {
+                // Nobody has completed the change: then what arrives late finds another token.
+                is_under_way(core, stored).await?;
+                core.rados.write(shard::activate(object, &token, &identity)).await?
+            }
+            ShardStep::RemoveReserved(token) => {
+                core.rados.write(shard::remove_reserved(object, &token)).await?
+            }
+            ShardStep::Relocate(then) => {
+                let Some(current) = stored.record.layout.current else {
+                    return Err(Error::Changed(object.to_string()));
+                };
+                let Some(shard) = close(core, stored, object, current, index).await? else { continue };
+                copy(core, &shard).await?;
+                core.topics.store.lock_change(&stored.record.topic, LOCK).await?;
+                let written = core.rados.write(reshard::switch(&shard, then.as_ref())).await?;
+                if let (Written::Done, Some(_)) = (written, &then) {
+                    release(core, object).await?;
+                }
+                written
+            }
+            ShardStep::Foreign(owner) => {
+                remove_foreign(core, stored, object, &owner).await?;
+                Written::Done
+            }
+        };
+        if !written.is_done() {
+            core.pause(Duration::from_millis(10)).await;
+        }
+    }
+    Err(Error::Contended(object.to_string()))
+}
+
+/// Fails where the topic's record does not name the same change any more.
+async fn is_under_way(core: &Core, stored: &StoredTopic) -> Result<()> {
+    let topic = &stored.record.topic;
+    let now = core.topics.store.get(&topic.arn).await?;
+    let is_same = |now: &StoredTopic| {
+        now.record.topic.id == topic.id && now.record.layout.next == stored.record.layout.next
+    };
+    if now.is_some_and(|now| is_same(&now)) { Ok(()) } else { Err(Error::Changed(topic.arn.to_string())) }
+}
+
+/// Gives the lease of a new shard back, which its predecessor's owner still has.
+async fn release(core: &Core, object: &ObjectKey) -> Result<()> {
+    if let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? {
+        let shard = Shard::from_reply(object, &[], &reply)?;
+        core.rados.write(shard.release_lease()).await?;
+    }
+    Ok(())
+}
+
+/// A shard of a topic that had the name before is in the way.
+async fn remove_foreign(
+    core: &Arc<Core>,
+    stored: &StoredTopic,
+    object: &ObjectKey,
+    owner: &name::TopicId,
+) -> Result<()> {
+    let foreign = || Error::Foreign { object: object.to_string(), owner: owner.to_string() };
+    let id = owner.as_str().parse().map_err(|_| foreign())?;
+    match core.topics.store.get_by_id(&stored.record.topic.arn, id).await? {
+        Some(other) if other.is_deleted() => crate::removal::remove_topic(core, &other).await,
+        Some(_) => Err(foreign()),
+        None => crate::removal::remove_shard(core, object, owner).await,
+    }
+}
+
+/// Takes a shard of the current generation over, closes it, and removes outbox records that it has. `None` where the shard
+/// is not in this object any more: then it is a copy elsewhere, which is not to be touched.
+async fn close(
+    core: &Arc<Core>,
+    stored: &StoredTopic,
+    object: &ObjectKey,
+    generation: Generation,
+    index: u32,
+) -> Result<Option<Shard>> {
+    let key = ShardKey { topic: stored.record.topic.id, generation: generation.number, shard: index };
+    core.owners.release(&key);
+    let wanted = generation.identity(&queue_id(stored.record.topic.id), index);
+    let lease = u64::try_from(LOCK.as_nanos()).unwrap_or(u64::MAX);
+    let mut taken = None;
+    for attempt in 0..2 * PATIENCE {
+        let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(None) };
+        if !shard::identity_of(object, &reply).is_ok_and(|id| id.value == wanted) {
+            return Ok(None);
+        }
+        let shard = Shard::from_reply(object, &[], &reply)?;
+        let must_break = core.is_ended(shard.owner.value.client) || attempt >= PATIENCE;
+        let (take, owner) = if must_break {
+            shard.take_lease_of_dead(core.session, lease)
+        } else {
+            shard.take_lease(core.session, lease)
+        };
+        let mut written = core.rados.write(take).await?;
+        if must_break && written == Written::Absent {
+            written = core.rados.write(shard.take_lease(core.session, lease).0).await?;
+        }
+        if written.is_done() {
+            taken = Some((shard, owner));
+            break;
+        }
+        core.pause(WAIT).await;
+        core.topics.store.lock_change(&stored.record.topic, LOCK).await?;
+    }
+    let changed = |shard: &Shard| Error::Changed(shard.object.to_string());
+    let Some((shard, owner)) = taken else {
+        return Err(Error::Contended(stored.record.topic.arn.to_string()));
+    };
+    let shard = read_shard(core, &shard)
+        .await?
+        .filter(|shard| shard.is_owned_by(owner))
+        .ok_or_else(|| changed(&shard))?;
+    if shard.is_open {
+        core.rados.must_write(reshard::close(&shard).0).await?;
+    }
+    let shard = read_shard(core, &shard)
+        .await?
+        .filter(|shard| shard.is_owned_by(owner))
+        .ok_or_else(|| changed(&shard))?;
+    let mut after = Bytes::new();
+    loop {
+        let reply = core.rados.read(&reshard::read_page(&shard.object, after, COPIED)).await?;
+        let reply = reply.filter(|reply| shard.is_still(reply)).ok_or_else(|| changed(&shard))?;
+        for (source, ids) in reshard::receipts_of(&shard.object, &reply.page)? {
+            if source == SourceId::replay(&shard.id.value.topic) {
+                let numbers: Vec<u64> = ids.iter().filter_map(dead::number_of).collect();
+                core.rados.write(dead::forget_replayed(&shard.id.value.topic, &numbers)).await?;
+            } else {
+                forget_receipts(core, &source, &ids).await?;
+            }
+        }
+        let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { return Ok(Some(shard)) };
+        after = last.clone();
+    }
+}
+
+/// Copies a closed shard to its hidden object.
+async fn copy(core: &Core, shard: &Shard) -> Result<()> {
+    let changed = || Error::Changed(shard.object.to_string());
+    let found = core.rados.read(&ObjectRead::attributes(&reshard::copy_of(shard))).await?;
+    match reshard::begin_copy(shard, found.as_ref())? {
+        BeginCopy::Write(op) => core.rados.must_write(op).await?,
+        BeginCopy::Complete => return Ok(()),
+        BeginCopy::Fenced => return Err(changed()),
+    }
+    let mut after = Bytes::new();
+    loop {
+        let page = core.rados.read(&reshard::read_page(&shard.object, after, COPIED)).await?;
+        let page = page.filter(|page| shard.is_still(page)).ok_or_else(changed)?;
+        core.rados.must_write(reshard::copy_page(shard, &page.page)).await?;
+        let Some((last, _)) = page.page.last().filter(|_| page.more) else { break };
+        after = last.clone();
+    }
+    core.rados.must_write(reshard::finish_copy(shard)).await
+}
+
+/// Forgets a closed generation all of whose shards are gone.
+pub(crate) async fn retire(core: &Arc<Core>, stored: &StoredTopic, generation: Generation) -> Result<()> {
+    let topic = &stored.record.topic;
+    for _ in 0..ATTEMPTS {
+        let Some(fresh) = core.topics.store.get(&topic.arn).await? else { return Ok(()) };
+        let stored = core.topics.put(fresh);
+        let is_older = stored.record.layout.older.contains(&generation) && stored.record.topic.id == topic.id;
+        if !is_older {
+            return Ok(());
+        }
+        for index in 0..generation.shards {
+            if locate(core, &stored, generation, index, ObjectRead::attributes).await?.is_some() {
+                return Ok(());
+            }
+        }
+        let mut record = stored.record.clone();
+        if !record.layout.retire(generation.number) {
+            return Ok(());
+        }
+        if let Some(stored) = core.topics.store.update(&stored, &record).await? {
+            let stored = core.topics.put(stored);
+            core.progress.retain(topic.id, &stored.record.layout.older);
+            core.owners.wake_all();
+            return Ok(());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,137 @@
+//! Pages of outbox records, and the events in them.
+
+use super::event_id;
+use crate::core::Core;
+use crate::error::Result;
+use bytes::Bytes;
+use nacre_index::op::{Fetch, Fetched, Guard, Read as IndexRead};
+use nacre_index::record::OutboxRecord;
+use nacre_index::{key, outbox, state};
+use nacre_queues::name::KeyHash;
+use nacre_queues::record::{Event, EventId};
+use nacre_topics::arn::TopicArn;
+use nacre_topics::pending::PendingEvents;
+use nacre_topics::record::ObjectInfo;
+use nacre_topics::topic::TopicId;
+use nacre_types::encoding;
+
+/// What a shard of an index showed.
+pub(crate) enum Read {
+    /// Its records.
+    Page(IndexPage),
+    /// Its records are being moved, or were moved: they are found where they go.
+    Frozen,
+    /// It does not exist.
+    Absent,
+}
+
+/// A page of the outbox of one shard.
+pub(crate) struct IndexPage {
+    /// The shard.
+    pub(crate) shard: String,
+    /// The records, in their order.
+    pub(crate) records: Vec<Record>,
+    /// The last key that was read; empty where there was none.
+    pub(crate) last: Bytes,
+    /// Whether there are more.
+    pub(crate) more: bool,
+}
+
+/// An outbox record.
+pub(crate) struct Record {
+    /// Its omap key.
+    pub(crate) name: Bytes,
+    /// Its value.
+    pub(crate) raw: Bytes,
+    /// What it says.
+    pub(crate) record: OutboxRecord,
+    /// Its events that are not known to be in queues.
+    pub(crate) events: Vec<FoundEvent>,
+    /// Whether all of it was understood; otherwise it stays.
+    pub(crate) is_whole: bool,
+}
+
+/// An event of an outbox record.
+pub(crate) struct FoundEvent {
+    /// Its id within the bucket.
+    pub(crate) id: EventId,
+    /// The topic's id.
+    pub(crate) topic_id: TopicId,
+    /// The topic's names.
+    pub(crate) topic: TopicArn,
+    /// The id of the configuration.
+    pub(crate) configuration: String,
+    /// As queues have it.
+    pub(crate) event: Event,
+}
+
+/// Reads a page. It counts only where the shard is not frozen in the same reading: then records can't be somewhere else.
+pub(crate) async fn read(core: &Core, shard: &str, after: Bytes, max: u64) -> Result<Read> {
+    let prefix = key::Kind::Outbox.prefix();
+    let read = IndexRead::of(vec![Fetch::Attrs, Fetch::Page { prefix, after, max }]);
+    let Some(reply) = core.rados.read_index(shard, &read).await? else { return Ok(Read::Absent) };
+    let [Fetched::Pairs(attributes), Fetched::Page(page)] = &reply.parts[..] else { return Ok(Read::Absent) };
+    // The guard of whoever removes records says which states refuse that.
+    if let Guard::AttrBelow(name, limit) = state::is_not_frozen()
+        && attributes.get(name.as_bytes()).is_some_and(|state| *state >= limit)
+    {
+        return Ok(Read::Frozen);
+    }
+    let queued = outbox::parse(shard, page)?;
+    let records = queued.into_iter().zip(&page.entries).map(|(queued, (_, raw))| record(shard, queued, raw));
+    Ok(Read::Page(IndexPage {
+        shard: shard.to_owned(),
+        records: records.collect(),
+        last: page.entries.last().map(|(name, _)| name.clone()).unwrap_or_default(),
+        more: page.more,
+    }))
+}
+
+fn record(shard: &str, queued: outbox::Queued, raw: &Bytes) -> Record {
+    let outbox::Queued { name, key, record } = queued;
+    let (events, is_whole) = match events(&key, &record) {
+        Ok(events) => (events, true),
+        Err(error) => {
+            tracing::error!(shard, key, %error, "notifications: the events of a change can't be understood and stay in the index");
+            (Vec::new(), false)
+        }
+    };
+    Record { name, raw: raw.clone(), record, events, is_whole }
+}
+
+/// The events of a record whose configurations it still names. A record that names none has them all.
+fn events(key: &str, record: &OutboxRecord) -> Result<Vec<FoundEvent>> {
+    let corrupt = |source| nacre_index::Error::Corrupt { name: "the outbox record".to_owned(), source };
+    let pending: PendingEvents = encoding::decode(&record.fixed).map_err(corrupt)?;
+    let subject = &record.subject;
+    let attributes = subject.attributes.clone().unwrap_or_default();
+    let object = ObjectInfo {
+        size: subject.size,
+        etag: subject.etag.clone(),
+        version_id: subject.version_id.clone(),
+        sequencer: record.seq.to_string(),
+        metadata: attributes.metadata,
+        tags: attributes.tags,
+    };
+    let is_wanted = |id: &String| record.candidates.is_empty() || record.candidates.contains(id);
+    let mut found = Vec::new();
+    for one in pending.complete(&record.tag, key, &object) {
+        if !is_wanted(&one.event.configuration) {
+            continue;
+        }
+        let event = Event {
+            key: KeyHash::new(&one.event.bucket.name, key),
+            time_ns: one.event.request.time_ns,
+            replayed: false,
+            payload: encoding::encode(&one.event).into(),
+        };
+        found.push(FoundEvent {
+            id: event_id(&record.tag, one.event.ordinal)?,
+            topic_id: one.topic_id,
+            topic: one.topic,
+            configuration: one.event.configuration,
+            event,
+        });
+    }
+    Ok(found)
+}

@@ -1,0 +1,101 @@
+//! Receipts: which of them stand for outbox records that are gone, and the removal of records that a closed generation has.
+
+use super::page::{self, Read};
+use super::{PAGE, Removal};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::lane::Lane;
+use bytes::Bytes;
+use nacre_queues::name::SourceId;
+use nacre_queues::record::EventId;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The outbox of a bucket, page by page.
+struct Outbox {
+    shards: std::vec::IntoIter<String>,
+    shard: Option<String>,
+    after: Bytes,
+}
+
+/// The next part of an [`Outbox`].
+enum Part {
+    Page(page::IndexPage),
+    /// That was all.
+    End,
+    /// It can't be read as a whole now.
+    Moving,
+}
+
+impl Outbox {
+    async fn of(core: &Core, bucket: &str) -> Result<Outbox> {
+        let found = core.outboxes.find(bucket).await?;
+        let shards = found.map(|found| found.shards).unwrap_or_default().into_iter();
+        Ok(Outbox { shards, shard: None, after: Bytes::new() })
+    }
+
+    async fn next(&mut self, core: &Core) -> Result<Part> {
+        let Some(shard) = self.shard.take().or_else(|| self.shards.next()) else { return Ok(Part::End) };
+        let after = std::mem::take(&mut self.after);
+        let Read::Page(page) = page::read(core, &shard, after, PAGE).await? else { return Ok(Part::Moving) };
+        if page.more {
+            (self.shard, self.after) = (Some(shard), page.last.clone());
+        }
+        Ok(Part::Page(page))
+    }
+}
+
+/// Finds out which receipts of a source stand for records that are gone, so that these lanes drop them.
+pub(super) async fn clean(core: &Core, bucket: &str, source: &SourceId, lanes: &[Arc<Lane>]) -> Result<()> {
+    let mut had: Vec<(&Arc<Lane>, BTreeSet<EventId>)> = Vec::new();
+    for lane in lanes {
+        if let Some(receipts) = lane.receipts(source).await {
+            had.push((lane, receipts));
+        }
+    }
+    let mut present = BTreeSet::new();
+    let mut outbox = Outbox::of(core, bucket).await?;
+    loop {
+        let page = match outbox.next(core).await? {
+            Part::Page(page) => page,
+            Part::End => break,
+            Part::Moving => return Ok(()),
+        };
+        // What is not understood may be anything.
+        if page.records.iter().any(|record| !record.is_whole) {
+            return Ok(());
+        }
+        for event in page.records.iter().flat_map(|record| &record.events) {
+            if had.iter().any(|(_, receipts)| receipts.contains(&event.id)) {
+                present.insert(event.id.clone());
+            }
+        }
+    }
+    for (lane, receipts) in had {
+        lane.forget(source, receipts.into_iter().filter(|id| !present.contains(id))).await;
+    }
+    Ok(())
+}
+
+/// Takes events that a closed generation has out of the outbox of a bucket. Fails with [`Error::Contended`] where the
+/// index is being resharded.
+pub(crate) async fn forget_receipts(core: &Core, source: &SourceId, ids: &[EventId]) -> Result<()> {
+    let ids: BTreeSet<&EventId> = ids.iter().collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let bucket = source.as_str();
+    let moving = || Error::Contended(format!("the index of bucket {bucket}"));
+    let mut outbox = Outbox::of(core, bucket).await?;
+    loop {
+        let page = match outbox.next(core).await? {
+            Part::Page(page) => page,
+            Part::End => return Ok(()),
+            Part::Moving => return Err(moving()),
+        };
+        let removal = Removal::of(&page, |id| ids.contains(id));
+        if !removal.write(core, &page.shard).await? {
+            return Err(moving());
+        }
+    }
+}

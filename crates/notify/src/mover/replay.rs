@@ -1,0 +1,80 @@
+//! Dead letters that are to be replayed: from the dead-letter queue of a topic into its current generation.
+
+use crate::core::{Core, ShardKey};
+use crate::error::Result;
+use crate::lane::Left;
+use crate::topic_store::StoredTopic;
+use nacre_queues::dead::{self, DeadQueue, LetterKind, MAX_LETTERS};
+use nacre_queues::enqueue::OutboxEvent;
+use nacre_queues::name::{SourceId, TopicId};
+use nacre_queues::settle::dead_id;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Turns in which all letters must be moved, before another task has its turn.
+const TURNS: usize = 64;
+
+/// Moves letters that are to be replayed into the queue, as many as there are.
+pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &TopicId) -> Result<()> {
+    let record = &stored.record;
+    let Some(generation) = record.layout.current else { return Ok(()) };
+    let source = SourceId::replay(id);
+    let mut tickets = BTreeMap::new();
+    for _ in 0..TURNS {
+        core.check_running()?;
+        let read = dead::read_letters(id, LetterKind::Replayed, None, MAX_LETTERS as u64);
+        let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
+        let queue = DeadQueue::from_reply(id, &[], &reply)?;
+        let letters = queue.letters(LetterKind::Replayed, &reply.page)?;
+        if letters.is_empty() {
+            return Ok(());
+        }
+        let present: BTreeSet<u64> = letters.iter().map(|(number, _)| *number).collect();
+        let mut lanes: BTreeMap<u32, Vec<OutboxEvent>> = BTreeMap::new();
+        for (number, letter) in letters {
+            let event = OutboxEvent { id: dead_id(number), event: letter.event };
+            lanes.entry(generation.shard_of(event.event.key)).or_default().push(event);
+        }
+        // As with outboxes: what was read before a lane's ticket does not count.
+        let mut is_early = false;
+        for shard in lanes.keys() {
+            if !tickets.contains_key(shard) {
+                let lane = core.lane(&record.topic, generation, *shard);
+                let Some(ticket) = lane.ticket(core, &source).await? else { return Ok(()) };
+                tickets.insert(*shard, ticket);
+                is_early = true;
+            }
+        }
+        if is_early {
+            continue;
+        }
+        for (shard, events) in lanes {
+            let Some(ticket) = tickets.get(&shard) else { continue };
+            let lane = core.lane(&record.topic, generation, shard);
+            let taken = lane.enqueue(core, *ticket, source.clone(), events).await;
+            let numbers: Vec<u64> = taken.moved.iter().filter_map(dead::number_of).collect();
+            if !numbers.is_empty() {
+                core.rados.must_write(dead::forget_replayed(id, &numbers)).await?;
+                lane.forget(&source, taken.moved).await;
+                let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
+                crate::owner::has_events(core, key);
+            }
+            match taken.left {
+                None => {}
+                Some(Left::Stale) => drop(tickets.remove(&shard)),
+                Some(Left::Failed(error)) => return Err(error),
+                Some(Left::Crowded) => {
+                    let last = if reply.more { present.last().copied() } else { None };
+                    let is_gone =
+                        |number: u64| !present.contains(&number) && last.is_none_or(|last| number <= last);
+                    let receipts = lane.receipts(&source).await.unwrap_or_default();
+                    let gone = receipts.into_iter().filter(|id| dead::number_of(id).is_some_and(is_gone));
+                    lane.forget(&source, gone).await;
+                }
+                // Tried again by the next look at the topic.
+                Some(Left::Closed | Left::NotSpilled) => return Ok(()),
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,275 @@
+//! The delivery of notifications in one gateway, as the gateway uses it.
+
+use crate::admission::{self, Admitted};
+use crate::core::{Core, Parts};
+use crate::error::{Error, Result};
+use crate::metrics::Metrics;
+use crate::operators::{self, Disposal, Letter, Letters, QueuedEvent, TopicReport};
+use crate::outboxes::Outboxes;
+use crate::push::Pusher;
+use crate::rados::Rados;
+use crate::settings::Settings;
+use crate::sync_push::{self, SyncOutcome};
+use crate::topic_cache::TopicCache;
+use crate::topic_store::{StoredTopic, TopicRecord, TopicStore};
+use crate::{generations, mover, owners, removal, scan};
+use nacre_engine::IoCtx;
+use nacre_queues::layout::Begin;
+use nacre_task::Env;
+use nacre_topics::arn::TopicArn;
+use nacre_topics::pending::TopicEvent;
+use nacre_topics::topic::{Topic, TopicId};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// How long [`Notifier::stop`] waits.
+const STOP: Duration = Duration::from_secs(5);
+/// Attempts at a record that others change.
+const ATTEMPTS: usize = 32;
+
+/// What delivery needs.
+pub struct NotifierConfig {
+    /// Time, tasks and random numbers.
+    pub env: Env,
+    /// The pool of queues: `default.rgw.log`.
+    pub log: IoCtx,
+    /// The pool of bucket indexes.
+    pub index: IoCtx,
+    /// The records of topics.
+    pub topics: TopicStore,
+    /// Opens connections to endpoints.
+    pub pusher: Arc<dyn Pusher>,
+    /// Where outboxes are, and which gateways run.
+    pub outboxes: Arc<dyn Outboxes>,
+    /// The number of this gateway's RADOS session (`Cluster::bind_session`), which [`Outboxes::gateways`] names as well.
+    pub session: u64,
+    /// Bounds and times.
+    pub settings: Settings,
+}
+
+/// The delivery of notifications in one gateway.
+///
+/// Topics are made, changed and deleted by its methods, which write the record and bring the queues to it before they
+/// return; the gateway authorizes requests before, and tells the other gateways after, who call
+/// [`Notifier::topic_changed`].
+pub struct Notifier {
+    core: Arc<Core>,
+    scan_sooner: Arc<Notify>,
+}
+
+impl Notifier {
+    /// Begins delivery: tasks of the environment that run until [`Notifier::stop`].
+    pub fn start(config: NotifierConfig) -> Arc<Notifier> {
+        let NotifierConfig { env, log, index, topics, pusher, outboxes, session, settings } = config;
+        let rados = Rados::new(&log, &index);
+        let topics = TopicCache::new(topics, env.clone());
+        let core = Arc::new(Core::new(Parts { env, rados, topics, pusher, outboxes, settings, session }));
+        let scan_sooner = Arc::new(Notify::new());
+        core.spawn(owners::timers(Arc::clone(&core)));
+        core.spawn(scan::watch(Arc::clone(&core)));
+        core.spawn(scan::scan(Arc::clone(&core), Arc::clone(&scan_sooner)));
+        let sweeping = Arc::clone(&core);
+        core.spawn(async move {
+            let spread = sweeping.env.jitter(sweeping.settings.sweep);
+            while sweeping.pause(sweeping.settings.sweep / 2 + spread).await {
+                if let Err(error) = removal::sweep(&sweeping).await {
+                    tracing::warn!(%error, "notifications: objects without an owner are not looked for");
+                }
+            }
+        });
+        Arc::new(Notifier { core, scan_sooner })
+    }
+
+    /// Ends delivery: owners settle what was acknowledged and give their leases back. Returns after some seconds at the latest.
+    pub async fn stop(&self) {
+        self.core.stop(STOP).await;
+    }
+
+    /// The figures of this gateway.
+    pub fn metrics(&self) -> &Metrics {
+        &self.core.metrics
+    }
+
+    /// The records of topics.
+    pub fn topics(&self) -> &TopicStore {
+        &self.core.topics.store
+    }
+
+    /// A topic that may be up to ten seconds old, for operations of objects; `None` where that id has no topic any more.
+    pub async fn topic(&self, arn: &TopicArn, id: TopicId) -> Result<Option<Arc<StoredTopic>>> {
+        self.core.topics.get(arn, id).await
+    }
+
+    /// A finish wrote outbox records into this shard of the index of a bucket.
+    pub fn outbox_written(&self, bucket: &str, shard: &str) {
+        mover::note(&self.core, bucket, [shard.to_owned()]);
+    }
+
+    /// The topic of that name was changed, made or deleted by another gateway.
+    pub fn topic_changed(&self, arn: &TopicArn) {
+        let ids = self.core.topics.invalidate(arn);
+        self.core.owners.wake_all();
+        let (core, arn) = (Arc::clone(&self.core), arn.clone());
+        self.core.spawn(async move {
+            if let Err(error) = refresh(&core, &arn, ids).await {
+                tracing::warn!(topic = %arn, %error, "notifications: a topic that changed is read again later");
+            }
+        });
+    }
+
+    /// The gateway with this session is known to have ended: its shards are taken over at once, its outboxes emptied.
+    pub fn gateway_ended(&self, session: u64) {
+        if session == self.core.session {
+            return;
+        }
+        self.core.set_ended(session);
+        let watched = self.core.owners.watched();
+        for (key, _) in watched.into_iter().filter(|(_, watched)| watched.owner.client == session) {
+            self.core.owners.note_watched(key, None);
+            owners::look(&self.core, key, false);
+        }
+        self.scan_sooner.notify_one();
+    }
+
+    /// Makes a topic, with its queues if it is persistent; `None` where the name is taken.
+    pub async fn create_topic(&self, topic: Topic) -> Result<Option<Arc<StoredTopic>>> {
+        let record = TopicRecord::new(topic)?;
+        let Some(stored) = self.core.topics.store.create(&record).await? else { return Ok(None) };
+        let arn = stored.record.topic.arn.clone();
+        self.core.topics.put(stored);
+        self.complete(&arn).await.map(Some)
+    }
+
+    /// Changes a topic's attributes by `change`, which may be called several times, and its queues with them. Fails with
+    /// [`Error::NoSuchTopic`], or as `change` does.
+    pub async fn update_topic<E: From<Error>>(
+        &self,
+        arn: &TopicArn,
+        mut change: impl FnMut(&mut Topic) -> std::result::Result<(), E>,
+    ) -> std::result::Result<Arc<StoredTopic>, E> {
+        for _ in 0..ATTEMPTS {
+            let stored = self.existing(arn).await?;
+            let mut record = stored.record.clone();
+            change(&mut record.topic)?;
+            // A change that is under way is completed first; that begins this one.
+            if record.begin_change()? == Begin::TooMany {
+                return Err(Error::TooManyGenerations(arn.clone()).into());
+            }
+            if record == stored.record {
+                return Ok(self.complete(arn).await?);
+            }
+            if let Some(stored) = self.core.topics.store.update(&stored, &record).await.map_err(E::from)? {
+                self.core.topics.put(stored);
+                return Ok(self.complete(arn).await?);
+            }
+        }
+        Err(Error::Contended(arn.to_string()).into())
+    }
+
+    /// Gives a topic's queues another number of shards; those of the old generation are drained meanwhile and afterwards.
+    pub async fn reshard_topic(&self, arn: &TopicArn, shards: u32) -> Result<Arc<StoredTopic>> {
+        self.update_topic(arn, |topic| topic.reshard(shards).map_err(Error::from)).await
+    }
+
+    /// Deletes a topic with its queues and dead letters; `false` where there is none. Returns when the name is free and the
+    /// queues are removed, or will be by whoever looks next.
+    pub async fn delete_topic(&self, arn: &TopicArn) -> Result<bool> {
+        for _ in 0..ATTEMPTS {
+            let Some(stored) = self.core.topics.store.get(arn).await? else { return Ok(false) };
+            let Some(deleted) = self.core.topics.store.delete(&stored).await? else { continue };
+            let deleted = self.core.topics.put(deleted);
+            self.core.owners.wake_all();
+            if let Err(error) = removal::remove_topic(&self.core, &deleted).await {
+                tracing::warn!(topic = %arn, %error, "notifications: the queues of a deleted topic are removed later");
+            }
+            return Ok(true);
+        }
+        Err(Error::Contended(arn.to_string()))
+    }
+
+    async fn existing(&self, arn: &TopicArn) -> Result<StoredTopic> {
+        let found = self.core.topics.store.get(arn).await?;
+        found.ok_or_else(|| Error::NoSuchTopic(arn.clone()))
+    }
+
+    /// Completes changes of a topic's queues; returns its record.
+    async fn complete(&self, arn: &TopicArn) -> Result<Arc<StoredTopic>> {
+        generations::complete(&self.core, arn).await?;
+        let stored = self.core.topics.put(self.existing(arn).await?);
+        self.core.owners.wake_all();
+        Ok(stored)
+    }
+
+    /// Whether an operation that may have so many bytes of events for a topic may begin; `None` for SlowDown, where the
+    /// topic refuses when its queue is full. Asked before the operation begins, never later.
+    pub async fn admit(&self, arn: &TopicArn, id: TopicId, bytes: u64) -> Result<Option<Admitted>> {
+        let Some(stored) = self.core.topics.get(arn, id).await? else {
+            return Ok(Some(Admitted::freely(self.core.env.now())));
+        };
+        admission::admit(&self.core, &stored, bytes).await
+    }
+
+    /// Pushes events of topics that are not persistent; returns when the fate of each is known, or the time is over.
+    pub async fn push_now(&self, events: Vec<TopicEvent>) -> SyncOutcome {
+        sync_push::push_now(&self.core, events).await
+    }
+
+    /// The figures of a topic's queue.
+    pub async fn report(&self, arn: &TopicArn) -> Result<TopicReport> {
+        let stored = Arc::new(self.existing(arn).await?);
+        operators::report(&self.core, &stored).await
+    }
+
+    /// The events of a topic's queue, oldest first in each shard, at most `max`.
+    pub async fn dump(&self, arn: &TopicArn, max: usize) -> Result<Vec<QueuedEvent>> {
+        operators::dump(&self.core, &self.existing(arn).await?, max).await
+    }
+
+    /// Dead letters of a topic behind a number, at most `max` or 256.
+    pub async fn letters(&self, arn: &TopicArn, after: Option<u64>, max: u64) -> Result<Vec<Letter>> {
+        operators::letters(&self.core, &self.existing(arn).await?, after, max).await
+    }
+
+    /// Removes dead letters for good; returns how many.
+    pub async fn purge_letters(&self, arn: &TopicArn, which: Letters) -> Result<u64> {
+        operators::dispose(&self.core, &self.existing(arn).await?, which, Disposal::Purge).await
+    }
+
+    /// Sends dead letters again; returns how many there were.
+    pub async fn replay_letters(&self, arn: &TopicArn, which: Letters) -> Result<u64> {
+        let stored = self.core.topics.put(self.existing(arn).await?);
+        let replayed = operators::dispose(&self.core, &stored, which, Disposal::Replay).await?;
+        mover::replay(&self.core, &stored).await?;
+        Ok(replayed)
+    }
+
+    /// Removes objects of queues that belong to no topic; returns how many. Done by itself now and then.
+    pub async fn sweep(&self) -> Result<u64> {
+        removal::sweep(&self.core).await
+    }
+
+    /// Shards of bucket indexes that wait to be looked at for events.
+    pub fn backlog(&self) -> usize {
+        self.core.mover.backlog()
+    }
+
+    /// Moves all events out of the outbox of a bucket that is about to be removed. Its index takes no changes any more.
+    pub async fn drain_bucket(&self, bucket: &str) -> Result<()> {
+        mover::drain(&self.core, bucket).await
+    }
+}
+
+async fn refresh(core: &Arc<Core>, arn: &TopicArn, ids: Vec<TopicId>) -> Result<()> {
+    let stored = core.topics.store.get(arn).await?;
+    let now = stored.as_ref().map(|stored| stored.record.topic.id);
+    for id in ids.into_iter().filter(|id| Some(*id) != now) {
+        core.endpoints.forget(id);
+    }
+    let Some(stored) = stored else { return Ok(()) };
+    let stored = core.topics.put(stored);
+    // Shards that wait for the old endpoint look at the new one.
+    core.endpoints.get(core, &stored);
+    core.owners.wake_all();
+    scan::look_at_topic(core, &stored).await
+}

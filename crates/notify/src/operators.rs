@@ -1,0 +1,290 @@
+//! What operators see and do: figures, queued events, dead letters.
+
+use crate::core::{Core, queue_id};
+use crate::error::Result;
+use crate::owner::locate;
+use crate::topic_store::StoredTopic;
+use bytes::Bytes;
+use nacre_queues::dead::{self, DeadQueue, LetterBox, LetterKind, MAX_LETTERS, NumberedLetter};
+use nacre_queues::layout::Generation;
+use nacre_queues::name::Kind;
+use nacre_queues::op::{ObjectKey, ObjectRead};
+use nacre_queues::record::DeadLetter;
+use nacre_queues::settle::{self, LogMap};
+use nacre_queues::shard::{self, Shard};
+use nacre_queues::stats::{self, ShardStats, TopicStats};
+use nacre_topics::record::Event;
+use nacre_types::encoding;
+use std::sync::Arc;
+
+/// Entries of a page that is dumped.
+const PAGE: u64 = 64;
+/// Attempts to purge or replay a page of letters, while others change them.
+const ATTEMPTS: usize = 16;
+
+/// The figures of a topic's queue.
+#[derive(Clone, Debug)]
+pub struct TopicReport {
+    /// The topic's record.
+    pub stored: Arc<StoredTopic>,
+    /// Sums, with Ceph's `Reservations`, `Size` and `Entries`.
+    pub totals: TopicStats,
+    /// Each shard of each generation.
+    pub shards: Vec<ShardStats>,
+    /// Shards that should exist and do not: the change that makes them is not complete.
+    pub missing: Vec<(u64, u32)>,
+    /// The dead-letter queue's counters.
+    pub letters: LetterBox,
+}
+
+/// An event in a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueuedEvent {
+    /// The generation of its shard.
+    pub generation: u64,
+    /// Its shard.
+    pub shard: u32,
+    /// Its place in the shard.
+    pub sequence: u64,
+    /// The event.
+    pub event: Event,
+    /// Whether it is to be sent again out of the dead letters.
+    pub is_replayed: bool,
+    /// Attempts that failed, where it is parked.
+    pub attempts: Option<u32>,
+    /// How the last one failed.
+    pub detail: String,
+}
+
+/// A dead letter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Letter {
+    /// Its number in the dead-letter queue.
+    pub number: u64,
+    /// The event.
+    pub event: Event,
+    /// Why it is dead, after how many attempts, and when.
+    pub letter: DeadLetter,
+}
+
+/// Which dead letters are purged or replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Letters {
+    /// All that there are now.
+    All,
+    /// The one with this number.
+    One(u64),
+}
+
+fn decode(object: &ObjectKey, payload: &[u8]) -> Result<Event> {
+    let corrupt = |source| nacre_queues::Error::Corrupt { object: object.to_string(), source };
+    Ok(encoding::decode(payload).map_err(corrupt)?)
+}
+
+/// The figures of a topic.
+pub(crate) async fn report(core: &Core, stored: &Arc<StoredTopic>) -> Result<TopicReport> {
+    let layout = &stored.record.layout;
+    let (mut shards, mut missing) = (Vec::new(), Vec::new());
+    for generation in layout.delivered() {
+        for index in 0..generation.shards {
+            match locate(core, stored, generation, index, ObjectRead::attributes).await? {
+                Some((shard, _)) => shards.push(figures(core, stored, &shard).await?),
+                None if layout.current == Some(generation) => missing.push((generation.number, index)),
+                None => {}
+            }
+        }
+    }
+    let current = layout.current.map_or(0, |current| current.number);
+    let totals = TopicStats::new(&shards, current, 0, core.env.wall_ns());
+    let letters = read_letters(core, stored, None, 1)
+        .await?
+        .map_or(LetterBox::default(), |(queue, _)| queue.counters.value);
+    Ok(TopicReport { stored: Arc::clone(stored), totals, shards, missing, letters })
+}
+
+async fn figures(core: &Core, stored: &StoredTopic, shard: &Shard) -> Result<ShardStats> {
+    let mut oldest: Option<u64> = None;
+    if !shard.is_empty() {
+        for kind in [Kind::Segment, Kind::Batch, Kind::Parked] {
+            let read = settle::read_kind(&shard.object, kind, Bytes::new(), 4);
+            if let Some(reply) = core.rados.read(&read).await? {
+                oldest = oldest.into_iter().chain(stats::oldest_ns(shard, &reply.page)?).min();
+            }
+        }
+    }
+    let mut figures = ShardStats::new(shard, oldest);
+    if shard.owner.value.client == core.session {
+        let endpoint = core.endpoints.peek(stored.record.topic.id);
+        figures.breaker = endpoint.map(|endpoint| endpoint.breaker());
+    }
+    let io = core.rados.namespace(shard.object.namespace);
+    if let (Some(map), Ok(object)) = (io.cluster().osdmap(), io.object(&shard.object.name))
+        && let Some(pool) = map.pools.get(&object.pool())
+    {
+        let pg = pool.pg_of(&object);
+        figures.placement =
+            map.membership(pg).map(|membership| (pg.to_string(), membership.primary.0 as i32));
+    }
+    Ok(figures)
+}
+
+/// The events of a topic's queue, oldest first in each shard, at most `max`.
+pub(crate) async fn dump(core: &Core, stored: &StoredTopic, max: usize) -> Result<Vec<QueuedEvent>> {
+    let mut found = Vec::new();
+    for generation in stored.record.layout.delivered() {
+        for index in 0..generation.shards {
+            dump_shard(core, stored, generation, index, max, &mut found).await?;
+            if found.len() >= max {
+                found.truncate(max);
+                return Ok(found);
+            }
+        }
+    }
+    Ok(found)
+}
+
+async fn dump_shard(
+    core: &Core,
+    stored: &StoredTopic,
+    generation: Generation,
+    index: u32,
+    max: usize,
+    found: &mut Vec<QueuedEvent>,
+) -> Result<()> {
+    let Some((shard, _)) = locate(core, stored, generation, index, ObjectRead::attributes).await? else {
+        return Ok(());
+    };
+    let object = &shard.object;
+    let is_parked = |object: &ObjectKey| settle::read_kind(object, Kind::Parked, Bytes::new(), PAGE);
+    if let Some(reply) = core.rados.read(&is_parked(object)).await? {
+        for (sequence, parked) in shard::parked_of(object, &reply.page)? {
+            found.push(QueuedEvent {
+                generation: generation.number,
+                shard: index,
+                sequence,
+                event: decode(object, &parked.event.payload)?,
+                is_replayed: parked.event.replayed,
+                attempts: Some(parked.attempts),
+                detail: parked.detail,
+            });
+        }
+    }
+    let mut log = LogMap::default();
+    if let Some(reply) =
+        core.rados.read(&settle::read_kind(object, Kind::Segment, Bytes::new(), PAGE)).await?
+    {
+        log.add_segments(&shard, &reply.page)?;
+    }
+    let mut from = shard.head.value.cursor;
+    while found.len() < max && from < shard.tail.value.next {
+        let loaded = if let Some((first, segment)) = log.segment_at(&shard, from) {
+            // It may be delivered meanwhile.
+            let Some(reply) = core.rados.read(&ObjectRead::data(&segment)).await? else { return Ok(()) };
+            log.segment_events(&shard, first, &reply.data)?
+        } else {
+            let read = settle::read_batches(object, log.batches_before(from), PAGE);
+            let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
+            let Ok(now) = Shard::from_reply(object, &[], &reply) else { return Ok(()) };
+            if now.id != shard.id {
+                return Ok(());
+            }
+            log.add_batches(&now, &reply.page)?
+        };
+        for (sequence, event) in loaded.events.into_iter().filter(|(sequence, _)| *sequence >= from) {
+            found.push(QueuedEvent {
+                generation: generation.number,
+                shard: index,
+                sequence,
+                event: decode(object, &event.payload)?,
+                is_replayed: event.replayed,
+                attempts: None,
+                detail: String::new(),
+            });
+        }
+        if loaded.end <= from {
+            break;
+        }
+        from = loaded.end;
+    }
+    Ok(())
+}
+
+/// A page of the dead-letter queue; `None` where there is none.
+async fn read_letters(
+    core: &Core,
+    stored: &StoredTopic,
+    after: Option<u64>,
+    max: u64,
+) -> Result<Option<(DeadQueue, Vec<NumberedLetter>)>> {
+    let id = queue_id(stored.record.topic.id);
+    let Some(reply) = core.rados.read(&dead::read_letters(&id, LetterKind::Kept, after, max)).await? else {
+        return Ok(None);
+    };
+    let queue = DeadQueue::from_reply(&id, &[], &reply)?;
+    let letters = queue.letters(LetterKind::Kept, &reply.page)?;
+    Ok(Some((queue, letters)))
+}
+
+/// Dead letters behind a number, at most `max`.
+pub(crate) async fn letters(
+    core: &Core,
+    stored: &StoredTopic,
+    after: Option<u64>,
+    max: u64,
+) -> Result<Vec<Letter>> {
+    let Some((queue, letters)) = read_letters(core, stored, after, max.min(MAX_LETTERS as u64)).await? else {
+        return Ok(Vec::new());
+    };
+    let shown = letters.into_iter().map(|(number, letter)| {
+        Ok(Letter { number, event: decode(&queue.object, &letter.event.payload)?, letter })
+    });
+    shown.collect()
+}
+
+/// What is done with dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Disposal {
+    Purge,
+    Replay,
+}
+
+/// Purges or replays letters; returns how many.
+pub(crate) async fn dispose(core: &Core, stored: &StoredTopic, which: Letters, how: Disposal) -> Result<u64> {
+    let mut done = 0;
+    let mut last = None;
+    let mut failures = 0;
+    loop {
+        core.check_running()?;
+        let (after, max) = match which {
+            Letters::All => (None, MAX_LETTERS as u64),
+            Letters::One(number) => (number.checked_sub(1), 1),
+        };
+        let Some((queue, mut letters)) = read_letters(core, stored, after, max).await? else {
+            return Ok(done);
+        };
+        if let Letters::One(number) = which {
+            letters.retain(|(found, _)| *found == number);
+        }
+        // Letters that came after the first look are left.
+        let last = *last.get_or_insert(queue.counters.value.next);
+        letters.retain(|(number, _)| *number < last);
+        if letters.is_empty() {
+            return Ok(done);
+        }
+        let (op, _) = match how {
+            Disposal::Purge => queue.purge(&letters),
+            Disposal::Replay => queue.replay(&letters, core.env.wall_ns()),
+        };
+        if core.rados.write(op).await?.is_done() {
+            done += letters.len() as u64;
+            if which != Letters::All {
+                return Ok(done);
+            }
+        } else {
+            failures += 1;
+            if failures > ATTEMPTS {
+                return Err(crate::Error::Contended(queue.object.to_string()));
+            }
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! Owners: the delivery of one shard by the gateway that has its lease.
+//!
+//! An owner takes the lease, loads what the shard has, and goes on until there is nothing to do, somebody else shall do it,
+//! or the endpoint does not answer. Its operations on the shard follow one another; pushes run beside them, each in a task
+//! that ends with the owner.
+
+mod letters;
+mod loading;
+mod pushing;
+mod settling;
+mod taking;
+
+pub(crate) use taking::{locate, read_shard};
+
+use crate::core::{Core, ShardKey};
+use crate::endpoints::TopicEndpoint;
+use crate::error::Result;
+use crate::metrics::{add, subtract};
+use crate::owners::{self, Wake};
+use crate::topic_store::StoredTopic;
+use futures::FutureExt as _;
+use nacre_queues::layout::Generation;
+use nacre_queues::lease::LeaseTerm;
+use nacre_queues::retry::{BreakerState, RetryPolicy};
+use nacre_queues::settle::LogMap;
+use nacre_queues::shard::{self, Shard};
+use nacre_queues::spill::SPILL_ABOVE_BYTES;
+use nacre_queues::window::{OlderShards, Times, Window};
+use pushing::Pushes;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use taking::Taken;
+
+/// How often older generations and expired events are looked at.
+const LOOK: Duration = Duration::from_millis(200);
+/// The longest time between two looks whether other gateways enqueued events.
+const LONGEST_POLL: Duration = Duration::from_secs(1);
+
+/// What comes after a look at a shard.
+pub(crate) enum Next {
+    /// Nothing: it is empty, or gone. Whoever enqueues events wakes it.
+    Done,
+    /// Another gateway delivers it.
+    Elsewhere,
+    /// It is looked at again at that time, by the monotonic clock.
+    At(u64),
+    /// It waits for its endpoint.
+    Endpoint(Arc<TopicEndpoint>),
+}
+
+/// Events were enqueued into a shard, or may be in it.
+pub(crate) fn has_events(core: &Arc<Core>, key: ShardKey) {
+    if core.owners.is_watched(&key) {
+        return;
+    }
+    if core.owners.is_running(&key) {
+        return owners::look(core, key, false);
+    }
+    let endpoint = core.endpoints.peek(key.topic);
+    let Some(endpoint) = endpoint.filter(|endpoint| endpoint.blocked_until_ns(core).is_some()) else {
+        return owners::look(core, key, false);
+    };
+    let policy = core.topics.peek(key.topic).map(|stored| policy_of(core, &stored));
+    if let Some(limit_ns) = policy.and_then(|policy| policy.time_to_live_ns) {
+        core.owners.wake_at(key, core.mono_ns().saturating_add(limit_ns));
+    }
+    endpoint.wait(core, key);
+}
+
+/// A shard's object is full.
+pub(crate) fn must_spill(core: &Arc<Core>, key: ShardKey) {
+    owners::look(core, key, true);
+}
+
+fn policy_of(core: &Core, stored: &StoredTopic) -> RetryPolicy {
+    core.settings.retry_policy(&stored.record.topic.attributes)
+}
+
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Delivers a shard as long as this gateway can and should.
+pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<Next> {
+    let Some(known) = core.topics.peek(key.topic) else { return Ok(Next::Done) };
+    let Some(stored) = core.topics.get(&known.record.topic.arn, key.topic).await? else {
+        core.endpoints.forget(key.topic);
+        return Ok(Next::Done);
+    };
+    let layout = &stored.record.layout;
+    let Some(generation) = layout.delivered().find(|one| one.number == key.generation) else {
+        return Ok(Next::Done);
+    };
+    let is_current = layout.current == Some(generation);
+    if is_current && layout.next.is_some() {
+        // Whoever changes the generations takes the shards over.
+        core.change_soon(&stored);
+        return Ok(Next::At(core.mono_ns() + nanos(LOOK)));
+    }
+    let endpoint = core.endpoints.get(core, &stored);
+    let must_spill = wake.must_spill.load(Ordering::Acquire);
+    let expires = policy_of(core, &stored).time_to_live_ns.is_some();
+    match &endpoint {
+        _ if must_spill => {}
+        None => return Ok(Next::Done),
+        Some(endpoint) if !expires && endpoint.blocked_until_ns(core).is_some() => {
+            return Ok(Next::Endpoint(Arc::clone(endpoint)));
+        }
+        Some(_) => {}
+    }
+    let taken = taking::take(core, key, &stored, generation).await?;
+    let (shard, term, has_letters) = match taken {
+        Taken::Owned(shard, term, has_letters) => (*shard, term, has_letters),
+        Taken::Empty => return Ok(Next::Done),
+        Taken::Gone => {
+            crate::generations::retire(core, &stored, generation).await?;
+            return Ok(Next::Done);
+        }
+        Taken::Elsewhere => return Ok(Next::Elsewhere),
+    };
+    add(&core.metrics.leases_taken, 1);
+    let mut owner = Ownership::new(core, key, wake, (stored, generation, endpoint), shard, term);
+    owner.has_letters = has_letters;
+    let ran = owner.run().await;
+    if ran.is_err() {
+        add(&core.metrics.leases_lost, 1);
+    }
+    ran
+}
+
+/// Bytes of events that are loaded, as the gateway counts them.
+struct Loaded<'a> {
+    core: &'a Core,
+    bytes: u64,
+}
+
+impl Loaded<'_> {
+    fn set(&mut self, bytes: u64) {
+        add(&self.core.metrics.loaded_bytes, bytes);
+        subtract(&self.core.metrics.loaded_bytes, self.bytes);
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for Loaded<'_> {
+    fn drop(&mut self) {
+        subtract(&self.core.metrics.loaded_bytes, self.bytes);
+    }
+}
+
+/// What an owner knows and does.
+struct Ownership<'a> {
+    core: &'a Arc<Core>,
+    key: ShardKey,
+    wake: &'a Wake,
+    stored: Arc<StoredTopic>,
+    generation: Generation,
+    endpoint: Option<Arc<TopicEndpoint>>,
+    shard: Shard,
+    log: LogMap,
+    window: Window,
+    term: LeaseTerm,
+    older: OlderShards,
+    pushes: Pushes,
+    segment: Option<loading::LoadedSegment>,
+    loaded: Loaded<'a>,
+    /// Outcomes that are not settled.
+    unsettled: usize,
+    unsettled_since_ns: Option<u64>,
+    /// Whether dead letters are beside the log.
+    has_letters: bool,
+    taken_at_ns: u64,
+    looked_at_ns: u64,
+    poll: Duration,
+    poll_at_ns: u64,
+    idle_since_ns: Option<u64>,
+    unwanted_since_ns: Option<u64>,
+    /// Whether settling was tried although there was no outcome, and brought nothing.
+    is_settled_in_vain: bool,
+}
+
+impl<'a> Ownership<'a> {
+    fn new(
+        core: &'a Arc<Core>,
+        key: ShardKey,
+        wake: &'a Wake,
+        (stored, generation, endpoint): (Arc<StoredTopic>, Generation, Option<Arc<TopicEndpoint>>),
+        shard: Shard,
+        term: LeaseTerm,
+    ) -> Ownership<'a> {
+        let window = Window::new(core.settings.window, policy_of(core, &stored), &shard.head.value);
+        let now = core.mono_ns();
+        Ownership {
+            core,
+            key,
+            wake,
+            stored,
+            generation,
+            endpoint,
+            shard,
+            log: LogMap::default(),
+            window,
+            term,
+            older: OlderShards::default(),
+            pushes: Pushes::new(term),
+            segment: None,
+            loaded: Loaded { core, bytes: 0 },
+            unsettled: 0,
+            unsettled_since_ns: None,
+            has_letters: false,
+            taken_at_ns: now,
+            looked_at_ns: 0,
+            poll: core.settings.poll,
+            poll_at_ns: now,
+            idle_since_ns: None,
+            unwanted_since_ns: None,
+            is_settled_in_vain: false,
+        }
+    }
+
+    fn lease_ns(&self) -> u64 {
+        nanos(self.core.settings.lease)
+    }
+
+    async fn run(&mut self) -> Result<Next> {
+        self.load_beside_log().await?;
+        loop {
+            self.take_outcomes();
+            self.follow_topic();
+            let now = self.core.times();
+            if now.mono_ns >= self.term.renew_at_ns() {
+                self.renew(now).await?;
+            }
+            self.look(now).await?;
+            let wish = self.wish(now);
+            if let Some(next) = wish {
+                if self.window.in_flight() == 0 {
+                    return self.end(next).await;
+                }
+            } else {
+                if self.must_spill() && self.spill().await? {
+                    continue;
+                }
+                if self.load(now).await? | self.send(now) {
+                    self.idle_since_ns = None;
+                    self.is_settled_in_vain = false;
+                    continue;
+                }
+            }
+            if self.should_settle(now) && self.settle().await? {
+                continue;
+            }
+            if self.has_letters && self.hand_over_letters().await? {
+                continue;
+            }
+            self.wait(now).await;
+        }
+    }
+
+    /// Takes up what changed of the topic.
+    fn follow_topic(&mut self) {
+        let Some(now) = self.core.topics.peek(self.key.topic).filter(|now| *now != self.stored) else {
+            return;
+        };
+        self.window.set_policy(policy_of(self.core, &now));
+        self.endpoint = self.core.endpoints.get(self.core, &now);
+        self.pushes.set_topic(&now, self.endpoint.as_ref());
+        self.stored = now;
+    }
+
+    /// What is looked at from time to time: older generations, expired events, letters.
+    async fn look(&mut self, now: Times) -> Result<()> {
+        if now.mono_ns < self.looked_at_ns + nanos(LOOK) {
+            return Ok(());
+        }
+        self.looked_at_ns = now.mono_ns;
+        let expired = self.window.expire(now);
+        self.note_outcomes(expired, now);
+        let layout = &self.stored.record.layout;
+        if layout.before(self.generation.number).next().is_some() {
+            let older = crate::progress::older_shards(self.core, &self.stored, self.generation).await?;
+            if older != self.older {
+                self.older = older;
+                self.window.older_changed();
+            }
+        } else if !self.older.generations.is_empty() {
+            self.older = OlderShards::default();
+            self.window.older_changed();
+        }
+        let is_wanted = self.core.is_preferred(&self.key);
+        self.unwanted_since_ns = if is_wanted { None } else { self.unwanted_since_ns.or(Some(now.mono_ns)) };
+        Ok(())
+    }
+
+    fn note_outcomes(&mut self, more: usize, now: Times) {
+        if more > 0 {
+            self.unsettled += more;
+            self.unsettled_since_ns.get_or_insert(now.mono_ns);
+            self.is_settled_in_vain = false;
+        }
+    }
+
+    /// Whether the endpoint is left alone now.
+    fn blocked_endpoint(&self) -> Option<&Arc<TopicEndpoint>> {
+        self.endpoint.as_ref().filter(|endpoint| endpoint.blocked_until_ns(self.core).is_some())
+    }
+
+    fn must_spill(&self) -> bool {
+        let is_slow =
+            self.endpoint.as_ref().is_none_or(|endpoint| endpoint.breaker() != BreakerState::Closed);
+        let resident = self.shard.resident_bytes();
+        // A consumer that is slow for long is spilled for as well.
+        resident > SPILL_ABOVE_BYTES && (is_slow || self.wants_spill() || resident > 2 * SPILL_ABOVE_BYTES)
+    }
+
+    fn wants_spill(&self) -> bool {
+        self.wake.must_spill.load(Ordering::Acquire)
+    }
+
+    /// Whether all that the shard has is loaded, as far as is known.
+    fn is_all_loaded(&self) -> bool {
+        self.window.wants().is_some_and(|(from, _)| from >= self.shard.tail.value.next)
+    }
+
+    /// Why this gateway should not deliver the shard any more.
+    fn wish(&mut self, now: Times) -> Option<Next> {
+        let later = |wait: Duration| Some(Next::At(now.mono_ns + nanos(wait)));
+        if self.core.is_stopped() {
+            return Some(Next::Done);
+        }
+        if !self.term.may_send(now.mono_ns) && now.mono_ns > self.term.renew_at_ns() + self.lease_ns() {
+            return later(Duration::ZERO);
+        }
+        if self.wake.must_release.load(Ordering::Acquire) {
+            return later(LOOK);
+        }
+        let layout = &self.stored.record.layout;
+        if !layout.delivered().any(|one| one == self.generation) {
+            return Some(Next::Done);
+        }
+        if layout.current == Some(self.generation) && layout.next.is_some() {
+            return later(LOOK);
+        }
+        if self.must_spill() {
+            return None;
+        }
+        if self.endpoint.is_none() {
+            return Some(Next::Done);
+        }
+        let is_older = layout.current != Some(self.generation);
+        let is_finished = self.shard.is_empty() && self.shard.is_log_empty() && self.window.is_empty();
+        if is_finished && !self.has_letters && is_older {
+            return Some(Next::Done);
+        }
+        if let Some(endpoint) = self.blocked_endpoint().cloned() {
+            let is_done = self.window.next_expiry_ns(now).is_none_or(|left| left > nanos(LOOK));
+            if is_done && !is_finished && !self.has_letters {
+                if let Some(left) = self.window.next_expiry_ns(now) {
+                    self.core.owners.wake_at(self.key, now.mono_ns + left);
+                }
+                return Some(Next::Endpoint(endpoint));
+            }
+        }
+        let held_for = now.mono_ns - self.taken_at_ns.min(now.mono_ns);
+        if self.core.owners.is_crowded() && held_for > nanos(self.core.settings.turn) {
+            return later(Duration::ZERO);
+        }
+        let patience = nanos(self.core.settings.scan + 2 * self.core.settings.watch);
+        if self.unwanted_since_ns.is_some_and(|since| now.mono_ns - since > patience) {
+            return Some(Next::Elsewhere);
+        }
+        let is_quiet = self.window.in_flight() == 0
+            && self.unsettled == 0
+            && !self.window.has_ready(now)
+            && !self.window.is_held()
+            && !self.has_letters
+            && self.is_all_loaded();
+        if !is_quiet {
+            self.idle_since_ns = None;
+            return None;
+        }
+        let since = *self.idle_since_ns.get_or_insert(now.mono_ns);
+        // Where others wait for their turn, nothing is kept that is not needed now.
+        let patience = if self.core.owners.is_crowded() { 0 } else { nanos(self.core.settings.idle) };
+        match self.window.next_due_ns() {
+            Some(due) if due > now.mono_ns + patience => Some(Next::At(due)),
+            None if is_finished && now.mono_ns >= since + patience => Some(Next::Done),
+            _ => None,
+        }
+    }
+
+    /// Settles what there is and gives the lease back.
+    async fn end(&mut self, next: Next) -> Result<Next> {
+        while self.settle().await? {}
+        let layout = &self.stored.record.layout;
+        let is_older = layout.current != Some(self.generation);
+        if is_older && self.shard.is_empty() && self.shard.is_log_empty() {
+            while self.has_letters && self.hand_over_letters().await? {}
+            let beside = self.core.rados.read(&shard::beside_log(&self.shard.object, 1)).await?;
+            let is_nothing_left = beside.is_some_and(|beside| shard::is_nothing_left(&beside.page));
+            if let Some(op) = self.shard.retire(is_nothing_left)
+                && self.core.rados.write(op).await?.is_done()
+            {
+                self.core.progress.forget(&self.key);
+                crate::generations::retire(self.core, &self.stored, self.generation).await?;
+                return Ok(Next::Done);
+            }
+        }
+        // Where it is lost already, nothing is to be given back.
+        self.core.rados.write(self.shard.release_lease()).await?;
+        Ok(next)
+    }
+
+    /// Waits for an outcome, for being told something, or for the next time at which there is something to do.
+    async fn wait(&mut self, now: Times) {
+        let mut at = (now.mono_ns + nanos(LOOK)).min(self.term.renew_at_ns());
+        let due = self.window.next_due_ns().filter(|_| self.pushes.may_send(now.mono_ns));
+        let blocked = self.endpoint.as_ref().and_then(|endpoint| endpoint.blocked_until_ns(self.core));
+        let settle = self.unsettled_since_ns.map(|since| since + nanos(self.core.settings.settle_linger));
+        let poll = self.is_all_loaded().then_some(self.poll_at_ns);
+        for time in [due.map(|due| due.max(blocked.unwrap_or(0))), settle, poll].into_iter().flatten() {
+            at = at.min(time);
+        }
+        let wait = Duration::from_nanos(at.saturating_sub(now.mono_ns)).max(Duration::from_millis(1));
+        let mut sleep = self.core.env.sleep(wait).fuse();
+        let notified = self.wake.notify.notified().fuse();
+        let mut notified = std::pin::pin!(notified);
+        let outcome = futures::select_biased! {
+            outcome = self.pushes.outcomes.recv().fuse() => outcome,
+            () = notified => {
+                self.poll_at_ns = 0;
+                self.poll = self.core.settings.poll;
+                None
+            }
+            () = sleep => None,
+        };
+        if let Some(outcome) = outcome {
+            self.take_outcome(outcome);
+        }
+    }
+}

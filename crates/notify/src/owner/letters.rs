@@ -1,0 +1,73 @@
+//! Dead letters: from beside a shard's log into the dead-letter queue of the topic.
+
+use super::Ownership;
+use crate::core::queue_id;
+use crate::error::Result;
+use crate::metrics::add;
+use crate::rados::Written;
+use bytes::Bytes;
+use nacre_queues::dead::{self, AddLetters, DeadQueue, LetterKind, LetterPage, MAX_LETTERS};
+use nacre_queues::name::{self, Kind, SourceId};
+use nacre_queues::op::ObjectRead;
+use nacre_queues::settle;
+
+/// Attempts at one page, while others change the dead-letter queue.
+const ATTEMPTS: usize = 8;
+
+impl Ownership<'_> {
+    /// Moves a page of dead letters; tells whether there may be more to do at once.
+    pub(super) async fn hand_over_letters(&mut self) -> Result<bool> {
+        let core = self.core;
+        let topic = queue_id(self.key.topic);
+        let source = SourceId::dead(&topic, self.key.generation, self.key.shard);
+        let sources = std::slice::from_ref(&source);
+        let mut oldest = 0;
+        for _ in 0..ATTEMPTS {
+            let read = dead::read(&topic, &source);
+            let page = dead::read_letters(&topic, LetterKind::Kept, None, oldest).page;
+            let read = ObjectRead { page: page.filter(|_| oldest > 0), ..read };
+            let Some(reply) = core.rados.read(&read).await? else {
+                // Without letters no queue is made for them.
+                let read = settle::read_kind(&self.shard.object, Kind::Dead, Bytes::new(), 1);
+                if self.read_own(&read).await?.page.is_empty() {
+                    self.has_letters = false;
+                    return Ok(false);
+                }
+                core.rados.write(dead::create(&topic)).await?;
+                continue;
+            };
+            let queue = DeadQueue::from_reply(&topic, sources, &reply)?;
+            let kept = queue.letters(LetterKind::Kept, &reply.page)?;
+            let read = settle::read_kind(&self.shard.object, Kind::Dead, Bytes::new(), MAX_LETTERS as u64);
+            let reply = self.read_own(&read).await?;
+            let letters = settle::dead_of(&self.shard.object, &reply.page)?;
+            if letters.is_empty() {
+                self.has_letters = false;
+                return Ok(false);
+            }
+            let revision = queue.counters.value.revision;
+            let page = LetterPage { source: source.clone(), revision, letters, is_complete: !reply.more };
+            let moved = match queue.add(page, core.settings.letters, &kept) {
+                AddLetters::Write(plan) => {
+                    if core.rados.write(plan.op).await? != Written::Done {
+                        continue;
+                    }
+                    let dropped = plan.after.counters.value.dropped - queue.counters.value.dropped;
+                    add(&core.metrics.dead_dropped, dropped);
+                    plan.moved
+                }
+                AddLetters::Nothing(moved) => moved,
+                AddLetters::Stale => continue,
+                AddLetters::NeedsOldest(wanted) => {
+                    oldest = wanted.max(oldest * 2).max(1);
+                    continue;
+                }
+            };
+            let numbers: Vec<u64> = moved.ids.iter().filter_map(dead::number_of).collect();
+            core.rados.must_write(settle::forget_dead(&self.shard, &numbers)).await?;
+            return Ok(true);
+        }
+        tracing::debug!(object = %name::dead_object(&topic), "notifications: dead letters are moved later");
+        Ok(false)
+    }
+}

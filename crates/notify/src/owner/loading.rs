@@ -1,0 +1,177 @@
+//! Loading: what a shard has beside its log, and its log as the window has room.
+
+use super::{LONGEST_POLL, Ownership, nanos};
+use crate::core::Core;
+use crate::error::{Error, Result};
+use crate::metrics::add;
+use crate::rados::Written;
+use bytes::Bytes;
+use nacre_queues::name::Kind;
+use nacre_queues::op::{ObjectRead, ObjectReply};
+use nacre_queues::record::Event;
+use nacre_queues::settle;
+use nacre_queues::shard::{self, Shard};
+use nacre_queues::spill::{self, SEGMENT_BYTES};
+use nacre_queues::window::Times;
+use std::sync::atomic::Ordering;
+
+/// Batches in a page of the log.
+const BATCHES: u64 = 16;
+/// Batches that are read to be spilled.
+const SPILLED_BATCHES: u64 = 96;
+/// Entries in a page of what is beside the log.
+const BESIDE: u64 = 256;
+
+/// A spill segment in memory, so that it is read once although the window takes it in parts.
+pub(super) struct LoadedSegment {
+    first: u64,
+    end: u64,
+    events: Vec<(u64, Event)>,
+    bytes: u64,
+}
+
+impl Ownership<'_> {
+    fn changed(&self) -> Error {
+        Error::Changed(self.shard.object.to_string())
+    }
+
+    /// Reads a page of the shard, which must be this owner's still.
+    pub(super) async fn read_own(&self, read: &ObjectRead) -> Result<ObjectReply> {
+        let reply = self.core.rados.read(read).await?;
+        reply.filter(|reply| self.shard.is_still(reply)).ok_or_else(|| self.changed())
+    }
+
+    /// Loads manifests of segments and parked events.
+    pub(super) async fn load_beside_log(&mut self) -> Result<()> {
+        let mut after = Bytes::new();
+        loop {
+            let read = settle::read_kind(&self.shard.object, Kind::Segment, after, BESIDE);
+            let reply = self.read_own(&read).await?;
+            self.log.add_segments(&self.shard, &reply.page)?;
+            let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
+            after = last.clone();
+        }
+        let mut after = Bytes::new();
+        loop {
+            let read = settle::read_kind(&self.shard.object, Kind::Parked, after, BESIDE);
+            let reply = self.read_own(&read).await?;
+            let (wall_ns, now) = (self.core.env.wall_ns(), self.core.times());
+            for (sequence, parked) in shard::parked_of(&self.shard.object, &reply.page)? {
+                self.window.load_parked(sequence, parked, wall_ns, now);
+            }
+            let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
+            after = last.clone();
+        }
+        self.count_loaded();
+        Ok(())
+    }
+
+    pub(super) fn count_loaded(&mut self) {
+        let segment = self.segment.as_ref().map_or(0, |segment| segment.bytes);
+        self.loaded.set(self.window.size_bytes() + segment);
+    }
+
+    /// Loads a part of the log, if the window has room and there may be more; tells whether there was.
+    pub(super) async fn load(&mut self, now: Times) -> Result<bool> {
+        let Some((from, _)) = self.window.wants() else { return Ok(false) };
+        let is_known = from < self.shard.tail.value.next;
+        if !is_known && now.mono_ns < self.poll_at_ns {
+            return Ok(false);
+        }
+        let is_over =
+            self.core.metrics.loaded_bytes.load(Ordering::Relaxed) > self.core.settings.memory_bytes;
+        if is_over && !self.window.is_empty() {
+            return Ok(false);
+        }
+        let loaded_to = if let Some(end) = self.load_segment(from, now).await? {
+            end
+        } else {
+            let read = settle::read_batches(&self.shard.object, self.log.batches_before(from), BATCHES);
+            let reply = self.read_own(&read).await?;
+            self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)?;
+            let loaded = self.log.add_batches(&self.shard, &reply.page)?;
+            self.window.load(loaded.events, loaded.end, now)
+        };
+        self.count_loaded();
+        if loaded_to > from {
+            self.poll = self.core.settings.poll;
+            return Ok(true);
+        }
+        self.poll_at_ns = now.mono_ns + nanos(self.poll);
+        self.poll = (self.poll * 2).min(LONGEST_POLL);
+        Ok(false)
+    }
+
+    /// Loads events of a spill segment, if the next ones are in one; returns how far.
+    async fn load_segment(&mut self, from: u64, now: Times) -> Result<Option<u64>> {
+        let is_loaded =
+            self.segment.as_ref().is_some_and(|segment| (segment.first..segment.end).contains(&from));
+        if !is_loaded {
+            self.segment = None;
+            let Some((first, object)) = self.log.segment_at(&self.shard, from) else { return Ok(None) };
+            let reply = self.core.rados.read(&ObjectRead::data(&object)).await?;
+            let reply = reply.ok_or_else(|| self.changed())?;
+            let loaded = self.log.segment_events(&self.shard, first, &reply.data)?;
+            let bytes = loaded.events.iter().map(|(_, event)| event.size_bytes()).sum();
+            self.segment = Some(LoadedSegment { first, end: loaded.end, events: loaded.events, bytes });
+        }
+        let Some(segment) = &mut self.segment else { return Ok(None) };
+        let room = self.window.wants().map_or(from, |(_, end)| end);
+        let skipped = segment.events.partition_point(|(sequence, _)| *sequence < from);
+        let taken = segment.events[skipped..].partition_point(|(sequence, _)| *sequence < room);
+        let part: Vec<_> = segment.events.drain(..skipped + taken).skip(skipped).collect();
+        segment.bytes = segment.events.iter().map(|(_, event)| event.size_bytes()).sum();
+        let end = self.window.load(part, segment.end.min(room), now);
+        if end >= segment.end {
+            self.segment = None;
+        }
+        Ok(Some(end))
+    }
+
+    /// Goes on with a newer reading of the shard, unless there is another owner.
+    pub(super) fn adopt(&mut self, fresh: Shard) -> Result<()> {
+        if fresh.owner != self.shard.owner || fresh.id != self.shard.id {
+            return Err(self.changed());
+        }
+        if fresh.head != self.shard.head {
+            self.window.rebase(&fresh.head.value);
+        }
+        self.shard = fresh;
+        Ok(())
+    }
+
+    /// Reads the shard again.
+    pub(super) async fn refresh(&mut self) -> Result<()> {
+        let reply = self.read_own(&ObjectRead::attributes(&self.shard.object)).await?;
+        self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)
+    }
+
+    /// Moves the first batches into a segment; tells whether there were any.
+    pub(super) async fn spill(&mut self) -> Result<bool> {
+        let core: &Core = self.core;
+        let Ok(_permit) = core.owners.spilling.acquire().await else { return Ok(false) };
+        let read = settle::read_batches(&self.shard.object, None, SPILLED_BATCHES);
+        let reply = self.read_own(&read).await?;
+        self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)?;
+        let Some(plan) = spill::plan(&self.shard, &self.log, &reply.page)? else {
+            self.wake.must_spill.store(false, Ordering::Release);
+            return Ok(false);
+        };
+        core.rados.must_write(plan.write).await?;
+        let sent = core.mono_ns();
+        let commit = self.shard.renewing(plan.commit, self.lease_ns());
+        match core.rados.write(commit).await? {
+            Written::Done => {
+                (self.shard, self.log) = (plan.after, plan.log);
+                self.renewed(sent);
+                add(&core.metrics.spilled, 1);
+            }
+            Written::Changed => self.refresh().await?,
+            _ => return Err(self.changed()),
+        }
+        if self.shard.resident_bytes() <= SEGMENT_BYTES {
+            self.wake.must_spill.store(false, Ordering::Release);
+        }
+        Ok(true)
+    }
+}

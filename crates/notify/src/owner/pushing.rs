@@ -1,0 +1,271 @@
+//! Pushing: events that may be sent go to the endpoint in tasks of their own, and their outcomes come back.
+
+use super::Ownership;
+use crate::core::Core;
+use crate::endpoints::{self, TopicEndpoint};
+use crate::metrics::add;
+use crate::push::{Connection, Failure, Message, Target};
+use crate::topic_store::StoredTopic;
+use nacre_queues::lease::LeaseTerm;
+use nacre_queues::retry::BreakerState;
+use nacre_queues::window::{Sendable, Times};
+use nacre_task::AbortOnDrop;
+use nacre_topics::record::Event;
+use nacre_types::encoding;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::sync::mpsc;
+
+/// What became of pushed events.
+pub(super) struct Outcome {
+    task: u64,
+    of_events: Vec<(u64, Fate)>,
+}
+
+enum Fate {
+    Delivered,
+    Refused(String),
+    Unavailable(String),
+    /// It was not pushed: the lease may be over, or the endpoint is left alone since.
+    NotSent,
+}
+
+/// Pushes under way. Dropping it ends them; what they had sent may arrive.
+pub(super) struct Pushes {
+    pub(super) outcomes: mpsc::UnboundedReceiver<Outcome>,
+    sender: mpsc::UnboundedSender<Outcome>,
+    tasks: BTreeMap<u64, AbortOnDrop<()>>,
+    next_task: u64,
+    term: Arc<SharedTerm>,
+    /// The connection of this queue alone, where it has one.
+    connection: Option<Arc<dyn Connection>>,
+    opaque_data: Option<Arc<str>>,
+}
+
+/// Until when events may be sent.
+struct SharedTerm {
+    until_ns: AtomicU64,
+}
+
+impl SharedTerm {
+    fn set(&self, term: LeaseTerm) {
+        // The last moment at which the term still permits it.
+        self.until_ns.store(term.send_until_ns(), Ordering::Release);
+    }
+
+    fn may_send(&self, now_ns: u64) -> bool {
+        now_ns < self.until_ns.load(Ordering::Acquire)
+    }
+}
+
+impl Pushes {
+    pub(super) fn new(term: LeaseTerm) -> Pushes {
+        let (sender, outcomes) = mpsc::unbounded_channel();
+        let until_ns = AtomicU64::new(term.send_until_ns());
+        Pushes {
+            outcomes,
+            sender,
+            tasks: BTreeMap::new(),
+            next_task: 0,
+            term: Arc::new(SharedTerm { until_ns }),
+            connection: None,
+            opaque_data: None,
+        }
+    }
+
+    pub(super) fn set_term(&self, term: LeaseTerm) {
+        self.term.set(term);
+    }
+
+    pub(super) fn may_send(&self, now_ns: u64) -> bool {
+        self.term.may_send(now_ns)
+    }
+
+    /// The topic changed: a connection of the endpoint that it had is not used any more.
+    pub(super) fn set_topic(&mut self, _stored: &StoredTopic, _endpoint: Option<&Arc<TopicEndpoint>>) {
+        self.connection = None;
+        self.opaque_data = None;
+    }
+}
+
+impl Ownership<'_> {
+    /// Applies outcomes that are there.
+    pub(super) fn take_outcomes(&mut self) {
+        while let Ok(outcome) = self.pushes.outcomes.try_recv() {
+            self.take_outcome(outcome);
+        }
+    }
+
+    pub(super) fn take_outcome(&mut self, outcome: Outcome) {
+        let core = self.core;
+        self.pushes.tasks.remove(&outcome.task);
+        let now = core.times();
+        let has_attempts = self.stored_retries();
+        let mut settled = 0;
+        for (sequence, fate) in outcome.of_events {
+            match fate {
+                Fate::Delivered => {
+                    add(&core.metrics.delivered, 1);
+                    self.window.delivered(sequence);
+                    settled += 1;
+                }
+                Fate::Refused(detail) => {
+                    add(&core.metrics.failed, 1);
+                    self.window.failed(sequence, &detail, core.env.wall_ns(), now, core.random());
+                    settled += 1;
+                }
+                // Attempts that are limited are counted for good.
+                Fate::Unavailable(detail) if has_attempts => {
+                    add(&core.metrics.failed, 1);
+                    self.window.failed(sequence, &detail, core.env.wall_ns(), now, core.random());
+                    settled += 1;
+                }
+                Fate::Unavailable(detail) => {
+                    add(&core.metrics.failed, 1);
+                    self.window.unreachable(sequence, &detail, now, core.random());
+                }
+                Fate::NotSent => self.window.not_sent(sequence),
+            }
+        }
+        self.note_outcomes(settled, now);
+    }
+
+    fn stored_retries(&self) -> bool {
+        super::policy_of(self.core, &self.stored).max_retries.is_some()
+    }
+
+    /// Sends what may be sent; tells whether there was something.
+    pub(super) fn send(&mut self, now: Times) -> bool {
+        let Some(endpoint) = self.endpoint.clone() else { return false };
+        if !self.pushes.may_send(now.mono_ns) || !self.window.has_ready(now) {
+            return false;
+        }
+        if endpoint.blocked_until_ns(self.core).is_some() {
+            return false;
+        }
+        let mut sent = self.window.next(now, &self.older, 1);
+        let Some(first) = sent.first().map(|first| first.sequence) else { return false };
+        let permits = endpoint.permits(self.core);
+        if permits == 0 {
+            self.window.not_sent(first);
+            return false;
+        }
+        if permits > 1 {
+            sent.extend(self.window.next(now, &self.older, permits - 1));
+        }
+        let connection = match self.connection(&endpoint) {
+            Ok(connection) => connection,
+            Err(failure) => {
+                let fate = |one: Sendable| (one.sequence, Fate::Unavailable(failure.to_string()));
+                endpoint.failed(self.core, &failure.to_string());
+                let outcome = Outcome { task: u64::MAX, of_events: sent.into_iter().map(fate).collect() };
+                self.take_outcome(outcome);
+                return true;
+            }
+        };
+        let (size, is_whole) = endpoint.push_events(self.core);
+        let is_probe = permits == 1;
+        for part in sent.chunks(size) {
+            self.begin_push(&endpoint, Arc::clone(&connection), part, is_whole, is_probe);
+        }
+        true
+    }
+
+    fn connection(&mut self, endpoint: &Arc<TopicEndpoint>) -> Result<Arc<dyn Connection>, Failure> {
+        if !endpoint.is_transactional() {
+            return endpoint.connection(self.core);
+        }
+        if let Some(connection) = &self.pushes.connection {
+            return Ok(Arc::clone(connection));
+        }
+        let arn = &self.stored.record.topic.arn;
+        let (generation, shard) = (self.key.generation, self.key.shard);
+        let queue = Some(format!("{}:{}.{generation}.{shard}", arn.tenant, arn.name));
+        let target = Target { endpoint: endpoint.endpoint.clone(), topic: self.key.topic, queue };
+        let made = self.core.pusher.open(&target)?;
+        self.pushes.connection = Some(Arc::clone(&made));
+        Ok(made)
+    }
+
+    fn begin_push(
+        &mut self,
+        endpoint: &Arc<TopicEndpoint>,
+        connection: Arc<dyn Connection>,
+        events: &[Sendable],
+        is_whole: bool,
+        is_probe: bool,
+    ) {
+        let opaque_data = &self.stored.record.topic.attributes.opaque_data;
+        let opaque_data = self.pushes.opaque_data.get_or_insert_with(|| Arc::from(opaque_data.as_str()));
+        let mut outcomes = Vec::new();
+        let mut messages = Vec::with_capacity(events.len());
+        let mut sequences = Vec::with_capacity(events.len());
+        for one in events {
+            match encoding::decode::<Event>(&one.event.payload) {
+                Ok(event) => {
+                    let (event, opaque_data) = (Arc::new(event), Arc::clone(opaque_data));
+                    messages.push(Message { event, opaque_data, is_replayed: one.event.replayed });
+                    sequences.push(one.sequence);
+                }
+                Err(error) => {
+                    tracing::error!(shard = %self.shard.object, %error, "notifications: an event in a queue can't be understood");
+                    outcomes.push((one.sequence, Fate::Refused(error.to_string())));
+                }
+            }
+        }
+        let task = self.pushes.next_task;
+        self.pushes.next_task += 1;
+        let (core, endpoint, term) =
+            (Arc::clone(self.core), Arc::clone(endpoint), Arc::clone(&self.pushes.term));
+        let sender = self.pushes.sender.clone();
+        let push = async move {
+            let pushed = push(&core, &endpoint, connection, &term, messages, (is_whole, is_probe)).await;
+            outcomes.extend(sequences.into_iter().zip(pushed));
+            // The owner may be gone: then nobody settles these events.
+            let _ = sender.send(Outcome { task, of_events: outcomes });
+        };
+        self.pushes.tasks.insert(task, self.core.env.spawn(push).abort_on_drop());
+    }
+}
+
+/// Pushes messages of one task.
+async fn push(
+    core: &Core,
+    endpoint: &TopicEndpoint,
+    connection: Arc<dyn Connection>,
+    term: &SharedTerm,
+    messages: Vec<Message>,
+    (is_whole, is_probe): (bool, bool),
+) -> Vec<Fate> {
+    let not_sent = |count: usize| (0..count).map(|_| Fate::NotSent).collect();
+    let count = messages.len();
+    if count == 0 {
+        return Vec::new();
+    }
+    let Ok(_permit) = endpoint.pushes.acquire().await else { return not_sent(count) };
+    let is_left_alone = !is_probe && endpoint.breaker() != BreakerState::Closed;
+    if is_left_alone || !term.may_send(core.mono_ns()) {
+        return not_sent(count);
+    }
+    let oldest_ns = messages.iter().map(|message| message.event.request.time_ns).min().unwrap_or_default();
+    let outcomes = endpoints::push(connection, messages, is_whole).await;
+    let unavailable = outcomes.iter().find_map(|outcome| match outcome {
+        Err(Failure::Unavailable(detail)) => Some(detail),
+        _ => None,
+    });
+    match unavailable {
+        Some(detail) => endpoint.failed(core, detail),
+        None => endpoint.succeeded(core),
+    }
+    if outcomes.iter().any(Result::is_ok) {
+        let lag_ms = core.env.wall_ns().saturating_sub(oldest_ns) / 1_000_000;
+        core.metrics.lag_ms.store(lag_ms, Ordering::Relaxed);
+    }
+    let fate = |outcome| match outcome {
+        Ok(()) => Fate::Delivered,
+        Err(Failure::Refused(detail)) => Fate::Refused(detail),
+        Err(Failure::Unavailable(detail)) => Fate::Unavailable(detail),
+    };
+    outcomes.into_iter().map(fate).collect()
+}

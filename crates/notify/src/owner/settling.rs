@@ -1,0 +1,98 @@
+//! Settling: writes what became of events, and renews the lease with it.
+
+use super::{Ownership, nanos};
+use crate::error::{Error, Result};
+use crate::metrics::add;
+use crate::rados::Written;
+use nacre_queues::lease::LeaseTerm;
+use nacre_queues::op::{ObjectOp, Step};
+use nacre_queues::settle::{self, Fate};
+use nacre_queues::window::Times;
+
+/// Outcomes that are settled without waiting for more.
+const MANY: usize = 512;
+
+impl Ownership<'_> {
+    /// The lease was renewed by an operation that was sent then.
+    pub(super) fn renewed(&mut self, sent_ns: u64) {
+        self.term = LeaseTerm::new(sent_ns, self.lease_ns());
+        self.pushes.set_term(self.term);
+    }
+
+    /// Renews the lease.
+    pub(super) async fn renew(&mut self, now: Times) -> Result<()> {
+        // What is to be settled anyway renews it too.
+        if self.unsettled > 0 && self.settle().await? {
+            return Ok(());
+        }
+        match self.core.rados.write(self.shard.renew_lease(self.lease_ns())).await? {
+            Written::Done => {
+                self.renewed(now.mono_ns);
+                Ok(())
+            }
+            _ => Err(Error::Changed(self.shard.object.to_string())),
+        }
+    }
+
+    /// Whether it is time to settle.
+    pub(super) fn should_settle(&self, now: Times) -> bool {
+        let linger = nanos(self.core.settings.settle_linger);
+        let is_due = self.unsettled_since_ns.is_some_and(|since| now.mono_ns >= since + linger);
+        let is_still = self.window.in_flight() == 0 && !self.window.has_ready(now);
+        // A window that is full and still may have to park events that block it.
+        let is_stuck = is_still && !self.is_settled_in_vain && !self.window.is_empty();
+        self.unsettled >= MANY
+            || (self.unsettled > 0 && (is_due || is_still))
+            || is_stuck
+            || self.log.is_behind(&self.shard)
+    }
+
+    /// Settles what there is; tells whether there was something.
+    pub(super) async fn settle(&mut self) -> Result<bool> {
+        let core = self.core;
+        let settlements = self.window.settlements(core.env.wall_ns());
+        let is_empty = settlements.is_empty() && !self.log.is_behind(&self.shard);
+        if is_empty {
+            self.unsettled = 0;
+            self.unsettled_since_ns = None;
+            self.is_settled_in_vain = true;
+            return Ok(false);
+        }
+        let plan = settle::settle(&self.shard, &self.log, &settlements);
+        let op = self.shard.renewing(plan.op, self.lease_ns());
+        let sent = core.mono_ns();
+        match core.rados.write(op).await? {
+            Written::Done => {
+                self.window.written(&settlements, &plan.after.head.value);
+                (self.shard, self.log) = (plan.after, plan.log);
+                self.renewed(sent);
+                let dead = settlements.iter().filter(|one| matches!(one.fate, Fate::Dead(_))).count();
+                add(&core.metrics.dead, dead as u64);
+                self.has_letters |= dead > 0;
+                let is_more = self.window.is_unsettled();
+                self.unsettled = usize::from(is_more);
+                self.unsettled_since_ns = is_more.then_some(sent);
+                self.count_loaded();
+            }
+            // Events were dropped to make room, or there is another owner.
+            Written::Changed => self.refresh().await?,
+            _ => return Err(Error::Changed(self.shard.object.to_string())),
+        }
+        self.remove_segments().await?;
+        Ok(true)
+    }
+
+    /// Removes segments that the cursor has passed, then their manifests.
+    async fn remove_segments(&mut self) -> Result<()> {
+        let Some((segments, manifests)) = self.log.finished(&self.shard) else { return Ok(()) };
+        for object in segments {
+            match self.core.rados.write(ObjectOp::on(&object).then(Step::Remove)).await? {
+                Written::Done | Written::Absent => {}
+                _ => return Err(Error::Changed(object.to_string())),
+            }
+        }
+        self.core.rados.must_write(manifests).await?;
+        self.log.forget_finished();
+        Ok(())
+    }
+}

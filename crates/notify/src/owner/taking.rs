@@ -1,0 +1,98 @@
+//! Finding a shard and taking its lease.
+
+use crate::core::{Core, ShardKey, queue_id};
+use crate::error::Result;
+use crate::owner::nanos;
+use crate::rados::Written;
+use crate::topic_store::StoredTopic;
+use nacre_queues::layout::{self, Generation};
+use nacre_queues::lease::LeaseTerm;
+use nacre_queues::op::{ObjectKey, ObjectRead, ObjectReply};
+use nacre_queues::shard::{self, Shard};
+
+/// What came of trying to take a lease.
+pub(crate) enum Taken {
+    /// This gateway is the owner; whether there are dead letters beside the log.
+    Owned(Box<Shard>, LeaseTerm, bool),
+    /// There is nothing to be delivered.
+    Empty,
+    /// The shard does not exist any more.
+    Gone,
+    /// Another gateway has it.
+    Elsewhere,
+}
+
+/// Where a shard is, with what a reading of this kind showed; `None` where it is gone, which only one of a closed
+/// generation can be.
+pub(crate) async fn locate(
+    core: &Core,
+    stored: &StoredTopic,
+    generation: Generation,
+    index: u32,
+    read: impl Fn(&ObjectKey) -> ObjectRead,
+) -> Result<Option<(Shard, ObjectReply)>> {
+    let topic = &stored.record.topic;
+    let id = queue_id(topic.id);
+    let (visible, hidden) = layout::places(&topic.arn.tenant, &topic.arn.name, &id, generation, index);
+    let wanted = generation.identity(&id, index);
+    for object in visible.into_iter().chain([hidden]) {
+        let Some(reply) = core.rados.read(&read(&object)).await? else { continue };
+        // An object that is reserved, or whose copy is not complete, has no identity yet.
+        if shard::identity_of(&object, &reply).is_ok_and(|id| id.value == wanted) {
+            return Ok(Some((Shard::from_reply(&object, &[], &reply)?, reply)));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads a shard in its object; `None` where something else is there now.
+pub(crate) async fn read_shard(core: &Core, of: &Shard) -> Result<Option<Shard>> {
+    let Some(reply) = core.rados.read(&ObjectRead::attributes(&of.object)).await? else { return Ok(None) };
+    if !shard::identity_of(&of.object, &reply).is_ok_and(|id| id == of.id) {
+        return Ok(None);
+    }
+    Ok(Some(Shard::from_reply(&of.object, &[], &reply)?))
+}
+
+/// Takes the lease of a shard with something to be done.
+pub(crate) async fn take(
+    core: &Core,
+    key: ShardKey,
+    stored: &StoredTopic,
+    generation: Generation,
+) -> Result<Taken> {
+    let is_current = stored.record.layout.current == Some(generation);
+    let letters = |object: &ObjectKey| ObjectRead::page(object, Default::default(), "d", 1);
+    let found = locate(core, stored, generation, key.shard, letters).await?;
+    let Some((shard, reply)) = found else { return Ok(Taken::Gone) };
+    let is_empty = shard.is_empty() && shard.is_log_empty() && reply.page.is_empty();
+    if is_empty && is_current {
+        return Ok(Taken::Empty);
+    }
+    let duration = nanos(core.settings.lease);
+    let sent = core.mono_ns();
+    let mut written = Written::Busy;
+    let (take, mut owner) = shard.take_lease(core.session, duration);
+    if core.is_ended(shard.owner.value.client) {
+        let (take, of_dead) = shard.take_lease_of_dead(core.session, duration);
+        written = core.rados.write(take).await?;
+        owner = of_dead;
+    }
+    // The lock of a gateway that ended may have lapsed.
+    if !written.is_done() {
+        written = core.rados.write(take).await?;
+    }
+    if !written.is_done() {
+        return Ok(Taken::Elsewhere);
+    }
+    // The owner before may have settled events until this moment.
+    let Some(reply) = core.rados.read(&letters(&shard.object)).await? else { return Ok(Taken::Elsewhere) };
+    if !shard::identity_of(&shard.object, &reply).is_ok_and(|id| id == shard.id) {
+        return Ok(Taken::Elsewhere);
+    }
+    let shard = Shard::from_reply(&shard.object, &[], &reply)?;
+    if !shard.is_owned_by(owner) {
+        return Ok(Taken::Elsewhere);
+    }
+    Ok(Taken::Owned(Box::new(shard), LeaseTerm::new(sent, duration), !reply.page.is_empty()))
+}

@@ -1,0 +1,266 @@
+//! Which shards this gateway delivers, waits for, or watches because another gateway delivers them.
+
+use crate::core::{Core, ShardKey};
+use crate::metrics::{add, subtract};
+use crate::owner::{self, Next};
+use nacre_queues::record::Owner;
+use nacre_topics::topic::TopicId;
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::sync::{Notify, Semaphore};
+
+/// Shards of other gateways that are watched at most; the scan finds the others.
+const MAX_WATCHED: usize = 16_384;
+/// The wait after an error, and the longest.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(10));
+
+/// How the task of a shard is told things.
+#[derive(Default)]
+pub(crate) struct Wake {
+    pub(crate) notify: Notify,
+    /// Something happened since the task looked last.
+    is_woken: AtomicBool,
+    /// The shard's object is full: batches must be spilled.
+    pub(crate) must_spill: AtomicBool,
+    /// The shard is to be given back.
+    pub(crate) must_release: AtomicBool,
+}
+
+impl Wake {
+    fn wake(&self) {
+        self.is_woken.store(true, Ordering::Release);
+        self.notify.notify_one();
+    }
+}
+
+/// What is known of a shard that another gateway delivers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Watched {
+    pub(crate) owner: Owner,
+    /// Looks at which nobody had the lease.
+    pub(crate) free_looks: u32,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Timed {
+    Shard(ShardKey),
+    Probe(TopicId),
+}
+
+#[derive(Default)]
+struct Timers {
+    at: BTreeSet<(u64, Timed)>,
+    of: BTreeMap<Timed, u64>,
+}
+
+impl Timers {
+    /// Sets a timer, unless it is set for an earlier time.
+    fn set(&mut self, timed: Timed, at_ns: u64) {
+        if let Some(set) = self.of.get(&timed).copied() {
+            if set <= at_ns {
+                return;
+            }
+            self.at.remove(&(set, timed));
+        }
+        self.of.insert(timed, at_ns);
+        self.at.insert((at_ns, timed));
+    }
+
+    fn pop_due(&mut self, now_ns: u64) -> Option<Timed> {
+        let (at, timed) = *self.at.first().filter(|(at, _)| *at <= now_ns)?;
+        self.at.remove(&(at, timed));
+        self.of.remove(&timed);
+        Some(timed)
+    }
+}
+
+pub(crate) struct Owners {
+    running: Mutex<BTreeMap<ShardKey, Arc<Wake>>>,
+    watched: Mutex<BTreeMap<ShardKey, Watched>>,
+    timers: Mutex<Timers>,
+    timers_changed: Notify,
+    slots: Semaphore,
+    /// Tasks that wait for a slot.
+    queueing: AtomicUsize,
+    /// One spills at a time: it holds a segment in memory.
+    pub(crate) spilling: Semaphore,
+}
+
+impl Owners {
+    pub(crate) fn new(slots: usize) -> Owners {
+        Owners {
+            running: Mutex::default(),
+            watched: Mutex::default(),
+            timers: Mutex::default(),
+            timers_changed: Notify::new(),
+            slots: Semaphore::new(slots.max(1)),
+            queueing: AtomicUsize::new(0),
+            spilling: Semaphore::new(2),
+        }
+    }
+
+    /// Whether tasks wait for a slot.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.queueing.load(Ordering::Relaxed) > 0
+    }
+
+    /// Looks at a shard at that time.
+    pub(crate) fn wake_at(&self, key: ShardKey, at_ns: u64) {
+        self.timers.lock().set(Timed::Shard(key), at_ns);
+        self.timers_changed.notify_one();
+    }
+
+    /// Looks at shards as soon as the task of timers runs.
+    pub(crate) fn wake_later(&self, keys: BTreeSet<ShardKey>) {
+        let mut timers = self.timers.lock();
+        keys.into_iter().for_each(|key| timers.set(Timed::Shard(key), 0));
+        drop(timers);
+        self.timers_changed.notify_one();
+    }
+
+    /// Tries at that time whether the endpoint of a topic is back.
+    pub(crate) fn probe_at(&self, topic: TopicId, at_ns: u64) {
+        self.timers.lock().set(Timed::Probe(topic), at_ns);
+        self.timers_changed.notify_one();
+    }
+
+    pub(crate) fn wake_all(&self) {
+        self.running.lock().values().for_each(|wake| wake.wake());
+        self.timers_changed.notify_one();
+    }
+
+    /// Whether a task of this gateway looks at the shard.
+    pub(crate) fn is_running(&self, key: &ShardKey) -> bool {
+        self.running.lock().contains_key(key)
+    }
+
+    /// Gives a shard back, if this gateway has it.
+    pub(crate) fn release(&self, key: &ShardKey) {
+        if let Some(wake) = self.running.lock().get(key) {
+            wake.must_release.store(true, Ordering::Release);
+            wake.wake();
+        }
+    }
+
+    /// Another gateway delivers the shard, which has events.
+    pub(crate) fn watch(&self, key: ShardKey) {
+        let mut watched = self.watched.lock();
+        if watched.len() < MAX_WATCHED {
+            watched.entry(key).or_default();
+        }
+    }
+
+    pub(crate) fn watched(&self) -> BTreeMap<ShardKey, Watched> {
+        self.watched.lock().clone()
+    }
+
+    pub(crate) fn note_watched(&self, key: ShardKey, watched: Option<Watched>) {
+        match watched {
+            Some(now) => drop(self.watched.lock().insert(key, now)),
+            None => drop(self.watched.lock().remove(&key)),
+        }
+    }
+
+    pub(crate) fn is_watched(&self, key: &ShardKey) -> bool {
+        self.watched.lock().contains_key(key)
+    }
+}
+
+/// Looks at a shard now: its task is told, or one is begun.
+pub(crate) fn look(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
+    if core.is_stopped() {
+        return;
+    }
+    let wake = {
+        let mut running = core.owners.running.lock();
+        if let Some(wake) = running.get(&key) {
+            wake.must_spill.fetch_or(must_spill, Ordering::AcqRel);
+            wake.wake();
+            return;
+        }
+        let wake = Arc::new(Wake::default());
+        wake.must_spill.store(must_spill, Ordering::Release);
+        running.insert(key, Arc::clone(&wake));
+        wake
+    };
+    let task = Arc::clone(core);
+    core.spawn(async move { run(task, key, wake).await });
+}
+
+async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
+    let mut wait = BACKOFF.0;
+    loop {
+        core.owners.queueing.fetch_add(1, Ordering::Relaxed);
+        let slot = core.owners.slots.acquire().await;
+        core.owners.queueing.fetch_sub(1, Ordering::Relaxed);
+        wake.is_woken.store(false, Ordering::Release);
+        add(&core.metrics.shards_owned, 1);
+        let looked = owner::own(&core, key, &wake).await;
+        subtract(&core.metrics.shards_owned, 1);
+        drop(slot);
+        let next = match looked {
+            Ok(next) => {
+                wait = BACKOFF.0;
+                next
+            }
+            Err(error) => {
+                tracing::warn!(?key, %error, "notifications: a queue shard is not delivered; tried again later");
+                wait = (wait * 2).min(BACKOFF.1);
+                Next::At(core.mono_ns() + u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
+            }
+        };
+        let mut running = core.owners.running.lock();
+        let is_woken = wake.is_woken.swap(false, Ordering::AcqRel);
+        wake.must_release.store(false, Ordering::Release);
+        // What came meanwhile is looked at again, unless it has to wait anyway.
+        if is_woken && matches!(next, Next::Done) && !core.is_stopped() {
+            continue;
+        }
+        running.remove(&key);
+        drop(running);
+        match next {
+            Next::Done => {}
+            Next::Elsewhere => core.owners.watch(key),
+            Next::At(at_ns) => core.owners.wake_at(key, at_ns),
+            Next::Endpoint(endpoint) => endpoint.wait(&core, key),
+        }
+        // It may have been the one that should try whether the endpoint is back, and had nothing to send.
+        if let Some(endpoint) = core.endpoints.peek(key.topic).filter(|endpoint| endpoint.waiting() > 0) {
+            core.owners.probe_at(key.topic, endpoint.blocked_until_ns(&core).unwrap_or(0));
+        }
+        return;
+    }
+}
+
+/// The task of timers.
+pub(crate) async fn timers(core: Arc<Core>) {
+    while !core.is_stopped() {
+        let changed = core.owners.timers_changed.notified();
+        let now_ns = core.mono_ns();
+        let due: Vec<Timed> = {
+            let mut timers = core.owners.timers.lock();
+            std::iter::from_fn(|| timers.pop_due(now_ns)).collect()
+        };
+        for timed in due {
+            match timed {
+                Timed::Shard(key) => look(&core, key, false),
+                Timed::Probe(topic) => {
+                    let endpoint = core.endpoints.peek(topic);
+                    let probe = endpoint.and_then(|endpoint| endpoint.next_probe(&core));
+                    probe.into_iter().for_each(|key| look(&core, key, false));
+                }
+            }
+        }
+        let next = core.owners.timers.lock().at.first().map(|(at, _)| *at);
+        match next {
+            Some(at) => {
+                let wait = Duration::from_nanos(at.saturating_sub(core.mono_ns()));
+                let _ = core.env.timeout(wait, changed).await;
+            }
+            None => changed.await,
+        }
+    }
+}

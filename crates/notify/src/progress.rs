@@ -1,0 +1,119 @@
+//! What older generations still hold, for the shards of later ones that wait for them.
+//!
+//! A reading is shared by all shards of a topic. What a closed shard says never goes back, so that what is drained is not
+//! read again.
+
+use crate::core::{Core, ShardKey};
+use crate::error::Result;
+use crate::owner::locate;
+use crate::topic_store::StoredTopic;
+use futures::{FutureExt as _, StreamExt as _};
+use nacre_queues::layout::Generation;
+use nacre_queues::name::Kind;
+use nacre_queues::op::{ObjectKey, ObjectRead};
+use nacre_queues::settle;
+use nacre_queues::shard::{self, Progress};
+use nacre_queues::window::OlderShards;
+use nacre_topics::topic::TopicId;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// How long a reading is used, in nanoseconds.
+const FRESH_NS: u64 = 200_000_000;
+/// Parked events of a shard that are read. With more the shard counts as busy.
+const MAX_PARKED: u64 = 1024;
+/// Shards that are read at the same time.
+const READS: usize = 16;
+
+#[derive(Default)]
+pub(crate) struct ProgressCache {
+    generations: Mutex<BTreeMap<(TopicId, u64), SharedKnown>>,
+}
+
+/// What is known of a generation, by one reader at a time.
+type SharedKnown = Arc<futures::lock::Mutex<Known>>;
+
+#[derive(Default)]
+struct Known {
+    shards: BTreeMap<u32, Progress>,
+    read_at_ns: Option<u64>,
+}
+
+impl ProgressCache {
+    fn of(&self, topic: TopicId, generation: u64) -> SharedKnown {
+        Arc::clone(self.generations.lock().entry((topic, generation)).or_default())
+    }
+
+    /// A shard made progress here: its generation is read again.
+    pub(crate) fn forget(&self, key: &ShardKey) {
+        let known = self.generations.lock().get(&(key.topic, key.generation)).cloned();
+        if let Some(known) = known
+            && let Some(mut known) = known.try_lock()
+        {
+            known.read_at_ns = None;
+        }
+    }
+
+    /// These are the generations of a topic that are not drained: others are forgotten.
+    pub(crate) fn retain(&self, topic: TopicId, older: &[Generation]) {
+        self.generations.lock().retain(|(of, number), _| {
+            *of != topic || older.iter().any(|generation| generation.number == *number)
+        });
+    }
+}
+
+/// The state of the generations before one.
+pub(crate) async fn older_shards(
+    core: &Core,
+    stored: &StoredTopic,
+    generation: Generation,
+) -> Result<OlderShards> {
+    let mut older = OlderShards::default();
+    for before in stored.record.layout.before(generation.number) {
+        let known = core.progress.of(stored.record.topic.id, before.number);
+        let mut known = known.lock().await;
+        let now_ns = core.mono_ns();
+        if known.read_at_ns.is_none_or(|read_at_ns| now_ns > read_at_ns + FRESH_NS) {
+            read(core, stored, before, &mut known).await?;
+            known.read_at_ns = Some(now_ns);
+        }
+        if !known.shards.values().all(|progress| *progress == Progress::Drained) {
+            older.generations.push((before.shards, known.shards.clone()));
+        }
+    }
+    Ok(older)
+}
+
+async fn read(core: &Core, stored: &StoredTopic, generation: Generation, known: &mut Known) -> Result<()> {
+    let mut reads = Vec::new();
+    for index in 0..generation.shards {
+        if known.shards.get(&index) != Some(&Progress::Drained) {
+            reads.push(read_one(core, stored, generation, index).boxed());
+        }
+    }
+    let mut reads = futures::stream::iter(reads).buffered(READS);
+    while let Some(read) = reads.next().await {
+        let (index, progress) = read?;
+        known.shards.insert(index, progress);
+    }
+    Ok(())
+}
+
+async fn read_one(
+    core: &Core,
+    stored: &StoredTopic,
+    generation: Generation,
+    index: u32,
+) -> Result<(u32, Progress)> {
+    let progress = match locate(core, stored, generation, index, parked).await? {
+        None => Progress::Drained,
+        Some((_, reply)) if reply.more => Progress::Busy,
+        Some((shard, reply)) => Progress::of(&shard, &shard::parked_of(&shard.object, &reply.page)?),
+    };
+    Ok((index, progress))
+}
+
+fn parked(object: &ObjectKey) -> ObjectRead {
+    settle::read_kind(object, Kind::Parked, Default::default(), MAX_PARKED)
+}

@@ -1,0 +1,140 @@
+//! Executes the operations that `nacre-queues` and `nacre-index` describe.
+//!
+//! A conflict with another gateway is an outcome, not an error: what it means depends on the operation.
+
+use crate::error::{Error, Result};
+use nacre_engine::{IoCtx, OpReply, ReadOp, WriteOp};
+use nacre_index::op::{Read, ReadReply, Write};
+use nacre_queues::name::{CLOSED, DEAD, QUEUES, SPILL};
+use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
+use nacre_queues::wire;
+use nacre_types::errno::Errno;
+use nacre_types::op::OsdOp;
+
+/// What came of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Written {
+    /// It was applied and is durable.
+    Done,
+    /// A guard did not hold: somebody changed the object.
+    Changed,
+    /// The object does not exist.
+    Absent,
+    /// The object exists already.
+    Exists,
+    /// Another session has the lock.
+    Busy,
+}
+
+impl Written {
+    /// Whether it was applied.
+    pub(crate) fn is_done(self) -> bool {
+        self == Written::Done
+    }
+}
+
+/// The objects of queues and of bucket indexes.
+pub(crate) struct Rados {
+    queues: IoCtx,
+    closed: IoCtx,
+    spill: IoCtx,
+    dead: IoCtx,
+    index: IoCtx,
+}
+
+impl Rados {
+    /// `log` is the pool of queues, `index` that of bucket indexes.
+    pub(crate) fn new(log: &IoCtx, index: &IoCtx) -> Rados {
+        Rados {
+            queues: log.with_namespace(QUEUES),
+            closed: log.with_namespace(CLOSED),
+            spill: log.with_namespace(SPILL),
+            dead: log.with_namespace(DEAD),
+            index: index.clone(),
+        }
+    }
+
+    /// The context of a namespace of queues.
+    pub(crate) fn namespace(&self, namespace: &str) -> &IoCtx {
+        match namespace {
+            QUEUES => &self.queues,
+            CLOSED => &self.closed,
+            SPILL => &self.spill,
+            _ => &self.dead,
+        }
+    }
+
+    fn of(&self, object: &ObjectKey) -> &IoCtx {
+        self.namespace(object.namespace)
+    }
+
+    /// Carries out a write.
+    pub(crate) async fn write(&self, op: ObjectOp) -> Result<Written> {
+        let (io, name) = (self.of(&op.object), op.object.name.clone());
+        written(io.operate(&name, write_op(wire::write_ops(op))).await)
+    }
+
+    /// Carries out a write that only another gateway's change can prevent; that is an error here.
+    pub(crate) async fn must_write(&self, op: ObjectOp) -> Result<()> {
+        let object = op.object.to_string();
+        if self.write(op).await?.is_done() { Ok(()) } else { Err(Error::Changed(object)) }
+    }
+
+    /// Carries out a read; `None` where the object does not exist.
+    pub(crate) async fn read(&self, read: &ObjectRead) -> Result<Option<ObjectReply>> {
+        let ops = read_op(wire::read_ops(read));
+        match self.of(&read.object).operate_read(&read.object.name, ops).await.and_then(OpReply::success) {
+            Err(error) if error.is_not_found() => Ok(None),
+            reply => Ok(Some(wire::read_reply(read, &reply?.ops)?)),
+        }
+    }
+
+    /// Carries out a write on a shard of a bucket index.
+    pub(crate) async fn write_index(&self, object: &str, write: Write) -> Result<Written> {
+        written(self.index.operate(object, write_op(write.ops())).await)
+    }
+
+    /// Reads a shard of a bucket index; `None` where it does not exist.
+    pub(crate) async fn read_index(&self, object: &str, read: &Read) -> Result<Option<ReadReply>> {
+        let reply = self.index.operate_read(object, read_op(read.ops())).await.and_then(OpReply::success);
+        match reply {
+            Err(error) if error.is_not_found() => Ok(None),
+            reply => {
+                let reply = reply?;
+                Ok(Some(read.reply(object, reply.version, &reply.ops)?))
+            }
+        }
+    }
+}
+
+fn written(reply: nacre_engine::Result<OpReply>) -> Result<Written> {
+    match reply.and_then(OpReply::success) {
+        Ok(_) => Ok(Written::Done),
+        Err(error) => match error.errno() {
+            Errno::ECANCELED => Ok(Written::Changed),
+            Errno::ENOENT => Ok(Written::Absent),
+            Errno::EEXIST => Ok(Written::Exists),
+            Errno::EBUSY => Ok(Written::Busy),
+            _ => Err(error.into()),
+        },
+    }
+}
+
+fn write_op(ops: Vec<OsdOp>) -> WriteOp {
+    let mut write = WriteOp::new();
+    for op in ops {
+        write.push(op.op);
+        if op.flags != 0 {
+            write.op_flags(op.flags);
+        }
+    }
+    write
+}
+
+fn read_op(ops: Vec<OsdOp>) -> ReadOp {
+    let mut read = ReadOp::new();
+    for op in ops {
+        read.push(op.op);
+    }
+    read
+}

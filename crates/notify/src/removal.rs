@@ -1,0 +1,251 @@
+//! Removal: of the queues of topics that are deleted, and of objects that no topic has.
+
+use crate::core::{Core, queue_id};
+use crate::error::{Error, Result};
+use crate::metrics::add;
+use crate::rados::Written;
+use crate::topic_store::{MAX_PAGE, StoredTopic};
+use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _};
+use nacre_queues::name::{self, CLOSED, DEAD, Kind, QUEUES, SPILL, TopicId};
+use nacre_queues::op::{Guard, ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
+use nacre_queues::record::{COPY, RESERVED};
+use nacre_queues::shard::{self, Found, Shard};
+use nacre_queues::{settle, spill};
+use nacre_topics::names::QueueName;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Objects that are removed at the same time.
+const REMOVALS: usize = 16;
+/// Manifests in a page.
+const MANIFESTS: u64 = 256;
+
+/// Removes the queues of a topic that is deleted, then its record. May be repeated.
+pub(crate) async fn remove_topic(core: &Arc<Core>, deleted: &StoredTopic) -> Result<()> {
+    let topic = &deleted.record.topic;
+    let id = queue_id(topic.id);
+    core.endpoints.forget(topic.id);
+    let objects = deleted.record.layout.objects(&topic.arn.tenant, &topic.arn.name, &id);
+    let mut removals = Vec::new();
+    for object in &objects {
+        removals.push(remove_shard(core, object, &id).boxed());
+    }
+    let mut removals = futures::stream::iter(removals).buffered(REMOVALS);
+    while let Some(removed) = removals.next().await {
+        removed?;
+    }
+    core.rados.write(ObjectOp::on(&name::dead_object(&id)).then(Step::Remove)).await?;
+    core.topics.store.forget(deleted).await?;
+    Ok(())
+}
+
+/// Removes an object that is a shard of a topic, a copy of one, or reserved for one, with its segments.
+pub(crate) async fn remove_shard(core: &Core, object: &ObjectKey, topic: &TopicId) -> Result<()> {
+    // Twice: an owner that does not know yet may have changed it.
+    for _ in 0..16 {
+        let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(()) };
+        let op = match what_is(object, &reply)? {
+            What::Reserved(token) if object.namespace == CLOSED => shard::remove_reserved(object, &token),
+            // A visible object may be reserved for a topic that has the name now.
+            What::Reserved(_) => return Ok(()),
+            What::Copy(state) => {
+                let guard = Guard::XattrEquals { name: COPY, value: state };
+                ObjectOp {
+                    object: object.clone(),
+                    guards: vec![Guard::Exists, guard],
+                    steps: vec![Step::Remove],
+                }
+            }
+            What::Shard(shard) if shard.id.value.topic == *topic => {
+                remove_segments(core, &shard).await?;
+                shard.remove()
+            }
+            What::Shard(_) => return Ok(()),
+        };
+        match core.rados.write(op).await? {
+            Written::Done | Written::Absent => return Ok(()),
+            _ => {}
+        }
+    }
+    Err(Error::Contended(object.to_string()))
+}
+
+enum What {
+    Reserved(Bytes),
+    /// A copy that is not complete.
+    Copy(Bytes),
+    Shard(Box<Shard>),
+}
+
+fn what_is(object: &ObjectKey, reply: &ObjectReply) -> Result<What> {
+    let is_reserved = reply.xattrs.get(RESERVED).is_some_and(|token| !token.is_empty());
+    if !is_reserved && !reply.xattrs.contains_key(nacre_queues::record::ID) {
+        return Ok(What::Copy(reply.xattrs.get(COPY).cloned().unwrap_or_default()));
+    }
+    Ok(match shard::found(object, reply)? {
+        Found::Reserved(token) => What::Reserved(token),
+        Found::Shard(_) => What::Shard(Box::new(Shard::from_reply(object, &[], reply)?)),
+    })
+}
+
+async fn remove_segments(core: &Core, shard: &Shard) -> Result<()> {
+    let mut after = Bytes::new();
+    loop {
+        let read = settle::read_kind(&shard.object, Kind::Segment, after, MANIFESTS);
+        let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
+        for object in spill::segments_of(shard, &reply.page)? {
+            core.rados.write(ObjectOp::on(&object).then(Step::Remove)).await?;
+        }
+        let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { return Ok(()) };
+        after = last.clone();
+    }
+}
+
+/// Removes objects that belong to no topic: what gateways that ended left behind, and what arrived late.
+pub(crate) async fn sweep(core: &Arc<Core>) -> Result<u64> {
+    let mut objects = Vec::new();
+    for namespace in [CLOSED, SPILL, DEAD, QUEUES] {
+        let mut lister = core.rados.namespace(namespace).list();
+        while let Some(object) = lister.next().await? {
+            objects.push(ObjectKey { namespace, name: object.name().to_owned() });
+        }
+    }
+    // The records are read after the objects: a topic's record is written before its objects are, so that an object whose
+    // topic is not found has none.
+    let mut topics = Topics::new();
+    let mut names = BTreeSet::new();
+    for tenant in core.topics.store.tenants().await? {
+        let mut after: Option<String> = None;
+        loop {
+            let page = core.topics.store.list(&tenant, after.as_deref(), MAX_PAGE).await?;
+            for stored in &page.topics {
+                topics.insert(queue_id(stored.record.topic.id), Some(generations_of(stored)));
+                names.insert((tenant.clone(), stored.record.topic.arn.name.clone()));
+            }
+            after = page.topics.last().map(|last| last.record.topic.arn.name.clone()).filter(|_| page.more);
+            if after.is_none() {
+                break;
+            }
+        }
+        let mut after = None;
+        loop {
+            let page = core.topics.store.list_deleted(&tenant, after, MAX_PAGE).await?;
+            topics.extend(page.topics.iter().map(|stored| (queue_id(stored.record.topic.id), None)));
+            after = page.topics.last().map(|last| last.record.topic.id).filter(|_| page.more);
+            if after.is_none() {
+                break;
+            }
+        }
+    }
+    let mut removed = 0;
+    for object in objects {
+        core.check_running()?;
+        let is_removed = if object.namespace == QUEUES {
+            sweep_visible(core, &object, &topics, &names).await?
+        } else {
+            match name::topic_of(&object) {
+                Some(topic) => match topics.get(&topic) {
+                    None => core.rados.write(ObjectOp::on(&object).then(Step::Remove)).await?.is_done(),
+                    Some(generations) => sweep_hidden(core, &object, &topic, generations.as_ref()).await?,
+                },
+                // It has a name that no queue gives.
+                None => false,
+            }
+        };
+        if is_removed {
+            removed += 1;
+            tracing::info!(%object, "notifications: an object without an owner is removed");
+        }
+    }
+    add(&core.metrics.orphans_removed, removed);
+    Ok(removed)
+}
+
+/// The topics that exist with the numbers of their generations; `None` for those that are being deleted.
+type Topics = BTreeMap<TopicId, Option<BTreeSet<u64>>>;
+
+fn generations_of(stored: &StoredTopic) -> BTreeSet<u64> {
+    let layout = &stored.record.layout;
+    layout.delivered().chain(layout.next).map(|generation| generation.number).collect()
+}
+
+/// An object of a topic goes if it is a closed shard of a generation that the topic does not have, which is what remains of a
+/// copy that was begun late, or a segment that nothing names.
+async fn sweep_hidden(
+    core: &Core,
+    object: &ObjectKey,
+    topic: &TopicId,
+    generations: Option<&BTreeSet<u64>>,
+) -> Result<bool> {
+    // Numbers are not used again: a generation that the record does not name, read after the object was there, is over.
+    let number = object.name.split('.').nth(1).and_then(|number| number.parse::<u64>().ok());
+    let (Some(generations), Some(number)) = (generations, number) else { return Ok(false) };
+    match object.namespace {
+        CLOSED if !generations.contains(&number) => {
+            remove_shard(core, object, topic).await?;
+            Ok(true)
+        }
+        SPILL => sweep_segment(core, object).await,
+        _ => Ok(false),
+    }
+}
+
+/// A visible object goes if it is a shard of a topic that is gone, or reserved for none.
+async fn sweep_visible(
+    core: &Core,
+    object: &ObjectKey,
+    topics: &Topics,
+    names: &BTreeSet<(String, String)>,
+) -> Result<bool> {
+    let Some(parsed) = QueueName::parse(&object.name) else { return Ok(false) };
+    let Some(reply) = core.rados.read(&ObjectRead::attributes(object)).await? else { return Ok(false) };
+    // Queues of other programs are left alone.
+    let Ok(found) = shard::found(object, &reply) else { return Ok(false) };
+    match found {
+        Found::Shard(identity) if !topics.contains_key(&identity.topic) => {
+            remove_shard(core, object, &identity.topic).await?;
+            Ok(true)
+        }
+        Found::Reserved(token) if !names.contains(&(parsed.tenant, parsed.topic)) => {
+            Ok(core.rados.write(shard::remove_reserved(object, &token)).await?.is_done())
+        }
+        _ => Ok(false),
+    }
+}
+
+/// A segment of a topic goes if its shard is gone, or if an owner wrote it that is fenced and no manifest names it.
+async fn sweep_segment(core: &Core, object: &ObjectKey) -> Result<bool> {
+    let parts: Vec<&str> = object.name.split('.').collect();
+    let [topic, generation, shard, first, epoch] = parts[..] else { return Ok(false) };
+    let (generation, shard) = (generation.parse::<u64>(), shard.parse::<u32>());
+    let numbers = (generation, shard, u64::from_str_radix(first, 16), epoch.parse::<u64>());
+    let (Ok(generation), Ok(shard), Ok(first), Ok(epoch)) = numbers else { return Ok(false) };
+    let Ok(id) = topic.parse() else { return Ok(false) };
+    let Some(known) = core.topics.peek(id) else { return Ok(false) };
+    let Some(stored) = core.topics.fresh(&known.record.topic.arn, id).await? else { return Ok(false) };
+    let generation_of = stored.record.layout.delivered().find(|one| one.number == generation);
+    let is_used = match generation_of {
+        None => false,
+        Some(generation) => {
+            let key = Kind::Segment.key(first);
+            let read = |object: &ObjectKey| ObjectRead::keys(object, vec![key.clone()]);
+            match crate::owner::locate(core, &stored, generation, shard, read).await? {
+                None => false,
+                Some((shard, reply)) => {
+                    let is_named = match reply.values.get(&key) {
+                        Some(value) => {
+                            spill::segments_of(&shard, &[(key.clone(), value.clone())])?.contains(object)
+                        }
+                        None => false,
+                    };
+                    is_named || epoch >= shard.owner.value.epoch
+                }
+            }
+        }
+    };
+    if is_used {
+        return Ok(false);
+    }
+    Ok(core.rados.write(ObjectOp::on(object).then(Step::Remove)).await?.is_done())
+}

@@ -1,0 +1,215 @@
+//! What is looked at from time to time: which gateways run, shards of other gateways that have events, and all topics and
+//! outboxes for what gateways that ended have left.
+
+use crate::core::{Core, ShardKey};
+use crate::error::Result;
+use crate::mover;
+use crate::owner::{self, locate};
+use crate::owners::{self, Watched};
+use crate::topic_store::{MAX_PAGE, StoredTopic};
+use futures::future::{Either, select};
+use nacre_queues::layout::Generation;
+use nacre_queues::lease::is_leased;
+use nacre_queues::op::{ObjectKey, ObjectRead, ObjectReply};
+use nacre_queues::shard::Shard;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// Looks at which a shard had no owner, before a gateway takes it that is not the one that should.
+const FREE_LOOKS: u32 = 3;
+/// Readings that are done without a pause.
+const BURST: u32 = 50;
+
+/// Slows readings down to a rate.
+struct Pace<'a> {
+    core: &'a Core,
+    done: u32,
+}
+
+impl Pace<'_> {
+    /// Called before each reading; `false` once delivery is stopped.
+    async fn next(&mut self) -> bool {
+        self.done += 1;
+        if !self.done.is_multiple_of(BURST) {
+            return !self.core.is_stopped();
+        }
+        let rate = f64::from(self.core.settings.scan_rate.max(1));
+        self.core.pause(Duration::from_secs_f64(f64::from(BURST) / rate)).await
+    }
+}
+
+/// Reads a shard's attributes and whether it has dead letters.
+fn figures(object: &ObjectKey) -> ObjectRead {
+    ObjectRead::page(object, Default::default(), "d", 1)
+}
+
+fn is_busy(shard: &Shard, reply: &ObjectReply) -> bool {
+    !shard.is_empty() || !shard.is_log_empty() || !reply.page.is_empty()
+}
+
+/// The task that watches other gateways and their shards.
+pub(crate) async fn watch(core: Arc<Core>) {
+    while core.pause(core.settings.watch).await {
+        match core.outboxes.gateways().await {
+            Ok(running) => core.set_running(running),
+            Err(error) => tracing::warn!(%error, "notifications: which gateways run is not known"),
+        }
+        let mut pace = Pace { core: &core, done: 0 };
+        for (key, watched) in core.owners.watched() {
+            if !pace.next().await {
+                return;
+            }
+            if let Err(error) = look_at_watched(&core, key, watched).await {
+                tracing::warn!(?key, %error, "notifications: a queue shard of another gateway is not watched");
+            }
+        }
+    }
+}
+
+async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: Watched) -> Result<()> {
+    let take = || {
+        core.owners.note_watched(key, None);
+        owners::look(core, key, false);
+    };
+    let Some(known) = core.topics.peek(key.topic) else {
+        core.owners.note_watched(key, None);
+        return Ok(());
+    };
+    let generation = known.record.layout.delivered().find(|one| one.number == key.generation);
+    let Some(generation) = generation else {
+        core.owners.note_watched(key, None);
+        return Ok(());
+    };
+    let Some((shard, reply)) = locate(core, &known, generation, key.shard, figures).await? else {
+        take();
+        return Ok(());
+    };
+    let owner = shard.owner.value;
+    if core.is_ended(owner.client) {
+        take();
+    } else if !is_busy(&shard, &reply) && known.record.layout.current == Some(generation) {
+        core.owners.note_watched(key, None);
+    } else if is_leased(&reply, core.env.wall_ns()) {
+        core.owners.note_watched(key, Some(Watched { owner, free_looks: 0 }));
+    } else {
+        let free_looks = if owner == watched.owner { watched.free_looks + 1 } else { 1 };
+        if core.is_preferred(&key) || free_looks >= FREE_LOOKS {
+            take();
+        } else {
+            core.owners.note_watched(key, Some(Watched { owner, free_looks }));
+        }
+    }
+    Ok(())
+}
+
+/// The task that looks through everything.
+pub(crate) async fn scan(core: Arc<Core>, sooner: Arc<Notify>) {
+    let first = core.env.jitter(core.settings.watch);
+    let mut wait = first;
+    loop {
+        let sooner = sooner.notified();
+        match select(pin!(core.pause(wait)), pin!(sooner)).await {
+            Either::Left((true, _)) | Either::Right(_) if !core.is_stopped() => {}
+            _ => return,
+        }
+        wait = core.settings.scan + core.env.jitter(core.settings.scan / 4);
+        if let Err(error) = scan_outboxes(&core).await {
+            tracing::warn!(%error, "notifications: outboxes are not looked through; tried again");
+        }
+        if let Err(error) = scan_topics(&core).await {
+            tracing::warn!(%error, "notifications: topics are not looked through; tried again");
+        }
+    }
+}
+
+async fn scan_outboxes(core: &Arc<Core>) -> Result<()> {
+    let mut pace = Pace { core, done: 0 };
+    for bucket in core.outboxes.list().await? {
+        for shard in bucket.shards {
+            if !pace.next().await {
+                return Ok(());
+            }
+            mover::note(core, &bucket.bucket, [shard]);
+        }
+    }
+    Ok(())
+}
+
+async fn scan_topics(core: &Arc<Core>) -> Result<()> {
+    let mut pace = Pace { core, done: 0 };
+    for tenant in core.topics.store.tenants().await? {
+        let mut after: Option<String> = None;
+        loop {
+            let page = core.topics.store.list(&tenant, after.as_deref(), MAX_PAGE).await?;
+            after = page.topics.last().map(|last| last.record.topic.arn.name.clone()).filter(|_| page.more);
+            for stored in page.topics {
+                let stored = core.topics.put(stored);
+                if !scan_topic(core, &stored, &mut pace).await? {
+                    return Ok(());
+                }
+            }
+            if after.is_none() {
+                break;
+            }
+        }
+        for deleted in core.topics.store.list_deleted(&tenant, None, MAX_PAGE).await?.topics {
+            crate::removal::remove_topic(core, &deleted).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Looks at all shards of a topic, as fast as it goes.
+pub(crate) async fn look_at_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>) -> Result<()> {
+    scan_topic(core, stored, &mut Pace { core, done: 0 }).await.map(drop)
+}
+
+/// `false` once delivery is stopped.
+async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace<'_>) -> Result<bool> {
+    if stored.record.needs_change() {
+        core.change_soon(stored);
+    }
+    let layout = &stored.record.layout;
+    core.progress.retain(stored.record.topic.id, &layout.older);
+    for generation in layout.delivered() {
+        for shard in 0..generation.shards {
+            if !pace.next().await {
+                return Ok(false);
+            }
+            look_at_shard(core, stored, generation, shard).await?;
+        }
+    }
+    if layout.current.is_some() {
+        mover::replay(core, stored).await?;
+    }
+    Ok(!core.is_stopped())
+}
+
+async fn look_at_shard(
+    core: &Arc<Core>,
+    stored: &Arc<StoredTopic>,
+    generation: Generation,
+    shard: u32,
+) -> Result<()> {
+    let key = ShardKey { topic: stored.record.topic.id, generation: generation.number, shard };
+    if core.owners.is_running(&key) || core.owners.is_watched(&key) {
+        return Ok(());
+    }
+    let is_older = stored.record.layout.current != Some(generation);
+    match locate(core, stored, generation, shard, figures).await? {
+        // A closed shard is removed by whoever owns it, a closed generation when it has none.
+        None if is_older => owner::has_events(core, key),
+        Some((shard, reply)) if is_older || is_busy(&shard, &reply) => {
+            let is_held = is_leased(&reply, core.env.wall_ns()) && shard.owner.value.client != core.session;
+            if core.is_ended(shard.owner.value.client) || (core.is_preferred(&key) && !is_held) {
+                owner::has_events(core, key);
+            } else {
+                core.owners.watch(key);
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! Synchronous pushes: the events of topics that are not persistent go to the endpoint while the operation waits, for a
+//! bounded time. What fails is lost, as in Ceph.
+
+use crate::core::Core;
+use crate::endpoints;
+use crate::error::Result;
+use crate::metrics::add;
+use crate::push::{Failure, Message};
+use futures::FutureExt as _;
+use futures::future::join_all;
+use nacre_topics::arn::TopicArn;
+use nacre_topics::pending::TopicEvent;
+use nacre_topics::record::Event;
+use nacre_topics::topic::TopicId;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What came of a synchronous push.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SyncOutcome {
+    /// Events that were delivered.
+    pub delivered: u64,
+    /// Events that were lost.
+    pub failed: u64,
+}
+
+/// Pushes events; returns when the fate of each is known, or the time is over.
+pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcome {
+    let mut topics: BTreeMap<TopicId, (TopicArn, Vec<Event>)> = BTreeMap::new();
+    for one in events {
+        topics.entry(one.topic_id).or_insert_with(|| (one.topic, Vec::new())).1.push(one.event);
+    }
+    let mut pushes = Vec::new();
+    for (id, (arn, events)) in topics {
+        pushes.push(push_in_time(core, arn, id, events).boxed());
+    }
+    let mut sum = SyncOutcome::default();
+    for one in join_all(pushes).await {
+        sum.delivered += one.delivered;
+        sum.failed += one.failed;
+    }
+    add(&core.metrics.sync_delivered, sum.delivered);
+    add(&core.metrics.sync_failed, sum.failed);
+    sum
+}
+
+/// Pushes events of one topic, unless the time is over.
+async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event>) -> SyncOutcome {
+    let count = events.len() as u64;
+    let lost = SyncOutcome { delivered: 0, failed: count };
+    match core.env.timeout(core.settings.sync_timeout, push(core, &arn, id, events)).await {
+        Ok(Ok(delivered)) => SyncOutcome { delivered, failed: count - delivered.min(count) },
+        Ok(Err(error)) => {
+            tracing::warn!(topic = %arn, %error, "notifications: events of a topic without queues are lost");
+            lost
+        }
+        Err(_) => {
+            if let Some(endpoint) = core.endpoints.peek(id) {
+                endpoint.failed(core, "it did not answer in time");
+            }
+            lost
+        }
+    }
+}
+
+/// Pushes events of one topic; returns how many were delivered.
+async fn push(core: &Core, arn: &TopicArn, id: TopicId, events: Vec<Event>) -> Result<u64> {
+    let Some(stored) = core.topics.get(arn, id).await? else { return Ok(0) };
+    let Some(endpoint) = core.endpoints.get(core, &stored) else { return Ok(0) };
+    if endpoint.permits(core) == 0 {
+        return Ok(0);
+    }
+    let Ok(_permit) = endpoint.pushes.acquire().await else { return Ok(0) };
+    let connection = match endpoint.connection(core) {
+        Ok(connection) => connection,
+        Err(failure) => {
+            endpoint.failed(core, &failure.to_string());
+            return Ok(0);
+        }
+    };
+    let opaque_data: Arc<str> = Arc::from(stored.record.topic.attributes.opaque_data.as_str());
+    let message =
+        |event| Message { event: Arc::new(event), opaque_data: Arc::clone(&opaque_data), is_replayed: false };
+    let messages: Vec<Message> = events.into_iter().map(message).collect();
+    let (size, is_whole) = endpoint.push_events(core);
+    let mut delivered = 0;
+    for part in messages.chunks(size) {
+        let outcomes = endpoints::push(Arc::clone(&connection), part.to_vec(), is_whole).await;
+        delivered += outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
+        let unavailable = outcomes.iter().find_map(|outcome| match outcome {
+            Err(Failure::Unavailable(detail)) => Some(detail),
+            _ => None,
+        });
+        match unavailable {
+            Some(detail) => {
+                endpoint.failed(core, detail);
+                break;
+            }
+            None => endpoint.succeeded(core),
+        }
+    }
+    Ok(delivered)
+}

@@ -1,0 +1,320 @@
+//! Forms posted to `/`: the query protocols of IAM and STS ([`crate::iam`]) and of SNS ([`crate::notifications`]). This module
+//! checks who signed a form, and hands it to the API that its `Action` belongs to.
+//!
+//! A form's parameters are all in its body, whose digest every signature covers.
+
+use crate::caps::{self, Perm};
+use crate::error::Error;
+use crate::evaluation::evaluate;
+use crate::gateway::Gateway;
+use crate::iam;
+use crate::notifications;
+use crate::policy::{Asked, Decision, Policy, Who};
+use crate::s3::{Context, Peer, log_fault};
+use crate::server::Seen;
+use crate::session::Assumed;
+use crate::signature::{self, Refusal};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header, request};
+use s3s::Body;
+use std::sync::Arc;
+use time::OffsetDateTime;
+
+/// The longest form.
+const MAX_BODY_BYTES: usize = nacre_topics::sns::MAX_FORM_BYTES;
+
+/// Why a form was refused: status, AWS's code, and what it says.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) status: StatusCode,
+    pub(crate) code: &'static str,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Failure {
+        Failure { status, code, message: message.into() }
+    }
+
+    pub(crate) fn invalid(message: impl Into<String>) -> Failure {
+        Failure::new(StatusCode::BAD_REQUEST, "ValidationError", message)
+    }
+
+    pub(crate) fn denied(action: &str) -> Failure {
+        Failure::new(StatusCode::FORBIDDEN, "AccessDenied", format!("not authorized to perform {action}"))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Failure {
+        let (status, code) = match &error {
+            Error::NoSuchUser(_) | Error::NoSuchRole(_) => (StatusCode::NOT_FOUND, "NoSuchEntity"),
+            Error::UserExists(_) | Error::KeyExists(_) | Error::RoleExists(_) => {
+                (StatusCode::CONFLICT, "EntityAlreadyExists")
+            }
+            Error::NoSuchTopic(_) => (StatusCode::NOT_FOUND, "NotFound"),
+            Error::Topic(error) => {
+                (StatusCode::from_u16(error.status()).unwrap_or(StatusCode::BAD_REQUEST), error.sns_code())
+            }
+            Error::LimitExceeded(_) => (StatusCode::CONFLICT, "LimitExceeded"),
+            Error::Invalid(_) => (StatusCode::BAD_REQUEST, "ValidationError"),
+            Error::InvalidToken => (StatusCode::FORBIDDEN, "InvalidClientTokenId"),
+            Error::ExpiredToken => (StatusCode::FORBIDDEN, "ExpiredToken"),
+            Error::Denied(_) => (StatusCode::FORBIDDEN, "AccessDenied"),
+            Error::IndexBusy(_) | Error::Contended(_) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable")
+            }
+            error if error.is_unavailable() => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"),
+            _ => (StatusCode::INTERNAL_SERVER_ERROR, "InternalFailure"),
+        };
+        if status.is_server_error() {
+            log_fault(&error);
+            return Failure::new(
+                status,
+                code,
+                "The request processing has failed because of an internal error.",
+            );
+        }
+        Failure { status, code, message: error.to_string() }
+    }
+}
+
+impl From<nacre_notify::Error> for Failure {
+    fn from(error: nacre_notify::Error) -> Failure {
+        Error::from(error).into()
+    }
+}
+
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Failure {
+        let (code, message) = match refusal {
+            Refusal::Missing => ("MissingAuthenticationToken", "the request is not signed"),
+            Refusal::Malformed => {
+                ("IncompleteSignature", "the signature can't be understood, or covers too little")
+            }
+            Refusal::Skewed => ("RequestExpired", "the request's time is too far from this server's"),
+            Refusal::Wrong => ("SignatureDoesNotMatch", "the signature is not that of the request"),
+        };
+        Failure::new(StatusCode::FORBIDDEN, code, message)
+    }
+}
+
+/// Who signed a form.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    pub(crate) assumed: Assumed,
+    /// By temporary credentials.
+    pub(crate) temporary: bool,
+    /// What conditions may ask for.
+    pub(crate) context: Context,
+}
+
+impl Caller {
+    pub(crate) fn who(&self) -> Who<'_> {
+        let role = self.assumed.role.as_ref().map(|(role, session)| (role.name.as_str(), session.as_str()));
+        Who { user: Some(&self.assumed.user.id), role }
+    }
+
+    /// What the caller's own policies say.
+    pub(crate) fn own_decision(&self, action: &str, resource: &str) -> Decision {
+        self.decision(None, action, resource)
+    }
+
+    /// What the caller's own policies and that of the resource say; what limits a session limits both.
+    pub(crate) fn decision(&self, of_resource: Option<&Policy>, action: &str, resource: &str) -> Decision {
+        let own = match &self.assumed.role {
+            Some((role, _)) => &role.permissions,
+            None => &self.assumed.user.identity,
+        };
+        let policies = own.iter().map(|policy| &**policy).chain(of_resource);
+        let decision = self.decide(policies, action, resource);
+        match &self.assumed.policy {
+            None => decision,
+            Some(session) => decision.and(self.decide([&**session].into_iter(), action, resource)),
+        }
+    }
+
+    pub(crate) fn decide<'p>(
+        &self,
+        policies: impl Iterator<Item = &'p Policy>,
+        action: &str,
+        resource: &str,
+    ) -> Decision {
+        let context = |key: &str| self.context.get(key);
+        let asked = Asked { who: self.who(), action, resource, context: &context };
+        policies.fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)))
+    }
+
+    /// Whether the caller is an administrator, whom no policy restricts. Nobody is in a role or in a session that a policy limits.
+    pub(crate) fn is_administrator(&self) -> bool {
+        let user = &self.assumed.user;
+        self.is_bare() && (user.admin || user.system)
+    }
+
+    /// Whether the caller has a capability. Capabilities are the user's own: a session has what policies give it.
+    pub(crate) fn is_capable(&self, kind: &str, perm: Perm) -> bool {
+        self.is_administrator() || (self.is_bare() && caps::allow(&self.assumed.user.caps, kind, perm))
+    }
+
+    /// Whether the caller is that user itself.
+    pub(crate) fn is_user(&self, id: &str) -> bool {
+        self.is_bare() && self.assumed.user.id == id
+    }
+
+    /// Whether the caller is a user, in no role and in no session that a policy limits.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.assumed.role.is_none() && self.assumed.policy.is_none()
+    }
+}
+
+/// A form whose signature is right.
+pub(crate) struct SignedForm {
+    pub(crate) body: Bytes,
+    pub(crate) caller: Caller,
+    /// The service that it was signed for.
+    pub(crate) service: Service,
+    /// Whether it came by TLS.
+    pub(crate) secure: bool,
+    /// What is found out of the request.
+    pub(crate) seen: Arc<Seen>,
+}
+
+/// The services that forms are signed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Service {
+    Iam,
+    Sts,
+    Sns,
+    /// What signs all requests to this endpoint as requests of S3.
+    S3,
+}
+
+impl Service {
+    fn named(name: &str) -> Option<Service> {
+        Some(match name {
+            "iam" => Service::Iam,
+            "sts" => Service::Sts,
+            "sns" => Service::Sns,
+            "s3" => Service::S3,
+            _ => return None,
+        })
+    }
+}
+
+/// Whether a request is one of these.
+pub(crate) fn is_form(method: &Method, path: &str, headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
+    *method == Method::POST
+        && path == "/"
+        && kind
+            .split(';')
+            .next()
+            .is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/x-www-form-urlencoded"))
+}
+
+/// Answers a form.
+pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> Response<Body> {
+    let (head, body) = request.into_parts();
+    let seen = head.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
+    let id = seen.id().to_owned();
+    // Until the action is known the signature tells whose errors are to be imitated.
+    let signed_for = signature::read(&head.headers).ok().and_then(|signed| Service::named(signed.service));
+    let mut is_sns = signed_for == Some(Service::Sns);
+    let answered = match authenticate(gateway, &head, body, seen).await {
+        Ok(form) => {
+            let action = action_of(&form.body);
+            is_sns |= nacre_topics::sns::is_action(&action);
+            if is_sns {
+                notifications::api::answer(gateway, &form).await
+            } else {
+                iam::answer(gateway, &form).await
+            }
+        }
+        Err(failure) => Err(failure),
+    };
+    let (status, text) = match answered {
+        Ok(text) => (StatusCode::OK, text),
+        Err(Failure { status, code, message }) if is_sns => {
+            (status, nacre_topics::sns::error(status.as_u16(), code, &message, &id))
+        }
+        Err(failure) => (failure.status, iam::refusal(&failure)),
+    };
+    let mut response = Response::new(Body::from(text));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/xml"));
+    response
+}
+
+/// The `Action` of a form; empty where it has none. Whose API it is only depends on it; that one reads the form.
+fn action_of(body: &[u8]) -> String {
+    let fields = body.split(|byte| *byte == b'&');
+    let action = fields.filter_map(|field| field.strip_prefix(b"Action=")).next().unwrap_or_default();
+    String::from_utf8_lossy(action).into_owned()
+}
+
+async fn authenticate(
+    gateway: &Arc<Gateway>,
+    head: &request::Parts,
+    mut body: Body,
+    seen: Arc<Seen>,
+) -> Result<SignedForm, Failure> {
+    if head.uri.query().is_some_and(|query| !query.is_empty()) {
+        return Err(Failure::new(
+            StatusCode::BAD_REQUEST,
+            "InvalidParameterCombination",
+            "parameters are in the form",
+        ));
+    }
+    let body = body.store_all_limited(MAX_BODY_BYTES).await;
+    let body = body.map_err(|_| Failure::invalid("the form is cut short or too long"))?;
+    let signature = signature::read(&head.headers)?;
+    let other_service = || {
+        Failure::new(StatusCode::FORBIDDEN, "SignatureDoesNotMatch", "the signature is for another service")
+    };
+    let service = Service::named(signature.service).ok_or_else(other_service)?;
+    let unknown =
+        || Failure::new(StatusCode::FORBIDDEN, "InvalidClientTokenId", "there is no such access key");
+    let secret = match gateway.secret_of(signature.access_key).await {
+        Err(Error::NoSuchUser(_)) => return Err(unknown()),
+        secret => secret?,
+    };
+    signature.check_form(&head.headers, &body, &secret, OffsetDateTime::now_utc())?;
+    let token = head.headers.get("x-amz-security-token").and_then(|token| token.to_str().ok());
+    let assumed = match gateway.identify(signature.access_key, token).await {
+        Err(Error::NoSuchUser(_)) => return Err(unknown()),
+        assumed => assumed?,
+    };
+    let peer = head.extensions.get::<Peer>();
+    let context = Context::of(&head.headers, "", peer, Some(assumed.user.as_ref()), assumed.role.as_ref());
+    let temporary = crate::session::is_temporary(signature.access_key);
+    Ok(SignedForm {
+        body,
+        caller: Caller { assumed, temporary, context },
+        service,
+        secure: peer.is_some_and(|peer| peer.secure),
+        seen,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_are_told_from_objects() {
+        let headers = |kind: &str| HeaderMap::from_iter([(header::CONTENT_TYPE, kind.parse().unwrap())]);
+        let form = "application/x-www-form-urlencoded; charset=utf-8";
+        assert!(is_form(&Method::POST, "/", &headers(form)));
+        assert!(!is_form(&Method::POST, "/bucket", &headers(form)));
+        assert!(!is_form(&Method::PUT, "/", &headers(form)));
+        assert!(!is_form(&Method::POST, "/", &headers("multipart/form-data")));
+    }
+
+    #[test]
+    fn the_action_of_a_form_is_found_wherever_it_stands() {
+        assert_eq!(action_of(b"Action=CreateTopic&Name=a"), "CreateTopic");
+        assert_eq!(action_of(b"Name=a&Action=GetUser"), "GetUser");
+        assert_eq!(action_of(b"Name=Action=x"), "");
+        assert_eq!(action_of(b""), "");
+    }
+}

@@ -1,0 +1,250 @@
+//! Converts indexes of format 1 (docs/format/index.md, "Conversion of format 1").
+//!
+//! A bucket is converted before anything else is done with its index. What gateways of earlier releases have pending is
+//! waited for; those of gateways that are gone are fenced, and the keys of their pending changes become what their heads say.
+
+use super::closure::{self, Closed};
+use super::{IndexFormat, RESHARD_LOOK, RESHARD_PATIENCE, execute, shard_name};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::Gateway;
+use bytes::Bytes;
+use futures::stream::{self, TryStreamExt};
+use nacre_index::key::{self, Kind};
+use nacre_index::legacy::{self, OldPending};
+use nacre_index::record::{self, Stats};
+use nacre_index::reshard;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Records read at a time.
+const PAGE: u64 = 1000;
+/// Shards converted at the same time.
+const SHARDS: usize = 8;
+/// How long pending changes of gateways that run are waited for.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A pending change of format 1: shard, key, tag and record.
+type OldChange = (String, String, String, OldPending);
+
+impl Gateway {
+    /// The bucket, with its index in the current format.
+    pub(crate) async fn converted(self: &Arc<Gateway>, bucket: Bucket) -> Result<Bucket> {
+        let deadline = Instant::now() + RESHARD_PATIENCE;
+        let mut bucket = bucket;
+        loop {
+            if bucket.index_format == IndexFormat::V2 {
+                return Ok(bucket);
+            }
+            let gateway = Arc::clone(self);
+            let seen = bucket.clone();
+            // Whoever asked for it may go away in between.
+            let converting = tokio::spawn(async move { gateway.convert_index(&seen).await });
+            match converting.await.map_err(Error::task("the conversion of a bucket's index"))? {
+                // Another gateway may be at it.
+                Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
+                converted => return converted,
+            }
+            tokio::time::sleep(RESHARD_LOOK).await;
+            bucket = self.bucket_record(&bucket.name).await?;
+        }
+    }
+
+    async fn convert_index(self: &Arc<Gateway>, seen: &Bucket) -> Result<Bucket> {
+        let tag = self.tag();
+        let bucket = closure::close(self, seen, Closed::Conversion, &tag).await?;
+        let converting = async {
+            let orphans = self.old_orphans(&bucket).await?;
+            self.convert_shards(&bucket, &tag, &orphans).await?;
+            self.modify_bucket(&bucket.name, |now| {
+                if now.id != bucket.id || now.generation != bucket.generation || !now.is_closed_by(&tag) {
+                    return Err(Error::IndexBusy(now.name.clone()));
+                }
+                (now.index_format, now.closing) = (IndexFormat::V2, None);
+                Ok(())
+            })
+            .await
+        };
+        let now = match converting.await {
+            Ok(now) => now,
+            Err(error) => {
+                closure::release(self, &bucket, &tag).await?;
+                return Err(error);
+            }
+        };
+        closure::open(&self.pools.index, &now, &tag).await?;
+        for number in 0..now.shards.max(1) {
+            self.drop_old_records(&shard_name(&now, number)).await?;
+        }
+        tracing::info!(bucket = now.name, "rgw: a bucket's index is converted to format 2");
+        self.bucket_record(&now.name).await
+    }
+
+    /// Waits until pending changes are left of fenced gateways only, and returns those.
+    async fn old_orphans(&self, bucket: &Bucket) -> Result<Vec<OldChange>> {
+        let started = Instant::now();
+        let mut fenced = BTreeSet::new();
+        loop {
+            let pending = self.old_pending(bucket).await?;
+            let alive = self.gateways().await?;
+            let sessions: BTreeSet<&str> = pending.iter().map(|(.., old)| old.session.as_str()).collect();
+            let mut waiting = false;
+            for session in sessions {
+                if fenced.contains(session) {
+                    continue;
+                }
+                if !alive.contains(session) && self.claim_lease(session).await? {
+                    self.fence(session).await?;
+                    self.forget_lease(session).await?;
+                    fenced.insert(session.to_owned());
+                } else {
+                    waiting = true;
+                }
+            }
+            if !waiting {
+                return Ok(pending);
+            }
+            if started.elapsed() > FINISH_TIMEOUT {
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            tokio::time::sleep(RESHARD_LOOK).await;
+        }
+    }
+
+    async fn old_pending(&self, bucket: &Bucket) -> Result<Vec<OldChange>> {
+        let mut found = Vec::new();
+        for number in 0..bucket.shards.max(1) {
+            let shard = shard_name(bucket, number);
+            let mut after = Bytes::new();
+            loop {
+                let page = self.pools.index.omap_get_vals(&shard, after, "p", PAGE).await?;
+                for (name, value) in &page.entries {
+                    if let Some((key, tag, old)) = legacy::pending(&shard, name, value)? {
+                        found.push((shard.clone(), key, tag, old));
+                    }
+                }
+                match page.entries.last() {
+                    Some((last, _)) if page.more => after = last.clone(),
+                    _ => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Writes the records of format 2 beside those of format 1.
+    async fn convert_shards(&self, bucket: &Bucket, tag: &str, orphans: &[OldChange]) -> Result<()> {
+        stream::iter((0..bucket.shards.max(1)).map(Ok::<_, Error>))
+            .try_for_each_concurrent(SHARDS, |number| async move {
+                let shard = shard_name(bucket, number);
+                execute::write(&self.pools.index, &shard, legacy::clear(tag)).await?;
+                for kind in ["o", "t", "m"] {
+                    self.copy_old_records(&shard, kind, tag).await?;
+                }
+                let mut keys: BTreeMap<&str, Vec<&OldChange>> = BTreeMap::new();
+                for change in orphans.iter().filter(|(of, ..)| *of == shard) {
+                    keys.entry(&change.1).or_default().push(change);
+                }
+                for (key, changes) in keys {
+                    self.convert_orphans(bucket, (&shard, tag), key, &changes).await?;
+                }
+                self.sum_records(&shard, tag).await
+            })
+            .await
+    }
+
+    async fn copy_old_records(&self, shard: &str, kind: &'static str, tag: &str) -> Result<()> {
+        let mut after = Bytes::new();
+        loop {
+            let page = self.pools.index.omap_get_vals(shard, after, kind, PAGE).await?;
+            if !page.entries.is_empty() {
+                let write = legacy::copy(shard, tag, &page.entries)?;
+                execute::write(&self.pools.index, shard, write).await?;
+            }
+            match page.entries.last() {
+                Some((last, _)) if page.more => after = last.clone(),
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Makes the records of a key what its head says, and gives what its pending changes left to the garbage.
+    async fn convert_orphans(
+        &self,
+        bucket: &Bucket,
+        (shard, tag): (&str, &str),
+        key: &str,
+        changes: &[&OldChange],
+    ) -> Result<()> {
+        for (_, _, change, old) in changes {
+            if !old.parts.is_empty() {
+                self.settle_old_upload(bucket, key, change).await?;
+            }
+        }
+        // Uploads first: parts move from them to the head.
+        let mut named = Vec::new();
+        for id in self.uploads_of(bucket, key).await? {
+            named.extend(self.tails_of_upload(bucket, key, &id).await?.unwrap_or_default());
+        }
+        let head = self.head_with_tails(bucket, key).await?;
+        named.extend(self.named_tails(bucket, key).await?);
+        let stored = self.pools.index.omap_get_vals_by_keys(shard, vec![key::tails(key)]).await?;
+        let before = match stored.get(&key::tails(key)) {
+            Some(value) => record::decode::<record::EntryTails>(shard, value)?.tails,
+            None => Vec::new(),
+        };
+        let own =
+            changes.iter().flat_map(|(.., old)| old.tails.iter().chain(&old.replaced).chain(&old.parts));
+        let garbage: Vec<_> = own
+            .chain(&before)
+            .filter(|tails| named.iter().all(|named| named.name != tails.name))
+            .cloned()
+            .collect();
+        self.discard(&garbage).await?;
+        let object = head.map(|head| (head.listed, head.tails));
+        execute::write(&self.pools.index, shard, legacy::replace(tag, key, object)).await?;
+        Ok(())
+    }
+
+    /// Writes the sums of a shard's converted entries.
+    async fn sum_records(&self, shard: &str, tag: &str) -> Result<()> {
+        let mut sums = Stats::default();
+        let mut after = Bytes::new();
+        loop {
+            let page = self.pools.index.omap_get_vals(shard, after, Kind::Entry.prefix(), PAGE).await?;
+            for (name, value) in &page.entries {
+                sums.add(reshard::counted(shard, name, value)?);
+            }
+            match page.entries.last() {
+                Some((last, _)) if page.more => after = last.clone(),
+                _ => break,
+            }
+        }
+        let sums = (Bytes::from_static(key::STATS), record::encode(&sums));
+        execute::write(&self.pools.index, shard, reshard::add(tag, vec![sums])).await?;
+        Ok(())
+    }
+
+    /// Removes records of format 1 from a shard of a bucket that is converted.
+    pub(super) async fn drop_old_records(&self, shard: &str) -> Result<()> {
+        for kind in legacy::KINDS {
+            loop {
+                let page = match self.pools.index.omap_get_vals(shard, "", kind, PAGE).await {
+                    Err(error) if error.is_not_found() => return Ok(()),
+                    page => page?,
+                };
+                let names: Vec<Bytes> = page.entries.into_iter().map(|(name, _)| name).collect();
+                if names.is_empty() {
+                    break;
+                }
+                match execute::write(&self.pools.index, shard, legacy::drop_old(names)).await {
+                    // Its records are being moved, without these.
+                    Err(error) if error.is_canceled() || error.is_absent() => return Ok(()),
+                    removed => drop(removed?),
+                }
+            }
+        }
+        Ok(())
+    }
+}

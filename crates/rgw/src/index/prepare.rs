@@ -1,0 +1,240 @@
+//! Prepares changes: those of one shard that wait at the same time share one write and one read of it.
+//!
+//! The first change of an idle shard is sent at once. While its batch is in flight others gather, and the next batch takes up
+//! to [`MAX_BATCH`] of them. A change whose request went away before the answer is cancelled here.
+
+use super::{closure, execute, open_state};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::Gateway;
+use futures::FutureExt;
+use nacre_index::finish::{Outcome, Settled};
+use nacre_index::prepare::{Batch, MAX_BATCH, Prepare, Refusal, View};
+use nacre_index::seq::Incarnation;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+/// The most changes that wait in a gateway; further requests wait before this.
+const WAITING: usize = 16_384;
+/// The most runs of tails that the records of one batch name: about as many fit into one operation.
+const MAX_TAILS: usize = 12_000;
+/// Attempts with the removal slots that changes ask for. The last one asks for none.
+const SLOT_ATTEMPTS: u32 = 8;
+
+/// A change that is prepared.
+#[derive(Clone, Debug)]
+pub(crate) struct Prepared {
+    /// Whether it has the key's removal slot.
+    pub(crate) slot: bool,
+    /// The index generation, and the version that answered.
+    pub(crate) at: Incarnation,
+    pub(crate) view: View,
+}
+
+/// Changes that wait to be prepared, by shard.
+#[derive(Debug)]
+pub(crate) struct Preparer {
+    /// A shard is here while a task sends its batches.
+    shards: Mutex<HashMap<String, VecDeque<Waiting>>>,
+    room: Arc<Semaphore>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    bucket: Arc<Bucket>,
+    change: Prepare,
+    answer: oneshot::Sender<Result<Prepared>>,
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Default for Preparer {
+    fn default() -> Preparer {
+        Preparer { shards: Mutex::default(), room: Arc::new(Semaphore::new(WAITING)) }
+    }
+}
+
+impl Preparer {
+    /// Prepares a change in a shard of the bucket's index. Fails with [`Error::IndexBusy`] where the shard is closed or gone, or
+    /// not as `bucket` says. Dropped, or after an error, the change is cancelled if it was prepared nevertheless.
+    pub(crate) async fn prepare(
+        &self,
+        gateway: &Arc<Gateway>,
+        bucket: &Arc<Bucket>,
+        shard: &str,
+        change: Prepare,
+    ) -> Result<Prepared> {
+        gateway.hold_lease().await?;
+        // The semaphore is never closed.
+        let room = Arc::clone(&self.room).acquire_owned().await.ok();
+        let (answer, prepared) = oneshot::channel();
+        let waiting = Waiting { bucket: Arc::clone(bucket), change, answer, _room: room };
+        let is_idle = {
+            let mut shards = self.shards.lock();
+            match shards.get_mut(shard) {
+                Some(queue) => {
+                    queue.push_back(waiting);
+                    false
+                }
+                None => {
+                    shards.insert(shard.to_owned(), VecDeque::from([waiting]));
+                    true
+                }
+            }
+        };
+        if is_idle {
+            tokio::spawn(run(Arc::clone(gateway), shard.to_owned()));
+        }
+        prepared.await.unwrap_or_else(|_| {
+            let detail = "the task that prepares them ended".to_owned();
+            Err(Error::Internal { what: "the prepare of changes", detail })
+        })
+    }
+
+    /// The next batch of a shard: changes that expect the same state of it. `None`, and the shard is forgotten, where no
+    /// change waits.
+    fn take(&self, shard: &str) -> Option<Vec<Waiting>> {
+        let mut shards = self.shards.lock();
+        let queue = shards.get_mut(shard)?;
+        let Some(first) = queue.front() else {
+            shards.remove(shard);
+            return None;
+        };
+        let state = open_state(&first.bucket);
+        let (mut batch, mut tails) = (Vec::new(), 0);
+        while let Some(next) = queue.front() {
+            tails += next.change.pending.parts.len() + next.change.pending.replaced.len();
+            let fits = batch.len() < MAX_BATCH && (batch.is_empty() || tails <= MAX_TAILS);
+            if !fits || open_state(&next.bucket) != state {
+                break;
+            }
+            batch.extend(queue.pop_front());
+        }
+        Some(batch)
+    }
+}
+
+async fn run(gateway: Arc<Gateway>, shard: String) {
+    while let Some(batch) = gateway.preparer.take(&shard) {
+        let sending = AssertUnwindSafe(send(&gateway, &shard, batch)).catch_unwind();
+        if sending.await.is_err() {
+            // The panic hook has printed what and where; the requests got errors.
+            tracing::error!(shard, "rgw: preparing changes panicked");
+        }
+    }
+}
+
+/// Sends a batch and answers each of its requests.
+async fn send(gateway: &Arc<Gateway>, shard: &str, waiting: Vec<Waiting>) {
+    let Some(bucket) = waiting.first().map(|first| Arc::clone(&first.bucket)) else { return };
+    let changes = waiting.iter().map(|waiting| waiting.change.clone()).collect();
+    let prepared = prepare_batch(gateway, &bucket, shard, Batch::new(open_state(&bucket), changes)).await;
+    let answers: Vec<Result<Prepared>> = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => waiting.iter().map(|_| Err(error.clone())).collect(),
+    };
+    for (waiting, answer) in waiting.into_iter().zip(answers) {
+        // Only this error says that the change is surely not there.
+        let is_there = !matches!(answer, Err(Error::IndexBusy(_)));
+        let failed = answer.is_err();
+        let is_unheard = waiting.answer.send(answer).is_err();
+        if is_there && (failed || is_unheard) {
+            let Prepare { key, tag, .. } = waiting.change;
+            let change = Settled { key, tag, outcome: Outcome::Cancelled };
+            gateway.finisher.add(gateway, (&bucket.name, shard), change.into()).await;
+        }
+    }
+}
+
+/// Prepares a batch; the outcome of each of its changes.
+async fn prepare_batch(
+    gateway: &Gateway,
+    bucket: &Bucket,
+    shard: &str,
+    mut batch: Batch,
+) -> Result<Vec<Result<Prepared>>> {
+    let pool = &gateway.pools.index;
+    let mut attempts = 0;
+    loop {
+        let read = batch.read();
+        let (written, found) =
+            futures::join!(execute::write(pool, shard, batch.write()), execute::read(pool, shard, &read));
+        let version = match written {
+            Ok(version) => version,
+            Err(error) if error.is_absent() => return Err(closure::busy(gateway, bucket, shard).await),
+            Err(error) if error.is_canceled() => {
+                attempts += 1;
+                let refusal = match execute::read(pool, shard, &batch.inquiry()).await? {
+                    Some(reply) => batch.refusal(&reply)?,
+                    None => return Err(closure::busy(gateway, bucket, shard).await),
+                };
+                batch = match refusal {
+                    Refusal::State(_) => return Err(closure::busy(gateway, bucket, shard).await),
+                    Refusal::Slots(batch) if attempts < SLOT_ATTEMPTS => batch,
+                    Refusal::Slots(batch) => without_slots(bucket, &batch),
+                };
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        // It was there a moment ago: the changes moved with it, or the bucket is gone.
+        let absent = || Error::Contended(bucket.name.clone());
+        let views = batch.views(&found?.ok_or_else(absent)?)?;
+        let at = Incarnation { generation: bucket.generation, version };
+        let prepared = |(change, view): (&Prepare, nacre_index::Result<View>)| {
+            Ok(Prepared { slot: change.pending.slot, at, view: view? })
+        };
+        return Ok(batch.changes().iter().zip(views).map(prepared).collect());
+    }
+}
+
+/// The batch without the slots that it asks for.
+fn without_slots(bucket: &Bucket, batch: &Batch) -> Batch {
+    let mut changes = batch.changes().to_vec();
+    for change in &mut changes {
+        change.pending.slot = false;
+    }
+    Batch::new(open_state(bucket), changes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bucket::Versioning;
+    use nacre_index::record::{Pending, Tails};
+
+    fn waiting(versioning: Versioning, parts: usize) -> Waiting {
+        let parts = vec![Tails::default(); parts];
+        let change =
+            Prepare { key: "k".into(), tag: "t".into(), pending: Pending { parts, ..Pending::default() } };
+        let bucket = Arc::new(Bucket { versioning, ..Bucket::default() });
+        Waiting { bucket, change, answer: oneshot::channel().0, _room: None }
+    }
+
+    fn batches(waiting: Vec<Waiting>) -> Vec<usize> {
+        let preparer = Preparer::default();
+        preparer.shards.lock().insert("s".into(), waiting.into());
+        let mut sizes = Vec::new();
+        while let Some(batch) = preparer.take("s") {
+            sizes.push(batch.len());
+        }
+        assert!(preparer.shards.lock().is_empty(), "an idle shard is remembered");
+        sizes
+    }
+
+    #[test]
+    fn a_batch_is_bounded_and_expects_one_state() {
+        let plain = |count: usize| (0..count).map(|_| waiting(Versioning::Off, 0)).collect::<Vec<_>>();
+        assert_eq!(batches(plain(3)), [3]);
+        assert_eq!(batches(plain(MAX_BATCH + 2)), [MAX_BATCH, 2]);
+        let mut mixed = plain(2);
+        mixed.push(waiting(Versioning::Enabled, 0));
+        mixed.extend(plain(1));
+        assert_eq!(batches(mixed), [2, 1, 1]);
+        let large = |_| waiting(Versioning::Off, 10_000);
+        assert_eq!(batches((0..2).map(large).collect()), [1, 1]);
+        assert_eq!(batches(vec![waiting(Versioning::Off, MAX_TAILS + 1)]), [1]);
+    }
+}

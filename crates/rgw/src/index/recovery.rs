@@ -1,0 +1,301 @@
+//! Recovery of the pending changes of gateways that are gone (docs/format/index.md, step 5).
+//!
+//! A session that has no watch on the gateways' object and whose lease is over ([`crate::lease`]) is blocklisted first: from
+//! then on OSDs refuse its operations in flight. Then its pending changes are finished or cancelled as orphans.
+//!
+//! Who recovers: a listing or a check that meets an old pending change; and [`work`], which each gateway runs. That one looks
+//! every second which sessions watch. A session that does not watch any more and has pending changes in a bucket with a
+//! notification configuration is fenced as soon as its lease is over, and those changes are recovered: their events must not
+//! wait for a listing. The lease's object is the durable note of that work: it is removed when the work is done, and all
+//! leases are looked at once a minute.
+
+use super::finish::Ending;
+use super::{execute, shard_name, shard_of};
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use bytes::Bytes;
+use nacre_index::key::{self, Kind};
+use nacre_index::op::Fetched;
+use nacre_index::record::Pending;
+use nacre_index::recovery::{self, PendingChange};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+/// The shortest time that a session is blocklisted, in seconds, and how many lives of a ticket at least: it can't come back
+/// under its old number after that.
+const FENCE_S: f64 = 24.0 * 3600.0;
+const FENCE_TICKETS: f64 = 6.0;
+/// The life of a ticket where the option can't be read, in seconds.
+const TICKET_S: f64 = 3600.0;
+/// Pending changes read at a time.
+const PAGE: u64 = 1000;
+/// How often a gateway looks which sessions watch; up to half as long again is added, so that gateways differ.
+const LOOK: Duration = Duration::from_secs(1);
+/// Looks between two at all leases: of gateways that were gone before this one started.
+const LOOKS_PER_SCAN: u32 = 60;
+/// How often it is looked whether changes are finished, and between that.
+const LOOKS: u32 = 100;
+const BETWEEN: Duration = Duration::from_millis(100);
+/// Sessions that are followed; others are found by their leases.
+const MAX_SESSIONS: usize = 10_000;
+
+/// A pending change whose gateway may be gone.
+#[derive(Clone, Debug)]
+pub(crate) struct StaleIntent {
+    pub(crate) key: String,
+    pub(crate) tag: String,
+    pub(crate) pending: Pending,
+}
+
+impl StaleIntent {
+    /// Whether it is older than any change that goes well; younger ones are left to their gateways.
+    pub(crate) fn is_older(&self, than: Duration) -> bool {
+        now_ns().saturating_sub(self.pending.begun_ns) > than.as_nanos() as u64
+    }
+}
+
+impl From<PendingChange> for StaleIntent {
+    fn from(PendingChange { key, tag, pending, .. }: PendingChange) -> StaleIntent {
+        StaleIntent { key, tag, pending }
+    }
+}
+
+impl Gateway {
+    /// Has those of `intents` finished or cancelled whose gateway is gone; returns how many.
+    pub(crate) async fn recover(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        intents: Vec<StaleIntent>,
+    ) -> Result<usize> {
+        let alive: BTreeSet<String> = self.gateways().await?;
+        let mut fenced = BTreeMap::new();
+        let mut recovered = 0;
+        for StaleIntent { key, tag, pending } in intents {
+            let session = &pending.session;
+            if session.is_empty() || alive.contains(session) || session == self.session() {
+                continue;
+            }
+            let is_fenced = match fenced.get(session) {
+                Some(is_fenced) => *is_fenced,
+                None => {
+                    let is_fenced = self.fence_if_gone(session).await?;
+                    if is_fenced {
+                        let buckets = self.notified_by(session).await?;
+                        self.recover_orphans(&buckets, session).await?;
+                        self.forget_lease(session).await?;
+                    }
+                    fenced.insert(session.clone(), is_fenced);
+                    is_fenced
+                }
+            };
+            if !is_fenced {
+                continue;
+            }
+            let shard = shard_of(bucket, &key);
+            self.finisher.add(self, (&bucket.name, &shard), Ending::Orphan { key, tag }).await;
+            recovered += 1;
+        }
+        Ok(recovered)
+    }
+
+    /// Recovers a change that somebody waits for, if its gateway is gone.
+    pub(crate) async fn recover_change(
+        self: &Arc<Gateway>,
+        bucket: &Bucket,
+        key: &str,
+        tag: &str,
+    ) -> Result<()> {
+        let (shard, name) = (shard_of(bucket, key), key::pending(key, tag));
+        let found = self.pools.index.omap_get_vals_by_keys(&shard, vec![name.clone()]).await?;
+        let Some(value) = found.get(&name) else { return Ok(()) };
+        let pending = crate::record::decode::<Pending>(&shard, value)?;
+        let intent = StaleIntent { key: key.to_owned(), tag: tag.to_owned(), pending };
+        if intent.is_older(self.config.pending_expiration) {
+            self.recover(bucket, vec![intent]).await?;
+        }
+        Ok(())
+    }
+
+    /// Fences a gateway without a watch, if its lease is over; tells whether it is fenced.
+    async fn fence_if_gone(&self, session: &str) -> Result<bool> {
+        let is_gone = self.claim_lease(session).await?;
+        if is_gone {
+            self.fence(session).await?;
+        }
+        Ok(is_gone)
+    }
+
+    /// Has OSDs refuse whatever a session may still have in flight, for as long as it may send it again.
+    pub(super) async fn fence(&self, session: &str) -> Result<()> {
+        tracing::warn!(
+            session,
+            "rgw: a gateway is gone and is blocklisted; its pending changes are recovered"
+        );
+        let ticket = self.cluster.option("auth_service_ticket_ttl").and_then(|life| life.parse::<f64>().ok());
+        let expire = FENCE_S.max(FENCE_TICKETS * ticket.unwrap_or(TICKET_S));
+        let command = serde_json::json!({
+            "prefix": "osd blocklist", "blocklistop": "add", "addr": session, "expire": expire,
+        });
+        self.cluster.command(command.to_string(), "").await?;
+        // What is read from here on is read by OSDs that know of it.
+        self.cluster.refresh_map().await?;
+        self.gateway_ended(session);
+        Ok(())
+    }
+
+    /// The buckets that have, or had, notification configurations and pending changes of a session.
+    async fn notified_by(&self, session: &str) -> Result<Vec<Bucket>> {
+        let mut found = Vec::new();
+        for bucket in self.notifying_buckets().await? {
+            if !self.orphans(&bucket, session).await?.is_empty() {
+                found.push(bucket);
+            }
+        }
+        Ok(found)
+    }
+
+    /// The pending changes of a session in a bucket, each with its shard.
+    async fn orphans(&self, bucket: &Bucket, session: &str) -> Result<Vec<(String, Ending)>> {
+        let mut found = Vec::new();
+        for number in 0..bucket.shards.max(1) {
+            let shard = shard_name(bucket, number);
+            let mut after = Bytes::new();
+            loop {
+                let scan = recovery::scan(Kind::Pending.prefix(), after, PAGE);
+                let reply = execute::read(&self.pools.index, &shard, &scan).await?;
+                // Absent where the bucket is removed or its index has moved.
+                let Some(Fetched::Page(page)) = reply.and_then(|reply| reply.parts.into_iter().next()) else {
+                    break;
+                };
+                for PendingChange { key, tag, pending, .. } in recovery::parse(&shard, &page)? {
+                    if pending.session == session {
+                        found.push((shard.clone(), Ending::Orphan { key, tag }));
+                    }
+                }
+                match page.entries.last() {
+                    Some((last, _)) if page.more => after = last.clone(),
+                    _ => break,
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Has the changes of a fenced session finished or cancelled in these buckets, and waits for that.
+    async fn recover_orphans(self: &Arc<Gateway>, buckets: &[Bucket], session: &str) -> Result<()> {
+        for bucket in buckets {
+            for (shard, orphan) in self.orphans(bucket, session).await? {
+                self.finisher.add(self, (&bucket.name, &shard), orphan).await;
+            }
+        }
+        for bucket in buckets {
+            let mut looks = 0;
+            while !self.orphans(bucket, session).await?.is_empty() {
+                looks += 1;
+                if looks > LOOKS {
+                    return Err(Error::Contended(bucket.name.clone()));
+                }
+                tokio::time::sleep(BETWEEN).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Recovers what a session left in buckets with notifications that does not watch; `false` where it can't be done yet.
+    async fn recover_session(self: &Arc<Gateway>, session: &str) -> Result<bool> {
+        if !self.has_lease(session).await? {
+            // It ended, or another gateway has recovered its changes.
+            return Ok(true);
+        }
+        let buckets = self.notified_by(session).await?;
+        if buckets.is_empty() {
+            // It may come back. A later change of it is found by its lease.
+            return Ok(true);
+        }
+        if !self.fence_if_gone(session).await? {
+            return Ok(false);
+        }
+        self.recover_orphans(&buckets, session).await?;
+        self.forget_lease(session).await?;
+        Ok(true)
+    }
+}
+
+/// Sessions that a gateway follows.
+#[derive(Debug, Default)]
+struct Sessions {
+    watching: BTreeSet<String>,
+    /// Those that do not watch and are not recovered.
+    lost: BTreeSet<String>,
+}
+
+impl Sessions {
+    /// Notes which sessions watch now.
+    fn update(&mut self, now: BTreeSet<String>, own: &str) {
+        let gone = self.watching.difference(&now).filter(|session| *session != own);
+        self.lost.extend(gone.take(MAX_SESSIONS).cloned());
+        self.lost.retain(|session| !now.contains(session));
+        self.watching = now;
+    }
+}
+
+/// Recovers what other gateways leave, as long as the gateway is there.
+pub(crate) async fn work(gateway: Weak<Gateway>) {
+    let mut sessions = Sessions::default();
+    let mut looks = 0;
+    loop {
+        let jitter = LOOK / 2 * (now_ns() % 1000) as u32 / 1000;
+        tokio::time::sleep(LOOK + jitter).await;
+        let Some(gateway) = gateway.upgrade() else { return };
+        if let Err(error) = recover_lost(&gateway, &mut sessions, looks % LOOKS_PER_SCAN == 0).await {
+            if matches!(error, Error::Rados(nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted))
+            {
+                return;
+            }
+            tracing::debug!(%error, "rgw: gateways that are gone are looked for again");
+        }
+        looks += 1;
+    }
+}
+
+async fn recover_lost(gateway: &Arc<Gateway>, sessions: &mut Sessions, scan: bool) -> Result<()> {
+    let now = match gateway.gateways().await {
+        // No gateway ever watched.
+        Err(error) if error.is_absent() => return Ok(()),
+        now => now?,
+    };
+    sessions.update(now, gateway.session());
+    if scan {
+        let leases = gateway.leases().await?;
+        let lost = leases.into_iter().filter(|session| !sessions.watching.contains(session));
+        sessions.lost.extend(lost.filter(|session| session != gateway.session()).take(MAX_SESSIONS));
+    }
+    for session in sessions.lost.clone() {
+        if gateway.recover_session(&session).await? {
+            sessions.lost.remove(&session);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn sessions_that_stop_watching_are_lost_until_they_watch_again() {
+        let mut sessions = Sessions::default();
+        sessions.update(set(&["own", "a", "b"]), "own");
+        assert!(sessions.lost.is_empty());
+        sessions.update(set(&["b"]), "own");
+        assert_eq!(sessions.lost, set(&["a"]));
+        sessions.update(set(&["own", "b", "a"]), "own");
+        assert!(sessions.lost.is_empty());
+    }
+}

@@ -1,0 +1,243 @@
+//! Bucket notifications: topics, buckets' notification configurations, and which events a change of an object may have.
+//!
+//! A change asks [`Gateway::change_events`] before it is prepared. What that says of persistent topics goes into the index with the
+//! prepare, and is delivered from there, whichever gateway finishes the change; events of other topics are pushed once the
+//! change is committed ([`Gateway::push_immediately`]). A configuration counts for every change that begins after its PUT has
+//! returned, on every gateway: both are part of the bucket's record, whose changes all gateways are told of.
+
+pub(crate) mod api;
+mod bucket;
+mod commands;
+mod delivery;
+mod outboxes;
+mod rules;
+mod topics;
+
+pub(crate) use bucket::BucketRoute;
+pub use commands::{DeadLetterAction, DeadLetters};
+pub use delivery::Delivery;
+pub(crate) use delivery::start;
+pub use rules::EndpointRules;
+pub(crate) use rules::note_gateways;
+pub(crate) use topics::arn_of_key;
+
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::s3::{Peer, Requester};
+use crate::server::Seen;
+use http::Extensions;
+use nacre_index::record::{Event as IndexEvent, Subject};
+use nacre_index::seq::Seq;
+use nacre_notify::Admitted;
+use nacre_topics::attributes::FullQueuePolicy;
+use nacre_topics::event::EventType;
+use nacre_topics::pending::{PendingEvent, PendingEvents};
+use nacre_topics::record::{BucketInfo, ObjectInfo, RequestInfo};
+use nacre_topics::topic::Topic;
+use nacre_types::encoding;
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+/// Bytes of a queued event beside what is known of it before its change: size, ETag, version and sequencer.
+const EVENT_BYTES: usize = 256;
+
+/// Who and what makes a change: what an event says of the request. Built once per request, cloned per key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Cause {
+    pub(crate) request: RequestInfo,
+}
+
+impl Cause {
+    /// A request, by its extensions and by who sent it.
+    pub(crate) fn of_request(gateway: &Gateway, extensions: &Extensions, requester: &Requester) -> Cause {
+        let id = extensions.get::<Arc<Seen>>().map(|seen| seen.id().to_owned());
+        let peer = extensions.get::<Peer>().map(|peer| peer.address.to_canonical().to_string());
+        let request = RequestInfo {
+            time_ns: now_ns(),
+            user: requester.id().to_owned(),
+            source_ip: peer.unwrap_or_default(),
+            id: id.unwrap_or_default(),
+            host_id: gateway.host_id(),
+            position: 0,
+        };
+        Cause { request }
+    }
+
+    /// Work of lifecycle rules, under an id of its own.
+    pub(crate) fn lifecycle(gateway: &Gateway) -> Cause {
+        let request = RequestInfo {
+            time_ns: now_ns(),
+            user: "lifecycle".to_owned(),
+            id: gateway.tag(),
+            host_id: gateway.host_id(),
+            ..RequestInfo::default()
+        };
+        Cause { request }
+    }
+
+    /// The cause of the request's change number `position`, counted from 0, which is made now.
+    pub(crate) fn at(&self, position: u32) -> Cause {
+        Cause { request: RequestInfo { time_ns: now_ns(), position, ..self.request.clone() } }
+    }
+}
+
+/// The events that a change may have; made before its prepare.
+#[derive(Clone, Default)]
+pub(crate) struct ChangeEvents {
+    /// Those of persistent topics.
+    pub(crate) queued: Option<PendingEvents>,
+    /// Those of other topics.
+    pub(crate) immediate: Option<PendingEvents>,
+    /// The room that they take in queues with a limit. It is given back where the change is not committed.
+    admitted: Arc<Mutex<Vec<Admitted>>>,
+}
+
+impl std::fmt::Debug for ChangeEvents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ChangeEvents")
+            .field("queued", &self.queued)
+            .field("immediate", &self.immediate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ChangeEvents {
+    /// A change without events.
+    pub(crate) fn none() -> ChangeEvents {
+        ChangeEvents::default()
+    }
+
+    /// Whether the change has no event, whatever it does.
+    pub(crate) fn is_none(&self) -> bool {
+        self.queued.is_none() && self.immediate.is_none()
+    }
+
+    /// Whether the change may have an event: then the metadata and the tags of its version are to be at hand, for filters and for the
+    /// event's record.
+    pub(crate) fn wants_attributes(&self) -> bool {
+        !self.is_none()
+    }
+
+    /// What the change's index entry holds of events of persistent topics; `None` where there can't be any.
+    pub(crate) fn index_event(&self, subject: Subject) -> Option<IndexEvent> {
+        let pending = self.queued.as_ref()?;
+        Some(IndexEvent {
+            fixed: encoding::encode(pending).into(),
+            candidates: pending.candidates.iter().map(|candidate| candidate.configuration.clone()).collect(),
+            subject,
+        })
+    }
+
+    /// The change with that tag is committed: its events take the room that they were admitted to.
+    fn committed(&self, tag: &str) {
+        self.admitted.lock().drain(..).for_each(|admitted| admitted.commit(tag));
+    }
+}
+
+/// The version of an object that a change was about, as events describe it.
+fn object_of(seq: Seq, subject: &Subject) -> ObjectInfo {
+    let attributes = subject.attributes.clone().unwrap_or_default();
+    ObjectInfo {
+        size: subject.size,
+        etag: subject.etag.clone(),
+        version_id: subject.version_id.clone(),
+        sequencer: seq.to_string(),
+        metadata: attributes.metadata,
+        tags: attributes.tags,
+    }
+}
+
+impl Gateway {
+    /// The events that a change of `key` of these types may have. Fast where the bucket has no configuration.
+    ///
+    /// Fails with [`Error::QueueFull`] where a topic's queue is full and its policy refuses further events: the operation must not
+    /// begin then.
+    pub(crate) async fn change_events(
+        &self,
+        bucket: &Bucket,
+        key: &str,
+        types: &[EventType],
+        cause: &Cause,
+    ) -> Result<ChangeEvents> {
+        let Some(matcher) = &bucket.notifications else { return Ok(ChangeEvents::none()) };
+        let mut events = ChangeEvents::none();
+        for candidate in matcher.candidates(types, key) {
+            // A configuration outlives its topic.
+            let Some(topic) = self.known_topic(&candidate.configuration.topic).await? else { continue };
+            if topic.attributes.push_endpoint.is_none() {
+                continue;
+            }
+            let pending = PendingEvent::new(&candidate, topic.id);
+            if topic.is_queued() {
+                self.admit(&topic, &pending, key, &events).await?;
+            }
+            let slot = if topic.is_queued() { &mut events.queued } else { &mut events.immediate };
+            slot.get_or_insert_with(|| self.pending_of(bucket, cause)).candidates.push(pending);
+        }
+        Ok(events)
+    }
+
+    /// Takes the room that an event needs in the queue of a topic that refuses events when it is full.
+    async fn admit(
+        &self,
+        topic: &Topic,
+        event: &PendingEvent,
+        key: &str,
+        events: &ChangeEvents,
+    ) -> Result<()> {
+        if topic.attributes.full_queue_policy() != FullQueuePolicy::Refuse {
+            return Ok(());
+        }
+        let Some(notifier) = self.notifier() else { return Ok(()) };
+        let bytes = EVENT_BYTES + key.len() + event.configuration.len();
+        let full = || Error::QueueFull(topic.arn.to_string());
+        let admitted = notifier.admit(&topic.arn, topic.id, bytes as u64).await?.ok_or_else(full)?;
+        events.admitted.lock().push(admitted);
+        Ok(())
+    }
+
+    /// To be called after the commit of a change with events. Pushes those of topics that are not persistent, and returns when the
+    /// fate of each is known, at the latest after `rgw_topic_push_timeout`; what can't be delivered by then is lost.
+    pub(crate) async fn push_immediately(
+        &self,
+        events: ChangeEvents,
+        key: &str,
+        tag: &str,
+        seq: Seq,
+        subject: &Subject,
+    ) {
+        events.committed(tag);
+        let Some(pending) = &events.immediate else { return };
+        let mut found = pending.complete(tag, key, &object_of(seq, subject));
+        // Events of one change have one numbering, whichever way they go: their ids differ by it.
+        let queued = events.queued.as_ref().map_or(0, |queued| queued.candidates.len());
+        let queued = u16::try_from(queued).unwrap_or(u16::MAX);
+        found.iter_mut().for_each(|found| found.event.ordinal = found.event.ordinal.saturating_add(queued));
+        match self.notifier() {
+            _ if found.is_empty() => {}
+            Some(notifier) => drop(notifier.push_now(found).await),
+            None => tracing::warn!(key, "rgw: events are lost, this process pushes none"),
+        }
+    }
+
+    fn pending_of(&self, bucket: &Bucket, cause: &Cause) -> PendingEvents {
+        let bucket = BucketInfo {
+            name: bucket.name.clone(),
+            owner: bucket.owner.clone(),
+            id: bucket.id.clone(),
+            tenant: String::new(),
+            zonegroup: self.config.region.clone(),
+        };
+        PendingEvents { request: cause.request.clone(), bucket, candidates: Vec::new() }
+    }
+
+    /// What events call this gateway, as radosgw does: its number in the cluster, the zone and the zone group.
+    fn host_id(&self) -> String {
+        let number = self.session().trim_start_matches("client.");
+        format!("{number}-default-{}", self.config.region)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,165 @@
+//! What commands show of topics' queues and do with them, in radosgw-admin's words.
+
+use crate::error::Result;
+use crate::gateway::{Gateway, now_ns};
+use nacre_notify::{Letter, Letters, QueuedEvent, TopicReport};
+use nacre_queues::retry::BreakerState;
+use nacre_queues::stats::ShardStats;
+use nacre_topics::record::{Delivery, body};
+use serde_json::{Value, json};
+
+/// Dead letters shown in one page of the queue.
+const PAGE: u64 = 256;
+
+/// Which dead letters of a topic are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadLetters {
+    /// All that there are.
+    All,
+    /// The one with this number.
+    One(u64),
+}
+
+/// What is done with dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeadLetterAction {
+    /// They are delivered again, marked so.
+    Replay,
+    /// They are removed for good.
+    Purge,
+}
+
+impl From<DeadLetters> for Letters {
+    fn from(which: DeadLetters) -> Letters {
+        match which {
+            DeadLetters::All => Letters::All,
+            DeadLetters::One(number) => Letters::One(number),
+        }
+    }
+}
+
+fn seconds(ns: u64) -> f64 {
+    // Milliseconds are exact enough, and read well.
+    (ns / 1_000_000) as f64 / 1000.0
+}
+
+fn shard(stats: &ShardStats, now_ns: u64) -> Value {
+    let breaker = stats.breaker.map(BreakerState::as_str);
+    let owner = (stats.owner > 0).then(|| format!("client.{}", stats.owner));
+    let (pg, primary) = stats.placement.clone().unzip();
+    json!({
+        "generation": stats.generation,
+        "shard": stats.shard,
+        "object": stats.object,
+        "entries": stats.entries,
+        "size": stats.size_bytes,
+        "resident_size": stats.resident_bytes,
+        "dropped": stats.dropped,
+        "owner": owner,
+        "owner_epoch": stats.epoch,
+        "oldest_age": seconds(stats.lag_ns(now_ns)),
+        "breaker": breaker,
+        "pg": pg,
+        "primary": primary,
+    })
+}
+
+/// What `topic stats` prints: radosgw-admin's sums, then Nacre's figures.
+fn stats(report: &TopicReport, now_ns: u64) -> Value {
+    let totals = &report.totals;
+    let missing: Vec<Value> = report
+        .missing
+        .iter()
+        .map(|(generation, shard)| json!({ "generation": generation, "shard": shard }))
+        .collect();
+    json!({
+        "Topic Stats": {
+            "Reservations": totals.reservations,
+            "Size": totals.size_bytes,
+            "Entries": totals.entries,
+        },
+        "lag": seconds(totals.lag_ns),
+        "dropped": totals.dropped,
+        "distinct_pgs": totals.pgs,
+        "distinct_primaries": totals.primaries,
+        "dead_letters": {
+            "entries": report.letters.entries,
+            "size": report.letters.bytes,
+            "dropped": report.letters.dropped,
+        },
+        "shards": report.shards.iter().map(|stats| shard(stats, now_ns)).collect::<Vec<_>>(),
+        "missing_shards": missing,
+    })
+}
+
+/// An event's record as consumers get it, without the topic's opaque data, which is added at delivery.
+fn record(event: &nacre_topics::record::Event, is_replayed: bool) -> Value {
+    let delivery = Delivery { event, opaque_data: "", is_replayed };
+    let text = body(&[delivery]);
+    let mut document: Value = serde_json::from_slice(&text).unwrap_or_default();
+    document["Records"][0].take()
+}
+
+fn queued(event: &QueuedEvent) -> Value {
+    json!({
+        "generation": event.generation,
+        "shard": event.shard,
+        "sequence": event.sequence,
+        "failed_attempts": event.attempts,
+        "last_failure": (!event.detail.is_empty()).then_some(event.detail.as_str()),
+        "event": record(&event.event, event.is_replayed),
+    })
+}
+
+impl Gateway {
+    /// The figures of a topic's queue, as `topic stats` prints them.
+    pub async fn topic_stats(&self, name: &str) -> Result<Value> {
+        let report = self.serving_notifier()?.report(&self.topic_arn(name)).await?;
+        Ok(stats(&report, now_ns()))
+    }
+
+    /// At most `max` events of a topic's queue, as `topic dump` prints them: in the order of each shard.
+    pub async fn dump_topic(&self, name: &str, max: usize) -> Result<Value> {
+        let found = self.serving_notifier()?.dump(&self.topic_arn(name), max).await?;
+        Ok(found.iter().map(queued).collect())
+    }
+
+    /// At most `max` dead letters of a topic behind a number, oldest first.
+    pub async fn dead_letters(&self, name: &str, after: Option<u64>, max: u64) -> Result<Value> {
+        let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
+        let (mut found, mut after) = (Vec::new(), after);
+        while (found.len() as u64) < max {
+            let page = notifier.letters(&arn, after, PAGE.min(max - found.len() as u64)).await?;
+            let Some(last) = page.last() else { break };
+            after = Some(last.number);
+            found.extend(page.iter().map(letter));
+        }
+        Ok(found.into())
+    }
+
+    /// Delivers dead letters of a topic again or removes them; returns how many.
+    pub async fn dispose_dead_letters(
+        &self,
+        name: &str,
+        which: DeadLetters,
+        action: DeadLetterAction,
+    ) -> Result<u64> {
+        let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
+        Ok(match action {
+            DeadLetterAction::Replay => notifier.replay_letters(&arn, which.into()).await?,
+            DeadLetterAction::Purge => notifier.purge_letters(&arn, which.into()).await?,
+        })
+    }
+}
+
+fn letter(letter: &Letter) -> Value {
+    let Letter { number, event, letter } = letter;
+    json!({
+        "number": number,
+        "reason": letter.reason.as_str(),
+        "attempts": letter.attempts,
+        "dead_since": crate::admin::time(letter.dead_ns),
+        "last_failure": letter.detail,
+        "event": record(event, letter.event.replayed),
+    })
+}

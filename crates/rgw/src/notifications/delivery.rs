@@ -1,0 +1,115 @@
+//! What this process does with topics' queues: the notifier of `nacre-notify`, and what that one asks of the gateway.
+
+use super::EndpointRules;
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::Gateway;
+use crate::index;
+use futures::future::BoxFuture;
+use nacre_client::tokio_environment;
+use nacre_notify::push::Pusher;
+use nacre_notify::{BucketOutbox, Notifier, NotifierConfig, Outboxes, Settings};
+use std::sync::{Arc, Weak};
+
+/// What a process needs that takes care of topics' queues.
+#[derive(Clone)]
+pub struct Delivery {
+    /// What endpoints may name: asked when topics are made, and by the clients at each connection.
+    pub rules: EndpointRules,
+    /// The clients of endpoints.
+    pub pusher: Arc<dyn Pusher>,
+    /// Bounds and times of delivery.
+    pub settings: Settings,
+}
+
+impl std::fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Delivery")
+            .field("rules", &self.rules)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Begins delivery, as the gateway's configuration says.
+pub(crate) fn start(gateway: &Arc<Gateway>, delivery: &Delivery, session: u64) -> Arc<Notifier> {
+    Notifier::start(NotifierConfig {
+        env: tokio_environment(tokio::runtime::Handle::current()),
+        log: gateway.pools.log.clone(),
+        index: gateway.pools.index.clone(),
+        topics: gateway.pools.topics.clone(),
+        pusher: Arc::clone(&delivery.pusher),
+        outboxes: Arc::new(Buckets(Arc::downgrade(gateway))),
+        session,
+        settings: delivery.settings.clone(),
+    })
+}
+
+/// The buckets with notifications, and the gateways that run.
+struct Buckets(Weak<Gateway>);
+
+/// Where a bucket's index may hold events.
+fn outbox_of(bucket: &Bucket) -> BucketOutbox {
+    let shards = (0..bucket.shards).map(|shard| index::shard_name(bucket, shard)).collect();
+    BucketOutbox { bucket: bucket.id.clone(), shards }
+}
+
+/// The notifier knows errors of RADOS only; whatever else is wrong is logged here, and tried again later as these are.
+fn rados_error(error: Error) -> nacre_client::Error {
+    match error {
+        Error::Rados(error) => error,
+        error => {
+            tracing::error!(%error, "rgw: a bucket with notifications can't be read");
+            nacre_client::Error::TimedOut(error.to_string())
+        }
+    }
+}
+
+impl Buckets {
+    /// Asks the gateway, as long as there is one.
+    fn ask<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+        &self,
+        ask: impl FnOnce(Arc<Gateway>) -> F + Send + 'static,
+    ) -> BoxFuture<'static, nacre_client::Result<T>> {
+        let gateway = self.0.upgrade();
+        Box::pin(async move {
+            let gateway = gateway.ok_or(nacre_client::Error::ShutDown)?;
+            ask(gateway).await.map_err(rados_error)
+        })
+    }
+}
+
+impl Outboxes for Buckets {
+    fn list(&self) -> BoxFuture<'static, nacre_client::Result<Vec<BucketOutbox>>> {
+        self.ask(
+            |gateway| async move { Ok(gateway.notifying_buckets().await?.iter().map(outbox_of).collect()) },
+        )
+    }
+
+    fn find(&self, bucket: &str) -> BoxFuture<'static, nacre_client::Result<Option<BucketOutbox>>> {
+        let id = bucket.to_owned();
+        self.ask(|gateway| async move { Ok(gateway.notifying_bucket(&id).await?.as_ref().map(outbox_of)) })
+    }
+
+    fn gateways(&self) -> BoxFuture<'static, nacre_client::Result<Vec<u64>>> {
+        self.ask(|gateway| async move {
+            let sessions = gateway.gateways().await?;
+            Ok(sessions.iter().filter_map(|name| name.strip_prefix("client.")?.parse().ok()).collect())
+        })
+    }
+}
+
+impl Gateway {
+    /// What takes care of topics' queues; `None` in a process that does nothing with them.
+    pub(crate) fn notifier(&self) -> Option<&Arc<Notifier>> {
+        self.notifier.get()
+    }
+
+    /// A gateway is known to have ended: what it delivered is taken over at once.
+    pub(crate) fn gateway_ended(&self, session: &str) {
+        let number = session.strip_prefix("client.").and_then(|number| number.parse().ok());
+        if let (Some(notifier), Some(number)) = (self.notifier(), number) {
+            notifier.gateway_ended(number);
+        }
+    }
+}

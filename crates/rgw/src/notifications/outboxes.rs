@@ -1,0 +1,104 @@
+//! The list of buckets whose indexes may hold events: those that have notification configurations, or had some.
+//!
+//! A bucket is listed before it gets its first configuration, under its id, and taken off once it is gone: a change that began under
+//! a configuration may be finished by another gateway long after the configuration was removed. To look in vain into the index of
+//! a bucket that has none any more costs little.
+
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::Gateway;
+use crate::record;
+use bytes::Bytes;
+use nacre_client::WriteOp;
+use nacre_types::encoding::Versioned;
+use nacre_types::op::CmpOp;
+use serde::{Deserialize, Serialize};
+
+/// The namespace of the list in the pool of the log.
+const NAMESPACE: &str = "notif.buckets";
+/// The RADOS object whose omap is the list.
+const LIST: &str = "buckets";
+/// Entries read at a time.
+const PAGE: u64 = 1000;
+
+/// An entry of the list; its key is the bucket's id.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Listed {
+    /// The bucket's name.
+    name: String,
+}
+
+impl Versioned for Listed {
+    const NAME: &'static str = "a bucket with notifications";
+}
+
+impl Gateway {
+    /// Lists a bucket that is to get notification configurations.
+    pub(super) async fn list_notifying(&self, bucket: &Bucket) -> Result<()> {
+        let entry = record::encode(&Listed { name: bucket.name.clone() });
+        let list = self.pools.log.with_namespace(NAMESPACE);
+        Ok(list.omap_set(LIST, vec![(Bytes::from(bucket.id.clone()), entry)]).await?)
+    }
+
+    /// The bucket of that id as its record says now, if it is listed and still there.
+    pub(crate) async fn notifying_bucket(&self, id: &str) -> Result<Option<Bucket>> {
+        let list = self.pools.log.with_namespace(NAMESPACE);
+        let key = Bytes::from(id.to_owned());
+        let found = match list.omap_get_vals_by_keys(LIST, vec![key.clone()]).await {
+            Err(error) if error.is_not_found() => return Ok(None),
+            found => found?,
+        };
+        match found.get(&key) {
+            Some(value) => self.listed_bucket(id, value).await,
+            None => Ok(None),
+        }
+    }
+
+    /// All listed buckets that are still there. Others are taken off the list.
+    pub(crate) async fn notifying_buckets(&self) -> Result<Vec<Bucket>> {
+        let list = self.pools.log.with_namespace(NAMESPACE);
+        let (mut found, mut after) = (Vec::new(), Bytes::new());
+        loop {
+            let page = match list.omap_get_vals(LIST, after.clone(), "", PAGE).await {
+                Err(error) if error.is_not_found() => return Ok(found),
+                page => page?,
+            };
+            for (key, value) in &page.entries {
+                let id = String::from_utf8_lossy(key).into_owned();
+                match self.listed_bucket(&id, value).await {
+                    Ok(Some(bucket)) => found.push(bucket),
+                    // Ids are never used again: no bucket gets this entry back.
+                    Ok(None) => self.unlist_notifying(key, value).await?,
+                    // It must not stop the events of others.
+                    Err(error @ Error::Corrupt { .. }) => {
+                        tracing::error!(%error, id, "rgw: a bucket with notifications is damaged");
+                    }
+                    Err(error) => return Err(error),
+                }
+                after = key.clone();
+            }
+            if !page.more {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn listed_bucket(&self, id: &str, value: &Bytes) -> Result<Option<Bucket>> {
+        let Listed { name } = record::decode(LIST, value)?;
+        match self.bucket_record(&name).await {
+            Ok(bucket) if bucket.id == id => Ok(Some(bucket)),
+            Ok(_) | Err(Error::NoSuchBucket(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn unlist_notifying(&self, key: &Bytes, value: &Bytes) -> Result<()> {
+        let mut op = WriteOp::new();
+        op.omap_cmp(vec![(key.clone(), CmpOp::Eq, value.clone())]).omap_rm_keys(vec![key.clone()]);
+        let list = self.pools.log.with_namespace(NAMESPACE);
+        match list.operate(LIST, op).await?.success().map_err(Error::from) {
+            Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
+            done => done.map(drop),
+        }
+    }
+}

@@ -1,0 +1,62 @@
+use super::*;
+use nacre_index::record::Attributes;
+use nacre_index::seq::Incarnation;
+use nacre_topics::arn::TopicArn;
+use nacre_topics::config::AttributeFilter;
+use nacre_topics::topic::TopicId;
+
+fn candidate(configuration: &str, filter: AttributeFilter) -> PendingEvent {
+    PendingEvent {
+        topic_id: TopicId::from_random([1; 16]),
+        topic: TopicArn { zonegroup: "default".into(), tenant: String::new(), name: "t".into() },
+        configuration: configuration.to_owned(),
+        event: EventType::ObjectCreatedPut,
+        filter,
+    }
+}
+
+fn subject() -> Subject {
+    let attributes =
+        Attributes { metadata: vec![("m".into(), "v".into())], tags: vec![("t".into(), "w".into())] };
+    Subject { version_id: "v1".into(), size: 5, etag: "e".into(), attributes: Some(attributes) }
+}
+
+#[test]
+fn the_index_gets_the_events_of_persistent_topics_only() {
+    let pending = PendingEvents {
+        candidates: vec![
+            candidate("a", AttributeFilter::default()),
+            candidate("b", AttributeFilter::default()),
+        ],
+        ..PendingEvents::default()
+    };
+    let queued = ChangeEvents { queued: Some(pending.clone()), ..ChangeEvents::none() };
+    let event = queued.index_event(subject()).unwrap();
+    assert_eq!((event.candidates, &event.subject), (vec!["a".to_owned(), "b".to_owned()], &subject()));
+    assert_eq!(encoding::decode::<PendingEvents>(&event.fixed).unwrap(), pending);
+    assert!(queued.wants_attributes() && !queued.is_none());
+    let immediate = ChangeEvents { immediate: Some(pending), ..ChangeEvents::none() };
+    assert!(immediate.index_event(subject()).is_none() && immediate.wants_attributes());
+    assert!(ChangeEvents::none().is_none() && !ChangeEvents::none().wants_attributes());
+    assert!(ChangeEvents::none().index_event(subject()).is_none());
+}
+
+#[test]
+fn events_describe_the_version_that_the_change_was_about() {
+    let seq = Seq { incarnation: Incarnation { generation: 1, version: 2 }, number: 3 };
+    let object = object_of(seq, &subject());
+    assert_eq!((object.size, object.etag.as_str(), object.version_id.as_str()), (5, "e", "v1"));
+    assert_eq!(object.sequencer, seq.to_string());
+    assert_eq!((&object.metadata[0].0[..], &object.tags[0].1[..]), ("m", "w"));
+    let bare = object_of(seq, &Subject { attributes: None, ..subject() });
+    assert!(bare.metadata.is_empty() && bare.tags.is_empty());
+}
+
+#[test]
+fn causes_of_one_request_differ_by_position() {
+    let request = RequestInfo { id: "tx".into(), user: "alice".into(), ..RequestInfo::default() };
+    let cause = Cause { request };
+    let second = cause.at(1).request;
+    assert_eq!((second.id.as_str(), second.user.as_str(), second.position), ("tx", "alice", 1));
+    assert!(second.time_ns > 0);
+}

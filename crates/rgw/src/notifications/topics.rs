@@ -1,0 +1,296 @@
+//! Topics: who may do what with them, how they are made and changed, and what this gateway remembers of them.
+//!
+//! A topic's record is changed by compare-and-swap. All gateways are told of a change before its request succeeds, so that what
+//! they remember is true.
+
+use crate::caps::{self, Perm};
+use crate::error::{Error, Result};
+use crate::forms::{Caller, Failure};
+use crate::gateway::{Change, Gateway, now_ns};
+use crate::policy::{Decision, Policy};
+use crate::s3::is_known_key;
+use http::StatusCode;
+use nacre_notify::Notifier;
+use nacre_notify::topic_store::StoredTopic;
+use nacre_topics::arn::TopicArn;
+use nacre_topics::attributes::Attributes;
+use nacre_topics::names::DEFAULT_SHARDS;
+use nacre_topics::sns::PUBLISH_PERMISSION;
+use nacre_topics::topic::{Topic, TopicId};
+use nacre_types::encoding::DecodeError;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// The option that says how many shards a new topic has.
+const SHARDS_OPTION: &str = "rgw_bucket_persistent_notif_num_shards";
+/// Attempts at a change of a topic that others change at the same time.
+const ATTEMPTS: usize = 16;
+/// The condition's key that names the bucket whose configuration is to name the topic.
+const SOURCE_ARN: &str = "aws:sourcearn";
+/// The name by which endpoints on the gateway's own host are usually called.
+const LOCALHOST: &str = "localhost";
+
+/// A topic's name within the cluster, as it is remembered and told of.
+fn key_of(arn: &TopicArn) -> String {
+    format!("{}:{}", arn.tenant, arn.name)
+}
+
+fn invalid(parameter: &str, reason: impl Into<String>) -> Error {
+    Error::Topic(nacre_topics::Error::Invalid { parameter: parameter.to_owned(), reason: reason.into() })
+}
+
+/// A topic's policy; `None` where it has none. One that can't be read fails the request: it may be what denies it.
+fn policy_of(topic: &Topic) -> Result<Option<Policy>> {
+    let text = topic.attributes.policy.as_str();
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let policy = Policy::read_topic(text).map_err(|detail| Error::Corrupt {
+        name: topic.arn.to_string(),
+        source: DecodeError::Corrupt { what: "a topic's policy", detail },
+    });
+    policy.map(Some)
+}
+
+/// Refuses attributes whose policy can't be evaluated.
+fn check_policy(attributes: &Attributes) -> Result<()> {
+    if attributes.policy.is_empty() {
+        return Ok(());
+    }
+    let policy = Policy::read_topic(&attributes.policy).map_err(|reason| invalid("Policy", reason))?;
+    match policy.keys().find(|key| !is_known_key(key) && *key != SOURCE_ARN) {
+        Some(key) => Err(invalid("Policy", format!("conditions can't ask for {key}"))),
+        None => Ok(()),
+    }
+}
+
+/// What the caller may do with the topic: its own policies and the topic's decide, and where they say nothing the ownership and
+/// capabilities.
+fn is_permitted(caller: &Caller, topic: &Topic, action: &str) -> Result<bool> {
+    let policy = policy_of(topic)?;
+    Ok(match caller.decision(policy.as_ref(), action, &topic.arn.to_string()) {
+        Decision::Deny => caller.is_administrator(),
+        Decision::Allow => true,
+        Decision::Nothing => {
+            let perm = if action == "sns:GetTopicAttributes" { Perm::READ } else { Perm::WRITE };
+            caller.is_user(&topic.owner) || caller.is_capable(caps::TOPICS, perm)
+        }
+    })
+}
+
+fn denied(action: &str, topic: &TopicArn) -> Failure {
+    let message = format!("not authorized to perform {action} on {topic}");
+    Failure::new(StatusCode::FORBIDDEN, "AuthorizationError", message)
+}
+
+/// Refuses who may not do that with the topic.
+pub(super) fn check_permission(caller: &Caller, topic: &Topic, action: &str) -> Result<(), Failure> {
+    if is_permitted(caller, topic, action)? { Ok(()) } else { Err(denied(action, &topic.arn)) }
+}
+
+/// Whether the caller may name the topic in a configuration of that bucket.
+pub(super) fn may_publish(caller: &Caller, topic: &Topic, bucket: &str) -> Result<bool> {
+    let mut asking = caller.clone();
+    asking.context.set(SOURCE_ARN, &format!("arn:aws:s3:::{bucket}"));
+    is_permitted(&asking, topic, PUBLISH_PERMISSION)
+}
+
+impl Gateway {
+    /// The ARN of the default tenant's topic of that name. Users have no tenants here.
+    pub(crate) fn topic_arn(&self, name: &str) -> TopicArn {
+        TopicArn { zonegroup: self.config.region.clone(), tenant: String::new(), name: name.to_owned() }
+    }
+
+    /// The topic of that tenant and name, as it was at the beginning of the call or later; `None` where there is none. The zone
+    /// group does not count.
+    pub(crate) async fn known_topic(&self, arn: &TopicArn) -> Result<Option<Arc<Topic>>> {
+        let asking = async { Ok(self.stored_topic(arn).await?.map(|stored| Arc::new(stored.record.topic))) };
+        let known = self.known(&self.memory.topics, &key_of(arn), asking).await?;
+        Ok(known.as_ref().clone())
+    }
+
+    async fn stored_topic(&self, arn: &TopicArn) -> Result<Option<StoredTopic>> {
+        Ok(self.pools.topics.get(arn).await?)
+    }
+
+    /// A topic, asked for anew.
+    pub async fn topic(&self, name: &str) -> Result<Topic> {
+        let arn = self.topic_arn(name);
+        let found = self.stored_topic(&arn).await?;
+        Ok(found.ok_or_else(|| Error::NoSuchTopic(arn.to_string()))?.record.topic)
+    }
+
+    /// At most `max` topics behind `after`, by name, and whether there are more.
+    pub async fn topics(&self, after: Option<&str>, max: u64) -> Result<(Vec<Topic>, bool)> {
+        let page = self.pools.topics.list("", after, max).await?;
+        Ok((page.topics.into_iter().map(|stored| stored.record.topic).collect(), page.more))
+    }
+
+    /// A page of the topics that the caller may see.
+    pub(super) async fn visible_topics(
+        &self,
+        caller: &Caller,
+        after: Option<&str>,
+        max: usize,
+    ) -> Result<(Vec<Topic>, bool), Failure> {
+        let (mut found, mut after) = (Vec::new(), after.map(str::to_owned));
+        loop {
+            let (topics, more) = self.topics(after.as_deref(), max as u64 + 1).await?;
+            after = topics.last().map(|topic| topic.arn.name.clone());
+            for topic in topics {
+                if !is_permitted(caller, &topic, "sns:GetTopicAttributes")? {
+                    continue;
+                }
+                if found.len() == max {
+                    return Ok((found, true));
+                }
+                found.push(topic);
+            }
+            if !more {
+                return Ok((found, false));
+            }
+        }
+    }
+
+    /// The number of shards of a new topic. What the monitors were told before this call counts.
+    async fn new_shards(&self) -> Result<u32> {
+        // Their answer comes after the configuration that they have sent before, on the same connection.
+        self.cluster.engine().refresh_map().await?;
+        let text = self.cluster.option(SHARDS_OPTION);
+        Ok(text.and_then(|text| text.parse().ok()).unwrap_or(DEFAULT_SHARDS))
+    }
+
+    /// Refuses an endpoint that this gateway must not connect to. `came_safely` is whether the request that names it came by TLS, or
+    /// names no secret.
+    fn check_endpoint(&self, topic: &str, attributes: &Attributes, came_safely: bool) -> Result<()> {
+        let Some(endpoint) = attributes.endpoint(topic)? else { return Ok(()) };
+        let policy = self.rules.policy();
+        policy.check(&endpoint, came_safely)?;
+        // Names are resolved when the gateway connects; what is an address already need not wait for that.
+        for server in endpoint.servers() {
+            let address = match server.host.parse::<IpAddr>() {
+                Ok(address) => Some(address),
+                Err(_) => (server.host == LOCALHOST).then_some(IpAddr::from([127, 0, 0, 1])),
+            };
+            if let Some(address) = address {
+                policy.check_address(address)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes a topic, or replaces the attributes of the one of that name, which keeps its owner and its number of shards.
+    pub(super) async fn create_topic(
+        &self,
+        caller: &Caller,
+        name: &str,
+        attributes: &Attributes,
+        came_safely: bool,
+    ) -> Result<Topic, Failure> {
+        const ACTION: &str = "sns:CreateTopic";
+        check_policy(attributes)?;
+        self.check_endpoint(name, attributes, came_safely)?;
+        let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
+        for _ in 0..ATTEMPTS {
+            if self.stored_topic(&arn).await?.is_some() {
+                let replacing = notifier.update_topic(&arn, |topic| -> Result<(), Failure> {
+                    check_permission(caller, topic, ACTION)?;
+                    Ok(topic.replace(attributes.clone()).map_err(Error::from)?)
+                });
+                match replacing.await {
+                    // It was deleted meanwhile.
+                    Err(failure) if failure.status == StatusCode::NOT_FOUND => continue,
+                    Err(failure) => return self.tell_of_topic(&arn, Err(failure)).await,
+                    Ok(stored) => return self.tell_of_topic(&arn, Ok(stored.record.topic.clone())).await,
+                }
+            }
+            let allowed = match caller.decision(None, ACTION, &arn.to_string()) {
+                Decision::Deny => caller.is_administrator(),
+                Decision::Allow => true,
+                // Every user may make topics; a role, and a session that is limited, what a policy says.
+                Decision::Nothing => caller.is_bare(),
+            };
+            if !allowed {
+                return Err(denied(ACTION, &arn));
+            }
+            let mut id = [0; 16];
+            getrandom::fill(&mut id).map_err(Error::no_random_numbers)?;
+            let (id, owner) = (TopicId::from_random(id), &caller.assumed.user.id);
+            let shards = self.new_shards().await?;
+            let topic = Topic::new(id, arn.clone(), owner, now_ns(), shards, attributes.clone());
+            let created = notifier.create_topic(topic.map_err(Error::from)?).await;
+            match created.map_err(|error| Failure::from(Error::from(error))) {
+                // Somebody else made one of that name.
+                Ok(None) => {}
+                Ok(Some(stored)) => return self.tell_of_topic(&arn, Ok(stored.record.topic.clone())).await,
+                Err(failure) => return self.tell_of_topic(&arn, Err(failure)).await,
+            }
+        }
+        Err(Error::Contended(arn.to_string()).into())
+    }
+
+    /// Sets one attribute of a topic, or resets it to its default where the value is empty.
+    pub(super) async fn set_topic_attribute(
+        &self,
+        caller: &Caller,
+        arn: &TopicArn,
+        (name, value): (&str, &str),
+        came_safely: bool,
+    ) -> Result<(), Failure> {
+        let changing = self.serving_notifier()?.update_topic(arn, |topic| -> Result<(), Failure> {
+            check_permission(caller, topic, "sns:SetTopicAttributes")?;
+            topic.set(name, value).map_err(Error::from)?;
+            check_policy(&topic.attributes)?;
+            Ok(self.check_endpoint(&arn.name, &topic.attributes, came_safely)?)
+        });
+        let changed = changing.await.map(drop);
+        self.tell_of_topic(arn, changed).await
+    }
+
+    /// Gives the queue of a topic another number of shards.
+    pub async fn reshard_topic(&self, name: &str, shards: u32) -> Result<Topic> {
+        let arn = self.topic_arn(name);
+        let resharded = self.serving_notifier()?.reshard_topic(&arn, shards).await;
+        self.tell_others(Change::Topic(key_of(&arn))).await;
+        Ok(resharded?.record.topic.clone())
+    }
+
+    /// Removes the topic of that name with its queues and the events in them; tells whether there was one.
+    pub async fn remove_topic(&self, name: &str) -> Result<bool> {
+        let arn = self.topic_arn(name);
+        let removed = self.serving_notifier()?.delete_topic(&arn).await;
+        self.tell_others(Change::Topic(key_of(&arn))).await;
+        Ok(removed?)
+    }
+
+    /// As [`Gateway::remove_topic`], for a caller who must be permitted to. A topic that is not there is no error.
+    pub(super) async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), Failure> {
+        // Who owns a topic does not change as long as it is there; one that is made meanwhile has the name by right.
+        let Some(stored) = self.stored_topic(arn).await? else { return Ok(()) };
+        check_permission(caller, &stored.record.topic, "sns:DeleteTopic")?;
+        self.remove_topic(&arn.name).await?;
+        Ok(())
+    }
+
+    /// What takes care of topics' queues in this process.
+    pub(super) fn serving_notifier(&self) -> Result<&Arc<Notifier>> {
+        self.notifier().ok_or_else(|| Error::Internal {
+            what: "notifications",
+            detail: "this process does nothing with topics' queues".to_owned(),
+        })
+    }
+
+    /// Tells all gateways of a topic that was changed, or may have been.
+    async fn tell_of_topic<T>(&self, arn: &TopicArn, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        if outcome.as_ref().map_or_else(|failure| failure.status.is_server_error(), |_| true) {
+            self.tell_others(Change::Topic(key_of(arn))).await;
+        }
+        outcome
+    }
+}
+
+/// The ARN that [`Change::Topic`] tells of.
+pub(crate) fn arn_of_key(key: &str, zonegroup: &str) -> TopicArn {
+    let (tenant, name) = key.split_once(':').unwrap_or(("", key));
+    TopicArn { zonegroup: zonegroup.to_owned(), tenant: tenant.to_owned(), name: name.to_owned() }
+}

@@ -1,0 +1,264 @@
+//! A change of an object between its prepare in the index and its outcome.
+
+use super::multipart;
+use crate::bucket::Bucket;
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::index::{self, RESHARD_LOOK, RESHARD_PATIENCE, Tails, execute};
+use crate::notifications::ChangeEvents;
+use nacre_index::commit::Change;
+use nacre_index::finish::{Outcome, Settled};
+use nacre_index::prepare::{self, Batch, Prepare, View};
+use nacre_index::record::{Attributes, Evidence, Pending, Subject};
+use nacre_index::seq::Incarnation;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a change notes at its prepare.
+#[derive(Debug, Default)]
+pub(super) struct Intent {
+    /// Tails that it may write.
+    pub(super) tails: Option<Tails>,
+    /// Tails that are unreferenced once it is committed, besides those that the index knows.
+    pub(super) replaced: Vec<Tails>,
+    /// Tails of the parts of the upload that it completes.
+    pub(super) parts: Vec<Tails>,
+    /// The upload that it completes.
+    pub(super) upload: Option<String>,
+    /// It may remove the head.
+    pub(super) slot: bool,
+    /// Its events.
+    pub(super) events: ChangeEvents,
+    /// The version that its events are about, as far as it is known.
+    pub(super) subject: Subject,
+}
+
+/// A change that is prepared and has no outcome yet. Dropped, it is cancelled: a commit of it must not be in flight then.
+pub(crate) struct IndexOp {
+    gateway: Arc<Gateway>,
+    bucket: Arc<Bucket>,
+    shard: String,
+    change: Prepare,
+    at: Incarnation,
+    view: View,
+    events: ChangeEvents,
+    /// The upload that it completes may carry its mark.
+    is_marked: bool,
+    settled: bool,
+}
+
+impl IndexOp {
+    /// Prepares a change in the index; waits while the index is being resharded.
+    pub(super) async fn prepare(
+        gateway: &Arc<Gateway>,
+        bucket: &Arc<Bucket>,
+        (key, tag): (&str, &str),
+        intent: Intent,
+    ) -> Result<IndexOp> {
+        let Intent { tails, replaced, parts, upload, slot, events, subject } = intent;
+        let (begun_ns, session) = (now_ns(), gateway.session().to_owned());
+        let event = events.index_event(subject);
+        let pending = Pending { begun_ns, session, tails, replaced, parts, upload, slot, event };
+        let mut change = Prepare { key: key.to_owned(), tag: tag.to_owned(), pending };
+        let deadline = Instant::now() + RESHARD_PATIENCE;
+        let mut current = Arc::clone(bucket);
+        loop {
+            let shard = index::shard_of(&current, key);
+            match gateway.preparer.prepare(gateway, &current, &shard, change.clone()).await {
+                Ok(index::Prepared { slot, at, view }) => {
+                    change.pending.slot = slot;
+                    let gateway = Arc::clone(gateway);
+                    let (is_marked, settled) = (false, false);
+                    return Ok(IndexOp {
+                        gateway,
+                        bucket: current,
+                        shard,
+                        change,
+                        at,
+                        view,
+                        events,
+                        is_marked,
+                        settled,
+                    });
+                }
+                // It may be being resharded.
+                Err(Error::IndexBusy(_)) if Instant::now() < deadline => {}
+                Err(error) => return Err(error),
+            }
+            tokio::time::sleep(RESHARD_LOOK).await;
+            let now = gateway.bucket(&bucket.name).await?;
+            // Another one of that name, or the change would have to be made another way.
+            if now.id != bucket.id || index::open_state(&now) != index::open_state(bucket) {
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            current = Arc::new(now);
+        }
+    }
+
+    /// The change, for its commit. `subject` is what its event is about.
+    pub(super) fn change<'a>(&'a self, subject: &'a Subject) -> Change<'a> {
+        Change {
+            key: &self.change.key,
+            tag: &self.change.tag,
+            prepared: self.at,
+            slot: self.change.pending.slot,
+            view: &self.view,
+            subject: self.change.pending.event.as_ref().map(|_| subject),
+        }
+    }
+
+    /// What the shard had of the key.
+    pub(super) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// What its events say of a version; with metadata and tags where a filter asks for them.
+    pub(super) fn subject_of(&self, head: &super::Head, version_id: &str) -> Subject {
+        subject_of(&self.events, head, version_id)
+    }
+
+    /// The upload that it completes carries its mark from here on.
+    pub(super) fn mark(&mut self) {
+        self.is_marked = true;
+    }
+
+    /// Notes in the index, too, what is unreferenced once the change is made. No commit of it may be in flight.
+    pub(super) async fn replaces(&mut self, replaced: Vec<Tails>) -> Result<()> {
+        if self.change.pending.replaced == replaced {
+            return Ok(());
+        }
+        self.change.pending.replaced = replaced;
+        self.amend().await
+    }
+
+    /// Notes in the index, too, what the change's event is about. No commit of it may be in flight.
+    pub(super) async fn is_about(&mut self, subject: &Subject) -> Result<()> {
+        match &mut self.change.pending.event {
+            Some(event) if event.subject != *subject => event.subject = subject.clone(),
+            _ => return Ok(()),
+        }
+        self.amend().await
+    }
+
+    async fn amend(&mut self) -> Result<()> {
+        let deadline = Instant::now() + RESHARD_PATIENCE;
+        loop {
+            let write = prepare::amend(&self.change);
+            match execute::write(&self.gateway.pools.index, &self.shard, write).await {
+                Err(error) if error.is_canceled() || error.is_absent() => {}
+                amended => return amended.map(drop),
+            }
+            if Instant::now() > deadline {
+                return Err(Error::IndexBusy(self.bucket.name.clone()));
+            }
+            tokio::time::sleep(RESHARD_LOOK).await;
+            self.follow().await?;
+        }
+    }
+
+    /// Finds the shard that has the change's records now.
+    async fn follow(&mut self) -> Result<()> {
+        let now = self.gateway.bucket(&self.bucket.name).await?;
+        if now.id != self.bucket.id {
+            return Err(Error::NoSuchBucket(self.bucket.name.clone()));
+        }
+        self.shard = index::shard_of(&now, &self.change.key);
+        self.bucket = Arc::new(now);
+        Ok(())
+    }
+
+    /// Reads again what the shard has of the key.
+    pub(super) async fn refresh_view(&mut self) -> Result<()> {
+        let batch = Batch::new(index::open_state(&self.bucket), vec![self.change.clone()]);
+        match execute::read(&self.gateway.pools.index, &self.shard, &batch.read()).await? {
+            Some(reply) => {
+                if let Some(view) = batch.views(&reply)?.pop() {
+                    self.view = view?;
+                }
+            }
+            None => self.follow().await?,
+        }
+        Ok(())
+    }
+
+    /// The change was committed: has it finished in the index, and pushes its immediate events.
+    pub(super) async fn complete(mut self, evidence: Evidence, subject: &Subject) {
+        self.settled = true;
+        if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
+            // While the change is pending, so that its recovery would do it.
+            let kept: Vec<&Tails> = self.change.pending.parts.iter().collect();
+            let clearing = self.gateway.clear_upload(&self.bucket, (&self.change.key, id), &kept);
+            if let Err(error) = clearing.await {
+                tracing::warn!(%error, id, "rgw: an upload that became an object stays until it is ended");
+            }
+        }
+        let (key, tag, seq) = (self.change.key.clone(), self.change.tag.clone(), evidence.seq);
+        let events = std::mem::take(&mut self.events);
+        let gateway = Arc::clone(&self.gateway);
+        self.finish(Outcome::Committed(Box::new(evidence))).await;
+        gateway.push_immediately(events, &key, &tag, seq, subject).await;
+    }
+
+    /// The change was not committed and won't be.
+    pub(super) async fn cancel(mut self) {
+        self.settled = true;
+        self.undo().await;
+    }
+
+    /// As [`IndexOp::cancel`], unless the change may have taken effect: then it stays pending.
+    pub(super) async fn fail(mut self, error: &Error) {
+        self.settled = true;
+        if !error.is_unknown() {
+            self.undo().await;
+        }
+    }
+
+    async fn undo(self) {
+        if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
+            // It may be completed again. First, or it would be taken for one that became an object.
+            let name = multipart::upload_name(&self.bucket, &self.change.key, id);
+            if let Err(error) = multipart::release(&self.gateway.pools.data, &name, &self.change.tag).await {
+                tracing::warn!(%error, id, "rgw: an upload stays marked as being completed");
+                return;
+            }
+        }
+        self.finish(Outcome::Cancelled).await;
+    }
+
+    async fn finish(self, outcome: Outcome) {
+        let (key, tag) = (self.change.key.clone(), self.change.tag.clone());
+        let change = Settled { key, tag, outcome };
+        self.gateway.finisher.add(&self.gateway, (&self.bucket.name, &self.shard), change.into()).await;
+    }
+}
+
+/// What events say of a version; with metadata and tags where a filter asks for them.
+pub(super) fn subject_of(events: &ChangeEvents, head: &super::Head, version_id: &str) -> Subject {
+    let attributes = events
+        .wants_attributes()
+        .then(|| Attributes { metadata: head.metadata.clone(), tags: head.tags.clone() });
+    Subject { version_id: version_id.to_owned(), size: head.size, etag: head.etag.clone(), attributes }
+}
+
+impl Drop for IndexOp {
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        let op = IndexOp {
+            gateway: Arc::clone(&self.gateway),
+            bucket: Arc::clone(&self.bucket),
+            shard: std::mem::take(&mut self.shard),
+            change: self.change.clone(),
+            at: self.at,
+            view: std::mem::take(&mut self.view),
+            events: ChangeEvents::none(),
+            is_marked: self.is_marked,
+            settled: true,
+        };
+        // Without a runtime the process ends, and others recover what is pending.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(op.undo());
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Removes objects of buckets without versions; in others hides them behind delete markers.
+
+use super::commit::{CommitTurn, is_crowded};
+use super::head_state::{HeadState, VERSIONS};
+use super::index_op::{Intent, subject_of};
+use super::{Condition, ETAG, HEAD, Head, IndexOp, Pieces, Put, head_name};
+use crate::bucket::{Bucket, Versioning};
+use crate::error::{Error, Result};
+use crate::gateway::{Gateway, now_ns};
+use crate::notifications::{Cause, ChangeEvents};
+use nacre_index::commit::{self, Base};
+use nacre_index::op::Step;
+use nacre_index::record::{Content, Evidence, Subject};
+use nacre_topics::event::EventType;
+use std::sync::Arc;
+
+/// What came of a removal.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Removal {
+    /// Whether there was anything.
+    pub(crate) there: bool,
+    /// The id of the delete marker that hides the object now.
+    pub(crate) marker: Option<String>,
+}
+
+/// The types of events that a removal may have.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RemovalEvents {
+    /// Where the object or a version is removed.
+    pub(crate) removed: &'static [EventType],
+    /// Where a delete marker is made.
+    pub(crate) marker: &'static [EventType],
+}
+
+impl RemovalEvents {
+    /// Of a client's request.
+    pub(crate) const REQUEST: RemovalEvents = RemovalEvents {
+        removed: &[EventType::ObjectRemovedDelete],
+        marker: &[EventType::ObjectRemovedDeleteMarkerCreated],
+    };
+    /// Of a lifecycle rule for current versions.
+    pub(crate) const EXPIRATION: RemovalEvents = RemovalEvents {
+        removed: &[EventType::ObjectExpirationCurrent, EventType::LifecycleExpirationDelete],
+        marker: &[EventType::ObjectExpirationCurrent, EventType::LifecycleExpirationDeleteMarkerCreated],
+    };
+}
+
+/// The steps that make a tombstone of the head of an object: they remove what is there of it.
+pub(super) fn bury(has_versions: bool) -> Vec<Step> {
+    let mut steps = vec![Step::Truncate(0), Step::RemoveAttr(HEAD), Step::RemoveAttr(ETAG)];
+    if has_versions {
+        steps.push(Step::RemoveAttr(VERSIONS));
+    }
+    steps
+}
+
+impl Gateway {
+    /// Removes an object, or where the bucket has versions hides it behind a delete marker of `owner`.
+    pub(crate) async fn remove_object(
+        self: &Arc<Gateway>,
+        bucket: &Arc<Bucket>,
+        (key, owner): (&str, &str),
+        condition: Condition,
+        (cause, types): (&Cause, RemovalEvents),
+    ) -> Result<Removal> {
+        let tag = self.tag();
+        if bucket.versioning != Versioning::Off {
+            let head =
+                Head { tag, marker: true, owner: owner.to_owned(), mtime_ns: now_ns(), ..Head::default() };
+            let events = self.change_events(bucket, key, types.marker, cause).await?;
+            let put = Put {
+                bucket: Arc::clone(bucket),
+                key: key.to_owned(),
+                head,
+                condition,
+                cause: cause.clone(),
+                types: types.marker,
+            };
+            let head = put.commit(self, (None, events), Pieces::default(), None).await?;
+            return Ok(Removal { there: true, marker: Some(head.version) });
+        }
+        let events = self.change_events(bucket, key, types.removed, cause).await?;
+        let (gateway, bucket, key) = (Arc::clone(self), Arc::clone(bucket), key.to_owned());
+        // Whoever asked for it may go away in between.
+        let removal =
+            tokio::spawn(async move { gateway.remove_plain(&bucket, (&key, &tag), condition, events).await });
+        let there = removal.await.map_err(Error::task("the removal of an object"))??;
+        Ok(Removal { there, marker: None })
+    }
+
+    /// Removes an object of a bucket without versions; tells whether there was one.
+    async fn remove_plain(
+        self: &Arc<Gateway>,
+        bucket: &Arc<Bucket>,
+        (key, tag): (&str, &str),
+        condition: Condition,
+        events: ChangeEvents,
+    ) -> Result<bool> {
+        let name = head_name(bucket, key);
+        let mut state = None;
+        let mut subject = Subject::default();
+        // Filters are judged against the version that is removed, also after a crash: it is noted in the prepare.
+        if events.wants_attributes() {
+            let read = self.head_state(&name).await?;
+            condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
+            let Some(object) = &read.object else { return Ok(false) };
+            subject = subject_of(&events, &object.head, "");
+            state = Some(read);
+        }
+        let intent = Intent { slot: true, events, subject, ..Intent::default() };
+        let mut op = IndexOp::prepare(self, bucket, (key, tag), intent).await?;
+        match commit_removal(self, &mut op, &name, &condition, state).await {
+            Ok(Some((evidence, subject))) => {
+                op.complete(evidence, &subject).await;
+                Ok(true)
+            }
+            Ok(None) => {
+                op.cancel().await;
+                Ok(false)
+            }
+            Err(error) => {
+                op.fail(&error).await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Commits a removal; `None` where there is nothing to remove.
+async fn commit_removal(
+    gateway: &Arc<Gateway>,
+    op: &mut IndexOp,
+    name: &str,
+    condition: &Condition,
+    mut state: Option<HeadState>,
+) -> Result<Option<(Evidence, Subject)>> {
+    let mut turn = CommitTurn::wait(gateway, name).await;
+    let mut guess = match state {
+        Some(_) => None,
+        None => turn.last_base(op.view()).or_else(|| op.view().guess_removal()),
+    };
+    // The event of a tombstone tells what it removed: the last commit must have made that.
+    let is_told = |base: &Base| match base {
+        Base::Absent => false,
+        Base::Entry(_) => true,
+        Base::Head(head) => head.last.as_ref().is_some_and(|last| matches!(last.content, Content::Object(_))),
+    };
+    guess = guess.filter(|base| condition.is_decided_on(base) && is_told(base));
+    loop {
+        let (base, guards, steps, subject) = match guess.take() {
+            Some(base) => {
+                let mut subject = Subject::default();
+                let last = match &base {
+                    Base::Head(head) => head.last.as_ref(),
+                    Base::Absent | Base::Entry(_) => None,
+                };
+                let entry = op.view().entry.as_ref().and_then(|entry| entry.object.as_ref());
+                let removed = match last.map(|last| &last.content) {
+                    Some(Content::Object(listed)) => Some(listed),
+                    _ => entry,
+                };
+                if let Some(listed) = removed {
+                    (subject.size, subject.etag) = (listed.size, listed.etag.clone());
+                }
+                (base, condition.guards(), bury(false), subject)
+            }
+            None => {
+                let read = match state.take() {
+                    Some(read) => read,
+                    None => gateway.head_state(name).await?,
+                };
+                condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
+                let Some(object) = &read.object else { return Ok(None) };
+                let subject = op.subject_of(&object.head, "");
+                if subject.attributes.is_some() {
+                    op.is_about(&subject).await?;
+                }
+                (read.base(), Vec::new(), bury(false), subject)
+            }
+        };
+        let removal = commit::remove(op.change(&subject), &base, guards, steps);
+        if is_crowded(&removal) {
+            turn.wait_crowded().await?;
+            op.refresh_view().await?;
+            continue;
+        }
+        match removal? {
+            commit::Removal::Nothing => return Ok(None),
+            commit::Removal::ReadHead => {}
+            commit::Removal::Commit(commit) => {
+                if let Some(evidence) = turn.execute(*commit).await? {
+                    return Ok(Some((evidence, subject)));
+                }
+            }
+        }
+    }
+}
