@@ -74,7 +74,8 @@ impl Producer {
             c::rd_kafka_conf_set_log_cb(native_config.ptr(), Some(on_log));
             c::rd_kafka_conf_set_connect_cb(native_config.ptr(), Some(on_connect));
         }
-        let callbacks = Callbacks { context: context.clone(), last_error: Mutex::new(None), refusal: Mutex::new(None) };
+        let callbacks =
+            Callbacks { context: context.clone(), last_error: Mutex::new(None), refusal: Mutex::new(None) };
         let client =
             Client::new(config, native_config, RDKafkaType::RD_KAFKA_PRODUCER, callbacks).map_err(failed)?;
         let native = Arc::new(Native { client, ends: AtomicBool::new(false) });
