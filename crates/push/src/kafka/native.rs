@@ -39,6 +39,8 @@ struct Callbacks {
     context: Arc<Context>,
     /// What went wrong last with a broker.
     last_error: Mutex<Option<String>>,
+    /// Why the last connection was not allowed. librdkafka itself would only say that permission was denied.
+    refusal: Mutex<Option<String>>,
 }
 
 impl ClientContext for Callbacks {}
@@ -72,7 +74,8 @@ impl Producer {
             c::rd_kafka_conf_set_log_cb(native_config.ptr(), Some(on_log));
             c::rd_kafka_conf_set_connect_cb(native_config.ptr(), Some(on_connect));
         }
-        let callbacks = Callbacks { context: context.clone(), last_error: Mutex::new(None) };
+        let callbacks =
+            Callbacks { context: context.clone(), last_error: Mutex::new(None), refusal: Mutex::new(None) };
         let client =
             Client::new(config, native_config, RDKafkaType::RD_KAFKA_PRODUCER, callbacks).map_err(failed)?;
         let native = Arc::new(Native { client, ends: AtomicBool::new(false) });
@@ -133,7 +136,9 @@ impl Producer {
 
     /// What went wrong last with a broker, if anything did.
     pub(super) fn last_error(&self) -> Option<String> {
-        self.native.client.context().last_error.lock().clone()
+        let callbacks = self.native.client.context();
+        let refusal = callbacks.refusal.lock().clone();
+        refusal.or_else(|| callbacks.last_error.lock().clone())
     }
 
     /// Fences all other producers with the same `transactional.id`. Blocks.
@@ -267,9 +272,10 @@ unsafe extern "C" fn on_connect(
     let (callbacks, address) = unsafe { (&*opaque.cast::<Callbacks>(), address_of(address, length)) };
     let Some(address) = address else { return libc::EAFNOSUPPORT };
     if let Err(error) = callbacks.context.policy().check_address(address.ip()) {
-        *callbacks.last_error.lock() = Some(error.to_string());
+        *callbacks.refusal.lock() = Some(error.to_string());
         return libc::EACCES;
     }
+    *callbacks.refusal.lock() = None;
     // SAFETY: librdkafka keeps the socket open during the call.
     let socket = unsafe { BorrowedFd::borrow_raw(socket) };
     match connect(socket, &address) {

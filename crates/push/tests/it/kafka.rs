@@ -76,7 +76,9 @@ async fn keys_keep_their_order(kafka: &Kafka, clients: &Endpoints) {
         let topic = format!("order-{level}");
         let attributes = [("push-endpoint", &*uri), ("kafka-ack-level", level)];
         let connection = open(clients, &endpoint(&topic, &attributes), None);
-        push_until_taken(&connection, vec![event("first", 0)]).await;
+        // Makes the topic: what is sent without acknowledgement before it has a leader is lost.
+        let acknowledged = open(clients, &endpoint(&topic, &[("push-endpoint", &*uri)]), None);
+        push_until_taken(&acknowledged, vec![event("first", 0)]).await;
         let keys = ["a", "b", "c", "d", "e", "f"];
         let pushes = (1..=20).map(|number| keys.iter().map(|key| event(key, number)).collect::<Vec<_>>());
         // At the same time, as several shards would.

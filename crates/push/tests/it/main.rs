@@ -1,5 +1,7 @@
 //! The clients against real servers.
 
+#![allow(clippy::unwrap_used)]
+
 mod amqp;
 mod events;
 mod http;
