@@ -28,6 +28,7 @@ mod s3_edges;
 mod s3_encryption;
 mod s3_faults;
 mod s3_lifecycle;
+mod s3_notifications_faults;
 mod s3_object_store;
 mod s3_operation;
 mod s3_programs;
