@@ -179,7 +179,7 @@ fn nothing_is_left(cluster: &TestCluster, bucket: &str) {
 }
 
 /// What killed gateways left is seen through, and then nothing is wrong.
-pub(crate) fn becomes_sound(cluster: &TestCluster, bucket: &str) {
+fn becomes_sound(cluster: &TestCluster, bucket: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let wrong = problems(cluster, bucket);

@@ -40,7 +40,7 @@ pub(super) enum Problem {
     OutOfOrder(Event, Event),
     /// The order that the sequencers claim can't be the order of what the clients did.
     Impossible(Event, &'static str),
-    /// What is read at the end is not what the last event left.
+    /// What is read is not what the events say.
     End { bucket: String, key: String, why: String },
     /// Two topics do not have the same events.
     Topics { number: u32, bucket: String, key: String },
@@ -60,7 +60,7 @@ impl Display for Problem {
             }
             Problem::OutOfOrder(first, second) => write!(f, "out of order: {second:?} after {first:?}"),
             Problem::Impossible(event, why) => write!(f, "an impossible order: {event:?} {why}"),
-            Problem::End { bucket, key, why } => write!(f, "at the end, {bucket}/{key}: {why}"),
+            Problem::End { bucket, key, why } => write!(f, "{bucket}/{key}: {why}"),
             Problem::Topics { number, bucket, key } => {
                 write!(f, "topics differ in operation {number} on {bucket}/{key}")
             }
@@ -125,15 +125,24 @@ pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: So
         problems.push(Problem::Doubled(events.iter().map(|event| (*event).clone()).collect()));
     }
 
-    let seen = history.sightings.iter().filter_map(|sighting| {
-        operations.get(&(sighting.number?, sighting.bucket.as_str(), sighting.key.as_str())).copied()
-    });
+    let mut seen = Vec::new();
+    for sighting in &history.sightings {
+        let Some(number) = sighting.number else { continue };
+        match operations.get(&(number, sighting.bucket.as_str(), sighting.key.as_str())) {
+            Some(operation) => seen.push(*operation),
+            None => problems.push(Problem::End {
+                bucket: sighting.bucket.clone(),
+                key: sighting.key.clone(),
+                why: format!("what operation {number} wrote elsewhere was read there"),
+            }),
+        }
+    }
     let acknowledged = history.operations.iter().filter(|operation| {
         matches!(operation.outcome, Outcome::Acknowledged { .. })
             && operation.kind.always_takes_effect(&operation.bucket)
     });
     let mut missing = BTreeSet::new();
-    for operation in seen.chain(acknowledged) {
+    for operation in seen.into_iter().chain(acknowledged) {
         let change = (operation.number, operation.bucket.as_str(), operation.key.as_str());
         if !by_change.contains_key(&change) && missing.insert(change) {
             problems.push(Problem::Missing(operation.clone()));

@@ -81,10 +81,6 @@ impl Sink {
         }
     }
 
-    pub(super) fn is_running(&self) -> bool {
-        self.server.is_some()
-    }
-
     pub(super) fn set_mode(&self, mode: Mode) {
         self.state.mode.send_replace(mode);
     }
