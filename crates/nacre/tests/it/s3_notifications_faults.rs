@@ -134,9 +134,13 @@ fn entries(cluster: &TestCluster, topic: &str) -> Option<u64> {
     number_in(&serde_json::from_slice(&out.stdout).ok()?, "Entries")
 }
 
+/// All events that a topic's queues hold.
 fn dump(cluster: &TestCluster, topic: &str) -> Vec<Event> {
+    // More than there can be.
+    let all = history::MAX_OPERATIONS.to_string();
+    let text = cluster.ok(&["topic", "dump", "--topic", topic, "--max-entries", &all]);
     let mut events = Vec::new();
-    events_in(&serde_json::from_str(&cluster.ok(&["topic", "dump", "--topic", topic])).unwrap(), &mut events);
+    events_in(&serde_json::from_str(&text).unwrap(), &mut events);
     events
 }
 
