@@ -68,6 +68,9 @@ impl Display for Problem {
     }
 }
 
+/// What an inspection came to.
+type Verdict<T> = Result<T, Box<Problem>>;
+
 /// The change that an event is of: number, bucket, key.
 pub(super) type Change = (u32, String, String);
 
@@ -167,7 +170,7 @@ pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: So
             order::check_absences(events, absences.get(key).map_or(&[], Vec::as_slice))
                 .and_then(|()| check_object(key, events, ends.objects.get(key)))
         };
-        problems.extend(found.err());
+        problems.extend(found.err().map(|problem| *problem));
     }
     for (key, removals) in acknowledged_removals(history) {
         let listed = ends.versions.get(key).is_some_and(|all| all.iter().any(|one| one.id == removals));
@@ -271,11 +274,7 @@ fn acknowledged_removals(history: &History) -> impl Iterator<Item = (&str, &str)
 }
 
 /// Of a key without versions: the last event left what is read.
-fn check_object(
-    key: &str,
-    events: &[(&Event, &Operation)],
-    end: Option<&(u32, Option<u32>)>,
-) -> Result<(), Problem> {
+fn check_object(key: &str, events: &[(&Event, &Operation)], end: Option<&(u32, Option<u32>)>) -> Verdict<()> {
     let mut state: Option<(u32, Option<u32>)> = None;
     for (_, operation) in events {
         state = match (&operation.kind, state) {
@@ -288,13 +287,14 @@ fn check_object(
         return Ok(());
     }
     let why = format!("operation and tags are {end:?}, {state:?} by the events");
-    Err(Problem::End { bucket: PLAIN.to_owned(), key: key.to_owned(), why })
+    Err(Box::new(Problem::End { bucket: PLAIN.to_owned(), key: key.to_owned(), why }))
 }
 
 /// Of a key with versions: each version has one event of its creation and, if it is not listed, one of its removal.
-fn check_versions(key: &str, events: &[(&Event, &Operation)], listed: &[Version]) -> Result<(), Problem> {
+fn check_versions(key: &str, events: &[(&Event, &Operation)], listed: &[Version]) -> Verdict<()> {
     order::check_moments(events)?;
-    let wrong = |why: String| Problem::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why };
+    let wrong =
+        |why: String| Box::new(Problem::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why });
     // By version: when it was created, by which operation, and whether it is there.
     let mut versions: BTreeMap<&str, (usize, u32, bool)> = BTreeMap::new();
     for (at, (event, operation)) in events.iter().enumerate() {
@@ -302,16 +302,18 @@ fn check_versions(key: &str, events: &[(&Event, &Operation)], listed: &[Version]
         match &operation.kind {
             Kind::DeleteVersion(_) => match versions.get_mut(version) {
                 Some((_, _, is_there)) if *is_there => *is_there = false,
-                _ => return Err(Problem::Impossible((*event).clone(), "removes what is not there")),
+                _ => {
+                    return Err(Box::new(Problem::Impossible((*event).clone(), "removes what is not there")));
+                }
             },
             Kind::Tag => {
                 if !versions.get(version).is_some_and(|(_, _, is_there)| *is_there) {
-                    return Err(Problem::Impossible((*event).clone(), "tags what is not there"));
+                    return Err(Box::new(Problem::Impossible((*event).clone(), "tags what is not there")));
                 }
             }
             _ => {
                 if versions.insert(version, (at, operation.number, true)).is_some() {
-                    return Err(Problem::Impossible((*event).clone(), "creates a version again"));
+                    return Err(Box::new(Problem::Impossible((*event).clone(), "creates a version again")));
                 }
             }
         }
