@@ -25,6 +25,7 @@ SECTIONS = {
     "long": "Ten minutes of writes",
     "striper": "Striped objects beside Ceph's libradosstriper",
     "s3": "S3 beside radosgw",
+    "notifications": "Bucket notifications beside radosgw",
     "s3-memory": "Memory of a gateway under many uploads",
     "restart": "A BlueStore that starts again",
     "stores": "The three stores",

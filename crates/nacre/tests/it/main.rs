@@ -31,6 +31,7 @@ mod s3_faults;
 mod s3_index_format;
 mod s3_lifecycle;
 mod s3_notifications;
+mod s3_notifications_faults;
 mod s3_object_store;
 mod s3_operation;
 mod s3_programs;

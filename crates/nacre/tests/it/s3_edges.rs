@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Makes a CA, and by it the certificate that is `NAME.crt` with the key `NAME.key`.
-fn certify(folder: &Path, name: &str) {
+pub(crate) fn certify(folder: &Path, name: &str) {
     let openssl = |args: &[&str]| {
         let out = Command::new("openssl").args(args).current_dir(folder).output().unwrap();
         assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A gateway's process, on the same port whenever it is started.
-struct Gateway {
+pub(crate) struct Gateway {
     port: u16,
     /// More of its command line.
     args: Vec<String>,
@@ -21,16 +21,16 @@ struct Gateway {
 }
 
 impl Gateway {
-    fn new() -> Gateway {
+    pub(crate) fn new() -> Gateway {
         Gateway { port: free_port(), args: Vec::new(), child: None }
     }
 
-    fn endpoint(&self) -> String {
+    pub(crate) fn endpoint(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
     /// Starts it and waits until it serves.
-    fn start(&mut self, cluster: &TestCluster) {
+    pub(crate) fn start(&mut self, cluster: &TestCluster) {
         let log = cluster.folder().join(format!("gateway.{}.out", self.port));
         let log = File::options().create(true).append(true).open(log).unwrap();
         let mut child = Command::new(nacre())
@@ -48,13 +48,13 @@ impl Gateway {
         assert!(self.child.replace(child).is_none());
     }
 
-    fn log(&self, cluster: &TestCluster) -> String {
+    pub(crate) fn log(&self, cluster: &TestCluster) -> String {
         let text = std::fs::read_to_string(cluster.folder().join(format!("gateway.{}.out", self.port)));
         text.unwrap_or_default()
     }
 
     /// kill -9.
-    fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let mut child = self.child.take().expect("a running gateway");
         child.kill().unwrap();
         child.wait().unwrap();

@@ -1,0 +1,357 @@
+//! Compares the events of one topic with what clients did. A pure function of both.
+//!
+//! Operations overlap, so that their order is not known beforehand. An event's sequencer claims the operation's place in
+//! the order of its key's changes. The claim holds if each operation can be given a moment between its invocation and its
+//! answer such that the moments are in that order, what each operation found at its moment is what it was answered, and
+//! the last state is the one that is read at the end. Since the order is given, such moments are found in one pass.
+
+mod order;
+#[cfg(test)]
+mod tests;
+
+use super::history::{Ends, Event, History, Kind, Operation, Outcome, PLAIN, Span, VERSIONED, Version};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{Display, Formatter};
+
+/// Where the events were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// A consumer received them, in this order and perhaps several times.
+    Delivered,
+    /// They are in a queue, each once, in any order.
+    Queued,
+}
+
+/// What is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Problem {
+    /// The operation took effect, and there is no event of it.
+    Missing(Operation),
+    /// There are several events of one change of a key.
+    Doubled(Vec<Event>),
+    /// The operation was refused or changes nothing, and there is an event of it.
+    NotExpected(Operation, Event),
+    /// The event is of no operation, or its fields are not those of its operation.
+    Foreign(Event, &'static str),
+    /// An event came again, with the same id and other fields.
+    Changed(Event, Event),
+    /// An event came after a later one of its key.
+    OutOfOrder(Event, Event),
+    /// The order that the sequencers claim can't be the order of what the clients did.
+    Impossible(Event, &'static str),
+    /// What is read is not what the events say.
+    End { bucket: String, key: String, why: String },
+    /// Two topics do not have the same events.
+    Topics { number: u32, bucket: String, key: String },
+}
+
+impl Display for Problem {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Problem::Missing(operation) => write!(f, "no event of {operation:?}"),
+            Problem::Doubled(events) => write!(f, "several events of one change: {events:?}"),
+            Problem::NotExpected(operation, event) => {
+                write!(f, "an event of what has no effect: {operation:?}: {event:?}")
+            }
+            Problem::Foreign(event, why) => write!(f, "an event {why}: {event:?}"),
+            Problem::Changed(first, second) => {
+                write!(f, "delivered with other fields: {first:?}, {second:?}")
+            }
+            Problem::OutOfOrder(first, second) => write!(f, "out of order: {second:?} after {first:?}"),
+            Problem::Impossible(event, why) => write!(f, "an impossible order: {event:?} {why}"),
+            Problem::End { bucket, key, why } => write!(f, "{bucket}/{key}: {why}"),
+            Problem::Topics { number, bucket, key } => {
+                write!(f, "topics differ in operation {number} on {bucket}/{key}")
+            }
+        }
+    }
+}
+
+/// What an inspection came to.
+type Verdict<T> = Result<T, Box<Problem>>;
+
+/// The change that an event is of: number, bucket, key.
+pub(super) type Change = (u32, String, String);
+
+/// The changes that have events, with their sequencers.
+pub(super) fn changes(events: &[Event]) -> BTreeMap<Change, &str> {
+    let change = |event: &Event| Some((event.number?, event.bucket.clone(), event.key.clone()));
+    events.iter().filter_map(|event| Some((change(event)?, event.sequencer.as_str()))).collect()
+}
+
+/// Fails where two topics with the same configurations do not have events of the same changes, in the same order.
+pub(super) fn compare_topics(one: &[Event], other: &[Event]) -> Vec<Problem> {
+    let (one, other) = (changes(one), changes(other));
+    let changes: BTreeSet<&Change> = one.keys().chain(other.keys()).collect();
+    let differing = changes.into_iter().filter(|change| one.get(*change) != other.get(*change));
+    differing
+        .map(|(number, bucket, key)| Problem::Topics {
+            number: *number,
+            bucket: bucket.clone(),
+            key: key.clone(),
+        })
+        .collect()
+}
+
+/// Everything that is wrong with the events of a topic. `events` are in the order in which they were received.
+pub(super) fn check(history: &History, events: &[Event], ends: &Ends, source: Source) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let firsts = first_occurrences(events, source, &mut problems);
+    let operations: BTreeMap<(u32, &str, &str), &Operation> = history
+        .operations
+        .iter()
+        .map(|operation| ((operation.number, operation.bucket.as_str(), operation.key.as_str()), operation))
+        .collect();
+    assert_eq!(operations.len(), history.operations.len(), "operations are not unique");
+
+    let mut by_change: BTreeMap<(u32, &str, &str), Vec<&Event>> = BTreeMap::new();
+    let mut by_key: BTreeMap<(&str, &str), Vec<(&Event, &Operation)>> = BTreeMap::new();
+    for event in firsts {
+        let change = event.number.map(|number| (number, event.bucket.as_str(), event.key.as_str()));
+        let operation = change.and_then(|change| operations.get(&change));
+        let (Some(change), Some(operation)) = (change, operation) else {
+            problems.push(Problem::Foreign(event.clone(), "of no operation"));
+            continue;
+        };
+        if operation.outcome == Outcome::Refused || operation.kind == Kind::Nothing {
+            problems.push(Problem::NotExpected((*operation).clone(), event.clone()));
+            continue;
+        }
+        if let Err(why) = compare_fields(operation, event) {
+            problems.push(Problem::Foreign(event.clone(), why));
+        }
+        by_change.entry(change).or_default().push(event);
+        by_key.entry((&event.bucket, &event.key)).or_default().push((event, *operation));
+    }
+    for events in by_change.values().filter(|events| events.len() > 1) {
+        problems.push(Problem::Doubled(events.iter().map(|event| (*event).clone()).collect()));
+    }
+
+    let mut seen = Vec::new();
+    for sighting in &history.sightings {
+        let Some(number) = sighting.number else { continue };
+        match operations.get(&(number, sighting.bucket.as_str(), sighting.key.as_str())) {
+            Some(operation) => seen.push(*operation),
+            None => problems.push(Problem::End {
+                bucket: sighting.bucket.clone(),
+                key: sighting.key.clone(),
+                why: format!("what operation {number} wrote elsewhere was read there"),
+            }),
+        }
+    }
+    let acknowledged = history.operations.iter().filter(|operation| {
+        matches!(operation.outcome, Outcome::Acknowledged { .. })
+            && operation.kind.always_takes_effect(&operation.bucket)
+    });
+    let mut missing = BTreeSet::new();
+    for operation in seen.into_iter().chain(acknowledged) {
+        let change = (operation.number, operation.bucket.as_str(), operation.key.as_str());
+        if !by_change.contains_key(&change) && missing.insert(change) {
+            problems.push(Problem::Missing(operation.clone()));
+        }
+    }
+
+    for events in by_key.values_mut() {
+        check_arrivals(events, source, &mut problems);
+        events.sort_by(|(a, _), (b, _)| a.sequencer.cmp(&b.sequencer));
+    }
+    let absences = absences(history, &by_change);
+    let nothing = Vec::new();
+    let mut keys: BTreeSet<(&str, &str)> = by_key.keys().copied().collect();
+    keys.extend(absences.keys().map(|key| (PLAIN, *key)));
+    keys.extend(ends.objects.keys().map(|key| (PLAIN, key.as_str())));
+    keys.extend(ends.versions.keys().map(|key| (VERSIONED, key.as_str())));
+    for (bucket, key) in keys {
+        let events = by_key.get(&(bucket, key)).unwrap_or(&nothing);
+        let found = if bucket == VERSIONED {
+            check_versions(key, events, ends.versions.get(key).map_or(&[], Vec::as_slice))
+        } else {
+            order::check_absences(events, absences.get(key).map_or(&[], Vec::as_slice))
+                .and_then(|()| check_object(key, events, ends.objects.get(key)))
+        };
+        problems.extend(found.err().map(|problem| *problem));
+    }
+    for (key, removals) in acknowledged_removals(history) {
+        let listed = ends.versions.get(key).is_some_and(|all| all.iter().any(|one| one.id == removals));
+        if listed {
+            let why = format!("version {removals} is listed after its removal was acknowledged");
+            problems.push(Problem::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why });
+        }
+    }
+    problems
+}
+
+/// The first event of each id, in the order in which they came.
+fn first_occurrences<'a>(events: &'a [Event], source: Source, problems: &mut Vec<Problem>) -> Vec<&'a Event> {
+    let (mut by_id, mut firsts) = (BTreeMap::new(), Vec::new());
+    for event in events {
+        match by_id.entry(event.id.as_str()) {
+            Entry::Vacant(entry) => {
+                entry.insert(event);
+                firsts.push(event);
+            }
+            Entry::Occupied(first) if source == Source::Queued => {
+                problems.push(Problem::Doubled(vec![(*first.get()).clone(), event.clone()]));
+            }
+            Entry::Occupied(first) if *first.get() != event => {
+                problems.push(Problem::Changed((*first.get()).clone(), event.clone()));
+            }
+            Entry::Occupied(_) => {}
+        }
+    }
+    firsts
+}
+
+fn compare_fields(operation: &Operation, event: &Event) -> Result<(), &'static str> {
+    if operation.kind.event_name(&operation.bucket) != Some(event.name.as_str()) {
+        return Err("with another operation's name");
+    }
+    if (operation.bucket == VERSIONED) == event.version.is_empty() {
+        return Err("with a version in a bucket without versions, or without one");
+    }
+    if matches!(&operation.kind, Kind::DeleteVersion(version) if *version != event.version) {
+        return Err("with another version than the removed one");
+    }
+    if let Outcome::Acknowledged { version, request_id } = &operation.outcome {
+        if *request_id != event.request_id {
+            return Err("with another request's id");
+        }
+        if version.as_ref().is_some_and(|version| *version != event.version) {
+            return Err("with another version than the answer's");
+        }
+    }
+    Ok(())
+}
+
+/// Of one key's events, in the order of their first occurrences.
+fn check_arrivals(events: &[(&Event, &Operation)], source: Source, problems: &mut Vec<Problem>) {
+    let mut sequencers = BTreeMap::new();
+    for (event, _) in events {
+        if let Some(other) = sequencers.insert(event.sequencer.as_str(), *event) {
+            problems.push(Problem::OutOfOrder(other.clone(), (*event).clone()));
+        }
+    }
+    if source == Source::Delivered {
+        for pair in events.windows(2) {
+            let [(before, _), (after, _)] = pair else { continue };
+            if before.sequencer > after.sequencer {
+                problems.push(Problem::OutOfOrder((*before).clone(), (*after).clone()));
+            }
+        }
+    }
+}
+
+/// By key of [`PLAIN`], when requests found no object: they were answered so, or were removals without an effect.
+fn absences<'a>(
+    history: &'a History,
+    by_change: &BTreeMap<(u32, &str, &str), Vec<&Event>>,
+) -> BTreeMap<&'a str, Vec<Span>> {
+    let sightings = history.sightings.iter().filter(|one| one.bucket == PLAIN && one.number.is_none());
+    let sightings = sightings.map(|one| (one.key.as_str(), one.span));
+    let removals = history.operations.iter().filter(|operation| {
+        operation.bucket == PLAIN
+            && operation.kind == Kind::Delete
+            && matches!(operation.outcome, Outcome::Acknowledged { .. })
+            && !by_change.contains_key(&(operation.number, operation.bucket.as_str(), operation.key.as_str()))
+    });
+    let removals = removals.map(|operation| (operation.key.as_str(), operation.span));
+    let mut absences: BTreeMap<&str, Vec<Span>> = BTreeMap::new();
+    for (key, span) in sightings.chain(removals) {
+        absences.entry(key).or_default().push(span);
+    }
+    absences
+}
+
+/// The versions whose removal was acknowledged, with their keys.
+fn acknowledged_removals(history: &History) -> impl Iterator<Item = (&str, &str)> {
+    history.operations.iter().filter_map(|operation| match (&operation.kind, &operation.outcome) {
+        (Kind::DeleteVersion(version), Outcome::Acknowledged { .. }) => {
+            Some((operation.key.as_str(), version.as_str()))
+        }
+        _ => None,
+    })
+}
+
+/// Of a key without versions: the last event left what is read.
+fn check_object(key: &str, events: &[(&Event, &Operation)], end: Option<&(u32, Option<u32>)>) -> Verdict<()> {
+    let mut state: Option<(u32, Option<u32>)> = None;
+    for (_, operation) in events {
+        state = match (&operation.kind, state) {
+            (Kind::Delete, _) => None,
+            (Kind::Tag, Some((number, _))) => Some((number, Some(operation.number))),
+            _ => Some((operation.number, None)),
+        };
+    }
+    if state.as_ref() == end {
+        return Ok(());
+    }
+    let why = format!("operation and tags are {end:?}, {state:?} by the events");
+    Err(Box::new(Problem::End { bucket: PLAIN.to_owned(), key: key.to_owned(), why }))
+}
+
+/// Of a key with versions: each version has one event of its creation and, if it is not listed, one of its removal.
+fn check_versions(key: &str, events: &[(&Event, &Operation)], listed: &[Version]) -> Verdict<()> {
+    order::check_moments(events)?;
+    let wrong =
+        |why: String| Box::new(Problem::End { bucket: VERSIONED.to_owned(), key: key.to_owned(), why });
+    // By version: when it was created, by which operation, and whether it is there.
+    let mut versions: BTreeMap<&str, (usize, u32, bool)> = BTreeMap::new();
+    for (at, (event, operation)) in events.iter().enumerate() {
+        let version = event.version.as_str();
+        match &operation.kind {
+            Kind::DeleteVersion(_) => match versions.get_mut(version) {
+                Some((_, _, is_there)) if *is_there => *is_there = false,
+                _ => {
+                    return Err(Box::new(Problem::Impossible((*event).clone(), "removes what is not there")));
+                }
+            },
+            Kind::Tag => {
+                if !versions.get(version).is_some_and(|(_, _, is_there)| *is_there) {
+                    return Err(Box::new(Problem::Impossible((*event).clone(), "tags what is not there")));
+                }
+            }
+            _ => {
+                if versions.insert(version, (at, operation.number, true)).is_some() {
+                    return Err(Box::new(Problem::Impossible((*event).clone(), "creates a version again")));
+                }
+            }
+        }
+    }
+    for version in listed {
+        match versions.get(version.id.as_str()) {
+            None => return Err(wrong(format!("version {} is listed and has no event", version.id))),
+            Some((_, _, false)) => {
+                return Err(wrong(format!(
+                    "version {} is listed after the event of its removal",
+                    version.id
+                )));
+            }
+            Some((_, number, true)) if version.number.is_some_and(|found| found != *number) => {
+                return Err(wrong(format!(
+                    "version {} is of operation {:?}, {number} by its event",
+                    version.id, version.number
+                )));
+            }
+            Some(_) => {}
+        }
+    }
+    let ids: BTreeSet<&str> = listed.iter().map(|version| version.id.as_str()).collect();
+    let there = versions.iter().filter(|(_, (_, _, is_there))| *is_there);
+    if let Some((lost, _)) = there.clone().find(|(id, _)| !ids.contains(*id)) {
+        return Err(wrong(format!("version {lost} is not listed, though no event says that it was removed")));
+    }
+    let created = |version: &Version| versions[version.id.as_str()].0;
+    for is_marker in [false, true] {
+        let places: Vec<_> = listed.iter().filter(|one| one.is_marker == is_marker).map(created).collect();
+        if !places.is_sorted_by(|newer, older| newer > older) {
+            return Err(wrong("versions are listed in another order than that of their events".to_owned()));
+        }
+    }
+    let latest: Vec<_> = listed.iter().filter(|version| version.is_latest).map(created).collect();
+    let newest: Vec<_> = there.map(|(_, (at, _, _))| *at).max().into_iter().collect();
+    if latest != newest {
+        return Err(wrong("the latest version is not that of the last event".to_owned()));
+    }
+    Ok(())
+}

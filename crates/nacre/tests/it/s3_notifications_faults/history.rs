@@ -1,0 +1,186 @@
+//! What clients asked, what they were answered, and what a consumer received. Plain data: no clock and no I/O.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+
+/// The bucket without versions, and the one with versions.
+pub(super) const PLAIN: &str = "plain";
+pub(super) const VERSIONED: &str = "versioned";
+
+/// The time of an operation that was never answered.
+pub(super) const NEVER: u64 = u64::MAX;
+
+/// When an operation was invoked and answered, in microseconds since the start of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) invoked: u64,
+    pub(super) answered: u64,
+}
+
+/// What an operation changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// With `If-None-Match: *` where it is `only_new`.
+    Put {
+        only_new: bool,
+    },
+    Copy,
+    /// The completion of an upload in parts.
+    Complete,
+    /// The removal of the object; in a versioned bucket a new delete marker.
+    Delete,
+    /// The removal of a version.
+    DeleteVersion(String),
+    /// New tags for the current version, or for a named one.
+    Tag,
+    /// An aborted upload, or a completion that is repeated after its answer: never has an event.
+    Nothing,
+}
+
+impl Kind {
+    /// Whether it creates an object or a version with data.
+    pub(super) fn is_creation(&self) -> bool {
+        matches!(self, Kind::Put { .. } | Kind::Copy | Kind::Complete)
+    }
+
+    /// The `eventName` of its event; `None` where it has none.
+    pub(super) fn event_name(&self, bucket: &str) -> Option<&'static str> {
+        Some(match self {
+            Kind::Put { .. } => "ObjectCreated:Put",
+            Kind::Copy => "ObjectCreated:Copy",
+            Kind::Complete => "ObjectCreated:CompleteMultipartUpload",
+            Kind::Delete if bucket == VERSIONED => "ObjectRemoved:DeleteMarkerCreated",
+            Kind::Delete | Kind::DeleteVersion(_) => "ObjectRemoved:Delete",
+            Kind::Tag => "ObjectTagging:Put",
+            Kind::Nothing => return None,
+        })
+    }
+
+    /// Whether an acknowledged one took effect for sure. A removal of what is not there is acknowledged too.
+    pub(super) fn always_takes_effect(&self, bucket: &str) -> bool {
+        match self {
+            Kind::Put { .. } | Kind::Copy | Kind::Complete | Kind::Tag => true,
+            Kind::Delete => bucket == VERSIONED,
+            Kind::DeleteVersion(_) | Kind::Nothing => false,
+        }
+    }
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// With the version that it was told of, and the id of the request.
+    Acknowledged { version: Option<String>, request_id: String },
+    /// By an error of the client's (4xx): it has no effect.
+    Refused,
+    /// No answer, or an error of the server's.
+    Unknown,
+}
+
+/// One change of one key that a client asked for. The keys of one DeleteObjects are operations with the same number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Operation {
+    /// The request's number. Its connection comes from the address that [`address_of`] gives, so that events name it.
+    pub(super) number: u32,
+    pub(super) bucket: String,
+    pub(super) key: String,
+    pub(super) kind: Kind,
+    pub(super) span: Span,
+    pub(super) outcome: Outcome,
+}
+
+/// What a request found: the object that the operation `number` wrote, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Sighting {
+    pub(super) bucket: String,
+    pub(super) key: String,
+    pub(super) span: Span,
+    pub(super) number: Option<u32>,
+}
+
+/// All that clients did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct History {
+    pub(super) operations: Vec<Operation>,
+    pub(super) sightings: Vec<Sighting>,
+}
+
+/// A version in a bucket's listing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Version {
+    pub(super) id: String,
+    pub(super) is_marker: bool,
+    pub(super) is_latest: bool,
+    /// The operation whose number its metadata has; `None` where nobody looked.
+    pub(super) number: Option<u32>,
+}
+
+/// What is there at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Ends {
+    /// The objects of [`PLAIN`] by key: the number of the operation that wrote each, and that of the operation that
+    /// tagged it.
+    pub(super) objects: BTreeMap<String, (u32, Option<u32>)>,
+    /// The versions of [`VERSIONED`] by key: those with data, newest first, and then the delete markers, newest first.
+    pub(super) versions: BTreeMap<String, Vec<Version>>,
+}
+
+/// An event as the consumer received it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Event {
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) bucket: String,
+    pub(super) key: String,
+    pub(super) version: String,
+    pub(super) sequencer: String,
+    /// The operation that its source address names.
+    pub(super) number: Option<u32>,
+    pub(super) request_id: String,
+}
+
+impl Event {
+    /// The event of a record; `None` where a field is missing.
+    pub(super) fn of_record(record: &Value) -> Option<Event> {
+        let text = |path: &str| record.pointer(path).and_then(Value::as_str).map(str::to_owned);
+        Some(Event {
+            id: text("/eventId")?,
+            name: text("/eventName")?,
+            bucket: text("/s3/bucket/name")?,
+            key: text("/s3/object/key")?,
+            version: text("/s3/object/versionId")?,
+            sequencer: text("/s3/object/sequencer")?,
+            number: text("/requestParameters/sourceIPAddress")?.parse().ok().and_then(number_of),
+            request_id: text("/responseElements/x-amz-request-id")?,
+        })
+    }
+}
+
+/// The most operations of a run: what addresses of loopback can name.
+pub(super) const MAX_OPERATIONS: u32 = 100 << 16;
+
+/// The loopback address that the requests of an operation come from.
+pub(super) fn address_of(number: u32) -> Ipv4Addr {
+    assert!(number < MAX_OPERATIONS);
+    Ipv4Addr::from((127 << 24) + (100 << 16) + number)
+}
+
+/// The operation whose requests come from an address.
+fn number_of(address: Ipv4Addr) -> Option<u32> {
+    let number = u32::from(address).checked_sub((127 << 24) + (100 << 16))?;
+    (number < MAX_OPERATIONS).then_some(number)
+}
+
+impl History {
+    /// How many operations ended in which way.
+    pub(super) fn summary(&self) -> String {
+        let count = |is: fn(&Outcome) -> bool| self.operations.iter().filter(|one| is(&one.outcome)).count();
+        format!(
+            "{} acknowledged, {} refused, {} of unknown outcome",
+            count(|outcome| matches!(outcome, Outcome::Acknowledged { .. })),
+            count(|outcome| *outcome == Outcome::Refused),
+            count(|outcome| *outcome == Outcome::Unknown),
+        )
+    }
+}
