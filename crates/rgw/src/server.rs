@@ -38,7 +38,7 @@ use accept::{Failures, Fault};
 use connections::{Connection, Place};
 use futures::FutureExt;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -313,6 +313,7 @@ async fn answer(
     }
     let id = handler.gateway.tag();
     let (tracked, refused) = handler.tracker.begin(&mut request, peer, &connection, id);
+    let never_continued = expects_continue(request.headers()) && request.body().is_end_stream();
     let request = request.map(|body| Body::http_body(unread.watch(body, Arc::clone(&connection))));
     let is_probe = request.uri().path() == "/healthz";
     let response = if refused && !is_probe {
@@ -346,10 +347,16 @@ async fn answer(
         response
     };
     let mut answered = tracked.answer(response);
-    if unread.is_left() {
+    // Without a body to ask for there is no 100 Continue. botocore does not understand the answers that follow such a final one.
+    if unread.is_left() || never_continued {
         answered.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     Ok(answered)
+}
+
+/// Whether the client waits for 100 Continue before it sends the body.
+fn expects_continue(headers: &HeaderMap) -> bool {
+    headers.get(header::EXPECT).is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
 /// The answer of `serving`, or InternalError where it panics.

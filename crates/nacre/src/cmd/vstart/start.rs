@@ -4,6 +4,7 @@ use super::request::{Gateway, OSDS, Request};
 use crate::layout::Layout;
 use anyhow::{Context, Result, bail, ensure};
 use nacre_runtime::auth::Keyring;
+use nacre_runtime::options::{self, Service};
 use nacre_types::ids::EntityName;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};
@@ -41,6 +42,7 @@ pub(super) fn start(request: &Request) -> Result<ExitCode> {
         check_certificate(gateway, &folder)?;
     }
     let conf = layout.conf();
+    let is_new = request.new || !layout.exists();
     if request.new && layout.exists() {
         fs::remove_file(&conf).with_context(|| format!("can't remove {}", conf.display()))?;
     }
@@ -61,6 +63,9 @@ pub(super) fn start(request: &Request) -> Result<ExitCode> {
         "the cluster runs without S3: {} says why",
         log.join("serve.out").display()
     );
+    if is_new {
+        set_with_monitors(&program, &conf, request.options.iter().filter(|option| is_for_running_gateways(option)))?;
+    }
     let keyring = write_keyring(&layout, request, &folder)?;
     let admin = layout.keyring(&EntityName::client("admin"));
     give_to_caller(&[&conf, &keyring, &admin]);
@@ -83,7 +88,8 @@ fn arguments(request: &Request, layout: &Layout, folder: &Path) -> Vec<String> {
         let osds = request.osds.unwrap_or(OSDS);
         add("--osds", osds.to_string());
         add("--objectstore", request.objectstore.to_owned());
-        request.options.iter().for_each(|option| add("-o", option.clone()));
+        let at_start = request.options.iter().filter(|option| !is_for_running_gateways(option));
+        at_start.for_each(|option| add("-o", option.clone()));
         let devices: Vec<String> =
             request.devices.iter().take(osds as usize).map(|path| path.display().to_string()).collect();
         if !devices.is_empty() {
@@ -104,6 +110,28 @@ fn arguments(request: &Request, layout: &Layout, folder: &Path) -> Vec<String> {
         args.push("--wipe-devs".to_owned());
     }
     args
+}
+
+/// Whether an option `NAME=VALUE` counts for gateways alone, also while they run. The monitors keep it: a value in ceph.conf would
+/// count before those of later `ceph config set`.
+fn is_for_running_gateways(option: &str) -> bool {
+    let spec = option.split_once('=').and_then(|(name, _)| options::find(name));
+    spec.is_some_and(|spec| spec.services == [Service::Rgw] && !spec.flags.startup)
+}
+
+/// Has the monitors keep options of a new cluster.
+fn set_with_monitors<'a>(program: &Path, conf: &Path, given: impl Iterator<Item = &'a String>) -> Result<()> {
+    for (name, value) in given.filter_map(|option| option.split_once('=')) {
+        let mut set = Command::new(program);
+        set.arg("ceph").arg("-c").arg(conf).args(["config", "set", "global", name, value]);
+        let done = set.output().context("can't run nacre ceph")?;
+        ensure!(
+            done.status.success(),
+            "option {name} can't be set: {}",
+            String::from_utf8_lossy(&done.stderr).trim_end()
+        );
+    }
+    Ok(())
 }
 
 /// The gateway's client, which Ceph's script names by its port.

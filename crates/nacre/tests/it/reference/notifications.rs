@@ -34,7 +34,7 @@ fn bucket(place: &Place) {
     place.run(&place.substituted(&format!("{AWS} s3 mb s3://bk000000000000")));
 }
 
-/// Sets the number of shards of topics to come; fails silently while there is no such option.
+/// Sets the number of shards of topics to come.
 fn set_shards(place: &Place, count: usize) {
     let set = format!("bin/ceph -c ceph.conf config set client.rgw.8000 {SHARDS} {count}");
     place.run(&place.substituted(&set));
@@ -164,7 +164,7 @@ fn check_vstart(place: &Place, said: &str) {
         (name.to_owned(), value.to_owned())
     });
     let given: Vec<(String, String)> = given.collect();
-    assert_eq!(given.len(), 7, "{given:?}");
+    assert_eq!(given.len(), 8, "{given:?}");
     for (name, value) in given {
         let found = place.json(&format!("bin/ceph -c ceph.conf tell osd.0 config get {name}"));
         assert_eq!(found[&name], value, "{name}");
