@@ -36,7 +36,7 @@ pub(crate) fn event(key: &str, number: u64) -> Message {
             ..Default::default()
         },
         key: key.to_owned(),
-        object: ObjectInfo { sequencer: number, ..Default::default() },
+        object: ObjectInfo { sequencer: format!("{number:040X}"), ..Default::default() },
     };
     Message { event: Arc::new(event), opaque_data: "".into(), is_replayed: false }
 }
