@@ -64,7 +64,11 @@ pub(super) fn start(request: &Request) -> Result<ExitCode> {
         log.join("serve.out").display()
     );
     if is_new {
-        set_with_monitors(&program, &conf, request.options.iter().filter(|option| is_for_running_gateways(option)))?;
+        set_with_monitors(
+            &program,
+            &conf,
+            request.options.iter().filter(|option| is_for_running_gateways(option)),
+        )?;
     }
     let keyring = write_keyring(&layout, request, &folder)?;
     let admin = layout.keyring(&EntityName::client("admin"));
