@@ -35,6 +35,8 @@ osd_pool_default_pg_num = 8
 rgw_pending_bucket_index_op_expiration = 2
 rgw_gateway_lease_duration = 2
 rgw_bucket_persistent_notif_num_shards = 5
+rgw_reshard_bucket_lock_duration = 5
+rgw_reshard_thread_interval = 1
 rgw_allow_notification_local_endpoints = true
 ";
 
