@@ -5,6 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a server gets to start.
@@ -59,10 +60,15 @@ impl Drop for Process {
 
 /// `count` ports of loopback in a row that are free now.
 pub(crate) fn free_ports(count: u16) -> u16 {
-    (0..200)
-        .filter_map(|_| TcpListener::bind("127.0.0.1:0").ok()?.local_addr().ok())
-        .map(|address| address.port())
-        .filter(|port| *port < u16::MAX - count)
+    // Above the ports that Linux gives by itself: no other socket takes one before its server does.
+    const FIRST: u32 = 61_000;
+    const COUNT: u32 = 4_500;
+    static TAKEN: AtomicU32 = AtomicU32::new(0);
+    // Tests are processes of their own that run at the same time.
+    let start = std::process::id().wrapping_mul(37);
+    (0..COUNT)
+        .map(|_| FIRST + start.wrapping_add(TAKEN.fetch_add(u32::from(count), Ordering::Relaxed)) % COUNT)
+        .filter_map(|port| u16::try_from(port).ok().filter(|port| *port < u16::MAX - count))
         .find(|port| (0..count).all(|at| TcpListener::bind(("127.0.0.1", port + at)).is_ok()))
         .expect("free ports")
 }
