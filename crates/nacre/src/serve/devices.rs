@@ -107,7 +107,7 @@ fn open(path: &Path) -> Result<(File, BlockDevice)> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     if kind.is_block_device() {
-        // The kernel grants this to nobody while the device is mounted or part of a volume.
+        // The kernel refuses this while the device is mounted or part of a volume.
         options.custom_flags(OFlags::EXCL.bits().cast_signed());
     }
     let mut file = match options.open(&path) {
