@@ -171,7 +171,7 @@ fn generations_of(stored: &StoredTopic) -> BTreeSet<u64> {
 }
 
 /// An object of a topic goes if it is a closed shard of a generation that the topic does not have, which is what remains of a
-/// copy that was begun late, or a segment that nothing names.
+/// copy that was started late, or an unreferenced segment.
 async fn sweep_hidden(
     core: &Core,
     object: &ObjectKey,

@@ -6,7 +6,7 @@
 //! Connections to the same endpoint share a client: one pool of HTTP connections for all shards of a topic, one producer
 //! for all topics of the same Kafka brokers with the same attributes, one AMQP connection for all topics of the same broker
 //! and user. A client ends with the last of its connections. Its memory is bounded by [`Limits`], however many events are
-//! pushed. Nothing here tries an event again, and nothing knows queues.
+//! pushed. This module neither retries events nor knows queues.
 
 mod amqp;
 mod dial;

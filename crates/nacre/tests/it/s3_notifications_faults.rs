@@ -40,7 +40,7 @@ rgw_reshard_thread_interval = 1
 rgw_allow_notification_local_endpoints = true
 ";
 
-/// The topics: at an HTTP sink, at an HTTPS sink, and at an address where nobody ever listens.
+/// The topics: at an HTTP sink, at an HTTPS sink, and at an address where nothing listens.
 const TOPICS: [&str; 3] = ["http", "https", "dead"];
 const BUCKETS: [&str; 2] = [PLAIN, VERSIONED];
 /// Problems that are printed.

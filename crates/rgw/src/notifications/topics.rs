@@ -113,7 +113,7 @@ impl Gateway {
         Ok(self.pools.topics.get(arn).await?)
     }
 
-    /// A topic, asked for anew.
+    /// A topic, read again.
     pub async fn topic(&self, name: &str) -> Result<Topic> {
         let arn = self.topic_arn(name);
         let found = self.stored_topic(&arn).await?;
