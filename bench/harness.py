@@ -42,7 +42,8 @@ taken between rounds of one run, say more than the rates.
   authentication without encryption, and caches of the same size; they take turns in being measured.
 - A row is measured after a warm-up, which ends when the rates of three slices of 5 s (2 s for blocks of 4 MiB and striped objects) differ
   by at most 10 %, or at its limit ("no" in the column *steady*). Objects are removed after the measured window, not in it. Rows of 4 KiB
-  write new objects, rows of 4 MiB overwrite 1 000 (MemStore: 300) in turn, as the disk is not large enough for more.
+  write new objects, rows of 4 MiB overwrite 1 000 (MemStore: 300) in turn and striped objects are overwritten after 2 GiB, as the disk is
+  not large enough for more; for the same reason PUTs of 4 MiB by S3 are measured for 8 s after at most 4 s. All OSDs have devices of the same size.
 - OSD CPU is that of all OSD processes together, divided by the operations of the client. *Written* is what the disk wrote
   (`/proc/diskstats`) for each byte that the client wrote, all replicas together. `write_bytes` in `/proc/PID/io` would not do: it counts a
   whole folio of the page cache for each small write to it, up to twice what reaches the disk.
@@ -266,8 +267,17 @@ def description(nacre, command, more=""):
 
 
 def command_line():
-    """How this program was called."""
-    return " ".join([os.path.relpath(sys.argv[0], TOP), *(a for a in sys.argv[1:] if a != "--write-results")])
+    """How this program was called, without the options that say where its output goes; REEF stands for the folder with Ceph."""
+    words, args = [os.path.relpath(sys.argv[0], TOP)], iter(sys.argv[1:])
+    for arg in args:
+        if arg == "--json":
+            next(args, None)
+        elif arg == "--ceph-root":
+            next(args, None)
+            words += [arg, "REEF"]
+        elif arg != "--write-results":
+            words.append(arg)
+    return " ".join(words)
 
 
 def write_section(name, body):

@@ -3,8 +3,8 @@
  *
  * usage: load write POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE [OBJECTS] new objects of BLOCK bytes; after so many the first again
  *        load read POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE OBJECTS    random ones of those objects
- *        load stripe POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE          one striped object, from its start on (unit 4 MiB, count 1);
- *                                                                         DEPTH 0: synchronous calls
+ *        load stripe POOL NAME BLOCK DEPTH SECONDS WARM_UP SLICE [BLOCKS] one striped object, from its start on (unit 4 MiB, count 1),
+ *                                                                         after so many blocks its start again; DEPTH 0: synchronous calls
  *        load clean POOL NAME OBJECTS                                     removes the objects
  *        load clean-striped POOL NAME
  * build: clang -O2 -o load load.c -lradosstriper -lrados -lpthread
@@ -192,9 +192,10 @@ static uint64_t run(double seconds, double warm_up, double slice_s) {
   while (in_flight > 0 || (synchronous && now() < end)) {
     int done[MAX_DEPTH], count = 0;
     if (synchronous) {
-      fill(load.buffers[0], next);
+      uint64_t number = next_number(&next);
+      fill(load.buffers[0], number);
       double started = now();
-      check(rados_striper_write(load.striper, load.name, load.buffers[0], load.block, next++ * load.block), "rados_striper_write");
+      check(rados_striper_write(load.striper, load.name, load.buffers[0], load.block, number * load.block), "rados_striper_write");
       double took = now() - started;
       add(&slice, took);
       add(&total, took);

@@ -12,6 +12,7 @@
 
 mod cluster;
 mod completion;
+mod compound;
 pub mod engine;
 mod error;
 mod ioctx;

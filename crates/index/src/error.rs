@@ -21,6 +21,13 @@ pub enum Error {
 /// A result of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// An answer of RADOS is not one to what was asked.
+impl From<DecodeError> for Error {
+    fn from(source: DecodeError) -> Error {
+        Error::Corrupt { name: "reply".to_owned(), source }
+    }
+}
+
 impl Error {
     /// A record `what` in `name` that is not what it should be.
     pub(crate) fn corrupt(name: &str, what: &'static str, detail: &str) -> Error {

@@ -24,7 +24,6 @@ mod fuzz;
 pub mod head;
 pub mod key;
 pub mod legacy;
-pub mod op;
 pub mod outbox;
 pub mod prepare;
 pub mod record;
@@ -35,6 +34,8 @@ pub mod state;
 pub mod tidy;
 
 pub use error::{Error, Result};
+/// The operations that functions build.
+pub use nacre_types::compound as op;
 
 #[cfg(test)]
 #[global_allocator]

@@ -2,7 +2,8 @@
 //!
 //! The write adds a [`Pending`] record for each change, guarded by the state of the shard. Beside it the gateway sends one
 //! read of the shard, whose answer ([`View`]) tells how each commit may begin: the read may be executed before or after the
-//! write. A change that may remove an object asks for the key's *removal slot* in the same write; only one pending change
+//! write. A write to a key that is expected to be new does without: it takes the head for absent, and its commit is refused
+//! where it is not. A change that may remove an object asks for the key's *removal slot* in the same write; only one pending change
 //! has it at a time.
 
 use crate::commit::Base;
@@ -29,6 +30,8 @@ pub struct Prepare {
     pub tag: String,
     /// What is noted of it. `slot` asks for the removal slot.
     pub pending: Pending,
+    /// The key is expected to be new, and what the shard has of it is not read. Not for a change that asks for the slot.
+    pub expect_new: bool,
 }
 
 /// Changes of one shard that are prepared together.
@@ -38,7 +41,7 @@ pub struct Batch {
     changes: Vec<Prepare>,
 }
 
-/// What a shard had of a key when its change was prepared.
+/// What a shard had of a key when its change was prepared. The default is what is known where the shard was not read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct View {
     /// The key's entry.
@@ -78,7 +81,7 @@ impl Batch {
     pub fn write(&self) -> Write {
         let mut guards = vec![Guard::Exists, state::is(self.state)];
         let mut set = Vec::with_capacity(self.changes.len());
-        for Prepare { key, tag, pending } in &self.changes {
+        for Prepare { key, tag, pending, .. } in &self.changes {
             set.push((key::pending(key, tag), record::encode(pending)));
             if pending.slot {
                 guards.push(Guard::OmapAbsent(key::slot(key)));
@@ -88,15 +91,24 @@ impl Batch {
         Write { guards, steps: vec![Step::OmapSet(set)] }
     }
 
-    /// The read that goes with it.
-    pub fn read(&self) -> Read {
-        let mut fetches =
-            vec![Fetch::Keys(self.changes.iter().map(|change| key::entry(&change.key)).collect())];
+    /// The read that goes with it; `None` where all keys are expected to be new.
+    pub fn read(&self) -> Option<Read> {
+        let known = self.changes.iter().filter(|change| !change.expect_new);
+        let entries: Vec<Bytes> = known.map(|change| key::entry(&change.key)).collect();
+        if entries.is_empty() {
+            return None;
+        }
+        let mut fetches = vec![Fetch::Keys(entries)];
         for change in self.changes.iter().filter(|change| change.pending.slot) {
             let prefix = key::prefix(key::Kind::Pending, &change.key);
             fetches.push(Fetch::Page { prefix, after: Bytes::new(), max: OWN_AND_OTHER });
         }
-        Read::of(fetches)
+        Some(Read::of(fetches))
+    }
+
+    /// The views where nothing was read.
+    pub fn unread_views(&self) -> Vec<Result<View>> {
+        self.changes.iter().map(|_| Ok(View::default())).collect()
     }
 
     /// What `reply` to [`Batch::read`] says, for each change. A damaged entry fails only the changes of its key.
@@ -104,8 +116,9 @@ impl Batch {
         let entries = reply.pairs(0)?;
         let mut pages = 1;
         let mut views = Vec::with_capacity(self.changes.len());
-        for Prepare { key, tag, pending } in &self.changes {
-            let entry = entries.get(&key::entry(key));
+        for Prepare { key, tag, pending, expect_new } in &self.changes {
+            // It may have been read for another change of the key; this one goes on as it would without.
+            let entry = if *expect_new { None } else { entries.get(&key::entry(key)) };
             let entry = entry.map(|value| record::decode::<Entry>(key, value)).transpose();
             let mut alone = false;
             if pending.slot {
@@ -179,7 +192,7 @@ mod tests {
 
     fn change(key: &str, tag: &str, slot: bool) -> Prepare {
         let pending = Pending { slot, ..Pending::default() };
-        Prepare { key: key.into(), tag: tag.into(), pending }
+        Prepare { key: key.into(), tag: tag.into(), pending, expect_new: false }
     }
 
     #[test]
@@ -191,6 +204,23 @@ mod tests {
         let [Step::OmapSet(set)] = &write.steps[..] else { panic!("{write:?}") };
         let keys: Vec<_> = set.iter().map(|(key, _)| key.clone()).collect();
         assert_eq!(keys, [key::pending("a", "1"), key::pending("b", "2"), key::slot("b")]);
+    }
+
+    #[test]
+    fn keys_that_are_expected_to_be_new_are_not_read() {
+        let mut batch = Batch::new(state::OPEN, vec![change("a", "1", false), change("b", "2", true)]);
+        batch.changes[0].expect_new = true;
+        let page = Fetch::Page {
+            prefix: key::prefix(key::Kind::Pending, "b"),
+            after: Bytes::new(),
+            max: OWN_AND_OTHER,
+        };
+        assert_eq!(batch.read(), Some(Read::of(vec![Fetch::Keys(vec![key::entry("b")]), page])));
+        batch.changes.truncate(1);
+        assert_eq!(batch.read(), None);
+        let views = batch.unread_views();
+        assert_eq!(views, [Ok(View::default())]);
+        assert_eq!(views[0].as_ref().unwrap().guess_write(), Some(Base::Absent));
     }
 
     #[test]

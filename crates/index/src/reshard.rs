@@ -48,6 +48,12 @@ pub fn add(tag: &str, records: Vec<(Bytes, Bytes)>) -> Write {
     Write { guards: vec![Guard::Exists, state::is(&state::closed(tag))], steps: vec![Step::OmapSet(records)] }
 }
 
+/// Removes records from a new shard that the attempt `tag` keeps closed.
+pub fn remove(tag: &str, names: Vec<Bytes>) -> Write {
+    let guards = vec![Guard::Exists, state::is(&state::closed(tag))];
+    Write { guards, steps: vec![Step::OmapRemove(names)] }
+}
+
 fn set_state(from: &str, to: &str) -> Write {
     let to = Bytes::copy_from_slice(to.as_bytes());
     Write { guards: vec![Guard::Exists, state::is(from)], steps: vec![Step::SetAttr(state::STATE, to)] }
@@ -75,6 +81,14 @@ mod tests {
         }
         assert_eq!(place(key::STATS), None);
         assert_eq!(place(b"olegacy"), None);
+    }
+
+    #[test]
+    fn new_shards_are_changed_by_their_attempt_only() {
+        let own = [Guard::Exists, state::is(&state::closed("t"))];
+        let records = vec![(key::entry("a"), Bytes::from_static(b"entry"))];
+        assert_eq!(add("t", records).guards, own);
+        assert_eq!(remove("t", vec![key::entry("a")]).guards, own);
     }
 
     #[test]

@@ -3,12 +3,13 @@
 use crate::core::Core;
 use crate::error::Result;
 use crate::metrics::add;
+use crate::mover::event_id;
 use crate::owner::locate;
 use crate::topic_store::StoredTopic;
 use nacre_queues::admission::{Admission, Decision};
 use nacre_queues::op::ObjectRead;
 use nacre_queues::record::EventId;
-use nacre_task::Instant;
+use nacre_task::{Env, Instant};
 use nacre_topics::attributes::FullQueuePolicy;
 use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
@@ -38,43 +39,58 @@ struct TopicAdmission {
 struct State {
     admission: Admission,
     read_at: Option<Instant>,
-    /// Changes with admitted events that are in outboxes, by the change's tag: bytes, and since when.
-    committed: BTreeMap<String, (u64, Instant)>,
+    /// Admitted events that are in outboxes: bytes, and since when.
+    committed: BTreeMap<EventId, (u64, Instant)>,
 }
 
-/// An operation that may have events for a topic. Dropped without [`Admitted::commit`], it has none.
+/// An event that an operation may have for a topic. Dropped without [`Admitted::commit`], there is none.
 #[must_use = "dropped, it gives the admission back"]
 pub struct Admitted {
-    of: Option<(Arc<TopicAdmission>, u64)>,
-    now: Instant,
+    place: Option<Place>,
+}
+
+/// The room that an event takes.
+struct Place {
+    topic: Arc<TopicAdmission>,
+    bytes: u64,
+    env: Env,
 }
 
 impl Admitted {
-    pub(crate) fn freely(now: Instant) -> Admitted {
-        Admitted { of: None, now }
+    pub(crate) fn freely() -> Admitted {
+        Admitted { place: None }
     }
 
-    /// The operation took effect, and the change with that tag has its events in an outbox.
-    pub fn commit(mut self, change: &str) {
-        if let Some((topic, bytes)) = self.of.take() {
-            topic.state.lock().committed.insert(change.to_owned(), (bytes, self.now));
+    /// The bytes that the event was admitted with; 0 where the topic has no limit.
+    pub fn bytes(&self) -> u64 {
+        self.place.as_ref().map_or(0, |place| place.bytes)
+    }
+
+    /// The operation took effect: the event `ordinal` of the change with that tag is in an outbox and has so many bytes.
+    pub fn commit(mut self, change: &str, ordinal: u16, bytes: u64) {
+        // An event without an id is in no outbox.
+        let Ok(id) = event_id(change, ordinal) else { return };
+        if let Some(place) = self.place.take() {
+            let mut state = place.topic.state.lock();
+            state.admission.resized(place.bytes, bytes);
+            state.committed.insert(id, (bytes, place.env.now()));
         }
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        if let Some((topic, bytes)) = self.of.take() {
+        if let Some(Place { topic, bytes, .. }) = self.place.take() {
             topic.state.lock().admission.given_up(bytes);
         }
     }
 }
 
 impl State {
-    /// These changes' events are in the queue.
-    fn enqueued(&mut self, changes: impl IntoIterator<Item = String>) {
-        for change in changes {
-            if let Some((bytes, _)) = self.committed.remove(&change) {
+    /// These events are in the queue.
+    fn enqueued<'a>(&mut self, ids: impl IntoIterator<Item = &'a EventId>) {
+        for id in ids {
+            if let Some((bytes, _)) = self.committed.remove(id) {
                 self.admission.enqueued(bytes);
             }
         }
@@ -85,17 +101,12 @@ impl Admissions {
     /// Events of a topic are in its queue.
     pub(crate) fn moved(&self, topic: TopicId, ids: &BTreeSet<EventId>) {
         let Some(topic) = self.topics.lock().get(&topic).cloned() else { return };
-        let mut state = topic.state.lock();
-        if state.committed.is_empty() {
-            return;
-        }
-        // An id is the change's tag, a dot, and two bytes.
-        let tag = |id: &EventId| {
-            let tag = id.as_bytes().get(..id.as_bytes().len().saturating_sub(3))?;
-            Some(std::str::from_utf8(tag).ok()?.to_owned())
-        };
-        let changes: Vec<String> = ids.iter().filter_map(tag).collect();
-        state.enqueued(changes);
+        topic.state.lock().enqueued(ids);
+    }
+
+    /// The topic is gone.
+    pub(crate) fn forget(&self, topic: TopicId) {
+        self.topics.lock().remove(&topic);
     }
 
     fn of(&self, topic: TopicId, limit: u64, allowance: u64) -> Arc<TopicAdmission> {
@@ -111,13 +122,13 @@ impl Admissions {
     }
 }
 
-/// Whether an operation with so many bytes of events for a topic may begin; `None` for SlowDown.
+/// Whether an operation that may have an event of so many bytes for a topic may begin; `None` for SlowDown.
 pub(crate) async fn admit(core: &Core, stored: &StoredTopic, bytes: u64) -> Result<Option<Admitted>> {
     let topic = &stored.record.topic;
     let now = core.env.now();
     let limit = match core.queue_limit_bytes(topic) {
         Some(limit) if topic.attributes.full_queue_policy() == FullQueuePolicy::Refuse => limit,
-        _ => return Ok(Some(Admitted::freely(now))),
+        _ => return Ok(Some(Admitted::freely())),
     };
     let known = core.admissions.of(topic.id, limit, core.settings.allowance_bytes);
     for reading in 0..=READINGS {
@@ -129,7 +140,10 @@ pub(crate) async fn admit(core: &Core, stored: &StoredTopic, bytes: u64) -> Resu
             state.admission.admit(bytes)
         };
         match decision {
-            Decision::Admitted => return Ok(Some(Admitted { of: Some((known, bytes)), now })),
+            Decision::Admitted => {
+                let place = Place { topic: known, bytes, env: core.env.clone() };
+                return Ok(Some(Admitted { place: Some(place) }));
+            }
             Decision::Full => break,
             Decision::ReadFirst if reading == READINGS => break,
             Decision::ReadFirst => read(core, stored, &known).await?,
@@ -139,22 +153,29 @@ pub(crate) async fn admit(core: &Core, stored: &StoredTopic, bytes: u64) -> Resu
     Ok(None)
 }
 
-/// Reads the size of a topic's queue.
+/// Reads the size of a topic's queue, unless somebody else did since this was called.
 async fn read(core: &Core, stored: &StoredTopic, known: &TopicAdmission) -> Result<()> {
+    let called_at = core.env.now();
     let _reading = known.reading.lock().await;
     let now = core.env.now();
     {
         let mut state = known.state.lock();
+        if state.read_at.is_some_and(|read_at| read_at > called_at) && !state.admission.needs_reading() {
+            return Ok(());
+        }
         let old = state.committed.iter().filter(|(_, (_, since))| now - *since > MOVED_BY_OTHERS);
-        let old: Vec<String> = old.map(|(change, _)| change.clone()).collect();
-        state.enqueued(old);
+        let old: Vec<EventId> = old.map(|(id, _)| id.clone()).collect();
+        state.enqueued(&old);
         state.admission.reading_begins();
     }
     let mut bytes = 0;
-    for generation in stored.record.layout.delivered() {
-        for shard in 0..generation.shards {
-            if let Some((shard, _)) = locate(core, stored, generation, shard, ObjectRead::attributes).await? {
-                bytes += shard.size_bytes();
+    let topic = &stored.record.topic;
+    // A record that is out of date may not name the generation that others enqueue into.
+    if let Some(stored) = core.topics.fresh(&topic.arn, topic.id).await? {
+        for generation in stored.record.layout.delivered() {
+            for shard in 0..generation.shards {
+                let found = locate(core, &stored, generation, shard, ObjectRead::attributes).await?;
+                bytes += found.map_or(0, |(shard, _)| shard.size_bytes());
             }
         }
     }

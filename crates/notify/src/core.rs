@@ -29,7 +29,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Lanes that are kept. Beyond it those go that nobody uses.
+/// Lanes that are kept. Beyond it those that are not in use are dropped.
 const MAX_LANES: usize = 16_384;
 
 /// A shard of a topic's queue.
@@ -83,6 +83,8 @@ struct Gateways {
     ended: BTreeSet<u64>,
 }
 
+/// The wait after a change of generations that failed.
+const CHANGE_RETRY: Duration = Duration::from_secs(2);
 /// Sessions of gateways that ended, as many as are remembered.
 const MAX_ENDED: usize = 1024;
 
@@ -220,6 +222,14 @@ impl Core {
         self.lanes.lock().remove(key);
     }
 
+    /// Forgets a topic that is gone.
+    pub(crate) fn forget_topic(&self, topic: TopicId) {
+        self.endpoints.forget(topic);
+        self.admissions.forget(topic);
+        self.progress.retain(topic, &[]);
+        self.lanes.lock().retain(|key, _| key.topic != topic);
+    }
+
     /// The limit of a shard of a topic that drops its oldest events.
     fn shard_limit(&self, topic: &Topic, shards: u32) -> Option<ShardLimit> {
         if topic.attributes.full_queue_policy() != FullQueuePolicy::DropOldest {
@@ -231,7 +241,7 @@ impl Core {
 
     /// The size limit of a topic's queue in bytes; `None` for none.
     pub(crate) fn queue_limit_bytes(&self, topic: &Topic) -> Option<u64> {
-        topic.attributes.queue_max_bytes.or(self.settings.queue_max_bytes)
+        topic.attributes.queue_max_bytes.or(self.settings.topic_defaults().queue_max_bytes)
     }
 
     /// Sessions of gateways that run, as they were read last.
@@ -254,6 +264,12 @@ impl Core {
     /// Whether a gateway is known to have ended.
     pub(crate) fn is_ended(&self, session: u64) -> bool {
         self.gateways.lock().ended.contains(&session)
+    }
+
+    /// Whether a gateway may be running, as far as is known.
+    pub(crate) fn may_run(&self, session: u64) -> bool {
+        let gateways = self.gateways.lock();
+        gateways.running.is_empty() || gateways.running.contains(&session)
     }
 
     /// Whether this gateway is the one that shall deliver a shard while all gateways run: each shard has a gateway of its
@@ -285,6 +301,8 @@ impl Core {
         self.spawn(async move {
             if let Err(error) = crate::generations::complete(&core, &arn).await {
                 tracing::warn!(topic = %arn, %error, "notifications: the change of a topic's queues is tried again later");
+                // Owners and movers ask for it several times a second.
+                core.pause(CHANGE_RETRY).await;
             }
             core.mover.unqueue_change(&arn);
         });

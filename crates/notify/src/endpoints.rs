@@ -12,6 +12,7 @@ use nacre_topics::endpoint::Endpoint;
 use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Semaphore;
@@ -33,6 +34,8 @@ pub(crate) struct TopicEndpoint {
     /// Pushes under way.
     pub(crate) pushes: Semaphore,
     waiting: Mutex<BTreeSet<ShardKey>>,
+    /// The shard that tried last whether it is back.
+    last_probe: Mutex<Option<ShardKey>>,
 }
 
 impl Endpoints {
@@ -64,6 +67,7 @@ impl Endpoints {
             breaker: Mutex::new(Breaker::new(core.settings.breaker)),
             pushes: Semaphore::new(core.settings.pushes.max(1)),
             waiting: Mutex::default(),
+            last_probe: Mutex::default(),
         });
         let before = self.of_topics.lock().insert(topic.id, Arc::clone(&made));
         if let Some(before) = before {
@@ -75,6 +79,14 @@ impl Endpoints {
     /// The endpoint of a topic as it is known.
     pub(crate) fn peek(&self, topic: TopicId) -> Option<Arc<TopicEndpoint>> {
         self.of_topics.lock().get(&topic).cloned()
+    }
+
+    /// Has all shards that wait for endpoints looked at: when their events expire may have changed.
+    pub(crate) fn wake_waiting(&self, core: &Core) {
+        let endpoints: Vec<Arc<TopicEndpoint>> = self.of_topics.lock().values().cloned().collect();
+        for endpoint in endpoints {
+            core.owners.wake_later(endpoint.take_waiting());
+        }
     }
 
     /// The topic is gone, or its endpoint is.
@@ -101,11 +113,11 @@ impl TopicEndpoint {
         matches!(&self.endpoint, Endpoint::Kafka(kafka) if kafka.transactional)
     }
 
-    /// The most events in a push, and whether they are accepted or refused as a whole.
-    pub(crate) fn push_events(&self, core: &Core) -> (usize, bool) {
+    /// The most events in a push.
+    pub(crate) fn push_events(&self, core: &Core) -> usize {
         match &self.endpoint {
-            Endpoint::Http(http) => (http.batch_size.max(1) as usize, true),
-            Endpoint::Kafka(_) | Endpoint::Amqp(_) => (core.settings.push_events.max(1), false),
+            Endpoint::Http(http) => http.batch_size.max(1) as usize,
+            Endpoint::Kafka(_) | Endpoint::Amqp(_) => core.settings.push_events.max(1),
         }
     }
 
@@ -161,7 +173,8 @@ impl TopicEndpoint {
         }
     }
 
-    /// A shard that tries whether the endpoint is back, if it is time for that.
+    /// A shard that tries whether the endpoint is back, if it is time for that: each in its turn, so that one whose events
+    /// the endpoint can't take does not speak for all.
     pub(crate) fn next_probe(&self, core: &Core) -> Option<ShardKey> {
         if let Some(until) = self.blocked_until_ns(core) {
             core.owners.probe_at(self.topic, until);
@@ -171,7 +184,13 @@ impl TopicEndpoint {
             core.owners.wake_later(self.take_waiting());
             return None;
         }
-        self.waiting.lock().pop_first()
+        let (mut waiting, mut last) = (self.waiting.lock(), self.last_probe.lock());
+        let behind =
+            |last: ShardKey| waiting.range((Bound::Excluded(last), Bound::Unbounded)).next().copied();
+        let next = last.and_then(behind).or_else(|| waiting.first().copied())?;
+        waiting.remove(&next);
+        *last = Some(next);
+        Some(next)
     }
 
     /// How many shards wait for it.
@@ -184,82 +203,13 @@ impl TopicEndpoint {
     }
 }
 
-/// Pushes messages. Where several are accepted or refused as a whole and they are refused, parts of them are tried, so that
-/// a message that the endpoint refuses goes alone.
+/// Pushes messages; there is an outcome for each.
 pub(crate) async fn push(
     connection: Arc<dyn Connection>,
     messages: Vec<Message>,
-    is_whole: bool,
 ) -> Vec<Result<(), Failure>> {
-    let mut outcomes: Vec<Result<(), Failure>> = vec![Ok(()); messages.len()];
-    let mut parts = vec![(0, messages.len())];
-    while let Some((first, end)) = parts.pop() {
-        let mut pushed = connection.push(messages[first..end].to_vec()).await;
-        pushed.resize(end - first, Err(Failure::Unavailable("the outcome is missing".to_owned())));
-        let is_refused = pushed.iter().all(|outcome| matches!(outcome, Err(Failure::Refused(_))));
-        if is_whole && is_refused && end - first > 1 {
-            let middle = first.midpoint(end);
-            parts.extend([(middle, end), (first, middle)]);
-            continue;
-        }
-        let is_unavailable = pushed.iter().any(|outcome| matches!(outcome, Err(Failure::Unavailable(_))));
-        for (at, outcome) in (first..).zip(pushed) {
-            outcomes[at] = outcome;
-        }
-        if is_unavailable {
-            // The other parts would fare no better.
-            for (first, end) in std::mem::take(&mut parts) {
-                outcomes[first..end]
-                    .fill(Err(Failure::Unavailable("not tried after another failure".to_owned())));
-            }
-        }
-    }
+    let count = messages.len();
+    let mut outcomes = connection.push(messages).await;
+    outcomes.resize(count, Err(Failure::Unavailable("the outcome is missing".to_owned())));
     outcomes
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use futures::FutureExt as _;
-    use futures::future::BoxFuture;
-    use nacre_topics::event::EventType;
-    use nacre_topics::record::{BucketInfo, Event, ObjectInfo, RequestInfo};
-
-    /// Refuses every push with a key that begins with `bad`, and notes how many messages pushes had.
-    #[derive(Default)]
-    struct Picky(Mutex<Vec<usize>>);
-
-    impl Connection for Picky {
-        fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
-            self.0.lock().push(messages.len());
-            let is_bad = messages.iter().any(|message| message.event.key.starts_with("bad"));
-            let outcome = if is_bad { Err(Failure::Refused("bad".to_owned())) } else { Ok(()) };
-            let outcomes = vec![outcome; messages.len()];
-            async { outcomes }.boxed()
-        }
-    }
-
-    fn message(key: &str) -> Message {
-        let event = Event {
-            event: EventType::ObjectCreatedPut,
-            configuration: String::new(),
-            change: String::new(),
-            ordinal: 0,
-            request: RequestInfo::default(),
-            bucket: BucketInfo::default(),
-            key: key.to_owned(),
-            object: ObjectInfo::default(),
-        };
-        Message { event: Arc::new(event), opaque_data: Arc::from(""), is_replayed: false }
-    }
-
-    #[test]
-    fn a_batch_that_is_refused_is_split_until_the_bad_event_is_alone() {
-        let picky = Arc::new(Picky::default());
-        let messages = ["a", "b", "c", "bad", "d"].map(message).to_vec();
-        let outcomes = nacre_engine::block_on(push(Arc::<Picky>::clone(&picky), messages, true));
-        let refused: Vec<bool> = outcomes.iter().map(Result::is_err).collect();
-        assert_eq!(refused, [false, false, false, true, false]);
-        assert_eq!(*picky.0.lock(), [5, 2, 3, 1, 2, 1, 1]);
-    }
 }

@@ -50,7 +50,7 @@ pub(crate) async fn complete(core: &Arc<Core>, arn: &TopicArn) -> Result<()> {
             continue;
         }
         // The lock keeps gateways apart, and not two tasks of one.
-        let Some(_alone) = Alone::new(core, arn) else {
+        let Some(_alone) = Alone::new(core, &stored.record.topic.arn) else {
             core.pause(WAIT).await;
             continue;
         };
@@ -149,7 +149,7 @@ async fn repeat(
                 core.rados.write(shard::reserve(object, &token)).await?
             }
             ShardStep::Activate(token, identity) => {
-                // Nobody has completed the change: then what arrives late finds another token.
+                // The change is not completed: an activation that arrives late finds another token.
                 is_under_way(core, stored).await?;
                 core.rados.write(shard::activate(object, &token, &identity)).await?
             }
@@ -305,8 +305,13 @@ async fn copy(core: &Core, shard: &Shard) -> Result<()> {
     core.rados.must_write(reshard::finish_copy(shard)).await
 }
 
-/// Forgets a closed generation all of whose shards are gone.
-pub(crate) async fn retire(core: &Arc<Core>, stored: &StoredTopic, generation: Generation) -> Result<()> {
+/// Forgets a closed generation all of whose shards are gone, as this one is; looks at the others from there on.
+pub(crate) async fn retire(
+    core: &Arc<Core>,
+    stored: &StoredTopic,
+    generation: Generation,
+    gone: u32,
+) -> Result<()> {
     let topic = &stored.record.topic;
     for _ in 0..ATTEMPTS {
         let Some(fresh) = core.topics.store.get(&topic.arn).await? else { return Ok(()) };
@@ -315,7 +320,8 @@ pub(crate) async fn retire(core: &Arc<Core>, stored: &StoredTopic, generation: G
         if !is_older {
             return Ok(());
         }
-        for index in 0..generation.shards {
+        for offset in 1..=generation.shards {
+            let index = (gone + offset) % generation.shards;
             if locate(core, &stored, generation, index, ObjectRead::attributes).await?.is_some() {
                 return Ok(());
             }

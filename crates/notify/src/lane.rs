@@ -5,17 +5,18 @@
 //!
 //! Invariant (`nacre_queues::enqueue`): events are enqueued only if they were seen in their outbox after the shard's state
 //! was known from which they are enqueued. A *ticket* is a mover's proof of that: it names an epoch of the lane, in which
-//! nobody else changed the tail. A mover takes it before it reads the outbox; the lane refuses it once the epoch has ended.
+//! no other gateway changed the tail. A mover takes it before it reads the outbox; the lane refuses it once the epoch has ended.
 
 use crate::core::{Core, ShardKey};
 use crate::error::{Error, Result};
 use crate::metrics::add;
 use crate::rados::Written;
+use bytes::Bytes;
 use futures::channel::oneshot;
 use nacre_queues::enqueue::{self, Enqueue, OutboxEvent, Refusal, ShardLimit, SourcePage};
 use nacre_queues::name::{Kind, SourceId};
 use nacre_queues::op::{ObjectKey, ObjectRead};
-use nacre_queues::record::{EventId, Identity};
+use nacre_queues::record::{Event, EventId, Identity};
 use nacre_queues::settle::{self, LogMap, Oldest};
 use nacre_queues::shard::{self, Shard};
 use parking_lot::Mutex;
@@ -24,6 +25,9 @@ use std::sync::atomic::Ordering;
 
 /// Sources whose receipts a lane keeps in memory.
 const MAX_SOURCES: usize = 64;
+/// Events of a queue that is full which are remembered to be dropped next, and entries of a page that shows them.
+const OLDEST: usize = 512;
+const OLDEST_PAGE: u64 = 64;
 /// Operations that one turn of a lane does at most.
 const MAX_OPS: usize = 64;
 
@@ -70,6 +74,21 @@ struct State {
     known: Option<Known>,
     /// Records that are gone from their outboxes and may still have receipts.
     gone: BTreeMap<SourceId, BTreeSet<EventId>>,
+    /// The sources that were used last, the latest at the end.
+    recent: Vec<SourceId>,
+    /// Events that a queue which is full may drop next. Some may be settled since they were read.
+    oldest: Vec<Oldest>,
+}
+
+impl State {
+    /// A source is used: its receipts are kept in memory, and those of another one forgotten.
+    fn used(&mut self, source: &SourceId) {
+        self.recent.retain(|one| one != source);
+        if self.recent.len() >= MAX_SOURCES {
+            self.recent.remove(0);
+        }
+        self.recent.push(source.clone());
+    }
 }
 
 struct Known {
@@ -102,6 +121,7 @@ impl Lane {
     /// A ticket for outbox records that are read from now on; `None` where the generation is closed or gone.
     pub(crate) async fn ticket(&self, core: &Core, source: &SourceId) -> Result<Option<Ticket>> {
         let mut state = self.state.lock().await;
+        state.used(source);
         if let Some(known) = &state.known
             && known.shard.receipts.contains_key(source)
         {
@@ -113,13 +133,15 @@ impl Lane {
         Ok(state.known.as_ref().map(|known| Ticket(known.epoch)))
     }
 
-    /// Reads the shard, with receipts of the sources that are known and of one more. The epoch goes on if nobody changed the
-    /// tail. `false` where the generation is closed or gone.
+    /// Reads the shard, with receipts of the sources that are known and of one more. The epoch goes on if no other
+    /// gateway changed the tail. `false` where the generation is closed or gone.
     async fn refresh(&self, core: &Core, state: &mut State, more: Option<&SourceId>) -> Result<bool> {
         let mut sources: Vec<SourceId> = more.into_iter().cloned().collect();
         let old = state.known.take();
         if let Some(old) = &old {
-            let others = old.shard.receipts.keys().filter(|source| Some(*source) != more);
+            let receipts = &old.shard.receipts;
+            let others = state.recent.iter().rev();
+            let others = others.filter(|source| Some(*source) != more && receipts.contains_key(*source));
             sources.extend(others.take(MAX_SOURCES - 1).cloned());
         }
         let Some(reply) = core.rados.read(&shard::read(&self.object, &sources)).await? else {
@@ -151,7 +173,7 @@ impl Lane {
     /// These records are gone from their outbox: their receipts go with the next operation.
     pub(crate) async fn forget(&self, source: &SourceId, ids: impl IntoIterator<Item = EventId>) {
         let mut state = self.state.lock().await;
-        let State { known, gone } = &mut *state;
+        let State { known, gone, .. } = &mut *state;
         let had = known.as_ref().and_then(|known| known.shard.receipts.get(source));
         let gone = gone.entry(source.clone()).or_default();
         // What has no receipt here needs none to be dropped, unless the shard is not known.
@@ -191,6 +213,7 @@ impl Lane {
                 known.epoch == one.ticket.0 && known.shard.receipts.contains_key(&one.source)
             });
             if is_valid {
+                state.used(&one.source);
                 valid.push(one);
             } else {
                 answer(one.reply, BTreeSet::new(), Some(Left::Stale));
@@ -235,7 +258,8 @@ impl Lane {
                 is_complete: false,
             };
             let pages: Vec<SourcePage> = rest.iter().map(page).collect();
-            let refusal = match enqueue::plan(&known.shard, pages, self.limit) {
+            let resident_bytes = core.settings.spill.resident_bytes;
+            let refusal = match enqueue::plan(&known.shard, pages, self.limit, resident_bytes) {
                 Err(error) => return Some(Left::Failed(error.into())),
                 Ok(Enqueue::Nothing(had)) => {
                     had.into_iter().for_each(|had| moved.entry(had.source).or_default().extend(had.ids));
@@ -285,9 +309,9 @@ impl Lane {
                 Refusal::NotSpilled => return Some(Left::NotSpilled),
                 Refusal::NoRoom { entries, bytes } => {
                     is_refreshed = false;
-                    match drop_oldest(core, &mut known.shard, entries, bytes).await {
+                    match drop_oldest(core, &mut known.shard, &mut state.oldest, entries, bytes).await {
                         Ok(true) => {}
-                        // Somebody else changed the head, or all that is left is parked.
+                        // Somebody else changed the head.
                         Ok(false) => return Some(Left::NotSpilled),
                         Err(error) => return Some(Left::Failed(error)),
                     }
@@ -304,35 +328,66 @@ fn answer(reply: oneshot::Sender<Taken>, moved: BTreeSet<EventId>, left: Option<
 }
 
 /// Drops the oldest events of a shard whose head is as it was read; `false` where it has changed or nothing can be dropped.
-async fn drop_oldest(core: &Core, shard: &mut Shard, entries: u64, bytes: u64) -> Result<bool> {
-    let mut log = LogMap::default();
-    let manifests = settle::read_kind(&shard.object, Kind::Segment, Default::default(), 16);
-    let Some(reply) = core.rados.read(&manifests).await? else { return Ok(false) };
-    log.add_segments(shard, &reply.page)?;
-    let loaded = if let Some((first, object)) = log.segment_at(shard, shard.head.value.cursor) {
-        let Some(reply) = core.rados.read(&ObjectRead::data(&object)).await? else { return Ok(false) };
-        log.segment_events(shard, first, &reply.data)?
-    } else {
-        let Some(reply) = core.rados.read(&settle::read_batches(&shard.object, None, 64)).await? else {
-            return Ok(false);
-        };
-        let fresh = Shard::from_reply(&shard.object, &[], &reply)?;
-        if fresh.id != shard.id || fresh.head != shard.head {
-            return Ok(false);
-        }
-        log.add_batches(&fresh, &reply.page)?
-    };
-    let oldest = |(sequence, event): &(u64, nacre_queues::record::Event)| Oldest {
-        sequence: *sequence,
-        bytes: event.size_bytes(),
-    };
-    let oldest: Vec<Oldest> = loaded.events.iter().map(oldest).collect();
+/// `oldest` are events that can be dropped next, as far as they are known.
+async fn drop_oldest(
+    core: &Core,
+    shard: &mut Shard,
+    oldest: &mut Vec<Oldest>,
+    entries: u64,
+    bytes: u64,
+) -> Result<bool> {
+    oldest.retain(|event| !shard.head.value.is_settled(event.sequence));
+    if oldest.is_empty() {
+        *oldest = read_oldest(core, shard).await?;
+    }
     let dropped_before = shard.head.value.dropped;
-    let Some((op, after)) = settle::drop_oldest(shard, &oldest, entries, bytes) else { return Ok(false) };
+    let Some((op, after)) = settle::drop_oldest(shard, oldest, entries, bytes) else { return Ok(false) };
     if !core.rados.write(op).await?.is_done() {
         return Ok(false);
     }
     core.metrics.dropped_oldest.fetch_add(after.head.value.dropped - dropped_before, Ordering::Relaxed);
     *shard = after;
     Ok(true)
+}
+
+/// Reads the oldest events of a shard's log that are not settled; none where its head is not as it was read.
+///
+/// What others dropped stays in the object until its owner settles: the log is read from the cursor on, wherever it begins.
+async fn read_oldest(core: &Core, shard: &Shard) -> Result<Vec<Oldest>> {
+    let of = |events: Vec<(u64, Event)>| {
+        let oldest = |(sequence, event): (u64, Event)| Oldest { sequence, bytes: event.size_bytes() };
+        events.into_iter().take(OLDEST).map(oldest).collect()
+    };
+    let cursor = shard.head.value.cursor;
+    let mut log = LogMap::default();
+    let mut after = Bytes::new();
+    loop {
+        let manifests = settle::read_kind(&shard.object, Kind::Segment, after, OLDEST_PAGE);
+        let Some(reply) = core.rados.read(&manifests).await? else { return Ok(Vec::new()) };
+        log.add_segments(shard, &reply.page)?;
+        if let Some((first, object)) = log.segment_at(shard, cursor) {
+            let Some(reply) = core.rados.read(&ObjectRead::data(&object)).await? else {
+                return Ok(Vec::new());
+            };
+            return Ok(of(log.segment_events(shard, first, &reply.data)?.events));
+        }
+        let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
+        after = last.clone();
+    }
+    // The batch with the cursor begins behind this.
+    let mut after = cursor.checked_sub(enqueue::BATCH_EVENTS as u64);
+    loop {
+        let batches = settle::read_batches(&shard.object, after, OLDEST_PAGE);
+        let Some(reply) = core.rados.read(&batches).await? else { return Ok(Vec::new()) };
+        let fresh = Shard::from_reply(&shard.object, &[], &reply)?;
+        if fresh.id != shard.id || fresh.head != shard.head {
+            return Ok(Vec::new());
+        }
+        let events = log.add_batches(&fresh, &reply.page)?.events;
+        let last = reply.page.last().filter(|_| reply.more).and_then(|(last, _)| Kind::Batch.sequence(last));
+        if !events.is_empty() || last.is_none() {
+            return Ok(of(events));
+        }
+        after = last;
+    }
 }

@@ -44,5 +44,5 @@ pub use metrics::{Kind, Metric, Metrics};
 pub use notifier::{Notifier, NotifierConfig};
 pub use operators::{Letter, Letters, QueuedEvent, TopicReport};
 pub use outboxes::{BucketOutbox, Outboxes};
-pub use settings::Settings;
+pub use settings::{Settings, TopicDefaults};
 pub use sync_push::SyncOutcome;

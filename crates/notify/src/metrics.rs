@@ -81,6 +81,8 @@ metrics! {
     shards_owned: Gauge = "rgw_notify_shards_owned",
     /// Bytes of events that are loaded for delivery.
     loaded_bytes: Gauge = "rgw_notify_loaded_bytes",
+    /// Pushes that are under way or wait for their turn.
+    pushes: Gauge = "rgw_notify_pushes",
     /// Segments that were spilled.
     spilled: Counter = "rgw_notify_spilled_segments_total",
     /// Operations that were refused because a topic's queue is full.

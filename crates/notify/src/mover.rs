@@ -27,8 +27,10 @@ use nacre_queues::layout::Generation;
 use nacre_queues::name::SourceId;
 use nacre_queues::record::EventId;
 use nacre_topics::arn::TopicArn;
+use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -39,6 +41,15 @@ pub(crate) const PAGE: u64 = 512;
 const SHARDS_A_TURN: usize = 64;
 /// Readings in a turn: whenever a lane was not known before a page was read, the page is read again.
 const ATTEMPTS: usize = 4;
+/// Records that a turn reads at most, of all shards together, where no page has less than a few.
+const RECORDS_A_TURN: u64 = 2048;
+const LEAST_PAGE: u64 = 64;
+/// Bytes of events that all turns together take out of outboxes at a time, where no page has less than a few: one record has an
+/// event for each topic.
+const BYTES: u64 = 16 << 20;
+const LEAST_BYTES: u64 = 16 << 10;
+/// Tickets that are kept of buckets without a mover.
+const MAX_TICKETS: usize = 65_536;
 /// Looks at a bucket's outbox that is to be emptied.
 const DRAINS: usize = 200;
 /// The wait after a turn that moved nothing, and the longest.
@@ -48,7 +59,13 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(50), Duration::from
 pub(crate) struct Mover {
     work: Mutex<Work>,
     active: Semaphore,
+    most_active: usize,
+    /// Tickets of movers that ended, by bucket: the next one of the bucket need not read its pages twice.
+    tickets: Mutex<BTreeMap<String, Tickets>>,
 }
+
+/// Tickets of the lanes that a bucket's events go to.
+type Tickets = BTreeMap<ShardKey, Ticket>;
 
 #[derive(Default)]
 struct Work {
@@ -57,16 +74,51 @@ struct Work {
     changes: BTreeSet<TopicArn>,
     /// Topics whose generations a task of this gateway is going to change.
     queued_changes: BTreeSet<TopicArn>,
+    /// Topics whose dead letters a task of this gateway replays.
+    replays: BTreeSet<TopicId>,
 }
 
 #[derive(Default)]
 struct Dirty {
     shards: BTreeSet<String>,
+    /// The last one that was taken.
+    last: String,
+}
+
+impl Dirty {
+    fn after_last(&self) -> Option<String> {
+        let mut behind = self.shards.range::<str, _>((Bound::Excluded(self.last.as_str()), Bound::Unbounded));
+        behind.next().or_else(|| self.shards.first()).cloned()
+    }
 }
 
 impl Mover {
     pub(crate) fn new(active: usize) -> Mover {
-        Mover { work: Mutex::default(), active: Semaphore::new(active.max(1)) }
+        let most_active = active.max(1);
+        Mover {
+            work: Mutex::default(),
+            active: Semaphore::new(most_active),
+            most_active,
+            tickets: Mutex::default(),
+        }
+    }
+
+    /// Bytes of events that each of the present turns may take.
+    fn bytes_a_turn(&self) -> u64 {
+        let active = self.most_active.saturating_sub(self.active.available_permits());
+        BYTES / (active as u64).max(1)
+    }
+
+    fn take_tickets(&self, bucket: &str) -> Tickets {
+        self.tickets.lock().remove(bucket).unwrap_or_default()
+    }
+
+    fn keep_tickets(&self, bucket: &str, tickets: Tickets) {
+        let mut kept = self.tickets.lock();
+        if kept.values().map(BTreeMap::len).sum::<usize>() + tickets.len() > MAX_TICKETS {
+            kept.clear();
+        }
+        kept.insert(bucket.to_owned(), tickets);
     }
 
     /// Whether no other task changes the generations of the topic's queues.
@@ -100,9 +152,12 @@ impl Mover {
         let mut work = self.work.lock();
         let Some(dirty) = work.buckets.get_mut(bucket) else { return Vec::new() };
         let mut taken = Vec::new();
+        // Each in its turn: those with the first names may always have something.
         while taken.len() < SHARDS_A_TURN
-            && let Some(shard) = dirty.shards.pop_first()
+            && let Some(shard) = dirty.after_last()
         {
+            dirty.shards.remove(&shard);
+            dirty.last.clone_from(&shard);
             taken.push(shard);
         }
         if taken.is_empty() {
@@ -139,10 +194,11 @@ async fn run(core: Arc<Core>, bucket: String) {
         core: &core,
         bucket: &bucket,
         source,
-        tickets: BTreeMap::new(),
+        tickets: core.mover.take_tickets(&bucket),
         handed: Vec::new(),
         cursors: BTreeMap::new(),
     };
+    let mut moving = Moving { mover: &core.mover, bucket: &bucket, is_over: false };
     let mut wait = core.settings.linger;
     loop {
         if !core.pause(wait).await {
@@ -150,7 +206,8 @@ async fn run(core: Arc<Core>, bucket: String) {
         }
         let shards = core.mover.take(&bucket);
         if shards.is_empty() {
-            return;
+            moving.is_over = true;
+            return core.mover.keep_tickets(&bucket, move_.tickets);
         }
         let turn = match core.mover.active.acquire().await {
             Ok(_permit) => move_.turn(&shards).await,
@@ -158,7 +215,12 @@ async fn run(core: Arc<Core>, bucket: String) {
         };
         match turn {
             Ok(turn) => {
-                wait = if turn.is_blocked { next_wait(wait) } else { core.settings.linger };
+                wait = match turn {
+                    Turn { is_blocked: true, .. } => next_wait(wait),
+                    Turn { is_full: true, .. } => Duration::ZERO,
+                    Turn { removed, .. } if removed >= core.settings.busy_turn => core.settings.busy_linger,
+                    _ => core.settings.linger,
+                };
                 core.mover.note(&bucket, turn.again);
             }
             Err(error) => {
@@ -166,6 +228,21 @@ async fn run(core: Arc<Core>, bucket: String) {
                 wait = next_wait(wait);
                 core.mover.note(&bucket, shards);
             }
+        }
+    }
+}
+
+/// That a task is the mover of a bucket. One that panics must not keep the scan from beginning another.
+struct Moving<'a> {
+    mover: &'a Mover,
+    bucket: &'a str,
+    is_over: bool,
+}
+
+impl Drop for Moving<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.mover.end(self.bucket);
         }
     }
 }
@@ -181,6 +258,10 @@ struct Turn {
     again: BTreeSet<String>,
     /// Whether nothing was moved of what there is.
     is_blocked: bool,
+    /// Whether there are more records than a turn reads: they need not be waited for.
+    is_full: bool,
+    /// Records that were removed.
+    removed: u64,
 }
 
 /// The work of one bucket.
@@ -188,11 +269,32 @@ struct Move<'a> {
     core: &'a Arc<Core>,
     bucket: &'a str,
     source: SourceId,
-    tickets: BTreeMap<ShardKey, Ticket>,
-    /// The lanes that events were handed to in this turn.
-    handed: Vec<Arc<Lane>>,
-    /// Behind which record the next page of a shard begins, where those before it can't be moved now.
-    cursors: BTreeMap<String, bytes::Bytes>,
+    tickets: Tickets,
+    /// The lanes that events were handed to in this turn, with the ids of these.
+    handed: Vec<(Arc<Lane>, Vec<EventId>)>,
+    /// Where the next page of a shard begins, if what is before it can't be moved now.
+    cursors: BTreeMap<String, Cursor>,
+}
+
+/// A place in the outbox of a shard.
+struct Cursor {
+    /// The record before it.
+    name: bytes::Bytes,
+    /// That record's key: later records of the key must not pass those that are left.
+    key: String,
+}
+
+/// Where the events of a topic go.
+#[derive(Clone)]
+enum Way {
+    /// Into this generation of its queues.
+    Into(Arc<StoredTopic>, Generation),
+    /// Its queues remain to be made.
+    Blocked,
+    /// The topic does not exist any more.
+    Gone,
+    /// It has no queues and never had.
+    Unqueueable,
 }
 
 /// Events of pages for one lane.
@@ -207,6 +309,9 @@ struct Sorted {
     lanes: BTreeMap<ShardKey, ForLane>,
     /// Events that no queue will take: they count as moved.
     settled: BTreeSet<EventId>,
+    /// Of these, events of topics that are gone, and those that no queue takes.
+    gone: u64,
+    unqueueable: u64,
     is_blocked: bool,
 }
 
@@ -215,7 +320,9 @@ impl Move<'_> {
         let mut turn = Turn::default();
         for _ in 0..ATTEMPTS {
             let pages = self.read(shards, &mut turn).await?;
-            if pages.iter().all(|page| page.records.is_empty()) {
+            if pages.iter().all(|page| page.records.is_empty() && page.passed.is_none()) {
+                // The records before a cursor are looked at again.
+                turn.again.extend(std::mem::take(&mut self.cursors).into_keys());
                 return Ok(turn);
             }
             let sorted = self.sort(&pages).await?;
@@ -234,15 +341,23 @@ impl Move<'_> {
 
     /// A page of each shard.
     async fn read(&self, shards: &[String], turn: &mut Turn) -> Result<Vec<IndexPage>> {
+        let count = (shards.len() as u64).max(1);
+        let max = (RECORDS_A_TURN / count).clamp(LEAST_PAGE, PAGE);
+        let max_bytes = (self.core.mover.bytes_a_turn() / count).max(LEAST_BYTES);
         let mut reads = Vec::new();
         for shard in shards {
-            let after = self.cursors.get(shard).cloned().unwrap_or_default();
-            reads.push(page::read(self.core, shard, after, PAGE).boxed());
+            let after = self.cursors.get(shard).map(|cursor| cursor.name.clone()).unwrap_or_default();
+            reads.push(page::read(self.core, shard, after, max, max_bytes).boxed());
         }
         let mut pages = Vec::new();
         for (shard, page) in shards.iter().zip(join_all(reads).await) {
             match page? {
-                page::Read::Page(page) => pages.push(page),
+                page::Read::Page(mut page) => {
+                    if let Some(cursor) = self.cursors.get(shard) {
+                        page.pass(&cursor.key);
+                    }
+                    pages.push(page);
+                }
                 page::Read::Frozen => {
                     turn.again.insert(shard.clone());
                     turn.is_blocked = true;
@@ -262,24 +377,37 @@ impl Move<'_> {
     /// Assigns events to lanes.
     async fn sort(&self, pages: &[IndexPage]) -> Result<Sorted> {
         let mut sorted = Sorted::default();
+        // A topic is looked up once, so that all events of a key go the same way.
+        let mut topics: BTreeMap<TopicId, Way> = BTreeMap::new();
         for event in pages.iter().flat_map(|page| &page.records).flat_map(|record| &record.events) {
-            let Some(stored) = self.core.topics.get(&event.topic, event.topic_id).await? else {
-                add(&self.core.metrics.dropped_topic_gone, 1);
-                sorted.settled.insert(event.id.clone());
-                continue;
+            let way = match topics.get(&event.topic_id) {
+                Some(way) => way.clone(),
+                None => {
+                    let way = self.way(event).await?;
+                    topics.insert(event.topic_id, way.clone());
+                    way
+                }
             };
-            let Some(generation) = self.current(&stored, event.topic_id).await? else {
-                sorted.is_blocked = true;
-                continue;
-            };
-            let Some(generation) = generation else {
-                add(&self.core.metrics.dropped_unqueueable, 1);
-                sorted.settled.insert(event.id.clone());
-                continue;
+            let (stored, generation) = match way {
+                Way::Gone => {
+                    sorted.gone += 1;
+                    sorted.settled.insert(event.id.clone());
+                    continue;
+                }
+                Way::Unqueueable => {
+                    sorted.unqueueable += 1;
+                    sorted.settled.insert(event.id.clone());
+                    continue;
+                }
+                Way::Blocked => {
+                    sorted.is_blocked = true;
+                    continue;
+                }
+                Way::Into(stored, generation) => (stored, generation),
             };
             if event.event.check().is_err() {
                 tracing::error!(bucket = self.bucket, topic = %event.topic, "notifications: an event is too large and is dropped");
-                add(&self.core.metrics.dropped_unqueueable, 1);
+                sorted.unqueueable += 1;
                 sorted.settled.insert(event.id.clone());
                 continue;
             }
@@ -294,27 +422,23 @@ impl Move<'_> {
         Ok(sorted)
     }
 
-    /// The generation that takes events of a topic. `None` where it remains to be made, `Some(None)` where the topic has no
-    /// queues and never had.
-    async fn current(
-        &self,
-        stored: &Arc<StoredTopic>,
-        id: nacre_topics::topic::TopicId,
-    ) -> Result<Option<Option<Generation>>> {
+    /// Where the events of a topic go.
+    async fn way(&self, event: &page::FoundEvent) -> Result<Way> {
+        let (arn, id) = (&event.topic, event.topic_id);
+        let Some(stored) = self.core.topics.get(arn, id).await? else { return Ok(Way::Gone) };
         if let Some(current) = stored.record.layout.current {
-            return Ok(Some(Some(current)));
+            return Ok(Way::Into(stored, current));
         }
-        let arn = &stored.record.topic.arn;
-        let Some(fresh) = self.core.topics.fresh(arn, id).await? else { return Ok(None) };
+        let Some(fresh) = self.core.topics.fresh(arn, id).await? else { return Ok(Way::Gone) };
         let record = &fresh.record;
-        if record.layout.current.is_some() {
-            return Ok(Some(record.layout.current));
+        if let Some(current) = record.layout.current {
+            return Ok(Way::Into(fresh, current));
         }
         if record.layout.next.is_none() && !record.topic.is_queued() {
-            return Ok(Some(None));
+            return Ok(Way::Unqueueable);
         }
         self.core.change_soon(&fresh);
-        Ok(None)
+        Ok(Way::Blocked)
     }
 
     /// Takes tickets of the lanes that need new ones; `false` if there were any, so that the pages must be read again.
@@ -352,6 +476,8 @@ impl Move<'_> {
 
     /// Hands events to their lanes; returns the ids of those that are in queues.
     async fn enqueue(&mut self, sorted: Sorted, turn: &mut Turn) -> Result<BTreeSet<EventId>> {
+        add(&self.core.metrics.dropped_topic_gone, sorted.gone);
+        add(&self.core.metrics.dropped_unqueueable, sorted.unqueueable);
         let mut moved = sorted.settled;
         let handed: Vec<(Arc<Lane>, Ticket, Vec<OutboxEvent>)> = sorted
             .lanes
@@ -385,7 +511,8 @@ impl Move<'_> {
             }
         }
         turn.is_blocked |= !has_progress && !handed.is_empty();
-        self.handed = handed.into_iter().map(|(lane, ..)| lane).collect();
+        let ids = |events: Vec<OutboxEvent>| events.into_iter().map(|one| one.id).collect();
+        self.handed = handed.into_iter().map(|(lane, _, events)| (lane, ids(events))).collect();
         if !crowded.is_empty() {
             receipts::clean(self.core, self.bucket, &self.source, &crowded).await?;
         }
@@ -411,24 +538,34 @@ impl Move<'_> {
             writes.push(removal.write(self.core, &page.shard).boxed());
         }
         let mut gone = BTreeSet::new();
+        let mut is_idle = true;
         for ((page, removal), written) in removals.iter().zip(join_all(writes).await) {
             if written? {
                 gone.extend(removal.gone.iter().cloned());
+                turn.removed += removal.names.len() as u64;
                 add(&self.core.metrics.outbox_removed, removal.names.len() as u64);
             } else {
                 turn.again.insert(page.shard.clone());
             }
-            let is_stuck = removal.names.is_empty() && !page.records.is_empty();
-            match page.records.last().filter(|_| is_stuck && page.more) {
-                Some(last) => drop(self.cursors.insert(page.shard.clone(), last.name.clone())),
-                None => drop(self.cursors.remove(&page.shard)),
+            turn.is_full |= page.more && !removal.names.is_empty();
+            is_idle &= removal.names.is_empty() && removal.updates.is_empty();
+            let is_stuck = removal.names.is_empty() && page.more;
+            match page.end().filter(|_| is_stuck) {
+                Some(cursor) => drop(self.cursors.insert(page.shard.clone(), cursor)),
+                // The records before it are looked at again.
+                None if self.cursors.remove(&page.shard).is_some() => {
+                    turn.again.insert(page.shard.clone());
+                }
+                None => {}
             }
-            if page.more || removal.names.len() < page.records.len() {
+            if page.more || page.passed.is_some() || removal.names.len() < page.records.len() {
                 turn.again.insert(page.shard.clone());
             }
         }
-        for lane in std::mem::take(&mut self.handed) {
-            lane.forget(&self.source, gone.iter().cloned()).await;
+        // Records that can't be moved, or not be understood, are not read in a loop.
+        turn.is_blocked |= is_idle;
+        for (lane, ids) in std::mem::take(&mut self.handed) {
+            lane.forget(&self.source, ids.into_iter().filter(|id| gone.contains(id))).await;
         }
         Ok(())
     }
@@ -506,7 +643,7 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
         let Some(found) = core.outboxes.find(bucket).await? else { return Ok(()) };
         let mut is_empty = true;
         for shard in found.shards {
-            let page = page::read(core, &shard, Default::default(), 1).await?;
+            let page = page::read(core, &shard, Default::default(), 1, 0).await?;
             let has_records = match page {
                 page::Read::Page(page) => !page.records.is_empty(),
                 page::Read::Frozen => true,
@@ -525,8 +662,45 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
     Err(Error::Contended(format!("the outbox of bucket {bucket}")))
 }
 
-/// Looks for topics' letters to be replayed, and replays them.
+/// Looks for topics' letters to be replayed, and replays them. One task at a time: a ticket proves nothing of what another task
+/// with the same ticket enqueued and removed since the letters were read.
 pub(crate) async fn replay(core: &Arc<Core>, stored: &StoredTopic) -> Result<()> {
-    let id = queue_id(stored.record.topic.id);
-    replay::replay_letters(core, stored, &id).await
+    let topic = stored.record.topic.id;
+    while !core.mover.work.lock().replays.insert(topic) {
+        if !core.pause(BACKOFF.0).await {
+            return Ok(());
+        }
+    }
+    let _replay = Replay { core, topic };
+    replay::replay_letters(core, stored, &queue_id(topic)).await
+}
+
+/// That no other task of this gateway replays the letters of a topic.
+struct Replay<'a> {
+    core: &'a Core,
+    topic: TopicId,
+}
+
+impl Drop for Replay<'_> {
+    fn drop(&mut self) {
+        self.core.mover.work.lock().replays.remove(&self.topic);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_shard_of_a_large_index_has_its_turn() {
+        let mover = Mover::new(1);
+        let names = || (0..100).map(|number| format!("shard.{number:03}"));
+        assert!(mover.note("bucket", names()));
+        let first = mover.take("bucket");
+        assert!(!mover.note("bucket", names()));
+        let second = mover.take("bucket");
+        assert_eq!((first.len(), second.len()), (SHARDS_A_TURN, SHARDS_A_TURN));
+        let seen: BTreeSet<String> = first.into_iter().chain(second).collect();
+        assert_eq!(seen.len(), 100);
+    }
 }

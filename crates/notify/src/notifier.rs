@@ -13,12 +13,15 @@ use crate::sync_push::{self, SyncOutcome};
 use crate::topic_cache::TopicCache;
 use crate::topic_store::{StoredTopic, TopicRecord, TopicStore};
 use crate::{generations, mover, owners, removal, scan};
+use futures::future::{Either, select};
 use nacre_engine::IoCtx;
 use nacre_queues::layout::Begin;
+use nacre_queues::retry::BreakerState;
 use nacre_task::Env;
 use nacre_topics::arn::TopicArn;
 use nacre_topics::pending::TopicEvent;
 use nacre_topics::topic::{Topic, TopicId};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -69,6 +72,7 @@ impl Notifier {
         core.spawn(owners::timers(Arc::clone(&core)));
         core.spawn(scan::watch(Arc::clone(&core)));
         core.spawn(scan::scan(Arc::clone(&core), Arc::clone(&scan_sooner)));
+        core.spawn(follow_defaults(Arc::clone(&core)));
         let sweeping = Arc::clone(&core);
         core.spawn(async move {
             let spread = sweeping.env.jitter(sweeping.settings.sweep);
@@ -175,8 +179,18 @@ impl Notifier {
     /// Deletes a topic with its queues and dead letters; `false` where there is none. Returns when the name is free and the
     /// queues are removed, or will be by whoever looks next.
     pub async fn delete_topic(&self, arn: &TopicArn) -> Result<bool> {
+        self.delete(arn, |_| true).await
+    }
+
+    /// As [`Notifier::delete_topic`], for the topic with that id: another one that has its name by now stays.
+    pub async fn delete_topic_with_id(&self, arn: &TopicArn, id: TopicId) -> Result<bool> {
+        self.delete(arn, |stored| stored.record.topic.id == id).await
+    }
+
+    async fn delete(&self, arn: &TopicArn, is_meant: impl Fn(&StoredTopic) -> bool) -> Result<bool> {
         for _ in 0..ATTEMPTS {
-            let Some(stored) = self.core.topics.store.get(arn).await? else { return Ok(false) };
+            let found = self.core.topics.store.get(arn).await?;
+            let Some(stored) = found.filter(&is_meant) else { return Ok(false) };
             let Some(deleted) = self.core.topics.store.delete(&stored).await? else { continue };
             let deleted = self.core.topics.put(deleted);
             self.core.owners.wake_all();
@@ -201,11 +215,11 @@ impl Notifier {
         Ok(stored)
     }
 
-    /// Whether an operation that may have so many bytes of events for a topic may begin; `None` for SlowDown, where the
+    /// Whether an operation that may have an event of so many bytes for a topic may begin; `None` for SlowDown, where the
     /// topic refuses when its queue is full. Asked before the operation begins, never later.
     pub async fn admit(&self, arn: &TopicArn, id: TopicId, bytes: u64) -> Result<Option<Admitted>> {
         let Some(stored) = self.core.topics.get(arn, id).await? else {
-            return Ok(Some(Admitted::freely(self.core.env.now())));
+            return Ok(Some(Admitted::freely()));
         };
         admission::admit(&self.core, &stored, bytes).await
     }
@@ -215,7 +229,12 @@ impl Notifier {
         sync_push::push_now(&self.core, events).await
     }
 
-    /// The figures of a topic's queue.
+    /// The circuit breaker of a topic's endpoint in this gateway. One that is not known was never used: it is closed.
+    pub fn breaker(&self, topic: TopicId) -> BreakerState {
+        self.core.endpoints.peek(topic).map_or(BreakerState::Closed, |endpoint| endpoint.breaker())
+    }
+
+    /// The figures of a topic's queue, without the states of breakers ([`TopicReport::set_breakers`]).
     pub async fn report(&self, arn: &TopicArn) -> Result<TopicReport> {
         let stored = Arc::new(self.existing(arn).await?);
         operators::report(&self.core, &stored).await
@@ -260,11 +279,30 @@ impl Notifier {
     }
 }
 
+/// The task that has owners take up changed options.
+async fn follow_defaults(core: Arc<Core>) {
+    let mut defaults = core.settings.defaults.clone();
+    loop {
+        let stopping = core.stopping.notified();
+        if core.is_stopped() {
+            return;
+        }
+        match select(pin!(defaults.changed()), pin!(stopping)).await {
+            Either::Left((Ok(()), _)) => {
+                core.endpoints.wake_waiting(&core);
+                core.owners.wake_all();
+            }
+            // They can't change any more, or delivery is stopped.
+            _ => return,
+        }
+    }
+}
+
 async fn refresh(core: &Arc<Core>, arn: &TopicArn, ids: Vec<TopicId>) -> Result<()> {
     let stored = core.topics.store.get(arn).await?;
     let now = stored.as_ref().map(|stored| stored.record.topic.id);
     for id in ids.into_iter().filter(|id| Some(*id) != now) {
-        core.endpoints.forget(id);
+        core.forget_topic(id);
     }
     let Some(stored) = stored else { return Ok(()) };
     let stored = core.topics.put(stored);

@@ -1,24 +1,28 @@
 //! What operators see and do: figures, queued events, dead letters.
 
+mod dump;
+mod reservations;
+
+pub(crate) use dump::dump;
+
 use crate::core::{Core, queue_id};
 use crate::error::Result;
 use crate::owner::locate;
 use crate::topic_store::StoredTopic;
 use bytes::Bytes;
 use nacre_queues::dead::{self, DeadQueue, LetterBox, LetterKind, MAX_LETTERS, NumberedLetter};
-use nacre_queues::layout::Generation;
 use nacre_queues::name::Kind;
 use nacre_queues::op::{ObjectKey, ObjectRead};
 use nacre_queues::record::DeadLetter;
-use nacre_queues::settle::{self, LogMap};
-use nacre_queues::shard::{self, Shard};
+use nacre_queues::retry::BreakerState;
+use nacre_queues::settle;
+use nacre_queues::shard::Shard;
 use nacre_queues::stats::{self, ShardStats, TopicStats};
 use nacre_topics::record::Event;
 use nacre_types::encoding;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Entries of a page that is dumped.
-const PAGE: u64 = 64;
 /// Attempts to purge or replay a page of letters, while others change them.
 const ATTEMPTS: usize = 16;
 
@@ -35,6 +39,17 @@ pub struct TopicReport {
     pub missing: Vec<(u64, u32)>,
     /// The dead-letter queue's counters.
     pub letters: LetterBox,
+}
+
+impl TopicReport {
+    /// Notes the states of circuit breakers, by the sessions of the gateways that told them. A shard has the state of its owner;
+    /// where that one told none, or there is no owner yet, the worst that a gateway told.
+    pub fn set_breakers(&mut self, told: &BTreeMap<u64, BreakerState>) {
+        let worst = told.values().copied().max();
+        for shard in &mut self.shards {
+            shard.breaker = told.get(&shard.owner).copied().or(worst);
+        }
+    }
 }
 
 /// An event in a queue.
@@ -88,21 +103,22 @@ pub(crate) async fn report(core: &Core, stored: &Arc<StoredTopic>) -> Result<Top
     for generation in layout.delivered() {
         for index in 0..generation.shards {
             match locate(core, stored, generation, index, ObjectRead::attributes).await? {
-                Some((shard, _)) => shards.push(figures(core, stored, &shard).await?),
+                Some((shard, _)) => shards.push(figures(core, &shard).await?),
                 None if layout.current == Some(generation) => missing.push((generation.number, index)),
                 None => {}
             }
         }
     }
     let current = layout.current.map_or(0, |current| current.number);
-    let totals = TopicStats::new(&shards, current, 0, core.env.wall_ns());
+    let reservations = reservations::count(core, stored.record.topic.id).await?;
+    let totals = TopicStats::new(&shards, current, reservations, core.env.wall_ns());
     let letters = read_letters(core, stored, None, 1)
         .await?
         .map_or(LetterBox::default(), |(queue, _)| queue.counters.value);
     Ok(TopicReport { stored: Arc::clone(stored), totals, shards, missing, letters })
 }
 
-async fn figures(core: &Core, stored: &StoredTopic, shard: &Shard) -> Result<ShardStats> {
+async fn figures(core: &Core, shard: &Shard) -> Result<ShardStats> {
     let mut oldest: Option<u64> = None;
     if !shard.is_empty() {
         for kind in [Kind::Segment, Kind::Batch, Kind::Parked] {
@@ -113,10 +129,6 @@ async fn figures(core: &Core, stored: &StoredTopic, shard: &Shard) -> Result<Sha
         }
     }
     let mut figures = ShardStats::new(shard, oldest);
-    if shard.owner.value.client == core.session {
-        let endpoint = core.endpoints.peek(stored.record.topic.id);
-        figures.breaker = endpoint.map(|endpoint| endpoint.breaker());
-    }
     let io = core.rados.namespace(shard.object.namespace);
     if let (Some(map), Ok(object)) = (io.cluster().osdmap(), io.object(&shard.object.name))
         && let Some(pool) = map.pools.get(&object.pool())
@@ -126,87 +138,6 @@ async fn figures(core: &Core, stored: &StoredTopic, shard: &Shard) -> Result<Sha
             map.membership(pg).map(|membership| (pg.to_string(), membership.primary.0 as i32));
     }
     Ok(figures)
-}
-
-/// The events of a topic's queue, oldest first in each shard, at most `max`.
-pub(crate) async fn dump(core: &Core, stored: &StoredTopic, max: usize) -> Result<Vec<QueuedEvent>> {
-    let mut found = Vec::new();
-    for generation in stored.record.layout.delivered() {
-        for index in 0..generation.shards {
-            dump_shard(core, stored, generation, index, max, &mut found).await?;
-            if found.len() >= max {
-                found.truncate(max);
-                return Ok(found);
-            }
-        }
-    }
-    Ok(found)
-}
-
-async fn dump_shard(
-    core: &Core,
-    stored: &StoredTopic,
-    generation: Generation,
-    index: u32,
-    max: usize,
-    found: &mut Vec<QueuedEvent>,
-) -> Result<()> {
-    let Some((shard, _)) = locate(core, stored, generation, index, ObjectRead::attributes).await? else {
-        return Ok(());
-    };
-    let object = &shard.object;
-    let is_parked = |object: &ObjectKey| settle::read_kind(object, Kind::Parked, Bytes::new(), PAGE);
-    if let Some(reply) = core.rados.read(&is_parked(object)).await? {
-        for (sequence, parked) in shard::parked_of(object, &reply.page)? {
-            found.push(QueuedEvent {
-                generation: generation.number,
-                shard: index,
-                sequence,
-                event: decode(object, &parked.event.payload)?,
-                is_replayed: parked.event.replayed,
-                attempts: Some(parked.attempts),
-                detail: parked.detail,
-            });
-        }
-    }
-    let mut log = LogMap::default();
-    if let Some(reply) =
-        core.rados.read(&settle::read_kind(object, Kind::Segment, Bytes::new(), PAGE)).await?
-    {
-        log.add_segments(&shard, &reply.page)?;
-    }
-    let mut from = shard.head.value.cursor;
-    while found.len() < max && from < shard.tail.value.next {
-        let loaded = if let Some((first, segment)) = log.segment_at(&shard, from) {
-            // It may be delivered meanwhile.
-            let Some(reply) = core.rados.read(&ObjectRead::data(&segment)).await? else { return Ok(()) };
-            log.segment_events(&shard, first, &reply.data)?
-        } else {
-            let read = settle::read_batches(object, log.batches_before(from), PAGE);
-            let Some(reply) = core.rados.read(&read).await? else { return Ok(()) };
-            let Ok(now) = Shard::from_reply(object, &[], &reply) else { return Ok(()) };
-            if now.id != shard.id {
-                return Ok(());
-            }
-            log.add_batches(&now, &reply.page)?
-        };
-        for (sequence, event) in loaded.events.into_iter().filter(|(sequence, _)| *sequence >= from) {
-            found.push(QueuedEvent {
-                generation: generation.number,
-                shard: index,
-                sequence,
-                event: decode(object, &event.payload)?,
-                is_replayed: event.replayed,
-                attempts: None,
-                detail: String::new(),
-            });
-        }
-        if loaded.end <= from {
-            break;
-        }
-        from = loaded.end;
-    }
-    Ok(())
 }
 
 /// A page of the dead-letter queue; `None` where there is none.

@@ -14,7 +14,7 @@ pub(crate) use taking::{locate, read_shard};
 
 use crate::core::{Core, ShardKey};
 use crate::endpoints::TopicEndpoint;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::metrics::{add, subtract};
 use crate::owners::{self, Wake};
 use crate::topic_store::StoredTopic;
@@ -24,7 +24,6 @@ use nacre_queues::lease::LeaseTerm;
 use nacre_queues::retry::{BreakerState, RetryPolicy};
 use nacre_queues::settle::LogMap;
 use nacre_queues::shard::{self, Shard};
-use nacre_queues::spill::SPILL_ABOVE_BYTES;
 use nacre_queues::window::{OlderShards, Times, Window};
 use pushing::Pushes;
 use std::sync::Arc;
@@ -83,9 +82,12 @@ fn nanos(duration: Duration) -> u64 {
 
 /// Delivers a shard as long as this gateway can and should.
 pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<Next> {
+    if core.is_stopped() {
+        return Ok(Next::Done);
+    }
     let Some(known) = core.topics.peek(key.topic) else { return Ok(Next::Done) };
     let Some(stored) = core.topics.get(&known.record.topic.arn, key.topic).await? else {
-        core.endpoints.forget(key.topic);
+        core.forget_topic(key.topic);
         return Ok(Next::Done);
     };
     let layout = &stored.record.layout;
@@ -114,7 +116,7 @@ pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<
         Taken::Owned(shard, term, has_letters) => (*shard, term, has_letters),
         Taken::Empty => return Ok(Next::Done),
         Taken::Gone => {
-            crate::generations::retire(core, &stored, generation).await?;
+            crate::generations::retire(core, &stored, generation, key.shard).await?;
             return Ok(Next::Done);
         }
         Taken::Elsewhere => return Ok(Next::Elsewhere),
@@ -123,7 +125,7 @@ pub(crate) async fn own(core: &Arc<Core>, key: ShardKey, wake: &Wake) -> Result<
     let mut owner = Ownership::new(core, key, wake, (stored, generation, endpoint), shard, term);
     owner.has_letters = has_letters;
     let ran = owner.run().await;
-    if ran.is_err() {
+    if matches!(ran, Err(Error::Changed(_))) {
         add(&core.metrics.leases_lost, 1);
     }
     ran
@@ -159,19 +161,22 @@ struct Ownership<'a> {
     endpoint: Option<Arc<TopicEndpoint>>,
     shard: Shard,
     log: LogMap,
+    policy: RetryPolicy,
     window: Window,
     term: LeaseTerm,
     older: OlderShards,
     pushes: Pushes,
     segment: Option<loading::LoadedSegment>,
     loaded: Loaded<'a>,
+    /// Events in a batch of the log, as the last page had them.
+    batch_events: u64,
     /// Outcomes that are not settled.
     unsettled: usize,
     unsettled_since_ns: Option<u64>,
     /// Whether dead letters are beside the log.
     has_letters: bool,
     taken_at_ns: u64,
-    looked_at_ns: u64,
+    looked_at_ns: Option<u64>,
     poll: Duration,
     poll_at_ns: u64,
     idle_since_ns: Option<u64>,
@@ -189,7 +194,8 @@ impl<'a> Ownership<'a> {
         shard: Shard,
         term: LeaseTerm,
     ) -> Ownership<'a> {
-        let window = Window::new(core.settings.window, policy_of(core, &stored), &shard.head.value);
+        let policy = policy_of(core, &stored);
+        let window = Window::new(core.settings.window, policy, &shard.head.value);
         let now = core.mono_ns();
         Ownership {
             core,
@@ -200,17 +206,19 @@ impl<'a> Ownership<'a> {
             endpoint,
             shard,
             log: LogMap::default(),
+            policy,
             window,
             term,
             older: OlderShards::default(),
             pushes: Pushes::new(term),
             segment: None,
             loaded: Loaded { core, bytes: 0 },
+            batch_events: 0,
             unsettled: 0,
             unsettled_since_ns: None,
             has_letters: false,
             taken_at_ns: now,
-            looked_at_ns: 0,
+            looked_at_ns: None,
             poll: core.settings.poll,
             poll_at_ns: now,
             idle_since_ns: None,
@@ -234,6 +242,7 @@ impl<'a> Ownership<'a> {
             }
             self.look(now).await?;
             let wish = self.wish(now);
+            let is_leaving = wish.is_some();
             if let Some(next) = wish {
                 if self.window.in_flight() == 0 {
                     return self.end(next).await;
@@ -254,27 +263,31 @@ impl<'a> Ownership<'a> {
             if self.has_letters && self.hand_over_letters().await? {
                 continue;
             }
-            self.wait(now).await;
+            self.wait(now, is_leaving).await;
         }
     }
 
-    /// Takes up what changed of the topic.
+    /// Takes up what changed of the topic, or of the options that count where it says nothing.
     fn follow_topic(&mut self) {
-        let Some(now) = self.core.topics.peek(self.key.topic).filter(|now| *now != self.stored) else {
-            return;
-        };
-        self.window.set_policy(policy_of(self.core, &now));
-        self.endpoint = self.core.endpoints.get(self.core, &now);
-        self.pushes.set_topic(&now, self.endpoint.as_ref());
-        self.stored = now;
+        if let Some(now) = self.core.topics.peek(self.key.topic).filter(|now| *now != self.stored) {
+            self.endpoint = self.core.endpoints.get(self.core, &now);
+            self.pushes.set_topic(self.endpoint.as_ref());
+            self.stored = now;
+        }
+        let policy = policy_of(self.core, &self.stored);
+        if policy != self.policy {
+            self.policy = policy;
+            self.window.set_policy(policy);
+        }
     }
 
     /// What is looked at from time to time: older generations, expired events, letters.
     async fn look(&mut self, now: Times) -> Result<()> {
-        if now.mono_ns < self.looked_at_ns + nanos(LOOK) {
+        // The first look comes before anything is sent, for it tells what older generations hold back.
+        if self.looked_at_ns.is_some_and(|looked_at_ns| now.mono_ns < looked_at_ns + nanos(LOOK)) {
             return Ok(());
         }
-        self.looked_at_ns = now.mono_ns;
+        self.looked_at_ns = Some(now.mono_ns);
         let expired = self.window.expire(now);
         self.note_outcomes(expired, now);
         let layout = &self.stored.record.layout;
@@ -309,9 +322,9 @@ impl<'a> Ownership<'a> {
     fn must_spill(&self) -> bool {
         let is_slow =
             self.endpoint.as_ref().is_none_or(|endpoint| endpoint.breaker() != BreakerState::Closed);
-        let resident = self.shard.resident_bytes();
+        let (resident, above) = (self.shard.resident_bytes(), self.core.settings.spill.above_bytes);
         // A consumer that is slow for long is spilled for as well.
-        resident > SPILL_ABOVE_BYTES && (is_slow || self.wants_spill() || resident > 2 * SPILL_ABOVE_BYTES)
+        resident > above && (is_slow || self.wants_spill() || resident > 2 * above)
     }
 
     fn wants_spill(&self) -> bool {
@@ -321,6 +334,11 @@ impl<'a> Ownership<'a> {
     /// Whether all that the shard has is loaded, as far as is known.
     fn is_all_loaded(&self) -> bool {
         self.window.wants().is_some_and(|(from, _)| from >= self.shard.tail.value.next)
+    }
+
+    /// Whether no event of the log expires before those that are loaded.
+    fn is_front_loaded(&self) -> bool {
+        self.window.is_front_loaded() || self.is_all_loaded()
     }
 
     /// Why this gateway should not deliver the shard any more.
@@ -349,15 +367,19 @@ impl<'a> Ownership<'a> {
             return Some(Next::Done);
         }
         let is_older = layout.current != Some(self.generation);
-        let is_finished = self.shard.is_empty() && self.shard.is_log_empty() && self.window.is_empty();
+        let is_finished = self.shard.is_drained() && self.window.is_empty();
         if is_finished && !self.has_letters && is_older {
             return Some(Next::Done);
         }
         if let Some(endpoint) = self.blocked_endpoint().cloned() {
-            let is_done = self.window.next_expiry_ns(now).is_none_or(|left| left > nanos(LOOK));
+            let expiry = self.window.next_expiry_ns(now);
+            // When events expire is known once those that are expired are settled, and the next ones loaded.
+            let expires = self.policy.time_to_live_ns.is_some();
+            let is_known = !expires || (self.unsettled == 0 && self.is_front_loaded());
+            let is_done = is_known && expiry.is_none_or(|left| left > nanos(LOOK));
             if is_done && !is_finished && !self.has_letters {
-                if let Some(left) = self.window.next_expiry_ns(now) {
-                    self.core.owners.wake_at(self.key, now.mono_ns + left);
+                if let Some(left) = expiry {
+                    self.core.owners.wake_at(self.key, now.mono_ns.saturating_add(left));
                 }
                 return Some(Next::Endpoint(endpoint));
             }
@@ -383,7 +405,10 @@ impl<'a> Ownership<'a> {
         let since = *self.idle_since_ns.get_or_insert(now.mono_ns);
         // Where others wait for their turn, nothing is kept that is not needed now.
         let patience = if self.core.owners.is_crowded() { 0 } else { nanos(self.core.settings.idle) };
-        match self.window.next_due_ns() {
+        // Events may expire before they are tried again.
+        let expiry =
+            self.window.next_expiry_ns(now).map(|left| now.mono_ns.saturating_add(left.max(nanos(LOOK))));
+        match self.window.next_due_ns().map(|due| expiry.map_or(due, |expiry| expiry.min(due))) {
             Some(due) if due > now.mono_ns + patience => Some(Next::At(due)),
             None if is_finished && now.mono_ns >= since + patience => Some(Next::Done),
             _ => None,
@@ -395,7 +420,7 @@ impl<'a> Ownership<'a> {
         while self.settle().await? {}
         let layout = &self.stored.record.layout;
         let is_older = layout.current != Some(self.generation);
-        if is_older && self.shard.is_empty() && self.shard.is_log_empty() {
+        if is_older && self.shard.is_drained() {
             while self.has_letters && self.hand_over_letters().await? {}
             let beside = self.core.rados.read(&shard::beside_log(&self.shard.object, 1)).await?;
             let is_nothing_left = beside.is_some_and(|beside| shard::is_nothing_left(&beside.page));
@@ -403,7 +428,7 @@ impl<'a> Ownership<'a> {
                 && self.core.rados.write(op).await?.is_done()
             {
                 self.core.progress.forget(&self.key);
-                crate::generations::retire(self.core, &self.stored, self.generation).await?;
+                crate::generations::retire(self.core, &self.stored, self.generation, self.key.shard).await?;
                 return Ok(Next::Done);
             }
         }
@@ -412,15 +437,22 @@ impl<'a> Ownership<'a> {
         Ok(next)
     }
 
-    /// Waits for an outcome, for being told something, or for the next time at which there is something to do.
-    async fn wait(&mut self, now: Times) {
+    /// Waits for an outcome, for being told something, or for the next time at which there is something to do. An owner that
+    /// is leaving neither sends nor loads: it waits for what is in flight.
+    async fn wait(&mut self, now: Times, is_leaving: bool) {
         let mut at = (now.mono_ns + nanos(LOOK)).min(self.term.renew_at_ns());
-        let due = self.window.next_due_ns().filter(|_| self.pushes.may_send(now.mono_ns));
-        let blocked = self.endpoint.as_ref().and_then(|endpoint| endpoint.blocked_until_ns(self.core));
         let settle = self.unsettled_since_ns.map(|since| since + nanos(self.core.settings.settle_linger));
-        let poll = self.is_all_loaded().then_some(self.poll_at_ns);
-        for time in [due.map(|due| due.max(blocked.unwrap_or(0))), settle, poll].into_iter().flatten() {
-            at = at.min(time);
+        at = settle.map_or(at, |settle| at.min(settle));
+        if !is_leaving {
+            // A time that has passed was not used, because there is no memory, or too many pushes wait already.
+            let due = self.window.next_due_ns().filter(|_| self.pushes.may_send(now.mono_ns));
+            let blocked = self.endpoint.as_ref().and_then(|endpoint| endpoint.blocked_until_ns(self.core));
+            let due = due.map(|due| due.max(blocked.unwrap_or(0))).filter(|due| *due > now.mono_ns);
+            at = due.map_or(at, |due| at.min(due));
+            if self.is_all_loaded() {
+                let is_ahead = self.poll_at_ns > now.mono_ns;
+                at = at.min(if is_ahead { self.poll_at_ns } else { now.mono_ns + nanos(self.poll) });
+            }
         }
         let wait = Duration::from_nanos(at.saturating_sub(now.mono_ns)).max(Duration::from_millis(1));
         let mut sleep = self.core.env.sleep(wait).fuse();

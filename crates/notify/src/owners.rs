@@ -1,16 +1,19 @@
 //! Which shards this gateway delivers, waits for, or watches because another gateway delivers them.
 
 use crate::core::{Core, ShardKey};
+use crate::error::Error;
 use crate::metrics::{add, subtract};
 use crate::owner::{self, Next};
+use futures::FutureExt as _;
 use nacre_queues::record::Owner;
+use nacre_queues::retry::BreakerState;
 use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{AcquireError, Notify, Semaphore, SemaphorePermit};
 
 /// Shards of other gateways that are watched at most; the scan finds the others.
 const MAX_WATCHED: usize = 16_384;
@@ -40,7 +43,7 @@ impl Wake {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Watched {
     pub(crate) owner: Owner,
-    /// Looks at which nobody had the lease.
+    /// Looks at which no gateway had the lease.
     pub(crate) free_looks: u32,
 }
 
@@ -83,10 +86,14 @@ pub(crate) struct Owners {
     timers: Mutex<Timers>,
     timers_changed: Notify,
     slots: Semaphore,
+    /// Slots of shards that try whether their endpoint is back: endpoints that never answer must not take those of others.
+    probes: Semaphore,
     /// Tasks that wait for a slot.
     queueing: AtomicUsize,
     /// One spills at a time: it holds a segment in memory.
     pub(crate) spilling: Semaphore,
+    /// And few read a segment at a time.
+    pub(crate) segments: Semaphore,
 }
 
 impl Owners {
@@ -97,9 +104,23 @@ impl Owners {
             timers: Mutex::default(),
             timers_changed: Notify::new(),
             slots: Semaphore::new(slots.max(1)),
+            probes: Semaphore::new(slots.max(1)),
             queueing: AtomicUsize::new(0),
             spilling: Semaphore::new(2),
+            segments: Semaphore::new(4),
         }
+    }
+
+    /// Waits for a slot in which a shard is looked at.
+    async fn slot(&self, core: &Core, key: &ShardKey) -> Result<SemaphorePermit<'_>, AcquireError> {
+        let endpoint = core.endpoints.peek(key.topic);
+        if endpoint.is_some_and(|endpoint| endpoint.breaker() != BreakerState::Closed) {
+            return self.probes.acquire().await;
+        }
+        self.queueing.fetch_add(1, Ordering::Relaxed);
+        let slot = self.slots.acquire().await;
+        self.queueing.fetch_sub(1, Ordering::Relaxed);
+        slot
     }
 
     /// Whether tasks wait for a slot.
@@ -169,9 +190,9 @@ impl Owners {
     }
 }
 
-/// Looks at a shard now: its task is told, or one is begun.
+/// Looks at a shard now: wakes its task, or starts one.
 pub(crate) fn look(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
-    if core.is_stopped() {
+    if core.is_stopped() || !core.settings.delivers() {
         return;
     }
     let wake = {
@@ -190,15 +211,33 @@ pub(crate) fn look(core: &Arc<Core>, key: ShardKey, must_spill: bool) {
     core.spawn(async move { run(task, key, wake).await });
 }
 
+/// That a task looks at a shard. A task that panics must not keep others from it.
+struct Looking<'a> {
+    core: &'a Core,
+    key: ShardKey,
+    is_over: bool,
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let owners = &self.core.owners;
+            owners.running.lock().remove(&self.key);
+            let wait_ns = u64::try_from(BACKOFF.1.as_nanos()).unwrap_or(u64::MAX);
+            owners.wake_at(self.key, self.core.mono_ns().saturating_add(wait_ns));
+        }
+    }
+}
+
 async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
+    let mut looking = Looking { core: &core, key, is_over: false };
     let mut wait = BACKOFF.0;
     loop {
-        core.owners.queueing.fetch_add(1, Ordering::Relaxed);
-        let slot = core.owners.slots.acquire().await;
-        core.owners.queueing.fetch_sub(1, Ordering::Relaxed);
+        let slot = core.owners.slot(&core, &key).await;
         wake.is_woken.store(false, Ordering::Release);
         add(&core.metrics.shards_owned, 1);
-        let looked = owner::own(&core, key, &wake).await;
+        // Boxed, so that tasks which wait for a slot are small.
+        let looked = owner::own(&core, key, &wake).boxed().await;
         subtract(&core.metrics.shards_owned, 1);
         drop(slot);
         let next = match looked {
@@ -207,7 +246,15 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
                 next
             }
             Err(error) => {
-                tracing::warn!(?key, %error, "notifications: a queue shard is not delivered; tried again later");
+                match error {
+                    // Its topic is being removed, or another gateway took the lease.
+                    Error::Changed(_) => {
+                        tracing::debug!(?key, %error, "notifications: the lease of a queue shard is lost")
+                    }
+                    _ => {
+                        tracing::warn!(?key, %error, "notifications: a queue shard is not delivered; tried again later")
+                    }
+                }
                 wait = (wait * 2).min(BACKOFF.1);
                 Next::At(core.mono_ns() + u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX))
             }
@@ -220,12 +267,18 @@ async fn run(core: Arc<Core>, key: ShardKey, wake: Arc<Wake>) {
             continue;
         }
         running.remove(&key);
+        looking.is_over = true;
         drop(running);
         match next {
             Next::Done => {}
             Next::Elsewhere => core.owners.watch(key),
             Next::At(at_ns) => core.owners.wake_at(key, at_ns),
-            Next::Endpoint(endpoint) => endpoint.wait(&core, key),
+            Next::Endpoint(endpoint) => match core.endpoints.peek(key.topic) {
+                Some(now) if Arc::ptr_eq(&now, &endpoint) => endpoint.wait(&core, key),
+                // The topic has another endpoint since, which does not wake this shard.
+                Some(_) => core.owners.wake_at(key, core.mono_ns()),
+                None => {}
+            },
         }
         // It may have been the one that should try whether the endpoint is back, and had nothing to send.
         if let Some(endpoint) = core.endpoints.peek(key.topic).filter(|endpoint| endpoint.waiting() > 0) {

@@ -50,7 +50,8 @@ pub trait Pusher: Send + Sync + 'static {
 /// A connection to an endpoint, for any number of pushes at the same time.
 pub trait Connection: Send + Sync + 'static {
     /// Pushes events, those of one key in this order; the future ends when the fate of each is known, at the latest seconds
-    /// after the timeout of a push, and has as many outcomes as there are messages. Who wants no later event of a key
+    /// after the timeout of a push, and has as many outcomes as there are messages. Where the endpoint refuses several events
+    /// together, the connection sends them apart, so that an event is refused for its own sake only. Who wants no later event of a key
     /// delivered before an earlier one that fails has one event of it in flight. An event whose outcome is `Ok` is delivered as the endpoint's ack level
     /// says. Dropped before its end, events may have been delivered or not.
     fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>>;

@@ -3,13 +3,11 @@
 //! A conflict with another gateway is an outcome, not an error: what it means depends on the operation.
 
 use crate::error::{Error, Result};
-use nacre_engine::{IoCtx, OpReply, ReadOp, WriteOp};
+use nacre_engine::IoCtx;
 use nacre_index::op::{Read, ReadReply, Write};
 use nacre_queues::name::{CLOSED, DEAD, QUEUES, SPILL};
 use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply};
-use nacre_queues::wire;
 use nacre_types::errno::Errno;
-use nacre_types::op::OsdOp;
 
 /// What came of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,8 +68,8 @@ impl Rados {
 
     /// Carries out a write.
     pub(crate) async fn write(&self, op: ObjectOp) -> Result<Written> {
-        let (io, name) = (self.of(&op.object), op.object.name.clone());
-        written(io.operate(&name, write_op(wire::write_ops(op))).await)
+        let ObjectOp { object, write } = op;
+        written(self.of(&object).execute(&object.name, write).await)
     }
 
     /// Carries out a write that only another gateway's change can prevent; that is an error here.
@@ -82,33 +80,23 @@ impl Rados {
 
     /// Carries out a read; `None` where the object does not exist.
     pub(crate) async fn read(&self, read: &ObjectRead) -> Result<Option<ObjectReply>> {
-        let ops = read_op(wire::read_ops(read));
-        match self.of(&read.object).operate_read(&read.object.name, ops).await.and_then(OpReply::success) {
-            Err(error) if error.is_not_found() => Ok(None),
-            reply => Ok(Some(wire::read_reply(read, &reply?.ops)?)),
-        }
+        let reply = self.of(&read.object).execute_read(&read.object.name, &read.read()).await?;
+        Ok(reply.map(|reply| read.reply(reply)).transpose()?)
     }
 
     /// Carries out a write on a shard of a bucket index.
     pub(crate) async fn write_index(&self, object: &str, write: Write) -> Result<Written> {
-        written(self.index.operate(object, write_op(write.ops())).await)
+        written(self.index.execute(object, write).await)
     }
 
     /// Reads a shard of a bucket index; `None` where it does not exist.
     pub(crate) async fn read_index(&self, object: &str, read: &Read) -> Result<Option<ReadReply>> {
-        let reply = self.index.operate_read(object, read_op(read.ops())).await.and_then(OpReply::success);
-        match reply {
-            Err(error) if error.is_not_found() => Ok(None),
-            reply => {
-                let reply = reply?;
-                Ok(Some(read.reply(object, reply.version, &reply.ops)?))
-            }
-        }
+        Ok(self.index.execute_read(object, read).await?)
     }
 }
 
-fn written(reply: nacre_engine::Result<OpReply>) -> Result<Written> {
-    match reply.and_then(OpReply::success) {
+fn written(done: nacre_engine::Result<u64>) -> Result<Written> {
+    match done {
         Ok(_) => Ok(Written::Done),
         Err(error) => match error.errno() {
             Errno::ECANCELED => Ok(Written::Changed),
@@ -118,23 +106,4 @@ fn written(reply: nacre_engine::Result<OpReply>) -> Result<Written> {
             _ => Err(error.into()),
         },
     }
-}
-
-fn write_op(ops: Vec<OsdOp>) -> WriteOp {
-    let mut write = WriteOp::new();
-    for op in ops {
-        write.push(op.op);
-        if op.flags != 0 {
-            write.op_flags(op.flags);
-        }
-    }
-    write
-}
-
-fn read_op(ops: Vec<OsdOp>) -> ReadOp {
-    let mut read = ReadOp::new();
-    for op in ops {
-        read.push(op.op);
-    }
-    read
 }

@@ -8,7 +8,7 @@ use crate::topic_store::{MAX_PAGE, StoredTopic};
 use bytes::Bytes;
 use futures::{FutureExt as _, StreamExt as _};
 use nacre_queues::name::{self, CLOSED, DEAD, Kind, QUEUES, SPILL, TopicId};
-use nacre_queues::op::{Guard, ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
+use nacre_queues::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use nacre_queues::record::{COPY, RESERVED};
 use nacre_queues::shard::{self, Found, Shard};
 use nacre_queues::{settle, spill};
@@ -25,7 +25,7 @@ const MANIFESTS: u64 = 256;
 pub(crate) async fn remove_topic(core: &Arc<Core>, deleted: &StoredTopic) -> Result<()> {
     let topic = &deleted.record.topic;
     let id = queue_id(topic.id);
-    core.endpoints.forget(topic.id);
+    core.forget_topic(topic.id);
     let objects = deleted.record.layout.objects(&topic.arn.tenant, &topic.arn.name, &id);
     let mut removals = Vec::new();
     for object in &objects {
@@ -49,14 +49,7 @@ pub(crate) async fn remove_shard(core: &Core, object: &ObjectKey, topic: &TopicI
             What::Reserved(token) if object.namespace == CLOSED => shard::remove_reserved(object, &token),
             // A visible object may be reserved for a topic that has the name now.
             What::Reserved(_) => return Ok(()),
-            What::Copy(state) => {
-                let guard = Guard::XattrEquals { name: COPY, value: state };
-                ObjectOp {
-                    object: object.clone(),
-                    guards: vec![Guard::Exists, guard],
-                    steps: vec![Step::Remove],
-                }
-            }
+            What::Copy(state) => ObjectOp::on(object).if_xattr(COPY, &state).then(Step::Remove),
             What::Shard(shard) if shard.id.value.topic == *topic => {
                 remove_segments(core, &shard).await?;
                 shard.remove()

@@ -46,12 +46,20 @@ fn figures(object: &ObjectKey) -> ObjectRead {
 }
 
 fn is_busy(shard: &Shard, reply: &ObjectReply) -> bool {
-    !shard.is_empty() || !shard.is_log_empty() || !reply.page.is_empty()
+    !shard.is_drained() || !reply.page.is_empty()
+}
+
+/// Whether a gateway that may be running has the lease of a shard, as far as this gateway's clock tells. Where the clock is
+/// behind, leases of gateways that ended seem to last.
+fn is_held(core: &Core, shard: &Shard, reply: &ObjectReply) -> bool {
+    is_leased(reply, core.env.wall_ns()) && core.may_run(shard.owner.value.client)
 }
 
 /// The task that watches other gateways and their shards.
 pub(crate) async fn watch(core: Arc<Core>) {
     while core.pause(core.settings.watch).await {
+        // The clock by which events expire follows slow corrections as long as somebody looks at it.
+        core.times();
         match core.outboxes.gateways().await {
             Ok(running) => core.set_running(running),
             Err(error) => tracing::warn!(%error, "notifications: which gateways run is not known"),
@@ -91,7 +99,7 @@ async fn look_at_watched(core: &Arc<Core>, key: ShardKey, watched: Watched) -> R
         take();
     } else if !is_busy(&shard, &reply) && known.record.layout.current == Some(generation) {
         core.owners.note_watched(key, None);
-    } else if is_leased(&reply, core.env.wall_ns()) {
+    } else if is_held(core, &shard, &reply) {
         core.owners.note_watched(key, Some(Watched { owner, free_looks: 0 }));
     } else {
         let free_looks = if owner == watched.owner { watched.free_looks + 1 } else { 1 };
@@ -146,8 +154,13 @@ async fn scan_topics(core: &Arc<Core>) -> Result<()> {
             after = page.topics.last().map(|last| last.record.topic.arn.name.clone()).filter(|_| page.more);
             for stored in page.topics {
                 let stored = core.topics.put(stored);
-                if !scan_topic(core, &stored, &mut pace).await? {
-                    return Ok(());
+                match scan_topic(core, &stored, &mut pace).await {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(()),
+                    // It must not keep the others from being looked at.
+                    Err(error) => {
+                        tracing::warn!(topic = %stored.record.topic.arn, %error, "notifications: a topic is not looked through; tried again");
+                    }
                 }
             }
             if after.is_none() {
@@ -155,7 +168,9 @@ async fn scan_topics(core: &Arc<Core>) -> Result<()> {
             }
         }
         for deleted in core.topics.store.list_deleted(&tenant, None, MAX_PAGE).await?.topics {
-            crate::removal::remove_topic(core, &deleted).await?;
+            if let Err(error) = crate::removal::remove_topic(core, &deleted).await {
+                tracing::warn!(topic = %deleted.record.topic.arn, %error, "notifications: the queues of a deleted topic are removed later");
+            }
         }
     }
     Ok(())
@@ -174,11 +189,16 @@ async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace
     let layout = &stored.record.layout;
     core.progress.retain(stored.record.topic.id, &layout.older);
     for generation in layout.delivered() {
+        let mut is_gone = layout.current != Some(generation);
         for shard in 0..generation.shards {
             if !pace.next().await {
                 return Ok(false);
             }
-            look_at_shard(core, stored, generation, shard).await?;
+            is_gone &= !look_at_shard(core, stored, generation, shard).await?;
+        }
+        // A closed shard is removed by whoever owns it, a closed generation when it has none.
+        if is_gone {
+            crate::generations::retire(core, stored, generation, 0).await?;
         }
     }
     if layout.current.is_some() {
@@ -187,29 +207,35 @@ async fn scan_topic(core: &Arc<Core>, stored: &Arc<StoredTopic>, pace: &mut Pace
     Ok(!core.is_stopped())
 }
 
+/// Tells whether the shard exists.
 async fn look_at_shard(
     core: &Arc<Core>,
     stored: &Arc<StoredTopic>,
     generation: Generation,
     shard: u32,
-) -> Result<()> {
+) -> Result<bool> {
     let key = ShardKey { topic: stored.record.topic.id, generation: generation.number, shard };
-    if core.owners.is_running(&key) || core.owners.is_watched(&key) {
-        return Ok(());
+    if core.owners.is_running(&key) {
+        // Its task may be about to end.
+        owners::look(core, key, false);
+        return Ok(true);
+    }
+    if core.owners.is_watched(&key) {
+        return Ok(true);
     }
     let is_older = stored.record.layout.current != Some(generation);
     match locate(core, stored, generation, shard, figures).await? {
-        // A closed shard is removed by whoever owns it, a closed generation when it has none.
-        None if is_older => owner::has_events(core, key),
+        None => return Ok(false),
         Some((shard, reply)) if is_older || is_busy(&shard, &reply) => {
-            let is_held = is_leased(&reply, core.env.wall_ns()) && shard.owner.value.client != core.session;
-            if core.is_ended(shard.owner.value.client) || (core.is_preferred(&key) && !is_held) {
+            let owner = shard.owner.value.client;
+            let is_held = owner != core.session && is_held(core, &shard, &reply);
+            if core.is_ended(owner) || (core.is_preferred(&key) && !is_held) {
                 owner::has_events(core, key);
             } else {
                 core.owners.watch(key);
             }
         }
-        _ => {}
+        Some(_) => {}
     }
-    Ok(())
+    Ok(true)
 }

@@ -1,18 +1,28 @@
-//! Bounds and times of delivery. The gateway makes them of its options.
+//! Bounds and times of delivery, which are fixed at the start, and what topics without attributes of their own have, which may
+//! change at any time. The gateway makes both of its options.
 
 use nacre_queues::dead::LetterLimit;
 use nacre_queues::retry::{Backoff, BreakerPolicy, RetryPolicy};
+use nacre_queues::spill::SpillLimits;
 use nacre_queues::window::WindowLimits;
 use nacre_topics::attributes::Attributes;
 use std::time::Duration;
+use tokio::sync::watch;
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// The shortest time between two tries of an event, whatever its topic says.
+const SHORTEST_SLEEP_NS: u64 = SECOND_NS / 10;
 
 /// Bounds and times of delivery.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// How long a mover waits for more events before it moves those that it was told of.
     pub linger: Duration,
+    /// The same after a turn that moved [`Settings::busy_turn`] records or more: what is enqueued at a time costs about the same
+    /// for one event as for many.
+    pub busy_linger: Duration,
+    /// Records of a turn that show that a bucket is busy.
+    pub busy_turn: u64,
     /// How long an owner waits for more outcomes before it settles events.
     pub settle_linger: Duration,
     /// The term of leases on queue shards.
@@ -31,7 +41,7 @@ pub struct Settings {
     pub sweep: Duration,
     /// The bounds of a shard's window.
     pub window: WindowLimits,
-    /// Queue shards that are delivered at the same time.
+    /// Queue shards that are delivered at the same time; 0 for a process that delivers none.
     pub active_shards: usize,
     /// How long a shard is delivered while others wait for their turn.
     pub turn: Duration,
@@ -43,30 +53,53 @@ pub struct Settings {
     pub pushes: usize,
     /// Events in one push to an endpoint that takes them one by one.
     pub push_events: usize,
-    /// `rgw_topic_persistency_time_to_live` in seconds; 0 for no limit.
-    pub time_to_live_s: u32,
-    /// `rgw_topic_persistency_max_retries`; 0 for no limit.
-    pub max_retries: u32,
-    /// `rgw_topic_persistency_sleep_duration` in seconds; 0 for exponential backoff.
-    pub retry_sleep_s: u32,
     /// The backoff of events that fail.
     pub backoff: Backoff,
     /// When an endpoint is left alone.
     pub breaker: BreakerPolicy,
     /// The bounds of a topic's dead-letter queue.
     pub letters: LetterLimit,
-    /// The size limit of a topic's queue where the topic has none; `None` for none.
-    pub queue_max_bytes: Option<u64>,
+    /// When queue shards are spilled.
+    pub spill: SpillLimits,
     /// Bytes of events that this gateway admits to a topic that refuses, without seeing them in its queue.
     pub allowance_bytes: u64,
-    /// How long an operation waits for the endpoint of a topic that is not persistent.
+    /// What counts now where topics say nothing. Owners take up a change at once.
+    pub defaults: watch::Receiver<TopicDefaults>,
+}
+
+/// What options say of topics without attributes of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TopicDefaults {
+    /// `rgw_topic_persistency_time_to_live` in seconds; 0 for no limit.
+    pub time_to_live_s: u32,
+    /// `rgw_topic_persistency_max_retries`; 0 for no limit.
+    pub max_retries: u32,
+    /// `rgw_topic_persistency_sleep_duration` in seconds; 0 for exponential backoff.
+    pub retry_sleep_s: u32,
+    /// `rgw_topic_queue_max_bytes`: the size limit of a topic's queue; `None` for none.
+    pub queue_max_bytes: Option<u64>,
+    /// `rgw_topic_push_timeout`: how long an operation waits for the endpoint of a topic that is not persistent.
     pub sync_timeout: Duration,
+}
+
+impl Default for TopicDefaults {
+    fn default() -> TopicDefaults {
+        TopicDefaults {
+            time_to_live_s: 0,
+            max_retries: 0,
+            retry_sleep_s: 0,
+            queue_max_bytes: None,
+            sync_timeout: Duration::from_secs(5),
+        }
+    }
 }
 
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             linger: Duration::from_millis(40),
+            busy_linger: Duration::from_millis(200),
+            busy_turn: 8,
             settle_linger: Duration::from_millis(100),
             lease: Duration::from_secs(3),
             idle: Duration::from_secs(3),
@@ -82,33 +115,41 @@ impl Default for Settings {
             memory_bytes: 64 << 20,
             pushes: 64,
             push_events: 64,
-            time_to_live_s: 0,
-            max_retries: 0,
-            retry_sleep_s: 0,
             backoff: Backoff { base_ns: SECOND_NS / 2, max_ns: 30 * SECOND_NS },
             breaker: BreakerPolicy {
                 failures: 8,
                 backoff: Backoff { base_ns: SECOND_NS / 2, max_ns: 15 * SECOND_NS },
             },
             letters: LetterLimit { entries: 10_000, bytes: 64 << 20 },
-            queue_max_bytes: None,
+            spill: SpillLimits::default(),
             allowance_bytes: 1 << 20,
-            sync_timeout: Duration::from_secs(5),
+            defaults: watch::channel(TopicDefaults::default()).1,
         }
     }
 }
 
 impl Settings {
+    /// Whether this process delivers queued events.
+    pub(crate) fn delivers(&self) -> bool {
+        self.active_shards > 0
+    }
+
+    /// What counts now where topics say nothing.
+    pub fn topic_defaults(&self) -> TopicDefaults {
+        *self.defaults.borrow()
+    }
+
     /// How often and how long events of a topic are tried.
     pub(crate) fn retry_policy(&self, attributes: &Attributes) -> RetryPolicy {
+        let defaults = self.topic_defaults();
         let limit = |own: Option<u32>, default: u32| Some(own.unwrap_or(default)).filter(|value| *value > 0);
         let seconds = |value: u32| u64::from(value) * SECOND_NS;
         RetryPolicy {
-            time_to_live_ns: limit(attributes.time_to_live, self.time_to_live_s).map(seconds),
-            max_retries: limit(attributes.max_retries, self.max_retries),
+            time_to_live_ns: limit(attributes.time_to_live, defaults.time_to_live_s).map(seconds),
+            max_retries: limit(attributes.max_retries, defaults.max_retries),
             sleep_ns: match attributes.retry_sleep_duration {
-                Some(own) => Some(seconds(own)),
-                None => Some(self.retry_sleep_s).filter(|value| *value > 0).map(seconds),
+                Some(own) => Some(seconds(own).max(SHORTEST_SLEEP_NS)),
+                None => Some(defaults.retry_sleep_s).filter(|value| *value > 0).map(seconds),
             },
             backoff: self.backoff,
         }

@@ -48,7 +48,8 @@ pub(crate) async fn push_now(core: &Core, events: Vec<TopicEvent>) -> SyncOutcom
 async fn push_in_time(core: &Core, arn: TopicArn, id: TopicId, events: Vec<Event>) -> SyncOutcome {
     let count = events.len() as u64;
     let lost = SyncOutcome { delivered: 0, failed: count };
-    match core.env.timeout(core.settings.sync_timeout, push(core, &arn, id, events)).await {
+    let limit = core.settings.topic_defaults().sync_timeout;
+    match core.env.timeout(limit, push(core, &arn, id, events)).await {
         Ok(Ok(delivered)) => SyncOutcome { delivered, failed: count - delivered.min(count) },
         Ok(Err(error)) => {
             tracing::warn!(topic = %arn, %error, "notifications: events of a topic without queues are lost");
@@ -82,10 +83,9 @@ async fn push(core: &Core, arn: &TopicArn, id: TopicId, events: Vec<Event>) -> R
     let message =
         |event| Message { event: Arc::new(event), opaque_data: Arc::clone(&opaque_data), is_replayed: false };
     let messages: Vec<Message> = events.into_iter().map(message).collect();
-    let (size, is_whole) = endpoint.push_events(core);
     let mut delivered = 0;
-    for part in messages.chunks(size) {
-        let outcomes = endpoints::push(Arc::clone(&connection), part.to_vec(), is_whole).await;
+    for part in messages.chunks(endpoint.push_events(core)) {
+        let outcomes = endpoints::push(Arc::clone(&connection), part.to_vec()).await;
         delivered += outcomes.iter().filter(|outcome| outcome.is_ok()).count() as u64;
         let unavailable = outcomes.iter().find_map(|outcome| match outcome {
             Err(Failure::Unavailable(detail)) => Some(detail),

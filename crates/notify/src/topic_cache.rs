@@ -1,7 +1,8 @@
 //! Topics as this gateway knows them: records that were read not long ago, or since somebody said that they changed.
 //!
 //! A record that is out of date does no harm: generations that are closed take no events, and what an event's topic says
-//! about delivery may change at any time anyway. That a topic is gone is only ever concluded from a new reading.
+//! about delivery may change at any time anyway. It never takes the place of a newer one. That a topic is gone is only ever
+//! concluded from a new reading.
 
 use crate::error::Result;
 use crate::topic_store::{StoredTopic, TopicStore};
@@ -9,6 +10,7 @@ use nacre_task::{Env, Instant};
 use nacre_topics::arn::TopicArn;
 use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +19,12 @@ use std::time::Duration;
 const FRESH: Duration = Duration::from_secs(10);
 /// Records that are kept. Beyond it those are forgotten that were not read lately.
 const MAX_CACHED: usize = 16_384;
+
+/// Orders the records of one topic: no record has a smaller one than those that it replaced.
+fn order_of(stored: &StoredTopic) -> (u64, bool, Reverse<usize>, u64) {
+    let layout = &stored.record.layout;
+    (layout.last_number, layout.next.is_none(), Reverse(layout.older.len()), stored.record.topic.version)
+}
 
 #[derive(Clone)]
 struct Entry {
@@ -82,6 +90,12 @@ impl TopicCache {
 
     fn insert(&self, entries: &mut Entries, stored: Arc<StoredTopic>) {
         let now = self.env.now();
+        // Whoever read the record before another task changed it may come later.
+        if let Some(entry) = entries.by_id.get(&stored.record.topic.id)
+            && order_of(&entry.stored) > order_of(&stored)
+        {
+            return;
+        }
         if entries.by_id.len() >= MAX_CACHED {
             entries.by_id.retain(|_, entry| now - entry.read_at < FRESH);
         }
@@ -99,7 +113,8 @@ impl TopicCache {
     pub(crate) fn invalidate(&self, arn: &TopicArn) -> Vec<TopicId> {
         let mut entries = self.entries.lock();
         entries.invalidations += 1;
-        let named = entries.by_id.iter().filter(|(_, entry)| entry.stored.record.topic.arn == *arn);
+        let is_named = |entry: &Entry| entry.stored.record.topic.arn.is_same_topic(arn);
+        let named = entries.by_id.iter().filter(|(_, entry)| is_named(entry));
         let ids: Vec<TopicId> = named.map(|(id, _)| *id).collect();
         for id in &ids {
             entries.by_id.remove(id);

@@ -72,10 +72,10 @@ impl TopicRecord {
         Ok(self.layout.begin(self.target())?)
     }
 
-    /// Whether a change of generations is under way, or remains to be begun.
+    /// Whether a change of generations is under way, or is to be started.
     pub fn needs_change(&self) -> bool {
-        let begun = self.layout.clone().begin(self.target());
-        self.layout.next.is_some() || matches!(begun, Ok(Begin::Started))
+        let begin = self.layout.clone().begin(self.target());
+        self.layout.next.is_some() || matches!(begin, Ok(Begin::Started))
     }
 
     fn encode(&self) -> Bytes {
@@ -142,10 +142,11 @@ impl TopicStore {
         TopicStore { io: meta.with_namespace(TOPIC_NAMESPACE) }
     }
 
-    /// The topic of that name; `None` where there is none or it is being deleted.
+    /// The topic of that tenant and name; `None` where there is none or it is being deleted. The zone group does not count: a
+    /// topic has one name in a tenant, and what a caller remembers under that name must not depend on who asked first.
     pub async fn get(&self, arn: &TopicArn) -> Result<Option<StoredTopic>> {
         let found = self.read(&arn.tenant, live_key(&arn.name)).await?;
-        Ok(found.filter(|stored| stored.record.topic.arn == *arn))
+        Ok(found.filter(|stored| stored.record.topic.arn.is_same_topic(arn)))
     }
 
     /// The topic of that name and id, also where it is being deleted.

@@ -217,6 +217,7 @@ fn reservations(shared: &Shared) -> Value {
     let options = shared.config.snapshot();
     json!({
         "local_reservations": dump(&shared.backfills.lock(), options.osd.osd_max_backfills),
+        "remote_reservations": dump(&shared.targets.lock(), options.osd.osd_max_backfills),
         "recovery_reservations": dump(&shared.recoveries.lock(), crate::shared::recoveries_of(&options) as u64),
     })
 }

@@ -6,9 +6,9 @@
 mod mon;
 mod slow;
 
-use crate::beats;
 use crate::clock;
-use crate::inbox::Note;
+use crate::heartbeats;
+use crate::inbox::ShardMessage;
 use crate::metrics;
 use crate::shard::ShardCell;
 use crate::shared::{RunState, Shared};
@@ -123,7 +123,7 @@ impl Control {
             tokio::select! {
                 () = self.shared.report.notified() => {
                     // Pings' answers can't wait; statistics can.
-                    if !self.shared.beats.lock().has_said() {
+                    if !self.shared.heartbeats.lock().has_said() {
                         tokio::time::sleep(SETTLE).await;
                     }
                     self.state.lock().next_round_ns = 0;
@@ -143,7 +143,7 @@ impl Control {
             self.judge_space();
             self.report(state, now_ns);
         }
-        let beat_ns = self.shared.beats.lock().next_wake().unwrap_or(u64::MAX);
+        let beat_ns = self.shared.heartbeats.lock().next_wake().unwrap_or(u64::MAX);
         beat_ns.min(state.next_round_ns).min(state.mon.next_ns()).max(now_ns + 1_000_000)
     }
 
@@ -280,19 +280,19 @@ impl Control {
         }
         let unlisted: Arc<[OsdId]> = state.known.unlisted().collect();
         // The fences stand before any PG acts on the map.
-        shared.beats.lock().feed(now_ns, HbEvent::Map(beat_map));
+        shared.heartbeats.lock().feed(now_ns, HbEvent::Map(beat_map));
         let changed = shared.peers.on_map(&map, whoami);
         shared.map.store(Some(Arc::clone(&map)));
         if before.is_none_or(|before| before.pools != map.pools) {
             set_data_options(shared);
         }
-        shared.post_all(|| Note::Map {
+        shared.post_all(|| ShardMessage::Map {
             map: Arc::clone(&map),
             up: Arc::clone(&up),
             unlisted: Arc::clone(&unlisted),
         });
         for osd in changed {
-            shared.post_all(|| Note::PeerReset(osd));
+            shared.post_all(|| ShardMessage::PeerReset(osd));
         }
         state.pings.retain(|osd, (nonce, conn)| {
             let keep = map.osds.get(osd).is_some_and(|info| info.up && info.boot_nonce == *nonce);
@@ -376,11 +376,11 @@ impl Control {
     /// Lets the machines look at the clock and carries out what they said.
     fn beat(&self, state: &mut State, now_ns: u64) {
         let said = {
-            let mut beats = self.shared.beats.lock();
-            if beats.next_wake().is_some_and(|at| at <= now_ns) {
-                beats.feed(now_ns, HbEvent::Tick);
+            let mut heartbeats = self.shared.heartbeats.lock();
+            if heartbeats.next_wake().is_some_and(|at| at <= now_ns) {
+                heartbeats.feed(now_ns, HbEvent::Tick);
             }
-            beats.take_said()
+            heartbeats.take_said()
         };
         let mut gained = false;
         for command in said {
@@ -398,7 +398,7 @@ impl Control {
             }
         }
         if gained {
-            self.shared.post_all(|| Note::Leases);
+            self.shared.post_all(|| ShardMessage::Leases);
         }
     }
 
@@ -536,7 +536,7 @@ impl Control {
             .collect();
         let metrics = || shared.metrics.iter().map(|m| &**m);
         // Not within the expression below: its lock would last until the shards are asked, and they take it too.
-        let heartbeat_peers = shared.beats.lock().peers();
+        let heartbeat_peers = shared.heartbeats.lock().peers();
         OsdStats {
             // `Statfs::total_bytes` does not include the database. What the database takes counts as used.
             total_bytes: statfs.total_bytes + statfs.omap_bytes + statfs.meta_bytes,
@@ -612,7 +612,7 @@ impl Dispatcher for ControlDispatcher {
         }
         if refused && control.shared.config.get().osd.osd_fast_fail_on_connection_refused {
             let event = HbEvent::Refused { target: *osd, boot_nonce: *boot_nonce };
-            control.shared.beats.lock().feed(clock::boot_ns(), event);
+            control.shared.heartbeats.lock().feed(clock::boot_ns(), event);
             control.beat(state, clock::boot_ns());
         }
     }
@@ -622,9 +622,9 @@ impl Control {
     fn on_pong(&self, conn: &Conn, frame: &Frame) -> Result<(), Error> {
         let HbEnvelope { space_bytes, msg } = frame.decode()?;
         let Some(from) = conn.peer_entity().and_then(|entity| entity.osd_id()) else { return Ok(()) };
-        self.shared.post_all(|| Note::Space { from, space_bytes });
+        self.shared.post_all(|| ShardMessage::Space { from, space_bytes });
         let now_ns = clock::boot_ns();
-        self.shared.beats.lock().feed(now_ns, HbEvent::Message { from, msg });
+        self.shared.heartbeats.lock().feed(now_ns, HbEvent::Message { from, msg });
         self.beat(&mut self.state.lock(), now_ns);
         Ok(())
     }
@@ -636,7 +636,14 @@ impl Control {
         let names = ["osd_heartbeat_interval", "osd_heartbeat_grace", "osd_mon_report_interval"];
         self.shared.config.observe(&names, move |options, _| {
             if let Some(shared) = shared.upgrade() {
-                shared.beats.lock().set_settings(beats::settings_of(options));
+                shared.heartbeats.lock().set_settings(heartbeats::settings_of(options));
+            }
+        });
+        let shared = Arc::downgrade(&self.shared);
+        let names = ["osd_max_backfills", "osd_recovery_max_active", "osd_recovery_max_active_ssd"];
+        self.shared.config.observe(&names, move |options, _| {
+            if let Some(shared) = shared.upgrade() {
+                shared.set_slots(options);
             }
         });
         let shared = Arc::downgrade(&self.shared);

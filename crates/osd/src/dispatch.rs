@@ -2,7 +2,7 @@
 
 use crate::clock;
 use crate::commands;
-use crate::inbox::Note;
+use crate::inbox::ShardMessage;
 use crate::session::{Arrival, Session};
 use crate::shard::ShardCell;
 use crate::shared::Shared;
@@ -51,7 +51,7 @@ impl Dispatcher for LaneDispatcher {
         let session = conn.context::<Session>();
         if session.is_some_and(Session::is_watching) {
             let id = conn.id();
-            self.shared.post_all(|| Note::WatchersGone(id));
+            self.shared.post_all(|| ShardMessage::WatchersGone(id));
         }
         // An OSD is also a client of others, which says nothing of it as a peer.
         let is_client = conn.policy() == Policy::Lossy && !session.is_some_and(Session::is_beating);
@@ -63,7 +63,7 @@ impl Dispatcher for LaneDispatcher {
         if conn.is_outgoing() && conn.is_over() {
             self.shared.peers.drop_conn(osd);
         }
-        self.shared.post_all(|| Note::PeerReset(osd));
+        self.shared.post_all(|| ShardMessage::PeerReset(osd));
     }
 }
 
@@ -80,7 +80,7 @@ impl LaneDispatcher {
         if owner == self.index {
             self.cells[owner].enter(|shard| shard.on_request(arrival));
         } else {
-            self.shared.inboxes[owner].post(Note::Client(Box::new(arrival)));
+            self.shared.inboxes[owner].post(ShardMessage::Client(Box::new(arrival)));
         }
         Ok(())
     }
@@ -93,7 +93,11 @@ impl LaneDispatcher {
             self.cells[owner].enter(|shard| shard.on_peer(from, envelope));
         } else {
             let envelope = Box::new(envelope);
-            self.shared.inboxes[owner].post(Note::Peer { from, envelope, permit: frame.into_permit() });
+            self.shared.inboxes[owner].post(ShardMessage::Peer {
+                from,
+                envelope,
+                permit: frame.into_permit(),
+            });
         }
         Ok(())
     }
@@ -104,10 +108,14 @@ impl LaneDispatcher {
             session.set_beating();
         }
         let HbEnvelope { space_bytes, msg } = frame.decode()?;
-        self.shared.post_all(|| Note::Space { from, space_bytes });
+        self.shared.post_all(|| ShardMessage::Space { from, space_bytes });
+        if self.shared.progress.is_stalled() {
+            // A peer that hears nothing reports this OSD, and is granted no lease by it.
+            return Ok(());
+        }
         let (answer, said) = {
-            let mut beats = self.shared.beats.lock();
-            (beats.on_message(clock::boot_ns(), from, msg), beats.has_said())
+            let mut heartbeats = self.shared.heartbeats.lock();
+            (heartbeats.on_message(clock::boot_ns(), from, msg), heartbeats.has_said())
         };
         if let Some(answer) = answer
             && let Err(error) = conn.send(&self.shared.heartbeat(answer))

@@ -138,14 +138,24 @@ impl Executed {
     }
 }
 
-/// Whether the request may change its object: any writing op, or a class method registered as writing.
+/// Whether the request is ordered like a change of its object: any writing op, or a class method registered as writing.
 pub fn may_write(request: &OsdRequest) -> bool {
-    request.ops.iter().any(|op| match &op.op {
+    request.ops.iter().any(|op| writes(&op.op))
+}
+
+/// Whether the request changes its object in some state that this may be in. One that only connects watches again never
+/// does: it finds the watch or fails.
+pub fn may_change(request: &OsdRequest) -> bool {
+    request.ops.iter().any(|op| writes(&op.op) && !matches!(op.op, Op::WatchReconnect { .. }))
+}
+
+fn writes(op: &Op) -> bool {
+    match op {
         Op::Call { class, method, .. } => {
             cls::method_access(class, method).is_some_and(|access| access & cls::access::WRITE != 0)
         }
         other => other.is_write(),
-    })
+    }
 }
 
 /// Checks what can be refused before the request is ordered (`PrimaryLogPG::do_op`): names, size, snapshots, classes.

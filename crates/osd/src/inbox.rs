@@ -1,7 +1,7 @@
-//! How other threads reach a shard: notes and the store's completions, gathered in one place, one wake per batch.
+//! How other threads reach a shard: messages and the store's completions, gathered in one place, one wake per batch.
 //!
 //! The shard's own thread posts here too (a store that commits at once calls back from within its shard); then nothing
-//! is woken, since the shard looks into its inbox before it rests.
+//! is woken, since the shard looks into its inbox before it rests, and wakes its task where it leaves something there.
 
 use crate::copy::Fetched;
 use crate::session::Arrival;
@@ -13,7 +13,7 @@ use nacre_types::msg::PgCasReply;
 use nacre_types::osdmap::OsdMap;
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
@@ -22,7 +22,7 @@ use tokio::sync::Notify;
 pub(crate) type UpMap = Arc<HashMap<PgId, Vec<OsdId>>>;
 
 /// Something for a shard to do.
-pub(crate) enum Note {
+pub(crate) enum ShardMessage {
     /// A newer map, with OSDs that it does not list and earlier generations did.
     Map { map: Arc<OsdMap>, up: UpMap, unlisted: Arc<[OsdId]> },
     /// A client's request for a PG of this shard that came in on another one.
@@ -39,6 +39,8 @@ pub(crate) enum Note {
     WatchersGone(u64),
     /// A PG has a recovery slot now.
     Reserved(PgId),
+    /// A slot for a copy that another OSD fills.
+    TargetReserved(PgId),
     /// What a peer's store may still take.
     Space { from: OsdId, space_bytes: u64 },
     /// The lease table changed for the better.
@@ -47,7 +49,7 @@ pub(crate) enum Note {
 
 #[derive(Default)]
 struct Contents {
-    notes: Vec<Note>,
+    messages: VecDeque<ShardMessage>,
     committed: Vec<u64>,
 }
 
@@ -92,22 +94,35 @@ impl Inbox {
         AtWork(AT_WORK.replace(self.id))
     }
 
-    /// Leaves a note.
-    pub(crate) fn post(&self, note: Note) {
+    /// Adds a message; the first one wakes the shard.
+    pub(crate) fn post(&self, message: ShardMessage) {
         let first = {
             let mut contents = self.contents.lock();
-            contents.notes.push(note);
-            contents.notes.len() == 1 && contents.committed.is_empty()
+            contents.messages.push_back(message);
+            contents.messages.len() == 1 && contents.committed.is_empty()
         };
         self.wake(first);
     }
 
-    /// Moves everything into the caller's buffers, which must be empty; returns whether there was anything.
-    pub(crate) fn take(&self, notes: &mut Vec<Note>, committed: &mut Vec<u64>) -> bool {
+    /// Moves up to `max` messages, oldest first, and all completions into the caller's buffers, which must be empty.
+    /// Returns whether there was anything.
+    pub(crate) fn take(
+        &self,
+        max: usize,
+        messages: &mut Vec<ShardMessage>,
+        committed: &mut Vec<u64>,
+    ) -> bool {
         let mut contents = self.contents.lock();
-        std::mem::swap(&mut contents.notes, notes);
+        let count = contents.messages.len().min(max);
+        messages.extend(contents.messages.drain(..count));
         std::mem::swap(&mut contents.committed, committed);
-        !(notes.is_empty() && committed.is_empty())
+        !(messages.is_empty() && committed.is_empty())
+    }
+
+    /// Whether there is nothing to take.
+    pub(crate) fn is_empty(&self) -> bool {
+        let contents = self.contents.lock();
+        contents.messages.is_empty() && contents.committed.is_empty()
     }
 
     /// Returns when somebody has posted.
@@ -131,7 +146,7 @@ impl CommitSink for Inbox {
     fn committed(&self, tokens: &[u64]) {
         let first = {
             let mut contents = self.contents.lock();
-            let first = contents.notes.is_empty() && contents.committed.is_empty();
+            let first = contents.messages.is_empty() && contents.committed.is_empty();
             contents.committed.extend_from_slice(tokens);
             first
         };

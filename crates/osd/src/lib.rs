@@ -6,6 +6,7 @@
 //!   their hands, the object contexts. It also runs connections, so that most messages are handled where they are read.
 //!   The store's completions come to it in batches.
 //! - The *control thread* talks to the map authority, applies maps in order, sends heartbeats and reports.
+//! - The *watchdog* is a thread that looks whether the shards and the store make progress.
 //! - [`exec`] turns a request into results and one transaction; it knows nothing of replication.
 //!
 //! A write's way: frame → `dispatch` → shard: admission, `Pg` orders it → `exec` → transaction to the store and to the
@@ -23,13 +24,13 @@ pub mod tracker;
 pub mod up_sets;
 
 mod access;
-mod beats;
 mod clock;
 mod commands;
 mod control;
 mod copy;
 mod dispatch;
 mod hash;
+mod heartbeats;
 mod inbox;
 mod peers;
 mod server;
@@ -39,6 +40,7 @@ mod shared;
 mod starting;
 mod store_kind;
 mod watch;
+mod watchdog;
 
 pub use commands::dump_free_space;
 pub use error::OsdError;

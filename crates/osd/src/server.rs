@@ -1,12 +1,12 @@
 //! An OSD from start to stop: store, threads, messengers.
 
-use crate::beats::Beats;
 use crate::clock;
 use crate::commands;
 use crate::control::{Control, ControlDispatcher, Identity, TicketCredentials, measure_space};
 use crate::copy::Copier;
 use crate::dispatch::LaneDispatcher;
 use crate::error::OsdError;
+use crate::heartbeats::Heartbeats;
 use crate::inbox::Inbox;
 use crate::metrics::{Gauges, Metrics};
 use crate::peers::PeerLinks;
@@ -15,6 +15,7 @@ use crate::shared::{RunState, Shared, limits_of, recoveries_of};
 use crate::starting::Starting;
 use crate::store_kind;
 use crate::superblock::{Superblock, read_known};
+use crate::watchdog::{self, Progress};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
 use nacre_pg::Settings;
@@ -245,48 +246,10 @@ impl Prepared {
             store_kind::mount(&directory, &options, Arc::clone(&events) as Arc<dyn StoreEvents>)?;
         let superblock = check_owner(&*store, &options, whoami)?;
         tell_mount(whoami, &*store, &report);
-        let shards = shards_of(&options);
+        let me = Member { osd: whoami, incarnation: report.incarnation };
         let ticket = Arc::new(ArcSwapOption::empty());
-        let boot_nonce = Uuid::new_v4().as_u64_pair().0;
-        let shared = Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
-            let inboxes = (0..shards).map(|_| {
-                let weak = weak.clone();
-                Arc::new(Inbox::new(move |error: &StoreError| {
-                    if let Some(shared) = weak.upgrade() {
-                        shared.store_failed("a commit failed", error);
-                    }
-                }))
-            });
-            Shared {
-                config: config.clone(),
-                whoami,
-                me: Member { osd: whoami, incarnation: report.incarnation },
-                boot_nonce,
-                uuid: superblock.uuid,
-                store,
-                settings: Arc::new(settings_of(&options)),
-                limits: ArcSwap::from_pointee(limits_of(&options)),
-                watch_counts: Arc::default(),
-                beats: Mutex::new(Beats::new(whoami, boot_nonce, &options, clock::boot_ns())),
-                inboxes: inboxes.collect(),
-                metrics: (0..shards).map(|_| Arc::new(Metrics::default())).collect(),
-                map: ArcSwapOption::empty(),
-                peers: PeerLinks::new(Arc::new(TicketCredentials(Arc::clone(&ticket)))),
-                copier: Copier::new(config.clone()),
-                mon: ArcSwapOption::empty(),
-                next_tid: AtomicU64::new(1),
-                full: AtomicBool::new(false),
-                space_bytes: AtomicU64::new(u64::MAX),
-                compacting: AtomicBool::new(false),
-                benching: AtomicBool::new(false),
-                backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
-                recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
-                perf: Perf::new(whoami),
-                options_changed: AtomicBool::new(true),
-                report: Notify::new(),
-                state: watch::Sender::new(RunState::Running),
-            }
-        });
+        let shared = share(config, me, superblock.uuid, store, &ticket);
+        let shards = shared.inboxes.len();
         events.hand_over(Arc::downgrade(&shared));
         let cells: Arc<Vec<ShardCell>> =
             Arc::new((0..shards).map(|index| ShardCell::new(&shared, index)).collect());
@@ -345,6 +308,8 @@ impl Prepared {
             worker.handle.spawn(async move { cells[index].run().await });
         }
         control_thread.handle.spawn(Arc::clone(&control).run());
+        watchdog::start(&shared.progress, &config, shared.whoami)
+            .map_err(|source| OsdError::Io { what: "start a thread", source })?;
         add_sources(&shared, &cells);
         let messengers = vec![messenger, outward];
         shared.perf.add(msgr::metrics::source(&messengers));
@@ -356,6 +321,62 @@ impl Prepared {
     }
 }
 
+/// What all threads of the OSD that `config` speaks for share: one process of it over its mounted store. `uuid` is the
+/// disk's id.
+pub(crate) fn share(
+    config: &Config,
+    me: Member,
+    uuid: Uuid,
+    store: Arc<dyn ObjectStore>,
+    ticket: &Arc<ArcSwapOption<nacre_runtime::auth::Ticket>>,
+) -> Arc<Shared> {
+    let options = config.snapshot();
+    let whoami = me.osd;
+    let shards = shards_of(&options);
+    let boot_nonce = Uuid::new_v4().as_u64_pair().0;
+    Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
+        let inboxes = (0..shards).map(|_| {
+            let weak = weak.clone();
+            Arc::new(Inbox::new(move |error: &StoreError| {
+                if let Some(shared) = weak.upgrade() {
+                    shared.store_failed("a commit failed", error);
+                }
+            }))
+        });
+        Shared {
+            config: config.clone(),
+            whoami,
+            me,
+            boot_nonce,
+            uuid,
+            store,
+            settings: Arc::new(settings_of(&options)),
+            limits: ArcSwap::from_pointee(limits_of(&options)),
+            watch_counts: Arc::default(),
+            heartbeats: Mutex::new(Heartbeats::new(whoami, boot_nonce, &options, clock::boot_ns())),
+            inboxes: inboxes.collect(),
+            metrics: (0..shards).map(|_| Arc::new(Metrics::default())).collect(),
+            map: ArcSwapOption::empty(),
+            peers: PeerLinks::new(Arc::new(TicketCredentials(Arc::clone(ticket)))),
+            copier: Copier::new(config.clone()),
+            mon: ArcSwapOption::empty(),
+            next_tid: AtomicU64::new(1),
+            full: AtomicBool::new(false),
+            space_bytes: AtomicU64::new(u64::MAX),
+            compacting: AtomicBool::new(false),
+            benching: AtomicBool::new(false),
+            backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
+            targets: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
+            recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
+            perf: Perf::new(whoami),
+            options_changed: AtomicBool::new(true),
+            report: Notify::new(),
+            state: watch::Sender::new(RunState::Running),
+            progress: Arc::new(Progress::new(shards)),
+        }
+    })
+}
+
 /// What this OSD counts and measures. The sources keep nothing alive: what they look at holds them.
 fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
     let metrics = shared.metrics.clone();
@@ -364,7 +385,7 @@ fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
     shared.perf.add(move |out| {
         let (Some(shared), Some(cells)) = (weak.upgrade(), cells.upgrade()) else { return };
         let usage = shared.store.statfs().unwrap_or_default();
-        let heartbeat_peers = shared.beats.lock().peers().len() as u64;
+        let heartbeat_peers = shared.heartbeats.lock().peers().len() as u64;
         let mut gauges = Gauges {
             heartbeat_peers,
             space: [
@@ -424,7 +445,12 @@ fn settings_of(options: &Options) -> Settings {
     Settings {
         min_log_entries: osd.osd_min_pg_log_entries as usize,
         max_log_entries: osd.osd_max_pg_log_entries as usize,
-        max_recoveries: recoveries_of(options),
+        max_waiting_inactive: match osd.osd_client_message_cap as usize {
+            0 => Settings::default().max_waiting_inactive,
+            cap => (cap / 8).max(1),
+        },
+        // So many PGs recover at the same time: each gets a part, so that what is under way to one peer stays bounded.
+        max_recoveries: recoveries_of(options).div_ceil(3),
         push_bytes: osd.osd_recovery_max_chunk.min(MAX_PUSH_BYTES) as usize,
         scan_objects: (osd.osd_backfill_scan_max as usize).max(1),
         ..Settings::default()

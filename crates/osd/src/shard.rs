@@ -13,19 +13,21 @@ mod copies;
 mod ops;
 mod space;
 mod sums;
+#[cfg(test)]
+mod tests;
 mod watches;
 
 use crate::clock;
 use crate::exec::ContextCache;
 use crate::hash::IdMap;
-use crate::inbox::{Inbox, Note, UpMap};
+use crate::inbox::{Inbox, ShardMessage, UpMap};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::tracker::{OpTracker, TrackerLimits};
 use background::Work;
 use bytes::Bytes;
 use copies::Copies;
-use nacre_pg::{Command, Event, PeerMsg, Pg, PgEnvelope};
+use nacre_pg::{Command, Event, Executed, PeerMsg, Pg, PgEnvelope};
 use nacre_runtime::msgr::Conn;
 use nacre_runtime::options::Options;
 use nacre_store::{CommitSink, Completion, Reservation, StoreError};
@@ -52,6 +54,12 @@ const PERSIST_BITS: u32 = 40;
 const MAX_EARLY_REQUESTS: usize = 1024;
 /// Work done in the background before readers get their turn again.
 const WORK_PER_TURN: usize = 1;
+/// Messages and batches of completions handled before timers and sockets get their turn again.
+const MESSAGES_PER_TURN: usize = 256;
+/// For how long a turn takes more of them, in nanoseconds.
+const TURN_NS: u64 = 10_000_000;
+/// Messages taken from the inbox at a time, and handled between two looks at the clock.
+const MESSAGES_PER_LOOK: usize = 16;
 
 /// A PG on this OSD.
 struct Hosted {
@@ -101,8 +109,9 @@ pub(crate) struct Shard {
     reservations: Vec<Reservation>,
     /// Buffers for machines' commands, by depth of recursion.
     spare: Vec<Vec<Command>>,
-    notes: Vec<Note>,
+    messages: Vec<ShardMessage>,
     committed: Vec<u64>,
+    /// CLOCK_BOOTTIME as read last: when the turn began, and again after the store was read for a client.
     now_ns: u64,
 }
 
@@ -157,7 +166,7 @@ impl ShardCell {
             inflight: VecDeque::new(),
             reservations: Vec::new(),
             spare: Vec::new(),
-            notes: Vec::new(),
+            messages: Vec::new(),
             committed: Vec::new(),
             now_ns: clock::boot_ns(),
         };
@@ -165,7 +174,7 @@ impl ShardCell {
         ShardCell { inbox, shared, broken: AtomicBool::new(false), shard: Mutex::new(shard) }
     }
 
-    /// Runs `f` on the shard and then everything that came of it; `None` where the shard is broken.
+    /// Runs `f` on the shard and then what came of it, as far as one turn goes; `None` where the shard is broken.
     pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         let _at_work = self.inbox.at_work();
         let mut shard = self.shard.lock();
@@ -174,8 +183,11 @@ impl ShardCell {
         }
         let _broken = Broken(self);
         shard.now_ns = clock::boot_ns();
+        self.shared.progress.begin_turn(shard.index, shard.now_ns);
         let result = f(&mut shard);
         shard.settle();
+        let oldest = shard.inflight.front().map(|(_, queued_ns)| *queued_ns);
+        self.shared.progress.end_turn(shard.index, oldest);
         Some(result)
     }
 
@@ -189,7 +201,7 @@ impl ShardCell {
         f(&mut self.shard.lock())
     }
 
-    /// The shard's own task: notes, completions, timers and background work, until dropped.
+    /// The shard's own task: messages, completions, timers and background work, until dropped.
     pub(crate) async fn run(&self) {
         loop {
             let entered = self.enter(|shard| {
@@ -203,8 +215,8 @@ impl ShardCell {
                 (next, !shard.background.is_empty())
             });
             let Some((next_ns, busy)) = entered else { return };
-            if busy {
-                // Readers have their turn between two pieces of background work.
+            if busy || !self.inbox.is_empty() {
+                // Readers have their turn between two pieces of background work, and between two turns.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -236,49 +248,66 @@ const CONTEXTS_PER_SHARD: usize = 16 * 1024;
 
 /// Feeding of events and carrying out of commands.
 impl Shard {
+    /// Handles what is in the inbox, but no more than belongs into one turn: of what is left the shard's task is told, so
+    /// that timers and sockets come in between.
     fn settle(&mut self) {
+        let end_ns = self.now_ns + TURN_NS;
+        let (mut handled, mut looked) = (0, 0);
         loop {
-            let mut notes = std::mem::take(&mut self.notes);
+            let mut messages = std::mem::take(&mut self.messages);
             let mut committed = std::mem::take(&mut self.committed);
-            let some = self.inbox.take(&mut notes, &mut committed);
+            let some = self.inbox.take(MESSAGES_PER_LOOK, &mut messages, &mut committed);
+            handled += messages.len() + usize::from(!committed.is_empty());
             if some {
                 self.on_committed(&mut committed);
-                for note in notes.drain(..) {
-                    self.on_note(note);
+                for message in messages.drain(..) {
+                    self.on_message(message);
                 }
             }
-            (self.notes, self.committed) = (notes, committed);
+            (self.messages, self.committed) = (messages, committed);
             if !some {
+                return;
+            }
+            if handled - looked >= MESSAGES_PER_LOOK {
+                looked = handled;
+                self.now_ns = clock::boot_ns();
+            }
+            if handled >= MESSAGES_PER_TURN || self.now_ns >= end_ns {
+                self.inbox.nudge();
                 return;
             }
         }
     }
 
-    fn on_note(&mut self, note: Note) {
-        match note {
-            Note::Map { map, up, unlisted } => self.on_map(map, up, unlisted),
-            Note::Client(arrival) => self.on_request(*arrival),
-            Note::Peer { from, envelope, permit } => {
+    fn on_message(&mut self, message: ShardMessage) {
+        match message {
+            ShardMessage::Map { map, up, unlisted } => self.on_map(map, up, unlisted),
+            ShardMessage::Client(arrival) => self.on_request(*arrival),
+            ShardMessage::Peer { from, envelope, permit } => {
                 self.on_peer(from, *envelope);
                 drop(permit);
             }
-            Note::Cas(reply) => {
+            ShardMessage::Cas(reply) => {
                 if let Some(slot) = self.by_pg.get(&reply.pg) {
                     self.feed(*slot, Event::Cas(reply));
                 }
             }
-            Note::PeerReset(osd) => {
+            ShardMessage::PeerReset(osd) => {
                 self.links.remove(&osd);
                 self.feed_all(|| Event::PeerReset(osd));
             }
-            Note::Fetched { arrival, fetched } => self.on_fetched(*arrival, fetched),
-            Note::WatchersGone(conn) => self.watchers_gone(conn),
-            Note::Reserved(pg) => match self.by_pg.get(&pg) {
+            ShardMessage::Fetched { arrival, fetched } => self.on_fetched(*arrival, fetched),
+            ShardMessage::WatchersGone(conn) => self.watchers_gone(conn),
+            ShardMessage::Reserved(pg) => match self.by_pg.get(&pg) {
                 Some(slot) => self.feed(*slot, Event::Reserved),
                 None => self.shared.release(pg),
             },
-            Note::Space { from, space_bytes } => self.space.heard(from, space_bytes),
-            Note::Leases => self.feed_all(|| Event::Leases),
+            ShardMessage::TargetReserved(pg) => match self.by_pg.get(&pg) {
+                Some(slot) => self.feed(*slot, Event::TargetReserved),
+                None => self.shared.release_target(pg),
+            },
+            ShardMessage::Space { from, space_bytes } => self.space.heard(from, space_bytes),
+            ShardMessage::Leases => self.feed_all(|| Event::Leases),
         }
     }
 
@@ -295,8 +324,8 @@ impl Shard {
         let mut commands = self.spare.pop().unwrap_or_default();
         let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
         {
-            let beats = self.shared.beats.lock();
-            hosted.machine.handle(self.now_ns, &beats.view(self.now_ns), event, &mut commands);
+            let heartbeats = self.shared.heartbeats.lock();
+            hosted.machine.handle(self.now_ns, &heartbeats.view(self.now_ns), event, &mut commands);
         }
         for command in commands.drain(..) {
             self.carry_out(slot, command);
@@ -335,6 +364,10 @@ impl Shard {
         match command {
             Command::Execute { token, version } => {
                 let outcome = self.execute(slot, token, version);
+                if matches!(outcome, Executed::Read) {
+                    // However long the store took: leases are judged by a time at which it had been read (rule R4).
+                    self.now_ns = clock::boot_ns();
+                }
                 self.feed(slot, Event::Executed { token, outcome });
                 self.reservations.clear();
             }
@@ -354,14 +387,24 @@ impl Shard {
                 self.background.push_back(Work::List { slot, list, from, max });
                 self.inbox.nudge();
             }
-            Command::Reserve { backfill } => {
+            Command::Reserve { backfill, priority } => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
-                    self.shared.reserve(hosted.pg, backfill);
+                    self.shared.reserve(hosted.pg, backfill, priority);
                 }
             }
             Command::Release => {
                 if let Some(hosted) = self.slots[slot as usize].as_ref() {
                     self.shared.release(hosted.pg);
+                }
+            }
+            Command::ReserveTarget { priority } => {
+                if let Some(hosted) = self.slots[slot as usize].as_ref() {
+                    self.shared.reserve_target(hosted.pg, priority);
+                }
+            }
+            Command::ReleaseTarget => {
+                if let Some(hosted) = self.slots[slot as usize].as_ref() {
+                    self.shared.release_target(hosted.pg);
                 }
             }
             Command::Invalidate { object } => self.invalidate(slot, object.as_ref()),
@@ -396,7 +439,7 @@ impl Shard {
         let mut slots: Vec<u32> = Vec::with_capacity(8);
         for token in tokens.drain(..) {
             // Completions come in the order of queueing, but for those of stores with several commit threads.
-            let queued = self.inflight.iter().take(64).position(|(of, _)| *of == token);
+            let queued = self.inflight.iter().position(|(of, _)| *of == token);
             if let Some((_, queued_ns)) = queued.and_then(|at| self.inflight.remove(at)) {
                 self.metrics.commit_latency.record(self.now_ns.saturating_sub(queued_ns));
             }
@@ -446,7 +489,7 @@ impl Shard {
         tracing::warn!(%to, %error, "messages to a peer were lost");
         self.links.remove(&to);
         self.shared.peers.drop_conn(to);
-        self.shared.post_all(|| Note::PeerReset(to));
+        self.shared.post_all(|| ShardMessage::PeerReset(to));
     }
 
     fn propose(&mut self, mut cas: PgCas) {
@@ -620,6 +663,7 @@ impl Shard {
         self.fail_requests_of(slot);
         self.drop_watches(slot);
         self.shared.release(hosted.pg);
+        self.shared.release_target(hosted.pg);
         let mut txn = Transaction::new(hosted.pg);
         txn.push(TxnOp::MetaSet(vec![(REMOVING_KEY.to_owned(), Bytes::from_static(b"1"))]));
         match self.shared.store.queue_transaction(&txn, None) {
@@ -669,8 +713,8 @@ impl Shard {
         self.ops = Ops::default();
         self.watches = watches::table(&self.shared.watch_counts);
         self.copies = Copies::default();
-        let (mut notes, mut committed) = (Vec::new(), Vec::new());
-        self.inbox.take(&mut notes, &mut committed);
+        let (mut messages, mut committed) = (Vec::new(), Vec::new());
+        self.inbox.take(usize::MAX, &mut messages, &mut committed);
     }
 
     /// Number of PGs hosted.

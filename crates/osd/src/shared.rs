@@ -1,12 +1,13 @@
 //! What all threads of one OSD share.
 
-use crate::beats::Beats;
 use crate::copy::Copier;
 use crate::exec::{ClassList, Limits};
-use crate::inbox::{Inbox, Note};
+use crate::heartbeats::Heartbeats;
+use crate::inbox::{Inbox, ShardMessage};
 use crate::metrics::Metrics;
 use crate::peers::PeerLinks;
 use crate::watch::WatchCounts;
+use crate::watchdog::Progress;
 use arc_swap::{ArcSwap, ArcSwapOption};
 use nacre_pg::Settings;
 use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
@@ -25,13 +26,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::{Notify, watch};
 
-/// The priority of a PG's recovery where its pool sets none. PGs of one priority recover in order of arrival.
-const RECOVERY_PRIORITY: u8 = 10;
-
-/// The priority of recovering a PG of `pool`, which the pool variable `recovery_priority` (-10 to 10) moves.
-fn recovery_priority(pool: &Pool) -> u8 {
+/// The priority of recovering a PG of `pool`, which the pool variable `recovery_priority` (-10 to 10) moves. PGs of one priority
+/// recover in order of arrival.
+fn recovery_priority(pool: &Pool, urgency: u8) -> u8 {
     let moved = pool.options.get("recovery_priority").and_then(|text| text.parse::<i8>().ok()).unwrap_or(0);
-    RECOVERY_PRIORITY.saturating_add_signed(moved)
+    urgency.saturating_add_signed(moved)
 }
 
 /// How an OSD's run ended, or that it has not.
@@ -59,7 +58,7 @@ pub(crate) struct Shared {
     /// What clients watch, on all shards.
     pub(crate) watch_counts: Arc<WatchCounts>,
     /// Heartbeats and leases. Shards take it while they work: whoever holds it asks no shard.
-    pub(crate) beats: Mutex<Beats>,
+    pub(crate) heartbeats: Mutex<Heartbeats>,
     pub(crate) inboxes: Vec<Arc<Inbox>>,
     pub(crate) metrics: Vec<Arc<Metrics>>,
     pub(crate) map: ArcSwapOption<OsdMap>,
@@ -74,6 +73,8 @@ pub(crate) struct Shared {
     pub(crate) space_bytes: AtomicU64,
     /// PGs that may make whole copies now, of those that this OSD is primary of.
     pub(crate) backfills: Mutex<Reserver<PgId>>,
+    /// PGs of which other OSDs may fill the copy here now.
+    pub(crate) targets: Mutex<Reserver<PgId>>,
     /// PGs that may recover missing objects now.
     pub(crate) recoveries: Mutex<Reserver<PgId>>,
     /// Whether the store's database is being compacted by a command.
@@ -87,6 +88,8 @@ pub(crate) struct Shared {
     /// Wakes the control task: statistics or fullness changed.
     pub(crate) report: Notify,
     pub(crate) state: watch::Sender<RunState>,
+    /// What the watchdog looks at.
+    pub(crate) progress: Arc<Progress>,
 }
 
 impl Shared {
@@ -95,21 +98,51 @@ impl Shared {
         (pg.seed as usize).wrapping_add(pg.pool.0 as usize) % self.inboxes.len()
     }
 
-    /// Leaves a note for every shard.
-    pub(crate) fn post_all(&self, note: impl Fn() -> Note) {
+    /// Posts a message to every shard.
+    pub(crate) fn post_all(&self, message: impl Fn() -> ShardMessage) {
         for inbox in &self.inboxes {
-            inbox.post(note());
+            inbox.post(message());
         }
     }
 
     /// Asks for a slot for `pg`; its shard hears when it has one.
-    pub(crate) fn reserve(&self, pg: PgId, backfill: bool) {
+    pub(crate) fn reserve(&self, pg: PgId, backfill: bool, urgency: u8) {
         let slots = if backfill { &self.backfills } else { &self.recoveries };
+        if slots.lock().request(pg, self.priority(pg, urgency)) == Reservation::Granted {
+            self.inboxes[self.shard_of(pg)].post(ShardMessage::Reserved(pg));
+        }
+    }
+
+    fn priority(&self, pg: PgId, urgency: u8) -> u8 {
         let map = self.map.load();
         let pool = map.as_ref().and_then(|map| map.pools.get(&pg.pool));
-        let priority = pool.map_or(RECOVERY_PRIORITY, |pool| recovery_priority(pool));
-        if slots.lock().request(pg, priority) == Reservation::Granted {
-            self.inboxes[self.shard_of(pg)].post(Note::Reserved(pg));
+        pool.map_or(urgency, |pool| recovery_priority(pool, urgency))
+    }
+
+    /// Asks for a slot for the copy of `pg` here to be filled; its shard hears when it has one.
+    pub(crate) fn reserve_target(&self, pg: PgId, urgency: u8) {
+        if self.targets.lock().request(pg, self.priority(pg, urgency)) == Reservation::Granted {
+            self.inboxes[self.shard_of(pg)].post(ShardMessage::TargetReserved(pg));
+        }
+    }
+
+    /// Gives that slot back, or withdraws the request.
+    pub(crate) fn release_target(&self, pg: PgId) {
+        for next in self.targets.lock().release(&pg) {
+            self.inboxes[self.shard_of(next)].post(ShardMessage::TargetReserved(next));
+        }
+    }
+
+    /// Follows the options that say how many slots there are.
+    pub(crate) fn set_slots(&self, options: &Options) {
+        let backfills = options.osd.osd_max_backfills as usize;
+        for (slots, count) in [(&self.backfills, backfills), (&self.recoveries, recoveries_of(options))] {
+            for next in slots.lock().set_slots(count) {
+                self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
+            }
+        }
+        for next in self.targets.lock().set_slots(backfills) {
+            self.inboxes[self.shard_of(next)].post(ShardMessage::TargetReserved(next));
         }
     }
 
@@ -117,7 +150,7 @@ impl Shared {
     pub(crate) fn release(&self, pg: PgId) {
         for slots in [&self.backfills, &self.recoveries] {
             for next in slots.lock().release(&pg) {
-                self.inboxes[self.shard_of(next)].post(Note::Reserved(next));
+                self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
             }
         }
     }
@@ -219,15 +252,16 @@ mod tests {
 
     #[test]
     fn pools_of_a_higher_recovery_priority_go_first() {
+        const URGENCY: u8 = 180;
         let mut pool = Pool::replicated("p", 3, 2, 0, 8, Epoch(1));
         let mut priority = |text: &str| {
             pool.options.insert("recovery_priority".into(), text.into());
-            recovery_priority(&pool)
+            recovery_priority(&pool, URGENCY)
         };
         let (low, high) = (priority("-10"), priority("10"));
         let mut slots = Reserver::new(1);
         let pg = |pool: i64| PgId::new(PoolId(pool), 0);
-        for (id, priority) in [(1, RECOVERY_PRIORITY), (2, low), (3, RECOVERY_PRIORITY), (4, high)] {
+        for (id, priority) in [(1, URGENCY), (2, low), (3, URGENCY), (4, high)] {
             slots.request(pg(id), priority);
         }
         assert_eq!(slots.queued().copied().collect::<Vec<_>>(), [pg(4), pg(3), pg(2)]);

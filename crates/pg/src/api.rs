@@ -28,6 +28,8 @@ pub enum Mutation {
     SkipTailRepair,
     /// R3: operations of the old interval are still accepted after the promotion was proposed.
     AcceptOldIntervalOps,
+    /// R3: a restarted primary orders in the interval that the map shows, unless its own record names it too.
+    ReuseInterval,
     /// R3: reads do not wait for earlier writes to commit.
     ReadUncommitted,
     /// R4: reads are answered without a lease.
@@ -40,6 +42,8 @@ pub enum Mutation {
     AckBelowMinSize,
     /// R6: dup records are not kept.
     ForgetDups,
+    /// R6: requests that succeeded without a change are not recorded.
+    ForgetUnchanged,
     /// R6: operations sent before the interval began are executed.
     ExecuteStaleOps,
     /// R7: after a restore the map's record is trusted over a higher one on disk.
@@ -62,6 +66,8 @@ pub struct Settings {
     /// Client operations that may wait on one PG (for activation, recovery, earlier writes); further ones are refused
     /// with [`Command::Drop`] and resent by the client.
     pub max_waiting_ops: usize,
+    /// The same while the PG is not active: it must not hold what other PGs of the OSD need.
+    pub max_waiting_inactive: usize,
     /// Writes ordered but not committed; further ones wait.
     pub max_inflight_writes: usize,
     /// Objects being recovered to one member at once (`osd_recovery_max_active`).
@@ -102,6 +108,7 @@ impl Default for Settings {
             min_log_entries: 250,
             max_log_entries: 10_000,
             max_waiting_ops: 4096,
+            max_waiting_inactive: 32,
             max_inflight_writes: 1024,
             max_recoveries: 3,
             push_bytes: 8 << 20,
@@ -153,6 +160,12 @@ pub enum Executed {
     /// A request that may write failed. The failure is recorded like an update, so that a late copy of the request can't
     /// succeed once its client was told.
     Failed {
+        /// The encoded reply, kept for resends (R6).
+        result: Bytes,
+    },
+    /// A request succeeded that might change an object, but changed nothing of this one as it is. That is recorded like an
+    /// update, so that a late copy of the request can't change what the object has become since.
+    Unchanged {
         /// The encoded reply, kept for resends (R6).
         result: Bytes,
     },
@@ -228,6 +241,8 @@ pub enum Event {
     },
     /// The answer to [`Command::Reserve`]: recovery may start.
     Reserved,
+    /// The answer to [`Command::ReserveTarget`]: this copy may be filled.
+    TargetReserved,
     /// The lease table changed for the better, or a peer restarted.
     Leases,
     /// Time has passed; at least as often as [`crate::Pg::next_wake`] asks for.
@@ -355,13 +370,24 @@ pub enum Command {
         /// At most so many.
         max: usize,
     },
-    /// Ask for one of the OSD's recovery slots; answered by [`Event::Reserved`], given back by [`Command::Release`].
+    /// Ask for one of the OSD's recovery slots; answered by [`Event::Reserved`], given back by [`Command::Release`]. Asked again
+    /// while it waits, it changes the priority.
     Reserve {
         /// Whether whole copies are to be made (`osd_max_backfills`), or only missing objects.
         backfill: bool,
+        /// How urgent it is, before the pool's `recovery_priority` is added: Ceph's `OSD_RECOVERY_*` and `OSD_BACKFILL_*`.
+        priority: u8,
     },
     /// Give the slot back, or withdraw the request.
     Release,
+    /// Ask for one of the OSD's slots for copies that other OSDs fill by backfill; answered by [`Event::TargetReserved`], given
+    /// back by [`Command::ReleaseTarget`]. Asked again while it waits, it changes the priority.
+    ReserveTarget {
+        /// As in [`Command::Reserve`].
+        priority: u8,
+    },
+    /// Give that slot back, or withdraw the request.
+    ReleaseTarget,
     /// An object's contents changed behind the executor's back (recovery, backfill): drop what is cached of it.
     Invalidate {
         /// The object; `None` means all of the PG's.
@@ -404,6 +430,8 @@ pub enum PeerMsg {
         round: u64,
         /// Above which version the member should list its log; `None` for none.
         versions_after: Option<Eversion>,
+        /// The primary's process: the member takes updates from no other.
+        boot_nonce: u64,
     },
     /// The answer.
     Info {
@@ -497,6 +525,8 @@ pub enum PeerMsg {
         trim_to: Eversion,
         /// Client's oldest outstanding tid: its dup records below may go.
         oldest_tid: u64,
+        /// The primary's process. What a former one sent may come late; the present one orders other updates in its place.
+        boot_nonce: u64,
     },
     /// Everything up to `head` is durable here.
     RepAck {
@@ -581,6 +611,32 @@ pub enum PeerMsg {
     Record {
         /// The record.
         record: PgMembership,
+    },
+    /// Primary to a member that needs a backfill: tell when you have a slot for it. Repeated until it has one.
+    ReserveBackfill {
+        /// The interval.
+        interval: Interval,
+        /// As in [`Command::Reserve`].
+        priority: u8,
+    },
+    /// The answer, and another one when the slot is there.
+    BackfillReserved {
+        /// The interval of the question.
+        interval: Interval,
+        /// Whether the member has a slot for the backfill; else it waits for one.
+        granted: bool,
+    },
+    /// The primary does not backfill the member for now.
+    ReleaseBackfill {
+        /// The interval.
+        interval: Interval,
+    },
+    /// One piece of an object, of a [`PeerMsg::Push`] or a [`PeerMsg::TailObject`], is durable there: so much fewer are under way.
+    PieceDone {
+        /// The interval of the piece.
+        interval: Interval,
+        /// Of which object.
+        object: ObjectId,
     },
 }
 

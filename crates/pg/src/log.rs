@@ -31,7 +31,7 @@ pub enum EntryKind {
     Modify,
     /// Removed it.
     Delete,
-    /// Nothing: the request failed. Recorded so that it is never executed again.
+    /// Nothing: the request failed, or succeeded without a change. Recorded so that it is never executed again.
     Error,
 }
 

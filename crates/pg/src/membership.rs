@@ -7,6 +7,8 @@
 //!   it takes part in nothing of the old interval (R3).
 //! - *The primary*: drops the dead as far as min_size allows (R5), takes in members that have caught up, drops those that
 //!   CRUSH does not want once all that it wants are in (R8), and hands its role to the first of the up set.
+//! - *A primary that restarted* proposes the same set in the next interval before it orders anything, so that all versions
+//!   of an interval come from one process (R3).
 //! - *After a MapStore restore* the first member of the highest record that any OSD remembers ([`crate::restore`], R7).
 //!
 //! A proposal's outcome stays unknown until an answer or a map tells it: it is repeated, never forgotten (R1).
@@ -22,7 +24,7 @@ use std::sync::Arc;
 
 /// A proposal of a member that is not primary yet.
 #[derive(Debug)]
-pub(crate) struct Bid {
+pub(crate) struct PromotionProposal {
     pub(crate) cas: PgCas,
     pub(crate) sent_at: u64,
     /// It was refused as things stood: after a while another one may be right.
@@ -77,7 +79,8 @@ impl Pg {
         if next.interval <= self.interval() || next.interval < remembered {
             return;
         }
-        let first_sight = self.membership.is_none() && self.copy.highest.as_ref() == Some(&next);
+        let first_sight = self.membership.is_none();
+        let recorded = first_sight && self.copy.highest.as_ref() == Some(&next);
         let continuous = self.primary.is_some()
             && next.primary == self.me.osd
             && next.interval == self.interval().next()
@@ -87,14 +90,14 @@ impl Pg {
             self.replica.session = None;
         }
         self.promised = self.promised.max(next.interval);
-        self.bid.take_if(|bid| bid.cas.proposed.interval <= next.interval);
+        self.own_proposal.take_if(|own_proposal| own_proposal.cas.proposed.interval <= next.interval);
         if self.copy.activated == self.interval() && continuous {
             // Nobody else was primary in between.
             self.copy.activated = next.interval;
         }
         let mine = next.primary == self.me.osd && next.in_sync.contains(&self.me);
         self.membership = Some(next.clone());
-        if self.exists && !first_sight {
+        if self.exists && !recorded {
             self.copy.highest = Some(next.clone());
             self.copy.generation = self.generation;
             self.record_persist = self.next_persist;
@@ -107,10 +110,12 @@ impl Pg {
         } else {
             self.depose(out);
             if mine {
-                // A process before this one may have ordered updates in this interval that are lost here and not
-                // elsewhere: their versions must not be given away again.
-                let lost_some = first_sight && self.exists && !next.interval.is_creation();
-                self.primary = Some(Primary::new(next.interval, lost_some));
+                // A process before this one may have ordered updates in this interval and proposed the next one. This copy
+                // may have lost the updates and even the record of the interval, while others hold the updates: their
+                // versions must not be used again, and the proposals must become void.
+                let succeeds = first_sight && self.exists && !next.interval.is_creation();
+                let must_bump = succeeds && (recorded || !self.settings.breaks(Mutation::ReuseInterval));
+                self.primary = Some(Primary::new(next.interval, must_bump));
                 self.start_peering(out);
             }
         }
@@ -162,14 +167,14 @@ impl Pg {
 
     /// Proposals of this member whose outcome is unknown.
     pub(crate) fn outstanding(&self) -> impl Iterator<Item = &PgMembership> {
-        let bid = self.bid.iter().map(|bid| &bid.cas.proposed);
-        bid.chain(self.primary.iter().flat_map(Primary::proposals))
+        let own_proposal = self.own_proposal.iter().map(|own_proposal| &own_proposal.cas.proposed);
+        own_proposal.chain(self.primary.iter().flat_map(Primary::proposals))
     }
 
     // Creation and promotion.
 
     pub(crate) fn consider_bid(&mut self, out: &mut Vec<Command>) {
-        if self.bid.is_some() || self.primary.is_some() || self.restoring.is_some() {
+        if self.own_proposal.is_some() || self.primary.is_some() || self.restoring.is_some() {
             return;
         }
         let Some(map) = self.map.clone() else { return };
@@ -189,7 +194,7 @@ impl Pg {
 
     pub(crate) fn propose_bid(&mut self, cas: PgCas, out: &mut Vec<Command>) {
         out.push(Command::Propose(cas.clone()));
-        self.bid = Some(Bid { cas, sent_at: self.now, refused: false });
+        self.own_proposal = Some(PromotionProposal { cas, sent_at: self.now, refused: false });
     }
 
     pub(crate) fn creation(&self, map: &OsdMap) -> Option<PgMembership> {
@@ -233,12 +238,16 @@ impl Pg {
 
     pub(crate) fn retry_bid(&mut self, out: &mut Vec<Command>) {
         let (now, retry) = (self.now, self.settings.cas_retry_ns);
-        let Some(bid) = self.bid.as_mut().filter(|bid| now >= bid.sent_at + retry) else { return };
-        if bid.refused {
-            self.bid = None;
+        let Some(own_proposal) =
+            self.own_proposal.as_mut().filter(|own_proposal| now >= own_proposal.sent_at + retry)
+        else {
+            return;
+        };
+        if own_proposal.refused {
+            self.own_proposal = None;
         } else {
-            bid.sent_at = now;
-            out.push(Command::Propose(bid.cas.clone()));
+            own_proposal.sent_at = now;
+            out.push(Command::Propose(own_proposal.cas.clone()));
         }
     }
 
@@ -248,10 +257,10 @@ impl Pg {
         if reply.accepted {
             return;
         }
-        if let Some(bid) = &mut self.bid
-            && bid.cas.expected == reply.current
+        if let Some(own_proposal) = &mut self.own_proposal
+            && own_proposal.cas.expected == reply.current
         {
-            bid.refused = true;
+            own_proposal.refused = true;
         }
         if let Some(primary) = &mut self.primary
             && let Some((cas, _)) = primary.proposal.take_if(|(cas, _)| cas.expected == reply.current)

@@ -31,6 +31,22 @@ pub(crate) struct Peering {
     tails_sent: bool,
 }
 
+/// Silence during a tail is suffered for so many times as long as after a question: it may end with one large commit.
+const TAIL_PATIENCE: u64 = 3;
+
+impl Peering {
+    /// Whether a tail comes from this member, or goes to it.
+    pub(crate) fn has_tail_with(&self, osd: OsdId) -> bool {
+        self.adopting == Some(osd) || self.behind.contains(&osd)
+    }
+
+    /// When what it waits for is asked for again, unless there is progress.
+    pub(crate) fn retry_at(&self, retry_ns: u64) -> u64 {
+        let has_tail = self.adopting.is_some() || !self.behind.is_empty();
+        self.asked_at + if has_tail { TAIL_PATIENCE * retry_ns } else { retry_ns }
+    }
+}
+
 impl Pg {
     /// Begins a round of peering in the interval in effect. Members that a proposal with unknown outcome would add take
     /// part like those in sync: they have been filled.
@@ -77,10 +93,9 @@ impl Pg {
             if let Some(record) = self.membership.clone().filter(|_| self.required().any(|m| m.osd == to)) {
                 out.push(Command::Send { to, msg: PeerMsg::Record { record } });
             }
-            out.push(Command::Send {
-                to,
-                msg: PeerMsg::Query { interval, round: primary.peering.round, versions_after: None },
-            });
+            let (round, boot_nonce) = (primary.peering.round, self.boot_nonce);
+            let msg = PeerMsg::Query { interval, round, versions_after: None, boot_nonce };
+            out.push(Command::Send { to, msg });
         }
     }
 
@@ -91,7 +106,7 @@ impl Pg {
         else {
             return;
         };
-        if now < primary.peering.asked_at + self.settings.retry_ns {
+        if now < primary.peering.retry_at(self.settings.retry_ns) {
             return;
         }
         primary.peering.asked_at = now;

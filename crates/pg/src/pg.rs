@@ -7,7 +7,7 @@
 use crate::api::{Command, Event, LeaseView, MemberInfo, Mutation, PeerMsg, PgQuery, PieceCursor, Settings};
 use crate::copy::{self, CopyRecord};
 use crate::log::{DupLimits, LogError, PgLog};
-use crate::membership::Bid;
+use crate::membership::PromotionProposal;
 use crate::primary::{Phase, Primary};
 use crate::replica::{Replica, Staged};
 use crate::restore::Restoring;
@@ -35,6 +35,8 @@ pub(crate) enum Durable {
     Info { to: OsdId, interval: Interval, round: u64, head: Eversion, versions_after: Option<Eversion> },
     /// The primary's tail took effect.
     TailDone { to: OsdId, interval: Interval },
+    /// A piece of an object was stored that others follow.
+    Piece { to: OsdId, interval: Interval, object: ObjectId },
     /// The catch-up log took effect, or a backfill is complete.
     CaughtLog { to: OsdId, interval: Interval },
     /// An object was put in place.
@@ -92,7 +94,7 @@ pub struct Pg {
     pub(crate) promised: Interval,
     pub(crate) restoring: Option<Restoring>,
     /// A promotion or creation that this member proposed.
-    pub(crate) bid: Option<Bid>,
+    pub(crate) own_proposal: Option<PromotionProposal>,
     pub(crate) primary: Option<Primary>,
     pub(crate) replica: Replica,
     pub(crate) staged: Option<Staged>,
@@ -130,7 +132,7 @@ impl Pg {
             membership: None,
             promised: Interval(0),
             restoring: None,
-            bid: None,
+            own_proposal: None,
             primary: None,
             replica: Replica::default(),
             staged: None,
@@ -190,6 +192,7 @@ impl Pg {
             Event::ObjectRead { read, piece } => self.on_object_read(read, piece, out),
             Event::Listed { list, objects, end } => self.on_listed(list, objects, end, out),
             Event::Reserved => self.on_reserved(),
+            Event::TargetReserved => self.on_target_reserved(out),
             Event::Leases => self.release_lease_waiters(leases, out),
             Event::Tick => self.on_tick(leases, out),
         }
@@ -206,7 +209,7 @@ impl Pg {
             Some(primary) => {
                 primary.phase == Phase::Active && primary.proposal.is_none() && !primary.recovers()
             }
-            None => self.bid.is_none() && self.restoring.is_none() && !self.interval().is_creation(),
+            None => self.own_proposal.is_none() && self.restoring.is_none() && !self.interval().is_creation(),
         }
     }
 
@@ -220,6 +223,8 @@ impl Pg {
         self.consider_proposals(out);
         self.step_recovery(out);
         self.resume_waiting(leases, out);
+        self.shed_waiting(out);
+        self.check_target(out);
     }
 
     fn refuse_while_removing(&mut self, event: Event, out: &mut Vec<Command>) {
@@ -240,12 +245,13 @@ impl Pg {
 
     fn on_peer(&mut self, leases: &dyn LeaseView, from: OsdId, msg: PeerMsg, out: &mut Vec<Command>) {
         match msg {
-            PeerMsg::RepOp { interval, entry, txn, committed_to, trim_to, oldest_tid } => {
-                self.on_rep_op(from, interval, &entry, txn, committed_to, trim_to, oldest_tid, out);
+            PeerMsg::RepOp { interval, entry, txn, committed_to, trim_to, oldest_tid, boot_nonce } => {
+                let sender = (from, boot_nonce);
+                self.on_rep_op(sender, interval, &entry, txn, committed_to, trim_to, oldest_tid, out);
             }
             PeerMsg::RepAck { interval, head } => self.on_rep_ack(leases, from, interval, head, out),
-            PeerMsg::Query { interval, round, versions_after } => {
-                self.on_query(from, interval, round, versions_after, out);
+            PeerMsg::Query { interval, round, versions_after, boot_nonce } => {
+                self.on_query((from, boot_nonce), interval, round, versions_after, out);
             }
             PeerMsg::Info { interval, round, info, versions } => {
                 self.on_info(from, interval, round, info, versions, out);
@@ -283,6 +289,21 @@ impl Pg {
             PeerMsg::HighestQuery { generation } => self.on_highest_query(from, generation, out),
             PeerMsg::HighestReply { generation, answer } => self.on_highest(from, generation, answer),
             PeerMsg::Record { record } => self.on_record(from, record, out),
+            PeerMsg::ReserveBackfill { interval, priority } => {
+                self.on_reserve_backfill(from, interval, priority, out);
+            }
+            PeerMsg::BackfillReserved { interval, granted } => {
+                self.on_backfill_reserved(from, interval, granted, out);
+            }
+            PeerMsg::ReleaseBackfill { interval } => {
+                if self.follows(from, interval) {
+                    self.release_target(out);
+                }
+            }
+            PeerMsg::PieceDone { interval, object } => {
+                self.on_tail_piece_done(from, interval, out);
+                self.on_push_piece_done(from, interval, object, out);
+            }
         }
     }
 
@@ -306,6 +327,9 @@ impl Pg {
                         let msg = PeerMsg::TailDone { interval, head: self.durable_head };
                         out.push(Command::Send { to, msg });
                     }
+                }
+                Durable::Piece { to, interval, object } => {
+                    out.push(Command::Send { to, msg: PeerMsg::PieceDone { interval, object } });
                 }
                 Durable::CaughtLog { to, interval } => {
                     let missing = self.missing.iter().map(|(o, v)| (o.clone(), *v)).collect();
@@ -507,12 +531,13 @@ impl Pg {
 
     /// When to send [`Event::Tick`] at the latest; `None` while nothing waits for time.
     pub fn next_wake(&self) -> Option<u64> {
-        let bid = self.bid.as_ref().map(|bid| bid.sent_at + self.settings.cas_retry_ns);
+        let own_proposal =
+            self.own_proposal.as_ref().map(|own_proposal| own_proposal.sent_at + self.settings.cas_retry_ns);
         let asking = self.restoring.as_ref().filter(|_| self.seeks_records());
         let restoring = asking.map(|r| r.asked_at + self.settings.retry_ns);
         let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
-        [bid, restoring, primary, stray].into_iter().flatten().min()
+        [own_proposal, restoring, primary, stray].into_iter().flatten().min()
     }
 
     /// Bits of [`pg_state`].

@@ -13,7 +13,7 @@ use crate::pg::{Durable, Pg};
 use crate::recovery::CatchUp;
 use bytes::Bytes;
 use nacre_types::errno::Errno;
-use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, ReqId};
+use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, ReqId};
 use nacre_types::msg::PgCas;
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, PgMembership};
@@ -75,7 +75,9 @@ pub(crate) struct Primary {
     /// How far each other member's log is durable.
     pub(crate) heads: BTreeMap<OsdId, Eversion>,
     inflight: VecDeque<Inflight>,
-    waiting: VecDeque<ClientOp>,
+    pub(crate) waiting: VecDeque<ClientOp>,
+    /// By object that is on its way to a member in several pieces: a write that waits for its arrival, and what came after it.
+    wait_copy: BTreeMap<ObjectId, VecDeque<ClientOp>>,
     wait_commit: BTreeMap<Eversion, Vec<Waiter>>,
     wait_lease: Vec<Waiter>,
     executing: Option<(ClientOp, Eversion)>,
@@ -89,11 +91,19 @@ pub(crate) struct Primary {
     pub(crate) deferred: BTreeSet<Member>,
     pub(crate) slot_asked: bool,
     pub(crate) slot_held: bool,
+    /// Whether the slot is one for backfills, which recovers too, and with which priority it was asked for.
+    pub(crate) slot_backfill: bool,
+    pub(crate) slot_priority: u8,
+    /// Members that need a backfill, for which the slot that is held is none.
+    pub(crate) wait_backfill: BTreeSet<Member>,
     /// By earlier primary, when its leases from before this reign have run out.
     pub(crate) quiet: BTreeMap<OsdId, u64>,
     /// When the last of those that are waited for runs out.
     pub(crate) quiet_at: Option<u64>,
+    /// When something that updates wait for was last repeated, or came.
     pub(crate) retried_at: u64,
+    /// When the filling of members was last looked at for what must be repeated. Updates do not put that off.
+    pub(crate) recovery_retried_at: u64,
 }
 
 impl Primary {
@@ -109,6 +119,7 @@ impl Primary {
             heads: BTreeMap::new(),
             inflight: VecDeque::new(),
             waiting: VecDeque::new(),
+            wait_copy: BTreeMap::new(),
             wait_commit: BTreeMap::new(),
             wait_lease: Vec::new(),
             executing: None,
@@ -120,9 +131,13 @@ impl Primary {
             deferred: BTreeSet::new(),
             slot_asked: false,
             slot_held: false,
+            slot_backfill: false,
+            slot_priority: 0,
+            wait_backfill: BTreeSet::new(),
             quiet: BTreeMap::new(),
             quiet_at: None,
             retried_at: 0,
+            recovery_retried_at: 0,
         }
     }
 
@@ -130,7 +145,7 @@ impl Primary {
     pub(crate) fn all_tokens(&self) -> BTreeSet<u64> {
         let waiters = self.wait_commit.values().flatten().chain(&self.wait_lease).map(|w| w.token());
         let inflight = self.inflight.iter().map(|i| i.token);
-        let waiting = self.waiting.iter().map(|op| op.token);
+        let waiting = self.waiting.iter().chain(self.wait_copy.values().flatten()).map(|op| op.token);
         inflight.chain(waiting).chain(waiters).collect()
     }
 
@@ -156,16 +171,18 @@ impl Primary {
     pub(crate) fn next_wake(&self, settings: &Settings) -> Option<u64> {
         let peering = match self.phase {
             Phase::Peering if !self.must_bump => {
-                let asked = self.peering.asked_at + settings.retry_ns;
+                let asked = self.peering.retry_at(settings.retry_ns);
                 Some(self.quiet_at.map_or(asked, |quiet_at| quiet_at.min(asked)))
             }
             _ => None,
         };
         let proposal = self.proposal.as_ref().map(|(_, sent)| sent + settings.cas_retry_ns);
         let refused = (self.refused_at > 0).then_some(self.refused_at + settings.cas_retry_ns);
-        let stuck = !self.inflight.is_empty() || !self.catching_up.is_empty() || !self.wait_lease.is_empty();
+        let stuck = !self.inflight.is_empty() || !self.wait_lease.is_empty();
         let retry = stuck.then_some(self.retried_at + settings.retry_ns);
-        [peering, proposal, refused, retry].into_iter().flatten().min()
+        let recovers = !self.catching_up.is_empty();
+        let recovery = recovers.then_some(self.recovery_retried_at + settings.retry_ns);
+        [peering, proposal, refused, retry, recovery].into_iter().flatten().min()
     }
 }
 
@@ -174,7 +191,7 @@ impl Pg {
 
     pub(crate) fn on_client(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
         let stale = self.settings.breaks(Mutation::ExecuteStaleOps);
-        let limit = self.settings.max_waiting_ops;
+        let limit = self.waiting_limit();
         let Some(primary) = &mut self.primary else {
             out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
             return;
@@ -183,35 +200,81 @@ impl Pg {
             out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
             return;
         }
-        if primary.waiting.is_empty() && self.can_order(&op) {
+        let is_first = primary.waiting.is_empty();
+        let for_copies: usize = primary.wait_copy.values().map(VecDeque::len).sum();
+        let is_full = primary.waiting.len() + for_copies >= limit;
+        if is_first && !self.waits_for_copy(&op) && self.can_order(&op) {
             self.start(leases, op, out);
+        } else if is_full {
+            out.push(Command::Drop { token: op.token, reason: DropReason::Full });
         } else if let Some(primary) = &mut self.primary {
-            if primary.waiting.len() < limit {
-                primary.waiting.push_back(op);
-            } else {
-                out.push(Command::Drop { token: op.token, reason: DropReason::Full });
+            primary.waiting.push_back(op);
+            if is_first {
+                self.resume_waiting(leases, out);
             }
         }
     }
 
-    /// Whether `op` may be executed now, as far as the PG's state goes.
-    fn can_order(&self, op: &ClientOp) -> bool {
-        let Some(primary) = &self.primary else { return false };
+    /// Whether operations are executed, as far as the PG's state goes.
+    fn serves(&self, primary: &Primary) -> bool {
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
         primary.phase == Phase::Active
             && !primary.handing_over
             && !self.interval().is_creation()
             && (self.in_sync().len() >= self.min_size() || below)
-            && (!op.write
-                || primary.inflight.len() < self.settings.max_inflight_writes
-                    && !self.is_being_copied(&op.object))
+    }
+
+    /// Whether `op` may be executed now.
+    fn can_order(&self, op: &ClientOp) -> bool {
+        let Some(primary) = &self.primary else { return false };
+        self.serves(primary) && (!op.write || primary.inflight.len() < self.settings.max_inflight_writes)
+    }
+
+    /// Whether `op` waits for a copy of its object, or comes after one that does. Operations on other objects go on.
+    fn waits_for_copy(&self, op: &ClientOp) -> bool {
+        let waits = self.primary.as_ref().is_some_and(|p| p.wait_copy.contains_key(&op.object));
+        waits || op.write && self.is_being_copied(&op.object)
+    }
+
+    /// Puts operations whose objects have arrived, or of a PG that does not serve any more, before those that came later.
+    fn release_copied(&mut self) {
+        let Some(primary) = self.primary.as_ref().filter(|p| !p.wait_copy.is_empty()) else { return };
+        let all = !self.serves(primary);
+        let objects = primary.wait_copy.keys().filter(|object| all || !self.is_being_copied(object));
+        let released: Vec<ObjectId> = objects.cloned().collect();
+        let Some(primary) = &mut self.primary else { return };
+        for ops in released.iter().filter_map(|object| primary.wait_copy.remove(object)) {
+            ops.into_iter().rev().for_each(|op| primary.waiting.push_front(op));
+        }
+    }
+
+    /// How many operations may wait.
+    fn waiting_limit(&self) -> usize {
+        let serves = self.primary.as_ref().is_some_and(|primary| self.serves(primary));
+        if serves { self.settings.max_waiting_ops } else { self.settings.max_waiting_inactive }
+    }
+
+    /// Sends back the latest operations of those that are too many to wait.
+    pub(crate) fn shed_waiting(&mut self, out: &mut Vec<Command>) {
+        let limit = self.waiting_limit();
+        let Some(primary) = self.primary.as_mut().filter(|p| p.waiting.len() > limit) else { return };
+        let shed = primary.waiting.drain(limit..);
+        out.extend(shed.map(|op| Command::Drop { token: op.token, reason: DropReason::Full }));
     }
 
     pub(crate) fn resume_waiting(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
+        self.release_copied();
         // The host answers `Execute` at once, but only after this event: one at a time.
         while let Some(primary) = self.primary.as_mut().filter(|p| p.executing.is_none())
             && let Some(op) = primary.waiting.pop_front()
         {
+            let serves = || self.primary.as_ref().is_some_and(|primary| self.serves(primary));
+            if self.waits_for_copy(&op) && serves() {
+                if let Some(primary) = &mut self.primary {
+                    primary.wait_copy.entry(op.object.clone()).or_default().push_back(op);
+                }
+                continue;
+            }
             if !self.can_order(&op) {
                 if let Some(primary) = &mut self.primary {
                     primary.waiting.push_front(op);
@@ -279,8 +342,15 @@ impl Pg {
                 };
                 self.replicate(entry, txn, &op, out);
             }
-            Executed::Failed { result } => {
-                // Whoever was told so must not see a late copy of the request succeed: the failure is an update too.
+            // No client waits for the OSD's own requests, and they are never sent again.
+            Executed::Unchanged { .. }
+                if op.reqid.client == ClientId(0) || self.settings.breaks(Mutation::ForgetUnchanged) =>
+            {
+                self.answer_read(leases, &op, out);
+            }
+            Executed::Failed { result } | Executed::Unchanged { result } => {
+                // Whoever was told so must not see a late copy of the request take effect: that it had none is an update
+                // too. It is durable on all members before the answer, for the copy may come to another primary.
                 let entry = LogEntry {
                     version,
                     prior: Eversion::default(),
@@ -353,7 +423,7 @@ impl Pg {
         let encoded = entry.encode();
         let trim_to = self.trim_target();
         let shared = Arc::new(txn.clone());
-        let (interval, committed_to) = (self.interval(), self.committed_to);
+        let (interval, committed_to, boot_nonce) = (self.interval(), self.committed_to, self.boot_nonce);
         let kind = entry.kind;
         let message = |txn: &Arc<Transaction>| PeerMsg::RepOp {
             interval,
@@ -362,6 +432,7 @@ impl Pg {
             committed_to,
             trim_to,
             oldest_tid: op.oldest_tid,
+            boot_nonce,
         };
         let me = self.me.osd;
         let past_cursor = self.settings.breaks(Mutation::ApplyPastCursor);
@@ -438,6 +509,7 @@ impl Pg {
         *known = head.max(*known);
         if let Some(catching_up) = primary.catching_up.get_mut(&from) {
             catching_up.acked = catching_up.acked.max(head);
+            catching_up.heard_at = self.now;
         }
         self.settle(leases, out);
         self.resume_waiting(leases, out);
@@ -528,12 +600,16 @@ impl Pg {
         if now >= primary.refused_at + settings.cas_retry_ns {
             primary.refused_at = 0;
         }
+        if now >= primary.recovery_retried_at + settings.retry_ns {
+            primary.recovery_retried_at = now;
+            self.retry_recovery(out);
+        }
+        let Some(primary) = &mut self.primary else { return };
         if now < primary.retried_at + settings.retry_ns {
             return;
         }
         primary.retried_at = now;
         let stuck = primary.phase == Phase::Active && !primary.inflight.is_empty();
-        self.retry_recovery(out);
         if stuck && self.in_sync().iter().all(|m| m.osd == self.me.osd || self.member_up(*m)) {
             // All are up, yet nothing moves: a connection swallowed something.
             self.start_peering(out);
@@ -601,7 +677,7 @@ impl Pg {
     }
 
     /// Whether writes to `object` wait because it is on its way to a member in several pieces.
-    fn is_being_copied(&self, object: &ObjectId) -> bool {
+    pub(crate) fn is_being_copied(&self, object: &ObjectId) -> bool {
         self.primary.as_ref().is_some_and(|p| p.catching_up.values().any(|c| c.is_copying(object)))
     }
 }

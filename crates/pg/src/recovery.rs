@@ -20,6 +20,13 @@ use nacre_types::osdmap::{Member, OsdMap, flag};
 use nacre_types::stats::pg_state;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// Priorities of slots (`osd_types.h`): of a PG that has fewer copies than its pool's min_size, of the copying of missing
+/// objects, of a backfill of a PG without all its copies, and of one that only moves copies.
+const PRIORITY_INACTIVE: u8 = 220;
+const PRIORITY_RECOVERY: u8 = 180;
+const PRIORITY_DEGRADED_BACKFILL: u8 = 140;
+const PRIORITY_BACKFILL: u8 = 100;
+
 /// A member that leaves so many retries' time without an answer begins anew.
 const SILENT_RETRIES: u64 = 3;
 
@@ -28,6 +35,8 @@ const SILENT_RETRIES: u64 = 3;
 enum Stage {
     /// Asked for its log.
     Asked,
+    /// Asked for a slot for its backfill.
+    Reserving,
     /// Given the log; it has not said yet what is missing.
     Log,
     /// Objects are copied.
@@ -58,12 +67,14 @@ struct Backfill {
 }
 
 /// An object on its way.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Pushing {
-    /// The read whose answer is awaited; answers to others belong to an attempt that was given up.
+    /// The read whose answer is awaited, or came last; answers to others belong to an attempt that was given up.
     read: u64,
     /// Whether several pieces are needed, so that writes wait.
     in_pieces: bool,
+    /// The next piece, which is read when the member has stored the one before it.
+    next: Option<PieceCursor>,
 }
 
 /// A member that catches up.
@@ -73,8 +84,8 @@ pub(crate) struct CatchUp {
     stage: Stage,
     /// The number of the question for its log.
     round: u64,
-    /// When it was last heard of, or asked.
-    heard_at: u64,
+    /// When it was last heard of, or asked, or an object for it was read.
+    pub(crate) heard_at: u64,
     missing: BTreeMap<ObjectId, Eversion>,
     pub(crate) acked: Eversion,
     /// Objects on their way.
@@ -107,19 +118,23 @@ impl CatchUp {
         CatchUp { stage: Stage::Ready, acked: head, ..CatchUp::new(member, 0, now) }
     }
 
-    /// Whether it goes on only with an answer.
-    fn is_awaited(&self) -> bool {
+    /// Whether it goes on only with an answer. What it is sent must become durable there up to `committed_to`.
+    fn is_awaited(&self, committed_to: Eversion) -> bool {
         let scanned = |b: &Backfill| b.scan.is_some() && b.theirs.is_none();
         match self.stage {
-            Stage::Asked | Stage::Log | Stage::Finishing => true,
-            Stage::Filling => !self.unconfirmed.is_empty() || self.backfill.as_ref().is_some_and(scanned),
-            Stage::Ready => false,
+            Stage::Asked | Stage::Reserving | Stage::Log | Stage::Finishing => true,
+            Stage::Filling => {
+                !self.unconfirmed.is_empty()
+                    || self.pushing.values().any(|pushing| pushing.next.is_some())
+                    || self.backfill.as_ref().is_some_and(scanned)
+            }
+            Stage::Ready => self.acked < committed_to,
         }
     }
 
     /// Whether it is sent updates.
     pub(crate) fn follows(&self) -> bool {
-        self.stage != Stage::Asked
+        !matches!(self.stage, Stage::Asked | Stage::Reserving)
     }
 
     /// Whether it applies an update of `object`, or only logs it; notes what follows from that.
@@ -172,8 +187,17 @@ impl Pg {
         let proposed: BTreeSet<OsdId> =
             self.outstanding().flat_map(|m| m.in_sync.iter().map(|m| m.osd)).collect();
         let wanted: Vec<Member> = self.up.iter().filter_map(|osd| map.member(*osd)).collect();
-        let (now, head) = (self.now, self.log.head());
+        let now = self.now;
+        let live = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let (size, min_size) = (self.size(), self.min_size());
+        let priority = |backfill: bool| match backfill {
+            _ if live < min_size => PRIORITY_INACTIVE,
+            false => PRIORITY_RECOVERY,
+            true if live < size => PRIORITY_DEGRADED_BACKFILL,
+            true => PRIORITY_BACKFILL,
+        };
         let Some(primary) = &mut self.primary else { return };
+        primary.wait_backfill.retain(|member| map.is_member_up(*member) && wanted.contains(member));
         primary.catching_up.retain(|osd, c| {
             map.is_member_up(c.member) && (wanted.contains(&c.member) || proposed.contains(osd))
         });
@@ -183,10 +207,14 @@ impl Pg {
         let paused = map.has_flag(flag::NORECOVER);
         let no_backfill = self.backfill_is_forbidden(&map);
         let Some(primary) = &mut self.primary else { return };
-        primary.defer_backfills(no_backfill, &wanted, &proposed);
+        for to in primary.defer_backfills(no_backfill, &wanted, &proposed) {
+            let interval = self.membership.as_ref().map_or(Interval(0), |m| m.interval);
+            out.push(Command::Send { to, msg: PeerMsg::ReleaseBackfill { interval } });
+        }
         // What a proposal with unknown outcome would add is brought up to date by peering, without losing anything.
         for member in wanted.iter().filter(|m| !in_sync.contains(m) && !proposed.contains(&m.osd)) {
-            let known = primary.catching_up.contains_key(&member.osd) || primary.deferred.contains(member);
+            let waits = primary.deferred.contains(member) || primary.wait_backfill.contains(member);
+            let known = primary.catching_up.contains_key(&member.osd) || waits;
             if !paused && !known && primary.slot_held {
                 let round = self.next_read;
                 self.next_read += 1;
@@ -195,19 +223,33 @@ impl Pg {
                     round,
                     interval: self.membership.as_ref().map_or(Interval(0), |m| m.interval),
                     versions_after: Some(self.log.tail()),
+                    boot_nonce: self.boot_nonce,
                 };
                 out.push(Command::Send { to: member.osd, msg });
             }
         }
         let lacks = |m: &&Member| !in_sync.contains(m) && !primary.deferred.contains(m);
         let needed = wanted.iter().any(|m| lacks(&m)) && !paused;
-        if needed && !primary.slot_asked {
-            primary.slot_asked = true;
-            out.push(Command::Reserve { backfill: head.version > 0 && self.log.is_empty() });
-        } else if !needed && primary.slot_asked && primary.catching_up.is_empty() {
+        // Those that are filled may have to wait for the others, to be proposed together.
+        let are_filled = primary.catching_up.values().all(|c| c.stage == Stage::Ready);
+        let must_change = !primary.wait_backfill.is_empty() && !primary.slot_backfill && are_filled;
+        if primary.slot_asked && (must_change || !needed && primary.catching_up.is_empty()) {
             primary.slot_asked = false;
             primary.slot_held = false;
+            primary.slot_backfill = false;
             out.push(Command::Release);
+        }
+        let backfill = primary.slot_backfill || must_change;
+        let priority = priority(backfill);
+        let is_raised = !primary.slot_held && primary.slot_priority != priority;
+        if needed && (!primary.slot_asked || is_raised) {
+            if !primary.slot_asked {
+                primary.slot_backfill = backfill;
+                primary.wait_backfill.clear();
+            }
+            primary.slot_asked = true;
+            primary.slot_priority = priority;
+            out.push(Command::Reserve { backfill: primary.slot_backfill, priority });
         }
         let members: Vec<OsdId> = primary.catching_up.keys().copied().collect();
         for osd in members {
@@ -238,7 +280,6 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let interval = self.interval();
-        let tail = self.log.tail();
         // Equal versions mean equal histories up to them; below this log's tail nothing can be compared.
         let newest_first = versions.iter().rev().chain(std::iter::once(&info.tail));
         let common = newest_first.copied().find(|v| self.log.contains(*v));
@@ -254,15 +295,55 @@ impl Pg {
             primary.catching_up.remove(&from);
             return;
         }
-        catching_up.stage = Stage::Log;
+        if common.is_none() && !primary.slot_backfill {
+            // It is asked again under a slot for backfills, once those are filled that need none.
+            primary.wait_backfill.insert(catching_up.member);
+            primary.catching_up.remove(&from);
+            return;
+        }
         catching_up.heard_at = self.now;
+        if common.is_none() {
+            catching_up.stage = Stage::Reserving;
+            let msg = PeerMsg::ReserveBackfill { interval, priority: primary.slot_priority };
+            out.push(Command::Send { to: from, msg });
+            return;
+        }
+        self.send_catch_up(from, common, out);
+    }
+
+    /// The member has a slot for its backfill, or waits for one.
+    pub(crate) fn on_backfill_reserved(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        granted: bool,
+        out: &mut Vec<Command>,
+    ) {
+        let known = self.reign_includes(interval);
+        let Some(primary) = &mut self.primary else { return };
+        let reserving = |c: &&mut CatchUp| known && c.stage == Stage::Reserving;
+        let Some(catching_up) = primary.catching_up.get_mut(&from).filter(reserving) else { return };
+        catching_up.heard_at = self.now;
+        if granted {
+            self.send_catch_up(from, None, out);
+        }
+    }
+
+    /// Tells a member to take this log: its own up to `common` stays, and without one it is backfilled.
+    fn send_catch_up(&mut self, to: OsdId, common: Option<Eversion>, out: &mut Vec<Command>) {
+        let (now, interval, tail) = (self.now, self.interval(), self.log.tail());
+        let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) else {
+            return;
+        };
+        catching_up.stage = Stage::Log;
+        catching_up.heard_at = now;
         catching_up.backfill = common.is_none().then(Backfill::default);
         let kept = common.unwrap_or_default();
         let entries = self.log.entries_after(kept).map(|entry| entry.encode()).collect();
         let backfill = common.is_none();
         let dups = if backfill { self.log.dup_snapshot() } else { Default::default() };
         let msg = PeerMsg::CatchUp { interval, common: kept, tail, entries, dups, backfill };
-        out.push(Command::Send { to: from, msg });
+        out.push(Command::Send { to, msg });
     }
 
     pub(crate) fn on_caught_log(
@@ -304,7 +385,7 @@ impl Pg {
         let max = self.settings.max_recoveries.max(1);
         let paused = self.map.as_ref().is_some_and(|map| map.has_flag(flag::NORECOVER));
         let no_backfill = self.map.as_ref().is_some_and(|map| self.backfill_is_forbidden(map));
-        let next_scan = self.next_read;
+        let (now, next_scan) = (self.now, self.next_read);
         let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&osd)) else {
             return;
         };
@@ -324,14 +405,15 @@ impl Pg {
                     backfill.work.extend(work);
                     let inside = |o: &ObjectId| range.1 || range.0.as_ref().is_some_and(|bound| o <= bound);
                     let dirty = std::mem::take(&mut backfill.dirty);
-                    let (now, later) = dirty.into_iter().partition::<BTreeSet<_>, _>(inside);
-                    backfill.work.extend(now);
+                    let (here, later) = dirty.into_iter().partition::<BTreeSet<_>, _>(inside);
+                    backfill.work.extend(here);
                     backfill.dirty = later;
                     backfill.range = Some(range);
                     (backfill.mine, backfill.theirs, backfill.scan) = (None, None, None);
                 }
                 if backfill.range.is_none() && backfill.scan.is_none() && !halted {
                     backfill.scan = Some(next_scan);
+                    catching_up.heard_at = now;
                     scan_from = Some(backfill.cursor.clone());
                 }
                 let readable = |o: &&ObjectId| !catching_up.unreadable.contains(*o);
@@ -350,6 +432,7 @@ impl Pg {
                     backfill.done.clear();
                     if end {
                         catching_up.stage = Stage::Finishing;
+                        catching_up.heard_at = now;
                         let msg = PeerMsg::BackfillCursor { interval, cursor: None };
                         out.push(Command::Send { to: osd, msg });
                         return;
@@ -388,7 +471,7 @@ impl Pg {
         let purpose = ReadFor::Push { to, object: object.clone() };
         let read = self.read_object(purpose, object.clone(), cursor, out);
         if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) {
-            catching_up.pushing.insert(object, Pushing { read, in_pieces });
+            catching_up.pushing.insert(object, Pushing { read, in_pieces, next: None });
         }
     }
 
@@ -448,7 +531,10 @@ impl Pg {
             msg: PeerMsg::Push { interval, object: object.clone(), version, piece },
         });
         match next {
-            Some(cursor) => self.read_push(to, object, cursor, true, out),
+            Some(cursor) => {
+                let waiting = Pushing { read, in_pieces: true, next: Some(cursor) };
+                catching_up.pushing.insert(object, waiting);
+            }
             None => {
                 catching_up.pushing.remove(&object);
                 catching_up.missing.remove(&object);
@@ -474,6 +560,28 @@ impl Pg {
         {
             catching_up.unconfirmed.remove(object);
             catching_up.heard_at = self.now;
+        }
+    }
+
+    /// The member has stored a piece: the next one of the object is read.
+    pub(crate) fn on_push_piece_done(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        object: ObjectId,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.reign_includes(interval) {
+            return;
+        }
+        let now = self.now;
+        let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&from)) else {
+            return;
+        };
+        let Some(pushing) = catching_up.pushing.get_mut(&object) else { return };
+        catching_up.heard_at = now;
+        if let Some(cursor) = pushing.next.take() {
+            self.read_push(from, object, cursor, true, out);
         }
     }
 
@@ -514,10 +622,15 @@ impl Pg {
         objects: Vec<(ObjectId, Eversion)>,
         end: bool,
     ) {
-        if self.reign_includes(interval)
-            && let Some(backfill) = self.backfill_of(from, scan)
-        {
-            backfill.theirs = Some((objects, end));
+        if !self.reign_includes(interval) {
+            return;
+        }
+        let now = self.now;
+        let Some(backfill) = self.backfill_of(from, scan) else { return };
+        backfill.theirs = Some((objects, end));
+        // A long range in which nothing differs needs no objects, and is progress all the same.
+        if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&from)) {
+            catching_up.heard_at = now;
         }
     }
 
@@ -529,16 +642,24 @@ impl Pg {
 
     /// Repeats questions that were not answered; a member that stays silent begins anew.
     pub(crate) fn retry_recovery(&mut self, out: &mut Vec<Command>) {
-        let (now, retry) = (self.now, self.settings.retry_ns);
+        let (now, retry, interval) = (self.now, self.settings.retry_ns, self.interval());
+        let committed_to = self.committed_to;
         let Some(primary) = &mut self.primary else { return };
+        for (osd, _) in primary.catching_up.iter().filter(|(_, c)| c.stage == Stage::Reserving) {
+            let msg = PeerMsg::ReserveBackfill { interval, priority: primary.slot_priority };
+            out.push(Command::Send { to: *osd, msg });
+        }
         for catching_up in primary.catching_up.values_mut() {
             // What could not be read is tried again: the device may have recovered, or scrub repaired it.
             catching_up.unreadable.clear();
+            if !catching_up.is_awaited(committed_to) {
+                catching_up.heard_at = now;
+            }
         }
         let silent: Vec<OsdId> = primary
             .catching_up
             .iter()
-            .filter(|(_, c)| c.is_awaited() && now >= c.heard_at + SILENT_RETRIES * retry)
+            .filter(|(_, c)| c.is_awaited(committed_to) && now >= c.heard_at + SILENT_RETRIES * retry)
             .map(|(osd, _)| *osd)
             .collect();
         for osd in silent {
@@ -554,10 +675,18 @@ impl Pg {
     pub(crate) fn recovery_state(&self, primary: &Primary) -> u64 {
         let mut state = 0;
         for catching_up in primary.catching_up.values() {
-            state |=
-                if catching_up.backfill.is_some() { pg_state::BACKFILLING } else { pg_state::RECOVERING };
+            state |= match catching_up.stage {
+                Stage::Reserving => pg_state::BACKFILL_WAIT,
+                _ if catching_up.backfill.is_some() => pg_state::BACKFILLING,
+                _ => pg_state::RECOVERING,
+            };
         }
-        if primary.slot_asked && !primary.slot_held || !primary.deferred.is_empty() {
+        let waits = primary.slot_asked && !primary.slot_held;
+        if waits && !primary.slot_backfill {
+            state |= pg_state::RECOVERY_WAIT;
+        }
+        if waits && primary.slot_backfill || !primary.wait_backfill.is_empty() || !primary.deferred.is_empty()
+        {
             state |= pg_state::BACKFILL_WAIT;
         }
         state
@@ -594,22 +723,29 @@ impl Pg {
 
 impl Primary {
     /// Ends backfills without objects in flight while backfills are forbidden, so that their slot is free for other PGs. They
-    /// start over when backfills are allowed again, and skip objects that are equal.
-    fn defer_backfills(&mut self, forbidden: bool, wanted: &[Member], proposed: &BTreeSet<OsdId>) {
+    /// start over when backfills are allowed again, and skip objects that are equal. Returns whose backfills ended.
+    fn defer_backfills(
+        &mut self,
+        forbidden: bool,
+        wanted: &[Member],
+        proposed: &BTreeSet<OsdId>,
+    ) -> Vec<OsdId> {
         if !forbidden {
             self.deferred.clear();
-            return;
+            return Vec::new();
         }
         self.deferred.retain(|member| wanted.contains(member));
         let rests = |osd: &OsdId, c: &CatchUp| {
             let idle = c.pushing.is_empty() && c.unconfirmed.is_empty();
-            c.backfill.is_some() && c.stage == Stage::Filling && idle && !proposed.contains(osd)
+            let fills = c.backfill.is_some() && c.stage == Stage::Filling && idle;
+            (fills || c.stage == Stage::Reserving) && !proposed.contains(osd)
         };
         let resting: Vec<OsdId> =
             self.catching_up.iter().filter(|(osd, c)| rests(osd, c)).map(|(osd, _)| *osd).collect();
-        for osd in resting {
-            self.deferred.extend(self.catching_up.remove(&osd).map(|c| c.member));
+        for osd in &resting {
+            self.deferred.extend(self.catching_up.remove(osd).map(|c| c.member));
         }
+        resting
     }
 }
 

@@ -16,10 +16,11 @@ use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Whom this member follows, and since which interval.
+/// The primary that this member follows, which process of it, and since which interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
     pub(crate) primary: OsdId,
+    pub(crate) boot_nonce: u64,
     pub(crate) since: Interval,
 }
 
@@ -30,6 +31,8 @@ pub(crate) struct Replica {
     /// Attributes of objects whose last piece has not arrived.
     open: BTreeMap<ObjectId, Vec<(String, Bytes)>>,
     pub(crate) announced_at: u64,
+    /// For whose backfill a slot was asked for, and whether it is held.
+    target: Option<(Session, bool)>,
 }
 
 /// A tail being received.
@@ -49,13 +52,13 @@ pub(crate) struct Staged {
 impl Pg {
     pub(crate) fn on_query(
         &mut self,
-        from: OsdId,
+        (from, boot_nonce): (OsdId, u64),
         interval: Interval,
         round: u64,
         versions_after: Option<Eversion>,
         out: &mut Vec<Command>,
     ) {
-        if self.restoring.is_some() {
+        if self.restoring.is_some() || self.is_former_process(from, boot_nonce) {
             return;
         }
         if interval < self.promised {
@@ -71,10 +74,13 @@ impl Pg {
             // Somebody else holds a later interval: what waits here is answered there. The map follows.
             self.depose(out);
         }
-        if self.replica.session != Some(Session { primary: from, since: interval }) {
-            self.replica.session = Some(Session { primary: from, since: interval });
+        let session = Some(Session { primary: from, boot_nonce, since: interval });
+        if self.replica.session != session {
+            self.replica.session = session;
             self.replica.open.clear();
         }
+        // A backfill has to be asked for again.
+        self.release_target(out);
         self.staged = None;
         // What is answered must be durable: the answer waits for everything before it.
         let head = self.log.head();
@@ -98,7 +104,14 @@ impl Pg {
         out.push(Command::Send { to, msg: PeerMsg::Info { interval, round, info, versions } });
     }
 
-    fn follows(&self, from: OsdId, interval: Interval) -> bool {
+    /// Whether this member follows `from`, which by the map runs as the process that it follows, and not as this one.
+    fn is_former_process(&self, from: OsdId, boot_nonce: u64) -> bool {
+        let followed = self.replica.session.filter(|s| s.primary == from && s.boot_nonce != boot_nonce);
+        let shown = self.map.as_ref().and_then(|map| map.osds.get(&from)).map(|info| info.boot_nonce);
+        followed.is_some_and(|s| shown == Some(s.boot_nonce))
+    }
+
+    pub(crate) fn follows(&self, from: OsdId, interval: Interval) -> bool {
         let stale = self.settings.breaks(Mutation::AcceptOldIntervalOps);
         self.replica.session.is_some_and(|s| s.primary == from && interval >= s.since)
             && (interval >= self.promised || self.same_reign(from) || stale)
@@ -113,7 +126,7 @@ impl Pg {
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub(crate) fn on_rep_op(
         &mut self,
-        from: OsdId,
+        (from, boot_nonce): (OsdId, u64),
         interval: Interval,
         entry: &Bytes,
         txn: Arc<Transaction>,
@@ -122,7 +135,8 @@ impl Pg {
         oldest_tid: u64,
         out: &mut Vec<Command>,
     ) {
-        if !self.follows(from, interval) || !self.exists {
+        let same_process = self.replica.session.is_some_and(|s| s.boot_nonce == boot_nonce);
+        if !self.follows(from, interval) || !same_process || !self.exists {
             return;
         }
         let Ok(decoded) = LogEntry::decode(entry) else {
@@ -296,13 +310,59 @@ impl Pg {
         };
         out.push(Command::Invalidate { object: Some(object.clone()) });
         if !last {
-            self.persist(txn, Durable::Nothing, out);
+            self.persist(txn, Durable::Piece { to: from, interval, object }, out);
             return;
         }
         if self.missing.remove(&object).is_some() {
             copy::remove_missing(&object, &mut txn);
         }
         self.persist(txn, Durable::Pushed { to: from, interval, object, version }, out);
+    }
+
+    /// The primary wants to fill this copy.
+    pub(crate) fn on_reserve_backfill(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        priority: u8,
+        out: &mut Vec<Command>,
+    ) {
+        let Some(session) = self.replica.session.filter(|_| self.follows(from, interval)) else { return };
+        if self.replica.target.is_some_and(|(of, _)| of != session) {
+            self.release_target(out);
+        }
+        let granted = self.replica.target.is_some_and(|(_, held)| held);
+        if !granted {
+            self.replica.target = Some((session, false));
+            out.push(Command::ReserveTarget { priority });
+        }
+        // That it waits is a sign of life.
+        out.push(Command::Send { to: from, msg: PeerMsg::BackfillReserved { interval, granted } });
+    }
+
+    pub(crate) fn on_target_reserved(&mut self, out: &mut Vec<Command>) {
+        // Else it was given back before this came.
+        let Some((session, held)) = &mut self.replica.target else { return };
+        *held = true;
+        let msg = PeerMsg::BackfillReserved { interval: session.since, granted: true };
+        out.push(Command::Send { to: session.primary, msg });
+    }
+
+    /// Gives the slot back once no primary fills this copy.
+    pub(crate) fn check_target(&mut self, out: &mut Vec<Command>) {
+        let Some((session, _)) = self.replica.target else { return };
+        let goes_on = self.replica.session == Some(session)
+            && self.up.contains(&self.me.osd)
+            && self.map.as_ref().is_some_and(|map| map.is_up(session.primary));
+        if !goes_on {
+            self.release_target(out);
+        }
+    }
+
+    pub(crate) fn release_target(&mut self, out: &mut Vec<Command>) {
+        if self.replica.target.take().is_some() {
+            out.push(Command::ReleaseTarget);
+        }
     }
 
     pub(crate) fn on_scan(
@@ -329,6 +389,7 @@ impl Pg {
         if !self.follows(from, interval) || cursor.is_some() {
             return;
         }
+        self.release_target(out);
         self.copy.complete = true;
         self.persist_record(Durable::CaughtLog { to: from, interval }, out);
     }

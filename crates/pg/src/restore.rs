@@ -36,7 +36,7 @@ impl Pg {
     pub(crate) fn leave_generation(&mut self, generation: u64, out: &mut Vec<Command>) {
         self.generation = generation;
         self.restoring = None;
-        self.bid = None;
+        self.own_proposal = None;
         self.depose(out);
         self.membership = None;
         self.replica.session = None;
@@ -60,7 +60,7 @@ impl Pg {
     pub(crate) fn await_records(&mut self) {
         let Some(map) = self.map.clone() else { return };
         let published = map.membership(self.id);
-        self.bid.take_if(|bid| bid.cas.expected.as_ref() != published);
+        self.own_proposal.take_if(|own_proposal| own_proposal.cas.expected.as_ref() != published);
         let restoring = self.restoring.get_or_insert_default();
         restoring.answers.retain(|osd, answer| {
             map.osds.get(osd).is_none_or(|info| !info.up || info.boot_nonce == answer.boot_nonce)
@@ -99,7 +99,7 @@ impl Pg {
             out.extend(unheard.iter().copied().filter(|osd| map.is_up(*osd)).map(query));
         }
         let trusts = self.settings.breaks(Mutation::IgnoreHighestRecord);
-        if self.bid.is_some() || !self.pending.is_empty() || !(unheard.is_empty() || trusts) {
+        if self.own_proposal.is_some() || !self.pending.is_empty() || !(unheard.is_empty() || trusts) {
             return;
         }
         let Some(proposed) = self.put_back(&map) else { return };

@@ -15,6 +15,9 @@ use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::{BTreeSet, VecDeque};
 
+/// Pieces of a tail that are under way to its receiver at most.
+const PIECES_UNDER_WAY: usize = 8;
+
 /// A tail being sent to a member.
 #[derive(Debug)]
 pub(crate) struct TailSender {
@@ -23,6 +26,10 @@ pub(crate) struct TailSender {
     queue: VecDeque<ObjectId>,
     /// The read whose answer is awaited; answers to others belong to a tail that was given up.
     read: u64,
+    /// Pieces that the receiver has not stored yet, as far as is known.
+    under_way: usize,
+    /// The next piece, which is read when fewer are under way.
+    next: Option<PieceCursor>,
 }
 
 impl Pg {
@@ -39,21 +46,45 @@ impl Pg {
         let queue: VecDeque<ObjectId> = objects.into_iter().collect();
         let msg = PeerMsg::Tail { interval, after, entries, objects: queue.len() as u64 };
         out.push(Command::Send { to, msg });
-        self.senders.insert(to, TailSender { interval, queue, read: 0 });
-        self.send_next_tail_object(to, out);
+        let next = Some(PieceCursor::default());
+        self.senders.insert(to, TailSender { interval, queue, read: 0, under_way: 0, next });
+        self.send_next_tail_piece(to, out);
     }
 
-    fn send_next_tail_object(&mut self, to: OsdId, out: &mut Vec<Command>) {
-        match self.senders.get(&to).and_then(|sender| sender.queue.front().cloned()) {
-            Some(object) => self.read_tail_object(to, object, PieceCursor::default(), out),
-            None => drop(self.senders.remove(&to)),
+    /// Reads the next piece, if the receiver has stored enough of those before it.
+    fn send_next_tail_piece(&mut self, to: OsdId, out: &mut Vec<Command>) {
+        let Some(sender) = self.senders.get_mut(&to) else { return };
+        let Some(object) = sender.queue.front().cloned() else {
+            self.senders.remove(&to);
+            return;
+        };
+        if sender.under_way >= PIECES_UNDER_WAY {
+            return;
+        }
+        if let Some(cursor) = sender.next.take() {
+            let read = self.read_object(ReadFor::Tail { to }, object, cursor, out);
+            if let Some(sender) = self.senders.get_mut(&to) {
+                sender.read = read;
+            }
         }
     }
 
-    fn read_tail_object(&mut self, to: OsdId, object: ObjectId, cursor: PieceCursor, out: &mut Vec<Command>) {
-        let read = self.read_object(ReadFor::Tail { to }, object, cursor, out);
-        if let Some(sender) = self.senders.get_mut(&to) {
-            sender.read = read;
+    /// The receiver has stored a piece.
+    pub(crate) fn on_tail_piece_done(&mut self, from: OsdId, interval: Interval, out: &mut Vec<Command>) {
+        self.note_tail_progress(from);
+        if let Some(sender) = self.senders.get_mut(&from).filter(|sender| sender.interval == interval) {
+            sender.under_way = sender.under_way.saturating_sub(1);
+            self.send_next_tail_piece(from, out);
+        }
+    }
+
+    /// A tail to or from `osd` goes on: peering waits for it with patience.
+    fn note_tail_progress(&mut self, osd: OsdId) {
+        let now = self.now;
+        if let Some(primary) = &mut self.primary
+            && primary.peering.has_tail_with(osd)
+        {
+            primary.peering.asked_at = now;
         }
     }
 
@@ -74,13 +105,13 @@ impl Pg {
         let next = piece.as_ref().and_then(|p| p.next.clone());
         let msg = PeerMsg::TailObject { interval: sender.interval, object: object.clone(), piece };
         out.push(Command::Send { to, msg });
-        match next {
-            Some(cursor) => self.read_tail_object(to, object, cursor, out),
-            None => {
-                sender.queue.pop_front();
-                self.send_next_tail_object(to, out);
-            }
+        if next.is_none() {
+            sender.queue.pop_front();
         }
+        sender.under_way += 1;
+        sender.next = Some(next.unwrap_or_default());
+        self.note_tail_progress(to);
+        self.send_next_tail_piece(to, out);
     }
 
     pub(crate) fn on_get_tail(
@@ -90,9 +121,8 @@ impl Pg {
         after: Eversion,
         out: &mut Vec<Command>,
     ) {
-        if self.replica.session != Some(Session { primary: from, since: interval })
-            || !self.log.contains(after)
-        {
+        let asked = |s: Session| s.primary == from && s.since == interval;
+        if !self.replica.session.is_some_and(asked) || !self.log.contains(after) {
             return;
         }
         self.send_tail(from, after, out);
@@ -116,6 +146,7 @@ impl Pg {
         let Ok(entries) = entries else { return };
         self.staged =
             Some(Staged { from, interval, after, entries, awaited: objects, ready: Vec::new(), open: None });
+        self.note_tail_progress(from);
         self.finish_tail(out);
     }
 
@@ -132,7 +163,9 @@ impl Pg {
             return;
         }
         let Some(piece) = piece else {
-            staged.ready.push((object, None));
+            staged.ready.push((object.clone(), None));
+            out.push(Command::Send { to: from, msg: PeerMsg::PieceDone { interval, object } });
+            self.note_tail_progress(from);
             return self.finish_tail(out);
         };
         let name = format!("tail.{}", staged.ready.len());
@@ -149,9 +182,10 @@ impl Pg {
         let attrs = if last { staged.open.take().unwrap_or_default() } else { Vec::new() };
         put_piece(&temp, piece, attrs, &mut txn);
         if last {
-            staged.ready.push((object, Some(temp)));
+            staged.ready.push((object.clone(), Some(temp)));
         }
-        self.persist(txn, Durable::Nothing, out);
+        self.persist(txn, Durable::Piece { to: from, interval, object }, out);
+        self.note_tail_progress(from);
         self.finish_tail(out);
     }
 

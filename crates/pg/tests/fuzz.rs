@@ -59,7 +59,7 @@ fn versioned<T: Versioned>(name: &str, seeds: &[T]) {
 fn peers_messages() {
     let (interval, at) = (Interval(4), Eversion::new(Interval(4), 12));
     let messages = [
-        PeerMsg::Query { interval, round: 1, versions_after: Some(at) },
+        PeerMsg::Query { interval, round: 1, versions_after: Some(at), boot_nonce: 5 },
         PeerMsg::Promised { interval, promised: Interval(9) },
         PeerMsg::GetTail { interval, after: at },
         PeerMsg::Tail { interval, after: at, entries: vec![entry().encode(), Bytes::new()], objects: 2 },

@@ -11,7 +11,6 @@
 mod transport;
 
 use crate::dial::Dialer;
-use crate::tls::Tls;
 use crate::{Context, body, timed_out, unavailable};
 use futures::future::{BoxFuture, join_all};
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions};
@@ -65,7 +64,7 @@ struct Link {
 }
 
 /// A connection to an AMQP endpoint.
-pub(crate) struct AmqpConnection(Arc<Exchange>);
+pub(crate) struct AmqpConnection(pub(crate) Arc<Exchange>);
 
 /// The endpoint without what topics of the same broker have for themselves.
 pub(crate) fn broker_key(endpoint: &AmqpEndpoint) -> AmqpEndpoint {
@@ -77,18 +76,12 @@ pub(crate) fn broker_key(endpoint: &AmqpEndpoint) -> AmqpEndpoint {
     }
 }
 
-impl AmqpConnection {
-    pub(crate) fn new(exchange: Arc<Exchange>) -> AmqpConnection {
-        AmqpConnection(exchange)
-    }
-}
-
 impl Connection for AmqpConnection {
     fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
         let exchange = self.0.clone();
         Box::pin(async move {
             let count = messages.len();
-            // A task, so that confirmations are received when nobody waits for the push any more.
+            // A task, so that confirmations are received after the push was given up.
             let pushed = tokio::spawn(async move { exchange.push(&messages).await });
             pushed.await.unwrap_or_else(|_| vec![Err(unavailable("the runtime ends")); count])
         })
@@ -97,15 +90,8 @@ impl Connection for AmqpConnection {
 
 impl Broker {
     pub(crate) fn new(context: &Arc<Context>, endpoint: &AmqpEndpoint) -> Result<Broker, Failure> {
-        let tls = match endpoint.tls {
-            true => Some(Tls::new(
-                context,
-                &endpoint.server,
-                endpoint.verify_ssl,
-                endpoint.ca_location.as_deref(),
-            )?),
-            false => None,
-        };
+        let tls = endpoint.tls.then_some((endpoint.verify_ssl, endpoint.ca_location.as_deref()));
+        let dialer = Dialer::new(context, &endpoint.server, tls, &context.limits.amqp)?;
         let userinfo = AMQPUserInfo {
             username: endpoint.credentials.user.clone(),
             password: endpoint.credentials.password.reveal().to_owned(),
@@ -124,7 +110,7 @@ impl Broker {
                     ..AMQPQueryString::default()
                 },
             },
-            dialer: Dialer::new(context, &endpoint.server, tls),
+            dialer,
             current: Mutex::new(None),
             in_flight: Semaphore::new(context.limits.events_in_flight.clamp(1, u32::MAX as usize)),
         })
@@ -167,12 +153,13 @@ impl Exchange {
 
     async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
         let limits = &self.broker.context.limits;
-        let deadline = Instant::now() + limits.push_timeout;
+        let deadline = Instant::now() + limits.amqp.push;
         let same = |failure: Failure| messages.iter().map(|_| Err(failure.clone())).collect();
         // A push that is larger than the bound goes alone.
         let most = limits.events_in_flight.clamp(1, u32::MAX as usize);
         let count = u32::try_from(messages.len().min(most)).unwrap_or(u32::MAX);
-        let Ok(_permits) = self.broker.in_flight.try_acquire_many(count) else {
+        // Other exchanges of the same broker may have filled the bound.
+        let Ok(Ok(_permits)) = timeout_at(deadline, self.broker.in_flight.acquire_many(count)).await else {
             return same(unavailable(format!(
                 "{} events wait for the broker already",
                 limits.events_in_flight
@@ -181,13 +168,13 @@ impl Exchange {
         let link = match timeout_at(deadline, self.link()).await {
             Ok(Ok(link)) => link,
             Ok(Err(failure)) => return same(failure),
-            Err(_) => return same(timed_out(limits)),
+            Err(_) => return same(timed_out(&limits.amqp)),
         };
         match timeout_at(deadline, self.publish(&link.channel, messages)).await {
             Ok(outcomes) => outcomes,
             Err(_) => {
                 link.session.socket.close_now();
-                same(timed_out(limits))
+                same(timed_out(&limits.amqp))
             }
         }
     }

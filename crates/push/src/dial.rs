@@ -1,7 +1,7 @@
 //! Connections by TCP and TLS to the servers of HTTP and AMQP endpoints.
 
 use crate::tls::Tls;
-use crate::{Context, unavailable};
+use crate::{Context, Timeouts, unavailable};
 use nacre_notify::push::Failure;
 use nacre_topics::endpoint::HostPort;
 use std::io;
@@ -9,6 +9,7 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{self, Poll};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
@@ -20,6 +21,8 @@ pub(crate) struct Dialer {
     context: Arc<Context>,
     server: HostPort,
     tls: Option<Tls>,
+    /// The longest time to connect.
+    limit: Duration,
 }
 
 /// A connection, with TLS or without.
@@ -29,13 +32,21 @@ pub(crate) enum Stream {
 }
 
 impl Dialer {
-    pub(crate) fn new(context: &Arc<Context>, server: &HostPort, tls: Option<Tls>) -> Dialer {
-        Dialer { context: context.clone(), server: server.clone(), tls }
+    /// To `server`. `tls` says whether its certificate is verified, and against which file; `None` is without TLS.
+    pub(crate) fn new(
+        context: &Arc<Context>,
+        server: &HostPort,
+        tls: Option<(bool, Option<&str>)>,
+        timeouts: &Timeouts,
+    ) -> Result<Dialer, Failure> {
+        let tls =
+            tls.map(|(verify, ca_location)| Tls::new(context, server, verify, ca_location)).transpose()?;
+        Ok(Dialer { context: context.clone(), server: server.clone(), tls, limit: timeouts.connect })
     }
 
     /// Resolves the host name, checks each address by the policy and connects to the first that answers.
     pub(crate) async fn connect(&self) -> Result<Stream, Failure> {
-        let limit = self.context.limits.connect_timeout;
+        let limit = self.limit;
         match timeout(limit, self.connect_any()).await {
             Ok(stream) => stream,
             Err(_) => Err(unavailable(format!("{} does not answer within {limit:?}", self.server))),
@@ -53,8 +64,7 @@ impl Dialer {
                 continue;
             }
             // An address that does not answer leaves time for the others.
-            let share =
-                self.context.limits.connect_timeout / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
+            let share = self.limit / u32::try_from(addresses.len()).unwrap_or(u32::MAX);
             let connected = timeout(share, TcpStream::connect(address)).await;
             match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
                 Ok(stream) => return self.secure(stream).await,

@@ -5,7 +5,6 @@
 //! answers are read to a bound, so that the connection can be used again, and not looked at.
 
 use crate::dial::{Dialer, Stream};
-use crate::tls::Tls;
 use crate::{Context, body, delivery, timed_out, unavailable, with_causes};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -26,14 +25,17 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::task::{self, Poll};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout_at};
+use std::time::Duration;
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit};
+use tokio::time::{Instant, sleep, timeout_at};
 use tower_service::Service;
 
 /// The most bytes of an answer's body that are read. A connection with a longer body is closed.
 const MAX_BODY_BYTES: usize = 64 << 10;
 /// The most bytes of an answer's head.
 const MAX_HEAD_BYTES: usize = 64 << 10;
+/// How long a request waits for one of the first connections before a further one is used.
+const FURTHER_CONNECTION_WAIT: Duration = Duration::from_millis(10);
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// An endpoint with its pool of connections.
@@ -44,18 +46,14 @@ pub(crate) struct Client {
     cloudevents: bool,
     batch_size: usize,
     pool: Pool<Connector, Full<Bytes>>,
-    /// One permit a request.
+    /// One permit a request on one of the first connections.
     requests: Semaphore,
+    /// The same on further connections.
+    more_requests: Semaphore,
 }
 
 /// A connection to an HTTP endpoint.
-pub(crate) struct HttpConnection(Arc<Client>);
-
-impl HttpConnection {
-    pub(crate) fn new(client: Arc<Client>) -> HttpConnection {
-        HttpConnection(client)
-    }
-}
+pub(crate) struct HttpConnection(pub(crate) Arc<Client>);
 
 impl Connection for HttpConnection {
     fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
@@ -67,15 +65,8 @@ impl Connection for HttpConnection {
 impl Client {
     pub(crate) fn new(context: &Arc<Context>, endpoint: &HttpEndpoint) -> Result<Client, Failure> {
         let limits = context.limits;
-        let tls = match endpoint.tls {
-            true => Some(Tls::new(
-                context,
-                &endpoint.server,
-                endpoint.verify_ssl,
-                endpoint.ca_location.as_deref(),
-            )?),
-            false => None,
-        };
+        let tls = endpoint.tls.then_some((endpoint.verify_ssl, endpoint.ca_location.as_deref()));
+        let dialer = Dialer::new(context, &endpoint.server, tls, &context.limits.http)?;
         // Neither message says more than where it is wrong: the path may be a secret.
         let uri = Uri::try_from(endpoint.url()).map_err(|_| unavailable("push-endpoint: not a URL"))?;
         let authorization = endpoint.credentials.as_ref().map(|credentials| {
@@ -87,12 +78,14 @@ impl Client {
                 })
                 .map_err(|_| unavailable("the credentials can't be sent"))
         });
+        let most = limits.http_connections.max(1);
+        let first = limits.http_first_connections.clamp(1, most);
         let pool = Pool::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
-            .pool_idle_timeout(limits.idle_timeout)
-            .pool_max_idle_per_host(limits.http_idle_connections)
+            .pool_idle_timeout(limits.http_idle_timeout)
+            .pool_max_idle_per_host(most)
             .http1_max_buf_size(MAX_HEAD_BYTES)
-            .build(Connector(Dialer::new(context, &endpoint.server, tls)));
+            .build(Connector(dialer));
         Ok(Client {
             context: context.clone(),
             uri,
@@ -100,12 +93,13 @@ impl Client {
             cloudevents: endpoint.cloudevents,
             batch_size: endpoint.batch_size.max(1) as usize,
             pool,
-            requests: Semaphore::new(limits.http_connections),
+            requests: Semaphore::new(first),
+            more_requests: Semaphore::new(most - first),
         })
     }
 
     async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
-        let deadline = Instant::now() + self.context.limits.push_timeout;
+        let deadline = Instant::now() + self.context.limits.http.push;
         // The failure that all other events would meet too.
         let outage = Mutex::new(None);
         let mut outcomes: Vec<Result<(), Failure>> = messages.iter().map(|_| Ok(())).collect();
@@ -171,19 +165,34 @@ impl Client {
     async fn send(&self, messages: &[Message], part: &[usize], deadline: Instant) -> Result<(), Failure> {
         let request = self.request(messages, part)?;
         let answer = timeout_at(deadline, async {
-            let _permit = self.requests.acquire().await.map_err(|_| unavailable("the client is closed"))?;
+            let _permit = self.permit().await.map_err(|_| unavailable("the client is closed"))?;
             let response = self.pool.request(request).await.map_err(|error| reason_of(&error))?;
             let status = response.status();
             // What the body does makes no difference to the outcome.
             _ = timeout_at(deadline, discard(response.into_body())).await;
             Ok(status)
         });
-        let status = answer.await.map_err(|_| timed_out(&self.context.limits))??;
+        let status = answer.await.map_err(|_| timed_out(&self.context.limits.http))??;
         match status {
             status if status.is_success() => Ok(()),
             StatusCode::REQUEST_TIMEOUT | StatusCode::TOO_MANY_REQUESTS => Err(unavailable(answered(status))),
             status if status.is_client_error() => Err(Failure::Refused(answered(status))),
             status => Err(unavailable(answered(status))),
+        }
+    }
+
+    /// Waits until there may be another request. Where requests need not wait for long, the first connections are all there are.
+    async fn permit(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
+        if let Ok(permit) = self.requests.try_acquire() {
+            return Ok(permit);
+        }
+        let further = async {
+            sleep(FURTHER_CONNECTION_WAIT).await;
+            self.more_requests.acquire().await
+        };
+        tokio::select! {
+            permit = self.requests.acquire() => permit,
+            permit = further => permit,
         }
     }
 

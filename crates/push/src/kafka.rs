@@ -14,7 +14,6 @@ pub(crate) use transactional::TransactionalConnection;
 
 use crate::tls::read_ca;
 use crate::{Context, body, timed_out, unavailable};
-use futures::channel::oneshot;
 use futures::future::{BoxFuture, join_all};
 use nacre_notify::push::{Connection, Failure, Message};
 use nacre_topics::attributes::KafkaAckLevel;
@@ -27,10 +26,12 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Mutex;
 use tokio::task::spawn_blocking;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 /// How much later than its limit librdkafka may say that a message's time is over: it looks once a second.
 const REPORT_DELAY: Duration = Duration::from_secs(2);
+/// The wait for room in a producer's queue.
+const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// The most bytes of events that a producer holds.
 const MAX_QUEUE_BYTES: usize = 64 << 20;
 
@@ -114,19 +115,27 @@ async fn send(
     messages: &[Message],
     context: &Context,
 ) -> Vec<Result<(), Failure>> {
-    let deadline = Instant::now() + context.limits.push_timeout + REPORT_DELAY;
-    let receipts: Vec<Result<oneshot::Receiver<_>, _>> = messages
-        .iter()
-        .map(|message| {
-            producer.send(topic, message.event.message_key().as_bytes(), &body(std::iter::once(message)))
-        })
-        .collect();
+    let timeout = context.limits.kafka.push;
+    let room_until = Instant::now() + timeout / 2;
+    let mut receipts = Vec::with_capacity(messages.len());
+    for message in messages {
+        let (key, body) = (message.event.message_key(), body(std::iter::once(message)));
+        // Other topics of the same brokers may have filled the queue.
+        let receipt = loop {
+            match producer.send(topic, key.as_bytes(), &body) {
+                Err(RDKafkaErrorCode::QueueFull) if Instant::now() < room_until => sleep(ROOM_WAIT).await,
+                sent => break sent,
+            }
+        };
+        receipts.push(receipt);
+    }
+    let deadline = Instant::now() + timeout + REPORT_DELAY;
     join_all(receipts.into_iter().map(|receipt| async {
         let report = match receipt {
             Ok(receipt) => match timeout_at(deadline, receipt).await {
                 Ok(Ok(report)) => report,
                 Ok(Err(_)) => return Err(unavailable("the producer ended")),
-                Err(_) => return Err(timed_out(&context.limits)),
+                Err(_) => return Err(timed_out(&context.limits.kafka)),
             },
             Err(code) => Err(code),
         };
@@ -168,17 +177,20 @@ fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig
         .set("client.id", "nacre")
         .set("partitioner", "murmur2_random")
         .set("linger.ms", "1")
-        .set("message.timeout.ms", millis(limits.push_timeout, 1000))
-        .set("request.timeout.ms", millis(limits.push_timeout, 1000))
-        .set("socket.timeout.ms", millis(limits.push_timeout, 1000))
-        .set("socket.connection.setup.timeout.ms", millis(limits.connect_timeout, 1000))
+        .set("message.timeout.ms", millis(limits.kafka.push, 1000))
+        .set("request.timeout.ms", millis(limits.kafka.push, 1000))
+        .set("socket.timeout.ms", millis(limits.kafka.push, 1000))
+        .set("socket.connection.setup.timeout.ms", millis(limits.kafka.connect, 1000))
         .set("socket.keepalive.enable", "true")
         .set("socket.nagle.disable", "true")
-        .set("connections.max.idle.ms", millis(limits.idle_timeout, 0))
+        .set("connections.max.idle.ms", millis(limits.kafka_idle_timeout, 0))
         .set("reconnect.backoff.max.ms", "2000")
         .set("queue.buffering.max.messages", limits.events_in_flight.max(1).to_string())
         .set("queue.buffering.max.kbytes", (MAX_QUEUE_BYTES >> 10).to_string())
         .set("enable.metrics.push", "false");
+    if let Some(bytes) = limits.kafka_batch_bytes {
+        config.set("batch.size", bytes.to_string());
+    }
     match endpoint.ack_level {
         KafkaAckLevel::Broker => config.set("enable.idempotence", "true"),
         KafkaAckLevel::None => config.set("acks", "0"),
@@ -206,4 +218,41 @@ fn config_of(context: &Context, endpoint: &KafkaEndpoint) -> Result<ClientConfig
         config.set("sasl.username", &credentials.user).set("sasl.password", credentials.password.reveal());
     }
     Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Endpoints, Limits, Timeouts};
+    use nacre_topics::attributes::Attributes;
+    use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
+
+    #[test]
+    fn limits_are_properties_of_librdkafka() {
+        let pairs = [("push-endpoint".to_owned(), "kafka://broker".to_owned())];
+        let endpoint = Attributes::from_pairs(&pairs).unwrap().endpoint("t").unwrap();
+        let Some(Endpoint::Kafka(endpoint)) = endpoint else { panic!("not an endpoint of Kafka") };
+        let properties = |limits| {
+            let clients = Endpoints::new(EndpointPolicy::default(), limits);
+            config_of(&clients.context, &endpoint).unwrap()
+        };
+        let config = properties(Limits {
+            kafka: Timeouts { push: Duration::from_secs(7), connect: Duration::from_millis(10) },
+            kafka_idle_timeout: Duration::from_secs(60),
+            kafka_batch_bytes: Some(4096),
+            events_in_flight: 9,
+            ..Limits::default()
+        });
+        for (name, value) in [
+            ("message.timeout.ms", "7000"),
+            ("socket.connection.setup.timeout.ms", "1000"),
+            ("connections.max.idle.ms", "60000"),
+            ("batch.size", "4096"),
+            ("queue.buffering.max.messages", "9"),
+        ] {
+            assert_eq!(config.get(name), Some(value), "{name}");
+        }
+        let config = properties(Limits::default());
+        assert_eq!((config.get("message.timeout.ms"), config.get("batch.size")), (Some("5000"), None));
+    }
 }

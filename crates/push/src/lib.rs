@@ -23,32 +23,59 @@ use registry::Registry;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Limits of time and memory.
+/// Limits of time for one kind of endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timeouts {
+    /// The longest time from the begin of a push to its outcome; at least a second with Kafka.
+    pub push: Duration,
+    /// The longest time to connect, TLS included; at least a second with Kafka.
+    pub connect: Duration,
+}
+
+impl Timeouts {
+    const fn seconds(push: u64, connect: u64) -> Timeouts {
+        Timeouts { push: Duration::from_secs(push), connect: Duration::from_secs(connect) }
+    }
+}
+
+/// Limits of time and memory. The gateway makes them of its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest time from the begin of a push to its outcome.
-    pub push_timeout: Duration,
-    /// The longest time to connect, TLS included; at least a second with Kafka.
-    pub connect_timeout: Duration,
-    /// The time after which connections that are not used are closed.
-    pub idle_timeout: Duration,
-    /// The most connections to one HTTP endpoint at the same time. Further requests wait for one of them.
+    /// `rgw_http_notif_message_timeout` and `rgw_http_notif_connection_timeout`.
+    pub http: Timeouts,
+    /// `rgw_kafka_message_timeout`.
+    pub kafka: Timeouts,
+    /// `rgw_amqp_message_timeout` and `rgw_amqp_connection_timeout`.
+    pub amqp: Timeouts,
+    /// The time after which connections of HTTP that are not used are closed.
+    pub http_idle_timeout: Duration,
+    /// `rgw_kafka_connection_idle`: the time after which connections of Kafka that are not used are closed.
+    pub kafka_idle_timeout: Duration,
+    /// `rgw_kafka_max_batch_size`: the most bytes of events in one request to Kafka; `None` for librdkafka's default.
+    pub kafka_batch_bytes: Option<u32>,
+    /// `rgw_http_notif_max_connections`: the most connections to one HTTP endpoint at the same time. Further requests wait
+    /// for one of them.
     pub http_connections: usize,
-    /// The most connections to one HTTP endpoint that stay open while they are not used.
-    pub http_idle_connections: usize,
-    /// The most events that one Kafka producer or AMQP connection holds. Further ones fail at once.
+    /// The connections to one HTTP endpoint that are enough where requests need not wait for them. Further ones are opened for
+    /// requests that had to wait.
+    pub http_first_connections: usize,
+    /// `rgw_notification_max_inflight`: the most events that one Kafka producer or AMQP connection holds. Further ones wait for
+    /// room, and fail if there is none in time.
     pub events_in_flight: usize,
 }
 
-/// What Ceph's gateways have for HTTP, where they have it.
+/// The defaults of the options.
 impl Default for Limits {
     fn default() -> Limits {
         Limits {
-            push_timeout: Duration::from_secs(10),
-            connect_timeout: Duration::from_secs(5),
-            idle_timeout: Duration::from_secs(300),
+            http: Timeouts::seconds(10, 5),
+            kafka: Timeouts::seconds(5, 5),
+            amqp: Timeouts::seconds(10, 5),
+            http_idle_timeout: Duration::from_secs(60),
+            kafka_idle_timeout: Duration::from_secs(300),
+            kafka_batch_bytes: None,
             http_connections: 32,
-            http_idle_connections: 8,
+            http_first_connections: 8,
             events_in_flight: 8192,
         }
     }
@@ -105,7 +132,7 @@ impl Pusher for Endpoints {
         match key {
             Endpoint::Http(endpoint) => {
                 let client = self.http.get_or_make(key, || http::Client::new(&self.context, endpoint))?;
-                Ok(Arc::new(http::HttpConnection::new(client)))
+                Ok(Arc::new(http::HttpConnection(client)))
             }
             Endpoint::Kafka(endpoint) => {
                 if let (true, Some(queue)) = (endpoint.transactional, &target.queue) {
@@ -123,7 +150,7 @@ impl Pusher for Endpoints {
             Endpoint::Amqp(endpoint) => {
                 let make = || Ok(amqp::Exchange::new(self.amqp_broker(endpoint)?, endpoint));
                 let exchange = self.exchanges.get_or_make(key, make)?;
-                Ok(Arc::new(amqp::AmqpConnection::new(exchange)))
+                Ok(Arc::new(amqp::AmqpConnection(exchange)))
             }
         }
     }
@@ -148,8 +175,8 @@ fn unavailable(reason: impl Into<String>) -> Failure {
     Failure::Unavailable(reason.into())
 }
 
-fn timed_out(limits: &Limits) -> Failure {
-    unavailable(format!("no answer within {:?}", limits.push_timeout))
+fn timed_out(timeouts: &Timeouts) -> Failure {
+    unavailable(format!("no answer within {:?}", timeouts.push))
 }
 
 /// An error with what caused it.

@@ -68,6 +68,12 @@ impl Admission {
         Decision::Admitted
     }
 
+    /// What was admitted as `from` turned out to be `to`. So the allowance may be passed, by as much as was not known when it
+    /// was admitted.
+    pub fn resized(&mut self, from: u64, to: u64) {
+        self.pending = self.pending.saturating_sub(from) + to;
+    }
+
     /// Admitted events are in the queue.
     pub fn enqueued(&mut self, events: u64) {
         let events = events.min(self.pending);
@@ -89,6 +95,11 @@ impl Admission {
     pub fn reading_ended(&mut self, entries: u64) {
         self.entries = Some(entries);
         self.settled_by_reading = 0;
+    }
+
+    /// Whether a reading of the queue's size tells something new: there is none, or events were enqueued since.
+    pub fn needs_reading(&self) -> bool {
+        self.entries.is_none() || self.fresh + self.settled_by_reading > 0
     }
 
     /// Time has passed: the last reading is no longer used.
@@ -166,6 +177,21 @@ mod tests {
         admission.reading_ended(0);
         assert_eq!(admission.outstanding(), 10);
         assert_ne!(admission.admit(1), Decision::Admitted);
+    }
+
+    #[test]
+    fn events_count_what_they_turn_out_to_be() {
+        let mut admission = Admission::new(10, 4);
+        admission.reading_begins();
+        admission.reading_ended(0);
+        assert_eq!(admission.admit(2), Decision::Admitted);
+        admission.resized(2, 3);
+        assert_eq!(admission.outstanding(), 3);
+        assert_eq!(admission.admit(2), Decision::Full);
+        admission.enqueued(3);
+        admission.reading_begins();
+        admission.reading_ended(3);
+        assert_eq!(admission.outstanding(), 0);
     }
 
     #[test]

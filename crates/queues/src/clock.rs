@@ -1,11 +1,11 @@
 //! Ages of events under clocks that jump.
 //!
-//! An event's time is that of some gateway's clock, and the deliverer's clock may differ from it by an hour,
-//! or jump by one. A wrong age must not make queued events dead letters. So a deliverer judges by the
-//! *smaller* of two times: the wall clock, and the wall clock as it was before the last jump, carried on by
-//! the monotonic clock. A jump forward is not believed for [`HOLD_NS`]; a jump backward makes events live
-//! longer by that jump at most. On the other hand, an event is at least as old as the time that this
-//! deliverer has known it, so that an event with a time in the future expires as well.
+//! An event's time is that of the gateway that made the change, and the deliverer's clock may jump by an hour.
+//! That must not make queued events dead letters. So a deliverer judges by the *smaller* of two times: the
+//! wall clock, and the wall clock as it was before the last jump, carried on by the monotonic clock. A jump
+//! forward is not believed for [`HOLD_NS`]; a jump backward makes events live longer by that jump at most. On the other hand, an event is at least as old as the time that this
+//! deliverer has known it, so that an event with a time in the future expires as well. Where the clocks of two
+//! gateways differ, events of one expire at the other too early or too late by the difference.
 
 /// A difference between wall and monotonic clock that grows by more than this between two looks is a jump.
 const TOLERANCE_NS: u64 = 2_000_000_000;

@@ -458,7 +458,7 @@ mod tests {
         let queue = add(&empty(), &[0], &[]);
         let (op, queue) = queue.replay(&[(0, letter("1234567890"))], 777);
         assert_eq!((queue.counters.value.entries, queue.counters.value.next_replay), (0, 1));
-        let set = op.steps.iter().find_map(|step| match step {
+        let set = op.write.steps.iter().find_map(|step| match step {
             crate::op::Step::OmapSet(entries) => Some(entries.clone()),
             _ => None,
         });

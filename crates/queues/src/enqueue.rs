@@ -147,8 +147,14 @@ impl Shard {
 /// Plans to enqueue what the shard has not had of these pages.
 ///
 /// `limit` is that of a topic that drops its oldest events. Other topics have none here: what was admitted is
-/// enqueued.
-pub fn plan(shard: &Shard, pages: Vec<SourcePage>, limit: Option<ShardLimit>) -> Result<Enqueue> {
+/// enqueued. `resident_bytes` are the bytes of events that the object itself has at most
+/// ([`MAX_RESIDENT_BYTES`]).
+pub fn plan(
+    shard: &Shard,
+    pages: Vec<SourcePage>,
+    limit: Option<ShardLimit>,
+    resident_bytes: u64,
+) -> Result<Enqueue> {
     let named = |wanted: &dyn Fn(&SourcePage) -> bool| -> Vec<SourceId> {
         pages.iter().filter(|page| wanted(page)).map(|page| page.source.clone()).collect()
     };
@@ -166,7 +172,7 @@ pub fn plan(shard: &Shard, pages: Vec<SourcePage>, limit: Option<ShardLimit>) ->
     if !stale.is_empty() {
         return Ok(Enqueue::Refused(Refusal::StalePages(stale)));
     }
-    let mut selection = Selection::new(shard, limit);
+    let mut selection = Selection::new(shard, limit, resident_bytes);
     for page in pages {
         selection.take(page)?;
     }
@@ -177,6 +183,7 @@ pub fn plan(shard: &Shard, pages: Vec<SourcePage>, limit: Option<ShardLimit>) ->
 struct Selection<'a> {
     shard: &'a Shard,
     limit: Option<ShardLimit>,
+    resident_bytes: u64,
     events: Vec<Event>,
     bytes: u64,
     receipts: ReceiptsOf,
@@ -188,10 +195,11 @@ struct Selection<'a> {
 }
 
 impl<'a> Selection<'a> {
-    fn new(shard: &'a Shard, limit: Option<ShardLimit>) -> Selection<'a> {
+    fn new(shard: &'a Shard, limit: Option<ShardLimit>, resident_bytes: u64) -> Selection<'a> {
         Selection {
             shard,
             limit,
+            resident_bytes,
             events: Vec::new(),
             bytes: 0,
             receipts: ReceiptsOf::new(),
@@ -263,9 +271,10 @@ impl<'a> Selection<'a> {
         let (entries, bytes) = (self.events.len() as u64 + 1, self.bytes + event.size_bytes());
         let is_first = self.events.is_empty();
         let fits_op = is_first || bytes <= OP_BYTES;
-        let fits_object = self.shard.resident_bytes() + bytes <= MAX_RESIDENT_BYTES;
-        // A single event is taken by an empty queue, whatever its size.
-        let fits_limit = (is_first && self.shard.is_empty())
+        let fits_object = self.shard.resident_bytes() + bytes <= self.resident_bytes;
+        // A single event is taken by a queue that has nothing to be dropped, whatever its size: parked events are
+        // not dropped.
+        let fits_limit = (is_first && self.shard.is_log_empty())
             || self.limit.is_none_or(|limit| {
                 self.shard.entries() + entries <= limit.entries
                     && self.shard.size_bytes() + bytes <= limit.bytes

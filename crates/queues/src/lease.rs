@@ -1,7 +1,7 @@
 //! Leases: which gateway delivers a shard.
 //!
 //! The lock [`LOCK`] of class `lock` on the shard's object says who may become the owner, and for how long
-//! nobody else may. OSDs measure that time. Each taking of the lock raises the epoch in the shard's owner
+//! no other gateway may. OSDs measure that time. Each taking of the lock raises the epoch in the shard's owner
 //! attribute in the same operation. The epoch is what makes settling safe: every operation of an owner
 //! compares it. The lock and its time only decide when another gateway may try, so that clocks that are wrong
 //! cost time or redeliveries, never events.

@@ -36,6 +36,5 @@ pub mod shard;
 pub mod spill;
 pub mod stats;
 pub mod window;
-pub mod wire;
 
 pub use error::{Error, Result};

@@ -1,10 +1,9 @@
-//! Descriptions of compound operations on one RADOS object.
-//!
-//! The vocabulary is what the C interface of librados 16.2 can express: a write is guards and steps without
-//! reads in it, and attributes and omap values are compared as bytes. An operation is applied whole or not at
-//! all. This module depends on nothing else of the crate.
+//! Compound operations on the objects of queues: which object, and what [`nacre_types::compound`] describes.
 
+use crate::error::{Result, corrupt};
 use bytes::Bytes;
+use nacre_types::compound::{Fetch, Fetched, Read, ReadReply};
+pub use nacre_types::compound::{Guard, Step, Write};
 use std::collections::BTreeMap;
 
 /// A RADOS object in the pool for logs (`default.rgw.log`).
@@ -22,112 +21,49 @@ impl std::fmt::Display for ObjectKey {
     }
 }
 
-/// A condition. All guards of an operation come before its steps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// The object exists (`assert_exists`); otherwise the operation fails with ENOENT.
-    Exists,
-    /// The attribute has this value (`cmpxattr`, byte-wise, EQ); otherwise ECANCELED. An absent attribute
-    /// counts as empty.
-    XattrEquals {
-        /// The attribute.
-        name: &'static str,
-        /// Its value; empty for absent.
-        value: Bytes,
-    },
-    /// The omap entry has this value (`omap_cmp2`, EQ); otherwise ECANCELED. An absent entry counts as empty.
-    OmapEquals {
-        /// The key.
-        key: Bytes,
-        /// Its value; empty for absent.
-        value: Bytes,
-    },
-}
-
-/// A part of a write.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Creates the object; with `exclusive` the operation fails with EEXIST where it exists.
-    Create {
-        /// Fail where it exists.
-        exclusive: bool,
-    },
-    /// Replaces the data.
-    WriteFull(Bytes),
-    /// Sets an attribute.
-    SetXattr {
-        /// The attribute.
-        name: &'static str,
-        /// The value.
-        value: Bytes,
-    },
-    /// Sets omap entries.
-    OmapSet(Vec<(Bytes, Bytes)>),
-    /// Removes omap entries; absent ones are ignored.
-    OmapRemove(Vec<Bytes>),
-    /// Removes all omap entries.
-    OmapClear,
-    /// Calls a method of an object class that writes and returns nothing (`rados_write_op_exec`).
-    Call {
-        /// The class.
-        class: &'static str,
-        /// The method.
-        method: &'static str,
-        /// Its input, encoded.
-        input: Bytes,
-    },
-    /// Removes the object. The last step.
-    Remove,
-}
-
 /// A compound write of one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectOp {
     /// The object.
     pub object: ObjectKey,
-    /// What must hold.
-    pub guards: Vec<Guard>,
-    /// What is done then, in this order.
-    pub steps: Vec<Step>,
+    /// What must hold, and what is done then.
+    pub write: Write,
 }
 
 impl ObjectOp {
     /// An operation on an object that must exist.
     pub fn on(object: &ObjectKey) -> ObjectOp {
-        ObjectOp { object: object.clone(), guards: vec![Guard::Exists], steps: Vec::new() }
+        ObjectOp::with(object, Guard::Exists)
     }
 
     /// An operation that creates an object that must not exist.
     pub fn create(object: &ObjectKey) -> ObjectOp {
-        let steps = vec![Step::Create { exclusive: true }];
-        ObjectOp { object: object.clone(), guards: Vec::new(), steps }
+        ObjectOp::with(object, Guard::Create)
+    }
+
+    fn with(object: &ObjectKey, guard: Guard) -> ObjectOp {
+        let write = Write { guards: vec![guard], steps: Vec::new() };
+        ObjectOp { object: object.clone(), write }
     }
 
     /// Adds a guard on an attribute.
     #[must_use]
     pub fn if_xattr(mut self, name: &'static str, value: &Bytes) -> ObjectOp {
-        self.guards.push(Guard::XattrEquals { name, value: value.clone() });
-        self
-    }
-
-    /// Adds a guard on an omap entry.
-    #[must_use]
-    pub fn if_omap(mut self, key: Bytes, value: Bytes) -> ObjectOp {
-        self.guards.push(Guard::OmapEquals { key, value });
+        self.write.guards.push(Guard::AttrEquals(name, value.clone()));
         self
     }
 
     /// Adds a step.
     #[must_use]
     pub fn then(mut self, step: Step) -> ObjectOp {
-        self.steps.push(step);
+        self.write.steps.push(step);
         self
     }
 
     /// Sets an attribute.
     #[must_use]
     pub fn set_xattr(self, name: &'static str, value: &Bytes) -> ObjectOp {
-        self.then(Step::SetXattr { name, value: value.clone() })
+        self.then(Step::SetAttr(name, value.clone()))
     }
 
     /// Sets omap entries, if there are any.
@@ -188,6 +124,40 @@ impl ObjectRead {
     pub fn data(object: &ObjectKey) -> ObjectRead {
         ObjectRead { data: true, ..ObjectRead::attributes(object) }
     }
+
+    /// What is read.
+    pub fn read(&self) -> Read {
+        let keys = Some(&self.keys).filter(|keys| !keys.is_empty()).map(|keys| Fetch::Keys(keys.clone()));
+        let page =
+            self.page.clone().map(|PageRequest { after, prefix, max }| Fetch::Page { prefix, after, max });
+        let data = self.data.then_some(Fetch::Data);
+        Read::of([Some(Fetch::Attrs), keys, page, data].into_iter().flatten().collect())
+    }
+
+    /// Interprets the reply to [`ObjectRead::read`].
+    pub fn reply(&self, reply: ReadReply) -> Result<ObjectReply> {
+        let mut taken = ObjectReply::default();
+        let mut has_attributes = false;
+        for part in reply.parts {
+            match part {
+                Fetched::Pairs(attributes) if !has_attributes => {
+                    has_attributes = true;
+                    for (name, value) in attributes {
+                        taken.xattrs.insert(self.name(&name)?, value);
+                    }
+                }
+                Fetched::Pairs(values) => taken.values = values,
+                Fetched::Page(page) => (taken.page, taken.more) = (page.entries, page.more),
+                Fetched::Data(data) => taken.data = data,
+            }
+        }
+        Ok(taken)
+    }
+
+    fn name(&self, bytes: &[u8]) -> Result<String> {
+        let name = String::from_utf8(bytes.to_vec());
+        name.map_err(|_| corrupt(&self.object, "reply", "an attribute's name is not UTF-8"))
+    }
 }
 
 /// What an [`ObjectRead`] of an object that exists returned.
@@ -203,4 +173,43 @@ pub struct ObjectReply {
     pub more: bool,
     /// The data.
     pub data: Bytes,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::name::{Kind, queue_object};
+    use nacre_types::compound::Page;
+
+    #[test]
+    fn replies_are_taken_apart_by_what_was_asked() {
+        let bytes = |text: &'static str| Bytes::from_static(text.as_bytes());
+        let pairs = |name| Fetched::Pairs(BTreeMap::from([(bytes(name), bytes("value"))]));
+        let object = queue_object("", "t", 0);
+        let page = ObjectRead::page(&object, Bytes::new(), Kind::Batch.prefix(), 5);
+        let read = ObjectRead { data: true, ..page };
+        let fetches = read.read().fetches;
+        assert!(
+            matches!(fetches[..], [Fetch::Attrs, Fetch::Page { max: 5, .. }, Fetch::Data]),
+            "{fetches:?}"
+        );
+        let entries = vec![(bytes("e1"), bytes("value"))];
+        let page = Fetched::Page(Page { entries: entries.clone(), more: true });
+        let parts = vec![pairs("attribute"), page, Fetched::Data(bytes("data"))];
+        let reply = read.reply(ReadReply { version: 1, parts }).expect("sound");
+        assert_eq!((reply.xattrs["attribute"].as_ref(), reply.data.as_ref()), (&b"value"[..], &b"data"[..]));
+        assert_eq!((reply.page, reply.more), (entries, true));
+        let keys = ObjectRead::keys(&object, vec![bytes("k")]);
+        assert_eq!(keys.read().fetches, [Fetch::Attrs, Fetch::Keys(vec![bytes("k")])]);
+        let parts = vec![pairs("attribute"), pairs("k")];
+        let reply = keys.reply(ReadReply { version: 1, parts }).expect("sound");
+        assert_eq!((reply.xattrs.len(), reply.values.len()), (1, 1));
+    }
+
+    #[test]
+    fn an_object_is_created_only_where_there_is_none() {
+        let op = ObjectOp::create(&queue_object("", "t", 0)).set_xattr("a", &Bytes::from_static(b"v"));
+        assert_eq!(op.write.guards, [Guard::Create]);
+        assert_eq!(op.write.steps, [Step::SetAttr("a", Bytes::from_static(b"v"))]);
+    }
 }

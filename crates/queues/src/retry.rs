@@ -69,18 +69,25 @@ pub struct BreakerPolicy {
     pub backoff: Backoff,
 }
 
-/// What a breaker is like, as operators see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a breaker is like, as operators see it; the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BreakerState {
     /// Events are sent.
     Closed,
-    /// Nothing is sent.
-    Open,
     /// One push tries whether the endpoint is back.
     HalfOpen,
+    /// Nothing is sent.
+    Open,
 }
 
 impl BreakerState {
+    /// The state that [`BreakerState::as_str`] prints so.
+    pub fn named(text: &str) -> Option<BreakerState> {
+        [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open]
+            .into_iter()
+            .find(|state| state.as_str() == text)
+    }
+
     /// As `topic stats` and metrics print it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -177,6 +184,15 @@ impl Breaker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn states_of_breakers_are_read_as_they_are_printed() {
+        for state in [BreakerState::Closed, BreakerState::HalfOpen, BreakerState::Open] {
+            assert_eq!(BreakerState::named(state.as_str()), Some(state));
+        }
+        assert_eq!(BreakerState::named(""), None);
+        assert!(BreakerState::Open > BreakerState::HalfOpen && BreakerState::HalfOpen > BreakerState::Closed);
+    }
 
     const BACKOFF: Backoff = Backoff { base_ns: 100, max_ns: 1000 };
 

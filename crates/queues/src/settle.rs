@@ -166,7 +166,9 @@ impl LogMap {
 
     /// Whether [`settle`] has something to remove although nothing new is settled: others dropped events.
     pub fn is_behind(&self, shard: &Shard) -> bool {
-        self.stretches.values().any(|stretch| stretch.end <= shard.head.value.cursor)
+        // They follow each other, so that the first one ends first.
+        let first = self.stretches.first_key_value();
+        !self.finished.is_empty() || first.is_some_and(|(_, stretch)| stretch.end <= shard.head.value.cursor)
     }
 
     /// Forgets the segments that [`LogMap::finished`] named, after its operation was done.

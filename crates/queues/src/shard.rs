@@ -6,7 +6,7 @@
 
 use crate::error::{Result, corrupt};
 use crate::name::{self, KeyHash, Kind, SourceId};
-use crate::op::{Guard, ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
+use crate::op::{ObjectKey, ObjectOp, ObjectRead, ObjectReply, Step};
 use crate::record::{
     self, CLOSED, COPY, CopyState, EventId, HEAD, Head, ID, Identity, OPEN, OWNER, Owner, Parked, RESERVED,
     Receipts, STATE, TAIL, Tail,
@@ -71,8 +71,8 @@ fn fresh(id: Identity, owner: Owner) -> [(&'static str, Bytes); 5] {
 ///
 /// RADOS can't refuse a creation that arrives late, after the object was made, used and removed by others.
 /// Therefore an object is made in two steps: what arrives late is only reserved, hence no shard of anything.
-/// Between the steps the topic's record is read again. If it still names the same next generation, nobody has
-/// completed that, which would need this object to be activated; so an activation that arrives after the
+/// Between the steps the topic's record is read again. If it still names the same next generation, that one
+/// is not complete, which would need this object to be activated; so an activation that arrives after the
 /// completion finds another token, or none.
 pub fn reserve(object: &ObjectKey, token: &str) -> ObjectOp {
     ObjectOp::create(object).set_xattr(RESERVED, &Bytes::copy_from_slice(token.as_bytes()))
@@ -164,9 +164,22 @@ impl Shard {
         self.tail.value.bytes - self.head.value.removed_bytes
     }
 
+    /// Whether there is nothing to be delivered, and no batch to be removed: those whose events others dropped stay until
+    /// an owner settles.
+    pub fn is_drained(&self) -> bool {
+        self.is_empty() && self.is_log_empty() && self.resident_bytes() == 0
+    }
+
     /// Bytes of events whose batches are in this object, rather than in spill segments.
     pub fn resident_bytes(&self) -> u64 {
         self.tail.value.bytes - self.head.value.left_bytes
+    }
+
+    /// Events that are parked: they left the log and still count.
+    pub fn parked(&self) -> u64 {
+        let head = &self.head.value;
+        let settled = head.cursor + head.settled.iter().map(|(_, len)| len).sum::<u64>();
+        settled.saturating_sub(head.removed)
     }
 
     /// Whether no events count.
@@ -229,10 +242,7 @@ impl Shard {
 
     /// What all shards compare before they take events.
     pub(crate) fn enqueue_op(&self) -> ObjectOp {
-        let open = Guard::XattrEquals { name: STATE, value: Bytes::from_static(OPEN) };
-        let mut op = self.op();
-        op.guards.push(open);
-        op.if_xattr(TAIL, &self.tail.raw)
+        self.op().if_xattr(STATE, &Bytes::from_static(OPEN)).if_xattr(TAIL, &self.tail.raw)
     }
 }
 

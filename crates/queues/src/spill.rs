@@ -6,9 +6,10 @@
 //! epoch, so that what a fenced owner still writes is an object of its own that no manifest names; a sweep
 //! removes such objects. A segment is removed after the cursor has passed it, and its manifest after that.
 
+use crate::enqueue::MAX_RESIDENT_BYTES;
 use crate::error::{Result, corrupt};
 use crate::name::{self, Kind};
-use crate::op::{ObjectKey, ObjectOp, Step};
+use crate::op::{ObjectKey, ObjectOp, Step, Write};
 use crate::record::{self, Batch, Event, HEAD, Segment, SegmentData};
 use crate::settle::LogMap;
 use crate::shard::{Shard, Stored};
@@ -18,6 +19,28 @@ use bytes::Bytes;
 pub const SEGMENT_BYTES: u64 = 4 << 20;
 /// An object with more bytes of events than this is spilled, as long as its events are not delivered soon.
 pub const SPILL_ABOVE_BYTES: u64 = 2 * SEGMENT_BYTES;
+
+/// When a shard's object is spilled, and into what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SpillLimits {
+    /// Bytes of events in a segment at most, unless it is one batch.
+    pub segment_bytes: u64,
+    /// An object with more bytes of events than this is spilled, as long as its events are not delivered soon. At least
+    /// `segment_bytes`.
+    pub above_bytes: u64,
+    /// Bytes of events in the object itself at most ([`crate::enqueue::plan`]). More than `above_bytes` by several events.
+    pub resident_bytes: u64,
+}
+
+impl Default for SpillLimits {
+    fn default() -> SpillLimits {
+        SpillLimits {
+            segment_bytes: SEGMENT_BYTES,
+            above_bytes: SPILL_ABOVE_BYTES,
+            resident_bytes: MAX_RESIDENT_BYTES,
+        }
+    }
+}
 
 /// How to spill some batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,9 +56,14 @@ pub struct SpillPlan {
 }
 
 /// Plans to spill the batches of a page, which is the beginning of the shard's batches
-/// ([`crate::settle::read_batches`] without `after`), as far as they fit into a segment. `None` where there
-/// are none.
-pub fn plan(shard: &Shard, log: &LogMap, page: &[(Bytes, Bytes)]) -> Result<Option<SpillPlan>> {
+/// ([`crate::settle::read_batches`] without `after`), as far as they fit into a segment of `segment_bytes`
+/// ([`SpillLimits`]). `None` where there are none.
+pub fn plan(
+    shard: &Shard,
+    log: &LogMap,
+    page: &[(Bytes, Bytes)],
+    segment_bytes: u64,
+) -> Result<Option<SpillPlan>> {
     let mut batches: Vec<(u64, Batch)> = Vec::new();
     let mut bytes = 0;
     for (key, value) in page {
@@ -45,7 +73,7 @@ pub fn plan(shard: &Shard, log: &LogMap, page: &[(Bytes, Bytes)]) -> Result<Opti
         let size = batch.size_bytes();
         let end = first + batch.events.len() as u64;
         let follows = batches.last().is_none_or(|(last, batch)| last + batch.events.len() as u64 == first);
-        if end > shard.tail.value.next || !follows || (!batches.is_empty() && bytes + size > SEGMENT_BYTES) {
+        if end > shard.tail.value.next || !follows || (!batches.is_empty() && bytes + size > segment_bytes) {
             break;
         }
         bytes += size;
@@ -64,7 +92,8 @@ pub fn plan(shard: &Shard, log: &LogMap, page: &[(Bytes, Bytes)]) -> Result<Opti
     let keys = batches.iter().map(|(first, _)| Kind::Batch.key(*first)).collect();
     let data = record::encode(&SegmentData { batches });
     let object = segment_object(shard, first, epoch);
-    let write = ObjectOp { object, guards: Vec::new(), steps: vec![Step::WriteFull(data)] };
+    let write = Write { guards: Vec::new(), steps: vec![Step::WriteFull(data)] };
+    let write = ObjectOp { object, write };
     let mut head = shard.head.value.clone();
     head.left_bytes += bytes;
     let head = Stored::new(head);

@@ -32,7 +32,7 @@ pub struct ShardStats {
     pub epoch: u64,
     /// The time of the oldest event, in nanoseconds since 1970; `None` where it is empty.
     pub oldest_ns: Option<u64>,
-    /// The breaker of its endpoint in the owner, where the owner told.
+    /// The breaker of its endpoint in the owner, where a gateway told.
     pub breaker: Option<BreakerState>,
     /// Its PG and that one's primary OSD.
     pub placement: Option<(String, i32)>,
@@ -67,8 +67,8 @@ impl ShardStats {
 /// The sums of a topic.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopicStats {
-    /// `Reservations`: events that operations in progress may still add. Admission needs none, so it counts
-    /// outbox records.
+    /// `Reservations`: events that may still be enqueued: of operations in progress, and of finished ones
+    /// whose events are in outboxes.
     pub reservations: u64,
     /// `Size`: bytes.
     pub size_bytes: u64,
@@ -85,9 +85,8 @@ pub struct TopicStats {
 }
 
 impl TopicStats {
-    /// The sums of all shards of all generations. `current` is the number of the current one, `outbox` the
-    /// outbox records that are known.
-    pub fn new(shards: &[ShardStats], current: u64, outbox: u64, now_ns: u64) -> TopicStats {
+    /// The sums of all shards of all generations. `current` is the number of the current one.
+    pub fn new(shards: &[ShardStats], current: u64, reservations: u64, now_ns: u64) -> TopicStats {
         let placed = || {
             shards
                 .iter()
@@ -95,7 +94,7 @@ impl TopicStats {
                 .filter_map(|shard| shard.placement.as_ref())
         };
         TopicStats {
-            reservations: outbox,
+            reservations,
             size_bytes: shards.iter().map(|shard| shard.size_bytes).sum(),
             entries: shards.iter().map(|shard| shard.entries).sum(),
             dropped: shards.iter().map(|shard| shard.dropped).sum(),

@@ -165,7 +165,10 @@ impl Window {
     /// Loads a parked event. All parked events are loaded before any of the log.
     pub fn load_parked(&mut self, sequence: u64, parked: Parked, wall_ns: u64, now: Times) {
         debug_assert!(self.load_from == self.cursor, "parked events come first");
-        let wait = parked.next_ns.saturating_sub(wall_ns).min(self.policy.longest_delay_ns());
+        // No event waits for longer than the longest delay. If a clock was wrong it is tried now: owners that leave while it
+        // waits would begin to wait again and again.
+        let wait = parked.next_ns.saturating_sub(wall_ns);
+        let wait = if wait > self.policy.longest_delay_ns() { 0 } else { wait };
         let slot = Slot {
             event: parked.event,
             place: Place::Parked,
@@ -186,6 +189,11 @@ impl Window {
     pub fn wants(&self) -> Option<(u64, u64)> {
         let end = self.cursor + self.limits.window;
         (self.load_from < end).then_some((self.load_from, end))
+    }
+
+    /// Whether the next events of the log are loaded: those behind the cursor.
+    pub fn is_front_loaded(&self) -> bool {
+        self.load_from > self.cursor
     }
 
     /// Loads events of the log that are not settled, in order; `end` is the sequence number behind the part
@@ -253,28 +261,52 @@ impl Window {
 
     /// Hands out up to `max` events to be sent, oldest first. They are in flight then.
     pub fn next(&mut self, now: Times, older: &OlderShards, max: usize) -> Vec<Sendable> {
+        self.make_due_ready(now);
+        let max = max.min(self.limits.in_flight.saturating_sub(self.in_flight));
+        let mut sent = Vec::new();
+        while sent.len() < max
+            && let Some(sequence) = self.ready.pop_first()
+        {
+            sent.extend(self.take_off(sequence, older));
+        }
+        sent
+    }
+
+    /// Hands out one event that tries whether the endpoint is back. It is chosen by `random` among those that
+    /// may be sent: an endpoint that fails because of one event must not look dead to all others.
+    pub fn next_probe(&mut self, now: Times, older: &OlderShards, random: u32) -> Option<Sendable> {
+        self.make_due_ready(now);
+        while self.in_flight < self.limits.in_flight && !self.ready.is_empty() {
+            let at = random as usize % self.ready.len();
+            let sequence = self.ready.iter().nth(at).copied()?;
+            self.ready.remove(&sequence);
+            if let Some(sendable) = self.take_off(sequence, older) {
+                return Some(sendable);
+            }
+        }
+        None
+    }
+
+    fn make_due_ready(&mut self, now: Times) {
         while let Some(&(due_ns, sequence)) = self.timers.first()
             && due_ns <= now.mono_ns
         {
             self.timers.remove(&(due_ns, sequence));
             self.ready.insert(sequence);
         }
-        let max = max.min(self.limits.in_flight.saturating_sub(self.in_flight));
-        let mut sent = Vec::new();
-        while sent.len() < max
-            && let Some(sequence) = self.ready.pop_first()
-        {
-            let Some(slot) = self.slots.get_mut(&sequence) else { continue };
-            let hold = older.hold(slot.event.key);
-            if hold != Hold::Free {
-                self.held.insert(sequence, hold);
-                continue;
-            }
-            slot.status = Status::InFlight;
-            self.in_flight += 1;
-            sent.push(Sendable { sequence, event: slot.event.clone(), attempts: slot.attempts });
+    }
+
+    /// Marks an event that was ready as in flight, unless older generations hold it back.
+    fn take_off(&mut self, sequence: u64, older: &OlderShards) -> Option<Sendable> {
+        let slot = self.slots.get_mut(&sequence)?;
+        let hold = older.hold(slot.event.key);
+        if hold != Hold::Free {
+            self.held.insert(sequence, hold);
+            return None;
         }
-        sent
+        slot.status = Status::InFlight;
+        self.in_flight += 1;
+        Some(Sendable { sequence, event: slot.event.clone(), attempts: slot.attempts })
     }
 
     /// When [`Window::next`] may have events that it has not now, by the monotonic clock.
@@ -319,8 +351,9 @@ impl Window {
         self.schedule(sequence);
     }
 
-    /// The endpoint could not be reached for an event, which says nothing about the event: it is tried again after a while
-    /// and keeps its place in the log. That it was tried is known to this owner only.
+    /// The endpoint could not be reached for an event, which says nothing about the event: it is tried again
+    /// after a while and keeps its place in the log, as long as the window has room behind it. That it was tried
+    /// is known to this owner only.
     pub fn unreachable(&mut self, sequence: u64, detail: &str, now: Times, random: u32) {
         let policy = self.policy;
         let Some(slot) = self.landed(sequence) else { return };
@@ -349,6 +382,9 @@ impl Window {
     /// Finds events whose time to live is over, those in flight excepted; returns how many.
     pub fn expire(&mut self, now: Times) -> usize {
         let policy = self.policy;
+        if policy.time_to_live_ns.is_none() {
+            return 0;
+        }
         let is_expired = |slot: &Slot| {
             let age = age_ns(slot.event.time_ns, now.steady_ns, slot.known_since_ns, now.mono_ns);
             slot.status == Status::Waiting && policy.is_expired(age)
@@ -417,13 +453,24 @@ impl Window {
     }
 
     /// Where the window is full and nothing of it can be sent, parks events that wait for parked ones, so
-    /// that other keys go on.
+    /// that other keys go on; and events that the endpoint did not answer, if it answered others.
     fn park_what_blocks_the_window(&mut self) {
-        let is_full = self.load_from >= self.cursor + self.limits.window;
-        if !is_full || !self.ready.is_empty() {
+        if !self.is_full() || !self.ready.is_empty() {
             return;
         }
         let is_parked = |slot: &Slot| slot.place == Place::Parked || slot.is_dirty;
+        let is_left = |slot: &&Slot| {
+            slot.place == Place::Log && matches!(slot.status, Status::Waiting | Status::InFlight)
+        };
+        // A dead endpoint leaves all of the window, and its events keep their places.
+        let left = self.slots.values().filter(is_left).count() as u64;
+        if left * 4 <= self.limits.window * 3 {
+            let is_unanswered =
+                |slot: &Slot| slot.status == Status::Waiting && slot.attempts > 0 && !is_parked(slot);
+            let unanswered = self.slots.iter().filter(|(_, slot)| is_unanswered(slot));
+            let unanswered: Vec<u64> = unanswered.map(|(sequence, _)| *sequence).collect();
+            self.park(unanswered);
+        }
         let waits_for_parked = |(sequence, slot): &(&u64, &Slot)| {
             let first = self.keys.get(&slot.event.key).and_then(BTreeSet::first);
             let first = first.filter(|first| first < sequence).and_then(|first| self.slots.get(first));
@@ -431,15 +478,24 @@ impl Window {
                 && !is_parked(slot)
                 && (first.is_some_and(is_parked) || self.held.get(*sequence) == Some(&Hold::Parked))
         };
-        let room = self.limits.parked.saturating_sub(self.parked);
         let waiting = self.slots.iter().filter(waits_for_parked).map(|(sequence, _)| *sequence);
-        let waiting: Vec<u64> = waiting.take(room).collect();
-        self.parked += waiting.len();
-        for sequence in waiting {
+        let waiting: Vec<u64> = waiting.collect();
+        self.park(waiting);
+    }
+
+    /// Has events of the log parked with the next settling, as many as there is room for.
+    fn park(&mut self, sequences: Vec<u64>) {
+        let room = self.limits.parked.saturating_sub(self.parked);
+        for sequence in sequences.into_iter().take(room) {
             if let Some(slot) = self.slots.get_mut(&sequence) {
                 slot.is_dirty = true;
+                self.parked += 1;
             }
         }
+    }
+
+    fn is_full(&self) -> bool {
+        self.load_from >= self.cursor + self.limits.window
     }
 
     /// These settlements are durable; `head` is the shard's head after them.
@@ -517,6 +573,13 @@ impl Window {
     /// Whether [`Window::next`] has an event now, unless older generations hold it back.
     pub fn has_ready(&self, now: Times) -> bool {
         !self.ready.is_empty() || self.next_due_ns().is_some_and(|due_ns| due_ns <= now.mono_ns)
+    }
+
+    /// Whether nothing more can be loaded or sent because the endpoint did not answer the oldest event: settling
+    /// may park that.
+    pub fn is_stuck(&self, now: Times) -> bool {
+        let is_unanswered = |slot: &Slot| slot.status == Status::Waiting && slot.attempts > 0;
+        self.is_full() && !self.has_ready(now) && self.slots.get(&self.cursor).is_some_and(is_unanswered)
     }
 
     /// Whether older generations hold events back.

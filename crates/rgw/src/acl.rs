@@ -12,13 +12,13 @@ pub struct Acl {
 /// One grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// To whom.
+    /// Who has it.
     pub grantee: Grantee,
     /// What.
     pub permission: Permission,
 }
 
-/// To whom something is granted.
+/// Who is granted something.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Grantee {
     /// A user, by its id.
@@ -86,7 +86,7 @@ impl Acl {
         }
     }
 
-    /// Whether nobody but `owner` is granted anything.
+    /// Whether no one but `owner` is granted anything.
     pub fn is_private(&self, owner: &str) -> bool {
         self.grants.iter().all(|grant| matches!(&grant.grantee, Grantee::User(id) if id == owner))
     }
@@ -96,7 +96,7 @@ impl Acl {
         self.grants.iter().any(|grant| grant.grantee.is_group())
     }
 
-    /// Whether a user (`None`: nobody known) is granted `wanted`.
+    /// Whether a user (`None`: an anonymous one) is granted `wanted`.
     pub fn grants(&self, user: Option<&str>, wanted: Permission) -> bool {
         self.grants_counting(user, wanted, true)
     }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn canned_lists_grant_what_they_say() {
         let cases: [(&str, Permission, [bool; 4]); 8] = [
-            // The writer, the bucket's owner, another user, nobody known.
+            // The writer, the bucket's owner, another user, an anonymous one.
             ("private", Permission::Read, [true, false, false, false]),
             ("public-read", Permission::Read, [true, true, true, true]),
             ("public-read", Permission::Write, [true, false, false, false]),

@@ -185,7 +185,7 @@ impl Gateway {
         let bucket = self.bucket(name).await?;
         let own = OwnBucket { id: bucket.id.clone(), created_ns: bucket.created_ns };
         let key = Bytes::from(name.to_owned());
-        // Listed first: an entry of another one's bucket does less harm than a bucket that nobody finds.
+        // Listed first: an entry of another one's bucket does less harm than a bucket that no list has.
         self.pools.users.omap_set(&list_of(user), vec![(key.clone(), record::encode(&own))]).await?;
         let mut before = String::new();
         self.modify_bucket(name, |bucket| {

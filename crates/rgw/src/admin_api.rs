@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::gateway::Gateway;
 use crate::s3::log_fault;
 use crate::server::ByHost;
-use crate::server::Seen;
+use crate::server::RequestInfo;
 use crate::usage::UsageFilter;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use s3s::route::S3Route;
@@ -262,8 +262,8 @@ impl AdminApi {
         let path =
             urlencoding::decode(req.uri.path()).map_err(|_| Failure::invalid("the path is not UTF-8"))?;
         let resource = self.resource(&path).unwrap_or_default();
-        let seen = req.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
-        seen.note("AdminOperation", &user.id);
+        let info = req.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
+        info.note("AdminOperation", &user.id);
         let params = Params::of(req.uri.query().unwrap_or_default());
         let asked = Asked {
             gateway: &self.gateway,

@@ -19,7 +19,6 @@ use bytes::Bytes;
 use nacre_client::WriteOp;
 use nacre_index::key::Kind;
 use nacre_topics::config::{Matcher, NotificationConfig};
-use nacre_topics::record::RequestInfo;
 use nacre_types::encoding::{DecodeError, Versioned};
 use nacre_types::op::CmpOp;
 use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
@@ -68,7 +67,7 @@ pub struct Bucket {
     pub shards: u32,
     /// The generation that it is being resharded to, and its shards.
     pub(crate) resharding: Option<(u32, u32)>,
-    /// The generation before, and its shards, as long as these are not removed.
+    /// The generation before, and its shards, as long as these are not removed; or one that was given up, until another is made.
     pub(crate) left: Option<(u32, u32)>,
     /// What keeps its index closed.
     pub(crate) closing: Option<Closing>,
@@ -267,9 +266,14 @@ impl Gateway {
 
     /// The bucket of that name, read now, whatever the format of its index.
     pub(crate) async fn bucket_record(&self, name: &str) -> Result<Bucket> {
+        self.bucket_without_documents(name).await?.read_documents()
+    }
+
+    /// As [`Gateway::bucket_record`], for who asks where its index is only. To read the documents of a bucket may cost much:
+    /// there are regular expressions in them.
+    pub(crate) async fn bucket_without_documents(&self, name: &str) -> Result<Bucket> {
         let found = record::read::<Bucket>(&self.pools.buckets, name).await?;
-        let (bucket, _) = found.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
-        bucket.read_documents()
+        found.map(|(bucket, _)| bucket).ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 
     /// Makes a bucket of `owner` with the documents that it begins with.
@@ -320,7 +324,7 @@ impl Gateway {
         let entry = (list_key(name), record::encode(&own));
         self.pools.users.omap_set(&list_of(owner), vec![entry]).await?;
         let creating = record::create(&self.pools.buckets, name, &bucket);
-        if self.telling(Change::Bucket(name.to_owned()), creating).await? {
+        if self.with_best_effort_invalidation(Change::Bucket(name.to_owned()), creating).await? {
             return bucket.read_documents();
         }
         // Somebody else was faster.
@@ -359,7 +363,7 @@ impl Gateway {
         let removing = record::remove_if(&self.pools.buckets, name, |bucket: &Bucket| {
             if bucket.is_closed_by(&tag) { Ok(()) } else { Err(Error::IndexBusy(name.to_owned())) }
         });
-        let removed = self.telling(Change::Bucket(name.to_owned()), removing).await?;
+        let removed = self.with_best_effort_invalidation(Change::Bucket(name.to_owned()), removing).await?;
         let bucket = removed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))?;
         if bucket.documents.contains_key(LIFECYCLE) {
             self.note_lifecycle(&bucket, false).await?;
@@ -502,8 +506,7 @@ impl Gateway {
                 break;
             }
             for listed in &found.versions {
-                let request = RequestInfo { time_ns: now_ns(), ..RequestInfo::default() };
-                let cause = Cause { request };
+                let cause = Cause::administration(self);
                 if bucket.versioning == Versioning::Off {
                     let (key, events) = ((&*listed.key, ""), (&cause, RemovalEvents::REQUEST));
                     self.remove_object(&bucket, key, Condition::None, events).await?;
@@ -525,7 +528,7 @@ impl Gateway {
         change: impl FnMut(&mut Bucket) -> Result<()>,
     ) -> Result<Bucket> {
         let changing = record::update(&self.pools.buckets, name, change);
-        let changed = self.telling(Change::Bucket(name.to_owned()), changing).await?;
+        let changed = self.with_invalidation(Change::Bucket(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchBucket(name.to_owned()))
     }
 

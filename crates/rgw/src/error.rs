@@ -236,12 +236,31 @@ impl Error {
         matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::EEXIST)
     }
 
-    /// Whether the operation may have taken effect nevertheless.
+    /// Whether the operation may have taken effect nevertheless. So may one of a session that is blocklisted: an OSD refuses it
+    /// when it is sent again, also where it was applied before and only its reply was lost.
     pub(crate) fn is_unknown(&self) -> bool {
         use nacre_client::Error as Rados;
-        matches!(self, Error::Rados(Rados::TimedOut(_) | Rados::ShutDown | Rados::Unreachable { .. }))
+        matches!(
+            self,
+            Error::Rados(
+                Rados::TimedOut(_) | Rados::ShutDown | Rados::Unreachable { .. } | Rados::Blocklisted
+            )
+        )
     }
 }
 
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::errno::Errno;
+
+    #[test]
+    fn what_became_of_a_blocklisted_session_s_operation_is_unknown() {
+        let error = |errno| Error::Rados(nacre_client::Error::from(errno));
+        assert!(error(Errno::EBLOCKLISTED).is_unknown());
+        assert!(!error(Errno::ENOSPC).is_unknown() && !error(Errno::ECANCELED).is_unknown());
+    }
+}

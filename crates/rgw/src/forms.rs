@@ -11,7 +11,7 @@ use crate::iam;
 use crate::notifications;
 use crate::policy::{Asked, Decision, Policy, Who};
 use crate::s3::{Context, Peer, log_fault};
-use crate::server::Seen;
+use crate::server::RequestInfo;
 use crate::session::Assumed;
 use crate::signature::{self, Refusal};
 use bytes::Bytes;
@@ -145,7 +145,7 @@ impl Caller {
         policies.fold(Decision::Nothing, |decision, policy| decision.or(evaluate(policy, &asked)))
     }
 
-    /// Whether the caller is an administrator, whom no policy restricts. Nobody is in a role or in a session that a policy limits.
+    /// Whether the caller is an administrator, which no policy restricts. Roles, and sessions that a policy limits, are none.
     pub(crate) fn is_administrator(&self) -> bool {
         let user = &self.assumed.user;
         self.is_bare() && (user.admin || user.system)
@@ -176,7 +176,7 @@ pub(crate) struct SignedForm {
     /// Whether it came by TLS.
     pub(crate) secure: bool,
     /// What is found out of the request.
-    pub(crate) seen: Arc<Seen>,
+    pub(crate) info: Arc<RequestInfo>,
 }
 
 /// The services that forms are signed for.
@@ -215,12 +215,12 @@ pub(crate) fn is_form(method: &Method, path: &str, headers: &HeaderMap) -> bool 
 /// Answers a form.
 pub(crate) async fn respond(gateway: &Arc<Gateway>, request: Request<Body>) -> Response<Body> {
     let (head, body) = request.into_parts();
-    let seen = head.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
-    let id = seen.id().to_owned();
+    let info = head.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
+    let id = info.id().to_owned();
     // Until the action is known the signature tells whose errors are to be imitated.
     let signed_for = signature::read(&head.headers).ok().and_then(|signed| Service::named(signed.service));
     let mut is_sns = signed_for == Some(Service::Sns);
-    let answered = match authenticate(gateway, &head, body, seen).await {
+    let answered = match authenticate(gateway, &head, body, info).await {
         Ok(form) => {
             let action = action_of(&form.body);
             is_sns |= nacre_topics::sns::is_action(&action);
@@ -256,7 +256,7 @@ async fn authenticate(
     gateway: &Arc<Gateway>,
     head: &request::Parts,
     mut body: Body,
-    seen: Arc<Seen>,
+    info: Arc<RequestInfo>,
 ) -> Result<SignedForm, Failure> {
     if head.uri.query().is_some_and(|query| !query.is_empty()) {
         return Err(Failure::new(
@@ -292,7 +292,7 @@ async fn authenticate(
         caller: Caller { assumed, temporary, context },
         service,
         secure: peer.is_some_and(|peer| peer.secure),
-        seen,
+        info,
     })
 }
 

@@ -22,6 +22,7 @@ use crate::usage::UsageLog;
 use crate::user::User;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use nacre_client::{Cluster, Notification, WatchHandler};
 use nacre_notify::Notifier;
 use nacre_topics::topic::Topic;
@@ -34,6 +35,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{OnceCell, Semaphore, watch};
+use tokio::task::JoinHandle;
 
 /// The object in `default.rgw.control` that all gateways watch.
 const CONTROL: &str = "notify.0";
@@ -48,7 +50,9 @@ const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long who changes something waits for the other gateways: until those that do not answer have lost their watches.
 const TELL_TIMEOUT: Duration = Duration::from_secs(15);
 const _: () = assert!(WATCH_TIMEOUT.as_secs() < TELL_TIMEOUT.as_secs());
-/// Attempts at telling.
+/// How long answers of other gateways are waited for.
+const ASK_TIMEOUT: Duration = Duration::from_secs(5);
+/// Attempts to tell the other gateways of a change.
 const TELLINGS: u32 = 5;
 /// How long something is remembered, as Ceph's `rgw_cache_expiry_interval`: who changed it may have died before it told.
 const KEPT_FOR: Duration = Duration::from_secs(900);
@@ -73,7 +77,7 @@ pub struct Config {
     pub gc_wait: Duration,
     /// `rgw_gc_processor_period`: how often garbage is collected.
     pub gc_period: Duration,
-    /// `rgw_pending_bucket_index_op_expiration`: how old what another gateway has begun must be before it is looked
+    /// `rgw_pending_bucket_index_op_expiration`: how old what another gateway started must be before it is looked
     /// whether that gateway is gone.
     pub pending_expiration: Duration,
     /// `rgw_gateway_lease_duration`: how long a gateway's lease lasts without renewal. A gateway that holds its lease is not
@@ -179,6 +183,9 @@ pub(crate) enum Change {
     Role(String),
     /// A notification topic, by tenant and name: `TENANT:NAME`.
     Topic(String),
+    /// Nothing was changed: the question how the circuit breaker of the topic with that id is in each gateway. The
+    /// acknowledgement answers it ([`BreakerState::as_str`](nacre_queues::retry::BreakerState::as_str)).
+    AskBreaker(String),
 }
 
 /// One cluster's gateway. All its methods may be called from any task.
@@ -231,16 +238,16 @@ pub(crate) struct Memory {
     ended: AtomicBool,
     /// Counted up by every change: what was asked before must not be remembered after it.
     changes: AtomicU64,
-    users: Kept<User>,
-    owners: Kept<User>,
-    roles: Kept<Role>,
-    buckets: Kept<Bucket>,
+    users: MetadataCache<User>,
+    owners: MetadataCache<User>,
+    roles: MetadataCache<Role>,
+    buckets: MetadataCache<Bucket>,
     /// Also that there is none of a name: configurations outlive their topics.
-    pub(crate) topics: Kept<Option<Arc<Topic>>>,
+    pub(crate) topics: MetadataCache<Option<Arc<Topic>>>,
 }
 
 /// Records by name, with the time since when each is remembered.
-pub(crate) struct Kept<T>(Mutex<HashMap<String, (Instant, Arc<T>)>>);
+pub(crate) struct MetadataCache<T>(Mutex<HashMap<String, (Instant, Arc<T>)>>);
 
 impl std::fmt::Debug for Gateway {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -252,6 +259,15 @@ impl std::fmt::Debug for Gateway {
 pub(crate) fn now_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Begins a task with a large future. Boxed: it would be moved several times until it runs.
+pub(crate) fn spawn_large<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    tokio::spawn(Box::pin(future))
 }
 
 /// A session as blocklists name it, wherever it is seen from.
@@ -328,8 +344,8 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Finishes what was begun, index entries of objects that were answered for, and gives the watch back: nobody who
-    /// changes something has to wait for this gateway any more. It may go on being used, and remembers nothing.
+    /// Finishes index entries of objects that were answered for, and gives the watch back: other gateways that change
+    /// something do not wait for this one any more. It may go on being used, and remembers nothing.
     ///
     /// Where the cluster does not answer it gives up after a while: what is pending is seen through by others.
     pub async fn finish(&self) {
@@ -362,7 +378,7 @@ impl Gateway {
     }
 
     /// Waits until the cluster has shut this gateway out, which it took for gone: it can do nothing any more, and has to be
-    /// started anew.
+    /// restarted.
     pub async fn shut_out(&self) {
         // The sender is this gateway's.
         _ = self.shut_out.subscribe().wait_for(|is_out| *is_out).await;
@@ -498,24 +514,24 @@ impl Gateway {
 
     pub(crate) async fn known<T>(
         &self,
-        kept: &Kept<T>,
+        cache: &MetadataCache<T>,
         name: &str,
         asking: impl Future<Output = Result<T>>,
     ) -> Result<Arc<T>> {
         if self.is_watching()
-            && let Some(known) = kept.get(name)
+            && let Some(known) = cache.get(name)
         {
             return Ok(known);
         }
         let changes = self.memory.changes.load(Ordering::Acquire);
         let asked = Arc::new(asking.await?);
         if self.is_watching() {
-            kept.keep(&self.memory.changes, changes, name, &asked);
+            cache.keep(&self.memory.changes, changes, name, &asked);
         }
         Ok(asked)
     }
 
-    /// Whether the watch surely stands: nobody goes on then who did not tell this gateway what it changed.
+    /// Whether the watch surely stands: then no gateway goes on before it told this one what it changed.
     fn is_watching(&self) -> bool {
         let cookie = *self.memory.watch.lock();
         let silent = cookie.map(|cookie| self.pools.control.watch_check(cookie));
@@ -555,38 +571,76 @@ impl Gateway {
         self.memory.hear(&Change::Bucket(name.to_owned()));
     }
 
-    /// Makes a change and tells all gateways of it, unless it surely was not made.
-    pub(crate) async fn telling<T>(
+    /// Makes a change and has all gateways invalidate what they remember of it, unless it surely was not made. Fails where they
+    /// may not know of it: they could use what was before for [`KEPT_FOR`], so whoever asked for the change must ask again.
+    pub(crate) async fn with_invalidation<T>(
         &self,
         change: Change,
         making: impl Future<Output = Result<T>>,
     ) -> Result<T> {
+        let (made, told) = self.make_and_tell(change, making).await;
+        let made = made?;
+        told.map(|()| made)
+    }
+
+    /// The same for a bucket that is created or removed, which takes further steps: other gateways that do not know of it find the
+    /// record, or no index, when they look.
+    pub(crate) async fn with_best_effort_invalidation<T>(
+        &self,
+        change: Change,
+        making: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        self.make_and_tell(change, making).await.0
+    }
+
+    async fn make_and_tell<T>(
+        &self,
+        change: Change,
+        making: impl Future<Output = Result<T>>,
+    ) -> (Result<T>, Result<()>) {
         let made = making.await;
-        if made.as_ref().map_or_else(Error::is_unknown, |_| true) {
-            self.tell_others(change).await;
+        let may_be_made = made.as_ref().map_or_else(Error::is_unknown, |_| true);
+        let told = if may_be_made { self.tell_others(change).await } else { Ok(()) };
+        (made, told)
+    }
+
+    /// Asks all gateways something; returns the answers by the numbers of their sessions. One that does not answer in time
+    /// has none.
+    pub(crate) async fn ask_gateways(&self, question: &Change) -> Result<Vec<(u64, Bytes)>> {
+        let payload = postcard::to_stdvec(question).expect("invariant: names can be encoded");
+        match self.pools.control.notify(CONTROL, payload, Some(ASK_TIMEOUT)).await {
+            // No gateway ever watched.
+            Err(error) if error.is_not_found() => Ok(Vec::new()),
+            outcome => {
+                let acks = outcome?.reply.acks.into_iter();
+                Ok(acks.map(|(session, _, answer)| (session, answer)).collect())
+            }
         }
-        made
     }
 
     /// Tells all gateways of a change that was made, this one too, and waits until they know. One that does not answer
-    /// has lost its watch, and forgets all.
-    pub(crate) async fn tell_others(&self, change: Change) {
+    /// has lost its watch, and forgets all. Fails where they could not be told after [`TELLINGS`] attempts.
+    pub(crate) async fn tell_others(&self, change: Change) -> Result<()> {
         self.hear(&change);
         let payload = postcard::to_stdvec(&change).expect("invariant: names can be encoded");
-        for _ in 0..TELLINGS {
+        let mut attempt = 1;
+        loop {
             match self.pools.control.notify(CONTROL, payload.clone(), Some(TELL_TIMEOUT)).await {
                 Ok(outcome) if outcome.timed_out => {
                     tracing::warn!(?change, "rgw: a gateway did not answer");
-                    return;
+                    return Ok(());
                 }
-                Ok(_) => return,
-                // Nobody ever watched.
-                Err(error) if error.is_not_found() => return,
+                Ok(_) => return Ok(()),
+                // No gateway ever watched.
+                Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) => {
                     tracing::warn!(%error, ?change, "rgw: other gateways could not be told");
-                    if matches!(error, nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted) {
-                        return;
+                    let is_over =
+                        matches!(error, nacre_client::Error::ShutDown | nacre_client::Error::Blocklisted);
+                    if is_over || attempt == TELLINGS {
+                        return Err(error.into());
                     }
+                    attempt += 1;
                     tokio::time::sleep(WATCH_RETRY).await;
                 }
             }
@@ -594,13 +648,13 @@ impl Gateway {
     }
 }
 
-impl<T> Default for Kept<T> {
-    fn default() -> Kept<T> {
-        Kept(Mutex::default())
+impl<T> Default for MetadataCache<T> {
+    fn default() -> MetadataCache<T> {
+        MetadataCache(Mutex::default())
     }
 }
 
-impl<T> Kept<T> {
+impl<T> MetadataCache<T> {
     fn get(&self, name: &str) -> Option<Arc<T>> {
         let map = self.0.lock();
         map.get(name).filter(|(since, _)| since.elapsed() < KEPT_FOR).map(|(_, value)| Arc::clone(value))
@@ -633,6 +687,7 @@ impl Memory {
             Change::Bucket(name) => self.buckets.forget(name),
             Change::Role(name) => self.roles.forget(name),
             Change::Topic(key) => self.topics.forget(key),
+            Change::AskBreaker(_) => {}
         }
     }
 
@@ -646,21 +701,23 @@ impl Memory {
     }
 }
 
-/// Hears what other gateways tell.
-struct Ear {
+/// Invalidates what this gateway remembers when another one tells of a change.
+struct InvalidationHandler {
     gateway: Weak<Gateway>,
     lost: Arc<tokio::sync::Notify>,
 }
 
-impl WatchHandler for Ear {
+impl WatchHandler for InvalidationHandler {
     fn notified(&self, notification: Notification) {
         let Some(gateway) = self.gateway.upgrade() else { return };
+        let mut answer = "";
         match postcard::from_bytes::<Change>(&notification.payload) {
+            Ok(Change::AskBreaker(topic)) => answer = gateway.breaker_here(&topic),
             Ok(change) => gateway.hear(&change),
             // What a newer release says may concern anything.
             Err(_) => gateway.memory.forget_all(),
         }
-        gateway.pools.control.notify_ack(CONTROL, notification.notify_id, notification.cookie, "");
+        gateway.pools.control.notify_ack(CONTROL, notification.notify_id, notification.cookie, answer);
     }
 
     fn lost(&self, _cookie: u64, _error: nacre_client::Error) {
@@ -671,21 +728,21 @@ impl WatchHandler for Ear {
     }
 }
 
-/// Watches as long as the gateway is there, anew when the watch is lost.
+/// Watches as long as the gateway is there; watches again when the watch is lost.
 async fn keep_watching(gateway: Weak<Gateway>) {
     let lost = Arc::new(tokio::sync::Notify::new());
     loop {
         let Some(strong) = gateway.upgrade() else { return };
         let control = strong.pools.control.clone();
-        let ear = Arc::new(Ear { gateway: gateway.clone(), lost: Arc::clone(&lost) });
-        let begun = match control.create(CONTROL, false).await {
+        let handler = Arc::new(InvalidationHandler { gateway: gateway.clone(), lost: Arc::clone(&lost) });
+        let watched = match control.create(CONTROL, false).await {
             Ok(()) => {
-                let (cookie, begun) = control.watch(CONTROL, Some(WATCH_TIMEOUT), ear);
-                begun.await.map(|()| cookie)
+                let (cookie, watched) = control.watch(CONTROL, Some(WATCH_TIMEOUT), handler);
+                watched.await.map(|()| cookie)
             }
             Err(error) => Err(error),
         };
-        if let Ok(cookie) = &begun {
+        if let Ok(cookie) = &watched {
             // What is being asked for now was asked before it would have been told of.
             strong.memory.forget_all();
             *strong.memory.watch.lock() = Some(*cookie);
@@ -699,7 +756,7 @@ async fn keep_watching(gateway: Weak<Gateway>) {
             return;
         }
         drop(strong);
-        match begun {
+        match watched {
             Ok(cookie) => {
                 lost.notified().await;
                 // It is lost: whether giving it back succeeds does not matter.
@@ -707,7 +764,7 @@ async fn keep_watching(gateway: Weak<Gateway>) {
             }
             Err(nacre_client::Error::ShutDown) => return,
             Err(error @ nacre_client::Error::Blocklisted) => {
-                tracing::error!(%error, "rgw: the cluster has shut this gateway out: start it anew");
+                tracing::error!(%error, "rgw: the cluster has shut this gateway out: restart it");
                 if let Some(gateway) = gateway.upgrade() {
                     gateway.shut_out.send_replace(true);
                 }

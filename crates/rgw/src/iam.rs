@@ -2,7 +2,7 @@
 //! credentials. Parameters, answers and errors are AWS's, as far as radosgw has the operation.
 //!
 //! Who asks needs a capability (`users`, `user-policy`, `roles`), as with radosgw, or a policy of its own that allows the
-//! action. Nobody can make itself more than it is: what assumes a role, the role's own policy says.
+//! action. No caller can raise its own rights: the role's own policy says who may assume it.
 
 mod roles;
 mod sts;
@@ -187,7 +187,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Resul
     let form = Form::read(&signed.body)?;
     let action = form.needed("Action")?;
     let is_sts = signed.service == Service::Sts;
-    signed.seen.note(if is_sts { "STS" } else { "IAM" }, &signed.caller.assumed.user.id);
+    signed.info.note(if is_sts { "STS" } else { "IAM" }, &signed.caller.assumed.user.id);
     let call = Call { gateway, form: &form, caller: &signed.caller };
     let inner = call.answer(action).await?;
     let space = if is_sts {
@@ -200,7 +200,7 @@ pub(crate) async fn answer(gateway: &Arc<Gateway>, signed: &SignedForm) -> Resul
     } else {
         format!("<{action}Result>{}</{action}Result>", inner.0)
     };
-    let id = signed.seen.id();
+    let id = signed.info.id();
     Ok(format!(
         "{DECLARATION}<{action}Response xmlns=\"{space}\">{result}<ResponseMetadata><RequestId>{id}</RequestId>\
          </ResponseMetadata></{action}Response>"

@@ -141,7 +141,7 @@ pub(crate) async fn remove_upload(gateway: &Gateway, bucket: &Bucket, key: &str,
             return Err(Error::IndexBusy(bucket.name.clone()));
         }
         tokio::time::sleep(RESHARD_LOOK).await;
-        match gateway.bucket_record(&bucket.name).await {
+        match gateway.bucket_without_documents(&bucket.name).await {
             Ok(now) if now.id == bucket.id => fresh = Some(now),
             // The bucket is gone, and its index with it.
             Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(()),

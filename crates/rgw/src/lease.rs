@@ -125,7 +125,8 @@ impl Gateway {
         Ok(sessions)
     }
 
-    /// Removes leases of gateways that ended without giving them back.
+    /// Removes leases of gateways that ended without giving them back. A lease stays as long as its gateway has pending changes
+    /// in buckets with notifications: it is the note by which they are recovered ([`crate::index::recover`]).
     pub(crate) async fn sweep_leases(&self) -> Result<()> {
         let sessions = self.leases().await?;
         let alive = self.gateways().await?;
@@ -133,11 +134,19 @@ impl Gateway {
             if session == self.session() || alive.contains(&session) {
                 continue;
             }
-            if self.claim_lease(&session).await? {
+            // Before the claim, which would keep those away that recover the changes; and after it, when no more are made.
+            if self.is_needed(&session).await? || !self.claim_lease(&session).await? {
+                continue;
+            }
+            if !self.is_needed(&session).await? {
                 self.forget_lease(&session).await?;
             }
         }
         Ok(())
+    }
+
+    async fn is_needed(&self, session: &str) -> Result<bool> {
+        Ok(!self.notified_by(session).await?.is_empty())
     }
 }
 

@@ -223,7 +223,7 @@ impl Rules {
         })
     }
 
-    /// Whether an upload that was begun at `begun_ns` is ended.
+    /// Whether an upload that was initiated at `begun_ns` is aborted.
     fn aborts(&self, key: &str, begun_ns: u64, now_ns: u64, day: Duration) -> bool {
         let due = |days| after(begun_ns, days, day) <= now_ns;
         self.0.iter().any(|rule| rule.abort_days.is_some_and(due) && key.starts_with(&rule.prefix))

@@ -25,7 +25,7 @@ use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::s3::{Peer, Requester};
-use crate::server::Seen;
+use crate::server;
 use http::Extensions;
 use nacre_index::record::{Event as IndexEvent, Subject};
 use nacre_index::seq::Seq;
@@ -39,8 +39,18 @@ use nacre_types::encoding;
 use parking_lot::Mutex;
 use std::sync::Arc;
 
-/// Bytes of a queued event beside what is known of it before its change: size, ETag, version and sequencer.
+/// Bytes of a queued event beside its texts that are known before its change: what encodes numbers and lengths, the tag, ETag,
+/// version and sequencer.
 const EVENT_BYTES: usize = 256;
+
+/// As many bytes as a queued event has at most, without metadata and tags.
+fn bytes_before(pending: &PendingEvents, event: &PendingEvent, key: &str) -> u64 {
+    let PendingEvents { request, bucket, .. } = pending;
+    let request = [&request.user, &request.source_ip, &request.id, &request.host_id];
+    let bucket = [&bucket.name, &bucket.owner, &bucket.id, &bucket.tenant, &bucket.zonegroup];
+    let texts: usize = request.into_iter().chain(bucket).map(String::len).sum();
+    (EVENT_BYTES + texts + event.configuration.len() + key.len()) as u64
+}
 
 /// Who and what makes a change: what an event says of the request. Built once per request, cloned per key.
 #[derive(Clone, Debug, Default)]
@@ -51,7 +61,7 @@ pub(crate) struct Cause {
 impl Cause {
     /// A request, by its extensions and by who sent it.
     pub(crate) fn of_request(gateway: &Gateway, extensions: &Extensions, requester: &Requester) -> Cause {
-        let id = extensions.get::<Arc<Seen>>().map(|seen| seen.id().to_owned());
+        let id = extensions.get::<Arc<server::RequestInfo>>().map(|info| info.id().to_owned());
         let peer = extensions.get::<Peer>().map(|peer| peer.address.to_canonical().to_string());
         let request = RequestInfo {
             time_ns: now_ns(),
@@ -66,9 +76,19 @@ impl Cause {
 
     /// Work of lifecycle rules, under an id of its own.
     pub(crate) fn lifecycle(gateway: &Gateway) -> Cause {
+        Cause::of_work(gateway, "lifecycle")
+    }
+
+    /// An administrator's command, under an id of its own. Who gave it is not told.
+    pub(crate) fn administration(gateway: &Gateway) -> Cause {
+        Cause::of_work(gateway, "")
+    }
+
+    /// What no client of S3 asks for. CloudEvents tell events apart by the id.
+    fn of_work(gateway: &Gateway, user: &str) -> Cause {
         let request = RequestInfo {
             time_ns: now_ns(),
-            user: "lifecycle".to_owned(),
+            user: user.to_owned(),
             id: gateway.tag(),
             host_id: gateway.host_id(),
             ..RequestInfo::default()
@@ -89,8 +109,9 @@ pub(crate) struct ChangeEvents {
     pub(crate) queued: Option<PendingEvents>,
     /// Those of other topics.
     pub(crate) immediate: Option<PendingEvents>,
-    /// The room that they take in queues with a limit. It is given back where the change is not committed.
-    admitted: Arc<Mutex<Vec<Admitted>>>,
+    /// The room that they take in queues with a limit, by their numbers among those of persistent topics. It is given back where
+    /// the change is not committed.
+    admitted: Arc<Mutex<Vec<(u16, Admitted)>>>,
 }
 
 impl std::fmt::Debug for ChangeEvents {
@@ -129,9 +150,30 @@ impl ChangeEvents {
         })
     }
 
-    /// The change with that tag is committed: its events take the room that they were admitted to.
-    fn committed(&self, tag: &str) {
-        self.admitted.lock().drain(..).for_each(|admitted| admitted.commit(tag));
+    /// The change with that tag is committed: those events that it has take their room. To be called before the change is
+    /// finished, so that no mover takes them earlier.
+    pub(crate) fn committed(&self, key: &str, tag: &str, seq: Seq, subject: &Subject) {
+        let admitted = self.take_admitted();
+        let Some(pending) = self.queued.as_ref().filter(|_| !admitted.is_empty()) else { return };
+        let found = pending.complete(tag, key, &object_of(seq, subject));
+        for (ordinal, admitted) in admitted {
+            // An event that a filter leaves out takes none.
+            if let Some(one) = found.iter().find(|one| one.event.ordinal == ordinal) {
+                admitted.commit(tag, ordinal, encoding::encode(&one.event).len() as u64);
+            }
+        }
+    }
+
+    /// It is not known whether the change with that tag is committed: its events keep their room for a while.
+    pub(crate) fn in_doubt(&self, tag: &str) {
+        for (ordinal, admitted) in self.take_admitted() {
+            let bytes = admitted.bytes();
+            admitted.commit(tag, ordinal, bytes);
+        }
+    }
+
+    fn take_admitted(&self) -> Vec<(u16, Admitted)> {
+        std::mem::take(&mut *self.admitted.lock())
     }
 }
 
@@ -169,32 +211,27 @@ impl Gateway {
                 continue;
             }
             let pending = PendingEvent::new(&candidate, topic.id);
-            if topic.is_queued() {
-                self.admit(&topic, &pending, key, &events).await?;
-            }
             let slot = if topic.is_queued() { &mut events.queued } else { &mut events.immediate };
-            slot.get_or_insert_with(|| self.pending_of(bucket, cause)).candidates.push(pending);
+            let all = slot.get_or_insert_with(|| self.pending_of(bucket, cause));
+            if topic.is_queued() {
+                let ordinal = u16::try_from(all.candidates.len()).unwrap_or(u16::MAX);
+                if let Some(admitted) = self.admit(&topic, bytes_before(all, &pending, key)).await? {
+                    events.admitted.lock().push((ordinal, admitted));
+                }
+            }
+            all.candidates.push(pending);
         }
         Ok(events)
     }
 
-    /// Takes the room that an event needs in the queue of a topic that refuses events when it is full.
-    async fn admit(
-        &self,
-        topic: &Topic,
-        event: &PendingEvent,
-        key: &str,
-        events: &ChangeEvents,
-    ) -> Result<()> {
+    /// Takes the room that an event needs in the queue of a topic that refuses events when it is full; `None` of other topics.
+    async fn admit(&self, topic: &Topic, bytes: u64) -> Result<Option<Admitted>> {
         if topic.attributes.full_queue_policy() != FullQueuePolicy::Refuse {
-            return Ok(());
+            return Ok(None);
         }
-        let Some(notifier) = self.notifier() else { return Ok(()) };
-        let bytes = EVENT_BYTES + key.len() + event.configuration.len();
+        let Some(notifier) = self.notifier() else { return Ok(None) };
         let full = || Error::QueueFull(topic.arn.to_string());
-        let admitted = notifier.admit(&topic.arn, topic.id, bytes as u64).await?.ok_or_else(full)?;
-        events.admitted.lock().push(admitted);
-        Ok(())
+        notifier.admit(&topic.arn, topic.id, bytes).await?.ok_or_else(full).map(Some)
     }
 
     /// To be called after the commit of a change with events. Pushes those of topics that are not persistent, and returns when the
@@ -207,7 +244,6 @@ impl Gateway {
         seq: Seq,
         subject: &Subject,
     ) {
-        events.committed(tag);
         let Some(pending) = &events.immediate else { return };
         let mut found = pending.complete(tag, key, &object_of(seq, subject));
         // Events of one change have one numbering, whichever way they go: their ids differ by it.
@@ -232,10 +268,12 @@ impl Gateway {
         PendingEvents { request: cause.request.clone(), bucket, candidates: Vec::new() }
     }
 
-    /// What events call this gateway, as radosgw does: its number in the cluster, the zone and the zone group.
+    /// What events call this gateway, as radosgw does: its number in the cluster in hexadecimal digits, the zone and the zone
+    /// group.
     fn host_id(&self) -> String {
-        let number = self.session().trim_start_matches("client.");
-        format!("{number}-default-{}", self.config.region)
+        let number = self.session().trim_start_matches("client.").parse::<u64>();
+        let number = number.expect("invariant: sessions are named by numbers");
+        format!("{number:x}-default-{}", self.config.region)
     }
 }
 

@@ -98,7 +98,7 @@ pub(crate) struct Head {
 /// How long a version must stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Retention {
-    /// Nobody may shorten it, nor remove the version before.
+    /// It may not be shortened, and the version may not be removed before it ends.
     pub(crate) compliance: bool,
     /// Nanoseconds since 1970.
     pub(crate) until_ns: u64,

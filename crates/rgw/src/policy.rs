@@ -73,7 +73,7 @@ pub(crate) struct Asked<'a> {
 /// Who asks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Who<'a> {
-    /// The user's id; `None` for nobody known.
+    /// The user's id; `None` for an anonymous client.
     pub(crate) user: Option<&'a str>,
     /// The role that the user has assumed, and the name of that session.
     pub(crate) role: Option<(&'a str, &'a str)>,
@@ -114,8 +114,8 @@ enum Principal {
     User(String),
     Role(String),
     Session(String, String),
-    /// Who never asks here: a service, or who is known elsewhere.
-    Nobody,
+    /// A service or a federated user: it never asks this gateway.
+    External,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -220,7 +220,7 @@ fn principals(value: &Value) -> Result<Vec<Principal>, String> {
                 for text in texts(value, "Principal")? {
                     all.push(match kind.as_str() {
                         "AWS" | "CanonicalUser" => one(text)?,
-                        "Service" | "Federated" => Principal::Nobody,
+                        "Service" | "Federated" => Principal::External,
                         _ => return Err(format!("Principal: {kind} is not known")),
                     });
                 }
@@ -466,7 +466,7 @@ impl Policy {
         self.asks_for_tags
     }
 
-    /// Whether it allows anything to everybody, under no condition that names whom or where from.
+    /// Whether it allows anything to everybody, under no condition that names a user or a network.
     pub(crate) fn is_public(&self) -> bool {
         self.statements.iter().any(|statement| {
             statement.allow
@@ -573,7 +573,7 @@ impl Statement {
             Principal::User(id) => asked.who.user == Some(id) && asked.who.role.is_none(),
             Principal::Role(name) => asked.who.role.is_some_and(|(role, _)| role == name),
             Principal::Session(name, session) => asked.who.role == Some((name, session)),
-            Principal::Nobody => false,
+            Principal::External => false,
         }) && self.actions.holds(|pattern| matches(pattern, &action, budget))
             && self.resources.holds(|pattern| matches(pattern, asked.resource, budget))
             && self.conditions.iter().all(|condition| condition.holds(asked, budget))

@@ -42,7 +42,7 @@ fn hmac(key: &[u8], text: &str) -> Hmac<Sha256> {
 }
 
 impl Signed<'_> {
-    /// What a form has of signatures: nothing where nobody signed it.
+    /// What a form has of signatures: nothing where it is not signed.
     pub(crate) fn of(fields: &Fields) -> S3Result<Option<Signed<'_>>> {
         let field = |name: &str| fields.get(name).map(String::as_str);
         let names = [

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Sums remembered, and writes held in each, at most; past it what is oldest is forgotten and read anew.
+/// Sums remembered, and writes held in each, at most; past it what is oldest is forgotten and read again.
 const REMEMBERED: usize = 10_000;
 /// Buckets of a user that are read at the same time.
 const BUCKETS: usize = 8;
@@ -316,7 +316,7 @@ impl Gateway {
         Ok(Some(Held { gateway: Arc::clone(self), scopes, tag: tag.to_owned(), kept: false }))
     }
 
-    /// Sees to it that sums are remembered and not too old. Those that are half as old as they may be are read anew while
+    /// Sees to it that sums are remembered and not too old. Those that are half as old as they may be are read again while
     /// the request goes on.
     async fn know(self: &Arc<Gateway>, scope: &Scope, bucket: &Bucket, owner: &User) -> Result<()> {
         let most = match scope {

@@ -155,7 +155,7 @@ impl RateLimits {
                     tokens.fill(now);
                     !tokens.is_full()
                 });
-                // So many that all owe something are more than can be counted: they begin anew.
+                // There are too many accounts in debt to keep count of: all of them are reset.
                 if accounts.len() >= COUNTED {
                     accounts.clear();
                 }
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!((0..100).filter(|_| take(false, 600)).count(), 0);
         let more = RateLimit { max_read_ops: 7, ..limit };
         let again = limits.take(user("a"), more, false, begin + Duration::from_secs(600));
-        assert!(again.is_some(), "a limit that was changed counts anew");
+        assert!(again.is_some(), "a limit that was changed starts again");
     }
 
     #[test]

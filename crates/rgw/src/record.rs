@@ -24,7 +24,7 @@ pub(crate) fn encode<T: Versioned>(value: &T) -> Bytes {
     Bytes::from(encoding::encode(value))
 }
 
-/// The structure of a record in its envelope; fails where nobody could read it any more.
+/// The structure of a record in its envelope; fails where it could not be read back.
 fn encode_bounded<T: Versioned>(value: &T) -> Result<Bytes> {
     let bytes = encode(value);
     if bytes.len() as u64 > MAX_BYTES { Err(Error::TooLarge) } else { Ok(bytes) }

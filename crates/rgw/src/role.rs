@@ -62,7 +62,7 @@ impl Role {
 }
 
 impl Gateway {
-    /// The role of that name, asked for anew.
+    /// The role of that name, read now.
     pub(crate) async fn role(&self, name: &str) -> Result<Role> {
         let found = record::read::<Role>(&self.pools.roles, name).await?;
         let (role, _) = found.ok_or_else(|| Error::NoSuchRole(name.to_owned()))?;
@@ -74,7 +74,7 @@ impl Gateway {
         role.id = self.tag();
         role.created_ns = now_ns();
         let creating = record::create(&self.pools.roles, &role.name, &role);
-        if self.telling(Change::Role(role.name.clone()), creating).await? {
+        if self.with_invalidation(Change::Role(role.name.clone()), creating).await? {
             return role.read_policies();
         }
         Err(Error::RoleExists(role.name))
@@ -87,14 +87,14 @@ impl Gateway {
         change: impl FnMut(&mut Role) -> Result<()>,
     ) -> Result<Role> {
         let changing = record::update(&self.pools.roles, name, change);
-        let changed = self.telling(Change::Role(name.to_owned()), changing).await?;
+        let changed = self.with_invalidation(Change::Role(name.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchRole(name.to_owned()))
     }
 
     /// Removes a role, and so ends its sessions.
     pub(crate) async fn remove_role(&self, name: &str) -> Result<()> {
         let removing = record::remove(&self.pools.roles, name);
-        let was_there = self.telling(Change::Role(name.to_owned()), removing).await?;
+        let was_there = self.with_invalidation(Change::Role(name.to_owned()), removing).await?;
         if was_there { Ok(()) } else { Err(Error::NoSuchRole(name.to_owned())) }
     }
 

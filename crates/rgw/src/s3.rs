@@ -32,6 +32,7 @@ pub(crate) use access::{Access, Keys, Peer, Requester};
 pub(crate) use conditions::{Context, is_known_key};
 pub(crate) use errors::log_fault;
 
+use crate::bucket::Bucket;
 use crate::gateway::Gateway;
 use crate::notifications::Cause;
 use nacre_topics::event::EventType;
@@ -58,9 +59,12 @@ impl Protocol {
         self.do_put_object(req, &[EventType::ObjectCreatedPost]).await
     }
 
-    /// What events of the request's changes say of it.
+    /// What events of the request's changes say of it; nothing where the bucket has none.
     fn cause<T>(&self, req: &S3Request<T>) -> Cause {
-        Cause::of_request(&self.gateway, &req.extensions, &Requester::of(req))
+        match req.extensions.get::<Arc<Bucket>>() {
+            Some(bucket) if bucket.notifications.is_none() => Cause::default(),
+            _ => Cause::of_request(&self.gateway, &req.extensions, &Requester::of(req)),
+        }
     }
 }
 

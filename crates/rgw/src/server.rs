@@ -23,7 +23,7 @@ pub(crate) use routes::bucket_of as route_bucket;
 #[cfg(test)]
 pub(crate) use signed::check as check_signed;
 pub use tls::Certificate;
-pub(crate) use track::Seen;
+pub(crate) use track::RequestInfo;
 pub use track::Settings;
 
 use crate::admin_api::AdminApi;
@@ -31,7 +31,7 @@ use crate::bucket::Bucket;
 use crate::cors;
 use crate::error::{Error, Result};
 use crate::forms;
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, spawn_large};
 use crate::metrics::Metrics;
 use crate::s3::{Access, Keys, Peer, Protocol, attributes};
 use accept::{Failures, Fault};
@@ -264,7 +264,8 @@ async fn serve_http(
     let answer = service_fn(move |mut request: Request<Incoming>| {
         let secure = secure || (handler.tracker.settings.trust_forwarded && was_secure(request.headers()));
         request.extensions_mut().insert(Peer { address: peer.ip(), secure });
-        answer(handler.clone(), peer, request, Arc::clone(&connection), unread.clone())
+        // It is large, and moved several times.
+        Box::pin(answer(handler.clone(), peer, request, Arc::clone(&connection), unread.clone()))
     });
     if let Err(error) = watcher.watch(http.serve_connection(socket, answer)).await {
         tracing::debug!(%error, "rgw: a connection ended");
@@ -320,7 +321,7 @@ async fn answer(
         refusal(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "Please reduce your request rate.")
     } else if is_change(&request, &handler) {
         // Several steps that belong together, telling the other gateways for one: they go on when the client goes away.
-        let responding = tokio::spawn({
+        let responding = spawn_large({
             let (handler, active) = (handler.clone(), tracked.active());
             async move {
                 let response = caught(respond(&handler, request)).await;
@@ -392,10 +393,11 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
         }
     }
     if forms::is_form(request.method(), request.uri().path(), request.headers()) {
-        return forms::respond(gateway, request).await;
+        return Box::pin(forms::respond(gateway, request)).await;
     }
+    // What few requests need is not part of the future of all.
     if region::is_unusual(request.headers()) {
-        region::adapt(gateway, &mut request).await;
+        Box::pin(region::adapt(gateway, &mut request)).await;
     }
     let origin = request.headers().get(header::ORIGIN).and_then(|value| value.to_str().ok());
     let (origin, method) = (origin.map(str::to_owned), request.method().clone());
@@ -415,9 +417,9 @@ async fn respond(handler: &Handler, mut request: Request<Body>) -> Response<Body
     let judged = request.headers().get(header::ACCESS_CONTROL_REQUEST_METHOD);
     let judged = judged.and_then(|method| Method::from_bytes(method.as_bytes()).ok()).unwrap_or(method);
     let mut response = if addressed.website {
-        website::serve(handler, &addressed.bucket, request.map(drop)).await
+        Box::pin(website::serve(handler, &addressed.bucket, request.map(drop))).await
     } else if form::is_form(&request) {
-        form::post(handler, &addressed.bucket, request).await
+        Box::pin(form::post(handler, &addressed.bucket, request)).await
     } else {
         let is_about_attributes = attributes::is_asked(&request);
         let date = request.headers().get("x-amz-date").cloned();
@@ -478,7 +480,9 @@ fn is_document<B>(request: &Request<B>, tracker: &Tracker) -> bool {
     let query = request.uri().query().unwrap_or_default();
     let of_object = |pair: &str| {
         let name = pair.split('=').next().unwrap_or_default();
-        ["acl", "tagging", "retention", "legal-hold"].contains(&name)
+        // The protocol takes names that are encoded.
+        let is_name = |name: &str| ["acl", "tagging", "retention", "legal-hold"].contains(&name);
+        urlencoding::decode(name).is_ok_and(|name| is_name(&name))
     };
     match *request.method() {
         Method::POST => !form::is_form(request),

@@ -277,7 +277,7 @@ impl Gateway {
     /// Changes a user; keys are changed by [`Gateway::add_key`] and [`Gateway::remove_key`].
     pub async fn modify_user(&self, id: &str, change: impl FnMut(&mut User) -> Result<()>) -> Result<User> {
         let changing = record::update(&self.pools.users, id, change);
-        let changed = self.telling(Change::User(id.to_owned()), changing).await?;
+        let changed = self.with_invalidation(Change::User(id.to_owned()), changing).await?;
         changed.ok_or_else(|| Error::NoSuchUser(id.to_owned()))
     }
 
@@ -295,18 +295,29 @@ impl Gateway {
 
     /// Takes a pair of keys from a user.
     pub async fn remove_key(&self, id: &str, access_key: &str) -> Result<User> {
-        let user = self
-            .modify_user(id, |user| {
-                let before = user.keys.len();
-                user.keys.retain(|key| key.access_key != access_key);
-                if user.keys.len() == before {
-                    return Err(Error::NoSuchUser(access_key.to_owned()));
-                }
-                Ok(())
-            })
-            .await?;
-        record::remove(&self.pools.keys, access_key).await?;
-        Ok(user)
+        let unknown = || Error::NoSuchUser(access_key.to_owned());
+        if !self.user(id).await?.keys.iter().any(|key| key.access_key == access_key) {
+            return Err(unknown());
+        }
+        self.give_key_back(id, access_key).await?;
+        self.modify_user(id, |user| {
+            let before = user.keys.len();
+            user.keys.retain(|key| key.access_key != access_key);
+            if user.keys.len() == before { Err(unknown()) } else { Ok(()) }
+        })
+        .await
+    }
+
+    /// Removes the reservation of an access key, unless another user has it. It goes before the key itself: what is left of an
+    /// attempt that did not end is a key that opens nothing and can be removed again.
+    async fn give_key_back(&self, user: &str, access_key: &str) -> Result<()> {
+        let removed = record::remove_if(&self.pools.keys, access_key, |owner: &KeyOwner| {
+            if owner.user == user { Ok(()) } else { Err(Error::KeyExists(access_key.to_owned())) }
+        });
+        match removed.await {
+            Ok(_) | Err(Error::KeyExists(_)) => Ok(()),
+            Err(error) => Err(error),
+        }
     }
 
     /// Removes a user that has no buckets.
@@ -315,11 +326,11 @@ impl Gateway {
         if let Some(bucket) = self.buckets_of(id, "", 1).await?.first() {
             return Err(Error::Invalid(format!("user {id} has buckets, {} for one", bucket.0)));
         }
-        self.telling(Change::User(id.to_owned()), record::remove(&self.pools.users, id)).await?;
         for key in &user.keys {
-            record::remove(&self.pools.keys, &key.access_key).await?;
+            self.give_key_back(id, &key.access_key).await?;
         }
-        Ok(())
+        let removing = record::remove(&self.pools.users, id);
+        self.with_invalidation(Change::User(id.to_owned()), removing).await.map(drop)
     }
 
     /// The ids of all users.

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::object::SNAP_HEAD;
-use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs};
+use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, ReqId, encoding};
 use std::collections::{BTreeMap, BTreeSet};
@@ -317,6 +317,9 @@ pub fn ops(action: Action) -> Vec<OsdOp> {
         }
         Action::Truncate(len) => vec![Op::Truncate { size: 8 * u64::from(len) }],
         Action::Remove => vec![Op::Remove],
+        Action::Ensure => {
+            return vec![OsdOp { op: Op::Create { exclusive: true }, flags: op_flag::FAILOK }];
+        }
         Action::Swap { expect, set } => vec![
             Op::AssertExists,
             Op::CmpXattr { name: MARK.into(), op: CmpOp::Eq, value: CmpValue::Bytes(mark_bytes(expect)) },
@@ -333,6 +336,8 @@ fn outcome(action: Action, reply: &OsdReply) -> Result<(Outcome, Option<u64>), S
     if reply.result >= 0 {
         return Ok(match action {
             Action::Read => (Outcome::Saw(Some(value(&reply.ops)?)), version),
+            // Where it changed nothing, the version is that of another write.
+            Action::Ensure => (Outcome::Done, None),
             _ => (Outcome::Done, version),
         });
     }

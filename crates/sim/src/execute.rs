@@ -6,7 +6,9 @@
 use crate::disk::Object;
 use bytes::Bytes;
 use nacre_types::errno::Errno;
-use nacre_types::op::{CmpValue, OI_ATTR, ObjectInfo, OmapValsReply, Op, OpResult, OsdOp, Pairs, user_attr};
+use nacre_types::op::{
+    CmpValue, OI_ATTR, ObjectInfo, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag, user_attr,
+};
 use nacre_types::txn::TxnOp;
 use nacre_types::{ObjectId, encoding};
 use std::collections::BTreeMap;
@@ -46,7 +48,7 @@ pub fn execute(oid: &ObjectId, object: Option<&Object>, ops: &[OsdOp]) -> Execut
         let result = result.map_or_else(OpResult::error, OpResult::output);
         let code = result.code;
         done.results.push(result);
-        if code < 0 {
+        if code < 0 && op.flags & op_flag::FAILOK == 0 {
             return Executed {
                 result: code,
                 results: done.results,
@@ -85,6 +87,13 @@ fn step(oid: &ObjectId, state: &mut Option<Object>, op: &Op, done: &mut Executed
             if *value != CmpValue::Bytes(stored) {
                 return Err(Errno::ECANCELED);
             }
+        }
+        Op::Create { exclusive: true } => {
+            if state.is_some() {
+                return Err(Errno::EEXIST);
+            }
+            *state = Some(Object::default());
+            done.steps.push(TxnOp::Touch(oid()));
         }
         Op::Remove => {
             state.take().ok_or(Errno::ENOENT)?;
@@ -154,12 +163,13 @@ mod tests {
         let mut random = Random::new(5, Stream::Workload);
         let mut model = None;
         for token in 1..400 {
-            let action = match random.range(0, 8) {
+            let action = match random.range(0, 9) {
                 0..2 => Action::Append(token),
                 2 => Action::WriteFull(token),
                 3 => Action::WriteAt(random.range(0, 5) as u8, token),
                 4 => Action::Truncate(random.range(0, 5) as u8),
                 5 => Action::Remove,
+                6 => Action::Ensure,
                 _ => Action::Swap { expect: random.range(0, 2) * token.saturating_sub(1), set: token },
             };
             let object = disk.object(pg, &oid).cloned();

@@ -41,6 +41,8 @@ pub enum Action {
     Truncate(u8),
     /// Removes the object.
     Remove,
+    /// Makes the object, empty, where there is none; succeeds without a change where there is one.
+    Ensure,
     /// Sets the mark where it is as expected (0: there is none).
     Swap {
         /// The mark expected.
@@ -77,6 +79,7 @@ impl Action {
                 Some(_) => (None, Outcome::Done),
                 None => (None, Outcome::Absent),
             },
+            Action::Ensure => changed(&|_| {}),
             Action::Swap { expect, set } => match state {
                 None => (None, Outcome::Absent),
                 Some(value) if value.mark == expect => changed(&|v| v.mark = set),

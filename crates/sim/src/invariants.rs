@@ -22,6 +22,8 @@ pub type Violation = (&'static str, String);
 pub struct Invariants {
     /// The latest interval that read or acknowledged, and who.
     acted: BTreeMap<PgId, (Interval, OsdId)>,
+    /// Which process, as OSD and life, ordered updates in an interval.
+    orderers: BTreeMap<(PgId, Interval), (OsdId, u32)>,
     /// Acknowledged writes.
     acknowledged: BTreeMap<PgId, BTreeSet<Eversion>>,
     /// The highest interval that was ever durable.
@@ -39,6 +41,18 @@ impl Invariants {
     /// An operator deletes the pool. Its copies go, and a restored map that has it again brings none back.
     pub fn give_up(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
+    }
+
+    /// A process ordered an update in `interval`. Only where it orders all of the interval's, a version names one update.
+    pub fn ordered(&mut self, osd: &Osd, pg: PgId, interval: Interval) -> Result<(), Violation> {
+        let me = (osd.id, osd.life);
+        let known = *self.orderers.entry((pg, interval)).or_insert(me);
+        if known == me {
+            return Ok(());
+        }
+        let process = |(osd, life): (OsdId, u32)| format!("{osd} in its life {life}");
+        let detail = format!("{pg}, interval {interval}: {} after {}", process(me), process(known));
+        Err(("two processes order in one interval", detail))
     }
 
     /// A client was answered by `osd` under `interval`.

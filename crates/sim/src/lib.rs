@@ -26,6 +26,7 @@
 //! After every step ([`invariants`], [`history`]):
 //! - every acknowledged write is durable on every in-sync member whose disk is intact;
 //! - no interval has two memberships; no earlier interval acts after a later one has;
+//! - all updates of an interval are ordered by one process;
 //! - at no instant do two OSDs serve one PG;
 //! - versions answered to clients never go back, name one write and one value, and resends get the first answer;
 //! - transactions apply, queues are bounded, machines' own assertions hold.

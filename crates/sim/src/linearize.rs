@@ -9,8 +9,11 @@
 //! - acknowledged writes go in the order of the versions that their replies carry, and a version that a read returns
 //!   must be the one of the state that it sees;
 //! - requests without an answer are tried only where those with one do not fit.
+//!
+//! The answer of a request that succeeds with or without a change ([`Action::Ensure`]) carries no version: it is tried at
+//! every place where it may be.
 
-use crate::history::{Broken, Entry, History, Outcome, Value};
+use crate::history::{Action, Broken, Entry, History, Outcome, Value};
 use crate::schedule::Nanos;
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
@@ -139,6 +142,18 @@ impl<'a> Search<'a> {
                 return true;
             }
         }
+        for index in self.anywhere(&at, horizon) {
+            let (state, _) = self.definite[index].action.apply(&at.state);
+            let mut next = at.clone();
+            if state != at.state {
+                let (Version::Exactly(low) | Version::Above(low)) = at.version;
+                (next.state, next.version) = (state, Version::Above(low));
+            }
+            next.place(index);
+            if self.explains(&next) {
+                return true;
+            }
+        }
         for bit in 0..self.unknown.len() {
             let entry = self.unknown[bit];
             if at.unknown & (1 << bit) != 0 || entry.call > horizon {
@@ -215,10 +230,20 @@ impl<'a> Search<'a> {
         horizon
     }
 
+    /// Requests that may come now and that no version gives a place.
+    fn anywhere(&self, at: &Configuration, horizon: Nanos) -> Vec<usize> {
+        let open = (at.first..self.definite.len()).filter(|index| {
+            let entry = self.definite[*index];
+            !at.placed[*index] && entry.action == Action::Ensure && entry.call <= horizon
+        });
+        open.collect()
+    }
+
     /// The acknowledged write of the lowest version, if it may come now and fits.
     fn next_write(&self, at: &Configuration, horizon: Nanos) -> Option<(usize, Option<Value>, Version)> {
         let open = (at.first..self.definite.len())
-            .filter(|index| !at.placed[*index] && self.definite[*index].outcome == Outcome::Done);
+            .filter(|index| !at.placed[*index] && self.definite[*index].outcome == Outcome::Done)
+            .filter(|index| self.definite[*index].action != Action::Ensure);
         let index = open.min_by_key(|index| (self.definite[*index].version, self.definite[*index].call))?;
         let entry = self.definite[index];
         let (state, outcome) = entry.action.apply(&at.state);

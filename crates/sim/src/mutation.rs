@@ -42,6 +42,8 @@ mutations! {
     SkipTailRepair = "skip-tail-repair", "R3";
     /// Operations of the old interval are still accepted after the promotion was proposed.
     AcceptOldIntervalOps = "accept-old-interval-ops", "R3";
+    /// A restarted primary orders in the interval that the map shows, unless its own record names it too.
+    ReuseInterval = "reuse-interval", "R3";
     /// Reads do not wait for earlier writes to commit.
     ReadUncommitted = "read-uncommitted", "R3";
     /// Reads are answered without a lease.
@@ -56,6 +58,8 @@ mutations! {
     AckBelowMinSize = "ack-below-min-size", "R5";
     /// Dup records are not kept.
     ForgetDups = "forget-dups", "R6";
+    /// Requests that succeeded without a change are not recorded.
+    ForgetUnchanged = "forget-unchanged", "R6";
     /// Operations sent before the interval began are executed.
     ExecuteStaleOps = "execute-stale-ops", "R6";
     /// After a restore the map's record is trusted over a higher one on disk.
@@ -87,6 +91,7 @@ impl Mutation {
             Mutation::TrustWipedMember => Pg::TrustWipedMember,
             Mutation::SkipTailRepair => Pg::SkipTailRepair,
             Mutation::AcceptOldIntervalOps => Pg::AcceptOldIntervalOps,
+            Mutation::ReuseInterval => Pg::ReuseInterval,
             Mutation::ReadUncommitted => Pg::ReadUncommitted,
             Mutation::IgnoreLease => Pg::IgnoreLease,
             Mutation::SkipLeaseWait => Pg::SkipLeaseWait,
@@ -94,6 +99,7 @@ impl Mutation {
             Mutation::ShrinkBelowMinSize => Pg::ShrinkBelowMinSize,
             Mutation::AckBelowMinSize => Pg::AckBelowMinSize,
             Mutation::ForgetDups => Pg::ForgetDups,
+            Mutation::ForgetUnchanged => Pg::ForgetUnchanged,
             Mutation::ExecuteStaleOps => Pg::ExecuteStaleOps,
             Mutation::IgnoreHighestRecord => Pg::IgnoreHighestRecord,
             Mutation::DropBeforeFilled => Pg::DropBeforeFilled,
@@ -105,19 +111,22 @@ impl Mutation {
     /// Bends a seed's scenario so that the breach shows soon: the faults that bring it out, often, on a small cluster.
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
-            Crash, Delay, Drift, Ghost, MonCrash, MonPartition, OneWay, OutIn, Partition, Reset, Restore,
-            SlowCas, SlowDisk, Wipe,
+            Blackout, Crash, Delay, Drift, Ghost, MonCrash, MonPartition, OneWay, OutIn, Partition, Reset,
+            Restore, SlowCas, SlowDisk, Wipe,
         };
         let faults: &[Fault] = match self {
             Mutation::AckBeforeCasOutcome => &[Crash, Partition, SlowCas, MonCrash],
             Mutation::IgnoreProposedMembers => &[Crash, OutIn, SlowCas, MonCrash, Partition],
             Mutation::TrustWipedMember => &[Wipe, Crash],
             Mutation::SkipTailRepair | Mutation::AcceptOldIntervalOps => &[Crash, Partition, SlowDisk, Delay],
+            // The record of an interval that has just begun is lost; no OSD is left to report the primary's failure.
+            Mutation::ReuseInterval => &[Blackout, Crash, OutIn, SlowDisk],
             Mutation::ReadUncommitted => &[Crash, SlowDisk, Partition, Delay],
             Mutation::IgnoreLease | Mutation::SkipLeaseWait => &[Partition, OneWay, MonPartition],
             Mutation::WildClocks => &[Partition, OneWay, MonPartition, Drift],
             Mutation::ShrinkBelowMinSize | Mutation::AckBelowMinSize => &[Crash, Partition, OneWay, Wipe],
             Mutation::ForgetDups => &[Reset, Crash, Partition],
+            Mutation::ForgetUnchanged => &[Ghost, Reset, Partition],
             Mutation::ExecuteStaleOps => &[Ghost, Reset, Crash, Partition],
             Mutation::IgnoreHighestRecord => &[Restore, Crash, Partition],
             Mutation::DropBeforeFilled => &[OutIn, Crash],

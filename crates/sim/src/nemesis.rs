@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// One change for the worse or the better.
 #[derive(Clone, Debug)]
-pub enum Blow {
+pub enum FaultEvent {
     /// The next fault of a kind.
     Next(Fault),
     /// These directions work again.
@@ -79,10 +79,10 @@ impl Nemesis {
     }
 
     /// When each kind strikes first.
-    pub fn first(&mut self, start: Nanos) -> Vec<(Nanos, Blow)> {
+    pub fn first(&mut self, start: Nanos) -> Vec<(Nanos, FaultEvent)> {
         self.random
             .iter_mut()
-            .map(|(fault, random)| (start + random.wait(3 * SECOND), Blow::Next(*fault)))
+            .map(|(fault, random)| (start + random.wait(3 * SECOND), FaultEvent::Next(*fault)))
             .collect()
     }
 
@@ -121,31 +121,31 @@ impl Nemesis {
 
 impl World {
     /// Strikes or mends.
-    pub(crate) fn strike(&mut self, blow: Blow) {
-        match blow {
-            Blow::Next(fault) => {
+    pub(crate) fn strike(&mut self, fault_event: FaultEvent) {
+        match fault_event {
+            FaultEvent::Next(fault) => {
                 if self.nemesis.calm {
                     return;
                 }
                 let Some(mut random) = self.nemesis.random.remove(&fault) else { return };
-                // Draws of one blow come from a stream of its own, whatever the state makes of them.
+                // Draws of one fault_event come from a stream of its own, whatever the state makes of them.
                 let mut draws = Random::new(self.nemesis.seed ^ random.bits(), Stream::Fault(fault as u8));
                 let wait = self.scenario.interval(fault).map_or(SECOND, |mean| random.wait(mean));
                 self.nemesis.random.insert(fault, random);
-                self.schedule.after(wait.max(10 * MILLI), Happening::Blow(Blow::Next(fault)));
+                self.schedule.after(wait.max(10 * MILLI), Happening::FaultEvent(FaultEvent::Next(fault)));
                 self.inflict(fault, &mut draws);
             }
-            Blow::Heal(links) => self.heal(&links),
-            Blow::Prompt => self.network.set_delays(Delays::default()),
-            Blow::FastDisk(osd) => {
+            FaultEvent::Heal(links) => self.heal(&links),
+            FaultEvent::Prompt => self.network.set_delays(Delays::default()),
+            FaultEvent::FastDisk(osd) => {
                 self.nemesis.slow_disks.remove(&osd);
             }
-            Blow::FastCommit => self.nemesis.slow_commit = 0,
-            Blow::In(osd) => self.reweight(osd, WEIGHT_ONE),
-            Blow::Size(pool, size, min_size) => self.set_size(pool, size, min_size),
-            Blow::Resume(client) => self.resume(client),
-            Blow::Room(osd) => self.make_room(osd),
-            Blow::TimeOut(link) => {
+            FaultEvent::FastCommit => self.nemesis.slow_commit = 0,
+            FaultEvent::In(osd) => self.reweight(osd, WEIGHT_ONE),
+            FaultEvent::Size(pool, size, min_size) => self.set_size(pool, size, min_size),
+            FaultEvent::Resume(client) => self.resume(client),
+            FaultEvent::Room(osd) => self.make_room(osd),
+            FaultEvent::TimeOut(link) => {
                 if self.partitioned.contains(&link) {
                     self.lose(link.from, link.to);
                 }
@@ -153,8 +153,8 @@ impl World {
         }
     }
 
-    fn later(&mut self, wait: Nanos, blow: Blow) {
-        self.schedule.after(wait, Happening::Blow(blow));
+    fn later(&mut self, wait: Nanos, fault_event: FaultEvent) {
+        self.schedule.after(wait, Happening::FaultEvent(fault_event));
     }
 
     fn any_osd(&self, random: &mut Random) -> u32 {
@@ -174,7 +174,7 @@ impl World {
                     slow: random.range(50, 1500) * MILLI,
                 };
                 self.network.set_delays(delays);
-                self.later(random.range(SECOND, 8 * SECOND), Blow::Prompt);
+                self.later(random.range(SECOND, 8 * SECOND), FaultEvent::Prompt);
             }
             Fault::Partition => self.partition(random, false),
             Fault::OneWay => self.partition(random, true),
@@ -225,7 +225,7 @@ impl World {
             }
             Fault::SlowDisk => {
                 self.nemesis.slow_disks.insert(osd);
-                self.later(random.range(SECOND, 8 * SECOND), Blow::FastDisk(osd));
+                self.later(random.range(SECOND, 8 * SECOND), FaultEvent::FastDisk(osd));
             }
             Fault::MonCrash => {
                 self.crash_monitor(random);
@@ -233,7 +233,7 @@ impl World {
             }
             Fault::SlowCas => {
                 self.nemesis.slow_commit = random.range(500 * MILLI, 4 * SECOND);
-                self.later(random.range(200 * MILLI, 3 * SECOND), Blow::FastCommit);
+                self.later(random.range(200 * MILLI, 3 * SECOND), FaultEvent::FastCommit);
             }
             Fault::Restore => {
                 self.crash_monitor(random);
@@ -247,7 +247,7 @@ impl World {
             }
             Fault::OutIn => {
                 self.reweight(osd, 0);
-                self.later(random.range(2 * SECOND, 30 * SECOND), Blow::In(osd));
+                self.later(random.range(2 * SECOND, 30 * SECOND), FaultEvent::In(osd));
             }
             Fault::Reweight => self.reweight(osd, random.range(1, u64::from(WEIGHT_ONE) + 1) as u32),
             Fault::Crush => self.crush_weight(osd, random.range(1, 8) as u32),
@@ -272,7 +272,7 @@ impl World {
                     self.part(link);
                 }
                 let long = if random.chance(300) { 60 } else { 8 };
-                self.later(random.range(SECOND, long * SECOND), Blow::Resume(client));
+                self.later(random.range(SECOND, long * SECOND), FaultEvent::Resume(client));
             }
             Fault::ClientStop => {
                 let client = random.index(self.clients.len()) as u32;
@@ -291,7 +291,7 @@ impl World {
                 let disk = &mut self.osds[osd as usize].disk;
                 let room = disk.used() + random.range(0, 200);
                 disk.set_capacity(room.max(1));
-                self.later(random.range(2 * SECOND, 12 * SECOND), Blow::Room(osd));
+                self.later(random.range(2 * SECOND, 12 * SECOND), FaultEvent::Room(osd));
             }
         }
     }
@@ -380,11 +380,11 @@ impl World {
             self.part(*link);
             let lossy = !matches!((link.from, link.to), (Node::Osd(_), Node::Osd(_)));
             if lossy {
-                self.later(random.range(500 * MILLI, 6 * SECOND), Blow::TimeOut(*link));
+                self.later(random.range(500 * MILLI, 6 * SECOND), FaultEvent::TimeOut(*link));
             }
         }
         let long = if random.chance(400) { 25 } else { 5 };
-        self.later(random.range(300 * MILLI, long * SECOND), Blow::Heal(links));
+        self.later(random.range(300 * MILLI, long * SECOND), FaultEvent::Heal(links));
     }
 
     fn heal(&mut self, links: &[Link]) {
@@ -474,7 +474,7 @@ impl World {
         let new_size = random.range(1, 4) as u32;
         let new_min = random.range(1, u64::from(new_size) + 1) as u32;
         self.set_size(*id, new_size, new_min);
-        self.later(random.range(2 * SECOND, 25 * SECOND), Blow::Size(*id, size, min_size));
+        self.later(random.range(2 * SECOND, 25 * SECOND), FaultEvent::Size(*id, size, min_size));
     }
 
     fn make_pool(&mut self, random: &mut Random) {
@@ -574,8 +574,8 @@ impl World {
             self.make_room(osd);
             self.schedule.after(10 * MILLI, Happening::OsdStart(osd));
             // The map authority may be down or about to forget; asking twice does no harm.
-            self.later(2 * SECOND, Blow::In(osd));
-            self.later(10 * SECOND, Blow::In(osd));
+            self.later(2 * SECOND, FaultEvent::In(osd));
+            self.later(10 * SECOND, FaultEvent::In(osd));
         }
     }
 }

@@ -46,6 +46,15 @@ pub enum Out {
     Read(Handle, ReadRequest),
     /// Feed back that a recovery slot is free for the machine.
     Reserved(Handle),
+    /// The same for a copy that another OSD fills.
+    TargetReserved(Handle),
+    /// A machine ordered an update: of this PG, under this interval.
+    Ordered {
+        /// The PG.
+        pg: PgId,
+        /// The version's interval.
+        interval: Interval,
+    },
     /// A client was answered: of this PG, under this interval, with this version if it wrote.
     Answered {
         /// The PG.
@@ -150,6 +159,7 @@ pub struct Process {
     heartbeat: Heartbeat,
     leases: LeaseTable,
     slots: Reserver<PgId>,
+    targets: Reserver<PgId>,
     /// Whose transaction each unflushed change of the disk is, oldest first.
     persists: VecDeque<Option<(Handle, u64)>>,
     early: VecDeque<(Node, OsdRequest)>,
@@ -214,6 +224,7 @@ impl Osd {
             heartbeat: Heartbeat::new(self.id, nonce, self.settings.heartbeat),
             leases: LeaseTable::new(self.settings.lease, nonce, local),
             slots: Reserver::new(self.settings.recoveries),
+            targets: Reserver::new(self.settings.recoveries),
             persists: VecDeque::new(),
             early: VecDeque::new(),
             next_token: 1,
@@ -653,6 +664,9 @@ impl Osd {
                 ));
                 continue;
             };
+            if !matches!(outcome, Executed::Read) {
+                out.push(Out::Ordered { pg, interval: version.interval });
+            }
             let Some(process) = &mut self.process else { return };
             let Some(hosted) = process.pgs.get_mut(&pg) else { return };
             let event = Event::Executed { token, outcome };
@@ -668,6 +682,22 @@ impl Osd {
         for next in process.slots.release(&pg) {
             let Some(hosted) = process.pgs.get(&next) else { continue };
             out.push(Out::Reserved(Handle { pg: next, serial: hosted.serial }));
+        }
+    }
+
+    fn release_target(&mut self, pg: PgId, out: &mut Vec<Out>) {
+        let Some(process) = &mut self.process else { return };
+        for next in process.targets.release(&pg) {
+            let Some(hosted) = process.pgs.get(&next) else { continue };
+            out.push(Out::TargetReserved(Handle { pg: next, serial: hosted.serial }));
+        }
+    }
+
+    /// The slot for a copy that is filled is free.
+    pub fn on_target_reserved(&mut self, now: Nanos, handle: Handle, out: &mut Vec<Out>) {
+        let holds = self.process.as_ref().is_some_and(|process| process.targets.holds(&handle.pg));
+        if holds && self.is_same(handle) {
+            self.feed(now, handle.pg, Event::TargetReserved, out);
         }
     }
 
@@ -710,8 +740,12 @@ impl Osd {
         let mut result = done.result.to_le_bytes().to_vec();
         result.extend_from_slice(&user_version.to_le_bytes());
         if !writes {
-            let recorded = done.result < 0 && request.request.may_write();
-            return Some(if recorded { Executed::Failed { result: result.into() } } else { Executed::Read });
+            let result = result.into();
+            return Some(match request.request.may_write() {
+                false => Executed::Read,
+                true if done.result < 0 => Executed::Failed { result },
+                true => Executed::Unchanged { result },
+            });
         }
         request.wrote = Some(version);
         let info = ObjectInfo {
@@ -812,17 +846,24 @@ impl Osd {
                 out.push(Out::Read(handle, ReadRequest::List { list, from, max }));
             }
             Command::Invalidate { .. } => {}
-            Command::Reserve { backfill } => {
-                if process.slots.request(pg, u8::from(!backfill)) == Reservation::Granted {
+            Command::Reserve { priority, .. } => {
+                if process.slots.request(pg, priority) == Reservation::Granted {
                     out.push(Out::Reserved(handle));
                 }
             }
             Command::Release => self.release(pg, out),
+            Command::ReserveTarget { priority } => {
+                if process.targets.request(pg, priority) == Reservation::Granted {
+                    out.push(Out::TargetReserved(handle));
+                }
+            }
+            Command::ReleaseTarget => self.release_target(pg, out),
             Command::RemovePg => {
                 let requests = std::mem::take(&mut hosted.requests);
                 out.extend(requests.values().map(|r| backoff(r.from, &r.request, epoch)));
                 process.pgs.remove(&pg);
                 self.release(pg, out);
+                self.release_target(pg, out);
                 let Some(process) = &mut self.process else { return };
                 let Some(collection) = self.disk.collection(pg) else { return };
                 let mut txn = Transaction::new(pg);

@@ -208,6 +208,7 @@ impl Scenario {
             min_log_entries: self.log_entries,
             max_log_entries: 4 * self.log_entries,
             max_waiting_ops: 200,
+            max_waiting_inactive: 4,
             max_inflight_writes: 16,
             max_recoveries: 2,
             // Small enough that objects go in several pieces.

@@ -9,7 +9,7 @@ use crate::history::{Action, History};
 use crate::invariants::Invariants;
 use crate::linearize;
 use crate::monitor::{MonOut, Monitor};
-use crate::nemesis::{Blow, Nemesis};
+use crate::nemesis::{FaultEvent, Nemesis};
 use crate::network::{Delays, Due, Link, Network, Node};
 use crate::osd::{Handle, Osd, Out, ReadRequest, show_membership};
 use crate::packet::{MapView, Packet};
@@ -46,6 +46,8 @@ pub enum Happening {
     ReadDone(u32, u32, Handle, ReadRequest),
     /// A recovery slot is free.
     Reserved(u32, u32, Handle),
+    /// The same for a copy that another OSD fills.
+    TargetReserved(u32, u32, Handle),
     /// An OSD wanted to be woken.
     OsdTick(u32, u32),
     /// An OSD finds that another one's process is gone.
@@ -67,7 +69,7 @@ pub enum Happening {
     /// A client may send again.
     Retry(u32),
     /// Trouble.
-    Blow(Blow),
+    FaultEvent(FaultEvent),
     /// No more trouble from here on.
     Calm,
     /// Time to look whether all is well.
@@ -187,8 +189,8 @@ impl World {
             self.schedule.at(2 * SECOND + wait, Happening::Ask(client));
         }
         self.schedule.at(0, Happening::MonTick(self.monitor.life));
-        for (at, blow) in self.nemesis.first(3 * SECOND) {
-            self.schedule.at(at, Happening::Blow(blow));
+        for (at, fault_event) in self.nemesis.first(3 * SECOND) {
+            self.schedule.at(at, Happening::FaultEvent(fault_event));
         }
         self.schedule.at(3 * SECOND + self.scenario.trouble, Happening::Calm);
     }
@@ -273,6 +275,11 @@ impl World {
                     self.with_osd(osd, |osd, out| osd.on_reserved(now, handle, out));
                 }
             }
+            Happening::TargetReserved(osd, life, handle) => {
+                if self.osds[osd as usize].life == life {
+                    self.with_osd(osd, |osd, out| osd.on_target_reserved(now, handle, out));
+                }
+            }
             Happening::OsdTick(osd, life) => {
                 if self.osds[osd as usize].life == life {
                     self.wakes[osd as usize] = None;
@@ -309,7 +316,7 @@ impl World {
                 let sent = self.clients[client as usize].on_time(now);
                 self.send_requests(client, sent);
             }
-            Happening::Blow(blow) => self.strike(blow),
+            Happening::FaultEvent(fault_event) => self.strike(fault_event),
             Happening::Calm => self.calm(),
             Happening::Look => self.look(),
         }
@@ -397,6 +404,14 @@ impl World {
                 Out::Reserved(handle) => {
                     let life = self.osds[id as usize].life;
                     self.schedule.after(MICRO, Happening::Reserved(id, life, handle));
+                }
+                Out::TargetReserved(handle) => {
+                    let life = self.osds[id as usize].life;
+                    self.schedule.after(MICRO, Happening::TargetReserved(id, life, handle));
+                }
+                Out::Ordered { pg, interval } => {
+                    let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
+                    self.check(checked);
                 }
                 Out::Answered { pg, interval, wrote } => {
                     self.say(format_args!("osd.{id} answers {pg} interval {interval} wrote {wrote:?}"));
@@ -631,7 +646,8 @@ impl World {
             52..70 => Action::Append(token),
             70..78 => Action::WriteAt(self.workload.range(0, 6) as u8, token),
             78..82 => Action::Truncate(self.workload.range(0, 5) as u8),
-            82..89 => Action::Remove,
+            82..88 => Action::Remove,
+            88..91 => Action::Ensure,
             _ => Action::Swap { expect: client.mark(&object), set: token },
         };
         self.asked += 1;

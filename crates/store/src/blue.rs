@@ -59,7 +59,7 @@ use alloc::Allocator;
 use allocation::file::Expected;
 use allocation::ledger::Ledger;
 use allocation::worker::Worker;
-use allocation::{Books, start};
+use allocation::{SpaceAccounting, start};
 use collection::Collection;
 use commit::{CommitCounters, Committer, Queue};
 use db::{BatchPool, Db, Family, FamilyIds, RawBatch};
@@ -248,7 +248,7 @@ impl BlueStore {
         let recording = start::begin(&opened, &config, opened.state.frontier, &mut known, &mut batch)?;
         let incarnation = mount::mark_mounted(&opened, batch)?;
         let device_blocks = opened.label.size / BLOCK_BYTES;
-        let Books { used, usage, objects } = std::mem::take(&mut known.books);
+        let SpaceAccounting { used, usage, objects } = std::mem::take(&mut known.accounting);
         let mut allocator =
             Allocator::with_used(used, FIRST_DATA_BLOCK, opened.state.frontier, device_blocks);
         known.findings.quarantine(&mut allocator);
@@ -371,7 +371,10 @@ impl BlueStore {
         let inner = Arc::clone(inner);
         let thread = std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || run(&inner))
+            .spawn(move || {
+                let _stop = StopOnPanic(&inner);
+                run(&inner);
+            })
             .map_err(|e| StoreError::io("start a thread", &e))?;
         self.threads.lock().push(thread);
         Ok(())
@@ -407,6 +410,17 @@ impl BlueStore {
     fn end_compaction(&self, closed: &Inner) {
         closed.db.cancel_compactions();
         drop(self.compacting.lock());
+    }
+}
+
+/// Stops the store where one of its threads panics: commits would be waited for without end and without a message.
+struct StopOnPanic<'a>(&'a Inner);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop(StoreError::Invalid("a thread of the store panicked"));
+        }
     }
 }
 
@@ -565,9 +579,9 @@ impl Inner {
             let collection = collection.lock();
             (!collection.removed).then_some((*id, collection.objects))
         });
-        let books = Books { used, usage: self.queue.usage(), objects: objects.collect() };
+        let accounting = SpaceAccounting { used, usage: self.queue.usage(), objects: objects.collect() };
         let expected = Expected { uuid: self.uuid, position: 0, frontier, device_blocks: self.device_blocks };
-        start::save(&self.directory, &self.db, &books, expected)
+        start::save(&self.directory, &self.db, &accounting, expected)
     }
 
     /// Leaves everything as a quick start wants it, after all is committed.

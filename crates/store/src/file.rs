@@ -35,7 +35,7 @@ pub use fsck::{FileFinding, FileFsckReport};
 
 use crate::blue::keys;
 use crate::error::{Result, StoreError};
-use crate::mem::supers::Supers;
+use crate::mem::superblock::SuperblockLog;
 use crate::{Completion, MountReport, ObjectStat, ObjectStore, Page, Reservation, Statfs, StoreEvents};
 use apply::Applier;
 use bytes::Bytes;
@@ -170,10 +170,6 @@ impl FileStore {
         let opened = mount::open(directory, &config)?;
         let mut label = opened.label;
         let clean = label.clean;
-        if let Some(loss) = &opened.loss {
-            label.incarnation = Incarnation(uuid::Uuid::new_v4());
-            tracing::error!(directory = %directory.display(), incarnation = %label.incarnation, "filestore: {loss}");
-        }
         label.clean = false;
         label.write(directory)?;
         let mut collections = BTreeMap::new();
@@ -209,7 +205,7 @@ impl FileStore {
             counters: Counters::default(),
             next_number: AtomicU64::new(opened.state.next_number),
             collections: RwLock::new(collections),
-            supers: Mutex::new(Supers::open(directory)?),
+            superblock: Mutex::new(SuperblockLog::open(directory)?),
             reserved: Arc::default(),
             file_system: Mutex::new(None),
             stopped: OnceLock::new(),
@@ -276,8 +272,22 @@ fn spawn(
     let inner = Arc::clone(inner);
     std::thread::Builder::new()
         .name(name.into())
-        .spawn(move || run(&inner))
+        .spawn(move || {
+            let _stop = StopOnPanic(&inner);
+            run(&inner);
+        })
         .map_err(|e| StoreError::io("start a thread of the store", &e))
+}
+
+/// Stops the store where one of its threads panics: commits would be waited for without end and without a message.
+struct StopOnPanic<'a>(&'a Inner);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop(StoreError::Invalid("a thread of the store panicked"));
+        }
+    }
 }
 
 impl Drop for FileStore {
@@ -576,19 +586,19 @@ impl ObjectStore for FileStore {
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
         let inner = self.inner()?;
         inner.check()?;
-        Ok(inner.supers.lock().get(key))
+        Ok(inner.superblock.lock().get(key))
     }
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
         let inner = self.inner()?;
         inner.check()?;
         inner.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        inner.supers.lock().set(values).map_err(|error| inner.stop(error))
+        inner.superblock.lock().set(values).map_err(|error| inner.stop(error))
     }
 
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
         let inner = self.inner()?;
         inner.check()?;
-        Ok(inner.supers.lock().list(prefix))
+        Ok(inner.superblock.lock().list(prefix))
     }
 }

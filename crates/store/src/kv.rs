@@ -328,7 +328,7 @@ impl KvStore {
 
     /// Salvages what can be read of the database in `path`, and drops the rest: the last resort. What only the
     /// write-ahead log held is lost. A database of which everything can be read is left as it is. Tells whether it was
-    /// changed.
+    /// changed. A BlueStore that was changed has a new identity: its PGs are filled by other members.
     pub fn repair(kind: KvKind, path: &Path) -> Result<bool> {
         match KvStore::open(kind, path)
             .and_then(|store| store.for_each(None, |_, _, _| ControlFlow::Continue(())))
@@ -348,8 +348,11 @@ impl KvStore {
                 DB::repair(&Options::default(), &directory).map_err(failed("repair a database"))?;
                 offline::add_missing_families(&directory)?;
                 drop(store);
-                // What was dropped may have owned blocks.
-                KvStore::open(kind, path)?.change(WriteBatch::default())?;
+                // What was dropped may have owned blocks, and may have been acknowledged.
+                let repaired = KvStore::open(kind, path)?;
+                let mut batch = WriteBatch::default();
+                offline::mint_incarnation(&repaired.db, &mut batch);
+                repaired.change(batch)?;
             }
         }
         Ok(true)

@@ -17,7 +17,7 @@ mod cost;
 mod data;
 mod host;
 mod save;
-pub(crate) mod supers;
+pub(crate) mod superblock;
 
 use crate::admission;
 use crate::error::{Result, StoreError};
@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
-use supers::Supers;
+use superblock::SuperblockLog;
 
 /// How a [`MemStore`] is set up.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,7 +69,7 @@ pub struct MemStore {
     host: Host,
     /// The host had too little memory when last looked at.
     host_is_low: AtomicBool,
-    supers: Mutex<Supers>,
+    superblock: Mutex<SuperblockLog>,
     mounted: AtomicBool,
     lock: Mutex<Option<StoreLock>>,
 }
@@ -135,7 +135,7 @@ impl MemStore {
             reserved: Arc::default(),
             host,
             host_is_low: AtomicBool::new(false),
-            supers: Mutex::new(Supers::open(directory)?),
+            superblock: Mutex::new(SuperblockLog::open(directory)?),
             mounted: AtomicBool::new(true),
             lock: Mutex::new(Some(lock)),
         };
@@ -396,7 +396,7 @@ impl ObjectStore for MemStore {
             total_bytes: self.config.device_bytes,
             available_bytes: self.config.device_bytes.saturating_sub(used).min(self.host_room()),
             allocated_bytes: used,
-            meta_bytes: self.supers.lock().list("").iter().map(|(k, v)| (k.len() + v.len()) as u64).sum(),
+            meta_bytes: self.superblock.lock().list("").iter().map(|(k, v)| (k.len() + v.len()) as u64).sum(),
             ..Statfs::default()
         };
         for (pg, collection) in self.collections.read().iter() {
@@ -425,16 +425,16 @@ impl ObjectStore for MemStore {
 
     fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
         self.check_mounted()?;
-        Ok(self.supers.lock().get(key))
+        Ok(self.superblock.lock().get(key))
     }
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
         self.check_mounted()?;
-        self.supers.lock().set(values)
+        self.superblock.lock().set(values)
     }
 
     fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
         self.check_mounted()?;
-        Ok(self.supers.lock().list(prefix))
+        Ok(self.superblock.lock().list(prefix))
     }
 }

@@ -20,6 +20,13 @@ pub struct TopicArn {
     pub name: String,
 }
 
+impl TopicArn {
+    /// Whether both name the same topic. The zone group does not count: tenant and name are unique in the cluster.
+    pub fn is_same_topic(&self, other: &TopicArn) -> bool {
+        (&self.tenant, &self.name) == (&other.tenant, &other.name)
+    }
+}
+
 impl fmt::Display for TopicArn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "arn:aws:sns:{}:{}:{}", self.zonegroup, self.tenant, self.name)
@@ -90,6 +97,15 @@ mod tests {
         ] {
             assert!(text.parse::<TopicArn>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn tenant_and_name_tell_topics_apart_and_the_zone_group_does_not() {
+        let arn = |text: &str| text.parse::<TopicArn>().unwrap();
+        let topic = arn("arn:aws:sns:default:acme:a");
+        assert!(topic.is_same_topic(&arn("arn:aws:sns:elsewhere:acme:a")));
+        assert!(!topic.is_same_topic(&arn("arn:aws:sns:default::a")));
+        assert!(!topic.is_same_topic(&arn("arn:aws:sns:default:acme:b")));
     }
 
     #[test]

@@ -92,7 +92,7 @@ impl NotificationConfig {
 
     /// Whether a configuration sends events to that topic.
     pub fn names_topic(&self, topic: &TopicArn) -> bool {
-        self.configurations.iter().any(|configuration| configuration.topic == *topic)
+        self.configurations.iter().any(|configuration| configuration.topic.is_same_topic(topic))
     }
 }
 

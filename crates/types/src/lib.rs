@@ -7,6 +7,7 @@ pub mod caps;
 pub mod ceph;
 pub mod cls;
 pub mod command;
+pub mod compound;
 pub mod crc32c;
 pub mod crush;
 pub mod encoding;

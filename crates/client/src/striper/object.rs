@@ -46,12 +46,12 @@ pub(super) struct State {
     /// Writes in flight by the position of their pieces in a stripe, the first piece aside.
     pub(super) lanes: HashMap<u64, Lane>,
     /// Pieces that were made in an epoch which may have passed before their data arrived.
-    unsure: Vec<Unsure>,
+    unconfirmed: Vec<UnconfirmedPiece>,
 }
 
 /// A piece that a write made.
 #[derive(Debug)]
-struct Unsure {
+struct UnconfirmedPiece {
     /// The object as the write knew it.
     meta: Meta,
     piece: u64,
@@ -148,22 +148,24 @@ impl Object {
     /// Pieces were made as part of `meta`, whose epoch held before they were.
     pub(super) fn made(&self, meta: Meta, pieces: &[u64]) {
         let written = Instant::now();
-        let unsure = pieces.iter().map(|piece| Unsure { meta, piece: *piece, written });
-        self.state.lock().unsure.extend(unsure);
+        let unconfirmed = pieces.iter().map(|piece| UnconfirmedPiece { meta, piece: *piece, written });
+        self.state.lock().unconfirmed.extend(unconfirmed);
     }
 
     /// `epoch` still held when it was asked for at `asked_at`: what was made before that is found by whoever ends it.
     pub(super) fn held(&self, epoch: u64, asked_at: Instant) {
-        let settled = |unsure: &Unsure| unsure.meta.epoch == epoch && unsure.written <= asked_at;
-        self.state.lock().unsure.retain(|unsure| !settled(unsure));
+        let settled = |unconfirmed: &UnconfirmedPiece| {
+            unconfirmed.meta.epoch == epoch && unconfirmed.written <= asked_at
+        };
+        self.state.lock().unconfirmed.retain(|unconfirmed| !settled(unconfirmed));
     }
 
     /// The pieces that were made in epochs that have passed, each with the object that it was part of. `epoch` is the
     /// present one.
     pub(super) fn take_unsure(&self, epoch: u64) -> Vec<(Meta, u64)> {
         let mut state = self.state.lock();
-        let passed = state.unsure.extract_if(.., |unsure| unsure.meta.epoch != epoch);
-        passed.map(|unsure| (unsure.meta, unsure.piece)).collect()
+        let passed = state.unconfirmed.extract_if(.., |unconfirmed| unconfirmed.meta.epoch != epoch);
+        passed.map(|unconfirmed| (unconfirmed.meta, unconfirmed.piece)).collect()
     }
 
     /// Whether a piece is known to carry `epoch`.

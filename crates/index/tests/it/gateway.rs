@@ -28,6 +28,8 @@ const TAGS: &str = "rgw.tags";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
     Put,
+    /// A PUT to a key that is expected to be new.
+    PutUnread,
     /// As a PUT, of an object whose attributes are known beforehand.
     Copy,
     PutIfAbsent,
@@ -74,6 +76,8 @@ pub(crate) struct Actor {
     size: u64,
     prepared: Incarnation,
     view: View,
+    /// What the shard has of the key was not read.
+    unread: bool,
     slot: bool,
     pub(crate) phase: Phase,
 }
@@ -134,20 +138,24 @@ fn subject(tag: &str, size: u64) -> Subject {
     Subject { size, etag: listed(tag, size).etag, ..Subject::default() }
 }
 
+fn batch(tag: &'static str, slot: bool, expect_new: bool) -> Batch {
+    let event = Event { fixed: Bytes::from_static(tag.as_bytes()), ..Event::default() };
+    let pending = Pending { session: tag.into(), slot, event: Some(event), ..Pending::default() };
+    Batch::new(state::OPEN, vec![Prepare { key: KEY.into(), tag: tag.into(), pending, expect_new }])
+}
+
 impl Actor {
     pub(crate) fn new(request: Request, tag: &'static str, size: u64) -> Actor {
-        let event = Event { fixed: Bytes::from_static(tag.as_bytes()), ..Event::default() };
-        let slot = request == Request::Delete;
-        let pending = Pending { session: tag.into(), slot, event: Some(event), ..Pending::default() };
-        let change = Prepare { key: KEY.into(), tag: tag.into(), pending };
-        let phase = Phase::Prepare(Batch::new(state::OPEN, vec![change]));
+        let (slot, unread) = (request == Request::Delete, request == Request::PutUnread);
+        let phase = Phase::Prepare(batch(tag, slot, unread));
         let (prepared, view) = (Incarnation::default(), View::default());
-        Actor { request, tag, size, prepared, view, slot, phase }
+        Actor { request, tag, size, prepared, view, unread, slot, phase }
     }
 
     /// Ends it. What it knew does not matter any more: states that differ in nothing else are the same.
     pub(crate) fn end(&mut self, phase: Phase) {
         (self.prepared, self.view, self.slot) = (Incarnation::default(), View::default(), false);
+        self.unread = false;
         self.phase = phase;
     }
 
@@ -178,7 +186,10 @@ impl Actor {
                 match cluster.shard.write(&write) {
                     Ok(version) => {
                         self.prepared = Incarnation { generation: cluster.generation, version };
-                        Phase::View(batch)
+                        match batch.read() {
+                            Some(_) => Phase::View(batch),
+                            None => Phase::Commit(Base::Absent, None),
+                        }
                     }
                     Err(errno) => {
                         assert_eq!(errno, Errno::ECANCELED);
@@ -194,7 +205,8 @@ impl Actor {
                 }
             }
             Phase::View(batch) => {
-                let reply = cluster.shard.read(&batch.read()).unwrap();
+                let read = batch.read().expect("the key is not expected to be new");
+                let reply = cluster.shard.read(&read).unwrap();
                 self.view = batch.views(&reply).unwrap().remove(0).unwrap();
                 self.slot = batch.changes()[0].pending.slot;
                 if mutation == Mutation::NeverATombstone {
@@ -202,6 +214,8 @@ impl Actor {
                 }
                 let guess = match self.request {
                     Request::Put | Request::Copy => self.view.guess_write(),
+                    // Its guess that the key is new was wrong.
+                    Request::PutUnread => self.view.guess_removal(),
                     Request::PutIfAbsent => self.view.guess_write().filter(|base| *base == Base::Absent),
                     Request::Delete => self.view.guess_removal(),
                     Request::Tagging => None,
@@ -228,14 +242,16 @@ impl Actor {
     }
 
     fn commit(
-        &self,
+        &mut self,
         (base, shown): (&Base, Option<(String, u64)>),
         cluster: &mut Cluster,
         truth: &mut Vec<Truth>,
         mutation: Mutation,
     ) -> Phase {
         let about = match self.request {
-            Request::Put | Request::PutIfAbsent | Request::Copy => Some(subject(self.tag, self.size)),
+            Request::Put | Request::PutUnread | Request::PutIfAbsent | Request::Copy => {
+                Some(subject(self.tag, self.size))
+            }
             Request::Delete | Request::Tagging => shown.as_ref().map(|(tag, size)| subject(tag, *size)),
         };
         let change = Change {
@@ -253,7 +269,7 @@ impl Actor {
         ];
         let commit = match self.request {
             Request::PutIfAbsent if shown.is_some() => None,
-            Request::Put | Request::PutIfAbsent | Request::Copy => {
+            Request::Put | Request::PutUnread | Request::PutIfAbsent | Request::Copy => {
                 Some(commit::write(change, base, New::Object(&own, None), Vec::new(), object).unwrap())
             }
             Request::Tagging if shown.is_none() => None,
@@ -278,7 +294,9 @@ impl Actor {
         match cluster.head.write(&commit.write) {
             Ok(_) => {
                 let (tag, size) = match self.request {
-                    Request::Put | Request::PutIfAbsent | Request::Copy => (self.tag.to_owned(), self.size),
+                    Request::Put | Request::PutUnread | Request::PutIfAbsent | Request::Copy => {
+                        (self.tag.to_owned(), self.size)
+                    }
                     Request::Delete | Request::Tagging => before.expect("it changed an object"),
                 };
                 truth.push(Truth { tag: self.tag.to_owned(), subject: subject(&tag, size) });
@@ -286,7 +304,11 @@ impl Actor {
             }
             Err(errno) => {
                 assert!(op::is_overtaken(errno), "{errno:?}");
-                Phase::ReadHead
+                if std::mem::take(&mut self.unread) {
+                    Phase::View(batch(self.tag, self.slot, false))
+                } else {
+                    Phase::ReadHead
+                }
             }
         }
     }

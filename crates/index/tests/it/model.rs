@@ -7,7 +7,7 @@
 //! be noticed.
 
 use crate::gateway::{self, Actor, Cluster, KEY, OBJECT, Phase, Recovery, Request};
-use Request::{Copy, Delete, Put, PutIfAbsent, Tagging};
+use Request::{Copy, Delete, Put, PutIfAbsent, PutUnread, Tagging};
 use bytes::Bytes;
 use nacre_index::key::{self, Kind};
 use nacre_index::op::{Fetched, Guard, Step, Write};
@@ -348,6 +348,20 @@ fn copies_and_conditional_writes_have_exactly_their_events() {
 }
 
 #[test]
+fn writes_to_keys_that_are_expected_to_be_new_have_exactly_their_events() {
+    for pair in [[PutUnread, PutUnread], [PutUnread, Put], [PutUnread, Delete], [PutUnread, Tagging]] {
+        for start in STARTS {
+            explore(start, &pair, FINE, Mutation::None).unwrap();
+        }
+    }
+    for triple in [[PutUnread, PutUnread, Delete], [PutUnread, Delete, Delete], [PutUnread, Put, Delete]] {
+        for start in [Start::Nothing, Start::Object] {
+            explore(start, &triple, COARSE, Mutation::None).unwrap();
+        }
+    }
+}
+
+#[test]
 fn pairs_have_exactly_their_events_while_the_index_moves() {
     let bounds = Bounds { crashes: 2, restarts: 0, moves: 1, coarse: false };
     let states = explore_all(&STARTS, &[Put, Delete, Tagging], 2, bounds);
@@ -379,7 +393,7 @@ fn random_scenes_of_four_requests_have_exactly_their_events() {
             random ^= random << 17;
             (random % below as u64) as usize
         };
-        let all = [Put, Copy, PutIfAbsent, Delete, Delete, Tagging];
+        let all = [Put, PutUnread, Copy, PutIfAbsent, Delete, Delete, Tagging];
         let requests: Vec<Request> = (0..4).map(|_| all[choose(all.len())]).collect();
         let bounds = Bounds { crashes: 3, restarts: 2, moves: 1, coarse: false };
         let mut world = World::new(STARTS[choose(STARTS.len())], &requests, bounds);

@@ -39,6 +39,7 @@ impl Object {
                 let found = keys.iter().filter_map(|key| Some((key.clone(), self.omap.get(key)?.clone())));
                 Fetched::Pairs(found.collect())
             }
+            Fetch::Data => Fetched::Data(self.data.clone()),
             Fetch::Page { prefix, after, max } => {
                 let behind = self.omap.iter().filter(|(key, _)| *key > after && key.starts_with(prefix));
                 let mut entries: Vec<_> = behind.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -79,7 +80,9 @@ impl Stored {
                     object.omap.retain(|key, _| key < first || key >= end);
                 }
                 Step::Remove => removed = true,
-                Step::Write { .. } | Step::Truncate(_) => panic!("{step:?} is not modelled"),
+                Step::Write { .. } | Step::Truncate(_) | Step::OmapClear | Step::Call { .. } => {
+                    panic!("{step:?} is not modelled")
+                }
             }
         }
         self.object = (!removed).then_some(object);

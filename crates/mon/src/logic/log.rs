@@ -135,7 +135,8 @@ pub struct ClusterLog {
 impl ClusterLog {
     /// Goes on after `entries`, which are stored.
     pub(crate) fn restore(entries: Vec<LogEntry>, kept: usize) -> ClusterLog {
-        let next_seq = entries.last().map_or(0, |e| e.seq + 1);
+        // The first line is number 1: a follower that has seen none asks for those after 0.
+        let next_seq = entries.last().map_or(1, |e| e.seq + 1);
         ClusterLog {
             kept,
             entries: entries.into(),
@@ -218,5 +219,20 @@ impl ClusterLog {
     /// The number below which stored lines are not needed any more.
     pub(crate) fn trim_below(&self) -> u64 {
         self.next_seq.saturating_sub(self.kept as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_line_comes_after_none() {
+        let mut log = ClusterLog::restore(Vec::new(), 10);
+        log.append(Now { wall_ns: 1, mono_ms: 1 }, "mon", LogLevel::Info, "first".to_owned());
+        assert_eq!(log.stored_after(0).count(), 0, "it is not stored yet");
+        assert_eq!(log.take_unstored(10).len(), 1);
+        assert_eq!(log.stored_after(0).count(), 1);
+        assert_eq!(log.stored_after(1).count(), 0);
     }
 }

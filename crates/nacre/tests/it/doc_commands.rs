@@ -5,7 +5,7 @@
 //! [`PAGES`] fails, and so does an entry that matches nothing any more.
 
 use crate::librados::library_folder;
-use crate::support::{free_port, nacre};
+use crate::support::{free_port, free_ports, nacre};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -29,6 +29,13 @@ const PAGES: &[Page] = &[
         before: "daemons data 4; nacre osd pool create first 8; nacre osd pool create backup 32
                  nacre user create --uid alice --display-name Alice",
     },
+    // It goes on where the README's tour has made a bucket.
+    Page {
+        path: "docs/notifications.md",
+        before: r#"serve --data ./data
+export $(nacre user info --uid admin | jq -r '.keys[0] | "AWS_ACCESS_KEY_ID=\(.access_key) AWS_SECRET_ACCESS_KEY=\(.secret_key)"')
+aws --endpoint-url http://$S3 s3 mb s3://mybucket"#,
+    },
     // A benchmark of a store: minutes of work, and a build of its own.
     Page { path: "docs/performance.md", before: "exit 0" },
 ];
@@ -36,6 +43,7 @@ const PAGES: &[Page] = &[
 /// Text that is replaced wherever it stands: from, to, why.
 const REPLACED: &[(&str, &str, &str)] = &[
     ("127.0.0.1:8000", "$S3", "tests take ports that are free"),
+    ("127.0.0.1:9092", "127.0.0.1:$KAFKA_PORT", "likewise"),
     ("/usr/local", "$ROOT/usr/local", "nothing is installed on the machine that tests"),
     ("/etc/ceph", "$ROOT/etc/ceph", "likewise"),
     ("/tmp/", "$ROOT/tmp/", "tests leave nothing behind"),
@@ -46,6 +54,8 @@ const LINES: &[(&str, &str, &str, &str)] = &[
     ("README.md", "make run     #", "", "the tour does it"),
     ("README.md", "make run", "serve --data ./data", "it builds first; then it does this in the foreground"),
     ("README.md", "make test", "", "this is that test"),
+    ("README.md", "scripts/kafka start", "start_kafka ./kafka", "ports that are free"),
+    ("docs/notifications.md", "scripts/kafka start", "start_kafka ./kafka", "ports that are free"),
     (
         "docs/guide.md",
         "nacre serve --data ./cluster",
@@ -103,10 +113,16 @@ start_osd() {
   until nacre osd tree up | grep -q "osd\.$1 "; do sleep 0.05; done
 }
 stop_osd() { kill ${OSD[$1]}; wait ${OSD[$1]}; }
+# Starts a Kafka broker in $1, whose jar files other tests have downloaded.
+start_kafka() {
+  KAFKA_FOLDER=$1
+  XDG_CACHE_HOME=$CACHE scripts/kafka start $1 $KAFKA_PORT
+}
+stop_kafka() { [ ! -e "$KAFKA_FOLDER/pid" ] || scripts/kafka stop $KAFKA_FOLDER; }
 install_files() {
   make -s -C "$REPO" install-files NACRE="$NACRE" LIBRADOS="$LIBRADOS" PREFIX="$ROOT/usr/local"
 }
-trap 'kill $(jobs -p) 2>/dev/null; wait' EXIT
+trap 'stop_kafka || true; kill $(jobs -p) 2>/dev/null; wait' EXIT
 "#;
 
 fn repository() -> PathBuf {
@@ -179,6 +195,10 @@ fn run(path: &str) {
     let copied =
         Command::new("cp").arg("-r").arg(repository().join("crates/pg")).arg(root.join("crates")).status();
     assert!(copied.unwrap().success());
+    std::os::unix::fs::symlink(repository().join("scripts"), root.join("scripts")).unwrap();
+    let cache = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .unwrap_or_else(|| PathBuf::from(std::env::var_os("HOME").expect("HOME is set")).join(".cache"));
     let ports: Vec<String> = (0..10).map(|_| free_port().to_string()).collect();
     let script = format!("PORTS=({})\n{}", ports.join(" "), script(page));
     fs::write(root.join("commands"), &script).unwrap();
@@ -193,6 +213,8 @@ fn run(path: &str) {
         .env("NACRE", nacre())
         .env("LIBRADOS", library_folder(root).join("librados.so.2"))
         .env("S3", format!("127.0.0.1:{}", free_port()))
+        .env("KAFKA_PORT", free_ports(5).to_string())
+        .env("CACHE", cache)
         .env("HOME", root)
         // For vstart.sh.
         .env("CEPH_PORT", free_port().to_string())
@@ -224,6 +246,11 @@ fn the_guide_runs() {
 #[test]
 fn the_page_on_operations_runs() {
     run("docs/operations.md");
+}
+
+#[test]
+fn the_page_on_notifications_runs() {
+    run("docs/notifications.md");
 }
 
 #[test]

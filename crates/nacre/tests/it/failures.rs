@@ -16,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A client of the cluster under test.
 pub(crate) fn connect(cluster: &TestCluster) -> Cluster {
@@ -156,6 +156,74 @@ fn io_goes_on_while_osds_die_a_disk_is_wiped_and_the_mon_restarts() {
     load.expect_progress(20, &cluster);
     assert!(load.finish(&cluster) >= 60);
     cluster.wait_healthy();
+}
+
+/// Clients that append small records to shared objects without pause.
+struct Appends {
+    stop: Arc<AtomicBool>,
+    clients: Vec<JoinHandle<u64>>,
+}
+
+impl Appends {
+    const CLIENTS: usize = 6;
+    const OBJECTS: u64 = 40;
+
+    fn start(cluster: &TestCluster, pool: &str) -> Appends {
+        let stop = Arc::new(AtomicBool::new(false));
+        let append = |client: usize| {
+            let (io, stop) = (open(cluster, pool), stop.clone());
+            std::thread::spawn(move || {
+                let mut count = 0;
+                while !stop.load(Ordering::SeqCst) {
+                    let object = format!("appended-{}", count % Appends::OBJECTS);
+                    io.append(&object, Bytes::from(format!("{client} {count:07}\n"))).wait().unwrap();
+                    count += 1;
+                }
+                count
+            })
+        };
+        let clients = (0..Appends::CLIENTS).map(append).collect();
+        Appends { stop, clients }
+    }
+
+    /// Stops the clients and verifies that every record is there once, those of a client in their order; returns how many.
+    fn finish(self, cluster: &TestCluster, pool: &str) -> u64 {
+        self.stop.store(true, Ordering::SeqCst);
+        let counts: Vec<u64> = self.clients.into_iter().map(|client| client.join().unwrap()).collect();
+        let io = open(cluster, pool);
+        for object in 0..Appends::OBJECTS {
+            let found = io.read(&format!("appended-{object}"), 0, 0).wait().unwrap();
+            let found = String::from_utf8(found.to_vec()).unwrap();
+            for (client, count) in counts.iter().enumerate() {
+                let prefix = format!("{client} ");
+                let records = found.lines().filter_map(|line| line.strip_prefix(&prefix));
+                let records: Vec<u64> = records.map(|record| record.parse().unwrap()).collect();
+                let expected: Vec<u64> = (object..*count).step_by(Appends::OBJECTS as usize).collect();
+                assert!(
+                    records == expected,
+                    "client {client}, object {object}: {records:?}, not {expected:?}"
+                );
+            }
+        }
+        counts.iter().sum()
+    }
+}
+
+#[test]
+fn an_osd_that_starts_again_at_once_is_filled_while_clients_write() {
+    let mut cluster = TestCluster::start_with(4, "memstore", conf());
+    cluster.create_pool("data", 16, 3, 2);
+    cluster.wait_healthy();
+    let appends = Appends::start(&cluster, "data");
+    for osd in 0..3 {
+        std::thread::sleep(Duration::from_secs(2));
+        cluster.kill(Daemon::Osd(osd));
+        cluster.spawn(Daemon::Osd(osd));
+        // The health from before is not meant.
+        std::thread::sleep(Duration::from_secs(5));
+        cluster.wait_healthy();
+    }
+    assert!(appends.finish(&cluster, "data") > 1000);
 }
 
 #[test]

@@ -13,6 +13,7 @@ mod formats;
 mod layers;
 mod librados;
 mod librados_answers;
+mod notifications;
 mod operations;
 mod osdmaptool;
 mod packages;
@@ -31,7 +32,11 @@ mod s3_faults;
 mod s3_index_format;
 mod s3_lifecycle;
 mod s3_notifications;
+mod s3_notifications_endpoints;
 mod s3_notifications_faults;
+mod s3_notifications_gateways;
+mod s3_notifications_queues;
+mod s3_notifications_removal;
 mod s3_object_store;
 mod s3_operation;
 mod s3_programs;
@@ -39,6 +44,10 @@ mod s3_reshard;
 mod s3_versions;
 mod security;
 mod serve;
+// Tests of crates/push use the rest of it.
+#[allow(dead_code)]
+#[path = "../../../push/tests/it/servers.rs"]
+mod servers;
 mod stores;
 mod striper;
 mod support;

@@ -1,7 +1,7 @@
 //! Topics and buckets' notification configurations, as awscli and boto3 send them, on a served cluster.
 
 use crate::s3::S3;
-use crate::support::PATIENCE;
+use crate::support::{PATIENCE, free_port};
 use serde_json::{Value, json};
 use std::time::Instant;
 
@@ -123,4 +123,43 @@ fn changes_have_the_events_that_their_configurations_ask_for() {
         s3.nacre(&["topic", "rm", topic]);
     }
     assert_eq!(s3.queues(), [""; 0]);
+}
+
+#[test]
+fn a_changed_time_to_live_holds_at_once_and_stats_show_the_breaker() {
+    const EVENTS: usize = 20;
+    let s3 = start(&["rgw_bucket_persistent_notif_num_shards=1"]);
+    // Nothing listens at its endpoint.
+    let attributes = format!("--attributes=push-endpoint=http://127.0.0.1:{},persistent=true", free_port());
+    s3.aws(&["sns", "create-topic", "--name=late", &attributes]);
+    s3.aws(&["s3api", "create-bucket", "--bucket", "late"]);
+    let stats = || s3.command(&["topic", "stats", "late"]);
+    assert_eq!(stats()["shards"][0]["breaker"], "closed");
+    let topic = json!({ "TopicArn": "arn:aws:sns:default::late", "Events": [] });
+    let configuration = json!({ "TopicConfigurations": [topic] });
+    let configuration = format!("--notification-configuration={configuration}");
+    s3.aws(&["s3api", "put-bucket-notification-configuration", "--bucket", "late", &configuration]);
+    std::fs::create_dir(s3.path("objects")).unwrap();
+    for number in 0..EVENTS {
+        std::fs::write(s3.path(&format!("objects/{number}")), "x").unwrap();
+    }
+    s3.aws(&["s3", "cp", "--recursive", "objects", "s3://late/"]);
+    let wait = |what: &str, reached: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while !reached() {
+            assert!(Instant::now() < deadline, "never {what}: {}", stats());
+        }
+    };
+    let entries = || stats()["Topic Stats"]["Entries"].clone();
+    wait("queued", &|| entries() == EVENTS);
+    wait("open", &|| stats()["shards"][0]["breaker"] == "open");
+    assert_eq!(s3.command(&["topic", "dump", "late"]).as_array().unwrap().len(), EVENTS);
+    assert_eq!(s3.command(&["topic", "dlq", "list", "late"]), json!([]));
+    s3.nacre(&["config", "set", "client.admin", "rgw_topic_persistency_time_to_live", "1"]);
+    wait("expired", &|| entries() == 0);
+    let letters = || s3.command(&["topic", "dlq", "list", "late"]).as_array().map_or(0, Vec::len);
+    wait("dead", &|| letters() == EVENTS);
+    assert_eq!(s3.command(&["topic", "dlq", "list", "late"])[0]["reason"], "time_to_live");
+    assert_eq!(stats()["Topic Stats"], json!({ "Reservations": 0, "Size": 0, "Entries": 0 }));
+    s3.nacre(&["topic", "rm", "late"]);
 }

@@ -5,7 +5,7 @@
 //! its operation, also of those that were never answered.
 
 mod check;
-mod client;
+pub(crate) mod client;
 mod ends;
 mod faults;
 mod history;
@@ -60,7 +60,7 @@ fn seed() -> u64 {
 }
 
 /// The keys of a new user.
-fn credentials(cluster: &TestCluster) -> Keys {
+pub(crate) fn credentials(cluster: &TestCluster) -> Keys {
     let user = cluster.ok(&["user", "create", "--uid", "u", "--display-name", "U"]);
     let user: Value = serde_json::from_str(&user).unwrap();
     let key = |name: &str| user["keys"][0][name].as_str().unwrap().to_owned();

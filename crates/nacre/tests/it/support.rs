@@ -1,13 +1,12 @@
 //! A cluster of separate `nacre` processes in a temporary folder: one mon and N OSDs that a test may kill, wipe and
 //! start again. Processes end with the value.
 
+pub(crate) use crate::servers::ports::free_ports;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a cluster gets to reach a state that it must reach by itself.
@@ -237,19 +236,9 @@ pub(crate) fn signal(child: &Child, name: &str) {
     assert!(sent.success());
 }
 
-/// A port above 40000 that was free a moment ago.
+/// A port above 40000 that is free, and that no other test is given while this process runs.
 pub(crate) fn free_port() -> u16 {
-    // Above the ports that Linux gives by itself: no other socket takes one before its user does.
-    const FIRST: u32 = 61_000;
-    const COUNT: u32 = 4_500;
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    // Tests are processes of their own that run at the same time.
-    let start = std::process::id().wrapping_mul(37);
-    (0..COUNT)
-        .map(|_| FIRST + start.wrapping_add(TAKEN.fetch_add(1, Ordering::Relaxed)) % COUNT)
-        .filter_map(|port| u16::try_from(port).ok())
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("a free port")
+    free_ports(1)
 }
 
 /// A served cluster; killed when dropped.

@@ -33,12 +33,31 @@ pub(crate) struct IndexPage {
     pub(crate) records: Vec<Record>,
     /// The last key that was read; empty where there was none.
     pub(crate) last: Bytes,
+    /// The object's key of the last records that [`IndexPage::pass`] left out.
+    pub(super) passed: Option<String>,
     /// Whether there are more.
     pub(crate) more: bool,
 }
 
+impl IndexPage {
+    /// Leaves out the records of an object's key with which the page begins: earlier ones of it are not moved.
+    pub(super) fn pass(&mut self, key: &str) {
+        let count = self.records.iter().take_while(|record| record.key == key).count();
+        self.records.drain(..count);
+        self.passed = (count > 0).then(|| key.to_owned());
+    }
+
+    /// Its end; `None` for an empty page.
+    pub(super) fn end(&self) -> Option<super::Cursor> {
+        let key = self.records.last().map(|record| &record.key).or(self.passed.as_ref())?;
+        Some(super::Cursor { name: self.last.clone(), key: key.clone() })
+    }
+}
+
 /// An outbox record.
 pub(crate) struct Record {
+    /// The object's key.
+    pub(crate) key: String,
     /// Its omap key.
     pub(crate) name: Bytes,
     /// Its value.
@@ -65,8 +84,9 @@ pub(crate) struct FoundEvent {
     pub(crate) event: Event,
 }
 
-/// Reads a page. It counts only where the shard is not frozen in the same reading: then records can't be somewhere else.
-pub(crate) async fn read(core: &Core, shard: &str, after: Bytes, max: u64) -> Result<Read> {
+/// Reads a page of at most `max` records, which ends with the one that brings their events to `max_bytes`. It counts only where
+/// the shard is not frozen in the same reading: then records can't be somewhere else.
+pub(crate) async fn read(core: &Core, shard: &str, after: Bytes, max: u64, max_bytes: u64) -> Result<Read> {
     let prefix = key::Kind::Outbox.prefix();
     let read = IndexRead::of(vec![Fetch::Attrs, Fetch::Page { prefix, after, max }]);
     let Some(reply) = core.rados.read_index(shard, &read).await? else { return Ok(Read::Absent) };
@@ -78,12 +98,21 @@ pub(crate) async fn read(core: &Core, shard: &str, after: Bytes, max: u64) -> Re
         return Ok(Read::Frozen);
     }
     let queued = outbox::parse(shard, page)?;
-    let records = queued.into_iter().zip(&page.entries).map(|(queued, (_, raw))| record(shard, queued, raw));
+    let (mut records, mut bytes) = (Vec::new(), 0);
+    for (queued, (_, raw)) in queued.into_iter().zip(&page.entries) {
+        let record = record(shard, queued, raw);
+        bytes += record.events.iter().map(|one| one.event.size_bytes()).sum::<u64>();
+        records.push(record);
+        if bytes >= max_bytes {
+            break;
+        }
+    }
     Ok(Read::Page(IndexPage {
         shard: shard.to_owned(),
-        records: records.collect(),
-        last: page.entries.last().map(|(name, _)| name.clone()).unwrap_or_default(),
-        more: page.more,
+        last: records.last().map(|record| record.name.clone()).unwrap_or_default(),
+        passed: None,
+        more: page.more || records.len() < page.entries.len(),
+        records,
     }))
 }
 
@@ -96,7 +125,7 @@ fn record(shard: &str, queued: outbox::Queued, raw: &Bytes) -> Record {
             (Vec::new(), false)
         }
     };
-    Record { name, raw: raw.clone(), record, events, is_whole }
+    Record { key, name, raw: raw.clone(), record, events, is_whole }
 }
 
 /// The events of a record whose configurations it still names. A record that names none has them all.
@@ -134,4 +163,55 @@ fn events(key: &str, record: &OutboxRecord) -> Result<Vec<FoundEvent>> {
         });
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_index::record::Subject;
+    use nacre_index::seq::{Incarnation, Seq};
+
+    fn page(keys: &[&str]) -> IndexPage {
+        let record = |key: &&str| Record {
+            key: (*key).to_owned(),
+            name: Bytes::copy_from_slice(key.as_bytes()),
+            raw: Bytes::new(),
+            record: OutboxRecord {
+                tag: "tag".to_owned(),
+                seq: Seq { incarnation: Incarnation { generation: 1, version: 7 }, number: 1 },
+                begun_ns: 0,
+                fixed: Bytes::new(),
+                candidates: Vec::new(),
+                subject: Subject::default(),
+            },
+            events: Vec::new(),
+            is_whole: true,
+        };
+        IndexPage {
+            shard: "shard".to_owned(),
+            records: keys.iter().map(record).collect(),
+            last: Bytes::from_static(b"last"),
+            passed: None,
+            more: true,
+        }
+    }
+
+    #[test]
+    fn later_records_of_a_key_do_not_pass_earlier_ones_that_are_left() {
+        let mut next = page(&["a", "a", "b"]);
+        next.pass("a");
+        let keys: Vec<&str> = next.records.iter().map(|record| record.key.as_str()).collect();
+        assert_eq!((keys, next.passed.as_deref()), (vec!["b"], Some("a")));
+        assert_eq!(next.end().map(|cursor| cursor.key), Some("b".to_owned()));
+        let mut all = page(&["a", "a"]);
+        all.pass("a");
+        assert_eq!(
+            all.end().map(|cursor| (cursor.key, cursor.name)),
+            Some(("a".to_owned(), Bytes::from_static(b"last")))
+        );
+        let mut other = page(&["b", "a"]);
+        other.pass("a");
+        assert_eq!((other.records.len(), other.passed), (2, None));
+        assert!(page(&[]).end().is_none());
+    }
 }

@@ -1,7 +1,7 @@
 //! Receipts: which of them stand for outbox records that are gone, and the removal of records that a closed generation has.
 
 use super::page::{self, Read};
-use super::{PAGE, Removal};
+use super::{BYTES, PAGE, Removal};
 use crate::core::Core;
 use crate::error::{Error, Result};
 use crate::lane::Lane;
@@ -37,7 +37,9 @@ impl Outbox {
     async fn next(&mut self, core: &Core) -> Result<Part> {
         let Some(shard) = self.shard.take().or_else(|| self.shards.next()) else { return Ok(Part::End) };
         let after = std::mem::take(&mut self.after);
-        let Read::Page(page) = page::read(core, &shard, after, PAGE).await? else { return Ok(Part::Moving) };
+        let Read::Page(page) = page::read(core, &shard, after, PAGE, BYTES).await? else {
+            return Ok(Part::Moving);
+        };
         if page.more {
             (self.shard, self.after) = (Some(shard), page.last.clone());
         }

@@ -72,7 +72,12 @@ pub(crate) async fn replay_letters(core: &Arc<Core>, stored: &StoredTopic, id: &
                     lane.forget(&source, gone).await;
                 }
                 // Tried again by the next look at the topic.
-                Some(Left::Closed | Left::NotSpilled) => return Ok(()),
+                Some(Left::NotSpilled) => {
+                    let key = ShardKey { topic: record.topic.id, generation: generation.number, shard };
+                    crate::owner::must_spill(core, key);
+                    return Ok(());
+                }
+                Some(Left::Closed) => return Ok(()),
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use super::{LONGEST_POLL, Ownership, nanos};
 use crate::core::Core;
+use crate::endpoints::TopicEndpoint;
 use crate::error::{Error, Result};
 use crate::metrics::add;
 use crate::rados::Written;
@@ -9,14 +10,20 @@ use bytes::Bytes;
 use nacre_queues::name::Kind;
 use nacre_queues::op::{ObjectRead, ObjectReply};
 use nacre_queues::record::Event;
+use nacre_queues::retry::BreakerState;
 use nacre_queues::settle;
 use nacre_queues::shard::{self, Shard};
-use nacre_queues::spill::{self, SEGMENT_BYTES};
+use nacre_queues::spill;
 use nacre_queues::window::Times;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Batches in a page of the log.
+/// Batches in a page of the log at most.
 const BATCHES: u64 = 16;
+/// Events of a segment that are loaded at a time where memory is short.
+const FEW: u64 = 256;
+/// With so many bytes of events a shard waits where memory is short.
+const ENOUGH_BYTES: u64 = 64 << 10;
 /// Batches that are read to be spilled.
 const SPILLED_BATCHES: u64 = 96;
 /// Entries in a page of what is beside the log.
@@ -52,7 +59,7 @@ impl Ownership<'_> {
             after = last.clone();
         }
         let mut after = Bytes::new();
-        loop {
+        while self.shard.parked() > 0 {
             let read = settle::read_kind(&self.shard.object, Kind::Parked, after, BESIDE);
             let reply = self.read_own(&read).await?;
             let (wall_ns, now) = (self.core.env.wall_ns(), self.core.times());
@@ -73,27 +80,36 @@ impl Ownership<'_> {
 
     /// Loads a part of the log, if the window has room and there may be more; tells whether there was.
     pub(super) async fn load(&mut self, now: Times) -> Result<bool> {
-        let Some((from, _)) = self.window.wants() else { return Ok(false) };
+        let Some((from, end)) = self.window.wants() else { return Ok(false) };
         let is_known = from < self.shard.tail.value.next;
         if !is_known && now.mono_ns < self.poll_at_ns {
             return Ok(false);
         }
         let is_over =
             self.core.metrics.loaded_bytes.load(Ordering::Relaxed) > self.core.settings.memory_bytes;
-        if is_over && !self.window.is_empty() {
+        if is_over && self.window.size_bytes() > ENOUGH_BYTES {
             return Ok(false);
         }
-        let loaded_to = if let Some(end) = self.load_segment(from, now).await? {
+        // An endpoint that may be dead needs one event.
+        let is_alive = |endpoint: &Arc<TopicEndpoint>| endpoint.breaker() == BreakerState::Closed;
+        let is_little = is_over || !self.endpoint.as_ref().is_some_and(is_alive);
+        let loaded_to = if let Some(end) = self.load_segment(from, is_little, now).await? {
             end
         } else {
-            let read = settle::read_batches(&self.shard.object, self.log.batches_before(from), BATCHES);
+            let wanted = end.saturating_sub(from) / self.batch_events.max(1) + 2;
+            let batches = if is_little { 1 } else { wanted.min(BATCHES) };
+            let read = settle::read_batches(&self.shard.object, self.log.batches_before(from), batches);
             let reply = self.read_own(&read).await?;
             self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)?;
             let loaded = self.log.add_batches(&self.shard, &reply.page)?;
+            self.batch_events = loaded.end.saturating_sub(from) / (reply.page.len() as u64).max(1);
             self.window.load(loaded.events, loaded.end, now)
         };
         self.count_loaded();
         if loaded_to > from {
+            // What waited for too long behind a dead endpoint is not sent when that is back.
+            let expired = self.window.expire(now);
+            self.note_outcomes(expired, now);
             self.poll = self.core.settings.poll;
             return Ok(true);
         }
@@ -102,13 +118,17 @@ impl Ownership<'_> {
         Ok(false)
     }
 
-    /// Loads events of a spill segment, if the next ones are in one; returns how far.
-    async fn load_segment(&mut self, from: u64, now: Times) -> Result<Option<u64>> {
+    /// Loads events of a spill segment, if the next ones are in one; returns how far. With `is_little` it loads a few, and
+    /// keeps nothing of the others.
+    async fn load_segment(&mut self, from: u64, is_little: bool, now: Times) -> Result<Option<u64>> {
+        let core: &Core = self.core;
+        let mut reading = None;
         let is_loaded =
             self.segment.as_ref().is_some_and(|segment| (segment.first..segment.end).contains(&from));
         if !is_loaded {
             self.segment = None;
             let Some((first, object)) = self.log.segment_at(&self.shard, from) else { return Ok(None) };
+            reading = core.owners.segments.acquire().await.ok();
             let reply = self.core.rados.read(&ObjectRead::data(&object)).await?;
             let reply = reply.ok_or_else(|| self.changed())?;
             let loaded = self.log.segment_events(&self.shard, first, &reply.data)?;
@@ -117,12 +137,13 @@ impl Ownership<'_> {
         }
         let Some(segment) = &mut self.segment else { return Ok(None) };
         let room = self.window.wants().map_or(from, |(_, end)| end);
+        let room = if is_little { room.min(from + FEW) } else { room };
         let skipped = segment.events.partition_point(|(sequence, _)| *sequence < from);
         let taken = segment.events[skipped..].partition_point(|(sequence, _)| *sequence < room);
         let part: Vec<_> = segment.events.drain(..skipped + taken).skip(skipped).collect();
         segment.bytes = segment.events.iter().map(|(_, event)| event.size_bytes()).sum();
         let end = self.window.load(part, segment.end.min(room), now);
-        if end >= segment.end {
+        if end >= segment.end || (is_little && reading.is_some()) {
             self.segment = None;
         }
         Ok(Some(end))
@@ -153,7 +174,8 @@ impl Ownership<'_> {
         let read = settle::read_batches(&self.shard.object, None, SPILLED_BATCHES);
         let reply = self.read_own(&read).await?;
         self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)?;
-        let Some(plan) = spill::plan(&self.shard, &self.log, &reply.page)? else {
+        let segment_bytes = core.settings.spill.segment_bytes;
+        let Some(plan) = spill::plan(&self.shard, &self.log, &reply.page, segment_bytes)? else {
             self.wake.must_spill.store(false, Ordering::Release);
             return Ok(false);
         };
@@ -169,7 +191,7 @@ impl Ownership<'_> {
             Written::Changed => self.refresh().await?,
             _ => return Err(self.changed()),
         }
-        if self.shard.resident_bytes() <= SEGMENT_BYTES {
+        if self.shard.resident_bytes() <= segment_bytes {
             self.wake.must_spill.store(false, Ordering::Release);
         }
         Ok(true)

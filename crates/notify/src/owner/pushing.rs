@@ -3,9 +3,8 @@
 use super::Ownership;
 use crate::core::Core;
 use crate::endpoints::{self, TopicEndpoint};
-use crate::metrics::add;
+use crate::metrics::{add, subtract};
 use crate::push::{Connection, Failure, Message, Target};
-use crate::topic_store::StoredTopic;
 use nacre_queues::lease::LeaseTerm;
 use nacre_queues::retry::BreakerState;
 use nacre_queues::window::{Sendable, Times};
@@ -16,6 +15,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
+
+/// Pushes of a shard that may wait for their turn.
+const QUEUED: usize = 4;
+/// Where so many pushes of all shards are under way or wait, a shard begins no more than those that may wait: each takes some
+/// kilobytes.
+const MANY: u64 = 1024;
 
 /// What became of pushed events.
 pub(super) struct Outcome {
@@ -38,8 +43,8 @@ pub(super) struct Pushes {
     tasks: BTreeMap<u64, AbortOnDrop<()>>,
     next_task: u64,
     term: Arc<SharedTerm>,
-    /// The connection of this queue alone, where it has one.
-    connection: Option<Arc<dyn Connection>>,
+    /// The connection of this queue alone, where it has one, with the endpoint that it is to.
+    connection: Option<(Arc<TopicEndpoint>, Arc<dyn Connection>)>,
     opaque_data: Option<Arc<str>>,
 }
 
@@ -82,9 +87,14 @@ impl Pushes {
         self.term.may_send(now_ns)
     }
 
-    /// The topic changed: a connection of the endpoint that it had is not used any more.
-    pub(super) fn set_topic(&mut self, _stored: &StoredTopic, _endpoint: Option<&Arc<TopicEndpoint>>) {
-        self.connection = None;
+    /// The topic changed: a connection of the endpoint that it had is not used any more. One of the same endpoint is kept: the
+    /// next one would fence it, and what it is sending would be sent again.
+    pub(super) fn set_topic(&mut self, endpoint: Option<&Arc<TopicEndpoint>>) {
+        if let Some((of, _)) = &self.connection
+            && endpoint.is_none_or(|now| !Arc::ptr_eq(now, of))
+        {
+            self.connection = None;
+        }
         self.opaque_data = None;
     }
 }
@@ -124,6 +134,7 @@ impl Ownership<'_> {
                 Fate::Unavailable(detail) => {
                     add(&core.metrics.failed, 1);
                     self.window.unreachable(sequence, &detail, now, core.random());
+                    self.is_settled_in_vain = false;
                 }
                 Fate::NotSent => self.window.not_sent(sequence),
             }
@@ -138,21 +149,33 @@ impl Ownership<'_> {
     /// Sends what may be sent; tells whether there was something.
     pub(super) fn send(&mut self, now: Times) -> bool {
         let Some(endpoint) = self.endpoint.clone() else { return false };
+        // Pushes that wait for their turn take memory: a shard has some, so that it gets its share of the turns.
+        let queued = QUEUED.saturating_sub(self.pushes.tasks.len());
+        let is_busy = self.core.metrics.pushes.load(Ordering::Relaxed) >= MANY;
+        let permits = if is_busy { 0 } else { endpoint.pushes.available_permits() };
+        let room = permits.max(queued) * endpoint.push_events(self.core);
+        if room == 0 {
+            return false;
+        }
         if !self.pushes.may_send(now.mono_ns) || !self.window.has_ready(now) {
             return false;
         }
         if endpoint.blocked_until_ns(self.core).is_some() {
             return false;
         }
-        let mut sent = self.window.next(now, &self.older, 1);
-        let Some(first) = sent.first().map(|first| first.sequence) else { return false };
+        let first = match endpoint.breaker() {
+            BreakerState::Closed => self.window.next(now, &self.older, 1).pop(),
+            _ => self.window.next_probe(now, &self.older, self.core.random()),
+        };
+        let Some(first) = first else { return false };
         let permits = endpoint.permits(self.core);
         if permits == 0 {
-            self.window.not_sent(first);
+            self.window.not_sent(first.sequence);
             return false;
         }
+        let mut sent = vec![first];
         if permits > 1 {
-            sent.extend(self.window.next(now, &self.older, permits - 1));
+            sent.extend(self.window.next(now, &self.older, (permits - 1).min(room - 1)));
         }
         let connection = match self.connection(&endpoint) {
             Ok(connection) => connection,
@@ -164,10 +187,9 @@ impl Ownership<'_> {
                 return true;
             }
         };
-        let (size, is_whole) = endpoint.push_events(self.core);
         let is_probe = permits == 1;
-        for part in sent.chunks(size) {
-            self.begin_push(&endpoint, Arc::clone(&connection), part, is_whole, is_probe);
+        for part in sent.chunks(endpoint.push_events(self.core)) {
+            self.begin_push(&endpoint, Arc::clone(&connection), part, is_probe);
         }
         true
     }
@@ -176,7 +198,7 @@ impl Ownership<'_> {
         if !endpoint.is_transactional() {
             return endpoint.connection(self.core);
         }
-        if let Some(connection) = &self.pushes.connection {
+        if let Some((_, connection)) = &self.pushes.connection {
             return Ok(Arc::clone(connection));
         }
         let arn = &self.stored.record.topic.arn;
@@ -184,7 +206,7 @@ impl Ownership<'_> {
         let queue = Some(format!("{}:{}.{generation}.{shard}", arn.tenant, arn.name));
         let target = Target { endpoint: endpoint.endpoint.clone(), topic: self.key.topic, queue };
         let made = self.core.pusher.open(&target)?;
-        self.pushes.connection = Some(Arc::clone(&made));
+        self.pushes.connection = Some((Arc::clone(endpoint), Arc::clone(&made)));
         Ok(made)
     }
 
@@ -193,7 +215,6 @@ impl Ownership<'_> {
         endpoint: &Arc<TopicEndpoint>,
         connection: Arc<dyn Connection>,
         events: &[Sendable],
-        is_whole: bool,
         is_probe: bool,
     ) {
         let opaque_data = &self.stored.record.topic.attributes.opaque_data;
@@ -219,13 +240,31 @@ impl Ownership<'_> {
         let (core, endpoint, term) =
             (Arc::clone(self.core), Arc::clone(endpoint), Arc::clone(&self.pushes.term));
         let sender = self.pushes.sender.clone();
+        let counted = Counted::new(Arc::clone(self.core));
         let push = async move {
-            let pushed = push(&core, &endpoint, connection, &term, messages, (is_whole, is_probe)).await;
+            let _counted = counted;
+            let pushed = push(&core, &endpoint, connection, &term, messages, is_probe).await;
             outcomes.extend(sequences.into_iter().zip(pushed));
-            // The owner may be gone: then nobody settles these events.
+            // The owner may be gone: then these events are not settled.
             let _ = sender.send(Outcome { task, of_events: outcomes });
         };
         self.pushes.tasks.insert(task, self.core.env.spawn(push).abort_on_drop());
+    }
+}
+
+/// A push that is counted as long as its task exists.
+struct Counted(Arc<Core>);
+
+impl Counted {
+    fn new(core: Arc<Core>) -> Counted {
+        add(&core.metrics.pushes, 1);
+        Counted(core)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        subtract(&self.0.metrics.pushes, 1);
     }
 }
 
@@ -236,7 +275,7 @@ async fn push(
     connection: Arc<dyn Connection>,
     term: &SharedTerm,
     messages: Vec<Message>,
-    (is_whole, is_probe): (bool, bool),
+    is_probe: bool,
 ) -> Vec<Fate> {
     let not_sent = |count: usize| (0..count).map(|_| Fate::NotSent).collect();
     let count = messages.len();
@@ -249,14 +288,12 @@ async fn push(
         return not_sent(count);
     }
     let oldest_ns = messages.iter().map(|message| message.event.request.time_ns).min().unwrap_or_default();
-    let outcomes = endpoints::push(connection, messages, is_whole).await;
-    let unavailable = outcomes.iter().find_map(|outcome| match outcome {
-        Err(Failure::Unavailable(detail)) => Some(detail),
-        _ => None,
-    });
-    match unavailable {
-        Some(detail) => endpoint.failed(core, detail),
-        None => endpoint.succeeded(core),
+    let outcomes = endpoints::push(connection, messages).await;
+    // An endpoint that answered some of the events is not dead.
+    let is_alive = outcomes.iter().any(|outcome| !matches!(outcome, Err(Failure::Unavailable(_))));
+    match outcomes.first() {
+        Some(Err(Failure::Unavailable(detail))) if !is_alive => endpoint.failed(core, detail),
+        _ => endpoint.succeeded(core),
     }
     if outcomes.iter().any(Result::is_ok) {
         let lag_ms = core.env.wall_ns().saturating_sub(oldest_ns) / 1_000_000;

@@ -39,8 +39,9 @@ impl Ownership<'_> {
         let linger = nanos(self.core.settings.settle_linger);
         let is_due = self.unsettled_since_ns.is_some_and(|since| now.mono_ns >= since + linger);
         let is_still = self.window.in_flight() == 0 && !self.window.has_ready(now);
-        // A window that is full and still may have to park events that block it.
-        let is_stuck = is_still && !self.is_settled_in_vain && !self.window.is_empty();
+        // A window that is full may have to park events that block it.
+        let is_blocked = is_still || (self.unsettled == 0 && self.window.is_stuck(now));
+        let is_stuck = is_blocked && !self.is_settled_in_vain && !self.window.is_empty();
         self.unsettled >= MANY
             || (self.unsettled > 0 && (is_due || is_still))
             || is_stuck

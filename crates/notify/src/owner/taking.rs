@@ -65,7 +65,7 @@ pub(crate) async fn take(
     let letters = |object: &ObjectKey| ObjectRead::page(object, Default::default(), "d", 1);
     let found = locate(core, stored, generation, key.shard, letters).await?;
     let Some((shard, reply)) = found else { return Ok(Taken::Gone) };
-    let is_empty = shard.is_empty() && shard.is_log_empty() && reply.page.is_empty();
+    let is_empty = shard.is_drained() && reply.page.is_empty();
     if is_empty && is_current {
         return Ok(Taken::Empty);
     }

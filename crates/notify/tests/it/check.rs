@@ -1,129 +1,245 @@
-//! What must hold: at each operation on a queue, at each push that arrives, and at the end.
+//! What must hold: at each commit of a change, at each operation on a queue, at each push that arrives, and at the end.
 
+use crate::bucket::attribute;
+use crate::s3;
+use crate::scene::{Scene, Scenes};
 use bytes::Bytes;
-use nacre_queues::name::{CLOSED, Kind, QUEUES};
-use nacre_queues::record::{self, Batch, COPY, HEAD, ID, Identity, OPEN, OWNER, Owner, STATE, TAIL};
+use nacre_index::head;
+use nacre_index::record::Evidence;
+use nacre_index::seq::Seq;
+use nacre_queues::name::{CLOSED, Kind, QUEUES, SPILL};
+use nacre_queues::record::{
+    self, Batch, COPY, DeadLetter, DeadReason, HEAD, Head, ID, Identity, OPEN, OWNER, Owner, Parked, STATE,
+    TAIL, Tail,
+};
 use nacre_sim::gateway::mem_engine::Observation;
+use nacre_sim::gateway::object::Object;
+use nacre_sim::schedule::{MILLI, Nanos};
+use nacre_topics::pending::TopicEvent;
 use nacre_topics::record::Event;
-use nacre_types::encoding;
-use nacre_types::op::Op;
+use nacre_types::PoolId;
+use nacre_types::encoding::{self, Versioned};
+use nacre_types::op::{Op, OsdOp};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// By how much an event may seem older than it is: clocks drift.
+const DRIFT: Nanos = 100 * MILLI;
 
 /// An event for a topic, as it is told from others.
 pub(crate) type Which = (String, String);
 
-/// How often something happened, so that a test can tell that its scenes are played.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Scenes {
-    pub(crate) crashes: u64,
-    pub(crate) takeovers: u64,
-    pub(crate) redeliveries: u64,
-    pub(crate) relocations: u64,
-    pub(crate) parked: u64,
-    pub(crate) letters: u64,
-    pub(crate) replays: u64,
-    pub(crate) failures: u64,
-}
-
-impl Scenes {
-    pub(crate) fn add(&mut self, more: Scenes) {
-        self.crashes += more.crashes;
-        self.takeovers += more.takeovers;
-        self.redeliveries += more.redeliveries;
-        self.relocations += more.relocations;
-        self.parked += more.parked;
-        self.letters += more.letters;
-        self.replays += more.replays;
-        self.failures += more.failures;
-    }
-
-    pub(crate) fn has_all(&self) -> bool {
-        let all = [
-            self.crashes,
-            self.takeovers,
-            self.redeliveries,
-            self.relocations,
-            self.parked,
-            self.letters,
-            self.replays,
-            self.failures,
-        ];
-        all.iter().all(|count| *count > 0)
-    }
-}
+/// A shard of a topic's queue: topic, generation, number.
+type ShardId = (String, u64, u32);
 
 #[derive(Default)]
 pub(crate) struct Check {
     /// The first promise that was broken.
     pub(crate) broken: Option<String>,
     pub(crate) scenes: Scenes,
+    /// The pool of heads.
+    pub(crate) data: Option<PoolId>,
+    /// The most bytes of events that a topic may hold.
+    pub(crate) bounds: BTreeMap<String, u64>,
+    /// How long the events of a topic live.
+    pub(crate) time_to_live: BTreeMap<String, Nanos>,
+    /// Events that changes have if they take effect, by the changes' tags.
+    pending: BTreeMap<String, Vec<Which>>,
+    /// The places of changes that took effect among those of their keys, by tag.
+    sequencers: BTreeMap<String, String>,
     /// Events that exist.
     pub(crate) produced: BTreeSet<Which>,
     enqueued: BTreeSet<Which>,
+    /// Which event has which place in a queue.
+    places: BTreeMap<(ShardId, u64), Which>,
+    /// Bytes of events in shards.
+    sizes: BTreeMap<ShardId, u64>,
+    /// Events that were dropped to make room.
+    dropped: BTreeSet<Which>,
     pub(crate) delivered: BTreeSet<Which>,
     /// The sequencer of the last first occurrence of each key at a topic's consumer.
     last: BTreeMap<(String, String), String>,
 }
 
+/// The events of a change, as they are told from others.
+pub(crate) fn names(events: &[TopicEvent]) -> Vec<Which> {
+    events.iter().map(|event| (event.topic_id.to_string(), event.event.id())).collect()
+}
+
 impl Check {
-    fn broken(&mut self, what: String) {
+    pub(crate) fn broken(&mut self, what: String) {
         self.broken.get_or_insert(what);
     }
 
-    /// An operation was carried out.
-    pub(crate) fn observed(&mut self, seen: &Observation<'_>) {
-        let namespace = seen.object.namespace();
-        if namespace != QUEUES && namespace != CLOSED {
-            return;
+    /// A change is about to be prepared, which has these events if it takes effect.
+    pub(crate) fn begin(&mut self, tag: &str, events: Vec<Which>) {
+        self.pending.insert(tag.to_owned(), events);
+    }
+
+    /// An operation was carried out; `wall_ns` is the right time of day.
+    pub(crate) fn observed(&mut self, seen: &Observation<'_>, wall_ns: u64) {
+        if Some(seen.object.pool()) == self.data {
+            return self.head_changed(seen);
         }
-        let sets = |attribute: &str| {
-            seen.ops.iter().any(|op| matches!(&op.op, Op::SetXattr { name, .. } if name == attribute))
+        match seen.object.namespace() {
+            QUEUES | CLOSED => self.queue_changed(seen, wall_ns),
+            SPILL if removes(seen.ops) => self.scenes.note(Scene::Drained, 1),
+            _ => {}
+        }
+    }
+
+    /// A head was changed: a change took effect, unless the head is tidied.
+    fn head_changed(&mut self, seen: &Observation<'_>) {
+        let Some(tag) = s3::tag_of(seen.ops) else { return };
+        let seq = match (attribute(seen.ops, head::CHANGE), seen.before) {
+            (Some(evidence), _) => Some(decode::<Evidence>(evidence).seq),
+            (None, Some(before)) => {
+                let last = std::str::from_utf8(&before.attrs[head::SEQ]).unwrap();
+                Seq::parse(last).map(Seq::successor)
+            }
+            (None, None) => None,
         };
+        let (Some(seq), Some(events)) = (seq, self.pending.remove(&tag)) else {
+            return self.broken(format!("{tag} takes effect twice, or without being prepared"));
+        };
+        self.produced.extend(events);
+        self.sequencers.insert(tag, seq.to_string());
+    }
+
+    fn queue_changed(&mut self, seen: &Observation<'_>, wall_ns: u64) {
+        let sets = |name: &str| attribute(seen.ops, name).is_some();
         if sets(OWNER) && !sets(ID) {
-            self.scenes.takeovers += 1;
+            self.scenes.note(Scene::Takeover, 1);
         }
         let Some(before) = seen.before else { return };
         let is_copy = sets(COPY) || seen.ops.iter().any(|op| compares(&op.op, COPY));
-        self.scenes.relocations += u64::from(is_copy && sets(ID));
-        if namespace == CLOSED && sets(ID) && !is_copy && before.attrs.contains_key(ID) {
+        self.scenes.note(Scene::Relocation, usize::from(is_copy && sets(ID)));
+        if seen.object.namespace() == CLOSED && sets(ID) && !is_copy && before.attrs.contains_key(ID) {
             self.broken(format!("{} becomes another shard", seen.object));
         }
-        if is_copy || sets(ID) {
-            return;
-        }
-        if sets(HEAD)
-            && let Some(owner) = before.attrs.get(OWNER)
-        {
-            let owner: Owner = record::decode(&"owner", owner).unwrap();
-            if owner.client != seen.session {
-                self.broken(format!("client.{} settles what {owner:?} owns", seen.session));
-            }
-        }
+        let Some(identity) = before.attrs.get(ID).filter(|_| !is_copy && !sets(ID)) else { return };
+        let identity: Identity = decode(identity);
+        let shard = (identity.topic.to_string(), identity.generation, identity.shard);
         let entries = seen.ops.iter().filter_map(|op| match &op.op {
             Op::OmapSet { entries } => Some(entries),
             _ => None,
         });
         let entries: Vec<&(Bytes, Bytes)> = entries.flatten().collect();
-        self.scenes.parked +=
-            entries.iter().filter(|(key, _)| Kind::Parked.sequence(key).is_some()).count() as u64;
-        if !sets(TAIL) {
+        if let Some(head) = attribute(seen.ops, HEAD) {
+            self.settled(seen, before, (&shard, &decode(head)), &entries, wall_ns);
+        }
+        if sets(TAIL) {
+            self.enqueued(seen, before, &shard, &entries);
+        }
+        if sets(HEAD) || sets(TAIL) {
+            self.measure(seen.ops, before, shard);
+        }
+    }
+
+    /// What went out of a shard has changed.
+    fn settled(
+        &mut self,
+        seen: &Observation<'_>,
+        before: &Object,
+        (shard, new): (&ShardId, &Head),
+        entries: &[&(Bytes, Bytes)],
+        wall_ns: u64,
+    ) {
+        let (old, owner): (Head, Owner) = (decode(&before.attrs[HEAD]), decode(&before.attrs[OWNER]));
+        let tail: Tail = decode(&before.attrs[TAIL]);
+        let is_dropping = new.dropped > old.dropped;
+        // Any mover may drop the oldest events, which settles no others.
+        if owner.client != seen.session && !is_dropping {
+            self.broken(format!("client.{} settles what {owner:?} owns", seen.session));
+        }
+        if new.dropped < old.dropped {
+            self.broken(format!("client.{} settles what others dropped", seen.session));
+        }
+        let mut kept = BTreeSet::new();
+        for (key, value) in entries {
+            if Kind::Parked.sequence(key).is_some() {
+                self.scenes.note(Scene::Parked, 1);
+                kept.insert(which(&shard.0, &decode::<Parked>(value).event));
+            } else if Kind::Dead.sequence(key).is_some() {
+                let letter: DeadLetter = decode(value);
+                self.died(&shard.0, &letter, wall_ns);
+                kept.insert(which(&shard.0, &letter.event));
+            } else if Kind::Segment.sequence(key).is_some() {
+                self.scenes.note(Scene::Spill, 1);
+            }
+        }
+        let of_log =
+            (old.cursor..tail.next).filter(|place| new.is_settled(*place) && !old.is_settled(*place));
+        let unparked = seen.ops.iter().flat_map(|op| match &op.op {
+            Op::OmapRmKeys { keys } => &keys[..],
+            _ => &[],
+        });
+        let unparked = unparked.filter_map(|key| Kind::Parked.sequence(key));
+        for place in of_log.chain(unparked).collect::<Vec<u64>>() {
+            let Some(which) = self.places.get(&(shard.clone(), place)).cloned() else {
+                self.broken(format!("{shard:?} settles {place}, which it never had"));
+                continue;
+            };
+            if is_dropping {
+                self.scenes.note(Scene::Dropped, 1);
+                self.dropped.insert(which);
+            } else if !kept.contains(&which) && !self.delivered.contains(&which) {
+                self.broken(format!("{which:?} is settled before it is delivered"));
+            }
+        }
+    }
+
+    /// An event becomes a dead letter.
+    fn died(&mut self, topic: &str, letter: &DeadLetter, wall_ns: u64) {
+        if letter.reason != DeadReason::Expired {
             return;
         }
+        self.scenes.note(Scene::Expired, 1);
+        let (age, limit) = (wall_ns.saturating_sub(letter.event.time_ns), self.time_to_live.get(topic));
+        if limit.is_none_or(|limit| age + DRIFT < *limit) {
+            self.broken(format!("an event of {topic} expires after {} ms", age / MILLI));
+        }
+    }
+
+    /// Events came into a shard.
+    fn enqueued(
+        &mut self,
+        seen: &Observation<'_>,
+        before: &Object,
+        shard: &ShardId,
+        entries: &[&(Bytes, Bytes)],
+    ) {
         if before.attrs.get(STATE).is_none_or(|state| state != OPEN) {
             self.broken(format!("{} takes events though it is closed", seen.object));
         }
-        let identity: Identity = record::decode(&"identity", &before.attrs[ID]).unwrap();
         for (key, value) in entries {
-            if Kind::Batch.sequence(key).is_none() {
-                continue;
-            }
-            let batch: Batch = record::decode(&"batch", value).unwrap();
-            for event in batch.events.into_iter().filter(|event| !event.replayed) {
-                let which = (identity.topic.to_string(), decode(&event.payload).id());
+            let Some(first) = Kind::Batch.sequence(key) else { continue };
+            for (place, event) in (first..).zip(decode::<Batch>(value).events) {
+                let which = which(&shard.0, &event);
+                self.places.insert((shard.clone(), place), which.clone());
+                if event.replayed {
+                    continue;
+                }
+                if !self.produced.contains(&which) {
+                    self.broken(format!("{which:?} is enqueued before its change takes effect"));
+                }
                 if !self.enqueued.insert(which.clone()) {
                     self.broken(format!("{which:?} is enqueued twice"));
                 }
             }
+        }
+    }
+
+    /// The size of a shard has changed.
+    fn measure(&mut self, ops: &[OsdOp], before: &Object, shard: ShardId) {
+        let now = |name: &str| attribute(ops, name).unwrap_or(&before.attrs[name]).clone();
+        let (tail, head): (Tail, Head) = (decode(&now(TAIL)), decode(&now(HEAD)));
+        let topic = shard.0.clone();
+        self.sizes.insert(shard, tail.bytes.saturating_sub(head.removed_bytes));
+        let Some(bound) = self.bounds.get(&topic).copied() else { return };
+        let of_topic = self.sizes.iter().filter(|((of, ..), _)| *of == topic);
+        let size: u64 = of_topic.map(|(_, size)| *size).sum();
+        if size > bound {
+            self.broken(format!("{topic} holds {size} bytes, more than {bound}"));
         }
     }
 
@@ -133,16 +249,19 @@ impl Check {
         if !self.produced.contains(&which) {
             self.broken(format!("{which:?} was never produced"));
         }
+        let sequencer = event.object.sequencer.clone();
+        if self.sequencers.get(&event.change).is_some_and(|own| *own != sequencer) {
+            self.broken(format!("{which:?} has the sequencer {sequencer} of another change"));
+        }
         if !self.delivered.insert(which) {
-            self.scenes.redeliveries += 1;
+            self.scenes.note(Scene::Redelivery, 1);
             return;
         }
         if is_replayed {
-            self.scenes.replays += 1;
+            self.scenes.note(Scene::Replay, 1);
             return;
         }
         let key = (topic.to_owned(), event.message_key());
-        let sequencer = event.object.sequencer.clone();
         let before = self.last.insert(key.clone(), sequencer.clone());
         if before.as_ref().is_some_and(|before| *before > sequencer) {
             self.broken(format!("{key:?}: {sequencer} is delivered after {before:?}"));
@@ -151,10 +270,12 @@ impl Check {
 
     /// Nothing more happens; these are the dead letters.
     pub(crate) fn end(&mut self, letters: &BTreeSet<Which>) {
-        self.scenes.letters += letters.len() as u64;
-        let lost =
-            self.produced.iter().find(|which| !self.delivered.contains(*which) && !letters.contains(*which));
-        if let Some(lost) = lost.cloned() {
+        self.scenes.note(Scene::Letter, letters.len());
+        let is_lost = |which: &&Which| {
+            !self.delivered.contains(*which) && !letters.contains(*which) && !self.dropped.contains(*which)
+        };
+        let lost = self.produced.iter().find(is_lost).cloned();
+        if let Some(lost) = lost {
             self.broken(format!("{lost:?} is lost"));
         }
     }
@@ -164,6 +285,15 @@ fn compares(op: &Op, attribute: &str) -> bool {
     matches!(op, Op::CmpXattr { name, .. } if name == attribute)
 }
 
-pub(crate) fn decode(payload: &[u8]) -> Event {
-    encoding::decode(payload).unwrap()
+fn removes(ops: &[OsdOp]) -> bool {
+    ops.iter().any(|op| op.op == Op::Remove)
+}
+
+fn which(topic: &str, event: &record::Event) -> Which {
+    (topic.to_owned(), decode::<Event>(&event.payload).id())
+}
+
+/// What an object or an operation holds.
+pub(crate) fn decode<T: Versioned>(bytes: &[u8]) -> T {
+    encoding::decode(bytes).unwrap()
 }

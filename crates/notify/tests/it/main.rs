@@ -2,8 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod bucket;
 mod check;
-mod engine;
+mod mutation;
+mod operators;
 mod policies;
+mod s3;
+mod scene;
 mod scenes;
 mod world;

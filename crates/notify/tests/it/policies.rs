@@ -1,15 +1,17 @@
 //! What topics say of their queues: limits, time to live, retries, and topics without queues; and dead endpoints.
 
-use crate::engine::Mutation;
-use crate::world::World;
-use nacre_notify::{Letters, TopicReport};
+use crate::mutation::Mutation;
+use crate::world::{World, settings};
+use nacre_notify::{Letters, Settings, TopicReport};
 use nacre_sim::gateway::faults::Faults;
 use nacre_sim::schedule::SECOND;
+use nacre_topics::arn::TopicArn;
 use nacre_topics::config::AttributeFilter;
 use nacre_topics::event::EventType;
 use nacre_topics::pending::{PendingEvent, PendingEvents};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 fn world(topics: &[&[(&str, &str)]]) -> World {
     let mut world = World::new(7, Mutation::None, Faults::none(), 1);
@@ -64,6 +66,54 @@ fn a_topic_that_refuses_admits_nothing_while_its_queue_is_full() {
 }
 
 #[test]
+fn room_of_events_that_others_moved_or_that_do_not_exist_is_free_again() {
+    let mut world = world(&[REFUSE]);
+    let (notifier, topic) = (Arc::clone(&world.gateways[0].notifier), world.topics[0].clone());
+    let admit = async move {
+        // Two events of one change, and one of a change that a filter leaves out.
+        for (change, event) in [("one", Some((0, 600))), ("one", Some((1, 700))), ("other", None)] {
+            let Some(admitted) = notifier.admit(&topic.arn, topic.id, 500).await? else { return Ok(false) };
+            if let Some((ordinal, bytes)) = event {
+                admitted.commit(change, ordinal, bytes);
+            }
+        }
+        Ok::<bool, nacre_notify::Error>(true)
+    };
+    assert!(world.run(world.gateways[0].process, admit).unwrap());
+    // A fourth of the limit may be on its way.
+    assert!(!is_admitted(&world, 800) && is_admitted(&world, 700));
+    world.pass(40 * SECOND);
+    assert!(is_admitted(&world, 2000));
+}
+
+#[test]
+fn events_of_a_busy_bucket_are_moved_together() {
+    let world = |busy_linger| {
+        let settings = Settings { busy_turn: 4, busy_linger, ..settings() };
+        let mut world = World::with_settings(7, Mutation::None, Faults::none(), 1, settings);
+        world.refused_rate = 0;
+        world.make_topic("t", 1);
+        world
+    };
+    let delivered_after = |world: &mut World, events: usize, wait| {
+        (0..events).for_each(|_| world.produce(50));
+        world.tell_of_outboxes();
+        world.pass(wait);
+        world.shared.check.lock().delivered.len()
+    };
+    let mut eager = world(settings().linger);
+    assert_eq!(delivered_after(&mut eager, 40, 2 * SECOND), 40);
+    let mut patient = world(Duration::from_secs(5));
+    // Few do not wait for others.
+    assert_eq!(delivered_after(&mut patient, 2, 2 * SECOND), 2);
+    // Of many the first ones show that there are many, and the others wait.
+    let first = delivered_after(&mut patient, 40, 2 * SECOND);
+    assert!((4..42).contains(&first), "{first}");
+    assert_eq!(delivered_after(&mut patient, 0, 12 * SECOND), 42);
+    assert_eq!(delivered_after(&mut patient, 1, 2 * SECOND), 43);
+}
+
+#[test]
 fn a_topic_that_drops_the_oldest_keeps_to_its_limit_and_counts() {
     let mut world = world(&[DROP]);
     kill_endpoints(&world);
@@ -93,6 +143,45 @@ fn events_that_live_too_long_behind_a_dead_endpoint_become_dead_letters() {
     assert_eq!(world.run(world.gateways[0].process, replay).unwrap(), 30);
     world.calm_down(60 * SECOND).unwrap();
     assert_eq!(world.shared.check.lock().delivered.len(), 30);
+}
+
+#[test]
+fn events_of_all_shards_expire_behind_a_dead_endpoint() {
+    let mut world = world(&[]);
+    let attributes = [("persistent", "true"), ("time_to_live", "3"), ("max_retries", "0")];
+    world.make_topic_with("t", 3, &attributes);
+    kill_endpoints(&world);
+    (0..30).for_each(|_| world.produce(20));
+    world.pass(20 * SECOND);
+    assert_eq!(world.letters().len(), 30);
+    assert_eq!(report(&world, 0).totals.entries, 0);
+}
+
+#[test]
+fn a_topic_is_found_whatever_zone_group_is_named() {
+    let world = world(&[&[]]);
+    let topic = &world.topics[0];
+    let arn = TopicArn { zonegroup: "elsewhere".into(), ..topic.arn.clone() };
+    let store = world.gateways[0].notifier.topics().clone();
+    let found = world.run(world.gateways[0].process, async move { store.get(&arn).await }).unwrap();
+    assert_eq!(found.map(|stored| stored.record.topic.id), Some(topic.id));
+}
+
+#[test]
+fn changed_options_hold_at_once_for_topics_without_attributes() {
+    let mut world = world(&[&[("persistent", "true"), ("queue-full-policy", "refuse")]]);
+    world.defaults.send_modify(|defaults| defaults.max_retries = 0);
+    kill_endpoints(&world);
+    assert!(is_admitted(&world, 1000));
+    (0..10).for_each(|_| world.produce(5));
+    world.pass(20 * SECOND);
+    assert_eq!((world.letters().len(), report(&world, 0).totals.entries), (0, 10));
+    // Nothing was parked: the events are loaded to expire although the endpoint is left alone.
+    world.defaults.send_modify(|defaults| defaults.time_to_live_s = 3);
+    world.pass(10 * SECOND);
+    assert_eq!((world.letters().len(), report(&world, 0).totals.entries), (10, 0));
+    world.defaults.send_modify(|defaults| defaults.queue_max_bytes = Some(100));
+    assert!(!is_admitted(&world, 1000));
 }
 
 #[test]
@@ -153,6 +242,22 @@ fn events_of_a_topic_without_queues_are_pushed_at_once_or_lost_in_time() {
     let pushed = push(events);
     assert_eq!((pushed.delivered, pushed.failed), (0, 1));
     assert!(world.executor.now() - began < 6 * SECOND);
+}
+
+#[test]
+fn a_topic_is_found_by_tenant_and_name_whatever_the_zone_group() {
+    let world = world(&[&[("persistent", "true")]]);
+    let topic = &world.topics[0];
+    let find = |zonegroup: &str, tenant: &str| {
+        let (zonegroup, tenant) = (zonegroup.to_owned(), tenant.to_owned());
+        let arn = TopicArn { zonegroup, tenant, name: topic.arn.name.clone() };
+        let notifier = Arc::clone(&world.gateways[0].notifier);
+        let found = world.run(world.gateways[0].process, async move { notifier.topics().get(&arn).await });
+        found.unwrap().map(|stored| stored.record.topic.id)
+    };
+    assert_eq!(find("default", ""), Some(topic.id));
+    assert_eq!(find("elsewhere", ""), Some(topic.id));
+    assert_eq!(find("default", "acme"), None);
 }
 
 #[test]

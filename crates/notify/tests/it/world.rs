@@ -1,18 +1,20 @@
 //! A cluster, gateways that come and go, buckets whose changes have events, and endpoints.
 
-use crate::check::{Check, Which};
-use crate::engine::{Mutation, mutated};
+use crate::bucket::{self, BUCKETS, Bucket, Buckets};
+use crate::check::{Check, Which, names};
+use crate::mutation::{Mutation, mutate};
+use crate::s3::{Change, Request, S3};
+use crate::scene::Scene;
 use bytes::Bytes;
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
-use nacre_engine::{Cluster, IoCtx};
+use nacre_engine::IoCtx;
 use nacre_index::key;
-use nacre_index::record::{OutboxRecord, Subject};
+use nacre_index::record::{Event as IndexEvent, OutboxRecord, Pending, Subject};
 use nacre_index::seq::{Incarnation, Seq};
-use nacre_index::state::{OPEN, STATE};
 use nacre_notify::push::{Connection, Failure, Message, Pusher, Target};
 use nacre_notify::topic_store::TopicStore;
-use nacre_notify::{BucketOutbox, Notifier, NotifierConfig, Outboxes, Settings};
+use nacre_notify::{Notifier, NotifierConfig, Settings, TopicDefaults};
 use nacre_queues::name::DEAD;
 use nacre_queues::record::{self, DeadLetter};
 use nacre_queues::retry::{Backoff, BreakerPolicy};
@@ -24,7 +26,7 @@ use nacre_sim::random::{Random, Stream};
 use nacre_sim::schedule::{MILLI, Nanos, SECOND};
 use nacre_task::Env;
 use nacre_topics::arn::TopicArn;
-use nacre_topics::attributes::Attributes;
+use nacre_topics::attributes::{Attributes, FullQueuePolicy};
 use nacre_topics::config::AttributeFilter;
 use nacre_topics::event::EventType;
 use nacre_topics::pending::{PendingEvent, PendingEvents};
@@ -34,56 +36,66 @@ use nacre_types::encoding;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+use tokio::sync::watch;
 
 const LOG: &str = "default.rgw.log";
 const META: &str = "default.rgw.meta";
 const INDEX: &str = "default.rgw.buckets.index";
-/// Buckets, with two index shards each.
-pub(crate) const BUCKETS: u64 = 2;
-const SHARDS: u64 = 2;
+const DATA: &str = "default.rgw.buckets.data";
 /// How long a gateway counts as running after its end.
 const LEASE: Nanos = 3 * SECOND;
+/// What clocks jump by, in nanoseconds.
+const HOUR: i64 = 3600 * SECOND as i64;
 /// The longest that a future of a test takes.
 const LIMIT: Nanos = 600 * SECOND;
 
 /// What gateways share beside the cluster.
-#[derive(Default)]
 pub(crate) struct Shared {
     pub(crate) check: Mutex<Check>,
-    running: Mutex<Vec<u64>>,
+    /// Sessions that count as running.
+    pub(crate) running: Mutex<Vec<u64>>,
     /// Topics whose endpoints do not answer.
     pub(crate) dead: Mutex<BTreeSet<String>>,
     /// Changes whose events endpoints refuse.
     pub(crate) refused: Mutex<BTreeSet<String>>,
+    /// Topics whose endpoints refuse nothing.
+    pub(crate) patient: Mutex<BTreeSet<String>>,
+    /// How often the mutation broke its rule.
+    struck: AtomicU64,
+    /// Whoever carries out a request has a copy.
+    busy: Arc<()>,
 }
 
-fn shard_name(bucket: u64, shard: u64) -> String {
-    format!(".dir.bucket{bucket}.{shard}")
-}
-
-fn bucket(number: u64) -> BucketOutbox {
-    BucketOutbox {
-        bucket: format!("bucket{number}"),
-        shards: (0..SHARDS).map(|shard| shard_name(number, shard)).collect(),
-    }
-}
-
-struct Buckets(Arc<Shared>);
-
-impl Outboxes for Buckets {
-    fn list(&self) -> BoxFuture<'static, nacre_engine::Result<Vec<BucketOutbox>>> {
-        async { Ok((0..BUCKETS).map(bucket).collect()) }.boxed()
+impl Shared {
+    fn new() -> Shared {
+        Shared {
+            check: Mutex::default(),
+            running: Mutex::default(),
+            dead: Mutex::default(),
+            refused: Mutex::default(),
+            patient: Mutex::default(),
+            struck: AtomicU64::new(0),
+            busy: Arc::default(),
+        }
     }
 
-    fn find(&self, name: &str) -> BoxFuture<'static, nacre_engine::Result<Option<BucketOutbox>>> {
-        let found = (0..BUCKETS).map(bucket).find(|found| found.bucket == name);
-        async { Ok(found) }.boxed()
+    pub(crate) fn note(&self, scene: Scene, count: usize) {
+        self.check.lock().scenes.note(scene, count);
     }
 
-    fn gateways(&self) -> BoxFuture<'static, nacre_engine::Result<Vec<u64>>> {
-        let running = self.0.running.lock().clone();
-        async { Ok(running) }.boxed()
+    /// The mutation breaks its rule.
+    pub(crate) fn strike(&self) {
+        self.struck.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn struck(&self) -> u64 {
+        self.struck.load(Ordering::Relaxed)
+    }
+
+    fn is_busy(&self) -> bool {
+        Arc::strong_count(&self.busy) > 1
     }
 }
 
@@ -120,14 +132,15 @@ impl Consumer {
             if self.shared.dead.lock().contains(&self.topic) {
                 return Err(Failure::Unavailable("no answer".to_owned()));
             }
-            if !message.is_replayed && self.shared.refused.lock().contains(&message.event.change) {
+            let is_patient = message.is_replayed || self.shared.patient.lock().contains(&self.topic);
+            if !is_patient && self.shared.refused.lock().contains(&message.event.change) {
                 return Err(Failure::Refused("no".to_owned()));
             }
             self.shared.check.lock().arrived(&self.topic, &message.event, message.is_replayed);
             Ok(())
         };
         let outcomes: Vec<_> = messages.iter().map(outcome).collect();
-        self.shared.check.lock().scenes.failures += outcomes.iter().filter(|one| one.is_err()).count() as u64;
+        self.shared.note(Scene::Failure, outcomes.iter().filter(|one| one.is_err()).count());
         self.env.sleep(self.env.jitter(Duration::from_millis(5))).await;
         outcomes
     }
@@ -137,6 +150,7 @@ impl Connection for Consumer {
     fn push(&self, messages: Vec<Message>) -> BoxFuture<'static, Vec<Result<(), Failure>>> {
         let consumer = self.clone();
         if self.mutation == Mutation::TrimBeforeAck {
+            self.shared.strike();
             let (count, env) = (messages.len(), self.env.clone());
             drop(env.spawn(async move {
                 consumer.env.sleep(Duration::from_millis(200)).await;
@@ -152,6 +166,9 @@ pub(crate) struct Gateway {
     pub(crate) process: ProcessId,
     pub(crate) session: u64,
     pub(crate) notifier: Arc<Notifier>,
+    s3: Arc<S3>,
+    /// By how much its time of day is off.
+    off_ns: i64,
 }
 
 pub(crate) struct World {
@@ -163,11 +180,22 @@ pub(crate) struct World {
     pub(crate) topics: Vec<Topic>,
     /// Of a thousand changes, those whose events endpoints refuse.
     pub(crate) refused_rate: u32,
+    /// What options of all gateways say.
+    pub(crate) defaults: watch::Sender<TopicDefaults>,
+    /// Whether every change asks topics that may refuse.
+    pub(crate) are_bounds_kept: bool,
+    /// Gateways that were ended.
+    pub(crate) crashes: u64,
+    settings: Settings,
+    /// Gateways that were started.
+    started: u64,
     /// Gateways that ended, and when others learn of it.
     ended: Vec<(u64, Nanos)>,
     mutation: Mutation,
-    /// Writes what finishes of changes write.
-    client: (ProcessId, IoCtx),
+    /// Makes buckets, and outbox records without changes.
+    client: ProcessId,
+    index: IoCtx,
+    buckets: Buckets,
     numbers: BTreeMap<(u64, u64), u64>,
     changes: u64,
 }
@@ -186,7 +214,6 @@ pub(crate) fn settings() -> Settings {
         turn: Duration::from_millis(500),
         pushes: 4,
         push_events: 3,
-        max_retries: 3,
         backoff,
         breaker: BreakerPolicy { failures: 3, backoff },
         ..Settings::default()
@@ -195,17 +222,37 @@ pub(crate) fn settings() -> Settings {
 
 impl World {
     pub(crate) fn new(seed: u64, mutation: Mutation, faults: Faults, gateways: usize) -> World {
+        World::with_settings(seed, mutation, faults, gateways, settings())
+    }
+
+    pub(crate) fn with_settings(
+        seed: u64,
+        mutation: Mutation,
+        faults: Faults,
+        gateways: usize,
+        settings: Settings,
+    ) -> World {
         let executor = Executor::new(seed, Default::default());
         let cluster = MemCluster::new(&executor, seed, faults);
         for pool in [LOG, META, INDEX] {
             cluster.make_pool(pool, 8);
         }
-        let shared = Arc::new(Shared::default());
-        let observed = Arc::clone(&shared);
-        cluster.observe(move |seen| observed.check.lock().observed(seen));
-        let process = executor.start_process();
-        let connected = cluster.connect(process);
-        let index = run(&executor, process, async move { connected.open_pool(INDEX).await }).unwrap();
+        let shared = Arc::new(Shared::new());
+        shared.check.lock().data = Some(cluster.make_pool(DATA, 8));
+        let (observed, scheduler) = (Arc::clone(&shared), executor.scheduler().clone());
+        cluster.observe(move |seen| observed.check.lock().observed(seen, scheduler.wall_ns()));
+        let client = executor.start_process();
+        let connected = cluster.connect(client);
+        let open = async move {
+            Ok::<_, nacre_engine::Error>((
+                connected.open_pool(INDEX).await?,
+                connected.open_pool(META).await?,
+            ))
+        };
+        let (index, meta) = run(&executor, client, open).unwrap();
+        let buckets = Buckets::new(&meta, &shared);
+        let (making, into) = (buckets.clone(), index.clone());
+        run(&executor, client, async move { making.make(&into).await }).unwrap();
         let mut world = World {
             executor,
             cluster,
@@ -214,16 +261,19 @@ impl World {
             gateways: Vec::new(),
             topics: Vec::new(),
             refused_rate: 60,
+            defaults: watch::Sender::new(TopicDefaults { max_retries: 3, ..TopicDefaults::default() }),
+            are_bounds_kept: false,
+            crashes: 0,
+            settings,
+            started: 0,
             ended: Vec::new(),
             mutation,
-            client: (process, index),
+            client,
+            index,
+            buckets,
             numbers: BTreeMap::new(),
             changes: 0,
         };
-        for (bucket, shard) in (0..BUCKETS).flat_map(|bucket| (0..SHARDS).map(move |shard| (bucket, shard))) {
-            let write = world.client.1.set_xattr(&shard_name(bucket, shard), STATE, OPEN);
-            run(&world.executor, process, write).unwrap();
-        }
         (0..gateways).for_each(|_| world.start_gateway());
         world
     }
@@ -238,32 +288,64 @@ impl World {
 
     pub(crate) fn start_gateway(&mut self) {
         let process = self.executor.start_process();
-        let cluster: Cluster = mutated(&self.cluster.connect(process), self.mutation);
+        let (mutation, shared) = (self.mutation, Arc::clone(&self.shared));
+        let cluster = self.cluster.connect_with(process, move |request| mutate(mutation, &shared, request));
         let opening = cluster.clone();
         let open = async move {
             Ok::<_, nacre_engine::Error>((
                 opening.open_pool(LOG).await?,
                 opening.open_pool(META).await?,
                 opening.open_pool(INDEX).await?,
+                opening.open_pool(DATA).await?,
             ))
         };
-        let (log, meta, index) = self.run(process, open).unwrap();
+        let (log, meta, index, data) = self.run(process, open).unwrap();
         let env = self.executor.env(process);
         let session = cluster.bind_session();
         let consumers =
             Consumers { shared: Arc::clone(&self.shared), env: env.clone(), mutation: self.mutation };
+        let buckets = Buckets::new(&meta, &self.shared);
         let notifier = Notifier::start(NotifierConfig {
-            env,
+            env: env.clone(),
             log,
-            index,
+            index: index.clone(),
             topics: TopicStore::new(&meta),
             pusher: Arc::new(consumers),
-            outboxes: Arc::new(Buckets(Arc::clone(&self.shared))),
+            outboxes: Arc::new(buckets.clone()),
             session,
-            settings: settings(),
+            settings: Settings { defaults: self.defaults.subscribe(), ..self.settings.clone() },
         });
         self.shared.running.lock().push(session);
-        self.gateways.push(Gateway { process, session, notifier });
+        self.started += 1;
+        self.set_bounds();
+        let s3 = Arc::new(S3 {
+            env: env.clone(),
+            cluster,
+            index,
+            data,
+            buckets,
+            session,
+            notifier: Arc::clone(&notifier),
+            shared: Arc::clone(&self.shared),
+            mutation: self.mutation,
+            fenced: Mutex::default(),
+        });
+        drop(env.spawn(Arc::clone(&s3).maintain()));
+        self.gateways.push(Gateway { process, session, notifier, s3, off_ns: 0 });
+    }
+
+    /// Topics that refuse are exceeded by what all gateways but one admit between two looks at the queue.
+    fn set_bounds(&self) {
+        for topic in &self.topics {
+            if self.are_bounds_kept
+                && topic.attributes.full_queue_policy() == FullQueuePolicy::Refuse
+                && let Some(limit) = topic.attributes.queue_max_bytes
+            {
+                let allowance = self.settings.allowance_bytes.min(limit.div_ceil(4));
+                let bound = limit + allowance * self.started.saturating_sub(1);
+                self.shared.check.lock().bounds.insert(topic.id.to_string(), bound);
+            }
+        }
     }
 
     /// Ends a gateway where it is, and starts another one.
@@ -271,8 +353,22 @@ impl World {
         let gateway = self.gateways.remove(at);
         self.executor.crash(gateway.process);
         self.ended.push((gateway.session, self.executor.now() + LEASE));
-        self.shared.check.lock().scenes.crashes += 1;
+        self.shared.note(Scene::Crash, 1);
+        self.crashes += 1;
         self.start_gateway();
+    }
+
+    /// The time of day of a gateway jumps by an hour, or back.
+    pub(crate) fn jump(&mut self, at: usize, forward: bool) {
+        let gateway = &mut self.gateways[at];
+        let by = match gateway.off_ns {
+            0 if forward => HOUR,
+            0 => -HOUR,
+            off => -off,
+        };
+        gateway.off_ns += by;
+        self.executor.jump_wall(gateway.process, by);
+        self.shared.note(Scene::Jump, 1);
     }
 
     /// What time brings: others learn that a gateway has ended.
@@ -306,7 +402,77 @@ impl World {
         let process = self.gateways[0].process;
         let made = self.run(process, async move { notifier.create_topic(made).await });
         assert!(made.unwrap().is_some(), "the name is free");
+        if let Some(seconds) = topic.attributes.time_to_live.filter(|seconds| *seconds > 0) {
+            let limit = u64::from(seconds) * SECOND;
+            self.shared.check.lock().time_to_live.insert(topic.id.to_string(), limit);
+        }
         self.topics.push(topic);
+        self.set_bounds();
+    }
+
+    /// The events of a change in a bucket: one for each topic.
+    fn events(&self, bucket: u64, event: EventType) -> PendingEvents {
+        let candidate = |(at, topic): (usize, &Topic)| PendingEvent {
+            topic_id: topic.id,
+            topic: topic.arn.clone(),
+            configuration: format!("c{at}"),
+            event,
+            filter: AttributeFilter::default(),
+        };
+        // The clocks of gateways that take requests are right; those of deliverers jump.
+        let time_ns = self.executor.scheduler().wall_ns();
+        PendingEvents {
+            request: RequestInfo { time_ns, ..RequestInfo::default() },
+            bucket: BucketInfo { name: format!("b{bucket}"), ..BucketInfo::default() },
+            candidates: self.topics.iter().enumerate().map(candidate).collect(),
+        }
+    }
+
+    /// The tag of a change, whose events endpoints refuse, perhaps.
+    fn next_tag(&mut self) -> String {
+        self.changes += 1;
+        let tag = format!("{:032x}", self.changes);
+        if self.random.chance(self.refused_rate) {
+            self.shared.refused.lock().insert(tag.clone());
+        }
+        tag
+    }
+
+    /// A client asks a gateway to change an object, and does not wait for it.
+    pub(crate) fn change(&mut self, keys: u64) {
+        let (bucket, key) = (self.random.range(0, BUCKETS), self.random.range(0, keys));
+        let (request, event) = match self.random.range(0, 10) {
+            0..6 => (Request::Put, EventType::ObjectCreatedPut),
+            6 => (Request::PutIfAbsent, EventType::ObjectCreatedPut),
+            _ => (Request::Delete, EventType::ObjectRemovedDelete),
+        };
+        let (tag, events) = (self.next_tag(), self.events(bucket, event));
+        let change = Change { request, bucket: bucket::id(bucket), key: format!("key{key}"), tag, events };
+        let at = self.random.index(self.gateways.len());
+        let (s3, busy) = (Arc::clone(&self.gateways[at].s3), Arc::clone(&self.shared.busy));
+        drop(self.executor.env(self.gateways[at].process).spawn(async move {
+            s3.carry_out(change).await;
+            drop(busy);
+        }));
+    }
+
+    /// A change of an object is prepared, and never finished.
+    pub(crate) fn prepare(&mut self) {
+        self.changes += 1;
+        let pending = self.events(0, EventType::ObjectCreatedPut);
+        let event = IndexEvent {
+            fixed: encoding::encode(&pending).into(),
+            candidates: pending.candidates.iter().map(|one| one.configuration.clone()).collect(),
+            subject: Subject::default(),
+        };
+        let session = self.gateways[0].session.to_string();
+        let change = Pending { session, event: Some(event), ..Pending::default() };
+        let name = key::pending("key", &format!("{:032x}", self.changes));
+        let entry = (name, nacre_index::record::encode(&change));
+        let (buckets, id) = (self.buckets.clone(), bucket::id(0));
+        let shard = self.run(self.client, async move { buckets.get(&id).await }).unwrap().shard_name(0);
+        let write = self.index.omap_set(&shard, vec![entry]);
+        self.run(self.client, write).unwrap();
     }
 
     /// A change of an object is finished: its event for each topic is in the outbox. One gateway knows, perhaps.
@@ -315,44 +481,51 @@ impl World {
         let number = self.numbers.entry((bucket, key_number)).or_default();
         *number += 1;
         let seq = Seq { incarnation: Incarnation { generation: 1, version: 7 }, number: *number };
-        self.changes += 1;
-        let (tag, key_name) = (format!("{:032x}", self.changes), format!("key{key_number}"));
-        let wall_ns = self.executor.scheduler().wall_ns();
-        let candidate = |(at, topic): (usize, &Topic)| PendingEvent {
-            topic_id: topic.id,
-            topic: topic.arn.clone(),
-            configuration: format!("c{at}"),
-            event: EventType::ObjectCreatedPut,
-            filter: AttributeFilter::default(),
-        };
-        let pending = PendingEvents {
-            request: RequestInfo { time_ns: wall_ns, ..RequestInfo::default() },
-            bucket: BucketInfo { name: format!("b{bucket}"), ..BucketInfo::default() },
-            candidates: self.topics.iter().enumerate().map(candidate).collect(),
-        };
-        for event in pending.complete(&tag, &key_name, &Default::default()) {
-            let which = (event.topic_id.to_string(), event.event.id());
-            self.shared.check.lock().produced.insert(which);
-        }
-        if self.random.chance(self.refused_rate) {
-            self.shared.refused.lock().insert(tag.clone());
-        }
+        let (tag, key_name) = (self.next_tag(), format!("key{key_number}"));
+        let pending = self.events(bucket, EventType::ObjectCreatedPut);
+        let events = names(&pending.complete(&tag, &key_name, &Default::default()));
+        self.shared.check.lock().produced.extend(events);
         let outbox = OutboxRecord {
             tag,
             seq,
-            begun_ns: wall_ns,
+            begun_ns: pending.request.time_ns,
             fixed: encoding::encode(&pending).into(),
             candidates: pending.candidates.iter().map(|one| one.configuration.clone()).collect(),
             subject: Subject::default(),
         };
         let entry = (key::outbox(&key_name, seq), nacre_index::record::encode(&outbox));
-        let shard = shard_name(bucket, key_number % SHARDS);
-        let write = self.client.1.omap_set(&shard, vec![entry]);
-        self.run(self.client.0, write).unwrap();
+        let shard = self.bucket(bucket).shard_of(&key_name);
+        let write = self.index.omap_set(&shard, vec![entry]);
+        self.run(self.client, write).unwrap();
         if self.random.chance(900) {
             let at = self.random.index(self.gateways.len());
-            self.gateways[at].notifier.outbox_written(&format!("bucket{bucket}"), &shard);
+            self.gateways[at].notifier.outbox_written(&bucket::id(bucket), &shard);
         }
+    }
+
+    /// The first gateway looks at the outboxes of all buckets.
+    pub(crate) fn tell_of_outboxes(&self) {
+        for bucket in (0..BUCKETS).map(|number| self.bucket(number)) {
+            for shard in bucket.shard_names() {
+                self.gateways[0].notifier.outbox_written(&bucket.id, &shard);
+            }
+        }
+    }
+
+    /// A bucket as its record says.
+    fn bucket(&self, number: u64) -> Bucket {
+        let object = self.buckets.records.object(&bucket::id(number)).unwrap();
+        bucket::record_of(&self.cluster.object(&object).unwrap())
+    }
+
+    /// The index of a bucket shall have so many shards. A gateway moves it in the background, and may end with it.
+    pub(crate) fn reshard_bucket(&mut self, at: usize, bucket: u64, shards: u32) {
+        let s3 = Arc::clone(&self.gateways[at].s3);
+        drop(self.executor.env(self.gateways[at].process).spawn(async move {
+            if let Err(error) = s3.ask_reshard(&bucket::id(bucket), shards).await {
+                s3.shared.check.lock().broken(format!("a reshard fails: {error}"));
+            }
+        }));
     }
 
     /// Something is done by a gateway in the background, and may end with it.
@@ -373,7 +546,7 @@ impl World {
     }
 
     fn objects(&self, pool: &str, namespace: &str) -> Vec<(String, BTreeMap<Bytes, Bytes>)> {
-        let pool = self.client.1.cluster().engine().pool_id(pool).unwrap();
+        let pool = self.index.cluster().engine().pool_id(pool).unwrap();
         let objects = self.cluster.objects(pool).into_iter().filter(|object| object.namespace() == namespace);
         let entries = |object: nacre_types::ObjectId| {
             let omap = self.cluster.object(&object).map(|found| found.omap.clone()).unwrap_or_default();
@@ -398,8 +571,17 @@ impl World {
     /// Outbox records, and events of queues, that are left.
     pub(crate) fn left(&self) -> Vec<String> {
         let mut left = Vec::new();
-        for (shard, omap) in self.objects(INDEX, "") {
-            left.extend(omap.keys().map(|key| format!("{shard} {key:?}")));
+        let unfinished = [key::Kind::Pending, key::Kind::Slot, key::Kind::Outbox, key::Kind::Tidy];
+        let is_left = |key: &&Bytes| key::parse(key).is_some_and(|key| unfinished.contains(&key.kind));
+        for bucket in (0..BUCKETS).map(|number| self.bucket(number)) {
+            if !bucket.is_at_rest() {
+                left.push(format!("{bucket:?}"));
+            }
+            for shard in bucket.shard_names() {
+                let object = self.index.object(&shard).unwrap();
+                let Some(object) = self.cluster.object(&object) else { continue };
+                left.extend(object.omap.keys().filter(is_left).map(|key| format!("{shard} {key:?}")));
+            }
         }
         for namespace in [nacre_queues::name::QUEUES, nacre_queues::name::CLOSED] {
             for (object, omap) in self.objects(LOG, namespace) {
@@ -420,6 +602,24 @@ impl World {
         left
     }
 
+    /// How many spill segments there are.
+    pub(crate) fn segments(&self) -> usize {
+        let pool = self.index.cluster().engine().pool_id(LOG).unwrap();
+        let objects = self.cluster.objects(pool).into_iter();
+        objects.filter(|object| object.namespace() == nacre_queues::name::SPILL).count()
+    }
+
+    /// The pool of queues.
+    pub(crate) fn log_pool(&self) -> IoCtx {
+        let cluster = self.index.cluster();
+        self.run(self.client, async move { cluster.open_pool(LOG).await }).unwrap()
+    }
+
+    /// The process that writes for clients.
+    pub(crate) fn client(&self) -> ProcessId {
+        self.client
+    }
+
     /// The names of visible queue objects.
     pub(crate) fn visible(&self) -> BTreeSet<String> {
         self.objects(LOG, nacre_queues::name::QUEUES).into_iter().map(|(name, _)| name).collect()
@@ -435,7 +635,7 @@ impl World {
             if let Some(broken) = self.shared.check.lock().broken.clone() {
                 return Err(broken);
             }
-            if self.left().is_empty() && self.ended.is_empty() {
+            if !self.shared.is_busy() && self.ended.is_empty() && self.left().is_empty() {
                 return Ok(());
             }
         }

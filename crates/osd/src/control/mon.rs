@@ -2,7 +2,7 @@
 
 use super::{Control, SECOND_NS, State};
 use crate::clock;
-use crate::inbox::Note;
+use crate::inbox::ShardMessage;
 use nacre_pg::heartbeat::HbEvent;
 use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, RotatingKeys, Ticket};
 use nacre_runtime::error::Error;
@@ -106,7 +106,7 @@ impl Control {
         state.next_full_report_ns = 0;
         state.next_round_ns = 0;
         self.boot(state, now_ns);
-        self.shared.beats.lock().feed(now_ns, HbEvent::MonReset);
+        self.shared.heartbeats.lock().feed(now_ns, HbEvent::MonReset);
         self.shared.report.notify_one();
     }
 
@@ -143,8 +143,8 @@ impl Control {
             }
             PgCasReply::KIND => {
                 let reply: PgCasReply = frame.decode()?;
-                self.shared.beats.lock().acts_on(reply.epoch);
-                self.shared.inboxes[self.shared.shard_of(reply.pg)].post(Note::Cas(reply));
+                self.shared.heartbeats.lock().acts_on(reply.epoch);
+                self.shared.inboxes[self.shared.shard_of(reply.pg)].post(ShardMessage::Cas(reply));
             }
             AuthTicketReply::KIND => self.on_ticket(state, frame.decode()?),
             RotatingKeys::KIND => {

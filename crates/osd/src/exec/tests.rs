@@ -1,7 +1,7 @@
 //! Every op, its limits and its errors, over a MemStore.
 
 mod copy;
-mod cost;
+pub(crate) mod cost;
 mod data;
 mod watch;
 

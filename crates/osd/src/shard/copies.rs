@@ -4,7 +4,7 @@
 use super::Shard;
 use super::ops::{Admission, Outcome, answer, backoff};
 use crate::copy::Fetched;
-use crate::inbox::Note;
+use crate::inbox::ShardMessage;
 use crate::session::Arrival;
 use nacre_types::errno::Errno;
 use nacre_types::object::ObjectId;
@@ -51,7 +51,7 @@ impl Shard {
         // The shard's own runtime: its thread is the one that runs this.
         tokio::spawn(async move {
             let fetched = shared.copier.fetch(&arrival.request.ops, max_bytes).await;
-            inbox.post(Note::Fetched { arrival: Box::new(arrival), fetched });
+            inbox.post(ShardMessage::Fetched { arrival: Box::new(arrival), fetched });
         });
         None
     }

@@ -38,7 +38,7 @@ pub(super) struct Outcome {
 }
 
 /// A request in a PG's hands.
-pub(super) struct InHand {
+pub(super) struct InflightOp {
     pub(super) request: OsdRequest,
     /// Where the answer goes; `None` for the OSD's own requests.
     pub(super) conn: Option<Conn>,
@@ -56,7 +56,7 @@ pub(super) struct InHand {
     pub(super) outcome: Option<Outcome>,
 }
 
-impl InHand {
+impl InflightOp {
     /// A request that is not executed yet.
     pub(super) fn new(
         request: OsdRequest,
@@ -66,8 +66,8 @@ impl InHand {
         track: OpHandle,
         arrived_ns: u64,
         writes: bool,
-    ) -> InHand {
-        InHand {
+    ) -> InflightOp {
+        InflightOp {
             request,
             conn,
             permit: None,
@@ -87,12 +87,12 @@ impl InHand {
 /// Requests in PGs' hands, by token.
 #[derive(Default)]
 pub(super) struct Ops {
-    slots: Vec<(u32, Option<Box<InHand>>)>,
+    slots: Vec<(u32, Option<Box<InflightOp>>)>,
     free: Vec<u32>,
 }
 
 impl Ops {
-    fn insert(&mut self, op: Box<InHand>) -> u64 {
+    fn insert(&mut self, op: Box<InflightOp>) -> u64 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.slots.push((0, None));
             self.slots.len() as u32 - 1
@@ -107,12 +107,12 @@ impl Ops {
         self.slots.get(at).is_some_and(|(serial, _)| *serial == (token >> 32) as u32).then_some(at)
     }
 
-    fn get_mut(&mut self, token: u64) -> Option<&mut InHand> {
+    fn get_mut(&mut self, token: u64) -> Option<&mut InflightOp> {
         let at = self.at(token)?;
         self.slots[at].1.as_deref_mut()
     }
 
-    fn remove(&mut self, token: u64) -> Option<Box<InHand>> {
+    fn remove(&mut self, token: u64) -> Option<Box<InflightOp>> {
         let at = self.at(token)?;
         let (serial, slot) = &mut self.slots[at];
         let op = slot.take()?;
@@ -122,7 +122,7 @@ impl Ops {
         Some(op)
     }
 
-    fn tokens_of(&self, of: u32) -> Vec<u64> {
+    pub(super) fn tokens_of(&self, of: u32) -> Vec<u64> {
         self.slots
             .iter()
             .enumerate()
@@ -237,13 +237,13 @@ impl Shard {
             listing,
         };
         let client = request.reqid.client;
-        let mut in_hand = InHand::new(request, Some(conn), client, slot, track, arrived_ns, writes);
+        let mut in_hand = InflightOp::new(request, Some(conn), client, slot, track, arrived_ns, writes);
         (in_hand.permit, in_hand.fetched) = (permit, fetched);
         self.feed_new(slot, op, in_hand);
     }
 
     /// Hands a request to its PG.
-    pub(super) fn feed_new(&mut self, slot: u32, mut op: ClientOp, in_hand: InHand) {
+    pub(super) fn feed_new(&mut self, slot: u32, mut op: ClientOp, in_hand: InflightOp) {
         op.token = self.ops.insert(Box::new(in_hand));
         let token = op.token;
         self.feed(slot, Event::Client(op));
@@ -354,13 +354,20 @@ impl Shard {
                 .expect("invariant: outcomes hold no unsized sequences")
         };
         let Some(change) = executed.change else {
-            // For want of space too: a late copy of the request must not succeed after its client was told so.
-            let recorded = (op.writes && outcome.result < 0).then(|| match encode(&outcome) {
-                short if short.len() <= MAX_DUP_RESULT_BYTES => short.into(),
+            // For want of space too: a late copy of the request must not take effect after its client was told that it
+            // failed, or that it succeeded.
+            let failed = outcome.result < 0;
+            let recorded = op.writes && (failed || exec::may_change(request));
+            let result = recorded.then(|| match encode(&outcome) {
+                short if short.len() <= MAX_DUP_RESULT_BYTES => Bytes::from(short),
                 _ => encode(&without_outputs(&outcome)).into(),
             });
             op.outcome = Some(outcome);
-            return recorded.map_or(Executed::Read, |result| Executed::Failed { result });
+            return match result {
+                None => Executed::Read,
+                Some(result) if failed => Executed::Failed { result },
+                Some(result) => Executed::Unchanged { result },
+            };
         };
         hosted.sums.changed(&request.object, &change.delta);
         if self.space.is_scarce() {
@@ -385,7 +392,7 @@ impl Shard {
     }
 
     /// Takes a request out of its PG's hands.
-    fn take_op(&mut self, token: u64) -> Option<Box<InHand>> {
+    fn take_op(&mut self, token: u64) -> Option<Box<InflightOp>> {
         let mut op = self.ops.remove(token)?;
         if let Some((bytes, members)) = op.charged.take() {
             self.space.end(members.into_iter(), bytes);
@@ -455,7 +462,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn finish(&mut self, op: &InHand, outcome: Outcome) {
+    pub(super) fn finish(&mut self, op: &InflightOp, outcome: Outcome) {
         let now = clock::boot_ns();
         let took = self.tracker.finish(op.track, now).max(now.saturating_sub(op.arrived_ns));
         self.metrics.op.inc();
@@ -477,8 +484,12 @@ impl Shard {
     }
 }
 
-/// The outcome of a failure that is too long to be kept: a resend is told the codes alone.
+/// What a resend is told where the outcome of a request that changed nothing is too long to be kept: of a failure the
+/// codes alone, else that the outputs can't be had again.
 fn without_outputs(outcome: &Outcome) -> Outcome {
+    if outcome.result >= 0 {
+        return Outcome { result: Errno::EOVERFLOW.negated(), ops: Vec::new(), ..*outcome };
+    }
     let codes = outcome.ops.iter().map(|op| OpResult { code: op.code, output: Bytes::new() });
     Outcome { ops: codes.collect(), ..*outcome }
 }

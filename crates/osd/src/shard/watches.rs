@@ -1,7 +1,7 @@
 //! Watches and notifies: what the table of [`crate::watch`] asks for is carried out here.
 
 use super::Shard;
-use super::ops::{InHand, Outcome, answer, backoff};
+use super::ops::{InflightOp, Outcome, answer, backoff};
 use crate::clock;
 use crate::exec::{self, Effect};
 use crate::session::Session;
@@ -18,9 +18,9 @@ use nacre_types::osdmap::OsdMap;
 use std::sync::Arc;
 
 /// The table as a shard has it: watchers by connection, notifiers by their requests.
-pub(super) type WatchTable = Watches<Conn, Box<InHand>>;
+pub(super) type WatchTable = Watches<Conn, Box<InflightOp>>;
 /// What has happened in the table.
-type Happened = Action<Conn, Box<InHand>>;
+type Happened = Action<Conn, Box<InflightOp>>;
 
 /// Notifies in progress on one shard.
 const MAX_NOTIFIES: usize = 4096;
@@ -37,7 +37,7 @@ pub(super) fn table(counts: &Arc<WatchCounts>) -> WatchTable {
 
 impl Shard {
     /// Answers a request that does something beside its change.
-    pub(super) fn reply_with_effects(&mut self, mut op: Box<InHand>, mut outcome: Outcome) {
+    pub(super) fn reply_with_effects(&mut self, mut op: Box<InflightOp>, mut outcome: Outcome) {
         let mut out = Vec::new();
         let object = op.request.object.clone();
         for effect in std::mem::take(&mut op.effects) {
@@ -73,7 +73,7 @@ impl Shard {
     }
 
     /// The request's connection is the watch's from now on.
-    fn connect(&mut self, op: &InHand, watch: WatchId, timeout_s: u32, out: &mut Vec<Happened>) {
+    fn connect(&mut self, op: &InflightOp, watch: WatchId, timeout_s: u32, out: &mut Vec<Happened>) {
         let (slot, object) = (op.slot, &op.request.object);
         let known_lost = |conn: &&Conn| conn.is_over();
         match op.conn.as_ref().filter(|conn| !known_lost(conn)) {
@@ -91,7 +91,13 @@ impl Shard {
         self.inbox.nudge();
     }
 
-    fn begin_notify(&mut self, mut op: Box<InHand>, timeout_s: u32, payload: Bytes, out: &mut Vec<Happened>) {
+    fn begin_notify(
+        &mut self,
+        mut op: Box<InflightOp>,
+        timeout_s: u32,
+        payload: Bytes,
+        out: &mut Vec<Happened>,
+    ) {
         // From here on the watchers are waited for, not the OSD; and the table counts the bytes.
         self.tracker.finish(op.track, self.now_ns);
         op.permit = None;
@@ -106,7 +112,7 @@ impl Shard {
         }
     }
 
-    fn answer_notifier(&self, op: &InHand, outcome: Outcome) {
+    fn answer_notifier(&self, op: &InflightOp, outcome: Outcome) {
         if let Some(conn) = &op.conn {
             answer(conn, &op.request, self.epoch(), outcome);
         }
@@ -140,7 +146,7 @@ impl Shard {
         }
     }
 
-    fn complete_notify(&self, notifier: &InHand, reply: &NotifyReply, timed_out: bool) {
+    fn complete_notify(&self, notifier: &InflightOp, reply: &NotifyReply, timed_out: bool) {
         let code = if timed_out { Errno::ETIMEDOUT.negated() } else { 0 };
         let answers = reply.encode();
         let mut output = BytesMut::with_capacity(8 + answers.len());
@@ -181,12 +187,12 @@ impl Shard {
             listing: false,
         };
         let track = self.tracker.start(&request, None, self.now_ns, self.now_ns);
-        let in_hand = InHand::new(request, None, client, slot, track, self.now_ns, true);
+        let in_hand = InflightOp::new(request, None, client, slot, track, self.now_ns, true);
         self.feed_new(slot, op, in_hand);
     }
 
     /// A request of the OSD's own was sent back: its watch lapses again a little later.
-    pub(super) fn lapse_again(&mut self, op: &InHand) {
+    pub(super) fn lapse_again(&mut self, op: &InflightOp) {
         for part in &op.request.ops {
             if let Op::Unwatch { cookie } = part.op {
                 self.watches.lapse_again(&op.request.object, (op.client, cookie), self.now_ns);
@@ -196,7 +202,7 @@ impl Shard {
     }
 
     /// A resend of a request that was executed: its watches are connected by the new connection.
-    pub(super) fn connect_again(&mut self, op: &InHand) {
+    pub(super) fn connect_again(&mut self, op: &InflightOp) {
         let cookies = op.request.ops.iter().filter_map(|part| match part.op {
             Op::Watch { cookie, .. } | Op::WatchReconnect { cookie } => Some(cookie),
             _ => None,

@@ -227,3 +227,51 @@ fn resent_failures_fail_alike_even_where_they_would_succeed_by_now() {
         assert_eq!((again.result, again.ops), (first.result, first.ops));
     }
 }
+
+#[test]
+fn resent_requests_that_changed_nothing_change_nothing_later() {
+    let cluster = TestCluster::start(1, &[]);
+    let pool = cluster.create_pool("data", 1, 1, 4);
+    let mut client = RawClient::new(&cluster, pool);
+    let text = Bytes::from_static(b"0123456789");
+    let failok = |op: Op| vec![OsdOp { op, flags: op_flag::FAILOK }];
+    let write = |client: &mut RawClient<'_>, object: &str, op: Op| {
+        let request = client.request(object, vec![op.into()], 0);
+        // Others are still waited for.
+        assert_eq!(client.send(&OsdRequest { oldest_tid: 1, ..request }).result, 0);
+    };
+    let full = || Op::WriteFull { data: text.clone().into() };
+    // What is there first, what succeeds without a change of it, what then happens to the object.
+    let cases = [
+        (Some(full()), failok(Op::Create { exclusive: true }), Op::Remove),
+        (None, failok(Op::Remove), full()),
+        (None, vec![Op::Truncate { size: 3 }.into()], full()),
+        (None, vec![Op::Zero { offset: 0, len: 5 }.into()], full()),
+        (Some(full()), vec![Op::Unwatch { cookie: 9 }.into()], Op::Watch { cookie: 9, timeout_s: 600 }),
+        (None, vec![Op::Create { exclusive: true }.into(), Op::Remove.into()], full()),
+        // The outputs are too long to be kept.
+        (
+            Some(Op::WriteFull { data: Bytes::from(vec![7; 100_000]).into() }),
+            [vec![Op::Read { offset: 0, len: 0 }.into()], failok(Op::Create { exclusive: true })].concat(),
+            Op::Remove,
+        ),
+    ];
+    for (number, (before, ops, after)) in cases.into_iter().enumerate() {
+        let object = format!("o{number}");
+        if let Some(before) = before {
+            write(&mut client, &object, before);
+        }
+        let request = OsdRequest { oldest_tid: 1, ..client.request(&object, ops, 0) };
+        let first = client.send(&request);
+        assert_eq!(first.result, 0, "{:?}", request.ops);
+        write(&mut client, &object, after);
+        let state = client.state(&object);
+        let second = client.send(&OsdRequest { attempt: 1, ..request.clone() });
+        if first.ops.iter().any(|op| op.output.len() > 1000) {
+            assert_eq!(second.result, -Errno::EOVERFLOW.0, "{:?}", request.ops);
+        } else {
+            assert_eq!((second.result, &second.ops), (first.result, &first.ops), "{:?}", request.ops);
+        }
+        assert_eq!(client.state(&object), state, "{:?} was executed later", request.ops);
+    }
+}

@@ -105,7 +105,8 @@ impl Clients {
 
     fn send(&mut self, client: usize, tid: u64, map: &OsdMap, pg: PgId) {
         let Some(membership) = map.membership(pg) else { return };
-        let oldest_tid = self.clients[client].oldest();
+        // A late copy says what was true when it was made.
+        let oldest_tid = self.clients[client].oldest().min(tid);
         let operation = self.clients[client].operations.get_mut(&tid).unwrap();
         let token = self.next_token;
         self.next_token += 1;
@@ -119,7 +120,7 @@ impl Clients {
             attempt: operation.attempt,
             interval: membership.interval,
             object: operation.object.clone(),
-            write: matches!(operation.request, Request::Append(_) | Request::Delete),
+            write: matches!(operation.request, Request::Append(_) | Request::Delete | Request::Ensure),
             listing: operation.request == Request::List,
         };
         operation.attempt += 1;
@@ -135,6 +136,11 @@ impl Clients {
                 self.send(client, tid, map, pg);
             }
         }
+    }
+
+    /// Another copy of a request, which may be answered by now.
+    pub fn send_again(&mut self, (client, tid): (usize, u64), map: &OsdMap, pg: PgId) {
+        self.send(client, tid, map, pg);
     }
 
     pub fn has_for(&self, osd: OsdId) -> bool {
@@ -255,7 +261,7 @@ impl Clients {
             let of = || operations().filter(|op| op.object == object);
             // Every version under which it may have been ordered counts, for one of them took effect.
             let floor = of()
-                .filter(|op| op.answer.as_ref().is_some_and(|a| a != "absent") && !op.refused)
+                .filter(|op| op.answer.as_ref().is_some_and(|a| a != "absent" && a != "there") && !op.refused)
                 .filter_map(|op| op.versions.iter().min().copied())
                 .max();
             let Some(floor) = floor else { continue };

@@ -6,7 +6,7 @@ use super::host::{Host, MS, Output};
 use super::store::Store;
 use crate::api::{Event, PeerMsg, Settings};
 use crate::heartbeat::{HbEvent, HbMsg};
-use nacre_types::ids::{Incarnation, OsdId, PgId, PoolId};
+use nacre_types::ids::{Incarnation, Interval, OsdId, PgId, PoolId};
 use nacre_types::msg::{PgCas, PgCasReply};
 use nacre_types::osdmap::Member;
 use nacre_types::stats::pg_state;
@@ -84,6 +84,8 @@ pub struct Cluster {
     /// Pairs that don't hear each other; the map authority is `None`.
     pub cut: BTreeSet<(Option<OsdId>, OsdId)>,
     pub removing: BTreeSet<OsdId>,
+    /// Which process ordered in an interval: only where it is one, a version names one update.
+    orderers: BTreeMap<Interval, u64>,
     /// Whether failure reports mark OSDs down.
     pub believes_reports: bool,
     next_nonce: u64,
@@ -126,6 +128,7 @@ impl Cluster {
             from_mon: BTreeMap::new(),
             cut: BTreeSet::new(),
             removing: BTreeSet::new(),
+            orderers: BTreeMap::new(),
             believes_reports: false,
             next_nonce: 100,
             traced: std::env::var_os("PG_TRACE").is_some(),
@@ -352,6 +355,7 @@ impl Cluster {
     /// Carries away what a host put out.
     pub fn collect(&mut self, id: OsdId) {
         let Some(host) = self.hosts.get_mut(&id) else { return };
+        let nonce = host.nonce;
         for output in std::mem::take(&mut host.output) {
             match output {
                 Output::Peer(to, msg) => {
@@ -390,6 +394,8 @@ impl Cluster {
                 }
                 Output::Ordered { token, version } => {
                     self.note(|| format!("{id} orders {token} as {version}"));
+                    let first = *self.orderers.entry(version.interval).or_insert(nonce);
+                    assert_eq!(first, nonce, "two processes order in interval {}", version.interval);
                     self.clients.ordered(token, version);
                 }
                 Output::RemovePg => {
@@ -515,7 +521,7 @@ impl Cluster {
         );
         for (id, host) in &self.hosts {
             text += &format!(
-                "{id}: {} interval {} {:?} head {} committed {} missing {} wakes {:?} at {}\n   primary {:?}\n   session {:?} bid {:?} pending {} restoring {:?}\n",
+                "{id}: {} interval {} {:?} head {} committed {} missing {} wakes {:?} at {}\n   primary {:?}\n   session {:?} own_proposal {:?} pending {} restoring {:?}\n",
                 if self.mon.map.is_up(*id) { "up" } else { "DOWN" },
                 host.pg.interval(),
                 host.pg.membership(),
@@ -526,7 +532,7 @@ impl Cluster {
                 self.now,
                 host.pg.primary,
                 host.pg.replica.session,
-                host.pg.bid,
+                host.pg.own_proposal,
                 host.pg.pending.len(),
                 host.pg.restoring,
             );

@@ -11,6 +11,7 @@ use nacre_types::ids::{Eversion, OsdId, PgId};
 use nacre_types::msg::{OsdFailure, PgCas};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, OsdMap};
+use nacre_types::stats::pg_state;
 use nacre_types::txn::{Transaction, TxnOp};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,8 @@ pub enum Request {
     Append(u32),
     Read,
     Delete,
+    /// Makes the object, empty, where there is none.
+    Ensure,
     List,
 }
 
@@ -73,7 +76,10 @@ pub struct Host {
     pub map: Option<Arc<OsdMap>>,
     pub up: Vec<OsdId>,
     pub ops: BTreeMap<u64, HostOp>,
-    pub reserved: bool,
+    /// The slot that it was given: whether that is one for backfills.
+    pub reserved: Option<bool>,
+    /// Whether it has, or waits for, the slot of a copy that is filled.
+    pub target: bool,
     /// Objects that can't be read.
     pub damaged: BTreeSet<ObjectId>,
     pub output: Vec<Output>,
@@ -116,7 +122,8 @@ impl Host {
             map: None,
             up: Vec::new(),
             ops: BTreeMap::new(),
-            reserved: false,
+            reserved: None,
+            target: false,
             damaged: BTreeSet::new(),
             output: Vec::new(),
             answers: VecDeque::new(),
@@ -178,6 +185,8 @@ impl Host {
         if let Some(event) = execution {
             self.feed(now, event);
         }
+        let backfills = self.pg.state() & pg_state::BACKFILLING != 0;
+        assert!(!backfills || self.reserved == Some(true), "a backfill without a slot for backfills");
     }
 
     fn carry_out(&mut self, command: Command, execution: &mut Option<Event>) {
@@ -225,14 +234,27 @@ impl Host {
                 let (objects, end) = self.store.seen.list(from.as_ref(), max);
                 self.answers.push_back(Event::Listed { list, objects, end });
             }
-            Command::Reserve { .. } => {
-                assert!(!self.reserved, "asked twice for a slot");
-                self.reserved = true;
-                self.answers.push_back(Event::Reserved);
-            }
+            Command::Reserve { backfill, .. } => match self.reserved {
+                None => {
+                    self.reserved = Some(backfill);
+                    self.answers.push_back(Event::Reserved);
+                }
+                // It is more urgent, or less, than before.
+                Some(asked) => assert_eq!(asked, backfill, "asked for another slot besides"),
+            },
             Command::Release => {
-                assert!(self.reserved, "gave back a slot that it does not have");
-                self.reserved = false;
+                assert!(self.reserved.is_some(), "gave back a slot that it does not have");
+                self.reserved = None;
+            }
+            Command::ReserveTarget { .. } => {
+                if !self.target {
+                    self.target = true;
+                    self.answers.push_back(Event::TargetReserved);
+                }
+            }
+            Command::ReleaseTarget => {
+                assert!(self.target, "gave back a slot that it does not have");
+                self.target = false;
             }
             Command::Invalidate { .. } => {}
             Command::RemovePg => self.output.push(Output::RemovePg),
@@ -242,7 +264,7 @@ impl Host {
     /// The collection is gone; the machine is forgotten.
     pub fn forget_pg(&mut self, now: u64) {
         self.store = Store::default();
-        self.reserved = false;
+        self.reserved = None;
         self.answers.clear();
         self.removals += 1;
         assert!(self.ops.is_empty(), "requests are left: {:?}", self.ops);
@@ -277,6 +299,17 @@ impl Host {
                 }
                 txn.push(TxnOp::Remove(oid));
                 (Bytes::new(), true)
+            }
+            Request::Ensure => {
+                if object.is_some() {
+                    let result = Bytes::from_static(b"there");
+                    op.result = Some(result.clone());
+                    return Executed::Unchanged { result };
+                }
+                let attrs = vec![(VERSION_ATTR.to_owned(), encode_version(version))];
+                txn.push(TxnOp::Touch(oid.clone()));
+                txn.push(TxnOp::SetAttrs { oid, attrs });
+                (Bytes::from_static(b"made"), false)
             }
             Request::Append(mark) => {
                 let bytes = mark.to_le_bytes();

@@ -1,11 +1,16 @@
 //! The life of a PG, scene by scene.
 
-use super::cluster::{Cluster, osd, test_settings};
+use super::cluster::{Action, Cluster, Wire, osd, test_settings};
 use super::host::{MS, Request, TERM};
-use crate::api::Settings;
+use crate::api::{Event, PeerMsg, Settings};
+use crate::log::{EntryKind, LogEntry};
+use bytes::Bytes;
+use nacre_types::ids::{ClientId, Eversion, ReqId};
 use nacre_types::osdmap::flag;
 use nacre_types::stats::pg_state;
+use nacre_types::txn::Transaction;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 fn set(ids: &[u32]) -> BTreeSet<u32> {
     ids.iter().copied().collect()
@@ -112,6 +117,57 @@ fn a_restarted_primary_goes_on_without_waiting_for_leases() {
 }
 
 #[test]
+fn a_primary_that_lost_its_record_gives_no_version_away_twice() {
+    let mut c = cluster(4, 4, 2);
+    write_some(&mut c, 3);
+    // osd.2 is being filled: one object that it needs can't be read.
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    append(&mut c, "a0");
+    let unreadable = c.clients.object("a0");
+    c.host(osd(0)).damaged.insert(unreadable);
+    c.boot(osd(2));
+    let filling =
+        |c: &Cluster| c.hosts[&osd(0)].pg.catching_up().iter().any(|row| (row.0, row.1) == (osd(2), 1));
+    c.run_until("the last missing object", filling);
+    // osd.3 dies, and the primary goes on in the next interval.
+    c.kill(osd(3), 0);
+    c.mon.down(osd(3));
+    for action in [Action::Map(osd(0)), Action::ToMon(osd(0)), Action::Map(osd(0))] {
+        c.act(action);
+    }
+    assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1])));
+    assert_eq!(c.hosts[&osd(0)].pg.membership(), c.mon.membership());
+    // Only osd.2 keeps the first write of it; the others lose even the record of the interval.
+    let mark = c.clients.mark();
+    c.send("a2", Request::Append(mark));
+    c.act(Action::Client(osd(0)));
+    let version = c.hosts[&osd(0)].pg.head();
+    while let Some(action) = [Action::Deliver(osd(0), osd(2)), Action::Flush(osd(2))]
+        .into_iter()
+        .find(|action| c.actions().contains(action))
+    {
+        c.act(action);
+    }
+    for n in 0..3 {
+        c.kill(osd(n), 0);
+    }
+    assert!(c.disks[&osd(2)].1.durable.log.contains_key(&version));
+    assert!((0..2).all(|n| !c.disks[&osd(n)].1.durable.log.contains_key(&version)));
+    // All are back before anybody was marked down.
+    for n in 0..3 {
+        c.boot(osd(n));
+    }
+    c.run_until("activity", |c| c.hosts[&osd(0)].pg.is_active());
+    append(&mut c, "a1");
+    c.boot(osd(3));
+    c.mon.set_up(&[2, 0, 1, 3]);
+    c.run_until("promotion of the one that was filled", |c| c.primary() == osd(2));
+    assert_eq!(c.ask("a1", Request::Read).len(), 8, "an acknowledged append is lost");
+    c.run_clean();
+}
+
+#[test]
 fn a_dead_primary_is_replaced_and_its_tail_adopted() {
     let mut c = cluster(3, 3, 2);
     write_some(&mut c, 3);
@@ -181,6 +237,70 @@ fn a_member_that_was_away_catches_up_by_log() {
     }
     c.run_clean();
     assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn a_lost_question_to_a_member_is_repeated_while_clients_write() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 4);
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    write_some(&mut c, 2);
+    assert_eq!(c.in_sync(), set(&[0, 1]));
+    c.boot(osd(2));
+    let link = (osd(0), osd(2));
+    let is_question =
+        |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::Query { versions_after: Some(_), .. }, .. });
+    c.run_until("the question", |c| c.links.get(&link).is_some_and(|wires| wires.iter().any(is_question)));
+    c.links.get_mut(&link).unwrap().retain(|wire| !is_question(wire));
+    // The time between two writes is shorter than the one after which what is unanswered is repeated.
+    for _ in 0..40 {
+        append(&mut c, "a0");
+        c.run_for(c.settings.retry_ns / 3, &|_| false);
+    }
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+    c.run_clean();
+}
+
+#[test]
+fn a_write_that_waits_for_a_copy_holds_up_its_object_alone() {
+    let mut c = cluster(3, 3, 2);
+    // Longer than a piece.
+    for _ in 0..3 {
+        write_some(&mut c, 8);
+    }
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    for _ in 0..2 {
+        write_some(&mut c, 8);
+    }
+    c.boot(osd(2));
+    let name = |n: u32| format!("a{n}");
+    let is_copied = |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&name(n)));
+    c.run_until("an object in pieces", |c| (0..8).any(|n| is_copied(c, n)));
+    // It goes on when the member has stored a piece.
+    let is_done = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::PieceDone { .. }, .. });
+    let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
+    let other = (0..8).find(|n| !is_copied(&c, *n)).unwrap();
+    let mark = c.clients.mark();
+    let held = c.send(&name(copied), Request::Append(mark));
+    let after = c.send(&name(copied), Request::Read);
+    let free = c.send(&name(other), Request::Read);
+    for _ in 0..200 {
+        if c.clients.answer(free).is_some() {
+            break;
+        }
+        c.links.values_mut().for_each(|wires| wires.retain(|wire| !is_done(wire)));
+        let action = c.actions().first().copied();
+        match action {
+            Some(action) => c.act(action),
+            None => break,
+        }
+    }
+    assert!(c.clients.answer(free).is_some(), "a read of another object waits");
+    assert!(c.clients.answer(held).is_none() && c.clients.answer(after).is_none());
+    c.run_until("answers", |c| c.clients.answer(held).is_some() && c.clients.answer(after).is_some());
+    c.run_clean();
 }
 
 #[test]
@@ -332,6 +452,30 @@ fn below_min_size_operations_wait_and_the_set_stays() {
 }
 
 #[test]
+fn few_operations_wait_for_a_pg_that_is_not_active() {
+    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    c.run_clean();
+    write_some(&mut c, 2);
+    c.kill(osd(1), 0);
+    let send = |c: &mut Cluster, n: u32| {
+        let mark = c.clients.mark();
+        c.send(&format!("a{n}"), Request::Append(mark))
+    };
+    // Some come while it is active, others when it is not any more.
+    let mut ops: Vec<_> = (0..6).map(|n| send(&mut c, n)).collect();
+    c.run_for(20 * MS, &|_| false);
+    c.mon.down(osd(1));
+    c.run_for(500 * MS, &|_| false);
+    ops.extend((6..12).map(|n| send(&mut c, n)));
+    c.run_for(500 * MS, &|_| false);
+    let waiting = c.hosts[&osd(0)].pg.primary.as_ref().unwrap().waiting.len();
+    assert!(waiting <= 3, "{waiting} wait");
+    c.boot(osd(1));
+    c.run_until("all answers", |c| ops.iter().all(|op| c.clients.answer(*op).is_some()));
+    c.run_clean();
+}
+
+#[test]
 fn a_pair_serves_with_one_member_left() {
     let mut c = cluster(2, 2, 1);
     write_some(&mut c, 2);
@@ -388,6 +532,72 @@ fn a_resend_is_answered_not_executed() {
     assert_eq!(c.ask("a0", Request::Read).len(), 8);
     c.boot(osd(0));
     c.run_clean();
+}
+
+#[test]
+fn a_late_copy_of_a_request_that_changed_nothing_changes_nothing() {
+    let mut c = cluster(3, 3, 2);
+    append(&mut c, "d0");
+    let op = c.send("d0", Request::Ensure);
+    c.run_until("an answer", |c| c.clients.answer(op).is_some());
+    assert_eq!(c.clients.answer(op).unwrap(), "there");
+    // Another client, which saw that answer, removes the object.
+    let map = c.mon.map.clone();
+    let removal = c.clients.issue(1, "d0", Request::Delete, &map, c.pg);
+    c.run_until("the removal", |c| c.clients.answer(removal).is_some());
+    let is_gone = |c: &Cluster| {
+        let object = c.clients.object("d0");
+        c.hosts.values().all(|host| !host.store.seen.objects.contains_key(&object))
+    };
+    c.clients.send_again(op, &map, c.pg);
+    c.run_for(200 * MS, &|_| false);
+    assert!(is_gone(&c), "the removed object is there again");
+    // After a change of primary too.
+    c.kill(osd(0), 0);
+    c.mon.down(osd(0));
+    c.run_until("a new primary", |c| c.mon.membership().is_some_and(|m| m.primary == osd(1)));
+    c.clients.send_again(op, &c.mon.map.clone(), c.pg);
+    c.run_for(200 * MS, &|_| false);
+    c.boot(osd(0));
+    c.run_clean();
+    assert!(is_gone(&c), "the removed object is there again");
+}
+
+#[test]
+fn an_update_by_a_former_process_of_the_primary_is_not_taken() {
+    let mut c = cluster(2, 2, 1);
+    write_some(&mut c, 1);
+    c.run_clean();
+    let (interval, nonce) = (c.mon.membership().unwrap().interval, c.hosts[&osd(0)].nonce);
+    let (now, head, pg) = (c.now, c.hosts[&osd(1)].pg.head(), c.pg);
+    let version = Eversion::new(interval, head.version + 1);
+    let entry = LogEntry {
+        version,
+        prior: Eversion::default(),
+        object: c.clients.object("d1"),
+        kind: EntryKind::Error,
+        reqid: ReqId { client: ClientId(9), tid: 1 },
+        user_version: 0,
+        mtime_ns: 0,
+        result: Bytes::new(),
+    };
+    let rep_op = |boot_nonce| PeerMsg::RepOp {
+        interval,
+        entry: entry.encode(),
+        txn: Arc::new(Transaction::new(pg)),
+        committed_to: head,
+        trim_to: Eversion::default(),
+        oldest_tid: 1,
+        boot_nonce,
+    };
+    let query = |boot_nonce| PeerMsg::Query { interval, round: 99, versions_after: None, boot_nonce };
+    let replica = c.host(osd(1));
+    for msg in [rep_op(nonce + 1), query(nonce + 1), rep_op(nonce + 1)] {
+        replica.feed(now, Event::Peer { from: osd(0), msg });
+        assert_eq!(replica.pg.head(), head);
+    }
+    replica.feed(now, Event::Peer { from: osd(0), msg: rep_op(nonce) });
+    assert_eq!(replica.pg.head(), version);
 }
 
 #[test]
@@ -506,7 +716,7 @@ fn a_pool_whose_min_size_falls_is_served_again() {
         c.mon.change(|map| {
             let mut pool = (*map.pools[&id]).clone();
             pool.min_size = min_size;
-            map.pools.insert(id, std::sync::Arc::new(pool));
+            map.pools.insert(id, Arc::new(pool));
         });
     };
     set_min_size(&mut c, 3);

@@ -94,6 +94,7 @@ impl History {
             0..=5 => Request::Append(mark),
             6 | 7 if deletable => Request::Delete,
             8 => Request::List,
+            9 if deletable => Request::Ensure,
             _ => Request::Read,
         };
         let (map, pg) = (self.cluster.mon.map.clone(), self.cluster.pg);
@@ -236,7 +237,7 @@ fn histories_hold_their_promises() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (from, count) = match number("PG_SEED") {
         Some(seed) => (seed, 1),
-        None => (number("PG_FROM").unwrap_or(1), number("PG_SEEDS").unwrap_or(100)),
+        None => (number("PG_FROM").unwrap_or(1), number("PG_SEEDS").unwrap_or(1000)),
     };
     let broken: Vec<u64> = (from..from + count).filter(|seed| !holds(*seed)).collect();
     assert!(broken.is_empty(), "broken: {broken:?}");

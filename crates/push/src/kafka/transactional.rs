@@ -58,7 +58,7 @@ enum Phase {
     /// None is open.
     #[default]
     Idle,
-    /// It was begun, and is to be aborted.
+    /// It was started, and is to be aborted.
     Open,
     /// A commit of these events was asked for, and not answered.
     InDoubt(Vec<String>),
@@ -71,7 +71,7 @@ impl TransactionalConnection {
         queue: &str,
     ) -> Result<TransactionalConnection, Failure> {
         let mut config = config_of(context, endpoint)?;
-        let timeout = context.limits.push_timeout.max(LEAST_STEP) + TIMEOUT_MARGIN;
+        let timeout = context.limits.kafka.push.max(LEAST_STEP) + TIMEOUT_MARGIN;
         config.set("transactional.id", queue).set("transaction.timeout.ms", timeout.as_millis().to_string());
         let (topic, state) = (topic_name(&endpoint.topic)?, Mutex::default());
         Ok(TransactionalConnection(Arc::new(Queue { context: context.clone(), config, topic, state })))
@@ -83,7 +83,7 @@ impl Connection for TransactionalConnection {
         let queue = self.0.clone();
         Box::pin(async move {
             let count = messages.len();
-            // A task, so that a push that nobody waits for any more still ends its transaction.
+            // A task, so that a push that was given up still ends its transaction.
             let pushed = tokio::spawn(async move { queue.push(&messages).await });
             pushed.await.unwrap_or_else(|_| vec![Err(unavailable("the runtime ends")); count])
         })
@@ -92,9 +92,9 @@ impl Connection for TransactionalConnection {
 
 impl Queue {
     async fn push(&self, messages: &[Message]) -> Vec<Result<(), Failure>> {
-        let deadline = Instant::now() + self.context.limits.push_timeout;
+        let deadline = Instant::now() + self.context.limits.kafka.push;
         let Ok(mut state) = timeout_at(deadline, self.state.lock()).await else {
-            return vec![Err(timed_out(&self.context.limits)); messages.len()];
+            return vec![Err(timed_out(&self.context.limits.kafka)); messages.len()];
         };
         let outcomes = self.transact(&mut state, messages, deadline).await;
         let outcomes = outcomes.unwrap_or_else(|failure| vec![Err(failure); messages.len()]);
@@ -125,10 +125,10 @@ impl Queue {
         state.committed.clear();
         while !left.is_empty() {
             if Instant::now() >= deadline {
-                return Err(timed_out(&self.context.limits));
+                return Err(timed_out(&self.context.limits.kafka));
             }
-            let begun = producer.clone();
-            self.step(state, "begin", deadline, move |_| begun.begin()).await?;
+            let beginning = producer.clone();
+            self.step(state, "begin", deadline, move |_| beginning.begin()).await?;
             state.phase = Phase::Open;
             let batch: Vec<Message> = left.iter().map(|at| messages[*at].clone()).collect();
             let sent = send(&producer, &self.topic, &batch, &self.context).await;

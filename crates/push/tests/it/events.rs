@@ -1,7 +1,7 @@
 //! Endpoints and events of the tests.
 
 use nacre_notify::push::{Connection, Failure, Message, Pusher as _, Target};
-use nacre_push::{Endpoints, Limits};
+use nacre_push::{Endpoints, Limits, Timeouts};
 use nacre_topics::attributes::Attributes;
 use nacre_topics::endpoint::{Endpoint, EndpointPolicy};
 use nacre_topics::event::EventType;
@@ -72,7 +72,14 @@ pub(crate) fn endpoint(topic: &str, attributes: &[(&str, &str)]) -> Endpoint {
 pub(crate) fn endpoints(ca: Option<&Path>, push_timeout: Duration) -> Endpoints {
     let ca_folder = ca.map(|file| file.parent().unwrap().to_owned());
     let policy = EndpointPolicy { ca_folder, ..EndpointPolicy::default() };
-    Endpoints::new(policy, Limits { push_timeout, ..Limits::default() })
+    Endpoints::new(policy, limits(push_timeout))
+}
+
+/// Limits with this timeout of pushes for all kinds of endpoints.
+pub(crate) fn limits(push_timeout: Duration) -> Limits {
+    let limits = Limits::default();
+    let with = |timeouts: Timeouts| Timeouts { push: push_timeout, ..timeouts };
+    Limits { http: with(limits.http), kafka: with(limits.kafka), amqp: with(limits.amqp), ..limits }
 }
 
 /// Opens a connection.

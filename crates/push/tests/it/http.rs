@@ -1,11 +1,14 @@
 //! HTTP endpoints against a sink.
 
-use crate::events::{PATIENT, endpoint, endpoints, event, open, outage, read, read_all, refusal, try_open};
+use crate::events::{
+    PATIENT, endpoint, endpoints, event, limits, open, outage, read, read_all, refusal, try_open,
+};
 use crate::servers::sink::{Answer, Sink};
 use nacre_notify::push::Failure;
 use nacre_push::{Endpoints, Limits};
 use nacre_topics::endpoint::EndpointPolicy;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 #[tokio::test]
 async fn requests_have_the_event_and_headers_over_a_connection_that_is_kept() {
@@ -132,8 +135,7 @@ async fn an_endpoint_that_does_not_answer_ends_the_push_in_time_and_gets_nothing
 async fn connections_and_bodies_are_bounded() {
     let sink = Sink::start();
     sink.answer(|_| Answer { delay: Duration::from_millis(20), ..Answer::status(200) });
-    let limits =
-        Limits { http_connections: 3, http_idle_connections: 2, push_timeout: PATIENT, ..Limits::default() };
+    let limits = Limits { http_connections: 3, http_first_connections: 2, ..limits(PATIENT) };
     let clients = Endpoints::new(EndpointPolicy::default(), limits);
     let endpoint = endpoint("t", &[("push-endpoint", &sink.url())]);
     // Two shards of a topic.
@@ -153,6 +155,26 @@ async fn connections_and_bodies_are_bounded() {
     sink.answer(|_| Answer::status(200));
     assert_eq!(first.push(vec![event("cat", 3)]).await, [Ok(())]);
     assert!(sink.connections() >= before);
+}
+
+#[tokio::test]
+async fn an_endpoint_that_answers_slowly_gets_further_connections() {
+    const SLOW: Duration = Duration::from_secs(2);
+    let sink = Sink::start();
+    let times = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&times);
+    sink.answer(move |_| {
+        noted.lock().unwrap().push(Instant::now());
+        Answer { delay: SLOW, ..Answer::status(200) }
+    });
+    let limits = Limits { http_connections: 3, http_first_connections: 1, ..limits(PATIENT) };
+    let clients = Endpoints::new(EndpointPolicy::default(), limits);
+    let connection = open(&clients, &endpoint("t", &[("push-endpoint", &sink.url())]), None);
+    let outcomes = connection.push((0..4).map(|at| event(&format!("k{at}"), 1)).collect()).await;
+    assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+    let times = times.lock().unwrap();
+    // Three do not wait for the first answer, the fourth does.
+    assert!(times[2] - times[0] < SLOW && times[3] - times[0] >= SLOW, "{times:?}");
 }
 
 #[tokio::test]

@@ -171,10 +171,10 @@ async fn a_broker_that_comes_back_takes_the_next_push(kafka: &mut Kafka) {
     let connection = open(&clients, &endpoint("restart", &[("push-endpoint", &uri)]), None);
     push_until_taken(&connection, vec![event("cat", 1)]).await;
     kafka.kill();
-    let begun = Instant::now();
+    let started = Instant::now();
     let outcomes = connection.push(vec![event("cat", 2)]).await;
     outage(&outcomes);
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
     kafka.restart();
     push_until_taken(&connection, vec![event("cat", 2)]).await;
     // One that failed may have arrived nevertheless: the first ones are in order.

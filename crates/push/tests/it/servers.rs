@@ -5,6 +5,8 @@
 pub(crate) mod certificates;
 #[path = "servers/kafka.rs"]
 pub(crate) mod kafka;
+#[path = "servers/ports.rs"]
+pub(crate) mod ports;
 #[path = "servers/process.rs"]
 pub(crate) mod process;
 #[path = "servers/rabbitmq.rs"]

@@ -40,6 +40,10 @@ fn page(shard: &Shard, name: &str, events: Vec<OutboxEvent>) -> SourcePage {
     SourcePage { source, basis, events, gone, is_complete: true }
 }
 
+fn plan(shard: &Shard, pages: Vec<SourcePage>, limit: Option<ShardLimit>) -> Result<Enqueue> {
+    super::plan(shard, pages, limit, MAX_RESIDENT_BYTES)
+}
+
 fn written(plan: Enqueue) -> EnqueuePlan {
     match plan {
         Enqueue::Write(plan) => *plan,
@@ -53,7 +57,7 @@ fn enqueue(shard: &Shard, name: &str, events: Vec<OutboxEvent>) -> EnqueuePlan {
 
 /// The keys of batches that an operation adds, with the ids (times) of their events.
 fn batches_of(op: &ObjectOp) -> Vec<(u64, Vec<u64>)> {
-    let entries = op.steps.iter().flat_map(|step| match step {
+    let entries = op.write.steps.iter().flat_map(|step| match step {
         Step::OmapSet(entries) => &entries[..],
         _ => &[],
     });
@@ -69,10 +73,10 @@ fn batches_of(op: &ObjectOp) -> Vec<(u64, Vec<u64>)> {
 fn an_operation_compares_identity_state_and_tail() {
     let shard = empty(&["a"]);
     let plan = enqueue(&shard, "a", vec![record(1, 10)]);
-    let compared = plan.op.guards.iter().map(|guard| match guard {
+    let compared = plan.op.write.guards.iter().map(|guard| match guard {
         Guard::Exists => "exists",
-        Guard::XattrEquals { name, .. } => *name,
-        Guard::OmapEquals { .. } => "omap",
+        Guard::AttrEquals(name, _) => *name,
+        _ => "another",
     });
     assert_eq!(compared.collect::<Vec<_>>(), ["exists", ID, STATE, TAIL]);
     assert_eq!((plan.after.entries(), plan.after.size_bytes(), plan.added), (1, 10, 1));
@@ -89,6 +93,19 @@ fn events_of_many_sources_share_an_operation_in_their_order() {
     let plan = written(plan(&shard, pages, None).expect("small"));
     assert_eq!(batches_of(&plan.op), [(0, vec![1, 2, 7, 3])]);
     assert_eq!(plan.moved.iter().map(|moved| moved.ids.len()).collect::<Vec<_>>(), [2, 2]);
+}
+
+#[test]
+fn parked_events_do_not_stop_a_queue_that_drops_the_oldest() {
+    let mut shard = enqueue(&empty(&["a"]), "a", vec![record(1, 50), record(2, 50)]).after;
+    let limit = Some(ShardLimit { entries: u64::MAX, bytes: 100 });
+    let more = |shard: &Shard| {
+        let page = SourcePage { is_complete: false, ..page(shard, "a", vec![record(3, 60)]) };
+        plan(shard, vec![page], limit)
+    };
+    assert!(matches!(more(&shard), Ok(Enqueue::Refused(Refusal::NoRoom { .. }))));
+    shard.head = Stored::new(Head { cursor: 2, ..Head::default() });
+    assert_eq!((shard.entries(), written(more(&shard).expect("small")).added), (2, 1));
 }
 
 #[test]
@@ -113,7 +130,7 @@ fn receipts_go_when_the_outbox_record_is_known_to_be_gone() {
     assert_eq!(after.entries(), 2);
     let all = written(plan(&after, vec![page(&after, "a", Vec::new())], None).expect("small"));
     assert!(all.after.receipts[&source("a")].is_empty());
-    assert!(all.op.steps.contains(&Step::OmapRemove(vec![name::receipts_key(&source("a"))])));
+    assert!(all.op.write.steps.contains(&Step::OmapRemove(vec![name::receipts_key(&source("a"))])));
 }
 
 #[test]
@@ -149,7 +166,7 @@ fn large_pages_are_split_into_batches_and_operations() {
     assert_eq!(plan.added, OP_BYTES / 1000);
     let [rest] = &plan.rest[..] else { panic!("{} pages are left", plan.rest.len()) };
     assert_eq!((rest.events.len() as u64, rest.basis), (3000 - plan.added, plan.after.basis()));
-    let next = written(super::plan(&plan.after, plan.rest.clone(), None).expect("small"));
+    let next = written(super::plan(&plan.after, plan.rest.clone(), None, MAX_RESIDENT_BYTES).expect("small"));
     assert_eq!(batches_of(&next.op)[0].1[0], plan.added);
     let small = enqueue(&shard, "a", (0..600).map(|id| record(id, 1)).collect());
     assert_eq!(batches_of(&small.op).len(), 2);
@@ -168,7 +185,7 @@ fn receipts_of_a_source_are_bounded() {
     assert_eq!((plan.added, plan.rest[0].events.len()), (MAX_RECEIPTS as u64, 5));
     let crowded = Refusal::TooManyReceipts(vec![source("a")]);
     let rest = plan.rest.clone();
-    assert_eq!(super::plan(&plan.after, rest, None), Ok(Enqueue::Refused(crowded)));
+    assert_eq!(super::plan(&plan.after, rest, None, MAX_RESIDENT_BYTES), Ok(Enqueue::Refused(crowded)));
 }
 
 #[test]

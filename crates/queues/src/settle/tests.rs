@@ -42,7 +42,7 @@ fn of_log(sequence: u64, fate: Fate) -> Settlement {
 }
 
 fn removed(op: &ObjectOp) -> Vec<Bytes> {
-    let keys = op.steps.iter().filter_map(|step| match step {
+    let keys = op.write.steps.iter().filter_map(|step| match step {
         Step::OmapRemove(keys) => Some(keys.clone()),
         _ => None,
     });
@@ -50,7 +50,7 @@ fn removed(op: &ObjectOp) -> Vec<Bytes> {
 }
 
 fn set(op: &ObjectOp) -> Vec<Bytes> {
-    let entries = op.steps.iter().filter_map(|step| match step {
+    let entries = op.write.steps.iter().filter_map(|step| match step {
         Step::OmapSet(entries) => Some(entries.clone()),
         _ => None,
     });
@@ -64,8 +64,8 @@ fn owner_and_head_are_compared() {
     log.add_batches(&shard, &page).expect("sound");
     let plan = settle(&shard, &log, &[of_log(0, Fate::Delivered)]);
     for (name, value) in [(ID, &shard.id.raw), (OWNER, &shard.owner.raw), (HEAD, &shard.head.raw)] {
-        let guard = Guard::XattrEquals { name, value: value.clone() };
-        assert!(plan.op.guards.contains(&guard), "{name} is not compared");
+        let guard = Guard::AttrEquals(name, value.clone());
+        assert!(plan.op.write.guards.contains(&guard), "{name} is not compared");
     }
 }
 
@@ -96,7 +96,7 @@ fn parked_events_count_until_they_are_delivered_or_dead() {
     let plan = settle(&shard, &log, &[of_log(0, parked(0)), of_log(1, parked(1))]);
     assert_eq!(set(&plan.op), [Kind::Parked.key(0), Kind::Parked.key(1)]);
     assert_eq!(removed(&plan.op), [Kind::Batch.key(0)]);
-    assert_eq!((plan.after.entries(), plan.after.is_log_empty()), (2, true));
+    assert_eq!((plan.after.entries(), plan.after.is_log_empty(), plan.after.parked()), (2, true, 2));
     let letter = DeadLetter {
         event: event(0),
         reason: DeadReason::Expired,
@@ -109,7 +109,7 @@ fn parked_events_count_until_they_are_delivered_or_dead() {
     let plan = settle(&plan.after, &plan.log, &fates);
     assert_eq!(removed(&plan.op), [Kind::Parked.key(0), Kind::Parked.key(1)]);
     assert_eq!(set(&plan.op), [Kind::Dead.key(0)]);
-    assert_eq!((plan.after.entries(), plan.after.head.value.next_dead), (0, 1));
+    assert_eq!((plan.after.entries(), plan.after.parked(), plan.after.head.value.next_dead), (0, 0, 1));
 }
 
 #[test]
@@ -117,10 +117,11 @@ fn spilled_batches_are_read_from_their_segment_and_go_with_it() {
     let (shard, page) = shard(&[2, 3]);
     let mut log = LogMap::default();
     log.add_batches(&shard, &page).expect("sound");
-    let plan = spill::plan(&shard, &log, &page).expect("sound").expect("there are batches");
+    let plan =
+        spill::plan(&shard, &log, &page, spill::SEGMENT_BYTES).expect("sound").expect("there are batches");
     assert_eq!(removed(&plan.commit), [Kind::Batch.key(0), Kind::Batch.key(2)]);
     assert_eq!((plan.after.resident_bytes(), plan.after.entries()), (0, 5));
-    let [Step::WriteFull(data)] = &plan.write.steps[..] else { panic!("{:?}", plan.write) };
+    let [Step::WriteFull(data)] = &plan.write.write.steps[..] else { panic!("{:?}", plan.write) };
     let (shard, log) = (plan.after, plan.log);
     assert_eq!(log.segment_at(&shard, 3), Some((0, plan.write.object.clone())));
     let loaded = log.segment_events(&shard, 0, data).expect("sound");
@@ -132,7 +133,7 @@ fn spilled_batches_are_read_from_their_segment_and_go_with_it() {
     let (objects, manifests) = plan.log.finished(&plan.after).expect("the segment is settled");
     assert_eq!(objects.len(), 1);
     assert_eq!(removed(&manifests), [Kind::Segment.key(0)]);
-    assert_eq!(spill::plan(&shard, &log, &[]), Ok(None));
+    assert_eq!(spill::plan(&shard, &log, &[], spill::SEGMENT_BYTES), Ok(None));
 }
 
 #[test]
@@ -146,6 +147,8 @@ fn a_segment_is_bounded_and_begins_with_the_first_batch() {
     let page: Vec<_> = (0..page.len() as u64).map(large).collect();
     let tail = Tail { bytes: 3 * spill::SEGMENT_BYTES / 2, ..shard.tail.value };
     let shard = Shard { tail: Stored::new(tail), ..shard };
-    let plan = spill::plan(&shard, &LogMap::default(), &page).expect("sound").expect("there are batches");
+    let plan = spill::plan(&shard, &LogMap::default(), &page, spill::SEGMENT_BYTES)
+        .expect("sound")
+        .expect("there are batches");
     assert_eq!(removed(&plan.commit), [Kind::Batch.key(0), Kind::Batch.key(1)]);
 }

@@ -99,6 +99,47 @@ fn a_failed_event_is_parked_and_delays_only_its_key() {
 }
 
 #[test]
+fn an_event_that_is_never_answered_does_not_stop_the_others() {
+    let mut window = window(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    let mut head = Head::default();
+    for batch in [[0, 1, 2, 3], [4, 5, 6, 7]] {
+        assert_eq!(next(&mut window, 0), batch);
+        for sequence in batch {
+            match sequence {
+                0 => window.unreachable(0, "no answer", at(0), 0),
+                _ => window.delivered(sequence),
+            }
+        }
+    }
+    assert!(window.is_stuck(at(0)) && window.wants().is_none());
+    assert_eq!(write(&mut window, &mut head)[0], (0, "parked"));
+    assert_eq!((head.cursor, window.parked(), window.wants()), (8, 1, Some((8, 16))));
+    assert_eq!(next(&mut window, 10), [0]);
+}
+
+#[test]
+fn the_events_of_a_dead_endpoint_keep_their_places() {
+    let mut window = window(&[1, 2, 3, 4, 5, 6, 7, 8]);
+    for _ in 0..2 {
+        let sent = next(&mut window, 0);
+        sent.into_iter().for_each(|sequence| window.unreachable(sequence, "no answer", at(0), 0));
+    }
+    assert!(window.is_stuck(at(0)));
+    assert!(window.settlements(0).is_empty());
+}
+
+#[test]
+fn a_probe_may_be_any_event_that_may_be_sent() {
+    let mut window = window(&[1, 2, 1, 3]);
+    let mut probe = |random| {
+        let sent = window.next_probe(at(0), &OlderShards::default(), random)?;
+        window.unreachable(sent.sequence, "no answer", at(0), 0);
+        Some(sent.sequence)
+    };
+    assert_eq!([probe(4), probe(1), probe(7), probe(0)], [Some(1), Some(3), Some(0), None]);
+}
+
+#[test]
 fn a_dead_letter_blocks_its_key_until_it_is_durable() {
     let mut window = window(&[1, 1]);
     let mut head = Head::default();
@@ -175,10 +216,11 @@ fn a_window_full_of_one_key_is_not_parked() {
 fn parked_events_come_back_with_attempts_and_a_wait_that_is_bounded() {
     let mut window = Window::new(LIMITS, POLICY, &Head { cursor: 5, ..Head::default() });
     let parked = |attempts, next_ns| Parked { event: event(1), attempts, next_ns, detail: "refused".into() };
+    window.load_parked(2, parked(2, 10), 0, at(0));
     // An hour ahead, as after a jump of the clock.
-    window.load_parked(2, parked(2, 3_600_000_000_000), 0, at(0));
+    window.load_parked(3, Parked { event: event(3), ..parked(2, 3_600_000_000_000) }, 0, at(0));
     load(&mut window, 5, &[1, 2]);
-    assert_eq!(next(&mut window, 0), [6]);
+    assert_eq!(next(&mut window, 0), [3, 6]);
     assert_eq!(next(&mut window, 10), [2]);
     window.failed(2, "refused", 0, at(10), 0);
     let fates = window.settlements(0);

@@ -3,11 +3,9 @@
 use super::users::quota_of_params;
 use super::{Answer, Asked, Failure};
 use crate::caps::Perm;
-use crate::gateway::now_ns;
 use crate::notifications::Cause;
 use crate::object::{Condition, RemovalEvents};
 use http::Method;
-use nacre_topics::record::RequestInfo;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -107,8 +105,7 @@ async fn change(asked: &Asked<'_>) -> Answer {
             if gateway.head(&found, key).await?.is_none() {
                 return Err(crate::Error::NoSuchKey.into());
             }
-            let request = RequestInfo { time_ns: now_ns(), ..RequestInfo::default() };
-            let events = (&Cause { request }, RemovalEvents::REQUEST);
+            let events = (&Cause::administration(gateway), RemovalEvents::REQUEST);
             gateway.remove_object(&found, (key, &found.owner), Condition::None, events).await?;
         }
         _ => {

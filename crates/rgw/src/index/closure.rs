@@ -24,6 +24,8 @@ const OLD_OPEN: &str = "open";
 const OLD_VERSIONED: &str = "versioned";
 /// Attempts at a shard whose state others change.
 const ATTEMPTS: usize = 16;
+/// How often an attempt that may take long says that it lives.
+const RENEWAL: Duration = Duration::from_secs(30);
 
 /// Why an index is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +41,7 @@ pub(crate) enum Closed {
 }
 
 impl Closed {
-    /// How long an attempt may take before it gives way.
+    /// How long an attempt may be silent before it gives way ([`keep`]); most never say more than that they begin.
     fn patience(self) -> Duration {
         match self {
             Closed::Removal | Closed::Versioning | Closed::Conversion => Duration::from_secs(120),
@@ -172,6 +174,31 @@ async fn close_shard(
     Err(Error::IndexBusy(bucket.name.clone()))
 }
 
+/// Says now and then that an attempt lives, so that it does not give way however long it takes. Returns where it does not stand
+/// any more.
+pub(super) async fn keep(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Error {
+    loop {
+        tokio::time::sleep(RENEWAL).await;
+        let renewed = record::update(&gateway.pools.buckets, &bucket.name, |now: &mut Bucket| {
+            if now.id != bucket.id || !now.is_closed_by(tag) {
+                return Err(Error::IndexBusy(now.name.clone()));
+            }
+            if let Some(closing) = &mut now.closing {
+                closing.since_ns = now_ns();
+            }
+            Ok(())
+        });
+        match renewed.await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Error::NoSuchBucket(bucket.name.clone()),
+            Err(error @ Error::IndexBusy(_)) => return error,
+            Err(error) => {
+                tracing::debug!(%error, bucket = bucket.name, "rgw: a bucket's record is not renewed")
+            }
+        }
+    }
+}
+
 /// Ends an attempt that comes to nothing and opens what it closed; tells whether it still stood.
 pub(crate) async fn release(gateway: &Gateway, bucket: &Bucket, tag: &str) -> Result<bool> {
     let released = record::update(&gateway.pools.buckets, &bucket.name, |now: &mut Bucket| {
@@ -233,7 +260,7 @@ pub(crate) enum Found {
     Sound,
     /// It is not there.
     Absent,
-    /// Nobody stands for its not being open.
+    /// It is closed, and no attempt that stands closed it.
     Left,
 }
 
@@ -245,7 +272,7 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
         Err(error) if error.is_not_found() => None,
         state => Some(state?),
     };
-    let now = match gateway.bucket_record(&bucket.name).await {
+    let now = match gateway.bucket_without_documents(&bucket.name).await {
         Ok(now) if now.id == bucket.id && now.generation == bucket.generation => now,
         // The shard is no part of it any more.
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(Found::Sound),
@@ -271,7 +298,7 @@ pub(crate) async fn look(gateway: &Gateway, bucket: &Bucket, shard: &str, mend: 
         let mut op = WriteOp::new();
         op.create(true).set_xattr(STATE, closed(&tag));
         gateway.pools.index.operate(shard, op).await?.success()?;
-        let there = match gateway.bucket_record(&bucket.name).await {
+        let there = match gateway.bucket_without_documents(&bucket.name).await {
             Err(Error::NoSuchBucket(_)) => false,
             again => {
                 let again = again?;
@@ -312,7 +339,8 @@ pub(super) async fn busy(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Err
     Error::IndexBusy(bucket.name.clone())
 }
 
-async fn open_left(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Result<()> {
+/// Opens a shard that no standing attempt closed or froze.
+pub(super) async fn open_left(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Result<()> {
     // One that is absent is what checks are for.
     if look(gateway, bucket, shard, false).await? == Found::Left {
         look(gateway, bucket, shard, true).await?;

@@ -66,7 +66,12 @@ impl Gateway {
             })
             .await
         };
-        let now = match converting.await {
+        // A large index takes longer than others wait for an attempt that says nothing.
+        let converted = tokio::select! {
+            converted = converting => converted,
+            lost = closure::keep(self, &bucket, &tag) => Err(lost),
+        };
+        let now = match converted {
             Ok(now) => now,
             Err(error) => {
                 closure::release(self, &bucket, &tag).await?;

@@ -1,33 +1,20 @@
 //! Executes operations of the index protocol on RADOS.
 
 use crate::error::{Error, Result};
-use nacre_client::{IoCtx, ReadOp, WriteOp};
+use nacre_client::IoCtx;
 use nacre_index::op::{Read, ReadReply, Write};
 
 /// Executes a write of the object `name`; returns the object's RADOS version after it, when it is durable.
 pub(crate) async fn write(pool: &IoCtx, name: &str, write: Write) -> Result<u64> {
-    let mut op = WriteOp::new();
-    for part in write.ops() {
-        op.push(part.op);
-        if part.flags != 0 {
-            op.op_flags(part.flags);
-        }
-    }
-    let reply = pool.operate(name, op).await.and_then(|reply| reply.success())?;
-    Ok(reply.version)
+    Ok(pool.execute(name, write).await?)
 }
 
 /// Executes a read of the object `name`; `None` where there is no such object.
 pub(crate) async fn read(pool: &IoCtx, name: &str, read: &Read) -> Result<Option<ReadReply>> {
-    let mut op = ReadOp::new();
-    for part in read.ops() {
-        op.push(part.op);
+    match pool.execute_read(name, read).await {
+        Err(nacre_client::Error::Corrupt(source)) => Err(Error::Corrupt { name: name.to_owned(), source }),
+        reply => Ok(reply?),
     }
-    let reply = match pool.operate_read(name, op).await.and_then(|reply| reply.success()) {
-        Err(error) if error.is_not_found() => return Ok(None),
-        reply => reply?,
-    };
-    Ok(Some(read.reply(name, reply.version, &reply.ops)?))
 }
 
 /// Whether a write was refused because the object is not what its guards say.

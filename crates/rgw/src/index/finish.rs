@@ -239,7 +239,7 @@ async fn finish_until_done(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str)
 
 /// Hands changes to the queues of the shards that have their records now; `false` where that is still this one.
 async fn follow(gateway: &Arc<Gateway>, (name, shard): (&str, &str), changes: &[Waiting]) -> Result<bool> {
-    let now = match gateway.bucket_record(name).await {
+    let now = match gateway.bucket_without_documents(name).await {
         Ok(now) if now.id == bucket_id(shard) => now,
         // The bucket is gone, and its index with it.
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(true),
@@ -308,7 +308,8 @@ async fn finish(
         let mut read = finish.read();
         read.fetches.push(Fetch::Attrs);
         let Some(reply) = execute::read(index, shard, &read).await? else { return Ok(Attempt::Moved) };
-        let state = reply.pairs(1)?.get(state::STATE.as_bytes());
+        let attributes = reply.pairs(1).map_err(nacre_index::Error::from)?;
+        let state = attributes.get(state::STATE.as_bytes());
         if state.is_some_and(|state| state::is_frozen(state)) {
             return Ok(Attempt::Moved);
         }
@@ -354,7 +355,7 @@ async fn settle(gateway: &Arc<Gateway>, bucket: &str, shard: &str, plan: &Plan) 
     if plan.uploads.is_empty() {
         return Ok(());
     }
-    let bucket: Bucket = match gateway.bucket_record(bucket).await {
+    let bucket: Bucket = match gateway.bucket_without_documents(bucket).await {
         Ok(now) if now.id == bucket_id(shard) => now,
         Ok(_) | Err(Error::NoSuchBucket(_)) => return Ok(()),
         Err(error) => return Err(error),

@@ -1,12 +1,13 @@
-//! Prepares changes: those of one shard that wait at the same time share one write and one read of it.
+//! Prepares changes: those of one shard that wait at the same time share one write, and one read, of it.
 //!
-//! The first change of an idle shard is sent at once. While its batch is in flight others gather, and the next batch takes up
-//! to [`MAX_BATCH`] of them. A change whose request went away before the answer is cancelled here.
+//! While a batch of a shard is in flight other changes gather, and the next batch takes up to [`MAX_BATCH`] of them. A bucket
+//! has at most one batch in flight for every [`SHARDS_PER_BATCH`] shards, so that changes gather although they are scattered
+//! over many shards; the shards take turns. A change whose request went away before the answer is cancelled here.
 
 use super::{closure, execute, open_state};
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, spawn_large};
 use futures::FutureExt;
 use nacre_index::finish::{Outcome, Settled};
 use nacre_index::prepare::{Batch, MAX_BATCH, Prepare, Refusal, View};
@@ -14,9 +15,17 @@ use nacre_index::seq::Incarnation;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
+/// Shards of a bucket for each batch that may be in flight; two may be in any case.
+const SHARDS_PER_BATCH: u32 = 3;
+/// How long a batch keeps its turn at most: a shard that does not answer must not stop the others.
+const LONGEST_TURN: Duration = Duration::from_millis(5);
+/// Buckets whose turns are remembered before those without a waiting change are looked for.
+const REMEMBERED_TURNS: usize = 1024;
 /// The most changes that wait in a gateway; further requests wait before this.
 const WAITING: usize = 16_384;
 /// The most runs of tails that the records of one batch name: about as many fit into one operation.
@@ -39,6 +48,8 @@ pub(crate) struct Prepared {
 pub(crate) struct Preparer {
     /// A shard is here while a task sends its batches.
     shards: Mutex<HashMap<String, VecDeque<Waiting>>>,
+    /// The turns of buckets with waiting changes, by bucket id.
+    turns: Mutex<HashMap<String, Weak<Semaphore>>>,
     room: Arc<Semaphore>,
 }
 
@@ -52,7 +63,11 @@ struct Waiting {
 
 impl Default for Preparer {
     fn default() -> Preparer {
-        Preparer { shards: Mutex::default(), room: Arc::new(Semaphore::new(WAITING)) }
+        Preparer {
+            shards: Mutex::default(),
+            turns: Mutex::default(),
+            room: Arc::new(Semaphore::new(WAITING)),
+        }
     }
 }
 
@@ -85,12 +100,27 @@ impl Preparer {
             }
         };
         if is_idle {
-            tokio::spawn(run(Arc::clone(gateway), shard.to_owned()));
+            let turns = self.turns_of(bucket);
+            spawn_large(run(Arc::clone(gateway), turns, shard.to_owned()));
         }
         prepared.await.unwrap_or_else(|_| {
             let detail = "the task that prepares them ended".to_owned();
             Err(Error::Internal { what: "the prepare of changes", detail })
         })
+    }
+
+    /// The permits of batches of a bucket.
+    fn turns_of(&self, bucket: &Bucket) -> Arc<Semaphore> {
+        let mut all = self.turns.lock();
+        if let Some(turns) = all.get(&bucket.id).and_then(Weak::upgrade) {
+            return turns;
+        }
+        if all.len() >= REMEMBERED_TURNS {
+            all.retain(|_, turns| turns.strong_count() > 0);
+        }
+        let turns = Arc::new(Semaphore::new((bucket.shards / SHARDS_PER_BATCH).max(2) as usize));
+        all.insert(bucket.id.clone(), Arc::downgrade(&turns));
+        turns
     }
 
     /// The next batch of a shard: changes that expect the same state of it. `None`, and the shard is forgotten, where no
@@ -116,10 +146,22 @@ impl Preparer {
     }
 }
 
-async fn run(gateway: Arc<Gateway>, shard: String) {
-    while let Some(batch) = gateway.preparer.take(&shard) {
-        let sending = AssertUnwindSafe(send(&gateway, &shard, batch)).catch_unwind();
-        if sending.await.is_err() {
+async fn run(gateway: Arc<Gateway>, turns: Arc<Semaphore>, shard: String) {
+    // Requests that are ready to run join the first batch.
+    tokio::task::yield_now().await;
+    loop {
+        // The semaphore is never closed.
+        let turn = turns.acquire().await.ok();
+        let Some(batch) = gateway.preparer.take(&shard) else { return };
+        let mut sending = pin!(AssertUnwindSafe(send(&gateway, &shard, batch)).catch_unwind());
+        let sent = match tokio::time::timeout(LONGEST_TURN, sending.as_mut()).await {
+            Ok(sent) => sent,
+            Err(_) => {
+                drop(turn);
+                sending.await
+            }
+        };
+        if sent.is_err() {
             // The panic hook has printed what and where; the requests got errors.
             tracing::error!(shard, "rgw: preparing changes panicked");
         }
@@ -158,9 +200,14 @@ async fn prepare_batch(
     let pool = &gateway.pools.index;
     let mut attempts = 0;
     loop {
-        let read = batch.read();
-        let (written, found) =
-            futures::join!(execute::write(pool, shard, batch.write()), execute::read(pool, shard, &read));
+        let write = execute::write(pool, shard, batch.write());
+        let (written, found) = match batch.read() {
+            Some(read) => {
+                let (written, found) = futures::join!(write, execute::read(pool, shard, &read));
+                (written, Some(found))
+            }
+            None => (write.await, None),
+        };
         let version = match written {
             Ok(version) => version,
             Err(error) if error.is_absent() => return Err(closure::busy(gateway, bucket, shard).await),
@@ -179,9 +226,11 @@ async fn prepare_batch(
             }
             Err(error) => return Err(error),
         };
-        // It was there a moment ago: the changes moved with it, or the bucket is gone.
-        let absent = || Error::Contended(bucket.name.clone());
-        let views = batch.views(&found?.ok_or_else(absent)?)?;
+        let views = match found {
+            // It was there a moment ago: the changes moved with it, or the bucket is gone.
+            Some(found) => batch.views(&found?.ok_or_else(|| Error::Contended(bucket.name.clone()))?)?,
+            None => batch.unread_views(),
+        };
         let at = Incarnation { generation: bucket.generation, version };
         let prepared = |(change, view): (&Prepare, nacre_index::Result<View>)| {
             Ok(Prepared { slot: change.pending.slot, at, view: view? })
@@ -207,8 +256,12 @@ mod tests {
 
     fn waiting(versioning: Versioning, parts: usize) -> Waiting {
         let parts = vec![Tails::default(); parts];
-        let change =
-            Prepare { key: "k".into(), tag: "t".into(), pending: Pending { parts, ..Pending::default() } };
+        let change = Prepare {
+            key: "k".into(),
+            tag: "t".into(),
+            pending: Pending { parts, ..Pending::default() },
+            expect_new: false,
+        };
         let bucket = Arc::new(Bucket { versioning, ..Bucket::default() });
         Waiting { bucket, change, answer: oneshot::channel().0, _room: None }
     }
@@ -222,6 +275,20 @@ mod tests {
         }
         assert!(preparer.shards.lock().is_empty(), "an idle shard is remembered");
         sizes
+    }
+
+    #[test]
+    fn shards_of_a_bucket_take_turns_and_idle_buckets_are_forgotten() {
+        let preparer = Preparer::default();
+        let bucket = |id: usize| Bucket { id: id.to_string(), shards: 11, ..Bucket::default() };
+        let turns = preparer.turns_of(&bucket(0));
+        assert!(Arc::ptr_eq(&turns, &preparer.turns_of(&bucket(0))));
+        assert_eq!(turns.available_permits(), 3);
+        for id in 1..2 * REMEMBERED_TURNS {
+            preparer.turns_of(&bucket(id));
+        }
+        assert!(preparer.turns.lock().len() <= REMEMBERED_TURNS);
+        assert!(Arc::ptr_eq(&turns, &preparer.turns_of(&bucket(0))));
     }
 
     #[test]

@@ -146,7 +146,7 @@ impl Gateway {
     }
 
     /// The buckets that have, or had, notification configurations and pending changes of a session.
-    async fn notified_by(&self, session: &str) -> Result<Vec<Bucket>> {
+    pub(crate) async fn notified_by(&self, session: &str) -> Result<Vec<Bucket>> {
         let mut found = Vec::new();
         for bucket in self.notifying_buckets().await? {
             if !self.orphans(&bucket, session).await?.is_empty() {

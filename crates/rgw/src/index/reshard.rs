@@ -17,7 +17,6 @@ use crate::gateway::{Gateway, now_ns};
 use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
-use nacre_client::WriteOp;
 use nacre_index::key::{self, Kind};
 use nacre_index::reshard;
 use nacre_types::encoding::Versioned;
@@ -58,6 +57,11 @@ pub struct ReshardEntry {
 
 impl Versioned for ReshardEntry {
     const NAME: &'static str = "reshard entry";
+}
+
+/// The bucket with another generation of its index, which has so many shards.
+fn of_generation(bucket: &Bucket, (generation, shards): (u32, u32)) -> Bucket {
+    Bucket { generation, shards, ..bucket.clone() }
 }
 
 /// The shard of `bucket` that a record belongs to; `None` for what is not moved.
@@ -173,22 +177,23 @@ impl Gateway {
             Ok(_) | Err(Error::NoSuchBucket(_)) => return self.cancel_reshard(name).await,
             Err(error) => return Err(error),
         };
-        let of = |(generation, shards)| Bucket { generation, shards, ..old.clone() };
-        // Of attempts that ended, whether the record names them yet or no longer.
-        for stale in old.resharding.into_iter().chain(old.left) {
-            super::remove(&self.pools.index, &of(stale)).await?;
-        }
-        // Nobody shall wait for this one as long as it only copies.
+        let old = self.end_other_attempts(&old).await?;
+        // Writers do not wait for this attempt as long as it only copies.
         if let Some(closing) = old.closing.as_ref().filter(|closing| closing.why == Closed::Reshard) {
             super::release(self, &old, &closing.tag).await?;
         }
         if old.shards == entry.shards {
+            // An attempt may have ended after the record did not name it any more and before it had opened what it froze.
+            for shard in 0..old.shards.max(1) {
+                super::closure::open_left(self, &old, &shard_name(&old, shard)).await?;
+            }
             return self.end_reshard(&old).await;
         }
-        let generation = old.generation.max(old.resharding.map_or(0, |(generation, _)| generation)) + 1;
-        let new = of((generation, entry.shards));
+        let generation = old.generation.max(old.left.map_or(0, |(generation, _)| generation)) + 1;
+        let new = of_generation(&old, (generation, entry.shards));
         let noted = self.modify_bucket(name, |bucket| {
-            if bucket.id != old.id || bucket.generation != old.generation {
+            let is_same = bucket.id == old.id && bucket.generation == old.generation;
+            if !is_same || bucket.resharding.is_some() {
                 return Err(Error::IndexBusy(bucket.name.clone()));
             }
             (bucket.resharding, bucket.left) = (Some((generation, new.shards)), None);
@@ -204,14 +209,14 @@ impl Gateway {
         let tag = self.tag();
         let moving = async {
             super::closure::create_closed(&self.pools.index, &new, &tag).await?;
-            self.copy(&old, &new, &BULK).await?;
+            self.copy(&old, &new, (&*tag, &BULK[..])).await?;
             super::close(self, &old, Closed::Reshard, &tag).await?;
             self.switch(&old, &new, &tag).await
         };
         let new = match moving.await {
             Ok(new) => new,
             Err(error) => {
-                // Nobody shall wait for the next attempt. Where this one does not stand it came to its end without hearing
+                // Writers do not wait for the next attempt. Where this one does not stand it came to its end without hearing
                 // of it, or another one takes up what it leaves, unless the bucket was removed.
                 let gone = match self.bucket(name).await {
                     Ok(now) => now.id != old.id,
@@ -229,12 +234,36 @@ impl Gateway {
         self.end_reshard(&new).await
     }
 
+    /// Removes what attempts that ended have left, whether the record names them yet or no longer; returns the bucket as it is
+    /// then.
+    async fn end_other_attempts(&self, seen: &Bucket) -> Result<Bucket> {
+        // This was the index before an attempt that came to its end, or never became it.
+        if let Some(left) = seen.left {
+            super::remove(&self.pools.index, &of_generation(seen, left)).await?;
+        }
+        // An attempt that goes on, by a gateway that has lost the lock, can't come to its end from here on. Only after that may
+        // go what it made: it could have become the index meanwhile.
+        let ended = self.modify_bucket(&seen.name, |bucket| {
+            if bucket.id != seen.id || bucket.generation != seen.generation {
+                return Err(Error::IndexBusy(bucket.name.clone()));
+            }
+            bucket.left = bucket.resharding.take().or(bucket.left);
+            Ok(())
+        });
+        let now = ended.await?;
+        if let Some(left) = now.left {
+            super::remove(&self.pools.index, &of_generation(&now, left)).await?;
+        }
+        Ok(now)
+    }
+
     /// Nothing of the generation before is left.
     async fn end_reshard(&self, bucket: &Bucket) -> Result<()> {
         let generation = bucket.generation;
         self.modify_bucket(&bucket.name, |bucket| {
-            if bucket.generation == generation {
-                (bucket.resharding, bucket.left) = (None, None);
+            if bucket.generation == generation && bucket.resharding.is_none() {
+                // The number of an attempt that came to nothing is not given again: what it sent may arrive late.
+                bucket.left = bucket.left.filter(|(left, _)| *left > generation);
             }
             Ok(())
         })
@@ -251,8 +280,8 @@ impl Gateway {
             finished => finished?,
         }
         super::closure::freeze(&self.pools.index, old, tag).await?;
-        let sums = self.copy(old, new, &Kind::ALL).await?;
-        self.drop_stale(old, new).await?;
+        let sums = self.copy(old, new, (tag, &Kind::ALL[..])).await?;
+        self.drop_stale(old, new, tag).await?;
         stream::iter((0..new.shards).zip(sums).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |(shard, sums)| async move {
                 let sums = (Bytes::from_static(key::STATS), record::encode(&sums));
@@ -272,10 +301,11 @@ impl Gateway {
         .await
     }
 
-    /// Copies records that the new shards do not have just so; returns the sums of the entries among them by new shard.
-    async fn copy(&self, old: &Bucket, new: &Bucket, kinds: &[Kind]) -> Result<Vec<Stats>> {
+    /// Copies records that the new shards do not have just so; returns the sums of the entries among them by new shard. Fails
+    /// where the attempt of that tag does not keep the new shards closed any more.
+    async fn copy(&self, old: &Bucket, new: &Bucket, (tag, kinds): (&str, &[Kind])) -> Result<Vec<Stats>> {
         let copied: Vec<BTreeMap<u32, Stats>> = stream::iter(0..old.shards.max(1))
-            .map(|shard| self.copy_shard(shard_name(old, shard), new, kinds))
+            .map(|shard| self.copy_shard(shard_name(old, shard), new, (tag, kinds)))
             .buffer_unordered(SHARDS)
             .try_collect()
             .await?;
@@ -286,7 +316,12 @@ impl Gateway {
         Ok(sums)
     }
 
-    async fn copy_shard(&self, from: String, new: &Bucket, kinds: &[Kind]) -> Result<BTreeMap<u32, Stats>> {
+    async fn copy_shard(
+        &self,
+        from: String,
+        new: &Bucket,
+        (tag, kinds): (&str, &[Kind]),
+    ) -> Result<BTreeMap<u32, Stats>> {
         let mut sums: BTreeMap<u32, Stats> = BTreeMap::new();
         for kind in kinds {
             let mut after = Bytes::new();
@@ -300,7 +335,7 @@ impl Gateway {
                     parts.entry(shard).or_default().push((name.clone(), value.clone()));
                 }
                 for (shard, records) in parts {
-                    self.copy_records(&shard_name(new, shard), records).await?;
+                    self.copy_records(&shard_name(new, shard), tag, records).await?;
                 }
                 if !page.more {
                     break;
@@ -311,18 +346,14 @@ impl Gateway {
     }
 
     /// Writes those of `records` that a shard does not have just so.
-    async fn copy_records(&self, shard: &str, mut records: Vec<(Bytes, Bytes)>) -> Result<()> {
+    async fn copy_records(&self, shard: &str, tag: &str, mut records: Vec<(Bytes, Bytes)>) -> Result<()> {
         let names = records.iter().map(|(name, _)| name.clone()).collect();
         let there = self.pools.index.omap_get_vals_by_keys(shard, names).await?;
         records.retain(|(name, value)| there.get(name) != Some(value));
         if records.is_empty() {
             return Ok(());
         }
-        // It must be there: the bucket may be removed meanwhile.
-        let mut op = WriteOp::new();
-        op.assert_exists().omap_set(records);
-        self.pools.index.operate(shard, op).await?.success()?;
-        Ok(())
+        self.add_records(shard, tag, records).await
     }
 
     /// Writes records of a new shard that the attempt of that tag keeps closed.
@@ -331,19 +362,19 @@ impl Gateway {
     }
 
     /// Removes what was copied and is not in the old shards any more.
-    async fn drop_stale(&self, old: &Bucket, new: &Bucket) -> Result<()> {
+    async fn drop_stale(&self, old: &Bucket, new: &Bucket, tag: &str) -> Result<()> {
         stream::iter((0..new.shards).map(Ok::<_, Error>))
             .try_for_each_concurrent(SHARDS, |shard| async move {
                 let name = shard_name(new, shard);
                 for kind in Kind::ALL {
-                    self.drop_stale_records(old, &name, kind).await?;
+                    self.drop_stale_records(old, &name, (tag, kind)).await?;
                 }
                 Ok(())
             })
             .await
     }
 
-    async fn drop_stale_records(&self, old: &Bucket, name: &str, kind: Kind) -> Result<()> {
+    async fn drop_stale_records(&self, old: &Bucket, name: &str, (tag, kind): (&str, Kind)) -> Result<()> {
         let mut after = Bytes::new();
         loop {
             let page = self.pools.index.omap_get_vals(name, after.clone(), kind.prefix(), PAGE).await?;
@@ -360,7 +391,7 @@ impl Gateway {
                 let stale: Vec<Bytes> =
                     records.into_iter().filter(|record| !there.contains_key(record)).collect();
                 if !stale.is_empty() {
-                    self.pools.index.omap_rm_keys(name, stale).await?;
+                    execute::write(&self.pools.index, name, reshard::remove(tag, stale)).await?;
                 }
             }
             if !page.more {

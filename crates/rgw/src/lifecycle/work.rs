@@ -73,7 +73,7 @@ impl Schedule {
         self.day.min(LOOK)
     }
 
-    /// Whether a bucket is to be worked on at `now_ns` that was begun with at `begun_ns` last.
+    /// Whether a bucket is due at `now_ns` whose last run started at `begun_ns`.
     fn is_due(&self, begun_ns: u64, now_ns: u64) -> bool {
         if self.day != DAY {
             return now_ns.saturating_sub(begun_ns) >= self.day.as_nanos() as u64;
@@ -107,7 +107,7 @@ pub enum LifecycleStatus {
 pub struct LifecycleEntry {
     /// The bucket's id.
     pub id: String,
-    /// When it was begun with last, in nanoseconds since 1970.
+    /// When its last run started, in nanoseconds since 1970.
     pub begun_ns: u64,
     /// How far the work is.
     pub status: LifecycleStatus,
@@ -277,7 +277,7 @@ impl Gateway {
 
     async fn process_shard(self: &Arc<Gateway>, shard: &str, all: bool) -> Result<Expired> {
         let mut expired = Expired::default();
-        // Anew: another gateway may just be done with it.
+        // Read again: another gateway may have finished it meanwhile.
         for (name, entry) in self.lifecycle_shard(shard).await? {
             if !all && !self.lifecycle.is_due(entry.begun_ns, now_ns()) {
                 continue;

@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// Answers a form that asks for an action of SNS.
 pub(crate) async fn answer(gateway: &Arc<Gateway>, form: &SignedForm) -> Result<String, Failure> {
     let request = Request::parse(&form.body).map_err(Error::from)?;
-    let (caller, id) = (&form.caller, form.seen.id());
-    form.seen.note(request.action(), &caller.assumed.user.id);
+    let (caller, id) = (&form.caller, form.info.id());
+    form.info.note(request.action(), &caller.assumed.user.id);
     tracing::debug!(?request, user = caller.assumed.user.id, "rgw: a request for topics");
     let came_safely = form.secure || !request.names_secret();
     let permission = request.permission();

@@ -1,12 +1,15 @@
 //! What commands show of topics' queues and do with them, in radosgw-admin's words.
 
 use crate::error::Result;
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::{Change, Gateway, now_ns};
+use bytes::Bytes;
 use nacre_notify::{Letter, Letters, QueuedEvent, TopicReport};
 use nacre_queues::retry::BreakerState;
 use nacre_queues::stats::ShardStats;
 use nacre_topics::record::{Delivery, body};
+use nacre_topics::topic::TopicId;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Dead letters shown in one page of the queue.
 const PAGE: u64 = 256;
@@ -114,8 +117,25 @@ fn queued(event: &QueuedEvent) -> Value {
 impl Gateway {
     /// The figures of a topic's queue, as `topic stats` prints them.
     pub async fn topic_stats(&self, name: &str) -> Result<Value> {
-        let report = self.serving_notifier()?.report(&self.topic_arn(name)).await?;
+        let mut report = self.serving_notifier()?.report(&self.topic_arn(name)).await?;
+        let breakers = self.breakers(report.stored.record.topic.id).await?;
+        report.set_breakers(&breakers);
         Ok(stats(&report, now_ns()))
+    }
+
+    /// How the circuit breaker of a topic's endpoint is in the gateways that run, by the numbers of their sessions.
+    async fn breakers(&self, topic: TopicId) -> Result<BTreeMap<u64, BreakerState>> {
+        let answers = self.ask_gateways(&Change::AskBreaker(topic.to_string())).await?;
+        let state = |(session, answer): (u64, Bytes)| {
+            Some((session, BreakerState::named(std::str::from_utf8(&answer).ok()?)?))
+        };
+        Ok(answers.into_iter().filter_map(state).collect())
+    }
+
+    /// How it is in this gateway; empty where it delivers nothing, or the topic is unknown to it.
+    pub(crate) fn breaker_here(&self, topic: &str) -> &'static str {
+        let (Some(notifier), Ok(topic)) = (self.notifier(), topic.parse::<TopicId>()) else { return "" };
+        notifier.breaker(topic).as_str()
     }
 
     /// At most `max` events of a topic's queue, as `topic dump` prints them: in the order of each shard.
@@ -146,7 +166,12 @@ impl Gateway {
     ) -> Result<u64> {
         let (arn, notifier) = (self.topic_arn(name), self.serving_notifier()?);
         Ok(match action {
-            DeadLetterAction::Replay => notifier.replay_letters(&arn, which.into()).await?,
+            DeadLetterAction::Replay => {
+                let replayed = notifier.replay_letters(&arn, which.into()).await;
+                // Gateways deliver them, and look at the topic when they are told of it.
+                self.tell_of_events(&arn).await;
+                replayed?
+            }
             DeadLetterAction::Purge => notifier.purge_letters(&arn, which.into()).await?,
         })
     }

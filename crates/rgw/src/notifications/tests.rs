@@ -53,6 +53,32 @@ fn events_describe_the_version_that_the_change_was_about() {
 }
 
 #[test]
+fn an_event_without_metadata_and_tags_is_not_larger_than_was_reckoned() {
+    let text = |len| "x".repeat(len);
+    let request = RequestInfo {
+        time_ns: u64::MAX,
+        user: text(64),
+        source_ip: text(39),
+        id: text(60),
+        host_id: text(40),
+        position: u32::MAX,
+    };
+    let bucket =
+        BucketInfo { name: text(63), owner: text(64), id: text(50), tenant: text(20), zonegroup: text(30) };
+    let mut pending = PendingEvents { request, bucket, candidates: Vec::new() };
+    let (key, event) = (text(1024), candidate(&text(255), AttributeFilter::default()));
+    let reckoned = bytes_before(&pending, &event, &key);
+    pending.candidates.push(event);
+    let number = u64::MAX;
+    let seq = Seq { incarnation: Incarnation { generation: u32::MAX, version: number }, number };
+    let subject =
+        Subject { version_id: text(32), size: number, etag: format!("{}-10000", text(32)), attributes: None };
+    let found = pending.complete(&text(32), &key, &object_of(seq, &subject));
+    let size = encoding::encode(&found[0].event).len() as u64;
+    assert!(size <= reckoned && size + 100 > reckoned, "{size} of {reckoned}");
+}
+
+#[test]
 fn causes_of_one_request_differ_by_position() {
     let request = RequestInfo { id: "tx".into(), user: "alice".into(), ..RequestInfo::default() };
     let cause = Cause { request };

@@ -27,6 +27,9 @@ const SHARDS_OPTION: &str = "rgw_bucket_persistent_notif_num_shards";
 const ATTEMPTS: usize = 16;
 /// The condition's key that names the bucket whose configuration is to name the topic.
 const SOURCE_ARN: &str = "aws:sourcearn";
+/// Attributes that decide where a topic's password is sent, or how safely.
+const DESTINATION: [&str; 6] =
+    ["push-endpoint", "kafka-brokers", "use-ssl", "verify-ssl", "ca-location", "mechanism"];
 /// The name by which endpoints on the gateway's own host are usually called.
 const LOCALHOST: &str = "localhost";
 
@@ -88,6 +91,22 @@ pub(super) fn check_permission(caller: &Caller, topic: &Topic, action: &str) -> 
     if is_permitted(caller, topic, action)? { Ok(()) } else { Err(denied(action, &topic.arn)) }
 }
 
+/// Refuses who was only permitted to change the topic, and would have its password sent elsewhere: it would learn it.
+fn check_destination(caller: &Caller, topic: &Topic, attribute: &str) -> Result<(), Failure> {
+    let attributes = &topic.attributes;
+    let stays = match attribute {
+        // What it has of credentials goes with it.
+        "push-endpoint" => attributes.password.is_some(),
+        _ => attributes.has_secret(),
+    };
+    let is_own = caller.is_user(&topic.owner) || caller.is_capable(caps::TOPICS, Perm::WRITE);
+    if is_own || !stays || !DESTINATION.contains(&attribute) {
+        return Ok(());
+    }
+    let message = format!("only the owner of {} may change where its password is sent", topic.arn);
+    Err(Failure::new(StatusCode::FORBIDDEN, "AuthorizationError", message))
+}
+
 /// Whether the caller may name the topic in a configuration of that bucket.
 pub(super) fn may_publish(caller: &Caller, topic: &Topic, bucket: &str) -> Result<bool> {
     let mut asking = caller.clone();
@@ -138,13 +157,15 @@ impl Gateway {
             let (topics, more) = self.topics(after.as_deref(), max as u64 + 1).await?;
             after = topics.last().map(|topic| topic.arn.name.clone());
             for topic in topics {
-                if !is_permitted(caller, &topic, "sns:GetTopicAttributes")? {
-                    continue;
+                // A decision by costly policies takes milliseconds: other requests go on.
+                tokio::task::yield_now().await;
+                match is_permitted(caller, &topic, "sns:GetTopicAttributes") {
+                    Ok(true) if found.len() == max => return Ok((found, true)),
+                    Ok(true) => found.push(topic),
+                    // One that is damaged must not hide the others.
+                    Ok(false) | Err(Error::Corrupt { .. }) => {}
+                    Err(error) => return Err(error.into()),
                 }
-                if found.len() == max {
-                    return Ok((found, true));
-                }
-                found.push(topic);
             }
             if !more {
                 return Ok((found, false));
@@ -239,6 +260,7 @@ impl Gateway {
     ) -> Result<(), Failure> {
         let changing = self.serving_notifier()?.update_topic(arn, |topic| -> Result<(), Failure> {
             check_permission(caller, topic, "sns:SetTopicAttributes")?;
+            check_destination(caller, topic, name)?;
             topic.set(name, value).map_err(Error::from)?;
             check_policy(&topic.attributes)?;
             Ok(self.check_endpoint(&arn.name, &topic.attributes, came_safely)?)
@@ -251,25 +273,30 @@ impl Gateway {
     pub async fn reshard_topic(&self, name: &str, shards: u32) -> Result<Topic> {
         let arn = self.topic_arn(name);
         let resharded = self.serving_notifier()?.reshard_topic(&arn, shards).await;
-        self.tell_others(Change::Topic(key_of(&arn))).await;
-        Ok(resharded?.record.topic.clone())
+        let told = self.tell_others(Change::Topic(key_of(&arn))).await;
+        let topic = resharded?.record.topic.clone();
+        told.map(|()| topic)
     }
 
     /// Removes the topic of that name with its queues and the events in them; tells whether there was one.
     pub async fn remove_topic(&self, name: &str) -> Result<bool> {
         let arn = self.topic_arn(name);
         let removed = self.serving_notifier()?.delete_topic(&arn).await;
-        self.tell_others(Change::Topic(key_of(&arn))).await;
-        Ok(removed?)
+        let told = self.tell_others(Change::Topic(key_of(&arn))).await;
+        let was_there = removed?;
+        told.map(|()| was_there)
     }
 
     /// As [`Gateway::remove_topic`], for a caller who must be permitted to. A topic that is not there is no error.
     pub(super) async fn remove_topic_for(&self, caller: &Caller, arn: &TopicArn) -> Result<(), Failure> {
-        // Who owns a topic does not change as long as it is there; one that is made meanwhile has the name by right.
         let Some(stored) = self.stored_topic(arn).await? else { return Ok(()) };
-        check_permission(caller, &stored.record.topic, "sns:DeleteTopic")?;
-        self.remove_topic(&arn.name).await?;
-        Ok(())
+        let topic = &stored.record.topic;
+        check_permission(caller, topic, "sns:DeleteTopic")?;
+        // Another one that has its name by now may belong to somebody else.
+        let removed = self.serving_notifier()?.delete_topic_with_id(&topic.arn, topic.id).await;
+        let told = self.tell_others(Change::Topic(key_of(&topic.arn))).await;
+        removed?;
+        Ok(told?)
     }
 
     /// What takes care of topics' queues in this process.
@@ -280,10 +307,19 @@ impl Gateway {
         })
     }
 
+    /// Tells all gateways that a topic has queued events.
+    pub(super) async fn tell_of_events(&self, arn: &TopicArn) {
+        // They look by themselves, too.
+        let _ = self.tell_others(Change::Topic(key_of(arn))).await;
+    }
+
     /// Tells all gateways of a topic that was changed, or may have been.
     async fn tell_of_topic<T>(&self, arn: &TopicArn, outcome: Result<T, Failure>) -> Result<T, Failure> {
         if outcome.as_ref().map_or_else(|failure| failure.status.is_server_error(), |_| true) {
-            self.tell_others(Change::Topic(key_of(arn))).await;
+            let told = self.tell_others(Change::Topic(key_of(arn))).await;
+            if outcome.is_ok() {
+                told?;
+            }
         }
         outcome
     }
@@ -293,4 +329,40 @@ impl Gateway {
 pub(crate) fn arn_of_key(key: &str, zonegroup: &str) -> TopicArn {
     let (tenant, name) = key.split_once(':').unwrap_or(("", key));
     TopicArn { zonegroup: zonegroup.to_owned(), tenant: tenant.to_owned(), name: name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::s3::Context;
+    use crate::session::Assumed;
+    use crate::user::User;
+
+    fn caller(user: User) -> Caller {
+        let assumed = Assumed { user: Arc::new(user), role: None, policy: None };
+        Caller { assumed, temporary: false, context: Context::default() }
+    }
+
+    #[test]
+    fn only_owners_change_where_a_password_is_sent() {
+        let topic = |pairs: &[(&str, &str)]| {
+            let pairs: Vec<_> =
+                pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+            let arn = TopicArn { zonegroup: "default".into(), tenant: String::new(), name: "t".into() };
+            let (id, attributes) = (TopicId::from_random([1; 16]), Attributes::from_pairs(&pairs).unwrap());
+            Topic::new(id, arn, "alice", 1, DEFAULT_SHARDS, attributes).unwrap()
+        };
+        let own = topic(&[("push-endpoint", "kafka://k"), ("user-name", "u"), ("password", "hunter2")]);
+        let in_uri = topic(&[("push-endpoint", "kafka://u:hunter2@k")]);
+        let bare = topic(&[("push-endpoint", "kafka://k")]);
+        let bob = caller(User::new("bob", "Bob"));
+        let may = |caller: &Caller, topic: &Topic, name| check_destination(caller, topic, name).is_ok();
+        assert!(!may(&bob, &own, "push-endpoint") && !may(&bob, &own, "kafka-brokers"));
+        assert!(!may(&bob, &in_uri, "use-ssl") && may(&bob, &in_uri, "push-endpoint"));
+        assert!(may(&bob, &own, "OpaqueData") && may(&bob, &own, "password") && may(&bob, &bare, "use-ssl"));
+        let admin = caller(User { admin: true, ..User::new("root", "Root") });
+        for caller in [caller(User::new("alice", "Alice")), admin] {
+            assert!(may(&caller, &own, "push-endpoint") && may(&caller, &in_uri, "verify-ssl"));
+        }
+    }
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How long who has begun to gather waits for more, of data or of memory, until it is looked whether others need what it has.
+/// How long a request that gathers data waits for more, or for memory, before it checks whether others need what it holds.
 const TICK: Duration = Duration::from_secs(1);
 /// Data that is worth a write of its own.
 const SHORT_BYTES: usize = 256 << 10;

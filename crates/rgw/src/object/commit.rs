@@ -4,20 +4,32 @@
 //! remembers of each key what its last commit left: the next one builds on that without reading the head. A commit of another
 //! gateway, or the tidying of the head, only costs a refusal and a read.
 
+use super::head_name;
+use super::index_op::IndexOp;
+use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::index::execute;
 use nacre_index::commit::{Base, Commit};
 use nacre_index::prepare::View;
 use nacre_index::record::Evidence;
+use nacre_types::hash::ceph_str_hash_rjenkins;
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU8;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tokio::sync::OwnedMutexGuard;
 
 /// Keys whose last commits are remembered. Those that are being committed are never forgotten.
 const REMEMBERED: usize = 4096;
+/// Estimates of how many writes replace objects.
+const ESTIMATES: usize = 1024;
+/// How many writes an estimate is about.
+const LATE_WRITES: u8 = 16;
+/// From this share on, in 256ths, asking the index costs less than commits that are refused.
+const MANY_REPLACED: u8 = 64;
 /// Attempts at a commit that other gateways refuse, and what is waited between them, times their number.
 const ATTEMPTS: u32 = 40;
 const CAS_RETRY_DELAY: Duration = Duration::from_millis(1);
@@ -29,12 +41,47 @@ const CROWDED_DELAY: Duration = Duration::from_millis(50);
 type LastCommit = Arc<tokio::sync::Mutex<Option<Base>>>;
 
 /// The last commits of this gateway, by the heads' names.
-#[derive(Debug, Default)]
-pub(crate) struct LastCommits(Mutex<HashMap<String, LastCommit>>);
+#[derive(Debug)]
+pub(crate) struct LastCommits {
+    all: Mutex<HashMap<String, LastCommit>>,
+    /// Of buckets, by a hash of their ids, the share of late writes that replaced an object, in 256ths. Buckets with the same
+    /// hash share an estimate: that costs only time.
+    replacing: Box<[AtomicU8]>,
+}
+
+impl Default for LastCommits {
+    fn default() -> LastCommits {
+        LastCommits { all: Mutex::default(), replacing: (0..ESTIMATES).map(|_| AtomicU8::new(0)).collect() }
+    }
+}
 
 impl LastCommits {
+    fn replacing(&self, bucket: &Bucket) -> &AtomicU8 {
+        &self.replacing[ceph_str_hash_rjenkins(bucket.id.as_bytes()) as usize % ESTIMATES]
+    }
+
+    /// Whether a write to the key may take it for new without asking the index: few late writes to the bucket replaced an
+    /// object, and this gateway does not remember the key.
+    pub(super) fn expects_new(&self, bucket: &Bucket, key: &str) -> bool {
+        self.replacing(bucket).load(Relaxed) < MANY_REPLACED
+            && !self.all.lock().contains_key(&head_name(bucket, key))
+    }
+
+    /// Notes that a write to the bucket was to a new key, or not.
+    pub(super) fn note_key(&self, bucket: &Bucket, is_new: bool) {
+        let estimate = self.replacing(bucket);
+        let old = estimate.load(Relaxed);
+        // An update that another thread overwrites does not matter.
+        let new = if is_new {
+            old - old.div_ceil(LATE_WRITES)
+        } else {
+            old + (u8::MAX - old).div_ceil(LATE_WRITES)
+        };
+        estimate.store(new, Relaxed);
+    }
+
     fn of(&self, name: &str) -> LastCommit {
-        let mut all = self.0.lock();
+        let mut all = self.all.lock();
         if let Some(last) = all.get(name) {
             return Arc::clone(last);
         }
@@ -48,7 +95,7 @@ impl LastCommits {
 
     /// Forgets what the last commit of a head left, unless another commit of it is in flight, which will see for itself.
     pub(crate) fn forget(&self, name: &str) {
-        let last = self.0.lock().get(name).map(Arc::clone);
+        let last = self.all.lock().get(name).map(Arc::clone);
         if let Some(last) = last
             && let Ok(mut last) = last.try_lock()
         {
@@ -79,19 +126,36 @@ impl CommitTurn {
         (base.seq() >= view.finished()).then_some(base)
     }
 
-    /// The RADOS version that the commit before left, where there is one.
-    pub(super) fn last_version(&self) -> Option<u64> {
+    /// Whether a head that was read with that RADOS version may still be so: another commit of this gateway may have been made
+    /// since.
+    pub(super) fn is_current(&self, version: u64) -> bool {
         match &*self.last {
-            Some(Base::Head(head)) => Some(head.version),
-            _ => None,
+            Some(Base::Head(head)) => head.version <= version,
+            _ => true,
         }
     }
 
-    /// Executes a commit; `None` where the head is not what it was built on. Fails with [`Error::Contended`] after many
-    /// attempts.
-    pub(super) async fn execute(&mut self, commit: Commit) -> Result<Option<Evidence>> {
+    /// Executes a commit of `op`; `None` where it has to be built again: the head is not what it was built on, or too many
+    /// changes of the key wait to be finished. Fails with [`Error::Contended`] after many attempts.
+    pub(super) async fn commit(
+        &mut self,
+        op: &mut IndexOp,
+        built: nacre_index::Result<Commit>,
+    ) -> Result<Option<Evidence>> {
+        if matches!(built, Err(nacre_index::Error::Crowded(_))) {
+            self.wait_crowded().await?;
+            op.refresh_view().await?;
+            return Ok(None);
+        }
+        self.execute(built?).await
+    }
+
+    /// As [`CommitTurn::commit`], of a commit that could be built.
+    async fn execute(&mut self, commit: Commit) -> Result<Option<Evidence>> {
         *self.last = None;
-        let written = execute::write(&self.gateway.pools.data, &self.name, commit.write.clone()).await;
+        let mut commit = commit;
+        let write = std::mem::take(&mut commit.write);
+        let written = execute::write(&self.gateway.pools.data, &self.name, write).await;
         match written {
             Ok(version) => {
                 let evidence = commit.evidence.clone();
@@ -113,12 +177,14 @@ impl CommitTurn {
         if self.attempts >= ATTEMPTS {
             return Err(Error::Contended(self.name.clone()));
         }
-        tokio::time::sleep(CAS_RETRY_DELAY * (self.attempts - 1)).await;
+        if self.attempts > 1 {
+            tokio::time::sleep(CAS_RETRY_DELAY * (self.attempts - 1)).await;
+        }
         Ok(())
     }
 
     /// Waits because too many changes of the key are not finished. Fails after a while.
-    pub(super) async fn wait_crowded(&mut self) -> Result<()> {
+    async fn wait_crowded(&mut self) -> Result<()> {
         self.crowded += 1;
         if self.crowded > CROWDED_ATTEMPTS {
             return Err(Error::Contended(self.name.clone()));
@@ -126,11 +192,6 @@ impl CommitTurn {
         tokio::time::sleep(CROWDED_DELAY).await;
         Ok(())
     }
-}
-
-/// Whether a commit can't be built because too many changes of the key are not finished.
-pub(super) fn is_crowded<T>(built: &nacre_index::Result<T>) -> bool {
-    matches!(built, Err(nacre_index::Error::Crowded(_)))
 }
 
 #[cfg(test)]
@@ -144,8 +205,26 @@ mod tests {
         for key in 0..2 * REMEMBERED {
             drop(commits.of(&key.to_string()));
         }
-        assert!(commits.0.lock().len() <= REMEMBERED);
+        assert!(commits.all.lock().len() <= REMEMBERED);
         assert!(Arc::ptr_eq(&busy, &commits.of("busy")));
+    }
+
+    #[test]
+    fn the_index_is_asked_where_many_writes_replace_objects() {
+        let commits = LastCommits::default();
+        let bucket = Bucket { id: "b".into(), ..Bucket::default() };
+        assert!(commits.expects_new(&bucket, "k"));
+        drop(commits.of(&head_name(&bucket, "k")));
+        assert!(!commits.expects_new(&bucket, "k"), "it was written here");
+        let after = |replaced: usize, of: usize| {
+            for at in 0..100 * of {
+                commits.note_key(&bucket, at % of >= replaced);
+            }
+            commits.expects_new(&bucket, "new")
+        };
+        assert!(after(0, 1) && after(1, 20));
+        assert!(!after(1, 1) && !after(1, 2));
+        assert!(after(0, 1));
     }
 
     #[test]

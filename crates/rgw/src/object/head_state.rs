@@ -122,7 +122,8 @@ impl Gateway {
         let reply = execute::read(&self.pools.data, name, &head::read()).await?;
         let Some(reply) = reply else { return Ok(HeadState { protocol: None, object: None }) };
         let protocol = head::parse(name, Some(&reply))?;
-        let object = CurrentObject::of(name, reply.version, reply.pairs(0)?)?;
+        let attributes = reply.pairs(0).map_err(nacre_index::Error::from)?;
+        let object = CurrentObject::of(name, reply.version, attributes)?;
         Ok(HeadState { protocol, object })
     }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns};
 use crate::index::{self, RESHARD_LOOK, RESHARD_PATIENCE, Tails, execute};
 use crate::notifications::ChangeEvents;
-use nacre_index::commit::Change;
+use nacre_index::commit::{Base, Change};
 use nacre_index::finish::{Outcome, Settled};
 use nacre_index::prepare::{self, Batch, Prepare, View};
 use nacre_index::record::{Attributes, Evidence, Pending, Subject};
@@ -27,6 +27,8 @@ pub(super) struct Intent {
     pub(super) upload: Option<String>,
     /// It may remove the head.
     pub(super) slot: bool,
+    /// It creates or replaces the object and reads the head only where the commit is refused.
+    pub(super) overwrites: bool,
     /// Its events.
     pub(super) events: ChangeEvents,
     /// The version that its events are about, as far as it is known.
@@ -55,11 +57,12 @@ impl IndexOp {
         (key, tag): (&str, &str),
         intent: Intent,
     ) -> Result<IndexOp> {
-        let Intent { tails, replaced, parts, upload, slot, events, subject } = intent;
+        let Intent { tails, replaced, parts, upload, slot, overwrites, events, subject } = intent;
+        let expect_new = overwrites && gateway.commits.expects_new(bucket, key);
         let (begun_ns, session) = (now_ns(), gateway.session().to_owned());
         let event = events.index_event(subject);
         let pending = Pending { begun_ns, session, tails, replaced, parts, upload, slot, event };
-        let mut change = Prepare { key: key.to_owned(), tag: tag.to_owned(), pending };
+        let mut change = Prepare { key: key.to_owned(), tag: tag.to_owned(), pending, expect_new };
         let deadline = Instant::now() + RESHARD_PATIENCE;
         let mut current = Arc::clone(bucket);
         loop {
@@ -67,6 +70,9 @@ impl IndexOp {
             match gateway.preparer.prepare(gateway, &current, &shard, change.clone()).await {
                 Ok(index::Prepared { slot, at, view }) => {
                     change.pending.slot = slot;
+                    if overwrites && !expect_new {
+                        gateway.commits.note_key(bucket, view.entry.is_none());
+                    }
                     let gateway = Arc::clone(gateway);
                     let (is_marked, settled) = (false, false);
                     return Ok(IndexOp {
@@ -167,10 +173,30 @@ impl IndexOp {
         Ok(())
     }
 
+    /// Notes whether the key of a committed write was new, where that is not known from the prepare.
+    pub(super) fn note_key(&self, is_new: bool) {
+        if self.change.expect_new {
+            self.gateway.commits.note_key(&self.bucket, is_new);
+        }
+    }
+
+    /// What a refused commit of a write may take the head for next: reads what the shard has of the key, where it was expected
+    /// to be new. `None` where the head has to be read.
+    pub(super) async fn guess_again(&mut self) -> Result<Option<Base>> {
+        if !self.change.expect_new {
+            return Ok(None);
+        }
+        self.note_key(false);
+        self.refresh_view().await?;
+        Ok(self.view.guess_removal())
+    }
+
     /// Reads again what the shard has of the key.
     pub(super) async fn refresh_view(&mut self) -> Result<()> {
+        self.change.expect_new = false;
         let batch = Batch::new(index::open_state(&self.bucket), vec![self.change.clone()]);
-        match execute::read(&self.gateway.pools.index, &self.shard, &batch.read()).await? {
+        let Some(read) = batch.read() else { return Ok(()) };
+        match execute::read(&self.gateway.pools.index, &self.shard, &read).await? {
             Some(reply) => {
                 if let Some(view) = batch.views(&reply)?.pop() {
                     self.view = view?;
@@ -182,7 +208,7 @@ impl IndexOp {
     }
 
     /// The change was committed: has it finished in the index, and pushes its immediate events.
-    pub(super) async fn complete(mut self, evidence: Evidence, subject: &Subject) {
+    async fn complete(mut self, evidence: Evidence, subject: &Subject) {
         self.settled = true;
         if let (true, Some(id)) = (self.is_marked, &self.change.pending.upload) {
             // While the change is pending, so that its recovery would do it.
@@ -194,13 +220,14 @@ impl IndexOp {
         }
         let (key, tag, seq) = (self.change.key.clone(), self.change.tag.clone(), evidence.seq);
         let events = std::mem::take(&mut self.events);
+        events.committed(&key, &tag, seq, subject);
         let gateway = Arc::clone(&self.gateway);
         self.finish(Outcome::Committed(Box::new(evidence))).await;
         gateway.push_immediately(events, &key, &tag, seq, subject).await;
     }
 
     /// The change was not committed and won't be.
-    pub(super) async fn cancel(mut self) {
+    async fn cancel(mut self) {
         self.settled = true;
         self.undo().await;
     }
@@ -208,8 +235,35 @@ impl IndexOp {
     /// As [`IndexOp::cancel`], unless the change may have taken effect: then it stays pending.
     pub(super) async fn fail(mut self, error: &Error) {
         self.settled = true;
-        if !error.is_unknown() {
+        if error.is_unknown() {
+            self.events.in_doubt(&self.change.tag);
+        } else {
             self.undo().await;
+        }
+    }
+
+    /// Ends as its commit did: completed, or failed. Returns what came of it.
+    pub(super) async fn end<T>(self, committed: Result<Committed<T>>) -> Result<T> {
+        match committed {
+            Ok((value, evidence, subject)) => {
+                self.complete(evidence, &subject).await;
+                Ok(value)
+            }
+            Err(error) => {
+                self.fail(&error).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The same of a change that may find nothing to be changed: then it is cancelled.
+    pub(super) async fn end_any<T>(self, committed: Result<Option<Committed<T>>>) -> Result<Option<T>> {
+        match committed.transpose() {
+            Some(committed) => self.end(committed).await.map(Some),
+            None => {
+                self.cancel().await;
+                Ok(None)
+            }
         }
     }
 
@@ -231,6 +285,9 @@ impl IndexOp {
         self.gateway.finisher.add(&self.gateway, (&self.bucket.name, &self.shard), change.into()).await;
     }
 }
+
+/// A change that was committed: what came of it, what proves it, and the version that its event is about.
+pub(super) type Committed<T> = (T, Evidence, Subject);
 
 /// What events say of a version; with metadata and tags where a filter asks for them.
 pub(super) fn subject_of(events: &ChangeEvents, head: &super::Head, version_id: &str) -> Subject {

@@ -138,7 +138,7 @@ const COMPANY: Duration = Duration::from_millis(1);
 const COMPANIONS: usize = 8;
 
 /// How much this thread steps back where the processor is wanted by others, in the units of nice(2). Pieces gather meanwhile,
-/// and together they cost little more than one; where nobody else wants it each is digested at once.
+/// and together they cost little more than one; where no other thread wants it each is digested at once.
 const NICE: i32 = 10;
 
 /// Digests pieces, as many at a time as there are lanes.
@@ -215,7 +215,7 @@ fn turn<const N: usize>(active: &mut [Job], blocks: usize) {
         }
     }
     let data: [&[u8]; N] = std::array::from_fn(|lane| {
-        // What lanes without a piece come to nobody asks.
+        // The results of lanes without a piece are not used.
         let job = &active[lane.min(active.len() - 1)];
         &job.data[job.done..]
     });

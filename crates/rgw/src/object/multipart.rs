@@ -15,7 +15,7 @@ use super::{
 };
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::{Gateway, now_ns, spawn_large};
 use crate::index::{self, Tails};
 use crate::notifications::Cause;
 use crate::quota::{Purpose, Sums};
@@ -348,7 +348,7 @@ impl Gateway {
         let (gateway, bucket) = (Arc::clone(self), Arc::clone(bucket));
         let (key, id) = (key.to_owned(), id.to_owned());
         // Whoever asked for it may go away in between.
-        let completion = tokio::spawn(async move {
+        let completion = spawn_large(async move {
             gateway.try_complete_upload(&bucket, (&key, &id), &named, (condition, cause), seal).await
         });
         completion.await.map_err(Error::task("the completion of an upload"))?

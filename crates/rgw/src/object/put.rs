@@ -1,25 +1,26 @@
 //! Writing an object: its data as it arrives, then its head.
 
-use super::commit::{CommitTurn, is_crowded};
-use super::index_op::Intent;
+use super::commit::CommitTurn;
+use super::index_op::{Committed, Intent};
 use super::{Body, Condition, Data, Digests, Head, INLINE_BYTES, IndexOp, Pieces, STRIPE_BYTES};
 use super::{head_name, tail_count, tails_name, versions, written};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::{Gateway, now_ns, spawn_large};
 use crate::index::Tails;
 use crate::notifications::{Cause, ChangeEvents};
 use crate::quota::{Purpose, Sums};
 use bytes::Bytes;
 use futures::stream::{FuturesUnordered, StreamExt};
 use nacre_client::WriteOp;
-use nacre_index::commit::{self, New};
-use nacre_index::record::{Evidence, Subject};
+use nacre_index::commit::{self, Base, New};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
 /// Of an object with versions data of up to this size is in the head: it is there twice, and in omap.
 const VERSION_INLINE_BYTES: usize = 64 << 10;
+/// Data in a head of up to this size is written on the guess that its key is new.
+const MOST_GUESSED_BYTES: usize = 64 << 10;
 /// Writes of one object's tails that are under way at the same time.
 const WRITES: usize = 2;
 
@@ -90,27 +91,22 @@ impl Put {
     ) -> Result<Head> {
         let gateway = Arc::clone(gateway);
         // Whoever asked for it may go away in between.
-        let commit = tokio::spawn(async move {
+        let commit = spawn_large(async move {
             if self.bucket.versioning != Versioning::Off {
-                return versions::add(&gateway, self, (op, events), data.joined()).await;
+                return Box::pin(versions::add(&gateway, self, (op, events), data.joined())).await;
             }
             let mut op = match op {
                 Some(op) => op,
                 None => {
-                    let intent = Intent { events, ..Intent::default() };
+                    // A wrong guess sends the data twice.
+                    let overwrites = data.len() <= MOST_GUESSED_BYTES;
+                    let intent = Intent { events, overwrites, ..Intent::default() };
                     IndexOp::prepare(&gateway, &self.bucket, (&self.key, &self.head.tag), intent).await?
                 }
             };
-            match commit_plain(&gateway, &self, &mut op, &data, tails.as_ref()).await {
-                Ok((evidence, subject)) => {
-                    op.complete(evidence, &subject).await;
-                    Ok(self.head)
-                }
-                Err(error) => {
-                    op.fail(&error).await;
-                    Err(error)
-                }
-            }
+            let committed = commit_plain(&gateway, &self, &mut op, &data, tails.as_ref()).await;
+            op.end(committed).await?;
+            Ok(self.head)
         });
         commit.await.map_err(Error::task("the write of an object"))?
     }
@@ -123,7 +119,7 @@ async fn commit_plain(
     op: &mut IndexOp,
     data: &Pieces,
     tails: Option<&Tails>,
-) -> Result<(Evidence, Subject)> {
+) -> Result<Committed<()>> {
     let Put { bucket, key, head, condition, .. } = put;
     let name = head_name(bucket, key);
     let (listed, subject) = (head.listed(None), op.subject_of(head, ""));
@@ -141,13 +137,12 @@ async fn commit_plain(
         };
         let body = written(head, data.iter().cloned());
         let commit = commit::write(op.change(&subject), &base, New::Object(&listed, tails), guards, body);
-        if is_crowded(&commit) {
-            turn.wait_crowded().await?;
-            op.refresh_view().await?;
-            continue;
-        }
-        if let Some(evidence) = turn.execute(commit?).await? {
-            return Ok((evidence, subject));
+        match turn.commit(op, commit).await? {
+            Some(evidence) => {
+                op.note_key(base == Base::Absent);
+                return Ok(((), evidence, subject));
+            }
+            None => guess = op.guess_again().await?.filter(|base| condition.is_decided_on(base)),
         }
     }
 }
@@ -171,9 +166,10 @@ async fn write_data(
     // What may be written of it at most, for whoever clears up after a crash.
     let most = length.map_or(super::multipart::MAX_PART_BYTES, |length| body.stored_len(length));
     let most = Tails { name: name.clone(), count: tail_count(most) };
-    let intent = Intent { tails: Some(most), events: events.clone(), ..Intent::default() };
+    let overwrites = put.bucket.versioning == Versioning::Off;
+    let intent = Intent { tails: Some(most), events: events.clone(), overwrites, ..Intent::default() };
     *op = Some(IndexOp::prepare(gateway, &put.bucket, (&put.key, &put.head.tag), intent).await?);
-    let size = write_tails(gateway, &name, first, body).await?;
+    let size = Box::pin(write_tails(gateway, &name, first, body)).await?;
     Ok(Written { inline: Pieces::default(), tails: Some(Tails { name, count: tail_count(size) }) })
 }
 

@@ -1,16 +1,16 @@
 //! Removes objects of buckets without versions; in others hides them behind delete markers.
 
-use super::commit::{CommitTurn, is_crowded};
+use super::commit::CommitTurn;
 use super::head_state::{HeadState, VERSIONS};
-use super::index_op::{Intent, subject_of};
+use super::index_op::{Committed, Intent, subject_of};
 use super::{Condition, ETAG, HEAD, Head, IndexOp, Pieces, Put, head_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::{Gateway, now_ns};
+use crate::gateway::{Gateway, now_ns, spawn_large};
 use crate::notifications::{Cause, ChangeEvents};
 use nacre_index::commit::{self, Base};
 use nacre_index::op::Step;
-use nacre_index::record::{Content, Evidence, Subject};
+use nacre_index::record::{Content, Subject};
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -76,14 +76,15 @@ impl Gateway {
                 cause: cause.clone(),
                 types: types.marker,
             };
-            let head = put.commit(self, (None, events), Pieces::default(), None).await?;
+            // Not part of the future of removals without versions.
+            let head = Box::pin(put.commit(self, (None, events), Pieces::default(), None)).await?;
             return Ok(Removal { there: true, marker: Some(head.version) });
         }
         let events = self.change_events(bucket, key, types.removed, cause).await?;
         let (gateway, bucket, key) = (Arc::clone(self), Arc::clone(bucket), key.to_owned());
         // Whoever asked for it may go away in between.
         let removal =
-            tokio::spawn(async move { gateway.remove_plain(&bucket, (&key, &tag), condition, events).await });
+            spawn_large(async move { gateway.remove_plain(&bucket, (&key, &tag), condition, events).await });
         let there = removal.await.map_err(Error::task("the removal of an object"))??;
         Ok(Removal { there, marker: None })
     }
@@ -109,20 +110,8 @@ impl Gateway {
         }
         let intent = Intent { slot: true, events, subject, ..Intent::default() };
         let mut op = IndexOp::prepare(self, bucket, (key, tag), intent).await?;
-        match commit_removal(self, &mut op, &name, &condition, state).await {
-            Ok(Some((evidence, subject))) => {
-                op.complete(evidence, &subject).await;
-                Ok(true)
-            }
-            Ok(None) => {
-                op.cancel().await;
-                Ok(false)
-            }
-            Err(error) => {
-                op.fail(&error).await;
-                Err(error)
-            }
-        }
+        let committed = commit_removal(self, &mut op, &name, &condition, state).await;
+        Ok(op.end_any(committed).await?.is_some())
     }
 }
 
@@ -133,7 +122,7 @@ async fn commit_removal(
     name: &str,
     condition: &Condition,
     mut state: Option<HeadState>,
-) -> Result<Option<(Evidence, Subject)>> {
+) -> Result<Option<Committed<()>>> {
     let mut turn = CommitTurn::wait(gateway, name).await;
     let mut guess = match state {
         Some(_) => None,
@@ -179,19 +168,14 @@ async fn commit_removal(
             }
         };
         let removal = commit::remove(op.change(&subject), &base, guards, steps);
-        if is_crowded(&removal) {
-            turn.wait_crowded().await?;
-            op.refresh_view().await?;
-            continue;
-        }
-        match removal? {
-            commit::Removal::Nothing => return Ok(None),
-            commit::Removal::ReadHead => {}
-            commit::Removal::Commit(commit) => {
-                if let Some(evidence) = turn.execute(*commit).await? {
-                    return Ok(Some((evidence, subject)));
-                }
-            }
+        let built = match removal {
+            Ok(commit::Removal::Nothing) => return Ok(None),
+            Ok(commit::Removal::ReadHead) => continue,
+            Ok(commit::Removal::Commit(commit)) => Ok(*commit),
+            Err(error) => Err(error),
+        };
+        if let Some(evidence) = turn.commit(op, built).await? {
+            return Ok(Some(((), evidence, subject)));
         }
     }
 }

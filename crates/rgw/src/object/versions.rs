@@ -4,15 +4,15 @@
 //! Every change is one compare-and-swap of the head, and made again on what is there where somebody else was faster. What an
 //! object without versions was becomes the version `null` with the first write that makes another.
 
-use super::commit::{CommitTurn, is_crowded};
+use super::commit::CommitTurn;
 use super::head_state::{CurrentObject, HeadState, VERSIONS};
-use super::index_op::Intent;
+use super::index_op::{Committed, Intent};
 use super::read_size::SMALLEST;
 use super::remove::bury;
 use super::{Condition, Data, HEAD, HEAD_BYTES, Head, IndexOp, Manifest, Put, Reader, head_name};
 use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
-use crate::gateway::Gateway;
+use crate::gateway::{Gateway, spawn_large};
 use crate::index::{Listed, Stats, Tails};
 use crate::notifications::{Cause, ChangeEvents};
 use crate::record;
@@ -20,7 +20,6 @@ use bytes::Bytes;
 use nacre_client::{OpReply, ReadOp};
 use nacre_index::commit::{self, New};
 use nacre_index::op::Step;
-use nacre_index::record::{Evidence, Subject};
 use nacre_topics::event::EventType;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
@@ -213,16 +212,8 @@ pub(super) async fn add(
     let (op, state) = futures::join!(prepare, gateway.head_state(&name));
     let mut op = op?;
     let added = async { commit_version(gateway, &put, &mut op, &name, (state?, &data)).await };
-    match added.await {
-        Ok((head, evidence, subject)) => {
-            op.complete(evidence, &subject).await;
-            Ok(head)
-        }
-        Err(error) => {
-            op.fail(&error).await;
-            Err(error)
-        }
-    }
+    let added = added.await;
+    op.end(added).await
 }
 
 async fn commit_version(
@@ -231,11 +222,10 @@ async fn commit_version(
     op: &mut IndexOp,
     name: &str,
     (state, data): (HeadState, &Bytes),
-) -> Result<(Head, Evidence, Subject)> {
+) -> Result<Committed<Head>> {
     let suspended = put.bucket.versioning == Versioning::Suspended;
     let mut turn = CommitTurn::wait(gateway, name).await;
-    // Another commit of this gateway may have been made since it was read.
-    let is_current = turn.last_version().is_none_or(|version| version <= state.version());
+    let is_current = turn.is_current(state.version());
     let mut known = Some(state).filter(|_| is_current);
     loop {
         let state = match known.take() {
@@ -255,12 +245,7 @@ async fn commit_version(
         let (listed, subject) = (head.listed(Some(held)), op.subject_of(&head, head.version_id()));
         let new = New::Object(&listed, None);
         let commit = commit::write(op.change(&subject), &base, new, Vec::new(), steps);
-        if is_crowded(&commit) {
-            turn.wait_crowded().await?;
-            op.refresh_view().await?;
-            continue;
-        }
-        if let Some(evidence) = turn.execute(commit?).await? {
+        if let Some(evidence) = turn.commit(op, commit).await? {
             return Ok((head, evidence, subject));
         }
     }
@@ -475,16 +460,8 @@ impl Gateway {
         let mut op = op?;
         let modified =
             async { self.commit_modification(bucket, (&name, id), &mut op, state?, &mut change).await };
-        match modified.await {
-            Ok((head, evidence, subject)) => {
-                op.complete(evidence, &subject).await;
-                Ok(head)
-            }
-            Err(error) => {
-                op.fail(&error).await;
-                Err(error)
-            }
-        }
+        let modified = modified.await;
+        op.end(modified).await
     }
 
     async fn commit_modification(
@@ -494,9 +471,9 @@ impl Gateway {
         op: &mut IndexOp,
         state: HeadState,
         change: &mut impl FnMut(&mut Head) -> Result<()>,
-    ) -> Result<(Head, Evidence, Subject)> {
+    ) -> Result<Committed<Head>> {
         let mut turn = CommitTurn::wait(self, name).await;
-        let is_current = turn.last_version().is_none_or(|version| version <= state.version());
+        let is_current = turn.is_current(state.version());
         let mut known = Some(state).filter(|_| is_current);
         loop {
             let state = match known.take() {
@@ -509,12 +486,7 @@ impl Gateway {
             let Modified { head, steps } = self.modified(name, id, current, change).await?;
             let subject = op.subject_of(&head, event_version(bucket, &head));
             let commit = commit::write(op.change(&subject), &base, New::Unchanged, Vec::new(), steps);
-            if is_crowded(&commit) {
-                turn.wait_crowded().await?;
-                op.refresh_view().await?;
-                continue;
-            }
-            if let Some(evidence) = turn.execute(commit?).await? {
+            if let Some(evidence) = turn.commit(op, commit).await? {
                 return Ok((head, evidence, subject));
             }
         }
@@ -576,7 +548,7 @@ impl Gateway {
             (Arc::clone(self), Arc::clone(bucket), key.to_owned(), id.to_owned());
         // Whoever asked for it may go away in between.
         let removal =
-            tokio::spawn(async move { gateway.try_remove_version(&bucket, (&key, &id), events, &may).await });
+            spawn_large(async move { gateway.try_remove_version(&bucket, (&key, &id), events, &may).await });
         removal.await.map_err(Error::task("the removal of a version"))?
     }
 
@@ -606,20 +578,7 @@ impl Gateway {
         let intent = Intent { slot: true, replaced, events, subject, ..Intent::default() };
         let mut op = IndexOp::prepare(self, bucket, (key, &self.tag()), intent).await?;
         let removed = self.commit_version_removal(bucket, (&name, id), &mut op, (state, *removal), may).await;
-        match removed {
-            Ok(Some((head, evidence, subject))) => {
-                op.complete(evidence, &subject).await;
-                Ok(Some(head))
-            }
-            Ok(None) => {
-                op.cancel().await;
-                Ok(None)
-            }
-            Err(error) => {
-                op.fail(&error).await;
-                Err(error)
-            }
-        }
+        op.end_any(removed).await
     }
 
     async fn commit_version_removal(
@@ -629,9 +588,9 @@ impl Gateway {
         op: &mut IndexOp,
         first: (HeadState, VersionRemoval),
         may: &(impl Fn(&Head, bool) -> Result<()> + Sync),
-    ) -> Result<Option<(Head, Evidence, Subject)>> {
+    ) -> Result<Option<Committed<Head>>> {
         let mut turn = CommitTurn::wait(self, name).await;
-        let is_current = turn.last_version().is_none_or(|version| version <= first.0.version());
+        let is_current = turn.is_current(first.0.version());
         let mut known = Some(first).filter(|_| is_current);
         loop {
             let (state, removal) = match known.take() {
@@ -666,13 +625,8 @@ impl Gateway {
                     }
                 }),
             };
-            if is_crowded(&commit) {
-                turn.wait_crowded().await?;
-                op.refresh_view().await?;
-                continue;
-            }
-            let Some(commit) = commit? else { return Ok(None) };
-            if let Some(evidence) = turn.execute(commit).await? {
+            let Some(commit) = commit.transpose() else { return Ok(None) };
+            if let Some(evidence) = turn.commit(op, commit).await? {
                 return Ok(Some((head, evidence, subject)));
             }
         }

@@ -18,7 +18,7 @@ use crate::policy::{Asked, Decision, Policy, Who};
 use crate::public_access::Ownership;
 use crate::ratelimit::Scope;
 use crate::role::Role;
-use crate::server::Seen;
+use crate::server::RequestInfo;
 use crate::session::Assumed;
 use crate::user::User;
 use http::{HeaderMap, Method, Uri, header};
@@ -44,7 +44,7 @@ impl S3Auth for Keys {
     }
 }
 
-/// Who asks: nobody known, or a user whose signature was found right.
+/// Who asks: an anonymous client, or a user whose signature is right.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Requester {
     user: Option<Arc<User>>,
@@ -93,7 +93,7 @@ impl Requester {
         self.user.as_deref().ok_or_else(denied)
     }
 
-    /// The user's id, whose things are that the request makes; empty for nobody known.
+    /// The id of the user that owns what the request creates; empty for an anonymous client.
     pub(crate) fn id(&self) -> &str {
         self.user.as_ref().map_or("", |user| &user.id)
     }
@@ -109,7 +109,7 @@ impl Requester {
         Who { user: self.user.as_ref().map(|user| user.id.as_str()), role }
     }
 
-    /// Who asks, as topics' policies judge it; `None` for nobody known.
+    /// Who asks, as topics' policies judge it; `None` for an anonymous client.
     pub(crate) fn caller(&self) -> Option<Caller> {
         Some(Caller {
             assumed: Assumed {
@@ -449,7 +449,7 @@ impl Access {
         bucket: &Bucket,
         key: &str,
     ) -> S3Result<Requester> {
-        let seen = head.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
+        let info = head.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
         let mut asked = headers.clone();
         for name in [header::REFERER, header::USER_AGENT] {
             if let Some(value) = head.headers.get(&name) {
@@ -467,25 +467,25 @@ impl Access {
         check_secrecy(self.0.config.require_tls_for_keys, headers, peer)?;
         let context = Arc::new(Context::of(&asked, "", peer, user.as_deref(), role.as_ref()));
         let requester = Requester { user, role, limit, context, ..Requester::default() };
-        seen.note("PostObject", requester.id());
+        info.note("PostObject", requester.id());
         check_owner(&self.0, bucket).await?;
         let requester = requester.with_tags_of(&self.0, bucket, (key, None)).await?;
         let requester = requester.asking(bucket, "s3:PutObject", Some(key))?;
         requester.may_write(bucket)?;
         requester.may_do_besides(bucket, key, headers)?;
-        self.count(requester.user.as_deref(), Some(bucket), &head.method, &seen)?;
+        self.count(requester.user.as_deref(), Some(bucket), &head.method, &info)?;
         Ok(requester)
     }
 
     /// Who sent a request for what a bucket is as a whole, where that may be, and the bucket. For requests that do not go
-    /// through the protocol's own operations; only who owns the bucket, or whom a policy allows it, may send them.
+    /// through the protocol's own operations; only the bucket's owner, and users that a policy allows it, may send them.
     pub(crate) async fn of_bucket<T>(
         &self,
         req: &S3Request<T>,
         name: &str,
         operation: &str,
     ) -> S3Result<(Requester, Arc<Bucket>)> {
-        let seen = req.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
+        let info = req.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
         let token = token_of(&req.headers, &req.uri);
         let (user, role, limit) = match &req.credentials {
             Some(credentials) => {
@@ -498,15 +498,15 @@ impl Access {
         let query = req.uri.query().unwrap_or_default();
         let context = Arc::new(Context::of(&req.headers, query, peer, user.as_deref(), role.as_ref()));
         let requester = Requester { user, role, limit, context, ..Requester::default() };
-        seen.note(operation, requester.id());
-        seen.note_bucket(name);
+        info.note(operation, requester.id());
+        info.note_bucket(name);
         let bucket = self.0.known_bucket(name).await?;
-        seen.note_owner(&bucket.owner);
+        info.note_owner(&bucket.owner);
         check_expected_owner(&req.headers, &bucket)?;
         check_owner(&self.0, &bucket).await?;
         let requester = requester.asking(&bucket, &action_of(operation), None)?;
         requester.must_own(&bucket)?;
-        self.count(requester.user.as_deref(), Some(&bucket), &req.method, &seen)?;
+        self.count(requester.user.as_deref(), Some(&bucket), &req.method, &info)?;
         Ok((requester, bucket))
     }
 
@@ -523,14 +523,14 @@ impl Access {
         user: Option<&User>,
         bucket: Option<&Bucket>,
         method: &Method,
-        seen: &Seen,
+        info: &RequestInfo,
     ) -> S3Result<()> {
         let user = user.map(|user| (user.ratelimit, Scope::User(user.id.clone())));
         let bucket = bucket.map(|bucket| (bucket.ratelimit, Scope::Bucket(bucket.id.clone())));
         let writes = !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS);
         for (limit, scope) in user.into_iter().chain(bucket).filter(|(limit, _)| limit.enabled) {
             let account = self.0.ratelimits.take(scope, limit, writes, Instant::now());
-            seen.note_account(
+            info.note_account(
                 account.ok_or_else(|| s3_error!(SlowDown, "Please reduce your request rate."))?,
             );
         }
@@ -563,22 +563,22 @@ impl S3Access for Access {
             S3Path::Root => None,
             S3Path::Bucket { bucket } | S3Path::Object { bucket, .. } => Some(bucket.to_string()),
         };
-        let seen = cx.extensions_mut().get::<Arc<Seen>>().cloned().unwrap_or_default();
-        seen.note(cx.s3_op().name(), requester.id());
+        let info = cx.extensions_mut().get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
+        info.note(cx.s3_op().name(), requester.id());
         match (cx.s3_op().name(), name) {
             ("CreateBucket", Some(name)) => {
-                seen.note_bucket(&name);
+                info.note_bucket(&name);
                 requester.may_elsewhere("s3:CreateBucket", &format!("arn:aws:s3:::{name}"))?;
-                self.count(requester.user.as_deref(), None, cx.method(), &seen)?;
+                self.count(requester.user.as_deref(), None, cx.method(), &info)?;
             }
             (_, None) => {
                 requester.may_elsewhere("s3:ListAllMyBuckets", "arn:aws:s3:::*")?;
-                self.count(requester.user.as_deref(), None, cx.method(), &seen)?;
+                self.count(requester.user.as_deref(), None, cx.method(), &info)?;
             }
             (operation, Some(name)) => {
-                seen.note_bucket(&name);
+                info.note_bucket(&name);
                 let bucket = self.0.known_bucket(&name).await?;
-                seen.note_owner(&bucket.owner);
+                info.note_owner(&bucket.owner);
                 check_expected_owner(cx.headers(), &bucket)?;
                 check_owner(&self.0, &bucket).await?;
                 let key = match cx.s3_path() {
@@ -651,7 +651,7 @@ impl S3Access for Access {
                 if let ("PutObject" | "CopyObject" | "CreateMultipartUpload", Some(key)) = (operation, key) {
                     requester.may_do_besides(&bucket, key, cx.headers())?;
                 }
-                self.count(requester.user.as_deref(), Some(&bucket), cx.method(), &seen)?;
+                self.count(requester.user.as_deref(), Some(&bucket), cx.method(), &info)?;
                 cx.extensions_mut().insert(bucket);
             }
         }

@@ -88,7 +88,7 @@ impl Protocol {
         if let Some(listed) = output.object_parts.as_mut().filter(|_| has_checksums) {
             let max = input.max_parts.unwrap_or(MAX_PARTS).clamp(0, MAX_PARTS);
             let after = input.part_number_marker.unwrap_or(0);
-            // Parts are numbered anew once they are an object.
+            // The parts of a completed object are numbered from 1.
             let mut parts = (1..).zip(&reader.manifest.parts).skip_while(|(number, _)| *number <= after);
             let shown: Vec<ObjectPart> = parts
                 .by_ref()

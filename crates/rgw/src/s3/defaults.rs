@@ -61,7 +61,7 @@ impl Protocol {
         bucket_of(&req)?;
         match req.input.request_payment_configuration.payer.as_str() {
             Payer::BUCKET_OWNER => answer(PutBucketRequestPaymentOutput::default()),
-            Payer::REQUESTER => Err(s3_error!(NotImplemented, "nobody pays for requests here")),
+            Payer::REQUESTER => Err(s3_error!(NotImplemented, "requests are not paid for here")),
             _ => Err(s3_error!(MalformedXML)),
         }
     }

@@ -114,7 +114,7 @@ pub(super) async fn asked_encryption(
             }
             gateway.cluster_secret().await?
         }
-        // Nobody who names a key for it means no KMS.
+        // A request that names a key of a KMS wants one.
         (None, None) if KMS.iter().any(|name| headers.contains_key(*name)) => {
             return Err(s3_error!(NotImplemented, "there is no KMS; AES256 is"));
         }

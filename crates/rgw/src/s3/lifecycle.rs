@@ -60,7 +60,7 @@ impl Protocol {
             }
         }
         let text = serde_json::to_string(&configuration).map_err(|error| s3_error!(error, InternalError))?;
-        // Listed first, lest rules be there that nobody works by; and again, as the worker takes off a bucket that has none.
+        // Listed before, so that rules are never without a worker; and again, because the worker unlists a bucket without rules.
         self.gateway.note_lifecycle(&bucket, true).await?;
         self.set_document(&bucket.name, LIFECYCLE, Some(text)).await?;
         self.gateway.note_lifecycle(&bucket, true).await?;

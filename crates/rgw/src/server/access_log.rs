@@ -18,7 +18,7 @@ use time::OffsetDateTime;
 
 /// Lines that wait to be written.
 const WAITING: usize = 16_384;
-/// Lines reach the file within this time, and a file that was moved away is made anew.
+/// Lines reach the file within this time, and a file that was moved away is created again.
 const FLUSH: Duration = Duration::from_millis(500);
 /// How many characters of a header are logged.
 const MAX_FIELD: usize = 2048;
@@ -69,8 +69,8 @@ fn write(path: &PathBuf, mut file: File, lines: &mpsc::Receiver<String>) {
             (Ok(there), Ok(open)) => (there.dev(), there.ino()) == (open.dev(), open.ino()),
             _ => false,
         };
-        if !is_there && let Ok(anew) = open(path) {
-            file = anew;
+        if !is_there && let Ok(new) = open(path) {
+            file = new;
         }
         let mut out = BufWriter::new(&file);
         let written = first
@@ -210,21 +210,21 @@ fn shown_uri(uri: &http::Uri) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::track::Seen;
+    use super::super::track::RequestInfo;
     use super::*;
     use std::time::UNIX_EPOCH;
 
     #[test]
     fn lines_have_s3s_fields() {
-        let seen = Arc::new(Seen::default());
-        seen.note("GetObject", "alice");
-        seen.note_owner("owner");
+        let info = Arc::new(RequestInfo::default());
+        info.note("GetObject", "alice");
+        info.note_owner("owner");
         let mut headers = http::HeaderMap::new();
         headers.insert(header::HOST, "127.0.0.1:8000".parse().unwrap());
         headers.insert(header::USER_AGENT, "a \"tool\"".parse().unwrap());
         let record = Record {
             id: "ID".into(),
-            seen,
+            info,
             method: Method::GET,
             uri: "/pics/a%20b?versionId=1&X-Amz-Signature=00".parse().unwrap(),
             headers,

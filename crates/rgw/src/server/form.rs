@@ -6,7 +6,7 @@
 use super::{Handler, refusal};
 use crate::post_policy::{Fields, Signed, length_error};
 use crate::s3::{Access, Keys, Protocol};
-use crate::server::Seen;
+use crate::server::RequestInfo;
 use bytes::Bytes;
 use futures::stream;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -85,11 +85,11 @@ async fn store(
     head: &request::Parts,
     body: Body,
 ) -> S3Result<Response<Body>> {
-    let seen = head.extensions.get::<Arc<Seen>>().cloned().unwrap_or_default();
+    let info = head.extensions.get::<Arc<RequestInfo>>().cloned().unwrap_or_default();
     let name = bucket_named(in_host, head.uri.path())?;
-    seen.note_bucket(&name);
+    info.note_bucket(&name);
     let bucket = handler.gateway.known_bucket(&name).await?;
-    seen.note_owner(&bucket.owner);
+    info.note_owner(&bucket.owner);
     let kind = head.headers.get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or_default();
     let boundary = multer::parse_boundary(kind)
         .map_err(|_| s3_error!(MalformedPOSTRequest, "The body of your POST request has no boundary."))?;

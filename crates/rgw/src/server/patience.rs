@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// How long a client may still send what nobody reads, after it was told that the connection ends.
+/// How long a client may go on sending data that is thrown away, after it was told that the connection ends.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// A socket whose reads and writes are reported.

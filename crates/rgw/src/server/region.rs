@@ -1,7 +1,7 @@
 //! Signatures for regions whose names the protocol's library does not take: it knows small letters, digits and dashes, and
 //! s3cmd, for one, names `US`. There is one region here whatever it is called, as in radosgw, so such a signature is checked
-//! here and, where it is right, made anew for the region that all others name. What is not right is passed on as it is, and
-//! refused as any other.
+//! here and, where it is right, replaced by one for the region that all others name. A wrong signature is passed on unchanged and
+//! refused like any other.
 
 use crate::gateway::Gateway;
 use crate::signature::{self, Signed, hex};

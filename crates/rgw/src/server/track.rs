@@ -56,7 +56,7 @@ pub struct Settings {
 
 /// What is found out of a request while it is served.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct RequestInfo {
     id: OnceLock<Box<str>>,
     asked: OnceLock<(Box<str>, Box<str>)>,
     owner: OnceLock<Box<str>>,
@@ -65,10 +65,10 @@ pub(crate) struct Seen {
     accounts: Mutex<Vec<Arc<Account>>>,
 }
 
-impl Seen {
+impl RequestInfo {
     /// Of a request with that id.
-    fn of(id: &str) -> Seen {
-        Seen { id: OnceLock::from(Box::from(id)), ..Seen::default() }
+    fn of(id: &str) -> RequestInfo {
+        RequestInfo { id: OnceLock::from(Box::from(id)), ..RequestInfo::default() }
     }
 
     /// The request's id; empty for what is no request of a client.
@@ -106,7 +106,7 @@ impl Seen {
 #[derive(Debug)]
 pub(super) struct Record {
     pub(super) id: String,
-    pub(super) seen: Arc<Seen>,
+    pub(super) info: Arc<RequestInfo>,
     pub(super) method: Method,
     pub(super) uri: Uri,
     /// Empty where there is no access log, as the next is.
@@ -128,15 +128,15 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn operation(&self) -> &str {
-        self.seen.asked.get().map_or("", |(operation, _)| operation)
+        self.info.asked.get().map_or("", |(operation, _)| operation)
     }
 
     pub(super) fn requester(&self) -> &str {
-        self.seen.asked.get().map_or("", |(_, requester)| requester)
+        self.info.asked.get().map_or("", |(_, requester)| requester)
     }
 
     pub(super) fn owner(&self) -> &str {
-        self.seen.owner.get().map_or("", |owner| owner)
+        self.info.owner.get().map_or("", |owner| owner)
     }
 }
 
@@ -210,9 +210,9 @@ impl Tracker {
         if refused {
             self.metrics.slow_down();
         }
-        let seen = Arc::new(Seen::of(&id));
-        connection.set_request(Arc::clone(&seen));
-        request.extensions_mut().insert(Arc::clone(&seen));
+        let info = Arc::new(RequestInfo::of(&id));
+        connection.set_request(Arc::clone(&info));
+        request.extensions_mut().insert(Arc::clone(&info));
         let length =
             request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         let (headers, bucket) = match self.log {
@@ -221,7 +221,7 @@ impl Tracker {
         };
         let record = Record {
             id,
-            seen,
+            info,
             method: request.method().clone(),
             uri: request.uri().clone(),
             headers,
@@ -317,7 +317,7 @@ impl Drop for Tracked {
                 "rgw: slow request"
             );
         }
-        record.seen.accounts.lock().iter().for_each(|account| account.owe(record.sent, record.received));
+        record.info.accounts.lock().iter().for_each(|account| account.owe(record.sent, record.received));
         tracker.metrics.ended(&Ended {
             operation: record.operation(),
             status: record.status,
@@ -337,7 +337,7 @@ impl Drop for Tracked {
 
 /// Counts a request in the usage log: for the bucket's owner, or for who asked where no bucket is there.
 fn count(usage: &UsageLog, record: &Record) {
-    let (user, bucket) = match (record.owner(), record.seen.bucket.get()) {
+    let (user, bucket) = match (record.owner(), record.info.bucket.get()) {
         ("", Some(_)) => (record.requester(), "-"),
         ("", None) => (record.requester(), ""),
         (owner, bucket) => (owner, bucket.map_or("", |bucket| bucket)),

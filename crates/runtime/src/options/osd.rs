@@ -57,6 +57,10 @@ option_group! {
     osd_recovery_max_active_ssd: Uint = "10", "Objects recovered at a time on solid state" [services(&[Osd])];
     osd_recovery_max_chunk: Size = "8Mi", "Bytes of an object that are recovered at a time" [min("4Ki"), services(&[Osd])];
     osd_backfill_scan_max: Uint = "512", "The greatest number of objects in a backfill scan" [min("1"), services(&[Osd])];
+    osd_op_thread_timeout: IntSecs = "15", "Seconds after which an OSD whose shard hangs answers no pings; 0 for never"
+        [services(&[Osd]), see(&["osd_op_thread_suicide_timeout"])];
+    osd_op_thread_suicide_timeout: IntSecs = "150", "Seconds after which an OSD whose shard or store hangs is aborted; 0 for never"
+        [services(&[Osd]), see(&["osd_op_thread_timeout"])];
     osd_op_complaint_time: FloatSecs = "30", "Seconds after which a request counts as slow" [services(&[Osd])];
     osd_bench_small_size_max_iops: Uint = "100", "Writes per second that `bench` assumes for blocks below 1 MiB"
         [services(&[Osd])];

@@ -101,15 +101,33 @@ option_group! {
     rgw_bucket_persistent_notif_num_shards: Uint = "11", "Shards of a new persistent notification topic's queue"
         [range("1", "4096"), services(&[Rgw]), long("A topic keeps the number that it was made with; `nacre topic reshard` changes it.")];
     rgw_topic_persistency_time_to_live: IntSecs = "0", "Seconds after which an event that could not be delivered expires, for topics without time_to_live"
-        [startup(), services(&[Rgw]), long("0: never.")];
+        [services(&[Rgw]), long("0: never.")];
     rgw_topic_persistency_max_retries: Uint = "0", "Retries after which an event expires, for topics without max_retries"
-        [startup(), services(&[Rgw]), long("0: any number.")];
+        [services(&[Rgw]), long("0: any number.")];
     rgw_topic_persistency_sleep_duration: IntSecs = "0", "Seconds between two tries of an event, for topics without retry_sleep_duration"
-        [startup(), services(&[Rgw]), long("0: tries follow each other with pauses that grow up to 30 seconds.")];
+        [services(&[Rgw]), long("0: tries follow each other with pauses that grow up to 30 seconds.")];
     rgw_topic_queue_max_bytes: Size = "1Gi", "Bytes of a persistent topic's queue beyond which queue-full-policy decides, for topics without queue-max-bytes"
-        [min("1"), startup(), nacre(), services(&[Rgw])];
+        [min("1"), nacre(), services(&[Rgw])];
     rgw_topic_push_timeout: FloatSecs = "5", "Seconds that an operation waits for the endpoints of topics that are not persistent"
-        [min("0.1"), startup(), nacre(), services(&[Rgw]), long("Events that are not delivered by then are lost.")];
+        [min("0.1"), nacre(), services(&[Rgw]), long("Events that are not delivered by then are lost.")];
+    rgw_http_notif_message_timeout: Uint = "10", "Seconds that the push of an event to an HTTP endpoint takes at most"
+        [range("1", "86400"), startup(), services(&[Rgw]), long("The connection included.")];
+    rgw_http_notif_connection_timeout: Uint = "5", "Seconds that it takes at most to connect to an HTTP endpoint"
+        [range("1", "86400"), startup(), services(&[Rgw])];
+    rgw_http_notif_max_connections: Uint = "32", "Connections that a gateway has at a time to one HTTP endpoint"
+        [range("1", "1024"), startup(), nacre(), services(&[Rgw]), long("Further requests wait for one of them.")];
+    rgw_kafka_message_timeout: Uint = "5000", "Milliseconds that the push of an event to Kafka takes at most"
+        [range("1", "86400000"), startup(), services(&[Rgw]), long("Repetitions included. Less than 1000 counts as 1000.")];
+    rgw_kafka_connection_idle: Uint = "300", "Seconds after which connections to Kafka that are not used are closed"
+        [range("1", "86400"), startup(), services(&[Rgw])];
+    rgw_kafka_max_batch_size: Uint = "0", "Bytes of events that are sent to Kafka in one request, at most"
+        [range("0", "2147483647"), startup(), services(&[Rgw]), long("0: 1000000, the default of librdkafka.")];
+    rgw_amqp_message_timeout: Uint = "10", "Seconds that the push of an event to an AMQP broker takes at most"
+        [range("1", "86400"), startup(), nacre(), services(&[Rgw]), long("The connection included.")];
+    rgw_amqp_connection_timeout: Uint = "5", "Seconds that it takes at most to connect to an AMQP broker"
+        [range("1", "86400"), startup(), nacre(), services(&[Rgw])];
+    rgw_notification_max_inflight: Uint = "8192", "Events that the client of a Kafka or AMQP broker holds, at most"
+        [range("1", "1000000"), startup(), nacre(), services(&[Rgw]), long("Further ones are tried again later. Each takes some memory.")];
     rgw_allow_notification_secrets_in_cleartext: Bool = "false", "Whether credentials of notification endpoints may be sent without TLS"
         [services(&[Rgw]), long("In requests for topics, and to endpoints.")];
     rgw_allow_notification_local_endpoints: Bool = "false", "Whether notification endpoints may be at link-local addresses, the cluster's own and loopback"

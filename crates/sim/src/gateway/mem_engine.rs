@@ -27,7 +27,7 @@ use crate::gateway::executor::{Executor, ProcessId, Scheduler};
 use crate::gateway::faults::{Draws, Faults, Figures};
 use crate::gateway::object::Object;
 use crate::schedule::Nanos;
-use nacre_engine::engine::OnReply;
+use nacre_engine::engine::{ObjectRequest, OnReply};
 use nacre_engine::{Cluster, Error};
 use nacre_types::ceph::SessionAddr;
 use nacre_types::hash::pg_of_hash;
@@ -241,6 +241,15 @@ impl MemCluster {
 
     /// Opens a session for a process. Its operations complete as deliveries to that process.
     pub fn connect(&self, process: ProcessId) -> Cluster {
+        self.connect_with(process, |request| request)
+    }
+
+    /// Opens a session whose requests are changed before they leave: a rule that the process breaks on purpose.
+    pub fn connect_with(
+        &self,
+        process: ProcessId,
+        change: impl Fn(ObjectRequest) -> ObjectRequest + Send + Sync + 'static,
+    ) -> Cluster {
         let mut world = self.inner.world.lock();
         let number = FIRST_SESSION + world.sessions.len() as u64;
         let state = SessionState {
@@ -256,7 +265,7 @@ impl MemCluster {
             watches: BTreeMap::new(),
         };
         world.sessions.insert(number, state);
-        Cluster::of(Arc::new(Session::new(self.inner.clone(), number, process)))
+        Cluster::of(Arc::new(Session::new(self.inner.clone(), number, process, Box::new(change))))
     }
 
     /// Makes a pool at once.

@@ -1,7 +1,7 @@
 //! The checker must accept what is right and, above all, refuse what is wrong.
 
 use super::*;
-use crate::history::Action::{self, Append, Read, Remove, Swap, Truncate, WriteAt, WriteFull};
+use crate::history::Action::{self, Append, Ensure, Read, Remove, Swap, Truncate, WriteAt, WriteFull};
 use crate::history::Token;
 use crate::random::{Random, Stream};
 
@@ -67,6 +67,23 @@ fn a_stale_read_is_refused_and_a_concurrent_one_is_not() {
     assert_eq!(rule(&[&write[..], &[read(20, &[1, 2]), read(30, &[1, 2])]].concat()), Ok(()));
     assert_eq!(rule(&[&write[..], &[read(20, &[1, 2]), read(30, &[1])]].concat()), Err("not linearizable"));
     assert_eq!(rule(&[&write[..], &[read(60, &[1])]].concat()), Err("not linearizable"));
+}
+
+#[test]
+fn an_object_that_returns_after_its_removal_is_refused() {
+    let (write, remove) = (done(WriteFull(1), 0, 1), done(Remove, 20, 2));
+    let ensure = |call, reply| op(1, Ensure, call, reply, Outcome::Done);
+    let read = |tokens: &[Token], version| op(0, Read, 60, 65, saw(tokens)).at_version(version);
+    let gone = op(0, Read, 60, 65, Outcome::Saw(None));
+    assert_eq!(rule(&[write.clone(), ensure(10, 15), remove.clone(), gone.clone()]), Ok(()));
+    assert_eq!(
+        rule(&[write.clone(), ensure(10, 15), remove.clone(), read(&[], 3)]),
+        Err("not linearizable"),
+        "it was over before the removal"
+    );
+    assert_eq!(rule(&[write.clone(), ensure(10, 50), remove.clone(), read(&[], 3)]), Ok(()));
+    assert_eq!(rule(&[write.clone(), ensure(10, 50), remove.clone(), gone.clone()]), Ok(()));
+    assert_eq!(rule(&[write, remove, ensure(30, 50), gone]), Err("not linearizable"), "it made the object");
 }
 
 #[test]

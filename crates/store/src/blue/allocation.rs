@@ -38,7 +38,7 @@ const PAGES_FILE: &str = "pages";
 
 /// What the committed records say of space and numbers of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Books {
+pub(super) struct SpaceAccounting {
     /// Used blocks, one bit each, in whole pages; reserved blocks are not among them.
     pub(super) used: Vec<u64>,
     pub(super) usage: BTreeMap<PoolId, PoolUsage>,
@@ -46,9 +46,9 @@ pub(super) struct Books {
     pub(super) objects: BTreeMap<PgId, u64>,
 }
 
-impl Books {
+impl SpaceAccounting {
     /// Of a store without objects.
-    pub(super) fn empty(device_blocks: u64) -> Books {
-        Books { used: bits::none(device_blocks), ..Books::default() }
+    pub(super) fn empty(device_blocks: u64) -> SpaceAccounting {
+        SpaceAccounting { used: bits::none(device_blocks), ..SpaceAccounting::default() }
     }
 }

@@ -27,12 +27,12 @@ pub(super) fn expand(directory: &Path, config: &BlueStoreConfig) -> Result<(u64,
     }
     opened.label.size = after;
     opened.label.write(&opened.device)?;
-    let mut books = std::mem::take(&mut known.books);
+    let mut accounting = std::mem::take(&mut known.accounting);
     let mut used = bits::none(after / BLOCK_BYTES);
-    used[..books.used.len()].copy_from_slice(&books.used);
-    books.used = used;
+    used[..accounting.used.len()].copy_from_slice(&accounting.used);
+    accounting.used = used;
     let mut batch = RawBatch::default();
-    start::note(&opened, config, books, opened.state.frontier, &mut batch)?;
+    start::note(&opened, config, accounting, opened.state.frontier, &mut batch)?;
     batch.finish();
     opened.db.write(&batch)?;
     Ok((before, after))

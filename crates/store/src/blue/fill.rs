@@ -5,7 +5,7 @@
 //! as there are extents, each a little longer than an extent, and dealt out such that the extents of an object lie far
 //! apart.
 
-use super::allocation::{Books, bits, start};
+use super::allocation::{SpaceAccounting, bits, start};
 use super::blob_kind::BlobKind;
 use super::db::{Family, RawBatch};
 use super::keys;
@@ -256,29 +256,29 @@ impl Filling {
     fn finish(&self, opened: &Opened, config: &BlueStoreConfig) -> Result<()> {
         let (ids, plan) = (opened.db.ids(), self.plan);
         let device_blocks = opened.label.size / BLOCK_BYTES;
-        let mut books = Books::empty(device_blocks);
+        let mut accounting = SpaceAccounting::empty(device_blocks);
         for slot in 0..plan.extents {
-            if !bits::change(&mut books.used, self.run(slot), true) {
+            if !bits::change(&mut accounting.used, self.run(slot), true) {
                 return Err(StoreError::Invalid("extents overlap"));
             }
         }
         let bytes = plan.extents * plan.extent_blocks * BLOCK_BYTES;
         let (stored_bytes, allocated_bytes) = (bytes, bytes);
         let usage = PoolUsage { stored_bytes, allocated_bytes, objects: plan.onodes, ..PoolUsage::default() };
-        books.usage.insert(PoolId(plan.pool), usage);
+        accounting.usage.insert(PoolId(plan.pool), usage);
         let mut batch = RawBatch::default();
         for seed in 0..plan.pgs {
             let id = PgId::new(PoolId(plan.pool), seed);
             batch.put(ids, Family::Collections, &keys::collection_record(id), &[1, 1]);
-            books.objects.insert(id, 0);
+            accounting.objects.insert(id, 0);
         }
         for (seed, ..) in &self.order {
-            *books.objects.entry(PgId::new(PoolId(plan.pool), *seed)).or_default() += 1;
+            *accounting.objects.entry(PgId::new(PoolId(plan.pool), *seed)).or_default() += 1;
         }
         let id_max = self.first_id + plan.extents + plan.onodes + 1;
         batch.put(ids, Family::Super, state::ID_MAX, &id_max.to_le_bytes());
         batch.put(ids, Family::Super, state::FRONTIER, &device_blocks.to_le_bytes());
-        start::note(opened, config, books, device_blocks, &mut batch)?;
+        start::note(opened, config, accounting, device_blocks, &mut batch)?;
         batch.finish();
         opened.db.write(&batch)
     }

@@ -354,7 +354,7 @@ impl Check<'_> {
             }
         };
         self.report.allocation = Some(noted.source);
-        let pairs = noted.books.used.iter().zip(&self.owners);
+        let pairs = noted.accounting.used.iter().zip(&self.owners);
         let count = |blocks: u64| u64::from(blocks.count_ones());
         let (stray, missing) = pairs.fold((0, 0), |(stray, missing), (noted, owned)| {
             (stray + count(noted & !owned), missing + count(owned & !noted))
@@ -362,17 +362,19 @@ impl Check<'_> {
         if (stray, missing) != (0, 0) {
             self.found(Finding::WrongAllocation(stray, missing));
         }
-        let pools: BTreeSet<PoolId> = noted.books.usage.keys().chain(self.usage.keys()).copied().collect();
+        let pools: BTreeSet<PoolId> =
+            noted.accounting.usage.keys().chain(self.usage.keys()).copied().collect();
         for pool in pools {
-            let recorded = noted.books.usage.get(&pool).copied().unwrap_or_default();
+            let recorded = noted.accounting.usage.get(&pool).copied().unwrap_or_default();
             let found = self.usage.get(&pool).copied().unwrap_or_default();
             if recorded != found {
                 self.found(Finding::WrongUsage(pool, recorded, found));
             }
         }
-        let colls: BTreeSet<PgId> = noted.books.objects.keys().chain(self.objects.keys()).copied().collect();
+        let colls: BTreeSet<PgId> =
+            noted.accounting.objects.keys().chain(self.objects.keys()).copied().collect();
         for coll in colls {
-            let recorded = noted.books.objects.get(&coll).copied();
+            let recorded = noted.accounting.objects.get(&coll).copied();
             let found = self.objects.get(&coll).copied();
             if recorded != found {
                 self.found(Finding::WrongObjects(coll, recorded.unwrap_or(0), found.unwrap_or(0)));

@@ -3,11 +3,12 @@
 use super::BlueStoreConfig;
 use super::allocation::delta;
 use super::db::{self, Family};
-use super::mount;
+use super::{mount, state};
 use crate::error::{Result, StoreError};
 use crate::files::StoreLock;
 use rocksdb::{DB, Options, WriteBatch};
 use std::path::Path;
+use uuid::Uuid;
 
 /// The prefix whose keys go by single deletes: each is put once between removals.
 pub(crate) const SINGLE_DELETES: &str = db::name(Family::PgLog);
@@ -38,6 +39,12 @@ pub(crate) fn add_missing_families(directory: &Path) -> Result<()> {
         database.create_cf(name, &options).map_err(failed)?;
     }
     Ok(())
+}
+
+/// Adds to `batch` what gives the store a new identity: it may have lost what it acknowledged.
+pub(crate) fn mint_incarnation(database: &DB, batch: &mut WriteBatch) {
+    let family = database.cf_handle(db::name(Family::Super)).expect("invariant: opened with it");
+    batch.put_cf(family, state::INCARNATION, Uuid::new_v4().as_bytes());
 }
 
 /// Adds to `batch` what makes the next start read from the objects what is allocated: whoever changes records by hand

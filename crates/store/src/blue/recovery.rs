@@ -14,7 +14,7 @@ mod simple;
 mod wire;
 
 use super::alloc::Allocator;
-use super::allocation::Books;
+use super::allocation::SpaceAccounting;
 use super::label::FIRST_DATA_BLOCK;
 use super::mount::Opened;
 use super::onode::{BLOCK_BYTES, Run};
@@ -173,7 +173,7 @@ impl Findings {
 /// What a scan gives.
 #[derive(Debug)]
 pub(super) struct Scanned {
-    pub(super) books: Books,
+    pub(super) accounting: SpaceAccounting,
     pub(super) findings: Findings,
     pub(super) stats: ScanStats,
 }

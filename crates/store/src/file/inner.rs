@@ -12,7 +12,7 @@ use super::{ATTR_PREFIX, Counters, FileStoreConfig, sys};
 use crate::blue::keys;
 use crate::error::{Result, StoreError};
 use crate::files::StoreLock;
-use crate::mem::supers::Supers;
+use crate::mem::superblock::SuperblockLog;
 use crate::{Page, StoreEvents};
 use bytes::Bytes;
 use nacre_types::crc32c::crc32c;
@@ -43,7 +43,7 @@ pub(super) struct Inner {
     pub(super) next_number: AtomicU64,
     /// Collections that were removed stay, marked so.
     pub(super) collections: RwLock<BTreeMap<PgId, Arc<Mutex<Collection>>>>,
-    pub(super) supers: Mutex<Supers>,
+    pub(super) superblock: Mutex<SuperblockLog>,
     pub(super) reserved: Arc<AtomicU64>,
     /// What the file system had free, and when.
     pub(super) file_system: Mutex<Option<(Instant, u64)>>,

@@ -87,7 +87,8 @@ pub(super) struct Opened {
     pub(super) loss: Option<String>,
 }
 
-/// Opens the store in `directory` and carries out again what the journal has beyond the last sync.
+/// Opens the store in `directory` and carries out again what the journal has beyond the last sync. A store that lost something
+/// has a new identity from here on: opening it removes what shows the loss.
 pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened> {
     let path = directory.display().to_string();
     let wrong = |reason: &str| StoreError::WrongStore { path: path.clone(), reason: reason.into() };
@@ -96,7 +97,7 @@ pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened>
     }
     let lock = StoreLock::take(directory)?;
     let label = read_if_present(&directory.join("label"))?.ok_or_else(|| wrong("the label is missing"))?;
-    let label: Label = encoding::decode(&label)?;
+    let mut label: Label = encoding::decode(&label)?;
     let current = directory.join("current");
     let backend = Backend::open(&current, config, false)?;
     if backend.db.uuid()? != Some(label.uuid) {
@@ -151,6 +152,11 @@ pub(super) fn open(directory: &Path, config: &FileStoreConfig) -> Result<Opened>
         })
     });
     let last_seq = reached.max(end.watermark).max(in_database);
+    if let Some(loss) = &loss {
+        label.incarnation = Incarnation(Uuid::new_v4());
+        label.write(directory)?;
+        tracing::error!(path, incarnation = %label.incarnation, "filestore: {loss}");
+    }
     if replayed > 0 || loss.is_some() || end.last_seq > 0 {
         applier.skip_to(last_seq + 1);
         applier.finish(&backend)?;

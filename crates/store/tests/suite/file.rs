@@ -411,6 +411,20 @@ fn damaged_journal_is_a_loss() {
 }
 
 #[test]
+fn a_check_does_not_hide_a_loss() {
+    let directory = crashed_with_a_full_journal(40);
+    let whole = tempfile::tempdir().unwrap();
+    let copied = std::process::Command::new("cp").arg("-rT").args([directory.path(), whole.path()]).status();
+    assert!(copied.unwrap().success());
+    let journal = directory.path().join("journal");
+    let bytes = fs::read(&journal).unwrap();
+    flip(&journal, bytes.windows(8).position(|window| window == b"entry 20").unwrap() as u64);
+    assert!(!fsck(directory.path()).is_empty());
+    let (before, after) = (mount(whole.path()).1.incarnation, mount(directory.path()).1.incarnation);
+    assert_ne!(before, after, "the OSD would be taken for one that has everything");
+}
+
+#[test]
 fn torn_end_of_the_journal_is_not_a_loss() {
     let directory = crashed_with_a_full_journal(5);
     let journal = directory.path().join("journal");

@@ -135,10 +135,21 @@ fn a_repaired_database_serves_what_its_tables_had() {
     assert!(KvStore::open(KvKind::BlueStoreKv, path).is_err());
     assert!(KvStore::repair(KvKind::BlueStoreKv, path).unwrap());
     let store = KvStore::open(KvKind::BlueStoreKv, path).unwrap();
-    let kept = |entries: Vec<(String, Vec<u8>, Vec<u8>)>| -> Vec<_> {
-        entries.into_iter().filter(|(prefix, ..)| prefix != "allocdelta").collect()
+    let after = entries(&store, None);
+    let incarnation = |entries: &[(String, Vec<u8>, Vec<u8>)]| {
+        entries.iter().find(|(_, key, _)| key == b"m/incarnation").unwrap().2.clone()
     };
-    assert!(kept(entries(&store, None)) == kept(before));
+    assert_ne!(
+        incarnation(&after),
+        incarnation(&before),
+        "other members are not told of what it may have lost"
+    );
+    let kept = |entries: Vec<(String, Vec<u8>, Vec<u8>)>| -> Vec<_> {
+        let stays =
+            |(prefix, key, _): &(String, Vec<u8>, Vec<u8>)| prefix != "allocdelta" && key != b"m/incarnation";
+        entries.into_iter().filter(stays).collect()
+    };
+    assert!(kept(after) == kept(before));
 }
 
 /// How many deleted entries a listing of an object's omap steps over.

@@ -221,7 +221,7 @@ fn key_filter(element: &Element) -> Result<KeyFilter> {
         suffix: suffix.unwrap_or_default(),
         regex: regex.unwrap_or_default(),
     };
-    matching::check_regex(&filter.regex)?;
+    matching::check_regex(&filter)?;
     Ok(filter)
 }
 

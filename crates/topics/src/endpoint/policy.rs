@@ -16,6 +16,16 @@ pub const LOCAL_OPTION: &str = "rgw_allow_notification_local_endpoints";
 /// The option that names the folder of CA files.
 pub const CA_FOLDER_OPTION: &str = "rgw_notification_ca_folder";
 
+/// Where clouds tell their hosts credentials, beside link-local addresses: Amazon's and Google's by IPv6, Alibaba's, Azure's and
+/// Oracle's.
+const METADATA: [IpAddr; 5] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x0ec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0x00ce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+];
+
 /// What the gateway's options and its place in the network say of endpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EndpointPolicy {
@@ -95,6 +105,9 @@ impl EndpointPolicy {
         if is_link_local {
             return forbidden("which is link-local");
         }
+        if METADATA.contains(&address) {
+            return forbidden("at which a cloud tells its hosts credentials");
+        }
         if self.own_addresses.iter().any(|own| embedded(*own) == address) {
             return forbidden("which is one of the cluster's own");
         }
@@ -102,18 +115,22 @@ impl EndpointPolicy {
     }
 }
 
-/// The IPv4 address that an IPv6 address stands for, if it is mapped (`::ffff:0:0/96`), compatible (`::/96`) or NAT64's
-/// (`64:ff9b::/96`); else the address itself.
+/// The IPv4 address that an IPv6 address stands for, if it is mapped (`::ffff:0:0/96`), compatible (`::/96`), translated
+/// (`::ffff:0:0:0/96`), NAT64's (`64:ff9b::/96`, and `64:ff9b:1::/48` with prefixes of 96 bits) or 6to4's (`2002::/16`); else the
+/// address itself.
 fn embedded(address: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = address else { return address };
     if v6 == Ipv6Addr::LOCALHOST || v6.is_unspecified() {
         return address;
     }
     let [a, b, c, d, e, f, high, low] = v6.segments();
+    let v4 = |high: u16, low: u16| IpAddr::V4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)));
     match [a, b, c, d, e, f] {
-        [0, 0, 0, 0, 0, 0 | 0xffff] | [0x64, 0xff9b, 0, 0, 0, 0] => {
-            IpAddr::V4(Ipv4Addr::from((u32::from(high) << 16) | u32::from(low)))
-        }
+        [0, 0, 0, 0, 0, 0 | 0xffff]
+        | [0, 0, 0, 0, 0xffff, 0]
+        | [0x64, 0xff9b, 0, 0, 0, 0]
+        | [0x64, 0xff9b, 1, ..] => v4(high, low),
+        [0x2002, high, low, ..] => v4(high, low),
         _ => address,
     }
 }
@@ -226,8 +243,14 @@ mod tests {
             "::ffff:127.0.0.1",
             "::127.0.0.1",
             "64:ff9b::7f00:1",
+            "64:ff9b:1::a9fe:a9fe",
+            "::ffff:0:127.0.0.1",
+            "2002:7f00:1::1",
             "169.254.169.254",
             "::ffff:169.254.169.254",
+            "fd00:ec2::254",
+            "100.100.100.200",
+            "::ffff:168.63.129.16",
             "fe80::1",
             "10.0.0.7",
             "::ffff:10.0.0.7",
@@ -236,7 +259,7 @@ mod tests {
             assert_eq!(option_of(outside.check_address(address(text))), Some(LOCAL_OPTION), "{text}");
             assert_eq!(option_of(allowing.check_address(address(text))), None, "{text}");
         }
-        for text in ["10.0.0.8", "192.0.2.1", "2001:db8::1", "fd00::8"] {
+        for text in ["10.0.0.8", "192.0.2.1", "2001:db8::1", "fd00::8", "2002:c000:201::1"] {
             assert_eq!(option_of(outside.check_address(address(text))), None, "{text}");
         }
     }

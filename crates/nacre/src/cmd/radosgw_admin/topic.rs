@@ -27,8 +27,7 @@ pub(super) enum Verb {
     },
     /// Prints a topic.
     Get(Which),
-    /// Prints what a topic's queue holds, who delivers it, and how far behind that is. `breaker` is known for the shards that this
-    /// process delivers only.
+    /// Prints what a topic's queue holds, who delivers it, and how far behind that is.
     Stats(Which),
     /// Prints the events of a topic's queue.
     Dump {

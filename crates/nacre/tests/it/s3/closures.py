@@ -76,6 +76,17 @@ class Slow:
         return self.conn.getresponse().status
 
 
+def left_frozen():
+    """Who moved an index was killed before it opened what it had frozen: the next reshard opens it, though it moves nothing."""
+    S3.create_bucket(Bucket="frozen")
+    states = lambda: {index("getxattr", shard, "rgw.state").strip() for shard in shards("frozen")}
+    (open_state,) = states()
+    for shard in shards("frozen"):
+        index("setxattr", shard, "rgw.state", "~frozen by an attempt that ended")
+    nacre("bucket", "reshard", "--bucket", "frozen", "--num-shards", str(len(shards("frozen"))))
+    assert states() == {open_state}, states()
+
+
 def given_up():
     """Who asks for a bucket's removal goes away while it waits: the bucket is in use again."""
     S3.create_bucket(Bucket="kept")
@@ -153,6 +164,6 @@ def remembered():
     other.end()
 
 
-for test in (given_up, left, at_once, remembered):
+for test in (left_frozen, given_up, left, at_once, remembered):
     test()
     print(test.__name__)

@@ -205,11 +205,15 @@ def drain():
     # One that never ends is given up.
     gateway = Gateway(NACRE, CONF, "--rgw_exit_timeout_secs=1")
     url = client(gateway.url).generate_presigned_url("put_object", Params={"Bucket": "drain", "Key": "never"})
-    connection = http.client.HTTPConnection("127.0.0.1", gateway.port, timeout=60)
-    connection.putrequest("PUT", url[len(gateway.url):])
-    connection.putheader("Content-Length", "10")
-    connection.endheaders(b"12345")
-    assert "took too long" in gateway.end()
+    with socket.create_connection(("127.0.0.1", gateway.port), timeout=60) as sock:
+        sock.sendall(f"PUT {url[len(gateway.url):]} HTTP/1.1\r\nHost: 127.0.0.1:{gateway.port}\r\n"
+                     "Content-Length: 10\r\nExpect: 100-continue\r\n\r\n".encode())
+        # It is under way when its body is asked for.
+        answer = sock.recv(1024)
+        assert answer.startswith(b"HTTP/1.1 100 "), answer
+        sock.sendall(b"12345")
+        log = gateway.end()
+        assert "took too long" in log, log
     assert code_of(S3.head_object, Bucket="drain", Key="never") == "404"
 
 

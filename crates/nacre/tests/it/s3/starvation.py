@@ -140,7 +140,9 @@ def connections():
     for sock in held:
         sock.close()
     # An upload that is under way, slowly, is not among them.
-    upload = connect(gateway.port, said(gateway, head("PUT", presigned(gateway, "put_object", Key="slow"), "Content-Length: 100")))
+    upload = connect(gateway.port, said(gateway, head("PUT", presigned(gateway, "put_object", Key="slow"), "Content-Length: 100",
+                                                      "Expect: 100-continue")))
+    assert upload.recv(65536).startswith(b"HTTP/1.1 100"), "its body is not asked for"
     held = []
     for _ in range(100):
         upload.sendall(b"x")

@@ -19,14 +19,14 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Who asks.
 #[derive(Clone, Debug)]
-pub(super) struct Keys {
-    pub(super) access: String,
-    pub(super) secret: String,
+pub(crate) struct Keys {
+    pub(crate) access: String,
+    pub(crate) secret: String,
 }
 
 /// A request.
 #[derive(Clone, Debug)]
-pub(super) struct Request {
+pub(crate) struct Request {
     method: Method,
     /// `/BUCKET/KEY`, of characters that need no encoding.
     path: String,
@@ -38,28 +38,28 @@ pub(super) struct Request {
 }
 
 impl Request {
-    pub(super) fn new(method: Method, bucket: &str, key: &str) -> Request {
+    pub(crate) fn new(method: Method, bucket: &str, key: &str) -> Request {
         let path = if key.is_empty() { format!("/{bucket}") } else { format!("/{bucket}/{key}") };
         Request { method, path, query: Vec::new(), headers: Vec::new(), body: Bytes::new() }
     }
 
-    pub(super) fn query(mut self, name: &'static str, value: impl Into<String>) -> Request {
+    pub(crate) fn query(mut self, name: &'static str, value: impl Into<String>) -> Request {
         self.query.push((name, value.into()));
         self
     }
 
-    pub(super) fn header(mut self, name: &'static str, value: impl Into<String>) -> Request {
+    pub(crate) fn header(mut self, name: &'static str, value: impl Into<String>) -> Request {
         self.headers.push((name, value.into()));
         self
     }
 
-    pub(super) fn body(mut self, body: impl Into<Bytes>) -> Request {
+    pub(crate) fn body(mut self, body: impl Into<Bytes>) -> Request {
         self.body = body.into();
         self
     }
 
     /// A body with the checksum that S3 demands for documents.
-    pub(super) fn document(self, body: String) -> Request {
+    pub(crate) fn document(self, body: String) -> Request {
         let digest = base64_of(&Sha256::digest(body.as_bytes()));
         self.header("x-amz-checksum-sha256", digest).body(body)
     }
@@ -123,25 +123,25 @@ fn mac(key: &[u8], text: &str) -> Vec<u8> {
 
 /// An answer.
 #[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
-    pub(super) body: String,
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
 }
 
 impl Answer {
-    pub(super) fn header(&self, name: &str) -> Option<String> {
+    pub(crate) fn header(&self, name: &str) -> Option<String> {
         Some(self.headers.get(name)?.to_str().ok()?.to_owned())
     }
 
     /// The code of an error. An answer of 200 may have one too, where the server began to answer before it was done.
-    pub(super) fn error(&self) -> Option<&str> {
+    pub(crate) fn error(&self) -> Option<&str> {
         let has_error = !self.status.is_success() || self.body.contains("<Error>");
         has_error.then(|| text_of(&self.body, "Code").unwrap_or_default())
     }
 
     /// Whether it says that nothing was done, and why is the client's fault.
-    pub(super) fn is_refusal(&self) -> bool {
+    pub(crate) fn is_refusal(&self) -> bool {
         let is_the_servers = |code| matches!(code, "InternalError" | "SlowDown" | "ServiceUnavailable");
         match self.error() {
             Some(code) if self.status.is_success() => !is_the_servers(code),
@@ -151,12 +151,12 @@ impl Answer {
 }
 
 /// The text of the first element of that name.
-pub(super) fn text_of<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
+pub(crate) fn text_of<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     elements_of(xml, name).next()
 }
 
 /// What is in the elements of that name.
-pub(super) fn elements_of<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
+pub(crate) fn elements_of<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = &'a str> {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let mut rest = xml;
     std::iter::from_fn(move || {
@@ -169,7 +169,7 @@ pub(super) fn elements_of<'a>(xml: &'a str, name: &str) -> impl Iterator<Item = 
 
 /// What became of a request.
 #[derive(Debug)]
-pub(super) enum Reply {
+pub(crate) enum Reply {
     /// No server took the connection.
     NotSent,
     /// It may have been executed.
@@ -178,19 +178,19 @@ pub(super) enum Reply {
 }
 
 /// A connection to a server, made when it is needed.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     from: Ipv4Addr,
     to: SocketAddr,
     sender: Option<SendRequest<Full<Bytes>>>,
 }
 
 impl Connection {
-    pub(super) fn new(from: Ipv4Addr, to: SocketAddr) -> Connection {
+    pub(crate) fn new(from: Ipv4Addr, to: SocketAddr) -> Connection {
         Connection { from, to, sender: None }
     }
 
     /// Sends a request once.
-    pub(super) async fn send(&mut self, keys: &Keys, request: &Request) -> Reply {
+    pub(crate) async fn send(&mut self, keys: &Keys, request: &Request) -> Reply {
         let mut sender = match self.sender.take() {
             Some(sender) => sender,
             None => match tokio::time::timeout(CONNECT_TIMEOUT, self.connect()).await {
@@ -225,6 +225,8 @@ async fn exchange(
     sender: &mut SendRequest<Full<Bytes>>,
     request: http::Request<Full<Bytes>>,
 ) -> hyper::Result<Answer> {
+    // The connection may be about to take note of the end of the answer before.
+    sender.ready().await?;
     let (head, body) = sender.send_request(request).await?.into_parts();
     let body = body.collect().await?.to_bytes();
     let body = String::from_utf8_lossy(&body).into_owned();

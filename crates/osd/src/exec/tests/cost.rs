@@ -7,19 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// A MemStore that counts calls that read.
+/// A MemStore that counts calls that read, and can take its time over them.
 pub(crate) struct Counting {
     inner: nacre_store::MemStore,
     calls: AtomicU64,
+    delay_ms: AtomicU64,
 }
 
 impl Counting {
-    pub(super) fn new(inner: nacre_store::MemStore) -> Counting {
-        Counting { inner, calls: AtomicU64::new(0) }
+    pub(crate) fn new(inner: nacre_store::MemStore) -> Counting {
+        Counting { inner, calls: AtomicU64::new(0), delay_ms: AtomicU64::new(0) }
+    }
+
+    /// Every call that reads takes so long from now on.
+    pub(crate) fn set_delay_ms(&self, delay_ms: u64) {
+        self.delay_ms.store(delay_ms, Ordering::Relaxed);
     }
 
     fn counted(&self) -> &nacre_store::MemStore {
         self.calls.fetch_add(1, Ordering::Relaxed);
+        let delay_ms = self.delay_ms.load(Ordering::Relaxed);
+        if delay_ms > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        }
         &self.inner
     }
 }

@@ -1,6 +1,7 @@
 //! A Kafka broker by `scripts/kafka`.
 
-use super::process::{Process, free_ports};
+use super::ports::free_ports;
+use super::process::Process;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

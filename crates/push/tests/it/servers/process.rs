@@ -1,15 +1,25 @@
 //! A server's process with all that it starts.
 
 use std::fs::File;
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long a server gets to start.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+fn wait_until(what: &str, reached: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !reached() {
+        // Not a panic: a test that fails ends its servers this way too.
+        if Instant::now() > deadline {
+            return eprintln!("never: {what}");
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// A process that leads a group, which is killed with the value.
 pub(crate) struct Process(Child);
@@ -42,6 +52,30 @@ impl Process {
         }
     }
 
+    /// Stops all processes of the group, and waits until none of their threads runs.
+    pub(crate) fn pause(&self) {
+        self.signal("STOP");
+        wait_until("the group is stopped", || {
+            self.threads().iter().all(|state| matches!(state, 'T' | 'Z' | 'X'))
+        });
+    }
+
+    /// The states of all threads in the group, as `/proc/PID/task/TID/stat` has them.
+    fn threads(&self) -> Vec<char> {
+        let entries = |path: &Path| std::fs::read_dir(path).into_iter().flatten().flatten();
+        // Behind the name, which may hold anything: state, parent, group. What has ended meanwhile has no file.
+        let stat = |path: &Path| -> Option<(char, u32)> {
+            let text = std::fs::read_to_string(path.join("stat")).ok()?;
+            let mut fields = text.rsplit_once(')')?.1.split_whitespace();
+            Some((fields.next()?.chars().next()?, fields.nth(1)?.parse().ok()?))
+        };
+        let of_group = entries(Path::new("/proc"))
+            .map(|entry| entry.path())
+            .filter(|path| stat(path).is_some_and(|(_, group)| group == self.0.id()));
+        let threads = of_group.flat_map(|path| entries(&path.join("task")));
+        threads.filter_map(|thread| stat(&thread.path())).map(|(state, _)| state).collect()
+    }
+
     /// Sends a signal to the group.
     pub(crate) fn signal(&self, signal: &str) {
         let group = format!("-{}", self.0.id());
@@ -54,21 +88,8 @@ impl Drop for Process {
     fn drop(&mut self) {
         let group = format!("-{}", self.0.id());
         _ = Command::new("kill").args(["-s", "KILL", "--", &group]).status();
+        // The others end by themselves, soon; until then they may answer.
+        wait_until("the group has ended", || self.threads().iter().all(|state| matches!(state, 'Z' | 'X')));
         _ = self.0.wait();
     }
-}
-
-/// `count` ports of loopback in a row that are free now.
-pub(crate) fn free_ports(count: u16) -> u16 {
-    // Above the ports that Linux gives by itself: no other socket takes one before its server does.
-    const FIRST: u32 = 61_000;
-    const COUNT: u32 = 4_500;
-    static TAKEN: AtomicU32 = AtomicU32::new(0);
-    // Tests are processes of their own that run at the same time.
-    let start = std::process::id().wrapping_mul(37);
-    (0..COUNT)
-        .map(|_| FIRST + start.wrapping_add(TAKEN.fetch_add(u32::from(count), Ordering::Relaxed)) % COUNT)
-        .filter_map(|port| u16::try_from(port).ok().filter(|port| *port < u16::MAX - count))
-        .find(|port| (0..count).all(|at| TcpListener::bind(("127.0.0.1", port + at)).is_ok()))
-        .expect("free ports")
 }

@@ -1,7 +1,8 @@
 //! RabbitMQ, an instance of its own beside the system's.
 
 use super::certificates;
-use super::process::{Process, free_ports};
+use super::ports::free_ports;
+use super::process::Process;
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
@@ -77,7 +78,7 @@ impl RabbitMq {
 
     /// Stops all its processes; whoever is connected gets no answer.
     pub(crate) fn pause(&self) {
-        self.server.as_ref().expect("a broker that runs").signal("STOP");
+        self.server.as_ref().expect("a broker that runs").pause();
     }
 
     /// Lets a paused broker go on.

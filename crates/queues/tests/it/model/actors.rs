@@ -133,7 +133,8 @@ async fn move_events(gateway: &Gateway) -> Result<(), Fail> {
     if gateway.mutation() == Mutation::NoDedup {
         shard.receipts.values_mut().for_each(BTreeSet::clear);
     }
-    match enqueue::plan(&shard, pages, limit(&layout)).expect("events are small") {
+    match enqueue::plan(&shard, pages, limit(&layout), enqueue::MAX_RESIDENT_BYTES).expect("events are small")
+    {
         Enqueue::Write(plan) => {
             gateway.write(plan.op, None).await?;
             forget_moved(gateway, plan.moved).await
@@ -379,7 +380,7 @@ async fn settle_events(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail>
         let plan = settle::settle(&owned.shard, &owned.log, &settlements);
         let mut op = plan.op;
         if gateway.mutation() == Mutation::UnfencedTrim {
-            op.guards.retain(|guard| !matches!(guard, Guard::XattrEquals { name, .. } if *name == OWNER));
+            op.write.guards.retain(|guard| !matches!(guard, Guard::AttrEquals(name, _) if *name == OWNER));
         }
         match gateway.write(op, owned.claim()).await {
             Ok(()) => {
@@ -408,7 +409,8 @@ async fn spill_batches(gateway: &Gateway, owned: &mut Owned) -> Result<(), Fail>
     let page = gateway.read(settle::read_batches(&owned.shard.object, None, 2)).await?;
     let fresh = Shard::from_reply(&owned.shard.object, &[], &page).map_err(|_| Fail::Absent)?;
     adopt(owned, fresh)?;
-    let Some(plan) = spill::plan(&owned.shard, &owned.log, &page.page).expect("sound") else { return Ok(()) };
+    let planned = spill::plan(&owned.shard, &owned.log, &page.page, spill::SEGMENT_BYTES).expect("sound");
+    let Some(plan) = planned else { return Ok(()) };
     gateway.write(plan.write, None).await?;
     gateway.write(plan.commit, owned.claim()).await?;
     (owned.shard, owned.log) = (plan.after, plan.log);

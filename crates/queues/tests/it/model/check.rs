@@ -66,8 +66,8 @@ fn attribute<T: Versioned>(object: Option<&Object>, name: &str) -> Option<T> {
 }
 
 fn set_by<T: Versioned>(op: &ObjectOp, wanted: &str) -> Option<T> {
-    op.steps.iter().find_map(|step| match step {
-        Step::SetXattr { name, value } if *name == wanted => Some(decode(value)),
+    op.write.steps.iter().find_map(|step| match step {
+        Step::SetAttr(name, value) if *name == wanted => Some(decode(value)),
         _ => None,
     })
 }
@@ -96,13 +96,13 @@ impl Check {
             self.scenes.dropped += new.dropped.saturating_sub(old.dropped);
         }
         if set_by::<record::Tail>(op, TAIL).is_some() {
-            for event in op.steps.iter().flat_map(enqueued_by).filter(|event| !event.replayed) {
+            for event in op.write.steps.iter().flat_map(enqueued_by).filter(|event| !event.replayed) {
                 if !self.enqueued.insert(event.payload.clone()) {
                     return Err(format!("{:?} is enqueued twice, into {}", event.payload, op.object));
                 }
             }
         }
-        for key in op.steps.iter().flat_map(keys_set_by) {
+        for key in op.write.steps.iter().flat_map(keys_set_by) {
             let is = |kind: Kind| u64::from(kind.sequence(&key).is_some());
             self.scenes.parked += is(Kind::Parked);
             self.scenes.letters += is(Kind::Letter);

@@ -45,18 +45,23 @@ impl Rados {
 
     pub(crate) fn apply(&mut self, op: &ObjectOp, client: u64) -> Result<(), Fail> {
         let mut object = self.objects.get(&op.object).cloned();
-        for guard in &op.guards {
+        for guard in &op.write.guards {
+            if *guard == Guard::Create && object.is_none() {
+                object = Some(Object::default());
+                continue;
+            }
             let there = object.as_ref().ok_or(Fail::Absent)?;
             let (stored, value) = match guard {
                 Guard::Exists => continue,
-                Guard::XattrEquals { name, value } => (there.xattrs.get(*name), value),
-                Guard::OmapEquals { key, value } => (there.omap.get(key), value),
+                Guard::Create => return Err(Fail::Exists),
+                Guard::AttrEquals(name, value) => (there.xattrs.get(*name), value),
+                other => panic!("{other:?} is not known here"),
             };
             if stored.map_or(&[][..], |stored| &stored[..]) != &value[..] {
                 return Err(Fail::Canceled);
             }
         }
-        for step in &op.steps {
+        for step in &op.write.steps {
             step_on(&mut object, step, client)?;
         }
         match object {
@@ -90,14 +95,11 @@ fn step_on(object: &mut Option<Object>, step: &Step, client: u64) -> Result<(), 
     if let Step::Remove = step {
         return object.take().map(drop).ok_or(Fail::Absent);
     }
-    if let (Step::Create { exclusive: true }, Some(_)) = (step, &object) {
-        return Err(Fail::Exists);
-    }
     let object = object.get_or_insert_default();
     match step {
-        Step::Create { .. } | Step::Remove => {}
+        Step::Remove => {}
         Step::WriteFull(data) => object.data = data.clone(),
-        Step::SetXattr { name, value } => drop(object.xattrs.insert((*name).to_owned(), value.clone())),
+        Step::SetAttr(name, value) => drop(object.xattrs.insert((*name).to_owned(), value.clone())),
         Step::OmapSet(entries) => object.omap.extend(entries.iter().cloned()),
         Step::OmapRemove(keys) => keys.iter().for_each(|key| drop(object.omap.remove(key))),
         Step::OmapClear => object.omap.clear(),
@@ -122,7 +124,7 @@ fn step_on(object: &mut Option<Object>, step: &Step, client: u64) -> Result<(), 
                 _ => return Err(Fail::Absent),
             }
         }
-        Step::Call { class, method, .. } => panic!("{class}.{method} is not known here"),
+        other => panic!("{other:?} is not known here"),
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! What one connection waits for, and since when.
 
 use super::Limits;
-use crate::server::Seen;
+use crate::server::RequestInfo;
 use parking_lot::Mutex;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(in crate::server) struct Connection {
     answered: AtomicBool,
     /// The body did not come in time.
     timed_out: AtomicBool,
-    request: Mutex<Option<Arc<Seen>>>,
+    request: Mutex<Option<Arc<RequestInfo>>>,
     given_up: Notify,
 }
 
@@ -163,13 +163,13 @@ impl Connection {
     }
 
     /// What is known of the request.
-    pub(in crate::server) fn set_request(&self, seen: Arc<Seen>) {
-        *self.request.lock() = Some(seen);
+    pub(in crate::server) fn set_request(&self, info: Arc<RequestInfo>) {
+        *self.request.lock() = Some(info);
     }
 
     /// Whether the request is that of a user whose signature was right.
     pub(super) fn is_known(&self) -> bool {
-        self.request.lock().as_ref().is_some_and(|seen| seen.is_known())
+        self.request.lock().as_ref().is_some_and(|info| info.is_known())
     }
 
     /// The answer is complete, and is sent as fast as the client takes it.
@@ -242,7 +242,7 @@ impl Connection {
         told
     }
 
-    /// Tells it to end, unless it has left the phase that `seen` ([`Connection::phase`]) says: its thread may have begun a
+    /// Tells it to end, unless it has left the phase that `seen` ([`Connection::phase`]) says: its thread may have started a
     /// request meanwhile. False where it has, and where it was told before.
     pub(super) fn give_up_if_still(&self, seen: (Phase, Duration)) -> bool {
         let state = pack(seen.0, u64::try_from(seen.1.as_millis()).unwrap_or(u64::MAX >> 3));

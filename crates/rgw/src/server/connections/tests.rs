@@ -1,5 +1,5 @@
 use super::*;
-use crate::server::Seen;
+use crate::server::RequestInfo;
 
 const LIMITS: Limits = Limits {
     most: 4,
@@ -87,9 +87,9 @@ async fn busy_connections_are_closed_only_when_they_stall() {
     for place in [&stranger, &known] {
         assert!(place.connection().begin());
     }
-    let seen = Arc::new(Seen::default());
-    seen.note("PutObject", "alice");
-    known.connection().set_request(seen);
+    let info = Arc::new(RequestInfo::default());
+    info.note("PutObject", "alice");
+    known.connection().set_request(info);
     assert!(!all.give_up_idle() && !all.give_up_stalled());
     known.connection().body_awaited();
     stranger.connection().answer_waits();

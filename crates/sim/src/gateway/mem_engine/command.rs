@@ -84,7 +84,10 @@ impl Inner {
                 let expire_s = command["expire"].as_f64().unwrap_or(DEFAULT_EXPIRE_S).clamp(1.0, 1e9);
                 let until_wall_ns = wall_ns + (expire_s * 1e9) as u64;
                 self.publish(world);
-                world.blocklist.insert(addr.clone(), Blocked { since_epoch: world.epoch, until_wall_ns });
+                // A PG that has an earlier map with the entry goes on refusing.
+                let known = world.blocklist.get(&addr).filter(|known| known.until_wall_ns > wall_ns);
+                let since_epoch = known.map_or(world.epoch, |known| known.since_epoch);
+                world.blocklist.insert(addr.clone(), Blocked { since_epoch, until_wall_ns });
                 done(format!("blocklisting {addr}"))
             }
             Some("rm") if !addr.is_empty() => {

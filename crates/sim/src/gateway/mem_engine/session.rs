@@ -22,16 +22,20 @@ use std::time::Duration;
 /// The cluster's id.
 const FSID: &str = "00000000-0000-4000-8000-000000000000";
 
+/// Changes a request before it leaves.
+type Change = Box<dyn Fn(ObjectRequest) -> ObjectRequest + Send + Sync>;
+
 /// See the module's documentation. Dropping it shuts it down.
 pub(super) struct Session {
     inner: Arc<Inner>,
     number: u64,
     process: ProcessId,
+    change: Change,
 }
 
 impl Session {
-    pub(super) fn new(inner: Arc<Inner>, number: u64, process: ProcessId) -> Session {
-        Session { inner, number, process }
+    pub(super) fn new(inner: Arc<Inner>, number: u64, process: ProcessId, change: Change) -> Session {
+        Session { inner, number, process, change }
     }
 
     fn id(&self) -> (u64, ProcessId) {
@@ -68,7 +72,7 @@ impl Engine for Session {
     }
 
     fn submit(&self, request: ObjectRequest, done: OnReply) {
-        self.inner.start(self.number, self.process, request, done);
+        self.inner.start(self.number, self.process, (self.change)(request), done);
     }
 
     fn operate(&self, request: ObjectRequest) -> Pending<OpReply> {

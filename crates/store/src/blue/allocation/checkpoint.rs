@@ -8,7 +8,7 @@
 use super::bits;
 use super::delta::{Change, Delta, key, position_of};
 use super::head::{Head, Kind, PAGE_BLOCKS, PAGE_BYTES, PAGE_WORDS, Page, pages_of};
-use super::{Books, HEAD_SLOTS, PAGES_FILE};
+use super::{HEAD_SLOTS, PAGES_FILE, SpaceAccounting};
 use crate::blue::aligned::AlignedBuffer;
 use crate::blue::db::{Db, Family};
 use crate::blue::device::Device;
@@ -506,8 +506,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-impl Books {
-    /// The head of an image of these books.
+impl SpaceAccounting {
+    /// The head of an image of these accounting.
     pub(in crate::blue) fn head(
         &self,
         kind: Kind,

@@ -7,7 +7,7 @@
 
 use super::checkpoint::{load_pages, stored_pages};
 use super::head::{Head, Kind, PAGE_BYTES, PAGE_WORDS, Page};
-use super::{Books, FILE};
+use super::{FILE, SpaceAccounting};
 use crate::blue::device::Device;
 use crate::error::{Result, StoreError};
 use crate::files::{replace_atomically, sync_directory};
@@ -26,10 +26,14 @@ pub(in crate::blue) struct Expected {
 }
 
 /// Writes the file and reads it back. Durable and verified on return.
-pub(in crate::blue) fn write(directory: &Path, books: &Books, expected: Expected) -> Result<()> {
+pub(in crate::blue) fn write(
+    directory: &Path,
+    accounting: &SpaceAccounting,
+    expected: Expected,
+) -> Result<()> {
     let Expected { uuid, position, frontier, device_blocks } = expected;
-    let mut head = books.head(Kind::File, uuid, position, frontier, device_blocks);
-    let pages = books.used.as_chunks::<PAGE_WORDS>().0;
+    let mut head = accounting.head(Kind::File, uuid, position, frontier, device_blocks);
+    let pages = accounting.used.as_chunks::<PAGE_WORDS>().0;
     let mut place = 0;
     let mut bytes = Vec::with_capacity(PAGE_BYTES);
     for (page, words) in head.pages.iter_mut().zip(pages) {
@@ -58,7 +62,7 @@ pub(in crate::blue) fn write(directory: &Path, books: &Books, expected: Expected
     })?;
     let refused = |reason: String| StoreError::corrupt("allocation file as read back", reason);
     let back = read(directory, expected)?.map_err(refused)?;
-    if back.used == books.used && back.usage == books.usage && back.objects == books.objects {
+    if back.used == accounting.used && back.usage == accounting.usage && back.objects == accounting.objects {
         Ok(())
     } else {
         Err(refused("it is not what was written".into()))
@@ -70,11 +74,11 @@ fn encode(words: &[u64; PAGE_WORDS], bytes: &mut Vec<u8>) {
     bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
 }
 
-/// Reads the file into books of its own and verifies it; the text says why it does not count.
+/// Reads the file into accounting of its own and verifies it; the text says why it does not count.
 pub(in crate::blue) fn read(
     directory: &Path,
     expected: Expected,
-) -> Result<std::result::Result<Books, String>> {
+) -> Result<std::result::Result<SpaceAccounting, String>> {
     let path = directory.join(FILE);
     if !path.exists() {
         return Ok(Err("there is no allocation file".into()));
@@ -99,16 +103,16 @@ pub(in crate::blue) fn read(
         return Ok(Err(format!("the allocation file is not of this shutdown: {found:?}, not {expected:?}")));
     }
     let (head, pages_at) = head;
-    let mut books = Books::empty(head.device_blocks);
-    let stored = stored_pages(&head, &mut books.used);
-    let loaded = load_pages(&stored, &head, &mut books.used, |place, buffer| {
+    let mut accounting = SpaceAccounting::empty(head.device_blocks);
+    let stored = stored_pages(&head, &mut accounting.used);
+    let loaded = load_pages(&stored, &head, &mut accounting.used, |place, buffer| {
         file.read(pages_at + u64::from(place) * PAGE_BYTES as u64, buffer)
     })?;
     if let Err(problem) = loaded {
         return Ok(Err(format!("allocation file: {problem}")));
     }
-    (books.usage, books.objects) = (head.usage, head.objects);
-    Ok(Ok(books))
+    (accounting.usage, accounting.objects) = (head.usage, head.objects);
+    Ok(Ok(accounting))
 }
 
 /// The head and where the pages begin, in bytes.

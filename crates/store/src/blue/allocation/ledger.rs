@@ -26,7 +26,7 @@ pub(in crate::blue) enum Scheme {
     Off,
 }
 
-/// The commit thread's books.
+/// The commit thread's accounting.
 #[derive(Debug)]
 pub(in crate::blue) struct Ledger {
     scheme: Scheme,

@@ -5,7 +5,7 @@ use super::delta::{self, Delta, position_of};
 use super::file::{self, Expected};
 use super::head::Kind;
 use super::ledger::Scheme;
-use super::{Books, DIRECTORY, FILE, bits, freelist};
+use super::{DIRECTORY, FILE, SpaceAccounting, bits, freelist};
 use crate::AllocationSource;
 use crate::StoreEvents;
 use crate::blue::BlueStoreConfig;
@@ -25,7 +25,7 @@ const TYPICAL_DELTA_BYTES: u64 = 64;
 
 /// What a start knows of allocation.
 pub(in crate::blue) struct Known {
-    pub(in crate::blue) books: Books,
+    pub(in crate::blue) accounting: SpaceAccounting,
     pub(in crate::blue) source: AllocationSource,
     /// What a scan found wrong.
     pub(in crate::blue) findings: Findings,
@@ -71,9 +71,9 @@ pub(in crate::blue) fn make(
     db: &Db,
     batch: &mut RawBatch,
 ) -> Result<()> {
-    let books = Books::empty(device_blocks);
-    let head = books.head(Kind::Checkpoint, uuid, 0, FIRST_DATA_BLOCK, device_blocks);
-    Checkpoint::replace(&folder(store), None, head, &books.used)?;
+    let accounting = SpaceAccounting::empty(device_blocks);
+    let head = accounting.head(Kind::Checkpoint, uuid, 0, FIRST_DATA_BLOCK, device_blocks);
+    Checkpoint::replace(&folder(store), None, head, &accounting.used)?;
     batch.put(db.ids(), Family::AllocDelta, &delta::key(0), &delta::empty(false));
     Ok(())
 }
@@ -137,14 +137,14 @@ impl Notes<'_> {
             frontier: state.frontier,
             device_blocks: self.device_blocks(),
         };
-        let books = match file::read(&self.folder, expected)? {
-            Ok(books) => books,
+        let accounting = match file::read(&self.folder, expected)? {
+            Ok(accounting) => accounting,
             Err(problem) => return Ok(Err(problem)),
         };
         let checkpoint = if self.void { None } else { self.checkpoint()?.ok() };
         let deltas = checkpoint.as_ref().map_or(0, |checkpoint| self.last - checkpoint.head().position);
         Ok(Ok(Known {
-            books,
+            accounting,
             source: AllocationSource::File,
             findings: Findings::default(),
             checkpoint,
@@ -163,15 +163,15 @@ impl Notes<'_> {
             Err(problem) => return Ok(Err(problem)),
         };
         let (db, state) = (&self.opened.db, &self.opened.state);
-        let mut books = Books::empty(self.device_blocks());
+        let mut accounting = SpaceAccounting::empty(self.device_blocks());
         let ahead = self.opened.ahead.lock().take();
         let loaded = if state.records {
-            freelist::load(db, &mut books.used)?
+            freelist::load(db, &mut accounting.used)?
         } else if let Some(words) = ahead.and_then(|ahead| ahead.take(&checkpoint)) {
-            books.used = words;
+            accounting.used = words;
             Ok(())
         } else {
-            checkpoint.load(&mut books.used)?
+            checkpoint.load(&mut accounting.used)?
         };
         if let Err(problem) = loaded {
             return Ok(Err(problem));
@@ -180,17 +180,17 @@ impl Notes<'_> {
         if head.frontier > state.frontier {
             return Ok(Err("the checkpoint's frontier is above the store's".into()));
         }
-        (books.usage, books.objects) = (head.usage.clone(), head.objects.clone());
+        (accounting.usage, accounting.objects) = (head.usage.clone(), head.objects.clone());
         let data = FIRST_DATA_BLOCK..state.frontier;
         let applied = each_delta(db, head.position, self.last, |delta| {
             for change in &delta.changes {
                 let Run { start, blocks } = change.run;
                 let inside = data.contains(&start) && start + blocks <= data.end && !state.records;
-                if !inside || !bits::change(&mut books.used, change.run, change.used) {
+                if !inside || !bits::change(&mut accounting.used, change.run, change.used) {
                     return Err(StoreError::corrupt("allocation delta", "it contradicts what is allocated"));
                 }
             }
-            apply_totals(&delta, &mut books.usage, &mut books.objects);
+            apply_totals(&delta, &mut accounting.usage, &mut accounting.objects);
             Ok(())
         });
         let delta_bytes = match applied {
@@ -203,7 +203,7 @@ impl Notes<'_> {
             false => AllocationSource::Checkpoint { deltas: self.last - head.position },
         };
         Ok(Ok(Known {
-            books,
+            accounting,
             source,
             findings: Findings::default(),
             checkpoint: Some(checkpoint),
@@ -232,7 +232,7 @@ pub(in crate::blue) fn know(
         Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
     };
     Ok(Known {
-        books: scanned.books,
+        accounting: scanned.accounting,
         source: AllocationSource::Scan { reason },
         findings: scanned.findings,
         checkpoint: None,
@@ -284,13 +284,13 @@ pub(in crate::blue) fn begin(
     let position = known.last + 1;
     let mut made = None;
     match scheme {
-        Scheme::Records => freelist::rewrite(db, &known.books.used)?,
+        Scheme::Records => freelist::rewrite(db, &known.accounting.used)?,
         Scheme::Deltas | Scheme::Off => freelist::clear(ids, batch),
     }
     if scheme != Scheme::Off {
         let blocks = opened.label.size / BLOCK_BYTES;
-        let head = known.books.head(kind, opened.label.uuid, position, frontier, blocks);
-        made = Some(Checkpoint::replace(&folder, checkpoint.as_ref(), head, &known.books.used)?);
+        let head = known.accounting.head(kind, opened.label.uuid, position, frontier, blocks);
+        made = Some(Checkpoint::replace(&folder, checkpoint.as_ref(), head, &known.accounting.used)?);
     }
     file::invalidate(&folder)?;
     batch.delete_range(ids, Family::AllocDelta, &delta::key(0), &delta::key(position));
@@ -303,7 +303,7 @@ pub(in crate::blue) fn begin(
 pub(in crate::blue) fn note(
     opened: &Opened,
     config: &BlueStoreConfig,
-    books: Books,
+    accounting: SpaceAccounting,
     frontier: u64,
     batch: &mut RawBatch,
 ) -> Result<()> {
@@ -312,7 +312,7 @@ pub(in crate::blue) fn note(
         Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
     };
     let mut known = Known {
-        books,
+        accounting,
         source: AllocationSource::Scan { reason: "filled".into() },
         findings: Findings::default(),
         checkpoint: None,
@@ -324,7 +324,12 @@ pub(in crate::blue) fn note(
 }
 
 /// Writes the allocation file of a store that is being closed and has committed everything.
-pub(in crate::blue) fn save(store: &Path, db: &Db, books: &Books, expected: Expected) -> Result<()> {
+pub(in crate::blue) fn save(
+    store: &Path,
+    db: &Db,
+    accounting: &SpaceAccounting,
+    expected: Expected,
+) -> Result<()> {
     let position = last_delta(db)?.map_or(0, |(position, _)| position);
-    file::write(&folder(store), books, Expected { position, ..expected })
+    file::write(&folder(store), accounting, Expected { position, ..expected })
 }

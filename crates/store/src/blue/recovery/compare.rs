@@ -87,7 +87,7 @@ impl BlueStore {
         let begun = Instant::now();
         let scanned = scan(&opened, threads, events)?;
         let took = begun.elapsed();
-        let mut pools = scanned.books.usage;
+        let mut pools = scanned.accounting.usage;
         pools.retain(|_, usage| *usage != PoolUsage::default());
         Ok(Recovery {
             stats: scanned.stats,
@@ -95,7 +95,7 @@ impl BlueStore {
             took,
             source: AllocationSource::Scan { reason: "asked for".into() },
             health: scanned.findings.health(),
-            used: scanned.books.used,
+            used: scanned.accounting.used,
             findings: scanned.findings,
             frontier: opened.state.frontier,
             device_blocks: opened.label.size / BLOCK_BYTES,
@@ -113,7 +113,7 @@ impl BlueStore {
             Ok(known) => known,
             Err(reason) => return Ok(Err(reason)),
         };
-        let mut pools = known.books.usage;
+        let mut pools = known.accounting.usage;
         pools.retain(|_, usage| *usage != PoolUsage::default());
         Ok(Ok(Recovery {
             stats: ScanStats::default(),
@@ -121,7 +121,7 @@ impl BlueStore {
             took: begun.elapsed(),
             source: known.source,
             health: known.findings.health(),
-            used: known.books.used,
+            used: known.accounting.used,
             findings: known.findings,
             frontier: opened.state.frontier,
             device_blocks: opened.label.size / BLOCK_BYTES,

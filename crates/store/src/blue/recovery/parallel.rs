@@ -7,7 +7,7 @@
 use super::wire::{self, Blob};
 use super::{Findings, Progress, ScanStats, Scanned, bytes_of};
 use crate::PoolUsage;
-use crate::blue::allocation::Books;
+use crate::blue::allocation::SpaceAccounting;
 use crate::blue::allocation::bits;
 use crate::blue::db::{Db, Family};
 use crate::blue::label::FIRST_DATA_BLOCK;
@@ -133,8 +133,8 @@ pub(super) fn scan(opened: &Opened, threads: usize, mut progress: Progress<'_>) 
         }
     }
     let used = scan.bitmap.words.into_iter().map(AtomicU64::into_inner).collect();
-    let books = Books { used, usage: whole.usage, objects };
-    Ok(Scanned { books, findings: whole.findings, stats: whole.stats })
+    let accounting = SpaceAccounting { used, usage: whole.usage, objects };
+    Ok(Scanned { accounting, findings: whole.findings, stats: whole.stats })
 }
 
 fn scan_shared(db: &Db, bitmap: &Bitmap, part: &mut Part) -> Result<HashMap<u64, Shared>> {

@@ -3,7 +3,7 @@
 
 use super::{Findings, Progress, ScanStats, Scanned, bytes_of};
 use crate::PoolUsage;
-use crate::blue::allocation::Books;
+use crate::blue::allocation::SpaceAccounting;
 use crate::blue::db::Family;
 use crate::blue::keys;
 use crate::blue::label::FIRST_DATA_BLOCK;
@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 const RECORDS_PER_LOOK: u64 = 1024;
 
 struct Simple {
-    books: Books,
+    accounting: SpaceAccounting,
     findings: Findings,
     stats: ScanStats,
     frontier: u64,
@@ -27,7 +27,7 @@ struct Simple {
 
 pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanned> {
     let mut scan = Simple {
-        books: Books::empty(opened.label.size / BLOCK_BYTES),
+        accounting: SpaceAccounting::empty(opened.label.size / BLOCK_BYTES),
         findings: Findings::default(),
         stats: ScanStats::default(),
         frontier: opened.state.frontier,
@@ -36,7 +36,7 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanne
     };
     for entry in opened.db.scan(Family::Collections) {
         if let Some((coll, [keys::COLLECTION_RECORD])) = keys::split_collection(&entry?.0) {
-            scan.books.objects.insert(coll, 0);
+            scan.accounting.objects.insert(coll, 0);
         }
     }
     for entry in opened.db.scan(Family::Shared) {
@@ -59,7 +59,7 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanne
         scan.stats.onode_count += 1;
         match (keys::split_onode(&key), Onode::decode(&value)) {
             (Some((coll, _)), Ok(onode)) => {
-                if let Some(objects) = scan.books.objects.get_mut(&coll) {
+                if let Some(objects) = scan.accounting.objects.get_mut(&coll) {
                     *objects += 1;
                 }
                 scan.onode(coll.pool, &onode);
@@ -70,7 +70,7 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanne
             }
         }
     }
-    Ok(Scanned { books: scan.books, findings: scan.findings, stats: scan.stats })
+    Ok(Scanned { accounting: scan.accounting, findings: scan.findings, stats: scan.stats })
 }
 
 /// What a blob takes of the device.
@@ -113,7 +113,7 @@ impl Simple {
         }
         sum.objects = 1;
         (sum.stored_bytes, sum.compressed_original_bytes) = onode.stored_bytes();
-        self.books.usage.entry(pool).or_default().add(&sum);
+        self.accounting.usage.entry(pool).or_default().add(&sum);
     }
 
     /// Marks a run that a record owns, block by block.
@@ -141,14 +141,14 @@ impl Simple {
     }
 
     fn has(&self, block: u64) -> bool {
-        self.books.used[(block / 64) as usize] >> (block % 64) & 1 == 1
+        self.accounting.used[(block / 64) as usize] >> (block % 64) & 1 == 1
     }
 
     /// Marks what of a run lies in the store.
     fn take(&mut self, run: Run) {
         let end = run.start.saturating_add(run.blocks).min(self.frontier);
         for block in run.start.max(FIRST_DATA_BLOCK)..end {
-            self.books.used[(block / 64) as usize] |= 1 << (block % 64);
+            self.accounting.used[(block / 64) as usize] |= 1 << (block % 64);
         }
     }
 }

@@ -1,15 +1,14 @@
-//! Compound operations of the protocol, in a vocabulary that every librados of Ceph 16.2 and 18.2 can express.
+//! Descriptions of compound operations on one object, in a vocabulary that every librados of Ceph 16.2 and 18.2 can express.
 //!
 //! A [`Write`] is guards, then steps, applied whole or not at all; it reads nothing and returns nothing but its result and
-//! the object's RADOS version. Attributes are compared as bytes, omap values for equality or presence: `omap_cmp` of Ceph
-//! knows no more. [`Write::ops`] and [`Read::ops`] translate into the object operations of `nacre_types`, one to one.
+//! the object's version. Attributes are compared as bytes, omap values for equality or presence: `omap_cmp` of Ceph knows no
+//! more. [`Write::ops`] and [`Read::ops`] translate into the object operations of [`crate::op`], one to one.
 
-use crate::error::{Error, Result};
+use crate::encoding::{self, DecodeError};
+use crate::errno::Errno;
+use crate::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
+use crate::payload::Payload;
 use bytes::Bytes;
-use nacre_types::encoding;
-use nacre_types::errno::Errno;
-use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
-use nacre_types::payload::Payload;
 use std::collections::BTreeMap;
 
 /// A condition of a write.
@@ -62,6 +61,17 @@ pub enum Step {
         /// The first one that stays.
         end: Bytes,
     },
+    /// Removes all omap entries.
+    OmapClear,
+    /// Calls a method of an object class that writes and returns nothing (`rados_write_op_exec`).
+    Call {
+        /// The class.
+        class: &'static str,
+        /// The method.
+        method: &'static str,
+        /// Its input, encoded.
+        input: Bytes,
+    },
     /// Removes the object; the last step.
     Remove,
 }
@@ -91,6 +101,8 @@ pub enum Fetch {
         /// The most entries.
         max: u64,
     },
+    /// All data.
+    Data,
 }
 
 /// A compound read: all parts see the object at one moment.
@@ -116,12 +128,14 @@ pub enum Fetched {
     Pairs(BTreeMap<Bytes, Bytes>),
     /// A page.
     Page(Page),
+    /// Data.
+    Data(Bytes),
 }
 
 /// What a read brought.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ReadReply {
-    /// The object's RADOS version.
+    /// The object's version.
     pub version: u64,
     /// One for each part, in their order.
     pub parts: Vec<Fetched>,
@@ -193,6 +207,10 @@ impl Step {
             Step::OmapSet(entries) => Op::OmapSet { entries },
             Step::OmapRemove(keys) => Op::OmapRmKeys { keys },
             Step::OmapRemoveRange { first, end } => Op::OmapRmRange { first, last: end },
+            Step::OmapClear => Op::OmapClear,
+            Step::Call { class, method, input } => {
+                Op::Call { class: class.to_owned(), method: method.to_owned(), input }
+            }
             Step::Remove => Op::Remove,
         }
     }
@@ -212,27 +230,26 @@ impl Read {
             Fetch::Page { prefix, after, max } => {
                 Op::OmapGetVals { start_after: after.clone(), filter_prefix: prefix.clone(), max: *max }
             }
+            Fetch::Data => Op::Read { offset: 0, len: 0 },
         };
         self.fetches.iter().map(|fetch| OsdOp::from(op(fetch))).collect()
     }
 
-    /// Reads the outputs of [`Read::ops`] on the object `name`.
-    pub fn reply(&self, name: &str, version: u64, outputs: &[OpResult]) -> Result<ReadReply> {
-        let corrupt = |source| Error::Corrupt { name: name.to_owned(), source };
+    /// Interprets the outputs of [`Read::ops`], and the version that came with them.
+    pub fn reply(&self, version: u64, outputs: &[OpResult]) -> Result<ReadReply, DecodeError> {
         let mut parts = Vec::with_capacity(self.fetches.len());
         for (at, fetch) in self.fetches.iter().enumerate() {
-            let Some(output) = outputs.get(at) else {
-                return Err(Error::corrupt(name, "reply", "a part is missing"));
-            };
+            let output = &outputs.get(at).ok_or_else(missing)?.output;
             parts.push(match fetch {
                 Fetch::Attrs | Fetch::Keys(_) => {
-                    let pairs: Pairs = encoding::decode(&output.output).map_err(corrupt)?;
+                    let pairs: Pairs = encoding::decode(output)?;
                     Fetched::Pairs(pairs.0.into_iter().collect())
                 }
                 Fetch::Page { .. } => {
-                    let page: OmapValsReply = encoding::decode(&output.output).map_err(corrupt)?;
+                    let page: OmapValsReply = encoding::decode(output)?;
                     Fetched::Page(Page { entries: page.entries, more: page.more })
                 }
+                Fetch::Data => Fetched::Data(output.clone()),
             });
         }
         Ok(ReadReply { version, parts })
@@ -241,20 +258,24 @@ impl Read {
 
 impl ReadReply {
     /// Part `at` as attributes or entries by key.
-    pub fn pairs(&self, at: usize) -> Result<&BTreeMap<Bytes, Bytes>> {
+    pub fn pairs(&self, at: usize) -> Result<&BTreeMap<Bytes, Bytes>, DecodeError> {
         match self.parts.get(at) {
             Some(Fetched::Pairs(pairs)) => Ok(pairs),
-            _ => Err(Error::corrupt("reply", "reply", "a part is missing or of another kind")),
+            _ => Err(missing()),
         }
     }
 
     /// Part `at` as a page.
-    pub fn page(&self, at: usize) -> Result<&Page> {
+    pub fn page(&self, at: usize) -> Result<&Page, DecodeError> {
         match self.parts.get(at) {
             Some(Fetched::Page(page)) => Ok(page),
-            _ => Err(Error::corrupt("reply", "reply", "a part is missing or of another kind")),
+            _ => Err(missing()),
         }
     }
+}
+
+fn missing() -> DecodeError {
+    DecodeError::Corrupt { what: "reply", detail: "a part is missing or of another kind".to_owned() }
 }
 
 #[cfg(test)]
@@ -292,6 +313,15 @@ mod tests {
     }
 
     #[test]
+    fn methods_are_called_in_their_place() {
+        let call = Step::Call { class: "lock", method: "unlock", input: bytes("i") };
+        let steps = vec![Step::OmapClear, call, Step::Remove];
+        let ops: Vec<Op> = Write { guards: Vec::new(), steps }.ops().into_iter().map(|op| op.op).collect();
+        let call = Op::Call { class: "lock".into(), method: "unlock".into(), input: bytes("i") };
+        assert_eq!(ops, [Op::OmapClear, call, Op::Remove]);
+    }
+
+    #[test]
     fn a_creation_is_exclusive() {
         let write = Write { guards: vec![Guard::Create], steps: Vec::new() };
         assert_eq!(write.ops(), [OsdOp { op: Op::Create { exclusive: true }, flags: op_flag::EXCL }]);
@@ -299,19 +329,21 @@ mod tests {
 
     #[test]
     fn replies_are_taken_apart_by_what_was_asked() {
-        let read =
-            Read::of(vec![Fetch::Attrs, Fetch::Page { prefix: bytes("P"), after: Bytes::new(), max: 3 }]);
+        let page = Fetch::Page { prefix: bytes("P"), after: Bytes::new(), max: 3 };
+        let read = Read::of(vec![Fetch::Attrs, page, Fetch::Data]);
         let pair = (bytes("k"), bytes("v"));
         let outputs = [
             OpResult::output(encoding::encode(&Pairs(vec![pair.clone()]))),
             OpResult::output(encoding::encode(&OmapValsReply { entries: vec![pair.clone()], more: true })),
+            OpResult::output(bytes("data")),
         ];
-        let reply = read.reply("o", 7, &outputs).unwrap();
+        let reply = read.reply(7, &outputs).unwrap();
         assert_eq!(reply.version, 7);
         assert_eq!(reply.pairs(0).unwrap(), &BTreeMap::from([pair.clone()]));
         assert_eq!(reply.page(1).unwrap(), &Page { entries: vec![pair], more: true });
-        assert!(reply.page(0).is_err());
-        assert!(read.reply("o", 7, &outputs[..1]).is_err());
-        assert!(read.reply("o", 7, &[outputs[1].clone(), outputs[0].clone()]).is_err());
+        assert_eq!(reply.parts[2], Fetched::Data(bytes("data")));
+        assert!(reply.page(0).is_err() && reply.pairs(2).is_err() && reply.page(3).is_err());
+        assert!(read.reply(7, &outputs[..2]).is_err());
+        assert!(read.reply(7, &[outputs[1].clone(), outputs[0].clone(), outputs[2].clone()]).is_err());
     }
 }

@@ -11,7 +11,7 @@ use nacre_types::ids::{Epoch, OsdId};
 const MAX_TERM_NS: u64 = 5_000_000_000;
 
 /// See the module's documentation.
-pub(crate) struct Beats {
+pub(crate) struct Heartbeats {
     heartbeat: Heartbeat,
     leases: LeaseTable,
     /// Said and not yet carried out by the control thread.
@@ -35,10 +35,10 @@ fn lease_settings_of(options: &Options) -> LeaseSettings {
     LeaseSettings { term_ns, ..LeaseSettings::default() }
 }
 
-impl Beats {
+impl Heartbeats {
     /// The machines of a process that starts now.
-    pub(crate) fn new(me: OsdId, boot_nonce: u64, options: &Options, now_ns: u64) -> Beats {
-        Beats {
+    pub(crate) fn new(me: OsdId, boot_nonce: u64, options: &Options, now_ns: u64) -> Heartbeats {
+        Heartbeats {
             heartbeat: Heartbeat::new(me, boot_nonce, settings_of(options)),
             leases: LeaseTable::new(lease_settings_of(options), boot_nonce, now_ns),
             said: Vec::new(),
@@ -50,7 +50,20 @@ impl Beats {
         self.leases.at(now_ns)
     }
 
-    /// Feeds an event; what comes of it waits for [`Beats::take_said`].
+    /// Makes it hold a lease from `from`, asked for at `now_ns`, which counts under every map.
+    #[cfg(test)]
+    pub(crate) fn hold_lease(&mut self, from: OsdId, now_ns: u64) {
+        let request = self.leases.request(from, now_ns);
+        let grant = nacre_pg::lease::LeaseGrant {
+            boot_nonce: 0,
+            epoch: Epoch(0),
+            for_boot_nonce: request.boot_nonce,
+            sent_at_ns: request.sent_at_ns,
+        };
+        self.leases.granted(from, &grant, now_ns);
+    }
+
+    /// Feeds an event; what comes of it waits for [`Heartbeats::take_said`].
     pub(crate) fn feed(&mut self, now_ns: u64, event: HbEvent) {
         self.heartbeat.handle(now_ns, &mut self.leases, event, &mut self.said);
     }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// The journal is rewritten when it is this much longer than what it holds.
 const SLACK_BYTES: u64 = 4 << 20;
 
-pub(crate) struct Supers {
+pub(crate) struct SuperblockLog {
     path: PathBuf,
     values: BTreeMap<String, Bytes>,
     journal: File,
@@ -24,8 +24,8 @@ pub(crate) struct Supers {
     failed: Option<StoreError>,
 }
 
-impl Supers {
-    pub(crate) fn open(directory: &Path) -> Result<Supers> {
+impl SuperblockLog {
+    pub(crate) fn open(directory: &Path) -> Result<SuperblockLog> {
         let path = directory.join("super.log");
         let mut values = BTreeMap::new();
         let journal = read_if_present(&path)?.unwrap_or_default();
@@ -40,7 +40,7 @@ impl Supers {
             rest = after;
         }
         let (journal, journal_bytes) = rewrite(&path, &values)?;
-        Ok(Supers { path, values, journal, journal_bytes, failed: None })
+        Ok(SuperblockLog { path, values, journal, journal_bytes, failed: None })
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<Bytes> {

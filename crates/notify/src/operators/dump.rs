@@ -1,0 +1,154 @@
+//! The events of a topic's queue, for operators: parked ones, then those of the log, in spill segments and in batches.
+//!
+//! The queue is delivered meanwhile: what is settled during a dump may be in it or not.
+
+use super::{QueuedEvent, decode};
+use crate::core::Core;
+use crate::error::Result;
+use crate::owner::{locate, read_shard};
+use crate::topic_store::StoredTopic;
+use bytes::Bytes;
+use nacre_queues::layout::Generation;
+use nacre_queues::name::Kind;
+use nacre_queues::op::{ObjectRead, ObjectReply};
+use nacre_queues::settle::{self, Loaded, LogMap};
+use nacre_queues::shard::{self, Shard};
+
+/// Records in a page.
+const PAGE: u64 = 64;
+/// Readings of a shard whose events are moved meanwhile, before the rest of it is left out.
+const ATTEMPTS: usize = 16;
+
+/// The events of a topic's queue, oldest first in each shard, at most `max`.
+pub(crate) async fn dump(core: &Core, stored: &StoredTopic, max: usize) -> Result<Vec<QueuedEvent>> {
+    let mut found = Vec::new();
+    for generation in stored.record.layout.delivered() {
+        for index in 0..generation.shards {
+            if found.len() >= max {
+                break;
+            }
+            let located = locate(core, stored, generation, index, ObjectRead::attributes).await?;
+            if let Some((shard, _)) = located {
+                dump_shard(core, generation, shard, max, &mut found).await?;
+            }
+        }
+    }
+    found.truncate(max);
+    Ok(found)
+}
+
+/// A reading of a shard; `None` where it is gone, or something else is in its object.
+async fn read(core: &Core, shard: &Shard, read: &ObjectRead) -> Result<Option<ObjectReply>> {
+    let reply = core.rados.read(read).await?;
+    let is_same =
+        |reply: &ObjectReply| shard::identity_of(&shard.object, reply).is_ok_and(|id| id == shard.id);
+    Ok(reply.filter(is_same))
+}
+
+async fn dump_shard(
+    core: &Core,
+    generation: Generation,
+    mut shard: Shard,
+    max: usize,
+    found: &mut Vec<QueuedEvent>,
+) -> Result<()> {
+    let (generation, index) = (generation.number, shard.id.value.shard);
+    let mut after = Bytes::new();
+    while found.len() < max {
+        let page = settle::read_kind(&shard.object, Kind::Parked, after, PAGE);
+        let Some(reply) = read(core, &shard, &page).await? else { return Ok(()) };
+        for (sequence, parked) in shard::parked_of(&shard.object, &reply.page)? {
+            found.push(QueuedEvent {
+                generation,
+                shard: index,
+                sequence,
+                event: decode(&shard.object, &parked.event.payload)?,
+                is_replayed: parked.event.replayed,
+                attempts: Some(parked.attempts),
+                detail: parked.detail,
+            });
+        }
+        let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { break };
+        after = last.clone();
+    }
+    let mut log = LogMap::default();
+    if !add_segments(core, &shard, &mut log).await? {
+        return Ok(());
+    }
+    let mut from = shard.head.value.cursor;
+    let mut attempts = 0;
+    while found.len() < max && from < shard.tail.value.next {
+        let loaded = match load(core, &mut shard, &mut log, from).await? {
+            Part::Events(loaded) => loaded,
+            Part::Gone => return Ok(()),
+            // Batches were spilled, or events settled, since manifests were read.
+            Part::Moved if attempts < ATTEMPTS => {
+                attempts += 1;
+                let Some(now) = read_shard(core, &shard).await? else { return Ok(()) };
+                from = from.max(now.head.value.cursor);
+                (shard, log) = (now, LogMap::default());
+                if !add_segments(core, &shard, &mut log).await? {
+                    return Ok(());
+                }
+                continue;
+            }
+            Part::Moved => return Ok(()),
+        };
+        attempts = 0;
+        for (sequence, event) in loaded.events.into_iter().filter(|(sequence, _)| *sequence >= from) {
+            found.push(QueuedEvent {
+                generation,
+                shard: index,
+                sequence,
+                event: decode(&shard.object, &event.payload)?,
+                is_replayed: event.replayed,
+                attempts: None,
+                detail: String::new(),
+            });
+        }
+        if loaded.end <= from {
+            return Ok(());
+        }
+        from = loaded.end;
+    }
+    Ok(())
+}
+
+/// Reads the manifests of all segments; `false` where the shard is gone.
+async fn add_segments(core: &Core, shard: &Shard, log: &mut LogMap) -> Result<bool> {
+    let mut after = Bytes::new();
+    loop {
+        let page = settle::read_kind(&shard.object, Kind::Segment, after, PAGE);
+        let Some(reply) = read(core, shard, &page).await? else { return Ok(false) };
+        log.add_segments(shard, &reply.page)?;
+        let Some((last, _)) = reply.page.last().filter(|_| reply.more) else { return Ok(true) };
+        after = last.clone();
+    }
+}
+
+/// A part of a log.
+enum Part {
+    Events(Loaded),
+    /// The events are somewhere else since, or settled.
+    Moved,
+    /// The shard is gone.
+    Gone,
+}
+
+/// Reads the part of a log that begins with this event.
+async fn load(core: &Core, shard: &mut Shard, log: &mut LogMap, from: u64) -> Result<Part> {
+    if let Some((first, segment)) = log.segment_at(shard, from) {
+        return Ok(match core.rados.read(&ObjectRead::data(&segment)).await? {
+            Some(reply) => Part::Events(log.segment_events(shard, first, &reply.data)?),
+            None => Part::Moved,
+        });
+    }
+    let page = settle::read_batches(&shard.object, log.batches_before(from), PAGE);
+    let Some(reply) = read(core, shard, &page).await? else { return Ok(Part::Gone) };
+    *shard = Shard::from_reply(&shard.object, &[], &reply)?;
+    let first = reply.page.first().and_then(|(key, _)| Kind::Batch.sequence(key));
+    if first.is_none_or(|first| first > from) {
+        return Ok(Part::Moved);
+    }
+    Ok(Part::Events(log.add_batches(shard, &reply.page)?))
+}

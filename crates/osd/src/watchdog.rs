@@ -1,0 +1,183 @@
+//! The watchdog: whether the shards and the store go on, as Ceph's `HeartbeatMap` asks its threads.
+//!
+//! A shard notes when it began its turn, and since when its oldest change waits to be durable. A thread that does nothing else
+//! looks at both. An OSD with a turn that takes longer than `osd_op_thread_timeout` answers no pings, so that its peers report
+//! it and others take over. Where a turn or a commit takes longer than `osd_op_thread_suicide_timeout`, the process is aborted:
+//! nothing else ends a thread that hangs in a system call.
+
+use nacre_runtime::config::Config;
+use nacre_types::ids::OsdId;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_secs(1);
+/// What counts of the time between two looks: a process that was suspended is not stuck.
+const LONGEST_LOOK: Duration = Duration::from_secs(2);
+
+/// What the shards of an OSD are at.
+pub(crate) struct Progress {
+    shards: Vec<ShardProgress>,
+    is_stalled: AtomicBool,
+}
+
+/// Times by CLOCK_BOOTTIME, 0 for none.
+#[derive(Default)]
+struct ShardProgress {
+    turn_since_ns: AtomicU64,
+    commit_since_ns: AtomicU64,
+}
+
+impl Progress {
+    pub(crate) fn new(shards: usize) -> Progress {
+        let shards = (0..shards).map(|_| ShardProgress::default()).collect();
+        Progress { shards, is_stalled: AtomicBool::new(false) }
+    }
+
+    /// A shard begins a turn.
+    pub(crate) fn begin_turn(&self, shard: usize, now_ns: u64) {
+        self.shards[shard].turn_since_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// It ended the turn; `commit_since_ns` is when its oldest change that is not durable was handed to the store.
+    pub(crate) fn end_turn(&self, shard: usize, commit_since_ns: Option<u64>) {
+        self.shards[shard].turn_since_ns.store(0, Ordering::Relaxed);
+        self.shards[shard].commit_since_ns.store(commit_since_ns.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_in_turn(&self, shard: usize) -> bool {
+        self.shards[shard].turn_since_ns.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a shard hangs, as far as the watchdog knows: the OSD does not speak for itself then.
+    pub(crate) fn is_stalled(&self) -> bool {
+        self.is_stalled.load(Ordering::Relaxed)
+    }
+}
+
+/// Something that a look found under way, and for how long looks have found the same.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    since_ns: u64,
+    lasts: Duration,
+}
+
+impl Seen {
+    fn look(&mut self, since_ns: u64, passed: Duration) -> Duration {
+        if since_ns == 0 || since_ns != self.since_ns {
+            *self = Seen { since_ns, lasts: Duration::ZERO };
+        } else {
+            self.lasts += passed;
+        }
+        self.lasts
+    }
+}
+
+/// What earlier looks saw: turns and commits by shard.
+#[derive(Default)]
+struct Watch {
+    turns: Vec<Seen>,
+    commits: Vec<Seen>,
+}
+
+/// The longest that is under way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Longest {
+    turn: Duration,
+    commit: Duration,
+}
+
+impl Watch {
+    /// Looks at all shards, `passed` after the look before.
+    fn look(&mut self, progress: &Progress, passed: Duration) -> Longest {
+        let passed = passed.min(LONGEST_LOOK);
+        self.turns.resize(progress.shards.len(), Seen::default());
+        self.commits.resize(progress.shards.len(), Seen::default());
+        let mut longest = Longest::default();
+        for ((shard, turn), commit) in progress.shards.iter().zip(&mut self.turns).zip(&mut self.commits) {
+            let turn = turn.look(shard.turn_since_ns.load(Ordering::Relaxed), passed);
+            let commit = commit.look(shard.commit_since_ns.load(Ordering::Relaxed), passed);
+            longest = Longest { turn: longest.turn.max(turn), commit: longest.commit.max(commit) };
+        }
+        longest
+    }
+}
+
+/// Starts the watchdog of an OSD. It ends with `progress`.
+pub(crate) fn start(progress: &Arc<Progress>, config: &Config, whoami: OsdId) -> io::Result<()> {
+    let (progress, config) = (Arc::downgrade(progress), config.clone());
+    std::thread::Builder::new()
+        .name(format!("{whoami}-watch"))
+        .spawn(move || watch(&progress, &config, whoami))
+        .map(drop)
+}
+
+fn watch(progress: &Weak<Progress>, config: &Config, whoami: OsdId) {
+    let mut watch = Watch::default();
+    let mut looked = Instant::now();
+    loop {
+        std::thread::sleep(LOOK);
+        let Some(progress) = progress.upgrade() else { return };
+        let now = Instant::now();
+        let longest = watch.look(&progress, now - looked);
+        looked = now;
+        let options = config.snapshot();
+        let (patience, limit) =
+            (options.osd.osd_op_thread_timeout, options.osd.osd_op_thread_suicide_timeout);
+        let stalls = !patience.is_zero() && longest.turn > patience;
+        if progress.is_stalled.swap(stalls, Ordering::Relaxed) != stalls {
+            if stalls {
+                tracing::warn!(osd = %whoami, ?patience, "a shard hangs: pings are not answered");
+            } else {
+                tracing::info!(osd = %whoami, "the shards go on: pings are answered again");
+            }
+        }
+        if !limit.is_zero() && longest.turn.max(longest.commit) > limit {
+            tracing::error!(osd = %whoami, turn = ?longest.turn, commit = ?longest.commit,
+                "a shard or the store hangs for longer than osd_op_thread_suicide_timeout: the OSD is aborted");
+            // The log's own thread writes it.
+            std::thread::sleep(Duration::from_millis(200));
+            std::process::abort();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn only_what_stays_the_same_counts() {
+        let (progress, mut watch) = (Progress::new(2), Watch::default());
+        for turn in 1..=20 {
+            progress.begin_turn(0, turn);
+            assert_eq!(watch.look(&progress, SECOND).turn, Duration::ZERO);
+            progress.end_turn(0, Some(turn));
+            assert_eq!(watch.look(&progress, SECOND), Longest::default());
+        }
+        progress.begin_turn(1, 7);
+        watch.look(&progress, SECOND);
+        for seconds in 1..=5 {
+            assert_eq!(watch.look(&progress, SECOND).turn, seconds * SECOND);
+        }
+        progress.end_turn(1, Some(3));
+        let longest = (0..3).map(|_| watch.look(&progress, SECOND)).last().unwrap();
+        assert!(longest.turn.is_zero() && longest.commit >= 2 * SECOND, "{longest:?}");
+        progress.end_turn(0, None);
+        progress.end_turn(1, None);
+        assert_eq!(watch.look(&progress, SECOND), Longest::default());
+    }
+
+    #[test]
+    fn a_process_that_was_suspended_is_not_stuck() {
+        let (progress, mut watch) = (Progress::new(1), Watch::default());
+        progress.begin_turn(0, 1);
+        watch.look(&progress, SECOND);
+        assert_eq!(watch.look(&progress, 3600 * SECOND).turn, LONGEST_LOOK);
+    }
+}
