@@ -83,6 +83,8 @@ struct Dirty {
     shards: BTreeSet<String>,
     /// The last one that was taken.
     last: String,
+    /// Whether shards were noted since the mover last asked.
+    has_news: bool,
 }
 
 impl Dirty {
@@ -143,7 +145,9 @@ impl Mover {
     fn note(&self, bucket: &str, shards: impl IntoIterator<Item = String>) -> bool {
         let mut work = self.work.lock();
         let is_new = !work.buckets.contains_key(bucket);
-        work.buckets.entry(bucket.to_owned()).or_default().shards.extend(shards);
+        let dirty = work.buckets.entry(bucket.to_owned()).or_default();
+        dirty.shards.extend(shards);
+        dirty.has_news = true;
         is_new
     }
 
@@ -164,6 +168,12 @@ impl Mover {
             work.buckets.remove(bucket);
         }
         taken
+    }
+
+    /// Whether shards were noted since this was last asked.
+    fn take_news(&self, bucket: &str) -> bool {
+        let mut work = self.work.lock();
+        work.buckets.get_mut(bucket).is_some_and(|dirty| std::mem::take(&mut dirty.has_news))
     }
 
     fn end(&self, bucket: &str) {
@@ -200,8 +210,9 @@ async fn run(core: Arc<Core>, bucket: String) {
     };
     let mut moving = Moving { mover: &core.mover, bucket: &bucket, is_over: false };
     let mut wait = core.settings.linger;
+    let mut is_busy = false;
     loop {
-        if !core.pause(wait).await {
+        if !(if is_busy { gather(&core, &bucket).await } else { core.pause(wait).await }) {
             return core.mover.end(&bucket);
         }
         let shards = core.mover.take(&bucket);
@@ -215,19 +226,34 @@ async fn run(core: Arc<Core>, bucket: String) {
         };
         match turn {
             Ok(turn) => {
+                is_busy = !turn.is_blocked && !turn.is_full && turn.removed >= core.settings.busy_turn;
                 wait = match turn {
                     Turn { is_blocked: true, .. } => next_wait(wait),
                     Turn { is_full: true, .. } => Duration::ZERO,
-                    Turn { removed, .. } if removed >= core.settings.busy_turn => core.settings.busy_linger,
                     _ => core.settings.linger,
                 };
                 core.mover.note(&bucket, turn.again);
             }
             Err(error) => {
                 tracing::warn!(bucket, %error, "notifications: events are not moved; tried again later");
-                wait = next_wait(wait);
+                (wait, is_busy) = (next_wait(wait), false);
                 core.mover.note(&bucket, shards);
             }
+        }
+    }
+}
+
+/// Waits while records are added to a busy bucket's outbox, at most for `busy_linger`; `false` where the gateway stops.
+async fn gather(core: &Core, bucket: &str) -> bool {
+    let (linger, mut left) = (core.settings.linger, core.settings.busy_linger);
+    core.mover.take_news(bucket);
+    loop {
+        if !core.pause(linger.min(left)).await {
+            return false;
+        }
+        left = left.saturating_sub(linger);
+        if left.is_zero() || linger.is_zero() || !core.mover.take_news(bucket) {
+            return true;
         }
     }
 }

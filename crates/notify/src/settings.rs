@@ -18,8 +18,8 @@ const SHORTEST_SLEEP_NS: u64 = SECOND_NS / 10;
 pub struct Settings {
     /// How long a mover waits for more events before it moves those that it was told of.
     pub linger: Duration,
-    /// The same after a turn that moved [`Settings::busy_turn`] records or more: what is enqueued at a time costs about the same
-    /// for one event as for many.
+    /// The same after a turn that moved [`Settings::busy_turn`] records or more, and as long as more come: what is enqueued at a
+    /// time costs about the same for one event as for many.
     pub busy_linger: Duration,
     /// Records of a turn that show that a bucket is busy.
     pub busy_turn: u64,
@@ -98,8 +98,8 @@ impl Default for Settings {
     fn default() -> Settings {
         Settings {
             linger: Duration::from_millis(40),
-            busy_linger: Duration::from_millis(200),
-            busy_turn: 8,
+            busy_linger: Duration::from_millis(400),
+            busy_turn: 32,
             settle_linger: Duration::from_millis(100),
             lease: Duration::from_secs(3),
             idle: Duration::from_secs(3),

@@ -111,6 +111,10 @@ impl Ownership<'_> {
             let expired = self.window.expire(now);
             self.note_outcomes(expired, now);
             self.poll = self.core.settings.poll;
+            if self.is_all_loaded() {
+                // Who enqueues more here says so; others are looked for later.
+                self.poll_at_ns = now.mono_ns + nanos(self.poll);
+            }
             return Ok(true);
         }
         self.poll_at_ns = now.mono_ns + nanos(self.poll);
