@@ -29,6 +29,7 @@ use nacre_queues::record::EventId;
 use nacre_topics::arn::TopicArn;
 use nacre_topics::topic::TopicId;
 use parking_lot::Mutex;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(crate) const PAGE: u64 = 512;
 const SHARDS_A_TURN: usize = 64;
 /// Readings in a turn: whenever a lane was not known before a page was read, the page is read again.
 const ATTEMPTS: usize = 4;
+/// Keys of objects that are remembered of a shard. With more of them its whole outbox is read.
+const MAX_KEYS: usize = 256;
 /// Records that a turn reads at most, of all shards together, where no page has less than a few.
 const RECORDS_A_TURN: u64 = 2048;
 const LEAST_PAGE: u64 = 64;
@@ -78,9 +81,33 @@ struct Work {
     replays: BTreeSet<TopicId>,
 }
 
+/// What is to be looked at in the outbox of a shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// The records of these objects. What else there is, and traces of what was removed, are not read.
+    Keys(BTreeSet<String>),
+    /// All records.
+    All,
+}
+
+impl Part {
+    fn add(&mut self, more: Part) {
+        let is_too_much = match (&mut *self, more) {
+            (Part::Keys(keys), Part::Keys(more)) => {
+                keys.extend(more);
+                keys.len() > MAX_KEYS
+            }
+            _ => true,
+        };
+        if is_too_much {
+            *self = Part::All;
+        }
+    }
+}
+
 #[derive(Default)]
 struct Dirty {
-    shards: BTreeSet<String>,
+    shards: BTreeMap<String, Part>,
     /// The last one that was taken.
     last: String,
     /// Whether shards were noted since the mover last asked.
@@ -90,7 +117,7 @@ struct Dirty {
 impl Dirty {
     fn after_last(&self) -> Option<String> {
         let mut behind = self.shards.range::<str, _>((Bound::Excluded(self.last.as_str()), Bound::Unbounded));
-        behind.next().or_else(|| self.shards.first()).cloned()
+        behind.next().or_else(|| self.shards.first_key_value()).map(|(shard, _)| shard.clone())
     }
 }
 
@@ -142,17 +169,22 @@ impl Mover {
     }
 
     /// Notes shards to be looked at; tells whether the bucket had no mover.
-    fn note(&self, bucket: &str, shards: impl IntoIterator<Item = String>) -> bool {
+    fn note(&self, bucket: &str, shards: impl IntoIterator<Item = (String, Part)>) -> bool {
         let mut work = self.work.lock();
         let is_new = !work.buckets.contains_key(bucket);
         let dirty = work.buckets.entry(bucket.to_owned()).or_default();
-        dirty.shards.extend(shards);
+        for (shard, part) in shards {
+            match dirty.shards.entry(shard) {
+                Entry::Vacant(new) => drop(new.insert(part)),
+                Entry::Occupied(mut known) => known.get_mut().add(part),
+            }
+        }
         dirty.has_news = true;
         is_new
     }
 
     /// Takes shards to look at; without any the bucket's mover ends.
-    fn take(&self, bucket: &str) -> Vec<String> {
+    fn take(&self, bucket: &str) -> Vec<(String, Part)> {
         let mut work = self.work.lock();
         let Some(dirty) = work.buckets.get_mut(bucket) else { return Vec::new() };
         let mut taken = Vec::new();
@@ -160,9 +192,9 @@ impl Mover {
         while taken.len() < SHARDS_A_TURN
             && let Some(shard) = dirty.after_last()
         {
-            dirty.shards.remove(&shard);
+            let Some(part) = dirty.shards.remove(&shard) else { break };
             dirty.last.clone_from(&shard);
-            taken.push(shard);
+            taken.push((shard, part));
         }
         if taken.is_empty() {
             work.buckets.remove(bucket);
@@ -188,6 +220,17 @@ impl Mover {
 
 /// Shards of a bucket's index have outbox records, or may have.
 pub(crate) fn note(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = String>) {
+    note_parts(core, bucket, shards.into_iter().map(|shard| (shard, Part::All)));
+}
+
+/// A shard has outbox records of these objects; of any where none are named.
+pub(crate) fn note_keys(core: &Arc<Core>, bucket: &str, shard: &str, keys: &[String]) {
+    let some = !keys.is_empty() && keys.len() <= MAX_KEYS;
+    let part = if some { Part::Keys(keys.iter().cloned().collect()) } else { Part::All };
+    note_parts(core, bucket, [(shard.to_owned(), part)]);
+}
+
+fn note_parts(core: &Arc<Core>, bucket: &str, shards: impl IntoIterator<Item = (String, Part)>) {
     if core.is_stopped() || !core.mover.note(bucket, shards) {
         return;
     }
@@ -232,7 +275,7 @@ async fn run(core: Arc<Core>, bucket: String) {
                     Turn { is_full: true, .. } => Duration::ZERO,
                     _ => core.settings.linger,
                 };
-                core.mover.note(&bucket, turn.again);
+                core.mover.note(&bucket, turn.again.into_iter().map(|shard| (shard, Part::All)));
             }
             Err(error) => {
                 tracing::warn!(bucket, %error, "notifications: events are not moved; tried again later");
@@ -342,7 +385,7 @@ struct Sorted {
 }
 
 impl Move<'_> {
-    async fn turn(&mut self, shards: &[String]) -> Result<Turn> {
+    async fn turn(&mut self, shards: &[(String, Part)]) -> Result<Turn> {
         let mut turn = Turn::default();
         for _ in 0..ATTEMPTS {
             let pages = self.read(shards, &mut turn).await?;
@@ -361,22 +404,27 @@ impl Move<'_> {
             return Ok(turn);
         }
         turn.is_blocked = true;
-        turn.again.extend(shards.iter().cloned());
+        turn.again.extend(shards.iter().map(|(shard, _)| shard.clone()));
         Ok(turn)
     }
 
     /// A page of each shard.
-    async fn read(&self, shards: &[String], turn: &mut Turn) -> Result<Vec<IndexPage>> {
+    async fn read(&self, shards: &[(String, Part)], turn: &mut Turn) -> Result<Vec<IndexPage>> {
         let count = (shards.len() as u64).max(1);
         let max = (RECORDS_A_TURN / count).clamp(LEAST_PAGE, PAGE);
         let max_bytes = (self.core.mover.bytes_a_turn() / count).max(LEAST_BYTES);
         let mut reads = Vec::new();
-        for shard in shards {
-            let after = self.cursors.get(shard).map(|cursor| cursor.name.clone()).unwrap_or_default();
-            reads.push(page::read(self.core, shard, after, max, max_bytes).boxed());
+        for (shard, part) in shards {
+            let cursor = self.cursors.get(shard).map(|cursor| cursor.name.clone());
+            let keys = match part {
+                Part::Keys(keys) if cursor.is_none() => Some(keys),
+                _ => None,
+            };
+            let range = page::Range { keys, after: cursor.unwrap_or_default(), max, max_bytes };
+            reads.push(page::read(self.core, shard, range).boxed());
         }
         let mut pages = Vec::new();
-        for (shard, page) in shards.iter().zip(join_all(reads).await) {
+        for ((shard, _), page) in shards.iter().zip(join_all(reads).await) {
             match page? {
                 page::Read::Page(mut page) => {
                     if let Some(cursor) = self.cursors.get(shard) {
@@ -669,7 +717,8 @@ pub(crate) async fn drain(core: &Arc<Core>, bucket: &str) -> Result<()> {
         let Some(found) = core.outboxes.find(bucket).await? else { return Ok(()) };
         let mut is_empty = true;
         for shard in found.shards {
-            let page = page::read(core, &shard, Default::default(), 1, 0).await?;
+            let range = page::Range { keys: None, after: Default::default(), max: 1, max_bytes: 0 };
+            let page = page::read(core, &shard, range).await?;
             let has_records = match page {
                 page::Read::Page(page) => !page.records.is_empty(),
                 page::Read::Frozen => true,
@@ -720,13 +769,27 @@ mod tests {
     #[test]
     fn each_shard_of_a_large_index_has_its_turn() {
         let mover = Mover::new(1);
-        let names = || (0..100).map(|number| format!("shard.{number:03}"));
+        let names = || (0..100).map(|number| (format!("shard.{number:03}"), Part::All));
         assert!(mover.note("bucket", names()));
         let first = mover.take("bucket");
         assert!(!mover.note("bucket", names()));
         let second = mover.take("bucket");
         assert_eq!((first.len(), second.len()), (SHARDS_A_TURN, SHARDS_A_TURN));
-        let seen: BTreeSet<String> = first.into_iter().chain(second).collect();
+        let seen: BTreeSet<String> = first.into_iter().chain(second).map(|(shard, _)| shard).collect();
         assert_eq!(seen.len(), 100);
+    }
+
+    #[test]
+    fn keys_are_remembered_as_long_as_they_are_few() {
+        let keys = |from: usize, to: usize| Part::Keys((from..to).map(|number| number.to_string()).collect());
+        let mover = Mover::new(1);
+        mover.note("bucket", [("shard".to_owned(), keys(0, 2))]);
+        mover.note("bucket", [("shard".to_owned(), keys(1, 3))]);
+        assert_eq!(mover.take("bucket"), [("shard".to_owned(), keys(0, 3))]);
+        for more in [keys(0, MAX_KEYS + 1), Part::All] {
+            mover.note("bucket", [("shard".to_owned(), keys(0, 1))]);
+            mover.note("bucket", [("shard".to_owned(), more)]);
+            assert_eq!(mover.take("bucket"), [("shard".to_owned(), Part::All)]);
+        }
     }
 }

@@ -105,9 +105,10 @@ impl Notifier {
         self.core.topics.get(arn, id).await
     }
 
-    /// A finish wrote outbox records into this shard of the index of a bucket.
-    pub fn outbox_written(&self, bucket: &str, shard: &str) {
-        mover::note(&self.core, bucket, [shard.to_owned()]);
+    /// A finish wrote outbox records of these objects into this shard of the index of a bucket; of any objects where none are
+    /// named.
+    pub fn outbox_written(&self, bucket: &str, shard: &str, keys: &[String]) {
+        mover::note_keys(&self.core, bucket, shard, keys);
     }
 
     /// The topic of that name was changed, made or deleted by another gateway.

@@ -100,7 +100,7 @@ impl Default for Settings {
             linger: Duration::from_millis(40),
             busy_linger: Duration::from_millis(400),
             busy_turn: 32,
-            settle_linger: Duration::from_millis(100),
+            settle_linger: Duration::from_millis(300),
             lease: Duration::from_secs(3),
             idle: Duration::from_secs(3),
             poll: Duration::from_millis(50),

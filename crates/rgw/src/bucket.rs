@@ -471,7 +471,7 @@ impl Gateway {
         self.wait_without(bucket, Kind::Tidy, FINISH_TIMEOUT).await?;
         if index::has_any(&self.pools.index, bucket, Kind::Outbox).await? {
             for shard in 0..bucket.shards.max(1) {
-                self.outbox_written(&bucket.name, &index::shard_name(bucket, shard));
+                self.outbox_written(&bucket.name, &index::shard_name(bucket, shard), &[]);
             }
             self.wait_without(bucket, Kind::Outbox, FINISH_TIMEOUT).await?;
         }

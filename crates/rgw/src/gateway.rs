@@ -407,12 +407,12 @@ impl Gateway {
         self.own.upgrade().ok_or(Error::Rados(nacre_client::Error::ShutDown))
     }
 
-    /// A finish left events in the outbox of a shard of that bucket.
-    pub(crate) fn outbox_written(&self, bucket: &str, shard: &str) {
+    /// A finish left events of these objects in the outbox of a shard of that bucket; of any objects where none are named.
+    pub(crate) fn outbox_written(&self, bucket: &str, shard: &str, keys: &[String]) {
         self.outbox_writes.fetch_add(1, Ordering::Relaxed);
         tracing::debug!(bucket, shard, "rgw: events are in an outbox");
         if let Some(notifier) = self.notifier() {
-            notifier.outbox_written(crate::index::bucket_id(shard), shard);
+            notifier.outbox_written(crate::index::bucket_id(shard), shard, keys);
         }
     }
 

@@ -41,6 +41,8 @@ pub struct Plan {
     pub after: Stats,
     /// Outbox records that the write adds.
     pub events: usize,
+    /// The objects' keys that they are of.
+    pub event_keys: Vec<String>,
     /// Keys for [`crate::tidy`] once the write succeeded.
     pub untidy: Vec<String>,
 }
@@ -107,6 +109,7 @@ impl Plan {
         let Found { place, entry: old, tails: EntryTails { mut tails }, has_tails, pending, .. } = found;
         let mut entry = old.clone();
         let mut untidy = None;
+        let events_before = self.events;
         for (seq, evidence) in &resolved.committed {
             let Some(pending) = pending.get(&evidence.tag) else { continue };
             self.garbage.extend(pending.replaced.iter().cloned());
@@ -127,6 +130,9 @@ impl Plan {
             }
             self.apply(evidence, *seq, pending, &mut entry, &mut tails);
             self.end(parts, key, evidence.tag.as_str(), pending, (true, own));
+        }
+        if self.events > events_before {
+            self.event_keys.push(key.to_owned());
         }
         for tag in &resolved.cancelled {
             let Some(pending) = pending.get(tag) else { continue };

@@ -14,6 +14,10 @@ use nacre_topics::pending::PendingEvents;
 use nacre_topics::record::ObjectInfo;
 use nacre_topics::topic::TopicId;
 use nacre_types::encoding;
+use std::collections::BTreeSet;
+
+/// Records of one object that are read at a time, where objects are named.
+const RECORDS_OF_A_KEY: u64 = 64;
 
 /// What a shard of an index showed.
 pub(crate) enum Read {
@@ -37,6 +41,8 @@ pub(crate) struct IndexPage {
     pub(super) passed: Option<String>,
     /// Whether there are more.
     pub(crate) more: bool,
+    /// Whether it has the records of some objects alone.
+    is_partial: bool,
 }
 
 impl IndexPage {
@@ -47,8 +53,11 @@ impl IndexPage {
         self.passed = (count > 0).then(|| key.to_owned());
     }
 
-    /// Its end; `None` for an empty page.
+    /// Its end; `None` for an empty page, and for one of some objects, behind which nothing goes on.
     pub(super) fn end(&self) -> Option<super::Cursor> {
+        if self.is_partial {
+            return None;
+        }
         let key = self.records.last().map(|record| &record.key).or(self.passed.as_ref())?;
         Some(super::Cursor { name: self.last.clone(), key: key.clone() })
     }
@@ -84,34 +93,61 @@ pub(crate) struct FoundEvent {
     pub(crate) event: Event,
 }
 
-/// Reads a page of at most `max` records, which ends with the one that brings their events to `max_bytes`. It counts only where
-/// the shard is not frozen in the same reading: then records can't be somewhere else.
-pub(crate) async fn read(core: &Core, shard: &str, after: Bytes, max: u64, max_bytes: u64) -> Result<Read> {
-    let prefix = key::Kind::Outbox.prefix();
-    let read = IndexRead::of(vec![Fetch::Attrs, Fetch::Page { prefix, after, max }]);
+/// What a page is to have.
+pub(crate) struct Range<'a> {
+    /// The objects whose records are wanted; all where there are none.
+    pub(crate) keys: Option<&'a BTreeSet<String>>,
+    /// The record before the first one, where all are wanted.
+    pub(crate) after: Bytes,
+    /// The most records, at least of one object.
+    pub(crate) max: u64,
+    /// The page ends with the record that brings their events to so many bytes.
+    pub(crate) max_bytes: u64,
+}
+
+/// Reads a page. It counts only where the shard is not frozen in the same reading: then records can't be somewhere else.
+pub(crate) async fn read(core: &Core, shard: &str, range: Range<'_>) -> Result<Read> {
+    let Range { keys, after, max, max_bytes } = range;
+    let mut fetches = vec![Fetch::Attrs];
+    match keys {
+        None => fetches.push(Fetch::Page { prefix: key::Kind::Outbox.prefix(), after, max }),
+        Some(keys) => fetches.extend(keys.iter().map(|key| {
+            let prefix = key::prefix(key::Kind::Outbox, key);
+            Fetch::Page { prefix, after: Bytes::new(), max: RECORDS_OF_A_KEY }
+        })),
+    }
+    let read = IndexRead::of(fetches);
     let Some(reply) = core.rados.read_index(shard, &read).await? else { return Ok(Read::Absent) };
-    let [Fetched::Pairs(attributes), Fetched::Page(page)] = &reply.parts[..] else { return Ok(Read::Absent) };
+    let Some((Fetched::Pairs(attributes), parts)) = reply.parts.split_first() else {
+        return Ok(Read::Absent);
+    };
     // The guard of whoever removes records says which states refuse that.
     if let Guard::AttrBelow(name, limit) = state::is_not_frozen()
         && attributes.get(name.as_bytes()).is_some_and(|state| *state >= limit)
     {
         return Ok(Read::Frozen);
     }
-    let queued = outbox::parse(shard, page)?;
-    let (mut records, mut bytes) = (Vec::new(), 0);
-    for (queued, (_, raw)) in queued.into_iter().zip(&page.entries) {
-        let record = record(shard, queued, raw);
-        bytes += record.events.iter().map(|one| one.event.size_bytes()).sum::<u64>();
-        records.push(record);
-        if bytes >= max_bytes {
-            break;
+    let (mut records, mut bytes, mut more) = (Vec::new(), 0, false);
+    for part in parts {
+        let Fetched::Page(page) = part else { return Ok(Read::Absent) };
+        more |= page.more;
+        for (queued, (_, raw)) in outbox::parse(shard, page)?.into_iter().zip(&page.entries) {
+            let is_full = bytes >= max_bytes || records.len() as u64 >= max;
+            if is_full && !records.is_empty() {
+                more = true;
+                break;
+            }
+            let record = record(shard, queued, raw);
+            bytes += record.events.iter().map(|one| one.event.size_bytes()).sum::<u64>();
+            records.push(record);
         }
     }
     Ok(Read::Page(IndexPage {
         shard: shard.to_owned(),
         last: records.last().map(|record| record.name.clone()).unwrap_or_default(),
         passed: None,
-        more: page.more || records.len() < page.entries.len(),
+        more,
+        is_partial: keys.is_some(),
         records,
     }))
 }

@@ -37,7 +37,9 @@ impl Outbox {
     async fn next(&mut self, core: &Core) -> Result<Part> {
         let Some(shard) = self.shard.take().or_else(|| self.shards.next()) else { return Ok(Part::End) };
         let after = std::mem::take(&mut self.after);
-        let Read::Page(page) = page::read(core, &shard, after, PAGE, BYTES).await? else {
+        let Read::Page(page) =
+            page::read(core, &shard, page::Range { keys: None, after, max: PAGE, max_bytes: BYTES }).await?
+        else {
             return Ok(Part::Moving);
         };
         if page.more {

@@ -340,7 +340,7 @@ impl S3 {
                     Ok(_) => {
                         // Sometimes no mover is told: then the scan finds the events.
                         if plan.events > 0 && self.env.jitter(Duration::from_nanos(10)) > Duration::ZERO {
-                            self.notifier.outbox_written(bucket, shard);
+                            self.notifier.outbox_written(bucket, shard, &plan.event_keys);
                         }
                         for key in &plan.untidy {
                             self.tidy(bucket, shard, key).await?;

@@ -499,7 +499,11 @@ impl World {
         self.run(self.client, write).unwrap();
         if self.random.chance(900) {
             let at = self.random.index(self.gateways.len());
-            self.gateways[at].notifier.outbox_written(&bucket::id(bucket), &shard);
+            self.gateways[at].notifier.outbox_written(
+                &bucket::id(bucket),
+                &shard,
+                std::slice::from_ref(&key_name),
+            );
         }
     }
 
@@ -507,7 +511,7 @@ impl World {
     pub(crate) fn tell_of_outboxes(&self) {
         for bucket in (0..BUCKETS).map(|number| self.bucket(number)) {
             for shard in bucket.shard_names() {
-                self.gateways[0].notifier.outbox_written(&bucket.id, &shard);
+                self.gateways[0].notifier.outbox_written(&bucket.id, &shard, &[]);
             }
         }
     }

@@ -375,7 +375,7 @@ async fn ended(gateway: &Arc<Gateway>, (bucket, shard): (&str, &str), changes: &
     };
     gateway.quotas.finished(bucket_id(shard), changes.iter().map(|waiting| waiting.change.tag()), delta);
     if plan.events > 0 {
-        gateway.outbox_written(bucket, shard);
+        gateway.outbox_written(bucket, shard, &plan.event_keys);
     }
     gateway.tidy_keys(bucket_id(shard), shard, &plan.untidy).await;
 }
