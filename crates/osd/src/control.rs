@@ -567,9 +567,12 @@ fn set_data_options(shared: &Shared) {
 /// Measures what the store may still take before it reaches the full ratio; returns that and the store's size.
 pub(crate) fn measure_space(shared: &Shared) -> Option<(u64, u64)> {
     let statfs = shared.store.statfs().ok()?;
-    let ratio = shared.map.load().as_ref().map_or(DEFAULT_FULL_RATIO, |map| f64::from(map.full_ratio));
-    let kept = (statfs.total_bytes as f64 * (1.0 - ratio).clamp(0.0, 1.0)) as u64;
-    let left = statfs.available_bytes.saturating_sub(kept);
+    let map = shared.map.load();
+    let ratios = map.as_ref().map(|map| (f64::from(map.full_ratio), f64::from(map.backfillfull_ratio)));
+    let (full, backfillfull) = ratios.unwrap_or((DEFAULT_FULL_RATIO, DEFAULT_FULL_RATIO));
+    let kept = |ratio: f64| (statfs.total_bytes as f64 * (1.0 - ratio).clamp(0.0, 1.0)) as u64;
+    let left = statfs.available_bytes.saturating_sub(kept(full));
+    shared.backfill_full.store(statfs.available_bytes < kept(backfillfull), Ordering::Relaxed);
     shared.space_bytes.store(left, Ordering::Relaxed);
     Some((left, statfs.total_bytes))
 }

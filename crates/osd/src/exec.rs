@@ -92,6 +92,8 @@ pub struct Executed {
     pub change: Option<Change>,
     /// What is to be done beside it once the request has succeeded.
     pub effects: Vec<Effect>,
+    /// Whether something of the object could not be read: the outcome counts only where no other member has it.
+    pub damaged: bool,
 }
 
 /// What a successful write changes.
@@ -134,7 +136,8 @@ pub struct SumsDelta {
 impl Executed {
     /// A request that failed as a whole.
     pub fn failed(errno: Errno, user_version: u64) -> Executed {
-        Executed { result: errno.negated(), ops: Vec::new(), user_version, change: None, effects: Vec::new() }
+        let (ops, effects) = (Vec::new(), Vec::new());
+        Executed { result: errno.negated(), ops, user_version, change: None, effects, damaged: false }
     }
 }
 
@@ -246,9 +249,12 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
         }
     }
     let user_version = context.user_version(env.last_user_version);
+    if pending.is_damaged() {
+        return Executed { damaged: true, ..Executed::failed(Errno::EIO, user_version) };
+    }
     let effects = if result < 0 { Vec::new() } else { pending.take_effects() };
     if result < 0 || !pending.changed() {
-        return Executed { result, ops: results, user_version, change: None, effects };
+        return Executed { result, ops: results, user_version, change: None, effects, damaged: false };
     }
     if let Err(errno) = check_full(env, request, &pending) {
         return Executed::failed(errno, user_version);
@@ -272,6 +278,7 @@ pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectCont
         user_version: change.reply_version(user_version),
         change: Some(change),
         effects,
+        damaged: false,
     }
 }
 
@@ -280,7 +287,7 @@ fn copied_before(request: &OsdRequest, context: &ObjectContext) -> Option<Execut
     let (_, user_version) =
         *context.info.copied_requests.iter().find(|(reqid, _)| *reqid == request.reqid)?;
     let ops = vec![OpResult::default(); request.ops.len()];
-    Some(Executed { result: 0, ops, user_version, change: None, effects: Vec::new() })
+    Some(Executed { result: 0, ops, user_version, change: None, effects: Vec::new(), damaged: false })
 }
 
 fn run(pending: &mut Pending<'_>, op: &OsdOp) -> OpResult {

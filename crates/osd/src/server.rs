@@ -363,6 +363,7 @@ pub(crate) fn share(
             next_tid: AtomicU64::new(1),
             full: AtomicBool::new(false),
             space_bytes: AtomicU64::new(u64::MAX),
+            backfill_full: AtomicBool::new(false),
             compacting: AtomicBool::new(false),
             benching: AtomicBool::new(false),
             backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),

@@ -27,7 +27,7 @@ use crate::tracker::{OpTracker, TrackerLimits};
 use background::Work;
 use bytes::Bytes;
 use copies::Copies;
-use nacre_pg::{Command, Event, Executed, PeerMsg, Pg, PgEnvelope};
+use nacre_pg::{Command, Event, Executed, PeerMsg, Pg, PgEnvelope, Refusal};
 use nacre_runtime::msgr::Conn;
 use nacre_runtime::options::Options;
 use nacre_store::{CommitSink, Completion, Reservation, StoreError};
@@ -371,7 +371,7 @@ impl Shard {
                 self.feed(slot, Event::Executed { token, outcome });
                 self.reservations.clear();
             }
-            Command::Persist { id, txn } => self.persist(slot, id, &txn),
+            Command::Persist { id, txn } => self.persist(slot, id, txn),
             Command::Send { to, msg } => self.send(slot, to, msg),
             Command::Reply { token } => self.reply(slot, token),
             Command::ReplyDup { token, version, result } => self.reply_dup(token, version, &result),
@@ -412,7 +412,7 @@ impl Shard {
         }
     }
 
-    fn persist(&mut self, slot: u32, id: u64, txn: &Transaction) {
+    fn persist(&mut self, slot: u32, id: u64, txn: Transaction) {
         debug_assert!(id < 1 << PERSIST_BITS);
         let token = u64::from(slot) << PERSIST_BITS | id;
         if txn.ops.is_empty() && !self.inflight.iter().any(|(of, _)| (of >> PERSIST_BITS) as u32 == slot) {
@@ -424,10 +424,33 @@ impl Shard {
         self.shared.take_space(txn.payload_bytes() as u64);
         self.inflight.push_back((token, self.now_ns));
         let sink = Arc::clone(&self.inbox);
-        if let Err(error) = self.shared.store.queue_transaction(txn, Some(Completion { sink, token })) {
-            // What the machine ordered must be applied: a member that can't must not go on (rule R8).
-            self.shared.store_failed(&format!("{}: a change could not be applied", txn.collection), &error);
+        if let Err(error) = self.shared.store.queue_transaction(&txn, Some(Completion { sink, token })) {
+            self.inflight.pop_back();
+            self.refused(slot, id, txn, &error);
         }
+    }
+
+    /// The store refused a transaction. For a damaged object the machine knows what to do instead; else what it ordered must
+    /// be applied, and a member that can't must not go on (rule R8).
+    fn refused(&mut self, slot: u32, id: u64, txn: Transaction, error: &StoreError) {
+        let pg = txn.collection;
+        let why = match error {
+            StoreError::NoSpace { .. } => Some(Refusal::Full),
+            error => error.is_damage().then_some(Refusal::Damaged),
+        };
+        let mut commands = Vec::new();
+        let goes_on = why.is_some_and(|why| {
+            let hosted = self.slots[slot as usize].as_mut();
+            hosted.is_some_and(|hosted| hosted.machine.refused(self.now_ns, id, txn, why, &mut commands))
+        });
+        if !goes_on {
+            return self.shared.store_failed(&format!("{pg}: a change could not be applied"), error);
+        }
+        tracing::error!(%pg, %error, "a change of an object could not be applied: a copy of it is fetched");
+        for command in commands {
+            self.carry_out(slot, command);
+        }
+        self.after_event(slot);
     }
 
     /// Completions of a group commit: each machine hears once, of its newest.

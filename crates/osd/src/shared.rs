@@ -71,6 +71,8 @@ pub(crate) struct Shared {
     pub(crate) full: AtomicBool,
     /// Bytes that the store may still take before it is full: as measured last, less what was written since.
     pub(crate) space_bytes: AtomicU64,
+    /// Whether the store is above the map's backfillfull ratio: no copy here begins to be filled.
+    pub(crate) backfill_full: AtomicBool,
     /// PGs that may make whole copies now, of those that this OSD is primary of.
     pub(crate) backfills: Mutex<Reserver<PgId>>,
     /// PGs of which other OSDs may fill the copy here now.
@@ -120,7 +122,11 @@ impl Shared {
     }
 
     /// Asks for a slot for the copy of `pg` here to be filled; its shard hears when it has one.
+    /// While the store is too full it gets none; the PG's primary repeats its question.
     pub(crate) fn reserve_target(&self, pg: PgId, urgency: u8) {
+        if self.backfill_full.load(Ordering::Relaxed) {
+            return;
+        }
         if self.targets.lock().request(pg, self.priority(pg, urgency)) == Reservation::Granted {
             self.inboxes[self.shard_of(pg)].post(ShardMessage::TargetReserved(pg));
         }

@@ -9,6 +9,7 @@ use nacre_types::osdmap::{OsdMap, PgMembership};
 use nacre_types::stats::PgStats;
 use nacre_types::txn::Transaction;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A rule broken on purpose, to prove that the simulator notices. Only the feature `mutations`, which the simulator turns
@@ -169,6 +170,12 @@ pub enum Executed {
         /// The encoded reply, kept for resends (R6).
         result: Bytes,
     },
+    /// The object, or what the request needs of it, can't be read, or the copy lacks it ([`crate::Pg::lacks`]). Nothing was
+    /// changed.
+    Damaged {
+        /// For a request that does nothing but remove the object: the encoded reply to its removal.
+        removal: Option<Bytes>,
+    },
     /// The object changes.
     Write {
         /// The change, without log steps. Must be applicable: the host has checked it against its store's state.
@@ -184,6 +191,15 @@ pub enum Executed {
         /// The encoded reply, kept for resends (R6).
         result: Bytes,
     },
+}
+
+/// Why the store refused a transaction ([`crate::Pg::refused`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// It needs a part of an object that can't be read.
+    Damaged,
+    /// There is no space for it.
+    Full,
 }
 
 /// Into a [`crate::Pg`].
@@ -227,7 +243,8 @@ pub enum Event {
     ObjectRead {
         /// The command's handle.
         read: u64,
-        /// What was read; `None` where the object does not exist; an error where it can't be read.
+        /// What was read; `None` where the object does not exist; EIO where it is damaged, another error where it can't be read
+        /// now.
         piece: Result<Option<ObjectPiece>, nacre_types::errno::Errno>,
     },
     /// The answer to [`Command::ListObjects`]: objects with their versions, in order.
@@ -412,8 +429,10 @@ pub struct MemberInfo {
     pub committed_to: Eversion,
     /// Whether every object is there up to the log's head, apart from `missing`.
     pub complete: bool,
-    /// Number of objects that the log names but that have not arrived.
+    /// Number of objects that the log names but that have not arrived, or that are damaged.
     pub missing: u64,
+    /// The first of them.
+    pub lacks: BTreeSet<ObjectId>,
     /// The process, so that a restarted primary's leases are known to be gone.
     pub boot_nonce: u64,
 }
@@ -456,11 +475,13 @@ pub enum PeerMsg {
     GetTail {
         /// The interval.
         interval: Interval,
-        /// The primary's head.
+        /// The primary's head, or the member's where that is lower and nothing but objects is wanted.
         after: Eversion,
+        /// Objects that the primary lacks besides (R10).
+        objects: Vec<ObjectId>,
     },
-    /// In-sync member's entries above `after`; and primary's to an in-sync member that is behind. The objects they name
-    /// follow as [`PeerMsg::TailObject`]; all of it takes effect at once.
+    /// In-sync member's entries above `after`; and primary's to an in-sync member that is behind. The objects they name, and
+    /// those that the receiver lacks, follow as [`PeerMsg::TailObject`]; all of it takes effect at once.
     Tail {
         /// The interval.
         interval: Interval,
@@ -631,6 +652,27 @@ pub enum PeerMsg {
         /// The interval.
         interval: Interval,
     },
+    /// A member, in sync or not, could not apply an update, and lacks the object now (R10).
+    Lacks {
+        /// The interval.
+        interval: Interval,
+    },
+    /// In place of [`PeerMsg::TailObject`]: the sender lacks the object (R10).
+    TailUnreadable {
+        /// The interval.
+        interval: Interval,
+        /// Which.
+        object: ObjectId,
+    },
+    /// In place of [`PeerMsg::Push`]: no member in sync has the object (R10). Answered by [`PeerMsg::PushDone`].
+    Unfound {
+        /// The interval.
+        interval: Interval,
+        /// Which.
+        object: ObjectId,
+        /// The version that is lost.
+        version: Eversion,
+    },
     /// One piece of an object, of a [`PeerMsg::Push`] or a [`PeerMsg::TailObject`], is durable there: so much fewer are under way.
     PieceDone {
         /// The interval of the piece.
@@ -647,7 +689,7 @@ pub struct Remembered {
     pub boot_nonce: u64,
     /// Whether it has a copy.
     pub exists: bool,
-    /// Whether the copy is whole.
+    /// Whether the copy is whole, but for objects that it knows it lacks.
     pub whole: bool,
     /// The highest record that the copy remembers.
     pub highest: Option<PgMembership>,

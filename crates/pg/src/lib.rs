@@ -13,6 +13,7 @@
 
 mod api;
 mod copy;
+mod damage;
 pub mod heartbeat;
 mod known;
 pub mod lease;
@@ -29,7 +30,7 @@ mod tail;
 
 pub use api::{
     ClientOp, Command, DropReason, Event, Executed, LeaseView, MemberInfo, Mutation, ObjectPiece, PeerMsg,
-    PgEnvelope, PgQuery, PieceCursor, Remembered, Settings,
+    PgEnvelope, PgQuery, PieceCursor, Refusal, Remembered, Settings,
 };
 pub use copy::{TEMP_NAMESPACE, is_temp};
 pub use known::KnownOsds;

@@ -211,7 +211,9 @@ impl Pg {
         let outbid = current.interval.next() < self.promised;
         // The next interval relies on there being a copy (R2).
         let begun = !current.interval.is_creation() || self.pending.is_empty();
-        if !self.is_whole() || !begun || !current.in_sync.contains(&self.me) || outbid {
+        // One that lacks objects fetches them from the others (R10).
+        let complete = self.exists && self.copy.complete;
+        if !complete || !begun || !current.in_sync.contains(&self.me) || outbid {
             return None;
         }
         let primary = current.in_sync.iter().find(|m| m.osd == current.primary);

@@ -8,10 +8,12 @@
 //! Activation then waits until no earlier primary can hold a lease of this OSD (R4).
 
 use crate::api::{Command, LeaseView, MemberInfo, Mutation, PeerMsg};
+use crate::damage::MAX_NAMED;
 use crate::pg::{Durable, Pg};
 use crate::primary::Phase;
 use crate::recovery::CatchUp;
 use nacre_types::ids::{Eversion, Interval, OsdId};
+use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, PgMembership};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +27,9 @@ pub(crate) struct Peering {
     pub(crate) infos: BTreeMap<OsdId, MemberInfo>,
     pub(crate) asked_at: u64,
     /// Whom the tail was asked of.
-    adopting: Option<OsdId>,
+    pub(crate) adopting: Option<OsdId>,
+    /// Objects that were asked of a member.
+    pub(crate) tried: BTreeSet<(OsdId, ObjectId)>,
     /// Who was sent a tail and has not confirmed it.
     behind: BTreeSet<OsdId>,
     tails_sent: bool,
@@ -176,6 +180,9 @@ impl Pg {
             if self.durable_head != self.log.head() || !self.pending.is_empty() {
                 return;
             }
+            if self.fetch_missing(&peers, out) {
+                return;
+            }
             if self.level_peers(&peers, out) {
                 return;
             }
@@ -201,7 +208,9 @@ impl Pg {
         for member in peers {
             let Some(info) = primary.peering.infos.get(&member.osd) else { continue };
             let absent = !info.exists && !fresh_pg;
-            let short = info.exists && (info.head < acknowledged || !info.complete || info.missing > 0);
+            // Named objects that it lacks are sent to it.
+            let unnamed = info.missing > info.lacks.len() as u64 && info.missing > self.missing.len() as u64;
+            let short = info.exists && (info.head < acknowledged || !info.complete || unnamed);
             let other = info.exists && info.head <= log.head() && !log.contains(info.head);
             if (absent || short || other) && !trusted {
                 found |= primary.lacking.insert(member.osd);
@@ -223,7 +232,8 @@ impl Pg {
             // Members being filled follow another log now.
             primary.catching_up.clear();
             debug_assert!(longest > head);
-            out.push(Command::Send { to: from, msg: PeerMsg::GetTail { interval, after: head } });
+            let objects = self.missing.keys().take(MAX_NAMED).cloned().collect();
+            out.push(Command::Send { to: from, msg: PeerMsg::GetTail { interval, after: head, objects } });
         }
         true
     }
@@ -238,15 +248,17 @@ impl Pg {
             let mut behind = Vec::new();
             for member in peers.iter().filter(|m| !primary.lacking.contains(&m.osd)) {
                 let Some(info) = primary.peering.infos.get(&member.osd) else { continue };
-                if info.exists && info.head == head {
+                let lacked = info.lacks.iter().filter(|object| !self.missing.contains_key(*object));
+                let lacked: Vec<ObjectId> = lacked.cloned().collect();
+                if info.exists && info.head == head && lacked.is_empty() {
                     primary.heads.insert(member.osd, head);
                 } else {
-                    behind.push((member.osd, info.head));
+                    behind.push((member.osd, info.head, lacked));
                 }
             }
-            primary.peering.behind = behind.iter().map(|(osd, _)| *osd).collect();
-            for (osd, after) in behind {
-                self.send_tail(osd, after, out);
+            primary.peering.behind = behind.iter().map(|(osd, ..)| *osd).collect();
+            for (osd, after, lacked) in behind {
+                self.send_tail(osd, after, &lacked, out);
             }
         }
         self.primary.as_ref().is_some_and(|p| !p.peering.behind.is_empty())
@@ -278,6 +290,7 @@ impl Pg {
         }
         primary.phase = Phase::Active;
         primary.retried_at = now;
+        self.fail_unfound(out);
         // Every in-sync member has all of it durable; a member that a proposal would add may be missing still.
         self.settle(leases, out);
         // Leases may have come back while it peered.
@@ -318,6 +331,10 @@ impl Pg {
         primary.handing_over = false;
         primary.must_bump = false;
         let members: BTreeSet<OsdId> = next.in_sync.iter().map(|m| m.osd).collect();
+        let joins = primary.catching_up.values().filter(|c| next.in_sync.contains(&c.member));
+        // What was unfound may have been found since.
+        let may_mend = |c: &CatchUp| c.lacks_objects || !self.missing.is_empty();
+        self.mend |= joins.into_iter().any(may_mend);
         primary.catching_up.retain(|_, c| !next.in_sync.contains(&c.member));
         primary.heads.retain(|osd, _| members.contains(osd) || primary.catching_up.contains_key(osd));
         primary.lacking.retain(|osd| members.contains(osd));

@@ -6,10 +6,11 @@
 
 use crate::api::{Command, Event, LeaseView, MemberInfo, Mutation, PeerMsg, PgQuery, PieceCursor, Settings};
 use crate::copy::{self, CopyRecord};
+use crate::damage::MAX_NAMED;
 use crate::log::{DupLimits, LogError, PgLog};
 use crate::membership::PromotionProposal;
 use crate::primary::{Phase, Primary};
-use crate::replica::{Replica, Staged};
+use crate::replica::{Arrived, Replica, Staged};
 use crate::restore::Restoring;
 use crate::tail::TailSender;
 use bytes::Bytes;
@@ -35,6 +36,8 @@ pub(crate) enum Durable {
     Info { to: OsdId, interval: Interval, round: u64, head: Eversion, versions_after: Option<Eversion> },
     /// The primary's tail took effect.
     TailDone { to: OsdId, interval: Interval },
+    /// A piece of an object of a tail was stored.
+    TailPiece { to: OsdId, interval: Interval, object: ObjectId },
     /// A piece of an object was stored that others follow.
     Piece { to: OsdId, interval: Interval, object: ObjectId },
     /// The catch-up log took effect, or a backfill is complete.
@@ -90,6 +93,10 @@ pub struct Pg {
     pub(crate) record_persist: u64,
     /// The membership in effect.
     pub(crate) membership: Option<PgMembership>,
+    /// Whether peering must begin for objects that members in sync lack (R10).
+    pub(crate) mend: bool,
+    /// How often objects were mended of late, and since when.
+    pub(crate) mended: BTreeMap<ObjectId, (u32, u64)>,
     /// Nothing of an interval below this one is taken part in (R3).
     pub(crate) promised: Interval,
     pub(crate) restoring: Option<Restoring>,
@@ -130,6 +137,8 @@ impl Pg {
             pending: VecDeque::new(),
             record_persist: 0,
             membership: None,
+            mend: false,
+            mended: BTreeMap::new(),
             promised: Interval(0),
             restoring: None,
             own_proposal: None,
@@ -207,7 +216,10 @@ impl Pg {
     fn is_settled(&self) -> bool {
         match &self.primary {
             Some(primary) => {
-                primary.phase == Phase::Active && primary.proposal.is_none() && !primary.recovers()
+                primary.phase == Phase::Active
+                    && primary.proposal.is_none()
+                    && !primary.recovers()
+                    && !self.mend
             }
             None => self.own_proposal.is_none() && self.restoring.is_none() && !self.interval().is_creation(),
         }
@@ -219,6 +231,7 @@ impl Pg {
         self.settle(leases, out);
         self.consider_restore(out);
         self.consider_bid(out);
+        self.begin_mending(out);
         self.step_peering(leases, out);
         self.consider_proposals(out);
         self.step_recovery(out);
@@ -256,7 +269,9 @@ impl Pg {
             PeerMsg::Info { interval, round, info, versions } => {
                 self.on_info(from, interval, round, info, versions, out);
             }
-            PeerMsg::GetTail { interval, after } => self.on_get_tail(from, interval, after, out),
+            PeerMsg::GetTail { interval, after, objects } => {
+                self.on_get_tail(from, interval, after, &objects, out);
+            }
             PeerMsg::Tail { interval, after, entries, objects } => {
                 self.on_tail(from, interval, after, entries, objects, out);
             }
@@ -300,6 +315,13 @@ impl Pg {
                     self.release_target(out);
                 }
             }
+            PeerMsg::Lacks { interval } => self.on_lacks(from, interval),
+            PeerMsg::TailUnreadable { interval, object } => {
+                self.on_tail_arrived(from, interval, object, Arrived::Unreadable, out);
+            }
+            PeerMsg::Unfound { interval, object, version } => {
+                self.on_unfound(from, interval, object, version, out);
+            }
             PeerMsg::PieceDone { interval, object } => {
                 self.on_tail_piece_done(from, interval, out);
                 self.on_push_piece_done(from, interval, object, out);
@@ -328,7 +350,7 @@ impl Pg {
                         out.push(Command::Send { to, msg });
                     }
                 }
-                Durable::Piece { to, interval, object } => {
+                Durable::Piece { to, interval, object } | Durable::TailPiece { to, interval, object } => {
                     out.push(Command::Send { to, msg: PeerMsg::PieceDone { interval, object } });
                 }
                 Durable::CaughtLog { to, interval } => {
@@ -452,6 +474,18 @@ impl Pg {
         self.exists && self.copy.complete && self.missing.is_empty()
     }
 
+    /// Whether the copy lacks an object (R10): operations on it must not be executed ([`Executed::Damaged`]).
+    ///
+    /// [`Executed::Damaged`]: crate::Executed::Damaged
+    pub fn lacks(&self, object: &ObjectId) -> bool {
+        !self.missing.is_empty() && self.missing.contains_key(object)
+    }
+
+    /// Whether an object that can't be read here is on no other member in sync either, as far as is known: it can only be removed.
+    pub fn is_unfound(&self, object: &ObjectId) -> bool {
+        self.is_active() && !self.mend && (self.lacks(object) || self.in_sync().len() < 2)
+    }
+
     /// Whether clients' operations are served here now.
     pub fn is_active(&self) -> bool {
         self.primary.as_ref().is_some_and(|primary| primary.phase == Phase::Active)
@@ -515,6 +549,7 @@ impl Pg {
             committed_to: self.committed_to,
             complete: self.copy.complete,
             missing: self.missing.len() as u64,
+            lacks: self.missing.keys().take(MAX_NAMED).cloned().collect(),
             boot_nonce: self.boot_nonce,
         }
     }
@@ -537,7 +572,8 @@ impl Pg {
         let restoring = asking.map(|r| r.asked_at + self.settings.retry_ns);
         let primary = self.primary.as_ref().and_then(|p| p.next_wake(&self.settings));
         let stray = self.is_stray().then_some(self.replica.announced_at + self.settings.retry_ns);
-        [own_proposal, restoring, primary, stray].into_iter().flatten().min()
+        let mend = (self.mend && self.primary.is_some()).then_some(self.now);
+        [own_proposal, restoring, primary, stray, mend].into_iter().flatten().min()
     }
 
     /// Bits of [`pg_state`].
@@ -581,6 +617,7 @@ impl Pg {
             log_size: self.log.len() as u64,
             degraded,
             misplaced,
+            unfound: if self.is_active() { self.missing.len() as u64 } else { 0 },
             last_change_ns: self.state_since.1,
             last_active_ns: if state & pg_state::ACTIVE != 0 { wall_ns } else { 0 },
             last_clean_ns: if state & pg_state::CLEAN != 0 { wall_ns } else { 0 },

@@ -149,6 +149,31 @@ impl Primary {
         inflight.chain(waiting).chain(waiters).collect()
     }
 
+    /// Writes above `common` were taken back: their clients send them again.
+    pub(crate) fn drop_after(&mut self, common: Eversion, out: &mut Vec<Command>) {
+        let writes = self.inflight.iter().filter(|write| write.version > common);
+        let mut tokens: Vec<u64> = writes.map(|write| write.token).collect();
+        self.inflight.retain(|write| write.version <= common);
+        let waiters = self.wait_commit.extract_if(.., |version, _| *version > common);
+        tokens.extend(waiters.flat_map(|(_, waiters)| waiters).map(Waiter::token));
+        out.extend(
+            tokens.into_iter().map(|token| Command::Drop { token, reason: DropReason::StaleInterval }),
+        );
+    }
+
+    /// Fails writes, and who waits for them, by version.
+    pub(crate) fn fail_writes(&mut self, fails: impl Fn(Eversion) -> bool, out: &mut Vec<Command>) {
+        let mut tokens = Vec::new();
+        self.inflight.retain(|write| {
+            let stays = !fails(write.version);
+            tokens.extend((!stays).then_some(write.token));
+            stays
+        });
+        let waiters = self.wait_commit.extract_if(.., |version, _| fails(*version));
+        tokens.extend(waiters.flat_map(|(_, waiters)| waiters).map(Waiter::token));
+        out.extend(tokens.into_iter().map(|token| Command::Refuse { token, errno: Errno::EIO }));
+    }
+
     /// Proposals whose outcome is unknown.
     pub(crate) fn proposals(&self) -> impl Iterator<Item = &PgMembership> {
         self.proposal.iter().map(|(cas, _)| &cas.proposed).chain(&self.refused)
@@ -220,6 +245,7 @@ impl Pg {
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
         primary.phase == Phase::Active
             && !primary.handing_over
+            && !self.mend
             && !self.interval().is_creation()
             && (self.in_sync().len() >= self.min_size() || below)
     }
@@ -294,6 +320,11 @@ impl Pg {
                     out.push(Command::Refuse { token: op.token, errno: Errno::ESTALE });
                     return;
                 }
+                // Whatever it did is lost.
+                Admission::Duplicate(_) if self.lacks(&op.object) => {
+                    out.push(Command::Refuse { token: op.token, errno: Errno::EIO });
+                    return;
+                }
                 Admission::Duplicate(dup) if dup.version <= self.committed_to => {
                     return self.answer(leases, Waiter::Dup(op.token, op.reqid), out);
                 }
@@ -325,6 +356,7 @@ impl Pg {
         let Some((op, version)) = self.primary.as_mut().and_then(|p| p.executing.take()) else { return };
         assert_eq!(op.token, token, "executions are answered in order");
         match outcome {
+            Executed::Damaged { removal } => return self.on_damaged_op(leases, op, version, removal, out),
             Executed::Read => self.answer_read(leases, &op, out),
             Executed::Write { txn, delete, prior, user_version, mtime_ns, result } => {
                 let kind = if delete { EntryKind::Delete } else { EntryKind::Modify };
@@ -418,7 +450,13 @@ impl Pg {
 
     // Replication.
 
-    fn replicate(&mut self, entry: LogEntry, mut txn: Transaction, op: &ClientOp, out: &mut Vec<Command>) {
+    pub(crate) fn replicate(
+        &mut self,
+        entry: LogEntry,
+        mut txn: Transaction,
+        op: &ClientOp,
+        out: &mut Vec<Command>,
+    ) {
         let version = entry.version;
         let encoded = entry.encode();
         let trim_to = self.trim_target();
@@ -546,7 +584,9 @@ impl Pg {
     /// Acknowledges what has become durable everywhere.
     pub(crate) fn settle(&mut self, leases: &dyn LeaseView, out: &mut Vec<Command>) {
         let remembered = self.pending.front().is_none_or(|(id, _)| *id > self.record_persist);
-        if !remembered || self.primary.as_ref().is_none_or(|p| p.phase != Phase::Active) {
+        // What is durable may lack what it should hold (R10).
+        let serves = self.primary.as_ref().is_some_and(|p| p.phase == Phase::Active) && !self.mend;
+        if !remembered || !serves {
             return;
         }
         let agreed = self.agreed();
@@ -623,6 +663,7 @@ impl Pg {
         primary.phase == Phase::Active
             && primary.catching_up.is_empty()
             && primary.proposals().next().is_none()
+            && self.missing.is_empty()
             && set.len() >= self.size()
             && set.iter().all(|m| self.up.contains(&m.osd))
             && self.up.iter().all(|osd| set.iter().any(|m| m.osd == *osd))
@@ -683,6 +724,6 @@ impl Pg {
 }
 
 /// What of a reply is kept for resends.
-fn kept(result: Bytes) -> Bytes {
+pub(crate) fn kept(result: Bytes) -> Bytes {
     if result.len() > MAX_DUP_RESULT_BYTES { Bytes::new() } else { result }
 }

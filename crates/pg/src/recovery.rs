@@ -10,6 +10,7 @@
 
 use crate::api::{Command, MemberInfo, Mutation, ObjectPiece, PeerMsg, PieceCursor};
 use crate::copy::is_temp;
+use crate::damage::UNKNOWN;
 use crate::log::EntryKind;
 use crate::pg::{ListFor, Pg, ReadFor};
 use crate::primary::{Phase, Primary};
@@ -94,6 +95,8 @@ pub(crate) struct CatchUp {
     unconfirmed: BTreeSet<ObjectId>,
     /// Objects that can't be read here.
     unreadable: BTreeSet<ObjectId>,
+    /// Whether it was filled without objects that no member in sync had then.
+    pub(crate) lacks_objects: bool,
     backfill: Option<Backfill>,
 }
 
@@ -109,6 +112,7 @@ impl CatchUp {
             pushing: BTreeMap::new(),
             unconfirmed: BTreeSet::new(),
             unreadable: BTreeSet::new(),
+            lacks_objects: false,
             backfill: None,
         }
     }
@@ -393,6 +397,8 @@ impl Pg {
             return;
         }
         let mut scan_from = None;
+        // Objects that no member in sync has (R10).
+        let mut unfound: Vec<(ObjectId, Eversion)> = Vec::new();
         let mut start: Vec<ObjectId> = Vec::new();
         let busy = catching_up.pushing.len() + catching_up.unconfirmed.len();
         let halted = paused || no_backfill && catching_up.backfill.is_some();
@@ -416,7 +422,16 @@ impl Pg {
                     catching_up.heard_at = now;
                     scan_from = Some(backfill.cursor.clone());
                 }
-                let readable = |o: &&ObjectId| !catching_up.unreadable.contains(*o);
+                let lost = self.missing.iter().filter(|(object, _)| backfill.work.contains(*object));
+                unfound.extend(lost.take(room).map(|(object, version)| (object.clone(), *version)));
+                catching_up.lacks_objects |= !unfound.is_empty();
+                for (object, _) in &unfound {
+                    backfill.work.remove(object);
+                    backfill.done.insert(object.clone());
+                    catching_up.unconfirmed.insert(object.clone());
+                }
+                let readable =
+                    |o: &&ObjectId| !catching_up.unreadable.contains(*o) && !self.missing.contains_key(*o);
                 start.extend(backfill.work.iter().filter(readable).take(room).cloned());
                 for object in &start {
                     backfill.work.remove(object);
@@ -424,6 +439,7 @@ impl Pg {
                 if let Some((bound, end)) = &backfill.range
                     && busy == 0
                     && start.is_empty()
+                    && unfound.is_empty()
                     && backfill.work.is_empty()
                 {
                     let end = *end;
@@ -441,6 +457,10 @@ impl Pg {
                 }
             }
             None => {
+                // It knows already that it lacks them.
+                let known = catching_up.missing.len();
+                catching_up.missing.retain(|object, _| !self.missing.contains_key(object));
+                catching_up.lacks_objects |= catching_up.missing.len() < known;
                 let idle = |o: &&ObjectId| {
                     !catching_up.pushing.contains_key(*o) && !catching_up.unreadable.contains(*o)
                 };
@@ -454,6 +474,9 @@ impl Pg {
             self.list_objects(ListFor::Backfill { osd, scan: next_scan }, from.clone(), scan, out);
             let msg = PeerMsg::Scan { interval, scan: next_scan, from, max: scan as u64 };
             out.push(Command::Send { to: osd, msg });
+        }
+        for (object, version) in unfound {
+            out.push(Command::Send { to: osd, msg: PeerMsg::Unfound { interval, object, version } });
         }
         for object in start {
             self.read_push(osd, object, PieceCursor::default(), false, out);
@@ -510,14 +533,19 @@ impl Pg {
             return;
         }
         catching_up.heard_at = self.now;
+        // What was read of an object that is known to be damaged by now is not used.
         let piece = match piece {
-            Ok(piece) => piece,
-            Err(_) => {
+            Ok(piece) if !self.missing.contains_key(&object) => piece,
+            other => {
                 catching_up.pushing.remove(&object);
                 if let Some(backfill) = &mut catching_up.backfill {
                     backfill.work.insert(object.clone());
                 }
-                catching_up.unreadable.insert(object);
+                // It is tried again later, if it is not known to be damaged then.
+                catching_up.unreadable.insert(object.clone());
+                if other == Err(Errno::EIO) {
+                    self.note_damaged(&object, out);
+                }
                 return;
             }
         };
@@ -606,11 +634,27 @@ impl Pg {
                 }
             }
             Some(ListFor::Backfill { osd, scan }) => {
+                self.list_missing(&mut objects, end);
                 if let Some(backfill) = self.backfill_of(osd, scan) {
                     backfill.mine = Some((objects, end));
                 }
             }
             None => {}
+        }
+    }
+
+    /// Adds to a listing the versions of objects that this copy lacks: what a member has of them is not taken for equal.
+    fn list_missing(&self, objects: &mut Vec<(ObjectId, Eversion)>, end: bool) {
+        let last = objects.last().map(|(object, _)| object.clone()).filter(|_| !end);
+        let lacked = self.missing.iter().filter(|(_, needed)| **needed > UNKNOWN);
+        for (object, needed) in lacked {
+            match objects.binary_search_by(|(listed, _)| listed.cmp(object)) {
+                Ok(at) => objects[at].1 = *needed,
+                Err(at) if end || last.as_ref().is_some_and(|last| object < last) => {
+                    objects.insert(at, (object.clone(), *needed));
+                }
+                Err(_) => {}
+            }
         }
     }
 

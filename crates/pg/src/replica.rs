@@ -35,6 +35,17 @@ pub(crate) struct Replica {
     target: Option<(Session, bool)>,
 }
 
+/// What has arrived of an object of a tail.
+#[derive(Clone, Debug)]
+pub(crate) enum Arrived {
+    /// All of it, which waits in this object.
+    In(ObjectId),
+    /// That it does not exist.
+    Absent,
+    /// That the sender lacks it.
+    Unreadable,
+}
+
 /// A tail being received.
 #[derive(Debug)]
 pub(crate) struct Staged {
@@ -43,10 +54,17 @@ pub(crate) struct Staged {
     pub(crate) after: Eversion,
     pub(crate) entries: Vec<LogEntry>,
     pub(crate) awaited: u64,
-    /// Objects that have arrived, with where they wait; `None`: to be removed.
-    pub(crate) ready: Vec<(ObjectId, Option<ObjectId>)>,
+    /// Objects that have arrived.
+    pub(crate) ready: Vec<(ObjectId, Arrived)>,
     /// Attributes of the object that is arriving.
     pub(crate) open: Option<Vec<(String, Bytes)>>,
+}
+
+impl Replica {
+    /// Nothing of an object that is arriving counts.
+    pub(crate) fn forget_piece(&mut self, object: &ObjectId) {
+        self.open.remove(object);
+    }
 }
 
 impl Pg {
@@ -212,6 +230,8 @@ impl Pg {
             }
             for object in std::mem::take(&mut self.missing).into_keys() {
                 copy::remove_missing(&object, &mut txn);
+                // What is left of it must not be taken for a copy.
+                txn.push(TxnOp::Remove(object));
             }
             self.copy.complete = false;
             txn.push(TxnOp::LogTruncate(Eversion::default()));
@@ -239,7 +259,7 @@ impl Pg {
 
     /// Makes the log the primary's: divergent entries above `common` go, `entries` follow, and every object that either
     /// names becomes missing, unless it is known to be absent.
-    fn roll_back(
+    pub(crate) fn roll_back(
         &mut self,
         common: Eversion,
         entries: &[LogEntry],

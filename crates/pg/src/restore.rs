@@ -70,7 +70,7 @@ impl Pg {
     /// Whether this member may be the one to put the PG back.
     pub(crate) fn seeks_records(&self) -> bool {
         self.restoring.is_some()
-            && if self.exists { self.is_whole() } else { self.up.first() == Some(&self.me.osd) }
+            && if self.exists { self.copy.complete } else { self.up.first() == Some(&self.me.osd) }
     }
 
     /// Who has not told yet what it remembers.
@@ -130,7 +130,11 @@ impl Pg {
             return None;
         }
         let whole = |osd: &OsdId| {
-            if *osd == self.me.osd { self.is_whole() } else { answers.get(osd).is_some_and(|a| a.whole) }
+            if *osd == self.me.osd {
+                self.exists && self.copy.complete
+            } else {
+                answers.get(osd).is_some_and(|a| a.whole)
+            }
         };
         let able = highest.in_sync.iter().filter(|m| map.is_member_up(**m) && whole(&m.osd));
         if able.min_by_key(|m| self.place(m.osd)) != Some(&self.me) {
@@ -155,7 +159,7 @@ impl Pg {
         let answer = Remembered {
             boot_nonce: self.boot_nonce,
             exists: self.exists,
-            whole: self.is_whole(),
+            whole: self.exists && self.copy.complete,
             highest: self.copy.highest.clone().filter(|_| self.exists),
             unlisted: self.unlisted.to_vec(),
         };

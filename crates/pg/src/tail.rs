@@ -7,7 +7,7 @@ use crate::api::{Command, ObjectPiece, PeerMsg, PieceCursor};
 use crate::copy::{self, TEMP_NAMESPACE};
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Durable, Pg, ReadFor};
-use crate::replica::{Session, Staged};
+use crate::replica::{Arrived, Session, Staged};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, Interval, OsdId};
@@ -33,10 +33,16 @@ pub(crate) struct TailSender {
 }
 
 impl Pg {
-    /// Sends `to` everything above `after`.
-    pub(crate) fn send_tail(&mut self, to: OsdId, after: Eversion, out: &mut Vec<Command>) {
+    /// Sends `to` everything above `after`, and more objects that it lacks.
+    pub(crate) fn send_tail(
+        &mut self,
+        to: OsdId,
+        after: Eversion,
+        more: &[ObjectId],
+        out: &mut Vec<Command>,
+    ) {
         let interval = self.interval().max(self.promised);
-        let (mut entries, mut objects) = (Vec::new(), BTreeSet::new());
+        let (mut entries, mut objects) = (Vec::new(), BTreeSet::from_iter(more.iter().cloned()));
         for entry in self.log.entries_after(after) {
             entries.push(entry.encode());
             if entry.kind != EntryKind::Error {
@@ -54,6 +60,11 @@ impl Pg {
     /// Reads the next piece, if the receiver has stored enough of those before it.
     fn send_next_tail_piece(&mut self, to: OsdId, out: &mut Vec<Command>) {
         let Some(sender) = self.senders.get_mut(&to) else { return };
+        while let Some(object) = sender.queue.pop_front_if(|object| self.missing.contains_key(object)) {
+            let msg = PeerMsg::TailUnreadable { interval: sender.interval, object };
+            out.push(Command::Send { to, msg });
+            sender.next = Some(PieceCursor::default());
+        }
         let Some(object) = sender.queue.front().cloned() else {
             self.senders.remove(&to);
             return;
@@ -96,12 +107,19 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let Some(sender) = self.senders.get_mut(&to).filter(|sender| sender.read == read) else { return };
-        let Ok(piece) = piece else {
-            // The copy is damaged: the tail can't be sent, the primary's retry asks again or another.
-            self.senders.remove(&to);
-            return;
-        };
         let Some(object) = sender.queue.front().cloned() else { return };
+        let piece = match piece {
+            Ok(piece) => piece,
+            // A primary fetches it from another member first.
+            Err(Errno::EIO) if self.note_damaged(&object, out) && self.primary.is_none() => {
+                return self.send_next_tail_piece(to, out);
+            }
+            // The tail is asked for again.
+            Err(_) => {
+                self.senders.remove(&to);
+                return;
+            }
+        };
         let next = piece.as_ref().and_then(|p| p.next.clone());
         let msg = PeerMsg::TailObject { interval: sender.interval, object: object.clone(), piece };
         out.push(Command::Send { to, msg });
@@ -119,13 +137,14 @@ impl Pg {
         from: OsdId,
         interval: Interval,
         after: Eversion,
+        objects: &[ObjectId],
         out: &mut Vec<Command>,
     ) {
         let asked = |s: Session| s.primary == from && s.since == interval;
         if !self.replica.session.is_some_and(asked) || !self.log.contains(after) {
             return;
         }
-        self.send_tail(from, after, out);
+        self.send_tail(from, after, objects, out);
     }
 
     pub(crate) fn on_tail(
@@ -139,7 +158,9 @@ impl Pg {
     ) {
         let as_primary = self.primary.is_some() && interval == self.interval();
         let as_replica = self.replica.session.is_some_and(|s| s.primary == from && s.since <= interval);
-        if !(as_primary || as_replica) || after != self.log.head() {
+        // A member that has fewer updates may have objects that this copy lacks.
+        let fits = after == self.log.head() || entries.is_empty() && self.log.contains(after);
+        if !(as_primary || as_replica) || !fits {
             return;
         }
         let entries: Result<Vec<LogEntry>, _> = entries.iter().map(|bytes| LogEntry::decode(bytes)).collect();
@@ -163,10 +184,11 @@ impl Pg {
             return;
         }
         let Some(piece) = piece else {
-            staged.ready.push((object.clone(), None));
-            out.push(Command::Send { to: from, msg: PeerMsg::PieceDone { interval, object } });
-            self.note_tail_progress(from);
-            return self.finish_tail(out);
+            out.push(Command::Send {
+                to: from,
+                msg: PeerMsg::PieceDone { interval, object: object.clone() },
+            });
+            return self.on_tail_arrived(from, interval, object, Arrived::Absent, out);
         };
         let name = format!("tail.{}", staged.ready.len());
         let temp = ObjectId::with_hash(object.pool(), TEMP_NAMESPACE, "", &name, SNAP_HEAD, object.hash());
@@ -182,11 +204,34 @@ impl Pg {
         let attrs = if last { staged.open.take().unwrap_or_default() } else { Vec::new() };
         put_piece(&temp, piece, attrs, &mut txn);
         if last {
-            staged.ready.push((object.clone(), Some(temp)));
+            staged.ready.push((object.clone(), Arrived::In(temp)));
         }
-        self.persist(txn, Durable::Piece { to: from, interval, object }, out);
+        self.persist(txn, Durable::TailPiece { to: from, interval, object }, out);
         self.note_tail_progress(from);
         self.finish_tail(out);
+    }
+
+    /// An object of the tail is there without any data.
+    pub(crate) fn on_tail_arrived(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        object: ObjectId,
+        arrived: Arrived,
+        out: &mut Vec<Command>,
+    ) {
+        if let Some(staged) = self.staged.as_mut().filter(|s| s.from == from && s.interval == interval) {
+            let lacks = matches!(arrived, Arrived::Unreadable).then(|| object.clone());
+            staged.ready.push((object, arrived));
+            if let Some(info) = self.primary.as_mut().and_then(|p| p.peering.infos.get_mut(&from))
+                && let Some(object) = lacks
+            {
+                // It may have found that just now.
+                info.missing += u64::from(info.lacks.insert(object));
+            }
+            self.note_tail_progress(from);
+            self.finish_tail(out);
+        }
     }
 
     /// Puts the tail into effect once all of its objects are there.
@@ -195,22 +240,37 @@ impl Pg {
             return;
         }
         let Some(staged) = self.staged.take() else { return };
-        if staged.after != self.log.head() {
+        if staged.after != self.log.head() && !staged.entries.is_empty() {
             return;
         }
         let mut txn = Transaction::new(self.id);
         if !self.exists {
             self.create_copy(&mut txn);
         }
-        for (object, temp) in staged.ready {
-            match temp {
-                Some(temp) => {
+        for (object, arrived) in staged.ready {
+            match arrived {
+                Arrived::In(temp) => {
                     self.temps.retain(|t| *t != temp);
+                    // What is there may be damaged: a removal needs nothing of it.
+                    txn.push(TxnOp::Remove(object.clone()));
                     txn.push(TxnOp::Rename { from: temp, to: object.clone() });
                 }
-                None => {
+                Arrived::Absent => {
                     txn.push(TxnOp::Remove(object.clone()));
                 }
+                Arrived::Unreadable => {
+                    let names = |entry: &&LogEntry| entry.object == object && entry.kind == EntryKind::Modify;
+                    let newest = staged.entries.iter().rev().find(names);
+                    if let Some(needed) = newest.map(|entry| entry.version) {
+                        copy::put_missing(&object, needed, &mut txn);
+                        self.missing.insert(object, needed);
+                    }
+                    continue;
+                }
+            }
+            if self.missing.remove(&object).is_some() {
+                copy::remove_missing(&object, &mut txn);
+                self.note_mended(&object);
             }
             out.push(Command::Invalidate { object: Some(object) });
         }
@@ -227,6 +287,9 @@ impl Pg {
             txn.push(TxnOp::LogAppend(encoded));
         }
         self.put_record(&mut txn);
+        if let Some(primary) = &mut self.primary {
+            primary.peering.adopting = None;
+        }
         let to = if self.primary.is_some() { self.me.osd } else { staged.from };
         self.persist(txn, Durable::TailDone { to, interval: staged.interval }, out);
     }

@@ -5,6 +5,7 @@
 mod authority;
 mod clients;
 mod cluster;
+mod damage;
 mod host;
 mod life;
 mod random;

@@ -61,7 +61,7 @@ fn peers_messages() {
     let messages = [
         PeerMsg::Query { interval, round: 1, versions_after: Some(at), boot_nonce: 5 },
         PeerMsg::Promised { interval, promised: Interval(9) },
-        PeerMsg::GetTail { interval, after: at },
+        PeerMsg::GetTail { interval, after: at, objects: vec![entry().object] },
         PeerMsg::Tail { interval, after: at, entries: vec![entry().encode(), Bytes::new()], objects: 2 },
         PeerMsg::TailObject { interval, object: entry().object, piece: None },
     ];

@@ -110,6 +110,12 @@ impl StoreError {
         }
     }
 
+    /// Whether contents can't be read: those of an object, where nothing else was touched.
+    pub fn is_damage(&self) -> bool {
+        matches!(self, StoreError::Corrupt { .. })
+            || matches!(self, StoreError::Io { code, .. } if *code == Errno::EIO.0)
+    }
+
     /// The number that clients get.
     pub fn errno(&self) -> Errno {
         match self {

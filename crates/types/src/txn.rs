@@ -146,6 +146,22 @@ pub enum TxnOp {
     LogTruncate(Eversion),
 }
 
+impl TxnOp {
+    /// Whether it changes an object, rather than the collection itself, its values or its log.
+    pub fn changes_object(&self) -> bool {
+        !matches!(
+            self,
+            TxnOp::CreateCollection
+                | TxnOp::RemoveCollection
+                | TxnOp::MetaSet(_)
+                | TxnOp::MetaRm(_)
+                | TxnOp::LogAppend(_)
+                | TxnOp::LogTrim(_)
+                | TxnOp::LogTruncate(_)
+        )
+    }
+}
+
 /// An atomic change of one collection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Transaction {

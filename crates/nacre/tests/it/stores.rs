@@ -350,3 +350,102 @@ fn compressed_pools_are_counted_and_read_back() {
     }
     cluster.wait_for("nothing compressed", |c| detail(c).1 == 0);
 }
+
+/// Changes bytes on the device of an OSD that is down: those of the object's data from `marker` on.
+fn damage_device(cluster: &TestCluster, osd: usize, marker: &[u8]) {
+    use std::os::unix::fs::FileExt;
+    let is_device = |path: &PathBuf| {
+        path.file_name().is_some_and(|name| name == "block")
+            && path.parent().is_some_and(|folder| folder.ends_with(format!("osd/{osd}")))
+    };
+    let device = files(cluster.folder()).into_iter().find(is_device).expect("the OSD has a device");
+    let contents = fs::read(&device).unwrap();
+    let found: Vec<usize> = contents
+        .windows(marker.len())
+        .enumerate()
+        .filter(|(_, bytes)| *bytes == marker)
+        .map(|(at, _)| at)
+        .collect();
+    assert!(!found.is_empty(), "the data is not on {}", device.display());
+    let file = fs::OpenOptions::new().write(true).open(&device).unwrap();
+    for at in found {
+        file.write_all_at(b"changed", at as u64 + 100).unwrap();
+    }
+}
+
+/// Data of 16 blocks, each of which begins with a text of its own.
+fn marked(name: &str) -> (Bytes, impl Fn(usize) -> Vec<u8>) {
+    let name = name.to_owned();
+    let marker = move |block: usize| format!("<block {block} of {name}>").into_bytes();
+    let mut data = Vec::new();
+    for block in 0..16 {
+        let mut bytes = marker(block);
+        bytes.resize(4096, b'a' + block as u8);
+        data.extend(bytes);
+    }
+    (Bytes::from(data), marker)
+}
+
+#[test]
+fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
+    let mut cluster =
+        TestCluster::start_made(3, "bluestore", &["-o", "bluestore_block_size=268435456"], conf());
+    cluster.create_pool("data", 8, 3, 2);
+    cluster.wait_healthy();
+    let io = open(&cluster, "data");
+    let (read, updated, lost) = (marked("read"), marked("updated"), marked("lost"));
+    for (name, (data, _)) in [("read", &read), ("updated", &updated), ("lost", &lost)] {
+        io.write_full(name, data.clone()).wait().unwrap();
+    }
+    io.write_full("sound", read.0.clone()).wait().unwrap();
+    // Stops members of the object's PG one by one, and damages a block of theirs.
+    let damage =
+        |cluster: &mut TestCluster, object: &str, members: std::ops::Range<usize>, marker: Vec<u8>| {
+            let acting = json(cluster, &["osd", "map", "data", object])["acting"].as_array().unwrap().clone();
+            for member in &acting[members] {
+                let osd = member.as_u64().unwrap() as usize;
+                cluster.kill(Daemon::Osd(osd));
+                damage_device(cluster, osd, &marker);
+                cluster.spawn(Daemon::Osd(osd));
+                cluster.wait_healthy();
+            }
+            acting.iter().map(|member| member.as_u64().unwrap() as usize).collect::<Vec<_>>()
+        };
+    let processes = |c: &TestCluster| (0..3).map(|osd| c.pid(osd)).collect::<Vec<_>>();
+
+    // The primary can't read it: another member has it.
+    damage(&mut cluster, "read", 0..1, read.1(3));
+    // A replica and the primary can't read the rest of a block that is changed in part.
+    damage(&mut cluster, "updated", 0..1, updated.1(5));
+    let members = damage(&mut cluster, "updated", 2..3, updated.1(7));
+    let before = processes(&cluster);
+    assert_eq!(io.read("read", 0, 0).wait().unwrap(), read.0);
+    let mut wanted = updated.0.to_vec();
+    for block in [5, 7] {
+        io.write("updated", block * 4096 + 1000, Bytes::from_static(b"new")).wait().unwrap();
+        wanted[block as usize * 4096 + 1000..][..3].copy_from_slice(b"new");
+    }
+    assert_eq!(io.read("updated", 0, 0).wait().unwrap(), wanted);
+    cluster.wait_healthy();
+    assert_eq!(processes(&cluster), before, "no OSD ended");
+
+    // What no member can read is lost, and said to be.
+    damage(&mut cluster, "lost", 0..3, lost.1(9));
+    assert_eq!(io.read("lost", 0, 0).wait().unwrap_err().errno(), Errno::EIO);
+    cluster.wait_for("the loss in health", |c| health(c).contains("OBJECT_UNFOUND"));
+    assert_eq!(io.read("sound", 0, 0).wait().unwrap(), read.0);
+    assert_eq!(io.append("lost", Bytes::from_static(b"more")).wait().unwrap_err().errno(), Errno::EIO);
+    io.remove("lost").wait().unwrap();
+    io.write_full("lost", Bytes::from_static(b"made again")).wait().unwrap();
+    cluster.wait_healthy();
+    assert_eq!(io.read("lost", 0, 0).wait().unwrap(), "made again");
+
+    // The copy that was mended serves by itself what the others had.
+    cluster.ok(&["ceph", "osd", "pool", "set", "data", "min_size", "1"]);
+    cluster.wait_healthy();
+    for osd in &members[..2] {
+        cluster.terminate(Daemon::Osd(*osd));
+    }
+    assert_eq!(io.read("updated", 0, 0).wait().unwrap(), wanted);
+    assert_eq!(io.read("read", 0, 0).wait().unwrap(), read.0);
+}

@@ -34,7 +34,14 @@ pub(super) fn execute(env: &Environment<'_>, request: &OsdRequest) -> Executed {
             break;
         }
     }
-    Executed { result, ops, user_version: env.last_user_version, change: None, effects: Vec::new() }
+    Executed {
+        result,
+        ops,
+        user_version: env.last_user_version,
+        change: None,
+        effects: Vec::new(),
+        damaged: false,
+    }
 }
 
 fn list(

@@ -13,6 +13,7 @@ use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, ObjectInfo, WatchInfo, object_flag, user_attr};
 use nacre_types::payload::Payload;
 use nacre_types::txn::TxnOp;
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -31,6 +32,8 @@ pub(crate) struct Pending<'a> {
     /// The object's info changed in a way that no step shows.
     info_changed: bool,
     effects: Vec<Effect>,
+    /// Whether something of the object could not be read.
+    damaged: Cell<bool>,
     /// Copies that were taken over, of those in the environment.
     copies: usize,
     /// The user version of the last one.
@@ -54,9 +57,14 @@ impl<'a> Pending<'a> {
             steps,
             info_changed: false,
             effects: Vec::new(),
+            damaged: Cell::new(false),
             copies: 0,
             copied_version: None,
         }
+    }
+
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.damaged.get()
     }
 
     pub(crate) fn limits(&self) -> &'a Limits {
@@ -345,6 +353,7 @@ impl Pending<'_> {
             let data = self.store().read(self.env.pg, self.oid, offset, len).map_err(|e| self.failed(&e))?;
             if data.len() as u64 != len {
                 tracing::error!(object = %self.oid, offset, len, got = data.len(), "store read is short");
+                self.damaged.set(true);
                 return Err(Errno::EIO);
             }
             return Ok(data);
@@ -564,6 +573,7 @@ impl Pending<'_> {
 
     fn failed(&self, error: &StoreError) -> Errno {
         tracing::error!(object = %self.oid, %error, "reading the store failed");
+        self.damaged.set(self.damaged.get() || error.is_damage());
         error.errno()
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use nacre_pg::{Event, ObjectPiece, PieceCursor};
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::encoding::decode;
+use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, PgId};
 use nacre_types::object::ObjectId;
 use nacre_types::op::{OI_ATTR, ObjectInfo};
@@ -48,7 +49,8 @@ impl Shard {
                 }
                 let piece = piece.map_err(|error| {
                     tracing::error!(%object, %error, "can't read an object for recovery");
-                    error.errno()
+                    // Other failures say nothing of the object.
+                    if error.is_damage() { Errno::EIO } else { Errno::EAGAIN }
                 });
                 self.feed(slot, Event::ObjectRead { read, piece });
             }
@@ -134,8 +136,8 @@ fn count(
     for oid in page.entries.iter().filter(|oid| !nacre_pg::is_temp(oid)) {
         match exec::load_context(store, pg, oid) {
             Ok(context) => sum += SumsDelta::between(&exec::ObjectContext::default(), &context),
-            // Damaged objects count as objects; scrub and reads report them.
-            Err(StoreError::Corrupt { .. }) => sum.objects += 1,
+            // Damaged objects count as objects; reads report them.
+            Err(error) if error.is_damage() => sum.objects += 1,
             Err(error) => return Err(error),
         }
     }
@@ -164,7 +166,7 @@ fn list_versions(
     for oid in page.entries {
         let version = match store.get_attr(pg, &oid, OI_ATTR).and_then(|attr| version_of(&oid, attr)) {
             Ok(version) => version,
-            Err(error @ StoreError::Corrupt { .. }) => {
+            Err(error) if error.is_damage() => {
                 // No version equals this one, so backfill replaces the damaged copy.
                 tracing::error!(object = %oid, %error, "an object's info is damaged");
                 Eversion::default()

@@ -1,11 +1,11 @@
 //! Clients' requests from arrival to answer.
 
 use super::space::{Fit, MemberSpace};
-use super::{MAX_EARLY_REQUESTS, Shard};
+use super::{Hosted, MAX_EARLY_REQUESTS, Shard};
 use crate::access;
 use crate::clock;
 use crate::copy::Fetched;
-use crate::exec::{self, Effect, Environment, ObjectContext, Origin};
+use crate::exec::{self, Effect, Environment, ObjectContext, Origin, SumsDelta};
 use crate::session::{Arrival, Session};
 use crate::tracker::{OpHandle, Stage};
 use bytes::Bytes;
@@ -13,7 +13,7 @@ use nacre_pg::log::MAX_DUP_RESULT_BYTES;
 use nacre_pg::{ClientOp, DropReason, Event, Executed};
 use nacre_runtime::error::Error;
 use nacre_runtime::msgr::{Conn, Permit};
-use nacre_store::StoreError;
+use nacre_store::{ObjectStore, StoreError};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, OsdId, PgId};
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
@@ -273,6 +273,10 @@ impl Shard {
             op.outcome = Some(Outcome { result: Errno::ENOENT.negated(), ..Outcome::default() });
             return Executed::Read;
         };
+        let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+        if !listing && hosted.machine.lacks(&request.object) {
+            return damaged(hosted, op, &*shared.store);
+        }
         let cached = self.contexts.get(&request.object, hosted.generation).cloned();
         let context = match cached {
             Some(context) => {
@@ -295,6 +299,9 @@ impl Shard {
                     Err(StoreError::NoCollection(_)) => ObjectContext::default(),
                     Err(error) => {
                         tracing::error!(object = %request.object, %error, "can't read an object's state");
+                        if error.is_damage() {
+                            return damaged(hosted, op, &*shared.store);
+                        }
                         op.outcome = Some(Outcome { result: error.errno().negated(), ..Outcome::default() });
                         return Executed::Read;
                     }
@@ -341,6 +348,9 @@ impl Shard {
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
         };
         let mut executed = exec::execute(&env, request, &context);
+        if executed.damaged {
+            return damaged(hosted, op, &*shared.store);
+        }
         op.effects = std::mem::take(&mut executed.effects);
         count(&self.metrics, &mut hosted.io, op.writes, request, &executed);
         let trivial = executed.ops.iter().all(|op| op.code == 0 && op.output.is_empty());
@@ -348,10 +358,6 @@ impl Shard {
             result: executed.result,
             user_version: executed.user_version,
             ops: if trivial { Vec::new() } else { executed.ops },
-        };
-        let encode = |outcome: &Outcome| {
-            postcard::to_extend(outcome, Vec::with_capacity(16))
-                .expect("invariant: outcomes hold no unsized sequences")
         };
         let Some(change) = executed.change else {
             // For want of space too: a late copy of the request must not take effect after its client was told that it
@@ -482,6 +488,31 @@ impl Shard {
             answer(conn, &op.request, epoch, outcome);
         }
     }
+}
+
+/// What is told of a request whose object can't be read: it may still be removed.
+fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) -> Executed {
+    let (object, ops) = (&op.request.object, &op.request.ops);
+    let removes = !ops.is_empty() && ops.iter().all(|op| matches!(op.op, Op::Remove));
+    if !removes {
+        return Executed::Damaged { removal: None };
+    }
+    if hosted.machine.is_unfound(object) {
+        let delta = match exec::load_context(store, hosted.pg, object) {
+            Ok(context) => SumsDelta::between(&context, &ObjectContext::default()),
+            Err(_) => SumsDelta { objects: -1, ..SumsDelta::default() },
+        };
+        hosted.sums.changed(object, &delta);
+    }
+    let outcome = Outcome::default();
+    let removal = Some(Bytes::from(encode(&outcome)));
+    op.outcome = Some(outcome);
+    Executed::Damaged { removal }
+}
+
+fn encode(outcome: &Outcome) -> Vec<u8> {
+    postcard::to_extend(outcome, Vec::with_capacity(16))
+        .expect("invariant: outcomes hold no unsized sequences")
 }
 
 /// What a resend is told where the outcome of a request that changed nothing is too long to be kept: of a failure the

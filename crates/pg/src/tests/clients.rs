@@ -7,7 +7,7 @@ use bytes::Bytes;
 use nacre_types::ids::{ClientId, Eversion, OsdId, PgId, ReqId};
 use nacre_types::object::ObjectId;
 use nacre_types::osdmap::OsdMap;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 #[derive(Clone, Debug)]
 struct Operation {
@@ -216,6 +216,12 @@ impl Clients {
         *known = len.max(*known);
     }
 
+    /// The object of a request.
+    pub fn object_of(&self, token: u64) -> ObjectId {
+        let (client, tid) = self.tokens[&token];
+        self.clients[client].operations[&tid].object.clone()
+    }
+
     pub fn answer(&self, (client, tid): (usize, u64)) -> Option<Bytes> {
         self.clients[client].operations[&tid].answer.clone()
     }
@@ -229,14 +235,17 @@ impl Clients {
     }
 
     /// The final contents hold everything acknowledged, once.
-    pub fn check(&self, contents: &Contents) {
+    pub fn check(&self, contents: &Contents, lost: &BTreeSet<ObjectId>) {
         let operations = || self.clients.iter().flat_map(|c| c.operations.values());
-        for (object, known) in &self.known {
+        for (object, known) in self.known.iter().filter(|(object, _)| !lost.contains(*object)) {
             let data = contents.objects.get(object).map_or(&[][..], |o| &o.data);
             assert!(data.starts_with(known), "{object} is {data:?}, but {known:?} was read");
         }
         for op in operations().filter(|op| op.answer.is_some() && !op.refused && !is_deletable(&op.object)) {
             let Request::Append(mark) = op.request else { continue };
+            if lost.contains(&op.object) {
+                continue;
+            }
             let at = u64::from_le_bytes(op.answer.as_ref().unwrap()[..].try_into().unwrap()) as usize;
             let found = contents.objects.get(&op.object).and_then(|o| o.data.get(at..at + 4));
             assert_eq!(found, Some(&mark.to_le_bytes()[..]), "an acknowledged append is lost: {op:?}");
@@ -249,14 +258,14 @@ impl Clients {
             assert_eq!(marks.len(), count, "{object} has an append twice");
             assert_eq!(found.omap.len(), count, "{object}: omap and data differ");
         }
-        self.check_deletable(contents);
+        self.check_deletable(contents, lost);
     }
 
     /// The object is as one of its last updates left it.
-    fn check_deletable(&self, contents: &Contents) {
+    fn check_deletable(&self, contents: &Contents, lost: &BTreeSet<ObjectId>) {
         let operations = || self.clients.iter().flat_map(|c| c.operations.values());
-        let objects: std::collections::BTreeSet<_> =
-            operations().filter(|op| is_deletable(&op.object)).map(|op| op.object.clone()).collect();
+        let objects = operations().filter(|op| is_deletable(&op.object) && !lost.contains(&op.object));
+        let objects: BTreeSet<_> = objects.map(|op| op.object.clone()).collect();
         for object in objects {
             let of = || operations().filter(|op| op.object == object);
             // Every version under which it may have been ordered counts, for one of them took effect.

@@ -6,9 +6,11 @@ use super::host::{Host, MS, Output};
 use super::store::Store;
 use crate::api::{Event, PeerMsg, Settings};
 use crate::heartbeat::{HbEvent, HbMsg};
+use nacre_types::errno::Errno;
 use nacre_types::ids::{Incarnation, Interval, OsdId, PgId, PoolId};
 use nacre_types::msg::{PgCas, PgCasReply};
-use nacre_types::osdmap::Member;
+use nacre_types::object::ObjectId;
+use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -86,6 +88,8 @@ pub struct Cluster {
     pub removing: BTreeSet<OsdId>,
     /// Which process ordered in an interval: only where it is one, a version names one update.
     orderers: BTreeMap<Interval, u64>,
+    /// Objects of which no member in sync had a whole copy at some time.
+    pub lost: BTreeSet<ObjectId>,
     /// Whether failure reports mark OSDs down.
     pub believes_reports: bool,
     next_nonce: u64,
@@ -129,6 +133,7 @@ impl Cluster {
             cut: BTreeSet::new(),
             removing: BTreeSet::new(),
             orderers: BTreeMap::new(),
+            lost: BTreeSet::new(),
             believes_reports: false,
             next_nonce: 100,
             traced: std::env::var_os("PG_TRACE").is_some(),
@@ -352,6 +357,37 @@ impl Cluster {
         }
     }
 
+    /// The highest membership that the map or any disk shows: a restored map may show an earlier one.
+    pub fn latest_membership(&self) -> Option<PgMembership> {
+        let running = self.hosts.values().filter_map(|host| host.pg.remembered().cloned());
+        let on_disks = self.disks.values().filter_map(|(_, store)| store.copy()?.record.highest);
+        running.chain(on_disks).chain(self.mon.membership().cloned()).max_by_key(|m| m.interval)
+    }
+
+    /// Notes which objects no member in sync has a whole copy of.
+    pub fn note_losses(&mut self) {
+        let Some(membership) = self.mon.membership() else { return };
+        let of_disk = |store: &Store| store.copy().map_or_else(Default::default, |copy| copy.missing);
+        let mut without = Vec::new();
+        for member in &membership.in_sync {
+            let (store, missing) = match (self.hosts.get(&member.osd), self.disks.get(&member.osd)) {
+                (Some(host), _) if host.member == *member => (&host.store, host.pg.missing.clone()),
+                (_, Some((incarnation, store))) if *incarnation == member.incarnation => {
+                    (store, of_disk(store))
+                }
+                _ => continue,
+            };
+            let lacked: BTreeSet<_> = missing.into_keys().chain(store.damaged.iter().cloned()).collect();
+            without.push(lacked);
+        }
+        let Some(mut lost) = without.pop() else { return };
+        lost.retain(|object| without.iter().all(|lacked| lacked.contains(object)));
+        for object in lost.difference(&self.lost).cloned().collect::<Vec<_>>() {
+            self.note(|| format!("{object} is lost"));
+            self.lost.insert(object);
+        }
+    }
+
     /// Carries away what a host put out.
     pub fn collect(&mut self, id: OsdId) {
         let Some(host) = self.hosts.get_mut(&id) else { return };
@@ -386,6 +422,11 @@ impl Cluster {
                 }
                 Output::Refuse { token, errno } => {
                     self.note(|| format!("{id} refuses {token}: {errno:?}"));
+                    if errno == Errno::EIO {
+                        self.note_losses();
+                        let object = self.clients.object_of(token);
+                        assert!(self.lost.contains(&object), "{object} is refused, and there is a copy");
+                    }
                     self.clients.refused(token);
                 }
                 Output::Drop { token } => {
@@ -474,6 +515,15 @@ impl Cluster {
         self.check();
     }
 
+    /// Whether clients are served, and members are where CRUSH wants them.
+    pub fn is_served(&self) -> bool {
+        let Some(membership) = self.mon.membership() else { return false };
+        let members: BTreeSet<OsdId> = membership.in_sync.iter().map(|m| m.osd).collect();
+        let primary = self.hosts.get(&membership.primary);
+        primary.is_some_and(|host| host.pg.is_active() && host.pg.membership() == Some(membership))
+            && members == self.mon.up.iter().copied().collect()
+    }
+
     pub fn is_clean(&self) -> bool {
         let Some(membership) = self.mon.membership() else { return false };
         let Some(primary) = self.hosts.get(&membership.primary) else { return false };
@@ -509,7 +559,7 @@ impl Cluster {
             assert_eq!(log, host.pg.log().versions(), "{} stores another log", member.osd);
             assert_eq!(host.store.durable.objects, first.store.durable.objects, "{} differs", member.osd);
         }
-        self.clients.check(&first.store.durable);
+        self.clients.check(&first.store.durable, &self.lost);
     }
 
     pub fn describe(&self) -> String {

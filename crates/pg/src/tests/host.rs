@@ -1,7 +1,7 @@
 //! One OSD of the toy cluster: a machine, a store, an executor, heartbeats with leases.
 
 use super::store::{Store, VERSION_ATTR, encode_version};
-use crate::api::{ClientOp, Command, Event, Executed, PeerMsg, Settings};
+use crate::api::{ClientOp, Command, Event, Executed, PeerMsg, Refusal, Settings};
 use crate::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatMap, HeartbeatSettings};
 use crate::lease::{LeaseSettings, LeaseTable};
 use crate::pg::Pg;
@@ -9,7 +9,6 @@ use bytes::Bytes;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, OsdId, PgId};
 use nacre_types::msg::{OsdFailure, PgCas};
-use nacre_types::object::ObjectId;
 use nacre_types::osdmap::{Member, OsdMap};
 use nacre_types::stats::pg_state;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -80,9 +79,10 @@ pub struct Host {
     pub reserved: Option<bool>,
     /// Whether it has, or waits for, the slot of a copy that is filled.
     pub target: bool,
-    /// Objects that can't be read.
-    pub damaged: BTreeSet<ObjectId>,
+    /// Whether it has no space for objects.
+    pub full: bool,
     pub output: Vec<Output>,
+    now: u64,
     /// Answers of the store that have not come yet.
     pub answers: VecDeque<Event>,
     pub removals: u32,
@@ -124,8 +124,9 @@ impl Host {
             ops: BTreeMap::new(),
             reserved: None,
             target: false,
-            damaged: BTreeSet::new(),
+            full: false,
             output: Vec::new(),
+            now,
             answers: VecDeque::new(),
             removals: 0,
         }
@@ -175,6 +176,7 @@ impl Host {
     }
 
     pub fn feed(&mut self, now: u64, event: Event) {
+        self.now = now;
         let mut out = Vec::new();
         self.pg.handle(now, &self.leases.at(now), event, &mut out);
         let mut execution = None;
@@ -198,7 +200,7 @@ impl Host {
                 }
                 *execution = Some(Event::Executed { token, outcome });
             }
-            Command::Persist { id, txn } => self.store.queue(id, txn),
+            Command::Persist { id, txn } => self.persist(id, txn, execution),
             Command::Send { to, msg } => {
                 assert!(to != self.member.osd, "a message to itself: {msg:?}");
                 self.output.push(Output::Peer(to, msg));
@@ -223,7 +225,7 @@ impl Host {
             Command::Forget { token } => drop(self.ops.remove(&token)),
             Command::Propose(cas) => self.output.push(Output::Propose(cas)),
             Command::ReadObject { read, object, cursor, max_bytes } => {
-                let piece = if self.damaged.contains(&object) {
+                let piece = if self.store.damaged.contains(&object) {
                     Err(Errno::EIO)
                 } else {
                     Ok(self.store.seen.read(&object, &cursor, max_bytes))
@@ -261,6 +263,31 @@ impl Host {
         }
     }
 
+    fn persist(&mut self, id: u64, txn: Transaction, execution: &mut Option<Event>) {
+        let mut replaced = BTreeSet::new();
+        let mut is_refused = false;
+        for op in &txn.ops {
+            match op {
+                TxnOp::Remove(oid) => drop(replaced.insert(oid.clone())),
+                TxnOp::Write { oid, .. } | TxnOp::Rename { to: oid, .. } => {
+                    is_refused |= self.store.damaged.contains(oid) && !replaced.contains(oid);
+                }
+                _ => {}
+            }
+        }
+        let is_full = self.full && txn.ops.iter().any(|op| matches!(op, TxnOp::Write { .. }));
+        if !is_refused && !is_full {
+            self.store.damaged.retain(|oid| !replaced.contains(oid));
+            return self.store.queue(id, txn);
+        }
+        let mut out = Vec::new();
+        let why = if is_refused { Refusal::Damaged } else { Refusal::Full };
+        assert!(self.pg.refused(self.now, id, txn, why, &mut out), "the OSD would end");
+        for command in out {
+            self.carry_out(command, execution);
+        }
+    }
+
     /// The collection is gone; the machine is forgotten.
     pub fn forget_pg(&mut self, now: u64) {
         self.store = Store::default();
@@ -277,6 +304,15 @@ impl Host {
 
     fn execute(&mut self, token: u64, version: Eversion) -> Executed {
         let op = self.ops.get_mut(&token).expect("execution of an unknown token");
+        let object = &op.op.object;
+        // Only the store needs the rest of the block that is appended to.
+        let needs =
+            matches!(op.request, Request::Read | Request::Delete) && self.store.damaged.contains(object);
+        if op.request != Request::List && (needs || self.pg.lacks(object)) {
+            let removal = (op.request == Request::Delete).then(Bytes::new);
+            op.result.clone_from(&removal);
+            return Executed::Damaged { removal };
+        }
         let object = self.store.seen.objects.get(&op.op.object);
         let prior = object.map_or(Eversion::default(), |o| o.version());
         let data = object.map_or(&[][..], |o| &o.data);

@@ -1,7 +1,7 @@
 //! Anything that can happen, in any order: every seed is a history of its own.
 
 use super::cluster::{Action, Cluster, Rng, test_settings};
-use super::host::{MS, Request};
+use super::host::{Host, MS, Request};
 use crate::api::Settings;
 use nacre_types::osdmap::Member;
 
@@ -13,6 +13,7 @@ struct Shape {
     min_size: u32,
     log: usize,
     wipes: bool,
+    damages: bool,
     restores: bool,
     steps: usize,
 }
@@ -28,6 +29,7 @@ fn shape(rng: &mut Rng) -> Shape {
         wipes: rng.chance(40),
         restores: rng.chance(10),
         steps: 300 + rng.below(2000),
+        damages: false,
     }
 }
 
@@ -44,7 +46,12 @@ impl History {
         for _ in 0..10 {
             rng.below(1);
         }
-        let shape = shape(&mut rng);
+        // With a generator of its own: all else of a history is the same without it.
+        let damages = (0..10).fold(Rng::new(seed + 0xda_3a9e), |mut rng, _| {
+            rng.below(1);
+            rng
+        });
+        let shape = Shape { damages: damages.clone().chance(40), ..shape(&mut rng) };
         let settings =
             Settings { min_log_entries: shape.log, max_log_entries: shape.log + 4, ..test_settings() };
         let cluster = Cluster::new(shape.osds, shape.size, shape.min_size, settings);
@@ -58,6 +65,15 @@ impl History {
             self.step();
         }
         self.heal();
+        if self.shape.damages {
+            let settled = |c: &Cluster| c.clients.all_answered() && c.is_served();
+            self.cluster.run_until("settled", settled);
+            self.cluster.note_losses();
+            for object in self.cluster.lost.clone() {
+                let (map, pg) = (self.cluster.mon.map.clone(), self.cluster.pg);
+                self.cluster.clients.issue(0, object.name(), Request::Delete, &map, pg);
+            }
+        }
         self.cluster.run_clean();
     }
 
@@ -71,6 +87,9 @@ impl History {
         if self.rng.chance(1) {
             let map = self.cluster.mon.map.clone();
             self.cluster.clients.resend(&map, self.cluster.pg);
+        }
+        if self.shape.damages {
+            self.cluster.note_losses();
         }
         let actions = self.cluster.actions();
         match self.rng.pick(&actions) {
@@ -108,7 +127,12 @@ impl History {
         let dead: Vec<_> = self.cluster.disks.keys().copied().collect();
         let (one, other) = (self.rng.pick(&alive), self.rng.pick(&alive));
         let rng = &mut self.rng;
-        match rng.below(14) {
+        match rng.below(if self.shape.damages { 17 } else { 14 }) {
+            14..17 => {
+                if let Some(id) = one {
+                    self.damage(id);
+                }
+            }
             0 | 1 => {
                 if let Some(id) = one {
                     let unflushed = self.cluster.hosts[&id].store.unflushed.len();
@@ -193,10 +217,11 @@ impl History {
 
     /// Data survives while one member of every set that may be in effect does; there is none in a PG's first interval.
     fn may_wipe(&self, id: nacre_types::OsdId) -> bool {
-        let Some(membership) = self.cluster.mon.membership() else { return true };
+        let Some(membership) = self.cluster.latest_membership() else { return true };
         let intact = |m: &Member| {
             let host = self.cluster.hosts.get(&m.osd).filter(|host| host.member == *m);
-            host.is_some_and(|host| host.pg.is_whole() && host.store.durable.exists)
+            let unharmed = |host: &&Host| host.store.damaged.is_empty() && host.store.durable.exists;
+            host.filter(unharmed).is_some_and(|host| host.pg.is_whole())
         };
         let others = || membership.in_sync.iter().filter(|m| m.osd != id);
         if membership.interval.is_creation() {
@@ -204,6 +229,26 @@ impl History {
             return others().any(|m| self.cluster.hosts.get(&m.osd).is_some_and(|host| host.member == *m));
         }
         others().any(intact)
+    }
+
+    /// An object can't be read any more, of which another member in sync has a whole copy.
+    fn damage(&mut self, id: nacre_types::OsdId) {
+        let Some(membership) = self.cluster.mon.membership() else { return };
+        let stored = self.cluster.hosts[&id].store.durable.objects.keys();
+        let objects: Vec<_> = stored.filter(|object| !crate::is_temp(object)).cloned().collect();
+        if objects.is_empty() {
+            return;
+        }
+        let object = objects[self.rng.below(objects.len())].clone();
+        let intact = |m: &Member| {
+            let host = self.cluster.hosts.get(&m.osd).filter(|host| host.member == *m && m.osd != id);
+            let has = |host: &&Host| !host.store.damaged.contains(&object) && host.store.durable.exists;
+            host.filter(has).is_some_and(|host| host.pg.is_whole())
+        };
+        if membership.in_sync.iter().any(intact) {
+            self.cluster.note(|| format!("{object} is damaged on {id}"));
+            self.cluster.host(id).store.damaged.insert(object);
+        }
     }
 
     fn heal(&mut self) {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use nacre_types::ids::{Eversion, Interval};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The attribute with an object's version.
 pub const VERSION_ATTR: &str = "v";
@@ -143,12 +143,20 @@ pub struct Store {
     pub seen: Contents,
     pub durable: Contents,
     pub unflushed: VecDeque<(u64, Transaction)>,
+    /// Objects that can't be read.
+    pub damaged: BTreeSet<ObjectId>,
 }
 
 impl Store {
     pub fn queue(&mut self, id: u64, txn: Transaction) {
         self.seen.apply(&txn);
         self.unflushed.push_back((id, txn));
+    }
+
+    /// What is durable of a copy's records; none where there is no copy.
+    pub fn copy(&self) -> Option<crate::copy::Loaded> {
+        let meta: Vec<_> = self.durable.meta.iter().map(|(k, v)| (k.clone(), v.clone())).collect();
+        crate::copy::load(&meta).ok()
     }
 
     /// Makes the oldest `count` transactions durable; the last one's id.

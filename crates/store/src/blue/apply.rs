@@ -273,7 +273,7 @@ impl<'a> Txn<'a> {
         }
         let (before, unreadable) = match self.inner.onode(self.coll, oid) {
             Ok(before) => (before, None),
-            Err(error @ StoreError::Corrupt { .. }) => (None, Some(error)),
+            Err(error) if error.is_damage() => (None, Some(error)),
             Err(error) => return Err(error),
         };
         let now = before.as_deref().cloned();

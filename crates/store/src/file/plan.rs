@@ -459,7 +459,7 @@ impl<'a> Plan<'a> {
 
     fn remove(&mut self, oid: &ObjectId) -> Result<()> {
         let draft = match self.draft(oid) {
-            Err(StoreError::Corrupt { .. }) => {
+            Err(error) if error.is_damage() => {
                 // Nobody can tell what belongs to it; a check finds the file.
                 let (entry, before) = (Entry::default(), Some((0, 0)));
                 let draft =

@@ -1,0 +1,273 @@
+//! Damage of single objects (R10).
+//!
+//! A member that can't read an object, or can't apply an update to it, records that durably: the object is missing from
+//! its copy until a whole one has arrived. Peering mends it, before anything else is served or acknowledged: members that
+//! lack objects are sent them with the tail of the log, and a primary fetches its own from a member that has them. So all
+//! in-sync members of an active PG are whole, but for objects that none of them has. Those are *unfound*: operations on
+//! them fail with EIO, all but a removal, and everything else goes on.
+
+use crate::api::{ClientOp, Command, LeaseView, PeerMsg, Refusal};
+use crate::copy;
+use crate::log::{EntryKind, LogEntry};
+use crate::pg::{Durable, Pg};
+use crate::primary::kept;
+use bytes::Bytes;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Eversion, Interval, OsdId};
+use nacre_types::object::ObjectId;
+use nacre_types::osdmap::Member;
+use nacre_types::txn::{Transaction, TxnOp};
+
+/// Missing objects that a member names. One that lacks more has lost its copy rather than objects of it.
+pub(crate) const MAX_NAMED: usize = 4096;
+/// The version of a missing object of which nothing is in the log: older than any that is.
+pub(crate) const UNKNOWN: Eversion = Eversion { interval: Interval(0), version: 1 };
+/// An object is mended so often within this time at most: what comes may be unreadable here every time.
+const MENDS: (u32, u64) = (5, 10_000_000_000);
+
+impl Pg {
+    /// The store refused a transaction of [`Command::Persist`] and changed nothing; to be called before any later command
+    /// is carried out. Returns whether the machine goes on without it; else the OSD must stop.
+    pub fn refused(
+        &mut self,
+        now_ns: u64,
+        persist: u64,
+        txn: Transaction,
+        why: Refusal,
+        out: &mut Vec<Command>,
+    ) -> bool {
+        self.now = now_ns;
+        let Some(at) = self.pending.iter().position(|(id, _)| *id == persist) else { return false };
+        // There must be something that it can do without.
+        if !txn.ops.iter().any(TxnOp::changes_object) {
+            return false;
+        }
+        let in_sync = self.in_sync().contains(&self.me);
+        match (self.pending[at].1.clone(), why) {
+            // A member in sync that is full has been checked for space before; one that is filled begins anew.
+            (Durable::Head(version), why) if why == Refusal::Damaged || !in_sync => {
+                let entry = self.log.find(version).filter(|entry| entry.kind == EntryKind::Modify);
+                let Some(object) = entry.map(|entry| entry.object.clone()) else { return false };
+                let mut rest = Transaction::new(self.id);
+                rest.ops = txn.ops.into_iter().filter(|op| !op.changes_object()).collect();
+                copy::put_missing(&object, version, &mut rest);
+                self.missing.insert(object.clone(), version);
+                out.push(Command::Invalidate { object: Some(object.clone()) });
+                out.push(Command::Persist { id: persist, txn: rest });
+                self.mend = true;
+                if let Some(session) = self.replica.session.filter(|_| self.primary.is_none()) {
+                    let interval = session.since.max(self.interval().min(self.promised));
+                    out.push(Command::Send { to: session.primary, msg: PeerMsg::Lacks { interval } });
+                }
+                true
+            }
+            // Of an object that a primary fills this copy with. It hears nothing more from here, and begins anew; where this is
+            // full, with a slot that it gets when there is space.
+            (Durable::Piece { object, .. } | Durable::Pushed { object, .. }, _) => {
+                self.replica.forget_piece(&object);
+                self.replica.session = None;
+                self.release_target(out);
+                if let Durable::Pushed { version, .. } = self.pending[at].1
+                    && self.copy.complete
+                    && version != Eversion::default()
+                {
+                    // That it is missing was not taken back on disk.
+                    self.missing.insert(object, version);
+                }
+                self.pending[at].1 = Durable::Nothing;
+                out.push(Command::Persist { id: persist, txn: Transaction::new(self.id) });
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// An object of this copy can't be read: it is missing from now on. `false` where that changes nothing: it is missing
+    /// already, should not be there, or was mended too often.
+    pub(crate) fn note_damaged(&mut self, object: &ObjectId, out: &mut Vec<Command>) -> bool {
+        let newest = self.log.latest_for_object(object);
+        let mended = self.mended.get(object);
+        if !self.exists
+            || self.missing.contains_key(object)
+            || newest.is_some_and(|e| e.kind == EntryKind::Delete)
+            || mended.is_some_and(|(count, since)| *count >= MENDS.0 && self.now < since + MENDS.1)
+        {
+            return false;
+        }
+        let modified = newest.filter(|e| e.kind == EntryKind::Modify);
+        let needed = modified.map_or(UNKNOWN, |e| e.version);
+        let mut txn = Transaction::new(self.id);
+        copy::put_missing(object, needed, &mut txn);
+        self.missing.insert(object.clone(), needed);
+        self.mend = true;
+        self.persist(txn, Durable::Nothing, out);
+        out.push(Command::Invalidate { object: Some(object.clone()) });
+        true
+    }
+
+    /// A whole copy of an object has come.
+    pub(crate) fn note_mended(&mut self, object: &ObjectId) {
+        let now = self.now;
+        self.mended.retain(|_, (_, since)| now < *since + MENDS.1);
+        if self.mended.len() < MAX_NAMED {
+            self.mended.entry(object.clone()).or_insert((0, now)).0 += 1;
+        }
+    }
+
+    /// An operation met an object that can't be read, or that this copy lacks.
+    pub(crate) fn on_damaged_op(
+        &mut self,
+        leases: &dyn LeaseView,
+        op: ClientOp,
+        version: Eversion,
+        removal: Option<Bytes>,
+        out: &mut Vec<Command>,
+    ) {
+        let lacked = self.missing.get(&op.object).copied();
+        let is_mended = match lacked {
+            Some(_) => self.mend,
+            None => self.in_sync().len() > 1 && self.note_damaged(&op.object, out),
+        };
+        match (lacked, removal) {
+            _ if is_mended => {
+                if let Some(primary) = &mut self.primary {
+                    primary.waiting.push_front(op);
+                }
+            }
+            (lacked, Some(result)) => {
+                let needed = lacked.unwrap_or(UNKNOWN);
+                let mut txn = Transaction::new(self.id);
+                txn.push(TxnOp::Remove(op.object.clone()));
+                self.missing.remove(&op.object);
+                copy::remove_missing(&op.object, &mut txn);
+                out.push(Command::Invalidate { object: Some(op.object.clone()) });
+                let entry = LogEntry {
+                    version,
+                    prior: needed,
+                    object: op.object.clone(),
+                    kind: EntryKind::Delete,
+                    reqid: op.reqid,
+                    user_version: 0,
+                    mtime_ns: 0,
+                    result: kept(result),
+                };
+                self.replicate(entry, txn, &op, out);
+            }
+            _ => out.push(Command::Refuse { token: op.token, errno: Errno::EIO }),
+        }
+        self.resume_waiting(leases, out);
+    }
+
+    /// A member lacks an object since it could not apply an update.
+    pub(crate) fn on_lacks(&mut self, from: OsdId, interval: Interval) {
+        let required = self.required().any(|m| m.osd == from);
+        // A member may know the next interval of this reign before its primary does.
+        let Some(primary) = self.primary.as_mut().filter(|p| interval >= p.since) else { return };
+        if required {
+            self.mend = true;
+        } else {
+            // It tells what it lacks when it begins anew.
+            primary.catching_up.remove(&from);
+        }
+    }
+
+    /// Begins peering where a member in sync lacks something.
+    pub(crate) fn begin_mending(&mut self, out: &mut Vec<Command>) {
+        if std::mem::take(&mut self.mend) && self.primary.as_ref().is_some_and(|p| !p.must_bump) {
+            self.start_peering(out);
+        }
+    }
+
+    /// Fetches objects that this copy lacks from members that have them; returns whether there is still something to wait
+    /// for. What is missing in the end is unfound.
+    pub(crate) fn fetch_missing(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
+        let (head, interval) = (self.log.head(), self.interval());
+        let Some(primary) = self.primary.as_mut().filter(|_| !self.missing.is_empty()) else { return false };
+        if primary.peering.adopting.is_some() {
+            return true;
+        }
+        let sound: Vec<_> = peers
+            .iter()
+            .filter(|m| !primary.lacking.contains(&m.osd))
+            .filter_map(|m| Some((m.osd, primary.peering.infos.get(&m.osd).filter(|i| i.exists)?)))
+            .collect();
+        let longest = sound.iter().map(|(_, info)| info.head).max();
+        if let Some(longest) = longest
+            && self.missing.values().any(|needed| *needed > longest)
+            && self.log.contains(longest)
+        {
+            self.take_back(longest, out);
+            return true;
+        }
+        let tried = &primary.peering.tried;
+        let mut asked: Option<(OsdId, Eversion, Vec<ObjectId>)> = None;
+        for (object, needed) in &self.missing {
+            let has = |(osd, info): &&(OsdId, &crate::MemberInfo)| {
+                info.head >= *needed
+                    && !info.lacks.contains(object)
+                    && !tried.contains(&(*osd, object.clone()))
+                    && asked.as_ref().is_none_or(|(of, ..)| of == osd)
+            };
+            let Some((osd, info)) = sound.iter().find(has) else { continue };
+            let (.., objects) = asked.get_or_insert_with(|| (*osd, info.head.min(head), Vec::new()));
+            objects.push(object.clone());
+            if objects.len() >= MAX_NAMED {
+                break;
+            }
+        }
+        let Some((from, after, objects)) = asked else { return false };
+        primary.peering.tried.extend(objects.iter().map(|object| (from, object.clone())));
+        primary.peering.adopting = Some(from);
+        primary.peering.asked_at = self.now;
+        out.push(Command::Send { to: from, msg: PeerMsg::GetTail { interval, after, objects } });
+        true
+    }
+
+    /// Nobody has the contents of this copy's last updates, which nobody can have been told of then: they are taken back,
+    /// in a new interval, as their versions must not be used again.
+    fn take_back(&mut self, common: Eversion, out: &mut Vec<Command>) {
+        let mut txn = Transaction::new(self.id);
+        self.roll_back(common, &[], &mut txn, out);
+        txn.push(TxnOp::LogTruncate(common));
+        self.put_dups(&mut txn);
+        self.committed_to = self.committed_to.min(common);
+        self.durable_head = Eversion::default();
+        self.put_record(&mut txn);
+        self.persist(txn, Durable::Head(common), out);
+        out.push(Command::Invalidate { object: None });
+        if let Some(primary) = &mut self.primary {
+            primary.must_bump = true;
+            // Members being filled follow another log now.
+            primary.catching_up.clear();
+            primary.drop_after(common, out);
+        }
+    }
+
+    /// Writes to unfound objects that nobody was told of fail.
+    pub(crate) fn fail_unfound(&mut self, out: &mut Vec<Command>) {
+        let (log, missing) = (&self.log, &self.missing);
+        let unfound =
+            |version: Eversion| log.find(version).is_some_and(|entry| missing.contains_key(&entry.object));
+        if let Some(primary) = self.primary.as_mut().filter(|_| !missing.is_empty()) {
+            primary.fail_writes(unfound, out);
+        }
+    }
+
+    /// The primary has no whole copy of an object, and nobody in sync has.
+    pub(crate) fn on_unfound(
+        &mut self,
+        from: OsdId,
+        interval: Interval,
+        object: ObjectId,
+        version: Eversion,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.follows(from, interval) || !self.exists {
+            return;
+        }
+        let mut txn = Transaction::new(self.id);
+        copy::put_missing(&object, version, &mut txn);
+        self.missing.insert(object.clone(), version);
+        self.persist(txn, Durable::Pushed { to: from, interval, object, version }, out);
+    }
+}
