@@ -228,6 +228,7 @@ mod tests {
             records: keys.iter().map(record).collect(),
             last: Bytes::from_static(b"last"),
             passed: None,
+            is_partial: false,
             more: true,
         }
     }
