@@ -6,7 +6,7 @@
 //! in-sync members of an active PG are whole, but for objects that none of them has. Those are *unfound*: operations on
 //! them fail with EIO, all but a removal, and everything else goes on.
 
-use crate::api::{ClientOp, Command, LeaseView, PeerMsg, Refusal};
+use crate::api::{ClientOp, Command, DropReason, LeaseView, PeerMsg, Refusal};
 use crate::copy;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Durable, Pg};
@@ -44,7 +44,7 @@ impl Pg {
         }
         let in_sync = self.in_sync().contains(&self.me);
         match (self.pending[at].1.clone(), why) {
-            // A member in sync that is full has been checked for space before; one that is filled begins anew.
+            // The primary checks the space of members in sync before it orders an update. One that is being filled starts over.
             (Durable::Head(version), why) if why == Refusal::Damaged || !in_sync => {
                 let entry = self.log.find(version).filter(|entry| entry.kind == EntryKind::Modify);
                 let Some(object) = entry.map(|entry| entry.object.clone()) else { return false };
@@ -61,8 +61,8 @@ impl Pg {
                 }
                 true
             }
-            // Of an object that a primary fills this copy with. It hears nothing more from here, and begins anew; where this is
-            // full, with a slot that it gets when there is space.
+            // A piece of an object that the primary copies here. It hears nothing more from this member, and starts over. A full
+            // store grants the slot for that when it has space.
             (Durable::Piece { object, .. } | Durable::Pushed { object, .. }, _) => {
                 self.replica.forget_piece(&object);
                 self.replica.session = None;
@@ -166,7 +166,7 @@ impl Pg {
         if required {
             self.mend = true;
         } else {
-            // It tells what it lacks when it begins anew.
+            // Its recovery starts over, and its answer names what it lacks.
             primary.catching_up.remove(&from);
         }
     }
@@ -223,8 +223,8 @@ impl Pg {
         true
     }
 
-    /// Nobody has the contents of this copy's last updates, which nobody can have been told of then: they are taken back,
-    /// in a new interval, as their versions must not be used again.
+    /// Rolls back updates that no other member has and whose contents this copy lacks. They were not acknowledged. Their
+    /// versions must not be used again, so the interval rises.
     fn take_back(&mut self, common: Eversion, out: &mut Vec<Command>) {
         let mut txn = Transaction::new(self.id);
         self.roll_back(common, &[], &mut txn, out);
@@ -239,21 +239,25 @@ impl Pg {
             primary.must_bump = true;
             // Members being filled follow another log now.
             primary.catching_up.clear();
-            primary.drop_after(common, out);
+            // Their clients send them again.
+            let dropped = primary.take_uncommitted(|version| version > common);
+            let reason = DropReason::StaleInterval;
+            out.extend(dropped.into_iter().map(|token| Command::Drop { token, reason }));
         }
     }
 
-    /// Writes to unfound objects that nobody was told of fail.
+    /// Fails uncommitted writes to unfound objects.
     pub(crate) fn fail_unfound(&mut self, out: &mut Vec<Command>) {
         let (log, missing) = (&self.log, &self.missing);
         let unfound =
             |version: Eversion| log.find(version).is_some_and(|entry| missing.contains_key(&entry.object));
         if let Some(primary) = self.primary.as_mut().filter(|_| !missing.is_empty()) {
-            primary.fail_writes(unfound, out);
+            let failed = primary.take_uncommitted(unfound);
+            out.extend(failed.into_iter().map(|token| Command::Refuse { token, errno: Errno::EIO }));
         }
     }
 
-    /// The primary has no whole copy of an object, and nobody in sync has.
+    /// No member in sync has a whole copy of an object.
     pub(crate) fn on_unfound(
         &mut self,
         from: OsdId,

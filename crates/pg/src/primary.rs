@@ -149,29 +149,17 @@ impl Primary {
         inflight.chain(waiting).chain(waiters).collect()
     }
 
-    /// Writes above `common` were taken back: their clients send them again.
-    pub(crate) fn drop_after(&mut self, common: Eversion, out: &mut Vec<Command>) {
-        let writes = self.inflight.iter().filter(|write| write.version > common);
-        let mut tokens: Vec<u64> = writes.map(|write| write.token).collect();
-        self.inflight.retain(|write| write.version <= common);
-        let waiters = self.wait_commit.extract_if(.., |version, _| *version > common);
-        tokens.extend(waiters.flat_map(|(_, waiters)| waiters).map(Waiter::token));
-        out.extend(
-            tokens.into_iter().map(|token| Command::Drop { token, reason: DropReason::StaleInterval }),
-        );
-    }
-
-    /// Fails writes, and who waits for them, by version.
-    pub(crate) fn fail_writes(&mut self, fails: impl Fn(Eversion) -> bool, out: &mut Vec<Command>) {
+    /// Takes out the requests of uncommitted writes whose version is selected, and those that wait for these writes.
+    pub(crate) fn take_uncommitted(&mut self, selects: impl Fn(Eversion) -> bool) -> Vec<u64> {
         let mut tokens = Vec::new();
         self.inflight.retain(|write| {
-            let stays = !fails(write.version);
-            tokens.extend((!stays).then_some(write.token));
-            stays
+            let is_taken = selects(write.version);
+            tokens.extend(is_taken.then_some(write.token));
+            !is_taken
         });
-        let waiters = self.wait_commit.extract_if(.., |version, _| fails(*version));
+        let waiters = self.wait_commit.extract_if(.., |version, _| selects(*version));
         tokens.extend(waiters.flat_map(|(_, waiters)| waiters).map(Waiter::token));
-        out.extend(tokens.into_iter().map(|token| Command::Refuse { token, errno: Errno::EIO }));
+        tokens
     }
 
     /// Proposals whose outcome is unknown.
