@@ -3,7 +3,7 @@
 use crate::key;
 use crate::record::{
     self, Attributes, Content, Entry, EntryTails, Event, Evidence, Listed, OutboxRecord, Pending, Stats,
-    Subject, Tails, Tidy,
+    Subject, Tails, Tidy, VersionKind,
 };
 use crate::seq::{Incarnation, Seq};
 use bytes::Bytes;
@@ -35,7 +35,7 @@ fn listed() -> Listed {
         mtime_ns: 1_700_000_000_000_000_000,
         etag: "5d41402abc4b2a76b9719d911017c592".into(),
         owner: "alice".into(),
-        marker: false,
+        kind: VersionKind::Plain,
         held: Some(Stats { objects: 2, bytes: 10 }),
     }
 }

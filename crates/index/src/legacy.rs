@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::key;
 use crate::op::{Guard, Step, Write};
-use crate::record::{self, Entry, EntryTails, Listed, Stats, Tails};
+use crate::record::{self, Entry, EntryTails, Listed, Stats, Tails, VersionKind};
 use crate::reshard;
 use crate::seq::Seq;
 use crate::state;
@@ -113,7 +113,8 @@ pub fn convert(shard: &str, name: &[u8], value: &Bytes) -> Result<Option<(Bytes,
 impl OldEntry {
     fn converted(self) -> Entry {
         let OldEntry { tag, size, mtime_ns, etag, owner, marker, held, .. } = self;
-        Entry { seq: Seq::LEGACY, object: Some(Listed { tag, size, mtime_ns, etag, owner, marker, held }) }
+        let kind = if marker { VersionKind::DeleteMarker } else { VersionKind::Object };
+        Entry { seq: Seq::LEGACY, object: Some(Listed { tag, size, mtime_ns, etag, owner, kind, held }) }
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::seq::Seq;
 use bytes::Bytes;
-use nacre_types::encoding::{self, Versioned};
+use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 
 /// A run of RADOS objects that hold data: `NAME_0`, `NAME_1`, …
@@ -41,6 +41,19 @@ impl Stats {
     }
 }
 
+/// What the current version of a key is. Records written before [`VersionKind::Plain`] existed have a boolean here: whether it is a
+/// delete marker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum VersionKind {
+    /// An object, which may have user metadata and tags.
+    #[default]
+    Object,
+    /// A delete marker.
+    DeleteMarker,
+    /// An object without user metadata and tags: an event needs nothing of it that the entry does not tell.
+    Plain,
+}
+
 /// What a listing shows of a key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Listed {
@@ -54,8 +67,8 @@ pub struct Listed {
     pub etag: String,
     /// The owner's id.
     pub owner: String,
-    /// The current version is a delete marker.
-    pub marker: bool,
+    /// What the current version is.
+    pub kind: VersionKind,
     /// What all versions come to, where the object has versions.
     pub held: Option<Stats>,
 }
@@ -108,7 +121,7 @@ pub struct Subject {
     pub size: u64,
     /// Without quotes.
     pub etag: String,
-    /// What filters of the candidate configurations ask for; `None` where none does.
+    /// Its metadata and tags; `None` where it has none, or no event needs them.
     pub attributes: Option<Attributes>,
 }
 
@@ -200,8 +213,16 @@ pub struct Tidy {
 
 impl Versioned for Entry {
     const NAME: &'static str = "index entry";
-    const VERSION: u8 = 2;
-    const COMPAT: u8 = 2;
+    const VERSION: u8 = 3;
+    const COMPAT: u8 = 3;
+
+    fn decode_old(version: u8, body: &[u8]) -> std::result::Result<Entry, DecodeError> {
+        match version {
+            // It has booleans where there are kinds now: both are encoded alike.
+            2 => encoding::decode_body(Self::NAME, body),
+            _ => Err(DecodeError::TooOld { what: Self::NAME, version }),
+        }
+    }
 }
 
 impl Versioned for EntryTails {
@@ -220,6 +241,12 @@ impl Versioned for Pending {
 
 impl Versioned for Evidence {
     const NAME: &'static str = "evidence of a change";
+    const VERSION: u8 = 2;
+    const COMPAT: u8 = 2;
+
+    fn decode_old(_version: u8, body: &[u8]) -> std::result::Result<Evidence, DecodeError> {
+        encoding::decode_body(Self::NAME, body)
+    }
 }
 
 impl Versioned for OutboxRecord {
@@ -243,7 +270,6 @@ pub fn decode<T: Versioned>(name: &str, bytes: &[u8]) -> Result<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::encoding::DecodeError;
 
     #[derive(Debug, Serialize, Deserialize)]
     struct OldPending {
@@ -252,6 +278,46 @@ mod tests {
 
     impl Versioned for OldPending {
         const NAME: &'static str = "pending index entry";
+    }
+
+    /// As [`Listed`] was before it told what the version is.
+    #[derive(Serialize, Deserialize)]
+    struct BooleanListed {
+        tag: String,
+        size: u64,
+        mtime_ns: u64,
+        etag: String,
+        owner: String,
+        marker: bool,
+        held: Option<Stats>,
+    }
+
+    #[derive(Serialize, Deserialize)]
+    struct BooleanEntry {
+        seq: Seq,
+        object: Option<BooleanListed>,
+    }
+
+    impl Versioned for BooleanEntry {
+        const NAME: &'static str = "index entry";
+        const VERSION: u8 = 2;
+        const COMPAT: u8 = 2;
+    }
+
+    #[test]
+    fn entries_with_booleans_are_read() {
+        for (marker, kind) in [(false, VersionKind::Object), (true, VersionKind::DeleteMarker)] {
+            let (tag, etag, owner) = ("t".to_owned(), "e".to_owned(), "o".to_owned());
+            let held = Some(Stats { objects: 1, bytes: 2 });
+            let listed = BooleanListed { tag, size: 7, mtime_ns: 8, etag, owner, marker, held };
+            let old = BooleanEntry { seq: Seq::LEGACY, object: Some(listed) };
+            let entry: Entry = decode("shard", &encode(&old)).unwrap();
+            let object = entry.object.unwrap();
+            assert_eq!((object.kind, object.size, object.held), (kind, 7, held));
+            // Without a new version a reader might take what is neither for damage.
+            let new = encode(&Entry { seq: Seq::LEGACY, object: Some(object) });
+            assert!(decode::<BooleanEntry>("shard", &new).is_err());
+        }
     }
 
     #[test]

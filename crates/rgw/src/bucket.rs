@@ -19,7 +19,7 @@ use bytes::Bytes;
 use nacre_client::WriteOp;
 use nacre_index::key::Kind;
 use nacre_topics::config::{Matcher, NotificationConfig};
-use nacre_types::encoding::{DecodeError, Versioned};
+use nacre_types::encoding::{self, DecodeError, Versioned};
 use nacre_types::op::CmpOp;
 use s3s::dto::{CORSConfiguration, ObjectLockConfiguration, WebsiteConfiguration};
 use serde::de::DeserializeOwned;
@@ -209,8 +209,7 @@ impl Versioned for Bucket {
     const COMPAT: u8 = 2;
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<Bucket, DecodeError> {
-        let old: BucketV1 = postcard::from_bytes(body)
-            .map_err(|error| DecodeError::Corrupt { what: Self::NAME, detail: error.to_string() })?;
+        let old: BucketV1 = encoding::decode_body(Self::NAME, body)?;
         Ok(Bucket {
             name: old.name,
             id: old.id,
@@ -588,7 +587,7 @@ mod tests {
         let bucket = Bucket { name: "b".into(), shards: 11, owner: "o".into(), ..Bucket::default() };
         let new = record::encode(&bucket);
         assert_eq!(record::decode::<Bucket>("b", &new).unwrap(), bucket);
-        let body = &new[nacre_types::encoding::ENVELOPE_HEADER_BYTES..new.len() - 1];
+        let body = &new[encoding::ENVELOPE_HEADER_BYTES..new.len() - 1];
         let old = [&[1, 1][..], &(body.len() as u32).to_le_bytes(), body].concat();
         let read = record::decode::<Bucket>("b", &old).unwrap();
         assert_eq!(read, Bucket { index_format: IndexFormat::V1, ..bucket });

@@ -38,7 +38,8 @@ use bytes::Bytes;
 use nacre_client::OpReply;
 use nacre_index::commit::Base;
 use nacre_index::op::{Guard, Step};
-use nacre_types::encoding::{DecodeError, Versioned};
+use nacre_index::record::VersionKind;
+use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 
 /// Data of up to this size is in the head (`rgw_max_chunk_size`).
@@ -173,8 +174,7 @@ impl Versioned for Manifest {
     const COMPAT: u8 = 2;
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<Manifest, DecodeError> {
-        let old: ManifestV1 = postcard::from_bytes(body)
-            .map_err(|error| DecodeError::Corrupt { what: Self::NAME, detail: error.to_string() })?;
+        let old: ManifestV1 = encoding::decode_body(Self::NAME, body)?;
         let part = |ManifestPartV1 { number, size, tails, salt }| ManifestPart {
             number,
             size,
@@ -259,7 +259,11 @@ impl Head {
             mtime_ns: self.mtime_ns,
             etag: self.etag.clone(),
             owner: self.owner.clone(),
-            marker: self.marker,
+            kind: match self {
+                Head { marker: true, .. } => VersionKind::DeleteMarker,
+                _ if self.metadata.is_empty() && self.tags.is_empty() => VersionKind::Plain,
+                _ => VersionKind::Object,
+            },
             held,
         }
     }

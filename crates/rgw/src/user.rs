@@ -8,7 +8,7 @@ use crate::quota::Quota;
 use crate::ratelimit::RateLimit;
 use crate::record;
 use crate::session;
-use nacre_types::encoding::{DecodeError, Versioned};
+use nacre_types::encoding::{self, DecodeError, Versioned};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -83,8 +83,7 @@ impl Versioned for User {
     const COMPAT: u8 = 2;
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<User, DecodeError> {
-        let old: UserV1 = postcard::from_bytes(body)
-            .map_err(|error| DecodeError::Corrupt { what: Self::NAME, detail: error.to_string() })?;
+        let old: UserV1 = encoding::decode_body(Self::NAME, body)?;
         Ok(User {
             email: old.email,
             keys: old.keys,
@@ -351,7 +350,6 @@ impl Gateway {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_types::encoding;
 
     #[test]
     fn users_of_the_first_format_are_read() {

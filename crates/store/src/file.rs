@@ -520,7 +520,7 @@ impl ObjectStore for FileStore {
         inner.with_meta(coll, |_| {
             let first = keys::collection_meta(coll, "");
             let mut found = Vec::new();
-            inner.backend.db.scan(Family::Collections, &first, &db::prefix_end(&first), |key, value| {
+            inner.backend.db.scan(Family::Collections, &first, &keys::prefix_end(&first), |key, value| {
                 let name = std::str::from_utf8(&key[first.len()..])
                     .map_err(|_| StoreError::corrupt("name of a collection's value", "undecodable"))?;
                 found.push((name.to_owned(), Bytes::copy_from_slice(value)));

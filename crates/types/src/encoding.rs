@@ -108,6 +108,11 @@ pub fn decode_prefix<T: Versioned>(buf: &[u8]) -> Result<(T, &[u8]), DecodeError
     Ok((value, after))
 }
 
+/// Decodes a body without its envelope: an older version's, for [`Versioned::decode_old`]. `what` is the record's name.
+pub fn decode_body<T: DeserializeOwned>(what: &'static str, body: &[u8]) -> Result<T, DecodeError> {
+    postcard::from_bytes(body).map_err(|e| DecodeError::Corrupt { what, detail: e.to_string() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -130,8 +135,7 @@ mod tests {
         const NAME: &'static str = "Newer";
         const VERSION: u8 = 2;
         fn decode_old(_version: u8, body: &[u8]) -> Result<Self, DecodeError> {
-            let old: Now = postcard::from_bytes(body)
-                .map_err(|e| DecodeError::Corrupt { what: Self::NAME, detail: e.to_string() })?;
+            let old: Now = decode_body(Self::NAME, body)?;
             Ok(Self { a: old.a, b: String::new() })
         }
     }

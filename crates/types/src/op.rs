@@ -732,11 +732,7 @@ impl Versioned for ObjectInfo {
 
     fn decode_old(_version: u8, body: &[u8]) -> Result<Self, crate::encoding::DecodeError> {
         // Version 1 ended before truncation and copied requests, which are zeros of a byte each.
-        let body = [body, &[0, 0, 0]].concat();
-        postcard::from_bytes(&body).map_err(|error| crate::encoding::DecodeError::Corrupt {
-            what: Self::NAME,
-            detail: error.to_string(),
-        })
+        crate::encoding::decode_body(Self::NAME, &[body, &[0, 0, 0]].concat())
     }
 }
 

@@ -7,6 +7,7 @@ use crate::key;
 use crate::op::{Guard, Step, Write};
 use crate::record::{
     self, Content, Entry, EntryTails, Evidence, OutboxRecord, Pending, Stats, Subject, Tails, Tidy,
+    VersionKind,
 };
 use crate::seq::Seq;
 use crate::state;
@@ -200,6 +201,12 @@ impl Plan {
             Content::Unchanged => {
                 if let Some(entry) = entry {
                     entry.seq = seq;
+                    // Its tags may be what changed.
+                    if let Some(object) =
+                        entry.object.as_mut().filter(|object| object.kind == VersionKind::Plain)
+                    {
+                        object.kind = VersionKind::Object;
+                    }
                 }
             }
             Content::Tombstone => {

@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::op::{Fetched, Guard, Step, Write};
-use crate::record::{Content, Event, Listed, OutboxRecord, Subject, Tails, Tidy};
+use crate::record::{Content, Event, Listed, OutboxRecord, Subject, Tails, Tidy, VersionKind};
 use crate::seq::{Incarnation, Seq};
 
 const FIRST: Seq = Seq { incarnation: Incarnation { generation: 0, version: 3 }, number: 1 };
@@ -17,7 +17,7 @@ fn listed(tag: &str, size: u64) -> Listed {
 }
 
 fn put(tag: &str, seq: Seq) -> Evidence {
-    let content = Content::Object(listed(tag, 7));
+    let content = Content::Object(Listed { kind: VersionKind::Plain, ..listed(tag, 7) });
     Evidence { seq, tag: tag.into(), content, subject: None, tails: Some(run(tag)), untidy: false }
 }
 
@@ -331,6 +331,8 @@ fn a_change_of_attributes_moves_only_the_sequence() {
     let plan = shard.finish([settled(&of(FIRST.successor(), "m", Content::Unchanged))]);
     assert_eq!((plan.garbage, plan.before), (Vec::new(), plan.after));
     let entry = shard.entry().unwrap();
-    assert_eq!((entry.seq, entry.object.unwrap().tag.as_str()), (FIRST.successor(), "a"));
+    let object = entry.object.unwrap();
+    assert_eq!((entry.seq, object.tag.as_str()), (FIRST.successor(), "a"));
+    assert_eq!(object.kind, VersionKind::Object, "it may have tags now");
     assert!(shard.0.contains_key(&key::tails("k")));
 }

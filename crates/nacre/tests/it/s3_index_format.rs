@@ -23,7 +23,7 @@ struct Listed {
     mtime_ns: u64,
     etag: String,
     owner: String,
-    marker: bool,
+    kind: u8,
     held: Option<(u64, u64)>,
 }
 
@@ -53,8 +53,8 @@ struct OldPending {
 
 impl Versioned for Entry {
     const NAME: &'static str = "index entry";
-    const VERSION: u8 = 2;
-    const COMPAT: u8 = 2;
+    const VERSION: u8 = 3;
+    const COMPAT: u8 = 3;
 }
 
 impl Versioned for OldEntry {
@@ -88,9 +88,19 @@ fn old_record(name: &Bytes, value: &Bytes) -> (Bytes, Bytes) {
     let kind = name[0].to_ascii_lowercase();
     let key: Vec<u8> = name[1..].iter().map(|byte| if *byte == 1 { 0 } else { *byte }).collect();
     let value = if kind == b'o' {
-        let Listed { tag, size, mtime_ns, etag, owner, marker, held } =
+        let Listed { tag, size, mtime_ns, etag, owner, kind, held } =
             decode::<Entry>(value).unwrap().object.unwrap();
-        let old = OldEntry { version: 1, tag, removed: false, size, mtime_ns, etag, owner, marker, held };
+        let old = OldEntry {
+            version: 1,
+            tag,
+            removed: false,
+            size,
+            mtime_ns,
+            etag,
+            owner,
+            marker: kind == 1,
+            held,
+        };
         encode(&old).into()
     } else {
         value.clone()

@@ -14,7 +14,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 use nacre_client::ReadOp;
 use nacre_index::finish::Outcome;
 use nacre_index::key::{self, Kind};
-use nacre_index::record::{Content, Entry, Evidence, Pending};
+use nacre_index::record::{Content, Entry, Evidence, Pending, VersionKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -231,7 +231,9 @@ impl Gateway {
             set(&mut found, key, listed);
         }
         let shown = found.into_iter().filter_map(|(key, entry)| Some((key, entry.object?)));
-        cursor.ready.extend(shown.filter(|(_, listed)| query.markers || !listed.marker));
+        cursor
+            .ready
+            .extend(shown.filter(|(_, listed)| query.markers || listed.kind != VersionKind::DeleteMarker));
         match to {
             Some(to) => cursor.after = to,
             None => cursor.ended = true,

@@ -24,12 +24,12 @@ use tokio::sync::OwnedMutexGuard;
 
 /// Keys whose last commits are remembered. Those that are being committed are never forgotten.
 const REMEMBERED: usize = 4096;
-/// Estimates of how many writes replace objects.
+/// Estimates of a kind.
 const ESTIMATES: usize = 1024;
-/// How many writes an estimate is about.
-const LATE_WRITES: u8 = 16;
-/// From this share on, in 256ths, asking the index costs less than commits that are refused.
-const MANY_REPLACED: u8 = 64;
+/// How many changes an estimate is about.
+const LATE_CHANGES: u8 = 16;
+/// From this share on, in 256ths, asking first costs less than guesses that turn out wrong.
+const MANY: u8 = 64;
 /// Attempts at a commit that other gateways refuse, and what is waited between them, times their number.
 const ATTEMPTS: u32 = 40;
 const CAS_RETRY_DELAY: Duration = Duration::from_millis(1);
@@ -41,43 +41,70 @@ const CROWDED_DELAY: Duration = Duration::from_millis(50);
 type LastCommit = Arc<tokio::sync::Mutex<Option<Base>>>;
 
 /// The last commits of this gateway, by the heads' names.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LastCommits {
     all: Mutex<HashMap<String, LastCommit>>,
-    /// Of buckets, by a hash of their ids, the share of late writes that replaced an object, in 256ths. Buckets with the same
-    /// hash share an estimate: that costs only time.
-    replacing: Box<[AtomicU8]>,
+    /// Writes that replaced an object.
+    replacing: Shares,
+    /// Removals with an event whose object had metadata or tags.
+    attributed: Shares,
 }
 
-impl Default for LastCommits {
-    fn default() -> LastCommits {
-        LastCommits { all: Mutex::default(), replacing: (0..ESTIMATES).map(|_| AtomicU8::new(0)).collect() }
+/// Of each bucket, the share of its late changes that were of some kind, in 256ths. Buckets whose ids have the same hash share an
+/// estimate: that costs only time.
+#[derive(Debug)]
+struct Shares(Box<[AtomicU8]>);
+
+impl Default for Shares {
+    fn default() -> Shares {
+        Shares((0..ESTIMATES).map(|_| AtomicU8::new(0)).collect())
+    }
+}
+
+impl Shares {
+    fn of(&self, bucket: &Bucket) -> &AtomicU8 {
+        &self.0[ceph_str_hash_rjenkins(bucket.id.as_bytes()) as usize % ESTIMATES]
+    }
+
+    fn is_small(&self, bucket: &Bucket) -> bool {
+        self.of(bucket).load(Relaxed) < MANY
+    }
+
+    /// Notes whether a change was of the kind.
+    fn note(&self, bucket: &Bucket, is_one: bool) {
+        let estimate = self.of(bucket);
+        let old = estimate.load(Relaxed);
+        // An update that another thread overwrites does not matter.
+        let new = if is_one {
+            old + (u8::MAX - old).div_ceil(LATE_CHANGES)
+        } else {
+            old - old.div_ceil(LATE_CHANGES)
+        };
+        estimate.store(new, Relaxed);
     }
 }
 
 impl LastCommits {
-    fn replacing(&self, bucket: &Bucket) -> &AtomicU8 {
-        &self.replacing[ceph_str_hash_rjenkins(bucket.id.as_bytes()) as usize % ESTIMATES]
-    }
-
     /// Whether a write to the key may take it for new without asking the index: few late writes to the bucket replaced an
     /// object, and this gateway does not remember the key.
     pub(super) fn expects_new(&self, bucket: &Bucket, key: &str) -> bool {
-        self.replacing(bucket).load(Relaxed) < MANY_REPLACED
-            && !self.all.lock().contains_key(&head_name(bucket, key))
+        self.replacing.is_small(bucket) && !self.all.lock().contains_key(&head_name(bucket, key))
     }
 
     /// Notes that a write to the bucket was to a new key, or not.
     pub(super) fn note_key(&self, bucket: &Bucket, is_new: bool) {
-        let estimate = self.replacing(bucket);
-        let old = estimate.load(Relaxed);
-        // An update that another thread overwrites does not matter.
-        let new = if is_new {
-            old - old.div_ceil(LATE_WRITES)
-        } else {
-            old + (u8::MAX - old).div_ceil(LATE_WRITES)
-        };
-        estimate.store(new, Relaxed);
+        self.replacing.note(bucket, !is_new);
+    }
+
+    /// Whether a removal with an event may take it that the index tells all that the event does: few late ones removed an object
+    /// with metadata or tags.
+    pub(super) fn expects_plain(&self, bucket: &Bucket) -> bool {
+        self.attributed.is_small(bucket)
+    }
+
+    /// Notes that a removal with an event was of an object without metadata and tags, or not.
+    pub(super) fn note_removed(&self, bucket: &Bucket, is_plain: bool) {
+        self.attributed.note(bucket, !is_plain);
     }
 
     fn of(&self, name: &str) -> LastCommit {

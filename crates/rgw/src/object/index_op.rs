@@ -9,7 +9,7 @@ use crate::notifications::ChangeEvents;
 use nacre_index::commit::{Base, Change};
 use nacre_index::finish::{Outcome, Settled};
 use nacre_index::prepare::{self, Batch, Prepare, View};
-use nacre_index::record::{Attributes, Evidence, Pending, Subject};
+use nacre_index::record::{Attributes, Content, Evidence, Listed, Pending, Subject, VersionKind};
 use nacre_index::seq::Incarnation;
 use std::sync::Arc;
 use std::time::Instant;
@@ -118,7 +118,7 @@ impl IndexOp {
         &self.view
     }
 
-    /// What its events say of a version; with metadata and tags where a filter asks for them.
+    /// What its events say of a version, with metadata and tags.
     pub(super) fn subject_of(&self, head: &super::Head, version_id: &str) -> Subject {
         subject_of(&self.events, head, version_id)
     }
@@ -144,6 +144,32 @@ impl IndexOp {
             _ => return Ok(()),
         }
         self.amend().await
+    }
+
+    /// As [`IndexOp::is_about`] for a removed object: its size and its ETag need not be noted, the index entry has them.
+    pub(super) async fn removes(&mut self, subject: &Subject) -> Result<()> {
+        let noted = self.change.pending.event.as_ref().map(|event| &event.subject.attributes);
+        if noted == Some(&subject.attributes) { Ok(()) } else { self.is_about(subject).await }
+    }
+
+    /// What the head's last change left, if that tells all that the events of a removal do.
+    pub(super) fn told<'a>(&'a self, base: &'a Base) -> Option<&'a Listed> {
+        let listed = match base {
+            Base::Absent => None,
+            Base::Entry(_) => self.view.entry.as_ref()?.object.as_ref(),
+            Base::Head(head) => match &head.last.as_ref()?.content {
+                Content::Object(listed) => Some(listed),
+                Content::Unchanged | Content::Tombstone | Content::Removed => None,
+            },
+        };
+        listed.filter(|listed| !self.events.wants_attributes() || listed.kind == VersionKind::Plain)
+    }
+
+    /// Notes whether a removed object had metadata or tags, where its event had to tell them.
+    pub(super) fn note_removed(&self, is_plain: bool) {
+        if self.events.wants_attributes() {
+            self.gateway.commits.note_removed(&self.bucket, is_plain);
+        }
     }
 
     async fn amend(&mut self) -> Result<()> {
@@ -289,10 +315,10 @@ impl IndexOp {
 /// A change that was committed: what came of it, what proves it, and the version that its event is about.
 pub(super) type Committed<T> = (T, Evidence, Subject);
 
-/// What events say of a version; with metadata and tags where a filter asks for them.
+/// What events say of a version, with metadata and tags.
 pub(super) fn subject_of(events: &ChangeEvents, head: &super::Head, version_id: &str) -> Subject {
-    let attributes = events
-        .wants_attributes()
+    let has_some = !head.metadata.is_empty() || !head.tags.is_empty();
+    let attributes = (has_some && events.wants_attributes())
         .then(|| Attributes { metadata: head.metadata.clone(), tags: head.tags.clone() });
     Subject { version_id: version_id.to_owned(), size: head.size, etag: head.etag.clone(), attributes }
 }

@@ -8,9 +8,9 @@ use crate::bucket::{Bucket, Versioning};
 use crate::error::{Error, Result};
 use crate::gateway::{Gateway, now_ns, spawn_large};
 use crate::notifications::{Cause, ChangeEvents};
-use nacre_index::commit::{self, Base};
+use nacre_index::commit;
 use nacre_index::op::Step;
-use nacre_index::record::{Content, Subject};
+use nacre_index::record::Subject;
 use nacre_topics::event::EventType;
 use std::sync::Arc;
 
@@ -100,8 +100,9 @@ impl Gateway {
         let name = head_name(bucket, key);
         let mut state = None;
         let mut subject = Subject::default();
-        // Filters are judged against the version that is removed, also after a crash: it is noted in the prepare.
-        if events.wants_attributes() {
+        // Filters are judged against the version that is removed, also after a crash: metadata and tags are noted in the prepare.
+        // Where most objects have none, the head is read only if the index does not tell that this one has none.
+        if events.wants_attributes() && !self.commits.expects_plain(bucket) {
             let read = self.head_state(&name).await?;
             condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
             let Some(object) = &read.object else { return Ok(false) };
@@ -128,29 +129,16 @@ async fn commit_removal(
         Some(_) => None,
         None => turn.last_base(op.view()).or_else(|| op.view().guess_removal()),
     };
-    // The event of a tombstone tells what it removed: the last commit must have made that.
-    let is_told = |base: &Base| match base {
-        Base::Absent => false,
-        Base::Entry(_) => true,
-        Base::Head(head) => head.last.as_ref().is_some_and(|last| matches!(last.content, Content::Object(_))),
-    };
-    guess = guess.filter(|base| condition.is_decided_on(base) && is_told(base));
+    guess = guess.filter(|base| condition.is_decided_on(base));
     loop {
-        let (base, guards, steps, subject) = match guess.take() {
-            Some(base) => {
-                let mut subject = Subject::default();
-                let last = match &base {
-                    Base::Head(head) => head.last.as_ref(),
-                    Base::Absent | Base::Entry(_) => None,
-                };
-                let entry = op.view().entry.as_ref().and_then(|entry| entry.object.as_ref());
-                let removed = match last.map(|last| &last.content) {
-                    Some(Content::Object(listed)) => Some(listed),
-                    _ => entry,
-                };
-                if let Some(listed) = removed {
-                    (subject.size, subject.etag) = (listed.size, listed.etag.clone());
-                }
+        let told = guess.take().and_then(|base| {
+            let listed = op.told(&base)?;
+            let subject = Subject { size: listed.size, etag: listed.etag.clone(), ..Subject::default() };
+            Some((base, subject))
+        });
+        let (base, guards, steps, subject) = match told {
+            Some((base, subject)) => {
+                op.note_removed(true);
                 (base, condition.guards(), bury(false), subject)
             }
             None => {
@@ -161,9 +149,8 @@ async fn commit_removal(
                 condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
                 let Some(object) = &read.object else { return Ok(None) };
                 let subject = op.subject_of(&object.head, "");
-                if subject.attributes.is_some() {
-                    op.is_about(&subject).await?;
-                }
+                op.note_removed(subject.attributes.is_none());
+                op.removes(&subject).await?;
                 (read.base(), Vec::new(), bury(false), subject)
             }
         };

@@ -45,6 +45,18 @@ pub(crate) fn collection_end(coll: PgId) -> Vec<u8> {
     }
 }
 
+/// Behind every key that begins with `prefix`; empty where there is no such key.
+pub(crate) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            break;
+        }
+    }
+    end
+}
+
 /// The collection of a key that begins with its prefix, and what follows the prefix.
 pub(crate) fn split_collection(key: &[u8]) -> Option<(PgId, &[u8])> {
     let (prefix, rest) = key.split_at_checked(COLLECTION_BYTES)?;

@@ -6,7 +6,7 @@
 use super::Inner;
 use super::collection::OmapOverlay;
 use super::db::{Family, Range};
-use super::keys::{OMAP_ENTRY, OMAP_HEADER};
+use super::keys::{self, OMAP_ENTRY, OMAP_HEADER};
 use crate::Page;
 use crate::error::Result;
 use bytes::Bytes;
@@ -76,7 +76,9 @@ pub(super) fn page<T>(
         Some(after) if after >= bounds.prefix => [after, &[0]].concat(),
         _ => bounds.prefix.to_vec(),
     };
-    let mut merged = Merged::new(inner, id, overlay, &entry_key(&start));
+    // Short of what follows the prefix, or the search for an end would step over all that was removed behind it.
+    let end = keys::prefix_end(&entry_key(bounds.prefix));
+    let mut merged = Merged::new(inner, id, overlay, &entry_key(&start), &end);
     let mut page = Page { entries: Vec::new(), more: false };
     let mut bytes = 0;
     while let Some((key, value)) = merged.next()? {
@@ -106,7 +108,7 @@ pub(super) fn read_all(
     if let Some(header) = get(inner, id, overlay, &[OMAP_HEADER])? {
         all.push((header_key(), header));
     }
-    let mut merged = Merged::new(inner, id, overlay, &entry_key(b""));
+    let mut merged = Merged::new(inner, id, overlay, &entry_key(b""), &end_key());
     while let Some((key, value)) = merged.next()? {
         all.push((entry_key(key), Bytes::copy_from_slice(value)));
     }
@@ -125,9 +127,16 @@ struct Merged<'a> {
 }
 
 impl<'a> Merged<'a> {
-    fn new(inner: &'a Inner, id: u64, overlay: Option<&'a OmapOverlay>, start: &[u8]) -> Merged<'a> {
+    /// Entries from `start`; of the database those before `end`.
+    fn new(
+        inner: &'a Inner,
+        id: u64,
+        overlay: Option<&'a OmapOverlay>,
+        start: &[u8],
+        end: &[u8],
+    ) -> Merged<'a> {
         let full = |key: &[u8]| [&id.to_be_bytes()[..], key].concat();
-        let range = inner.db.range(Family::Omap, &full(start), Some(full(&end_key())));
+        let range = inner.db.range(Family::Omap, &full(start), Some(full(end)));
         let start = start.to_vec();
         let mut queued: Box<dyn Iterator<Item = _>> = match overlay {
             Some(overlay) => Box::new(

@@ -212,7 +212,7 @@ impl Db {
             None => 1,
         };
         let mut usage = BTreeMap::new();
-        let end = prefix_end(USAGE_PREFIX);
+        let end = keys::prefix_end(USAGE_PREFIX);
         self.scan(Family::Super, USAGE_PREFIX, &end, |key, value| {
             let pool = key[USAGE_PREFIX.len()..].try_into().map_err(|_| damaged("usage"))?;
             let value: [u8; 24] = value.try_into().map_err(|_| damaged("usage"))?;
@@ -278,18 +278,6 @@ fn family_options(family: Family, write_buffer_bytes: usize, cache: &Cache) -> O
         DBCompressionType::Lz4
     });
     options
-}
-
-/// Behind every key that begins with `prefix`; empty where there is no such key.
-pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
-    let mut end = prefix.to_vec();
-    while let Some(last) = end.pop() {
-        if last < u8::MAX {
-            end.push(last + 1);
-            break;
-        }
-    }
-    end
 }
 
 /// The key of a chunk of an object's checksums.

@@ -2,7 +2,7 @@
 
 use super::backend::Backend;
 use super::collection::{Collection, Entry};
-use super::db::{self, attr_key, omap_key};
+use super::db::{attr_key, omap_key};
 use super::journal::Journal;
 use super::mount::Label;
 use super::object::{Attr, Object};
@@ -326,7 +326,7 @@ pub(super) fn omap_page<T>(
     };
     let key_at = omap_key(number, b"").len();
     let mut bytes = 0;
-    inner.backend.db.scan(Family::Omap, &first, &db::prefix_end(&lowest), |key, value| {
+    inner.backend.db.scan(Family::Omap, &first, &keys::prefix_end(&lowest), |key, value| {
         let (entry, size) = take(&key[key_at..], value);
         if page.entries.len() >= max || (!page.entries.is_empty() && bytes + size > max_bytes) {
             page.more = true;

@@ -117,6 +117,24 @@ with_key = expect(*[("q", "ObjectCreated:Put", "k"), ("i", "ObjectCreated:Put", 
 sequence = [(r["s3"]["object"]["sequencer"], r["s3"]["object"]["size"]) for r in with_key if r["s3"]["configurationId"] == "q"]
 assert sequence == sorted(sequence) and [size for _, size in sequence] == list(range(1, 21)), sequence
 
+# A removal tells the metadata and the tags of what it removed, whether the index knows that there are none or not.
+S3.create_bucket(Bucket="removals")
+configure("removals", ("r", "queued", ["s3:ObjectRemoved:*"]))
+metadata, tags = [{"key": "x-amz-meta-colour", "val": "red"}], [{"key": "a", "val": "b"}]
+for turn in range(3):
+    S3.put_object(Bucket="removals", Key="plain", Body=b"123")
+    S3.put_object(Bucket="removals", Key="metadata", Body=b"1234", Metadata={"colour": "red"})
+    S3.put_object(Bucket="removals", Key="tagged", Body=b"12345", Tagging="a=b")
+    S3.put_object(Bucket="removals", Key="tagged later", Body=b"123456")
+    S3.put_object_tagging(Bucket="removals", Key="tagged later", Tagging={"TagSet": [{"Key": "a", "Value": "b"}]})
+    S3.put_object(Bucket="removals", Key="replaced", Body=b"1", Metadata={"colour": "red"}, Tagging="a=b")
+    S3.put_object(Bucket="removals", Key="replaced", Body=b"1234567")
+    keys = ("plain", "metadata", "tagged", "tagged later", "replaced")
+    for key in keys:
+        S3.delete_object(Bucket="removals", Key=key)
+    told = [[r["s3"]["object"][field] for field in ("size", "metadata", "tags")] for r in expect(*[("r", "ObjectRemoved:Delete", key) for key in keys])]
+    assert told == [[3, [], []], [4, metadata, []], [5, [], tags], [6, [], tags], [7, [], []]], told
+
 # Versions and delete markers; filters by key.
 S3.create_bucket(Bucket="versions")
 S3.put_bucket_versioning(Bucket="versions", VersioningConfiguration={"Status": "Enabled"})
