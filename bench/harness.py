@@ -300,10 +300,11 @@ def write_section(name, body):
     print(f"# wrote the section '{SECTIONS[name]}' of {os.path.relpath(RESULTS)}", file=sys.stderr)
 
 
-def finish(args, section, nacre, body, figures, more=""):
-    """Prints the section's text, and writes it and the figures where that is asked for."""
+def finish(args, section, nacre, body, figures, more="", so_far=False):
+    """Prints the section's text, and writes it and the figures where that is asked for. What there is `so_far` is only written."""
     text = description(nacre, command_line(), more) + "\n\n" + body
-    print(text)
+    if not so_far:
+        print(text)
     if args.json:
         with open(args.json, "w") as f:
             json.dump({"arguments": vars(args), **figures}, f, indent=1)

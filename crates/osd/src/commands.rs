@@ -1,6 +1,7 @@
 //! What an OSD says about itself, on its admin socket (`ceph daemon`) and to `ceph tell osd.N`.
 
 mod bench;
+mod unfound;
 
 use crate::clock;
 use crate::shard::{Shard, ShardCell};
@@ -62,6 +63,8 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
         "status" => Ok(status(shared, cells).into()),
         // `tell PGID query` and `pg PGID query`.
         "query" | "pg" => query(cells, call),
+        "list_unfound" => unfound::list(cells, call),
+        "mark_unfound_lost" => unfound::mark_lost(cells, call),
         "dump_ops_in_flight" | "ops" => Ok(ops.in_flight(call, false).into()),
         "dump_blocked_ops" => Ok(ops.in_flight(call, true).into()),
         "dump_historic_ops" => Ok(ops.historic(call, false).into()),
@@ -277,13 +280,18 @@ fn status(shared: &Shared, cells: &[ShardCell]) -> Value {
     })
 }
 
+fn required_pg(call: &Call<'_>) -> Result<PgId, Refused> {
+    call.pg("pgid").ok_or_else(|| Refused(Errno::EINVAL, "missing required parameter pgid".into()))
+}
+
+fn unknown_pg(pg: PgId) -> Refused {
+    Refused(Errno::ENOENT, format!("i don't have pgid {pg}"))
+}
+
 fn query(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
-    let pg =
-        call.pg("pgid").ok_or_else(|| Refused(Errno::EINVAL, "missing required parameter pgid".into()))?;
-    let query = cells
-        .iter()
-        .find_map(|cell| cell.with(|shard| shard.query(pg)))
-        .ok_or_else(|| Refused(Errno::ENOENT, format!("i don't have pgid {pg}")))?;
+    let pg = required_pg(call)?;
+    let query =
+        cells.iter().find_map(|cell| cell.with(|shard| shard.query(pg))).ok_or_else(|| unknown_pg(pg))?;
     let stats = &query.stats;
     let ids = |osds: &[nacre_types::OsdId]| osds.iter().map(|osd| osd.0).collect::<Vec<_>>();
     Ok(json!({

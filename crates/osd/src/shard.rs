@@ -15,6 +15,7 @@ mod space;
 mod sums;
 #[cfg(test)]
 mod tests;
+mod unfound;
 mod watches;
 
 use crate::clock;

@@ -486,6 +486,13 @@ impl Pg {
         self.is_active() && !self.mend && (self.lacks(object) || self.in_sync().len() < 2)
     }
 
+    /// Objects that no member in sync has, as far as is known, with the versions that are needed; `None` where this is not the
+    /// primary of an active PG.
+    pub fn unfound(&self) -> Option<impl Iterator<Item = (&ObjectId, Eversion)>> {
+        (self.is_active() && !self.mend)
+            .then(|| self.missing.iter().map(|(object, needed)| (object, *needed)))
+    }
+
     /// Whether clients' operations are served here now.
     pub fn is_active(&self) -> bool {
         self.primary.as_ref().is_some_and(|primary| primary.phase == Phase::Active)

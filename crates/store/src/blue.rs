@@ -617,8 +617,8 @@ impl Inner {
                 tracing::info!(free, "bluestore: the database's file system has space again");
             }
         }
-        let ballast = self.directory.join("db").join("ballast");
-        let result = if free < config.db_min_free_bytes / 4 {
+        let ballast = ballast(&self.directory);
+        let result = if free < config.ballast_level() {
             std::fs::remove_file(&ballast)
         } else if free > config.db_min_free_bytes + config.ballast_bytes
             && config.ballast_bytes > 0
@@ -641,10 +641,7 @@ impl Inner {
         {
             return Ok(free);
         }
-        let path = self.directory.join("db");
-        let space = rustix::fs::statvfs(&path)
-            .map_err(|e| StoreError::io(format!("statvfs {}", path.display()), &e.into()))?;
-        let free = space.f_bavail * space.f_frsize;
+        let free = database_space(&self.directory)?;
         *measured = Some((Instant::now(), free));
         Ok(free)
     }
@@ -751,6 +748,19 @@ impl Inner {
             }
         }
     }
+}
+
+/// The ballast of the store in `directory`.
+fn ballast(directory: &Path) -> PathBuf {
+    directory.join("db").join("ballast")
+}
+
+/// Free bytes of the file system that holds the database of the store in `directory`.
+fn database_space(directory: &Path) -> Result<u64> {
+    let path = directory.join("db");
+    let space = rustix::fs::statvfs(&path)
+        .map_err(|e| StoreError::io(format!("statvfs {}", path.display()), &e.into()))?;
+    Ok(space.f_bavail * space.f_frsize)
 }
 
 fn make_ballast(path: &Path, bytes: u64) -> std::io::Result<()> {

@@ -404,7 +404,10 @@ fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
     cluster.wait_healthy();
     let io = open(&cluster, "data");
     let (read, updated, lost) = (marked("read"), marked("updated"), marked("lost"));
-    for (name, (data, _)) in [("read", &read), ("updated", &updated), ("lost", &lost)] {
+    let given_up = marked("given up");
+    for (name, (data, _)) in
+        [("read", &read), ("updated", &updated), ("lost", &lost), ("given up", &given_up)]
+    {
         io.write_full(name, data.clone()).wait().unwrap();
     }
     io.write_full("sound", read.0.clone()).wait().unwrap();
@@ -449,6 +452,24 @@ fn a_damaged_block_costs_neither_its_osd_nor_the_object() {
     io.write_full("lost", Bytes::from_static(b"made again")).wait().unwrap();
     wait_clean(&cluster);
     assert_eq!(io.read("lost", 0, 0).wait().unwrap(), "made again");
+
+    // An operator gives up what is lost.
+    damage(&mut cluster, "given up", 0..3, given_up.1(2));
+    assert_eq!(io.read("given up", 0, 0).wait().unwrap_err().errno(), Errno::EIO);
+    let pg = json(&cluster, &["osd", "map", "data", "given up"])["pgid"].as_str().unwrap().to_owned();
+    cluster.wait_for("the loss in a listing", |c| json(c, &["pg", &pg, "list_unfound"])["num_unfound"] == 1);
+    let listed = json(&cluster, &["pg", &pg, "list_unfound"]);
+    assert_eq!((&listed["objects"][0]["oid"]["oid"], &listed["more"]), (&"given up".into(), &false.into()));
+    let offset = listed["objects"][0]["oid"].to_string();
+    assert_eq!(json(&cluster, &["pg", &pg, "list_unfound", &offset])["objects"], Value::Array(Vec::new()));
+    let refused = cluster.run(&["ceph", "pg", &pg, "mark_unfound_lost", "revert"]);
+    assert_eq!(refused.status.code(), Some(22));
+    let text = cluster.run(&["ceph", "pg", &pg, "mark_unfound_lost", "delete"]);
+    let text = String::from_utf8_lossy(&[text.stdout, text.stderr].concat()).into_owned();
+    assert!(text.contains("pg has 1 objects unfound and apparently lost marking"), "{text}");
+    cluster.wait_for("nothing lost", |c| json(c, &["pg", &pg, "list_unfound"])["num_unfound"] == 0);
+    assert_eq!(io.read("given up", 0, 0).wait().unwrap_err().errno(), Errno::ENOENT);
+    wait_clean(&cluster);
 
     // The copy that was mended serves by itself what the others had.
     cluster.ok(&["ceph", "osd", "pool", "set", "data", "min_size", "1"]);

@@ -26,9 +26,6 @@ type Happened = Action<Conn, Box<InflightOp>>;
 const MAX_NOTIFIES: usize = 4096;
 /// Bytes of their payloads and answers.
 const MAX_NOTIFY_BYTES: usize = 64 << 20;
-/// Who makes the OSD's own changes: a request for which nobody waits.
-const NOBODY: ReqId = ReqId { client: ClientId(0), tid: 0 };
-
 /// An empty table. Notifies of later runs of the process have higher numbers.
 pub(super) fn table(counts: &Arc<WatchCounts>) -> WatchTable {
     let limits = WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES };
@@ -36,6 +33,9 @@ pub(super) fn table(counts: &Arc<WatchCounts>) -> WatchTable {
 }
 
 impl Shard {
+    /// Who makes the OSD's own changes: a request for which nobody waits.
+    pub(super) const NOBODY: ReqId = ReqId { client: ClientId(0), tid: 0 };
+
     /// Answers a request that does something beside its change.
     pub(super) fn reply_with_effects(&mut self, mut op: Box<InflightOp>, mut outcome: Outcome) {
         let mut out = Vec::new();
@@ -159,11 +159,16 @@ impl Shard {
 
     /// Removes a watch from its object's info: an update of the OSD's own.
     fn remove_lapsed(&mut self, slot: u32, object: ObjectId, (client, cookie): WatchId) {
-        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         tracing::info!(%object, client = %client, cookie, "a watch has lapsed");
+        self.change_own(slot, object, Op::Unwatch { cookie }, client);
+    }
+
+    /// Changes an object in the name of `client`, for nobody who waits.
+    pub(super) fn change_own(&mut self, slot: u32, object: ObjectId, op: Op, client: ClientId) {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let (pg, interval) = (hosted.pg, hosted.interval);
         let request = OsdRequest {
-            reqid: NOBODY,
+            reqid: Self::NOBODY,
             oldest_tid: 0,
             attempt: 0,
             epoch: self.epoch(),
@@ -174,11 +179,11 @@ impl Shard {
             flags: 0,
             snap: SNAP_HEAD,
             snap_context: None,
-            ops: vec![OsdOp::from(Op::Unwatch { cookie })],
+            ops: vec![OsdOp::from(op)],
         };
         let op = ClientOp {
             token: 0,
-            reqid: NOBODY,
+            reqid: Self::NOBODY,
             oldest_tid: 0,
             attempt: 0,
             interval,

@@ -371,8 +371,7 @@ impl<'a> Txn<'a> {
         }
         let aligned = (from_offset ^ to_offset).is_multiple_of(super::onode::BLOCK_BYTES);
         if from_at == to_at || !aligned {
-            let data = self
-                .with(from_at, |txn, onode| txn.inner.read_onode(onode, from_offset, len, &mut Vec::new()))?;
+            let data = self.with(from_at, |txn, onode| txn.inner.read_onode(onode, from_offset, len))?;
             return self.with(to_at, |txn, onode| txn.write(onode, to_offset, &data.into()));
         }
         let (blobs, extents) = self.with(from_at, |txn, onode| txn.share_range(onode, from_offset, len))?;

@@ -112,13 +112,14 @@ impl ObjectStore for BlueStore {
         let inner = self.inner()?;
         // Held until what was read is cached: what overwrites these blocks stays in the cache until then, and is not taken
         // for what was read.
-        let (onode, _reading) = inner.with(coll, |collection| {
+        let (onode, len, loaded, _reading) = inner.with(coll, |collection| {
             let onode = inner.existing(collection, oid)?;
-            Ok((onode, Reading::begin(&inner)))
+            let len = len.min(onode.size.saturating_sub(offset));
+            let loaded = inner.loaded_sums(&onode, offset, offset + len)?;
+            Ok((onode, len, loaded, Reading::begin(&inner)))
         })?;
-        let len = len.min(onode.size.saturating_sub(offset));
         let mut fills = Vec::new();
-        let read = inner.read_onode(&onode, offset, len, &mut fills);
+        let read = inner.read_loaded(&onode, &loaded, offset, len, &mut fills);
         drop(onode);
         let fill_bytes: usize = fills.iter().map(|(_, _, bytes)| bytes.len()).sum();
         if fill_bytes > 0 && fill_bytes as u64 <= inner.config.cache_bytes / 8 {

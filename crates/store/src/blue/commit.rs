@@ -299,6 +299,9 @@ pub(super) struct Committer {
     watermark_at: Instant,
     /// The database's sequence number up to which all was synced.
     synced: u64,
+    /// What of that the watermark on the medium says, and when the device was last flushed.
+    marked: u64,
+    flushed_at: Instant,
     /// What of the log is to be filled ahead when there is nothing else to do.
     prefill: Option<Prefill>,
     /// The last step filled the log ahead: the store has been idle since.
@@ -313,6 +316,8 @@ pub(super) struct Committer {
     space_checked: Instant,
 }
 
+/// How long batches that need no flush may go without one: so far at most the watermark on the medium is behind.
+const MARK_AGE: Duration = Duration::from_secs(1);
 /// How often the file system's free space is looked at.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -328,10 +333,13 @@ impl Committer {
         let now = Instant::now();
         let batch = RawBatch::default();
         let deferred = Deferred::new();
+        let marked = watermark.sequence;
         Committer {
             watermark,
             watermark_at: now,
             synced,
+            marked,
+            flushed_at: now,
             prefill,
             prefilling: false,
             id_max,
@@ -350,19 +358,11 @@ impl Committer {
             if let Some(done) = inner.placer.take_done() {
                 self.deferred.placed(done.epoch);
                 inner.queue.set_placed(done.seq);
-            } else if batch.is_empty()
-                && !settle
-                && inner.check().is_ok()
-                && let Some(prefill) = &mut self.prefill
-            {
-                match inner.db.prefill_step(prefill) {
-                    Ok(true) => self.prefilling = true,
-                    Ok(false) => self.prefill = None,
-                    Err(error) => {
-                        // The next batch finds the store stopped.
-                        inner.stop(error);
-                        self.prefill = None;
-                    }
+            } else if batch.is_empty() && !settle && inner.check().is_ok() {
+                if let Err(error) = self.use_silence(inner) {
+                    // The next batch finds the store stopped.
+                    inner.stop(error);
+                    self.prefill = None;
                 }
                 continue;
             }
@@ -422,10 +422,42 @@ impl Committer {
     /// would delay their syncs, and the log's own writes fill it as well.
     fn wait(&self) -> Wait {
         match self.prefill {
-            None => Wait::Forever,
+            None if self.marked >= self.synced => Wait::Forever,
+            None => Wait::Briefly,
             Some(_) if self.prefilling => Wait::No,
             Some(_) => Wait::Briefly,
         }
+    }
+
+    /// There is nothing to commit: makes the watermark say so much as is durable, or fills the log ahead by a little.
+    fn use_silence(&mut self, inner: &Inner) -> Result<()> {
+        if self.marked < self.synced {
+            self.write_watermark(inner)?;
+            self.flush(inner)
+        } else if let Some(prefill) = &mut self.prefill {
+            self.prefilling = inner.db.prefill_step(prefill)?;
+            if !self.prefilling {
+                self.prefill = None;
+            }
+            Ok(())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Writes how far the metadata is durable; durable itself with the next flush.
+    fn write_watermark(&mut self, inner: &Inner) -> Result<()> {
+        self.watermark_at = Instant::now();
+        self.watermark = Watermark { generation: self.watermark.generation + 1, sequence: self.synced };
+        let (block, bytes) = self.watermark.block(inner.uuid);
+        inner.device.write(block * BLOCK_BYTES, &[bytes])
+    }
+
+    fn flush(&mut self, inner: &Inner) -> Result<()> {
+        inner.device.flush()?;
+        inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
+        (self.marked, self.flushed_at) = (self.watermark.sequence, Instant::now());
+        Ok(())
     }
 
     /// Lets the deferred data of committed transactions be brought to its place, up to and with `last_seq`.
@@ -444,20 +476,17 @@ impl Committer {
         let overwrites: Vec<(u64, Bytes)> =
             batch.iter_mut().flat_map(|queued| queued.overwrites.drain(..)).collect();
         if self.watermark_at.elapsed() >= inner.config.watermark_interval {
-            self.watermark_at = Instant::now();
-            self.watermark = Watermark { generation: self.watermark.generation + 1, sequence: self.synced };
-            // Durable with the next flush, whenever that is. Never deferred: the copy would be in what it is to check.
-            let (block, bytes) = self.watermark.block(inner.uuid);
-            inner.device.write(block * BLOCK_BYTES, &[bytes])?;
+            // Never deferred: the copy would be in what it is to check.
+            self.write_watermark(inner)?;
         }
         let ids = inner.ids;
         self.batch.clear();
-        if self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
+        let may_defer = self.flushed_at.elapsed() < MARK_AGE;
+        if may_defer && self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
             self.deferred.add(writes, ids, &mut self.batch);
         } else {
             write_merged(inner, writes)?;
-            inner.device.flush()?;
-            inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
+            self.flush(inner)?;
         }
         self.deferred.overwrite(overwrites, ids, &mut self.batch);
         self.deferred.remove_flushed(ids, &mut self.batch);

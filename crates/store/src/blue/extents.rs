@@ -34,7 +34,7 @@ impl Txn<'_> {
         // that takes no more space.
         while let Some(rest) = self.wasteful(onode) {
             for (from, len) in rest {
-                let left = self.inner.read_onode(onode, from, len, &mut Vec::new())?;
+                let left = self.inner.read_onode(onode, from, len)?;
                 self.place(onode, from, &left.into(), false)?;
             }
         }
@@ -70,8 +70,8 @@ impl Txn<'_> {
         let low = first_mapped(onode, base, offset);
         let high = limit.min(onode.size).max(end);
         let high = if is_mapped(onode, end, high) { high } else { end };
-        let head = self.inner.read_onode(onode, low, offset - low, &mut Vec::new())?;
-        let tail = self.inner.read_onode(onode, end, high - end, &mut Vec::new())?;
+        let head = self.inner.read_onode(onode, low, offset - low)?;
+        let tail = self.inner.read_onode(onode, end, high - end)?;
         let pieces = block_pieces(base, limit, (low, &head), (offset, data), (end, &tail));
 
         let mut placed = Vec::with_capacity(1);

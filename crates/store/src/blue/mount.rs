@@ -1,7 +1,6 @@
 //! Making a store, and opening one: what must fit together, and what was lost. What is allocated is found out by
 //! [`super::allocation::start`].
 
-use super::BlueStoreConfig;
 use super::allocation::checkpoint::Ahead;
 use super::allocation::start;
 use super::collection::Collection;
@@ -12,6 +11,7 @@ use super::keys;
 use super::label::{FIRST_DATA_BLOCK, Label, Watermark};
 use super::onode::BLOCK_BYTES;
 use super::state::{self, State};
+use super::{BlueStoreConfig, ballast, database_space};
 use crate::error::{Result, StoreError};
 use crate::files::{StoreLock, read_if_present, sync_directory, write_atomically};
 use bytes::Bytes;
@@ -29,6 +29,11 @@ const MIN_BYTES: u64 = 8 << 20;
 impl BlueStoreConfig {
     pub(super) fn db(&self) -> DbConfig {
         DbConfig { cache_bytes: self.db_cache_bytes, write_buffer_bytes: self.write_buffer_bytes }
+    }
+
+    /// With fewer free bytes of the database's file system the ballast is given up.
+    pub(super) fn ballast_level(&self) -> u64 {
+        self.db_min_free_bytes / 4
     }
 }
 
@@ -132,6 +137,10 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
     let device = Device::open(&directory.join("block"))?;
     let label = Label::read(&device, &path)?;
     let ahead = start::read_ahead(directory, label.uuid, label.size / BLOCK_BYTES);
+    if database_space(directory)? < config.ballast_level() {
+        // Opening takes some space.
+        _ = std::fs::remove_file(ballast(directory));
+    }
     let db = Db::open(&directory.join("db"), config.db(), false)?;
     let state = State::read(&db, &path)?;
     if state.uuid != label.uuid {
@@ -146,6 +155,10 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
             watermark.sequence
         )
     });
+    let loss = match loss {
+        None => start::lost_deltas(directory, &db, label.uuid)?,
+        known => known,
+    };
     super::deferred::replay(&db, &device, label.size / BLOCK_BYTES)?;
     Ok(Opened {
         directory: directory.to_owned(),

@@ -32,8 +32,8 @@ impl Txn<'_> {
         let extents = &extents[..extents.partition_point(|extent| extent.logical < limit)];
         let Some(parts) = parts(onode, extents, offset..end, base..limit) else { return Ok(false) };
         let (low, high) = (extents[0].logical.max(base), extents[extents.len() - 1].end().min(limit));
-        let head = self.inner.read_onode(onode, low, offset - low, &mut Vec::new())?;
-        let tail = self.inner.read_onode(onode, end, high - end, &mut Vec::new())?;
+        let head = self.inner.read_onode(onode, low, offset - low)?;
+        let tail = self.inner.read_onode(onode, end, high - end)?;
         let pieces = block_pieces(base, limit, (low, &head), (offset, data), (end, &tail));
         for part in parts {
             let blob = &mut onode.blobs[part.blob];

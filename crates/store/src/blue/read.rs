@@ -12,11 +12,39 @@ use bytes::Bytes;
 /// What a read took from the device and may be cached: (blob, first block within it, whole blocks).
 pub(super) type Fills = Vec<(u64, u32, Bytes)>;
 
+/// Checksums that are in the database, by blob.
+pub(super) type LoadedSums = Vec<(u64, Sums)>;
+
 impl Inner {
-    /// Reads `offset..offset + len`, which must lie within the object. Holes read as zeros.
-    pub(super) fn read_onode(
+    /// Loads the checksums that a read of `offset..end` verifies blocks with. To be called where the record can't change: what
+    /// overwrites the blocks replaces the checksums too.
+    pub(super) fn loaded_sums(&self, onode: &Onode, offset: u64, end: u64) -> Result<LoadedSums> {
+        let mut loaded = LoadedSums::new();
+        for extent in touched(onode, offset, end) {
+            let blob = &onode.blobs[extent.blob as usize];
+            let (from, to) = (extent.logical.max(offset), extent.end().min(end));
+            let is_needed = blob.sums.as_slice().is_none()
+                && loaded.iter().all(|(id, _)| *id != blob.id)
+                && cached_parts(blob, extent.offset + from - extent.logical, to - from).is_none();
+            if is_needed {
+                loaded.push((blob.id, self.load_sums(blob)?));
+            }
+        }
+        Ok(loaded)
+    }
+
+    /// Reads `offset..offset + len`, which must lie within the object, where the record can't change meanwhile. Holes read as
+    /// zeros.
+    pub(super) fn read_onode(&self, onode: &Onode, offset: u64, len: u64) -> Result<Bytes> {
+        let loaded = self.loaded_sums(onode, offset, offset + len)?;
+        self.read_loaded(onode, &loaded, offset, len, &mut Vec::new())
+    }
+
+    /// The same with the checksums that were loaded for it; the record may change since.
+    pub(super) fn read_loaded(
         &self,
         onode: &Onode,
+        loaded: &LoadedSums,
         offset: u64,
         len: u64,
         fills: &mut Fills,
@@ -25,9 +53,7 @@ impl Inner {
             return Ok(Bytes::new());
         }
         let end = offset + len;
-        let first = onode.extents.partition_point(|extent| extent.end() <= offset);
-        let extents = &onode.extents[first..];
-        let extents = &extents[..extents.partition_point(|extent| extent.logical < end)];
+        let extents = touched(onode, offset, end);
         if let [extent] = extents
             && extent.logical <= offset
             && extent.end() >= end
@@ -51,11 +77,11 @@ impl Inner {
                 Source::InPlace => {
                     taken += rest.windows(2).take_while(|pair| pair[1].continues(&pair[0])).count();
                     filling.zero_to(part.low() as usize);
-                    self.read_blocks(&rest[..taken], &mut filling)?;
+                    self.read_blocks(&rest[..taken], loaded, &mut filling)?;
                 }
                 Source::Apart { skip } => {
                     let mut own = Filling::new((part.blocks * BLOCK_BYTES) as usize);
-                    self.read_blocks(&rest[..1], &mut own)?;
+                    self.read_blocks(&rest[..1], loaded, &mut own)?;
                     let own = own.finish().freeze();
                     let own = match part.blob.kind.packed {
                         None => own,
@@ -92,7 +118,7 @@ impl Inner {
 
     /// Reads `parts`, which follow each other on the device, to the end of what is filled, puts what is cached of them over
     /// that, as it may not be in its place yet, and verifies it.
-    fn read_blocks(&self, parts: &[Part<'_>], filling: &mut Filling) -> Result<()> {
+    fn read_blocks(&self, parts: &[Part<'_>], loaded: &LoadedSums, filling: &mut Filling) -> Result<()> {
         let blocks: u64 = parts.iter().map(|part| part.blocks).sum();
         let mut read = self.device.read_into(
             parts[0].start() * BLOCK_BYTES,
@@ -102,22 +128,16 @@ impl Inner {
         for part in parts {
             let (own, rest) = read.split_at_mut((part.blocks * BLOCK_BYTES) as usize);
             part.overlay(own);
-            self.verify(part, own)?;
+            self.verify(part, loaded, own)?;
             read = rest;
         }
         Ok(())
     }
 
-    fn verify(&self, part: &Part<'_>, read: &[u8]) -> Result<()> {
-        let loaded;
+    fn verify(&self, part: &Part<'_>, loaded: &LoadedSums, read: &[u8]) -> Result<()> {
         let blob = part.blob;
-        let sums = match blob.sums.as_slice() {
-            Some(sums) => sums,
-            None => {
-                loaded = self.load_sums(blob)?;
-                loaded.as_slice().unwrap_or_default()
-            }
-        };
+        let loaded = || loaded.iter().find(|(id, _)| *id == blob.id)?.1.as_slice();
+        let sums = blob.sums.as_slice().or_else(loaded).unwrap_or_default();
         let chunk_blocks = blob.kind.chunk_blocks();
         let Some(chunk) = blob.kind.first_wrong(part.first_block / chunk_blocks, read, sums) else {
             return Ok(());
@@ -147,6 +167,13 @@ impl Inner {
         let what = format!("block {block} (blob {} at {start}, {blocks} blocks)", blob.id);
         self.damaged(blob.id, StoreError::corrupt(what, detail))
     }
+}
+
+/// The extents in `offset..end`.
+fn touched(onode: &Onode, offset: u64, end: u64) -> &[Extent] {
+    let first = onode.extents.partition_point(|extent| extent.end() <= offset);
+    let extents = &onode.extents[first..];
+    &extents[..extents.partition_point(|extent| extent.logical < end)]
 }
 
 /// What a read takes of one extent. Positions are bytes in the read's buffer, which begins at a block boundary.

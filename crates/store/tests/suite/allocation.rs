@@ -1,6 +1,7 @@
 //! What BlueStore knows of allocation at a start: by which source, that damage to one leads to the next and never to
 //! wrong answers, and that both scans agree with it.
 
+use crate::flips::copy;
 use crate::stores::{blue_config, oid, pattern, pg, txn, write};
 use nacre_store::{
     AllocationSource, BlueStore, BlueStoreConfig, FillPlan, Finding, IgnoreEvents, MountReport, ObjectStore,
@@ -8,6 +9,8 @@ use nacre_store::{
 };
 use nacre_types::txn::TxnOp;
 use parking_lot::Mutex;
+use std::fs::OpenOptions;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -113,6 +116,34 @@ fn a_crash_within_a_checkpoint_leaves_the_one_before() {
     work(&store, 11);
     store.umount().unwrap();
     sound(directory.path());
+}
+
+#[test]
+fn a_checkpoint_that_is_newer_than_the_database_proves_a_loss() {
+    let directory = worked(false, 1 << 10);
+    let old = tempfile::Builder::new().prefix("nacre-store-").tempdir().unwrap();
+    copy(directory.path(), old.path());
+    let config = BlueStoreConfig { checkpoint_bytes: 1 << 10, ..blue_config() };
+    let (store, before) = mount_with(directory.path(), config);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while store.counters().unwrap().checkpoints < 2 {
+        assert!(Instant::now() < deadline, "no checkpoint was made");
+        work(&store, 3);
+    }
+    drop(store);
+    // The database as it was, and no watermark.
+    std::fs::remove_dir_all(directory.path().join("db")).unwrap();
+    copy(&old.path().join("db"), &directory.path().join("db"));
+    let device = OpenOptions::new().write(true).open(directory.path().join("block")).unwrap();
+    device.write_all_at(&[0; 8192], 4096).unwrap();
+    let (store, after) = mount(directory.path());
+    assert!(after.loss.as_ref().is_some_and(|loss| loss.contains("allocation delta")), "{after:?}");
+    assert_ne!(after.incarnation, before.incarnation);
+    drop(store);
+    // Said once.
+    let (store, again) = mount(directory.path());
+    assert_eq!((again.loss, again.incarnation), (None, after.incarnation));
+    store.umount().unwrap();
 }
 
 #[test]

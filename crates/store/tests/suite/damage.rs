@@ -1,5 +1,6 @@
 //! Damage on BlueStore's device and in its database is noticed, reported and never served; failed fsyncs stop it.
 
+use crate::flips::copy;
 use crate::stores::{Collect, blue_config, oid, pattern, pg, txn, version, write};
 use bytes::Bytes;
 use nacre_store::{
@@ -7,13 +8,13 @@ use nacre_store::{
     ObjectStore, StoreError, StoreEvents,
 };
 use nacre_types::errno::Errno;
-use nacre_types::txn::TxnOp;
+use nacre_types::txn::{Transaction, TxnOp};
 use parking_lot::Mutex;
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 const SIZE: u64 = 64 << 20;
@@ -187,6 +188,65 @@ fn two_owners_of_a_block_are_both_quarantined() {
     assert!(device.chunks(4096).any(|block| block == &pattern(1, 50_000)[..4096]));
 }
 
+/// Changes a bit of `needle` in the write-ahead log.
+fn flip_in_log(directory: &Path, needle: &[u8]) {
+    let mut damaged = 0;
+    for entry in std::fs::read_dir(directory.join("db")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "log") {
+            let mut bytes = std::fs::read(&path).unwrap();
+            if let Some(at) = bytes.windows(needle.len()).position(|window| window == needle) {
+                bytes[at] ^= 1;
+                std::fs::write(&path, bytes).unwrap();
+                damaged += 1;
+            }
+        }
+    }
+    assert_eq!(damaged, 1);
+}
+
+fn set_attr(value: &str) -> Transaction {
+    let attrs = vec![("mark".to_owned(), Bytes::from(value.to_owned()))];
+    txn(pg(0), vec![TxnOp::SetAttrs { oid: oid("a"), attrs }])
+}
+
+#[test]
+fn a_lost_last_change_of_metadata_is_noticed() {
+    let directory = new_store();
+    let (store, report) = mount(directory.path());
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "data")])).unwrap();
+    store.commit(&set_attr("the last change")).unwrap();
+    // Nothing follows that would take the watermark along.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let copied = tempfile::Builder::new().prefix("nacre-store-").tempdir().unwrap();
+        copy(directory.path(), copied.path());
+        flip_in_log(copied.path(), b"the last change");
+        let (copied, after) = mount(copied.path());
+        assert_eq!(copied.get_attr(pg(0), &oid("a"), "mark").unwrap(), None);
+        if after.loss.is_some() && after.incarnation != report.incarnation {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{after:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn metadata_alone_is_followed_by_flushes_of_the_watermark() {
+    let directory = new_store();
+    let (store, _) = mount(directory.path());
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "data")])).unwrap();
+    let (before, deadline) = (store.counters().unwrap(), Instant::now() + Duration::from_secs(30));
+    // Never silent for long enough.
+    while store.counters().unwrap().device_flushes < before.device_flushes + 2 {
+        store.commit(&set_attr("a value")).unwrap();
+        assert!(Instant::now() < deadline);
+    }
+    let after = store.counters().unwrap();
+    assert!(after.batches - before.batches > 10 * (after.device_flushes - before.device_flushes));
+}
+
 #[test]
 fn wal_damaged_in_its_synced_part_is_a_loss() {
     let directory = new_store();
@@ -201,19 +261,7 @@ fn wal_damaged_in_its_synced_part_is_a_loss() {
     }
     // A crash of the process: the log holds everything and was synced.
     drop(store);
-    let mut damaged = 0;
-    for entry in std::fs::read_dir(directory.path().join("db")).unwrap() {
-        let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "log") {
-            let mut bytes = std::fs::read(&path).unwrap();
-            if let Some(at) = bytes.windows(15).position(|window| window == b"attribute of 25") {
-                bytes[at] ^= 1;
-                std::fs::write(&path, bytes).unwrap();
-                damaged += 1;
-            }
-        }
-    }
-    assert_eq!(damaged, 1);
+    flip_in_log(directory.path(), b"attribute of 25");
     match BlueStore::mount(directory.path(), config, Arc::new(IgnoreEvents)) {
         Ok((store, report)) => {
             assert!(report.loss.is_some() && report.incarnation != incarnation, "{report:?}");
@@ -338,8 +386,8 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     store.umount().unwrap();
     assert!(directory.path().join("db/ballast").exists());
     // No file system has this much: the database's looks full, far below the level at which the ballast goes.
-    let config = BlueStoreConfig { db_min_free_bytes: u64::MAX / 2, ..blue_config() };
-    let (store, _) = BlueStore::mount(directory.path(), config, Arc::new(IgnoreEvents)).unwrap();
+    let full = BlueStoreConfig { db_min_free_bytes: u64::MAX / 2, ..blue_config() };
+    let (store, _) = BlueStore::mount(directory.path(), full.clone(), Arc::new(IgnoreEvents)).unwrap();
     assert!(!directory.path().join("db/ballast").exists());
     let refused = store.queue_transaction(&txn(pg(0), vec![write("b", 0, "x")]), None).unwrap_err();
     assert_eq!(refused.errno(), Errno::ENOSPC);
@@ -351,4 +399,8 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     let (store, _) = mount(directory.path());
     store.commit(&txn(pg(0), vec![write("b", 0, "x")])).unwrap();
     store.umount().unwrap();
+    // Opening the database alone, which a full file system may refuse, gives the ballast up before.
+    assert!(directory.path().join("db/ballast").exists());
+    assert_eq!(BlueStore::fsck(directory.path(), &full, false).unwrap().findings, []);
+    assert!(!directory.path().join("db/ballast").exists());
 }

@@ -329,3 +329,47 @@ fn a_file_gives_freed_space_back() {
     store.umount().unwrap();
     sound(directory.path());
 }
+
+#[test]
+fn reads_beside_overwrites_find_no_damage() {
+    const OBJECTS: usize = 16;
+    const BYTES: usize = 1 << 20;
+    const BLOCKS: u64 = (BYTES / 4096) as u64;
+    // Records go out of the cache between two uses, so that checksums are read from the database.
+    let config = BlueStoreConfig { cache_bytes: 64 << 10, ..blue_config() };
+    let directory = new_store(&config);
+    let store = mount(directory.path(), &config, DataOptions::default());
+    let name = |at: usize| format!("object{at}");
+    for at in 0..OBJECTS {
+        put(&store, vec![write(&name(at), 0, vec![0; BYTES])]);
+    }
+    let until = Instant::now() + Duration::from_secs(3);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in 1_u64.. {
+                let block = turn * 7 % BLOCKS;
+                let ops = (0..OBJECTS).map(|at| write(&name(at), block * 4096, vec![turn as u8; 4096]));
+                store.commit(&txn(pg(0), ops.collect())).unwrap();
+                if Instant::now() > until {
+                    break;
+                }
+            }
+        });
+        for reader in 0..3 {
+            let store = &store;
+            scope.spawn(move || {
+                for turn in reader.. {
+                    let read = store.read(pg(0), &oid(&name(turn % OBJECTS)), 0, u64::MAX).unwrap();
+                    // Each block is as one write left it.
+                    assert!(read.chunks(4096).all(|block| block.iter().all(|byte| *byte == block[0])));
+                    if Instant::now() > until {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(store.health(), []);
+    store.umount().unwrap();
+    sound(directory.path());
+}

@@ -19,7 +19,7 @@ fn files(root: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     let mut all = Vec::new();
     files(from, &mut all);
     for file in all {

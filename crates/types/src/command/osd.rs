@@ -7,6 +7,7 @@ use crate::support::Support::Partial;
 pub(super) const SUPPORT: &[Exception] = &[
     ("query", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
     ("pg", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
+    ("mark_unfound_lost", Partial("delete: there are no prior versions to revert to")),
 ];
 
 #[rustfmt::skip]
@@ -14,6 +15,9 @@ pub(super) const LINES: &[Line] = &[
     ("status", "high-level status of OSD", "osd", "r"),
     ("query [pgid=pgid]", "show details of a specific pg", "osd", "r"),
     ("pg pgid=pgid cmd=choice(query)", "show details of a specific pg", "osd", "r"),
+    ("list_unfound [pgid=pgid] [offset=string]", "list unfound objects on this pg, perhaps starting at an offset given in JSON", "osd", "r"),
+    ("mark_unfound_lost [pgid=pgid] mulcmd=choice(revert|delete)",
+        "mark all unfound objects in this pg as lost, either removing or reverting to a prior version if one is available", "osd", "rw"),
     ("dump_ops_in_flight [filterstr...=string]", "show the ops currently in flight", "osd", "r"),
     ("ops [filterstr...=string]", "show the ops currently in flight", "osd", "r"),
     ("dump_blocked_ops [filterstr...=string]", "show the blocked ops currently in flight", "osd", "r"),

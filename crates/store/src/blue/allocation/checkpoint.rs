@@ -86,6 +86,20 @@ impl Checkpoint {
         Ok(Ok(Checkpoint { directory: directory.to_owned(), pages, head }))
     }
 
+    /// The highest position of a head of the store `uuid` in `directory`.
+    pub(in crate::blue) fn newest_position(directory: &Path, uuid: Uuid) -> Result<Option<u64>> {
+        let mut newest = None;
+        for name in HEAD_SLOTS {
+            if let Some(bytes) = read_if_present(&directory.join(name))?
+                && let Ok(head) = Head::decode(&bytes, &[Kind::Checkpoint, Kind::Totals])
+                && head.uuid == uuid
+            {
+                newest = newest.max(Some(head.position));
+            }
+        }
+        Ok(newest)
+    }
+
     /// Makes the files of a store's first checkpoint, or those of a store that has lost them.
     fn create(directory: &Path) -> Result<Device> {
         let failed =

@@ -78,6 +78,16 @@ pub(in crate::blue) fn make(
     Ok(())
 }
 
+/// What the database lost of what a checkpoint includes. A checkpoint is made of durable deltas, but for the first one, which
+/// is made just before the delta that it is named after.
+pub(in crate::blue) fn lost_deltas(store: &Path, db: &Db, uuid: uuid::Uuid) -> Result<Option<String>> {
+    let Some((last, _)) = last_delta(db)? else { return Ok(None) };
+    let newest = Checkpoint::newest_position(&folder(store), uuid)?;
+    Ok(newest.filter(|newest| *newest > last + 1).map(|newest| {
+        format!("the database ends at allocation delta {last}, but a checkpoint includes delta {newest}")
+    }))
+}
+
 /// What the store's own notes say, without a scan; the text says why they say nothing.
 pub(in crate::blue) fn noted(opened: &Opened) -> Result<std::result::Result<Known, String>> {
     if opened.loss.is_some() {
@@ -226,11 +236,15 @@ pub(in crate::blue) fn know(
     };
     tracing::warn!(directory = %opened.directory.display(), %reason, "bluestore: scanning all objects for what is allocated");
     let scanned = recovery::scan(opened, config.recovery_threads, events)?;
-    // Positions go on from whatever is there.
-    let (last, void) = match last_delta(&opened.db)? {
+    // Positions go on from whatever is there; after a loss from what was lost too, or it would be told again.
+    let (mut last, void) = match last_delta(&opened.db)? {
         None => (0, true),
         Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
     };
+    if opened.loss.is_some() {
+        let newest = Checkpoint::newest_position(&folder(&opened.directory), opened.label.uuid)?;
+        last = last.max(newest.unwrap_or_default());
+    }
     Ok(Known {
         accounting: scanned.accounting,
         source: AllocationSource::Scan { reason },

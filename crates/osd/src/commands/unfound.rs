@@ -1,0 +1,87 @@
+//! `list_unfound` and `mark_unfound_lost`.
+
+use super::{required_pg, unknown_pg};
+use crate::shard::{Shard, ShardCell};
+use nacre_runtime::admin::{Answer, Outcome, Output, Refused};
+use nacre_types::command::Call;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{Eversion, PgId};
+use nacre_types::object::ObjectId;
+use serde_json::{Value, json};
+
+/// Objects in an answer, as Ceph's `osd_command_max_records`.
+const MAX_OBJECTS: usize = 256;
+
+/// What `look` finds on the shard that has the PG.
+fn on_primary<T>(
+    cells: &[ShardCell],
+    pg: PgId,
+    look: impl Fn(&mut Shard) -> Option<T>,
+) -> Result<T, Refused> {
+    if !cells.iter().any(|cell| cell.with(|shard| shard.query(pg)).is_some()) {
+        return Err(unknown_pg(pg));
+    }
+    let found = cells.iter().find_map(|cell| cell.enter(&look).flatten());
+    found.ok_or_else(|| Refused(Errno::EAGAIN, format!("pg {pg} is not active here")))
+}
+
+/// A page of the unfound objects behind the offset: the `oid` of an object of the page before.
+pub(super) fn list(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
+    let pg = required_pg(call)?;
+    let after = call.text("offset").filter(|offset| !offset.is_empty()).map(|offset| position(pg, offset));
+    let after = after.transpose()?;
+    let mut unfound = on_primary(cells, pg, |shard| shard.unfound(pg))?;
+    let count = unfound.len();
+    unfound.retain(|(object, _)| after.as_ref().is_none_or(|after| object > after));
+    let more = unfound.len() > MAX_OBJECTS;
+    unfound.truncate(MAX_OBJECTS);
+    Ok(json!({
+        "num_missing": count,
+        "num_unfound": count,
+        "objects": unfound.iter().map(described).collect::<Vec<_>>(),
+        "more": more,
+    })
+    .into())
+}
+
+fn described((object, needed): &(ObjectId, Eversion)) -> Value {
+    json!({
+        "oid": {
+            "oid": object.name(),
+            "key": object.locator(),
+            "snapid": -2,
+            "hash": object.hash(),
+            "max": 0,
+            "pool": object.pool().0,
+            "namespace": object.namespace(),
+        },
+        "need": needed.to_string(),
+        "have": Eversion::default().to_string(),
+        "flags": "none",
+        "locations": [],
+    })
+}
+
+fn position(pg: PgId, offset: &str) -> Result<ObjectId, Refused> {
+    let wrong = || Refused(Errno::EINVAL, format!("offset '{offset}' is no object of a listing"));
+    let oid: Value = serde_json::from_str(offset).map_err(|_| wrong())?;
+    let text = |name: &str| oid[name].as_str().unwrap_or_default();
+    let name = oid["oid"].as_str().ok_or_else(wrong)?;
+    if text("namespace").len().max(text("key").len()) > usize::from(u16::MAX) {
+        return Err(wrong());
+    }
+    Ok(ObjectId::new(pg.pool, text("namespace"), text("key"), name))
+}
+
+/// Has the unfound objects removed.
+pub(super) fn mark_lost(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
+    let pg = required_pg(call)?;
+    if call.required("mulcmd") != "delete" {
+        return Err(Refused(Errno::EINVAL, "mode must be 'delete': there are no prior versions".into()));
+    }
+    let status = match on_primary(cells, pg, |shard| shard.remove_unfound(pg))? {
+        0 => "pg has no unfound objects".to_owned(),
+        count => format!("pg has {count} objects unfound and apparently lost marking"),
+    };
+    Ok(Answer { status, output: Output::Text(String::new()) })
+}

@@ -1,0 +1,25 @@
+//! Unfound objects (R10): what a primary tells of them, and their removal where an operator gives them up.
+
+use super::Shard;
+use nacre_types::ids::{Eversion, PgId};
+use nacre_types::object::ObjectId;
+use nacre_types::op::Op;
+
+impl Shard {
+    /// The unfound objects of a PG in order, with the versions that are needed; `None` where this OSD is not its active primary.
+    pub(crate) fn unfound(&self, pg: PgId) -> Option<Vec<(ObjectId, Eversion)>> {
+        let hosted = self.slots[*self.by_pg.get(&pg)? as usize].as_ref()?;
+        Some(hosted.machine.unfound()?.map(|(object, needed)| (object.clone(), needed)).collect())
+    }
+
+    /// Begins to remove the unfound objects of a PG; returns how many there are.
+    pub(crate) fn remove_unfound(&mut self, pg: PgId) -> Option<usize> {
+        let unfound = self.unfound(pg)?;
+        let slot = *self.by_pg.get(&pg)?;
+        for (object, needed) in &unfound {
+            tracing::warn!(%pg, %object, version = %needed, "an unfound object is given up");
+            self.change_own(slot, object.clone(), Op::Remove, Self::NOBODY.client);
+        }
+        Some(unfound.len())
+    }
+}
