@@ -118,6 +118,7 @@ impl ObjectStore for BlueStore {
             let loaded = inner.loaded_sums(&onode, offset, offset + len)?;
             Ok((onode, len, loaded, Reading::begin(&inner)))
         })?;
+        fail::fail_point!("store::read");
         let mut fills = Vec::new();
         let read = inner.read_loaded(&onode, &loaded, offset, len, &mut fills);
         drop(onode);

@@ -343,6 +343,9 @@ fn reads_beside_overwrites_find_no_damage() {
     for at in 0..OBJECTS {
         put(&store, vec![write(&name(at), 0, vec![0; BYTES])]);
     }
+    let _faults = fail::FailScenario::setup();
+    // Between the record and the blocks.
+    fail::cfg("store::read", "sleep(2)").unwrap();
     let until = Instant::now() + Duration::from_secs(3);
     std::thread::scope(|scope| {
         scope.spawn(|| {
