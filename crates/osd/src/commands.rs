@@ -64,7 +64,7 @@ fn own(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
         // `tell PGID query` and `pg PGID query`.
         "query" | "pg" => query(cells, call),
         "list_unfound" => unfound::list(cells, call),
-        "mark_unfound_lost" => unfound::mark_lost(cells, call),
+        "mark_unfound_lost" => unfound::mark_lost(shared, cells, call),
         "dump_ops_in_flight" | "ops" => Ok(ops.in_flight(call, false).into()),
         "dump_blocked_ops" => Ok(ops.in_flight(call, true).into()),
         "dump_historic_ops" => Ok(ops.historic(call, false).into()),

@@ -45,6 +45,8 @@ pub(crate) enum ShardMessage {
     Space { from: OsdId, space_bytes: u64 },
     /// The lease table changed for the better.
     Leases,
+    /// An operator gives up the unfound objects of a PG.
+    RemoveUnfound(PgId),
 }
 
 #[derive(Default)]

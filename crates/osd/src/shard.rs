@@ -299,6 +299,7 @@ impl Shard {
             }
             ShardMessage::Fetched { arrival, fetched } => self.on_fetched(*arrival, fetched),
             ShardMessage::WatchersGone(conn) => self.watchers_gone(conn),
+            ShardMessage::RemoveUnfound(pg) => self.remove_unfound(pg),
             ShardMessage::Reserved(pg) => match self.by_pg.get(&pg) {
                 Some(slot) => self.feed(*slot, Event::Reserved),
                 None => self.shared.release(pg),

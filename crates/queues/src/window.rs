@@ -130,6 +130,9 @@ pub struct Window {
     /// Events that older generations hold back, and how.
     held: BTreeMap<u64, Hold>,
     in_flight: usize,
+    /// Events in flight that were dropped to make room, with their keys: until their pushes end, the next events of these keys
+    /// are not sent, or they could arrive first.
+    dropped: BTreeMap<u64, KeyHash>,
     parked: usize,
     /// Bytes of the events that are loaded.
     bytes: u64,
@@ -151,6 +154,7 @@ impl Window {
             timers: BTreeSet::new(),
             held: BTreeMap::new(),
             in_flight: 0,
+            dropped: BTreeMap::new(),
             parked: 0,
             bytes: 0,
             load_from: head.cursor,
@@ -372,8 +376,13 @@ impl Window {
         }
     }
 
-    /// An event that is not in flight any more.
+    /// An event that is not in flight any more; `None` where it was dropped meanwhile.
     fn landed(&mut self, sequence: u64) -> Option<&mut Slot> {
+        if let Some(key) = self.dropped.remove(&sequence) {
+            self.in_flight -= 1;
+            self.unblock(key, sequence);
+            return None;
+        }
         let slot = self.slots.get_mut(&sequence).filter(|slot| slot.status == Status::InFlight)?;
         self.in_flight -= 1;
         Some(slot)
@@ -536,7 +545,9 @@ impl Window {
             let Some(slot) = self.slots.get(&sequence) else { continue };
             let key = slot.event.key;
             if slot.status == Status::InFlight {
-                self.in_flight -= 1;
+                self.dropped.insert(sequence, key);
+                self.forget(sequence);
+                continue;
             }
             self.unschedule(sequence);
             self.forget(sequence);

@@ -18,7 +18,7 @@ use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_client::{ReadOp, WriteOp};
 use nacre_index::key::{self, Kind};
 use nacre_index::op::Page;
-use nacre_index::record::{Entry, EntryTails, Pending, Tidy};
+use nacre_index::record::{Entry, EntryTails, Listed, Pending, Tidy, VersionKind};
 use nacre_index::recovery;
 use nacre_index::seq::Seq;
 use nacre_types::op::CmpOp;
@@ -318,7 +318,7 @@ impl Gateway {
                             };
                             let same = match (&entry, current) {
                                 (Some(entry), Some(current)) => {
-                                    entry.seq == current.mark.seq() && entry.object == Some(current.listed())
+                                    says(entry, current.mark.seq(), &current.listed())
                                 }
                                 // Looked at again with its head.
                                 (Some(_) | None, None) | (None, Some(_)) => false,
@@ -571,5 +571,16 @@ impl Gateway {
 
 /// Whether an entry says what the head does. Tails are the head's own matter; an entry's are what is to be discarded with it.
 fn agree(entry: &Entry, head: &HeadEntry) -> bool {
-    entry.seq == head.seq && entry.object.as_ref() == Some(&head.listed)
+    says(entry, head.seq, &head.listed)
+}
+
+/// Whether an entry says that of an object. It need not know that the object has no metadata and tags.
+fn says(entry: &Entry, seq: Seq, listed: &Listed) -> bool {
+    let mut object = entry.object.clone();
+    if let Some(object) = &mut object
+        && (object.kind, listed.kind) == (VersionKind::Object, VersionKind::Plain)
+    {
+        object.kind = VersionKind::Plain;
+    }
+    entry.seq == seq && object.as_ref() == Some(listed)
 }

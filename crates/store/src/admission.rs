@@ -5,9 +5,9 @@ use crate::error::{Result, StoreError};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
 
-/// Whether `txn` removes data and writes nothing but bookkeeping (log, metadata). Such a transaction is taken even
-/// where the store is full (rule B6): its bookkeeping comes out of the ballast.
-pub(crate) fn only_frees(txn: &Transaction) -> bool {
+/// Whether `txn` writes nothing but bookkeeping (log, metadata); it may remove data. Such a transaction is taken even where the
+/// store is full (rule B6): its bookkeeping comes out of the ballast. A member of a PG can't do without it.
+pub(crate) fn writes_no_data(txn: &Transaction) -> bool {
     let frees = |op: &TxnOp| {
         matches!(
             op,
@@ -25,7 +25,7 @@ pub(crate) fn only_frees(txn: &Transaction) -> bool {
         )
     };
     let bookkeeping = |op: &TxnOp| matches!(op, TxnOp::MetaSet(_) | TxnOp::LogAppend(_));
-    txn.ops.iter().any(frees) && txn.ops.iter().all(|op| frees(op) || bookkeeping(op))
+    txn.ops.iter().all(|op| frees(op) || bookkeeping(op))
 }
 
 /// The end of a range of `oid`, refused beyond [`MAX_OBJECT_BYTES`].

@@ -476,9 +476,9 @@ impl Inner {
     }
 
     /// Whether a transaction may begin.
-    fn admit(&self, only_frees: bool) -> Result<()> {
+    fn admit(&self, writes_no_data: bool) -> Result<()> {
         self.check()?;
-        if self.db_full.load(Ordering::Relaxed) && !only_frees {
+        if self.db_full.load(Ordering::Relaxed) && !writes_no_data {
             return Err(StoreError::NoSpace { wanted_bytes: 0, available_bytes: 0 });
         }
         Ok(())

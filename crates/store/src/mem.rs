@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! - `used` is the sum of the costs of all collections as [`cost`] counts allocations; writes are refused where it
-//!   would pass the limit, transactions that only free are taken up to a small ballast beyond it.
+//!   would pass the limit, transactions that write no data are taken up to a small ballast beyond it.
 //! - Writes are also refused before the host or a control group runs out of memory ([`host`]); nothing makes it swap.
 //! - A collection's lock is held while a transaction is applied, so readers see it whole or not at all. No lock is held
 //!   while a completion runs.
@@ -160,17 +160,17 @@ impl MemStore {
         f(&self.collection(coll)?.lock())
     }
 
-    /// What transactions that only free may take beyond the limit, in bytes.
+    /// What transactions that write no data may take beyond the limit, in bytes.
     fn ballast(&self) -> u64 {
         (self.config.device_bytes / 64).max(64 << 10)
     }
 
-    fn admit(&self, wanted_bytes: u64, only_frees: bool) -> Result<()> {
-        let limit = self.config.device_bytes + if only_frees { self.ballast() } else { 0 };
+    fn admit(&self, wanted_bytes: u64, writes_no_data: bool) -> Result<()> {
+        let limit = self.config.device_bytes + if writes_no_data { self.ballast() } else { 0 };
         let available_bytes = limit.saturating_sub(self.used_bytes());
         let available_bytes =
-            if only_frees { available_bytes } else { available_bytes.min(self.host_room()) };
-        if wanted_bytes <= available_bytes && (only_frees || available_bytes > 0) {
+            if writes_no_data { available_bytes } else { available_bytes.min(self.host_room()) };
+        if wanted_bytes <= available_bytes && (writes_no_data || available_bytes > 0) {
             return Ok(());
         }
         Err(StoreError::NoSpace { wanted_bytes, available_bytes })
@@ -208,7 +208,7 @@ impl MemStore {
         let mut locked = collection.lock();
         let before = if existing.is_some() { locked.cost() } else { 0 };
         locked.check(txn, existing.is_some())?;
-        self.admit(locked.estimate(txn), admission::only_frees(txn))?;
+        self.admit(locked.estimate(txn), admission::writes_no_data(txn))?;
         let exists = locked.apply(txn, existing.is_some());
         self.account(before, if exists { locked.cost() } else { 0 });
         drop(locked);
@@ -232,7 +232,7 @@ impl MemStore {
             return Err(StoreError::NoCollection(txn.collection));
         }
         collection.check(txn, true)?;
-        self.admit(collection.estimate(txn), admission::only_frees(txn))?;
+        self.admit(collection.estimate(txn), admission::writes_no_data(txn))?;
         let before = collection.cost();
         collection.apply(txn, true);
         self.account(before, collection.cost());

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -257,6 +258,32 @@ fn size_two_with_min_size_one_survives_one_death() {
     load.expect_progress(30, &cluster);
     cluster.spawn(Daemon::Osd(0));
     load.expect_progress(10, &cluster);
+    cluster.wait_healthy();
+    load.finish(&cluster);
+}
+
+#[test]
+fn an_osd_whose_disk_hangs_ends_and_the_others_go_on() {
+    let conf = format!("{}osd_op_thread_suicide_timeout = 5\n", conf());
+    let mut cluster = TestCluster::start_with(3, "bluestore", &conf);
+    cluster.create_pool("data", 16, 3, 2);
+    cluster.wait_healthy();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/failures/hang.c");
+    let (library, hang) = (cluster.folder().join("hang.so"), cluster.folder().join("hang"));
+    let compiled = Command::new("clang").args(["-shared", "-fPIC", "-o"]).arg(&library).arg(source).status();
+    assert!(compiled.unwrap().success());
+    cluster.terminate(Daemon::Osd(1));
+    cluster.spawn_with(Daemon::Osd(1), &[("LD_PRELOAD", &library), ("HANG", &hang)]);
+    cluster.wait_healthy();
+    let load = Load::start(&cluster, "data", "hang", 4);
+    load.expect_progress(100, &cluster);
+
+    fs::write(&hang, "").unwrap();
+    let status = cluster.wait_ended(Daemon::Osd(1));
+    assert_eq!(status.signal(), Some(6), "{status}: {}", cluster.log_of(Daemon::Osd(1)));
+    assert!(cluster.log_of(Daemon::Osd(1)).contains("hangs for longer than osd_op_thread_suicide_timeout"));
+    load.expect_progress(100, &cluster);
+    cluster.spawn(Daemon::Osd(1));
     cluster.wait_healthy();
     load.finish(&cluster);
 }

@@ -5,7 +5,7 @@ pub(crate) use crate::servers::ports::free_ports;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
@@ -73,6 +73,11 @@ impl TestCluster {
 
     /// Starts a daemon's process; its output goes to a file of its own.
     pub(crate) fn spawn(&mut self, daemon: Daemon) {
+        self.spawn_with(daemon, &[]);
+    }
+
+    /// The same with more variables in its environment.
+    pub(crate) fn spawn_with(&mut self, daemon: Daemon, environment: &[(&str, &Path)]) {
         let (args, name) = match daemon {
             Daemon::Mon => (vec!["mon".to_owned()], "mon".to_owned()),
             Daemon::Osd(osd) => (vec!["osd".into(), "--id".into(), osd.to_string()], format!("osd.{osd}")),
@@ -86,6 +91,7 @@ impl TestCluster {
             .args(args)
             .arg("-c")
             .arg(self.conf())
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -105,6 +111,23 @@ impl TestCluster {
         let mut child = self.slot(daemon).take().expect("a running daemon");
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Waits for a daemon to end by itself.
+    pub(crate) fn wait_ended(&mut self, daemon: Daemon) -> ExitStatus {
+        let deadline = Instant::now() + PATIENCE;
+        let mut child = self.slot(daemon).take().expect("a running daemon");
+        loop {
+            if let Some(status) = child.try_wait().unwrap() {
+                return status;
+            }
+            if Instant::now() > deadline {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                panic!("{daemon:?} did not end: {}", self.log_of(daemon));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// SIGHUP.

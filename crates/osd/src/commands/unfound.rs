@@ -1,7 +1,9 @@
 //! `list_unfound` and `mark_unfound_lost`.
 
 use super::{required_pg, unknown_pg};
-use crate::shard::{Shard, ShardCell};
+use crate::inbox::ShardMessage;
+use crate::shard::ShardCell;
+use crate::shared::Shared;
 use nacre_runtime::admin::{Answer, Outcome, Output, Refused};
 use nacre_types::command::Call;
 use nacre_types::errno::Errno;
@@ -12,16 +14,12 @@ use serde_json::{Value, json};
 /// Objects in an answer, as Ceph's `osd_command_max_records`.
 const MAX_OBJECTS: usize = 256;
 
-/// What `look` finds on the shard that has the PG.
-fn on_primary<T>(
-    cells: &[ShardCell],
-    pg: PgId,
-    look: impl Fn(&mut Shard) -> Option<T>,
-) -> Result<T, Refused> {
+/// The unfound objects of a PG.
+fn unfound(cells: &[ShardCell], pg: PgId) -> Result<Vec<(ObjectId, Eversion)>, Refused> {
     if !cells.iter().any(|cell| cell.with(|shard| shard.query(pg)).is_some()) {
         return Err(unknown_pg(pg));
     }
-    let found = cells.iter().find_map(|cell| cell.enter(&look).flatten());
+    let found = cells.iter().find_map(|cell| cell.inspect(|shard| shard.unfound(pg)));
     found.ok_or_else(|| Refused(Errno::EAGAIN, format!("pg {pg} is not active here")))
 }
 
@@ -30,7 +28,7 @@ pub(super) fn list(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
     let pg = required_pg(call)?;
     let after = call.text("offset").filter(|offset| !offset.is_empty()).map(|offset| position(pg, offset));
     let after = after.transpose()?;
-    let mut unfound = on_primary(cells, pg, |shard| shard.unfound(pg))?;
+    let mut unfound = unfound(cells, pg)?;
     let count = unfound.len();
     unfound.retain(|(object, _)| after.as_ref().is_none_or(|after| object > after));
     let more = unfound.len() > MAX_OBJECTS;
@@ -73,15 +71,18 @@ fn position(pg: PgId, offset: &str) -> Result<ObjectId, Refused> {
     Ok(ObjectId::new(pg.pool, text("namespace"), text("key"), name))
 }
 
-/// Has the unfound objects removed.
-pub(super) fn mark_lost(cells: &[ShardCell], call: &Call<'_>) -> Outcome {
+/// Has the unfound objects removed. What an interval that begins meanwhile leaves is listed still.
+pub(super) fn mark_lost(shared: &Shared, cells: &[ShardCell], call: &Call<'_>) -> Outcome {
     let pg = required_pg(call)?;
     if call.required("mulcmd") != "delete" {
         return Err(Refused(Errno::EINVAL, "mode must be 'delete': there are no prior versions".into()));
     }
-    let status = match on_primary(cells, pg, |shard| shard.remove_unfound(pg))? {
+    let status = match unfound(cells, pg)?.len() {
         0 => "pg has no unfound objects".to_owned(),
-        count => format!("pg has {count} objects unfound and apparently lost marking"),
+        count => {
+            shared.inboxes[shared.shard_of(pg)].post(ShardMessage::RemoveUnfound(pg));
+            format!("pg has {count} objects unfound and apparently lost marking")
+        }
     };
     Ok(Answer { status, output: Output::Text(String::new()) })
 }

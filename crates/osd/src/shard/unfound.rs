@@ -12,14 +12,12 @@ impl Shard {
         Some(hosted.machine.unfound()?.map(|(object, needed)| (object.clone(), needed)).collect())
     }
 
-    /// Begins to remove the unfound objects of a PG; returns how many there are.
-    pub(crate) fn remove_unfound(&mut self, pg: PgId) -> Option<usize> {
-        let unfound = self.unfound(pg)?;
-        let slot = *self.by_pg.get(&pg)?;
-        for (object, needed) in &unfound {
+    /// Begins to remove the unfound objects of a PG.
+    pub(super) fn remove_unfound(&mut self, pg: PgId) {
+        let (Some(unfound), Some(slot)) = (self.unfound(pg), self.by_pg.get(&pg).copied()) else { return };
+        for (object, needed) in unfound {
             tracing::warn!(%pg, %object, version = %needed, "an unfound object is given up");
-            self.change_own(slot, object.clone(), Op::Remove, Self::NOBODY.client);
+            self.change_own(slot, object, Op::Remove, Self::NOBODY.client);
         }
-        Some(unfound.len())
     }
 }

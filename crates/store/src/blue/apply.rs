@@ -8,7 +8,7 @@ use super::db::{Family, RawBatch};
 use super::keys;
 use super::omap;
 use super::onode::{Hint, Onode, Run, SharedBlob};
-use crate::admission::{only_frees, range_end};
+use crate::admission::{range_end, writes_no_data};
 use crate::error::{Result, StoreError};
 use crate::{Completion, PoolUsage};
 use bytes::Bytes;
@@ -95,7 +95,7 @@ impl<'a> Txn<'a> {
 
     /// Applies `txn` and queues its commit. Returns the change of the memory that the collection's cache takes.
     pub(super) fn run(mut self, txn: &Transaction, on_commit: Option<Completion>) -> Result<i64> {
-        self.inner.admit(only_frees(txn))?;
+        self.inner.admit(writes_no_data(txn))?;
         if touches_log(txn) {
             self.inner.load_log(self.coll)?;
         }

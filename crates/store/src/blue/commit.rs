@@ -299,9 +299,9 @@ pub(super) struct Committer {
     watermark_at: Instant,
     /// The database's sequence number up to which all was synced.
     synced: u64,
-    /// What of that the watermark on the medium says, and when the device was last flushed.
+    /// What the watermark on the medium says of that, and since when it says nothing of the last batches.
     marked: u64,
-    flushed_at: Instant,
+    unmarked_since: Option<Instant>,
     /// What of the log is to be filled ahead when there is nothing else to do.
     prefill: Option<Prefill>,
     /// The last step filled the log ahead: the store has been idle since.
@@ -339,7 +339,7 @@ impl Committer {
             watermark_at: now,
             synced,
             marked,
-            flushed_at: now,
+            unmarked_since: None,
             prefill,
             prefilling: false,
             id_max,
@@ -422,7 +422,7 @@ impl Committer {
     /// would delay their syncs, and the log's own writes fill it as well.
     fn wait(&self) -> Wait {
         match self.prefill {
-            None if self.marked >= self.synced => Wait::Forever,
+            None if self.marked == self.synced => Wait::Forever,
             None => Wait::Briefly,
             Some(_) if self.prefilling => Wait::No,
             Some(_) => Wait::Briefly,
@@ -431,7 +431,7 @@ impl Committer {
 
     /// There is nothing to commit: makes the watermark say so much as is durable, or fills the log ahead by a little.
     fn use_silence(&mut self, inner: &Inner) -> Result<()> {
-        if self.marked < self.synced {
+        if self.marked != self.synced {
             self.write_watermark(inner)?;
             self.flush(inner)
         } else if let Some(prefill) = &mut self.prefill {
@@ -456,7 +456,7 @@ impl Committer {
     fn flush(&mut self, inner: &Inner) -> Result<()> {
         inner.device.flush()?;
         inner.counters.flushes.fetch_add(1, Ordering::Relaxed);
-        (self.marked, self.flushed_at) = (self.watermark.sequence, Instant::now());
+        (self.marked, self.unmarked_since) = (self.watermark.sequence, None);
         Ok(())
     }
 
@@ -481,7 +481,7 @@ impl Committer {
         }
         let ids = inner.ids;
         self.batch.clear();
-        let may_defer = self.flushed_at.elapsed() < MARK_AGE;
+        let may_defer = self.unmarked_since.is_none_or(|since| since.elapsed() < MARK_AGE);
         if may_defer && self.deferred.takes(&writes, inner.config.prefer_deferred_bytes) {
             self.deferred.add(writes, ids, &mut self.batch);
         } else {
@@ -511,6 +511,7 @@ impl Committer {
         inner.db.write(&self.batch)?;
         // Syncing this batch synced what came before: only this thread writes.
         self.synced = inner.db.sequence();
+        self.unmarked_since.get_or_insert_with(Instant::now);
         Ok(())
     }
 }

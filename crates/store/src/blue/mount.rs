@@ -159,6 +159,13 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
         None => start::lost_deltas(directory, &db, label.uuid)?,
         known => known,
     };
+    if loss.is_some() {
+        // At once: what is done with the store from here on may remove the proof of the loss.
+        let mut batch = RawBatch::default();
+        batch.put(db.ids(), Family::Super, state::INCARNATION, Uuid::new_v4().as_bytes());
+        batch.finish();
+        db.write(&batch)?;
+    }
     super::deferred::replay(&db, &device, label.size / BLOCK_BYTES)?;
     Ok(Opened {
         directory: directory.to_owned(),

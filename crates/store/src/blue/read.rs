@@ -20,6 +20,9 @@ impl Inner {
     /// overwrites the blocks replaces the checksums too.
     pub(super) fn loaded_sums(&self, onode: &Onode, offset: u64, end: u64) -> Result<LoadedSums> {
         let mut loaded = LoadedSums::new();
+        if offset >= end {
+            return Ok(loaded);
+        }
         for extent in touched(onode, offset, end) {
             let blob = &onode.blobs[extent.blob as usize];
             let (from, to) = (extent.logical.max(offset), extent.end().min(end));

@@ -83,9 +83,9 @@ impl Inner {
     }
 
     /// Whether a transaction that takes so much may begin.
-    pub(super) fn admit(&self, wanted_bytes: u64, only_frees: bool) -> Result<()> {
+    pub(super) fn admit(&self, wanted_bytes: u64, writes_no_data: bool) -> Result<()> {
         self.check()?;
-        if only_frees {
+        if writes_no_data {
             return Ok(());
         }
         let available_bytes = self.available_bytes();

@@ -82,7 +82,7 @@ impl<'a> Plan<'a> {
         on_commit: Option<Completion>,
     ) -> Result<()> {
         let wanted_bytes = self.wanted_bytes(txn)?;
-        self.inner.admit(wanted_bytes, admission::only_frees(txn))?;
+        self.inner.admit(wanted_bytes, admission::writes_no_data(txn))?;
         match self.resolve(txn).and_then(|()| self.record()) {
             Ok(record) => self.queue(record, shared, on_commit),
             Err(error) => {

@@ -237,14 +237,15 @@ fn metadata_alone_is_followed_by_flushes_of_the_watermark() {
     let directory = new_store();
     let (store, _) = mount(directory.path());
     store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("a", 0, "data")])).unwrap();
-    let (before, deadline) = (store.counters().unwrap(), Instant::now() + Duration::from_secs(30));
+    let (before, began) = (store.counters().unwrap(), Instant::now());
     // Never silent for long enough.
     while store.counters().unwrap().device_flushes < before.device_flushes + 2 {
         store.commit(&set_attr("a value")).unwrap();
-        assert!(Instant::now() < deadline);
+        assert!(began.elapsed() < Duration::from_secs(30));
     }
-    let after = store.counters().unwrap();
-    assert!(after.batches - before.batches > 10 * (after.device_flushes - before.device_flushes));
+    // Not with each of them. The data has a flush of its own.
+    let flushes = store.counters().unwrap().device_flushes - before.device_flushes;
+    assert!(flushes <= 3 + began.elapsed().as_secs(), "{flushes} in {:?}", began.elapsed());
 }
 
 #[test]
@@ -392,6 +393,10 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     let refused = store.queue_transaction(&txn(pg(0), vec![write("b", 0, "x")]), None).unwrap_err();
     assert_eq!(refused.errno(), Errno::ENOSPC);
     assert!(store.reserve(1).is_err());
+    // What a member of a PG has to note is taken all the same.
+    let noted = vec![("interval".to_owned(), Bytes::from_static(b"2"))];
+    store.commit(&txn(pg(0), vec![TxnOp::MetaSet(noted)])).unwrap();
+    store.commit(&txn(pg(0), Vec::new())).unwrap();
     assert!(store.health().iter().any(|(code, _)| code == "BLUESTORE_DB_FULL"));
     store.commit(&txn(pg(0), vec![TxnOp::Remove(oid("a"))])).unwrap();
     assert_eq!(store.read(pg(0), &oid("a"), 0, 1).unwrap_err(), StoreError::NotFound(oid("a")));

@@ -7,7 +7,10 @@ use crate::support::Support::Partial;
 pub(super) const SUPPORT: &[Exception] = &[
     ("query", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
     ("pg", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
-    ("mark_unfound_lost", Partial("delete: there are no prior versions to revert to")),
+    (
+        "mark_unfound_lost",
+        Partial("delete alone: there are no prior versions. Members that are down are not asked for"),
+    ),
 ];
 
 #[rustfmt::skip]

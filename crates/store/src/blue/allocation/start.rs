@@ -236,15 +236,7 @@ pub(in crate::blue) fn know(
     };
     tracing::warn!(directory = %opened.directory.display(), %reason, "bluestore: scanning all objects for what is allocated");
     let scanned = recovery::scan(opened, config.recovery_threads, events)?;
-    // Positions go on from whatever is there; after a loss from what was lost too, or it would be told again.
-    let (mut last, void) = match last_delta(&opened.db)? {
-        None => (0, true),
-        Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
-    };
-    if opened.loss.is_some() {
-        let newest = Checkpoint::newest_position(&folder(&opened.directory), opened.label.uuid)?;
-        last = last.max(newest.unwrap_or_default());
-    }
+    let (last, void) = last_position(opened)?;
     Ok(Known {
         accounting: scanned.accounting,
         source: AllocationSource::Scan { reason },
@@ -254,6 +246,17 @@ pub(in crate::blue) fn know(
         last,
         void,
     })
+}
+
+/// The highest position of a delta or a checkpoint, and whether nothing counts up to there: where notes begin anew, positions go
+/// on from there.
+fn last_position(opened: &Opened) -> Result<(u64, bool)> {
+    let newest = Checkpoint::newest_position(&folder(&opened.directory), opened.label.uuid)?;
+    let (last, void) = match last_delta(&opened.db)? {
+        None => (0, true),
+        Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
+    };
+    Ok((last.max(newest.unwrap_or_default()), void))
 }
 
 /// Makes the store's notes such that recording can begin, and adds what belongs to that to the batch that marks it
@@ -287,8 +290,10 @@ pub(in crate::blue) fn begin(
         let (position, delta_bytes) = (known.last, known.delta_bytes);
         return Ok(Recording { scheme, position, delta_bytes, checkpoint: Some(checkpoint), limit_bytes });
     }
-    if opened.state.records && !known.void {
-        // Until the new notes are whole, a start must not believe records that are being written anew.
+    let is_ahead = known.last > last_delta(db)?.map_or(0, |(last, _)| last);
+    if is_ahead || (opened.state.records && !known.void) {
+        // Until the new notes are whole, a start must not believe records that are being written anew, nor take the checkpoint
+        // that comes first for one that is newer than the database.
         known.last += 1;
         let mut void = RawBatch::default();
         void.put(ids, Family::AllocDelta, &delta::key(known.last), &delta::empty(true));
@@ -321,10 +326,7 @@ pub(in crate::blue) fn note(
     frontier: u64,
     batch: &mut RawBatch,
 ) -> Result<()> {
-    let (last, void) = match last_delta(&opened.db)? {
-        None => (0, true),
-        Some((last, delta)) => (last, delta.is_none_or(|delta| delta.void)),
-    };
+    let (last, void) = last_position(opened)?;
     let mut known = Known {
         accounting,
         source: AllocationSource::Scan { reason: "filled".into() },
