@@ -93,7 +93,7 @@ impl Ownership<'_> {
         // An endpoint that may be dead needs one event.
         let is_alive = |endpoint: &Arc<TopicEndpoint>| endpoint.breaker() == BreakerState::Closed;
         let is_little = is_over || !self.endpoint.as_ref().is_some_and(is_alive);
-        let loaded_to = if let Some(end) = self.load_segment(from, is_little, now).await? {
+        let loaded_to = if let Some(end) = self.load_segment(from, is_little).await? {
             end
         } else {
             let wanted = end.saturating_sub(from) / self.batch_events.max(1) + 2;
@@ -103,8 +103,10 @@ impl Ownership<'_> {
             self.adopt(Shard::from_reply(&self.shard.object, &[], &reply)?)?;
             let loaded = self.log.add_batches(&self.shard, &reply.page)?;
             self.batch_events = loaded.end.saturating_sub(from) / (reply.page.len() as u64).max(1);
-            self.window.load(loaded.events, loaded.end, now)
+            self.window.load(loaded.events, loaded.end, self.core.times())
         };
+        // Reading may have taken long: what was made meanwhile is not as old as the time before.
+        let now = self.core.times();
         self.count_loaded();
         if loaded_to > from {
             // What waited for too long behind a dead endpoint is not sent when that is back.
@@ -124,7 +126,7 @@ impl Ownership<'_> {
 
     /// Loads events of a spill segment, if the next ones are in one; returns how far. With `is_little` it loads a few, and
     /// keeps nothing of the others.
-    async fn load_segment(&mut self, from: u64, is_little: bool, now: Times) -> Result<Option<u64>> {
+    async fn load_segment(&mut self, from: u64, is_little: bool) -> Result<Option<u64>> {
         let core: &Core = self.core;
         let mut reading = None;
         let is_loaded =
@@ -146,7 +148,7 @@ impl Ownership<'_> {
         let taken = segment.events[skipped..].partition_point(|(sequence, _)| *sequence < room);
         let part: Vec<_> = segment.events.drain(..skipped + taken).skip(skipped).collect();
         segment.bytes = segment.events.iter().map(|(_, event)| event.size_bytes()).sum();
-        let end = self.window.load(part, segment.end.min(room), now);
+        let end = self.window.load(part, segment.end.min(room), core.times());
         if end >= segment.end || (is_little && reading.is_some()) {
             self.segment = None;
         }

@@ -18,6 +18,7 @@ use crate::record;
 use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use nacre_index::key::{self, Kind};
+use nacre_index::op::{Guard, Step, Write};
 use nacre_index::reshard;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
@@ -171,6 +172,7 @@ impl Gateway {
     async fn reshard(self: &Arc<Gateway>, name: &str) -> Result<()> {
         let entries: HashMap<String, ReshardEntry> = self.reshard_entries().await?.into_iter().collect();
         let Some(entry) = entries.get(name) else { return Ok(()) };
+        let entry = &self.take_up(name, entry).await?;
         let old = match self.bucket(name).await {
             Ok(bucket) if bucket.id == entry.id => bucket,
             // It is gone, or another one of that name.
@@ -187,7 +189,7 @@ impl Gateway {
             for shard in 0..old.shards.max(1) {
                 super::closure::open_left(self, &old, &shard_name(&old, shard)).await?;
             }
-            return self.end_reshard(&old).await;
+            return self.end_reshard(&old, entry).await;
         }
         let generation = old.generation.max(old.left.map_or(0, |(generation, _)| generation)) + 1;
         let new = of_generation(&old, (generation, entry.shards));
@@ -231,7 +233,7 @@ impl Gateway {
         };
         super::open(&self.pools.index, &new, &tag).await?;
         super::remove(&self.pools.index, &old).await?;
-        self.end_reshard(&new).await
+        self.end_reshard(&new, entry).await
     }
 
     /// Removes what attempts that ended have left, whether the record names them yet or no longer; returns the bucket as it is
@@ -258,7 +260,7 @@ impl Gateway {
     }
 
     /// Nothing of the generation before is left.
-    async fn end_reshard(&self, bucket: &Bucket) -> Result<()> {
+    async fn end_reshard(&self, bucket: &Bucket, entry: &ReshardEntry) -> Result<()> {
         let generation = bucket.generation;
         self.modify_bucket(&bucket.name, |bucket| {
             if bucket.generation == generation && bucket.resharding.is_none() {
@@ -268,7 +270,29 @@ impl Gateway {
             Ok(())
         })
         .await?;
-        self.cancel_reshard(&bucket.name).await
+        let name = Bytes::from(bucket.name.clone());
+        let guards = vec![Guard::OmapEquals(name.clone(), record::encode(entry))];
+        let write = Write { guards, steps: vec![Step::OmapRemove(vec![name])] };
+        match execute::write(&self.pools.reshard, LIST, write).await {
+            // Another attempt has taken it up, or something else was asked for.
+            Err(error) if error.is_canceled() || error.is_absent() => Ok(()),
+            removed => removed.map(drop),
+        }
+    }
+
+    /// Renews a bucket's entry in the list before it is acted by: an attempt that began earlier does not take it off the list then,
+    /// or nobody would go on where this one ends.
+    async fn take_up(&self, name: &str, entry: &ReshardEntry) -> Result<ReshardEntry> {
+        let renewed = ReshardEntry { asked_ns: now_ns().max(entry.asked_ns + 1), ..entry.clone() };
+        let name = Bytes::from(name.to_owned());
+        let steps = vec![Step::OmapSet(vec![(name.clone(), record::encode(&renewed))])];
+        let guards = vec![Guard::OmapEquals(name, record::encode(entry))];
+        match execute::write(&self.pools.reshard, LIST, Write { guards, steps }).await {
+            Err(error) if error.is_canceled() || error.is_absent() => {
+                Err(Error::Contended("the list of buckets to reshard".into()))
+            }
+            written => written.map(|_| renewed),
+        }
     }
 
     /// Makes the new shards what the old ones are, closed by the attempt of that tag, and the bucket's record name them; returns

@@ -130,7 +130,8 @@ impl S3 {
                 // The number of an attempt that came to nothing is not given again: what it sent may arrive late.
                 now.left = now.left.filter(|(left, _)| *left > now.generation);
             }
-            if now.wanted == Some(bucket.shards) {
+            // Another attempt that ends in between must be taken up.
+            if now.next.is_none() && now.closed_by.is_none() && now.wanted == Some(bucket.shards) {
                 now.wanted = None;
             }
             now.generation == bucket.generation
