@@ -433,6 +433,7 @@ impl Move<'_> {
                     pages.push(page);
                 }
                 page::Read::Frozen => {
+                    self.core.outboxes.open_left(self.bucket, shard).await?;
                     turn.again.insert(shard.clone());
                     turn.is_blocked = true;
                 }

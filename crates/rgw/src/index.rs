@@ -17,7 +17,7 @@ mod reshard;
 mod tidy;
 mod versions;
 
-pub(crate) use closure::{Closed, Closing, Found, close, create, look, open, open_state, release};
+pub(crate) use closure::{Closed, Closing, Found, close, create, look, open, open_left, open_state, release};
 pub(crate) use finish::Finisher;
 pub(crate) use list::{ListQuery, Listing};
 pub(crate) use prepare::{Prepared, Preparer};

@@ -98,12 +98,38 @@ pub(crate) fn id(number: u64) -> String {
 #[derive(Clone)]
 pub(crate) struct Buckets {
     pub(crate) records: IoCtx,
+    index: IoCtx,
     shared: Arc<Shared>,
 }
 
 impl Buckets {
-    pub(crate) fn new(meta: &IoCtx, shared: &Arc<Shared>) -> Buckets {
-        Buckets { records: meta.with_namespace(RECORDS), shared: Arc::clone(shared) }
+    pub(crate) fn new(meta: &IoCtx, index: &IoCtx, shared: &Arc<Shared>) -> Buckets {
+        let records = meta.with_namespace(RECORDS);
+        Buckets { records, index: index.clone(), shared: Arc::clone(shared) }
+    }
+
+    /// Opens a shard that was closed by an attempt that the bucket's record does not name.
+    pub(crate) async fn open_left(&self, bucket: &Bucket, shard: &str) -> Result<()> {
+        // Before the record: an attempt is named there before it closes anything, and never again once it is not.
+        let found = match self.index.get_xattr(shard, STATE).await {
+            Err(error) if error.is_not_found() => return Ok(()),
+            found => found?,
+        };
+        let now = self.get(&bucket.id).await?;
+        if now.generation != bucket.generation || now.closed_by.is_some() || *found == *OPEN.as_bytes() {
+            return Ok(());
+        }
+        self.change_state(shard, found, OPEN).await.map(drop)
+    }
+
+    /// Changes the state of a shard; `false` where it is another one, or the shard is gone.
+    pub(crate) async fn change_state(&self, shard: &str, from: impl Into<Bytes>, to: &str) -> Result<bool> {
+        let mut op = WriteOp::new();
+        op.cmp_xattr(STATE, CmpOp::Eq, from).set_xattr(STATE, to.to_owned());
+        match self.index.operate(shard, op).await.and_then(OpReply::success) {
+            Err(error) if matches!(error.errno(), Errno::ECANCELED | Errno::ENOENT) => Ok(false),
+            done => done.map(|_| true),
+        }
     }
 
     /// Makes all buckets, with their indexes.
@@ -169,6 +195,11 @@ impl Outboxes for Buckets {
     fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<BucketOutbox>>> {
         let (buckets, id) = (self.clone(), id.to_owned());
         async move { Ok(Some(buckets.get(&id).await?.outbox())) }.boxed()
+    }
+
+    fn open_left(&self, id: &str, shard: &str) -> BoxFuture<'static, Result<()>> {
+        let (buckets, id, shard) = (self.clone(), id.to_owned(), shard.to_owned());
+        async move { Buckets::open_left(&buckets, &buckets.get(&id).await?, &shard).await }.boxed()
     }
 
     fn gateways(&self) -> BoxFuture<'static, Result<Vec<u64>>> {

@@ -3,13 +3,13 @@
 
 mod reshard;
 
-use crate::bucket::{BUCKETS, Bucket, Buckets, id, is_overtaken};
+use crate::bucket::{BUCKETS, Buckets, id, is_overtaken};
 use crate::check::names;
 use crate::mutation::Mutation;
 use crate::scene::Scene;
 use crate::world::Shared;
 use bytes::Bytes;
-use nacre_engine::{Cluster, IoCtx, OpReply, Result, WriteOp};
+use nacre_engine::{Cluster, IoCtx, Result};
 use nacre_index::commit::{self, Base, New, Removal};
 use nacre_index::finish::{Finish, Next, Outcome, Settled};
 use nacre_index::key::Kind;
@@ -26,7 +26,7 @@ use nacre_topics::pending::PendingEvents;
 use nacre_topics::record::ObjectInfo;
 use nacre_types::encoding;
 use nacre_types::errno::Errno;
-use nacre_types::op::{CmpOp, Op, OsdOp};
+use nacre_types::op::{Op, OsdOp};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -189,7 +189,7 @@ impl S3 {
                             batch = fewer;
                             continue;
                         }
-                        Some(Refusal::State(_)) => self.open_left(&bucket, &shard).await?,
+                        Some(Refusal::State(_)) => self.buckets.open_left(&bucket, &shard).await?,
                         None => {}
                     }
                 }
@@ -199,30 +199,6 @@ impl S3 {
             self.env.sleep(LOOK).await;
         }
         Ok(None)
-    }
-
-    /// Opens a shard that was closed by an attempt that the bucket's record does not name.
-    async fn open_left(&self, bucket: &Bucket, shard: &str) -> Result<()> {
-        // Before the record: an attempt is named there before it closes anything, and never again once it is not.
-        let found = match self.index.get_xattr(shard, STATE).await {
-            Err(error) if error.is_not_found() => return Ok(()),
-            found => found?,
-        };
-        let now = self.buckets.get(&bucket.id).await?;
-        if now.generation != bucket.generation || now.closed_by.is_some() || *found == *OPEN.as_bytes() {
-            return Ok(());
-        }
-        self.change_state(shard, found, OPEN).await.map(drop)
-    }
-
-    /// Changes the state of a shard; `false` where it is another one, or the shard is gone.
-    async fn change_state(&self, shard: &str, from: impl Into<Bytes>, to: &str) -> Result<bool> {
-        let mut op = WriteOp::new();
-        op.cmp_xattr(STATE, CmpOp::Eq, from).set_xattr(STATE, to.to_owned());
-        match self.index.operate(shard, op).await.and_then(OpReply::success) {
-            Err(error) if matches!(error.errno(), Errno::ECANCELED | Errno::ENOENT) => Ok(false),
-            done => done.map(|_| true),
-        }
     }
 
     async fn commit(&self, change: &Change, prepared: &Prepared) -> Result<Outcome> {

@@ -250,7 +250,7 @@ impl World {
             ))
         };
         let (index, meta) = run(&executor, client, open).unwrap();
-        let buckets = Buckets::new(&meta, &shared);
+        let buckets = Buckets::new(&meta, &index, &shared);
         let (making, into) = (buckets.clone(), index.clone());
         run(&executor, client, async move { making.make(&into).await }).unwrap();
         let mut world = World {
@@ -304,7 +304,7 @@ impl World {
         let session = cluster.bind_session();
         let consumers =
             Consumers { shared: Arc::clone(&self.shared), env: env.clone(), mutation: self.mutation };
-        let buckets = Buckets::new(&meta, &self.shared);
+        let buckets = Buckets::new(&meta, &index, &self.shared);
         let notifier = Notifier::start(NotifierConfig {
             env: env.clone(),
             log,

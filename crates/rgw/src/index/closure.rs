@@ -340,7 +340,7 @@ pub(super) async fn busy(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Err
 }
 
 /// Opens a shard that no standing attempt closed or froze.
-pub(super) async fn open_left(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Result<()> {
+pub(crate) async fn open_left(gateway: &Gateway, bucket: &Bucket, shard: &str) -> Result<()> {
     // One that is absent is what checks are for.
     if look(gateway, bucket, shard, false).await? == Found::Left {
         look(gateway, bucket, shard, true).await?;

@@ -91,6 +91,16 @@ impl Outboxes for Buckets {
         self.ask(|gateway| async move { Ok(gateway.notifying_bucket(&id).await?.as_ref().map(outbox_of)) })
     }
 
+    fn open_left(&self, bucket: &str, shard: &str) -> BoxFuture<'static, nacre_client::Result<()>> {
+        let (id, shard) = (bucket.to_owned(), shard.to_owned());
+        self.ask(|gateway| async move {
+            match gateway.notifying_bucket(&id).await? {
+                Some(bucket) => index::open_left(&gateway, &bucket, &shard).await,
+                None => Ok(()),
+            }
+        })
+    }
+
     fn gateways(&self) -> BoxFuture<'static, nacre_client::Result<Vec<u64>>> {
         self.ask(|gateway| async move {
             let sessions = gateway.gateways().await?;

@@ -74,7 +74,7 @@ impl S3 {
         if old.shards == shards {
             // An attempt may have ended after the record did not name it any more and before it had opened what it froze.
             for shard in old.shard_names() {
-                self.open_left(&old, &shard).await?;
+                self.buckets.open_left(&old, &shard).await?;
             }
             return self.end_reshard(&old).await;
         }
@@ -209,7 +209,7 @@ impl S3 {
         let own = closed(tag);
         let mut known = Bytes::from_static(OPEN.as_bytes());
         for _ in 0..ATTEMPTS {
-            if self.change_state(shard, known, &own).await? {
+            if self.buckets.change_state(shard, known, &own).await? {
                 return Ok(true);
             }
             known = match self.index.get_xattr(shard, STATE).await {
@@ -232,7 +232,7 @@ impl S3 {
     async fn open(&self, bucket: &Bucket, tag: &str) -> Result<()> {
         for from in [closed(tag), frozen(tag)] {
             for shard in bucket.shard_names() {
-                self.change_state(&shard, from.clone(), OPEN).await?;
+                self.buckets.change_state(&shard, from.clone(), OPEN).await?;
             }
         }
         Ok(())
