@@ -199,7 +199,15 @@ impl Outboxes for Buckets {
 
     fn open_left(&self, id: &str, shard: &str) -> BoxFuture<'static, Result<()>> {
         let (buckets, id, shard) = (self.clone(), id.to_owned(), shard.to_owned());
-        async move { Buckets::open_left(&buckets, &buckets.get(&id).await?, &shard).await }.boxed()
+        let opened = async move {
+            let bucket = buckets.get(&id).await?;
+            // One of another generation is frozen for good.
+            if bucket.shard_names().contains(&shard) {
+                Buckets::open_left(&buckets, &bucket, &shard).await?;
+            }
+            Ok(())
+        };
+        opened.boxed()
     }
 
     fn gateways(&self) -> BoxFuture<'static, Result<Vec<u64>>> {

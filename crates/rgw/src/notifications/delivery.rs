@@ -95,8 +95,11 @@ impl Outboxes for Buckets {
         let (id, shard) = (bucket.to_owned(), shard.to_owned());
         self.ask(|gateway| async move {
             match gateway.notifying_bucket(&id).await? {
-                Some(bucket) => index::open_left(&gateway, &bucket, &shard).await,
-                None => Ok(()),
+                // One of another generation is frozen for good.
+                Some(bucket) if outbox_of(&bucket).shards.contains(&shard) => {
+                    index::open_left(&gateway, &bucket, &shard).await
+                }
+                _ => Ok(()),
             }
         })
     }
