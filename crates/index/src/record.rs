@@ -1,7 +1,7 @@
 //! The records of the protocol, each in a versioned envelope (docs/format/index.md has the tables).
 //!
-//! Records of shards have version 2 where format 1 had one of that name, and refuse older readers: a gateway that does not
-//! know events must not finish a change that has one.
+//! Records of shards have version 2 or higher where format 1 had one of that name, and refuse older readers: a gateway that does
+//! not know events must not finish a change that has one.
 
 use crate::error::{Error, Result};
 use crate::seq::Seq;
@@ -280,23 +280,9 @@ mod tests {
         const NAME: &'static str = "pending index entry";
     }
 
-    /// As [`Listed`] was before it told what the version is.
+    /// An [`Entry`] as version 2 has it: a boolean tells whether the current version is a delete marker.
     #[derive(Serialize, Deserialize)]
-    struct BooleanListed {
-        tag: String,
-        size: u64,
-        mtime_ns: u64,
-        etag: String,
-        owner: String,
-        marker: bool,
-        held: Option<Stats>,
-    }
-
-    #[derive(Serialize, Deserialize)]
-    struct BooleanEntry {
-        seq: Seq,
-        object: Option<BooleanListed>,
-    }
+    struct BooleanEntry(Seq, Option<(String, u64, u64, String, String, bool, Option<Stats>)>);
 
     impl Versioned for BooleanEntry {
         const NAME: &'static str = "index entry";
@@ -307,14 +293,13 @@ mod tests {
     #[test]
     fn entries_with_booleans_are_read() {
         for (marker, kind) in [(false, VersionKind::Object), (true, VersionKind::DeleteMarker)] {
-            let (tag, etag, owner) = ("t".to_owned(), "e".to_owned(), "o".to_owned());
             let held = Some(Stats { objects: 1, bytes: 2 });
-            let listed = BooleanListed { tag, size: 7, mtime_ns: 8, etag, owner, marker, held };
-            let old = BooleanEntry { seq: Seq::LEGACY, object: Some(listed) };
+            let old =
+                BooleanEntry(Seq::LEGACY, Some(("t".into(), 7, 8, "e".into(), "o".into(), marker, held)));
             let entry: Entry = decode("shard", &encode(&old)).unwrap();
             let object = entry.object.unwrap();
             assert_eq!((object.kind, object.size, object.held), (kind, 7, held));
-            // Without a new version a reader might take what is neither for damage.
+            // A reader of version 2 must refuse what it can't tell from damage.
             let new = encode(&Entry { seq: Seq::LEGACY, object: Some(object) });
             assert!(decode::<BooleanEntry>("shard", &new).is_err());
         }

@@ -20,8 +20,8 @@ pub trait Outboxes: Send + Sync + 'static {
     /// A bucket as its record says now; `None` where the bucket is gone.
     fn find(&self, bucket: &str) -> BoxFuture<'static, nacre_engine::Result<Option<BucketOutbox>>>;
 
-    /// A shard of a bucket's index does not let its outbox be changed: opens it, if no attempt that stands froze it. Who froze it
-    /// may have ended, and only writers of objects would notice.
+    /// Opens a frozen shard of a bucket's index, unless the bucket's record names the attempt that froze it: the gateway of that
+    /// attempt may have ended. Nothing is done about shards of earlier generations.
     fn open_left(&self, bucket: &str, shard: &str) -> BoxFuture<'static, nacre_engine::Result<()>>;
 
     /// The RADOS sessions of the gateways that run, this one included. It decides who delivers what, not whether that is

@@ -246,7 +246,8 @@ impl BlueStore {
         let mut known = start::know(&opened, &config, &*events)?;
         let mut batch = RawBatch::default();
         let recording = start::begin(&opened, &config, opened.state.frontier, &mut known, &mut batch)?;
-        let incarnation = mount::mark_mounted(&opened, batch)?;
+        mount::mark_mounted(&opened, batch)?;
+        let incarnation = opened.state.incarnation;
         let device_blocks = opened.label.size / BLOCK_BYTES;
         let SpaceAccounting { used, usage, objects } = std::mem::take(&mut known.accounting);
         let mut allocator =

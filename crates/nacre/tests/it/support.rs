@@ -141,19 +141,9 @@ impl TestCluster {
 
     /// SIGTERM, and waits for an orderly end.
     pub(crate) fn terminate(&mut self, daemon: Daemon) {
-        let mut child = self.slot(daemon).take().expect("a running daemon");
-        signal(&child, "TERM");
-        let deadline = Instant::now() + PATIENCE;
-        while Instant::now() < deadline {
-            if let Some(status) = child.try_wait().unwrap() {
-                assert!(status.success(), "{daemon:?} ended with {status}: {}", self.log_of(daemon));
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
-        panic!("{daemon:?} did not stop at SIGTERM: {}", self.log_of(daemon));
+        signal(self.slot(daemon).as_ref().expect("a running daemon"), "TERM");
+        let status = self.wait_ended(daemon);
+        assert!(status.success(), "{daemon:?} ended with {status}: {}", self.log_of(daemon));
     }
 
     /// Empties a stopped OSD's disk: it comes back as a new store with the old id and key.

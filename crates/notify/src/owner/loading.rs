@@ -105,7 +105,7 @@ impl Ownership<'_> {
             self.batch_events = loaded.end.saturating_sub(from) / (reply.page.len() as u64).max(1);
             self.window.load(loaded.events, loaded.end, self.core.times())
         };
-        // Reading may have taken long: what was made meanwhile is not as old as the time before.
+        // Events that were made while this read must not seem older than they are.
         let now = self.core.times();
         self.count_loaded();
         if loaded_to > from {

@@ -279,6 +279,20 @@ fn queues_have_the_names_of_the_documentation_whatever_became_of_them() {
 }
 
 #[test]
+fn events_in_an_index_that_a_reshard_left_frozen_are_delivered() {
+    let mut world = World::new(3, Mutation::None, Faults::none(), 1);
+    world.make_topic("t", 2);
+    // Outbox records that no mover has seen yet.
+    (0..10).for_each(|_| world.produce(KEYS));
+    (0..2).for_each(|bucket| world.freeze_index(bucket));
+    world.calm_down(60 * SECOND).unwrap();
+    let letters = world.letters();
+    let mut check = world.shared.check.lock();
+    check.end(&letters);
+    assert_eq!(check.broken, None);
+}
+
+#[test]
 fn a_deleted_topic_leaves_nothing_and_its_name_can_be_used_at_once() {
     let mut world = World::new(2, Mutation::None, Faults::none(), 2);
     world.make_topic("t", 4);

@@ -12,6 +12,7 @@ use nacre_engine::IoCtx;
 use nacre_index::key;
 use nacre_index::record::{Event as IndexEvent, OutboxRecord, Pending, Subject};
 use nacre_index::seq::{Incarnation, Seq};
+use nacre_index::state::{STATE, frozen};
 use nacre_notify::push::{Connection, Failure, Message, Pusher, Target};
 use nacre_notify::topic_store::TopicStore;
 use nacre_notify::{Notifier, NotifierConfig, Settings, TopicDefaults};
@@ -617,6 +618,18 @@ impl World {
     pub(crate) fn log_pool(&self) -> IoCtx {
         let cluster = self.index.cluster();
         self.run(self.client, async move { cluster.open_pool(LOG).await }).unwrap()
+    }
+
+    /// Freezes the index of a bucket for an attempt at a reshard that the bucket's record does not name.
+    pub(crate) fn freeze_index(&self, number: u64) {
+        let (index, bucket) = (self.index.clone(), self.bucket(number));
+        let freeze = async move {
+            for shard in bucket.shard_names() {
+                index.set_xattr(&shard, STATE, frozen("gone")).await?;
+            }
+            Ok::<_, nacre_engine::Error>(())
+        };
+        self.run(self.client, freeze).unwrap();
     }
 
     /// The process that writes for clients.

@@ -33,8 +33,8 @@ pub(super) fn table(counts: &Arc<WatchCounts>) -> WatchTable {
 }
 
 impl Shard {
-    /// Who makes the OSD's own changes: a request for which nobody waits.
-    pub(super) const NOBODY: ReqId = ReqId { client: ClientId(0), tid: 0 };
+    /// The request id of the OSD's own changes, which have no client.
+    pub(super) const INTERNAL: ReqId = ReqId { client: ClientId(0), tid: 0 };
 
     /// Answers a request that does something beside its change.
     pub(super) fn reply_with_effects(&mut self, mut op: Box<InflightOp>, mut outcome: Outcome) {
@@ -163,12 +163,12 @@ impl Shard {
         self.change_own(slot, object, Op::Unwatch { cookie }, client);
     }
 
-    /// Changes an object in the name of `client`, for nobody who waits.
+    /// Changes an object in the name of `client`. The outcome is not sent to anyone.
     pub(super) fn change_own(&mut self, slot: u32, object: ObjectId, op: Op, client: ClientId) {
         let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else { return };
         let (pg, interval) = (hosted.pg, hosted.interval);
         let request = OsdRequest {
-            reqid: Self::NOBODY,
+            reqid: Self::INTERNAL,
             oldest_tid: 0,
             attempt: 0,
             epoch: self.epoch(),
@@ -183,7 +183,7 @@ impl Shard {
         };
         let op = ClientOp {
             token: 0,
-            reqid: Self::NOBODY,
+            reqid: Self::INTERNAL,
             oldest_tid: 0,
             attempt: 0,
             interval,

@@ -280,8 +280,8 @@ impl Gateway {
         }
     }
 
-    /// Renews a bucket's entry in the list before it is acted by: an attempt that began earlier does not take it off the list then,
-    /// or nobody would go on where this one ends.
+    /// Renews a bucket's entry in the list before an attempt begins: an earlier attempt that ends late does not remove it then. So
+    /// the bucket is still listed if this attempt's gateway ends.
     async fn take_up(&self, name: &str, entry: &ReshardEntry) -> Result<ReshardEntry> {
         let renewed = ReshardEntry { asked_ns: now_ns().max(entry.asked_ns + 1), ..entry.clone() };
         let name = Bytes::from(name.to_owned());

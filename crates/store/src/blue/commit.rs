@@ -299,7 +299,7 @@ pub(super) struct Committer {
     watermark_at: Instant,
     /// The database's sequence number up to which all was synced.
     synced: u64,
-    /// What the watermark on the medium says of that, and since when it says nothing of the last batches.
+    /// The sequence number in the last watermark that was flushed, and since when batches follow that it does not cover.
     marked: u64,
     unmarked_since: Option<Instant>,
     /// What of the log is to be filled ahead when there is nothing else to do.
@@ -316,7 +316,7 @@ pub(super) struct Committer {
     space_checked: Instant,
 }
 
-/// How long batches that need no flush may go without one: so far at most the watermark on the medium is behind.
+/// How long batches may go without a flush of the device: the watermark lags behind them by this at most.
 const MARK_AGE: Duration = Duration::from_secs(1);
 /// How often the file system's free space is looked at.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -359,7 +359,7 @@ impl Committer {
                 self.deferred.placed(done.epoch);
                 inner.queue.set_placed(done.seq);
             } else if batch.is_empty() && !settle && inner.check().is_ok() {
-                if let Err(error) = self.use_silence(inner) {
+                if let Err(error) = self.idle(inner) {
                     // The next batch finds the store stopped.
                     inner.stop(error);
                     self.prefill = None;
@@ -429,8 +429,8 @@ impl Committer {
         }
     }
 
-    /// There is nothing to commit: makes the watermark say so much as is durable, or fills the log ahead by a little.
-    fn use_silence(&mut self, inner: &Inner) -> Result<()> {
+    /// Nothing is queued: writes and flushes a watermark for all that was synced, or else fills the log ahead by a little.
+    fn idle(&mut self, inner: &Inner) -> Result<()> {
         if self.marked != self.synced {
             self.write_watermark(inner)?;
             self.flush(inner)
@@ -445,7 +445,7 @@ impl Committer {
         }
     }
 
-    /// Writes how far the metadata is durable; durable itself with the next flush.
+    /// Writes a watermark for the metadata that was synced. The next flush makes it durable.
     fn write_watermark(&mut self, inner: &Inner) -> Result<()> {
         self.watermark_at = Instant::now();
         self.watermark = Watermark { generation: self.watermark.generation + 1, sequence: self.synced };

@@ -142,7 +142,7 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
         _ = std::fs::remove_file(ballast(directory));
     }
     let db = Db::open(&directory.join("db"), config.db(), false)?;
-    let state = State::read(&db, &path)?;
+    let mut state = State::read(&db, &path)?;
     if state.uuid != label.uuid {
         let reason = format!("the device belongs to store {}, the database to {}", label.uuid, state.uuid);
         return Err(StoreError::WrongStore { path, reason });
@@ -160,9 +160,10 @@ pub(super) fn open(directory: &Path, config: &BlueStoreConfig) -> Result<Opened>
         known => known,
     };
     if loss.is_some() {
-        // At once: what is done with the store from here on may remove the proof of the loss.
+        // A new identity at once: whatever is done with the store from here on may remove the proof of the loss.
+        state.incarnation = Incarnation(Uuid::new_v4());
         let mut batch = RawBatch::default();
-        batch.put(db.ids(), Family::Super, state::INCARNATION, Uuid::new_v4().as_bytes());
+        batch.put(db.ids(), Family::Super, state::INCARNATION, state.incarnation.0.as_bytes());
         batch.finish();
         db.write(&batch)?;
     }
@@ -206,18 +207,12 @@ pub(super) fn scan_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
     Ok(collections)
 }
 
-/// Marks the store in use with what `batch` has already, with a new identity where contents were lost.
-pub(super) fn mark_mounted(opened: &Opened, mut batch: RawBatch) -> Result<Incarnation> {
-    let incarnation = match opened.loss {
-        Some(_) => Incarnation(Uuid::new_v4()),
-        None => opened.state.incarnation,
-    };
+/// Marks the store in use with what `batch` has already.
+pub(super) fn mark_mounted(opened: &Opened, mut batch: RawBatch) -> Result<()> {
     let ids = opened.db.ids();
     batch.put(ids, Family::Super, state::FORMAT, &state::FORMAT_VERSION.to_le_bytes());
-    batch.put(ids, Family::Super, state::INCARNATION, incarnation.0.as_bytes());
     batch.put(ids, Family::Super, state::CLEAN, &[0]);
     batch.put(ids, Family::Super, state::ID_MAX, &(opened.state.id_max + ID_STEP).to_le_bytes());
     batch.finish();
-    opened.db.write(&batch)?;
-    Ok(incarnation)
+    opened.db.write(&batch)
 }

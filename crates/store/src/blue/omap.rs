@@ -76,7 +76,7 @@ pub(super) fn page<T>(
         Some(after) if after >= bounds.prefix => [after, &[0]].concat(),
         _ => bounds.prefix.to_vec(),
     };
-    // Short of what follows the prefix, or the search for an end would step over all that was removed behind it.
+    // Without that end an iterator would step over all tombstones behind the prefix.
     let end = keys::prefix_end(&entry_key(bounds.prefix));
     let mut merged = Merged::new(inner, id, overlay, &entry_key(&start), &end);
     let mut page = Page { entries: Vec::new(), more: false };

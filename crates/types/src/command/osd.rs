@@ -9,7 +9,9 @@ pub(super) const SUPPORT: &[Exception] = &[
     ("pg", Partial("the fields of Nacre's replication, not those of Ceph's peering")),
     (
         "mark_unfound_lost",
-        Partial("delete alone: there are no prior versions. Members that are down are not asked for"),
+        Partial(
+            "only `delete`: there are no prior versions. Copies on OSDs that are down are not waited for",
+        ),
     ),
 ];
 

@@ -78,8 +78,8 @@ pub(in crate::blue) fn make(
     Ok(())
 }
 
-/// What the database lost of what a checkpoint includes. A checkpoint is made of durable deltas, but for the first one, which
-/// is made just before the delta that it is named after.
+/// Tells whether the database lost deltas that a checkpoint includes. A checkpoint includes only durable deltas, except for the first
+/// one, which is written just before the delta of its position.
 pub(in crate::blue) fn lost_deltas(store: &Path, db: &Db, uuid: uuid::Uuid) -> Result<Option<String>> {
     let Some((last, _)) = last_delta(db)? else { return Ok(None) };
     let newest = Checkpoint::newest_position(&folder(store), uuid)?;
@@ -248,8 +248,7 @@ pub(in crate::blue) fn know(
     })
 }
 
-/// The highest position of a delta or a checkpoint, and whether nothing counts up to there: where notes begin anew, positions go
-/// on from there.
+/// The highest position of a delta or a checkpoint, and whether the last delta is void. New notes take positions above it.
 fn last_position(opened: &Opened) -> Result<(u64, bool)> {
     let newest = Checkpoint::newest_position(&folder(&opened.directory), opened.label.uuid)?;
     let (last, void) = match last_delta(&opened.db)? {
@@ -292,8 +291,8 @@ pub(in crate::blue) fn begin(
     }
     let is_ahead = known.last > last_delta(db)?.map_or(0, |(last, _)| last);
     if is_ahead || (opened.state.records && !known.void) {
-        // Until the new notes are whole, a start must not believe records that are being written anew, nor take the checkpoint
-        // that comes first for one that is newer than the database.
+        // Until the new notes are complete, a start must neither use records that are being rewritten, nor take the checkpoint,
+        // which is written first, for one that is newer than the database.
         known.last += 1;
         let mut void = RawBatch::default();
         void.put(ids, Family::AllocDelta, &delta::key(known.last), &delta::empty(true));
