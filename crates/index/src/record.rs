@@ -282,7 +282,9 @@ mod tests {
 
     /// An [`Entry`] as version 2 has it: a boolean tells whether the current version is a delete marker.
     #[derive(Serialize, Deserialize)]
-    struct BooleanEntry(Seq, Option<(String, u64, u64, String, String, bool, Option<Stats>)>);
+    struct BooleanEntry(Seq, Option<BooleanListed>);
+
+    type BooleanListed = (String, u64, u64, String, String, bool, Option<Stats>);
 
     impl Versioned for BooleanEntry {
         const NAME: &'static str = "index entry";
