@@ -16,6 +16,8 @@ pub use network::Network;
 use crate::objecter::{Answer, Submission};
 use crate::throttle::{Share, Throttle};
 use bytes::Bytes;
+use nacre_common::Config;
+use nacre_common::auth::{ConfiguredKey, Credentials};
 use nacre_engine::engine::{
     CommandReply, CommandTarget, Cursor, Engine, EngineStats, ListPage, LogFollow, ObjectRequest, OnReply,
 };
@@ -23,8 +25,6 @@ use nacre_engine::{
     Cluster, Completer, Error, OnDone, OpReply, Pending, Result, WatchHandler, block_on, on_engine_thread,
     pg_end,
 };
-use nacre_runtime::Config;
-use nacre_runtime::auth::{ConfiguredKey, Credentials};
 use nacre_runtime::msgr::Messenger;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::encoding;
@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     /// How far the session is.
     session: watch::Sender<mon::Session>,
     /// The connection to a monitor that broke last, by its id, and why.
-    mon_lost: watch::Sender<(u64, nacre_runtime::Error)>,
+    mon_lost: watch::Sender<(u64, nacre_common::Error)>,
     /// Wakes the timer: something was put off.
     timer: Notify,
     /// Asks the monitor session for a fresh ticket.
@@ -131,7 +131,7 @@ fn start(config: &Config, network: Arc<Network>) -> Result<Native> {
         started: Instant::now(),
         epoch: watch::Sender::new(Epoch(0)),
         session: watch::Sender::new(mon::Session::Connecting),
-        mon_lost: watch::Sender::new((0, nacre_runtime::Error::Closed)),
+        mon_lost: watch::Sender::new((0, nacre_common::Error::Closed)),
         timer: Notify::new(),
         renew: Notify::new(),
         granted: Notify::new(),

@@ -8,7 +8,7 @@ use crate::monitor_log::LogWatch;
 use crate::service::{Facts, Registration};
 use crate::settings::{Settings, text_of};
 use nacre_client::Cluster;
-use nacre_runtime::{Config, options};
+use nacre_common::{Config, options};
 use nacre_types::errno::Errno;
 use nacre_types::osdmap::OsdMap;
 use parking_lot::{Mutex, RwLock};

@@ -23,8 +23,8 @@ impl From<nacre_client::Error> for Failure {
     }
 }
 
-impl From<nacre_runtime::Error> for Failure {
-    fn from(error: nacre_runtime::Error) -> Failure {
+impl From<nacre_common::Error> for Failure {
+    fn from(error: nacre_common::Error) -> Failure {
         Failure(error.errno())
     }
 }

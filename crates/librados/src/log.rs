@@ -3,7 +3,7 @@
 //! Lines go to stderr unless `log_to_stderr` is off, and to `log_file` where that is set. The first cluster that
 //! connects decides for the process.
 
-use nacre_runtime::Config;
+use nacre_common::Config;
 use std::sync::Once;
 
 /// Starts the log, once in the process.

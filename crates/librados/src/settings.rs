@@ -4,9 +4,9 @@
 //! came. Nothing is read that the caller did not ask for.
 
 use crate::guard::Outcome;
-use nacre_runtime::Config;
-use nacre_runtime::config::{ConfFile, ConfigBuilder, Program, parse_argv, search_conf, split_args};
-use nacre_runtime::options;
+use nacre_common::Config;
+use nacre_common::config::{ConfFile, ConfigBuilder, Program, parse_argv, search_conf, split_args};
+use nacre_common::options;
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use std::collections::BTreeMap;

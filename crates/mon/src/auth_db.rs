@@ -1,6 +1,6 @@
 //! Entities with their keys and caps, as `auth …` commands manage them.
 
-use nacre_runtime::auth::{Caps, Key, KeyRecord};
+use nacre_common::auth::{Caps, Key, KeyRecord};
 use nacre_types::caps::mon::MonCaps;
 use nacre_types::ids::EntityName;
 use serde::{Deserialize, Serialize};
@@ -51,19 +51,19 @@ impl AuthDb {
 }
 
 /// What is stored of an entity.
-pub(crate) fn encode(record: &KeyRecord) -> Vec<u8> {
+pub fn encode(record: &KeyRecord) -> Vec<u8> {
     let stored = Stored { key: record.key.to_base64().to_string(), caps: record.caps.clone() };
     postcard::to_extend(&stored, Vec::new()).expect("invariant: a plain structure always encodes")
 }
 
 /// Reads what [`encode`] wrote; `None` for anything else.
-pub(crate) fn decode(bytes: &[u8]) -> Option<KeyRecord> {
+pub fn decode(bytes: &[u8]) -> Option<KeyRecord> {
     let stored: Stored = postcard::from_bytes(bytes).ok()?;
     Some(KeyRecord { key: Key::from_base64(&stored.key).ok()?, caps: stored.caps })
 }
 
 /// An entity as a section of a keyring file.
-pub(crate) fn keyring_text(entity: &EntityName, record: &KeyRecord, with_caps: bool) -> String {
+pub fn keyring_text(entity: &EntityName, record: &KeyRecord, with_caps: bool) -> String {
     let mut out = format!("[{entity}]\n\tkey = {}\n", *record.key.to_base64());
     if with_caps {
         for (service, caps) in &record.caps {

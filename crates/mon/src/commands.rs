@@ -27,8 +27,7 @@ mod service;
 
 use crate::logic::{Effect, LogChannel, LogLevel, MapState, Now, Origin};
 use bytes::Bytes;
-use nacre_runtime::admin;
-use nacre_runtime::auth::Key;
+use nacre_common::auth::Key;
 use nacre_types::caps::mon::{self, MonAccess, MonCaps, Perm};
 use nacre_types::command::{Call, mon_commands};
 use nacre_types::errno::Errno;
@@ -314,11 +313,11 @@ fn render(output: Output, form: Form) -> Vec<u8> {
         Output::Text(text) => text.into_bytes(),
         Output::Bytes(bytes) => bytes,
         Output::Json(value) if form.format == Format::Json => {
-            let mut out = admin::render(&value, Some("json"));
+            let mut out = nacre_types::command::render_json(&value, Some("json"));
             out.extend(form.newline.then_some(b'\n'));
             out
         }
-        Output::Json(value) => admin::render(&value, None),
+        Output::Json(value) => nacre_types::command::render_json(&value, None),
     }
 }
 

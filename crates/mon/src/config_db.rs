@@ -200,12 +200,12 @@ impl ConfigDb {
     }
 
     /// Takes stored versions back, oldest first.
-    pub(crate) fn restore_history(&mut self, versions: Vec<ConfigVersion>) {
+    pub fn restore_history(&mut self, versions: Vec<ConfigVersion>) {
         self.history = versions.into();
     }
 
     /// Forgets versions beyond those that are kept; returns their numbers.
-    pub(crate) fn forget_old(&mut self) -> Vec<u64> {
+    pub fn forget_old(&mut self) -> Vec<u64> {
         let beyond = self.history.len().saturating_sub(KEPT_VERSIONS);
         self.history.drain(..beyond).map(|version| version.number).collect()
     }

@@ -4,70 +4,70 @@ use crate::config_db::Who;
 use nacre_types::ids::{EntityName, Epoch};
 
 /// Whose authority it is: the session of the map authority that may commit.
-pub(crate) const FENCE: &[u8] = b"meta/fence";
+pub const FENCE: &[u8] = b"meta/fence";
 /// The cluster: fsid, store id and format.
-pub(crate) const CLUSTER: &[u8] = b"meta/cluster";
+pub const CLUSTER: &[u8] = b"meta/cluster";
 /// The newest epoch, in eight big-endian bytes.
-pub(crate) const LAST_EPOCH: &[u8] = b"osdmap/last";
+pub const LAST_EPOCH: &[u8] = b"osdmap/last";
 /// The newest full map's epoch, likewise.
-pub(crate) const LAST_FULL: &[u8] = b"osdmap/last_full";
+pub const LAST_FULL: &[u8] = b"osdmap/last_full";
 /// The oldest incremental's epoch, likewise.
-pub(crate) const FIRST_INCREMENTAL: &[u8] = b"osdmap/first_inc";
+pub const FIRST_INCREMENTAL: &[u8] = b"osdmap/first_inc";
 /// The first client id that was not reserved yet, likewise.
-pub(crate) const NEXT_CLIENT: &[u8] = b"ids/client";
+pub const NEXT_CLIENT: &[u8] = b"ids/client";
 /// The rotating service keys.
-pub(crate) const SERVICE_KEYS: &[u8] = b"auth_rotating/osd";
+pub const SERVICE_KEYS: &[u8] = b"auth_rotating/osd";
 /// How often the CRUSH map changed, in eight big-endian bytes.
-pub(crate) const CRUSH_VERSION: &[u8] = b"osdmap/crush_version";
+pub const CRUSH_VERSION: &[u8] = b"osdmap/crush_version";
 
 /// Prefix of incrementals.
-pub(crate) const INCREMENTALS: &[u8] = b"osdmap/inc/";
+pub const INCREMENTALS: &[u8] = b"osdmap/inc/";
 /// Prefix of full maps.
-pub(crate) const FULLS: &[u8] = b"osdmap/full/";
+pub const FULLS: &[u8] = b"osdmap/full/";
 /// Prefix of configuration values.
-pub(crate) const CONFIG: &[u8] = b"config/";
+pub const CONFIG: &[u8] = b"config/";
 /// Prefix of the configuration's versions.
-pub(crate) const CONFIG_HISTORY: &[u8] = b"config-history/";
+pub const CONFIG_HISTORY: &[u8] = b"config-history/";
 /// Prefix of values that programs keep.
-pub(crate) const CONFIG_KEY: &[u8] = b"config-key/";
+pub const CONFIG_KEY: &[u8] = b"config-key/";
 /// Prefix of muted health checks.
-pub(crate) const MUTES: &[u8] = b"health/mute/";
+pub const MUTES: &[u8] = b"health/mute/";
 /// Prefix of entities.
-pub(crate) const AUTH: &[u8] = b"auth/";
+pub const AUTH: &[u8] = b"auth/";
 /// Prefix of cluster log lines.
-pub(crate) const LOG: &[u8] = b"log/";
+pub const LOG: &[u8] = b"log/";
 
 /// A chunk of a map: prefix, epoch, number of the chunk.
-pub(crate) fn chunk(prefix: &[u8], epoch: Epoch, chunk: u32) -> Vec<u8> {
+pub fn chunk(prefix: &[u8], epoch: Epoch, chunk: u32) -> Vec<u8> {
     [prefix, &epoch.0.to_be_bytes(), &chunk.to_be_bytes()].concat()
 }
 
 /// A configuration value.
-pub(crate) fn config(who: &Who, name: &str) -> Vec<u8> {
+pub fn config(who: &Who, name: &str) -> Vec<u8> {
     format!("config/{who}/{name}").into_bytes()
 }
 
 /// An entity.
-pub(crate) fn auth(entity: &EntityName) -> Vec<u8> {
+pub fn auth(entity: &EntityName) -> Vec<u8> {
     format!("auth/{entity}").into_bytes()
 }
 
 /// A version of the configuration.
-pub(crate) fn config_history(number: u64) -> Vec<u8> {
+pub fn config_history(number: u64) -> Vec<u8> {
     [CONFIG_HISTORY, &number.to_be_bytes()].concat()
 }
 
 /// A value of `config-key`.
-pub(crate) fn config_key(key: &str) -> Vec<u8> {
+pub fn config_key(key: &str) -> Vec<u8> {
     [CONFIG_KEY, key.as_bytes()].concat()
 }
 
 /// A muted health check.
-pub(crate) fn mute(code: &str) -> Vec<u8> {
+pub fn mute(code: &str) -> Vec<u8> {
     [MUTES, code.as_bytes()].concat()
 }
 
 /// A line of the cluster log.
-pub(crate) fn log(seq: u64) -> Vec<u8> {
+pub fn log(seq: u64) -> Vec<u8> {
     [LOG, &seq.to_be_bytes()].concat()
 }

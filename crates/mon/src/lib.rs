@@ -1,31 +1,27 @@
-//! The cluster map authority: what the cluster is, who may change it, and how it is kept.
+//! The logic of the cluster map authority: what the cluster is and who may change it.
 //!
-//! [`logic`] is pure: events with a virtual time go in, map changes and effects come out; the simulator drives it as
-//! it is. [`mapstore`] keeps what it decides. Nothing else in the workspace depends on how either is done.
+//! Pure: events with a time go into [`logic`], map changes and effects come out; the simulator drives it as it is. The daemon
+//! around it, with sockets and the map store, is `nacre-monitor`.
 //!
 //! Invariants: an epoch is durable before anybody sees it; every transaction compares the fencing key, so at most one
 //! authority commits; a PG's membership changes only by compare-and-swap on the whole record.
 
 #![recursion_limit = "256"]
 
-mod auth_db;
+pub mod auth_db;
 mod commands;
 mod config_db;
-pub mod error;
-
 pub mod health;
-mod keys;
+pub mod keys;
 pub mod logic;
-pub mod mapstore;
-mod persist;
 mod pgview;
 mod prometheus;
-mod server;
+#[cfg(any(test, feature = "testing"))]
+#[allow(missing_docs, clippy::unwrap_used)]
+pub mod testing;
 mod text;
 mod usage;
 
 pub use auth_db::AuthDb;
 pub use commands::{CommandRequest, pool_variables};
-pub use config_db::{ConfigDb, Mask, Subject, Who};
-pub use error::MonError;
-pub use server::{MonMetrics, MonServer, cluster_of, mint_generation, mkfs};
+pub use config_db::{ConfigDb, ConfigVersion, Mask, Subject, Who};

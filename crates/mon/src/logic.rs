@@ -154,7 +154,7 @@ pub struct Proposal {
 
 impl Proposal {
     /// One that changes nothing, to store log lines with.
-    pub(crate) fn empty() -> Proposal {
+    pub fn empty() -> Proposal {
         Proposal { number: 0, incremental: None, keys: BTreeMap::new() }
     }
 }
@@ -316,18 +316,23 @@ impl MapState {
         self.client_sessions = count;
     }
 
+    /// The configuration.
+    pub fn config(&self) -> &ConfigDb {
+        &self.config
+    }
+
     /// The cluster log's newest lines.
     pub fn log(&self) -> &ClusterLog {
         &self.log
     }
 
     /// Log lines that are not stored yet, at most `count`; the caller stores them.
-    pub(crate) fn take_unstored_log(&mut self, count: usize) -> Vec<LogEntry> {
+    pub fn take_unstored_log(&mut self, count: usize) -> Vec<LogEntry> {
         self.log.take_unstored(count)
     }
 
     /// Adds a line of the map authority's own.
-    pub(crate) fn append_log(&mut self, now: Now, level: LogLevel, text: String) {
+    pub fn append_log(&mut self, now: Now, level: LogLevel, text: String) {
         self.log.append(now, "mon", level, text);
     }
 

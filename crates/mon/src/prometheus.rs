@@ -2,8 +2,8 @@
 
 use crate::health::Severity;
 use crate::logic::{MapState, Now};
-use nacre_runtime::metrics::Kind::{Counter, Gauge};
-use nacre_runtime::metrics::{Exposition, Kind, Metric};
+use nacre_common::metrics::Kind::{Counter, Gauge};
+use nacre_common::metrics::{Exposition, Kind, Metric};
 use nacre_types::osdmap::{WEIGHT_ONE, flag};
 use nacre_types::stats::pg_state;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +39,7 @@ fn flag_value(on: bool) -> f64 {
 
 impl MapState {
     /// Adds the cluster's metrics at `now`.
-    pub(crate) fn expose(&self, now: Now, out: &mut Exposition) {
+    pub fn expose(&self, now: Now, out: &mut Exposition) {
         self.expose_health(now, out);
         self.expose_mon(out);
         self.expose_osds(out);
@@ -48,7 +48,7 @@ impl MapState {
     }
 
     /// Where the metrics endpoints of the daemons that are up listen, each once.
-    pub(crate) fn metrics_targets(&self) -> Vec<String> {
+    pub fn metrics_targets(&self) -> Vec<String> {
         let own = self.mon_metadata.get("exporter_addr");
         let up = self.map().osds.values().filter(|info| info.up);
         let osds = up.filter_map(|info| info.metadata.get("exporter_addr"));
@@ -241,7 +241,7 @@ impl MapState {
     }
 
     /// The monitor's `cluster` section of `perf dump`.
-    pub(crate) fn cluster_counters(&self) -> Vec<Metric> {
+    pub fn cluster_counters(&self) -> Vec<Metric> {
         let map = self.map();
         let (raw, _) = self.raw_usage();
         let views = self.pg_views();
@@ -289,7 +289,7 @@ impl MapState {
 #[cfg(test)]
 mod tests {
     use crate::commands::tests::Desk;
-    use nacre_runtime::metrics::Exposition;
+    use nacre_common::metrics::Exposition;
     use serde_json::json;
 
     #[test]

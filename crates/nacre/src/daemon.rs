@@ -6,11 +6,11 @@ pub(crate) use gateway::{Frontends, Threads, gateway, idle_delivery, rgw_config,
 
 use crate::layout;
 use anyhow::{Context, Result, bail, ensure};
-use nacre_mon::MonServer;
-use nacre_runtime::auth::Keyring;
-use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
+use nacre_common::auth::Keyring;
+use nacre_common::config::{Config, Invocation, Program, parse_argv};
+use nacre_common::metrics::Perf;
+use nacre_monitor::MonServer;
 use nacre_runtime::exporter::{self, Exporter, Pages};
-use nacre_runtime::metrics::Perf;
 use nacre_runtime::service_manager;
 use nacre_runtime::signal::{self, Stop};
 use nacre_types::command::mon_commands;
@@ -116,7 +116,7 @@ fn mon_mkfs(config: &Config) -> Result<()> {
     let path =
         listed.into_iter().find(|path| path.exists()).context("no file of the keyring option exists")?;
     let keys = Keyring::read(path)?;
-    nacre_mon::mkfs(config, Path::new(&options.mon.mon_data), fsid, &keys)
+    nacre_monitor::mkfs(config, Path::new(&options.mon.mon_data), fsid, &keys)
         .context("can't make the map authority's store")
 }
 

@@ -12,8 +12,8 @@
 
 use crate::progress::Progress;
 use anyhow::{Context, Result, bail, ensure};
-use nacre_runtime::auth::{Key, Keyring};
-use nacre_runtime::config::{Config, ConfigBuilder};
+use nacre_common::auth::{Key, Keyring};
+use nacre_common::config::{Config, ConfigBuilder};
 use nacre_types::ids::{EntityKind, EntityName, OsdId};
 use std::fs;
 use std::io::Write;
@@ -128,7 +128,7 @@ impl Layout {
         let draft = self.root.join("ceph.conf.new");
         fs::write(&draft, &text).with_context(|| format!("can't write {}", draft.display()))?;
         let mon = ConfigBuilder::new(EntityName::mon()).conf(&draft).build()?;
-        nacre_mon::mkfs(&mon, &self.mon_data(), fsid, &keys)
+        nacre_monitor::mkfs(&mon, &self.mon_data(), fsid, &keys)
             .context("can't make the map authority's store")?;
         for osd in (0..plan.osds).map(OsdId) {
             let config = ConfigBuilder::new(EntityName::osd(osd)).conf(&draft).build()?;

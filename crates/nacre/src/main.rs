@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         "completions" => run(cmd::pages::completions, args),
         "man" => run(cmd::pages::man, args),
         "option-reference" => {
-            print!("{}", nacre_runtime::options::reference_markdown());
+            print!("{}", nacre_common::options::reference_markdown());
             ExitCode::SUCCESS
         }
         "compatibility-reference" => {

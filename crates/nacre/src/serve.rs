@@ -11,10 +11,11 @@ use crate::layout::{Layout, Plan};
 use crate::progress::{Progress, Unit};
 use anyhow::{Context, Result, anyhow, ensure};
 use clap::{CommandFactory, Parser};
-use nacre_runtime::config::Source;
+use nacre_common::config::Source;
+use nacre_common::options;
 use nacre_runtime::exporter::Exporter;
 use nacre_runtime::signal::Stop;
-use nacre_runtime::{log, options, service_manager};
+use nacre_runtime::{log, service_manager};
 use nacre_types::ids::EntityName;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -325,7 +326,7 @@ async fn start(layout: &Layout, stop: &Stop, daemons: &mut Vec<Daemon>) -> Resul
 }
 
 /// Waits until clients see all OSDs up.
-async fn wait_until_up(admin: &nacre_runtime::Config, osds: usize) -> Result<()> {
+async fn wait_until_up(admin: &nacre_common::Config, osds: usize) -> Result<()> {
     let deadline = Instant::now() + START_PATIENCE;
     let cluster = nacre_client::native::connect(admin)
         .await

@@ -1,7 +1,7 @@
 //! What a request needs of its client's capabilities.
 
-use crate::cls;
-use crate::exec::Limits;
+use nacre_exec::Limits;
+use nacre_exec::cls;
 use nacre_types::caps::osd::{ClassCall, OsdAccess, OsdCaps};
 use nacre_types::msg::OsdRequest;
 use nacre_types::object::ObjectId;
@@ -95,7 +95,7 @@ mod tests {
         }
         let object = ObjectId::new(PoolId(1), "ns", "", "o");
         let ops = ops.into_iter().map(OsdOp::from).collect();
-        let request = crate::exec::tests::request(&object, ops, 0);
+        let request = nacre_exec::testing::request(&object, ops, 0);
         let caps = OsdCaps::parse(caps).unwrap_or_default();
         is_allowed(&caps, &map, &map.pools[&PoolId(1)], &request, &Limits::default(), PEER)
     }

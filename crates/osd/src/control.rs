@@ -17,10 +17,10 @@ use crate::superblock::{self, Superblock};
 use crate::up_sets::UpSets;
 use arc_swap::ArcSwapOption;
 use mon::MonSession;
+use nacre_common::auth::{Credential, Credentials, ServiceKeys, Ticket};
+use nacre_common::error::Error;
 use nacre_pg::KnownOsds;
 use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HbMsg, HeartbeatMap};
-use nacre_runtime::auth::{Credential, Credentials, ServiceKeys, Ticket};
-use nacre_runtime::error::Error;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
 use nacre_types::encoding::{DecodeError, decode};
 use nacre_types::ids::{EntityName, Epoch, OsdId};
@@ -650,7 +650,7 @@ impl Control {
             }
         });
         let shared = Arc::downgrade(&self.shared);
-        let all: Vec<&str> = nacre_runtime::options::all().map(|spec| spec.name).collect();
+        let all: Vec<&str> = nacre_common::options::all().map(|spec| spec.name).collect();
         self.shared.config.observe(&all, move |_, _| {
             if let Some(shared) = shared.upgrade() {
                 shared.options_changed.store(true, Ordering::Relaxed);

@@ -3,10 +3,9 @@
 //! A copy is read in pieces of at most [`PIECE_BYTES`], all of the same version, before its request is ordered; what is
 //! in memory is bounded over all copies of the OSD. The session is made with the first copy.
 
-use crate::exec::Copied;
-use bytes::Bytes;
 use nacre_client::{Cluster, IoCtx, ReadOp};
-use nacre_runtime::config::Config;
+use nacre_common::config::Config;
+use nacre_exec::Copied;
 use nacre_types::encoding::decode;
 use nacre_types::errno::Errno;
 use nacre_types::object::{ObjectId, SNAP_HEAD};
@@ -144,31 +143,5 @@ impl Copier {
         let io = io.with_namespace(source.namespace()).with_locator(source.locator());
         let ignore = wanted.flags & copy_from_flag::IGNORE_OVERLAY != 0;
         Ok(if ignore { io.with_flags(request_flag::IGNORE_OVERLAY) } else { io })
-    }
-}
-
-impl Copied {
-    /// Takes in the next piece.
-    pub(crate) fn add(&mut self, mut piece: CopyGetReply, max_bytes: u64) -> Result<(), Errno> {
-        let data = std::mem::take(&mut piece.data);
-        if !data.is_empty() {
-            self.data.push(data);
-        }
-        self.omap.append(&mut piece.omap);
-        let omap: usize = self.omap.iter().map(|(key, value): &(Bytes, Bytes)| key.len() + value.len()).sum();
-        // One request carries it all to the members.
-        if omap as u64 > max_bytes {
-            return Err(Errno::EFBIG);
-        }
-        if self.head.attrs.is_empty() {
-            self.head.attrs = std::mem::take(&mut piece.attrs);
-        }
-        if self.head.omap_header.is_empty() {
-            self.head.omap_header = std::mem::take(&mut piece.omap_header);
-        }
-        let (attrs, omap_header) =
-            (std::mem::take(&mut self.head.attrs), std::mem::take(&mut self.head.omap_header));
-        self.head = CopyGetReply { attrs, omap_header, ..piece };
-        Ok(())
     }
 }

@@ -14,7 +14,7 @@ pub enum OsdError {
     Store(#[from] StoreError),
     /// Configuration, keys or the messenger.
     #[error(transparent)]
-    Runtime(#[from] nacre_runtime::error::Error),
+    Runtime(#[from] nacre_common::error::Error),
     /// A record in the store can't be read.
     #[error(transparent)]
     Decode(#[from] DecodeError),

@@ -2,9 +2,9 @@
 //!
 //! Pings arrive on any lane and are answered there; everything else that the machines say goes to the control thread.
 
+use nacre_common::options::Options;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatSettings};
 use nacre_pg::lease::{LeaseSettings, LeaseTable, LeasesAt};
-use nacre_runtime::options::Options;
 use nacre_types::ids::{Epoch, OsdId};
 
 /// The longest lease term, in nanoseconds, whatever the heartbeat grace.

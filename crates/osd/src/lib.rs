@@ -15,9 +15,7 @@
 //! Invariants: a request is answered only when its PG's machine says so; a transaction that the store refuses after it was
 //! ordered stops the OSD, as does any failed write of the store; nothing here decides about membership.
 
-pub mod cls;
 pub mod error;
-pub mod exec;
 pub mod metrics;
 pub mod superblock;
 pub mod tracker;
@@ -29,7 +27,6 @@ mod commands;
 mod control;
 mod copy;
 mod dispatch;
-mod hash;
 mod heartbeats;
 mod inbox;
 mod peers;

@@ -2,7 +2,7 @@
 //!
 //! Every shard counts in a set of its own, so that no cache line is shared on the hot path; readers add them up.
 
-use nacre_runtime::metrics::Metric;
+use nacre_common::metrics::Metric;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The section of `perf dump`.
@@ -154,7 +154,7 @@ pub fn average_ms<'a>(shards: impl Iterator<Item = &'a Metrics>, of: fn(&Metrics
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_runtime::metrics::Value;
+    use nacre_common::metrics::Value;
 
     #[test]
     fn shards_add_up_under_cephs_names() {

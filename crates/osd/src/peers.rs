@@ -1,7 +1,7 @@
 //! Connections to other OSDs for messages about PGs: one lossless session per peer process, made on first use.
 
-use nacre_runtime::auth::Credentials;
-use nacre_runtime::error::Error;
+use nacre_common::auth::Credentials;
+use nacre_common::error::Error;
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
 use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;

@@ -18,14 +18,14 @@ use crate::superblock::{Superblock, read_known};
 use crate::watchdog::{self, Progress};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bytes::Bytes;
+use nacre_common::auth::{ConfiguredKey, ServiceKeys, Verifier};
+use nacre_common::config::Config;
+use nacre_common::metrics::Perf;
+use nacre_common::options::Options;
 use nacre_pg::Settings;
 use nacre_pg::reserve::Reserver;
 use nacre_runtime::admin::socket::AdminSocket;
-use nacre_runtime::auth::{ConfiguredKey, ServiceKeys, Verifier};
-use nacre_runtime::config::Config;
-use nacre_runtime::metrics::Perf;
 use nacre_runtime::msgr::{self, Messenger, Throttle};
-use nacre_runtime::options::Options;
 use nacre_runtime::signal::Stop;
 use nacre_store::{MountReport, ObjectStore, StoreError, StoreEvents};
 use nacre_types::ids::{Epoch, OsdId};
@@ -233,7 +233,7 @@ struct Prepared {
     superblock: Superblock,
     shard_threads: Vec<Worker>,
     control_thread: Worker,
-    ticket: Arc<ArcSwapOption<nacre_runtime::auth::Ticket>>,
+    ticket: Arc<ArcSwapOption<nacre_common::auth::Ticket>>,
 }
 
 impl Prepared {
@@ -328,7 +328,7 @@ pub(crate) fn share(
     me: Member,
     uuid: Uuid,
     store: Arc<dyn ObjectStore>,
-    ticket: &Arc<ArcSwapOption<nacre_runtime::auth::Ticket>>,
+    ticket: &Arc<ArcSwapOption<nacre_common::auth::Ticket>>,
 ) -> Arc<Shared> {
     let options = config.snapshot();
     let whoami = me.osd;

@@ -1,6 +1,6 @@
 //! Clients as an OSD sees them: what their connection may do, and requests on their way to a PG.
 
-use nacre_runtime::auth::Peer;
+use nacre_common::auth::Peer;
 use nacre_runtime::msgr::{Conn, Permit};
 use nacre_types::caps::osd::OsdCaps;
 use nacre_types::ceph::SessionAddr;

@@ -19,8 +19,6 @@ mod unfound;
 mod watches;
 
 use crate::clock;
-use crate::exec::ContextCache;
-use crate::hash::IdMap;
 use crate::inbox::{Inbox, ShardMessage, UpMap};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
@@ -28,11 +26,13 @@ use crate::tracker::{OpTracker, TrackerLimits};
 use background::Work;
 use bytes::Bytes;
 use copies::Copies;
+use nacre_common::options::Options;
+use nacre_exec::ContextCache;
 use nacre_pg::{Command, Event, Executed, PeerMsg, Pg, PgEnvelope, Refusal};
 use nacre_runtime::msgr::Conn;
-use nacre_runtime::options::Options;
 use nacre_store::{CommitSink, Completion, Reservation, StoreError};
 use nacre_types::encoding::DecodeError;
+use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId};
 use nacre_types::msg::PgCas;
 use nacre_types::osdmap::OsdMap;
@@ -510,7 +510,7 @@ impl Shard {
     }
 
     /// A message could not be queued: what was sent before counts as lost too, for all PGs.
-    fn lose_link(&mut self, to: OsdId, error: &nacre_runtime::error::Error) {
+    fn lose_link(&mut self, to: OsdId, error: &nacre_common::error::Error) {
         tracing::warn!(%to, %error, "messages to a peer were lost");
         self.links.remove(&to);
         self.shared.peers.drop_conn(to);

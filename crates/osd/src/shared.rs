@@ -1,7 +1,6 @@
 //! What all threads of one OSD share.
 
 use crate::copy::Copier;
-use crate::exec::{ClassList, Limits};
 use crate::heartbeats::Heartbeats;
 use crate::inbox::{Inbox, ShardMessage};
 use crate::metrics::Metrics;
@@ -9,13 +8,14 @@ use crate::peers::PeerLinks;
 use crate::watch::WatchCounts;
 use crate::watchdog::Progress;
 use arc_swap::{ArcSwap, ArcSwapOption};
+use nacre_common::config::Config;
+use nacre_common::metrics::Perf;
+use nacre_common::options::Options;
+use nacre_exec::{ClassList, Limits};
 use nacre_pg::Settings;
 use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
 use nacre_pg::reserve::{Reservation, Reserver};
-use nacre_runtime::config::Config;
-use nacre_runtime::metrics::Perf;
 use nacre_runtime::msgr::Conn;
-use nacre_runtime::options::Options;
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::Message;

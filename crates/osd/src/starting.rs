@@ -3,8 +3,8 @@
 
 use crate::server::Worker;
 use crate::shared::Shared;
-use nacre_runtime::auth::ConfiguredKey;
-use nacre_runtime::config::Config;
+use nacre_common::auth::ConfiguredKey;
+use nacre_common::config::Config;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
 use nacre_runtime::signal::Stop;
 use nacre_store::{ScanProgress, StoreError, StoreEvents};

@@ -1,7 +1,7 @@
 //! Which store an OSD's data is in: made by `mkfs`, recorded beside the data, opened at start.
 
 use crate::error::OsdError;
-use nacre_runtime::options::{ObjectStoreKind, Options};
+use nacre_common::options::{ObjectStoreKind, Options};
 use nacre_store::{
     BlueStore, BlueStoreConfig, CompressionMode, DataOptions, FileStore, FileStoreConfig, MemStore,
     MemStoreConfig, MountReport, ObjectStore, StoreEvents,

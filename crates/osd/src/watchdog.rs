@@ -5,7 +5,7 @@
 //! it and others take over. Where a turn or a commit takes longer than `osd_op_thread_suicide_timeout`, the process is aborted:
 //! nothing else ends a thread that hangs in a system call.
 
-use nacre_runtime::config::Config;
+use nacre_common::config::Config;
 use nacre_types::ids::OsdId;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

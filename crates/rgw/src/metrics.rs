@@ -4,8 +4,8 @@
 //! `operation`.
 
 use crate::gateway::Gateway;
+use nacre_common::metrics::{Exposition, Kind};
 use nacre_notify::Notifier;
-use nacre_runtime::metrics::{Exposition, Kind};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -5,8 +5,8 @@
 //! `cargo run -p nacre-runtime --example msgr_bench -- [SECONDS] [BYTES] [DEPTH] [lossy|lossless] [crc|secure]`
 
 use bytes::Bytes;
-use nacre_runtime::auth::{Caps, Credential, ServiceKeyring, ServiceKeys, SessionKey, TicketBody, Verifier};
-use nacre_runtime::config::ConfigBuilder;
+use nacre_common::auth::{Caps, Credential, ServiceKeyring, ServiceKeys, SessionKey, TicketBody, Verifier};
+use nacre_common::config::ConfigBuilder;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
 use nacre_runtime::signal::Stop;
 use nacre_types::ids::{EntityName, OsdId};
@@ -134,7 +134,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             conn.send(&Request { number: at << 32, data: client.data.clone() })?;
         }
         tokio::time::sleep(Duration::from_secs(seconds)).await;
-        Ok::<_, nacre_runtime::Error>(started)
+        Ok::<_, nacre_common::Error>(started)
     })?;
     let (done, took) = (client.done.load(Ordering::Relaxed), started.elapsed());
     main.block_on(async {

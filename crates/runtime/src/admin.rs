@@ -6,12 +6,12 @@
 
 pub mod socket;
 
-use crate::config::{Config, Source};
-use crate::error::Error;
 use crate::log;
-use crate::metrics::Perf;
-use crate::options::{self, OptionSpec, OptionType};
-use nacre_types::command::{Call, Table};
+use nacre_common::config::{Config, Source};
+use nacre_common::error::Error;
+use nacre_common::metrics::Perf;
+use nacre_common::options::{self, OptionSpec, OptionType};
+use nacre_types::command::{Call, Table, render_json};
 use nacre_types::errno::Errno;
 use serde_json::{Map, Value, json};
 
@@ -93,7 +93,7 @@ impl Admin {
                 Reply { code: 0, status, output: text.into_bytes() }
             }
             Ok(Answer { status, output: Output::Json(value) }) => {
-                Reply { code: 0, status, output: render(&value, call.format()) }
+                Reply { code: 0, status, output: render_json(&value, call.format()) }
             }
             Err(refused) => refused.into(),
         }
@@ -273,21 +273,6 @@ fn typed(spec: &OptionSpec, text: &str) -> Value {
         OptionType::Float => text.parse::<f64>().map_or_else(|_| text.into(), Value::from),
         _ => text.into(),
     }
-}
-
-/// JSON as Ceph prints it: compact and without a newline where `json` was asked for, else with four blanks of indentation and
-/// a newline.
-pub fn render(value: &Value, format: Option<&str>) -> Vec<u8> {
-    use serde::Serialize;
-    if format == Some("json") {
-        return value.to_string().into_bytes();
-    }
-    let mut out = Vec::new();
-    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
-    let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
-    value.serialize(&mut serializer).expect("invariant: a JSON value always serializes into memory");
-    out.push(b'\n');
-    out
 }
 
 #[cfg(test)]

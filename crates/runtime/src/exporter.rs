@@ -5,9 +5,9 @@
 //! answers whoever reaches it: what it shows are counts, never contents or keys. Bounded: a number of connections, of
 //! which the oldest without a request makes way for another, small requests, one answer each.
 
-use crate::config::Config;
-use crate::error::{Error, Result};
 use crate::msgr::{Handshakes, Slot};
+use nacre_common::config::Config;
+use nacre_common::error::{Error, Result};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -187,7 +187,7 @@ async fn respond(stream: &mut TcpStream, status: &str, page: Option<Page>) -> st
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ConfigBuilder;
+    use nacre_common::config::ConfigBuilder;
     use nacre_types::ids::EntityName;
 
     async fn ask(addr: SocketAddr, request: &str) -> String {

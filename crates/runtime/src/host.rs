@@ -1,6 +1,6 @@
 //! What daemons say of the machine that they run on: `osd metadata`, `mon metadata`, with Ceph's names.
 
-use crate::config::Config;
+use nacre_common::config::Config;
 use nacre_types::ceph::version_text;
 use std::collections::BTreeMap;
 use std::fs;

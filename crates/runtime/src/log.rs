@@ -6,10 +6,10 @@
 
 mod journal;
 
-use crate::config::Config;
-use crate::error::{Error, Result};
-use crate::options::{DebugLevel, LogLevel, Options};
 use arc_swap::ArcSwap;
+use nacre_common::config::Config;
+use nacre_common::error::{Error, Result};
+use nacre_common::options::{DebugLevel, LogLevel, Options};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -26,15 +26,15 @@ use tracing_subscriber::{Layer, reload};
 type Subsystem = (&'static [&'static str], fn(&Options) -> DebugLevel);
 
 const SUBSYSTEMS: &[Subsystem] = &[
-    (&["nacre_runtime::auth"], |o| o.debug.debug_auth),
+    (&["nacre_common::auth"], |o| o.debug.debug_auth),
     (&["nacre_runtime::msgr"], |o| o.debug.debug_ms),
     (&["nacre_mon"], |o| o.debug.debug_mon),
     (&["nacre_client::native::mon"], |o| o.debug.debug_monc),
-    (&["nacre_osd", "nacre_pg"], |o| o.debug.debug_osd),
+    (&["nacre_osd", "nacre_exec", "nacre_pg"], |o| o.debug.debug_osd),
     (&["nacre_store::blue"], |o| o.debug.debug_bluestore),
     (&["nacre_store::blue::device"], |o| o.debug.debug_bdev),
     (&["nacre_store::blue::db"], |o| o.debug.debug_rocksdb),
-    (&["nacre_store::mem"], |o| o.debug.debug_memstore),
+    (&["nacre_objectstore::mem"], |o| o.debug.debug_memstore),
     (&["nacre_store::file"], |o| o.debug.debug_filestore),
     (&["nacre_types::crush"], |o| o.debug.debug_crush),
     (&["nacre_client::objecter"], |o| o.debug.debug_objecter),
@@ -242,7 +242,7 @@ pub fn notices_to_stderr() {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ConfigBuilder;
+    use nacre_common::config::ConfigBuilder;
     use nacre_types::ids::EntityName;
     use tracing::Level;
 
@@ -267,7 +267,10 @@ mod tests {
     #[test]
     fn every_debug_option_of_a_subsystem_is_followed() {
         for name in OPTION_NAMES {
-            assert!(crate::options::find(name).is_some_and(|spec| spec.can_update_at_runtime()), "{name}");
+            assert!(
+                nacre_common::options::find(name).is_some_and(|spec| spec.can_update_at_runtime()),
+                "{name}"
+            );
         }
         assert_eq!(OPTION_NAMES.len(), SUBSYSTEMS.len() + 1);
     }

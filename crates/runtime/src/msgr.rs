@@ -30,12 +30,12 @@ pub use throttle::{Permit, Throttle};
 
 pub(crate) use accept::{Handshakes, Slot};
 
-use crate::auth::handshake::Identity;
-use crate::auth::{Credentials, Verifier};
-use crate::config::Config;
-use crate::error::{Error, Result};
-use crate::options::kinds::ConnMode;
 use conn::ConnInner;
+use nacre_common::auth::handshake::Identity;
+use nacre_common::auth::{Credentials, Verifier};
+use nacre_common::config::Config;
+use nacre_common::error::{Error, Result};
+use nacre_common::options::kinds::ConnMode;
 use nacre_types::ids::{EntityKind, EntityName};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -227,7 +227,7 @@ impl MessengerBuilder {
         }
         let nonce = match self.nonce {
             Some(nonce) => nonce,
-            None => u64::from_le_bytes(crate::auth::random_bytes()?),
+            None => u64::from_le_bytes(nacre_common::auth::random_bytes()?),
         };
         let options = self.config.snapshot();
         let (ms, osd) = (&options.ms, &options.osd);

@@ -1,6 +1,6 @@
 //! Graceful stop: the first SIGINT or SIGTERM asks the daemon to stop in order, the second ends it at once.
 
-use crate::error::{Error, Result};
+use nacre_common::error::{Error, Result};
 use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;

@@ -336,8 +336,8 @@ fn outcome(action: Action, reply: &OsdReply) -> Result<(Outcome, Option<u64>), S
     if reply.result >= 0 {
         return Ok(match action {
             Action::Read => (Outcome::Saw(Some(value(&reply.ops)?)), version),
-            // Where it changed nothing, the version is that of another write.
-            Action::Ensure => (Outcome::Done, None),
+            // A removal's is the version before; where the others changed nothing, it is that of another write.
+            Action::Ensure | Action::Truncate(_) | Action::Remove => (Outcome::Done, None),
             _ => (Outcome::Done, version),
         });
     }
@@ -377,4 +377,96 @@ fn value(results: &[OpResult]) -> Result<Value, String> {
     let tokens =
         words.map(|w| Token::from_le_bytes(w.try_into().expect("invariant: chunks of eight"))).collect();
     Ok(Value { tokens, mark })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::Disk;
+    use crate::random::{Random, Stream};
+    use nacre_exec::{Change, Environment, Limits, Origin};
+    use nacre_types::Eversion;
+    use nacre_types::pool::Pool;
+    use nacre_types::txn::{Transaction, TxnOp};
+    use nacre_types::{PoolId, ReqId};
+    use std::net::{IpAddr, Ipv4Addr};
+
+    const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
+
+    /// Executes a request as an OSD does: the answer, and what changes.
+    fn execute(disk: &Disk, request: &OsdRequest, version: u64) -> (OsdReply, Option<Change>) {
+        let pool = Pool::replicated("p", 3, 2, 0, 1, Epoch(1));
+        let env = Environment {
+            store: disk.seen(),
+            pg: PG,
+            pool: &pool,
+            limits: &Limits::default(),
+            full: false,
+            at: Eversion::new(Interval(1), version),
+            last_user_version: version - 1,
+            origin: Origin { client: request.reqid.client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
+            wall_ns: &|| 0,
+            watches: &|_| (0, 0),
+            copied: &[],
+            recent_requests: &|_| Vec::new(),
+        };
+        let context = nacre_exec::load_context(disk.seen(), PG, &request.object).unwrap();
+        let done = nacre_exec::execute(&env, request, &context);
+        let reply = OsdReply {
+            reqid: request.reqid,
+            attempt: request.attempt,
+            epoch: request.epoch,
+            result: done.result,
+            user_version: done.user_version,
+            ops: done.ops,
+        };
+        (reply, done.change)
+    }
+
+    #[test]
+    fn requests_do_to_a_disk_what_the_model_says() {
+        let object = ObjectId::new(PoolId(1), "", "", "o");
+        let mut disk = Disk::default();
+        let mut create = Transaction::new(PG);
+        create.push(TxnOp::CreateCollection);
+        disk.apply(create).unwrap();
+        let mut random = Random::new(5, Stream::Workload);
+        let mut model = None;
+        for token in 1..400 {
+            let action = match random.range(0, 9) {
+                0..2 => Action::Append(token),
+                2 => Action::WriteFull(token),
+                3 => Action::WriteAt(random.range(0, 5) as u8, token),
+                4 => Action::Truncate(random.range(0, 5) as u8),
+                5 => Action::Remove,
+                6 => Action::Ensure,
+                _ => Action::Swap { expect: random.range(0, 2) * token.saturating_sub(1), set: token },
+            };
+            let request = |ops| OsdRequest {
+                reqid: ReqId { client: ClientId(4), tid: token },
+                oldest_tid: token,
+                attempt: 0,
+                epoch: Epoch(1),
+                pg: PG,
+                interval: Interval(1),
+                object: object.clone(),
+                mtime_ns: 0,
+                flags: 0,
+                snap: SNAP_HEAD,
+                snap_context: None,
+                ops,
+            };
+            let (reply, change) = execute(&disk, &request(ops(action)), token);
+            let (next, expected) = action.apply(&model);
+            model = next;
+            assert_eq!(outcome(action, &reply).unwrap().0, expected, "{action:?}");
+            if let Some(change) = change {
+                assert_eq!(change.context.exists, model.is_some(), "{action:?}");
+                disk.apply(change.transaction).unwrap();
+            }
+            let (reply, _) = execute(&disk, &request(ops(Action::Read)), token);
+            let saw = outcome(Action::Read, &reply).unwrap().0;
+            assert_eq!(saw, Outcome::Saw(model.clone()), "{action:?}");
+        }
+    }
 }

@@ -5,9 +5,11 @@
 //! flushed. Transactions are whole or absent, as the real stores promise.
 
 use bytes::Bytes;
+use nacre_objectstore::{ObjectStat, Page, ReadStore, Result, StoreError};
 use nacre_types::txn::{Transaction, TxnOp};
 use nacre_types::{Eversion, ObjectId, PgId};
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// An object's contents.
@@ -21,6 +23,22 @@ pub struct Object {
     pub omap: BTreeMap<Bytes, Bytes>,
     /// Its omap header.
     pub header: Bytes,
+}
+
+impl Object {
+    /// A part of the data, which grows as needed.
+    fn range(&mut self, offset: u64, len: usize) -> &mut [u8] {
+        let (start, end) = (offset as usize, offset as usize + len);
+        if self.data.len() < end {
+            self.data.resize(end, 0);
+        }
+        &mut self.data[start..end]
+    }
+
+    /// A user's attribute.
+    pub fn user_attr(&self, name: &str) -> Option<&Bytes> {
+        self.attrs.get(&nacre_types::op::user_attr(name))
+    }
 }
 
 /// One PG's contents.
@@ -80,11 +98,6 @@ impl Disk {
     /// One PG as the OSD sees it.
     pub fn collection(&self, pg: PgId) -> Option<&Collection> {
         self.seen.collections.get(&pg)
-    }
-
-    /// An object as the OSD sees it.
-    pub fn object(&self, pg: PgId, oid: &ObjectId) -> Option<&Arc<Object>> {
-        self.collection(pg)?.objects.get(oid)
     }
 
     /// Applies a transaction to what is seen and queues it for the next flush.
@@ -173,6 +186,145 @@ impl Image {
         let collection = self.collections.get_mut(&pg).ok_or("no such collection")?;
         collection.step(op)
     }
+
+    /// A PG's contents.
+    pub fn existing(&self, pg: PgId) -> Result<&Collection> {
+        self.collections.get(&pg).ok_or(StoreError::NoCollection(pg))
+    }
+
+    /// An object.
+    pub fn object(&self, pg: PgId, oid: &ObjectId) -> Result<&Object> {
+        let object = self.existing(pg)?.objects.get(oid);
+        object.map(|object| &**object).ok_or_else(|| StoreError::NotFound(oid.clone()))
+    }
+}
+
+/// What is read of an image: as of any store, which the suite of `nacre-store` checks.
+impl ReadStore for Image {
+    fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
+        let data = &self.object(coll, oid)?.data;
+        let start = offset.min(data.len() as u64);
+        let end = start.saturating_add(len).min(data.len() as u64);
+        Ok(Bytes::copy_from_slice(&data[start as usize..end as usize]))
+    }
+
+    fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>> {
+        let size = self.object(coll, oid)?.data.len() as u64;
+        let end = offset.saturating_add(len).min(size);
+        Ok(if offset < end { vec![(offset, end - offset)] } else { Vec::new() })
+    }
+
+    fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
+        let object = self.object(coll, oid)?;
+        let has_omap = !object.omap.is_empty() || !object.header.is_empty();
+        Ok(ObjectStat { size: object.data.len() as u64, has_omap })
+    }
+
+    fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>> {
+        Ok(self.object(coll, oid)?.attrs.get(name).cloned())
+    }
+
+    fn get_attrs(&self, coll: PgId, oid: &ObjectId) -> Result<Vec<(String, Bytes)>> {
+        Ok(pairs(&self.object(coll, oid)?.attrs))
+    }
+
+    fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes> {
+        Ok(self.object(coll, oid)?.header.clone())
+    }
+
+    fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>> {
+        let omap = &self.object(coll, oid)?.omap;
+        Ok(keys.iter().filter_map(|key| Some((key.clone(), omap.get(key)?.clone()))).collect())
+    }
+
+    fn omap_iterate(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<(Bytes, Bytes)>> {
+        let omap = &self.object(coll, oid)?.omap;
+        Ok(omap_page(omap, start_after, prefix, max, max_bytes, |key, value| {
+            ((key.clone(), value.clone()), key.len() + value.len())
+        }))
+    }
+
+    fn omap_get_keys(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<Bytes>> {
+        let omap = &self.object(coll, oid)?.omap;
+        Ok(omap_page(omap, start_after, prefix, max, max_bytes, |key, _| (key.clone(), key.len())))
+    }
+
+    fn list_objects(
+        &self,
+        coll: PgId,
+        from: &ObjectId,
+        to: Option<&ObjectId>,
+        max: usize,
+    ) -> Result<Page<ObjectId>> {
+        let objects = &self.existing(coll)?.objects;
+        if to.is_some_and(|to| to <= from) {
+            return Ok(Page { entries: Vec::new(), more: false });
+        }
+        let end = to.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut range = objects.range((Bound::Included(from), end)).map(|(oid, _)| oid.clone());
+        let entries = range.by_ref().take(max).collect();
+        Ok(Page { entries, more: range.next().is_some() })
+    }
+
+    fn list_collections(&self) -> Result<Vec<PgId>> {
+        Ok(self.collections.keys().copied().collect())
+    }
+
+    fn collection_exists(&self, coll: PgId) -> Result<bool> {
+        Ok(self.collections.contains_key(&coll))
+    }
+
+    fn collection_meta(&self, coll: PgId) -> Result<Vec<(String, Bytes)>> {
+        Ok(pairs(&self.existing(coll)?.meta))
+    }
+
+    fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
+        let range = self.existing(coll)?.log.range((Bound::Excluded(after), Bound::Unbounded));
+        Ok(range.take(max).map(|(version, entry)| (*version, entry.clone())).collect())
+    }
+}
+
+fn pairs(values: &BTreeMap<String, Bytes>) -> Vec<(String, Bytes)> {
+    values.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+fn omap_page<T>(
+    omap: &BTreeMap<Bytes, Bytes>,
+    start_after: Option<&[u8]>,
+    prefix: &[u8],
+    max: usize,
+    max_bytes: usize,
+    make: impl Fn(&Bytes, &Bytes) -> (T, usize),
+) -> Page<T> {
+    let wanted = |key: &Bytes| key.starts_with(prefix) && start_after.is_none_or(|after| &key[..] > after);
+    let mut page = Page { entries: Vec::new(), more: false };
+    let mut bytes = 0;
+    for (key, value) in omap.iter().filter(|(key, _)| wanted(key)) {
+        let (entry, entry_bytes) = make(key, value);
+        if page.entries.len() >= max || (!page.entries.is_empty() && bytes + entry_bytes > max_bytes) {
+            page.more = true;
+            break;
+        }
+        bytes += entry_bytes;
+        page.entries.push(entry);
+    }
+    page
 }
 
 impl Collection {
@@ -191,20 +343,16 @@ impl Collection {
                 self.object(oid);
             }
             TxnOp::Write { oid, offset, data } => {
-                let (object, start) = (self.object(oid), *offset as usize);
-                let end = start + data.len();
-                if object.data.len() < end {
-                    object.data.resize(end, 0);
+                let object = self.object(oid);
+                if !data.is_empty() {
+                    object.range(*offset, data.len()).copy_from_slice(data);
                 }
-                object.data[start..end].copy_from_slice(data);
             }
             TxnOp::Zero { oid, offset, len } => {
-                let (object, start) = (self.object(oid), *offset as usize);
-                let end = start + *len as usize;
-                if object.data.len() < end {
-                    object.data.resize(end, 0);
+                let object = self.object(oid);
+                if *len > 0 {
+                    object.range(*offset, *len as usize).fill(0);
                 }
-                object.data[start..end].fill(0);
             }
             TxnOp::Truncate { oid, size } => self.object(oid).data.resize(*size as usize, 0),
             TxnOp::Remove(oid) => {
@@ -245,13 +393,11 @@ impl Collection {
             }
             TxnOp::CloneRange { from, to, from_offset, len, to_offset } => {
                 let source = self.objects.get(from).cloned().ok_or("clone of an absent object")?;
-                let (start, to_start, len) = (*from_offset as usize, *to_offset as usize, *len as usize);
+                let end = source.data.len().min(from_offset.saturating_add(*len) as usize);
+                let taken = source.data.get(*from_offset as usize..end).unwrap_or_default();
                 let object = self.object(to);
-                if object.data.len() < to_start + len {
-                    object.data.resize(to_start + len, 0);
-                }
-                for at in 0..len {
-                    object.data[to_start + at] = source.data.get(start + at).copied().unwrap_or(0);
+                if !taken.is_empty() {
+                    object.range(*to_offset, taken.len()).copy_from_slice(taken);
                 }
             }
             TxnOp::Rename { from, to } => {

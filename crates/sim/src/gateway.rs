@@ -2,7 +2,7 @@
 //!
 //! The replication machine is pure and is driven by events; code above the engine is `async`. It runs here on a
 //! single-threaded [`executor`] whose order, clocks and random numbers come from one seed, and on [`mem_engine`], which
-//! keeps objects in memory, carries out compound operations with the OSD's semantics, and makes the trouble that clients
+//! keeps objects in memory, carries out compound operations by the OSD's own interpreter (`nacre_exec`), and makes the trouble that clients
 //! of a real cluster see: answers that are lost, operations that are late or overtake one another, operations of a dead
 //! process that arrive until it is blocklisted.
 //!
@@ -10,8 +10,6 @@
 //!
 //! One seed names one history: two runs of it have the same [`executor::Executor::hash`].
 
-pub mod class;
 pub mod executor;
 pub mod faults;
 pub mod mem_engine;
-pub mod object;

@@ -74,6 +74,8 @@ impl Action {
                 v.tokens.resize(v.tokens.len().max(at + 1), 0);
                 v.tokens[at] = token;
             }),
+            // It makes no object.
+            Action::Truncate(_) if state.is_none() => (None, Outcome::Done),
             Action::Truncate(len) => changed(&|v| v.tokens.resize(usize::from(len), 0)),
             Action::Remove => match state {
                 Some(_) => (None, Outcome::Done),

@@ -41,7 +41,6 @@
 
 pub mod client;
 pub mod disk;
-pub mod execute;
 pub mod gateway;
 pub mod history;
 pub mod invariants;

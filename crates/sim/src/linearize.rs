@@ -10,8 +10,8 @@
 //!   must be the one of the state that it sees;
 //! - requests without an answer are tried only where those with one do not fit.
 //!
-//! The answer of a request that succeeds with or without a change ([`Action::Ensure`]) carries no version: it is tried at
-//! every place where it may be.
+//! The answer of a request that succeeds with or without a change ([`Action::Ensure`], [`Action::Truncate`]) carries no version
+//! of its own, and neither does that of a removal: they are tried at every place where they may be.
 
 use crate::history::{Action, Broken, Entry, History, Outcome, Value};
 use crate::schedule::Nanos;
@@ -142,10 +142,23 @@ impl<'a> Search<'a> {
                 return true;
             }
         }
-        for index in self.anywhere(&at, horizon) {
-            let (state, _) = self.definite[index].action.apply(&at.state);
+        for (index, version) in self.telling_reads(&at, horizon) {
             let mut next = at.clone();
-            if state != at.state {
+            next.version = Version::Exactly(version);
+            next.place(index);
+            if self.explains(&next) {
+                return true;
+            }
+        }
+        for index in self.anywhere(&at, horizon) {
+            let (state, outcome) = self.definite[index].action.apply(&at.state);
+            if outcome != Outcome::Done {
+                continue;
+            }
+            // Cutting an object is a change, however long it was before.
+            let cuts = matches!(self.definite[index].action, Action::Truncate(_)) && state.is_some();
+            let mut next = at.clone();
+            if cuts || state != at.state {
                 let (Version::Exactly(low) | Version::Above(low)) = at.version;
                 (next.state, next.version) = (state, Version::Above(low));
             }
@@ -179,6 +192,7 @@ impl<'a> Search<'a> {
     fn take_what_changes_nothing(&self, at: &mut Configuration) -> Nanos {
         loop {
             let horizon = self.horizon(at);
+            let may_rise = !self.anywhere(at, horizon).is_empty();
             let mut took = false;
             for index in at.first..self.definite.len() {
                 let entry = self.definite[index];
@@ -195,6 +209,8 @@ impl<'a> Search<'a> {
                 if let (Outcome::Saw(Some(_)), Some(version)) = (&entry.outcome, entry.version) {
                     match at.version {
                         Version::Exactly(known) if known != version => continue,
+                        // Before or after what gives the state another version: see `telling_reads`.
+                        Version::Above(_) if may_rise => continue,
                         Version::Above(low) if version <= low || self.write_due(at, version) => continue,
                         _ => at.version = Version::Exactly(version),
                     }
@@ -230,11 +246,25 @@ impl<'a> Search<'a> {
         horizon
     }
 
+    /// Reads that may come now and tell the present state's version, which is not known, with that version.
+    fn telling_reads(&self, at: &Configuration, horizon: Nanos) -> Vec<(usize, u64)> {
+        let Version::Above(low) = at.version else { return Vec::new() };
+        let open = (at.first..self.definite.len()).filter(|index| !at.placed[*index]);
+        let fits = |index: usize| {
+            let entry = self.definite[index];
+            let version = entry.version.filter(|version| *version > low && entry.call <= horizon)?;
+            let is_seen = entry.outcome == Outcome::Saw(at.state.clone()) && at.state.is_some();
+            (is_seen && !self.write_due(at, version)).then_some((index, version))
+        };
+        open.filter_map(fits).collect()
+    }
+
     /// Requests that may come now and that no version gives a place.
     fn anywhere(&self, at: &Configuration, horizon: Nanos) -> Vec<usize> {
         let open = (at.first..self.definite.len()).filter(|index| {
             let entry = self.definite[*index];
-            !at.placed[*index] && entry.action == Action::Ensure && entry.call <= horizon
+            let is_free = entry.outcome == Outcome::Done && entry.version.is_none();
+            !at.placed[*index] && is_free && entry.call <= horizon
         });
         open.collect()
     }
@@ -243,7 +273,7 @@ impl<'a> Search<'a> {
     fn next_write(&self, at: &Configuration, horizon: Nanos) -> Option<(usize, Option<Value>, Version)> {
         let open = (at.first..self.definite.len())
             .filter(|index| !at.placed[*index] && self.definite[*index].outcome == Outcome::Done)
-            .filter(|index| self.definite[*index].action != Action::Ensure);
+            .filter(|index| self.definite[*index].version.is_some());
         let index = open.min_by_key(|index| (self.definite[*index].version, self.definite[*index].call))?;
         let entry = self.definite[index];
         let (state, outcome) = entry.action.apply(&at.state);

@@ -4,28 +4,25 @@
 //! requests, remembers its newest map, boots, beats and reports. It knows nothing of the network's or the disk's tempers:
 //! what is to be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
 
-use crate::disk::{Collection, Disk, Object};
-use crate::execute::{execute, object_info, set_object_info};
+use crate::disk::{Collection, Disk};
 use crate::network::Node;
 use crate::packet::{MapView, Packet};
 use crate::schedule::{Clock, Nanos, SECOND};
 use bytes::Bytes;
+use nacre_exec::{Environment, Limits, ObjectContext, Origin, pieces};
 use nacre_mon::logic;
+use nacre_objectstore::StoreError;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, Heartbeat, HeartbeatMap};
 use nacre_pg::lease::LeaseTable;
 use nacre_pg::reserve::{Reservation, Reserver};
-use nacre_pg::{
-    ClientOp, Command, DropReason, Event, Executed, KnownOsds, ObjectPiece, PeerMsg, Pg, PieceCursor,
-};
+use nacre_pg::{ClientOp, Command, DropReason, Event, Executed, KnownOsds, PeerMsg, Pg, PieceCursor};
 use nacre_types::encoding::{self, DecodeError};
-use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdAlive, OsdBackoff, OsdBoot, OsdReply, OsdRequest, PgCasReply};
-use nacre_types::op::ObjectInfo;
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
-use nacre_types::txn::{Transaction, TxnOp};
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -127,6 +124,8 @@ pub struct OsdSettings {
     pub lease: nacre_pg::lease::LeaseSettings,
     /// PGs that recover at once.
     pub recoveries: usize,
+    /// Ceph's limits on requests.
+    pub limits: Limits,
 }
 
 /// What survives of an OSD between processes, and the process while it runs.
@@ -405,7 +404,7 @@ impl Osd {
             attempt: request.attempt,
             interval: request.interval,
             object: request.object.clone(),
-            write: request.may_write(),
+            write: nacre_exec::may_write(&request),
             listing: false,
         };
         hosted.requests.insert(token, Request { from, request, reply: None, wrote: None });
@@ -525,24 +524,19 @@ impl Osd {
         }
         let event = match request {
             ReadRequest::Object { read, object, cursor, max_bytes } => {
-                let found = self.disk.object(pg, &object);
-                Event::ObjectRead { read, piece: Ok(found.map(|found| piece(found, &cursor, max_bytes))) }
+                let piece = pieces::read_piece(self.disk.seen(), pg, &object, &cursor, max_bytes);
+                Event::ObjectRead {
+                    read,
+                    piece: Ok(piece.expect("invariant: a simulated disk is not damaged")),
+                }
             }
             ReadRequest::List { list, from, max } => {
-                let (objects, end) = self.list(pg, from.as_ref(), max);
+                let listed = pieces::list_versions(self.disk.seen(), pg, from.as_ref(), max);
+                let (objects, end) = listed.expect("invariant: a simulated disk is not damaged");
                 Event::Listed { list, objects, end }
             }
         };
         self.feed(now, pg, event, out);
-    }
-
-    fn list(&self, pg: PgId, from: Option<&ObjectId>, max: usize) -> (Vec<(ObjectId, Eversion)>, bool) {
-        let Some(collection) = self.disk.collection(pg) else { return (Vec::new(), true) };
-        let mut rest = collection.objects.iter().filter(|(oid, _)| from.is_none_or(|from| *oid >= from));
-        let version =
-            |object: &Object| object_info(Some(object)).map_or_else(Eversion::default, |i| i.version);
-        let objects = rest.by_ref().take(max).map(|(oid, object)| (oid.clone(), version(object))).collect();
-        (objects, rest.next().is_none())
     }
 
     /// The session with a peer was lost, or its process is another one.
@@ -712,62 +706,61 @@ impl Osd {
     fn execute(&mut self, pg: PgId, token: u64, version: Eversion) -> Option<Executed> {
         let process = self.process.as_mut()?;
         let epoch = process.epoch();
-        let full = self.disk.lacks_room(64)
-            || process.view.as_ref().is_some_and(|view| {
-                let members = view.map.membership(pg).map(|m| m.acting()).unwrap_or_default();
-                members.iter().any(|osd| view.map.osds.get(osd).is_some_and(|info| info.full))
-            });
-        let request = process.pgs.get_mut(&pg)?.requests.get_mut(&token)?;
-        let oid = &request.request.object;
-        let object = self.disk.object(pg, oid);
-        let prior = object_info(object.map(|o| &**o)).unwrap_or_default();
-        let mut done = execute(oid, object.map(|o| &**o), &request.request.ops);
-        if done.grows > 0 && full && done.result == 0 {
-            done.result = Errno::ENOSPC.negated();
-            done.steps.clear();
-            done.results.clear();
-        }
-        let writes = !done.steps.is_empty();
-        let user_version = if writes { version.version } else { prior.user_version };
-        request.reply = Some(OsdReply {
-            reqid: request.request.reqid,
-            attempt: request.request.attempt,
-            epoch,
-            result: done.result,
-            user_version,
-            ops: done.results,
-        });
-        let mut result = done.result.to_le_bytes().to_vec();
-        result.extend_from_slice(&user_version.to_le_bytes());
-        if !writes {
-            let result = result.into();
-            return Some(match request.request.may_write() {
-                false => Executed::Read,
-                true if done.result < 0 => Executed::Failed { result },
-                true => Executed::Unchanged { result },
-            });
-        }
-        request.wrote = Some(version);
-        let info = ObjectInfo {
-            version,
-            prior_version: prior.version,
-            user_version,
-            last_reqid: request.request.reqid,
-            mtime_ns: request.request.mtime_ns,
-            ..ObjectInfo::default()
+        let view = process.view.clone()?;
+        let pool = view.map.pools.get(&pg.pool)?;
+        let full = self.disk.lacks_room(64) || {
+            let members = view.map.membership(pg).map(|m| m.acting()).unwrap_or_default();
+            members.iter().any(|osd| view.map.osds.get(osd).is_some_and(|info| info.full))
         };
-        let mut txn = Transaction::new(pg);
-        txn.ops = done.steps;
-        if done.exists {
-            txn.push(set_object_info(oid, &info));
-        }
+        let Hosted { machine, requests, .. } = process.pgs.get_mut(&pg)?;
+        let in_hand = requests.get_mut(&token)?;
+        let (request, store) = (&in_hand.request, self.disk.seen());
+        let context = match nacre_exec::load_context(store, pg, &request.object) {
+            Err(StoreError::NoCollection(_)) => ObjectContext::default(),
+            read => read.expect("invariant: a simulated disk is not damaged"),
+        };
+        let env = Environment {
+            store,
+            pg,
+            pool,
+            limits: &self.settings.limits,
+            full,
+            at: version,
+            last_user_version: version.version.saturating_sub(1),
+            origin: Origin { client: request.reqid.client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
+            wall_ns: &|| 0,
+            watches: &|_| (0, 0),
+            copied: &[],
+            recent_requests: &|oid| machine.requests_of(oid, nacre_exec::MAX_COPIED_REQUESTS),
+        };
+        let executed = nacre_exec::execute(&env, request, &context);
+        let mut result = executed.result.to_le_bytes().to_vec();
+        result.extend_from_slice(&executed.user_version.to_le_bytes());
+        let result = Bytes::from(result);
+        let (writes, may_change) = (nacre_exec::may_write(request), nacre_exec::may_change(request));
+        in_hand.reply = Some(OsdReply {
+            reqid: request.reqid,
+            attempt: request.attempt,
+            epoch,
+            result: executed.result,
+            user_version: executed.user_version,
+            ops: executed.ops,
+        });
+        let Some(change) = executed.change else {
+            return Some(match executed.result < 0 {
+                true if writes => Executed::Failed { result },
+                false if writes && may_change => Executed::Unchanged { result },
+                _ => Executed::Read,
+            });
+        };
+        in_hand.wrote = Some(version);
         Some(Executed::Write {
-            txn,
-            delete: !done.exists,
-            prior: prior.version,
-            user_version,
-            mtime_ns: request.request.mtime_ns,
-            result: result.into(),
+            txn: change.transaction,
+            delete: !change.context.exists,
+            prior: change.prior_version,
+            user_version: change.context.info.user_version,
+            mtime_ns: change.context.info.mtime_ns,
+            result,
         })
     }
 
@@ -865,12 +858,11 @@ impl Osd {
                 self.release(pg, out);
                 self.release_target(pg, out);
                 let Some(process) = &mut self.process else { return };
-                let Some(collection) = self.disk.collection(pg) else { return };
-                let mut txn = Transaction::new(pg);
-                txn.ops = collection.objects.keys().cloned().map(TxnOp::Remove).collect();
-                txn.push(TxnOp::RemoveCollection);
-                self.disk.apply(txn).expect("invariant: it names what is there");
-                process.persists.push_back(None);
+                let step = |disk: &Disk| pieces::removal(disk.seen(), pg).expect("invariant: not damaged");
+                while let Some(txn) = step(&self.disk) {
+                    self.disk.apply(txn).expect("invariant: it names what is there");
+                    process.persists.push_back(None);
+                }
             }
         }
     }
@@ -904,47 +896,4 @@ pub fn show_membership(membership: &PgMembership) -> String {
 
 fn backoff(to: Node, request: &OsdRequest, epoch: Epoch) -> Out {
     Out::Send(to, Packet::Backoff(OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch }))
-}
-
-/// The piece of an object from `cursor` on.
-fn piece(object: &Object, cursor: &PieceCursor, max_bytes: usize) -> ObjectPiece {
-    let first = cursor.offset == 0 && cursor.omap_after.is_none();
-    let size = object.data.len();
-    let start = (cursor.offset as usize).min(size);
-    let end = if cursor.omap_after.is_some() { start } else { (start + max_bytes).min(size) };
-    let mut piece = ObjectPiece {
-        version: object_info(Some(object)).map_or_else(Eversion::default, |info| info.version),
-        first,
-        size: size as u64,
-        offset: start as u64,
-        data: Bytes::copy_from_slice(&object.data[start..end]),
-        attrs: Vec::new(),
-        omap_header: Bytes::new(),
-        omap: Vec::new(),
-        next: None,
-    };
-    if first {
-        piece.attrs = object.attrs.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
-        piece.omap_header = object.header.clone();
-    }
-    if cursor.omap_after.is_none() && (end < size || !object.omap.is_empty()) {
-        let omap_after = (end == size).then(Bytes::new);
-        piece.next = Some(PieceCursor { offset: end as u64, omap_after });
-    }
-    if let Some(after) = &cursor.omap_after {
-        let mut rest = object.omap.iter().filter(|(key, _)| after.is_empty() || *key > after);
-        let mut room = max_bytes;
-        for (key, value) in rest.by_ref() {
-            piece.omap.push((key.clone(), value.clone()));
-            room = room.saturating_sub(key.len() + value.len());
-            if room == 0 {
-                break;
-            }
-        }
-        if rest.next().is_some() {
-            let last = piece.omap.last().map(|(key, _)| key.clone());
-            piece.next = Some(PieceCursor { offset: size as u64, omap_after: last });
-        }
-    }
-    piece
 }

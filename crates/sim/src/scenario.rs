@@ -228,6 +228,7 @@ impl Scenario {
             },
             lease: LeaseSettings { term_ns: 2 * SECOND, drift_ppm: 500 },
             recoveries: 2,
+            limits: nacre_exec::Limits::default(),
         }
     }
 

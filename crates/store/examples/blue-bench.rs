@@ -18,7 +18,7 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use nacre_store::{
     BlueStore, BlueStoreConfig, CommitSink, Completion, DataOptions, IgnoreEvents, KvKind, KvStore,
-    ObjectStore, StoreError,
+    ObjectStore, ReadStore, StoreError,
 };
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;

@@ -53,7 +53,6 @@ pub use recovery::{Recovery, ScanStats};
 pub use repair::RepairReport;
 
 use crate::error::{Result, StoreError};
-use crate::files::StoreLock;
 use crate::{DataOptions, MountReport, StoreEvents};
 use alloc::Allocator;
 use allocation::file::Expected;
@@ -67,6 +66,7 @@ use device::Device;
 use discard::Discards;
 use gate::ReadGate;
 use label::FIRST_DATA_BLOCK;
+use nacre_objectstore::files::StoreLock;
 use nacre_types::ids::{Eversion, Incarnation, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use onode::{BLOCK_BYTES, Onode, Run};

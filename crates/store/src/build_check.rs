@@ -118,7 +118,7 @@ pub fn build_complaints() -> &'static [String] {
 }
 
 fn failed(error: rocksdb::Error) -> StoreError {
-    StoreError::database("check the database's build", &error)
+    crate::error::database("check the database's build", &error)
 }
 
 /// How long an iterator takes for one step, over sorted tables.

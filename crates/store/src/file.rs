@@ -35,15 +35,17 @@ pub use fsck::{FileFinding, FileFsckReport};
 
 use crate::blue::keys;
 use crate::error::{Result, StoreError};
-use crate::mem::superblock::SuperblockLog;
-use crate::{Completion, MountReport, ObjectStat, ObjectStore, Page, Reservation, Statfs, StoreEvents};
+use crate::{
+    Completion, MountReport, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Statfs, StoreEvents,
+};
 use apply::Applier;
 use bytes::Bytes;
 use collection::Collection;
 use db::{omap_header_key, omap_key};
 use inner::{Inner, attr_value, omap_page};
 use mount::Label;
-use nacre_runtime::metrics::Metric;
+use nacre_common::metrics::Metric;
+use nacre_objectstore::superblock::SuperblockLog;
 use nacre_types::ids::{Eversion, Incarnation, PgId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -385,6 +387,59 @@ impl ObjectStore for FileStore {
         inner.check()
     }
 
+    fn statfs(&self) -> Result<Statfs> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let pools = inner.queue.usage();
+        let database = &inner.backend.db;
+        Ok(Statfs {
+            total_bytes: inner.total_bytes(),
+            available_bytes: inner.available_bytes(),
+            allocated_bytes: pools.values().map(|pool| pool.allocated_bytes).sum(),
+            stored_bytes: pools.values().map(|pool| pool.stored_bytes).sum(),
+            omap_bytes: database.estimated_bytes(Family::Omap),
+            meta_bytes: [Family::Objects, Family::Sums, Family::Attrs, Family::Log, Family::Collections]
+                .map(|family| database.estimated_bytes(family))
+                .iter()
+                .sum(),
+            pools,
+        })
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let (total, available) = (inner.total_bytes(), inner.available_bytes());
+        let kept = (u128::from(total) * u128::from(1_000_000 - inner.config.full_micro.min(1_000_000))
+            / 1_000_000) as u64;
+        let available = available.saturating_sub(kept).saturating_sub(inner.reserved.load(Ordering::Relaxed));
+        if bytes > available {
+            return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
+        }
+        Ok(Reservation::new(&inner.reserved, bytes))
+    }
+
+    fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
+        let inner = self.inner()?;
+        inner.check()?;
+        Ok(inner.superblock.lock().get(key))
+    }
+
+    fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        let inner = self.inner()?;
+        inner.check()?;
+        inner.counters.syncs.fetch_add(1, Ordering::Relaxed);
+        inner.superblock.lock().set(values).map_err(|error| inner.stop(error))
+    }
+
+    fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
+        let inner = self.inner()?;
+        inner.check()?;
+        Ok(inner.superblock.lock().list(prefix))
+    }
+}
+
+impl ReadStore for FileStore {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         let inner = self.inner()?;
         inner.with(coll, |collection| {
@@ -549,56 +604,5 @@ impl ObjectStore for FileStore {
             })?;
             Ok(found)
         })
-    }
-
-    fn statfs(&self) -> Result<Statfs> {
-        let inner = self.inner()?;
-        inner.check()?;
-        let pools = inner.queue.usage();
-        let database = &inner.backend.db;
-        Ok(Statfs {
-            total_bytes: inner.total_bytes(),
-            available_bytes: inner.available_bytes(),
-            allocated_bytes: pools.values().map(|pool| pool.allocated_bytes).sum(),
-            stored_bytes: pools.values().map(|pool| pool.stored_bytes).sum(),
-            omap_bytes: database.estimated_bytes(Family::Omap),
-            meta_bytes: [Family::Objects, Family::Sums, Family::Attrs, Family::Log, Family::Collections]
-                .map(|family| database.estimated_bytes(family))
-                .iter()
-                .sum(),
-            pools,
-        })
-    }
-
-    fn reserve(&self, bytes: u64) -> Result<Reservation> {
-        let inner = self.inner()?;
-        inner.check()?;
-        let (total, available) = (inner.total_bytes(), inner.available_bytes());
-        let kept = (u128::from(total) * u128::from(1_000_000 - inner.config.full_micro.min(1_000_000))
-            / 1_000_000) as u64;
-        let available = available.saturating_sub(kept).saturating_sub(inner.reserved.load(Ordering::Relaxed));
-        if bytes > available {
-            return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
-        }
-        Ok(Reservation::new(&inner.reserved, bytes))
-    }
-
-    fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
-        let inner = self.inner()?;
-        inner.check()?;
-        Ok(inner.superblock.lock().get(key))
-    }
-
-    fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
-        let inner = self.inner()?;
-        inner.check()?;
-        inner.counters.syncs.fetch_add(1, Ordering::Relaxed);
-        inner.superblock.lock().set(values).map_err(|error| inner.stop(error))
-    }
-
-    fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
-        let inner = self.inner()?;
-        inner.check()?;
-        Ok(inner.superblock.lock().list(prefix))
     }
 }

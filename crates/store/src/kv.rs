@@ -5,7 +5,7 @@
 
 use crate::blue::offline;
 use crate::error::{Result, StoreError};
-use crate::files::StoreLock;
+use nacre_objectstore::files::StoreLock;
 use nacre_types::crc32c;
 use rocksdb::{
     BottommostLevelCompaction, CompactOptions, DB, IteratorMode, Options, ReadOptions, WriteBatch,
@@ -81,7 +81,7 @@ pub struct Copied {
 }
 
 fn failed(what: &'static str) -> impl Fn(rocksdb::Error) -> StoreError {
-    move |error| StoreError::database(what, &error)
+    move |error| crate::error::database(what, &error)
 }
 
 /// Refuses a BlueStore's database: opened as a plain one it would be changed without the store's knowledge.

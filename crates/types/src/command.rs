@@ -333,5 +333,20 @@ fn bound<T: std::str::FromStr>(text: &str, missing: T) -> Option<T> {
     if text.is_empty() { Some(missing) } else { text.parse().ok() }
 }
 
+/// JSON as Ceph prints it: compact and without a newline where `json` was asked for, else with four blanks of indentation and
+/// a newline.
+pub fn render_json(value: &Value, format: Option<&str>) -> Vec<u8> {
+    use serde::Serialize;
+    if format == Some("json") {
+        return value.to_string().into_bytes();
+    }
+    let mut out = Vec::new();
+    let formatter = serde_json::ser::PrettyFormatter::with_indent(b"    ");
+    let mut serializer = serde_json::Serializer::with_formatter(&mut out, formatter);
+    value.serialize(&mut serializer).expect("invariant: a JSON value always serializes into memory");
+    out.push(b'\n');
+    out
+}
+
 #[cfg(test)]
 mod tests;

@@ -13,6 +13,7 @@ pub mod crush;
 pub mod encoding;
 pub mod errno;
 pub mod hash;
+pub mod id_map;
 pub mod ids;
 pub mod msg;
 pub mod object;

@@ -38,7 +38,7 @@ pub(super) fn start(
         if let Some(conn) = &state.mon {
             // A connection that is over is replaced, and the command sent on the next one.
             if let Err(error) = send(conn, &message, to_daemon)
-                && !matches!(error, nacre_runtime::Error::Closed)
+                && !matches!(error, nacre_common::Error::Closed)
             {
                 return Pending::ready(Err(Error::Invalid {
                     errno: error.errno(),
@@ -68,7 +68,7 @@ pub(super) fn start(
 }
 
 /// Sends a command: of the cluster, or to the daemon itself.
-pub(super) fn send(conn: &Conn, message: &MonCommand, to_daemon: bool) -> nacre_runtime::Result<()> {
+pub(super) fn send(conn: &Conn, message: &MonCommand, to_daemon: bool) -> nacre_common::Result<()> {
     if !to_daemon {
         return conn.send(message);
     }

@@ -1,8 +1,8 @@
 //! What arrives on the session's connections.
 
 use super::{Shared, mon};
+use nacre_common::auth::AuthTicketReply;
 use nacre_engine::{Error, command_result};
-use nacre_runtime::auth::AuthTicketReply;
 use nacre_runtime::log::NOTICES;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
 use nacre_types::encoding;
@@ -56,7 +56,7 @@ impl Dispatcher for Dispatch {
     fn on_reset(&self, conn: &Conn, reset: Reset) {
         let Some(shared) = self.shared.upgrade() else { return };
         let osd = shared.state.lock().forget(conn);
-        if let Reset::Failed(nacre_runtime::Error::Expired(why)) = &reset {
+        if let Reset::Failed(nacre_common::Error::Expired(why)) = &reset {
             let notice = osd.and_then(|osd| shared.clock_notices.lock().on_refusal(Instant::now(), osd, why));
             if let Some(notice) = notice {
                 tracing::warn!(target: NOTICES, "{notice}");
@@ -103,7 +103,7 @@ impl Shared {
         self.state.lock().mon.take_if(|mon| mon == conn);
         let reason = match reset {
             Reset::Failed(error) => error.clone(),
-            _ => nacre_runtime::Error::Closed,
+            _ => nacre_common::Error::Closed,
         };
         self.mon_lost.send_replace((conn.id(), reason));
     }

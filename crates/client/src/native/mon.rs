@@ -2,9 +2,9 @@
 //! subscription to maps and configuration, and the commands that wait for an answer.
 
 use super::{Shared, ticket};
+use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Credentials, Ticket};
 use nacre_engine::engine::LogFollow;
 use nacre_engine::{Error, Result};
-use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, Credentials, Ticket};
 use nacre_runtime::log::NOTICES;
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
 use nacre_types::Epoch;
@@ -43,7 +43,7 @@ pub(super) enum Session {
 /// Why a connection to a monitor ended.
 enum Ended {
     /// Try the next one.
-    Again(nacre_runtime::Error),
+    Again(nacre_common::Error),
     /// Our key is not taken.
     Refused(String),
 }
@@ -126,11 +126,11 @@ async fn serve(
     let mut lost = shared.mon_lost.subscribe();
     match timeout(HANDSHAKE, conn.ready()).await {
         Ok(Ok(())) => *up = true,
-        Ok(Err(nacre_runtime::Error::Denied(detail))) => return Ended::Refused(detail),
+        Ok(Err(nacre_common::Error::Denied(detail))) => return Ended::Refused(detail),
         Ok(Err(error)) => return Ended::Again(error),
         Err(_) => {
             conn.abort();
-            return Ended::Again(nacre_runtime::Error::TimedOut("the handshake".into()));
+            return Ended::Again(nacre_common::Error::TimedOut("the handshake".into()));
         }
     }
     let epoch = {
@@ -154,7 +154,7 @@ async fn serve(
     let error = tokio::select! {
         lost = lost.wait_for(|(lost, _)| *lost == id) => match lost {
             Ok(lost) => lost.1.clone(),
-            Err(_) => nacre_runtime::Error::Closed,
+            Err(_) => nacre_common::Error::Closed,
         },
         error = keep_ticket(shared, &conn) => error,
         error = first_map(shared, give_up) => error,
@@ -163,17 +163,17 @@ async fn serve(
 }
 
 /// Ends a session that brought no map by `give_up`, where there never was one.
-async fn first_map(shared: &Shared, give_up: Instant) -> nacre_runtime::Error {
+async fn first_map(shared: &Shared, give_up: Instant) -> nacre_common::Error {
     sleep_until(give_up).await;
     if !matches!(*shared.session.borrow(), Session::Connecting) {
         return std::future::pending().await;
     }
     let who = shared.config.entity();
-    nacre_runtime::Error::TimedOut(format!("a map for {who}, which may lack the capability mon 'allow r'"))
+    nacre_common::Error::TimedOut(format!("a map for {who}, which may lack the capability mon 'allow r'"))
 }
 
 /// Asks for a new ticket in time, and when an OSD finds ours expired.
-async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_runtime::Error {
+async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_common::Error {
     loop {
         let due = *shared.renew_at.lock();
         let forced = tokio::select! {
@@ -189,7 +189,7 @@ async fn keep_ticket(shared: &Shared, conn: &Conn) -> nacre_runtime::Error {
             request_ticket(shared, conn, ticket.as_ref())
         };
         if !sent {
-            return nacre_runtime::Error::Closed;
+            return nacre_common::Error::Closed;
         }
         // An answer that takes longer is asked for again; one that came means that the next is due later.
         let _ = timeout(GRANT, shared.granted.notified()).await;

@@ -3,9 +3,9 @@
 use super::linger::Lingers;
 use crate::objecter::{Answer, Objecter, Sent, Sink};
 use crate::throttle::Share;
+use nacre_common::auth::{Credential, Ticket};
 use nacre_engine::engine::{CommandReply, LogFollow, OnReply};
 use nacre_engine::{Completer, Error, OpReply, Result};
-use nacre_runtime::auth::{Credential, Ticket};
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
@@ -177,7 +177,7 @@ fn connection(
         lane: 0,
         credentials: Arc::new(move || {
             let ticket = ticket.lock().clone();
-            let missing = || nacre_runtime::Error::Expired("there is no ticket yet".to_owned());
+            let missing = || nacre_common::Error::Expired("there is no ticket yet".to_owned());
             ticket.map(Credential::Ticket).ok_or_else(missing)
         }),
     };
@@ -194,8 +194,8 @@ impl Sink<Token> for Outside<'_> {
         };
         match conn.send(request) {
             // A closed connection's reset is reported, or its session is over: either way the request is told.
-            Ok(()) | Err(nacre_runtime::Error::Closed) => Sent::Queued,
-            Err(nacre_runtime::Error::Full) => Sent::Full,
+            Ok(()) | Err(nacre_common::Error::Closed) => Sent::Queued,
+            Err(nacre_common::Error::Full) => Sent::Full,
             Err(error) => Sent::Refused(Error::Invalid { errno: Errno::E2BIG, detail: error.to_string() }),
         }
     }

@@ -3,11 +3,11 @@
 
 use bytes::Bytes;
 use nacre_client::{Cluster, native};
-use nacre_runtime::auth::{
+use nacre_common::auth::{
     AuthTicketReply, AuthTicketRequest, Caps, Key, KeyRecord, KeyServer, Keyring, ServiceKeyring,
     ServiceKeys, SessionKey, TicketBody, TicketGrant, Verifier,
 };
-use nacre_runtime::config::{Config, ConfigBuilder};
+use nacre_common::config::{Config, ConfigBuilder};
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
 use nacre_types::crush::CrushMap;
 use nacre_types::errno::Errno;

@@ -2,8 +2,8 @@
 
 use crate::fake::{Fake, until};
 use nacre_client::{Error, block_on, native};
-use nacre_runtime::auth::Key;
-use nacre_runtime::config::ConfigBuilder;
+use nacre_common::auth::Key;
+use nacre_common::config::ConfigBuilder;
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::{OsdId, PgId};

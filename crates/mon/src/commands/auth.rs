@@ -3,7 +3,7 @@
 use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::auth_db::{encode, keyring_text};
 use crate::logic::MapState;
-use nacre_runtime::auth::{Caps, KeyRecord, Keyring};
+use nacre_common::auth::{Caps, KeyRecord, Keyring};
 use nacre_types::caps;
 use nacre_types::command::Call;
 use nacre_types::ids::EntityName;

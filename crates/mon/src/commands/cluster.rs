@@ -391,7 +391,7 @@ impl MapState {
     }
 
     /// What `tell mon.a quorum_status` says too.
-    pub(crate) fn quorum_status_at(&self, now: Now) -> Value {
+    pub fn quorum_status_at(&self, now: Now) -> Value {
         let uptime_s = now.wall_ns.saturating_sub(self.started_ns) / 1_000_000_000;
         let monmap = self.monmap_json();
         json!({

@@ -4,7 +4,7 @@ use super::{Answer, Context, Failure, Outcome, unhandled};
 use crate::config_db::{Mask, Subject, Who};
 use crate::logic::MapState;
 use crate::text::{Align, Table};
-use nacre_runtime::options::{self, OptionSpec};
+use nacre_common::options::{self, OptionSpec};
 use nacre_types::command::Call;
 use nacre_types::ids::{EntityKind, EntityName};
 use serde_json::{Map, Value, json};
@@ -168,7 +168,7 @@ fn config_help(key: &str, ctx: &Context) -> Outcome {
 
 fn check_value(spec: &OptionSpec, value: &str) -> Result<String, Failure> {
     spec.canonical(value).map_err(|error| match error {
-        nacre_runtime::error::Error::BadValue { reason, .. } => {
+        nacre_common::error::Error::BadValue { reason, .. } => {
             Failure::invalid(format!("error parsing value: {reason}"))
         }
         other => Failure::invalid(format!("error parsing value: {other}")),

@@ -3,7 +3,7 @@
 use super::{Answer, Context, Failure, Outcome};
 use crate::logic::MapState;
 use crate::text::{Align, Table};
-use nacre_runtime::options;
+use nacre_common::options;
 use nacre_types::command::Call;
 use nacre_types::ids::{EntityKind, EntityName};
 use nacre_types::msg::ReportedOption;

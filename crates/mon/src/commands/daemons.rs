@@ -114,7 +114,7 @@ impl MapState {
     }
 
     /// What `tell mon.a mon_status` says.
-    pub(crate) fn mon_status_at(&self, now: crate::logic::Now) -> Value {
+    pub fn mon_status_at(&self, now: crate::logic::Now) -> Value {
         let quorum = self.quorum_status_at(now);
         let persistent = &quorum["monmap"]["features"]["persistent"];
         json!({

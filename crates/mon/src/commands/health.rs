@@ -92,7 +92,7 @@ fn timespan_s(text: &str) -> Result<u64, Failure> {
 #[cfg(test)]
 mod tests {
     use super::super::tests::Desk;
-    use crate::logic::tests::at;
+    use crate::testing::at;
     use nacre_types::errno::Errno;
     use serde_json::json;
 

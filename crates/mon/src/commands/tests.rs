@@ -9,8 +9,9 @@ mod settings;
 mod texts;
 
 use super::*;
-use crate::logic::tests::{at, boot_of, commit, member};
+use crate::logic::tests::{commit, member};
 use crate::logic::{Databases, Event, Tuning};
+use crate::testing::{at, boot_of};
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{Interval, OsdId, PgId};
 use nacre_types::msg::{PgCas, StatsReport};
@@ -39,7 +40,7 @@ impl Desk {
         let databases = Databases {
             mon_name: "a".into(),
             mon_metadata: nacre_runtime::host::metadata(
-                &nacre_runtime::config::ConfigBuilder::new(EntityName::mon()).build().unwrap(),
+                &nacre_common::config::ConfigBuilder::new(EntityName::mon()).build().unwrap(),
             ),
             ..Databases::default()
         };

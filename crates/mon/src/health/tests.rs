@@ -1,8 +1,9 @@
 //! Health scenarios: what goes wrong in a cluster, and what is said of it.
 
 use crate::commands::tests::Desk;
-use crate::logic::tests::{at, boot_of, commit};
+use crate::logic::tests::commit;
 use crate::logic::{Event, LogLevel};
+use crate::testing::{at, boot_of};
 use nacre_types::ids::{Epoch, Incarnation, OsdId};
 use nacre_types::msg::{OsdAlive, OsdBoot, OsdMarkMeDown, StatsReport};
 use nacre_types::stats::{OsdStats, pg_state};

@@ -102,7 +102,7 @@ pub struct LogEntry {
 
 impl LogEntry {
     /// Reads a stored line.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<LogEntry, postcard::Error> {
+    pub fn decode(bytes: &[u8]) -> Result<LogEntry, postcard::Error> {
         postcard::from_bytes(&[bytes, &[0]].concat())
     }
 
@@ -217,7 +217,7 @@ impl ClusterLog {
     }
 
     /// The number below which stored lines are not needed any more.
-    pub(crate) fn trim_below(&self) -> u64 {
+    pub fn trim_below(&self) -> u64 {
         self.next_seq.saturating_sub(self.kept as u64)
     }
 }

@@ -69,8 +69,9 @@ impl MapState {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{at, cluster, commit};
+    use super::super::tests::{cluster, commit};
     use super::*;
+    use crate::testing::at;
     use nacre_types::osdmap::WEIGHT_ONE;
 
     #[test]

@@ -3,6 +3,7 @@
 mod random;
 
 use super::*;
+use crate::testing::{at, boot_of};
 use nacre_types::crush::CrushMap;
 use nacre_types::ids::{Incarnation, Interval, PgId, PoolId};
 use nacre_types::osdmap::{Member, PgMembership, flag};
@@ -11,27 +12,6 @@ use nacre_types::pool::Pool;
 use uuid::Uuid;
 
 pub(crate) const POOL: PoolId = PoolId(1);
-
-pub(crate) fn at(mono_ms: u64) -> Now {
-    Now { mono_ms, wall_ns: 1_700_000_000_000_000_000 + mono_ms * 1_000_000 }
-}
-
-pub(crate) fn boot_of(osd: u32, nonce: u64) -> OsdBoot {
-    OsdBoot {
-        osd: OsdId(osd),
-        uuid: Uuid::from_u128(0x100 + u128::from(osd)),
-        incarnation: Incarnation(Uuid::from_u128(0x200 + u128::from(osd))),
-        boot_nonce: nonce,
-        addr: format!("127.0.0.1:{}", 41_000 + osd).parse().unwrap(),
-        // It has seen all there is; of which history it does not say.
-        epoch: Epoch(1 << 30),
-        generation: 0,
-        total_bytes: 1 << 40,
-        metadata: [("hostname".to_owned(), format!("host{}", osd / 2))].into(),
-        location: BTreeMap::new(),
-        device_class: "ssd".into(),
-    }
-}
 
 pub(crate) fn member(osd: u32) -> Member {
     Member { osd: OsdId(osd), incarnation: boot_of(osd, 0).incarnation }

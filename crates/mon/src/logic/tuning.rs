@@ -1,6 +1,6 @@
 //! The options that the map logic obeys, with Ceph's names and defaults.
 
-use nacre_runtime::options::Options;
+use nacre_common::options::Options;
 
 /// Options of the map logic. [`Tuning::default`] has Ceph 16.2's defaults.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 
 use super::tool_options::rows as tool_rows;
 use super::{bluestore_tool, crushtool, kvstore_tool, osdmaptool, vstart};
-use nacre_runtime::options;
+use nacre_common::options;
 use nacre_types::command::{Table, ceph_mon_commands, mon_daemon_commands, osd_commands};
 use nacre_types::support::{Support, parse_table};
 use std::collections::BTreeMap;

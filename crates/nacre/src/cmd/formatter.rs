@@ -5,7 +5,6 @@
 //! them.
 
 use super::crushtool::tester::general;
-use nacre_runtime::admin;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -59,7 +58,9 @@ pub(super) struct Names {
 pub(super) fn render(document: &Value, names: Names, format: Format) -> String {
     match format {
         Format::Json => document.to_string(),
-        Format::JsonPretty => String::from_utf8_lossy(&admin::render(document, None)).into_owned(),
+        Format::JsonPretty => {
+            String::from_utf8_lossy(&nacre_types::command::render_json(document, None)).into_owned()
+        }
         Format::Xml { pretty } | Format::Html { pretty } => {
             let html = matches!(format, Format::Html { .. });
             let mut markup = Markup { names, pretty, html, out: String::new() };

@@ -1,6 +1,5 @@
 //! How commands print their answers: as text for people, or as one JSON document for scripts.
 
-use nacre_runtime::admin;
 use serde_json::Value;
 use std::io::{self, Write};
 
@@ -31,9 +30,8 @@ impl Format {
     pub(in crate::cmd) fn render(self, document: &Value) -> String {
         match self {
             Format::Plain | Format::Json => document.to_string(),
-            Format::JsonPretty => {
-                String::from_utf8(admin::render(document, None)).expect("invariant: JSON is UTF-8")
-            }
+            Format::JsonPretty => String::from_utf8(nacre_types::command::render_json(document, None))
+                .expect("invariant: JSON is UTF-8"),
         }
     }
 

@@ -17,7 +17,7 @@ mod watch;
 use super::session;
 use args::Args;
 use nacre_client::{Cluster, Error, IoCtx, Network, block_on};
-use nacre_runtime::config::Invocation;
+use nacre_common::config::Invocation;
 use nacre_types::errno::Errno;
 use std::ffi::OsString;
 use std::io::{ErrorKind, Write};

@@ -15,11 +15,11 @@ use args::{
 };
 use clap::{CommandFactory, Parser};
 use nacre_client::block_on;
+use nacre_common::Config;
 use nacre_rgw::{
     AccessKey, CheckReport, Collected, Expired, Gateway, LifecycleStatus, Problem, QuotaChange, UsageFilter,
     User, caps,
 };
-use nacre_runtime::Config;
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! What every command that talks to a cluster begins with: who runs it, by which configuration, and the connection.
 
 use nacre_client::{Cluster, Network, native};
-use nacre_runtime::config::{Config, Invocation, Program, parse_argv};
+use nacre_common::config::{Config, Invocation, Program, parse_argv};
 use std::ffi::OsString;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;

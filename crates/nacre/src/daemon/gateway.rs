@@ -8,8 +8,8 @@ pub(crate) use threads::Threads;
 
 use super::{Daemon, configure, run};
 use anyhow::{Context, Result, bail, ensure};
+use nacre_common::config::Config;
 use nacre_rgw::server::{Certificate, Hosts, Limits, Listen, Server, Settings};
-use nacre_runtime::config::Config;
 use nacre_types::ids::EntityKind;
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -3,8 +3,8 @@
 use super::gateway::FIRST_USER;
 use crate::daemon::Daemon;
 use crate::layout::Layout;
+use nacre_common::config::search_conf;
 use nacre_rgw::User;
-use nacre_runtime::config::search_conf;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -25,7 +25,7 @@ fn sources(folder: &Path, into: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            if !path.ends_with("runtime/src/options") && !path.ends_with("tests") {
+            if !path.ends_with("common/src/options") && !path.ends_with("tests") {
                 sources(&path, into);
             }
         } else if path.extension().is_some_and(|extension| extension == "rs") {
@@ -44,7 +44,7 @@ fn every_option_has_something_behind_it() {
     sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join(".."), &mut code);
     let words: std::collections::HashSet<&str> =
         code.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').collect();
-    let unused: Vec<&str> = nacre_runtime::options::all()
+    let unused: Vec<&str> = nacre_common::options::all()
         .filter(|spec| !matches!(spec.support, nacre_types::support::Support::Advisory(_)))
         .map(|spec| spec.name)
         .filter(|name| !words.contains(name) && !FIXED.contains(name))

@@ -4,8 +4,8 @@
 use crate::support::{Daemon, PATIENCE, TestCluster, free_port, nacre};
 use bytes::Bytes;
 use nacre_client::{Cluster, IoCtx};
-use nacre_runtime::auth::Key;
-use nacre_runtime::config::ConfigBuilder;
+use nacre_common::auth::Key;
+use nacre_common::config::ConfigBuilder;
 use nacre_types::ids::EntityName;
 use std::collections::BTreeMap;
 use std::fs::{self, File};

@@ -12,29 +12,71 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("fuzz", &[]),
     ("types", &[]),
     ("index", &["types"]),
-    ("runtime", &["types"]),
+    ("common", &["types"]),
+    ("runtime", &["types", "common"]),
     ("pg", &["types"]),
     ("topics", &["types"]),
     ("queues", &["types"]),
-    ("store", &["types", "runtime"]),
+    ("objectstore", &["types", "common"]),
+    ("store", &["types", "common", "objectstore"]),
+    ("exec", &["types", "common", "objectstore", "pg"]),
     ("engine", &["types"]),
     ("task", &[]),
-    ("client", &["types", "runtime", "engine", "task"]),
+    ("client", &["types", "common", "runtime", "engine", "task"]),
     ("notify", &["types", "engine", "task", "topics", "index", "queues"]),
-    ("mon", &["types", "runtime"]),
-    ("osd", &["types", "runtime", "pg", "store", "client"]),
-    ("sim", &["types", "runtime", "pg", "mon", "engine", "task", "topics", "index", "queues", "notify"]),
-    ("librados", &["types", "runtime", "client"]),
-    ("rgw", &["types", "runtime", "client", "engine", "task", "topics", "index", "queues", "notify"]),
+    ("mon", &["types", "common"]),
+    ("monitor", &["types", "common", "runtime", "mon"]),
+    ("osd", &["types", "common", "runtime", "pg", "exec", "store", "client"]),
+    ("sim", &["types", "objectstore", "pg", "exec", "mon", "engine", "task"]),
+    ("librados", &["types", "common", "runtime", "client"]),
+    ("rgw", &["types", "common", "client", "engine", "task", "topics", "index", "queues", "notify"]),
     ("push", &["types", "topics", "notify"]),
     (
         "nacre",
-        &["types", "runtime", "pg", "store", "client", "mon", "osd", "rgw", "topics", "notify", "push"],
+        &[
+            "types", "common", "runtime", "pg", "store", "client", "mon", "monitor", "osd", "rgw", "topics",
+            "notify", "push",
+        ],
     ),
 ];
 
 /// Dependencies that make code impure: clocks, sockets, threads, randomness.
 const IMPURE: &[&str] = &["tokio", "rand", "getrandom", "rustix", "socket2", "rocksdb", "tracing"];
+
+/// What the simulator must not have, by whatever way: databases and sockets, timers and threads of tokio.
+const NOT_SIMULATED: &[&str] = &["rocksdb", "librocksdb-sys", "mio", "socket2", "nacre-runtime"];
+
+#[test]
+fn the_simulator_stands_on_nothing_that_reaches_the_world() {
+    let tree = Command::new(env!("CARGO"))
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args([
+            "tree",
+            "--locked",
+            "--offline",
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--package",
+            "nacre-sim",
+        ])
+        .args(["--format", "{p}|{f}"])
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    assert!(tree.contains("nacre-pg v"), "{tree}");
+    for line in tree.lines() {
+        let (package, features) = line.split_once('|').unwrap_or((line, ""));
+        let name = package.split(' ').next().unwrap_or_default();
+        assert!(!NOT_SIMULATED.contains(&name), "nacre-sim has {package}");
+        if name == "tokio" {
+            let more: Vec<&str> = features.split(',').filter(|f| !["sync", ""].contains(f)).collect();
+            assert!(more.is_empty(), "nacre-sim has tokio with {more:?}");
+        }
+    }
+}
 
 /// The names in `[dependencies]` of a manifest.
 fn dependencies(manifest: &Path) -> Vec<String> {

@@ -8,7 +8,7 @@ mod table;
 
 use crate::librados::library_folder;
 use crate::support::nacre;
-use nacre_runtime::options;
+use nacre_common::options;
 use place::Place;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -219,7 +219,7 @@ fn stores_are_chosen_for_one_osd_or_for_all() {
         fs::write(&path, conf).unwrap();
         let shown = |osd: u32| {
             let entity: nacre_types::EntityName = format!("osd.{osd}").parse().unwrap();
-            let config = nacre_runtime::config::ConfigBuilder::new(entity).conf(&path).build().unwrap();
+            let config = nacre_common::config::ConfigBuilder::new(entity).conf(&path).build().unwrap();
             config.text("osd_objectstore").unwrap()
         };
         (0..2).map(shown).collect()

@@ -4,7 +4,7 @@ use crate::s3::S3;
 use crate::support::nacre;
 use bytes::Bytes;
 use nacre_client::IoCtx;
-use nacre_runtime::config::ConfigBuilder;
+use nacre_common::config::ConfigBuilder;
 use nacre_types::encoding::{Versioned, encode};
 use nacre_types::ids::EntityName;
 use serde::{Deserialize, Serialize};

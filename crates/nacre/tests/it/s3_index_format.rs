@@ -3,7 +3,7 @@
 use crate::s3::S3;
 use bytes::Bytes;
 use nacre_client::{IoCtx, WriteOp, block_on};
-use nacre_runtime::config::ConfigBuilder;
+use nacre_common::config::ConfigBuilder;
 use nacre_types::encoding::{Versioned, decode, encode};
 use nacre_types::ids::EntityName;
 use serde::{Deserialize, Serialize};

@@ -111,7 +111,7 @@ fn a_client_without_the_key_is_refused() {
     assert!(ok(&data, &["-c", conf, "status"]).contains("1 osds: 1 up"));
     // Another cluster's key: well-formed, but not this entity's.
     let wrong = home.path().join("wrong.keyring");
-    let key = nacre_runtime::auth::Key::generate().unwrap();
+    let key = nacre_common::auth::Key::generate().unwrap();
     fs::write(&wrong, format!("[client.admin]\n\tkey = {}\n", &*key.to_base64())).unwrap();
     let refused = run(&data, &["-c", conf, "-k", wrong.to_str().unwrap(), "status"]);
     assert!(!refused.status.success(), "a wrong key was accepted");

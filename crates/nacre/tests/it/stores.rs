@@ -5,7 +5,7 @@ use crate::failures::{Load, conf, connect, open};
 use crate::support::{Daemon, TestCluster};
 use bytes::Bytes;
 use nacre_client::IoCtx;
-use nacre_runtime::config::ConfigBuilder;
+use nacre_common::config::ConfigBuilder;
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use serde_json::Value;

@@ -175,8 +175,8 @@ pub(crate) fn decode(record: &[u8]) -> Result<Bucket> {
 }
 
 /// The attribute of a bucket's object that is its record.
-pub(crate) fn record_of(object: &nacre_sim::gateway::object::Object) -> Bucket {
-    decode(&object.attrs[RECORD]).unwrap()
+pub(crate) fn record_of(object: &nacre_sim::disk::Object) -> Bucket {
+    decode(object.user_attr(RECORD).unwrap()).unwrap()
 }
 
 impl Outboxes for Buckets {

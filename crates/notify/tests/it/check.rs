@@ -12,8 +12,8 @@ use nacre_queues::record::{
     self, Batch, COPY, DeadLetter, DeadReason, HEAD, Head, ID, Identity, OPEN, OWNER, Owner, Parked, STATE,
     TAIL, Tail,
 };
+use nacre_sim::disk::Object;
 use nacre_sim::gateway::mem_engine::Observation;
-use nacre_sim::gateway::object::Object;
 use nacre_sim::schedule::{MILLI, Nanos};
 use nacre_topics::pending::TopicEvent;
 use nacre_topics::record::Event;
@@ -93,7 +93,7 @@ impl Check {
         let seq = match (attribute(seen.ops, head::CHANGE), seen.before) {
             (Some(evidence), _) => Some(decode::<Evidence>(evidence).seq),
             (None, Some(before)) => {
-                let last = std::str::from_utf8(&before.attrs[head::SEQ]).unwrap();
+                let last = std::str::from_utf8(before.user_attr(head::SEQ).unwrap()).unwrap();
                 Seq::parse(last).map(Seq::successor)
             }
             (None, None) => None,
@@ -113,10 +113,10 @@ impl Check {
         let Some(before) = seen.before else { return };
         let is_copy = sets(COPY) || seen.ops.iter().any(|op| compares(&op.op, COPY));
         self.scenes.note(Scene::Relocation, usize::from(is_copy && sets(ID)));
-        if seen.object.namespace() == CLOSED && sets(ID) && !is_copy && before.attrs.contains_key(ID) {
+        if seen.object.namespace() == CLOSED && sets(ID) && !is_copy && before.user_attr(ID).is_some() {
             self.broken(format!("{} becomes another shard", seen.object));
         }
-        let Some(identity) = before.attrs.get(ID).filter(|_| !is_copy && !sets(ID)) else { return };
+        let Some(identity) = before.user_attr(ID).filter(|_| !is_copy && !sets(ID)) else { return };
         let identity: Identity = decode(identity);
         let shard = (identity.topic.to_string(), identity.generation, identity.shard);
         let entries = seen.ops.iter().filter_map(|op| match &op.op {
@@ -144,8 +144,9 @@ impl Check {
         entries: &[&(Bytes, Bytes)],
         wall_ns: u64,
     ) {
-        let (old, owner): (Head, Owner) = (decode(&before.attrs[HEAD]), decode(&before.attrs[OWNER]));
-        let tail: Tail = decode(&before.attrs[TAIL]);
+        let (old, owner): (Head, Owner) =
+            (decode(before.user_attr(HEAD).unwrap()), decode(before.user_attr(OWNER).unwrap()));
+        let tail: Tail = decode(before.user_attr(TAIL).unwrap());
         let is_dropping = new.dropped > old.dropped;
         // Any mover may drop the oldest events, which settles no others.
         if owner.client != seen.session && !is_dropping {
@@ -208,7 +209,7 @@ impl Check {
         shard: &ShardId,
         entries: &[&(Bytes, Bytes)],
     ) {
-        if before.attrs.get(STATE).is_none_or(|state| state != OPEN) {
+        if before.user_attr(STATE).is_none_or(|state| state != OPEN) {
             self.broken(format!("{} takes events though it is closed", seen.object));
         }
         for (key, value) in entries {
@@ -231,7 +232,7 @@ impl Check {
 
     /// The size of a shard has changed.
     fn measure(&mut self, ops: &[OsdOp], before: &Object, shard: ShardId) {
-        let now = |name: &str| attribute(ops, name).unwrap_or(&before.attrs[name]).clone();
+        let now = |name: &str| attribute(ops, name).or_else(|| before.user_attr(name)).unwrap().clone();
         let (tail, head): (Tail, Head) = (decode(&now(TAIL)), decode(&now(HEAD)));
         let topic = shard.0.clone();
         self.sizes.insert(shard, tail.bytes.saturating_sub(head.removed_bytes));

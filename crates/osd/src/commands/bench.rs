@@ -6,8 +6,8 @@
 use crate::shard::REMOVING_KEY;
 use crate::shared::Shared;
 use bytes::Bytes;
+use nacre_common::options::OsdOptions;
 use nacre_runtime::admin::{Outcome, Refused};
-use nacre_runtime::options::OsdOptions;
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::command::Call;
 use nacre_types::errno::Errno;
@@ -185,8 +185,8 @@ fn iec(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nacre_runtime::config::ConfigBuilder;
-    use nacre_store::{MemStore, MemStoreConfig};
+    use nacre_common::config::ConfigBuilder;
+    use nacre_store::{MemStore, MemStoreConfig, ReadStore};
     use nacre_types::command::osd_commands;
 
     fn plan(json: &str) -> Result<Plan, Refused> {

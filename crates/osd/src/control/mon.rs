@@ -3,9 +3,9 @@
 use super::{Control, SECOND_NS, State};
 use crate::clock;
 use crate::inbox::ShardMessage;
+use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, RotatingKeys, Ticket};
+use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEvent;
-use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, RotatingKeys, Ticket};
-use nacre_runtime::error::Error;
 use nacre_runtime::msgr::{Conn, Frame, Policy, Target};
 use nacre_types::ids::{EntityName, Epoch};
 use nacre_types::msg::{ConfigPublish, MapPublish, Message, MonSubscribe, PgCasReply};

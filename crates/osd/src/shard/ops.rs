@@ -5,13 +5,13 @@ use super::{Hosted, MAX_EARLY_REQUESTS, Shard};
 use crate::access;
 use crate::clock;
 use crate::copy::Fetched;
-use crate::exec::{self, Effect, Environment, ObjectContext, Origin, SumsDelta};
 use crate::session::{Arrival, Session};
 use crate::tracker::{OpHandle, Stage};
 use bytes::Bytes;
+use nacre_common::error::Error;
+use nacre_exec::{self as exec, Effect, Environment, ObjectContext, Origin, SumsDelta};
 use nacre_pg::log::MAX_DUP_RESULT_BYTES;
 use nacre_pg::{ClientOp, DropReason, Event, Executed};
-use nacre_runtime::error::Error;
 use nacre_runtime::msgr::{Conn, Permit};
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::errno::Errno;
@@ -342,7 +342,7 @@ impl Shard {
                 client: op.client,
                 ip: op.conn.as_ref().map_or(LOCALHOST, |c| c.peer_addr().ip()),
             },
-            wall_ns: clock::wall_ns,
+            wall_ns: &clock::wall_ns,
             watches: &|client| shared.watch_counts.of(client),
             copied: &op.fetched.copies,
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),

@@ -4,7 +4,7 @@
 //! What one OSD says of itself is only as new as its last message, and other primaries write to it too; the space between
 //! the full ratio and the device's end makes up for that.
 
-use crate::hash::IdMap;
+use nacre_types::id_map::IdMap;
 use nacre_types::ids::OsdId;
 
 /// Above this a member is not watched closely: nothing in flight can fill it.

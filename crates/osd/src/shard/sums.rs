@@ -3,7 +3,7 @@
 //! They are not persisted: when a PG becomes active here, the objects are counted in the background in object order,
 //! and what changes behind the counting's position is added as it happens; what changes ahead of it is counted later.
 
-use crate::exec::SumsDelta;
+use nacre_exec::SumsDelta;
 use nacre_types::object::ObjectId;
 use nacre_types::stats::ObjectSums;
 
@@ -58,16 +58,6 @@ impl Sums {
         ] {
             *sum = sum.saturating_add_signed(delta);
         }
-    }
-}
-
-impl std::ops::AddAssign for SumsDelta {
-    fn add_assign(&mut self, other: SumsDelta) {
-        self.bytes += other.bytes;
-        self.objects += other.objects;
-        self.dirty += other.dirty;
-        self.whiteouts += other.whiteouts;
-        self.omap_objects += other.omap_objects;
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::ops::InflightOp;
 use super::*;
-use crate::exec::tests::cost::Counting;
 use crate::server::share;
 use arc_swap::ArcSwapOption;
+use nacre_common::config::ConfigBuilder;
+use nacre_exec::testing::Counting;
 use nacre_pg::{ClientOp, MemberInfo};
-use nacre_runtime::config::ConfigBuilder;
 use nacre_store::MemStore;
 use nacre_types::ids::{ClientId, EntityName, Incarnation, PoolId, ReqId};
 use nacre_types::msg::OsdRequest;

@@ -3,10 +3,10 @@
 use super::Shard;
 use super::ops::{InflightOp, Outcome, answer, backoff};
 use crate::clock;
-use crate::exec::{self, Effect};
 use crate::session::Session;
 use crate::watch::{Action, TooMany, WatchCounts, WatchId, WatchLimits, Watches};
 use bytes::{BufMut, Bytes, BytesMut};
+use nacre_exec::{self as exec, Effect};
 use nacre_pg::ClientOp;
 use nacre_runtime::msgr::Conn;
 use nacre_types::errno::Errno;

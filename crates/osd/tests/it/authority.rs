@@ -1,12 +1,12 @@
 //! A map authority for tests: the real map logic behind a messenger, without a store or commands.
 
-use nacre_mon::logic::{Effect, Event, MapState, Now, Origin, Tuning};
-use nacre_runtime::auth::{
+use nacre_common::auth::{
     AuthTicketReply, AuthTicketRequest, Keyring, ServiceKeyring, SessionKey, TicketBody, TicketGrant,
     Verifier,
 };
-use nacre_runtime::clock::{Clock, SystemClock};
-use nacre_runtime::config::Config;
+use nacre_common::clock::{Clock, SystemClock};
+use nacre_common::config::Config;
+use nacre_mon::logic::{Effect, Event, MapState, Now, Origin, Tuning};
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Reset};
 use nacre_types::crush::CrushMap;
 use nacre_types::encoding::encode;

@@ -2,10 +2,10 @@
 
 use super::authority::Authority;
 use nacre_client::{Cluster, IoCtx, native};
+use nacre_common::auth::{Key, Keyring};
+use nacre_common::config::{Config, ConfigBuilder};
 use nacre_mon::logic::Tuning;
 use nacre_osd::Osd;
-use nacre_runtime::auth::{Key, Keyring};
-use nacre_runtime::config::{Config, ConfigBuilder};
 use nacre_types::ids::{EntityName, Epoch, OsdId, PoolId};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::Pool;

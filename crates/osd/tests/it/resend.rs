@@ -3,7 +3,7 @@
 
 use super::cluster::TestCluster;
 use bytes::Bytes;
-use nacre_runtime::auth::{AuthTicketReply, AuthTicketRequest, Credential, Ticket, find_key};
+use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Credential, Ticket, find_key};
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
 use nacre_types::ceph::Encoder;
 use nacre_types::errno::Errno;

@@ -2,7 +2,7 @@
 
 use crate::gateway::Gateway;
 use nacre_client::Cluster;
-use nacre_runtime::options::AddrList;
+use nacre_common::options::AddrList;
 use nacre_topics::endpoint::{CA_FOLDER_OPTION, CLEARTEXT_OPTION, EndpointPolicy, LOCAL_OPTION};
 use parking_lot::Mutex;
 use std::collections::BTreeSet;

@@ -5,7 +5,7 @@
 //! carries one command, and one is served at a time. The socket belongs to the daemon's user alone (0600).
 
 use super::Reply;
-use crate::config::Config;
+use nacre_common::config::Config;
 use nacre_types::errno::Errno;
 use rustix::fs::Mode;
 use std::io::{self, ErrorKind, Read, Write};

@@ -2,8 +2,8 @@
 
 use super::socket::{AdminSocket, ask};
 use super::*;
-use crate::config::ConfigBuilder;
-use crate::metrics::Metric;
+use nacre_common::config::ConfigBuilder;
+use nacre_common::metrics::Metric;
 use nacre_types::command::osd_commands;
 use nacre_types::ids::{EntityName, OsdId};
 use std::os::unix::fs::PermissionsExt;

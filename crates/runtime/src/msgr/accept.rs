@@ -4,9 +4,9 @@ use super::conn::{Conn, ConnInner, Stop};
 use super::connect::{Confirm, Outcome, Ready, exchange_banners, prepare, read_record, record, write_record};
 use super::link::{self, End};
 use super::{Inner, Policy, Reset};
-use crate::auth::Peer;
-use crate::auth::handshake::{Refusal, Transport, banner, decode, encode, respond};
-use crate::error::{Error, Result};
+use nacre_common::auth::Peer;
+use nacre_common::auth::handshake::{Refusal, Transport, banner, decode, encode, respond};
+use nacre_common::error::{Error, Result};
 use nacre_types::ids::{EntityKind, EntityName};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
@@ -281,7 +281,7 @@ async fn authenticate(
     prepare(inner, &stream).map_err(broken)?;
     let theirs = exchange_banners(&mut stream, addr).await?;
     let hello = read_record(&mut stream, record::HELLO, addr).await?;
-    *who = crate::auth::handshake::claimed_name(&hello);
+    *who = nacre_common::auth::handshake::claimed_name(&hello);
     let first = read_record(&mut stream, record::NOISE_1, addr).await?;
     let now_unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let answer = respond(

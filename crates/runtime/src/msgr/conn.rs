@@ -2,9 +2,9 @@
 
 use super::queue::{OutFrame, Queue, header_of};
 use super::{Inner, Policy};
-use crate::auth::Peer;
-use crate::error::{Error, Result};
 use arc_swap::ArcSwapOption;
+use nacre_common::auth::Peer;
+use nacre_common::error::{Error, Result};
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::Message;
 use nacre_types::payload::{self, Payload};

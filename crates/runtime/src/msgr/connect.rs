@@ -3,11 +3,11 @@
 use super::conn::{Conn, ConnInner, Phase, Stop};
 use super::link::{self, End};
 use super::{Inner, Policy, Reset, Target};
-use crate::auth::Peer;
-use crate::auth::handshake::{
+use nacre_common::auth::Peer;
+use nacre_common::auth::handshake::{
     BANNER_BYTES, Initiator, MAX_RECORD_BYTES, Refusal, Transport, banner, check_banner, decode, encode,
 };
-use crate::error::{Error, Result};
+use nacre_common::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::net::SocketAddr;
@@ -153,7 +153,7 @@ async fn drive(conn: &Arc<ConnInner>, target: &Target) -> Result<(), (Error, Res
     let dispatcher = &inner.lanes[conn.lane].dispatcher;
     let lossless = target.policy == Policy::Lossless;
     let failed = |error: Error| (error.clone(), Reset::Failed(error));
-    let cookie = crate::auth::random_bytes().map_err(failed)?;
+    let cookie = nacre_common::auth::random_bytes().map_err(failed)?;
     let mut session = Session { cookie: u64::from_le_bytes(cookie), established: false };
     let mut failures = 0u32;
     loop {

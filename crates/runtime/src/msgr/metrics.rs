@@ -1,7 +1,7 @@
 //! The messenger's metrics: names, units and help.
 
 use super::{Counters, Messenger};
-use crate::metrics::Metric;
+use nacre_common::metrics::Metric;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,7 +18,7 @@ const COUNTERS: [Row; 8] = [
     ("throttle_waits", "Waits of readers for room in a throttle", |c| &c.throttle_waits),
 ];
 
-/// The metrics of a daemon's messengers, added up: a source for [`crate::metrics::Perf::add`]. It does not keep the
+/// The metrics of a daemon's messengers, added up: a source for [`nacre_common::metrics::Perf::add`]. It does not keep the
 /// messengers alive.
 pub fn source(messengers: &[Messenger]) -> impl Fn(&mut Vec<Metric>) + Send + Sync + 'static {
     let inner: Vec<_> = messengers.iter().map(|messenger| Arc::downgrade(&messenger.0)).collect();

@@ -3,9 +3,9 @@ mod faults;
 mod frames;
 
 use super::*;
-use crate::auth::{Caps, Credential, Key, Keyring, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
-use crate::config::ConfigBuilder;
 use bytes::Bytes;
+use nacre_common::auth::{Caps, Credential, Key, Keyring, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
+use nacre_common::config::ConfigBuilder;
 use nacre_types::ids::{ClientId, OsdId};
 use nacre_types::msg::Message;
 use serde::{Deserialize, Serialize};
@@ -109,7 +109,7 @@ impl Realm {
             caps: Caps::from([("osd".to_owned(), "allow rw".to_owned())]),
             issued_unix: expires_unix.saturating_sub(3600).min(now_unix()),
             expires_unix,
-            session_key: crate::auth::SessionKey::generate().unwrap(),
+            session_key: nacre_common::auth::SessionKey::generate().unwrap(),
         };
         self.keys.seal(body).unwrap()
     }

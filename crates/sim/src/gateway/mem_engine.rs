@@ -1,6 +1,6 @@
 //! An engine over objects in memory: a cluster as its clients see it.
 //!
-//! A [`MemCluster`] has pools of PGs with objects ([`crate::gateway::object`]); [`MemCluster::connect`] opens a session for
+//! A [`MemCluster`] has pools of PGs with objects (an [`Image`]); [`MemCluster::connect`] opens a session for
 //! a process. Requests travel: they leave their process, arrive at their PG, are executed there as a whole, and their
 //! replies travel back. What may happen on the way is [`Faults`]' business:
 //!
@@ -23,16 +23,17 @@ mod session;
 mod tests;
 mod watch;
 
+use crate::disk::{Collection, Image, Object};
 use crate::gateway::executor::{Executor, ProcessId, Scheduler};
 use crate::gateway::faults::{Draws, Faults, Figures};
-use crate::gateway::object::Object;
 use crate::schedule::Nanos;
 use nacre_engine::engine::{ObjectRequest, OnReply};
 use nacre_engine::{Cluster, Error};
+use nacre_exec::Limits;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::hash::pg_of_hash;
-use nacre_types::op::OsdOp;
-use nacre_types::{ClientId, ObjectId, PgId, PoolId};
+use nacre_types::op::{OI_ATTR, ObjectInfo, OsdOp, WatchInfo};
+use nacre_types::{ClientId, Epoch, ObjectId, PgId, PoolId, encoding, pool};
 use parking_lot::Mutex;
 use session::Session;
 use std::collections::BTreeMap;
@@ -76,7 +77,7 @@ struct Inner {
 
 struct Pool {
     name: String,
-    pg_num: u32,
+    settings: pool::Pool,
 }
 
 /// A PG as its primary has it.
@@ -88,7 +89,8 @@ struct Pg {
     to_learn: Vec<(u32, Nanos)>,
     /// The map by which watches of blocklisted sessions were ended.
     swept: u32,
-    last_user_version: u64,
+    /// The version of the last change.
+    version: u64,
     /// Its OSD is gone until then.
     stopped_until: Nanos,
 }
@@ -140,7 +142,8 @@ struct World {
     next_pool: i64,
     pools: BTreeMap<PoolId, Pool>,
     pgs: BTreeMap<PgId, Pg>,
-    objects: BTreeMap<ObjectId, Arc<Object>>,
+    image: Image,
+    limits: Limits,
     blocklist: BTreeMap<String, Blocked>,
     config_keys: BTreeMap<String, String>,
     options: BTreeMap<String, String>,
@@ -158,6 +161,11 @@ fn carry_out(afterwards: Afterwards) {
     afterwards.into_iter().for_each(|call| call());
 }
 
+fn info_of(object: &Object) -> ObjectInfo {
+    let info = object.attrs.get(OI_ATTR).map(|bytes| encoding::decode(bytes));
+    info.and_then(Result::ok).expect("invariant: every change writes the object's info")
+}
+
 /// The names by which a blocklist knows a session.
 fn names(session: u64) -> [String; 2] {
     [format!("client.{session}"), address(session).to_string()]
@@ -170,7 +178,28 @@ fn address(session: u64) -> SessionAddr {
 impl World {
     fn pg_of(&self, object: &ObjectId) -> Option<PgId> {
         let pool = self.pools.get(&object.pool())?;
-        Some(PgId::new(object.pool(), pg_of_hash(object.hash(), pool.pg_num)))
+        Some(PgId::new(object.pool(), pg_of_hash(object.hash(), pool.settings.pg_num)))
+    }
+
+    /// The watches on an object.
+    fn watchers(&self, object: &ObjectId) -> Vec<WatchInfo> {
+        let found = self.pg_of(object).and_then(|pg| self.image.object(pg, object).ok());
+        found.map_or_else(Vec::new, |object| info_of(object).watchers)
+    }
+
+    /// Removes a watch from its object; whether it was there.
+    fn remove_watch(&mut self, object: &ObjectId, (client, cookie): (ClientId, u64)) -> bool {
+        let kept =
+            self.pg_of(object).and_then(|pg| self.image.collections.get_mut(&pg)?.objects.get_mut(object));
+        let Some(kept) = kept else { return false };
+        let mut info = info_of(kept);
+        let before = info.watchers.len();
+        info.watchers.retain(|watch| (watch.client, watch.cookie) != (client, cookie));
+        let removed = info.watchers.len() < before;
+        if removed {
+            Arc::make_mut(kept).attrs.insert(OI_ATTR.to_owned(), encoding::encode(&info).into());
+        }
+        removed
     }
 
     fn pool_id(&self, name: &str) -> Option<PoolId> {
@@ -192,10 +221,12 @@ impl World {
     fn make_pool(&mut self, name: &str, pg_num: u32) -> PoolId {
         let pool = PoolId(self.next_pool);
         self.next_pool += 1;
-        self.pools.insert(pool, Pool { name: name.to_owned(), pg_num });
+        let settings = pool::Pool::replicated(name, 3, 2, 0, pg_num, Epoch(self.epoch));
+        self.pools.insert(pool, Pool { name: name.to_owned(), settings });
         for seed in 0..pg_num {
             let pg = Pg { epoch: self.epoch, ..Pg::default() };
             self.pgs.insert(PgId::new(pool, seed), pg);
+            self.image.collections.insert(PgId::new(pool, seed), Collection::default());
         }
         pool
     }
@@ -216,7 +247,8 @@ impl MemCluster {
             next_pool: 1,
             pools: BTreeMap::new(),
             pgs: BTreeMap::new(),
-            objects: BTreeMap::new(),
+            image: Image::default(),
+            limits: Limits::default(),
             blocklist: BTreeMap::new(),
             config_keys: BTreeMap::new(),
             options: BTreeMap::from([("client_notify_timeout".to_owned(), "10".to_owned())]),
@@ -295,13 +327,16 @@ impl MemCluster {
 
     /// An object as it is now; `None` where it is absent.
     pub fn object(&self, object: &ObjectId) -> Option<Arc<Object>> {
-        self.inner.world.lock().objects.get(object).cloned()
+        let world = self.inner.world.lock();
+        let collection = world.image.collections.get(&world.pg_of(object)?)?;
+        collection.objects.get(object).cloned()
     }
 
     /// The names of all objects of a pool.
     pub fn objects(&self, pool: PoolId) -> Vec<ObjectId> {
         let world = self.inner.world.lock();
-        world.objects.keys().filter(|object| object.pool() == pool).cloned().collect()
+        let collections = world.image.collections.iter().filter(|(pg, _)| pg.pool == pool);
+        collections.flat_map(|(_, collection)| collection.objects.keys()).cloned().collect()
     }
 
     /// Requests that are not answered yet, of all sessions whose processes are alive.

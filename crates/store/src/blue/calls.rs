@@ -10,9 +10,11 @@ use super::onode::BLOCK_BYTES;
 use super::state;
 use super::{BlueStore, Inner};
 use crate::error::{Result, StoreError};
-use crate::{Completion, DataOptions, FreeSpace, ObjectStat, ObjectStore, Page, Reservation, Statfs, Wait};
+use crate::{
+    Completion, DataOptions, FreeSpace, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Statfs, Wait,
+};
 use bytes::Bytes;
-use nacre_runtime::metrics::Metric;
+use nacre_common::metrics::Metric;
 use nacre_types::ids::{Eversion, Incarnation, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -108,6 +110,145 @@ impl ObjectStore for BlueStore {
         health
     }
 
+    fn metrics(&self, out: &mut Vec<Metric>) {
+        // A store that is stopped or closed has nothing to tell.
+        let (Ok(counters), Ok(usage)) = (self.counters(), self.statfs()) else { return };
+        let counter = |name, help, value| Metric::counter("bluestore", name, help, value);
+        let gauge = |name, help, value| Metric::gauge("bluestore", name, help, value);
+        out.extend([
+            counter("txc", "Transactions committed", counters.transactions),
+            counter("kv_batches", "Group commits, each one synced write of the database", counters.batches),
+            counter("device_flushes", "Flushes of the block device", counters.device_flushes),
+            gauge("allocated", "Bytes allocated for objects' data", usage.allocated_bytes),
+            gauge("stored", "Bytes of objects' data as written", usage.stored_bytes),
+            gauge("omap", "Bytes of omap entries, as estimated by the database", usage.omap_bytes),
+            gauge("meta", "Bytes of other metadata, as estimated by the database", usage.meta_bytes),
+        ]);
+    }
+
+    fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
+        // Not holding the store mounted: its end ends the compaction, not the other way round.
+        let _compacting = self.compacting.lock();
+        let inner = Arc::clone(self.inner()?.0.as_ref().ok_or(StoreError::NotMounted)?);
+        inner.check()?;
+        let done = inner.db.compact(&inner.ending, progress);
+        inner.check()?;
+        if done { Ok(()) } else { Err(StoreError::NotMounted) }
+    }
+
+    fn free_space(&self, max: usize) -> Option<FreeSpace> {
+        let inner = self.inner().ok()?;
+        let space = inner.space.lock();
+        let (runs, more) = space.free_runs(max);
+        Some(FreeSpace {
+            capacity_bytes: inner.total_bytes(),
+            unit_bytes: inner.unit_blocks * BLOCK_BYTES,
+            free_bytes: (space.free() + space.ungrown()) * BLOCK_BYTES,
+            extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
+            more,
+        })
+    }
+
+    fn set_data_options(&self, pools: BTreeMap<PoolId, DataOptions>) {
+        if let Ok(inner) = self.inner() {
+            *inner.data_options.write() = pools;
+            inner.data_version.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    fn statfs(&self) -> Result<Statfs> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let pools = inner.queue.usage();
+        let available_bytes = inner.available_bytes();
+        let taken_bytes = {
+            let space = inner.space.lock();
+            inner.total_bytes() - (space.free() + space.ungrown()) * BLOCK_BYTES
+        };
+        Ok(Statfs {
+            // A device that grows as needed is no larger than what the file system below has room for.
+            total_bytes: inner.total_bytes().min(taken_bytes + available_bytes),
+            available_bytes,
+            allocated_bytes: pools.values().map(|pool| pool.allocated_bytes).sum(),
+            stored_bytes: pools.values().map(|pool| pool.stored_bytes).sum(),
+            omap_bytes: inner.db.estimated_bytes(Family::Omap),
+            meta_bytes: [Family::Onodes, Family::Csum, Family::PgLog, Family::Collections, Family::Shared]
+                .into_iter()
+                .map(|family| inner.db.estimated_bytes(family))
+                .sum(),
+            pools,
+        })
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        let inner = self.inner()?;
+        inner.admit(false)?;
+        // The first and the last unit are taken whole.
+        let bytes = bytes.saturating_add(2 * (inner.unit_blocks - 1) * BLOCK_BYTES);
+        let spare =
+            u128::from(inner.total_bytes()) * u128::from(1_000_000 - inner.config.full_micro) / 1_000_000;
+        let available = inner
+            .available_bytes()
+            .saturating_sub(spare as u64)
+            .saturating_sub(inner.reserved.load(Ordering::Relaxed));
+        if bytes > available {
+            return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
+        }
+        Ok(Reservation::new(&inner.reserved, bytes))
+    }
+
+    fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let value = inner.db.get(Family::Super, &[state::USER_PREFIX, key.as_bytes()].concat())?;
+        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let mut batch = RawBatch::default();
+        for (key, value) in values {
+            let key = [state::USER_PREFIX, key.as_bytes()].concat();
+            match value {
+                Some(value) => batch.put(inner.ids, Family::Super, &key, value),
+                None => batch.delete(inner.ids, Family::Super, &key),
+            }
+        }
+        let wait = Arc::new(Wait::default());
+        inner.queue.push(Queued {
+            batch,
+            writes: Vec::new(),
+            overwrites: Vec::new(),
+            allocated: Vec::new(),
+            freed: Vec::new(),
+            pool: PoolId(0),
+            usage: apply::UsageChange::default(),
+            collection: None,
+            on_commit: Some(Completion { sink: wait.clone(), token: 0 }),
+        })?;
+        wait.outcome()
+    }
+
+    fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
+        let inner = self.inner()?;
+        inner.check()?;
+        let first = [state::USER_PREFIX, prefix.as_bytes()].concat();
+        let mut range = inner.db.range(Family::Super, &first, None);
+        let mut found = Vec::new();
+        while let Some((key, value)) = range.next()? {
+            let Some(key) =
+                key.strip_prefix(state::USER_PREFIX).filter(|key| key.starts_with(prefix.as_bytes()))
+            else {
+                break;
+            };
+            found.push((String::from_utf8_lossy(key).into_owned(), Bytes::copy_from_slice(value)));
+        }
+        Ok(found)
+    }
+}
+
+impl ReadStore for BlueStore {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         let inner = self.inner()?;
         // Held until what was read is cached: what overwrites these blocks stays in the cache until then, and is not taken
@@ -324,143 +465,6 @@ impl ObjectStore for BlueStore {
             }
             Ok(entries)
         })
-    }
-
-    fn metrics(&self, out: &mut Vec<Metric>) {
-        // A store that is stopped or closed has nothing to tell.
-        let (Ok(counters), Ok(usage)) = (self.counters(), self.statfs()) else { return };
-        let counter = |name, help, value| Metric::counter("bluestore", name, help, value);
-        let gauge = |name, help, value| Metric::gauge("bluestore", name, help, value);
-        out.extend([
-            counter("txc", "Transactions committed", counters.transactions),
-            counter("kv_batches", "Group commits, each one synced write of the database", counters.batches),
-            counter("device_flushes", "Flushes of the block device", counters.device_flushes),
-            gauge("allocated", "Bytes allocated for objects' data", usage.allocated_bytes),
-            gauge("stored", "Bytes of objects' data as written", usage.stored_bytes),
-            gauge("omap", "Bytes of omap entries, as estimated by the database", usage.omap_bytes),
-            gauge("meta", "Bytes of other metadata, as estimated by the database", usage.meta_bytes),
-        ]);
-    }
-
-    fn compact(&self, progress: &mut dyn FnMut(&str, usize, usize)) -> Result<()> {
-        // Not holding the store mounted: its end ends the compaction, not the other way round.
-        let _compacting = self.compacting.lock();
-        let inner = Arc::clone(self.inner()?.0.as_ref().ok_or(StoreError::NotMounted)?);
-        inner.check()?;
-        let done = inner.db.compact(&inner.ending, progress);
-        inner.check()?;
-        if done { Ok(()) } else { Err(StoreError::NotMounted) }
-    }
-
-    fn free_space(&self, max: usize) -> Option<FreeSpace> {
-        let inner = self.inner().ok()?;
-        let space = inner.space.lock();
-        let (runs, more) = space.free_runs(max);
-        Some(FreeSpace {
-            capacity_bytes: inner.total_bytes(),
-            unit_bytes: inner.unit_blocks * BLOCK_BYTES,
-            free_bytes: (space.free() + space.ungrown()) * BLOCK_BYTES,
-            extents: runs.iter().map(|run| (run.start * BLOCK_BYTES, run.blocks * BLOCK_BYTES)).collect(),
-            more,
-        })
-    }
-
-    fn set_data_options(&self, pools: BTreeMap<PoolId, DataOptions>) {
-        if let Ok(inner) = self.inner() {
-            *inner.data_options.write() = pools;
-            inner.data_version.fetch_add(1, Ordering::Release);
-        }
-    }
-
-    fn statfs(&self) -> Result<Statfs> {
-        let inner = self.inner()?;
-        inner.check()?;
-        let pools = inner.queue.usage();
-        let available_bytes = inner.available_bytes();
-        let taken_bytes = {
-            let space = inner.space.lock();
-            inner.total_bytes() - (space.free() + space.ungrown()) * BLOCK_BYTES
-        };
-        Ok(Statfs {
-            // A device that grows as needed is no larger than what the file system below has room for.
-            total_bytes: inner.total_bytes().min(taken_bytes + available_bytes),
-            available_bytes,
-            allocated_bytes: pools.values().map(|pool| pool.allocated_bytes).sum(),
-            stored_bytes: pools.values().map(|pool| pool.stored_bytes).sum(),
-            omap_bytes: inner.db.estimated_bytes(Family::Omap),
-            meta_bytes: [Family::Onodes, Family::Csum, Family::PgLog, Family::Collections, Family::Shared]
-                .into_iter()
-                .map(|family| inner.db.estimated_bytes(family))
-                .sum(),
-            pools,
-        })
-    }
-
-    fn reserve(&self, bytes: u64) -> Result<Reservation> {
-        let inner = self.inner()?;
-        inner.admit(false)?;
-        // The first and the last unit are taken whole.
-        let bytes = bytes.saturating_add(2 * (inner.unit_blocks - 1) * BLOCK_BYTES);
-        let spare =
-            u128::from(inner.total_bytes()) * u128::from(1_000_000 - inner.config.full_micro) / 1_000_000;
-        let available = inner
-            .available_bytes()
-            .saturating_sub(spare as u64)
-            .saturating_sub(inner.reserved.load(Ordering::Relaxed));
-        if bytes > available {
-            return Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: available });
-        }
-        Ok(Reservation::new(&inner.reserved, bytes))
-    }
-
-    fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
-        let inner = self.inner()?;
-        inner.check()?;
-        let value = inner.db.get(Family::Super, &[state::USER_PREFIX, key.as_bytes()].concat())?;
-        Ok(value.map(|value| Bytes::copy_from_slice(&value)))
-    }
-
-    fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
-        let inner = self.inner()?;
-        inner.check()?;
-        let mut batch = RawBatch::default();
-        for (key, value) in values {
-            let key = [state::USER_PREFIX, key.as_bytes()].concat();
-            match value {
-                Some(value) => batch.put(inner.ids, Family::Super, &key, value),
-                None => batch.delete(inner.ids, Family::Super, &key),
-            }
-        }
-        let wait = Arc::new(Wait::default());
-        inner.queue.push(Queued {
-            batch,
-            writes: Vec::new(),
-            overwrites: Vec::new(),
-            allocated: Vec::new(),
-            freed: Vec::new(),
-            pool: PoolId(0),
-            usage: apply::UsageChange::default(),
-            collection: None,
-            on_commit: Some(Completion { sink: wait.clone(), token: 0 }),
-        })?;
-        wait.outcome()
-    }
-
-    fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
-        let inner = self.inner()?;
-        inner.check()?;
-        let first = [state::USER_PREFIX, prefix.as_bytes()].concat();
-        let mut range = inner.db.range(Family::Super, &first, None);
-        let mut found = Vec::new();
-        while let Some((key, value)) = range.next()? {
-            let Some(key) =
-                key.strip_prefix(state::USER_PREFIX).filter(|key| key.starts_with(prefix.as_bytes()))
-            else {
-                break;
-            };
-            found.push((String::from_utf8_lossy(key).into_owned(), Bytes::copy_from_slice(value)));
-        }
-        Ok(found)
     }
 }
 

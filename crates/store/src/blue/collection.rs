@@ -7,7 +7,7 @@
 //! - Entries carry the sequence number of their last change; *settling* drops those at or below the committed one.
 
 use super::onode::{Onode, SharedBlob};
-use crate::data::DataOptions;
+use crate::DataOptions;
 use bytes::Bytes;
 use nacre_types::ids::{Eversion, PgId};
 use nacre_types::object::ObjectId;

@@ -130,7 +130,7 @@ impl Db {
     pub(super) fn get(&self, family: Family, key: &[u8]) -> Result<Option<DBPinnableSlice<'_>>> {
         self.db
             .get_pinned_cf(self.family(family), key)
-            .map_err(|e| StoreError::database("read the metadata database", &e))
+            .map_err(|e| crate::error::database("read the metadata database", &e))
     }
 
     /// The entries of `family` with `first <= key < end` (`None`: no end). The view is that of the moment of the call.
@@ -151,7 +151,7 @@ impl Db {
         options.set_readahead_size(2 << 20);
         self.db
             .iterator_cf_opt(self.family(family), options, IteratorMode::Start)
-            .map(|entry| entry.map_err(|e| StoreError::database("scan the metadata database", &e)))
+            .map(|entry| entry.map_err(|e| crate::error::database("scan the metadata database", &e)))
     }
 
     /// The entries of a part of `family`, for scans: not cached, read ahead.
@@ -186,7 +186,7 @@ impl Db {
             }
             iterator.prev();
         }
-        iterator.status().map_err(|e| StoreError::database("read the metadata database", &e))?;
+        iterator.status().map_err(|e| crate::error::database("read the metadata database", &e))?;
         Ok(None)
     }
 
@@ -212,7 +212,7 @@ impl Db {
         options.set_sync(sync_is_on());
         self.db
             .write_opt(WriteBatch::from_data(batch.as_raw()), &options)
-            .map_err(|e| StoreError::database("write the metadata database", &e))
+            .map_err(|e| crate::error::database("write the metadata database", &e))
     }
 
     /// What [`Db::prefill_step`] is to write: `bytes` into each of the WAL files that are kept for reuse.
@@ -226,7 +226,7 @@ impl Db {
     /// syncing it needs no journal commit of the file system. `false` when all is done. Only what is written by
     /// [`Db::write`] afterwards is durable.
     pub(super) fn prefill_step(&self, prefill: &mut Prefill) -> Result<bool> {
-        let failed = |e| StoreError::database("fill the metadata database's log ahead", &e);
+        let failed = |e| crate::error::database("fill the metadata database's log ahead", &e);
         let family = self.family(Family::AllocDelta);
         if prefill.chunks > 0 {
             prefill.chunks -= 1;
@@ -251,7 +251,7 @@ impl Db {
         path: &Path,
         fill: impl FnOnce(&mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>,
     ) -> Result<Option<PathBuf>> {
-        let failed = |e| StoreError::database("write a file for the metadata database", &e);
+        let failed = |e| crate::error::database("write a file for the metadata database", &e);
         let options = family_options(family, self.config, &Cache::new_lru_cache(1 << 20));
         let mut writer = SstFileWriter::create(&options);
         let mut opened = false;
@@ -277,7 +277,7 @@ impl Db {
         options.set_move_files(true);
         self.db
             .ingest_external_file_cf_opts(self.family(family), &options, files)
-            .map_err(|e| StoreError::database("take over files", &e))
+            .map_err(|e| crate::error::database("take over files", &e))
     }
 
     /// Compacts one family after the other while the database is in use, until `end` is set; tells whether all are done.
@@ -336,7 +336,7 @@ impl Range<'_> {
         }
         self.started = true;
         if !self.iterator.valid() {
-            self.iterator.status().map_err(|e| StoreError::database("read the metadata database", &e))?;
+            self.iterator.status().map_err(|e| crate::error::database("read the metadata database", &e))?;
             return Ok(None);
         }
         Ok(self.iterator.item())
@@ -499,7 +499,7 @@ pub(super) fn open(path: &Path, config: DbConfig, create: bool) -> Result<DB> {
     let options = database_options(config, create);
     let families = FAMILIES
         .map(|(family, name)| ColumnFamilyDescriptor::new(name, family_options(family, config, &cache)));
-    let failed = |e| StoreError::database("open the metadata database", &e);
+    let failed = |e| crate::error::database("open the metadata database", &e);
     let db = DB::open_cf_descriptors(&options, path, families).map_err(failed)?;
     for family in [Family::Onodes, Family::Omap] {
         // Of all options this one is not in the library's interface for opening.

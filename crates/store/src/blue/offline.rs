@@ -4,8 +4,8 @@ use super::BlueStoreConfig;
 use super::allocation::delta;
 use super::db::{self, Family};
 use super::{mount, state};
-use crate::error::{Result, StoreError};
-use crate::files::StoreLock;
+use crate::error::Result;
+use nacre_objectstore::files::StoreLock;
 use rocksdb::{DB, Options, WriteBatch};
 use std::path::Path;
 use uuid::Uuid;
@@ -31,7 +31,7 @@ pub(crate) fn open_database(directory: &Path) -> Result<DB> {
 
 /// Makes the families that the database in `directory` has lost, empty.
 pub(crate) fn add_missing_families(directory: &Path) -> Result<()> {
-    let failed = |error| StoreError::database("make the families of the metadata database again", &error);
+    let failed = |error| crate::error::database("make the families of the metadata database again", &error);
     let options = Options::default();
     let present = DB::list_cf(&options, directory).map_err(failed)?;
     let mut database = DB::open_cf(&options, directory, &present).map_err(failed)?;

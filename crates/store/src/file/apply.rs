@@ -15,7 +15,7 @@ use super::{ATTR_PREFIX, Inner, sys};
 use crate::PoolUsage;
 use crate::blue::keys;
 use crate::error::{Result, StoreError};
-use crate::files::{read_if_present, write_atomically};
+use nacre_objectstore::files::{read_if_present, write_atomically};
 use nacre_types::crc32c::crc32c;
 use nacre_types::ids::PoolId;
 use nacre_types::object::ObjectId;

@@ -96,7 +96,7 @@ impl Backend {
 
     /// Makes the names of prepared clones durable.
     pub(super) fn sync_clones(&self) -> Result<()> {
-        crate::files::sync_directory(&self.current.join(CLONES))
+        nacre_objectstore::files::sync_directory(&self.current.join(CLONES))
     }
 
     /// Removes clones that were prepared for transactions that never came to be.

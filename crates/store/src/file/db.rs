@@ -82,7 +82,7 @@ impl Db {
             ColumnFamilyDescriptor::new(name, family_options(family, write_buffer_bytes, &cache))
         });
         let db = DB::open_cf_descriptors(&options, path, families)
-            .map_err(|e| StoreError::database("open the metadata database", &e))?;
+            .map_err(|e| crate::error::database("open the metadata database", &e))?;
         Ok(Db { db })
     }
 
@@ -92,7 +92,7 @@ impl Db {
 
     pub(super) fn get(&self, family: Family, key: &[u8]) -> Result<Option<Bytes>> {
         let value = self.db.get_pinned_cf(self.family(family), key);
-        let value = value.map_err(|e| StoreError::database("read the metadata database", &e))?;
+        let value = value.map_err(|e| crate::error::database("read the metadata database", &e))?;
         Ok(value.map(|value| Bytes::copy_from_slice(&value)))
     }
 
@@ -102,7 +102,7 @@ impl Db {
         values
             .into_iter()
             .map(|value| {
-                let value = value.map_err(|e| StoreError::database("read the metadata database", &e))?;
+                let value = value.map_err(|e| crate::error::database("read the metadata database", &e))?;
                 Ok(value.map(|value| Bytes::copy_from_slice(&value)))
             })
             .collect()
@@ -128,7 +128,7 @@ impl Db {
             }
             iterator.next();
         }
-        iterator.status().map_err(|e| StoreError::database("read the metadata database", &e))
+        iterator.status().map_err(|e| crate::error::database("read the metadata database", &e))
     }
 
     /// A batch for this database.
@@ -159,7 +159,7 @@ impl Db {
         options.disable_wal(true);
         self.db
             .write_opt(batch, &options)
-            .map_err(|e| StoreError::database("write the metadata database", &e))
+            .map_err(|e| crate::error::database("write the metadata database", &e))
     }
 
     /// Records what goes with a position.
@@ -184,7 +184,7 @@ impl Db {
         let families: Vec<_> = FAMILIES.iter().map(|(family, _)| self.family(*family)).collect();
         self.db
             .flush_cfs_opt(&families, &FlushOptions::default())
-            .map_err(|e| StoreError::database("flush the metadata database", &e))
+            .map_err(|e| crate::error::database("flush the metadata database", &e))
     }
 
     /// Names the store that a new database belongs to. Durable on return.

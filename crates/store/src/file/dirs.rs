@@ -7,7 +7,7 @@
 
 use super::names;
 use crate::error::{Result, StoreError};
-use crate::files::sync_directory;
+use nacre_objectstore::files::sync_directory;
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 use parking_lot::Mutex;

@@ -6,7 +6,7 @@ use super::backend::{Backend, CLONES};
 use super::db::DbState;
 use super::journal::Journal;
 use crate::error::{Result, StoreError};
-use crate::files::{StoreLock, read_if_present, sync_directory, write_atomically};
+use nacre_objectstore::files::{StoreLock, read_if_present, sync_directory, write_atomically};
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::ids::Incarnation;
 use serde::{Deserialize, Serialize};

@@ -5,7 +5,7 @@ use crate::flips::copy;
 use crate::stores::{blue_config, oid, pattern, pg, txn, write};
 use nacre_store::{
     AllocationSource, BlueStore, BlueStoreConfig, FillPlan, Finding, IgnoreEvents, MountReport, ObjectStore,
-    ScanProgress, StoreError, StoreEvents,
+    ReadStore, ScanProgress, StoreError, StoreEvents,
 };
 use nacre_types::txn::TxnOp;
 use parking_lot::Mutex;

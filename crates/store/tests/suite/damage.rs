@@ -5,7 +5,7 @@ use crate::stores::{Collect, blue_config, oid, pattern, pg, txn, version, write}
 use bytes::Bytes;
 use nacre_store::{
     AllocationSource, BlueStore, BlueStoreConfig, Completion, Finding, IgnoreEvents, MountReport,
-    ObjectStore, StoreError, StoreEvents,
+    ObjectStore, ReadStore, StoreError, StoreEvents,
 };
 use nacre_types::errno::Errno;
 use nacre_types::txn::{Transaction, TxnOp};

@@ -4,7 +4,7 @@
 use crate::stores::{POOL, blue_config, oid, pattern, pg, soft, txn, write};
 use nacre_store::{
     AllocationSource, BlueStore, BlueStoreConfig, ChecksumType, CompressionAlgorithm, CompressionMode,
-    DataOptions, IgnoreEvents, ObjectStore, PoolUsage, StoreError,
+    DataOptions, IgnoreEvents, ObjectStore, PoolUsage, ReadStore, StoreError,
 };
 use nacre_types::txn::TxnOp;
 use std::fs::OpenOptions;

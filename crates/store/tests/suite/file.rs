@@ -3,8 +3,8 @@
 use crate::stores::{Collect, Files, Fixture, file_config, oid, pattern, pg, txn, version, write};
 use bytes::Bytes;
 use nacre_store::{
-    Completion, FileFinding, FileStore, FileStoreConfig, IgnoreEvents, MountReport, ObjectStore, StoreError,
-    StoreEvents,
+    Completion, FileFinding, FileStore, FileStoreConfig, IgnoreEvents, MountReport, ObjectStore, ReadStore,
+    StoreError, StoreEvents,
 };
 use nacre_types::errno::Errno;
 use nacre_types::txn::TxnOp;

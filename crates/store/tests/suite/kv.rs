@@ -1,7 +1,7 @@
 //! A store's database by itself, offline; and its compaction while the store is in use.
 
 use crate::stores::{blue_config, oid, pattern, pg, txn, version, write};
-use nacre_store::{BlueStore, IgnoreEvents, KvKind, KvStore, ObjectStore, StoreError};
+use nacre_store::{BlueStore, IgnoreEvents, KvKind, KvStore, ObjectStore, ReadStore, StoreError};
 use nacre_types::txn::TxnOp;
 use rocksdb::perf::{PerfContext, PerfMetric, PerfStatsLevel, set_perf_stats};
 use std::ops::ControlFlow;

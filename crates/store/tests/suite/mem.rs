@@ -2,7 +2,7 @@
 
 use crate::stores::{oid, pattern, pg, txn, write};
 use bytes::Bytes;
-use nacre_store::{MemStore, MemStoreConfig, ObjectStore, StoreError};
+use nacre_store::{MemStore, MemStoreConfig, ObjectStore, ReadStore, StoreError};
 use nacre_types::txn::TxnOp;
 use std::process::Command;
 

@@ -4,6 +4,7 @@
 use crate::reference::{Model, any_op, difference};
 use crate::stores::{Fixture, Kind, SERVICES, Services, kinds, on_every_store, pg};
 use bytes::Bytes;
+use nacre_sim::disk::Disk;
 use nacre_types::ids::PoolId;
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
@@ -77,6 +78,47 @@ fn random_transactions_do_what_the_model_does() {
             })
             .unwrap();
     }
+}
+
+/// What a simulated OSD keeps its PGs in reads as any store does, and has after a crash what was flushed.
+#[test]
+fn the_simulators_disk_does_what_the_model_does() {
+    let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
+    runner
+        .run(&proptest::collection::vec(any_step(), 1..25), |steps| {
+            let (mut disk, mut model, mut durable) = (Disk::default(), Model::default(), Model::default());
+            disk.apply(Transaction { collection: pg(0), ops: vec![TxnOp::CreateCollection] }).unwrap();
+            disk.flush(1);
+            for step in steps {
+                match step {
+                    Step::Apply(ops) => {
+                        let txn = Transaction { collection: pg(0), ops };
+                        match (model.apply(&txn), disk.clone().apply(txn.clone())) {
+                            (Some(next), Ok(())) => {
+                                disk.apply(txn).unwrap();
+                                model = next;
+                            }
+                            (None, Err(_)) => {}
+                            // It refuses what no machine may ask for.
+                            (Some(_), Err(refused)) if refused.0.contains("two entries of one version") => {}
+                            (wanted, got) => panic!("model took it: {}, disk: {got:?}", wanted.is_some()),
+                        }
+                    }
+                    Step::Flush => {
+                        disk.flush(disk.unflushed());
+                        durable = model.clone();
+                    }
+                    Step::Remount => {
+                        disk.crash(0);
+                        model = durable.clone();
+                    }
+                }
+                prop_assert_eq!(difference(disk.seen(), pg(0), &model), None);
+                prop_assert_eq!(difference(disk.durable(), pg(0), &durable), None);
+            }
+            Ok(())
+        })
+        .unwrap();
 }
 
 /// A concurrent reader sees each transaction whole.

@@ -1,7 +1,7 @@
 //! Small overwrites on BlueStore: where they go, that reads see them whole while they are under way, and what clones keep.
 
 use crate::stores::{blue_config, oid, pattern, pg, txn, write};
-use nacre_store::{BlueStore, BlueStoreConfig, IgnoreEvents, ObjectStore};
+use nacre_store::{BlueStore, BlueStoreConfig, IgnoreEvents, ObjectStore, ReadStore};
 use nacre_types::txn::TxnOp;
 use std::path::Path;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! A store of a few lines that says what a collection must hold, random transactions for it, and the comparison.
 
 use bytes::Bytes;
-use nacre_store::ObjectStore;
+use nacre_store::ReadStore;
 use nacre_types::ids::{Eversion, Interval, PgId, PoolId};
 use nacre_types::object::ObjectId;
 use nacre_types::payload::Payload;
@@ -197,7 +197,7 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
 }
 
 /// How the store's collection differs from the model, if it does.
-pub(crate) fn difference(store: &dyn ObjectStore, coll: PgId, model: &Model) -> Option<String> {
+pub(crate) fn difference(store: &dyn ReadStore, coll: PgId, model: &Model) -> Option<String> {
     let differs = |what: String| Err::<(), String>(what);
     let compare = || -> Result<(), String> {
         let text = |error: nacre_store::StoreError| error.to_string();

@@ -1,7 +1,7 @@
 //! Repairs mend what can be counted or belongs to nothing, and leave damage alone.
 
 use crate::stores::{blue_config, oid, pattern, pg, txn, write};
-use nacre_store::{BlueStore, Finding, IgnoreEvents, KvKind, KvStore, ObjectStore, RepairReport};
+use nacre_store::{BlueStore, Finding, IgnoreEvents, KvKind, KvStore, ObjectStore, ReadStore, RepairReport};
 use nacre_types::txn::TxnOp;
 use std::ops::ControlFlow;
 use std::path::Path;

@@ -3,7 +3,7 @@
 use super::Place;
 use anyhow::Result;
 use clap::Args;
-use nacre_runtime::options;
+use nacre_common::options;
 use nacre_store::{BlueStore, FillPlan};
 use serde_json::json;
 use std::io::Write;

@@ -4,7 +4,7 @@ use super::Place;
 use anyhow::Result;
 use bytes::Bytes;
 use clap::Args;
-use nacre_store::{BlueStore, IgnoreEvents, ObjectStore};
+use nacre_store::{BlueStore, IgnoreEvents, ObjectStore, ReadStore};
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};

@@ -5,7 +5,7 @@ use super::{Failure, command_failed, every_osd, print, printed, session};
 use crate::cmd::output::Format;
 use crate::progress::{Progress, Unit};
 use nacre_client::engine::CommandTarget;
-use nacre_runtime::config::Invocation;
+use nacre_common::config::Invocation;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::Mutex;

@@ -2,8 +2,8 @@
 
 use super::{Failure, exit_code, print};
 use crate::cmd::ceph::plan::Socket;
+use nacre_common::config::{Config, Invocation};
 use nacre_runtime::admin::socket;
-use nacre_runtime::config::{Config, Invocation};
 use nacre_types::errno::Errno;
 use std::path::PathBuf;
 

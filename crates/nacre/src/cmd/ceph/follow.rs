@@ -4,7 +4,7 @@ use super::{Failure, command_failed, print};
 use crate::cmd::output::Format;
 use crate::cmd::session;
 use nacre_client::engine::{CommandTarget, LogFollow};
-use nacre_runtime::config::Invocation;
+use nacre_common::config::Invocation;
 use nacre_types::msg::LogLine;
 use nacre_types::time::stamp;
 use serde_json::json;

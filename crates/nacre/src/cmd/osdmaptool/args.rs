@@ -5,7 +5,7 @@ use super::ME;
 use super::options::OPTIONS;
 use crate::cmd::formatter::Format;
 use crate::cmd::tool_options::refusal;
-use nacre_runtime::config::{Invocation, Program, parse_argv};
+use nacre_common::config::{Invocation, Program, parse_argv};
 use nacre_types::PoolId;
 use nacre_types::crush::weight_from_f32;
 use std::ffi::OsString;

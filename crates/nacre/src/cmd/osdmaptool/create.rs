@@ -1,7 +1,7 @@
 //! New maps: `--createsimple` and `--create-from-conf`.
 
 use super::{DEFAULT_POOL, ME, Stop, now};
-use nacre_runtime::config::{ConfFile, Config, Invocation};
+use nacre_common::config::{ConfFile, Config, Invocation};
 use nacre_types::Epoch;
 use nacre_types::crush::{CrushError, CrushMap, Location};
 use nacre_types::osdmap::{OsdMap, WEIGHT_ONE};

@@ -2,7 +2,7 @@
 
 use super::options::FLAGS;
 use anyhow::{Context, Result, bail, ensure};
-use nacre_runtime::options as cluster_options;
+use nacre_common::options as cluster_options;
 use nacre_types::support::Support;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

@@ -3,8 +3,8 @@
 use super::request::{Gateway, OSDS, Request};
 use crate::layout::Layout;
 use anyhow::{Context, Result, bail, ensure};
-use nacre_runtime::auth::Keyring;
-use nacre_runtime::options::{self, Service};
+use nacre_common::auth::Keyring;
+use nacre_common::options::{self, Service};
 use nacre_types::ids::EntityName;
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom};

@@ -1,11 +1,11 @@
 //! How a gateway, or a command, takes care of the queues of notification topics: options, and the clients of endpoints.
 
 use nacre_client::Cluster;
+use nacre_common::config::Config;
+use nacre_common::options::Options;
 use nacre_notify::{Settings, TopicDefaults};
 use nacre_push::{Endpoints, Limits, Timeouts};
 use nacre_rgw::{Delivery, EndpointRules};
-use nacre_runtime::config::Config;
-use nacre_runtime::options::Options;
 use nacre_topics::endpoint::{CA_FOLDER_OPTION, CLEARTEXT_OPTION, LOCAL_OPTION};
 use std::sync::Arc;
 use std::time::Duration;

@@ -183,7 +183,7 @@ async fn a_connection_whose_task_panics_or_is_cancelled_leaves_nothing() {
         assert_eq!(task.await.unwrap_err().is_panic(), panics);
         let table = all.table.lock();
         assert_eq!((table.by_id.len(), table.of_address.len(), table.active), (0, 0, 0));
-        let mut out = nacre_runtime::metrics::Exposition::default();
+        let mut out = nacre_common::metrics::Exposition::default();
         metrics.expose("rgw.a", &mut out);
         assert!(out.render().contains("ceph_rgw_connections_open{ceph_daemon=\"rgw.a\"} 0\n"));
     }

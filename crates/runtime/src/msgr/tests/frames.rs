@@ -2,9 +2,10 @@
 
 use super::super::frame::Body;
 use super::super::wire::{FLAG_DATA_CRC, HEADER_BYTES, Header};
-use crate::fuzz::corpus;
+
 use nacre_fuzz::Target;
 use nacre_types::crc32c::crc32c;
+use std::path::Path;
 
 fn frame(kind: u16, meta: &[u8], data: &[u8]) -> Vec<u8> {
     let header = Header {
@@ -45,7 +46,10 @@ fn fuzz_frames() {
         frame(3, b"large", &[7; 20 << 10]),
         Header::control(super::super::wire::KEEPALIVE, 4).encode().to_vec(),
     ];
-    let target = Target { repair: reseal, ..Target::new("frame", corpus(), seeds) };
+    let target = Target {
+        repair: reseal,
+        ..Target::new("frame", Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/corpus")), seeds)
+    };
     target.run(|input| {
         let (header, body) = input.split_first_chunk::<HEADER_BYTES>()?;
         let header = Header::decode(header).ok()?;

@@ -72,7 +72,7 @@ impl Inner {
         let Some(pool) = world.pool_id(name) else { return done("there is no such pool") };
         world.pools.remove(&pool);
         world.pgs.retain(|pg, _| pg.pool != pool);
-        world.objects.retain(|object, _| object.pool() != pool);
+        world.image.collections.retain(|pg, _| pg.pool != pool);
         self.publish(world);
         done(format!("pool '{name}' removed"))
     }

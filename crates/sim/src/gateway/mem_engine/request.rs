@@ -1,20 +1,17 @@
 //! The way of a request: from its session to its PG, its execution there, and back.
 
-use super::{InFlight, Inner, Observation, World, address};
+use super::{InFlight, Inner, Observation, World};
 use crate::gateway::executor::ProcessId;
-use crate::gateway::object::{self, Context, Effect, Executed};
 use crate::schedule::{Nanos, SECOND};
 use nacre_engine::engine::{ObjectRequest, OnReply};
 use nacre_engine::{Error, OpReply, Result};
-use nacre_types::encoding::encode;
+use nacre_exec::{Effect, Environment, Executed, Origin};
 use nacre_types::errno::Errno;
-use nacre_types::hash::pg_of_hash;
-use nacre_types::op::{ListReply, Op, OpResult};
-use nacre_types::{ClientId, ObjectId, PgId};
+use nacre_types::msg::OsdRequest;
+use nacre_types::op::Op;
+use nacre_types::{ClientId, Epoch, Eversion, Interval, PgId, ReqId};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-
-/// `osd_max_pgls`: objects per listing reply.
-const MAX_LISTED: u64 = 1024;
 
 /// Names a request.
 #[derive(Clone, Copy, Debug)]
@@ -173,49 +170,31 @@ impl Inner {
             state.newest_arrived = state.newest_arrived.max(sent.id.tid);
         }
         self.scheduler.note("executed", sent.id.session << 32 | sent.id.tid);
-        let request = &sent.request;
         let from = (sent.id, process);
-        if request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. })) {
-            let listed = list(world, pg, request);
-            let reply = listed.unwrap_or_else(failure);
-            return self.reply(world, from, Ok(reply), sent.back);
+        let executed = match execute(world, pg, sent, wall_ns) {
+            Ok(executed) => executed,
+            Err(errno) => return self.reply(world, from, Ok(failure(errno)), sent.back),
+        };
+        let object = &sent.request.object;
+        let watched = world.watchers(object);
+        if let Some(change) = &executed.change {
+            if let Some(observer) = self.observer.lock().as_mut() {
+                let before = world.image.object(pg, object).ok();
+                observer(&Observation { session: sent.id.session, object, ops: &sent.request.ops, before });
+            }
+            world.image.apply(&change.transaction).expect("invariant: it was made of what is there");
+            if let Some(pg) = world.pgs.get_mut(&pg) {
+                pg.version += 1;
+            }
         }
-        if let Err(errno) = object::validate(&request.object, &request.ops, request.snap) {
-            return self.reply(world, from, Ok(failure(errno)), sent.back);
-        }
-        let last_user_version = world.pgs.get(&pg).map_or(0, |pg| pg.last_user_version);
-        let client = ClientId(sent.id.session);
-        let addr = address(sent.id.session);
-        let context = Context { client, addr, now_ns: wall_ns, last_user_version };
-        let (flags, mtime_ns) = (request.flags, request.mtime_ns.unwrap_or(0));
-        let before = world.objects.get(&request.object);
-        let executed = object::execute(&context, before, &request.ops, flags, mtime_ns);
-        if executed.change.is_some()
-            && let Some(observer) = self.observer.lock().as_mut()
-        {
-            let (session, before) = (sent.id.session, before.map(|before| &**before));
-            observer(&Observation { session, object: &request.object, ops: &request.ops, before });
-        }
-        self.apply(world, pg, &request.object, &executed);
         let Executed { result, ops, user_version, effects, .. } = executed;
         let notifies = effects.iter().any(|effect| matches!(effect, Effect::Notify { .. }));
         for effect in effects {
-            self.carry_out_effect(world, (sent.id, process, sent.back), &request.object, effect);
+            self.carry_out_effect(world, (sent.id, process, sent.back), (object, &watched), effect);
         }
         if !notifies {
             let reply = OpReply { result, version: user_version, ops };
             self.reply(world, from, Ok(reply), sent.back);
-        }
-    }
-
-    fn apply(&self, world: &mut World, pg: PgId, object: &ObjectId, executed: &Executed) {
-        match &executed.change {
-            Some(Some(after)) => drop(world.objects.insert(object.clone(), after.clone())),
-            Some(None) => drop(world.objects.remove(object)),
-            None => {}
-        }
-        if let Some(pg) = world.pgs.get_mut(&pg) {
-            pg.last_user_version = pg.last_user_version.max(executed.last_user_version);
         }
     }
 
@@ -262,19 +241,41 @@ fn failure(errno: Errno) -> OpReply {
     OpReply { result: errno.negated(), ..OpReply::default() }
 }
 
-/// A page of a PG's objects.
-fn list(world: &World, pg: PgId, request: &ObjectRequest) -> Result<OpReply, Errno> {
-    let [op] = &request.ops[..] else { return Err(Errno::EINVAL) };
-    let Op::PgList { cursor, max, namespace } = &op.op else { return Err(Errno::EINVAL) };
+/// Executes a request on the contents of its PG, as an OSD does.
+fn execute(world: &World, pg: PgId, sent: &Sent, wall_ns: u64) -> Result<Executed, Errno> {
     let pool = world.pools.get(&pg.pool).ok_or(Errno::ENOENT)?;
-    let begin = cursor.clone().unwrap_or_else(|| ObjectId::min_at_hash(pg.pool, 0));
-    let max = usize::try_from((*max).min(MAX_LISTED)).unwrap_or(usize::MAX);
-    let of_pg =
-        |object: &&ObjectId| object.pool() == pg.pool && pg_of_hash(object.hash(), pool.pg_num) == pg.seed;
-    let wanted = |object: &&ObjectId| namespace.as_deref().is_none_or(|wanted| object.namespace() == wanted);
-    let mut listed =
-        world.objects.range(begin..).map(|(object, _)| object).filter(of_pg).filter(wanted).cloned();
-    let objects: Vec<ObjectId> = listed.by_ref().take(max).collect();
-    let reply = ListReply { objects, next: listed.next() };
-    Ok(OpReply { result: 0, version: 0, ops: vec![OpResult::output(encode(&reply))] })
+    let version = world.pgs.get(&pg).map_or(0, |pg| pg.version);
+    let (client, sent) = (ClientId(sent.id.session), &sent.request);
+    let request = OsdRequest {
+        reqid: ReqId { client, tid: version + 1 },
+        oldest_tid: 0,
+        attempt: 0,
+        epoch: Epoch(world.epoch),
+        pg,
+        interval: Interval(1),
+        object: sent.object.clone(),
+        mtime_ns: sent.mtime_ns.unwrap_or(0),
+        flags: sent.flags,
+        snap: sent.snap,
+        snap_context: sent.snap_context.clone(),
+        ops: sent.ops.clone(),
+    };
+    nacre_exec::validate(&request, &world.limits)?;
+    let context = nacre_exec::load_context(&world.image, pg, &request.object);
+    let env = Environment {
+        store: &world.image,
+        pg,
+        pool: &pool.settings,
+        limits: &world.limits,
+        full: false,
+        at: Eversion::new(Interval(1), version + 1),
+        last_user_version: version,
+        origin: Origin { client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
+        wall_ns: &|| wall_ns,
+        watches: &|_| (0, 0),
+        copied: &[],
+        recent_requests: &|_| Vec::new(),
+    };
+    let context = context.expect("invariant: objects in memory are not damaged");
+    Ok(nacre_exec::execute(&env, &request, &context))
 }

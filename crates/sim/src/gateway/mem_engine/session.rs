@@ -87,7 +87,7 @@ impl Engine for Session {
 
     fn list(&self, cursor: ObjectId, max: u64, namespace: Option<String>) -> Pending<ListPage> {
         let (pool, hash) = (cursor.pool(), cursor.hash());
-        let pg_num = self.inner.world.lock().pools.get(&pool).map_or(1, |pool| pool.pg_num);
+        let pg_num = self.inner.world.lock().pools.get(&pool).map_or(1, |pool| pool.settings.pg_num);
         let pg = PgId::new(pool, pg_of_hash(hash, pg_num));
         let request = ObjectRequest {
             object: ObjectId::min_at_hash(pool, hash),

@@ -4,13 +4,13 @@
 //! taken to have given one at every whole interval since its watch stood.
 
 use super::request::RequestId;
-use super::{Afterwards, Inner, SessionState, World};
+use super::{Afterwards, Inner, SessionState, World, info_of};
 use crate::gateway::executor::ProcessId;
-use crate::gateway::object::Effect;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_engine::engine::ObjectRequest;
 use nacre_engine::{Error, Notification, OnDone, OpReply, Result, WatchHandler};
+use nacre_exec::Effect;
 use nacre_types::errno::Errno;
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{NotifyReply, Op, OpResult, OsdOp, WatchInfo};
@@ -208,13 +208,7 @@ impl Inner {
 
     /// Removes a watch from its object.
     fn end_watch(self: &Arc<Self>, world: &mut World, object: &ObjectId, watch: (ClientId, u64)) {
-        if let Some(kept) = world.objects.get_mut(object) {
-            let is_own = |info: &WatchInfo| (info.client, info.cookie) == watch;
-            if kept.watchers.iter().any(is_own) {
-                Arc::make_mut(kept).watchers.retain(|info| !is_own(info));
-                world.figures.lapsed += 1;
-            }
-        }
+        world.figures.lapsed += u64::from(world.remove_watch(object, watch));
         self.give_up(world, object, watch);
         self.tell_lost(world, watch);
     }
@@ -256,8 +250,10 @@ impl Inner {
     pub(super) fn end_blocklisted(self: &Arc<Self>, world: &mut World, pg: PgId, epoch: u32) {
         let wall_ns = self.scheduler.wall_ns();
         let mut ended = Vec::new();
-        for (object, kept) in world.objects.iter().filter(|(object, _)| world.pg_of(object) == Some(pg)) {
-            let out = kept.watchers.iter().filter(|info| world.is_blocklisted(info.client.0, epoch, wall_ns));
+        let contents = world.image.collections.get(&pg).into_iter();
+        for (object, kept) in contents.flat_map(|collection| &collection.objects) {
+            let watchers = info_of(kept).watchers.into_iter();
+            let out = watchers.filter(|info| world.is_blocklisted(info.client.0, epoch, wall_ns));
             ended.extend(out.map(|info| (object.clone(), (info.client, info.cookie))));
         }
         for (object, watch) in ended {
@@ -265,29 +261,31 @@ impl Inner {
         }
     }
 
-    /// Does what a request does beside its change.
+    /// Does what a request does beside its change. `watched` are the watches that its object had before.
     pub(super) fn carry_out_effect(
         self: &Arc<Self>,
         world: &mut World,
         (id, process, back): (RequestId, ProcessId, Option<Nanos>),
-        object: &ObjectId,
+        (object, watched): (&ObjectId, &[WatchInfo]),
         effect: Effect,
     ) {
         let client = ClientId(id.session);
         match effect {
-            Effect::Connect { cookie } => self.connect_watch(world, object, (client, cookie), process),
+            Effect::Connect { cookie, timeout_s } => {
+                self.connect_watch(object, (client, cookie), timeout_s, process);
+            }
+            // Signs of life are not sent one by one.
+            Effect::Ping { .. } => {}
             Effect::Disconnect { cookie } => self.give_up(world, object, (client, cookie)),
-            Effect::DisconnectAll(watchers) => {
-                for info in watchers {
+            Effect::DisconnectAll => {
+                for info in watched {
                     let watch = (info.client, info.cookie);
                     self.give_up(world, object, watch);
                     self.tell_lost(world, watch);
                 }
             }
             Effect::Notify { timeout_s, payload } => {
-                let timeout_s = if timeout_s == 0 { DEFAULT_TIMEOUT_S } else { timeout_s };
-                let watchers = world.objects.get(object).map(|kept| &kept.watchers);
-                let waiting = watchers.into_iter().flatten().map(|info| (info.client, info.cookie)).collect();
+                let waiting = watched.iter().map(|info| (info.client, info.cookie)).collect();
                 let number = world.next_notify;
                 world.next_notify += 1;
                 let notify = RunningNotify {
@@ -327,14 +325,12 @@ impl Inner {
     /// A registration that arrives after its process crashed: no keepalive follows for the watch.
     fn connect_watch(
         self: &Arc<Self>,
-        world: &World,
         object: &ObjectId,
         watch: (ClientId, u64),
+        timeout_s: u32,
         process: ProcessId,
     ) {
-        let kept = world.objects.get(object).into_iter().flat_map(|kept| &kept.watchers);
-        let mut timeouts = kept.filter(|info| (info.client, info.cookie) == watch).map(|info| info.timeout_s);
-        if let Some(timeout_s) = timeouts.next().filter(|_| !self.scheduler.is_alive(process)) {
+        if !self.scheduler.is_alive(process) {
             let (inner, object) = (self.clone(), object.clone());
             let wait = Nanos::from(timeout_s) * SECOND;
             self.scheduler.call_after(wait, move || inner.lapse(&object, watch));

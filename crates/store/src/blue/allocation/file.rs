@@ -10,7 +10,7 @@ use super::head::{Head, Kind, PAGE_BYTES, PAGE_WORDS, Page};
 use super::{FILE, SpaceAccounting};
 use crate::blue::device::Device;
 use crate::error::{Result, StoreError};
-use crate::files::{replace_atomically, sync_directory};
+use nacre_objectstore::files::{replace_atomically, sync_directory};
 use nacre_types::crc32c::crc32c;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;

@@ -1,0 +1,171 @@
+//! Who is who: keys and keyrings, tickets under rotating service keys, and the mutual handshake.
+//!
+//! Every connection starts with a Noise handshake (`NNpsk0`, X25519, ChaChaPoly, SHA-256) that both sides can only
+//! finish with the same pre-shared secret. Two credentials lead to one:
+//!
+//! - a *key*: the entity's name is sent in clear, the secret comes from its keyring entry. Used towards the monitors,
+//!   who look the key up ([`KeyServer`]).
+//! - a *ticket*: a blob that a monitor sealed with a service key which all daemons of a kind know ([`ServiceKeys`]).
+//!   It holds the entity, its caps, an expiry and the session key that is the secret. Used towards OSDs.
+//!
+//! Secrets are wiped from memory when dropped, and print as `Key(…)`. No cryptography of our own: `snow` for the
+//! handshake, `chacha20poly1305` to seal tickets, `sha2` to stretch a keyring secret to a pre-shared key.
+
+pub mod handshake;
+mod key;
+mod keyring;
+mod messages;
+mod ticket;
+
+pub use key::random_bytes;
+pub use key::{Key, SessionKey};
+pub use keyring::{ConfiguredKey, Keyring, KeyringEntry, find_key};
+pub use messages::{AuthTicketReply, AuthTicketRequest, RotatingKeys, TicketGrant};
+pub use ticket::{ClockDifference, ServiceKey, ServiceKeyring, ServiceKeys, Ticket, TicketBody};
+
+use crate::error::{Error, Result};
+use nacre_types::ids::{ClientId, EntityName};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Capabilities by service, as in keyrings: `mon` → `allow r`. Their meaning is the services' business.
+pub type Caps = BTreeMap<String, String>;
+
+/// What a side that connects authenticates with.
+#[derive(Debug, Clone)]
+pub enum Credential {
+    /// The entity's own key.
+    Key {
+        /// Who connects.
+        entity: EntityName,
+        /// Its secret.
+        key: Key,
+    },
+    /// A ticket from a monitor.
+    Ticket(Ticket),
+}
+
+/// Where a connection gets its credential from, each time it connects.
+pub trait Credentials: Send + Sync + 'static {
+    /// The credential to use now. Must not block.
+    fn credential(&self) -> Result<Credential>;
+}
+
+impl Credentials for Credential {
+    fn credential(&self) -> Result<Credential> {
+        Ok(self.clone())
+    }
+}
+
+impl<F: Fn() -> Result<Credential> + Send + Sync + 'static> Credentials for F {
+    fn credential(&self) -> Result<Credential> {
+        self()
+    }
+}
+
+/// An entity's key and caps, as the map authority keeps them.
+#[derive(Debug, Clone)]
+pub struct KeyRecord {
+    /// The secret.
+    pub key: Key,
+    /// What the entity may do.
+    pub caps: Caps,
+}
+
+/// The map authority's side of key credentials.
+pub trait KeyServer: Send + Sync + 'static {
+    /// The record of `entity`; `None` for an unknown one. Must not block.
+    fn lookup(&self, entity: &EntityName) -> Option<KeyRecord>;
+}
+
+impl KeyServer for Keyring {
+    fn lookup(&self, entity: &EntityName) -> Option<KeyRecord> {
+        self.get(entity).map(|entry| KeyRecord { key: entry.key.clone(), caps: entry.caps.clone() })
+    }
+}
+
+/// An authenticated peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Who it is.
+    pub entity: EntityName,
+    /// Its session id, where it came with a ticket.
+    pub client: Option<ClientId>,
+    /// What it may do; empty on the connecting side, which learns nothing of the other's caps.
+    pub caps: Caps,
+    /// Distinguishes runs of its process.
+    pub nonce: u64,
+    /// Which of its entity's keys it knew ([`Key::fingerprint`]); 0 where it came with a ticket.
+    pub key_fingerprint: u64,
+    /// When its ticket runs out, and with it the connection: seconds since 1970. `None` where it came with a key.
+    pub expires_unix: Option<u64>,
+}
+
+/// Decides on credentials on the side that is connected to.
+#[derive(Clone, Default)]
+pub struct Verifier {
+    keys: Option<Arc<dyn KeyServer>>,
+    tickets: Option<Arc<ServiceKeys>>,
+}
+
+impl Verifier {
+    /// Refuses everybody.
+    pub fn new() -> Verifier {
+        Verifier::default()
+    }
+
+    /// Takes key credentials that `server` knows (monitors).
+    pub fn with_keys(mut self, server: Arc<dyn KeyServer>) -> Verifier {
+        self.keys = Some(server);
+        self
+    }
+
+    /// Takes tickets sealed under `keys` (OSDs).
+    pub fn with_tickets(mut self, keys: Arc<ServiceKeys>) -> Verifier {
+        self.tickets = Some(keys);
+        self
+    }
+
+    /// The peer that `claim` speaks of and the secret that it must prove, at `now` seconds since 1970.
+    fn verify(&self, claim: &handshake::Claim, now_unix: u64) -> Result<(Peer, SessionKey)> {
+        match claim {
+            handshake::Claim::Key(entity) => {
+                let server = self
+                    .keys
+                    .as_ref()
+                    .ok_or_else(|| Error::Denied("keys are not taken here: this is not a monitor".into()))?;
+                // One answer for an unknown entity and for a wrong key: it does not tell which entities exist.
+                let record =
+                    server.lookup(entity).ok_or_else(|| Error::Denied(handshake::wrong_key(entity)))?;
+                let peer = Peer {
+                    entity: entity.clone(),
+                    client: None,
+                    caps: record.caps,
+                    nonce: 0,
+                    key_fingerprint: record.key.fingerprint(),
+                    expires_unix: None,
+                };
+                Ok((peer, record.key.session_key()))
+            }
+            handshake::Claim::Ticket(blob) => {
+                let keys = self
+                    .tickets
+                    .as_ref()
+                    .ok_or_else(|| Error::Denied("tickets are not taken here".into()))?;
+                let body = keys.unseal(blob, now_unix)?;
+                let peer = Peer {
+                    entity: body.entity,
+                    client: body.client,
+                    caps: body.caps,
+                    nonce: 0,
+                    key_fingerprint: 0,
+                    expires_unix: Some(keys.runs_out(body.expires_unix)),
+                };
+                Ok((peer, body.session_key))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

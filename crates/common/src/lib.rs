@@ -1,0 +1,18 @@
+//! Options, configuration, keys and capabilities, the records of handshakes, counters, and the seam for clocks.
+//!
+//! What daemons and clients stand on without talking to anybody: no sockets, no threads, no asynchronous runtime. Those are
+//! in `nacre-runtime`. Nothing here knows of PGs, stores or maps.
+
+pub mod auth;
+pub mod clock;
+pub mod config;
+pub mod error;
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod fuzz;
+pub mod lock;
+pub mod metrics;
+pub mod options;
+
+pub use config::Config;
+pub use error::{Error, Result};

@@ -1,0 +1,125 @@
+//! Copy-get and copy-from: an object with its user version and the requests that made it.
+
+use crate::pending::Pending;
+use bytes::Bytes;
+use nacre_types::encoding::encode;
+use nacre_types::errno::Errno;
+use nacre_types::op::{CopyCursor, CopyGetReply, OpResult, copy_from_flag, object_flag};
+
+/// Requests that a copy takes along at most, as in Ceph.
+pub const MAX_COPIED_REQUESTS: usize = 10;
+
+/// A whole object for copy-from.
+#[derive(Clone, Debug, Default)]
+pub struct Copied {
+    /// The last piece's description, with the first one's attributes and omap header.
+    pub head: CopyGetReply,
+    /// Its data, in order.
+    pub data: Vec<Bytes>,
+    /// Its omap entries, in order.
+    pub omap: Vec<(Bytes, Bytes)>,
+}
+
+impl Copied {
+    /// Bytes that it writes.
+    pub fn bytes(&self) -> u64 {
+        self.head.size + self.omap.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum::<u64>()
+    }
+
+    /// Takes in the next piece. Omap entries of more than `max_bytes` fail with EFBIG.
+    pub fn add(&mut self, mut piece: CopyGetReply, max_bytes: u64) -> Result<(), Errno> {
+        let data = std::mem::take(&mut piece.data);
+        if !data.is_empty() {
+            self.data.push(data);
+        }
+        self.omap.append(&mut piece.omap);
+        let omap: usize = self.omap.iter().map(|(key, value): &(Bytes, Bytes)| key.len() + value.len()).sum();
+        // One request carries it all to the members.
+        if omap as u64 > max_bytes {
+            return Err(Errno::EFBIG);
+        }
+        if self.head.attrs.is_empty() {
+            self.head.attrs = std::mem::take(&mut piece.attrs);
+        }
+        if self.head.omap_header.is_empty() {
+            self.head.omap_header = std::mem::take(&mut piece.omap_header);
+        }
+        let (attrs, omap_header) =
+            (std::mem::take(&mut self.head.attrs), std::mem::take(&mut self.head.omap_header));
+        self.head = CopyGetReply { attrs, omap_header, ..piece };
+        Ok(())
+    }
+}
+
+/// One piece: attributes and omap header first, then data, then omap entries.
+pub(super) fn get(object: &Pending<'_>, cursor: &CopyCursor, max_bytes: u64) -> Result<OpResult, Errno> {
+    if !object.exists() {
+        return Err(Errno::ENOENT);
+    }
+    let info = object.info();
+    let mut piece = CopyGetReply {
+        size: object.size(),
+        mtime_ns: info.mtime_ns,
+        user_version: info.user_version,
+        flags: info.flags & (object_flag::OMAP | object_flag::DATA_DIGEST | object_flag::OMAP_DIGEST),
+        data_digest: info.data_digest,
+        omap_digest: info.omap_digest,
+        truncate: (info.truncate_seq, info.truncate_size),
+        cursor: cursor.clone(),
+        ..CopyGetReply::default()
+    };
+    let mut left = max_bytes.clamp(1, object.limits().max_omap_bytes_per_request.max(1));
+    if !cursor.attrs {
+        let attrs = object.user_attrs()?.into_iter().map(|(name, value)| (Bytes::from(name), value));
+        piece.attrs = attrs.collect();
+        piece.omap_header = object.omap_header()?;
+        piece.cursor.attrs = true;
+    }
+    let missing = object.size().saturating_sub(cursor.offset);
+    if missing > 0 {
+        piece.data = object.read(cursor.offset, missing.min(left))?;
+        piece.cursor.offset += piece.data.len() as u64;
+        left -= piece.data.len() as u64;
+    }
+    if piece.cursor.offset >= object.size() && left > 0 {
+        let mut more = false;
+        object.omap_scan(&cursor.omap_after, &Bytes::new(), &mut |key, value| {
+            if left == 0 {
+                more = true;
+                return false;
+            }
+            left = left.saturating_sub((key.len() + value.len()) as u64);
+            piece.omap.push((key, value));
+            true
+        })?;
+        if let Some((last, _)) = piece.omap.last() {
+            piece.cursor.omap_after = last.clone();
+        }
+        piece.cursor.complete = !more;
+    }
+    if piece.cursor.complete {
+        piece.reqids = object.recent_requests();
+        piece.reqids.extend(info.copied_requests.iter().copied());
+        piece.reqids.truncate(MAX_COPIED_REQUESTS);
+    }
+    Ok(OpResult::output(encode(&piece)))
+}
+
+/// Replaces the object by the copy that was read for this op.
+pub(super) fn from(object: &mut Pending<'_>, flags: u32, truncate: (u32, u64)) -> Result<OpResult, Errno> {
+    if flags & !copy_from_flag::ALL != 0 {
+        return Err(Errno::EINVAL);
+    }
+    let copied = object.next_copy().ok_or(Errno::EINVAL)?.as_ref().map_err(|errno| *errno)?;
+    if copied.head.size > object.limits().max_object_size_bytes {
+        return Err(Errno::EFBIG);
+    }
+    let mut attrs = Vec::with_capacity(copied.head.attrs.len());
+    for (name, value) in &copied.head.attrs {
+        let name = std::str::from_utf8(name).map_err(|_| Errno::EIO)?;
+        attrs.push((name.to_owned(), value.clone()));
+    }
+    let given = flags & copy_from_flag::TRUNCATE_SEQ != 0;
+    object.replace(copied, attrs, if given { truncate } else { copied.head.truncate });
+    Ok(OpResult::default())
+}

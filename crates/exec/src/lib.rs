@@ -1,0 +1,408 @@
+//! Execution of client requests: an [`OsdRequest`]'s ops against one object, atomically.
+//!
+//! [`execute`] reads the store, decides every op's result and hands back the one transaction that carries the request
+//! out; it changes nothing itself. An op sees what earlier ops of the same request did; the first failing op fails the
+//! request and then nothing changes. Semantics, limits and errno are Ceph's (`PrimaryLogPG::do_osd_ops`).
+//!
+//! This module knows nothing of replication: versions are given to it, and who persists the transaction is not its
+//! business.
+
+pub mod cls;
+
+mod context;
+mod copy;
+mod data;
+mod limits;
+mod list;
+mod omap;
+mod ops;
+mod pending;
+pub mod pieces;
+#[cfg(any(test, feature = "testing"))]
+#[allow(missing_docs)]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+pub use context::{ContextCache, ObjectContext, load_context};
+pub use copy::{Copied, MAX_COPIED_REQUESTS};
+pub use limits::{ClassList, Limits};
+pub(crate) use ops::set_xattr;
+pub(crate) use pending::Pending;
+pub use watch::Effect;
+
+use bytes::Bytes;
+use nacre_objectstore::ReadStore;
+use nacre_types::errno::Errno;
+use nacre_types::ids::{ClientId, Eversion, PgId, ReqId};
+use nacre_types::msg::OsdRequest;
+use nacre_types::object::ObjectId;
+use nacre_types::op::{OI_ATTR, Op, OpResult, OsdOp, op_flag, request_flag};
+use nacre_types::pool::{self, Pool};
+use nacre_types::txn::{Transaction, TxnOp};
+use std::net::IpAddr;
+
+/// Output of one request, in bytes: more does not fit a message, and nothing else bounds what many reads in one request
+/// bring. Such a request fails with EOVERFLOW.
+pub(crate) const MAX_OUTPUT_BYTES: usize = 192 << 20;
+
+/// What a request is executed in.
+pub struct Environment<'a> {
+    /// Where the PG's objects are.
+    pub store: &'a dyn ReadStore,
+    /// The PG, which is the collection's name.
+    pub pg: PgId,
+    /// Its pool.
+    pub pool: &'a Pool,
+    /// Ceph's limits as configured.
+    pub limits: &'a Limits,
+    /// Whether writes that need space are refused: the store of a member or the cluster is full.
+    pub full: bool,
+    /// The version that the request gets if it changes anything.
+    pub at: Eversion,
+    /// The highest user version ever given in the PG: objects that are created again go on from there.
+    pub last_user_version: u64,
+    /// Who asks.
+    pub origin: Origin,
+    /// The time of day, nanoseconds since 1970, for object classes.
+    pub wall_ns: &'a dyn Fn() -> u64,
+    /// How many watches the OSD has: who asks, and all.
+    pub watches: &'a dyn Fn(ClientId) -> (usize, usize),
+    /// What was read for the request's copy-from ops, in their order.
+    pub copied: &'a [Result<Copied, Errno>],
+    /// Clients' requests that changed an object of late, newest first, with the user version that each left.
+    pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
+}
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The session.
+    pub client: ClientId,
+    /// Where it is.
+    pub ip: IpAddr,
+}
+
+/// The outcome of a request.
+#[derive(Debug)]
+pub struct Executed {
+    /// 0 or more on success, else a negated errno.
+    pub result: i32,
+    /// Per op: code and output, up to the failing one.
+    pub ops: Vec<OpResult>,
+    /// The object's version for the user after the request.
+    pub user_version: u64,
+    /// What changes; `None` for reads, failures and writes that change nothing.
+    pub change: Option<Change>,
+    /// What is to be done beside it once the request has succeeded.
+    pub effects: Vec<Effect>,
+    /// Whether something of the object could not be read: the outcome counts only where no other member has it.
+    pub damaged: bool,
+}
+
+/// What a successful write changes.
+#[derive(Debug)]
+pub struct Change {
+    /// The steps to take.
+    pub transaction: Transaction,
+    /// The object as it is afterwards, for the context cache.
+    pub context: ObjectContext,
+    /// The object's version before; `0'0` where it did not exist.
+    pub prior_version: Eversion,
+    /// How the PG's sums change.
+    pub delta: SumsDelta,
+    /// Payload bytes written, for counters.
+    pub written_bytes: u64,
+}
+
+impl Change {
+    /// The version for the reply: the object's, or that before where it was removed.
+    fn reply_version(&self, before: u64) -> u64 {
+        if self.context.exists { self.context.info.user_version } else { before }
+    }
+}
+
+/// A change of [`nacre_types::stats::ObjectSums`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SumsDelta {
+    /// Bytes of data.
+    pub bytes: i64,
+    /// Head objects.
+    pub objects: i64,
+    /// Dirty objects.
+    pub dirty: i64,
+    /// Whiteouts.
+    pub whiteouts: i64,
+    /// Objects with omap data.
+    pub omap_objects: i64,
+}
+
+impl Executed {
+    /// A request that failed as a whole.
+    pub fn failed(errno: Errno, user_version: u64) -> Executed {
+        let (ops, effects) = (Vec::new(), Vec::new());
+        Executed { result: errno.negated(), ops, user_version, change: None, effects, damaged: false }
+    }
+}
+
+/// Whether the request is ordered like a change of its object: any writing op, or a class method registered as writing.
+pub fn may_write(request: &OsdRequest) -> bool {
+    request.ops.iter().any(|op| writes(&op.op))
+}
+
+/// Whether the request changes its object in some state that this may be in. One that only connects watches again never
+/// does: it finds the watch or fails.
+pub fn may_change(request: &OsdRequest) -> bool {
+    request.ops.iter().any(|op| writes(&op.op) && !matches!(op.op, Op::WatchReconnect { .. }))
+}
+
+fn writes(op: &Op) -> bool {
+    match op {
+        Op::Call { class, method, .. } => {
+            cls::method_access(class, method).is_some_and(|access| access & cls::access::WRITE != 0)
+        }
+        other => other.is_write(),
+    }
+}
+
+/// Checks what can be refused before the request is ordered (`PrimaryLogPG::do_op`): names, size, snapshots, classes.
+pub fn validate(request: &OsdRequest, limits: &Limits) -> Result<(), Errno> {
+    let object = &request.object;
+    if object.name().len() > limits.max_object_name_len
+        || object.locator().len() > limits.max_object_name_len
+        || object.namespace().len() > limits.max_object_namespace_len
+    {
+        return Err(Errno::ENAMETOOLONG);
+    }
+    let listing = request.ops.iter().any(|op| matches!(op.op, Op::PgList { .. }));
+    if listing {
+        let all = request.ops.iter().all(|op| matches!(op.op, Op::PgList { .. }));
+        return if all { Ok(()) } else { Err(Errno::EINVAL) };
+    }
+    if object.name().is_empty() || nacre_pg::is_temp(object) {
+        return Err(Errno::EINVAL);
+    }
+    let withheld = |op: &Op| matches!(op, Op::Call { class, .. } if !limits.classes_offered.contains(class));
+    if request.ops.iter().any(|op| withheld(&op.op)) {
+        return Err(Errno::EPERM);
+    }
+    let unknown =
+        |op: &Op| matches!(op, Op::Call { class, method, .. } if cls::method_access(class, method).is_none());
+    if request.ops.iter().any(|op| unknown(&op.op)) {
+        return Err(Errno::EOPNOTSUPP);
+    }
+    let of_itself = |op: &OsdOp| matches!(&op.op, Op::CopyFrom { source, .. } if source == object);
+    if request.ops.iter().any(of_itself) {
+        return Err(Errno::EINVAL);
+    }
+    // It is answered when its watchers have answered.
+    if request.ops.len() > 1 && request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. })) {
+        return Err(Errno::EINVAL);
+    }
+    // A watch is counted when its request is done.
+    let watches = |op: &&OsdOp| matches!(op.op, Op::Watch { .. } | Op::WatchReconnect { .. });
+    if request.ops.iter().filter(watches).count() > 1 {
+        return Err(Errno::EINVAL);
+    }
+    let writes = may_write(request);
+    if writes || request.ops.iter().any(|op| matches!(op.op, Op::Notify { .. } | Op::NotifyAck { .. })) {
+        if request.snap != nacre_types::object::SNAP_HEAD {
+            return Err(Errno::EINVAL);
+        }
+        let payload: usize = request.ops.iter().map(|op| input_bytes(&op.op)).sum();
+        if limits.max_write_size_bytes != 0 && payload as u64 > limits.max_write_size_bytes {
+            return Err(Errno::EMSGSIZE);
+        }
+    }
+    Ok(())
+}
+
+/// Executes `request` on the object as `context` describes it.
+pub fn execute(env: &Environment<'_>, request: &OsdRequest, context: &ObjectContext) -> Executed {
+    if request.ops.first().is_some_and(|op| matches!(op.op, Op::PgList { .. })) {
+        return list::execute(env, request);
+    }
+    let writes = may_write(request);
+    if !writes && !context.exists_for_users() {
+        return Executed::failed(Errno::ENOENT, env.last_user_version);
+    }
+    if writes && let Some(executed) = copied_before(request, context) {
+        return executed;
+    }
+    let mut pending = Pending::new(env, &request.object, context, request.ops.len());
+    let mut results = Vec::with_capacity(request.ops.len());
+    let mut result = 0;
+    let mut output_bytes = 0;
+    for op in &request.ops {
+        let mut outcome = run(&mut pending, op);
+        output_bytes += outcome.output.len();
+        if output_bytes > MAX_OUTPUT_BYTES {
+            outcome = OpResult::error(Errno::EOVERFLOW);
+            result = outcome.code;
+            results.clear();
+            results.push(outcome);
+            break;
+        }
+        result = outcome.code;
+        results.push(outcome);
+        if result < 0 {
+            if op.flags & op_flag::FAILOK == 0 {
+                break;
+            }
+            result = 0;
+        }
+    }
+    let user_version = context.user_version(env.last_user_version);
+    if pending.is_damaged() {
+        return Executed { damaged: true, ..Executed::failed(Errno::EIO, user_version) };
+    }
+    let effects = if result < 0 { Vec::new() } else { pending.take_effects() };
+    if result < 0 || !pending.changed() {
+        return Executed { result, ops: results, user_version, change: None, effects, damaged: false };
+    }
+    if let Err(errno) = check_full(env, request, &pending) {
+        return Executed::failed(errno, user_version);
+    }
+    if request.flags & request_flag::RETURNVEC == 0 {
+        // Ceph hands back neither outputs nor codes of a successful update unless it is asked to.
+        result = 0;
+        for outcome in &mut results {
+            *outcome = OpResult::default();
+        }
+    } else if let Some(long) =
+        results.iter_mut().find(|outcome| outcome.output.len() > env.limits.max_write_op_reply_len)
+    {
+        *long = OpResult::error(Errno::EOVERFLOW);
+        return Executed { ops: results, ..Executed::failed(Errno::EOVERFLOW, user_version) };
+    }
+    let change = finish(env, request, context, pending);
+    Executed {
+        result,
+        ops: results,
+        user_version: change.reply_version(user_version),
+        change: Some(change),
+        effects,
+        damaged: false,
+    }
+}
+
+/// The outcome of a request that made the object of which this one is a copy: it took effect there.
+fn copied_before(request: &OsdRequest, context: &ObjectContext) -> Option<Executed> {
+    let (_, user_version) =
+        *context.info.copied_requests.iter().find(|(reqid, _)| *reqid == request.reqid)?;
+    let ops = vec![OpResult::default(); request.ops.len()];
+    Some(Executed { result: 0, ops, user_version, change: None, effects: Vec::new(), damaged: false })
+}
+
+fn run(pending: &mut Pending<'_>, op: &OsdOp) -> OpResult {
+    match ops::run(pending, op) {
+        Ok(outcome) => outcome,
+        Err(errno) => OpResult::error(errno),
+    }
+}
+
+/// Payload of one op as it counts for `osd_max_write_size`.
+fn input_bytes(op: &Op) -> usize {
+    match op {
+        Op::Write { data, .. } | Op::WriteFull { data } | Op::Append { data } => data.len(),
+        Op::WriteSame { data, .. } | Op::CmpExt { data, .. } => data.len(),
+        Op::Notify { payload, .. } | Op::NotifyAck { payload, .. } => payload.len(),
+        Op::SetXattr { name, value } => name.len() + value.len(),
+        Op::OmapSet { entries } => entries.iter().map(|(k, v)| k.len() + v.len()).sum(),
+        Op::OmapSetHeader { header } => header.len(),
+        Op::OmapRmKeys { keys } => keys.iter().map(Bytes::len).sum(),
+        Op::Call { input, .. } => input.len(),
+        _ => 0,
+    }
+}
+
+/// Refuses what needs space while there is none; removals always pass.
+fn check_full(env: &Environment<'_>, request: &OsdRequest, pending: &Pending<'_>) -> Result<(), Errno> {
+    let pool_full = env.pool.has_flag(pool::flag::FULL);
+    if !(env.full || pool_full) || request.flags & request_flag::FULL_FORCE != 0 || !pending.needs_space() {
+        return Ok(());
+    }
+    let quota = pool_full && !env.full && env.pool.has_flag(pool::flag::FULL_QUOTA);
+    Err(if quota { Errno::EDQUOT } else { Errno::ENOSPC })
+}
+
+/// Completes the transaction: the object's info with its new versions.
+fn finish(
+    env: &Environment<'_>,
+    request: &OsdRequest,
+    before: &ObjectContext,
+    pending: Pending<'_>,
+) -> Change {
+    let written_bytes = pending.written_bytes();
+    let invisible = pending.is_invisible();
+    let copied_version = pending.copied_version();
+    let (mut steps, mut after) = pending.into_parts();
+    let prior_version = if before.exists { before.info.version } else { Eversion::default() };
+    let user_version = env.last_user_version.max(before.info.user_version) + 1;
+    if !invisible {
+        after.info.user_version = user_version.max(env.at.version);
+        after.info.flags |= nacre_types::op::object_flag::DIRTY;
+    }
+    if let Some(version) = copied_version
+        && request.ops.iter().all(|op| matches!(op.op, Op::CopyFrom { .. }) || !op.op.is_write())
+    {
+        after.info.user_version = version;
+    }
+    if after.exists {
+        after.info.prior_version = prior_version;
+        after.info.version = env.at;
+        after.info.last_reqid = request.reqid;
+        if request.mtime_ns != 0 {
+            after.info.mtime_ns = request.mtime_ns;
+        }
+        let encoded = Bytes::from(nacre_types::encoding::encode(&after.info));
+        match steps.last_mut() {
+            // User attributes set last travel in the same step.
+            Some(TxnOp::SetAttrs { attrs, .. }) => attrs.push((OI_ATTR.to_owned(), encoded)),
+            _ => steps.push(TxnOp::SetAttrs {
+                oid: request.object.clone(),
+                attrs: vec![(OI_ATTR.to_owned(), encoded)],
+            }),
+        }
+    }
+    let delta = SumsDelta::between(before, &after);
+    let transaction = Transaction { collection: env.pg, ops: steps };
+    Change { transaction, context: after, prior_version, delta, written_bytes }
+}
+
+impl SumsDelta {
+    /// From one state of an object to the next.
+    pub fn between(before: &ObjectContext, after: &ObjectContext) -> SumsDelta {
+        use nacre_types::op::object_flag::{DIRTY, OMAP, WHITEOUT};
+        let difference = |f: &dyn Fn(&ObjectContext) -> u64| f(after) as i64 - f(before) as i64;
+        let flag = |bit: u32| difference(&|c: &ObjectContext| u64::from(c.exists && c.info.flags & bit != 0));
+        SumsDelta {
+            bytes: difference(&|c| if c.exists { c.size } else { 0 }),
+            objects: difference(&|c| u64::from(c.exists)),
+            dirty: flag(DIRTY),
+            whiteouts: flag(WHITEOUT),
+            omap_objects: flag(OMAP),
+        }
+    }
+}
+
+impl std::ops::AddAssign for SumsDelta {
+    fn add_assign(&mut self, other: SumsDelta) {
+        self.bytes += other.bytes;
+        self.objects += other.objects;
+        self.dirty += other.dirty;
+        self.whiteouts += other.whiteouts;
+        self.omap_objects += other.omap_objects;
+    }
+}
+
+/// The namespace of objects that only the cluster itself uses; listings hide it (`osd_hit_set_namespace`).
+pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
+
+/// Whether listings show the object: heads that are not the cluster's own.
+pub(crate) fn is_listed(object: &ObjectId) -> bool {
+    object.snap() == nacre_types::object::SNAP_HEAD
+        && object.namespace() != INTERNAL_NAMESPACE
+        && !nacre_pg::is_temp(object)
+}

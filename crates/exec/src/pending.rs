@@ -1,0 +1,626 @@
+//! One object in the middle of a request: the store's state overlaid by the steps taken so far.
+//!
+//! The transaction under construction is the overlay: reads replay it over what the store holds, so nothing is kept
+//! twice and a request that only writes pays nothing for it.
+
+use crate::context::ObjectContext;
+use crate::{Copied, Effect, Environment, Limits, Origin};
+use bytes::{Bytes, BytesMut};
+use nacre_objectstore::{ReadStore, StoreError};
+use nacre_types::errno::Errno;
+use nacre_types::ids::ReqId;
+use nacre_types::object::ObjectId;
+use nacre_types::op::{OI_ATTR, ObjectInfo, WatchInfo, object_flag, user_attr};
+use nacre_types::payload::Payload;
+use nacre_types::txn::TxnOp;
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+/// Entries, and bytes of them, fetched from the store at a time while omap is scanned.
+const OMAP_SCAN_ENTRIES: usize = 1025;
+const OMAP_SCAN_BYTES: usize = 4 << 20;
+
+/// See the module's documentation.
+pub(crate) struct Pending<'a> {
+    env: &'a Environment<'a>,
+    oid: &'a ObjectId,
+    now: ObjectContext,
+    /// The store's object is to be seen below the steps.
+    based: bool,
+    steps: Vec<TxnOp>,
+    /// The object's info changed in a way that no step shows.
+    info_changed: bool,
+    effects: Vec<Effect>,
+    /// Whether something of the object could not be read.
+    damaged: Cell<bool>,
+    /// Copies that were taken over, of those in the environment.
+    copies: usize,
+    /// The user version of the last one.
+    copied_version: Option<u64>,
+}
+
+impl<'a> Pending<'a> {
+    pub(crate) fn new(
+        env: &'a Environment<'a>,
+        oid: &'a ObjectId,
+        context: &ObjectContext,
+        ops: usize,
+    ) -> Pending<'a> {
+        // Whoever persists adds the log entry and the PG's info; room for them saves a reallocation.
+        let steps = Vec::with_capacity(ops + 4);
+        Pending {
+            env,
+            oid,
+            now: context.clone(),
+            based: context.exists,
+            steps,
+            info_changed: false,
+            effects: Vec::new(),
+            damaged: Cell::new(false),
+            copies: 0,
+            copied_version: None,
+        }
+    }
+
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.damaged.get()
+    }
+
+    pub(crate) fn limits(&self) -> &'a Limits {
+        self.env.limits
+    }
+
+    /// Who asks.
+    pub(crate) fn origin(&self) -> Origin {
+        self.env.origin
+    }
+
+    /// Whether who asks may watch one object more.
+    pub(crate) fn may_watch(&self) -> bool {
+        let (own, all) = (self.env.watches)(self.env.origin.client);
+        let limits = self.env.limits;
+        let on_object = self.now.info.watchers.len();
+        on_object < limits.max_object_watches && own < limits.max_client_watches && all < limits.max_watches
+    }
+
+    /// The time of day, nanoseconds since 1970.
+    pub(crate) fn wall_ns(&self) -> u64 {
+        (self.env.wall_ns)()
+    }
+
+    /// Whether the object exists as users see it: a whiteout does not.
+    pub(crate) fn exists(&self) -> bool {
+        self.now.exists_for_users()
+    }
+
+    pub(crate) fn size(&self) -> u64 {
+        self.now.size
+    }
+
+    pub(crate) fn info(&self) -> &ObjectInfo {
+        &self.now.info
+    }
+
+    /// Whether there is anything to commit. Making and removing an object in one request leaves nothing.
+    pub(crate) fn changed(&self) -> bool {
+        !self.steps.is_empty() || self.info_changed
+    }
+
+    /// The copy that was read for the next copy-from of the request.
+    pub(crate) fn next_copy(&mut self) -> Option<&'a Result<Copied, Errno>> {
+        self.copies += 1;
+        self.env.copied.get(self.copies - 1)
+    }
+
+    /// The user version of the copy that the object has become, where it has.
+    pub(crate) fn copied_version(&self) -> Option<u64> {
+        self.copied_version
+    }
+
+    /// Clients' requests that changed the object of late, newest first.
+    pub(crate) fn recent_requests(&self) -> Vec<(ReqId, u64)> {
+        (self.env.recent_requests)(self.oid)
+    }
+
+    /// Whether users see no change: only watches came or went.
+    pub(crate) fn is_invisible(&self) -> bool {
+        self.steps.is_empty()
+    }
+
+    /// What is to be done on success beside the change.
+    pub(crate) fn take_effects(&mut self) -> Vec<Effect> {
+        std::mem::take(&mut self.effects)
+    }
+
+    pub(crate) fn push_effect(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// The watches in the object's info, to change them.
+    pub(crate) fn watchers_mut(&mut self) -> &mut Vec<WatchInfo> {
+        self.info_changed = true;
+        &mut self.now.info.watchers
+    }
+
+    /// Whether a step takes space that removals do not.
+    pub(crate) fn needs_space(&self) -> bool {
+        let grows = self.now.exists && !self.based;
+        grows
+            || self.steps.iter().any(|step| {
+                matches!(
+                    step,
+                    TxnOp::Write { .. }
+                        | TxnOp::Zero { .. }
+                        | TxnOp::SetAttrs { .. }
+                        | TxnOp::OmapSet { .. }
+                        | TxnOp::OmapSetHeader { .. }
+                )
+            })
+    }
+
+    pub(crate) fn written_bytes(&self) -> u64 {
+        let data = |step: &TxnOp| if let TxnOp::Write { data, .. } = step { data.len() as u64 } else { 0 };
+        self.steps.iter().map(data).sum()
+    }
+
+    /// The steps and the object's state after them.
+    pub(crate) fn into_parts(self) -> (Vec<TxnOp>, ObjectContext) {
+        (self.steps, self.now)
+    }
+}
+
+/// Changes.
+impl Pending<'_> {
+    /// Makes the object exist (`maybe_create_new_object`).
+    pub(crate) fn create(&mut self) {
+        if !self.now.exists {
+            self.now = ObjectContext { exists: true, size: 0, info: ObjectInfo::default() };
+            self.steps.push(TxnOp::Touch(self.oid.clone()));
+        } else if self.now.info.flags & object_flag::WHITEOUT != 0 {
+            self.now.info.flags &= !object_flag::WHITEOUT;
+        }
+        // The digests were of the contents before.
+        self.now.info.flags &= !(object_flag::DATA_DIGEST | object_flag::OMAP_DIGEST);
+        if self.steps.is_empty() {
+            self.steps.push(TxnOp::Touch(self.oid.clone()));
+        }
+    }
+
+    pub(crate) fn write(&mut self, offset: u64, data: Payload) {
+        self.now.size = self.now.size.max(offset + data.len() as u64);
+        self.replace_touch();
+        self.steps.push(TxnOp::Write { oid: self.oid.clone(), offset, data });
+    }
+
+    pub(crate) fn write_full(&mut self, data: Payload) {
+        let size = data.len() as u64;
+        self.replace_touch();
+        if size < self.now.size || self.steps.is_empty() && data.is_empty() {
+            self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size });
+        }
+        self.now.size = size;
+        if !data.is_empty() {
+            self.steps.push(TxnOp::Write { oid: self.oid.clone(), offset: 0, data });
+        }
+    }
+
+    pub(crate) fn truncate(&mut self, size: u64) {
+        self.now.size = size;
+        self.now.info.flags &= !object_flag::DATA_DIGEST;
+        self.replace_touch();
+        self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size });
+    }
+
+    /// Zeroes a range that ends before the object does.
+    pub(crate) fn zero(&mut self, offset: u64, len: u64) {
+        self.now.info.flags &= !object_flag::DATA_DIGEST;
+        self.steps.push(TxnOp::Zero { oid: self.oid.clone(), offset, len });
+    }
+
+    pub(crate) fn remove(&mut self) {
+        // What was done to the object before does not matter any more.
+        self.steps.clear();
+        self.info_changed = false;
+        self.copied_version = None;
+        if !self.now.info.watchers.is_empty() {
+            self.effects.push(Effect::DisconnectAll);
+        }
+        if self.based {
+            self.steps.push(TxnOp::Remove(self.oid.clone()));
+        }
+        // The user version goes on where the removed object's was.
+        let info = ObjectInfo { user_version: self.now.info.user_version, ..ObjectInfo::default() };
+        self.now = ObjectContext { exists: false, size: 0, info };
+    }
+
+    /// Replaces all but the object's watches by a copy.
+    pub(crate) fn replace(&mut self, copied: &Copied, attrs: Vec<(String, Bytes)>, truncate: (u32, u64)) {
+        let had_omap = self.now.info.flags & object_flag::OMAP != 0;
+        self.create();
+        self.replace_touch();
+        self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size: 0 });
+        self.steps.push(TxnOp::RmAttrs(self.oid.clone()));
+        if had_omap {
+            self.steps.push(TxnOp::OmapClear(self.oid.clone()));
+        }
+        let mut offset = 0;
+        for data in &copied.data {
+            self.steps.push(TxnOp::Write { oid: self.oid.clone(), offset, data: data.clone().into() });
+            offset += data.len() as u64;
+        }
+        if offset != copied.head.size {
+            self.steps.push(TxnOp::Truncate { oid: self.oid.clone(), size: copied.head.size });
+        }
+        if !copied.head.omap_header.is_empty() {
+            let header = copied.head.omap_header.clone();
+            self.steps.push(TxnOp::OmapSetHeader { oid: self.oid.clone(), header });
+        }
+        if !copied.omap.is_empty() {
+            self.steps.push(TxnOp::OmapSet { oid: self.oid.clone(), entries: copied.omap.clone() });
+        }
+        let attrs: Vec<_> = attrs.into_iter().map(|(name, value)| (user_attr(&name), value)).collect();
+        if !attrs.is_empty() {
+            self.steps.push(TxnOp::SetAttrs { oid: self.oid.clone(), attrs });
+        }
+        const DESCRIBING: u32 = object_flag::OMAP | object_flag::DATA_DIGEST | object_flag::OMAP_DIGEST;
+        self.now.size = copied.head.size;
+        let info = &mut self.now.info;
+        info.flags = info.flags & !DESCRIBING | copied.head.flags & DESCRIBING;
+        (info.data_digest, info.omap_digest) = (copied.head.data_digest, copied.head.omap_digest);
+        (info.truncate_seq, info.truncate_size) = truncate;
+        info.copied_requests = copied.head.reqids.clone();
+        self.copied_version = Some(copied.head.user_version);
+    }
+
+    pub(crate) fn set_user_attr(&mut self, name: &str, value: Bytes) {
+        self.replace_touch();
+        let attr = (user_attr(name), value);
+        match self.steps.last_mut() {
+            Some(TxnOp::SetAttrs { attrs, .. }) => attrs.push(attr),
+            _ => self.steps.push(TxnOp::SetAttrs { oid: self.oid.clone(), attrs: vec![attr] }),
+        }
+    }
+
+    pub(crate) fn rm_user_attr(&mut self, name: &str) {
+        self.steps.push(TxnOp::RmAttr { oid: self.oid.clone(), name: user_attr(name) });
+    }
+
+    pub(crate) fn set_alloc_hint(&mut self, expected_object_size: u64, expected_write_size: u64, flags: u32) {
+        self.now.info.expected_object_size = expected_object_size;
+        self.now.info.expected_write_size = expected_write_size;
+        self.now.info.alloc_hint_flags = flags;
+        self.replace_touch();
+        self.steps.push(TxnOp::AllocHint {
+            oid: self.oid.clone(),
+            expected_object_size,
+            expected_write_size,
+            flags,
+        });
+    }
+
+    pub(crate) fn omap_set(&mut self, entries: Vec<(Bytes, Bytes)>) {
+        self.mark_omap();
+        self.steps.push(TxnOp::OmapSet { oid: self.oid.clone(), entries });
+    }
+
+    pub(crate) fn omap_set_header(&mut self, header: Bytes) {
+        self.mark_omap();
+        self.steps.push(TxnOp::OmapSetHeader { oid: self.oid.clone(), header });
+    }
+
+    pub(crate) fn omap_rm(&mut self, keys: Vec<Bytes>) {
+        self.now.info.flags &= !object_flag::OMAP_DIGEST;
+        self.steps.push(TxnOp::OmapRm { oid: self.oid.clone(), keys });
+    }
+
+    pub(crate) fn omap_rm_range(&mut self, first: Bytes, last: Bytes) {
+        self.now.info.flags &= !object_flag::OMAP_DIGEST;
+        self.steps.push(TxnOp::OmapRmRange { oid: self.oid.clone(), first, last });
+    }
+
+    pub(crate) fn omap_clear(&mut self) {
+        if self.now.info.flags & object_flag::OMAP != 0 {
+            self.now.info.flags &= !(object_flag::OMAP | object_flag::OMAP_DIGEST);
+            self.steps.push(TxnOp::OmapClear(self.oid.clone()));
+        }
+    }
+
+    fn mark_omap(&mut self) {
+        self.replace_touch();
+        self.now.info.flags |= object_flag::OMAP;
+        self.now.info.flags &= !object_flag::OMAP_DIGEST;
+    }
+
+    /// Steps that create the object anyway make a `Touch` right before them superfluous.
+    fn replace_touch(&mut self) {
+        if matches!(self.steps.last(), Some(TxnOp::Touch(_))) {
+            self.steps.pop();
+        }
+    }
+}
+
+/// Reads.
+impl Pending<'_> {
+    /// Data at `offset`, short at the object's end; `len` 0 reads to the end.
+    pub(crate) fn read(&self, offset: u64, len: u64) -> Result<Bytes, Errno> {
+        let len = if len == 0 { self.now.size } else { len };
+        let len = len.min(self.now.size.saturating_sub(offset));
+        if len == 0 {
+            return Ok(Bytes::new());
+        }
+        if self.steps.is_empty() {
+            let data = self.store().read(self.env.pg, self.oid, offset, len).map_err(|e| self.failed(&e))?;
+            if data.len() as u64 != len {
+                tracing::error!(object = %self.oid, offset, len, got = data.len(), "store read is short");
+                self.damaged.set(true);
+                return Err(Errno::EIO);
+            }
+            return Ok(data);
+        }
+        self.read_overlaid(offset, len)
+    }
+
+    /// The parts of a range that hold data, in order, neighbours joined. What an earlier op of the request changed counts
+    /// as holding data everywhere.
+    pub(crate) fn extents(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64)>, Errno> {
+        let len = len.min(self.now.size.saturating_sub(offset));
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        if !self.steps.is_empty() {
+            return Ok(vec![(offset, len)]);
+        }
+        let stored = self.store().extents(self.env.pg, self.oid, offset, len).map_err(|e| self.failed(&e))?;
+        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(stored.len());
+        for (at, len) in stored {
+            match joined.last_mut() {
+                Some((start, so_far)) if *start + *so_far == at => *so_far += len,
+                _ => joined.push((at, len)),
+            }
+        }
+        Ok(joined)
+    }
+
+    fn read_overlaid(&self, offset: u64, len: u64) -> Result<Bytes, Errno> {
+        let mut image = BytesMut::zeroed(usize::try_from(len).map_err(|_| Errno::EFBIG)?);
+        if self.based {
+            let base = match self.store().read(self.env.pg, self.oid, offset, len) {
+                Ok(data) => data,
+                Err(StoreError::NotFound(_)) => Bytes::new(),
+                Err(error) => return Err(self.failed(&error)),
+            };
+            image[..base.len()].copy_from_slice(&base);
+        }
+        // The part of the image that a byte range of the object covers.
+        let part = |start: u64, end: u64| {
+            let start = start.clamp(offset, offset + len);
+            let end = end.clamp(start, offset + len);
+            ((start - offset) as usize, (end - offset) as usize)
+        };
+        for step in &self.steps {
+            match step {
+                TxnOp::Remove(_) => image.fill(0),
+                TxnOp::Truncate { size, .. } => {
+                    let (start, end) = part(*size, u64::MAX);
+                    image[start..end].fill(0);
+                }
+                TxnOp::Zero { offset: at, len: zeros, .. } => {
+                    let (start, end) = part(*at, at + zeros);
+                    image[start..end].fill(0);
+                }
+                TxnOp::Write { offset: at, data, .. } => {
+                    let (start, end) = part(*at, at + data.len() as u64);
+                    if start < end {
+                        let from = (offset + start as u64 - at) as usize;
+                        image[start..end].copy_from_slice(&data[from..from + (end - start)]);
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(image.freeze())
+    }
+
+    /// A user's attribute. ENOENT where the object is absent.
+    pub(crate) fn user_attr(&self, name: &str) -> Result<Option<Bytes>, Errno> {
+        if !self.exists() {
+            return Err(Errno::ENOENT);
+        }
+        let stored = user_attr(name);
+        for step in self.steps.iter().rev() {
+            match step {
+                TxnOp::SetAttrs { attrs, .. } => {
+                    if let Some((_, value)) = attrs.iter().rev().find(|(n, _)| *n == stored) {
+                        return Ok(Some(value.clone()));
+                    }
+                }
+                TxnOp::RmAttr { name, .. } if *name == stored => return Ok(None),
+                TxnOp::Remove(_) | TxnOp::RmAttrs(_) => return Ok(None),
+                _ => {}
+            }
+        }
+        if !self.based {
+            return Ok(None);
+        }
+        self.store().get_attr(self.env.pg, self.oid, &stored).map_err(|e| self.failed(&e))
+    }
+
+    /// All of the user's attributes by their names, in order.
+    pub(crate) fn user_attrs(&self) -> Result<Vec<(String, Bytes)>, Errno> {
+        if !self.exists() {
+            return Err(Errno::ENOENT);
+        }
+        let mut attrs = BTreeMap::new();
+        if self.based {
+            attrs.extend(self.store().get_attrs(self.env.pg, self.oid).map_err(|e| self.failed(&e))?);
+        }
+        for step in &self.steps {
+            match step {
+                TxnOp::SetAttrs { attrs: set, .. } => attrs.extend(set.iter().cloned()),
+                TxnOp::RmAttr { name, .. } => {
+                    attrs.remove(name);
+                }
+                TxnOp::Remove(_) | TxnOp::RmAttrs(_) => attrs.clear(),
+                _ => {}
+            }
+        }
+        let users = attrs.into_iter().filter(|(name, _)| name != OI_ATTR);
+        Ok(users.filter_map(|(name, value)| Some((name.strip_prefix('_')?.to_owned(), value))).collect())
+    }
+
+    /// The omap header; empty where there is none.
+    pub(crate) fn omap_header(&self) -> Result<Bytes, Errno> {
+        for step in self.steps.iter().rev() {
+            match step {
+                TxnOp::OmapSetHeader { header, .. } => return Ok(header.clone()),
+                TxnOp::OmapClear(_) | TxnOp::Remove(_) => return Ok(Bytes::new()),
+                _ => {}
+            }
+        }
+        if !self.omap_based() {
+            return Ok(Bytes::new());
+        }
+        self.store().omap_get_header(self.env.pg, self.oid).map_err(|e| self.failed(&e))
+    }
+
+    /// Those of `keys` that exist, with their values, in the keys' order.
+    pub(crate) fn omap_values(&self, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>, Errno> {
+        let overlay = OmapOverlay::of(&self.steps);
+        let base = if self.omap_based() && !overlay.cleared {
+            self.store().omap_get(self.env.pg, self.oid, keys).map_err(|e| self.failed(&e))?
+        } else {
+            Vec::new()
+        };
+        if overlay.is_empty() {
+            return Ok(base);
+        }
+        let below: BTreeMap<Bytes, Bytes> = base.into_iter().collect();
+        let value = |key: &Bytes| match overlay.get(key) {
+            Some(pending) => pending,
+            None => below.get(key).cloned(),
+        };
+        Ok(keys.iter().filter_map(|key| Some((key.clone(), value(key)?))).collect())
+    }
+
+    /// Hands entries above `start_after` that begin with `prefix` to `visit`, in order, until it returns false.
+    pub(crate) fn omap_scan(
+        &self,
+        start_after: &Bytes,
+        prefix: &Bytes,
+        visit: &mut dyn FnMut(Bytes, Bytes) -> bool,
+    ) -> Result<(), Errno> {
+        let overlay = OmapOverlay::of(&self.steps);
+        let first = if prefix > start_after {
+            Bound::Included(prefix.clone())
+        } else {
+            Bound::Excluded(start_after.clone())
+        };
+        let mut pending = overlay
+            .set
+            .range::<Bytes, _>((first, Bound::Unbounded))
+            .take_while(|(key, _)| key.starts_with(prefix))
+            .peekable();
+        let mut position = start_after.clone();
+        let mut base_left = self.omap_based() && !overlay.cleared;
+        while base_left {
+            let page = self
+                .store()
+                .omap_iterate(
+                    self.env.pg,
+                    self.oid,
+                    Some(&position),
+                    prefix,
+                    OMAP_SCAN_ENTRIES,
+                    OMAP_SCAN_BYTES,
+                )
+                .map_err(|e| self.failed(&e))?;
+            base_left = page.more;
+            match page.entries.last() {
+                Some((last, _)) => position = last.clone(),
+                None => base_left = false,
+            }
+            for (key, value) in page.entries {
+                while let Some((pending_key, pending_value)) = pending.next_if(|(k, _)| **k < key) {
+                    let go_on = pending_value.as_ref().is_none_or(|v| visit(pending_key.clone(), v.clone()));
+                    if !go_on {
+                        return Ok(());
+                    }
+                }
+                // A pending entry at this very key is visited by the loop above, before the next key.
+                if overlay.get(&key).is_none() && !visit(key, value) {
+                    return Ok(());
+                }
+            }
+        }
+        for (key, value) in pending {
+            if let Some(value) = value
+                && !visit(key.clone(), value.clone())
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn omap_based(&self) -> bool {
+        self.based && !self.steps.iter().any(|step| matches!(step, TxnOp::Remove(_)))
+    }
+
+    fn store(&self) -> &dyn ReadStore {
+        self.env.store
+    }
+
+    fn failed(&self, error: &StoreError) -> Errno {
+        tracing::error!(object = %self.oid, %error, "reading the store failed");
+        self.damaged.set(self.damaged.get() || error.is_damage());
+        error.errno()
+    }
+}
+
+/// What a request's steps so far do to omap.
+#[derive(Default)]
+struct OmapOverlay {
+    /// Nothing of the store's omap is left.
+    cleared: bool,
+    /// Entries set (`Some`) or removed.
+    set: BTreeMap<Bytes, Option<Bytes>>,
+    /// Ranges of the store's omap removed, first included, last excluded.
+    removed: Vec<(Bytes, Bytes)>,
+}
+
+impl OmapOverlay {
+    fn of(steps: &[TxnOp]) -> OmapOverlay {
+        let mut overlay = OmapOverlay::default();
+        for step in steps {
+            match step {
+                TxnOp::OmapSet { entries, .. } => {
+                    overlay.set.extend(entries.iter().map(|(k, v)| (k.clone(), Some(v.clone()))));
+                }
+                TxnOp::OmapRm { keys, .. } => overlay.set.extend(keys.iter().map(|k| (k.clone(), None))),
+                TxnOp::OmapRmRange { first, last, .. } => {
+                    overlay.set.retain(|key, _| key < first || key >= last);
+                    overlay.removed.push((first.clone(), last.clone()));
+                }
+                TxnOp::OmapClear(_) | TxnOp::Remove(_) => {
+                    overlay = OmapOverlay { cleared: true, ..OmapOverlay::default() };
+                }
+                _ => {}
+            }
+        }
+        overlay
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.cleared && self.set.is_empty() && self.removed.is_empty()
+    }
+
+    /// What the steps say of `key`: nothing (`None`), gone (`Some(None)`) or its value.
+    fn get(&self, key: &Bytes) -> Option<Option<Bytes>> {
+        if let Some(value) = self.set.get(key) {
+            return Some(value.clone());
+        }
+        let removed = self.removed.iter().any(|(first, last)| first <= key && key < last);
+        (self.cleared || removed).then_some(None)
+    }
+}

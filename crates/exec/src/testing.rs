@@ -1,0 +1,173 @@
+//! What tests of this crate and of the OSD share.
+
+use bytes::Bytes;
+use nacre_common::metrics::Metric;
+use nacre_objectstore::{
+    Completion, MemStore, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Result, Statfs, StoreError,
+};
+use nacre_types::ids::{ClientId, Epoch, Eversion, Incarnation, Interval, PgId, PoolId, ReqId};
+use nacre_types::msg::OsdRequest;
+use nacre_types::object::{ObjectId, SNAP_HEAD};
+use nacre_types::op::OsdOp;
+use nacre_types::txn::Transaction;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A client's request on `object`, in PG 1.0.
+pub fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
+    OsdRequest {
+        reqid: ReqId { client: ClientId(4), tid: 1 },
+        oldest_tid: 1,
+        attempt: 0,
+        epoch: Epoch(1),
+        pg: PgId::new(PoolId(1), 0),
+        interval: Interval(1),
+        object: object.clone(),
+        mtime_ns: 1_000,
+        flags,
+        snap: SNAP_HEAD,
+        snap_context: None,
+        ops,
+    }
+}
+
+/// A MemStore that counts calls that read, and can take its time over them.
+pub struct Counting {
+    inner: MemStore,
+    calls: AtomicU64,
+    delay_ms: AtomicU64,
+}
+
+impl Counting {
+    /// Counts from 0.
+    pub fn new(inner: MemStore) -> Counting {
+        Counting { inner, calls: AtomicU64::new(0), delay_ms: AtomicU64::new(0) }
+    }
+
+    /// Every call that reads takes so long from now on.
+    pub fn set_delay_ms(&self, delay_ms: u64) {
+        self.delay_ms.store(delay_ms, Ordering::Relaxed);
+    }
+
+    /// Calls that read.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    fn counted(&self) -> &MemStore {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        let delay_ms = self.delay_ms.load(Ordering::Relaxed);
+        if delay_ms > 0 {
+            std::thread::sleep(std::time::Duration::from_millis(delay_ms));
+        }
+        &self.inner
+    }
+}
+
+impl ObjectStore for Counting {
+    fn kind(&self) -> &'static str {
+        self.inner.kind()
+    }
+    fn incarnation(&self) -> Incarnation {
+        self.inner.incarnation()
+    }
+    fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()> {
+        self.inner.queue_transaction(txn, on_commit)
+    }
+    fn flush(&self) -> Result<()> {
+        self.inner.flush()
+    }
+    fn umount(&self) -> Result<()> {
+        self.inner.umount()
+    }
+    fn stopped(&self) -> Option<StoreError> {
+        self.inner.stopped()
+    }
+    fn health(&self) -> Vec<(String, String)> {
+        self.inner.health()
+    }
+    fn metrics(&self, out: &mut Vec<Metric>) {
+        self.inner.metrics(out);
+    }
+    fn statfs(&self) -> Result<Statfs> {
+        self.counted().statfs()
+    }
+    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        self.counted().reserve(bytes)
+    }
+    fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
+        self.counted().super_get(key)
+    }
+    fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        self.counted().super_set(values)
+    }
+    fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
+        self.counted().super_list(prefix)
+    }
+}
+
+impl ReadStore for Counting {
+    fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
+        self.counted().read(coll, oid, offset, len)
+    }
+    fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>> {
+        self.counted().extents(coll, oid, offset, len)
+    }
+    fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
+        self.counted().stat(coll, oid)
+    }
+    fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>> {
+        self.counted().get_attr(coll, oid, name)
+    }
+    fn get_attrs(&self, coll: PgId, oid: &ObjectId) -> Result<Vec<(String, Bytes)>> {
+        self.counted().get_attrs(coll, oid)
+    }
+    fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes> {
+        self.counted().omap_get_header(coll, oid)
+    }
+    fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>> {
+        self.counted().omap_get(coll, oid, keys)
+    }
+    fn omap_iterate(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<(Bytes, Bytes)>> {
+        self.counted().omap_iterate(coll, oid, start_after, prefix, max, max_bytes)
+    }
+    fn omap_get_keys(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<Bytes>> {
+        self.counted().omap_get_keys(coll, oid, start_after, prefix, max, max_bytes)
+    }
+    fn list_objects(
+        &self,
+        coll: PgId,
+        from: &ObjectId,
+        to: Option<&ObjectId>,
+        max: usize,
+    ) -> Result<Page<ObjectId>> {
+        self.counted().list_objects(coll, from, to, max)
+    }
+    fn list_collections(&self) -> Result<Vec<PgId>> {
+        self.counted().list_collections()
+    }
+    fn collection_exists(&self, coll: PgId) -> Result<bool> {
+        self.counted().collection_exists(coll)
+    }
+    fn collection_meta(&self, coll: PgId) -> Result<Vec<(String, Bytes)>> {
+        self.counted().collection_meta(coll)
+    }
+    fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
+        self.counted().read_log(coll, after, max)
+    }
+}

@@ -1,0 +1,104 @@
+//! The ops of watches: what of them is in the object's info (rule R9). Connections are the host's business: it hears of
+//! them by [`Effect`]s.
+
+use crate::pending::Pending;
+use bytes::Bytes;
+use nacre_types::ceph::SessionAddr;
+use nacre_types::encoding::encode;
+use nacre_types::errno::Errno;
+use nacre_types::op::{Op, OpResult, WatchInfo, WatchersReply};
+
+/// What a request does beside its change, once it has succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The watch is connected by the request's connection.
+    Connect {
+        /// The watch.
+        cookie: u64,
+        /// Its timeout in seconds.
+        timeout_s: u32,
+    },
+    /// The watch gave a sign of life.
+    Ping {
+        /// The watch.
+        cookie: u64,
+    },
+    /// The watch is over.
+    Disconnect {
+        /// The watch.
+        cookie: u64,
+    },
+    /// The object's watches are over, since the object is.
+    DisconnectAll,
+    /// Tell the watchers and answer when they have answered.
+    Notify {
+        /// Seconds to wait.
+        timeout_s: u32,
+        /// What they get.
+        payload: Bytes,
+    },
+    /// A watcher answers.
+    Ack {
+        /// The notify.
+        notify_id: u64,
+        /// The watch.
+        cookie: u64,
+        /// What the notifier gets.
+        payload: Bytes,
+    },
+}
+
+/// Runs one op.
+pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> {
+    if !object.exists() {
+        return Err(Errno::ENOENT);
+    }
+    let client = object.origin().client;
+    let position = |object: &Pending<'_>, cookie: u64| {
+        object.info().watchers.iter().position(|watch| watch.client == client && watch.cookie == cookie)
+    };
+    match op {
+        Op::Watch { cookie, timeout_s } => {
+            let timeout_s = if *timeout_s == 0 { object.limits().watch_timeout_s } else { *timeout_s };
+            if position(object, *cookie).is_none() {
+                if !object.may_watch() {
+                    return Err(Errno::ENOSPC);
+                }
+                let addr = SessionAddr::client(object.origin().ip, client).to_string();
+                let watchers = object.watchers_mut();
+                watchers.push(WatchInfo { client, cookie: *cookie, timeout_s, addr });
+                watchers.sort_unstable_by_key(|watch| (watch.client, watch.cookie));
+            }
+            object.push_effect(Effect::Connect { cookie: *cookie, timeout_s });
+        }
+        Op::WatchReconnect { cookie } => {
+            let at = position(object, *cookie).ok_or(Errno::ENOTCONN)?;
+            let timeout_s = object.info().watchers[at].timeout_s;
+            object.push_effect(Effect::Connect { cookie: *cookie, timeout_s });
+        }
+        Op::WatchPing { cookie } => {
+            position(object, *cookie).ok_or(Errno::ENOTCONN)?;
+            object.push_effect(Effect::Ping { cookie: *cookie });
+        }
+        Op::Unwatch { cookie } => {
+            if let Some(at) = position(object, *cookie) {
+                object.watchers_mut().remove(at);
+                object.push_effect(Effect::Disconnect { cookie: *cookie });
+            }
+        }
+        Op::Notify { timeout_s, payload } => {
+            let timeout_s = if *timeout_s == 0 { object.limits().notify_timeout_s } else { *timeout_s };
+            object.push_effect(Effect::Notify { timeout_s, payload: payload.clone() });
+        }
+        Op::NotifyAck { notify_id, cookie, payload } => {
+            let (notify_id, cookie, payload) = (*notify_id, *cookie, payload.clone());
+            object.push_effect(Effect::Ack { notify_id, cookie, payload });
+        }
+        Op::ListWatchers => {
+            let watchers = object.info().watchers.clone();
+            return Ok(OpResult::output(encode(&WatchersReply { watchers })));
+        }
+        _ => return Err(Errno::EINVAL),
+    }
+    Ok(OpResult::default())
+}

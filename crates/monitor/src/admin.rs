@@ -1,0 +1,89 @@
+//! The map authority as a daemon: its admin socket, `tell mon.a`, and its metrics.
+
+use crate::authority::Input;
+use crate::sessions::Sessions;
+use nacre_common::config::Config;
+use nacre_common::metrics::{Exposition, Metric, Perf};
+use nacre_mon::logic::{MapState, Now};
+use nacre_runtime::admin::socket::Run;
+use nacre_runtime::admin::{self, Refused, Reply};
+use nacre_types::command::mon_daemon_commands;
+use nacre_types::errno::Errno;
+use parking_lot::Mutex;
+use serde_json::json;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
+
+/// The authority's thread answers within a moment, or is not there any more.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Carries out what comes by the admin socket, on the authority's thread.
+pub(super) fn on_socket(inputs: &Sender<Input>) -> Run {
+    let inputs = inputs.clone();
+    Arc::new(move |json| {
+        let (answer, answered) = channel();
+        let sent = inputs.send(Input::Admin(json.to_owned(), answer)).is_ok();
+        let reply = if sent { answered.recv_timeout(PATIENCE).ok() } else { None };
+        reply.unwrap_or_else(|| Refused(Errno::ESHUTDOWN, "the daemon is going".into()).into())
+    })
+}
+
+/// Asks a map authority for the cluster's metrics. Cloning is cheap.
+#[derive(Clone, Debug)]
+pub struct MonMetrics(pub(super) Sender<Input>);
+
+impl MonMetrics {
+    /// The metrics now, and where the endpoints of all daemons are; blocks until the authority has answered. Empty
+    /// where it is gone.
+    pub fn collect(&self) -> (Exposition, Vec<String>) {
+        let (answer, answered) = channel();
+        let sent = self.0.send(Input::Metrics(answer)).is_ok();
+        let answer = if sent { answered.recv_timeout(PATIENCE).ok() } else { None };
+        answer.unwrap_or_default()
+    }
+}
+
+/// The daemon's own commands and counters.
+pub(super) struct Admin {
+    pub(super) common: admin::Admin,
+    /// Counters of the map, as of the last command.
+    counters: Arc<Mutex<Vec<Metric>>>,
+}
+
+impl Admin {
+    pub(super) fn new(config: Config, perf: Perf) -> Admin {
+        let counters: Arc<Mutex<Vec<Metric>>> = Arc::default();
+        let shown = Arc::clone(&counters);
+        perf.add(move |out| out.extend(shown.lock().iter().copied()));
+        Admin { common: admin::Admin { config, perf, table: mon_daemon_commands() }, counters }
+    }
+
+    /// Carries a command out.
+    pub(super) fn run(&self, state: &MapState, sessions: &Sessions, now: Now, json: &str) -> Reply {
+        self.refresh(state, sessions);
+        self.common.run(json, |call| match call.prefix() {
+            "mon_status" => Ok(state.mon_status_at(now).into()),
+            "quorum_status" => Ok(state.quorum_status_at(now).into()),
+            "sessions" => Ok(sessions.dump().into()),
+            // Requests are carried out as they are read: none is ever seen waiting.
+            "ops" => Ok(json!({ "ops": [], "num_ops": 0 }).into()),
+            other => Err(Refused(Errno::EINVAL, format!("command not known: {other}"))),
+        })
+    }
+
+    /// All metrics: the cluster's, and the daemon's own.
+    pub(super) fn expose(&self, state: &MapState, sessions: &Sessions, now: Now) -> Exposition {
+        self.refresh(state, sessions);
+        let mut out = Exposition::default();
+        state.expose(now, &mut out);
+        self.common.perf.expose(&mut out);
+        out
+    }
+
+    fn refresh(&self, state: &MapState, sessions: &Sessions) {
+        let mut counters = state.cluster_counters();
+        counters.push(Metric::gauge("mon", "num_sessions", "Open sessions", sessions.count() as u64));
+        *self.counters.lock() = counters;
+    }
+}

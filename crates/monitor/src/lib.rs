@@ -1,0 +1,295 @@
+//! The map authority as a daemon: sessions over the messenger around the pure map logic.
+//!
+//! One thread owns the map state and the map store. It takes what has arrived, applies all of it, makes it durable in
+//! one transaction, then answers and publishes: whatever comes in while a transaction is being synced shares the next
+//! one, so an idle authority commits at once and a busy one in batches. Messages keep their share of the messenger's
+//! throttle until then, which bounds the queue.
+//!
+//! Fenced off, or on an error of the store, the thread ends and the authority with it: what it knows may be stale.
+
+mod admin;
+mod authority;
+mod cluster_log;
+pub mod error;
+pub mod mapstore;
+mod persist;
+mod sessions;
+
+use crate::mapstore::{LocalStore, MapStore};
+use crate::persist::Persistence;
+use admin::Admin;
+pub use admin::MonMetrics;
+use authority::{Authority, Input};
+pub use error::MonError;
+use nacre_common::auth::{KeyRecord, KeyServer, Keyring, ServiceKeyring, Verifier};
+use nacre_common::clock::{Clock, SystemClock};
+use nacre_common::config::Config;
+use nacre_common::metrics::Perf;
+use nacre_mon::logic::{MapState, Now, Tuning};
+use nacre_runtime::admin::socket::AdminSocket;
+use nacre_runtime::msgr::{self, Conn, Dispatcher, Frame, Messenger, Reset};
+use nacre_types::crush::CrushMap;
+use nacre_types::ids::{EntityName, OsdId};
+use nacre_types::osdmap::OsdMap;
+use parking_lot::RwLock;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::watch;
+use uuid::Uuid;
+
+/// How long connections may write what they have queued when the authority stops.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// Makes a cluster in `data_dir`: an empty map with the options' CRUSH failure domain and full ratios, and the
+/// entities of `keyring`. Durable on return. Refuses a directory that holds a cluster.
+pub fn mkfs(config: &Config, data_dir: &Path, fsid: Uuid, keyring: &Keyring) -> Result<(), MonError> {
+    let store = open_store(data_dir)?;
+    let options = config.snapshot();
+    let types = CrushMap::new_cluster("osd").map_err(|e| MonError::Invalid(e.to_string()))?;
+    let domain = types.type_name(options.mon.osd_crush_chooseleaf_type as i32).unwrap_or("host").to_owned();
+    let crush = CrushMap::new_cluster(&domain).map_err(|e| MonError::Invalid(e.to_string()))?;
+    let mut map = OsdMap::new(fsid, SystemClock.wall_ns(), crush);
+    map.full_ratio = options.mon.mon_osd_full_ratio as f32;
+    map.backfillfull_ratio = options.mon.mon_osd_backfillfull_ratio as f32;
+    map.nearfull_ratio = options.mon.mon_osd_nearfull_ratio as f32;
+    persist::mkfs(&store, &map, keyring).map_err(|error| match error {
+        MonError::Fenced => MonError::AlreadyInitialised(data_dir.display().to_string()),
+        other => other,
+    })
+}
+
+/// Whether `data_dir` holds a cluster, and which.
+pub fn cluster_of(data_dir: &Path) -> Result<Option<Uuid>, MonError> {
+    if !data_dir.join(STORE_DIR).exists() {
+        return Ok(None);
+    }
+    let store = open_store(data_dir)?;
+    let Some(entry) = store.get(nacre_mon::keys::CLUSTER)? else { return Ok(None) };
+    Ok(Some(nacre_types::encoding::decode::<persist::Cluster>(&entry.value)?.fsid))
+}
+
+/// Tells the cluster that the map store in `data_dir` was restored from an old copy (rule R7): its history goes on
+/// under a new generation. The authority must not run. `osds` are those that the cluster has beyond what the copy
+/// lists, as far as the operator knows: PGs wait until every one has told what it has or was declared lost. Returns the
+/// generation.
+pub fn mint_generation(data_dir: &Path, osds: &[OsdId]) -> Result<u64, MonError> {
+    persist::mint_generation(Arc::new(open_store(data_dir)?), SystemClock.wall_ns(), osds)
+}
+
+/// Where in the data directory the map store is.
+const STORE_DIR: &str = "store.db";
+
+fn open_store(data_dir: &Path) -> Result<LocalStore, MonError> {
+    use std::os::unix::fs::DirBuilderExt;
+    // The store holds every entity's key.
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder
+        .create(data_dir.join(STORE_DIR))
+        .map_err(|e| MonError::Invalid(format!("{}: {e}", data_dir.display())))?;
+    Ok(LocalStore::open(&data_dir.join(STORE_DIR))?)
+}
+
+/// A running map authority. Dropping it stops it; [`MonServer::stop`] does so in order.
+pub struct MonServer {
+    addr: SocketAddr,
+    fsid: Uuid,
+    perf: Perf,
+    admin_socket: Option<AdminSocket>,
+    inputs: Sender<Input>,
+    thread: Option<JoinHandle<()>>,
+    failure: watch::Receiver<Option<Arc<MonError>>>,
+    // Declared last: connections end after the authority has.
+    runtime: Option<tokio::runtime::Runtime>,
+    messenger: Messenger,
+}
+
+impl MonServer {
+    /// Opens the cluster in `data_dir` and listens on `listen` (port 0 for any). Returns when it serves.
+    pub fn start(config: &Config, data_dir: &Path, listen: SocketAddr) -> Result<MonServer, MonError> {
+        Self::start_on(config, Arc::new(open_store(data_dir)?), listen)
+    }
+
+    /// As [`MonServer::start`], on a map store that is open.
+    pub fn start_on(
+        config: &Config,
+        store: Arc<dyn MapStore>,
+        listen: SocketAddr,
+    ) -> Result<MonServer, MonError> {
+        let name = match config.entity().id.as_str() {
+            "" => "a".to_owned(),
+            id => id.to_owned(),
+        };
+        let (persistence, loaded) = Persistence::open(store, &name)?;
+        let fsid = loaded.map.fsid;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let now = now(clock.as_ref());
+        let keys = Arc::new(SharedKeys::default());
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("mon-net")
+            .enable_all()
+            .build()
+            .map_err(|e| MonError::Network(e.to_string()))?;
+        let (inputs, received) = channel();
+        let door = Arc::new(Door { inputs: inputs.clone() });
+        let messenger = Messenger::builder(config)
+            .lane(runtime.handle().clone(), door)
+            .verifier(Verifier::new().with_keys(keys.clone()))
+            .build()
+            .map_err(|e| MonError::Network(e.to_string()))?;
+        let service_keys = match loaded.service_keys {
+            Some(keys) => keys,
+            None => {
+                let ttl = config.snapshot().global.auth_service_ticket_ttl.as_secs().max(1);
+                let fresh = ServiceKeyring::generate(now.wall_ns / 1_000_000_000, ttl)
+                    .map_err(|e| MonError::Invalid(e.to_string()))?;
+                persistence.put_service_keys(&fresh)?;
+                fresh
+            }
+        };
+        let mut databases = loaded.databases;
+        // Before the port is bound: a handshake must not miss a key that is stored.
+        keys.replace(&databases.auth);
+        let _inside = runtime.enter();
+        let addr = messenger.bind(listen).map_err(|e| MonError::Network(e.to_string()))?;
+        databases.mon_addr = Some(addr);
+        databases.mon_metadata = nacre_runtime::host::metadata(config);
+        let perf = Perf::new(format!("mon.{name}"));
+        perf.add(msgr::metrics::source(std::slice::from_ref(&messenger)));
+        let admin = Admin::new(config.clone(), perf.clone());
+        let state =
+            MapState::with_databases(loaded.map, Tuning::from_options(&config.snapshot()), now, databases);
+        let (failed, failure) = watch::channel(None);
+        let mut authority =
+            Authority::new(config.clone(), state, persistence, service_keys, keys, clock, received, admin);
+        let thread = std::thread::Builder::new()
+            .name("mon-map".into())
+            .spawn(move || {
+                if let Err(error) = authority.run() {
+                    tracing::error!(%error, "the map authority stops");
+                    failed.send_replace(Some(Arc::new(error)));
+                }
+            })
+            .map_err(|e| MonError::Invalid(e.to_string()))?;
+        let admin_socket = AdminSocket::start(config, admin::on_socket(&inputs));
+        // From here on options that count at start keep their values.
+        config.mark_started();
+        tracing::info!(%addr, %fsid, "map authority serves");
+        Ok(MonServer {
+            addr,
+            fsid,
+            perf,
+            admin_socket,
+            inputs,
+            thread: Some(thread),
+            failure,
+            runtime: Some(runtime),
+            messenger,
+        })
+    }
+
+    /// Where it listens.
+    pub fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    /// The cluster.
+    pub fn fsid(&self) -> Uuid {
+        self.fsid
+    }
+
+    /// Its counters.
+    pub fn perf(&self) -> Perf {
+        self.perf.clone()
+    }
+
+    /// Asks for the cluster's metrics, as Ceph's manager exposes them.
+    pub fn metrics(&self) -> MonMetrics {
+        MonMetrics(self.inputs.clone())
+    }
+
+    /// Turns to an error when the authority had to end: fenced off, or its store failed. The process should end too.
+    pub fn failure(&self) -> watch::Receiver<Option<Arc<MonError>>> {
+        self.failure.clone()
+    }
+
+    /// Stops in order: what was accepted is durable and answered.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.admin_socket = None;
+        self.perf.clear();
+        // The receiver is gone if the authority has ended by itself.
+        let _ = self.inputs.send(Input::Stop);
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the map authority's thread panicked");
+        }
+        if let Some(runtime) = self.runtime.take() {
+            let messenger = self.messenger.clone();
+            let (done, wait) = channel();
+            runtime.spawn(async move {
+                messenger.shutdown(GRACE).await;
+                // Nobody waits any more if it took too long.
+                let _ = done.send(());
+            });
+            let _ = wait.recv_timeout(GRACE * 2);
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for MonServer {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The time now.
+fn now(clock: &dyn Clock) -> Now {
+    Now { mono_ms: clock.monotonic().as_millis() as u64, wall_ns: clock.wall_ns() }
+}
+
+/// Hands everything to the authority's thread.
+struct Door {
+    inputs: Sender<Input>,
+}
+
+impl Dispatcher for Door {
+    fn on_message(&self, conn: &Conn, frame: Frame) {
+        // The authority has ended: the connection will too.
+        let _ = self.inputs.send(Input::Message(conn.clone(), frame));
+    }
+
+    fn on_reset(&self, conn: &Conn, _reset: Reset) {
+        let _ = self.inputs.send(Input::Gone(conn.id()));
+    }
+}
+
+/// The entities' keys, as handshakes look them up.
+#[derive(Default)]
+struct SharedKeys {
+    records: RwLock<BTreeMap<EntityName, KeyRecord>>,
+}
+
+impl SharedKeys {
+    fn replace(&self, auth: &nacre_mon::auth_db::AuthDb) {
+        let records = auth.iter().map(|(entity, record)| (entity.clone(), record.clone())).collect();
+        *self.records.write() = records;
+    }
+}
+
+impl KeyServer for SharedKeys {
+    fn lookup(&self, entity: &EntityName) -> Option<KeyRecord> {
+        self.records.read().get(entity).cloned()
+    }
+}

@@ -1,0 +1,586 @@
+//! A map authority over real connections: who gets in, what they may do, what they are told, and what a restart keeps.
+
+#![allow(clippy::unwrap_used, reason = "a test reports by panicking")]
+
+use bytes::Bytes;
+use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, Caps, Credential, Key, Keyring, ServiceKeys};
+use nacre_common::config::{Config, ConfigBuilder};
+use nacre_monitor::{MonError, MonServer, cluster_of, mint_generation, mkfs};
+use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
+use nacre_types::encoding;
+use nacre_types::ids::{EntityKind, EntityName, Epoch, Incarnation, Interval, OsdId, PgId, PoolId};
+use nacre_types::msg::{
+    ConfigPublish, LogAppend, LogPublish, LogSubscribe, MapPublish, Message, MonCommand, MonCommandReply,
+    MonSubscribe, OsdBoot, OsdMarkMeDown, PgCas, PgCasReply,
+};
+use nacre_types::osdmap::{Incremental, Member, OsdMap, PgMembership};
+use nacre_types::placement::PgMapper;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+use uuid::Uuid;
+
+/// Longest wait for something that must happen.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct Site {
+    dir: tempfile::TempDir,
+    keyring: Keyring,
+    fsid: Uuid,
+}
+
+impl Site {
+    /// A new cluster whose keyring has an administrator, a reader, somebody without caps and three OSDs.
+    fn new() -> Site {
+        let dir = tempfile::tempdir().unwrap();
+        let mut keyring = Keyring::new();
+        let mut add = |name: &str, caps: &[(&str, &str)]| {
+            let caps: Caps = caps.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            keyring.insert(name.parse().unwrap(), Key::generate().unwrap(), caps);
+        };
+        add("client.admin", &[("mon", "allow *"), ("osd", "allow *")]);
+        add("client.reader", &[("mon", "allow r")]);
+        add("client.maps", &[("mon", "allow service osd r")]);
+        add("client.nobody", &[]);
+        for osd in 0..3 {
+            add(&format!("osd.{osd}"), &[("mon", "allow profile osd"), ("osd", "allow *")]);
+        }
+        let site = Site { dir, keyring, fsid: Uuid::from_u128(42) };
+        mkfs(&mon_config(), site.data(), site.fsid, &site.keyring).unwrap();
+        site
+    }
+
+    fn data(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn start(&self) -> MonServer {
+        let log = self.data().join("cluster.log").display().to_string();
+        let config = mon_config_with(&[("mon_cluster_log_file", &log)]);
+        MonServer::start(&config, self.data(), "127.0.0.1:0".parse().unwrap()).unwrap()
+    }
+
+    fn connect(&self, mon: &MonServer, who: &str) -> Session {
+        let entity: EntityName = who.parse().unwrap();
+        let key = self.keyring.get(&entity).unwrap().key.clone();
+        Session::open(mon, entity, key)
+    }
+}
+
+fn mon_config() -> Config {
+    mon_config_with(&[])
+}
+
+fn mon_config_with(options: &[(&str, &str)]) -> Config {
+    let builder =
+        ConfigBuilder::new(EntityName::new(EntityKind::Mon, "a")).set("osd_crush_chooseleaf_type", "0");
+    let builder = builder.set("admin_socket", "");
+    options.iter().fold(builder, |b, (name, value)| b.set(name, *value)).build().unwrap()
+}
+
+enum Heard {
+    Frame(Frame),
+    Reset,
+}
+
+struct Ear(Sender<Heard>);
+
+impl Dispatcher for Ear {
+    fn on_message(&self, _conn: &Conn, frame: Frame) {
+        // The session may be over.
+        let _ = self.0.send(Heard::Frame(frame));
+    }
+    fn on_reset(&self, _conn: &Conn, _reset: Reset) {
+        let _ = self.0.send(Heard::Reset);
+    }
+}
+
+/// A peer of the map authority with its own map.
+struct Session {
+    conn: Conn,
+    heard: Receiver<Heard>,
+    later: Vec<Frame>,
+    map: Option<OsdMap>,
+    _messenger: Messenger,
+    _runtime: tokio::runtime::Runtime,
+}
+
+impl Session {
+    fn open(mon: &MonServer, entity: EntityName, key: Key) -> Session {
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (ear, heard) = channel();
+        let config = ConfigBuilder::new(entity.clone()).build().unwrap();
+        let messenger =
+            Messenger::builder(&config).lane(runtime.handle().clone(), Arc::new(Ear(ear))).build().unwrap();
+        let guard = runtime.enter();
+        let target = Target {
+            addr: mon.addr(),
+            entity: None,
+            policy: Policy::Lossy,
+            lane: 0,
+            credentials: Arc::new(Credential::Key { entity, key }),
+        };
+        let conn = messenger.connect(target).unwrap();
+        drop(guard);
+        Session { conn, heard, later: Vec::new(), map: None, _messenger: messenger, _runtime: runtime }
+    }
+
+    fn send<M: Message>(&self, message: &M) {
+        self.conn.send(message).unwrap();
+    }
+
+    /// The next message of type `M`; others are kept for later.
+    fn wait<M: Message>(&mut self) -> M {
+        if let Some(at) = self.later.iter().position(|frame| frame.kind() == M::KIND) {
+            return self.later.remove(at).decode().unwrap();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Heard::Frame(frame)) if frame.kind() == M::KIND => return frame.decode().unwrap(),
+                Ok(Heard::Frame(frame)) => self.later.push(frame),
+                Ok(Heard::Reset) => panic!("connection was reset while waiting for {}", M::NAME),
+                Err(_) => panic!("no {} arrived", M::NAME),
+            }
+        }
+    }
+
+    fn wait_for_reset(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.heard.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(Heard::Reset) => return,
+                Ok(Heard::Frame(_)) => {}
+                Err(_) => panic!("the connection was not reset"),
+            }
+        }
+    }
+
+    fn command(&mut self, cmd: Value) -> (i32, String, String) {
+        self.send(&MonCommand { tid: 77, cmd: cmd.to_string(), input: Bytes::new() });
+        let reply: MonCommandReply = self.wait();
+        assert_eq!(reply.tid, 77);
+        (reply.code, reply.status, String::from_utf8_lossy(&reply.output).into_owned())
+    }
+
+    fn subscribe(&mut self, next_epoch: u32) {
+        self.send(&MonSubscribe { next_epoch: Epoch(next_epoch), config: true });
+    }
+
+    /// Follows publications until `wanted` holds.
+    fn map_where(&mut self, wanted: impl Fn(&OsdMap) -> bool) -> OsdMap {
+        loop {
+            if let Some(map) = self.map.as_ref().filter(|map| wanted(map)) {
+                return map.clone();
+            }
+            let publish: MapPublish = self.wait();
+            if !publish.full.is_empty() {
+                self.map = Some(encoding::decode(&publish.full).unwrap());
+            }
+            for blob in &publish.incrementals {
+                let inc: Incremental = encoding::decode(&blob.0).unwrap();
+                let map = self.map.as_ref().expect("incrementals follow a full map");
+                self.map = Some(map.apply(&inc).unwrap());
+            }
+        }
+    }
+}
+
+fn boot(osd: u32, nonce: u64) -> OsdBoot {
+    OsdBoot {
+        osd: OsdId(osd),
+        uuid: Uuid::from_u128(0x100 + u128::from(osd)),
+        incarnation: Incarnation(Uuid::from_u128(0x200 + u128::from(osd))),
+        boot_nonce: nonce,
+        addr: format!("127.0.0.1:{}", 42_000 + osd).parse().unwrap(),
+        epoch: Epoch(1 << 30),
+        generation: 0,
+        total_bytes: 1 << 30,
+        metadata: BTreeMap::from([("hostname".to_owned(), "here".to_owned())]),
+        location: BTreeMap::new(),
+        device_class: "ssd".into(),
+    }
+}
+
+fn member(osd: u32) -> Member {
+    Member { osd: OsdId(osd), incarnation: boot(osd, 0).incarnation }
+}
+
+/// Three OSDs that are up, and a pool of 8 PGs.
+fn booted(site: &Site, mon: &MonServer) -> (Session, Vec<Session>) {
+    let mut admin = site.connect(mon, "client.admin");
+    let mut osds: Vec<Session> = (0..3).map(|osd| site.connect(mon, &format!("osd.{osd}"))).collect();
+    for (osd, session) in osds.iter_mut().enumerate() {
+        session.subscribe(0);
+        session.send(&boot(osd as u32, 1));
+        session.map_where(|map| map.is_up(OsdId(osd as u32)));
+    }
+    let created = admin.command(json!({ "prefix": "osd pool create", "pool": "p", "pg_num": 8 }));
+    assert_eq!(created, (0, "pool 'p' created".into(), String::new()));
+    (admin, osds)
+}
+
+#[test]
+fn osds_boot_swap_memberships_and_everybody_is_told() {
+    let site = Site::new();
+    let mon = site.start();
+    let (mut admin, mut osds) = booted(&site, &mon);
+    let map = osds[0].map_where(|map| map.pool_by_name("p").is_some());
+    let pg = PgId::new(PoolId(1), 3);
+    let up = PgMapper::new(&map).up(pg);
+    assert_eq!(up.len(), 3);
+    let in_sync = up.iter().map(|osd| member(osd.0)).collect();
+    let proposed = PgMembership { interval: Interval(1), primary: up[0], in_sync };
+    let cas = PgCas { tid: 5, pg, proposer: member(up[0].0), expected: None, proposed: proposed.clone() };
+    let primary = &mut osds[up[0].0 as usize];
+    primary.send(&cas);
+    let reply: PgCasReply = primary.wait();
+    assert_eq!((reply.tid, reply.accepted, reply.current), (5, true, Some(proposed.clone())));
+    let shown = primary.map_where(|map| map.epoch >= reply.epoch);
+    assert_eq!(shown.membership(pg), Some(&proposed));
+    // The same again, from another one, loses.
+    let other = &mut osds[up[1].0 as usize];
+    other.send(&PgCas { tid: 6, proposer: member(up[1].0), ..cas });
+    let reply: PgCasReply = other.wait();
+    assert_eq!((reply.tid, reply.accepted, reply.current), (6, false, Some(proposed)));
+
+    osds[2].send(&OsdMarkMeDown { boot_nonce: 1 });
+    osds[0].map_where(|map| !map.is_up(OsdId(2)));
+    let tree = admin.command(json!({ "prefix": "osd tree" })).2;
+    assert!(tree.contains("osd.2    down"), "{tree}");
+    osds[0].send(&LogAppend { level: "warn".into(), text: "something is odd".into() });
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let log = admin.command(json!({ "prefix": "log last", "num": 50 })).2;
+        if log.contains("osd.0 (osd.0)") && log.contains("cluster [WRN] something is odd") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{log}");
+    }
+    mon.stop();
+    let file = std::fs::read_to_string(site.data().join("cluster.log")).unwrap();
+    assert!(file.contains("osd.0 127.0.0.1:42000 boot"), "{file}");
+}
+
+#[test]
+fn who_has_no_key_or_no_caps_gets_nothing() {
+    let site = Site::new();
+    let mon = site.start();
+    let stranger = Session::open(&mon, "client.stranger".parse().unwrap(), Key::generate().unwrap());
+    stranger.wait_for_reset();
+    let thief = Session::open(&mon, "client.admin".parse().unwrap(), Key::generate().unwrap());
+    thief.wait_for_reset();
+    let mut reader = site.connect(&mon, "client.reader");
+    assert_eq!(reader.command(json!({ "prefix": "osd stat" })).0, 0);
+    assert_eq!(
+        reader.command(json!({ "prefix": "osd set", "key": "noout" })),
+        (-13, "access denied".into(), String::new())
+    );
+    let mut nobody = site.connect(&mon, "client.nobody");
+    assert_eq!(nobody.command(json!({ "prefix": "status" })).0, -13);
+    // Neither a client nor another OSD speaks for osd.0.
+    for who in ["client.admin", "osd.1"] {
+        let impostor = site.connect(&mon, who);
+        impostor.send(&boot(0, 1));
+        impostor.wait_for_reset();
+    }
+    let mut admin = site.connect(&mon, "client.admin");
+    assert_eq!(admin.command(json!({ "prefix": "osd ls" })).2, "");
+    // Taking the key away ends what its holder may do.
+    assert_eq!(admin.command(json!({ "prefix": "auth rm", "entity": "client.reader" })).0, 0);
+    reader.wait_for_reset();
+    site.connect(&mon, "client.reader").wait_for_reset();
+}
+
+/// CVE-2026-50152: a subscription must not show more than commands do.
+#[test]
+fn subscriptions_show_no_secrets_and_nothing_without_caps() {
+    const SECRET: &str = "ssh-key-of-the-orchestrator";
+    let site = Site::new();
+    let mon = site.start();
+    let mut admin = site.connect(&mon, "client.admin");
+    for command in [
+        json!({ "prefix": "config-key set", "key": "mgr/cephadm/ssh_identity_key", "val": SECRET }),
+        json!({ "prefix": "config set", "who": "client.rgw", "name": "rgw_dns_name", "value": "others.example" }),
+        json!({ "prefix": "config set", "who": "client.reader", "name": "rgw_dns_name", "value": "own.example" }),
+    ] {
+        let (code, status, _) = admin.command(command);
+        assert_eq!(code, 0, "{status}");
+    }
+    let everything = |session: &mut Session| {
+        session.subscribe(0);
+        session.send(&LogSubscribe { level: "debug".into(), channel: "*".into(), after: Some(0) });
+        session.send(&AuthTicketRequest { tid: 1, renew: None });
+        let ticket: AuthTicketReply = session.wait();
+        assert!(ticket.keys.is_empty(), "service keys are for OSDs");
+        for command in [
+            json!({ "prefix": "config-key get", "key": "mgr/cephadm/ssh_identity_key" }),
+            json!({ "prefix": "config-key exists", "key": "mgr/cephadm/ssh_identity_key" }),
+            json!({ "prefix": "config-key dump" }),
+            json!({ "prefix": "config-key ls" }),
+            json!({ "prefix": "auth get", "entity": "client.admin" }),
+            json!({ "prefix": "auth ls" }),
+        ] {
+            assert_eq!(session.command(command), (-13, "access denied".into(), String::new()));
+        }
+    };
+    let no_secret = |what: &[u8]| {
+        let text = String::from_utf8_lossy(what);
+        assert!(!text.contains(SECRET), "{text}");
+        for (entity, entry) in site.keyring.iter() {
+            assert!(!text.contains(entry.key.to_base64().as_str()), "the key of {entity}: {text}");
+        }
+    };
+
+    // A client that may read gets the map, its own configuration and the log.
+    let mut reader = site.connect(&mon, "client.reader");
+    everything(&mut reader);
+    let config: ConfigPublish = reader.wait();
+    assert_eq!(config.values.get("rgw_dns_name").map(String::as_str), Some("own.example"));
+    no_secret(format!("{config:?}").as_bytes());
+    assert!(!format!("{config:?}").contains("others.example"), "{config:?}");
+    let maps: MapPublish = reader.wait();
+    no_secret(&maps.full);
+    maps.incrementals.iter().for_each(|blob| no_secret(&blob.0));
+    loop {
+        let log: LogPublish = reader.wait();
+        no_secret(format!("{log:?}").as_bytes());
+        if log.lines.iter().any(|line| line.text.contains("config-key set")) {
+            break;
+        }
+    }
+
+    // A client that may read only the map gets only the map; a client without capabilities gets nothing.
+    let mut maps = site.connect(&mon, "client.maps");
+    let mut nobody = site.connect(&mon, "client.nobody");
+    everything(&mut maps);
+    everything(&mut nobody);
+    assert_eq!(admin.command(json!({ "prefix": "osd set", "key": "noout" })).0, 0);
+    assert_eq!(admin.command(json!({ "prefix": "osd unset", "key": "noout" })).0, 0);
+    maps.map_where(|map| map.epoch >= Epoch(3));
+    for session in [&mut maps, &mut nobody] {
+        // Answers come in order: whatever was published is there.
+        assert_eq!(session.command(json!({ "prefix": "auth ls" })).0, -13);
+    }
+    let kinds = |session: &Session| session.later.iter().map(Frame::kind).collect::<Vec<_>>();
+    assert!(!kinds(&maps).contains(&LogPublish::KIND));
+    assert!(kinds(&nobody).is_empty(), "{:?}", kinds(&nobody));
+
+    // A client with a wrong key gets no answer.
+    let stranger = Session::open(&mon, "client.admin".parse().unwrap(), Key::generate().unwrap());
+    // It may be closed already.
+    _ = stranger.conn.send(&MonSubscribe { next_epoch: Epoch(0), config: true });
+    match stranger.heard.recv_timeout(PATIENCE) {
+        Ok(Heard::Reset) => {}
+        Ok(Heard::Frame(frame)) => panic!("a stranger was sent a message of kind {}", frame.kind()),
+        Err(_) => panic!("the connection was not reset"),
+    }
+}
+
+#[test]
+fn a_rotated_key_shuts_out_the_old_one_at_once() {
+    let site = Site::new();
+    let mon = site.start();
+    let mut admin = site.connect(&mon, "client.admin");
+    let mut reader = site.connect(&mon, "client.reader");
+    assert_eq!(reader.command(json!({ "prefix": "osd stat" })).0, 0);
+    let (code, _, keyring) = admin.command(json!({ "prefix": "auth rotate", "entity": "client.reader" }));
+    assert_eq!(code, 0);
+    reader.wait_for_reset();
+    site.connect(&mon, "client.reader").wait_for_reset();
+    let entity: EntityName = "client.reader".parse().unwrap();
+    let rotated = Keyring::parse(Path::new("rotated"), &keyring).unwrap();
+    let entry = rotated.get(&entity).unwrap();
+    assert_eq!(entry.caps["mon"], "allow r");
+    let mut back = Session::open(&mon, entity.clone(), entry.key.clone());
+    assert_eq!(back.command(json!({ "prefix": "osd stat" })).0, 0);
+    let unknown = admin.command(json!({ "prefix": "auth rotate", "entity": "client.zz" }));
+    assert_eq!((unknown.0, unknown.1.as_str()), (-2, "entity does not exist"));
+}
+
+#[test]
+fn tickets_name_sessions_uniquely_and_osds_can_open_them() {
+    let site = Site::new();
+    let mon = site.start();
+    let ask = |session: &mut Session, renew: Option<Bytes>| -> AuthTicketReply {
+        session.send(&AuthTicketRequest { tid: 3, renew });
+        session.wait()
+    };
+    let mut osd = site.connect(&mon, "osd.0");
+    let osd_reply = ask(&mut osd, None);
+    assert_eq!((osd_reply.tid, osd_reply.code, osd_reply.keys.len()), (3, 0, 3));
+    let keys = ServiceKeys::new(10);
+    keys.update(osd_reply.keys);
+    let mut admin = site.connect(&mon, "client.admin");
+    let first = ask(&mut admin, None);
+    assert!(first.keys.is_empty(), "service keys are for OSDs only");
+    let grant = first.ticket.unwrap();
+    let body = keys.unseal(&grant.blob, grant.expires_unix - 1).unwrap();
+    assert_eq!((body.entity.to_string().as_str(), body.client), ("client.admin", Some(first.client)));
+    assert_eq!(body.caps["osd"], "allow *");
+    assert_eq!(body.session_key, grant.session_key);
+    assert_eq!(ask(&mut admin, Some(grant.blob.clone())).client, first.client, "a renewed session goes on");
+    let mut other = site.connect(&mon, "client.reader");
+    let stolen = ask(&mut other, Some(grant.blob)).client;
+    assert!(stolen != first.client, "a ticket renews its holder's session only");
+    mon.stop();
+    let mon = site.start();
+    let later = ask(&mut site.connect(&mon, "client.admin"), None).client;
+    assert!(later > stolen && later > first.client, "ids are not given out again after a restart");
+}
+
+#[test]
+fn configuration_reaches_those_it_is_for() {
+    let site = Site::new();
+    let mon = site.start();
+    let (mut admin, mut osds) = booted(&site, &mon);
+    let value_of = |osd: &mut Session, wanted: Option<&str>| loop {
+        let publish: ConfigPublish = osd.wait();
+        if publish.values.get("osd_max_backfills").map(String::as_str) == wanted {
+            return;
+        }
+    };
+    let set = |admin: &mut Session, who: &str, value: &str| {
+        let cmd = json!({ "prefix": "config set", "who": who, "name": "osd_max_backfills", "value": value });
+        assert_eq!(admin.command(cmd).0, 0);
+    };
+    set(&mut admin, "osd", "3");
+    set(&mut admin, "osd.1", "4");
+    value_of(&mut osds[0], Some("3"));
+    value_of(&mut osds[1], Some("4"));
+    set(&mut admin, "osd/class:ssd", "5");
+    value_of(&mut osds[1], Some("5"));
+    // The authority obeys its own configuration.
+    let rm =
+        json!({ "prefix": "osd pool rm", "pool": "p", "pool2": "p", "yes_i_really_really_mean_it": true });
+    assert!(admin.command(rm.clone()).1.starts_with("pool deletion is disabled"));
+    let allow =
+        json!({ "prefix": "config set", "who": "mon", "name": "mon_allow_pool_delete", "value": "true" });
+    assert_eq!(admin.command(allow).0, 0);
+    assert_eq!(admin.command(rm), (0, "pool 'p' removed".into(), String::new()));
+}
+
+#[test]
+fn a_restart_keeps_everything_that_was_answered_and_subscribers_go_on() {
+    let site = Site::new();
+    let mon = site.start();
+    let (mut admin, mut osds) = booted(&site, &mon);
+    assert_eq!(admin.command(json!({ "prefix": "osd set", "key": "noout" })).0, 0);
+    let map = osds[0].map_where(|map| map.has_flag(nacre_types::osdmap::flag::NOOUT));
+    mon.stop();
+    let mon = site.start();
+    let mut osd = site.connect(&mon, "osd.0");
+    osd.map = Some(map.clone());
+    osd.subscribe(map.epoch.0 + 1);
+    let mut admin = site.connect(&mon, "client.admin");
+    assert_eq!(admin.command(json!({ "prefix": "osd unset", "key": "noout" })).0, 0);
+    let now = osd.map_where(|now| !now.has_flag(nacre_types::osdmap::flag::NOOUT));
+    assert_eq!(now.epoch, map.epoch.next(), "nothing was lost, nothing invented");
+    assert!((0..3).all(|id| now.is_up(OsdId(id))) && now.pool_by_name("p").is_some());
+}
+
+#[test]
+fn a_rolled_back_store_is_noticed_and_a_new_generation_heals_it() {
+    let site = Site::new();
+    let copy = tempfile::tempdir().unwrap();
+    let mon = site.start();
+    drop(mon);
+    copy_tree(site.data(), &copy.path().join("copy"));
+    let mon = site.start();
+    let (_, mut osds) = booted(&site, &mon);
+    let seen = osds[0].map_where(|map| map.pool_by_name("p").is_some());
+    mon.stop();
+    std::fs::remove_dir_all(site.data()).unwrap();
+    copy_tree(&copy.path().join("copy"), &site.data().to_path_buf());
+
+    let mon = site.start();
+    let osd = site.connect(&mon, "osd.0");
+    osd.send(&OsdBoot { epoch: seen.epoch, generation: seen.generation, ..boot(0, 2) });
+    let mut admin = site.connect(&mon, "client.admin");
+    let deadline = Instant::now() + PATIENCE;
+    while !admin.command(json!({ "prefix": "health" })).2.contains("seen a later history") {
+        assert!(Instant::now() < deadline, "the roll-back is not reported");
+    }
+    assert_eq!(admin.command(json!({ "prefix": "osd ls" })).2, "");
+    mon.stop();
+
+    mint_generation(site.data(), &[]).unwrap();
+    let mon = site.start();
+    let mut osd = site.connect(&mon, "osd.0");
+    osd.send(&OsdBoot { epoch: seen.epoch, generation: seen.generation, ..boot(0, 2) });
+    osd.map = Some(seen.clone());
+    osd.subscribe(seen.epoch.0 + 1);
+    let healed = osd.map_where(|map| map.is_up(OsdId(0)) && map.generation != seen.generation);
+    assert!(healed.epoch > seen.epoch);
+}
+
+#[test]
+fn a_directory_has_one_cluster_and_one_user() {
+    let site = Site::new();
+    assert!(matches!(
+        mkfs(&mon_config(), site.data(), site.fsid, &site.keyring),
+        Err(MonError::AlreadyInitialised(_))
+    ));
+    assert_eq!(cluster_of(site.data()).unwrap(), Some(site.fsid));
+    let empty = tempfile::tempdir().unwrap();
+    assert_eq!(cluster_of(empty.path()).unwrap(), None);
+    let listen = "127.0.0.1:0".parse().unwrap();
+    assert!(matches!(
+        MonServer::start(&mon_config(), empty.path(), listen),
+        Err(MonError::NotInitialised(_))
+    ));
+    let mon = site.start();
+    assert_eq!(mon.fsid(), site.fsid);
+    assert!(matches!(MonServer::start(&mon_config(), site.data(), listen), Err(MonError::Store(_))));
+}
+
+#[test]
+fn many_swaps_at_once_share_epochs() {
+    let site = Site::new();
+    let mon = site.start();
+    let (mut admin, mut osds) = booted(&site, &mon);
+    assert_eq!(admin.command(json!({ "prefix": "osd pool create", "pool": "wide", "pg_num": 128 })).0, 0);
+    let map = osds[0].map_where(|map| map.pool_by_name("wide").is_some());
+    let pgs: Vec<PgId> = (0..128).map(|seed| PgId::new(PoolId(2), seed)).collect();
+    let mut mapper = PgMapper::new(&map);
+    let mut sent = [0_usize; 3];
+    for pg in &pgs {
+        let up = mapper.up(*pg);
+        let in_sync = up.iter().map(|osd| member(osd.0)).collect();
+        let proposed = PgMembership { interval: Interval(1), primary: up[0], in_sync };
+        let at = up[0].0 as usize;
+        osds[at].send(&PgCas {
+            tid: u64::from(pg.seed),
+            pg: *pg,
+            proposer: member(up[0].0),
+            expected: None,
+            proposed,
+        });
+        sent[at] += 1;
+    }
+    for (session, count) in osds.iter_mut().zip(sent) {
+        for _ in 0..count {
+            assert!(session.wait::<PgCasReply>().accepted);
+        }
+    }
+    let done = osds[0].map_where(|map| map.pgs[&PoolId(2)].iter().all(Option::is_some));
+    let epochs = done.epoch.0 - map.epoch.0;
+    assert!(epochs < 64, "128 swaps took {epochs} epochs");
+}
+
+fn copy_tree(from: &Path, to: &PathBuf) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_tree(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}

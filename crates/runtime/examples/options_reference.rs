@@ -1,5 +1,0 @@
-//! Prints the reference page of all options: `docs/options.md`.
-
-fn main() {
-    print!("{}", nacre_runtime::options::reference_markdown());
-}
