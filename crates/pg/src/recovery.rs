@@ -806,12 +806,40 @@ fn compare(
     let bound = [last(mine, *my_end), last(theirs, *their_end)].into_iter().flatten().min();
     let inside = |o: &ObjectId| cursor.is_none_or(|c| o > c) && bound.as_ref().is_none_or(|b| o <= b);
     let select = |list: &[(ObjectId, Eversion)]| -> BTreeMap<ObjectId, Eversion> {
-        list.iter().filter(|(o, _)| inside(o)).cloned().collect()
+        list.iter().filter(|(o, _)| inside(o) && !is_temp(o)).cloned().collect()
     };
     let (mine, theirs) = (select(mine), select(theirs));
-    let differing = mine.iter().filter(|(o, v)| theirs.get(*o) != Some(v)).map(|(o, _)| o.clone());
+    // Damaged objects have no version: two of them are not alike.
+    let equal = |o: &ObjectId, v: &Eversion| theirs.get(o) == Some(v) && *v != Eversion::default();
+    let differing = mine.iter().filter(|(o, v)| !equal(o, v)).map(|(o, _)| o.clone());
     let surplus = theirs.keys().filter(|o| !mine.contains_key(*o)).cloned();
     let work = differing.chain(surplus).collect();
     let whole = bound.is_none();
     ((bound, whole), work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::ids::PoolId;
+
+    #[test]
+    fn what_is_damaged_on_both_sides_is_not_alike() {
+        let object = |name: &str| ObjectId::new(PoolId(1), "", "", name);
+        let version = |version| Eversion::new(Interval(1), version);
+        let listing = |damaged: &[&str]| {
+            let versions = ["a", "b", "c"].map(|name| (name, if damaged.contains(&name) { 0 } else { 7 }));
+            let entry = |(name, of): (&str, u64)| {
+                (object(name), if of == 0 { Eversion::default() } else { version(of) })
+            };
+            let mut objects: Vec<_> = versions.into_iter().map(entry).collect();
+            objects.sort();
+            (objects, true)
+        };
+        let work = |mine: &[&str], theirs: &[&str]| compare(None, &listing(mine), &listing(theirs)).1;
+        assert_eq!(work(&[], &[]), BTreeSet::new());
+        assert_eq!(work(&[], &["b"]), [object("b")].into());
+        assert_eq!(work(&["b"], &[]), [object("b")].into());
+        assert_eq!(work(&["b"], &["b"]), [object("b")].into());
+    }
 }

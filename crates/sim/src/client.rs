@@ -66,6 +66,8 @@ pub struct Client {
     answers: BTreeMap<u64, (i32, u64)>,
     /// The last mark that it saw of each object.
     marks: BTreeMap<ObjectId, Token>,
+    /// Objects that could not be read when it last changed them: it does not change them until they can be.
+    unreadable: BTreeSet<ObjectId>,
 }
 
 impl Client {
@@ -79,6 +81,7 @@ impl Client {
             pending: BTreeMap::new(),
             answers: BTreeMap::new(),
             marks: BTreeMap::new(),
+            unreadable: BTreeSet::new(),
         }
     }
 
@@ -130,6 +133,8 @@ impl Client {
 
     /// Asks something of an object.
     pub fn ask(&mut self, now: Nanos, history: &mut History, object: ObjectId, action: Action) -> Sent {
+        let waits = self.unreadable.contains(&object) && action != Action::Remove;
+        let action = if waits { Action::Read } else { action };
         let tid = self.next_tid;
         self.next_tid += 1;
         let entry = history.begin(now, self.node, tid, &object, action);
@@ -196,6 +201,12 @@ impl Client {
         let Some(pending) = self.pending.get(&tid) else {
             return self.compare_with_earlier(reply).map(|()| Answer::Known);
         };
+        if reply.result == Errno::EIO.negated() && pending.action.is_write() {
+            // It may have taken effect on a member that has the object, which others lack so far.
+            self.unreadable.insert(pending.object.clone());
+            self.pending.remove(&tid);
+            return Ok(Answer::New);
+        }
         let (outcome, version) = outcome(pending.action, reply)
             .map_err(|detail| Broken { rule: "malformed reply", detail: format!("{detail}: {reply:?}") })?;
         if let Outcome::Saw(Some(value)) = &outcome {
@@ -203,6 +214,9 @@ impl Client {
         }
         if outcome == Outcome::Unknown {
             return Ok(Answer::Expired);
+        }
+        if reply.result >= 0 {
+            self.unreadable.remove(&pending.object);
         }
         history.finish(now, &pending.entry, outcome, version)?;
         if pending.action.is_write() {
@@ -215,7 +229,7 @@ impl Client {
     /// The answers to two attempts of one write must be the same (rule R6). A session that has expired is told so instead.
     fn compare_with_earlier(&self, reply: &OsdReply) -> Result<(), Broken> {
         let Some(earlier) = self.answers.get(&reply.reqid.tid) else { return Ok(()) };
-        let refused = [Errno::ENOSPC, Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated);
+        let refused = [Errno::ENOSPC, Errno::EIO, Errno::ESTALE, Errno::EBLOCKLISTED].map(Errno::negated);
         // What version a failure shows is nobody's promise.
         if earlier.0 == reply.result && (reply.result < 0 || earlier.1 == reply.user_version)
             || [reply.result, earlier.0].iter().any(|r| refused.contains(r))
@@ -345,7 +359,8 @@ fn outcome(action: Action, reply: &OsdReply) -> Result<(Outcome, Option<u64>), S
         Errno::ENOENT if action == Action::Read => Ok((Outcome::Saw(None), None)),
         Errno::ENOENT => Ok((Outcome::Absent, None)),
         Errno::ECANCELED => Ok((Outcome::Mismatch, None)),
-        Errno::ENOSPC => Ok((Outcome::Refused, None)),
+        // Whether a read may fail so, the invariants know.
+        Errno::ENOSPC | Errno::EIO => Ok((Outcome::Refused, None)),
         // The session has expired: whether an earlier attempt was executed is not known any more.
         Errno::ESTALE | Errno::EBLOCKLISTED => Ok((Outcome::Unknown, None)),
         other => Err(format!("unexpected result {other:?} of {action:?}")),

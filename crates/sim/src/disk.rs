@@ -3,6 +3,9 @@
 //! Two images of the same contents: the *seen* one, to which transactions apply at once, and the *durable* one, to which
 //! they apply in the same order when they are flushed. A crash keeps the durable image and any prefix of what was not yet
 //! flushed. Transactions are whole or absent, as the real stores promise.
+//!
+//! Objects may be damaged: their data, or their whole record, can't be read until something replaces it, and a transaction
+//! that would need it is refused.
 
 use bytes::Bytes;
 use nacre_objectstore::{ObjectStat, Page, ReadStore, Result, StoreError};
@@ -58,11 +61,22 @@ pub struct Collection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadTransaction(pub String);
 
+/// What of an object can't be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// Its data.
+    Data,
+    /// Everything.
+    Record,
+}
+
 /// A whole store's contents at some instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     /// The PGs.
     pub collections: BTreeMap<PgId, Collection>,
+    /// What can't be read of them.
+    pub damaged: BTreeMap<(PgId, ObjectId), Damage>,
     /// What the OSD itself keeps beside its PGs (its superblock), by name.
     pub superblock: BTreeMap<String, Bytes>,
 }
@@ -98,6 +112,20 @@ impl Disk {
     /// One PG as the OSD sees it.
     pub fn collection(&self, pg: PgId) -> Option<&Collection> {
         self.seen.collections.get(&pg)
+    }
+
+    /// An object is damaged, on the medium and as the OSD sees it.
+    pub fn damage(&mut self, pg: PgId, oid: &ObjectId, damage: Damage) {
+        for image in [&mut self.seen, &mut self.durable] {
+            if image.object_of(pg, oid).is_some() {
+                image.damaged.insert((pg, oid.clone()), damage);
+            }
+        }
+    }
+
+    /// Whether a transaction needs something of a damaged object: the store refuses it.
+    pub fn is_prevented(&self, transaction: &Transaction) -> bool {
+        self.seen.is_prevented(transaction)
     }
 
     /// Applies a transaction to what is seen and queues it for the next flush.
@@ -167,8 +195,68 @@ impl Image {
         let pg = transaction.collection;
         for op in &transaction.ops {
             self.step(pg, op).map_err(|why| BadTransaction(format!("{why} ({op:?} on {pg})")))?;
+            self.follow_damage(pg, op);
         }
         Ok(())
+    }
+
+    fn is_prevented(&self, transaction: &Transaction) -> bool {
+        if self.damaged.is_empty() {
+            return false;
+        }
+        let pg = transaction.collection;
+        let mut now = Image { damaged: self.damaged.clone(), ..Image::default() };
+        transaction.ops.iter().any(|op| {
+            let damage = |oid: &ObjectId| now.damaged.get(&(pg, oid.clone())).copied();
+            let prevents = match op {
+                TxnOp::Write { oid, .. } | TxnOp::Zero { oid, .. } => damage(oid).is_some(),
+                TxnOp::Truncate { oid, size } => {
+                    damage(oid) == Some(Damage::Record) || (damage(oid).is_some() && *size > 0)
+                }
+                TxnOp::CloneRange { from, to, .. } => damage(from).or(damage(to)).is_some(),
+                TxnOp::Touch(oid)
+                | TxnOp::SetAttrs { oid, .. }
+                | TxnOp::RmAttr { oid, .. }
+                | TxnOp::RmAttrs(oid)
+                | TxnOp::OmapSet { oid, .. }
+                | TxnOp::OmapRm { oid, .. }
+                | TxnOp::OmapRmRange { oid, .. }
+                | TxnOp::OmapClear(oid)
+                | TxnOp::OmapSetHeader { oid, .. }
+                | TxnOp::AllocHint { oid, .. }
+                | TxnOp::Clone { from: oid, .. }
+                | TxnOp::Rename { from: oid, .. } => damage(oid) == Some(Damage::Record),
+                _ => false,
+            };
+            now.follow_damage(pg, op);
+            prevents
+        })
+    }
+
+    /// What of damage a step removes, or moves.
+    fn follow_damage(&mut self, pg: PgId, op: &TxnOp) {
+        if self.damaged.is_empty() {
+            return;
+        }
+        match op {
+            TxnOp::Remove(oid) | TxnOp::Truncate { oid, size: 0 } => {
+                self.damaged.remove(&(pg, oid.clone()));
+            }
+            TxnOp::Clone { from, to } | TxnOp::Rename { from, to } => {
+                let damage = match op {
+                    TxnOp::Clone { .. } => self.damaged.get(&(pg, from.clone())).copied(),
+                    _ => self.damaged.remove(&(pg, from.clone())),
+                };
+                self.damaged.remove(&(pg, to.clone()));
+                self.damaged.extend(damage.map(|damage| ((pg, to.clone()), damage)));
+            }
+            TxnOp::RemoveCollection => self.damaged.retain(|(of, _), _| *of != pg),
+            _ => {}
+        }
+    }
+
+    fn object_of(&self, pg: PgId, oid: &ObjectId) -> Option<&Object> {
+        self.collections.get(&pg)?.objects.get(oid).map(|object| &**object)
     }
 
     fn step(&mut self, pg: PgId, op: &TxnOp) -> Result<(), &'static str> {
@@ -194,8 +282,22 @@ impl Image {
 
     /// An object.
     pub fn object(&self, pg: PgId, oid: &ObjectId) -> Result<&Object> {
-        let object = self.existing(pg)?.objects.get(oid);
-        object.map(|object| &**object).ok_or_else(|| StoreError::NotFound(oid.clone()))
+        let object = self.existing(pg)?.objects.get(oid).ok_or_else(|| StoreError::NotFound(oid.clone()))?;
+        self.readable(pg, oid, Damage::Record)?;
+        Ok(object)
+    }
+
+    /// Fails where damage of this kind, or a worse one, is met.
+    fn readable(&self, pg: PgId, oid: &ObjectId, met: Damage) -> Result<()> {
+        if self.damaged.is_empty() {
+            return Ok(());
+        }
+        match self.damaged.get(&(pg, oid.clone())) {
+            Some(damage) if *damage == met || *damage == Damage::Record => {
+                Err(StoreError::corrupt(oid.to_string(), "damaged by the simulation"))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -203,6 +305,7 @@ impl Image {
 impl ReadStore for Image {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         let data = &self.object(coll, oid)?.data;
+        self.readable(coll, oid, Damage::Data)?;
         let start = offset.min(data.len() as u64);
         let end = start.saturating_add(len).min(data.len() as u64);
         Ok(Bytes::copy_from_slice(&data[start as usize..end as usize]))
@@ -466,6 +569,40 @@ mod tests {
         assert_eq!(data(&other), b"one");
         other.wipe();
         assert!(other.collection(pg()).is_none());
+    }
+
+    #[test]
+    fn damage_stays_until_something_replaces_what_is_damaged() {
+        let oid = ObjectId::new(PoolId(1), "", "", "a");
+        let mut disk = Disk::default();
+        disk.apply(write("one")).unwrap();
+        disk.flush(1);
+        let append = || {
+            let mut txn = Transaction::new(pg());
+            txn.push(TxnOp::Write { oid: oid.clone(), offset: 3, data: Bytes::from_static(b"x").into() });
+            txn
+        };
+        assert!(!disk.is_prevented(&append()));
+        disk.damage(pg(), &oid, Damage::Data);
+        let read = |disk: &Disk| disk.seen().read(pg(), &oid, 0, 9);
+        assert!(read(&disk).unwrap_err().is_damage() && disk.seen().stat(pg(), &oid).is_ok());
+        assert!(disk.is_prevented(&append()));
+        // It was cut to nothing first; a crash takes that back.
+        assert!(!disk.is_prevented(&write("two")));
+        disk.apply(write("two")).unwrap();
+        assert_eq!(read(&disk).unwrap(), "two");
+        disk.crash(0);
+        assert!(read(&disk).unwrap_err().is_damage());
+        disk.damage(pg(), &oid, Damage::Record);
+        assert!(disk.seen().stat(pg(), &oid).unwrap_err().is_damage() && disk.is_prevented(&write("two")));
+        let mut remove = Transaction::new(pg());
+        remove.push(TxnOp::Remove(oid.clone()));
+        assert!(!disk.is_prevented(&remove));
+        disk.apply(remove).unwrap();
+        disk.flush(1);
+        disk.crash(0);
+        disk.apply(write("two")).unwrap();
+        assert_eq!(read(&disk).unwrap(), "two");
     }
 
     #[test]

@@ -102,7 +102,7 @@ pub enum Outcome {
     Absent,
     /// Not done: the comparison failed (ECANCELED).
     Mismatch,
-    /// Not done and without effect, whatever the state was (ENOSPC).
+    /// Not done and without effect, whatever the state was (ENOSPC, and EIO of a read).
     Refused,
     /// Nothing: it may have happened at any time since, may still happen, or never.
     Unknown,

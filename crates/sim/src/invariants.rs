@@ -2,7 +2,7 @@
 //!
 //! The simulator sees what no machine can see: all disks, all clocks, all memberships at one instant.
 
-use crate::disk::{Collection, Disk, Object};
+use crate::disk::{Collection, Object};
 use crate::osd::Osd;
 use crate::packet::MapView;
 use crate::schedule::Nanos;
@@ -82,6 +82,30 @@ impl Invariants {
         }
     }
 
+    /// A client was told by `osd` that an object can't be read: no other member in sync may have a copy of it. The primary's own
+    /// may have been made again by what it executed since.
+    pub fn unreadable(
+        &self,
+        osds: &[Osd],
+        osd: u32,
+        pg: PgId,
+        object: &ObjectId,
+        interval: Interval,
+    ) -> Result<(), Violation> {
+        let Some(membership) = self.highest.get(&pg).filter(|newest| newest.interval == interval) else {
+            return Ok(());
+        };
+        let members = membership.in_sync.iter().filter_map(|m| osds.iter().find(|osd| osd.member() == *m));
+        let mut others = members.filter(|member| member.id.0 != osd);
+        match others.find(|osd| osd.can_read(pg, object)) {
+            Some(osd) => Err((
+                "an object is refused that a member in sync has",
+                format!("{object} of {pg}: {}", osd.id),
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// A map became durable.
     pub fn published(&mut self, osds: &[Osd], view: &MapView) -> Result<(), Violation> {
         for pg in view.up.keys() {
@@ -113,8 +137,7 @@ impl Invariants {
         };
         for member in &membership.in_sync {
             let Some(osd) = osds.iter().find(|osd| osd.member() == *member) else { continue };
-            let lacking =
-                acknowledged.iter().rev().take(LAST_ACKNOWLEDGED).find(|v| !holds(&osd.disk, pg, **v));
+            let lacking = acknowledged.iter().rev().take(LAST_ACKNOWLEDGED).find(|v| !holds(osd, pg, **v));
             if let Some(version) = lacking {
                 let head = osd.disk.durable().collections.get(&pg).and_then(|c| c.log.keys().next_back());
                 let detail = format!(
@@ -149,11 +172,11 @@ impl Invariants {
         for pg in view.up.keys().filter(|pg| !lost.contains(*pg)) {
             let Some(membership) = view.map.membership(*pg) else { continue };
             self.are_held(osds, *pg, membership)?;
-            let copies: Vec<(OsdId, &Collection)> = membership
+            let copies: Vec<(&Osd, &Collection)> = membership
                 .in_sync
                 .iter()
                 .filter_map(|m| osds.iter().find(|osd| osd.member() == *m))
-                .filter_map(|osd| Some((osd.id, osd.disk.collection(*pg)?)))
+                .filter_map(|osd| Some((osd, osd.disk.collection(*pg)?)))
                 .collect();
             if copies.len() != membership.in_sync.len() {
                 let detail = format!("{pg}: {} of {} copies", copies.len(), membership.in_sync.len());
@@ -161,8 +184,11 @@ impl Invariants {
             }
             for pair in copies.windows(2) {
                 let ((a, first), (b, second)) = (pair[0], pair[1]);
-                if let Some(difference) = difference(first, second) {
-                    return Err(("replicas differ at rest", format!("{pg} on {a} and {b}: {difference}")));
+                // What no member has is no copy.
+                let is_lost = |object: &ObjectId| [a, b].iter().all(|osd| !osd.can_read(*pg, object));
+                if let Some(difference) = difference(first, second, is_lost) {
+                    let detail = format!("{pg} on {} and {}: {difference}", a.id, b.id);
+                    return Err(("replicas differ at rest", detail));
                 }
             }
         }
@@ -171,17 +197,20 @@ impl Invariants {
 }
 
 /// Whether the write is durable on the disk: in the log, or so old that the log begins after it.
-fn holds(disk: &Disk, pg: PgId, version: Eversion) -> bool {
-    let Some(collection) = disk.durable().collections.get(&pg) else { return false };
+fn holds(osd: &Osd, pg: PgId, version: Eversion) -> bool {
+    let Some(collection) = osd.disk.durable().collections.get(&pg) else { return false };
     collection.log.contains_key(&version)
         || version <= collection.trimmed
         || collection.log.keys().next().is_some_and(|first| version < *first)
+        // A copy that was filled from one with an empty log has none either.
+        || osd.durable_tail(pg).is_some_and(|tail| version <= tail)
 }
 
-fn difference(a: &Collection, b: &Collection) -> Option<String> {
+fn difference(a: &Collection, b: &Collection, is_lost: impl Fn(&ObjectId) -> bool) -> Option<String> {
     let names: BTreeSet<&ObjectId> = a.objects.keys().chain(b.objects.keys()).collect();
     let show = |object: Option<&Arc<Object>>| object.map_or("absent".to_owned(), |o| format!("{o:?}"));
-    let object = names.into_iter().find(|name| a.objects.get(*name) != b.objects.get(*name));
+    let differs = |name: &&ObjectId| a.objects.get(*name) != b.objects.get(*name);
+    let object = names.into_iter().filter(differs).find(|name| !is_lost(name));
     if let Some(name) = object {
         return Some(format!("{name}: {} and {}", show(a.objects.get(name)), show(b.objects.get(name))));
     }
@@ -219,6 +248,7 @@ mod tests {
 
     #[test]
     fn copies_may_differ_only_in_how_far_their_logs_reach_back() {
+        let difference = |a: &Collection, b: &Collection| difference(a, b, |_| false);
         assert_eq!(difference(&collection(&[1, 2, 3], b"x"), &collection(&[2, 3], b"x")), None);
         for other in [
             collection(&[2, 3], b"y"),

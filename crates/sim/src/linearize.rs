@@ -211,7 +211,7 @@ impl<'a> Search<'a> {
                         Version::Exactly(known) if known != version => continue,
                         // Before or after what gives the state another version: see `telling_reads`.
                         Version::Above(_) if may_rise => continue,
-                        Version::Above(low) if version <= low || self.write_due(at, version) => continue,
+                        Version::Above(low) if version <= low || self.comes_later(at, version) => continue,
                         _ => at.version = Version::Exactly(version),
                     }
                 }
@@ -224,11 +224,12 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether an acknowledged write of this version or a lower one is still to be placed.
-    fn write_due(&self, at: &Configuration, version: u64) -> bool {
+    /// Whether an acknowledged write of this version or a lower one, or a read of a lower one, is still to be placed: versions rise.
+    fn comes_later(&self, at: &Configuration, version: u64) -> bool {
         (at.first..self.definite.len()).any(|index| {
             let entry = self.definite[index];
-            !at.placed[index] && entry.outcome == Outcome::Done && entry.version.is_some_and(|v| v <= version)
+            let is_write = entry.outcome == Outcome::Done;
+            !at.placed[index] && entry.version.is_some_and(|v| v < version || is_write && v == version)
         })
     }
 
@@ -254,7 +255,7 @@ impl<'a> Search<'a> {
             let entry = self.definite[index];
             let version = entry.version.filter(|version| *version > low && entry.call <= horizon)?;
             let is_seen = entry.outcome == Outcome::Saw(at.state.clone()) && at.state.is_some();
-            (is_seen && !self.write_due(at, version)).then_some((index, version))
+            (is_seen && !self.comes_later(at, version)).then_some((index, version))
         };
         open.filter_map(fits).collect()
     }

@@ -4,6 +4,7 @@
 //! Most faults are two blows: one that breaks and one that mends. Faults never destroy the last intact copy of a PG's
 //! in-sync set (losing data then would be nobody's bug) and leave at least one client.
 
+use crate::disk::Damage;
 use crate::network::{Delays, Link, Node};
 use crate::osd::Osd;
 use crate::packet::Packet;
@@ -12,9 +13,9 @@ use crate::scenario::{Fault, PoolSpec, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND};
 use crate::world::{Happening, World};
 use nacre_mon::logic::{MapState, Now};
-use nacre_types::osdmap::{Member, WEIGHT_ONE};
+use nacre_types::osdmap::{PgMembership, WEIGHT_ONE};
 use nacre_types::pool::Pool;
-use nacre_types::{Epoch, OsdId, PgId, PoolId};
+use nacre_types::{Epoch, ObjectId, OsdId, PgId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// One change for the worse or the better.
@@ -287,6 +288,7 @@ impl World {
                     }
                 }
             }
+            Fault::Damage => self.damage(osd, random),
             Fault::Full => {
                 let disk = &mut self.osds[osd as usize].disk;
                 let room = disk.used() + random.range(0, 200);
@@ -504,23 +506,65 @@ impl World {
         });
     }
 
+    /// An object of the OSD can't be read any more, of which another member in sync has a whole copy.
+    fn damage(&mut self, osd: u32, random: &mut Random) {
+        let durable = self.osds[osd as usize].disk.durable();
+        let objects: Vec<(PgId, ObjectId)> = durable
+            .collections
+            .iter()
+            .flat_map(|(pg, collection)| collection.objects.keys().map(|object| (*pg, object.clone())))
+            .filter(|(_, object)| !nacre_pg::is_temp(object))
+            .collect();
+        if objects.is_empty() {
+            return;
+        }
+        let (pg, object) = objects[random.index(objects.len())].clone();
+        let kind = if random.chance(500) { Damage::Data } else { Damage::Record };
+        let has_other = |membership: &PgMembership| {
+            let others = || membership.in_sync.iter().filter(|m| m.osd.0 != osd);
+            others().any(|m| self.osds.iter().any(|o| o.member() == *m && o.has_whole_copy(pg)))
+        };
+        let memberships: Vec<PgMembership> =
+            self.last_memberships(None).into_iter().filter(|(of, _)| *of == pg).map(|(_, m)| m).collect();
+        if !memberships.is_empty() && memberships.iter().all(has_other) {
+            self.say(format_args!("{object} of {pg} is damaged on osd.{osd}: {kind:?}"));
+            self.osds[osd as usize].disk.damage(pg, &object, kind);
+        }
+    }
+
+    /// The last record of every PG that there ever was, whatever a restored map says, those that are proposed, and where restores
+    /// happen also the last one that OSDs (other than `but`) remember.
+    fn last_memberships(&self, but: Option<u32>) -> Vec<(PgId, PgMembership)> {
+        let remembered = |pg: &PgId| {
+            let restores = self.scenario.faults.contains(&Fault::Restore);
+            let others = self.osds.iter().filter(|o| Some(o.id.0) != but && restores);
+            others.filter_map(|o| o.remembered(*pg)).max_by_key(|m| m.interval)
+        };
+        let published = self.invariants.highest().map(|(pg, membership)| (*pg, membership.clone()));
+        let known = self.invariants.highest().filter_map(|(pg, _)| Some((*pg, remembered(pg)?)));
+        // What was proposed may come into effect yet.
+        let hosted =
+            self.osds.iter().flat_map(|o| o.hosted().into_iter().filter_map(|pg| Some((pg, o.machine(pg)?))));
+        let proposed = hosted.flat_map(|(pg, machine)| machine.outstanding().map(move |m| (pg, m.clone())));
+        published.chain(known).chain(proposed).collect()
+    }
+
     /// Whether some PG's in-sync set has no other intact copy than this OSD's: the set of the last record that ever was,
     /// whatever a restored map says, and where restores happen also of the last one that other OSDs remember. In the
     /// interval in which a PG is created there is nothing to lose.
     fn is_last_copy(&self, osd: u32) -> bool {
-        let remembered = |pg: &PgId| {
-            let others =
-                self.osds.iter().filter(|o| o.id.0 != osd && self.scenario.faults.contains(&Fault::Restore));
-            others.filter_map(|o| o.remembered(*pg)).max_by_key(|m| m.interval)
-        };
-        let published = self.invariants.highest().map(|(pg, membership)| (pg, membership.clone()));
-        let known = self.invariants.highest().filter_map(|(pg, _)| Some((pg, remembered(pg)?)));
-        published.chain(known).any(|(pg, membership)| {
-            let holds = |osd: &Osd| osd.disk.durable().collections.contains_key(pg);
-            let intact = |m: &Member| self.osds.iter().any(|o| o.member() == *m && holds(o));
-            let mine = membership.in_sync.iter().any(|m| m.osd.0 == osd && intact(m));
+        let damages = self.scenario.faults.contains(&Fault::Damage);
+        self.last_memberships(Some(osd)).into_iter().any(|(pg, membership)| {
+            let holds = |o: &Osd| o.disk.durable().collections.contains_key(&pg);
+            let intact = |o: &Osd| if damages { o.has_whole_copy(pg) } else { holds(o) };
+            let mine =
+                membership.in_sync.iter().any(|m| m.osd.0 == osd && self.osds[osd as usize].member() == *m);
+            let others = || membership.in_sync.iter().filter(|m| m.osd.0 != osd);
             let begun = !membership.interval.is_creation();
-            begun && mine && !membership.in_sync.iter().any(|m| m.osd.0 != osd && intact(m))
+            begun
+                && mine
+                && holds(&self.osds[osd as usize])
+                && !others().any(|m| self.osds.iter().any(|o| o.member() == *m && intact(o)))
         })
     }
 

@@ -15,9 +15,13 @@ use nacre_objectstore::StoreError;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, Heartbeat, HeartbeatMap};
 use nacre_pg::lease::LeaseTable;
 use nacre_pg::reserve::{Reservation, Reserver};
-use nacre_pg::{ClientOp, Command, DropReason, Event, Executed, KnownOsds, PeerMsg, Pg, PieceCursor};
+use nacre_pg::{
+    ClientOp, Command, DropReason, Event, Executed, KnownOsds, PeerMsg, Pg, PieceCursor, Refusal,
+};
 use nacre_types::encoding::{self, DecodeError};
+use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdAlive, OsdBackoff, OsdBoot, OsdReply, OsdRequest, PgCasReply};
+use nacre_types::op::Op;
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
@@ -60,6 +64,15 @@ pub enum Out {
         interval: Interval,
         /// The write's version; `None` for reads.
         wrote: Option<Eversion>,
+    },
+    /// A client was told that an object can't be read.
+    Unreadable {
+        /// The PG.
+        pg: PgId,
+        /// The object.
+        object: ObjectId,
+        /// The interval under which the machine said so.
+        interval: Interval,
     },
     /// A rule of the contract between machine and host was broken.
     Broken(&'static str, String),
@@ -248,6 +261,32 @@ impl Osd {
     pub fn remembered(&self, pg: PgId) -> Option<PgMembership> {
         let collection = self.disk.durable().collections.get(&pg)?;
         self.load(pg, collection, 0).ok()?.remembered().cloned()
+    }
+
+    /// Where the durable log of the PG begins.
+    pub fn durable_tail(&self, pg: PgId) -> Option<Eversion> {
+        let collection = self.disk.durable().collections.get(&pg)?;
+        Some(self.load(pg, collection, 0).ok()?.query(0, 0).info.tail)
+    }
+
+    /// Whether a copy of the PG is durable that lacks nothing, as far as is known.
+    pub fn has_whole_copy(&self, pg: PgId) -> bool {
+        let durable = self.disk.durable();
+        let copy = durable.collections.get(&pg).and_then(|collection| self.load(pg, collection, 0).ok());
+        copy.is_some_and(|copy| copy.is_whole()) && !durable.damaged.keys().any(|(of, _)| *of == pg)
+    }
+
+    /// Whether the OSD has, for all that it knows, a copy of the object that can be read.
+    pub fn can_read(&self, pg: PgId, object: &ObjectId) -> bool {
+        let (seen, lacks) = (self.disk.seen(), |copy: &Pg| copy.lacks(object));
+        let stored = seen.collections.get(&pg).filter(|collection| collection.objects.contains_key(object));
+        let Some(collection) = stored.filter(|_| !seen.damaged.contains_key(&(pg, object.clone()))) else {
+            return false;
+        };
+        match self.machine(pg) {
+            Some(machine) => !lacks(machine),
+            None => self.load(pg, collection, 0).is_ok_and(|copy| !lacks(&copy)),
+        }
     }
 
     /// The process dies. The disk keeps what was flushed and `surviving` more changes.
@@ -525,14 +564,11 @@ impl Osd {
         let event = match request {
             ReadRequest::Object { read, object, cursor, max_bytes } => {
                 let piece = pieces::read_piece(self.disk.seen(), pg, &object, &cursor, max_bytes);
-                Event::ObjectRead {
-                    read,
-                    piece: Ok(piece.expect("invariant: a simulated disk is not damaged")),
-                }
+                Event::ObjectRead { read, piece: piece.map_err(|error| error.errno()) }
             }
             ReadRequest::List { list, from, max } => {
                 let listed = pieces::list_versions(self.disk.seen(), pg, from.as_ref(), max);
-                let (objects, end) = listed.expect("invariant: a simulated disk is not damaged");
+                let (objects, end) = listed.expect("invariant: damage of an object ends no listing");
                 Event::Listed { list, objects, end }
             }
         };
@@ -648,7 +684,7 @@ impl Osd {
         let mut todo: VecDeque<Command> = said.drain(..).collect();
         while let Some(command) = todo.pop_front() {
             let Command::Execute { token, version } = command else {
-                self.carry_out(pg, command, out);
+                self.carry_out(local, pg, command, out);
                 continue;
             };
             let Some(outcome) = self.execute(pg, token, version) else {
@@ -715,9 +751,14 @@ impl Osd {
         let Hosted { machine, requests, .. } = process.pgs.get_mut(&pg)?;
         let in_hand = requests.get_mut(&token)?;
         let (request, store) = (&in_hand.request, self.disk.seen());
+        if machine.lacks(&request.object) {
+            return Some(damaged(in_hand, epoch));
+        }
         let context = match nacre_exec::load_context(store, pg, &request.object) {
+            Ok(context) => context,
             Err(StoreError::NoCollection(_)) => ObjectContext::default(),
-            read => read.expect("invariant: a simulated disk is not damaged"),
+            Err(error) if error.is_damage() => return Some(damaged(in_hand, epoch)),
+            Err(error) => panic!("{error}: it is no damage"),
         };
         let env = Environment {
             store,
@@ -734,6 +775,9 @@ impl Osd {
             recent_requests: &|oid| machine.requests_of(oid, nacre_exec::MAX_COPIED_REQUESTS),
         };
         let executed = nacre_exec::execute(&env, request, &context);
+        if executed.damaged {
+            return Some(damaged(in_hand, epoch));
+        }
         let mut result = executed.result.to_le_bytes().to_vec();
         result.extend_from_slice(&executed.user_version.to_le_bytes());
         let result = Bytes::from(result);
@@ -764,7 +808,7 @@ impl Osd {
         })
     }
 
-    fn carry_out(&mut self, pg: PgId, command: Command, out: &mut Vec<Out>) {
+    fn carry_out(&mut self, local: Nanos, pg: PgId, command: Command, out: &mut Vec<Out>) {
         let id = self.id;
         let Some(process) = &mut self.process else { return };
         let epoch = process.epoch();
@@ -774,6 +818,15 @@ impl Osd {
             |token: u64| Out::Broken("a command about an unknown request", format!("{pg} on {id}: {token}"));
         match command {
             Command::Execute { .. } => unreachable!("invariant: feed answers it"),
+            Command::Persist { id: persist, txn } if self.disk.is_prevented(&txn) => {
+                let mut said = Vec::new();
+                if !hosted.machine.refused(local, persist, txn, Refusal::Damaged, &mut said) {
+                    out.push(Out::Broken("a damaged object ends its OSD", format!("{pg} on {id}")));
+                }
+                for command in said {
+                    self.carry_out(local, pg, command, out);
+                }
+            }
             Command::Persist { id: persist, txn } => match self.disk.apply(txn) {
                 Ok(()) => process.persists.push_back(Some((handle, persist))),
                 Err(error) => {
@@ -815,6 +868,10 @@ impl Osd {
             }
             Command::Refuse { token, errno } => match hosted.requests.remove(&token) {
                 Some(Request { from, request, .. }) => {
+                    if errno == Errno::EIO {
+                        let (object, interval) = (request.object.clone(), hosted.machine.interval());
+                        out.push(Out::Unreadable { pg, object, interval });
+                    }
                     let (reqid, attempt, result) = (request.reqid, request.attempt, errno.negated());
                     let reply = OsdReply { reqid, attempt, epoch, result, user_version: 0, ops: Vec::new() };
                     out.push(Out::Send(from, Packet::Reply(reply)));
@@ -896,4 +953,15 @@ pub fn show_membership(membership: &PgMembership) -> String {
 
 fn backoff(to: Node, request: &OsdRequest, epoch: Epoch) -> Out {
     Out::Send(to, Packet::Backoff(OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch }))
+}
+
+/// What is told of a request whose object can't be read: it may still be removed.
+fn damaged(in_hand: &mut Request, epoch: Epoch) -> Executed {
+    let request = &in_hand.request;
+    if request.ops.is_empty() || !request.ops.iter().all(|op| matches!(op.op, Op::Remove)) {
+        return Executed::Damaged { removal: None };
+    }
+    let (reqid, attempt) = (request.reqid, request.attempt);
+    in_hand.reply = Some(OsdReply { reqid, attempt, epoch, result: 0, user_version: 0, ops: Vec::new() });
+    Executed::Damaged { removal: Some(Bytes::from_static(&[0; 12])) }
 }

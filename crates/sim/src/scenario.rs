@@ -93,6 +93,8 @@ faults! {
     ClientStop = "client-stop", 30 * SECOND;
     /// A store fills up.
     Full = "full", 20 * SECOND;
+    /// An object of one copy can't be read any more.
+    Damage = "damage", 3 * SECOND;
 }
 
 impl fmt::Display for Fault {

@@ -419,6 +419,11 @@ impl World {
                         self.invariants.answered(&self.osds, self.monitor.view(), id, pg, interval, wrote);
                     self.check(checked);
                 }
+                Out::Unreadable { pg, object, interval } => {
+                    self.say(format_args!("osd.{id} can't read {object} of {pg} in interval {interval}"));
+                    let checked = self.invariants.unreadable(&self.osds, id, pg, &object, interval);
+                    self.check(checked);
+                }
                 Out::Broken(rule, detail) => self.fail(rule, detail),
             }
         }
@@ -740,6 +745,15 @@ impl World {
                 primary.and_then(|osd| self.osds.get(osd.0 as usize)).and_then(|osd| osd.machine(pg));
             let state = machine.map_or(0, |machine| machine.state());
             let wanted = pg_state::ACTIVE | pg_state::CLEAN;
+            // With an object that nobody has it never is clean: then all members are in sync, and know it.
+            let is_settled = machine.is_some_and(|machine| {
+                let has_unfound = machine.unfound().is_some_and(|mut unfound| unfound.next().is_some());
+                let is_current = map.membership(pg).is_some_and(|m| m.interval == machine.interval());
+                has_unfound && is_current && state & (pg_state::UNDERSIZED | pg_state::REMAPPED) == 0
+            });
+            if is_settled {
+                continue;
+            }
             if state & wanted != wanted {
                 unclean.push((pg, pg_state::to_text(state)));
             }
