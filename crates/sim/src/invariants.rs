@@ -184,7 +184,7 @@ impl Invariants {
             }
             for pair in copies.windows(2) {
                 let ((a, first), (b, second)) = (pair[0], pair[1]);
-                // What no member has is no copy.
+                // Of an unfound object the members may have kept different versions.
                 let is_lost = |object: &ObjectId| [a, b].iter().all(|osd| !osd.can_read(*pg, object));
                 if let Some(difference) = difference(first, second, is_lost) {
                     let detail = format!("{pg} on {} and {}: {difference}", a.id, b.id);

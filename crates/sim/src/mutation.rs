@@ -133,7 +133,8 @@ impl Mutation {
             Mutation::ApplyPastCursor | Mutation::JoinWithMissing => &[OutIn, Wipe, Crash],
         };
         let mut shaped = scenario.with_only(faults);
-        shaped.fault_rate = 300;
+        // Nearly all OSDs must die at once, and again soon after.
+        shaped.fault_rate = if self == Mutation::ReuseInterval { 600 } else { 300 };
         shaped.think = 30 * MILLI;
         shaped.trouble = 40 * SECOND;
         shaped.requests = 900;

@@ -560,8 +560,7 @@ impl World {
             let mine =
                 membership.in_sync.iter().any(|m| m.osd.0 == osd && self.osds[osd as usize].member() == *m);
             let others = || membership.in_sync.iter().filter(|m| m.osd.0 != osd);
-            let begun = !membership.interval.is_creation();
-            begun
+            !membership.interval.is_creation()
                 && mine
                 && holds(&self.osds[osd as usize])
                 && !others().any(|m| self.osds.iter().any(|o| o.member() == *m && intact(o)))

@@ -4,14 +4,15 @@
 //! requests, remembers its newest map, boots, beats and reports. It knows nothing of the network's or the disk's tempers:
 //! what is to be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
 
+mod execution;
+
 use crate::disk::{Collection, Disk};
 use crate::network::Node;
 use crate::packet::{MapView, Packet};
 use crate::schedule::{Clock, Nanos, SECOND};
 use bytes::Bytes;
-use nacre_exec::{Environment, Limits, ObjectContext, Origin, pieces};
+use nacre_exec::{Limits, pieces};
 use nacre_mon::logic;
-use nacre_objectstore::StoreError;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, Heartbeat, HeartbeatMap};
 use nacre_pg::lease::LeaseTable;
 use nacre_pg::reserve::{Reservation, Reserver};
@@ -21,12 +22,10 @@ use nacre_pg::{
 use nacre_types::encoding::{self, DecodeError};
 use nacre_types::errno::Errno;
 use nacre_types::msg::{OsdAlive, OsdBackoff, OsdBoot, OsdReply, OsdRequest, PgCasReply};
-use nacre_types::op::Op;
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -739,75 +738,6 @@ impl Osd {
         }
     }
 
-    fn execute(&mut self, pg: PgId, token: u64, version: Eversion) -> Option<Executed> {
-        let process = self.process.as_mut()?;
-        let epoch = process.epoch();
-        let view = process.view.clone()?;
-        let pool = view.map.pools.get(&pg.pool)?;
-        let full = self.disk.lacks_room(64) || {
-            let members = view.map.membership(pg).map(|m| m.acting()).unwrap_or_default();
-            members.iter().any(|osd| view.map.osds.get(osd).is_some_and(|info| info.full))
-        };
-        let Hosted { machine, requests, .. } = process.pgs.get_mut(&pg)?;
-        let in_hand = requests.get_mut(&token)?;
-        let (request, store) = (&in_hand.request, self.disk.seen());
-        if machine.lacks(&request.object) {
-            return Some(damaged(in_hand, epoch));
-        }
-        let context = match nacre_exec::load_context(store, pg, &request.object) {
-            Ok(context) => context,
-            Err(StoreError::NoCollection(_)) => ObjectContext::default(),
-            Err(error) if error.is_damage() => return Some(damaged(in_hand, epoch)),
-            Err(error) => panic!("{error}: it is no damage"),
-        };
-        let env = Environment {
-            store,
-            pg,
-            pool,
-            limits: &self.settings.limits,
-            full,
-            at: version,
-            last_user_version: version.version.saturating_sub(1),
-            origin: Origin { client: request.reqid.client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
-            wall_ns: &|| 0,
-            watches: &|_| (0, 0),
-            copied: &[],
-            recent_requests: &|oid| machine.requests_of(oid, nacre_exec::MAX_COPIED_REQUESTS),
-        };
-        let executed = nacre_exec::execute(&env, request, &context);
-        if executed.damaged {
-            return Some(damaged(in_hand, epoch));
-        }
-        let mut result = executed.result.to_le_bytes().to_vec();
-        result.extend_from_slice(&executed.user_version.to_le_bytes());
-        let result = Bytes::from(result);
-        let (writes, may_change) = (nacre_exec::may_write(request), nacre_exec::may_change(request));
-        in_hand.reply = Some(OsdReply {
-            reqid: request.reqid,
-            attempt: request.attempt,
-            epoch,
-            result: executed.result,
-            user_version: executed.user_version,
-            ops: executed.ops,
-        });
-        let Some(change) = executed.change else {
-            return Some(match executed.result < 0 {
-                true if writes => Executed::Failed { result },
-                false if writes && may_change => Executed::Unchanged { result },
-                _ => Executed::Read,
-            });
-        };
-        in_hand.wrote = Some(version);
-        Some(Executed::Write {
-            txn: change.transaction,
-            delete: !change.context.exists,
-            prior: change.prior_version,
-            user_version: change.context.info.user_version,
-            mtime_ns: change.context.info.mtime_ns,
-            result,
-        })
-    }
-
     fn carry_out(&mut self, local: Nanos, pg: PgId, command: Command, out: &mut Vec<Out>) {
         let id = self.id;
         let Some(process) = &mut self.process else { return };
@@ -953,15 +883,4 @@ pub fn show_membership(membership: &PgMembership) -> String {
 
 fn backoff(to: Node, request: &OsdRequest, epoch: Epoch) -> Out {
     Out::Send(to, Packet::Backoff(OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch }))
-}
-
-/// What is told of a request whose object can't be read: it may still be removed.
-fn damaged(in_hand: &mut Request, epoch: Epoch) -> Executed {
-    let request = &in_hand.request;
-    if request.ops.is_empty() || !request.ops.iter().all(|op| matches!(op.op, Op::Remove)) {
-        return Executed::Damaged { removal: None };
-    }
-    let (reqid, attempt) = (request.reqid, request.attempt);
-    in_hand.reply = Some(OsdReply { reqid, attempt, epoch, result: 0, user_version: 0, ops: Vec::new() });
-    Executed::Damaged { removal: Some(Bytes::from_static(&[0; 12])) }
 }

@@ -4,6 +4,8 @@
 //! invariants are checked in between. The run ends when the faults have stopped, every PG is clean, every request is
 //! answered and every object was read once more, or with the first invariant that does not hold.
 
+mod ending;
+
 use crate::client::{Answer, Client, Sent};
 use crate::history::{Action, History};
 use crate::invariants::Invariants;
@@ -17,21 +19,17 @@ use crate::random::{Random, Stream};
 use crate::scenario::Scenario;
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::{Failure, Options, Report};
-use nacre_types::stats::pg_state;
-use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId};
+use ending::Ending;
+use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Longest queue that a direction of a connection may build up.
-const MAX_QUEUE: usize = 20_000;
 /// Requests that one OSD may hold for clients.
 const MAX_HELD: usize = 2_000;
 /// Events of one run; more mean that something spins.
 const MAX_EVENTS: u64 = 3_000_000;
-/// How often it is looked whether the cluster is whole again.
-const LOOK: Nanos = 500 * MILLI;
 
 /// Something that happens.
 #[derive(Clone, Debug)]
@@ -112,19 +110,6 @@ pub struct World {
     trace: bool,
     out: Vec<Out>,
     mon_out: Vec<MonOut>,
-}
-
-/// How far the end of the run has come.
-#[derive(Debug, PartialEq, Eq)]
-enum Ending {
-    /// Faults happen.
-    Trouble,
-    /// Faults have stopped; the cluster heals.
-    Healing,
-    /// All is clean; every object is read once more.
-    LastReads,
-    /// Done.
-    Over,
 }
 
 impl World {
@@ -662,125 +647,6 @@ impl World {
 
     fn object(&self, pool: PoolId, number: u64) -> ObjectId {
         ObjectId::new(pool, "", "", &format!("o{number}"))
-    }
-
-    /// Faults end: everything is mended, and the cluster has to become whole by itself.
-    fn calm(&mut self) {
-        self.ending = Ending::Healing;
-        self.mend();
-        self.schedule.after(LOOK, Happening::Look);
-    }
-
-    fn look(&mut self) {
-        let now = self.schedule.now();
-        let whole = self.unclean().is_empty() && self.unanswered().is_empty();
-        if !whole {
-            let began = 3 * SECOND + self.scenario.trouble;
-            if now > began + self.scenario.patience {
-                let unfinished = self.describe_unfinished();
-                self.fail("the cluster does not become whole again", unfinished);
-            }
-            self.schedule.after(LOOK, Happening::Look);
-            return;
-        }
-        match self.ending {
-            Ending::Healing => {
-                self.ending = Ending::LastReads;
-                self.last_reads();
-                self.schedule.after(LOOK, Happening::Look);
-            }
-            _ => {
-                self.ending = Ending::Over;
-                let lost = self.lost_pgs();
-                let checked = self.invariants.at_rest(&self.osds, self.monitor.view(), &lost);
-                self.check(checked);
-                if self.network.longest() > MAX_QUEUE {
-                    let detail = format!("{} messages on one direction", self.network.longest());
-                    self.fail("a queue without bound", detail);
-                }
-            }
-        }
-    }
-
-    /// One client reads every object that was ever used.
-    fn last_reads(&mut self) {
-        let now = self.schedule.now();
-        let Some(number) = (0..self.clients.len() as u32).find(|n| !self.nemesis.is_silent(*n)) else {
-            return;
-        };
-        let lost = self.lost_pgs();
-        let Some(map) = self.clients[number as usize].map().cloned() else { return };
-        let objects: Vec<ObjectId> = self
-            .history
-            .objects()
-            .map(|(object, _)| object.clone())
-            .filter(|o| map.pools.get(&o.pool()).is_some_and(|pool| !lost.contains(&pool.pg_of(o))))
-            .collect();
-        for object in objects {
-            let client = &mut self.clients[number as usize];
-            let sent = client.ask(now, &mut self.history, object, Action::Read);
-            self.send_requests(number, sent);
-        }
-    }
-
-    /// PGs all of whose in-sync copies are gone: nothing can be asked of them any more.
-    pub(crate) fn lost_pgs(&self) -> BTreeSet<PgId> {
-        let map = &self.monitor.view().map;
-        let survives = |pg: &PgId| {
-            map.membership(*pg).is_none_or(|membership| {
-                membership.in_sync.iter().any(|m| self.osds.iter().any(|osd| osd.member() == *m))
-            })
-        };
-        map.pg_ids().filter(|pg| self.deleted.contains(&pg.pool) || !survives(pg)).collect()
-    }
-
-    /// PGs that are not active and clean on a primary, with what they say.
-    fn unclean(&self) -> Vec<(PgId, String)> {
-        let map = &self.monitor.view().map;
-        let lost = self.lost_pgs();
-        let mut unclean = Vec::new();
-        for pg in map.pg_ids().filter(|pg| !lost.contains(pg)) {
-            let primary = map.membership(pg).map(|m| m.primary);
-            let machine =
-                primary.and_then(|osd| self.osds.get(osd.0 as usize)).and_then(|osd| osd.machine(pg));
-            let state = machine.map_or(0, |machine| machine.state());
-            let wanted = pg_state::ACTIVE | pg_state::CLEAN;
-            // With an object that nobody has it never is clean: then all members are in sync, and know it.
-            let is_settled = machine.is_some_and(|machine| {
-                let has_unfound = machine.unfound().is_some_and(|mut unfound| unfound.next().is_some());
-                let is_current = map.membership(pg).is_some_and(|m| m.interval == machine.interval());
-                has_unfound && is_current && state & (pg_state::UNDERSIZED | pg_state::REMAPPED) == 0
-            });
-            if is_settled {
-                continue;
-            }
-            if state & wanted != wanted {
-                unclean.push((pg, pg_state::to_text(state)));
-            }
-        }
-        unclean
-    }
-
-    fn unanswered(&self) -> Vec<String> {
-        let lost = self.lost_pgs();
-        let silent = |client: &Client| matches!(client.node, Node::Client(n) if self.nemesis.is_silent(n));
-        self.clients.iter().filter(|c| !silent(c)).flat_map(|c| c.describe_pending(&lost)).collect()
-    }
-
-    fn describe_unfinished(&mut self) -> String {
-        let mut text = format!("map: {}", describe_map(self.monitor.view()));
-        for (pg, state) in self.unclean() {
-            text += &format!("\n  {pg} is {state}");
-            for osd in &mut self.osds {
-                if let Some(said) = osd.describe(pg) {
-                    text += &format!("\n    {}: {said}", osd.id);
-                }
-            }
-        }
-        for line in self.unanswered() {
-            text += &format!("\n  unanswered: {line}");
-        }
-        text
     }
 }
 
