@@ -1,6 +1,6 @@
 //! Options, configuration, keys and capabilities, the records of handshakes, counters, and the seam for clocks.
 //!
-//! What daemons and clients stand on without talking to anybody: no sockets, no threads, no asynchronous runtime. Those are
+//! What daemons and clients stand on before they connect: no sockets, no threads, no asynchronous runtime. Those are
 //! in `nacre-runtime`. Nothing here knows of PGs, stores or maps.
 
 pub mod auth;

@@ -178,6 +178,11 @@ impl Context<'_, '_> {
         format!("{name} {addr}")
     }
 
+    /// An identifier that was never used.
+    fn fresh_uuid(&self) -> uuid::Uuid {
+        self.object.fresh_uuid()
+    }
+
     /// The time of day.
     fn now(&self) -> UTime {
         UTime::from_ns(self.object.wall_ns())

@@ -42,7 +42,8 @@ pub fn load_context(store: &dyn ReadStore, pg: PgId, oid: &ObjectId) -> Result<O
     Ok(ObjectContext { exists: true, size: stat.size, info })
 }
 
-fn decode_info(oid: &ObjectId, attr: Option<Bytes>) -> Result<ObjectInfo, StoreError> {
+/// The info that an object's attribute holds.
+pub(crate) fn decode_info(oid: &ObjectId, attr: Option<Bytes>) -> Result<ObjectInfo, StoreError> {
     let corrupt = |detail: String| StoreError::Corrupt { what: oid.to_string(), detail };
     let attr = attr.ok_or_else(|| corrupt("no object info".into()))?;
     nacre_types::encoding::decode(&attr).map_err(|error| corrupt(error.to_string()))

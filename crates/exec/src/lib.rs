@@ -4,8 +4,8 @@
 //! out; it changes nothing itself. An op sees what earlier ops of the same request did; the first failing op fails the
 //! request and then nothing changes. Semantics, limits and errno are Ceph's (`PrimaryLogPG::do_osd_ops`).
 //!
-//! This module knows nothing of replication: versions are given to it, and who persists the transaction is not its
-//! business.
+//! Versions are given to it, and who persists the transaction is not its business. [`pieces`] reads a PG's copies for recovery;
+//! of the replication machine it knows the pieces alone.
 
 pub mod cls;
 
@@ -42,6 +42,7 @@ use nacre_types::op::{OI_ATTR, Op, OpResult, OsdOp, op_flag, request_flag};
 use nacre_types::pool::{self, Pool};
 use nacre_types::txn::{Transaction, TxnOp};
 use std::net::IpAddr;
+use uuid::Uuid;
 
 /// Output of one request, in bytes: more does not fit a message, and nothing else bounds what many reads in one request
 /// bring. Such a request fails with EOVERFLOW.
@@ -67,6 +68,8 @@ pub struct Environment<'a> {
     pub origin: Origin,
     /// The time of day, nanoseconds since 1970, for object classes.
     pub wall_ns: &'a dyn Fn() -> u64,
+    /// Makes identifiers that were never used, for object classes.
+    pub fresh_uuid: &'a dyn Fn() -> Uuid,
     /// How many watches the OSD has: who asks, and all.
     pub watches: &'a dyn Fn(ClientId) -> (usize, usize),
     /// What was read for the request's copy-from ops, in their order.
@@ -164,6 +167,11 @@ fn writes(op: &Op) -> bool {
         }
         other => other.is_write(),
     }
+}
+
+/// Whether the request does nothing but remove its object: that needs nothing of what is there.
+pub fn only_removes(request: &OsdRequest) -> bool {
+    !request.ops.is_empty() && request.ops.iter().all(|op| matches!(op.op, Op::Remove))
 }
 
 /// Checks what can be refused before the request is ordered (`PrimaryLogPG::do_op`): names, size, snapshots, classes.
@@ -398,7 +406,7 @@ impl std::ops::AddAssign for SumsDelta {
 }
 
 /// The namespace of objects that only the cluster itself uses; listings hide it (`osd_hit_set_namespace`).
-pub const INTERNAL_NAMESPACE: &str = ".ceph-internal";
+pub(crate) const INTERNAL_NAMESPACE: &str = ".ceph-internal";
 
 /// Whether listings show the object: heads that are not the cluster's own.
 pub(crate) fn is_listed(object: &ObjectId) -> bool {

@@ -16,6 +16,7 @@ use nacre_types::txn::TxnOp;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use uuid::Uuid;
 
 /// Entries, and bytes of them, fetched from the store at a time while omap is scanned.
 const OMAP_SCAN_ENTRIES: usize = 1025;
@@ -87,6 +88,11 @@ impl<'a> Pending<'a> {
     /// The time of day, nanoseconds since 1970.
     pub(crate) fn wall_ns(&self) -> u64 {
         (self.env.wall_ns)()
+    }
+
+    /// An identifier that was never used.
+    pub(crate) fn fresh_uuid(&self) -> Uuid {
+        (self.env.fresh_uuid)()
     }
 
     /// Whether the object exists as users see it: a whiteout does not.

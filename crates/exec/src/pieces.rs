@@ -1,13 +1,14 @@
 //! A PG's contents in pieces of bounded size: for recovery, backfill, counting and removal.
 
+use crate::context::decode_info;
 use crate::{ObjectContext, SumsDelta, load_context};
 use bytes::Bytes;
 use nacre_objectstore::{ReadStore, StoreError};
 use nacre_pg::{ObjectPiece, PieceCursor};
-use nacre_types::encoding::decode;
+use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, PgId};
 use nacre_types::object::ObjectId;
-use nacre_types::op::{OI_ATTR, ObjectInfo};
+use nacre_types::op::OI_ATTR;
 use nacre_types::txn::{Transaction, TxnOp};
 
 /// Objects counted in one piece.
@@ -59,10 +60,9 @@ pub fn count(
     Ok((sum, position))
 }
 
-fn version_of(oid: &ObjectId, attr: Option<Bytes>) -> Result<Eversion, StoreError> {
-    let corrupt = |detail: String| StoreError::Corrupt { what: oid.to_string(), detail };
-    let attr = attr.ok_or_else(|| corrupt("no object info".into()))?;
-    decode::<ObjectInfo>(&attr).map(|info| info.version).map_err(|error| corrupt(error.to_string()))
+/// What a machine is told of an object that could not be read for recovery: only damage says something of the object.
+pub fn read_errno(error: &StoreError) -> Errno {
+    if error.is_damage() { Errno::EIO } else { Errno::EAGAIN }
 }
 
 /// Objects from `from` on with their versions, at most `max`, and whether these are the last. A damaged object has the
@@ -81,8 +81,8 @@ pub fn list_versions(
     };
     let mut objects = Vec::with_capacity(page.entries.len());
     for oid in page.entries {
-        let version = match store.get_attr(pg, &oid, OI_ATTR).and_then(|attr| version_of(&oid, attr)) {
-            Ok(version) => version,
+        let version = match store.get_attr(pg, &oid, OI_ATTR).and_then(|attr| decode_info(&oid, attr)) {
+            Ok(info) => info.version,
             Err(error) if error.is_damage() => {
                 // No version equals this one, so backfill replaces the damaged copy.
                 tracing::error!(object = %oid, %error, "an object's info is damaged");
@@ -114,7 +114,7 @@ pub fn read_piece(
     let info = attrs.iter().find(|(name, _)| name == OI_ATTR).map(|(_, value)| value.clone());
     let mut piece = ObjectPiece {
         first,
-        version: version_of(oid, info)?,
+        version: decode_info(oid, info)?.version,
         size: stat.size,
         offset: cursor.offset.min(stat.size),
         data: Bytes::new(),
@@ -167,6 +167,7 @@ mod tests {
     use super::*;
     use nacre_objectstore::{MemStore, ObjectStore};
     use nacre_types::ids::{Interval, PoolId};
+    use nacre_types::op::ObjectInfo;
 
     const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 

@@ -96,6 +96,7 @@ impl Bench {
             last_user_version: self.last_user_version,
             origin: Origin { client: self.client, ip: IpAddr::from([127, 0, 0, 1]) },
             wall_ns: &now,
+            fresh_uuid: &Uuid::new_v4,
             watches: &|_| self.watches,
             copied: &self.copied,
             recent_requests: &|_| vec![(ReqId { client: ClientId(77), tid: 5 }, 3)],

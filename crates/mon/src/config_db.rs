@@ -205,7 +205,7 @@ impl ConfigDb {
     }
 
     /// Forgets versions beyond those that are kept; returns their numbers.
-    pub fn forget_old(&mut self) -> Vec<u64> {
+    pub(crate) fn forget_old(&mut self) -> Vec<u64> {
         let beyond = self.history.len().saturating_sub(KEPT_VERSIONS);
         self.history.drain(..beyond).map(|version| version.number).collect()
     }

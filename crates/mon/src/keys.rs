@@ -43,7 +43,7 @@ pub fn chunk(prefix: &[u8], epoch: Epoch, chunk: u32) -> Vec<u8> {
 }
 
 /// A configuration value.
-pub fn config(who: &Who, name: &str) -> Vec<u8> {
+pub(crate) fn config(who: &Who, name: &str) -> Vec<u8> {
     format!("config/{who}/{name}").into_bytes()
 }
 
@@ -53,17 +53,17 @@ pub fn auth(entity: &EntityName) -> Vec<u8> {
 }
 
 /// A version of the configuration.
-pub fn config_history(number: u64) -> Vec<u8> {
+pub(crate) fn config_history(number: u64) -> Vec<u8> {
     [CONFIG_HISTORY, &number.to_be_bytes()].concat()
 }
 
 /// A value of `config-key`.
-pub fn config_key(key: &str) -> Vec<u8> {
+pub(crate) fn config_key(key: &str) -> Vec<u8> {
     [CONFIG_KEY, key.as_bytes()].concat()
 }
 
 /// A muted health check.
-pub fn mute(code: &str) -> Vec<u8> {
+pub(crate) fn mute(code: &str) -> Vec<u8> {
     [MUTES, code.as_bytes()].concat()
 }
 

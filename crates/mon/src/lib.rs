@@ -3,8 +3,8 @@
 //! Pure: events with a time go into [`logic`], map changes and effects come out; the simulator drives it as it is. The daemon
 //! around it, with sockets and the map store, is `nacre-monitor`.
 //!
-//! Invariants: an epoch is durable before anybody sees it; every transaction compares the fencing key, so at most one
-//! authority commits; a PG's membership changes only by compare-and-swap on the whole record.
+//! Invariants: what changes gathers in a proposal until the daemon says that it is durable, and no answer depends on it before;
+//! a PG's membership changes only by compare-and-swap on the whole record.
 
 #![recursion_limit = "256"]
 

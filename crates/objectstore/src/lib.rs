@@ -305,7 +305,7 @@ pub trait ReadStore: Send + Sync {
         max_bytes: usize,
     ) -> Result<Page<(Bytes, Bytes)>>;
 
-    /// As [`ObjectStore::omap_iterate`], the keys alone; values do not count towards `max_bytes`.
+    /// As [`ReadStore::omap_iterate`], the keys alone; values do not count towards `max_bytes`.
     fn omap_get_keys(
         &self,
         coll: PgId,

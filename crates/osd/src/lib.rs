@@ -1,4 +1,4 @@
-//! Object storage daemon: PG hosting, op execution, recovery.
+//! Object storage daemon: PG hosting, sessions, recovery I/O.
 //!
 //! An [`Osd`] is a store, some shards and a control thread:
 //!
@@ -7,7 +7,7 @@
 //!   The store's completions come to it in batches.
 //! - The *control thread* talks to the map authority, applies maps in order, sends heartbeats and reports.
 //! - The *watchdog* is a thread that looks whether the shards and the store make progress.
-//! - [`exec`] turns a request into results and one transaction; it knows nothing of replication.
+//! - [`nacre_exec`] turns a request into results and one transaction; it knows nothing of replication.
 //!
 //! A write's way: frame → `dispatch` → shard: admission, `Pg` orders it → `exec` → transaction to the store and to the
 //! replicas → completions and acknowledgements back to `Pg` → reply. On a shard's own connections that is one thread.

@@ -55,6 +55,8 @@ pub enum Mutation {
     ApplyPastCursor,
     /// R8: a member enters the set before its missing objects have arrived.
     JoinWithMissing,
+    /// R10: nothing is fetched or sent for a damaged object.
+    SkipMending,
 }
 
 /// What a host lets a [`crate::Pg`] do; from options.

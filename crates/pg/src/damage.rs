@@ -6,7 +6,7 @@
 //! in-sync members of an active PG are whole, but for objects that none of them has. Those are *unfound*: operations on
 //! them fail with EIO, all but a removal, and everything else goes on.
 
-use crate::api::{ClientOp, Command, DropReason, LeaseView, PeerMsg, Refusal};
+use crate::api::{ClientOp, Command, DropReason, LeaseView, Mutation, PeerMsg, Refusal};
 use crate::copy;
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Durable, Pg};
@@ -173,7 +173,8 @@ impl Pg {
 
     /// Begins peering where a member in sync lacks something.
     pub(crate) fn begin_mending(&mut self, out: &mut Vec<Command>) {
-        if std::mem::take(&mut self.mend) && self.primary.as_ref().is_some_and(|p| !p.must_bump) {
+        let skips = self.settings.breaks(Mutation::SkipMending);
+        if std::mem::take(&mut self.mend) && !skips && self.primary.as_ref().is_some_and(|p| !p.must_bump) {
             self.start_peering(out);
         }
     }

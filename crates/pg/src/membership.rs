@@ -166,7 +166,7 @@ impl Pg {
     }
 
     /// Proposals of this member whose outcome is unknown.
-    pub fn outstanding(&self) -> impl Iterator<Item = &PgMembership> {
+    pub(crate) fn outstanding(&self) -> impl Iterator<Item = &PgMembership> {
         let own_proposal = self.own_proposal.iter().map(|own_proposal| &own_proposal.cas.proposed);
         own_proposal.chain(self.primary.iter().flat_map(Primary::proposals))
     }

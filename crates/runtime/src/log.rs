@@ -28,7 +28,7 @@ type Subsystem = (&'static [&'static str], fn(&Options) -> DebugLevel);
 const SUBSYSTEMS: &[Subsystem] = &[
     (&["nacre_common::auth"], |o| o.debug.debug_auth),
     (&["nacre_runtime::msgr"], |o| o.debug.debug_ms),
-    (&["nacre_mon"], |o| o.debug.debug_mon),
+    (&["nacre_mon", "nacre_monitor"], |o| o.debug.debug_mon),
     (&["nacre_client::native::mon"], |o| o.debug.debug_monc),
     (&["nacre_osd", "nacre_exec", "nacre_pg"], |o| o.debug.debug_osd),
     (&["nacre_store::blue"], |o| o.debug.debug_bluestore),

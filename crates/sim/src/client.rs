@@ -215,7 +215,7 @@ impl Client {
         if outcome == Outcome::Unknown {
             return Ok(Answer::Expired);
         }
-        if reply.result >= 0 {
+        if outcome != Outcome::Refused {
             self.unreadable.remove(&pending.object);
         }
         history.finish(now, &pending.entry, outcome, version)?;
@@ -359,7 +359,7 @@ fn outcome(action: Action, reply: &OsdReply) -> Result<(Outcome, Option<u64>), S
         Errno::ENOENT if action == Action::Read => Ok((Outcome::Saw(None), None)),
         Errno::ENOENT => Ok((Outcome::Absent, None)),
         Errno::ECANCELED => Ok((Outcome::Mismatch, None)),
-        // Whether a read may fail so, the invariants know.
+        // Whether it may is judged where the OSD refuses.
         Errno::ENOSPC | Errno::EIO => Ok((Outcome::Refused, None)),
         // The session has expired: whether an earlier attempt was executed is not known any more.
         Errno::ESTALE | Errno::EBLOCKLISTED => Ok((Outcome::Unknown, None)),
@@ -398,35 +398,28 @@ fn value(results: &[OpResult]) -> Result<Value, String> {
 mod tests {
     use super::*;
     use crate::disk::Disk;
+    use crate::interpreter::{self, Setting};
     use crate::random::{Random, Stream};
-    use nacre_exec::{Change, Environment, Limits, Origin};
+    use nacre_exec::{Change, Limits};
     use nacre_types::Eversion;
     use nacre_types::pool::Pool;
     use nacre_types::txn::{Transaction, TxnOp};
     use nacre_types::{PoolId, ReqId};
-    use std::net::{IpAddr, Ipv4Addr};
 
     const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 
     /// Executes a request as an OSD does: the answer, and what changes.
     fn execute(disk: &Disk, request: &OsdRequest, version: u64) -> (OsdReply, Option<Change>) {
         let pool = Pool::replicated("p", 3, 2, 0, 1, Epoch(1));
-        let env = Environment {
-            store: disk.seen(),
-            pg: PG,
+        let setting = Setting {
             pool: &pool,
             limits: &Limits::default(),
             full: false,
             at: Eversion::new(Interval(1), version),
-            last_user_version: version - 1,
-            origin: Origin { client: request.reqid.client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
-            wall_ns: &|| 0,
-            watches: &|_| (0, 0),
-            copied: &[],
+            wall_ns: 0,
             recent_requests: &|_| Vec::new(),
         };
-        let context = nacre_exec::load_context(disk.seen(), PG, &request.object).unwrap();
-        let done = nacre_exec::execute(&env, request, &context);
+        let done = interpreter::execute(disk.seen(), &setting, request);
         let reply = OsdReply {
             reqid: request.reqid,
             attempt: request.attempt,

@@ -114,11 +114,19 @@ impl Disk {
         self.seen.collections.get(&pg)
     }
 
-    /// An object is damaged, on the medium and as the OSD sees it.
+    /// An object is damaged, on the medium and as the OSD sees it. One that is being replaced, or is damaged as badly, stays as
+    /// it is.
     pub fn damage(&mut self, pg: PgId, oid: &ObjectId, damage: Damage) {
+        let key = (pg, oid.clone());
+        let is_settled = self.seen.object_of(pg, oid) == self.durable.object_of(pg, oid)
+            && self.seen.damaged.get(&key) == self.durable.damaged.get(&key);
+        if !is_settled || self.seen.object_of(pg, oid).is_none() {
+            return;
+        }
         for image in [&mut self.seen, &mut self.durable] {
-            if image.object_of(pg, oid).is_some() {
-                image.damaged.insert((pg, oid.clone()), damage);
+            let known = image.damaged.entry(key.clone()).or_insert(damage);
+            if damage == Damage::Record {
+                *known = damage;
             }
         }
     }
@@ -223,9 +231,11 @@ impl Image {
                 | TxnOp::OmapRmRange { oid, .. }
                 | TxnOp::OmapClear(oid)
                 | TxnOp::OmapSetHeader { oid, .. }
-                | TxnOp::AllocHint { oid, .. }
-                | TxnOp::Clone { from: oid, .. }
-                | TxnOp::Rename { from: oid, .. } => damage(oid) == Some(Damage::Record),
+                | TxnOp::AllocHint { oid, .. } => damage(oid) == Some(Damage::Record),
+                // What is replaced must be known too, to give back what it takes.
+                TxnOp::Clone { from, to } | TxnOp::Rename { from, to } => {
+                    [from, to].into_iter().any(|oid| damage(oid) == Some(Damage::Record))
+                }
                 _ => false,
             };
             now.follow_damage(pg, op);
@@ -301,7 +311,7 @@ impl Image {
     }
 }
 
-/// What is read of an image: as of any store, which the suite of `nacre-store` checks.
+/// What is read of an image: as of any store, which the model test of `nacre-store` checks.
 impl ReadStore for Image {
     fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
         let data = &self.object(coll, oid)?.data;

@@ -28,6 +28,8 @@ pub struct Invariants {
     acknowledged: BTreeMap<PgId, BTreeSet<Eversion>>,
     /// The highest interval that was ever durable.
     highest: BTreeMap<PgId, PgMembership>,
+    /// Memberships that were proposed and may take effect yet.
+    proposed: BTreeMap<PgId, Vec<PgMembership>>,
     /// Pools whose data an operator destroyed.
     given_up: BTreeSet<PoolId>,
 }
@@ -36,6 +38,19 @@ impl Invariants {
     /// The last record of every PG that ever was durable, restores or not.
     pub fn highest(&self) -> impl Iterator<Item = (&PgId, &PgMembership)> {
         self.highest.iter()
+    }
+
+    /// What was proposed of every PG and may take effect yet, whatever became of the proposer.
+    pub fn proposals(&self) -> impl Iterator<Item = (&PgId, &PgMembership)> {
+        self.proposed.iter().flat_map(|(pg, all)| all.iter().map(move |membership| (pg, membership)))
+    }
+
+    /// A membership is proposed.
+    pub fn propose(&mut self, pg: PgId, membership: &PgMembership) {
+        let proposed = self.proposed.entry(pg).or_default();
+        if !proposed.contains(membership) {
+            proposed.push(membership.clone());
+        }
     }
 
     /// An operator deletes the pool. Its copies go, and a restored map that has it again brings none back.
@@ -82,8 +97,8 @@ impl Invariants {
         }
     }
 
-    /// A client was told by `osd` that an object can't be read: no other member in sync may have a copy of it. The primary's own
-    /// may have been made again by what it executed since.
+    /// A client was told by `osd` that an object can't be read: no other member in sync may have a copy of it. What the primary
+    /// itself had is judged at that moment: it may have been made again by what was executed since.
     pub fn unreadable(
         &self,
         osds: &[Osd],
@@ -97,7 +112,7 @@ impl Invariants {
         };
         let members = membership.in_sync.iter().filter_map(|m| osds.iter().find(|osd| osd.member() == *m));
         let mut others = members.filter(|member| member.id.0 != osd);
-        match others.find(|osd| osd.can_read(pg, object)) {
+        match others.find(|osd| osd.has_stored(pg, object)) {
             Some(osd) => Err((
                 "an object is refused that a member in sync has",
                 format!("{object} of {pg}: {}", osd.id),
@@ -112,6 +127,9 @@ impl Invariants {
             let Some(membership) = view.map.membership(*pg) else { continue };
             if !self.is_newest(*pg, membership) {
                 continue;
+            }
+            if let Some(proposed) = self.proposed.get_mut(pg) {
+                proposed.retain(|proposed| proposed.interval > membership.interval);
             }
             let known = self.highest.insert(*pg, membership.clone());
             if known.as_ref() != Some(membership) {
@@ -182,11 +200,11 @@ impl Invariants {
                 let detail = format!("{pg}: {} of {} copies", copies.len(), membership.in_sync.len());
                 return Err(("an in-sync member has no copy", detail));
             }
+            // Of an unfound object the members may have kept different versions.
+            let is_unfound = |object: &ObjectId| copies.iter().all(|(osd, _)| osd.lacks(*pg, object));
             for pair in copies.windows(2) {
                 let ((a, first), (b, second)) = (pair[0], pair[1]);
-                // Of an unfound object the members may have kept different versions.
-                let is_lost = |object: &ObjectId| [a, b].iter().all(|osd| !osd.can_read(*pg, object));
-                if let Some(difference) = difference(first, second, is_lost) {
+                if let Some(difference) = difference(first, second, is_unfound) {
                     let detail = format!("{pg} on {} and {}: {difference}", a.id, b.id);
                     return Err(("replicas differ at rest", detail));
                 }
@@ -206,11 +224,11 @@ fn holds(osd: &Osd, pg: PgId, version: Eversion) -> bool {
         || osd.durable_tail(pg).is_some_and(|tail| version <= tail)
 }
 
-fn difference(a: &Collection, b: &Collection, is_lost: impl Fn(&ObjectId) -> bool) -> Option<String> {
+fn difference(a: &Collection, b: &Collection, is_unfound: impl Fn(&ObjectId) -> bool) -> Option<String> {
     let names: BTreeSet<&ObjectId> = a.objects.keys().chain(b.objects.keys()).collect();
     let show = |object: Option<&Arc<Object>>| object.map_or("absent".to_owned(), |o| format!("{o:?}"));
     let differs = |name: &&ObjectId| a.objects.get(*name) != b.objects.get(*name);
-    let object = names.into_iter().filter(differs).find(|name| !is_lost(name));
+    let object = names.into_iter().filter(differs).find(|name| !is_unfound(name));
     if let Some(name) = object {
         return Some(format!("{name}: {} and {}", show(a.objects.get(name)), show(b.objects.get(name))));
     }

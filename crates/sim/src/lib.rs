@@ -3,7 +3,8 @@
 //! A cluster that keeps data through crashes is easy to build and hard to believe in: what breaks it is a message that
 //! is late by a millisecond in the one order that nobody thought of. So the parts of Nacre that decide about data are
 //! pure: [`nacre_pg::Pg`] (replication), its leases and heartbeats, and [`nacre_mon::logic::MapState`] (the cluster map)
-//! take events and return commands, without a clock, a socket or a disk of their own. The OSD and the map authority host
+//! take events and return commands, without a clock, a socket or a disk of their own; [`nacre_exec`] turns a client's request and
+//! what is read of a store into results and a transaction. The OSD and the map authority host
 //! them in life; this crate hosts the same machines in a world where it decides everything else.
 //!
 //! # The world
@@ -28,6 +29,7 @@
 //! - no interval has two memberships; no earlier interval acts after a later one has;
 //! - all updates of an interval are ordered by one process;
 //! - at no instant do two OSDs serve one PG;
+//! - an object is refused with EIO only where no member in sync has a copy of it that can be read;
 //! - versions answered to clients never go back, name one write and one value, and resends get the first answer;
 //! - transactions apply, queues are bounded, machines' own assertions hold.
 //!
@@ -36,13 +38,14 @@
 //!
 //! # Why to believe it
 //!
-//! The checker refuses hand-made bad histories, and each rule R1 to R8 has [`mutation`]s: breaches built into the
+//! The checker refuses hand-made bad histories, and each rule R1 to R8 and R10 has [`mutation`]s: breaches built into the
 //! machines that a bounded number of seeds must notice. `docs/simulation.md` says how to work with it.
 
 pub mod client;
 pub mod disk;
 pub mod gateway;
 pub mod history;
+pub mod interpreter;
 pub mod invariants;
 pub mod linearize;
 pub mod monitor;

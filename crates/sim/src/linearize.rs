@@ -282,11 +282,8 @@ impl<'a> Search<'a> {
             return None;
         }
         let (Version::Exactly(low) | Version::Above(low)) = at.version;
-        match entry.version {
-            Some(version) if version <= low => None,
-            Some(version) => Some((index, state, Version::Exactly(version))),
-            None => Some((index, state, Version::Above(low))),
-        }
+        let version = entry.version.filter(|version| *version > low)?;
+        Some((index, state, Version::Exactly(version)))
     }
 }
 

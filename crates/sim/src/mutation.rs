@@ -70,6 +70,8 @@ mutations! {
     ApplyPastCursor = "apply-past-cursor", "R8";
     /// A member enters the set before its missing objects have arrived.
     JoinWithMissing = "join-with-missing", "R8";
+    /// Nothing is fetched or sent for a damaged object.
+    SkipMending = "skip-mending", "R10";
 }
 
 impl FromStr for Mutation {
@@ -105,14 +107,15 @@ impl Mutation {
             Mutation::DropBeforeFilled => Pg::DropBeforeFilled,
             Mutation::ApplyPastCursor => Pg::ApplyPastCursor,
             Mutation::JoinWithMissing => Pg::JoinWithMissing,
+            Mutation::SkipMending => Pg::SkipMending,
         }
     }
 
     /// Bends a seed's scenario so that the breach shows soon: the faults that bring it out, often, on a small cluster.
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
-            Blackout, Crash, Delay, Drift, Ghost, MonCrash, MonPartition, OneWay, OutIn, Partition, Reset,
-            Restore, SlowCas, SlowDisk, Wipe,
+            Blackout, Crash, Damage, Delay, Drift, Ghost, MonCrash, MonPartition, OneWay, OutIn, Partition,
+            Reset, Restore, SlowCas, SlowDisk, Wipe,
         };
         let faults: &[Fault] = match self {
             Mutation::AckBeforeCasOutcome => &[Crash, Partition, SlowCas, MonCrash],
@@ -131,6 +134,7 @@ impl Mutation {
             Mutation::IgnoreHighestRecord => &[Restore, Crash, Partition],
             Mutation::DropBeforeFilled => &[OutIn, Crash],
             Mutation::ApplyPastCursor | Mutation::JoinWithMissing => &[OutIn, Wipe, Crash],
+            Mutation::SkipMending => &[Damage, Crash],
         };
         let mut shaped = scenario.with_only(faults);
         // Nearly all OSDs must die at once, and again soon after.

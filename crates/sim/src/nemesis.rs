@@ -542,15 +542,11 @@ impl World {
         };
         let published = self.invariants.highest().map(|(pg, membership)| (*pg, membership.clone()));
         let known = self.invariants.highest().filter_map(|(pg, _)| Some((*pg, remembered(pg)?)));
-        // What was proposed may come into effect yet.
-        let hosted =
-            self.osds.iter().flat_map(|o| o.hosted().into_iter().filter_map(|pg| Some((pg, o.machine(pg)?))));
-        let proposed = hosted.flat_map(|(pg, machine)| machine.outstanding().map(move |m| (pg, m.clone())));
+        let proposed = self.invariants.proposals().map(|(pg, membership)| (*pg, membership.clone()));
         published.chain(known).chain(proposed).collect()
     }
 
-    /// Whether some PG's in-sync set has no other intact copy than this OSD's: the set of the last record that ever was,
-    /// whatever a restored map says, and where restores happen also of the last one that other OSDs remember. In the
+    /// Whether some PG's in-sync set has no other intact copy than this OSD's, for any of [`World::last_memberships`]. In the
     /// interval in which a PG is created there is nothing to lose.
     fn is_last_copy(&self, osd: u32) -> bool {
         let damages = self.scenario.faults.contains(&Fault::Damage);

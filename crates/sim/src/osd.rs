@@ -6,7 +6,7 @@
 
 mod execution;
 
-use crate::disk::{Collection, Disk};
+use crate::disk::{Collection, Disk, Image};
 use crate::network::Node;
 use crate::packet::{MapView, Packet};
 use crate::schedule::{Clock, Nanos, SECOND};
@@ -72,6 +72,8 @@ pub enum Out {
         object: ObjectId,
         /// The interval under which the machine said so.
         interval: Interval,
+        /// Whether the OSD itself has a copy that can be read.
+        has_own: bool,
     },
     /// A rule of the contract between machine and host was broken.
     Broken(&'static str, String),
@@ -262,30 +264,37 @@ impl Osd {
         self.load(pg, collection, 0).ok()?.remembered().cloned()
     }
 
-    /// Where the durable log of the PG begins.
+    /// Where the durable log of a complete copy of the PG begins.
     pub fn durable_tail(&self, pg: PgId) -> Option<Eversion> {
         let collection = self.disk.durable().collections.get(&pg)?;
-        Some(self.load(pg, collection, 0).ok()?.query(0, 0).info.tail)
+        let info = self.load(pg, collection, 0).ok()?.query(0, 0).info;
+        info.complete.then_some(info.tail)
     }
 
     /// Whether a copy of the PG is durable that lacks nothing, as far as is known.
     pub fn has_whole_copy(&self, pg: PgId) -> bool {
-        let durable = self.disk.durable();
-        let copy = durable.collections.get(&pg).and_then(|collection| self.load(pg, collection, 0).ok());
-        copy.is_some_and(|copy| copy.is_whole()) && !durable.damaged.keys().any(|(of, _)| *of == pg)
+        let is_undamaged = |image: &Image| !image.damaged.keys().any(|(of, _)| *of == pg);
+        let copy = self.disk.durable().collections.get(&pg);
+        let copy = copy.and_then(|collection| self.load(pg, collection, 0).ok());
+        copy.is_some_and(|copy| copy.is_whole())
+            && is_undamaged(self.disk.durable())
+            && is_undamaged(self.disk.seen())
     }
 
-    /// Whether the OSD has, for all that it knows, a copy of the object that can be read.
-    pub fn can_read(&self, pg: PgId, object: &ObjectId) -> bool {
-        let (seen, lacks) = (self.disk.seen(), |copy: &Pg| copy.lacks(object));
-        let stored = seen.collections.get(&pg).filter(|collection| collection.objects.contains_key(object));
-        let Some(collection) = stored.filter(|_| !seen.damaged.contains_key(&(pg, object.clone()))) else {
-            return false;
-        };
-        match self.machine(pg) {
-            Some(machine) => !lacks(machine),
-            None => self.load(pg, collection, 0).is_ok_and(|copy| !lacks(&copy)),
-        }
+    /// Whether the disk has a copy of the object that can be read, and no record that it is not the newest.
+    pub fn has_stored(&self, pg: PgId, object: &ObjectId) -> bool {
+        let seen = self.disk.seen();
+        let Some(collection) = seen.collections.get(&pg) else { return false };
+        collection.objects.contains_key(object)
+            && !seen.damaged.contains_key(&(pg, object.clone()))
+            && self.load(pg, collection, 0).is_ok_and(|copy| !copy.lacks(object))
+    }
+
+    /// Whether the copy is known to lack the object, or has one that can't be read.
+    pub fn lacks(&self, pg: PgId, object: &ObjectId) -> bool {
+        let seen = self.disk.seen();
+        let loaded = || seen.collections.get(&pg).and_then(|collection| self.load(pg, collection, 0).ok());
+        seen.damaged.contains_key(&(pg, object.clone())) || loaded().is_some_and(|copy| copy.lacks(object))
     }
 
     /// The process dies. The disk keeps what was flushed and `surviving` more changes.
@@ -563,7 +572,7 @@ impl Osd {
         let event = match request {
             ReadRequest::Object { read, object, cursor, max_bytes } => {
                 let piece = pieces::read_piece(self.disk.seen(), pg, &object, &cursor, max_bytes);
-                Event::ObjectRead { read, piece: piece.map_err(|error| error.errno()) }
+                Event::ObjectRead { read, piece: piece.map_err(|error| pieces::read_errno(&error)) }
             }
             ReadRequest::List { list, from, max } => {
                 let listed = pieces::list_versions(self.disk.seen(), pg, from.as_ref(), max);
@@ -693,7 +702,7 @@ impl Osd {
                 ));
                 continue;
             };
-            if !matches!(outcome, Executed::Read) {
+            if !matches!(outcome, Executed::Read | Executed::Damaged { removal: None }) {
                 out.push(Out::Ordered { pg, interval: version.interval });
             }
             let Some(process) = &mut self.process else { return };
@@ -766,6 +775,12 @@ impl Osd {
             Command::Send { to, msg } => out.push(Out::Send(Node::Osd(to.0), Packet::Peer(pg, msg))),
             Command::Reply { token } => match hosted.requests.remove(&token) {
                 Some(Request { from, reply: Some(mut reply), wrote, .. }) => {
+                    if reply.result == Errno::EIO.negated() {
+                        out.push(Out::Broken(
+                            "an execution failed with EIO",
+                            format!("{pg} on {id}: {reply:?}"),
+                        ));
+                    }
                     reply.epoch = epoch;
                     out.push(Out::Answered { pg, interval: hosted.machine.interval(), wrote });
                     out.push(Out::Send(from, Packet::Reply(reply)));
@@ -800,7 +815,8 @@ impl Osd {
                 Some(Request { from, request, .. }) => {
                     if errno == Errno::EIO {
                         let (object, interval) = (request.object.clone(), hosted.machine.interval());
-                        out.push(Out::Unreadable { pg, object, interval });
+                        let has_own = self.has_stored(pg, &object);
+                        out.push(Out::Unreadable { pg, object, interval, has_own });
                     }
                     let (reqid, attempt, result) = (request.reqid, request.attempt, errno.negated());
                     let reply = OsdReply { reqid, attempt, epoch, result, user_version: 0, ops: Vec::new() };
@@ -845,7 +861,9 @@ impl Osd {
                 self.release(pg, out);
                 self.release_target(pg, out);
                 let Some(process) = &mut self.process else { return };
-                let step = |disk: &Disk| pieces::removal(disk.seen(), pg).expect("invariant: not damaged");
+                let step = |disk: &Disk| {
+                    pieces::removal(disk.seen(), pg).expect("invariant: a removal lists, and reads nothing")
+                };
                 while let Some(txn) = step(&self.disk) {
                     self.disk.apply(txn).expect("invariant: it names what is there");
                     process.persists.push_back(None);

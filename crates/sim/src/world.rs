@@ -16,10 +16,11 @@ use crate::network::{Delays, Due, Link, Network, Node};
 use crate::osd::{Handle, Osd, Out, ReadRequest, show_membership};
 use crate::packet::{MapView, Packet};
 use crate::random::{Random, Stream};
-use crate::scenario::Scenario;
+use crate::scenario::{Fault, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::{Failure, Options, Report};
 use ending::Ending;
+use nacre_mon::logic::Event;
 use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -292,7 +293,7 @@ impl World {
             Happening::MonTick(life) => {
                 if self.monitor.life == life {
                     self.schedule.after(Monitor::TICK, Happening::MonTick(life));
-                    self.with_monitor(|m, out| m.handle(now, nacre_mon::logic::Event::Tick, out));
+                    self.with_monitor(|m, out| m.handle(now, Event::Tick, out));
                 }
             }
             Happening::MonStart => self.start_monitor(),
@@ -380,7 +381,14 @@ impl World {
         act(&mut self.osds[id as usize], &mut out);
         for wanted in out.drain(..) {
             match wanted {
-                Out::Send(to, packet) => self.send(Node::Osd(id), to, packet),
+                Out::Send(to, packet) => {
+                    if let Packet::ToMon(event) = &packet
+                        && let Event::Cas { cas, .. } = &**event
+                    {
+                        self.invariants.propose(cas.pg, &cas.proposed);
+                    }
+                    self.send(Node::Osd(id), to, packet);
+                }
                 Out::Read(handle, request) => {
                     let life = self.osds[id as usize].life;
                     let wait = self.disk_random.range(10 * MICRO, 2 * MILLI);
@@ -404,8 +412,11 @@ impl World {
                         self.invariants.answered(&self.osds, self.monitor.view(), id, pg, interval, wrote);
                     self.check(checked);
                 }
-                Out::Unreadable { pg, object, interval } => {
+                Out::Unreadable { pg, object, interval, has_own } => {
                     self.say(format_args!("osd.{id} can't read {object} of {pg} in interval {interval}"));
+                    if has_own || !self.scenario.faults.contains(&Fault::Damage) {
+                        self.fail("EIO without damage", format!("{object} of {pg} on osd.{id}"));
+                    }
                     let checked = self.invariants.unreadable(&self.osds, id, pg, &object, interval);
                     self.check(checked);
                 }

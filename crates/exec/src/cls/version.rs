@@ -45,8 +45,8 @@ fn write(object: &mut Context<'_, '_>, version: &ObjVersion) -> Result<OpResult,
     done()
 }
 
-fn random_tag() -> Bytes {
-    let random = [*uuid::Uuid::new_v4().as_bytes(), *uuid::Uuid::new_v4().as_bytes()].concat();
+fn random_tag(object: &Context<'_, '_>) -> Bytes {
+    let random = [*object.fresh_uuid().as_bytes(), *object.fresh_uuid().as_bytes()].concat();
     random[..TAG_BYTES].iter().map(|byte| TAG_ALPHABET[usize::from(byte & 63)]).collect()
 }
 
@@ -57,7 +57,10 @@ fn set(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
 /// A version that is not there yet begins at 1, of which the conditions must hold.
 fn increment(object: &mut Context<'_, '_>, bytes: &Bytes) -> Result<OpResult, Errno> {
     let op: ConditionsOp = input(bytes)?;
-    let mut version = stored(object)?.unwrap_or_else(|| ObjVersion { version: 1, tag: random_tag() });
+    let mut version = match stored(object)? {
+        Some(version) => version,
+        None => ObjVersion { version: 1, tag: random_tag(object) },
+    };
     conditions_hold(&op, &version)?;
     version.version = version.version.wrapping_add(1);
     write(object, &version)

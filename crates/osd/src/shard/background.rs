@@ -6,7 +6,6 @@ use super::{Shard, Sums};
 use nacre_exec::pieces;
 use nacre_pg::{Event, PieceCursor};
 use nacre_store::StoreError;
-use nacre_types::errno::Errno;
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 
@@ -36,8 +35,7 @@ impl Shard {
                 }
                 let piece = piece.map_err(|error| {
                     tracing::error!(%object, %error, "can't read an object for recovery");
-                    // Other failures say nothing of the object.
-                    if error.is_damage() { Errno::EIO } else { Errno::EAGAIN }
+                    pieces::read_errno(&error)
                 });
                 self.feed(slot, Event::ObjectRead { read, piece });
             }

@@ -343,6 +343,7 @@ impl Shard {
                 ip: op.conn.as_ref().map_or(LOCALHOST, |c| c.peer_addr().ip()),
             },
             wall_ns: &clock::wall_ns,
+            fresh_uuid: &uuid::Uuid::new_v4,
             watches: &|client| shared.watch_counts.of(client),
             copied: &op.fetched.copies,
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
@@ -492,9 +493,8 @@ impl Shard {
 
 /// What is told of a request whose object can't be read: it may still be removed.
 fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) -> Executed {
-    let (object, ops) = (&op.request.object, &op.request.ops);
-    let removes = !ops.is_empty() && ops.iter().all(|op| matches!(op.op, Op::Remove));
-    if !removes {
+    let object = &op.request.object;
+    if !exec::only_removes(&op.request) {
         return Executed::Damaged { removal: None };
     }
     if hosted.machine.is_unfound(object) {

@@ -157,21 +157,30 @@ fn one_version_of_two_writes_is_refused() {
 fn executed(random: &mut Random, len: u64) -> Vec<Entry> {
     let (mut state, mut version, mut entries) = (None, 0, Vec::new());
     for n in 0..len {
-        let action = match random.range(0, 12) {
+        let action = match random.range(0, 13) {
             0..5 => Read,
             5 => WriteFull(n + 1),
             6..8 => Append(n + 1),
             8 => WriteAt(random.range(0, 4) as u8, n + 1),
             9 => Truncate(random.range(0, 4) as u8),
             10 => Remove,
+            11 => Ensure,
             _ => Swap { expect: state.as_ref().map_or(0, |v: &Value| v.mark), set: n + 1 },
         };
         let at = 100 * n + 100;
         let (call, reply) = (at - random.range(0, 250).min(at), at + 1 + random.range(0, 250));
         let (next, outcome) = action.apply(&state);
+        let changes = match action {
+            // An object that is there stays as it is.
+            Ensure => state.is_none(),
+            Truncate(_) => state.is_some(),
+            _ => outcome == Outcome::Done,
+        };
         state = next;
-        version += u64::from(outcome == Outcome::Done);
-        let carries = outcome == Outcome::Done || matches!(outcome, Outcome::Saw(Some(_)));
+        version += u64::from(changes);
+        // As clients record it: these carry no version of their own.
+        let is_bare = matches!(action, Ensure | Truncate(_) | Remove);
+        let carries = outcome == Outcome::Done && !is_bare || matches!(outcome, Outcome::Saw(Some(_)));
         let mut entry = Entry::new(n as u32 % 4, n, action, (call, Some(reply)), outcome);
         entry.version = carries.then_some(version);
         if random.chance(60) && entry.action.is_write() {

@@ -1,14 +1,11 @@
 //! Execution of a client's request by the OSD's interpreter, and what its machine is told of it.
 
 use super::{Hosted, Osd, Request};
+use crate::interpreter::{self, Setting};
 use bytes::Bytes;
-use nacre_exec::{Environment, ObjectContext, Origin};
-use nacre_objectstore::StoreError;
 use nacre_pg::Executed;
 use nacre_types::msg::OsdReply;
-use nacre_types::op::Op;
 use nacre_types::{Epoch, Eversion, PgId};
-use std::net::{IpAddr, Ipv4Addr};
 
 impl Osd {
     /// Executes a request; `None` where there is no such request.
@@ -23,31 +20,19 @@ impl Osd {
         };
         let Hosted { machine, requests, .. } = process.pgs.get_mut(&pg)?;
         let in_hand = requests.get_mut(&token)?;
-        let (request, store) = (&in_hand.request, self.disk.seen());
+        let request = &in_hand.request;
         if machine.lacks(&request.object) {
             return Some(damaged(in_hand, epoch));
         }
-        let context = match nacre_exec::load_context(store, pg, &request.object) {
-            Ok(context) => context,
-            Err(StoreError::NoCollection(_)) => ObjectContext::default(),
-            Err(error) if error.is_damage() => return Some(damaged(in_hand, epoch)),
-            Err(error) => panic!("{error}: it is no damage"),
-        };
-        let env = Environment {
-            store,
-            pg,
+        let setting = Setting {
             pool,
             limits: &self.settings.limits,
             full,
             at: version,
-            last_user_version: version.version.saturating_sub(1),
-            origin: Origin { client: request.reqid.client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
-            wall_ns: &|| 0,
-            watches: &|_| (0, 0),
-            copied: &[],
+            wall_ns: 0,
             recent_requests: &|oid| machine.requests_of(oid, nacre_exec::MAX_COPIED_REQUESTS),
         };
-        let executed = nacre_exec::execute(&env, request, &context);
+        let executed = interpreter::execute(self.disk.seen(), &setting, request);
         if executed.damaged {
             return Some(damaged(in_hand, epoch));
         }
@@ -85,7 +70,7 @@ impl Osd {
 /// What is told of a request whose object can't be read: it may still be removed.
 fn damaged(in_hand: &mut Request, epoch: Epoch) -> Executed {
     let request = &in_hand.request;
-    if request.ops.is_empty() || !request.ops.iter().all(|op| matches!(op.op, Op::Remove)) {
+    if !nacre_exec::only_removes(request) {
         return Executed::Damaged { removal: None };
     }
     let (reqid, attempt) = (request.reqid, request.attempt);

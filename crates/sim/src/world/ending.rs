@@ -5,6 +5,7 @@ use super::{World, describe_map};
 use crate::client::Client;
 use crate::history::Action;
 use crate::network::Node;
+use crate::scenario::Fault;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use crate::world::Happening;
 use nacre_types::stats::pg_state;
@@ -112,7 +113,8 @@ impl World {
             let state = machine.map_or(0, |machine| machine.state());
             let wanted = pg_state::ACTIVE | pg_state::CLEAN;
             // A PG with an unfound object is never clean: its members are in sync, and its primary knows them.
-            let is_settled = machine.is_some_and(|machine| {
+            let may_lack = self.scenario.faults.contains(&Fault::Damage);
+            let is_settled = machine.filter(|_| may_lack).is_some_and(|machine| {
                 let has_unfound = machine.unfound().is_some_and(|mut unfound| unfound.next().is_some());
                 let is_current = map.membership(pg).is_some_and(|m| m.interval == machine.interval());
                 has_unfound && is_current && state & (pg_state::UNDERSIZED | pg_state::REMAPPED) == 0

@@ -86,17 +86,20 @@ fn the_simulators_disk_does_what_the_model_does() {
     let mut runner = TestRunner::new(Config { cases: 200, failure_persistence: None, ..Config::default() });
     runner
         .run(&proptest::collection::vec(any_step(), 1..25), |steps| {
-            let (mut disk, mut model, mut durable) = (Disk::default(), Model::default(), Model::default());
+            let (mut disk, mut durable) = (Disk::default(), Model::default());
+            // What each unflushed transaction leaves.
+            let mut unflushed: Vec<Model> = Vec::new();
             disk.apply(Transaction { collection: pg(0), ops: vec![TxnOp::CreateCollection] }).unwrap();
             disk.flush(1);
-            for step in steps {
+            for (number, step) in steps.into_iter().enumerate() {
+                let model = unflushed.last().unwrap_or(&durable).clone();
                 match step {
                     Step::Apply(ops) => {
                         let txn = Transaction { collection: pg(0), ops };
                         match (model.apply(&txn), disk.clone().apply(txn.clone())) {
                             (Some(next), Ok(())) => {
                                 disk.apply(txn).unwrap();
-                                model = next;
+                                unflushed.push(next);
                             }
                             (None, Err(_)) => {}
                             // It refuses what no machine may ask for.
@@ -105,15 +108,18 @@ fn the_simulators_disk_does_what_the_model_does() {
                         }
                     }
                     Step::Flush => {
-                        disk.flush(disk.unflushed());
-                        durable = model.clone();
+                        let count = number % (unflushed.len() + 1);
+                        disk.flush(count);
+                        durable = unflushed.drain(..count).next_back().unwrap_or(durable);
                     }
                     Step::Remount => {
-                        disk.crash(0);
-                        model = durable.clone();
+                        let surviving = number % (unflushed.len() + 1);
+                        disk.crash(surviving);
+                        durable = unflushed.drain(..).take(surviving).next_back().unwrap_or(durable);
                     }
                 }
-                prop_assert_eq!(difference(disk.seen(), pg(0), &model), None);
+                let model = unflushed.last().unwrap_or(&durable);
+                prop_assert_eq!(difference(disk.seen(), pg(0), model), None);
                 prop_assert_eq!(difference(disk.durable(), pg(0), &durable), None);
             }
             Ok(())

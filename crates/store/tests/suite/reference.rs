@@ -196,6 +196,34 @@ pub(crate) fn pattern(seed: u64, len: usize) -> Vec<u8> {
     out
 }
 
+/// Compares what is read of an object in parts.
+fn parts(store: &dyn ReadStore, coll: PgId, oid: &ObjectId, object: &Object) -> Result<(), String> {
+    let text = |error: nacre_store::StoreError| error.to_string();
+    let same = |is_same: bool, what: &str| if is_same { Ok(()) } else { Err(format!("{what} of {oid}")) };
+    let size = object.data.len();
+    let (from, to) = (size / 3, size / 3 + size / 2);
+    let middle = store.read(coll, oid, from as u64, (to - from) as u64).map_err(text)?;
+    same(middle == object.data[from..to], "a part of the data")?;
+    same(store.read(coll, oid, size as u64 + 1, 10).map_err(text)?.is_empty(), "data past the end")?;
+    for (offset, len) in store.extents(coll, oid, 0, u64::MAX).map_err(text)? {
+        same(offset + len <= size as u64, "an extent past the end")?;
+    }
+    for name in ["name0", "name3"] {
+        let value = store.get_attr(coll, oid, name).map_err(text)?;
+        same(value.as_ref() == object.attrs.get(name), "an attribute")?;
+    }
+    let wanted: Vec<Bytes> =
+        ["key1", "absent", "key20"].map(|key| Bytes::from_static(key.as_bytes())).to_vec();
+    let found = store.omap_get(coll, oid, &wanted).map_err(text)?;
+    let expected = wanted.iter().filter_map(|key| Some((key.clone(), object.omap.get(key)?.clone())));
+    same(found.into_iter().eq(expected), "omap entries by key")?;
+    let after = Bytes::from_static(b"key12");
+    let behind = object.omap.keys().filter(|key| **key > after && key.starts_with(b"key1"));
+    let page = store.omap_get_keys(coll, oid, Some(&after), b"key1", 2, usize::MAX).map_err(text)?;
+    same(page.more == (behind.clone().count() > 2), "whether a page of omap keys is the last")?;
+    same(page.entries.iter().eq(behind.take(2)), "a page of omap keys")
+}
+
 /// How the store's collection differs from the model, if it does.
 pub(crate) fn difference(store: &dyn ReadStore, coll: PgId, model: &Model) -> Option<String> {
     let differs = |what: String| Err::<(), String>(what);
@@ -223,6 +251,7 @@ pub(crate) fn difference(store: &dyn ReadStore, coll: PgId, model: &Model) -> Op
             if store.omap_get_header(coll, oid).map_err(text)? != object.header {
                 return differs(format!("omap header of {oid}"));
             }
+            parts(store, coll, oid, object)?;
         }
         if !store.collection_meta(coll).map_err(text)?.into_iter().eq(model.meta.clone()) {
             return differs("metadata".into());

@@ -2,15 +2,15 @@
 
 use super::{InFlight, Inner, Observation, World};
 use crate::gateway::executor::ProcessId;
+use crate::interpreter::{self, Setting};
 use crate::schedule::{Nanos, SECOND};
 use nacre_engine::engine::{ObjectRequest, OnReply};
 use nacre_engine::{Error, OpReply, Result};
-use nacre_exec::{Effect, Environment, Executed, Origin};
+use nacre_exec::{Effect, Executed};
 use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
 use nacre_types::op::Op;
 use nacre_types::{ClientId, Epoch, Eversion, Interval, PgId, ReqId};
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 /// Names a request.
@@ -261,21 +261,13 @@ fn execute(world: &World, pg: PgId, sent: &Sent, wall_ns: u64) -> Result<Execute
         ops: sent.ops.clone(),
     };
     nacre_exec::validate(&request, &world.limits)?;
-    let context = nacre_exec::load_context(&world.image, pg, &request.object);
-    let env = Environment {
-        store: &world.image,
-        pg,
+    let setting = Setting {
         pool: &pool.settings,
         limits: &world.limits,
         full: false,
         at: Eversion::new(Interval(1), version + 1),
-        last_user_version: version,
-        origin: Origin { client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
-        wall_ns: &|| wall_ns,
-        watches: &|_| (0, 0),
-        copied: &[],
+        wall_ns,
         recent_requests: &|_| Vec::new(),
     };
-    let context = context.expect("invariant: objects in memory are not damaged");
-    Ok(nacre_exec::execute(&env, &request, &context))
+    Ok(interpreter::execute(&world.image, &setting, &request))
 }

@@ -20,8 +20,6 @@ use std::time::Duration;
 
 /// The longest time between two signs of life, as the native engine has it.
 const LONGEST_PING: Nanos = 5 * SECOND;
-/// Seconds that a watch and a notify without a timeout of their own have.
-const DEFAULT_TIMEOUT_S: u32 = 30;
 
 /// A watch as its session has it.
 pub(super) struct SessionWatch {
@@ -92,9 +90,9 @@ impl Inner {
         handler: Arc<dyn WatchHandler>,
         done: OnDone,
     ) -> u64 {
-        let kept_s = if timeout_s == 0 { DEFAULT_TIMEOUT_S } else { timeout_s };
         let cookie = {
             let mut world = self.world.lock();
+            let kept_s = if timeout_s == 0 { world.limits.watch_timeout_s } else { timeout_s };
             let Some(state) = world.sessions.get_mut(&session) else { return 0 };
             let cookie = state.next_cookie;
             state.next_cookie += 1;

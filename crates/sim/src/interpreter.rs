@@ -1,0 +1,64 @@
+//! Requests executed by the OSD's own interpreter on what a simulated disk holds.
+
+use crate::disk::Image;
+use nacre_exec::{Environment, Executed, Limits, ObjectContext, Origin};
+use nacre_objectstore::StoreError;
+use nacre_types::errno::Errno;
+use nacre_types::msg::OsdRequest;
+use nacre_types::pool::Pool;
+use nacre_types::{Eversion, ObjectId, ReqId};
+use std::cell::Cell;
+use std::net::{IpAddr, Ipv4Addr};
+use uuid::Uuid;
+
+/// What a request is executed in.
+pub struct Setting<'a> {
+    /// The PG's pool.
+    pub pool: &'a Pool,
+    /// Ceph's limits.
+    pub limits: &'a Limits,
+    /// Whether writes that need space are refused.
+    pub full: bool,
+    /// The version that the request gets if it changes anything.
+    pub at: Eversion,
+    /// The time of day, nanoseconds since 1970.
+    pub wall_ns: u64,
+    /// Requests that changed an object of late, newest first.
+    pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
+}
+
+/// Executes a request. What is damaged comes back as [`Executed::damaged`]. Watches are not counted, and nothing is copied
+/// from other objects.
+pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> Executed {
+    let context = match nacre_exec::load_context(image, request.pg, &request.object) {
+        Ok(context) => context,
+        Err(StoreError::NoCollection(_)) => ObjectContext::default(),
+        Err(error) if error.is_damage() => {
+            return Executed { damaged: true, ..Executed::failed(Errno::EIO, 0) };
+        }
+        Err(error) => panic!("{error}: a simulated disk fails by damage alone"),
+    };
+    let made = Cell::new(0);
+    let fresh_uuid = || {
+        made.set(made.get() + 1);
+        let change =
+            u128::from(setting.at.interval.0) << 64 | u128::from(setting.at.version) << 8 | made.get();
+        Uuid::from_u128(change.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835))
+    };
+    let env = Environment {
+        store: image,
+        pg: request.pg,
+        pool: setting.pool,
+        limits: setting.limits,
+        full: setting.full,
+        at: setting.at,
+        last_user_version: setting.at.version.saturating_sub(1),
+        origin: Origin { client: request.reqid.client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },
+        wall_ns: &|| setting.wall_ns,
+        fresh_uuid: &fresh_uuid,
+        watches: &|_| (0, 0),
+        copied: &[],
+        recent_requests: setting.recent_requests,
+    };
+    nacre_exec::execute(&env, request, &context)
+}
