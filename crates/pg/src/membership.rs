@@ -6,21 +6,32 @@
 //! - *Promotion*: where the primary is down, the first in-sync member that is up. From the moment it sends the proposal
 //!   it takes part in nothing of the old interval (R3).
 //! - *The primary*: drops the dead as far as min_size allows (R5), takes in members that have caught up, drops those that
-//!   CRUSH does not want once all that it wants are in (R8), and hands its role to the first of the up set.
+//!   CRUSH does not want once all that it wants are in and have shown that they live (R8), and hands its role to the first of
+//!   the up set.
 //! - *A primary that restarted* proposes the same set in the next interval before it orders anything, so that all versions
 //!   of an interval come from one process (R3).
 //! - *After a MapStore restore* the first member of the highest record that any OSD remembers ([`crate::restore`], R7).
 //!
 //! A proposal's outcome stays unknown until an answer or a map tells it: it is repeated, never forgotten (R1).
 
-use crate::api::{Command, DropReason, Mutation, PeerMsg};
+use crate::api::{Command, DropReason, MemberInfo, Mutation, PeerMsg};
 use crate::pg::{Durable, Pg};
 use crate::primary::{Phase, Primary};
 use nacre_types::ids::{Interval, OsdId};
 use nacre_types::msg::{PgCas, PgCasReply};
 use nacre_types::osdmap::{Member, OsdMap, PgMembership};
 use nacre_types::txn::Transaction;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// The question to the members that would stay, before a set is proposed that drops members which are up.
+#[derive(Debug)]
+pub(crate) struct Departure {
+    in_sync: Vec<Member>,
+    pub(crate) round: u64,
+    pub(crate) asked_at: u64,
+    heard: BTreeSet<OsdId>,
+}
 
 /// A proposal of a member that is not primary yet.
 #[derive(Debug)]
@@ -289,6 +300,9 @@ impl Pg {
 
     pub(crate) fn consider_proposals(&mut self, out: &mut Vec<Command>) {
         let Some(current) = self.membership.clone() else { return };
+        // It is kept only as long as nothing else comes up.
+        let Some(primary) = &mut self.primary else { return };
+        let departure = primary.departure.take();
         let Some(primary) = &self.primary else { return };
         // The copies come into being in the first interval (R2): nothing follows before all that are up have theirs.
         let equal = matches!(primary.phase, Phase::Peered | Phase::Active);
@@ -300,6 +314,10 @@ impl Pg {
             return;
         }
         let Some((next_primary, in_sync)) = self.next_set(&current, primary) else { return };
+        let leaves = |m: &Member| !in_sync.contains(m) && (*m == self.me || self.member_up(*m));
+        if current.in_sync.iter().any(leaves) && !self.stayers_answer(&in_sync, departure, out) {
+            return;
+        }
         let proposed = PgMembership { interval: current.interval.next(), primary: next_primary, in_sync };
         let cas = self.cas(Some(current), proposed);
         out.push(Command::Propose(cas.clone()));
@@ -307,6 +325,53 @@ impl Pg {
         if let Some(primary) = &mut self.primary {
             primary.handing_over |= next_primary != self.me.osd;
             primary.proposal = Some((cas, now));
+        }
+    }
+
+    /// Whether all of `in_sync` have told that they have the PG, in answer to a question that is younger than `retry_ns`;
+    /// asks them if not. The map may show OSDs up that died with their disks a moment ago: whoever leaves may hold the last
+    /// copy (R8).
+    fn stayers_answer(
+        &mut self,
+        in_sync: &[Member],
+        departure: Option<Departure>,
+        out: &mut Vec<Command>,
+    ) -> bool {
+        let me = self.me.osd;
+        if in_sync.iter().all(|m| m.osd == me) {
+            return true;
+        }
+        let (now, retry) = (self.now, self.settings.retry_ns);
+        let (interval, boot_nonce) = (self.interval(), self.boot_nonce);
+        let stayers = || in_sync.iter().map(|m| m.osd).filter(|osd| *osd != me);
+        let Some(primary) = &mut self.primary else { return false };
+        if let Some(departure) = departure.filter(|d| d.in_sync == in_sync && now < d.asked_at + retry) {
+            let answered = stayers().all(|osd| departure.heard.contains(&osd));
+            primary.departure = Some(departure);
+            return answered;
+        }
+        let round = self.next_read;
+        self.next_read += 1;
+        for to in stayers() {
+            let msg = PeerMsg::Query { interval, round, versions_after: None, boot_nonce };
+            out.push(Command::Send { to, msg });
+        }
+        let in_sync = in_sync.to_vec();
+        primary.departure = Some(Departure { in_sync, round, asked_at: now, heard: BTreeSet::new() });
+        false
+    }
+
+    /// A member's answer to the question before others leave.
+    pub(crate) fn on_stayer(&mut self, from: OsdId, round: u64, info: &MemberInfo) {
+        // What is unfound here is unfound there too (R10).
+        let unfound = self.missing.len() as u64;
+        let departure = self.primary.as_mut().and_then(|p| p.departure.as_mut());
+        if let Some(departure) = departure.filter(|d| d.round == round)
+            && info.exists
+            && info.complete
+            && info.missing <= unfound
+        {
+            departure.heard.insert(from);
         }
     }
 

@@ -137,6 +137,7 @@ impl Pg {
         if let Some(versions) = versions {
             return self.on_catch_up_info(from, round, &info, &versions, out);
         }
+        self.on_stayer(from, round, &info);
         if let Some(primary) = self.primary.as_mut().filter(|p| p.peering.round == round) {
             primary.peering.infos.insert(from, info);
         }
@@ -329,6 +330,7 @@ impl Pg {
         primary.refused.clear();
         primary.refused_at = 0;
         primary.handing_over = false;
+        primary.departure = None;
         primary.must_bump = false;
         let members: BTreeSet<OsdId> = next.in_sync.iter().map(|m| m.osd).collect();
         let joins = primary.catching_up.values().filter(|c| next.in_sync.contains(&c.member));

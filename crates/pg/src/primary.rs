@@ -8,6 +8,7 @@
 
 use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView, Mutation, PeerMsg, Settings};
 use crate::log::{Admission, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
+use crate::membership::Departure;
 use crate::peering::Peering;
 use crate::pg::{Durable, Pg};
 use crate::recovery::CatchUp;
@@ -86,6 +87,7 @@ pub(crate) struct Primary {
     pub(crate) refused: Vec<PgMembership>,
     pub(crate) refused_at: u64,
     pub(crate) handing_over: bool,
+    pub(crate) departure: Option<Departure>,
     pub(crate) catching_up: BTreeMap<OsdId, CatchUp>,
     /// Members that need a backfill, which the map's flags forbid for now.
     pub(crate) deferred: BTreeSet<Member>,
@@ -127,6 +129,7 @@ impl Primary {
             refused: Vec::new(),
             refused_at: 0,
             handing_over: false,
+            departure: None,
             catching_up: BTreeMap::new(),
             deferred: BTreeSet::new(),
             slot_asked: false,
@@ -195,7 +198,8 @@ impl Primary {
         let retry = stuck.then_some(self.retried_at + settings.retry_ns);
         let recovers = !self.catching_up.is_empty();
         let recovery = recovers.then_some(self.recovery_retried_at + settings.retry_ns);
-        [peering, proposal, refused, retry, recovery].into_iter().flatten().min()
+        let departure = self.departure.as_ref().map(|d| d.asked_at + settings.retry_ns);
+        [peering, proposal, refused, retry, recovery, departure].into_iter().flatten().min()
     }
 }
 

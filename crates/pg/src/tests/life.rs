@@ -432,6 +432,21 @@ fn a_move_fills_the_target_before_the_source_goes() {
 }
 
 #[test]
+fn nobody_leaves_while_those_that_stay_are_silent() {
+    let mut c = cluster(2, 1, 1);
+    write_some(&mut c, 12);
+    c.mon.set_up(&[1]);
+    c.run_until("both are in sync", |c| c.in_sync() == set(&[0, 1]));
+    // The map still shows it up.
+    c.kill(osd(1), 0);
+    c.wipe(osd(1));
+    assert!(!c.run_for(5000 * MS, &|c| c.in_sync() == set(&[1])), "{:?}", c.mon.history);
+    c.boot(osd(1));
+    c.run_clean();
+    assert_eq!((c.primary(), c.in_sync()), (osd(1), set(&[1])));
+}
+
+#[test]
 fn below_min_size_operations_wait_and_the_set_stays() {
     let mut c = cluster(3, 3, 2);
     write_some(&mut c, 2);
