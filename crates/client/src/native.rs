@@ -382,14 +382,34 @@ impl Engine for Native {
         let status =
             self.command(CommandTarget::Mon, r#"{"prefix":"osd stat","format":"json"}"#.into(), Bytes::new());
         let mut epoch = self.shared.epoch.subscribe();
-        Pending::of(async move {
-            let reply = status.await?;
-            let stat: serde_json::Value = serde_json::from_slice(&reply.output).unwrap_or_default();
-            let newest = stat["epoch"].as_u64().and_then(|epoch| u32::try_from(epoch).ok()).map(Epoch);
-            let newest = newest.ok_or_else(|| corrupt("osd stat", "it has no epoch"))?;
-            epoch.wait_for(|have| *have >= newest).await.map_err(|_| Error::ShutDown)?;
-            Ok(())
-        })
+        let mut stop = self.shared.stop.subscribe();
+        let deadline = self.shared.mon_op_timeout.map(|timeout| tokio::time::Instant::now() + timeout);
+        let (completer, pending) = Pending::channel();
+        // Callers have no runtime, which the time needs.
+        self.network.handle().spawn(async move {
+            let refreshed = async {
+                let reply = status.await?;
+                let stat: serde_json::Value = serde_json::from_slice(&reply.output).unwrap_or_default();
+                let newest = stat["epoch"].as_u64().and_then(|epoch| u32::try_from(epoch).ok()).map(Epoch);
+                let newest = newest.ok_or_else(|| corrupt("osd stat", "it has no epoch"))?;
+                epoch.wait_for(|have| *have >= newest).await.map_err(|_| Error::ShutDown)?;
+                Ok(())
+            };
+            let late = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            completer.complete(tokio::select! {
+                biased;
+                refreshed = refreshed => refreshed,
+                // The map is not waited for by a session that is over: none comes.
+                _ = stop.wait_for(|stop| *stop) => Err(Error::ShutDown),
+                () = late => Err(commands::too_late("map", "rados_mon_op_timeout")),
+            });
+        });
+        pending
     }
 
     fn fsid(&self) -> String {

@@ -202,6 +202,15 @@ impl<T> Objecter<T> {
         self.ops.len()
     }
 
+    /// The address of an OSD that is up, for something else than requests: the connection to it is closed like those that
+    /// carry requests when the map shows that its process is another one or gone.
+    pub(crate) fn open_session(&mut self, osd: OsdId) -> Option<SocketAddr> {
+        let info = self.map.as_ref()?.osds.get(&osd).filter(|info| info.up)?;
+        let (addr, boot_nonce) = (info.addr?, info.boot_nonce);
+        self.sessions.entry(osd).or_insert_with(|| Session { addr, boot_nonce, hold: Hold::default() });
+        Some(addr)
+    }
+
     /// Takes a request and sends it where nothing holds it back.
     pub(crate) fn submit(&mut self, submission: Submission, token: T, now_ms: u64, sink: &mut impl Sink<T>) {
         if self.blocklisted {
@@ -290,7 +299,11 @@ impl<T> Objecter<T> {
         let tid = reply.reqid.tid;
         let current = reply.reqid.client == self.client;
         let Some(target) = self.ops.get(&tid).filter(|_| current).and_then(|op| op.sent) else { return };
-        self.held_pgs.remove(&target.pg);
+        // The PG serves again. Its hold stays until its time or epoch: requests wait for that, and later ones must not
+        // overtake them.
+        if let Some(hold) = self.held_pgs.get_mut(&target.pg) {
+            hold.failures = 0;
+        }
         if let Some(session) = self.sessions.get_mut(&target.osd).filter(|s| s.hold.until_ms == 0) {
             session.hold.failures = 0;
         }
@@ -331,9 +344,6 @@ impl<T> Objecter<T> {
         }
         self.map = Some(map.clone());
         self.blocklisted = self.is_over() || is_blocklisted(&map, self.client, now_ns);
-        if self.blocklisted {
-            return self.fail_all(&Error::Blocklisted, sink);
-        }
         self.sessions.retain(|osd, session| {
             let same = map.osds.get(osd).is_some_and(|info| {
                 info.up && info.addr == Some(session.addr) && info.boot_nonce == session.boot_nonce
@@ -343,6 +353,9 @@ impl<T> Objecter<T> {
             }
             same
         });
+        if self.blocklisted {
+            return self.fail_all(&Error::Blocklisted, sink);
+        }
         self.held_pgs.retain(|pg, _| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num));
         for op in self.ops.values_mut().filter(|op| !op.waiting) {
             op.waiting = match place(&map, op.pool, &op.request, op.writes) {
@@ -432,4 +445,4 @@ fn is_blocklisted(map: &OsdMap, client: ClientId, now_ns: u64) -> bool {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -60,6 +60,8 @@ pub struct Environment<'a> {
     pub limits: &'a Limits,
     /// Whether writes that need space are refused: the store of a member or the cluster is full.
     pub full: bool,
+    /// Whether the store has no space at all, so that nothing that needs some can be forced either.
+    pub no_space: bool,
     /// The version that the request gets if it changes anything.
     pub at: Eversion,
     /// The highest user version ever given in the PG: objects that are created again go on from there.
@@ -328,10 +330,11 @@ fn input_bytes(op: &Op) -> usize {
 /// Refuses what needs space while there is none; removals always pass.
 fn check_full(env: &Environment<'_>, request: &OsdRequest, pending: &Pending<'_>) -> Result<(), Errno> {
     let pool_full = env.pool.has_flag(pool::flag::FULL);
-    if !(env.full || pool_full) || request.flags & request_flag::FULL_FORCE != 0 || !pending.needs_space() {
+    let is_forced = request.flags & request_flag::FULL_FORCE != 0 && !env.no_space;
+    if !(env.full || env.no_space || pool_full) || is_forced || !pending.needs_space() {
         return Ok(());
     }
-    let quota = pool_full && !env.full && env.pool.has_flag(pool::flag::FULL_QUOTA);
+    let quota = pool_full && !env.full && !env.no_space && env.pool.has_flag(pool::flag::FULL_QUOTA);
     Err(if quota { Errno::EDQUOT } else { Errno::ENOSPC })
 }
 

@@ -10,7 +10,7 @@ use nacre_types::msg::OsdRequest;
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::OsdOp;
 use nacre_types::txn::Transaction;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// A client's request on `object`, in PG 1.0.
 pub fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
@@ -30,22 +30,33 @@ pub fn request(object: &ObjectId, ops: Vec<OsdOp>, flags: u32) -> OsdRequest {
     }
 }
 
-/// A MemStore that counts calls that read, and can take its time over them.
+/// A MemStore that counts calls that read, can take its time over them, and can refuse changes.
 pub struct Counting {
     inner: MemStore,
     calls: AtomicU64,
     delay_ms: AtomicU64,
+    refuses: AtomicBool,
 }
 
 impl Counting {
     /// Counts from 0.
     pub fn new(inner: MemStore) -> Counting {
-        Counting { inner, calls: AtomicU64::new(0), delay_ms: AtomicU64::new(0) }
+        Counting {
+            inner,
+            calls: AtomicU64::new(0),
+            delay_ms: AtomicU64::new(0),
+            refuses: AtomicBool::new(false),
+        }
     }
 
     /// Every call that reads takes so long from now on.
     pub fn set_delay_ms(&self, delay_ms: u64) {
         self.delay_ms.store(delay_ms, Ordering::Relaxed);
+    }
+
+    /// The next change is refused for lack of space.
+    pub fn refuse_once(&self) {
+        self.refuses.store(true, Ordering::Relaxed);
     }
 
     /// Calls that read.
@@ -71,6 +82,9 @@ impl ObjectStore for Counting {
         self.inner.incarnation()
     }
     fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()> {
+        if self.refuses.swap(false, Ordering::Relaxed) {
+            return Err(StoreError::NoSpace { wanted_bytes: 0, available_bytes: 0 });
+        }
         self.inner.queue_transaction(txn, on_commit)
     }
     fn flush(&self) -> Result<()> {

@@ -19,6 +19,7 @@ pub(crate) struct Bench {
     pool: Pool,
     limits: Limits,
     full: bool,
+    no_space: bool,
     version: u64,
     last_user_version: u64,
     cache: ContextCache,
@@ -61,6 +62,7 @@ impl Bench {
             pool: Pool::replicated("p", 1, 1, 0, 1, Epoch(1)),
             limits: Limits::default(),
             full: false,
+            no_space: false,
             version: 0,
             last_user_version: 0,
             cache: ContextCache::new(4),
@@ -92,6 +94,7 @@ impl Bench {
             pool: &self.pool,
             limits: &self.limits,
             full: self.full,
+            no_space: self.no_space,
             at: Eversion::new(Interval(1), self.version + 1),
             last_user_version: self.last_user_version,
             origin: Origin { client: self.client, ip: IpAddr::from([127, 0, 0, 1]) },
@@ -593,8 +596,11 @@ fn full_stores_refuse_growth_and_allow_removal() {
     assert_eq!(b.read("o"), "d");
     let forced = b.execute(&oid("o"), vec![full("forced").into()], request_flag::FULL_FORCE);
     assert_eq!(forced.result, 0);
+    b.no_space = true;
+    let forced = b.execute(&oid("o"), vec![full("more").into()], request_flag::FULL_FORCE);
+    assert_eq!(forced.result, Errno::ENOSPC.negated());
     b.ok("o", vec![Op::Remove]);
-    b.full = false;
+    (b.full, b.no_space) = (false, false);
     b.pool.flags |= pool::flag::FULL | pool::flag::FULL_QUOTA;
     b.fails("o", vec![full("x")], Errno::EDQUOT);
 }

@@ -40,6 +40,9 @@ use std::sync::Arc;
 pub use pool_vars::variables as pool_variables;
 pub(crate) use service::ServiceMap;
 
+/// Longest command. Whatever of it becomes a key or a value in the map store fits into a transaction.
+const MAX_COMMAND: usize = 1 << 20;
+
 /// A command with everything that it may need.
 #[derive(Clone, Debug)]
 pub struct CommandRequest {
@@ -172,6 +175,10 @@ impl MapState {
 
     fn run(&mut self, now: Now, request: CommandRequest) -> Result<(Answer, Form), Failure> {
         let json = request.command.cmd;
+        if json.len() > MAX_COMMAND {
+            let text = format!("the command has {} bytes, the limit is {MAX_COMMAND}", json.len());
+            return Err(Failure::new(Errno::E2BIG, text));
+        }
         let call = mon_commands().resolve(&json).map_err(|e| Failure::new(e.errno(), e.to_string()))?;
         let signature = call.signature;
         let args = mon::arguments(&call);

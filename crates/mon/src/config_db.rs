@@ -166,32 +166,38 @@ impl ConfigDb {
         removed
     }
 
-    /// Sets and removes values; returns the version that this makes, if it changes anything.
-    pub fn change(
-        &mut self,
+    /// The version that values to set and to remove make, if they change anything; of several for one option the last one
+    /// counts. Takes effect with [`ConfigDb::apply`].
+    pub fn plan(
+        &self,
         wanted: Vec<(Who, String, Option<String>)>,
         stamp_ns: u64,
         note: &str,
     ) -> Option<ConfigVersion> {
-        let mut changes = Vec::new();
-        for (who, name, after) in wanted {
-            let before = self.values.get(&who).and_then(|values| values.get(&name)).cloned();
-            if before == after {
-                continue;
-            }
-            match &after {
-                Some(value) => self.set(who.clone(), &name, value),
-                None => self.remove(&who, &name),
-            };
-            changes.push(ConfigChange { who: who.to_string(), name, before, after });
-        }
-        if changes.is_empty() {
-            return None;
-        }
+        let wanted: BTreeMap<(Who, String), Option<String>> =
+            wanted.into_iter().map(|(who, name, after)| ((who, name), after)).collect();
+        let changes: Vec<ConfigChange> = wanted
+            .into_iter()
+            .filter_map(|((who, name), after)| {
+                let before = self.values.get(&who).and_then(|values| values.get(&name)).cloned();
+                (before != after).then(|| ConfigChange { who: who.to_string(), name, before, after })
+            })
+            .collect();
         let number = self.history.back().map_or(0, |version| version.number) + 1;
         let version = ConfigVersion { number, stamp_ns, note: note.to_owned(), changes };
-        self.history.push_back(version.clone());
-        Some(version)
+        (!version.changes.is_empty()).then_some(version)
+    }
+
+    /// Makes a planned version the newest one.
+    pub fn apply(&mut self, version: ConfigVersion) {
+        for change in &version.changes {
+            let Some(who) = Who::parse(&change.who) else { continue };
+            match &change.after {
+                Some(value) => self.set(who, &change.name, value),
+                None => self.remove(&who, &change.name),
+            };
+        }
+        self.history.push_back(version);
     }
 
     /// Versions that are kept, oldest first.

@@ -3,6 +3,10 @@
 use crate::config_db::Who;
 use nacre_types::ids::{EntityName, Epoch};
 
+/// The longest value that a proposal has for one of its keys. It fits into one transaction of a map store; maps, which are
+/// not among these keys, are split.
+pub const MAX_VALUE_BYTES: usize = 1400 << 10;
+
 /// Whose authority it is: the session of the map authority that may commit.
 pub const FENCE: &[u8] = b"meta/fence";
 /// The cluster: fsid, store id and format.

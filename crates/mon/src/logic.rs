@@ -118,7 +118,8 @@ pub enum Event {
     },
     /// A command of an operator or a client.
     Command(Box<CommandRequest>),
-    /// Time passed; send one every second or so.
+    /// Time passed; send one every second or so: after more than 5 s without, this map authority counts as having been
+    /// suspended.
     Tick,
 }
 
@@ -175,6 +176,8 @@ pub struct MapState {
     out: Vec<Effect>,
     pub(crate) tuning: Tuning,
     failures: FailureReports,
+    /// When the last tick came, in milliseconds of the monotonic clock; `None` before the first one.
+    last_tick_ms: Option<u64>,
     /// Last sign of life of OSDs that are up, in milliseconds of the monotonic clock.
     pub(crate) last_beacon: BTreeMap<OsdId, u64>,
     /// Since when OSDs that are in have been down, likewise.
@@ -254,6 +257,7 @@ impl MapState {
             waiting: Vec::new(),
             out: Vec::new(),
             failures: FailureReports::default(),
+            last_tick_ms: None,
             last_beacon,
             down_since,
             stats: StatsState::default(),
@@ -427,6 +431,7 @@ impl MapState {
     }
 
     fn tick(&mut self, now: Now) {
+        self.leave_out_pause(now);
         self.check_beacons(now);
         self.check_failures(now);
         self.check_down_out(now);

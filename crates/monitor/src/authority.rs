@@ -4,7 +4,7 @@ use crate::admin::Admin;
 use crate::cluster_log::ClusterLogFile;
 use crate::error::MonError;
 use crate::persist::Persistence;
-use crate::sessions::Sessions;
+use crate::sessions::{Sessions, Use};
 use crate::{SharedKeys, now};
 use nacre_common::auth::{
     AuthTicketReply, AuthTicketRequest, Key, Peer, RotatingKeys, ServiceKeyring, SessionKey, TicketBody,
@@ -267,7 +267,7 @@ impl Authority {
     }
 
     fn subscribe(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: MonSubscribe) {
-        if !caps.allows_service(entity, conn.peer_addr().ip(), "osd", Perm::READ) {
+        if !may_subscribe(caps, entity, conn.peer_addr().ip()) {
             tracing::warn!(%entity, "subscription refused: no capability to read");
             return;
         }
@@ -278,7 +278,7 @@ impl Authority {
 
     /// Lines of the cluster log from now on, for whoever may read.
     fn subscribe_log(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, wanted: LogSubscribe) {
-        if !caps.allows_service(entity, conn.peer_addr().ip(), "mon", Perm::READ) {
+        if !may_follow_log(caps, entity, conn.peer_addr().ip()) {
             tracing::warn!(%entity, "the cluster log is refused: no capability to read");
             return;
         }
@@ -374,12 +374,12 @@ impl Authority {
             let lines = self.state.take_unstored_log(Persistence::LOG_LINES);
             self.persistence.commit(&proposal, &lines)?;
             self.log_file.append(&self.config.snapshot(), &lines);
-            self.sessions.publish_log(&lines);
             self.next_commit = self.clock.monotonic() + self.config.snapshot().mon.mon_propose_interval;
             if proposal.keys.keys().any(|key| key.starts_with(nacre_mon::keys::AUTH)) {
                 self.shared_keys.replace(self.state.auth());
                 self.shut_out();
             }
+            self.sessions.publish_log(&lines);
             let effects = self.state.committed(proposal.number);
             if proposal.incremental.is_some() {
                 self.sessions.publish(&self.state, &self.persistence);
@@ -398,18 +398,30 @@ impl Authority {
         record.is_some_and(|record| record.key.fingerprint() == peer.key_fingerprint)
     }
 
-    /// Ends the connections of those who were removed or got another key. They only listen: who speaks is looked at
-    /// with each message.
+    /// Ends the connections of those who were removed or got another key, and of those who are sent something that their
+    /// capabilities no longer let them have. They only listen: who speaks is looked at with each message.
     fn shut_out(&mut self) {
-        let gone = self
-            .sessions
-            .connections()
-            .filter(|conn| conn.peer().is_some_and(|peer| !self.is_current(&peer)));
-        let gone: Vec<Conn> = gone.cloned().collect();
+        let denied = |(conn, usage): &(&Conn, Use)| {
+            conn.peer().is_some_and(|peer| !self.is_current(&peer) || !self.may(&peer.entity, conn, *usage))
+        };
+        let gone: Vec<Conn> =
+            self.sessions.connections().filter(denied).map(|(conn, _)| conn.clone()).collect();
         for conn in gone {
-            tracing::info!(peer = ?conn.peer_entity(), "connection ended: its key is valid no more");
+            tracing::info!(peer = ?conn.peer_entity(), "connection ended: its key or what it may do has changed");
             conn.abort();
             self.sessions.remove(conn.id());
+        }
+    }
+
+    /// Whether an entity's capabilities allow it to use its connection like this.
+    fn may(&self, entity: &EntityName, conn: &Conn, usage: Use) -> bool {
+        let addr = conn.peer_addr().ip();
+        let caps = self.state.auth().caps(entity).unwrap_or_default();
+        match usage {
+            Use::Answers => true,
+            Use::Maps => may_subscribe(&caps, entity, addr),
+            Use::ServiceKeys => speaks_as_osd(&caps, entity, addr),
+            Use::Log => may_follow_log(&caps, entity, addr),
         }
     }
 
@@ -496,6 +508,16 @@ impl Authority {
         self.apply(Event::Config { entity: EntityName::mon(), report });
         self.sessions.publish_config(&self.state);
     }
+}
+
+/// Whether `entity` may have maps and its configuration.
+fn may_subscribe(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
+    caps.allows_service(entity, peer, "osd", Perm::READ)
+}
+
+/// Whether `entity` may have the cluster log.
+fn may_follow_log(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
+    caps.allows_service(entity, peer, "mon", Perm::READ)
 }
 
 /// Whether `entity` may boot, report and change membership: an OSD by name that may do all in service `osd`.

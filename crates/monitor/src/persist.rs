@@ -13,7 +13,7 @@ use crate::mapstore::{
     Compare, MAX_TXN_BYTES, MAX_TXN_OPS, MapStore, Op, Outcome, Txn, prefix_end, read_prefix,
 };
 use bytes::Bytes;
-use nacre_common::auth::{KeyRecord, Keyring, ServiceKeyring};
+use nacre_common::auth::{KeyRecord, Keyring, ServiceKey, ServiceKeyring};
 use nacre_mon::auth_db::{self, AuthDb};
 use nacre_mon::keys;
 use nacre_mon::logic::{Databases, LogEntry, Mutes, Now, Proposal, new_generation};
@@ -35,6 +35,8 @@ const CHUNK_BYTES: usize = 512 << 10;
 const OPS_PER_TXN: usize = MAX_TXN_OPS - 8;
 /// Bytes left likewise.
 const BYTES_PER_TXN: usize = MAX_TXN_BYTES - (64 << 10);
+// A longer one would not fit into any transaction, and its proposal could never be committed.
+const _: () = assert!(keys::MAX_VALUE_BYTES + (8 << 10) < BYTES_PER_TXN);
 /// Epochs from one full map to the next.
 const FULL_EVERY: u32 = 100;
 /// Incrementals that are kept at least, for those that were away (`mon_min_osdmap_epochs`).
@@ -48,6 +50,12 @@ const LOG_LINES: usize = 32;
 const CLIENT_BLOCK: u64 = 1_000;
 /// The first client id, as in Ceph.
 const FIRST_CLIENT: u64 = 4_100;
+/// A generation's client ids and numbers of service keys begin at the generation shifted by so many bits. Generations are
+/// seconds since 1970, so that they stay below 2^53, which every reader of JSON represents exactly.
+const IDS_PER_GENERATION_BITS: u32 = 20;
+/// Ids that a new generation leaves out at least: more than the lost history can have given out in a second, for a clock
+/// that was set back, where the generation alone does not lead beyond them.
+const RESTORED_ID_GAP: u64 = 1 << IDS_PER_GENERATION_BITS;
 
 /// What a map store belongs to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -129,6 +137,9 @@ pub(crate) fn mkfs(store: &dyn MapStore, map: &OsdMap, keyring: &Keyring) -> Res
 
 /// Declares that a store was restored from an old copy: its history goes on under a new generation, at an epoch that
 /// nobody has seen (rule R7). `osds` as for [`new_generation`]. Returns the generation.
+///
+/// Client ids go on beyond those of the lost history: OSDs remember its clients' requests, and would answer those of a
+/// new client with the same id as duplicates, without executing them. The same goes for the numbers of service keys.
 pub(crate) fn mint_generation(
     store: Arc<dyn MapStore>,
     now_ns: u64,
@@ -138,13 +149,50 @@ pub(crate) fn mint_generation(
     // The time makes generations of two restores of the same copy differ.
     let generation = (loaded.map.generation + 1).max(now_ns / 1_000_000_000);
     let map = new_generation(&loaded.map, generation, Now { mono_ms: 0, wall_ns: now_ns }, osds);
+    let next_client = read_number(persistence.store.as_ref(), keys::NEXT_CLIENT)?
+        .ok_or_else(|| missing(keys::NEXT_CLIENT))?;
+    let first_client = restored_id(next_client, generation)?;
+    let service_keys =
+        loaded.service_keys.map(|old| restored_service_keys(&old, generation, now_ns)).transpose()?;
     let from = persistence.last;
     persistence.write_full(&map, |txn| {
-        txn.when(Compare::Value { key: keys::LAST_EPOCH.to_vec(), value: number(u64::from(from.0)) })
+        let txn = txn
+            .when(Compare::Value { key: keys::LAST_EPOCH.to_vec(), value: number(u64::from(from.0)) })
             .put(keys::LAST_EPOCH, number(u64::from(map.epoch.0)))
             .put(keys::FIRST_INCREMENTAL, number(u64::from(map.epoch.0) + 1))
+            .put(keys::NEXT_CLIENT, number(first_client));
+        service_keys.into_iter().fold(txn, |txn, encoded| txn.put(keys::SERVICE_KEYS, encoded))
     })?;
     Ok(generation)
+}
+
+/// The first id of `generation`, where the restored copy would have given out `next`.
+fn restored_id(next: u64, generation: u64) -> Result<u64, MonError> {
+    let by_time = generation.min(u64::from(u32::MAX)) << IDS_PER_GENERATION_BITS;
+    let id = next.saturating_add(RESTORED_ID_GAP).max(by_time);
+    // Ceph's names of clients have signed numbers.
+    if id > i64::MAX as u64 / 2 {
+        return Err(MonError::Invalid(format!("the map store has given out client or key ids up to {next}")));
+    }
+    Ok(id)
+}
+
+/// The service keys of a new generation, encoded. Those that the copy holds stay but for the oldest, so that clients that
+/// ran through the restore can renew their tickets and keep their ids. What follows is numbered apart from the keys that
+/// the lost history made under the same numbers with other secrets.
+fn restored_service_keys(old: &ServiceKeyring, generation: u64, now_ns: u64) -> Result<Vec<u8>, MonError> {
+    let [_, current, next] = old.keys() else { return Err(corrupt(keys::SERVICE_KEYS, "not three keys")) };
+    let now_unix = now_ns / 1_000_000_000;
+    let ttl = next.valid_from_unix.saturating_sub(current.valid_from_unix).max(1);
+    let made = ServiceKeyring::generate(now_unix, ttl).map_err(|e| MonError::Invalid(e.to_string()))?;
+    let last = made.keys().last().ok_or_else(|| corrupt(keys::SERVICE_KEYS, "no keys"))?;
+    let keys: [ServiceKey; 3] = [
+        current.clone(),
+        ServiceKey { valid_from_unix: now_unix, ..next.clone() },
+        ServiceKey { id: restored_id(next.id, generation)?, ..last.clone() },
+    ];
+    // A keyring is stored as its three keys.
+    Ok(postcard::to_extend(&keys, Vec::new()).expect("invariant: a plain structure always encodes"))
 }
 
 impl Persistence {

@@ -30,6 +30,19 @@ pub(super) struct Sessions {
     health: BTreeMap<String, (Severity, String)>,
 }
 
+/// What is sent on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Answers to what its peer sent.
+    Answers,
+    /// Maps and configuration.
+    Maps,
+    /// Service keys as they are rotated.
+    ServiceKeys,
+    /// Lines of the cluster log.
+    Log,
+}
+
 struct Subscriber {
     conn: Conn,
     entity: EntityName,
@@ -95,10 +108,13 @@ impl Sessions {
         gone.into_iter().for_each(|id| self.remove(id));
     }
 
-    /// All that are known, some of them twice.
-    pub(super) fn connections(&self) -> impl Iterator<Item = &Conn> {
-        let subscribers = self.subscribers.values().map(|subscriber| &subscriber.conn);
-        self.waiting.values().chain(subscribers).chain(self.keyholders.values())
+    /// All that are known, once for each use.
+    pub(super) fn connections(&self) -> impl Iterator<Item = (&Conn, Use)> {
+        let waiting = self.waiting.values().map(|conn| (conn, Use::Answers));
+        let subscribers = self.subscribers.values().map(|subscriber| (&subscriber.conn, Use::Maps));
+        let keyholders = self.keyholders.values().map(|conn| (conn, Use::ServiceKeys));
+        let followers = self.followers.values().map(|(conn, _)| (conn, Use::Log));
+        waiting.chain(subscribers).chain(keyholders).chain(followers)
     }
 
     /// Remembers where an answer will go.

@@ -402,6 +402,46 @@ fn a_rotated_key_shuts_out_the_old_one_at_once() {
     assert_eq!((unknown.0, unknown.1.as_str()), (-2, "entity does not exist"));
 }
 
+/// Whoever only listens loses what it is sent together with the right to it.
+#[test]
+fn revoked_rights_end_what_was_granted_by_them() {
+    let site = Site::new();
+    let mon = site.start();
+    let mut admin = site.connect(&mon, "client.admin");
+    let caps =
+        |entity: &str, caps: &str| json!({ "prefix": "auth caps", "entity": entity, "caps": ["mon", caps] });
+
+    // The log, of an entity that is removed and of one that may no longer read it.
+    let follow = || LogSubscribe { level: "debug".into(), channel: "*".into(), after: Some(0) };
+    let mut reader = site.connect(&mon, "client.reader");
+    reader.send(&follow());
+    let _: LogPublish = reader.wait();
+    assert_eq!(admin.command(caps("client.reader", "allow service osd r")).0, 0);
+    reader.wait_for_reset();
+    assert_eq!(admin.command(caps("client.maps", "allow r")).0, 0);
+    let mut follower = site.connect(&mon, "client.maps");
+    follower.send(&follow());
+    let _: LogPublish = follower.wait();
+    assert_eq!(admin.command(json!({ "prefix": "auth rm", "entity": "client.maps" })).0, 0);
+    follower.wait_for_reset();
+
+    // Maps.
+    let mut subscriber = site.connect(&mon, "client.reader");
+    subscriber.subscribe(0);
+    subscriber.map_where(|_| true);
+    assert_eq!(admin.command(caps("client.reader", "allow service osd r, allow service log w")).0, 0);
+    assert_eq!(subscriber.command(json!({ "prefix": "osd stat" })).0, 0, "what it may have goes on");
+    assert_eq!(admin.command(caps("client.reader", "allow service mon r")).0, 0);
+    subscriber.wait_for_reset();
+
+    // Service keys.
+    let mut osd = site.connect(&mon, "osd.0");
+    osd.send(&AuthTicketRequest { tid: 1, renew: None });
+    assert_eq!(osd.wait::<AuthTicketReply>().keys.len(), 3);
+    assert_eq!(admin.command(caps("osd.0", "allow r")).0, 0);
+    osd.wait_for_reset();
+}
+
 #[test]
 fn tickets_name_sessions_uniquely_and_osds_can_open_them() {
     let site = Site::new();

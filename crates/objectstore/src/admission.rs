@@ -5,8 +5,11 @@ use crate::error::{Result, StoreError};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
 
-/// Whether `txn` writes nothing but bookkeeping (log, metadata); it may remove data. Such a transaction is taken even where the
-/// store is full (rule B6): its bookkeeping comes out of the ballast. A member of a PG can't do without it.
+/// Bytes of attributes that a change sets which writes no data: the object's info goes with every change of an object.
+const INFO_BYTES: usize = 4096;
+
+/// Whether `txn` writes nothing but bookkeeping (log, metadata, the object's info); it may remove data. Such a transaction is taken
+/// even where the store is full (rule B6): its bookkeeping comes out of the ballast. A member of a PG can't do without it.
 pub fn writes_no_data(txn: &Transaction) -> bool {
     let frees = |op: &TxnOp| {
         matches!(
@@ -24,7 +27,13 @@ pub fn writes_no_data(txn: &Transaction) -> bool {
                 | TxnOp::MetaRm(_)
         )
     };
-    let bookkeeping = |op: &TxnOp| matches!(op, TxnOp::MetaSet(_) | TxnOp::LogAppend(_));
+    let bookkeeping = |op: &TxnOp| match op {
+        TxnOp::MetaSet(_) | TxnOp::LogAppend(_) => true,
+        TxnOp::SetAttrs { attrs, .. } => {
+            attrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() <= INFO_BYTES
+        }
+        _ => false,
+    };
     txn.ops.iter().all(|op| frees(op) || bookkeeping(op))
 }
 

@@ -1,7 +1,7 @@
 //! The own small values of a MemStore or FileStore, journalled to `super.log` at once so that they survive a crash.
 //!
 //! A record is `length u32 | crc32c u32 | postcard of [(key, Option value)]`; a torn last record was never acknowledged
-//! and is dropped. The journal is rewritten at mount and when it has outgrown its contents.
+//! and is dropped, also where zeros stand for its end. The journal is rewritten at mount and when it has outgrown its contents.
 
 use crate::error::{Result, StoreError};
 use crate::files::{read_if_present, write_atomically};
@@ -103,6 +103,11 @@ fn next_record<'a>(journal: &'a [u8], path: &Path) -> Result<Option<(Changes, &'
     let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
     let crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
     let Some((body, after)) = rest.split_at_checked(length) else { return Ok(None) };
+    // A file system may record a new size before the data: what a torn append did not write then reads as zeros. No record
+    // is empty.
+    if (length == 0 || crc32c(body) != crc) && rest.iter().all(|byte| *byte == 0) {
+        return Ok(None);
+    }
     if crc32c(body) != crc {
         // Followed by a further record it can't be a torn append.
         if after.is_empty() {
@@ -139,6 +144,29 @@ mod tests {
                 header[4..].copy_from_slice(&crc32c(body).to_le_bytes());
             }
         }
+    }
+
+    #[test]
+    fn an_append_that_ends_in_zeros_is_torn() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("super.log");
+        let kept = Bytes::from_static(b"kept");
+        let whole = encode([("a", Some(&kept))].into_iter());
+        // Long enough for a length of two bytes, either of which may be missing.
+        let late = Bytes::from(vec![7; 300]);
+        let torn = encode([("b", Some(&late))].into_iter());
+        for written in 0..torn.len() {
+            let mut journal = [&whole[..], &torn[..written]].concat();
+            journal.resize(whole.len() + torn.len(), 0);
+            std::fs::write(&path, journal).unwrap();
+            let log = SuperblockLog::open(directory.path()).unwrap();
+            assert_eq!(log.list(""), [("a".to_owned(), kept.clone())], "{written} bytes");
+        }
+        // Behind a record that is damaged there is another: not torn.
+        let mut damaged = [&whole[..], &torn[..]].concat();
+        damaged[10] ^= 1;
+        std::fs::write(&path, damaged).unwrap();
+        assert!(matches!(SuperblockLog::open(directory.path()), Err(StoreError::Corrupt { .. })));
     }
 
     #[test]

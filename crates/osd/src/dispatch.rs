@@ -58,6 +58,11 @@ impl Dispatcher for LaneDispatcher {
         if is_client && !conn.is_outgoing() {
             return;
         }
+        // Its ticket ran out: the peer pings over another connection, and goes on.
+        let is_renewed = matches!(reset, Reset::Failed(Error::Expired(_)) | Reset::Idle);
+        if conn.policy() == Policy::Lossy && is_renewed {
+            return;
+        }
         let Some(osd) = conn.peer_entity().and_then(|entity| entity.osd_id()) else { return };
         tracing::info!(peer = %osd, ?reset, "session with a peer is over");
         if conn.is_outgoing() && conn.is_over() {

@@ -364,6 +364,8 @@ pub(crate) fn share(
             full: AtomicBool::new(false),
             space_bytes: AtomicU64::new(u64::MAX),
             backfill_full: AtomicBool::new(false),
+            early: early_throttle(&options),
+            map_asked_ns: AtomicU64::new(0),
             compacting: AtomicBool::new(false),
             benching: AtomicBool::new(false),
             backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
@@ -456,6 +458,12 @@ fn settings_of(options: &Options) -> Settings {
         scan_objects: (osd.osd_backfill_scan_max as usize).max(1),
         ..Settings::default()
     }
+}
+
+/// Bounds requests that wait for a map: an eighth of what clients may have in hand.
+fn early_throttle(options: &Options) -> Throttle {
+    let bytes = options.osd.osd_client_message_size_cap / 8;
+    Throttle::new(bytes, settings_of(options).max_waiting_inactive as u64)
 }
 
 /// Loads the store's PGs into their shards. One that can't be read stops the start: an OSD must not act as if it had

@@ -8,7 +8,7 @@ use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What is known of a connection's other side, attached to the connection.
 #[derive(Debug)]
@@ -28,6 +28,8 @@ pub(crate) struct Session {
     watching: AtomicBool,
     /// Whether heartbeats come by it.
     beating: AtomicBool,
+    /// Requests that wait for a map, on all shards.
+    pub(crate) early: AtomicUsize,
 }
 
 impl Session {
@@ -50,6 +52,7 @@ impl Session {
             ip: addr.ip(),
             watching: AtomicBool::new(false),
             beating: AtomicBool::new(false),
+            early: AtomicUsize::new(0),
         }
     }
 

@@ -10,6 +10,7 @@
 
 mod background;
 mod copies;
+mod early;
 mod ops;
 mod space;
 mod sums;
@@ -26,6 +27,7 @@ use crate::tracker::{OpTracker, TrackerLimits};
 use background::Work;
 use bytes::Bytes;
 use copies::Copies;
+use early::EarlyRequests;
 use nacre_common::options::Options;
 use nacre_exec::ContextCache;
 use nacre_pg::{Command, Event, Executed, PeerMsg, Pg, PgEnvelope, Refusal};
@@ -51,8 +53,6 @@ use watches::WatchTable;
 
 /// Bits of a completion's token that hold the machine's persist id; the PG's slot is above.
 const PERSIST_BITS: u32 = 40;
-/// Requests held for a map that this OSD does not have yet.
-const MAX_EARLY_REQUESTS: usize = 1024;
 /// Work done in the background before readers get their turn again.
 const WORK_PER_TURN: usize = 1;
 /// Messages and batches of completions handled before timers and sockets get their turn again.
@@ -101,17 +101,19 @@ pub(crate) struct Shard {
     copies: Copies,
     next_generation: u64,
     tracker: OpTracker,
-    early: VecDeque<crate::session::Arrival>,
+    early: EarlyRequests,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     background: VecDeque<Work>,
     links: IdMap<OsdId, Conn>,
     space: MemberSpace,
     inflight: VecDeque<(u64, u64)>,
     reservations: Vec<Reservation>,
-    /// Buffers for machines' commands, by depth of recursion.
+    /// Buffers for machines' commands.
     spare: Vec<Vec<Command>>,
     messages: Vec<ShardMessage>,
     committed: Vec<u64>,
+    /// The store refused a change without which a machine can't go on: the OSD stops.
+    halted: bool,
     /// CLOCK_BOOTTIME as read last: when the turn began, and again after the store was read for a client.
     now_ns: u64,
 }
@@ -120,7 +122,7 @@ pub(crate) struct Shard {
 pub(crate) struct ShardCell {
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
-    /// A panic left the shard's state half changed: it must not be used any more.
+    /// A panic left the shard's state half changed, or its store refused a change: it must not be used any more.
     broken: AtomicBool,
     shard: Mutex<Shard>,
 }
@@ -159,7 +161,7 @@ impl ShardCell {
             copies: Copies::default(),
             next_generation: 1,
             tracker: OpTracker::new(limits),
-            early: VecDeque::new(),
+            early: EarlyRequests::default(),
             timers: BinaryHeap::new(),
             background: VecDeque::new(),
             links: IdMap::default(),
@@ -169,6 +171,7 @@ impl ShardCell {
             spare: Vec::new(),
             messages: Vec::new(),
             committed: Vec::new(),
+            halted: false,
             now_ns: clock::boot_ns(),
         };
         let shared = Arc::clone(shared);
@@ -187,6 +190,9 @@ impl ShardCell {
         self.shared.progress.begin_turn(shard.index, shard.now_ns);
         let result = f(&mut shard);
         shard.settle();
+        if shard.halted {
+            self.broken.store(true, Ordering::Release);
+        }
         let oldest = shard.inflight.front().map(|(_, queued_ns)| *queued_ns);
         self.shared.progress.end_turn(shard.index, oldest);
         Some(result)
@@ -211,8 +217,9 @@ impl ShardCell {
                     shard.work();
                 }
                 shard.due_watches();
+                shard.due_early();
                 let tick = shard.timers.peek().map(|Reverse((at, _))| *at);
-                let next = tick.into_iter().chain(shard.watches.next_ns()).min();
+                let next = [tick, shard.watches.next_ns(), shard.early.next_ns()].into_iter().flatten().min();
                 (next, !shard.background.is_empty())
             });
             let Some((next_ns, busy)) = entered else { return };
@@ -281,6 +288,9 @@ impl Shard {
     }
 
     fn on_message(&mut self, message: ShardMessage) {
+        if self.halted {
+            return;
+        }
         match message {
             ShardMessage::Map { map, up, unlisted } => self.on_map(map, up, unlisted),
             ShardMessage::Client(arrival) => self.on_request(*arrival),
@@ -323,17 +333,48 @@ impl Shard {
 
     /// Feeds a machine and carries out what it commands.
     fn feed(&mut self, slot: u32, event: Event) {
+        if self.halted {
+            return;
+        }
         let mut commands = self.spare.pop().unwrap_or_default();
-        let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
-        {
-            let heartbeats = self.shared.heartbeats.lock();
-            hosted.machine.handle(self.now_ns, &heartbeats.view(self.now_ns), event, &mut commands);
-        }
-        for command in commands.drain(..) {
-            self.carry_out(slot, command);
-        }
+        self.tell_machine(slot, event, &mut commands);
+        self.carry_out_all(slot, &mut commands);
         self.spare.push(commands);
         self.after_event(slot);
+    }
+
+    fn tell_machine(&mut self, slot: u32, event: Event, commands: &mut Vec<Command>) {
+        let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
+        let heartbeats = self.shared.heartbeats.lock();
+        hosted.machine.handle(self.now_ns, &heartbeats.view(self.now_ns), event, commands);
+    }
+
+    /// Carries out commands in order, where what the machine says to an execution comes before the rest. Each execution may
+    /// begin the next one: a stack of commands keeps the depth of calls from growing with the requests that waited.
+    fn carry_out_all(&mut self, slot: u32, commands: &mut Vec<Command>) {
+        commands.reverse();
+        while let Some(command) = commands.pop() {
+            if self.halted {
+                commands.clear();
+                break;
+            }
+            let Command::Execute { token, version } = command else {
+                self.carry_out(slot, command);
+                continue;
+            };
+            // The changes of earlier executions are queued by now.
+            self.reservations.clear();
+            let outcome = self.execute(slot, token, version);
+            if matches!(outcome, Executed::Read) {
+                // However long the store took: leases are judged by a time at which it had been read (rule R4).
+                self.now_ns = clock::boot_ns();
+            }
+            let mut said = self.spare.pop().unwrap_or_default();
+            self.tell_machine(slot, Event::Executed { token, outcome }, &mut said);
+            commands.extend(said.drain(..).rev());
+            self.spare.push(said);
+        }
+        self.reservations.clear();
     }
 
     /// What follows from a machine's new state.
@@ -363,16 +404,12 @@ impl Shard {
     }
 
     fn carry_out(&mut self, slot: u32, command: Command) {
+        // The machine takes for done what the store has refused: nothing that it says counts any more.
+        if self.halted {
+            return;
+        }
         match command {
-            Command::Execute { token, version } => {
-                let outcome = self.execute(slot, token, version);
-                if matches!(outcome, Executed::Read) {
-                    // However long the store took: leases are judged by a time at which it had been read (rule R4).
-                    self.now_ns = clock::boot_ns();
-                }
-                self.feed(slot, Event::Executed { token, outcome });
-                self.reservations.clear();
-            }
+            Command::Execute { .. } => self.carry_out_all(slot, &mut vec![command]),
             Command::Persist { id, txn } => self.persist(slot, id, txn),
             Command::Send { to, msg } => self.send(slot, to, msg),
             Command::Reply { token } => self.reply(slot, token),
@@ -446,6 +483,7 @@ impl Shard {
             hosted.is_some_and(|hosted| hosted.machine.refused(self.now_ns, id, txn, why, &mut commands))
         });
         if !goes_on {
+            self.halted = true;
             return self.shared.store_failed(&format!("{pg}: a change could not be applied"), error);
         }
         tracing::error!(%pg, %error, "a change of an object could not be applied: a copy of it is fetched");
@@ -563,9 +601,7 @@ impl Shard {
             self.host(pg);
         }
         self.end_blocklisted(&map);
-        for arrival in std::mem::take(&mut self.early) {
-            self.on_request(arrival);
-        }
+        self.resume_early(map.epoch);
     }
 
     fn feed_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &UpMap) {
@@ -734,7 +770,7 @@ impl Shard {
     /// Forgets connections and requests: they hold on to what holds the shard.
     pub(crate) fn close(&mut self) {
         self.links.clear();
-        self.early.clear();
+        self.early = EarlyRequests::default();
         self.ops = Ops::default();
         self.watches = watches::table(&self.shared.watch_counts);
         self.copies = Copies::default();

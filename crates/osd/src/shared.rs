@@ -15,7 +15,7 @@ use nacre_exec::{ClassList, Limits};
 use nacre_pg::Settings;
 use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
 use nacre_pg::reserve::{Reservation, Reserver};
-use nacre_runtime::msgr::Conn;
+use nacre_runtime::msgr::{Conn, Throttle};
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::Message;
@@ -79,6 +79,10 @@ pub(crate) struct Shared {
     pub(crate) targets: Mutex<Reserver<PgId>>,
     /// PGs that may recover missing objects now.
     pub(crate) recoveries: Mutex<Reserver<PgId>>,
+    /// What requests that wait for a map may take of the client throttle.
+    pub(crate) early: Throttle,
+    /// When the map authority was last asked for a map because of a request, CLOCK_BOOTTIME.
+    pub(crate) map_asked_ns: AtomicU64,
     /// Whether the store's database is being compacted by a command.
     pub(crate) compacting: AtomicBool,
     /// Whether a command measures the store.

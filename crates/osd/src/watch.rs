@@ -22,6 +22,9 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 
+/// A watch whose PG does not answer lives at least so much longer, whatever its timeout: time must pass.
+const MIN_EXTENSION_NS: u64 = 1_000_000_000;
+
 /// A watch within an object: session and cookie.
 pub(crate) type WatchId = (ClientId, u64);
 
@@ -59,6 +62,8 @@ struct Live<C> {
 struct Notify<N> {
     id: u64,
     reqid: ReqId,
+    /// How often the request had been sent before when it came from this notifier.
+    attempt: u32,
     notifier: N,
     payload: Bytes,
     waiting: Vec<WatchId>,
@@ -271,11 +276,12 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// Begins a notify of all watches in the object's info. A resend of one in progress takes its notifier's place.
+    /// Begins a notify of all watches in the object's info. A later attempt of one in progress takes its notifier's place;
+    /// an earlier attempt that comes late does not, since its connection is gone.
     pub(crate) fn notify(
         &mut self,
         (slot, object): (u32, &ObjectId),
-        reqid: ReqId,
+        (reqid, attempt): (ReqId, u32),
         notifier: N,
         payload: Bytes,
         (now_ns, timeout_ns): (u64, u64),
@@ -284,7 +290,9 @@ impl<C: Clone, N> Watches<C, N> {
         if let Some(watched) = self.objects.get_mut(object)
             && let Some(running) = watched.notifies.iter_mut().find(|notify| notify.reqid == reqid)
         {
-            running.notifier = notifier;
+            if attempt > running.attempt {
+                (running.attempt, running.notifier) = (attempt, notifier);
+            }
             return Ok(());
         }
         if self.notifies >= self.limits.notifies || self.bytes + payload.len() > self.limits.bytes {
@@ -296,7 +304,7 @@ impl<C: Clone, N> Watches<C, N> {
         // What has lapsed does not answer any more.
         let live = watched.watches.iter().filter(|(_, live)| !live.lapsed);
         let waiting = live.map(|(watch, _)| *watch).collect();
-        let notify = Notify { id, reqid, notifier, payload, waiting, acks: Vec::new() };
+        let notify = Notify { id, reqid, attempt, notifier, payload, waiting, acks: Vec::new() };
         for watch in &notify.waiting {
             if let Some(conn) = watched.watches[watch].conn.clone() {
                 out.push(Action::Tell(conn, notify.message(*watch)));
@@ -360,30 +368,39 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// The removal of a watch that has lapsed did not come about: it lapses again in a second.
-    pub(crate) fn lapse_again(&mut self, object: &ObjectId, watch: WatchId, now_ns: u64) {
+    /// A watch that has lapsed could not be removed: it lapses again at `at_ns`.
+    pub(crate) fn lapse_again(&mut self, object: &ObjectId, watch: WatchId, at_ns: u64) {
         let live = self.objects.get_mut(object).and_then(|watched| watched.watches.get_mut(&watch));
         if let Some(live) = live.filter(|live| live.lapsed) {
-            (live.lapsed, live.deadline_ns) = (false, now_ns + 1_000_000_000);
+            (live.lapsed, live.deadline_ns) = (false, at_ns);
             self.timers.push(Reverse((live.deadline_ns, Due::Watch(object.clone(), watch))));
         }
     }
 
-    /// Time has passed.
-    pub(crate) fn on_time(&mut self, now_ns: u64, out: &mut Vec<Action<C, N>>) {
+    /// Time has passed. `answers` tells whether the PG in a slot answers its clients: while it does not, a watcher can
+    /// neither connect nor see its pings answered, so its watch does not lapse but gets its timeout again.
+    pub(crate) fn on_time(
+        &mut self,
+        now_ns: u64,
+        answers: impl Fn(u32) -> bool,
+        out: &mut Vec<Action<C, N>>,
+    ) {
         while let Some(Reverse((at, _))) = self.timers.peek()
             && *at <= now_ns
             && let Some(Reverse((_, due))) = self.timers.pop()
         {
             match due {
                 Due::Watch(object, watch) => {
-                    let live = self.objects.get(&object).and_then(|w| w.watches.get(&watch));
-                    match live.filter(|live| !live.lapsed).map(|live| live.deadline_ns) {
-                        Some(deadline) if deadline > now_ns => {
-                            self.timers.push(Reverse((deadline, Due::Watch(object, watch))));
-                        }
-                        Some(_) => self.lapse(&object, watch, out),
-                        None => {}
+                    let Some(watched) = self.objects.get_mut(&object) else { continue };
+                    let live = watched.watches.get_mut(&watch).filter(|live| !live.lapsed);
+                    let Some(live) = live else { continue };
+                    if live.deadline_ns <= now_ns && !answers(watched.slot) {
+                        live.deadline_ns = now_ns + live.timeout_ns.max(MIN_EXTENSION_NS);
+                    }
+                    if live.deadline_ns > now_ns {
+                        self.timers.push(Reverse((live.deadline_ns, Due::Watch(object, watch))));
+                    } else {
+                        self.lapse(&object, watch, out);
                     }
                 }
                 Due::Notify(object, id) => self.complete(&object, out, |notify| notify.id == id),

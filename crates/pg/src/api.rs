@@ -57,6 +57,26 @@ pub enum Mutation {
     JoinWithMissing,
     /// R10: nothing is fetched or sent for a damaged object.
     SkipMending,
+    /// R1: a refused proposal does not count any more, though an earlier copy of it may be under way.
+    ForgetRefused,
+    /// R2: an OSD that runs another store counts as the member that it was.
+    IgnoreIncarnation,
+    /// R3: a new primary takes members that are behind for equal.
+    SkipLevelling,
+    /// R3: a question is answered before the answer is durable.
+    VolatilePromise,
+    /// R3: a member acknowledges updates before they are durable.
+    AckUndurable,
+    /// R3: a primary answers before an update is durable on its own disk.
+    ReplyBeforeDurable,
+    /// R6: resends of requests that are forgotten are executed.
+    ExecuteForgotten,
+    /// R6: a member is backfilled without the dup records.
+    FillWithoutDups,
+    /// R8: objects of divergent updates are kept where a member is filled.
+    KeepDivergent,
+    /// R10: what is damaged on both sides counts as equal in a backfill.
+    TakeDamagedForEqual,
 }
 
 /// What a host lets a [`crate::Pg`] do; from options.
@@ -69,7 +89,7 @@ pub struct Settings {
     /// Client operations that may wait on one PG (for activation, recovery, earlier writes); further ones are refused
     /// with [`Command::Drop`] and resent by the client.
     pub max_waiting_ops: usize,
-    /// The same while the PG is not active: it must not hold what other PGs of the OSD need.
+    /// The same while the PG is not active, or can't answer: it must not hold what other PGs of the OSD need.
     pub max_waiting_inactive: usize,
     /// Writes ordered but not committed; further ones wait.
     pub max_inflight_writes: usize,

@@ -33,6 +33,10 @@ pub(crate) struct Departure {
     heard: BTreeSet<OsdId>,
 }
 
+/// For so many times `retry_ns` answers to a [`Departure`]'s question count; then it is asked again. They wait for what the
+/// member has under way on its disk.
+pub(crate) const DEPARTURE_PATIENCE: u64 = 3;
+
 /// A proposal of a member that is not primary yet.
 #[derive(Debug)]
 pub(crate) struct PromotionProposal {
@@ -280,7 +284,7 @@ impl Pg {
         {
             // An earlier copy of it may still reach the map authority and be accepted then: its set counts until the
             // record has changed.
-            if !primary.refused.contains(&cas.proposed) {
+            if !primary.refused.contains(&cas.proposed) && !self.settings.breaks(Mutation::ForgetRefused) {
                 primary.refused.push(cas.proposed);
             }
             primary.refused_at = self.now;
@@ -314,7 +318,9 @@ impl Pg {
             return;
         }
         let Some((next_primary, in_sync)) = self.next_set(&current, primary) else { return };
-        let leaves = |m: &Member| !in_sync.contains(m) && (*m == self.me || self.member_up(*m));
+        // Who lacks what it must have holds no copy that could be the last one.
+        let lives = |m: &Member| self.member_up(*m) && !primary.lacking.contains(&m.osd);
+        let leaves = |m: &Member| !in_sync.contains(m) && (*m == self.me || lives(m));
         if current.in_sync.iter().any(leaves) && !self.stayers_answer(&in_sync, departure, out) {
             return;
         }
@@ -328,8 +334,8 @@ impl Pg {
         }
     }
 
-    /// Whether all of `in_sync` have told that they have the PG, in answer to a question that is younger than `retry_ns`;
-    /// asks them if not. The map may show OSDs up that died with their disks a moment ago: whoever leaves may hold the last
+    /// Whether all of `in_sync` have told that they have the PG, in answer to a question that was sent a moment ago; asks them
+    /// if not. The map may show OSDs up that died with their disks a moment ago: whoever leaves may hold the last
     /// copy (R8).
     fn stayers_answer(
         &mut self,
@@ -341,11 +347,11 @@ impl Pg {
         if in_sync.iter().all(|m| m.osd == me) {
             return true;
         }
-        let (now, retry) = (self.now, self.settings.retry_ns);
+        let (now, patience) = (self.now, DEPARTURE_PATIENCE * self.settings.retry_ns);
         let (interval, boot_nonce) = (self.interval(), self.boot_nonce);
         let stayers = || in_sync.iter().map(|m| m.osd).filter(|osd| *osd != me);
         let Some(primary) = &mut self.primary else { return false };
-        if let Some(departure) = departure.filter(|d| d.in_sync == in_sync && now < d.asked_at + retry) {
+        if let Some(departure) = departure.filter(|d| d.in_sync == in_sync && now < d.asked_at + patience) {
             let answered = stayers().all(|osd| departure.heard.contains(&osd));
             primary.departure = Some(departure);
             return answered;

@@ -63,6 +63,7 @@ impl Pg {
         self.next_read += 1;
         let Some(primary) = &mut self.primary else { return };
         primary.phase = Phase::Peering;
+        primary.departure = None;
         primary.quiet_at = None;
         primary.lacking.clear();
         primary.peering = Peering { peers, round, asked_at: self.now.max(1), ..Peering::default() };
@@ -242,6 +243,7 @@ impl Pg {
     /// Sends the tail to whoever is behind; returns whether there is still something to wait for.
     fn level_peers(&mut self, peers: &[Member], out: &mut Vec<Command>) -> bool {
         let head = self.log.head();
+        let skips = self.settings.breaks(Mutation::SkipLevelling);
         let Some(primary) = &mut self.primary else { return true };
         if !primary.peering.tails_sent {
             primary.peering.tails_sent = true;
@@ -251,7 +253,7 @@ impl Pg {
                 let Some(info) = primary.peering.infos.get(&member.osd) else { continue };
                 let lacked = info.lacks.iter().filter(|object| !self.missing.contains_key(*object));
                 let lacked: Vec<ObjectId> = lacked.cloned().collect();
-                if info.exists && info.head == head && lacked.is_empty() {
+                if skips || info.exists && info.head == head && lacked.is_empty() {
                     primary.heads.insert(member.osd, head);
                 } else {
                     behind.push((member.osd, info.head, lacked));
@@ -270,6 +272,7 @@ impl Pg {
         if !self.is_quiet(leases, out) {
             return;
         }
+        self.staged = None;
         if !self.temps.is_empty() {
             // Of a tail that was given up.
             self.persist_record(Durable::Nothing, out);
@@ -375,6 +378,7 @@ impl Pg {
         primary.peering.infos.remove(&osd);
         primary.catching_up.remove(&osd);
         primary.heads.remove(&osd);
+        primary.departure = None;
         if required {
             self.start_peering(out);
         }

@@ -35,7 +35,7 @@ pub(crate) enum Durable {
     /// Answer the primary's query.
     Info { to: OsdId, interval: Interval, round: u64, head: Eversion, versions_after: Option<Eversion> },
     /// The primary's tail took effect.
-    TailDone { to: OsdId, interval: Interval },
+    TailDone { to: OsdId, interval: Interval, head: Eversion },
     /// A piece of an object of a tail was stored.
     TailPiece { to: OsdId, interval: Interval, object: ObjectId },
     /// A piece of an object was stored that others follow.
@@ -234,6 +234,7 @@ impl Pg {
         self.begin_mending(out);
         self.step_peering(leases, out);
         self.consider_proposals(out);
+        self.note_blocked();
         self.step_recovery(out);
         self.resume_waiting(leases, out);
         self.shed_waiting(out);
@@ -343,11 +344,10 @@ impl Pg {
                 Durable::Info { to, interval, round, head, versions_after } => {
                     self.send_info(to, interval, round, head, versions_after, out);
                 }
-                Durable::TailDone { to, interval } => {
-                    self.durable_head = self.log.head();
+                Durable::TailDone { to, interval, head } => {
+                    self.durable_head = self.durable_head.max(head);
                     if to != self.me.osd {
-                        let msg = PeerMsg::TailDone { interval, head: self.durable_head };
-                        out.push(Command::Send { to, msg });
+                        out.push(Command::Send { to, msg: PeerMsg::TailDone { interval, head } });
                     }
                 }
                 Durable::Piece { to, interval, object } | Durable::TailPiece { to, interval, object } => {
@@ -544,7 +544,8 @@ impl Pg {
     }
 
     pub(crate) fn member_up(&self, member: Member) -> bool {
-        self.map.as_ref().is_some_and(|map| map.is_member_up(member))
+        let by_id = self.settings.breaks(Mutation::IgnoreIncarnation);
+        self.map.as_ref().is_some_and(|map| map.is_member_up(member) || by_id && map.is_up(member.osd))
     }
 
     pub(crate) fn info(&self) -> MemberInfo {

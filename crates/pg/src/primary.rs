@@ -8,7 +8,7 @@
 
 use crate::api::{ClientOp, Command, DropReason, Executed, LeaseView, Mutation, PeerMsg, Settings};
 use crate::log::{Admission, EntryKind, LogEntry, MAX_DUP_RESULT_BYTES};
-use crate::membership::Departure;
+use crate::membership::{DEPARTURE_PATIENCE, Departure};
 use crate::peering::Peering;
 use crate::pg::{Durable, Pg};
 use crate::recovery::CatchUp;
@@ -104,6 +104,14 @@ pub(crate) struct Primary {
     pub(crate) quiet_at: Option<u64>,
     /// When something that updates wait for was last repeated, or came.
     pub(crate) retried_at: u64,
+    /// Whether too few of the in-sync members are up for the set to shrink: nothing commits until one is back.
+    pub(crate) blocked: bool,
+    /// When a write was last committed, or the first of those in flight was ordered.
+    progressed_at: u64,
+    /// Since when answers wait for leases, where any do.
+    lease_missed_at: u64,
+    /// Number of answers in `wait_commit`.
+    commit_waiters: usize,
     /// When the filling of members was last looked at for what must be repeated. Updates do not put that off.
     pub(crate) recovery_retried_at: u64,
 }
@@ -140,6 +148,10 @@ impl Primary {
             quiet: BTreeMap::new(),
             quiet_at: None,
             retried_at: 0,
+            blocked: false,
+            progressed_at: 0,
+            lease_missed_at: 0,
+            commit_waiters: 0,
             recovery_retried_at: 0,
         }
     }
@@ -161,8 +173,35 @@ impl Primary {
             !is_taken
         });
         let waiters = self.wait_commit.extract_if(.., |version, _| selects(*version));
+        let before = tokens.len();
         tokens.extend(waiters.flat_map(|(_, waiters)| waiters).map(Waiter::token));
+        self.commit_waiters -= tokens.len() - before;
         tokens
+    }
+
+    fn wait_for_commit(&mut self, version: Eversion, waiter: Waiter) {
+        self.wait_commit.entry(version).or_default().push(waiter);
+        self.commit_waiters += 1;
+    }
+
+    fn wait_for_leases(&mut self, waiters: impl IntoIterator<Item = Waiter>, now: u64) {
+        if self.wait_lease.is_empty() {
+            self.lease_missed_at = now;
+        }
+        self.wait_lease.extend(waiters);
+    }
+
+    /// Operations that were executed and are not answered.
+    fn unanswered(&self) -> usize {
+        self.inflight.len() + self.commit_waiters + self.wait_lease.len()
+    }
+
+    /// Whether answers can't be expected soon: too few members are up, or for `patience_ns` no write was committed, or
+    /// leases are missing.
+    fn is_stalled(&self, now: u64, patience_ns: u64) -> bool {
+        self.blocked
+            || !self.inflight.is_empty() && now >= self.progressed_at + patience_ns
+            || !self.wait_lease.is_empty() && now >= self.lease_missed_at + patience_ns
     }
 
     /// Proposals whose outcome is unknown.
@@ -198,7 +237,7 @@ impl Primary {
         let retry = stuck.then_some(self.retried_at + settings.retry_ns);
         let recovers = !self.catching_up.is_empty();
         let recovery = recovers.then_some(self.recovery_retried_at + settings.retry_ns);
-        let departure = self.departure.as_ref().map(|d| d.asked_at + settings.retry_ns);
+        let departure = self.departure.as_ref().map(|d| d.asked_at + DEPARTURE_PATIENCE * settings.retry_ns);
         [peering, proposal, refused, retry, recovery, departure].into_iter().flatten().min()
     }
 }
@@ -209,6 +248,7 @@ impl Pg {
     pub(crate) fn on_client(&mut self, leases: &dyn LeaseView, op: ClientOp, out: &mut Vec<Command>) {
         let stale = self.settings.breaks(Mutation::ExecuteStaleOps);
         let limit = self.waiting_limit();
+        let is_stalled = self.is_stalled();
         let Some(primary) = &mut self.primary else {
             out.push(Command::Drop { token: op.token, reason: DropReason::StaleInterval });
             return;
@@ -219,8 +259,11 @@ impl Pg {
         }
         let is_first = primary.waiting.is_empty();
         let for_copies: usize = primary.wait_copy.values().map(VecDeque::len).sum();
-        let is_full = primary.waiting.len() + for_copies >= limit;
-        if is_first && !self.waits_for_copy(&op) && self.can_order(&op) {
+        // While the PG is stalled, what was executed is held as long as what waits for that.
+        let unanswered = if is_stalled { primary.unanswered() } else { 0 };
+        let is_full = primary.waiting.len() + for_copies + unanswered >= limit;
+        let may_start = is_first && !(is_stalled && is_full);
+        if may_start && !self.waits_for_copy(&op) && self.can_order(&op) {
             self.start(leases, op, out);
         } else if is_full {
             out.push(Command::Drop { token: op.token, reason: DropReason::Full });
@@ -266,10 +309,34 @@ impl Pg {
         }
     }
 
+    /// Whether clients get answers: the PG serves, and nothing that they need is known to be missing.
+    pub fn answers(&self, leases: &dyn LeaseView) -> bool {
+        let serves = self.primary.as_ref().is_some_and(|primary| self.serves(primary));
+        serves && !self.is_stalled() && self.holds_leases(leases)
+    }
+
+    fn is_stalled(&self) -> bool {
+        self.primary.as_ref().is_some_and(|primary| primary.is_stalled(self.now, self.settings.retry_ns))
+    }
+
+    /// Notes whether too few members are up for anything to be committed. To be called when map or membership have changed.
+    pub(crate) fn note_blocked(&mut self) {
+        let set = self.in_sync();
+        let live = set.iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        let blocked = live < set.len() && live < self.min_size();
+        if let Some(primary) = &mut self.primary {
+            primary.blocked = blocked;
+        }
+    }
+
     /// How many operations may wait.
     fn waiting_limit(&self) -> usize {
         let serves = self.primary.as_ref().is_some_and(|primary| self.serves(primary));
-        if serves { self.settings.max_waiting_ops } else { self.settings.max_waiting_inactive }
+        if serves && !self.is_stalled() {
+            self.settings.max_waiting_ops
+        } else {
+            self.settings.max_waiting_inactive
+        }
     }
 
     /// Sends back the latest operations of those that are too many to wait.
@@ -308,6 +375,7 @@ impl Pg {
         if op.write && !self.settings.breaks(Mutation::ForgetDups) {
             match self.log.admit(op.reqid, op.attempt) {
                 Admission::Execute => {}
+                Admission::Refused if self.settings.breaks(Mutation::ExecuteForgotten) => {}
                 Admission::Refused => {
                     out.push(Command::Refuse { token: op.token, errno: Errno::ESTALE });
                     return;
@@ -322,8 +390,7 @@ impl Pg {
                 }
                 Admission::Duplicate(dup) => {
                     if let Some(primary) = &mut self.primary {
-                        let waiters = primary.wait_commit.entry(dup.version).or_default();
-                        waiters.push(Waiter::Dup(op.token, op.reqid));
+                        primary.wait_for_commit(dup.version, Waiter::Dup(op.token, op.reqid));
                     }
                     return;
                 }
@@ -397,7 +464,7 @@ impl Pg {
         let newest = newest.map(|e| e.version).filter(|v| *v > self.committed_to && !uncommitted);
         let Some(primary) = &mut self.primary else { return };
         match newest {
-            Some(version) => primary.wait_commit.entry(version).or_default().push(Waiter::Reply(op.token)),
+            Some(version) => primary.wait_for_commit(version, Waiter::Reply(op.token)),
             None => self.answer(leases, Waiter::Reply(op.token), out),
         }
     }
@@ -407,7 +474,7 @@ impl Pg {
         if self.holds_leases(leases) {
             self.answer_now(waiter, out);
         } else if let Some(primary) = &mut self.primary {
-            primary.wait_lease.push(waiter);
+            primary.wait_for_leases([waiter], self.now);
         }
     }
 
@@ -477,7 +544,7 @@ impl Pg {
                 out.push(Command::Send { to: *to, msg });
             }
             if primary.inflight.is_empty() {
-                primary.retried_at = self.now;
+                (primary.retried_at, primary.progressed_at) = (self.now, self.now);
             }
             primary.inflight.push_back(Inflight { version, token: op.token });
         }
@@ -490,10 +557,17 @@ impl Pg {
     /// Where the log is to be trimmed to; its tail while it is not.
     fn trim_target(&self) -> Eversion {
         let (min, max) = (self.settings.min_log_entries, self.settings.max_log_entries);
-        // Trimming in strides keeps its cost off most writes.
-        let due = self.log.len() >= max.min(min + min / 4 + 64);
+        // Trimming in strides keeps its cost off most writes. Who is away catches up by what is kept.
+        let len = self.log.len();
+        let due = len >= max || len >= min + min / 4 + 64 && self.has_all_copies();
         let target = due.then(|| self.log.trim_candidates(min, min, self.committed_to)).flatten();
         target.unwrap_or(self.log.tail())
+    }
+
+    /// Whether as many members in sync are up as the pool asks for.
+    fn has_all_copies(&self) -> bool {
+        let up = self.in_sync().iter().filter(|m| m.osd == self.me.osd || self.member_up(**m)).count();
+        up >= self.size()
     }
 
     /// Trims the log in `txn`, with what that does to the dup records.
@@ -559,7 +633,11 @@ impl Pg {
             primary.heads.get(&member.osd).copied().filter(|_| !replaced).unwrap_or_default()
         };
         let counts = |m: &&Member| !below || self.map.as_ref().is_some_and(|map| map.is_up(m.osd));
-        self.required().filter(counts).map(head).fold(self.durable_head, Eversion::min)
+        let own = match self.settings.breaks(Mutation::ReplyBeforeDurable) {
+            true => self.log.head(),
+            false => self.durable_head,
+        };
+        self.required().filter(counts).map(head).fold(own, Eversion::min)
     }
 
     /// Notes which required members' OSDs run another store by now.
@@ -596,11 +674,11 @@ impl Pg {
         let held = self.holds_leases(leases);
         let Some(primary) = &mut self.primary else { return };
         while let Some(write) = primary.inflight.pop_front_if(|write| write.version <= committed_to) {
-            primary.retried_at = self.now;
+            (primary.retried_at, primary.progressed_at) = (self.now, self.now);
             if held {
                 out.push(Command::Reply { token: write.token });
             } else {
-                primary.wait_lease.push(Waiter::Reply(write.token));
+                primary.wait_for_leases([Waiter::Reply(write.token)], self.now);
             }
         }
         let mut ready = Vec::new();
@@ -609,8 +687,9 @@ impl Pg {
         {
             ready.extend(entry.remove());
         }
+        primary.commit_waiters -= ready.len();
         if !held {
-            primary.wait_lease.extend(ready);
+            primary.wait_for_leases(ready, self.now);
             return;
         }
         for waiter in ready {

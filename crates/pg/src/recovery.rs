@@ -398,6 +398,7 @@ impl Pg {
             return;
         }
         let mut scan_from = None;
+        let trusts_damaged = self.settings.breaks(Mutation::TakeDamagedForEqual);
         // Objects that no member in sync has (R10).
         let mut unfound: Vec<(ObjectId, Eversion)> = Vec::new();
         let mut start: Vec<ObjectId> = Vec::new();
@@ -408,7 +409,13 @@ impl Pg {
             Some(backfill) => {
                 if let (None, Some(mine), Some(theirs)) = (&backfill.range, &backfill.mine, &backfill.theirs)
                 {
-                    let (range, work) = compare(backfill.cursor.as_ref(), mine, theirs);
+                    let (range, mut work) = compare(backfill.cursor.as_ref(), mine, theirs);
+                    if trusts_damaged {
+                        let of = |side: &(Vec<(ObjectId, Eversion)>, bool), object: &ObjectId| {
+                            side.0.iter().find(|(one, _)| one == object).map(|(_, version)| *version)
+                        };
+                        work.retain(|object| of(mine, object) != of(theirs, object));
+                    }
                     backfill.work.extend(work);
                     let inside = |o: &ObjectId| range.1 || range.0.as_ref().is_some_and(|bound| o <= bound);
                     let dirty = std::mem::take(&mut backfill.dirty);

@@ -100,8 +100,14 @@ impl Pg {
         // A backfill has to be asked for again.
         self.release_target(out);
         self.staged = None;
+        // What was asked for before this question is asked for again.
+        self.senders.remove(&from);
         // What is answered must be durable: the answer waits for everything before it.
         let head = self.log.head();
+        if self.settings.breaks(Mutation::VolatilePromise) {
+            self.send_info(from, interval, round, head, versions_after, out);
+            return self.persist_record(Durable::Nothing, out);
+        }
         self.persist_record(Durable::Info { to: from, interval, round, head, versions_after }, out);
     }
 
@@ -185,6 +191,10 @@ impl Pg {
         txn.push(TxnOp::LogAppend(vec![(version, entry.clone())]));
         self.trim(trim_to, &mut txn);
         self.persist(txn, Durable::Head(version), out);
+        if self.settings.breaks(Mutation::AckUndurable) {
+            self.durable_head = version;
+            self.ack(out);
+        }
     }
 
     /// Tells the primary how far the log is durable.
@@ -225,6 +235,8 @@ impl Pg {
         self.drop_temps(&mut txn);
         self.replica.open.clear();
         if backfill {
+            let none = DupSnapshot::default();
+            let dups = if self.settings.breaks(Mutation::FillWithoutDups) { &none } else { dups };
             if self.log.install(tail, decoded, dups).is_err() {
                 return;
             }
@@ -270,7 +282,9 @@ impl Pg {
         let divergent = self.log.truncate_after(common);
         for divergent in divergent.into_iter().filter(|entry| entry.kind != EntryKind::Error) {
             // Newest first: the oldest divergent entry's prior version is the common one.
-            needed.insert(divergent.object, divergent.prior);
+            if !self.settings.breaks(Mutation::KeepDivergent) {
+                needed.insert(divergent.object, divergent.prior);
+            }
         }
         for entry in entries {
             if !self.log.accepts(entry.version) {

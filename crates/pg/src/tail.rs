@@ -7,6 +7,7 @@ use crate::api::{Command, ObjectPiece, PeerMsg, PieceCursor};
 use crate::copy::{self, TEMP_NAMESPACE};
 use crate::log::{EntryKind, LogEntry};
 use crate::pg::{Durable, Pg, ReadFor};
+use crate::primary::{Phase, Primary};
 use crate::replica::{Arrived, Session, Staged};
 use bytes::Bytes;
 use nacre_types::errno::Errno;
@@ -156,7 +157,9 @@ impl Pg {
         objects: u64,
         out: &mut Vec<Command>,
     ) {
-        let as_primary = self.primary.is_some() && interval == self.interval();
+        // One that was asked for in an earlier round may come late: it must not replace what was changed since.
+        let adopts = |p: &Primary| p.phase == Phase::Peering && p.peering.adopting == Some(from);
+        let as_primary = self.primary.as_ref().is_some_and(adopts) && interval == self.interval();
         let as_replica = self.replica.session.is_some_and(|s| s.primary == from && s.since <= interval);
         // A member that has fewer updates may have objects that this copy lacks.
         let fits = after == self.log.head() || entries.is_empty() && self.log.contains(after);
@@ -291,7 +294,8 @@ impl Pg {
             primary.peering.adopting = None;
         }
         let to = if self.primary.is_some() { self.me.osd } else { staged.from };
-        self.persist(txn, Durable::TailDone { to, interval: staged.interval }, out);
+        let head = self.log.head();
+        self.persist(txn, Durable::TailDone { to, interval: staged.interval, head }, out);
     }
 }
 

@@ -51,6 +51,7 @@ pub fn execute(image: &Image, setting: &Setting<'_>, request: &OsdRequest) -> Ex
         pool: setting.pool,
         limits: setting.limits,
         full: setting.full,
+        no_space: false,
         at: setting.at,
         last_user_version: setting.at.version.saturating_sub(1),
         origin: Origin { client: request.reqid.client, ip: IpAddr::V4(Ipv4Addr::LOCALHOST) },

@@ -52,6 +52,7 @@ pub mod monitor;
 pub mod mutation;
 pub mod nemesis;
 pub mod network;
+pub mod notice;
 pub mod osd;
 pub mod packet;
 pub mod random;
@@ -61,8 +62,9 @@ pub mod sweep;
 pub mod world;
 
 use mutation::Mutation;
-use scenario::Scenario;
+use scenario::{Fault, Scenario};
 use schedule::Nanos;
+use std::collections::BTreeMap;
 
 /// How a run is made.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +73,8 @@ pub struct Options {
     pub mutation: Option<Mutation>,
     /// Print every event.
     pub trace: bool,
+    /// Hash all of every message, and at the end every disk.
+    pub thorough: bool,
 }
 
 /// Which promise was broken.
@@ -97,6 +101,8 @@ pub struct Report {
     pub answered: u64,
     /// Virtual nanoseconds.
     pub virtual_ns: u64,
+    /// How often each kind of fault had an effect.
+    pub struck: BTreeMap<Fault, u64>,
 }
 
 /// Runs a scenario.

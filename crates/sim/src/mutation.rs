@@ -1,7 +1,7 @@
 //! Rules broken on purpose, and the scenarios in which breaking them shows soon.
 //!
 //! A simulator that finds nothing proves nothing unless it is known to find what is there. For each rule of the design
-//! (R1 to R8) at least one breach is built into the machines; `tests/mutations.rs` runs each and fails if it goes
+//! (R1 to R8, R10) at least one breach is built into the machines; `tests/mutations.rs` runs each and fails if it goes
 //! unnoticed.
 
 use crate::scenario::{Fault, PoolSpec, Scenario};
@@ -9,7 +9,7 @@ use crate::schedule::{MILLI, SECOND};
 use std::str::FromStr;
 
 macro_rules! mutations {
-    ($($(#[$doc:meta])* $name:ident = $text:literal, $rule:literal;)*) => {
+    ($($(#[$doc:meta])* $name:ident = $text:literal, $rule:literal, [$($notices:expr),*];)*) => {
         /// A rule broken on purpose.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Mutation { $($(#[$doc])* $name,)* }
@@ -27,51 +27,76 @@ macro_rules! mutations {
             pub fn rule(self) -> &'static str {
                 match self { $(Mutation::$name => $rule,)* }
             }
+
+            /// The invariants that notice it, as [`crate::Failure::rule`] names them; none where another rule makes it good.
+            pub fn noticed_by(self) -> &'static [&'static str] {
+                match self { $(Mutation::$name => &[$($notices),*],)* }
+            }
         }
     };
 }
 
 mutations! {
     /// A shrinking proposal counts as accepted before its outcome is known.
-    AckBeforeCasOutcome = "ack-before-cas-outcome", "R1";
+    AckBeforeCasOutcome = "ack-before-cas-outcome", "R1", ["an in-sync disk lacks an acknowledged write"];
     /// Members that a proposal would add are not waited for until a map confirms it.
-    IgnoreProposedMembers = "ignore-proposed-members", "R1";
+    IgnoreProposedMembers = "ignore-proposed-members", "R1", ["an in-sync disk lacks an acknowledged write"];
     /// A wiped member is taken for an empty but valid copy.
-    TrustWipedMember = "trust-wiped-member", "R2";
+    TrustWipedMember = "trust-wiped-member", "R2", ["a transaction that does not apply"];
     /// A new primary does not adopt the longest log.
-    SkipTailRepair = "skip-tail-repair", "R3";
+    SkipTailRepair = "skip-tail-repair", "R3", ["an in-sync disk lacks an acknowledged write"];
     /// Operations of the old interval are still accepted after the promotion was proposed.
-    AcceptOldIntervalOps = "accept-old-interval-ops", "R3";
+    AcceptOldIntervalOps = "accept-old-interval-ops", "R3", [];
     /// A restarted primary orders in the interval that the map shows, unless its own record names it too.
-    ReuseInterval = "reuse-interval", "R3";
+    ReuseInterval = "reuse-interval", "R3", ["replicas differ at rest", "two processes order in one interval"];
     /// Reads do not wait for earlier writes to commit.
-    ReadUncommitted = "read-uncommitted", "R3";
+    ReadUncommitted = "read-uncommitted", "R3", ["lost write", "not linearizable"];
     /// Reads are answered without a lease.
-    IgnoreLease = "ignore-lease", "R4";
+    IgnoreLease = "ignore-lease", "R4", ["two primaries serve at one instant"];
     /// A new primary serves before the old one's leases have run out.
-    SkipLeaseWait = "skip-lease-wait", "R4";
+    SkipLeaseWait = "skip-lease-wait", "R4", ["two primaries serve at one instant"];
     /// Clocks drift beyond the stated bound.
-    WildClocks = "wild-clocks", "R4";
+    WildClocks = "wild-clocks", "R4", ["two primaries serve at one instant"];
     /// The in-sync set shrinks below min_size.
-    ShrinkBelowMinSize = "shrink-below-min-size", "R5";
+    ShrinkBelowMinSize = "shrink-below-min-size", "R5", ["the cluster does not become whole again"];
     /// Writes are acknowledged below min_size, without the dead.
-    AckBelowMinSize = "ack-below-min-size", "R5";
+    AckBelowMinSize = "ack-below-min-size", "R5", ["an in-sync disk lacks an acknowledged write"];
     /// Dup records are not kept.
-    ForgetDups = "forget-dups", "R6";
+    ForgetDups = "forget-dups", "R6", ["a resend was answered differently"];
     /// Requests that succeeded without a change are not recorded.
-    ForgetUnchanged = "forget-unchanged", "R6";
+    ForgetUnchanged = "forget-unchanged", "R6", ["a resend was answered differently"];
     /// Operations sent before the interval began are executed.
-    ExecuteStaleOps = "execute-stale-ops", "R6";
+    ExecuteStaleOps = "execute-stale-ops", "R6", [];
     /// After a restore the map's record is trusted over a higher one on disk.
-    IgnoreHighestRecord = "ignore-highest-record", "R7";
+    IgnoreHighestRecord = "ignore-highest-record", "R7", ["an in-sync disk lacks an acknowledged write"];
     /// The old replica is dropped before the target is filled.
-    DropBeforeFilled = "drop-before-filled", "R8";
+    DropBeforeFilled = "drop-before-filled", "R8", [];
     /// Writes past the backfill cursor are applied.
-    ApplyPastCursor = "apply-past-cursor", "R8";
+    ApplyPastCursor = "apply-past-cursor", "R8", [];
     /// A member enters the set before its missing objects have arrived.
-    JoinWithMissing = "join-with-missing", "R8";
+    JoinWithMissing = "join-with-missing", "R8", ["not linearizable"];
     /// Nothing is fetched or sent for a damaged object.
-    SkipMending = "skip-mending", "R10";
+    SkipMending = "skip-mending", "R10", ["an object is refused that a member in sync has"];
+    /// A refused proposal does not count any more, though an earlier copy of it may be under way.
+    ForgetRefused = "forget-refused", "R1", ["an in-sync disk lacks an acknowledged write"];
+    /// An OSD that runs another store counts as the member that it was.
+    IgnoreIncarnation = "ignore-incarnation", "R2", ["the cluster does not become whole again"];
+    /// A new primary takes members that are behind for equal.
+    SkipLevelling = "skip-levelling", "R3", ["an in-sync disk lacks an acknowledged write"];
+    /// A question is answered before the answer is durable.
+    VolatilePromise = "volatile-promise", "R3", ["an in-sync disk lacks an acknowledged write"];
+    /// A member acknowledges updates before they are durable.
+    AckUndurable = "ack-undurable", "R3", ["an in-sync disk lacks an acknowledged write"];
+    /// A primary answers before an update is durable on its own disk.
+    ReplyBeforeDurable = "reply-before-durable", "R3", ["an in-sync disk lacks an acknowledged write"];
+    /// Resends of requests that are forgotten are executed.
+    ExecuteForgotten = "execute-forgotten", "R6", ["not linearizable"];
+    /// A member is backfilled without the dup records.
+    FillWithoutDups = "fill-without-dups", "R6", ["not linearizable"];
+    /// Objects of divergent updates are kept where a member is filled.
+    KeepDivergent = "keep-divergent", "R8", ["not linearizable"];
+    /// What is damaged on both sides counts as equal in a backfill.
+    TakeDamagedForEqual = "take-damaged-for-equal", "R10", ["replicas differ at rest"];
 }
 
 impl FromStr for Mutation {
@@ -84,6 +109,11 @@ impl FromStr for Mutation {
 }
 
 impl Mutation {
+    /// Whether another rule makes the breach good, so that nobody sees it.
+    pub fn is_made_good(self) -> bool {
+        self.noticed_by().is_empty()
+    }
+
     /// What the PG machines break.
     pub fn of_pg(self) -> nacre_pg::Mutation {
         use nacre_pg::Mutation as Pg;
@@ -108,6 +138,16 @@ impl Mutation {
             Mutation::ApplyPastCursor => Pg::ApplyPastCursor,
             Mutation::JoinWithMissing => Pg::JoinWithMissing,
             Mutation::SkipMending => Pg::SkipMending,
+            Mutation::ForgetRefused => Pg::ForgetRefused,
+            Mutation::IgnoreIncarnation => Pg::IgnoreIncarnation,
+            Mutation::SkipLevelling => Pg::SkipLevelling,
+            Mutation::VolatilePromise => Pg::VolatilePromise,
+            Mutation::AckUndurable => Pg::AckUndurable,
+            Mutation::ReplyBeforeDurable => Pg::ReplyBeforeDurable,
+            Mutation::ExecuteForgotten => Pg::ExecuteForgotten,
+            Mutation::FillWithoutDups => Pg::FillWithoutDups,
+            Mutation::KeepDivergent => Pg::KeepDivergent,
+            Mutation::TakeDamagedForEqual => Pg::TakeDamagedForEqual,
         }
     }
 
@@ -135,6 +175,15 @@ impl Mutation {
             Mutation::DropBeforeFilled => &[OutIn, Crash],
             Mutation::ApplyPastCursor | Mutation::JoinWithMissing => &[OutIn, Wipe, Crash],
             Mutation::SkipMending => &[Damage, Crash],
+            Mutation::ForgetRefused => &[Crash, OutIn, SlowCas, MonCrash, Partition],
+            Mutation::IgnoreIncarnation => &[Wipe, Crash],
+            Mutation::SkipLevelling => &[Crash, Partition, SlowDisk, Delay],
+            Mutation::VolatilePromise => &[Crash, SlowDisk, Partition, SlowCas],
+            Mutation::AckUndurable | Mutation::ReplyBeforeDurable => &[Crash, SlowDisk],
+            Mutation::ExecuteForgotten => &[Ghost, Reset, Partition, Delay],
+            Mutation::FillWithoutDups => &[OutIn, Reset, Crash, Partition],
+            Mutation::KeepDivergent => &[Crash, Partition, SlowDisk, Delay],
+            Mutation::TakeDamagedForEqual => &[Damage, OutIn, Crash],
         };
         let mut shaped = scenario.with_only(faults);
         // Nearly all OSDs must die at once, and again soon after.

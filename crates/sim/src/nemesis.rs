@@ -56,6 +56,7 @@ pub struct Nemesis {
     ghosts: Option<Random>,
     pools_made: u32,
     calm: bool,
+    struck: BTreeMap<Fault, u64>,
 }
 
 impl Nemesis {
@@ -76,6 +77,7 @@ impl Nemesis {
                 .then(|| Random::new(scenario.seed, Stream::Fault(200))),
             pools_made: 0,
             calm: false,
+            struck: BTreeMap::new(),
         }
     }
 
@@ -116,7 +118,16 @@ impl Nemesis {
     pub fn ghost(&mut self) -> Option<Nanos> {
         let random = self.ghosts.as_mut()?;
         let long = if random.chance(100) { 20 * SECOND } else { 800 * MILLI };
-        random.chance(700).then(|| random.range(MICRO, long))
+        let later = random.chance(700).then(|| random.range(MICRO, long));
+        if later.is_some() {
+            *self.struck.entry(Fault::Ghost).or_default() += 1;
+        }
+        later
+    }
+
+    /// How often each kind had an effect.
+    pub fn struck(&self) -> &BTreeMap<Fault, u64> {
+        &self.struck
     }
 }
 
@@ -134,7 +145,9 @@ impl World {
                 let wait = self.scenario.interval(fault).map_or(SECOND, |mean| random.wait(mean));
                 self.nemesis.random.insert(fault, random);
                 self.schedule.after(wait.max(10 * MILLI), Happening::FaultEvent(FaultEvent::Next(fault)));
-                self.inflict(fault, &mut draws);
+                if self.inflict(fault, &mut draws) {
+                    *self.nemesis.struck.entry(fault).or_default() += 1;
+                }
             }
             FaultEvent::Heal(links) => self.heal(&links),
             FaultEvent::Prompt => self.network.set_delays(Delays::default()),
@@ -162,12 +175,13 @@ impl World {
         random.index(self.osds.len()) as u32
     }
 
-    fn inflict(&mut self, fault: Fault, random: &mut Random) {
+    /// Strikes; returns whether that had an effect.
+    fn inflict(&mut self, fault: Fault, random: &mut Random) -> bool {
         let osd = self.any_osd(random);
         match fault {
             Fault::Reset => self.break_connection(random),
             // Ghosts come with the resets and restarts of other kinds; this kind only lets them.
-            Fault::Ghost => {}
+            Fault::Ghost => return false,
             Fault::Delay => {
                 let delays = Delays {
                     usual: random.range(MILLI, 40 * MILLI),
@@ -177,14 +191,14 @@ impl World {
                 self.network.set_delays(delays);
                 self.later(random.range(SECOND, 8 * SECOND), FaultEvent::Prompt);
             }
-            Fault::Partition => self.partition(random, false),
-            Fault::OneWay => self.partition(random, true),
+            Fault::Partition => return self.partition(random, false),
+            Fault::OneWay => return self.partition(random, true),
             Fault::MonPartition => {
                 let hit: Vec<Node> =
                     (0..self.osds.len() as u32).filter(|_| random.chance(500)).map(Node::Osd).collect();
                 let links =
                     hit.iter().flat_map(|n| [Link::new(*n, Node::Mon), Link::new(Node::Mon, *n)]).collect();
-                self.cut(random, links);
+                return self.cut(random, links);
             }
             Fault::Drift => {
                 let bound = self.scenario.drift_ppm as i64;
@@ -195,8 +209,10 @@ impl World {
                 self.with_osd(osd, |_, _| {});
             }
             Fault::Crash => {
+                let is_running = self.osds[osd as usize].is_running();
                 self.kill(osd, random);
                 self.schedule.after(random.range(200 * MILLI, 20 * SECOND), Happening::OsdStart(osd));
+                return is_running;
             }
             Fault::Blackout => {
                 for osd in 0..self.osds.len() as u32 {
@@ -214,10 +230,11 @@ impl World {
                     self.osds[osd as usize].crash(pending);
                 }
                 self.schedule.after(random.range(200 * MILLI, 5 * SECOND), Happening::OsdStart(osd));
+                return nonce != 0;
             }
             Fault::Wipe => {
                 if self.is_last_copy(osd) {
-                    return;
+                    return false;
                 }
                 self.kill(osd, random);
                 self.say(format_args!("osd.{osd} loses its disk"));
@@ -252,21 +269,20 @@ impl World {
             }
             Fault::Reweight => self.reweight(osd, random.range(1, u64::from(WEIGHT_ONE) + 1) as u32),
             Fault::Crush => self.crush_weight(osd, random.range(1, 8) as u32),
-            Fault::PoolSize => self.resize_pool(random),
-            Fault::PoolCreate => self.make_pool(random),
+            Fault::PoolSize => return self.resize_pool(random),
+            Fault::PoolCreate => return self.make_pool(random),
             Fault::PoolDelete => {
                 let map = self.monitor.view().map.clone();
                 let pools: Vec<PoolId> = map.pools.keys().copied().collect();
-                if pools.len() > 1
-                    && let Some(pool) = random.pick(&pools)
-                {
-                    self.delete_pool(*pool);
-                }
+                return match random.pick(&pools) {
+                    Some(pool) if pools.len() > 1 => self.delete_pool(*pool),
+                    _ => false,
+                };
             }
             Fault::ClientPause => {
                 let client = random.index(self.clients.len()) as u32;
                 if self.nemesis.is_silent(client) {
-                    return;
+                    return false;
                 }
                 self.nemesis.paused.insert(client);
                 for link in self.links_of(Node::Client(client)) {
@@ -278,7 +294,10 @@ impl World {
             Fault::ClientStop => {
                 let client = random.index(self.clients.len()) as u32;
                 let alive = (0..self.clients.len() as u32).filter(|c| !self.nemesis.is_stopped(*c)).count();
-                if alive > 1 {
+                if alive <= 1 || self.nemesis.is_stopped(client) {
+                    return false;
+                }
+                {
                     // What it sent last is still under way; nobody hears the answers.
                     self.nemesis.stopped.insert(client);
                     for link in self.links_of(Node::Client(client)) {
@@ -288,7 +307,7 @@ impl World {
                     }
                 }
             }
-            Fault::Damage => self.damage(osd, random),
+            Fault::Damage => return self.damage(osd, random),
             Fault::Full => {
                 let disk = &mut self.osds[osd as usize].disk;
                 let room = disk.used() + random.range(0, 200);
@@ -296,6 +315,7 @@ impl World {
                 self.later(random.range(2 * SECOND, 12 * SECOND), FaultEvent::Room(osd));
             }
         }
+        true
     }
 
     fn links_of(&self, node: Node) -> Vec<Link> {
@@ -357,7 +377,7 @@ impl World {
         self.schedule.after(wait, Happening::ResetSeen(a, b));
     }
 
-    fn partition(&mut self, random: &mut Random, one_way: bool) {
+    fn partition(&mut self, random: &mut Random, one_way: bool) -> bool {
         let osds = (0..self.osds.len() as u32).map(Node::Osd);
         let clients = (0..self.clients.len() as u32).map(Node::Client);
         let nodes: Vec<Node> = osds.chain(clients).chain([Node::Mon]).collect();
@@ -368,14 +388,14 @@ impl World {
             .filter(|l| side.contains(&l.from) != side.contains(&l.to))
             .filter(|l| !one_way || side.contains(&l.from))
             .collect();
-        self.cut(random, links);
+        self.cut(random, links)
     }
 
-    /// Cuts directions for a while.
-    fn cut(&mut self, random: &mut Random, links: Vec<Link>) {
+    /// Cuts directions for a while; returns whether one of them worked.
+    fn cut(&mut self, random: &mut Random, links: Vec<Link>) -> bool {
         let links: Vec<Link> = links.into_iter().filter(|link| !self.partitioned.contains(link)).collect();
         if links.is_empty() {
-            return;
+            return false;
         }
         self.say(format_args!("cut: {}", list(&links)));
         for link in &links {
@@ -387,6 +407,7 @@ impl World {
         }
         let long = if random.chance(400) { 25 } else { 5 };
         self.later(random.range(300 * MILLI, long * SECOND), FaultEvent::Heal(links));
+        true
     }
 
     fn heal(&mut self, links: &[Link]) {
@@ -468,20 +489,21 @@ impl World {
         });
     }
 
-    fn resize_pool(&mut self, random: &mut Random) {
+    fn resize_pool(&mut self, random: &mut Random) -> bool {
         let map = self.monitor.view().map.clone();
         let pools: Vec<PoolId> = map.pools.keys().copied().collect();
-        let Some(id) = random.pick(&pools) else { return };
+        let Some(id) = random.pick(&pools) else { return false };
         let (size, min_size) = (map.pools[id].size, map.pools[id].min_size);
         let new_size = random.range(1, 4) as u32;
         let new_min = random.range(1, u64::from(new_size) + 1) as u32;
         self.set_size(*id, new_size, new_min);
         self.later(random.range(2 * SECOND, 25 * SECOND), FaultEvent::Size(*id, size, min_size));
+        self.monitor.is_running()
     }
 
-    fn make_pool(&mut self, random: &mut Random) {
+    fn make_pool(&mut self, random: &mut Random) -> bool {
         if self.nemesis.pools_made >= 3 {
-            return;
+            return false;
         }
         self.nemesis.pools_made += 1;
         let size = random.range(2, 4) as u32;
@@ -490,11 +512,12 @@ impl World {
         self.operate(|state, _| {
             state.add_pool(Pool::replicated(&name, spec.size, spec.min_size, 0, spec.pg_num, Epoch(0)));
         });
+        self.monitor.is_running()
     }
 
-    fn delete_pool(&mut self, pool: PoolId) {
+    fn delete_pool(&mut self, pool: PoolId) -> bool {
         if !self.monitor.is_running() {
-            return;
+            return false;
         }
         self.deleted.insert(pool);
         self.history.give_up(pool);
@@ -504,10 +527,11 @@ impl World {
                 state.remove_pool(pool);
             }
         });
+        true
     }
 
     /// An object of the OSD can't be read any more, of which another member in sync has a whole copy.
-    fn damage(&mut self, osd: u32, random: &mut Random) {
+    fn damage(&mut self, osd: u32, random: &mut Random) -> bool {
         let durable = self.osds[osd as usize].disk.durable();
         let objects: Vec<(PgId, ObjectId)> = durable
             .collections
@@ -516,7 +540,7 @@ impl World {
             .filter(|(_, object)| !nacre_pg::is_temp(object))
             .collect();
         if objects.is_empty() {
-            return;
+            return false;
         }
         let (pg, object) = objects[random.index(objects.len())].clone();
         let kind = if random.chance(500) { Damage::Data } else { Damage::Record };
@@ -526,10 +550,12 @@ impl World {
         };
         let memberships: Vec<PgMembership> =
             self.last_memberships(None).into_iter().filter(|(of, _)| *of == pg).map(|(_, m)| m).collect();
-        if !memberships.is_empty() && memberships.iter().all(has_other) {
+        let spares = memberships.is_empty() || !memberships.iter().all(has_other);
+        if !spares {
             self.say(format_args!("{object} of {pg} is damaged on osd.{osd}: {kind:?}"));
             self.osds[osd as usize].disk.damage(pg, &object, kind);
         }
+        !spares
     }
 
     /// The last record of every PG that there ever was, whatever a restored map says, those that are proposed, and where restores

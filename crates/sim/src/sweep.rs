@@ -2,8 +2,9 @@
 
 use crate::scenario::{Fault, Scenario};
 use crate::{Failure, Report};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 
 /// What a sweep does with a seed.
@@ -29,7 +30,7 @@ pub struct Found {
 }
 
 /// Sums over a sweep.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Seeds that passed.
     pub seeds: u64,
@@ -39,6 +40,8 @@ pub struct Totals {
     pub answered: u64,
     /// Virtual nanoseconds.
     pub virtual_ns: u128,
+    /// How often each kind of fault had an effect.
+    pub struck: BTreeMap<Fault, u64>,
 }
 
 /// Runs seeds `first..first + count` on `jobs` threads until one fails; `progress` hears of each that passes. The failing
@@ -82,6 +85,9 @@ pub fn sweep(
                     totals.events += report.events;
                     totals.answered += report.answered;
                     totals.virtual_ns += u128::from(report.virtual_ns);
+                    for (fault, count) in report.struck {
+                        *totals.struck.entry(fault).or_default() += count;
+                    }
                     progress(&totals);
                 }
                 Some(failure) if failed.as_ref().is_none_or(|(s, _)| scenario.seed < s.seed) => {
@@ -93,6 +99,24 @@ pub fn sweep(
     });
     let found = failed.map(|(scenario, failure)| minimise(runner, scenario, failure));
     (totals, found)
+}
+
+/// Each seed's hash, of `seeds` in their order on `jobs` threads.
+pub fn hashes(runner: &impl Runner, seeds: &[u64], jobs: usize) -> BTreeMap<u64, u64> {
+    let (next, found) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let hash = runner.run(&runner.scenario(*seed)).hash;
+                    if let Ok(mut found) = found.lock() {
+                        found.insert(*seed, hash);
+                    }
+                }
+            });
+        }
+    });
+    found.into_inner().unwrap_or_default()
 }
 
 /// Takes kinds of fault away, one at a time, as long as the same rule is broken.

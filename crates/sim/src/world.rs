@@ -108,6 +108,7 @@ pub struct World {
     pub(crate) failure: Option<Failure>,
     events: u64,
     hash: DefaultHasher,
+    thorough: bool,
     trace: bool,
     out: Vec<Out>,
     mon_out: Vec<MonOut>,
@@ -155,6 +156,7 @@ impl World {
             failure: None,
             events: 0,
             hash: DefaultHasher::new(),
+            thorough: options.thorough,
             trace: options.trace,
             out: Vec::new(),
             mon_out: Vec::new(),
@@ -202,12 +204,18 @@ impl World {
         {
             self.fail(broken.rule, broken.detail);
         }
+        if self.thorough {
+            for osd in &self.osds {
+                absorb(&mut self.hash, format_args!("{:?}", osd.disk));
+            }
+        }
         Report {
             failure: self.failure,
             hash: self.hash.finish(),
             events: self.events,
             answered: self.history.answered() as u64,
             virtual_ns: self.schedule.now(),
+            struck: self.nemesis.struck().clone(),
         }
     }
 
@@ -330,6 +338,9 @@ impl World {
         let now = self.schedule.now();
         (link, now).hash(&mut self.hash);
         packet.fold(&mut self.hash);
+        if self.thorough {
+            absorb(&mut self.hash, format_args!("{packet:?}"));
+        }
         if self.trace {
             self.say(format_args!("{} < {} {}", link.to, link.from, short(&packet)));
         }
@@ -659,6 +670,19 @@ impl World {
     fn object(&self, pool: PoolId, number: u64) -> ObjectId {
         ObjectId::new(pool, "", "", &format!("o{number}"))
     }
+}
+
+/// Hashes a text.
+fn absorb(hash: &mut DefaultHasher, text: fmt::Arguments<'_>) {
+    struct Absorb<'a>(&'a mut DefaultHasher);
+    impl fmt::Write for Absorb<'_> {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0.write(text.as_bytes());
+            Ok(())
+        }
+    }
+    // It never fails.
+    let _ = fmt::write(&mut Absorb(hash), text);
 }
 
 /// What a trace says of a packet that arrives; what it holds was said when it was sent.

@@ -241,10 +241,11 @@ impl BlueStore {
         events: Arc<dyn StoreEvents>,
     ) -> Result<(BlueStore, MountReport)> {
         let begun = Instant::now();
-        let opened = mount::open(directory, &config)?;
+        let mut opened = mount::open(directory, &config)?;
         let collections = mount::scan_collections(&opened.db)?;
         let mut known = start::know(&opened, &config, &*events)?;
         let mut batch = RawBatch::default();
+        mount::raise(&mut opened, &known, &mut batch);
         let recording = start::begin(&opened, &config, opened.state.frontier, &mut known, &mut batch)?;
         mount::mark_mounted(&opened, batch)?;
         let incarnation = opened.state.incarnation;
@@ -529,7 +530,10 @@ impl Inner {
             let (from, to) = (run.start * BLOCK_BYTES, (run.start + run.blocks) * BLOCK_BYTES);
             if let Err(error) = self.device.grow(from, to) {
                 tracing::warn!(%error, "bluestore: no space for blocks that were given back");
-                let wanted_bytes = out.drain(first..).map(|run| run.blocks * BLOCK_BYTES).sum();
+                // The blocks belong to nobody.
+                let taken: Vec<Run> = out.drain(first..).collect();
+                let wanted_bytes = taken.iter().map(|run| run.blocks * BLOCK_BYTES).sum();
+                self.release(taken);
                 return Err(StoreError::NoSpace { wanted_bytes, available_bytes: self.available_bytes() });
             }
         }

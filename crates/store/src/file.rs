@@ -12,7 +12,7 @@
 //! - A file's name holds the number of the object's incarnation and is never used again: steps on files may be repeated.
 //! - The journal gives space back only after files, database and `commit_op_seq` are durable beyond it.
 //! - Every block that is served matches the checksum in the object's record.
-//! - Lock order: a collection, then the queue, the directories or the open files; never two collections.
+//! - Lock order: the map of collections, then a collection, then the queue, the directories or the open files; never two collections.
 
 mod apply;
 mod backend;
@@ -327,10 +327,10 @@ impl ObjectStore for FileStore {
             Err(StoreError::NoCollection(_)) if creates() => inner.collection_or_new(txn.collection),
             other => other?,
         };
+        let limit = inner.cache_limit();
         let mut collection = shared.lock();
         plan::Plan::new(&inner, &mut collection).run(txn, Arc::clone(&shared), on_commit)?;
-        let limit = inner.config.cached_objects / inner.collections.read().len().max(1);
-        collection.trim(limit.max(64), inner.queue.applied());
+        collection.trim(limit, inner.queue.applied());
         Ok(())
     }
 
@@ -604,5 +604,47 @@ impl ReadStore for FileStore {
             })?;
             Ok(found)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::IgnoreEvents;
+    use nacre_types::ids::PoolId;
+
+    #[test]
+    fn reads_keep_no_more_records_than_they_may() {
+        let directory = tempfile::tempdir().unwrap();
+        let config = FileStoreConfig {
+            cached_objects: 64,
+            journal_bytes: 4 << 20,
+            min_free_bytes: 0,
+            ..FileStoreConfig::default()
+        };
+        FileStore::mkfs(directory.path(), &config).unwrap();
+        let mount = || FileStore::mount(directory.path(), config.clone(), Arc::new(IgnoreEvents)).unwrap().0;
+        let coll = PgId::new(PoolId(3), 0);
+        let oid = |number: u64| ObjectId::new(PoolId(3), "", "", &format!("object {number}"));
+        let store = mount();
+        let touch = (0..300).map(|number| TxnOp::Touch(oid(number)));
+        let ops = std::iter::once(TxnOp::CreateCollection).chain(touch).collect();
+        store.queue_transaction(&Transaction { collection: coll, ops }, None).unwrap();
+        store.umount().unwrap();
+        let store = mount();
+        let cached = || store.inner().unwrap().with(coll, |collection| Ok(collection.entries.len())).unwrap();
+        for number in 0..300 {
+            assert_eq!(store.stat(coll, &oid(number)).unwrap(), ObjectStat::default());
+            assert!(cached() <= 64, "{} records after {number} reads", cached());
+        }
+        let before = cached();
+        for number in 300..310 {
+            assert!(matches!(store.stat(coll, &oid(number)), Err(StoreError::NotFound(_))));
+            let remove = TxnOp::Remove(oid(number));
+            let txn = Transaction { collection: coll, ops: vec![remove] };
+            store.queue_transaction(&txn, None).unwrap();
+        }
+        assert_eq!(cached(), before, "an absent object has no record");
+        store.umount().unwrap();
     }
 }

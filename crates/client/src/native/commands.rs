@@ -1,7 +1,8 @@
 //! Commands to the map authority and to OSDs.
 //!
 //! Commands to the monitors survive the loss of a session: they are sent again on the next one. Commands to an OSD are
-//! sent once; a lost connection fails them, since the caller alone knows whether to repeat them.
+//! sent once; a lost connection fails them, since the caller alone knows whether to repeat them. So does a map that shows
+//! that the OSD's process is gone.
 
 use super::Shared;
 use super::state::Command;
@@ -12,7 +13,6 @@ use nacre_runtime::msgr::Conn;
 use nacre_types::errno::Errno;
 use nacre_types::msg::{DaemonCommand, MonCommand};
 use nacre_types::{OsdId, PgId};
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 pub(super) fn start(
@@ -50,16 +50,16 @@ pub(super) fn start(
         state.mon_commands.insert(tid, Command { message, to_daemon, done, deadline_ms });
         return pending;
     };
-    let found = osd.and_then(|osd| osd_addr(&state, osd));
-    let sent = found.and_then(|(osd, addr)| {
-        let conn = state.osd_conn(osd, addr)?;
+    let sent = osd.and_then(|osd| {
+        let conn = osd_conn(&mut state, osd)?;
         send(&conn, &message, true)
             .map_err(|error| Error::Command { errno: error.errno(), status: format!("{osd}: {error}") })?;
         Ok(osd)
     });
     match sent {
         Ok(osd) => {
-            let command = Command { message, to_daemon: true, done, deadline_ms: None };
+            let deadline_ms = shared.op_timeout.map(|timeout| shared.now_ms() + timeout.as_millis() as u64);
+            let command = Command { message, to_daemon: true, done, deadline_ms };
             state.osd_commands.insert(tid, (osd, command));
             pending
         }
@@ -76,29 +76,36 @@ pub(super) fn send(conn: &Conn, message: &MonCommand, to_daemon: bool) -> nacre_
     conn.send(&DaemonCommand { tid, cmd, input })
 }
 
-/// Fails the commands that took longer than `rados_mon_op_timeout`.
+/// Fails the commands that took longer than `rados_mon_op_timeout`, to an OSD `rados_osd_op_timeout`.
 pub(super) fn expire(shared: &Shared, now_ms: u64) {
     let mut expired = Vec::new();
     {
         let mut state = shared.state.lock();
         let due = |command: &Command| command.deadline_ms.is_some_and(|deadline| deadline <= now_ms);
         let mon: Vec<u64> = state.mon_commands.iter().filter(|(_, c)| due(c)).map(|(tid, _)| *tid).collect();
-        expired.extend(mon.iter().filter_map(|tid| state.mon_commands.remove(tid)));
+        let mon = mon.iter().filter_map(|tid| state.mon_commands.remove(tid));
+        expired.extend(mon.map(|command| (command, "rados_mon_op_timeout")));
+        let osds = state.osd_commands.extract_if(|_, (_, command)| due(command));
+        expired.extend(osds.map(|(_, (_, command))| (command, "rados_osd_op_timeout")));
     }
-    for command in expired {
-        let detail = format!("{}: no answer within rados_mon_op_timeout", Errno::ETIMEDOUT.text());
-        command.done.complete(Err(Error::TimedOut(detail)));
+    for (command, option) in expired {
+        command.done.complete(Err(too_late("answer", option)));
     }
 }
 
-fn osd_addr(state: &super::State, osd: OsdId) -> Result<(OsdId, SocketAddr)> {
+/// What did not come within the time that `option` sets.
+pub(super) fn too_late(what: &str, option: &str) -> Error {
+    Error::TimedOut(format!("{}: no {what} within {option}", Errno::ETIMEDOUT.text()))
+}
+
+fn osd_conn(state: &mut super::State, osd: OsdId) -> Result<Conn> {
     let refuse = |errno, status| Err(Error::Command { errno, status });
     let Some(map) = state.objecter.map() else { return refuse(Errno::ENOTCONN, "no osdmap yet".into()) };
     if !map.osds.contains_key(&osd) {
         return refuse(Errno::ENOENT, format!("{osd} does not exist"));
     }
-    match map.addr(osd) {
-        Some(addr) => Ok((osd, addr)),
+    match state.osd_conn(osd)? {
+        Some(conn) => Ok(conn),
         None => refuse(Errno::ENXIO, format!("{osd} is not up")),
     }
 }

@@ -1,18 +1,18 @@
 //! What arrives on the session's connections.
 
+use super::state::Batch;
 use super::{Shared, mon};
 use nacre_common::auth::AuthTicketReply;
-use nacre_engine::{Error, command_result};
+use nacre_engine::command_result;
 use nacre_runtime::log::NOTICES;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
+use nacre_types::Epoch;
 use nacre_types::encoding;
-use nacre_types::errno::Errno;
 use nacre_types::msg::{
     ConfigPublish, DaemonCommandReply, LogPublish, MapPublish, Message, MonCommandReply, OsdBackoff,
     OsdReply, WatchLost, WatchNotify,
 };
 use nacre_types::osdmap::{Incremental, OsdMap};
-use nacre_types::{Epoch, OsdId};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -55,7 +55,9 @@ impl Dispatcher for Dispatch {
 
     fn on_reset(&self, conn: &Conn, reset: Reset) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let osd = shared.state.lock().forget(conn);
+        let mut batch = Batch::default();
+        let now_ms = shared.now_ms();
+        let osd = shared.state.lock().on_reset(conn, now_ms, &mut batch);
         if let Reset::Failed(nacre_common::Error::Expired(why)) = &reset {
             let notice = osd.and_then(|osd| shared.clock_notices.lock().on_refusal(Instant::now(), osd, why));
             if let Some(notice) = notice {
@@ -65,9 +67,13 @@ impl Dispatcher for Dispatch {
         }
         tracing::debug!(peer = %conn.peer_addr(), ?reset, "connection reset");
         match osd {
-            Some(osd) => shared.on_osd_reset(osd),
+            Some(osd) => {
+                shared.watches_on_reset(osd);
+                shared.timer.notify_one();
+            }
             None => shared.on_mon_reset(conn, &reset),
         }
+        batch.deliver();
     }
 }
 
@@ -80,23 +86,6 @@ impl Shared {
         let now_ms = self.now_ms();
         self.state.lock().objecter.on_backoff(backoff, now_ms);
         self.timer.notify_one();
-    }
-
-    fn on_osd_reset(self: &Arc<Self>, osd: OsdId) {
-        let now_ms = self.now_ms();
-        let lost = {
-            let mut state = self.state.lock();
-            state.objecter.on_reset(osd, now_ms);
-            let tids: Vec<u64> =
-                state.osd_commands.iter().filter(|(_, (to, _))| *to == osd).map(|(tid, _)| *tid).collect();
-            tids.iter().filter_map(|tid| state.osd_commands.remove(tid)).collect::<Vec<_>>()
-        };
-        self.watches_on_reset(osd);
-        self.timer.notify_one();
-        for (_, command) in lost {
-            let status = format!("the connection to {osd} was lost");
-            command.done.complete(Err(Error::Command { errno: Errno::ENXIO, status }));
-        }
     }
 
     fn on_mon_reset(&self, conn: &Conn, reset: &Reset) {

@@ -40,7 +40,7 @@ struct Linger {
     ping_ms: u64,
     handler: Arc<dyn WatchHandler>,
     phase: Phase,
-    /// Rises with each attempt: answers to earlier ones do not count.
+    /// Rises whenever the watch is to be taken up again: answers to earlier attempts do not count.
     attempt: u64,
     /// When the last sign of life that was answered was sent, or the registration.
     valid_ms: u64,
@@ -74,11 +74,44 @@ impl Lingers {
             if let Phase::Connected(target) = linger.phase
                 && is_lost(linger, target)
             {
-                linger.phase = Phase::Connecting;
+                linger.disconnect();
                 cookies.push(*cookie);
             }
         }
         cookies
+    }
+}
+
+impl Linger {
+    /// The watch is to be taken up again. Answers to what was sent before do not count, and a ping that is still in
+    /// flight must not keep later ones from being sent.
+    fn disconnect(&mut self) {
+        self.phase = Phase::Connecting;
+        self.attempt += 1;
+        self.pinging = false;
+    }
+
+    /// Takes in the outcome of a step of the current attempt. Returns whether the watch is to be taken up again.
+    fn on_outcome(&mut self, step: Step, sent_ms: u64, outcome: &Result<Target>) -> bool {
+        if step == Step::Ping {
+            self.pinging = false;
+        }
+        match outcome {
+            Ok(target) => {
+                self.valid_ms = sent_ms;
+                if step != Step::Ping {
+                    self.next_ping_ms = sent_ms + self.ping_ms;
+                    self.phase = Phase::Connected(*target);
+                }
+            }
+            // The OSD knows the watch, but not by this connection.
+            Err(Error::Refused(Errno::ETIMEDOUT)) if step == Step::Ping => {
+                self.disconnect();
+                return true;
+            }
+            Err(_) => {}
+        }
+        false
     }
 }
 
@@ -149,20 +182,22 @@ impl Shared {
     fn step(self: &Arc<Self>, cookie: u64, step: Step, op: Op, done: Option<OnDone>) {
         let sent_ms = self.now_ms();
         let started = {
-            let mut state = self.state.lock();
-            state.lingers.watches.get_mut(&cookie).map(|linger| {
-                if step != Step::Ping {
-                    linger.attempt += 1;
-                }
-                (request(linger.object.clone(), linger.flags, op), linger.attempt)
-            })
+            let state = self.state.lock();
+            let linger = state.lingers.watches.get(&cookie);
+            linger.map(|linger| (request(linger.object.clone(), linger.flags, op), linger.attempt))
         };
-        let Some((request, attempt)) = started else { return };
-        let shared = Arc::downgrade(self);
-        let answered = move |answer: Result<Answer>| {
-            if let Some(shared) = shared.upgrade() {
-                shared.on_step(cookie, step, attempt, sent_ms, answer, done);
+        let Some((request, attempt)) = started else {
+            // The session was shut down by another thread since the watch was entered.
+            if let Some(done) = done {
+                done(Err(Error::ShutDown));
             }
+            return;
+        };
+        let shared = Arc::downgrade(self);
+        let answered = move |answer: Result<Answer>| match (shared.upgrade(), done) {
+            (Some(shared), done) => shared.on_step(cookie, step, attempt, sent_ms, answer, done),
+            (None, Some(done)) => done(Err(Error::ShutDown)),
+            (None, None) => {}
         };
         // Watches are few, and what keeps one alive must not wait for room.
         self.start(request, Token { share: Share::default(), done: Done::Answer(Box::new(answered)) });
@@ -181,26 +216,14 @@ impl Shared {
         let mut again = false;
         {
             let mut state = self.state.lock();
-            let current = state.lingers.watches.get_mut(&cookie).filter(|l| l.attempt == attempt);
-            if let Some(linger) = current {
-                if step == Step::Ping {
-                    linger.pinging = false;
-                }
-                if let (Ok(target), true) =
-                    (&outcome, matches!(linger.phase, Phase::Connecting | Phase::Connected(_)))
-                {
-                    linger.valid_ms = sent_ms;
-                    if step != Step::Ping {
-                        linger.next_ping_ms = sent_ms + linger.ping_ms;
-                        linger.phase = Phase::Connected(*target);
-                    }
-                }
-                // The OSD knows the watch, but not by this connection.
-                let silent = matches!(&outcome, Err(Error::Refused(Errno::ETIMEDOUT)));
-                if step == Step::Ping && silent && matches!(linger.phase, Phase::Connected(_)) {
-                    linger.phase = Phase::Connecting;
-                    again = true;
-                }
+            let is_current = |l: &&mut Linger| l.attempt == attempt && !matches!(l.phase, Phase::Lost(_));
+            let current = state.lingers.watches.get_mut(&cookie).filter(is_current);
+            match current {
+                Some(linger) => again = linger.on_outcome(step, sent_ms, &outcome),
+                // Whoever registers the watch is told the outcome in any case.
+                None if step == Step::Register => {}
+                // A later attempt decides what becomes of the watch, or it is over.
+                None => return,
             }
         }
         // A map may have come while the answer was on its way.
@@ -343,4 +366,29 @@ fn refusal(answer: &Answer) -> Result<()> {
 fn request(object: ObjectId, flags: u32, op: Op) -> ObjectRequest {
     let ops = vec![OsdOp::from(op)];
     ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::{Network, start};
+    use nacre_common::auth::Key;
+    use nacre_common::config::ConfigBuilder;
+    use nacre_types::ids::EntityName;
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_watch_that_a_shutdown_overtakes_has_an_outcome() {
+        let config = ConfigBuilder::new(EntityName::client("admin"))
+            .set("mon_host", "127.0.0.1:1")
+            .set("key", Key::generate().unwrap().to_base64().as_str())
+            .build()
+            .unwrap();
+        let native = start(&config, Network::start().unwrap()).unwrap();
+        let (sender, receiver) = mpsc::channel();
+        let done = Box::new(move |outcome| sender.send(outcome).unwrap());
+        // A shutdown by another thread has removed the watch before its request is made.
+        native.shared.step(7, Step::Register, Op::Watch { cookie: 7, timeout_s: 0 }, Some(done));
+        assert!(matches!(receiver.try_recv(), Ok(Err(Error::ShutDown))));
+    }
 }

@@ -51,6 +51,8 @@ fn op_reply(answer: Answer) -> OpReply {
 pub(super) struct Batch {
     first: Option<(Token, Result<Answer>)>,
     rest: Vec<(Token, Result<Answer>)>,
+    /// Commands whose connection is over.
+    lost_commands: Vec<(OsdId, Command)>,
 }
 
 impl Batch {
@@ -65,6 +67,10 @@ impl Batch {
     pub(super) fn deliver(self) {
         for (token, result) in self.first.into_iter().chain(self.rest) {
             token.deliver(result);
+        }
+        for (osd, command) in self.lost_commands {
+            let status = format!("the connection to {osd} was lost");
+            command.done.complete(Err(Error::Command { errno: Errno::ENXIO, status }));
         }
     }
 }
@@ -103,6 +109,7 @@ pub(super) struct State {
 pub(super) struct Outside<'a> {
     messenger: Option<&'a Messenger>,
     osds: &'a mut HashMap<OsdId, Conn>,
+    osd_commands: &'a mut HashMap<u64, (OsdId, Command)>,
     ticket: &'a Arc<Mutex<Option<Ticket>>>,
     batch: &'a mut Batch,
 }
@@ -129,21 +136,30 @@ impl State {
     }
 
     pub(super) fn split<'a>(&'a mut self, batch: &'a mut Batch) -> (&'a mut Objecter<Token>, Outside<'a>) {
-        let outside =
-            Outside { messenger: self.messenger.as_ref(), osds: &mut self.osds, ticket: &self.ticket, batch };
+        let outside = Outside {
+            messenger: self.messenger.as_ref(),
+            osds: &mut self.osds,
+            osd_commands: &mut self.osd_commands,
+            ticket: &self.ticket,
+            batch,
+        };
         (&mut self.objecter, outside)
     }
 
-    /// The connection to an OSD, opened where there is none.
-    pub(super) fn osd_conn(&mut self, osd: OsdId, addr: SocketAddr) -> Result<Conn> {
-        let messenger = self.messenger.as_ref();
-        connection(messenger, &mut self.osds, &self.ticket, osd, addr)
+    /// The connection to an OSD that is up, opened where there is none. The map closes it as it does those of requests.
+    pub(super) fn osd_conn(&mut self, osd: OsdId) -> Result<Option<Conn>> {
+        let Some(addr) = self.objecter.open_session(osd) else { return Ok(None) };
+        connection(self.messenger.as_ref(), &mut self.osds, &self.ticket, osd, addr).map(Some)
     }
 
-    /// Forgets a connection that is over; the OSD that it led to, if it still was the one in use.
-    pub(super) fn forget(&mut self, conn: &Conn) -> Option<OsdId> {
+    /// A connection is over. Where it led to an OSD and still was the one in use, the OSD's requests wait to be sent
+    /// again and its commands fail; returns the OSD. All of it is one step: a request that another thread starts in
+    /// between would open the next connection and overtake those that it follows.
+    pub(super) fn on_reset(&mut self, conn: &Conn, now_ms: u64, batch: &mut Batch) -> Option<OsdId> {
         let osd = self.osds.iter().find(|(_, held)| *held == conn).map(|(osd, _)| *osd)?;
         self.osds.remove(&osd);
+        self.objecter.on_reset(osd, now_ms);
+        lose_commands(&mut self.osd_commands, osd, batch);
         Some(osd)
     }
 
@@ -157,6 +173,11 @@ impl State {
         let osds = std::mem::take(&mut self.osd_commands).into_values().map(|(_, command)| command).collect();
         (mon, osds)
     }
+}
+
+/// Takes the commands that a connection to an OSD will not answer any more.
+fn lose_commands(commands: &mut HashMap<u64, (OsdId, Command)>, osd: OsdId, batch: &mut Batch) {
+    batch.lost_commands.extend(commands.extract_if(|_, (to, _)| *to == osd).map(|(_, lost)| lost));
 }
 
 fn connection(
@@ -204,9 +225,134 @@ impl Sink<Token> for Outside<'_> {
         if let Some(conn) = self.osds.remove(&osd) {
             conn.abort();
         }
+        // An end by this side is not reported as a reset.
+        lose_commands(self.osd_commands, osd, self.batch);
     }
 
     fn complete(&mut self, token: Token, result: Result<Answer>) {
         self.batch.push(token, result);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::native::Network;
+    use crate::objecter::Submission;
+    use bytes::Bytes;
+    use nacre_common::config::ConfigBuilder;
+    use nacre_engine::Pending;
+    use nacre_runtime::msgr::{Dispatcher, Frame, Reset};
+    use nacre_types::object::SNAP_HEAD;
+    use nacre_types::op::{Op, OsdOp};
+    use nacre_types::osdmap::OsdMap;
+    use nacre_types::{ObjectId, PoolId};
+
+    const OSD: OsdId = OsdId(0);
+
+    struct Deaf;
+
+    impl Dispatcher for Deaf {
+        fn on_message(&self, _: &Conn, _: Frame) {}
+        fn on_reset(&self, _: &Conn, _: Reset) {}
+    }
+
+    struct World {
+        state: State,
+        map: OsdMap,
+        batch: Batch,
+        _network: Arc<Network>,
+    }
+
+    impl World {
+        /// A session with a map of OSDs that do not answer.
+        fn new() -> World {
+            let network = Network::start().unwrap();
+            let config = ConfigBuilder::new(EntityName::client("admin")).build().unwrap();
+            let messenger =
+                Messenger::builder(&config).lane(network.handle().clone(), Arc::new(Deaf)).build().unwrap();
+            let mut state = State::new(ClientId(7));
+            state.attach(messenger);
+            let map = crate::objecter::tests::map();
+            let mut world = World { state, map, batch: Batch::default(), _network: network };
+            world.publish(|_| {});
+            world
+        }
+
+        fn publish(&mut self, change: impl FnOnce(&mut OsdMap)) {
+            self.map.epoch = self.map.epoch.next();
+            change(&mut self.map);
+            let (objecter, mut outside) = self.state.split(&mut self.batch);
+            objecter.on_map(Arc::new(self.map.clone()), 0, 0, &mut outside);
+        }
+
+        fn write(&mut self) {
+            let submission = Submission {
+                object: ObjectId::new(PoolId(1), "", "", "name"),
+                ops: vec![OsdOp::from(Op::Truncate { size: 1 })],
+                flags: 0,
+                snap: SNAP_HEAD,
+                snap_context: None,
+                mtime_ns: 0,
+                deadline_ms: None,
+            };
+            let token = Token { share: Share::default(), done: Done::Answer(Box::new(|_| {})) };
+            let (objecter, mut outside) = self.state.split(&mut self.batch);
+            objecter.submit(submission, token, 0, &mut outside);
+        }
+
+        fn command(&mut self, osd: OsdId) -> Pending<CommandReply> {
+            assert!(self.state.osd_conn(osd).unwrap().is_some());
+            let (done, pending) = Pending::channel();
+            let tid = self.state.next_command();
+            let message = MonCommand { tid, cmd: String::new(), input: Bytes::new() };
+            let command = Command { message, to_daemon: true, done, deadline_ms: None };
+            self.state.osd_commands.insert(tid, (osd, command));
+            pending
+        }
+
+        fn deliver(&mut self) {
+            std::mem::take(&mut self.batch).deliver();
+        }
+    }
+
+    #[test]
+    fn a_lost_connection_holds_later_requests_back_at_once() {
+        let mut world = World::new();
+        world.write();
+        let (lost, other) = (world.command(OSD), world.command(OsdId(1)));
+        let conn = world.state.osds[&OSD].clone();
+        assert_eq!(world.state.on_reset(&conn, 1, &mut world.batch), Some(OSD));
+        world.write();
+        assert!(!world.state.osds.contains_key(&OSD), "the second write would overtake the first");
+        world.deliver();
+        assert_eq!(lost.wait().unwrap_err().errno(), Errno::ENXIO);
+        // Of a connection that was replaced nobody needs to hear.
+        assert_eq!(world.state.on_reset(&conn, 1, &mut world.batch), None);
+        assert_eq!(world.state.osd_commands.len(), 1);
+        drop(other);
+    }
+
+    #[test]
+    fn commands_fail_with_a_connection_that_the_map_closes() {
+        let mut world = World::new();
+        let (lost, other) = (world.command(OSD), world.command(OsdId(1)));
+        world.publish(|map| map.osds.get_mut(&OSD).unwrap().boot_nonce = 2);
+        world.deliver();
+        assert_eq!(lost.wait().unwrap_err().errno(), Errno::ENXIO);
+        assert_eq!(world.state.osd_commands.len(), 1);
+        drop(other);
+    }
+
+    #[test]
+    fn a_command_goes_to_the_address_that_an_osd_has_now() {
+        let mut world = World::new();
+        let before = world.state.osd_conn(OSD).unwrap().unwrap();
+        let addr = SocketAddr::from(([127, 0, 0, 1], 40_009));
+        world.publish(|map| map.osds.get_mut(&OSD).unwrap().addr = Some(addr));
+        let now = world.state.osd_conn(OSD).unwrap().unwrap();
+        assert!(now != before && now.peer_addr() == addr);
+        world.publish(|map| map.osds.get_mut(&OSD).unwrap().up = false);
+        assert!(world.state.osd_conn(OSD).unwrap().is_none());
     }
 }

@@ -86,7 +86,7 @@ fn membership(interval: u64, osds: &[u32]) -> Option<PgMembership> {
 }
 
 /// Three OSDs; two pools of one PG each: PG 1.0 led by osd.0, PG 2.0 by osd.1.
-fn map() -> OsdMap {
+pub(crate) fn map() -> OsdMap {
     let mut map = OsdMap::new(Uuid::nil(), 0, CrushMap::default());
     map.pool_max = TIER;
     for osd in 0..3 {
@@ -230,6 +230,30 @@ fn a_restarted_primary_gets_everything_again_on_a_new_connection() {
 }
 
 #[test]
+fn a_connection_without_requests_is_closed_with_its_process() {
+    let restarted: fn(&mut OsdInfo) = |info| info.boot_nonce = 2;
+    let moved: fn(&mut OsdInfo) = |info| info.addr = Some(address(9));
+    let ended: fn(&mut OsdInfo) = |info| info.up = false;
+    for change in [restarted, moved, ended] {
+        // Whether the client may make requests does not matter.
+        for blocklisted in [false, true] {
+            let mut world = World::new();
+            assert_eq!(world.objecter.open_session(OsdId(2)), Some(address(2)));
+            world.publish(|map| {
+                change(map.osds.get_mut(&OsdId(2)).unwrap());
+                if blocklisted {
+                    map.blocklist.insert("client.7".into(), u64::MAX);
+                }
+            });
+            assert_eq!(world.take(), [Event::Closed(2)]);
+        }
+    }
+    let mut world = World::new();
+    world.publish(|map| map.osds.get_mut(&OsdId(2)).unwrap().up = false);
+    assert_eq!(world.objecter.open_session(OsdId(2)), None);
+}
+
+#[test]
 fn requests_wait_while_the_primary_is_down() {
     let mut world = World::new();
     world.write();
@@ -289,6 +313,44 @@ fn a_backoff_holds_the_whole_pg_until_the_epoch_comes() {
     world.backoff(2, 0, wanted, 60);
     world.write();
     assert_eq!(world.take(), [sent(0, 4, 0, 2)]);
+}
+
+#[test]
+fn an_answer_leaves_the_backoff_of_its_pg_in_place() {
+    // Until a time, and until an epoch.
+    for news in [false, true] {
+        let mut world = World::new();
+        world.write();
+        world.write();
+        world.take();
+        let epoch = if news { world.map.epoch.next() } else { world.map.epoch };
+        world.backoff(1, 0, epoch, 50);
+        world.reply(2, 0);
+        world.write();
+        assert_eq!(world.take(), [Event::Done(2, Ok(0))], "the third must not overtake the first");
+        if news {
+            world.publish(|_| {});
+        } else {
+            let wake = world.objecter.next_wake_ms().unwrap();
+            world.tick(wake);
+        }
+        assert_eq!(world.take(), [sent(0, 1, 1, 1), sent(0, 3, 0, 1)]);
+    }
+}
+
+#[test]
+fn an_answer_resets_the_delay_of_its_pg() {
+    let mut world = World::new();
+    world.write();
+    world.write();
+    for attempt in 0..3 {
+        world.backoff(1, attempt, world.map.epoch, 0);
+        let wake = world.objecter.next_wake_ms().unwrap();
+        world.tick(wake);
+    }
+    world.reply(2, 3);
+    world.backoff(1, 3, world.map.epoch, 0);
+    assert_eq!(world.objecter.next_wake_ms(), Some(FIRST_RETRY_MS));
 }
 
 #[test]

@@ -98,9 +98,10 @@ pub(super) fn remove_piece(epoch: u64) -> WriteOp {
 }
 
 /// Cuts a piece unless a later epoch than `epoch` has marked it. It then carries the epoch, so that writes of earlier
-/// ones that are still on their way can't put anything behind the cut.
+/// ones that are still on their way can't put anything behind the cut: an absent piece is made for that.
 pub(super) fn cut_piece(epoch: u64, len: u64) -> WriteOp {
     let mut op = WriteOp::new();
+    op.create(false);
     up_to_epoch(&mut op, epoch);
     op.truncate(len).set_xattr(EPOCH, text(epoch)).full_force();
     op

@@ -20,7 +20,7 @@ impl Inner {
         for _ in 0..ATTEMPTS {
             let loaded = self.load(&name).await?.ok_or(Errno::ENOENT)?;
             if loaded.meta.unfinished == Some(Unfinished::Removal) {
-                return self.finish(&name, loaded.meta).await;
+                return self.finish(&excluding.0, loaded.meta).await;
             }
             if self.begin(&excluding.0, loaded.meta, parts::begin(loaded.meta.epoch, REMOVAL)).await? {
                 return Ok(());
@@ -54,7 +54,7 @@ impl Inner {
             match meta.unfinished {
                 Some(Unfinished::Removal) => return Err(Errno::ENOENT.into()),
                 Some(Unfinished::Truncation(_)) => {
-                    self.finish(&object.name, meta).await?;
+                    self.finish(object, meta).await?;
                     continue;
                 }
                 None => {}
@@ -88,9 +88,7 @@ impl Inner {
         }
         // Pieces may have been announced until then, and none since.
         match self.load(&object.name).await? {
-            Some(loaded) if loaded.meta.unfinished.is_some() => {
-                self.finish(&object.name, loaded.meta).await?
-            }
+            Some(loaded) if loaded.meta.unfinished.is_some() => self.finish(object, loaded.meta).await?,
             // Somebody else has carried it out.
             _ => {}
         }
@@ -98,7 +96,8 @@ impl Inner {
     }
 
     /// Carries a removal or truncation to its end, whoever began it.
-    pub(super) async fn finish(&self, name: &str, meta: Meta) -> Result<()> {
+    pub(super) async fn finish(&self, object: &Object, meta: Meta) -> Result<()> {
+        let name = &object.name;
         let first = piece_name(name, 0);
         match meta.unfinished {
             None => Ok(()),
@@ -110,11 +109,17 @@ impl Inner {
                 let (layout, pieces) = (meta.layout, meta.layout.pieces(size));
                 // Only pieces of the last set can be longer than they are to be.
                 let last_set = (pieces - 1) / layout.stripe_count() * layout.stripe_count();
-                let cut = |piece| parts::cut_piece(meta.epoch, layout.piece_len(piece, size));
-                self.for_pieces(name, last_set.max(1)..pieces, cut).await?;
+                let (last_set, len) = (last_set.max(1)..pieces, |piece| layout.piece_len(piece, size));
+                self.for_pieces(name, last_set.clone(), |piece| parts::cut_piece(meta.epoch, len(piece)))
+                    .await?;
                 self.remove_pieces(name, meta, pieces).await?;
                 let op = parts::end_truncation(meta.epoch, size, pieces);
-                verdict(self.pool.operate(&first, op).await).map(drop)
+                if let Verdict::Held(_) = verdict(self.pool.operate(&first, op).await)? {
+                    // Somebody else has carried it out. The object may have been cut again or removed since, and what
+                    // was cut here may have been made by that.
+                    self.take_back(object, meta, last_set.collect()).await?;
+                }
+                Ok(())
             }
         }
     }

@@ -187,7 +187,7 @@ impl Inner {
             match self.load(&object.name).await? {
                 Some(loaded) if loaded.meta.unfinished.is_some() => {
                     epoch = epoch.max(loaded.meta.epoch + 2);
-                    self.finish(&object.name, loaded.meta).await?;
+                    self.finish(object, loaded.meta).await?;
                 }
                 Some(loaded) => {
                     object.learn(loaded.meta, asked_at);
@@ -427,7 +427,7 @@ impl Inner {
 
     /// An epoch has passed while it was written in: what was known goes, and so do pieces made in it, now or before, that
     /// are no part of the object as it is now.
-    async fn take_back(&self, object: &Object, before: Meta, made: Vec<u64>) -> Result<()> {
+    pub(super) async fn take_back(&self, object: &Object, before: Meta, made: Vec<u64>) -> Result<()> {
         object.forget(before.epoch);
         object.made(before, &made);
         let now = self.load(&object.name).await?.map(|loaded| loaded.meta);

@@ -59,10 +59,18 @@ pub(crate) struct World {
     /// Seconds that tickets live.
     pub(crate) ticket_life: u64,
     pub(crate) tickets: u32,
-    /// Commands seen by the map authority; `hold` is answered only by a later one's arrival elsewhere.
+    /// Commands seen by the map authority and the OSDs.
     pub(crate) commands: Vec<String>,
-    /// Whether the map authority leaves commands unanswered.
+    /// Whether commands are left unanswered.
     pub(crate) mute: bool,
+    /// How many epochs beyond the newest one `osd stat` tells of.
+    pub(crate) epochs_ahead: u32,
+    /// Pings of watches by the OSD that handled them.
+    pub(crate) pings: Vec<OsdId>,
+    /// Whether pings succeed at OSDs where their watch is not connected.
+    pub(crate) lenient_pings: bool,
+    /// Where watches are connected.
+    watches: HashMap<(ClientId, u64), OsdId>,
     objects: BTreeMap<ObjectId, Vec<u8>>,
     dups: HashMap<ReqId, OsdReply>,
     map: OsdMap,
@@ -125,6 +133,10 @@ impl Fake {
             tickets: 0,
             commands: Vec::new(),
             mute: false,
+            epochs_ahead: 0,
+            pings: Vec::new(),
+            lenient_pings: false,
+            watches: HashMap::new(),
             objects: BTreeMap::new(),
             dups: HashMap::new(),
             map,
@@ -257,6 +269,13 @@ impl Fake {
         world.subscribers.retain(|conn| conn.send(&publish).is_ok());
     }
 
+    /// Publishes an epoch in which `osd` is down. Its process goes on.
+    pub(crate) fn mark_down(&self, osd: OsdId) {
+        self.publish(|inc, map| {
+            inc.osds.insert(osd, OsdInfo { up: false, ..map.osds[&osd].clone() });
+        });
+    }
+
     pub(crate) fn epoch(&self) -> Epoch {
         self.world.lock().map.epoch
     }
@@ -328,7 +347,10 @@ impl Dispatcher for FakeMon {
                     return;
                 }
                 let (code, status, output) = match command.cmd.contains("osd stat") {
-                    true => (0, String::new(), format!("{{\"epoch\":{}}}", world.map.epoch)),
+                    true => {
+                        let epoch = world.map.epoch.0 + world.epochs_ahead;
+                        (0, String::new(), format!("{{\"epoch\":{epoch}}}"))
+                    }
                     false if command.cmd.contains("fail") => {
                         (Errno::ENOENT.negated(), "no such thing".into(), String::new())
                     }
@@ -390,6 +412,10 @@ impl World {
         reply
     }
 
+    fn primary(&self, request: &OsdRequest) -> OsdId {
+        self.map.membership(request.pg).unwrap().primary
+    }
+
     fn one(&mut self, request: &OsdRequest, op: &Op) -> OpResult {
         let object = &request.object;
         match op {
@@ -416,6 +442,19 @@ impl World {
                 Some(_) => OpResult::default(),
                 None => OpResult::error(Errno::ENOENT),
             },
+            Op::Watch { cookie, .. } | Op::WatchReconnect { cookie } => {
+                self.watches.insert((request.reqid.client, *cookie), self.primary(request));
+                OpResult::default()
+            }
+            Op::WatchPing { cookie } => {
+                let osd = self.primary(request);
+                self.pings.push(osd);
+                let connected = self.watches.get(&(request.reqid.client, *cookie)) == Some(&osd);
+                match connected || self.lenient_pings {
+                    true => OpResult::default(),
+                    false => OpResult::error(Errno::ETIMEDOUT),
+                }
+            }
             Op::PgList { cursor, max, namespace } => {
                 let pool = &self.map.pools[&request.pg.pool];
                 let here = self.objects.keys().filter(|o| pool.pg_of(o) == request.pg);
@@ -443,6 +482,10 @@ impl Dispatcher for FakeOsd {
         let world = &mut *self.world.lock();
         if frame.kind() == DaemonCommand::KIND {
             let DaemonCommand { tid, cmd, .. } = frame.decode().unwrap();
+            world.commands.push(cmd.clone());
+            if world.mute {
+                return;
+            }
             let output = Bytes::from(format!("{}: {cmd}", self.osd));
             conn.send(&DaemonCommandReply { tid, code: 0, status: String::new(), output }).unwrap();
             return;

@@ -5,3 +5,4 @@
 mod fake;
 mod session;
 mod transfer;
+mod watch;

@@ -101,6 +101,63 @@ fn commands_and_maps_survive_the_map_authoritys_restart() {
 }
 
 #[test]
+fn commands_to_an_osd_fail_when_the_map_shows_it_down() {
+    // Over a connection that carries requests too, and over one that does not.
+    for requests in [true, false] {
+        let fake = Fake::start();
+        let cluster = fake.connect();
+        if requests {
+            let pool = block_on(cluster.open_pool("data")).unwrap();
+            fake.move_all_to(OsdId(1));
+            pool.write_full("object", "data").wait().unwrap();
+        }
+        {
+            let mut world = fake.world.lock();
+            world.mute = true;
+            world.commands.clear();
+        }
+        let pending = cluster.tell(OsdId(1), "{}", "");
+        until("the command's arrival", || fake.world.lock().commands.len() == 1);
+        fake.mark_down(OsdId(1));
+        assert_eq!(pending.wait().unwrap_err().errno(), Errno::ENXIO);
+        assert_eq!(cluster.tell(OsdId(1), "{}", "").wait().unwrap_err().errno(), Errno::ENXIO);
+    }
+}
+
+#[test]
+fn commands_to_an_osd_expire_by_rados_osd_op_timeout() {
+    let fake = Fake::start();
+    let cluster = fake.connect_with(&[("rados_osd_op_timeout", "1")]);
+    fake.world.lock().mute = true;
+    let error = cluster.tell(OsdId(1), "{}", "").wait().unwrap_err();
+    assert_eq!(error.errno(), Errno::ETIMEDOUT);
+    assert!(error.to_string().contains("rados_osd_op_timeout"), "{error}");
+}
+
+#[test]
+fn a_wait_for_a_map_ends_with_the_session() {
+    let fake = Fake::start();
+    let cluster = fake.connect();
+    fake.world.lock().epochs_ahead = 1;
+    let pending = cluster.refresh_map();
+    // The map authority has told of the epoch before it answers this.
+    cluster.command("{}", "").wait().unwrap();
+    let waiter = std::thread::spawn(move || pending.wait());
+    cluster.shut_down();
+    assert!(matches!(waiter.join().unwrap(), Err(Error::ShutDown)));
+}
+
+#[test]
+fn a_wait_for_a_map_expires_by_rados_mon_op_timeout() {
+    let fake = Fake::start();
+    let cluster = fake.connect_with(&[("rados_mon_op_timeout", "1")]);
+    fake.world.lock().epochs_ahead = 1;
+    let error = cluster.refresh_map().wait().unwrap_err();
+    assert_eq!(error.errno(), Errno::ETIMEDOUT);
+    assert!(error.to_string().contains("rados_mon_op_timeout"), "{error}");
+}
+
+#[test]
 fn tickets_are_renewed_before_and_after_they_expire() {
     let fake = Fake::start();
     fake.world.lock().ticket_life = 1;

@@ -10,6 +10,9 @@ use nacre_types::ids::EntityName;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// Longest capabilities of an entity; no ticket holds more.
+const MAX_CAPS: usize = 32 << 10;
+
 impl MapState {
     pub(super) fn auth_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         match call.prefix() {
@@ -207,6 +210,12 @@ fn parse_caps(call: &Call<'_>) -> Result<Caps, Failure> {
 }
 
 fn check_caps(caps: &Caps) -> Result<(), Failure> {
+    let bytes: usize = caps.iter().map(|(service, text)| service.len() + text.len()).sum();
+    if bytes > MAX_CAPS {
+        return Err(Failure::invalid(format!(
+            "the capabilities have {bytes} bytes, the limit is {MAX_CAPS}"
+        )));
+    }
     caps.iter()
         .try_for_each(|(service, text)| caps::check(service, text))
         .map_err(|error| Failure::invalid(error.to_string()))

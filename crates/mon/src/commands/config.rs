@@ -10,6 +10,9 @@ use nacre_types::ids::{EntityKind, EntityName};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
+/// Longest value of an option, as `config-key` has it.
+pub(super) const MAX_VALUE: usize = 64 << 10;
+
 impl MapState {
     pub(super) fn config_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         match call.prefix() {
@@ -60,20 +63,24 @@ impl MapState {
                 None => return Err(unknown()),
             },
         };
+        if value.len() > MAX_VALUE {
+            let text = format!("the value has {} bytes, the limit is {MAX_VALUE}", value.len());
+            return Err(Failure::invalid(text));
+        }
         let who = parse_who(call.required("who"))?;
         if let Mask::Location(type_name, _) = &who.mask
             && self.working.crush.type_id(type_name).is_none()
         {
             return Err(Failure::invalid(format!("unrecognized config target '{who}'")));
         }
-        self.change_config(vec![(who, name.to_owned(), Some(value))], "", ctx);
+        self.change_config(vec![(who, name.to_owned(), Some(value))], "", ctx)?;
         Ok(Answer::default())
     }
 
     fn config_rm(&mut self, who: &str, name: &str, ctx: &Context) -> Outcome {
         let name = options::find(name).map_or(name, |spec| spec.name);
         let who = parse_who(who)?;
-        self.change_config(vec![(who, name.to_owned(), None)], "", ctx);
+        self.change_config(vec![(who, name.to_owned(), None)], "", ctx)?;
         Ok(Answer::default())
     }
 

@@ -1,7 +1,9 @@
 //! `config log`, `config reset`, `config assimilate-conf`, `config generate-minimal-conf`.
 
+use super::config::MAX_VALUE;
 use super::{Answer, Context, Failure, Outcome};
 use crate::config_db::{ConfigVersion, Who};
+use crate::keys::MAX_VALUE_BYTES;
 use crate::logic::MapState;
 use crate::text::stamp;
 use nacre_common::config::ConfFile;
@@ -70,7 +72,7 @@ impl MapState {
                 wanted.push((who, change.name.clone(), change.before.clone()));
             }
         }
-        self.change_config(wanted, &format!("reset to {number}"), ctx);
+        self.change_config(wanted, &format!("reset to {number}"), ctx)?;
         Ok(Answer::default())
     }
 
@@ -89,6 +91,7 @@ impl MapState {
             for entry in conf.section(section) {
                 let spec = options::find(&entry.name).filter(|spec| !spec.flags.no_mon_update);
                 let value = spec.and_then(|spec| Some((spec.name, spec.canonical(&entry.value).ok()?)));
+                let value = value.filter(|(_, value)| value.len() <= MAX_VALUE);
                 match (Who::parse(section), value) {
                     (Some(who), Some((name, value))) => wanted.push((who, name.to_owned(), Some(value))),
                     _ => left.push_str(&format!(
@@ -102,7 +105,7 @@ impl MapState {
                 rest.push_str(&format!("[{section}]\n{left}\n"));
             }
         }
-        self.change_config(wanted, "assimilate-conf", ctx);
+        self.change_config(wanted, "assimilate-conf", ctx)?;
         Ok(Answer::text(format!("\n{rest}")))
     }
 
@@ -114,26 +117,36 @@ impl MapState {
         ))
     }
 
-    /// Sets and removes values as one version of the configuration.
+    /// Sets and removes values as one version of the configuration. Changes nothing where that would be too long to be
+    /// recorded.
     pub(super) fn change_config(
         &mut self,
         wanted: Vec<(Who, String, Option<String>)>,
         note: &str,
         ctx: &Context,
-    ) {
-        let Some(version) = self.config.change(wanted, ctx.now.wall_ns, note) else { return };
+    ) -> Result<(), Failure> {
+        let Some(version) = self.config.plan(wanted, ctx.now.wall_ns, note) else { return Ok(()) };
+        let record =
+            postcard::to_extend(&version, Vec::new()).expect("invariant: a plain structure always encodes");
+        if record.len() > MAX_VALUE_BYTES {
+            return Err(Failure::invalid(format!(
+                "the change takes {} bytes with the values before and after it, the limit is {MAX_VALUE_BYTES}; \
+                 change fewer options at a time",
+                record.len()
+            )));
+        }
         for change in &version.changes {
             let Some(who) = Who::parse(&change.who) else { continue };
             let key = crate::keys::config(&who, &change.name);
             self.keys.insert(key, change.after.as_ref().map(|value| value.clone().into_bytes()));
         }
-        let value =
-            postcard::to_extend(&version, Vec::new()).expect("invariant: a plain structure always encodes");
-        self.keys.insert(crate::keys::config_history(version.number), Some(value));
+        self.keys.insert(crate::keys::config_history(version.number), Some(record));
+        self.config.apply(version);
         for number in self.config.forget_old() {
             self.keys.insert(crate::keys::config_history(number), None);
         }
         self.config_version += 1;
+        Ok(())
     }
 }
 
@@ -187,6 +200,40 @@ mod tests {
         let text = "must specify a valid historical version to revert to; see 'ceph config log' for a list of avialable \
                     configuration historical versions";
         desk.fails("config reset", json!({ "num": 99 }), Errno::EINVAL, text);
+    }
+
+    #[test]
+    fn what_is_too_long_to_be_recorded_is_refused() {
+        let mut desk = Desk::new();
+        let set =
+            |value: String| json!({ "who": "client.a", "name": "other", "value": value, "force": true });
+        let text = "the value has 65537 bytes, the limit is 65536";
+        desk.fails("config set", set("x".repeat(65_537)), Errno::EINVAL, text);
+        desk.ok("config set", set("x".repeat(65_536)));
+        desk.ok("config set", set("y".repeat(65_536)));
+
+        // Each value may be set alone, not all of them at once.
+        let options = ["rgw_dns_name", "log_file", "pid_file", "crush_location", "rgw_ops_log_file_path"];
+        let conf = |letter: &str| -> String {
+            let section = |n: usize| {
+                let values = options.map(|name| format!("{name} = {}\n", letter.repeat(60_000)));
+                format!("[client.c{n}]\n{}", values.concat())
+            };
+            (0..3).map(section).collect()
+        };
+        let (code, status, rest) = desk.with_input("config assimilate-conf", json!({}), conf("x").as_bytes());
+        assert_eq!((code, status.as_str()), (0, ""));
+        let taken = desk.json("config dump", json!({})).as_array().unwrap().len();
+        assert_eq!((taken, rest.len()), (16, 1), "all are taken");
+        let before = (desk.json("config log", json!({})), desk.json("config dump", json!({})));
+        let (code, status, _) = desk.with_input("config assimilate-conf", json!({}), conf("y").as_bytes());
+        assert_eq!(code, Errno::EINVAL.negated());
+        assert!(status.contains("change fewer options at a time"), "{status}");
+        assert_eq!((desk.json("config log", json!({})), desk.json("config dump", json!({}))), before);
+
+        let long = format!("[client.b]\nlog_file = {}\n", "x".repeat(65_537));
+        let (code, _, rest) = desk.with_input("config assimilate-conf", json!({}), long.as_bytes());
+        assert_eq!((code, rest.len() > 65_537), (0, true), "it is given back");
     }
 
     #[test]

@@ -23,7 +23,7 @@ impl MapState {
             "osd out" => self.osd_out(&call.texts("ids"), ctx),
             "osd in" => self.osd_in(&call.texts("ids"), ctx),
             "osd down" => self.osd_down(&call.texts("ids"), ctx),
-            "osd reweight" => self.osd_reweight(call),
+            "osd reweight" => self.osd_reweight(call, ctx),
             "osd primary-affinity" => self.osd_primary_affinity(call),
             "osd new" => self.osd_new(call, ctx),
             "osd rm" => self.osd_rm(&call.texts("ids")),
@@ -74,23 +74,15 @@ impl MapState {
     fn osd_out(&mut self, words: &[&str], ctx: &Context) -> Outcome {
         let mut status = String::new();
         for osd in self.osds_named(words, OsdInfo::is_in)? {
-            let Some(info) = self.working.osds.get_mut(&osd) else {
+            let was_in = self.working.osds.get(&osd).is_some_and(OsdInfo::is_in);
+            // An operator's `out` is for good, also of one that was marked out: it does not come in by itself.
+            if !self.set_weight(ctx.now, osd, 0) {
                 status.push_str(&format!("{osd} does not exist. "));
-                continue;
-            };
-            if !info.is_in() {
-                // An operator's `out` is for good: it does not come in by itself.
-                if info.weight_before_auto_out.take().is_some() {
-                    self.changes.osds.insert(osd);
-                }
+            } else if was_in {
+                status.push_str(&format!("marked out {osd}. "));
+            } else {
                 status.push_str(&format!("{osd} is already out. "));
-                continue;
             }
-            (info.weight, info.weight_before_auto_out) = (0, None);
-            self.changes.osds.insert(osd);
-            self.down_since.remove(&osd);
-            self.last_in_change_ns = ctx.now.wall_ns;
-            status.push_str(&format!("marked out {osd}. "));
         }
         Ok(Answer::status(status))
     }
@@ -98,7 +90,7 @@ impl MapState {
     fn osd_in(&mut self, words: &[&str], ctx: &Context) -> Outcome {
         let mut status = String::new();
         for osd in self.osds_named(words, |info| !info.is_in())? {
-            let Some(info) = self.working.osds.get_mut(&osd) else {
+            let Some(info) = self.working.osds.get(&osd) else {
                 status.push_str(&format!("{osd} does not exist. "));
                 continue;
             };
@@ -106,12 +98,8 @@ impl MapState {
                 status.push_str(&format!("{osd} is already in. "));
                 continue;
             }
-            info.weight = info.weight_before_auto_out.take().unwrap_or(WEIGHT_ONE);
-            if !info.up {
-                self.down_since.insert(osd, ctx.now.mono_ms);
-            }
-            self.changes.osds.insert(osd);
-            self.last_in_change_ns = ctx.now.wall_ns;
+            let weight = info.weight_before_auto_out.unwrap_or(WEIGHT_ONE);
+            self.set_weight(ctx.now, osd, weight);
             status.push_str(&format!("marked in {osd}. "));
         }
         Ok(Answer::status(status))
@@ -160,11 +148,11 @@ impl MapState {
         }
     }
 
-    fn osd_reweight(&mut self, call: &Call<'_>) -> Outcome {
+    fn osd_reweight(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
         let osd = self.existing_osd(call)?;
         let weight = call.float("weight").unwrap_or(1.0);
         let scaled = (weight * f64::from(WEIGHT_ONE)) as u32;
-        self.change_osd(osd, |info| (info.weight, info.weight_before_auto_out) = (scaled, None));
+        self.set_weight(ctx.now, osd, scaled);
         Ok(Answer::status(format!("reweighted {osd} to {} ({scaled:x})", float(weight))))
     }
 

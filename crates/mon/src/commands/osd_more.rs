@@ -29,7 +29,7 @@ impl MapState {
             "osd setmaxosd" => self.osd_setmaxosd(call),
             "osd require-osd-release" => require_osd_release(call),
             "osd destroy" => self.osd_destroy(call),
-            "osd reweightn" => self.osd_reweightn(call.required("weights")),
+            "osd reweightn" => self.osd_reweightn(call.required("weights"), ctx),
             _ => unhandled(call),
         }
     }
@@ -197,7 +197,7 @@ impl MapState {
     }
 
     /// `{"0": 65536, …}`: reweights of several OSDs at once, 16.16.
-    fn osd_reweightn(&mut self, text: &str) -> Outcome {
+    fn osd_reweightn(&mut self, text: &str, ctx: &Context) -> Outcome {
         let weights: BTreeMap<String, u32> = serde_json::from_str(text)
             .map_err(|_| Failure::invalid(format!("unable to parse 'weights' value '{text}'")))?;
         let mut wanted = Vec::new();
@@ -211,12 +211,7 @@ impl MapState {
             wanted.push((osd, weight.min(WEIGHT_ONE)));
         }
         for (osd, weight) in wanted {
-            if let Some(info) = self.working.osds.get_mut(&osd)
-                && (info.weight, info.weight_before_auto_out) != (weight, None)
-            {
-                (info.weight, info.weight_before_auto_out) = (weight, None);
-                self.changes.osds.insert(osd);
-            }
+            self.set_weight(ctx.now, osd, weight);
         }
         Ok(Answer::default())
     }

@@ -98,30 +98,40 @@ impl Desk {
     pub(crate) fn report(&mut self, state: u64) {
         let osds: Vec<OsdId> = self.state.map().osds.keys().copied().collect();
         for osd in osds {
-            let pgs = self
-                .state
-                .map()
-                .pg_ids()
-                .filter(|pg| self.state.map().membership(*pg).is_some_and(|m| m.primary == osd));
-            let pgs = pgs
-                .map(|pg| PgStats {
-                    pg,
-                    state,
-                    acting: self.state.map().membership(pg).map(|m| m.acting()).unwrap_or_default(),
-                    sums: ObjectSums { bytes: 1000, objects: 1, ..ObjectSums::default() },
-                    stored_bytes: 4096,
-                    last_active_ns: self.now.wall_ns,
-                    last_clean_ns: self.now.wall_ns,
-                    ..PgStats::default()
-                })
-                .collect();
-            let osd_stats =
-                OsdStats { total_bytes: 4 << 30, available_bytes: 3 << 30, ..OsdStats::default() };
-            self.state.handle(
-                self.now,
-                Event::Stats { osd, report: StatsReport { osd: osd_stats, pgs, starting: false } },
-            );
+            self.report_from(osd, state, 3 << 30);
         }
+    }
+
+    /// One OSD reports likewise, with so much room on its disk of 4 GiB.
+    pub(crate) fn report_from(&mut self, osd: OsdId, state: u64, available_bytes: u64) {
+        let pgs = self
+            .state
+            .map()
+            .pg_ids()
+            .filter(|pg| self.state.map().membership(*pg).is_some_and(|m| m.primary == osd));
+        let pgs = pgs
+            .map(|pg| PgStats {
+                pg,
+                state,
+                acting: self.state.map().membership(pg).map(|m| m.acting()).unwrap_or_default(),
+                sums: ObjectSums { bytes: 1000, objects: 1, ..ObjectSums::default() },
+                stored_bytes: 4096,
+                last_active_ns: self.now.wall_ns,
+                last_clean_ns: self.now.wall_ns,
+                ..PgStats::default()
+            })
+            .collect();
+        let osd_stats = OsdStats { total_bytes: 4 << 30, available_bytes, ..OsdStats::default() };
+        let report = StatsReport { osd: osd_stats, pgs, starting: false };
+        self.state.handle(self.now, Event::Stats { osd, report });
+        commit(&mut self.state, self.now);
+    }
+
+    /// The map authority starts again with what is durable, and some time passes.
+    pub(crate) fn restart(&mut self) {
+        let (map, tuning) = (self.state.map().clone(), self.state.tuning().clone());
+        self.state = MapState::new(map, tuning, self.now);
+        self.state.handle(self.now, Event::Tick);
         commit(&mut self.state, self.now);
     }
 

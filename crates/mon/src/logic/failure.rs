@@ -7,18 +7,37 @@
 //! Where the cluster has fewer subtrees of the wanted level than there must be reporters (all OSDs on one host, say),
 //! OSDs count one by one. The grace time is not stretched for OSDs that were slow before
 //! (`mon_osd_adjust_heartbeat_grace`).
+//!
+//! All of this measures silence towards a map authority that listens. What it could not hear while it was suspended
+//! counts for nothing: see [`MapState::leave_out_pause`].
 
 use super::{LogLevel, MapState, Now};
 use nacre_types::crush::CrushMap;
-use nacre_types::ids::OsdId;
+use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::msg::{OsdAlive, OsdFailure, OsdMarkMeDown};
 use nacre_types::osdmap::flag;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Reports that have not been taken back: by silent OSD, then by reporter, since when it has been silent.
+/// A longer time between two ticks than this, in milliseconds, means that this map authority did not run in between: the
+/// caller sends one every second.
+const PAUSE_MS: u64 = 5_000;
+/// A report counts for so many times the grace time, or its reporter's interval between reports if that is longer, after
+/// it was made or repeated. Reporters repeat what still holds; where they do not, the message that took it back was lost.
+const REPORT_LIFE: u64 = 3;
+
+/// What an OSD said of another one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FailureReport {
+    /// Since when the other one has been silent, milliseconds of the monotonic clock.
+    since_ms: u64,
+    /// Until when the report counts unless it is repeated, likewise.
+    expires_ms: u64,
+}
+
+/// Reports that have not been taken back: by silent OSD, then by reporter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FailureReports {
-    by_target: BTreeMap<OsdId, BTreeMap<OsdId, u64>>,
+    pub(super) by_target: BTreeMap<OsdId, BTreeMap<OsdId, FailureReport>>,
 }
 
 impl FailureReports {
@@ -32,8 +51,17 @@ impl FailureReports {
     }
 
     fn take_back(&mut self, target: OsdId, reporter: OsdId) {
+        self.retain(target, |by, _| *by != reporter);
+    }
+
+    /// Forgets reports on `target` that were not repeated in time.
+    fn expire(&mut self, now: Now, target: OsdId) {
+        self.retain(target, |_, report| now.mono_ms < report.expires_ms);
+    }
+
+    fn retain(&mut self, target: OsdId, mut keep: impl FnMut(&OsdId, &FailureReport) -> bool) {
         if let Some(reports) = self.by_target.get_mut(&target) {
-            reports.remove(&reporter);
+            reports.retain(|reporter, report| keep(reporter, report));
             if reports.is_empty() {
                 self.by_target.remove(&target);
             }
@@ -64,9 +92,40 @@ impl MapState {
             self.failures.take_back(target, reporter);
             return;
         }
-        let since = now.mono_ms.saturating_sub(report.silent_ms);
-        self.failures.by_target.entry(target).or_default().insert(reporter, since);
+        let since_ms = now.mono_ms.saturating_sub(report.silent_ms);
+        let expires_ms = now.mono_ms.saturating_add(self.report_life_ms(reporter));
+        let report = FailureReport { since_ms, expires_ms };
+        self.failures.by_target.entry(target).or_default().insert(reporter, report);
         self.check_failure(now, target);
+    }
+
+    /// For how long a report of `reporter` counts.
+    fn report_life_ms(&self, reporter: OsdId) -> u64 {
+        let configured = self.config_of(&EntityName::osd(reporter));
+        let interval_s =
+            configured.get("osd_mon_report_interval").and_then(|value| value.parse::<u64>().ok());
+        let interval_ms = interval_s.unwrap_or(0).saturating_mul(1_000);
+        self.tuning.heartbeat_grace_ms.max(interval_ms).saturating_mul(REPORT_LIFE)
+    }
+
+    /// Takes the time since the last tick out of all intervals if this map authority did not run in it (SIGSTOP, a
+    /// suspended machine; the clock goes on): OSDs were not silent, nobody listened.
+    pub(super) fn leave_out_pause(&mut self, now: Now) {
+        let last_ms = self.last_tick_ms.replace(now.mono_ms).unwrap_or(now.mono_ms);
+        let pause_ms = now.mono_ms.saturating_sub(last_ms);
+        if pause_ms <= PAUSE_MS {
+            return;
+        }
+        let text = format!("this monitor did not run for {} seconds", pause_ms / 1_000);
+        self.log.append(now, "mon", LogLevel::Warn, text);
+        // What arrived since it runs again is of now and stays.
+        let later = |at: &mut u64| *at = at.saturating_add(pause_ms).min(now.mono_ms);
+        self.last_beacon.values_mut().for_each(later);
+        self.down_since.values_mut().for_each(later);
+        for report in self.failures.by_target.values_mut().flat_map(BTreeMap::values_mut) {
+            later(&mut report.since_ms);
+            report.expires_ms = report.expires_ms.saturating_add(pause_ms);
+        }
     }
 
     pub(super) fn check_failures(&mut self, now: Now) {
@@ -75,9 +134,10 @@ impl MapState {
     }
 
     fn check_failure(&mut self, now: Now, target: OsdId) {
+        self.failures.expire(now, target);
         let Some(reports) = self.failures.by_target.get(&target) else { return };
         // The silence counts from the last reporter that lost sight of the OSD, as in Ceph.
-        let since = reports.values().copied().max().unwrap_or(now.mono_ms);
+        let since = reports.values().map(|report| report.since_ms).max().unwrap_or(now.mono_ms);
         let silent_ms = now.mono_ms.saturating_sub(since);
         if silent_ms < self.tuning.heartbeat_grace_ms {
             return;

@@ -1,7 +1,11 @@
 //! Full OSDs and full pools: flags in the map that stop writes before anything breaks.
+//!
+//! Reports are not stored. A map authority that has just started knows of no full OSD and of no object, so it takes no
+//! pool's flags back before everybody whose report could prove them right has reported.
 
 use super::{LogLevel, MapState, Now};
-use nacre_types::ids::{OsdId, PoolId};
+use nacre_types::ids::{OsdId, PgId, PoolId};
+use nacre_types::osdmap::OsdInfo;
 use nacre_types::pool::flag;
 use nacre_types::stats::ObjectSums;
 use std::collections::BTreeSet;
@@ -76,12 +80,14 @@ impl MapState {
                 let sums = self.pool_sums(*id);
                 (pool.quota_max_bytes > 0 && sums.bytes >= pool.quota_max_bytes)
                     || (pool.quota_max_objects > 0 && sums.objects >= pool.quota_max_objects)
+                    || (pool.has_flag(flag::FULL_QUOTA) && !self.all_pgs_reported(*id, pool.pg_num))
             };
+            let stays_full = || pool.has_flag(flag::FULL) && !self.all_osds_reported(&devices);
             let mut flags =
                 pool.flags & !(flag::FULL | flag::FULL_QUOTA | flag::BACKFILLFULL | flag::NEARFULL);
             if over_quota {
                 flags |= flag::FULL | flag::FULL_QUOTA;
-            } else if hit(&full) {
+            } else if hit(&full) || stays_full() {
                 flags |= flag::FULL;
             } else if hit(&backfill) {
                 flags |= flag::BACKFILLFULL;
@@ -110,6 +116,20 @@ impl MapState {
             };
             self.log.append(now, "mon", LogLevel::Warn, text);
         }
+    }
+
+    /// Whether there are OSDs among `devices` that are up and in, and all of these have reported since this map authority
+    /// started.
+    fn all_osds_reported(&self, devices: &BTreeSet<i32>) -> bool {
+        let counts =
+            |osd: OsdId, info: &OsdInfo| info.up && info.is_in() && devices.contains(&(osd.0 as i32));
+        let mut counting = self.working.osds.iter().filter(|(osd, info)| counts(**osd, info)).peekable();
+        counting.peek().is_some() && counting.all(|(osd, _)| self.stats.osds.contains_key(osd))
+    }
+
+    /// Whether all PGs of a pool have been reported since this map authority started.
+    fn all_pgs_reported(&self, pool: PoolId, pg_num: u32) -> bool {
+        (0..pg_num).all(|seed| self.stats.pgs.contains_key(&PgId::new(pool, seed)))
     }
 
     /// The devices that a rule can choose.

@@ -71,6 +71,13 @@ fn swap(state: &mut MapState, by: u32, cas: PgCas) -> PgCasReply {
     }
 }
 
+/// Time passes until `to`, with a tick every four seconds and at its end.
+fn pass(state: &mut MapState, from: u64, to: u64) {
+    (from..to).step_by(4_000).skip(1).chain([to]).for_each(|t| {
+        state.handle(at(t), Event::Tick);
+    });
+}
+
 /// The up set of a PG of the pool.
 fn up(state: &MapState, seed: u32) -> Vec<u32> {
     PgMapper::new(state.map()).up(PgId::new(POOL, seed)).iter().map(|o| o.0).collect()
@@ -174,11 +181,58 @@ fn reports_wait_for_the_grace_time_and_can_be_taken_back() {
     state.handle(at(54_999), Event::Tick);
     assert!(!state.has_changes());
     report(&mut state, at(54_999), 0, failure(5, 0, false));
-    state.handle(at(60_000), Event::Tick);
+    pass(&mut state, 54_999, 60_000);
     assert!(!state.has_changes());
     report(&mut state, at(60_000), 0, failure(5, 20_000, false));
     state.handle(at(60_000), Event::Tick);
     assert!(!state.map().is_up(OsdId(5)));
+}
+
+#[test]
+fn a_report_that_is_not_repeated_expires() {
+    let mut state = cluster(6);
+    // What takes it back never arrives.
+    report(&mut state, at(50_000), 0, failure(5, 15_000, false));
+    pass(&mut state, 50_000, 109_999);
+    report(&mut state, at(109_999), 2, failure(5, 30_000, false));
+    assert!(!state.map().is_up(OsdId(5)), "it counts for three times the grace time");
+
+    let mut state = cluster(6);
+    report(&mut state, at(50_000), 0, failure(5, 15_000, false));
+    pass(&mut state, 50_000, 110_000);
+    assert!(state.failures.by_target.is_empty());
+    report(&mut state, at(110_000), 2, failure(5, 30_000, false));
+    assert!(state.map().is_up(OsdId(5)));
+
+    // An OSD that reports less often is believed for longer.
+    let mut state = cluster(6);
+    state.put_option(&crate::Who::parse("osd").unwrap(), "osd_mon_report_interval", "60");
+    report(&mut state, at(50_000), 0, failure(5, 15_000, false));
+    pass(&mut state, 50_000, 229_999);
+    report(&mut state, at(229_999), 2, failure(5, 30_000, false));
+    assert!(!state.map().is_up(OsdId(5)));
+}
+
+#[test]
+fn a_map_authority_that_was_suspended_blames_nobody_for_the_silence() {
+    let mut state = cluster(6);
+    report(&mut state, at(1_000), 0, failure(4, 1, true));
+    pass(&mut state, 1_000, 20_000);
+    report(&mut state, at(20_000), 0, failure(5, 10_000, false));
+    report(&mut state, at(20_000), 2, failure(5, 10_000, false));
+    let awake = 10_000_000;
+    state.handle(at(awake), Event::Tick);
+    assert_eq!(state.working.osds.values().filter(|info| info.up).count(), 5);
+    assert!(state.working.osds[&OsdId(4)].is_in());
+    // What passed before counts: 10 s of the grace time of 20 s, 19 s of the 600 s until it is out.
+    pass(&mut state, awake, awake + 9_999);
+    assert!(state.working.is_up(OsdId(5)));
+    pass(&mut state, awake + 9_999, awake + 10_000);
+    assert!(!state.working.is_up(OsdId(5)) && state.working.is_up(OsdId(3)));
+    pass(&mut state, awake + 10_000, awake + 580_999);
+    assert!(state.working.osds[&OsdId(4)].is_in());
+    pass(&mut state, awake + 580_999, awake + 581_000);
+    assert!(!state.working.osds[&OsdId(4)].is_in());
 }
 
 #[test]
@@ -240,13 +294,7 @@ fn silence_towards_the_map_authority_ends_after_the_report_timeout() {
 fn down_becomes_out_after_the_interval_and_in_again_at_the_return() {
     let mut state = cluster(4);
     report(&mut state, at(1_000), 0, failure(3, 1, true));
-    for t in [1_000, 600_999] {
-        for osd in 0..3 {
-            let alive = OsdAlive { boot_nonce: 1, epoch: Epoch(2), full: false };
-            state.handle(at(t), Event::Alive { osd: OsdId(osd), alive });
-        }
-        state.handle(at(t), Event::Tick);
-    }
+    pass(&mut state, 1_000, 600_999);
     assert!(state.working.osds[&OsdId(3)].is_in());
     state.set_flags(flag::NOOUT);
     state.handle(at(601_000), Event::Tick);

@@ -217,6 +217,57 @@ fn a_restored_store_goes_on_under_a_new_generation_beyond_what_was_seen() {
 }
 
 #[test]
+fn a_restored_store_gives_out_no_client_id_of_the_lost_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = made(dir.path());
+    let ids = |count: usize| {
+        let (mut persistence, _) = open(&store);
+        (0..count).map(|_| persistence.next_client().unwrap()).collect::<std::collections::BTreeSet<u64>>()
+    };
+    let restore = || {
+        let copy = Txn::default().put(keys::NEXT_CLIENT, number(FIRST_CLIENT));
+        store.transact(&copy).unwrap();
+    };
+    let mut seen = ids(5_000);
+    for second in [1_800_000_000, 1_800_000_001] {
+        // The same copy each time.
+        restore();
+        mint_generation(store.clone(), second * 1_000_000_000, &[]).unwrap();
+        let new = ids(5_000);
+        assert!(seen.is_disjoint(&new));
+        assert!(new.iter().all(|id| *id < 1 << 53));
+        seen.extend(new);
+    }
+    // A clock that was set back.
+    mint_generation(store.clone(), 5, &[]).unwrap();
+    assert!(seen.is_disjoint(&ids(5_000)));
+    store.transact(&Txn::default().put(keys::NEXT_CLIENT, number(u64::MAX - 5_000))).unwrap();
+    assert!(matches!(mint_generation(store, 5, &[]), Err(MonError::Invalid(_))));
+}
+
+#[test]
+fn a_restored_store_numbers_service_keys_apart_from_those_of_the_lost_history() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = made(dir.path());
+    let now_unix = 1_800_000_000;
+    let copy = ServiceKeyring::generate(now_unix - 10, 3_600).unwrap();
+    open(&store).0.put_service_keys(&copy).unwrap();
+    mint_generation(store.clone(), now_unix * 1_000_000_000, &[]).unwrap();
+    let (_, loaded) = Persistence::open(store, "a").unwrap();
+    let mut restored = loaded.service_keys.unwrap();
+    let secrets =
+        |keys: &[ServiceKey]| keys.iter().map(|key| (key.id, key.secret.clone())).collect::<Vec<_>>();
+    assert_eq!(secrets(&restored.keys()[..2]), secrets(&copy.keys()[1..]), "tickets can still be renewed");
+    assert!(restored.keys()[2].id > 1 << 50);
+    let mut lost = copy;
+    for hour in 1..5 {
+        let later = now_unix + hour * 3_700;
+        assert!(lost.rotate(later, 3_600).unwrap() && restored.rotate(later, 3_600).unwrap());
+        assert!(lost.keys()[2].id < restored.keys()[2].id);
+    }
+}
+
+#[test]
 fn damaged_maps_are_noticed() {
     let dir = tempfile::tempdir().unwrap();
     let store = made(dir.path());

@@ -1,7 +1,8 @@
 //! Clients' requests from arrival to answer.
 
 use super::space::{Fit, MemberSpace};
-use super::{Hosted, MAX_EARLY_REQUESTS, Shard};
+use super::watches::{REMOVE_FAILED_NS, REMOVE_SENT_BACK_NS};
+use super::{Hosted, Shard};
 use crate::access;
 use crate::clock;
 use crate::copy::Fetched;
@@ -15,8 +16,8 @@ use nacre_pg::{ClientOp, DropReason, Event, Executed};
 use nacre_runtime::msgr::{Conn, Permit};
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::errno::Errno;
-use nacre_types::ids::{ClientId, Epoch, Eversion, OsdId, PgId};
-use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::ids::{ClientId, Epoch, Eversion, OsdId, PgId, ReqId};
+use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::{Op, OpResult, request_flag};
 use nacre_types::osdmap::{OsdMap, flag};
 use serde::{Deserialize, Serialize};
@@ -162,16 +163,6 @@ impl Shard {
         }
     }
 
-    /// Keeps a request from a newer map until this OSD has that map too.
-    fn hold_for_map(&mut self, arrival: Arrival) {
-        if self.early.len() < MAX_EARLY_REQUESTS {
-            self.early.push_back(arrival);
-        } else {
-            self.metrics.op_backoffs.inc();
-            backoff(&arrival.conn, &arrival.request, arrival.request.epoch);
-        }
-    }
-
     pub(super) fn admit(&mut self, map: &OsdMap, request: &OsdRequest, conn: &Conn) -> Admission {
         let Some(session) = conn.context::<Session>() else {
             return Admission::Answer(Errno::EPERM);
@@ -225,6 +216,7 @@ impl Shard {
     pub(super) fn start(&mut self, arrival: Arrival, passed: Passed, fetched: Fetched) {
         let Passed { slot, writes, listing } = passed;
         let Arrival { request, conn, permit, arrived_ns } = arrival;
+        self.note_pings(&request, &conn);
         let track = self.tracker.start(&request, Some(conn.peer_addr()), arrived_ns, self.now_ns);
         let op = ClientOp {
             token: 0,
@@ -308,7 +300,7 @@ impl Shard {
                 }
             }
         };
-        let mut full = false;
+        let (mut full, mut no_space) = (false, false);
         if op.writes {
             let copied: u64 = op.fetched.bytes();
             let payload = request.payload_bytes() as u64 + copied;
@@ -320,7 +312,7 @@ impl Shard {
                 // Held until the change is queued (rule B6).
                 Ok(reservation) => self.reservations.push(reservation),
                 Err(StoreError::NoSpace { .. }) => {
-                    full = true;
+                    no_space = true;
                     shared.report.notify_one();
                 }
                 Err(error) => {
@@ -336,6 +328,7 @@ impl Shard {
             pool,
             limits: &limits,
             full,
+            no_space,
             at: version,
             last_user_version: version.version.saturating_sub(1),
             origin: Origin {
@@ -451,7 +444,7 @@ impl Shard {
         tracing::debug!(reqid = %op.request.reqid, ?reason, %epoch, "request sent back");
         match &op.conn {
             Some(conn) => backoff(conn, &op.request, epoch),
-            None => self.lapse_again(&op),
+            None => self.lapse_again(&op, REMOVE_SENT_BACK_NS),
         }
     }
 
@@ -485,8 +478,10 @@ impl Shard {
             self.metrics.op_errors.inc();
         }
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
-        if let Some(conn) = &op.conn {
-            answer(conn, &op.request, epoch, outcome);
+        match &op.conn {
+            Some(conn) => answer(conn, &op.request, epoch, outcome),
+            None if outcome.result < 0 => self.lapse_again(op, REMOVE_FAILED_NS),
+            None => {}
         }
     }
 }
@@ -590,18 +585,21 @@ pub(super) fn answer(conn: &Conn, request: &OsdRequest, epoch: Epoch, outcome: O
         ops = vec![OpResult::default(); request.ops.len()];
     }
     let reply = OsdReply { reqid: request.reqid, attempt: request.attempt, epoch, result, user_version, ops };
-    // A client that is gone asks again on its next connection; one that does not read its answers has to.
-    if let Err(error) = conn.send(&reply) {
-        tracing::debug!(reqid = %request.reqid, %error, "could not answer");
-        if matches!(error, Error::Full) {
-            conn.abort();
-        }
-    }
+    tell(conn, &request.reqid, &reply);
 }
 
 pub(super) fn backoff(conn: &Conn, request: &OsdRequest, epoch: Epoch) {
     let message = OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch };
-    if let Err(error) = conn.send(&message) {
-        tracing::debug!(reqid = %request.reqid, %error, "could not send back");
+    tell(conn, &request.reqid, &message);
+}
+
+/// A client that is gone asks again on its next connection. One that does not read what it is sent has to ask again too:
+/// it would wait for ever for a message that was lost while its connection lived.
+fn tell<M: Message>(conn: &Conn, reqid: &ReqId, message: &M) {
+    if let Err(error) = conn.send(message) {
+        tracing::debug!(%reqid, message = M::NAME, %error, "a client can't be told");
+        if matches!(error, Error::Full) {
+            conn.abort();
+        }
     }
 }

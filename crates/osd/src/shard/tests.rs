@@ -1,15 +1,21 @@
 //! A shard without threads and sockets: the primary of one PG, whose other member is played by the test.
 
-use super::ops::InflightOp;
+use super::ops::{InflightOp, backoff};
 use super::*;
 use crate::server::share;
+use crate::session::{Arrival, Session};
+use crate::shared::RunState;
 use arc_swap::ArcSwapOption;
-use nacre_common::config::ConfigBuilder;
+use nacre_common::auth::{Credential, Key, Peer};
+use nacre_common::config::{Config, ConfigBuilder};
+use nacre_common::error::Error;
 use nacre_exec::testing::Counting;
 use nacre_pg::{ClientOp, MemberInfo};
+use nacre_runtime::msgr::{Dispatcher, Frame, Messenger, Permit, Policy, Reset, Target, Throttle};
 use nacre_store::MemStore;
+use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, Incarnation, PoolId, ReqId};
-use nacre_types::msg::OsdRequest;
+use nacre_types::msg::{OsdBackoff, OsdRequest};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{Op, OsdOp};
 use nacre_types::osdmap::{Member, OsdInfo, PgMembership};
@@ -18,6 +24,8 @@ use uuid::Uuid;
 
 const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 const OTHER: OsdId = OsdId(1);
+const CLIENT: ClientId = ClientId(4);
+const SECOND: u64 = 1_000_000_000;
 /// How long a lease lasts: osd_heartbeat_grace times osd_pool_default_read_lease_ratio.
 const TERM_MS: u64 = 300;
 
@@ -33,6 +41,10 @@ struct Bench {
 impl Bench {
     /// The PG is active; no lease is held.
     fn new() -> Bench {
+        Bench::with(&[])
+    }
+
+    fn with(options: &[(&str, &str)]) -> Bench {
         let directory = tempfile::tempdir().unwrap();
         MemStore::mkfs(directory.path()).unwrap();
         let (store, report) = MemStore::mount(directory.path(), Default::default()).unwrap();
@@ -41,6 +53,7 @@ impl Bench {
             .set("osd_heartbeat_grace", "1")
             .set("osd_pool_default_read_lease_ratio", "0.3")
             .set("osd_op_num_shards", "1");
+        let config = options.iter().fold(config, |config, (name, value)| config.set(name, *value));
         let me = Member { osd: OsdId(0), incarnation: report.incarnation };
         let no_ticket = Arc::new(ArcSwapOption::empty());
         let config = config.build().unwrap();
@@ -60,18 +73,23 @@ impl Bench {
         let second = PgMembership { interval: first.interval.next(), ..first.clone() };
         for membership in [first, second] {
             bench.enter_interval(membership);
+            bench.peer();
         }
         assert!(bench.cell.inspect(|shard| shard.slots[0].as_ref().unwrap().active));
         bench
     }
 
     fn enter_interval(&mut self, membership: PgMembership) {
-        let interval = membership.interval;
         self.map.epoch = self.map.epoch.next();
         self.map.pgs.insert(PG.pool, Arc::new(vec![Some(membership)]));
         let map = Arc::new(self.map.clone());
         let up: UpMap = Arc::new([(PG, vec![OsdId(0), OTHER])].into());
         self.cell.enter(|shard| shard.on_map(map, up, Arc::from([]))).unwrap();
+    }
+
+    /// The other member tells that it has the PG.
+    fn peer(&mut self) {
+        let interval = self.map.interval(PG);
         let info = MemberInfo { exists: true, complete: true, boot_nonce: 9, ..MemberInfo::default() };
         // Of the questions only the latest counts; which number it has is the machine's business.
         for round in 1..10 {
@@ -79,6 +97,15 @@ impl Bench {
             let envelope = PgEnvelope { pg: PG, space_bytes: u64::MAX, msg };
             self.cell.enter(|shard| shard.on_peer(OTHER, envelope)).unwrap();
         }
+    }
+
+    /// The other member has stored all updates.
+    fn acknowledge(&self) {
+        let interval = self.map.interval(PG);
+        self.cell.enter(|_| ()).unwrap();
+        let head = self.cell.inspect(|shard| shard.slots[0].as_ref().unwrap().machine.head());
+        let envelope = PgEnvelope { pg: PG, space_bytes: u64::MAX, msg: PeerMsg::RepAck { interval, head } };
+        self.cell.enter(|shard| shard.on_peer(OTHER, envelope)).unwrap();
     }
 
     /// The other member grants a lease that was asked for just now.
@@ -89,29 +116,15 @@ impl Bench {
 
     /// A client reads an object that was not asked for before. Returns whether it has its answer at the end of that turn.
     fn read(&self, tid: u64) -> bool {
-        let (reqid, interval) = (ReqId { client: ClientId(4), tid }, self.map.interval(PG));
-        let object = ObjectId::new(PG.pool, "", "", &format!("o{tid}"));
-        let request = OsdRequest {
-            reqid,
-            oldest_tid: tid,
-            attempt: 0,
-            epoch: self.map.epoch,
-            pg: PG,
-            interval,
-            object: object.clone(),
-            mtime_ns: 0,
-            flags: 0,
-            snap: SNAP_HEAD,
-            snap_context: None,
-            ops: vec![OsdOp::from(Op::Read { offset: 0, len: 0 })],
-        };
+        let request = self.request(tid, Op::Read { offset: 0, len: 0 });
+        let reqid = request.reqid;
         let op = ClientOp {
             token: 0,
             reqid,
             oldest_tid: tid,
             attempt: 0,
-            interval,
-            object,
+            interval: request.interval,
+            object: request.object.clone(),
             write: false,
             listing: false,
         };
@@ -126,6 +139,29 @@ impl Bench {
         self.unanswered() == 0
     }
 
+    /// A request of its own for an object of its own.
+    fn request(&self, tid: u64, op: Op) -> OsdRequest {
+        OsdRequest {
+            reqid: ReqId { client: CLIENT, tid },
+            oldest_tid: tid,
+            attempt: 0,
+            epoch: self.map.epoch,
+            pg: PG,
+            interval: self.map.interval(PG),
+            object: ObjectId::new(PG.pool, "", "", &format!("o{tid}")),
+            mtime_ns: 0,
+            flags: 0,
+            snap: SNAP_HEAD,
+            snap_context: None,
+            ops: vec![OsdOp::from(op)],
+        }
+    }
+
+    fn arrive(&self, request: OsdRequest, conn: &Conn, permit: Option<Permit>) {
+        let arrival = Arrival { request, conn: conn.clone(), permit, arrived_ns: clock::boot_ns() };
+        self.cell.enter(|shard| shard.on_request(arrival)).unwrap();
+    }
+
     fn unanswered(&self) -> usize {
         self.cell.inspect(|shard| shard.ops.tokens_of(0).len())
     }
@@ -135,6 +171,225 @@ impl Drop for Bench {
     fn drop(&mut self) {
         self.cell.with(Shard::close);
     }
+}
+
+/// Connections of clients that are never up: what is sent is queued.
+struct Clients {
+    runtime: tokio::runtime::Runtime,
+    messenger: Messenger,
+    /// Where they connect to; accepts none of them.
+    listener: std::net::TcpListener,
+}
+
+struct Nobody;
+
+impl Dispatcher for Nobody {
+    fn on_message(&self, _conn: &Conn, _frame: Frame) {}
+    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+}
+
+impl Clients {
+    fn new(config: &Config) -> Clients {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let lanes = Messenger::builder(config).lane(runtime.handle().clone(), Arc::new(Nobody));
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        Clients { messenger: lanes.build().unwrap(), runtime, listener }
+    }
+
+    fn connect(&self) -> Conn {
+        let target = Target {
+            addr: self.listener.local_addr().unwrap(),
+            entity: None,
+            policy: Policy::Lossy,
+            lane: 0,
+            credentials: Arc::new(Credential::Key {
+                entity: EntityName::client("admin"),
+                key: Key::generate().unwrap(),
+            }),
+        };
+        let conn = self.messenger.connect(target).unwrap();
+        let peer = Peer {
+            entity: EntityName::client("admin"),
+            client: Some(CLIENT),
+            caps: [("osd".to_owned(), "allow *".to_owned())].into(),
+            nonce: 0,
+            key_fingerprint: 0,
+            expires_unix: None,
+        };
+        conn.set_context(Arc::new(Session::new(&peer, &conn)));
+        conn
+    }
+
+    fn end(&self, conn: &Conn) {
+        conn.abort();
+        self.runtime.block_on(async {
+            while !conn.is_over() {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
+}
+
+#[test]
+fn requests_of_future_maps_take_a_part_of_the_throttle_for_a_while() {
+    const CAP: u64 = 128;
+    let bench = Bench::with(&[("osd_client_message_cap", "128")]);
+    let clients = Clients::new(&bench.shared.config);
+    let throttle = Throttle::new(u64::MAX, CAP);
+    let free = || (0..CAP).map_while(|_| throttle.try_take(0)).collect::<Vec<_>>().len() as u64;
+    let early = || bench.cell.inspect(|shard| shard.early.len());
+    let send = |conn: &Conn, count: u64| {
+        for tid in 1..=count {
+            let request = bench.request(tid, Op::Read { offset: 0, len: 0 });
+            let permit = throttle.try_take(0);
+            assert!(permit.is_some(), "the throttle is exhausted");
+            bench.arrive(OsdRequest { epoch: Epoch(u32::MAX), ..request }, conn, permit);
+        }
+    };
+    // While connections are ended, others of the same messenger make progress, and fail.
+    let gone = Clients::new(&bench.shared.config);
+    let conns: Vec<Conn> = (0..6).map(|at| if at < 3 { gone.connect() } else { clients.connect() }).collect();
+    send(&conns[0], 2 * CAP);
+    assert_eq!(early(), 4, "the part of one connection");
+    for conn in &conns[1..5] {
+        send(conn, 2 * CAP);
+    }
+    assert_eq!((early(), free()), (16, CAP - 16), "the part of the OSD");
+    // What clients that are gone have sent makes room.
+    conns[..3].iter().for_each(|conn| gone.end(conn));
+    send(&conns[5], 3);
+    assert_eq!(early(), 7);
+    bench
+        .cell
+        .enter(|shard| {
+            shard.now_ns += 3 * SECOND;
+            shard.due_early();
+        })
+        .unwrap();
+    assert_eq!((early(), free()), (0, CAP), "the map does not come");
+    send(&conns[5], 4);
+    assert_eq!(early(), 4);
+}
+
+#[test]
+fn requests_of_the_next_map_go_on_with_it() {
+    let mut bench = Bench::new();
+    let clients = Clients::new(&bench.shared.config);
+    let others = Clients::new(&bench.shared.config);
+    let (conn, gone) = (clients.connect(), others.connect());
+    for (tid, conn) in [(1, &conn), (2, &gone)] {
+        let request = bench.request(tid, Op::Read { offset: 0, len: 0 });
+        bench.arrive(OsdRequest { epoch: bench.map.epoch.next(), ..request }, conn, None);
+    }
+    others.end(&gone);
+    assert_eq!((bench.cell.inspect(|shard| shard.early.len()), bench.unanswered()), (2, 0));
+    let membership = bench.map.membership(PG).unwrap().clone();
+    bench.enter_interval(membership);
+    assert_eq!((bench.cell.inspect(|shard| shard.early.len()), bench.unanswered()), (0, 1));
+}
+
+#[test]
+fn a_client_that_takes_no_backoffs_loses_its_connection() {
+    let bench = Bench::with(&[("ms_out_queue_bytes", "1M")]);
+    let clients = Clients::new(&bench.shared.config);
+    let conn = clients.connect();
+    let request = bench.request(1, Op::Read { offset: 0, len: 0 });
+    let probe = OsdBackoff { reqid: request.reqid, attempt: 0, epoch: Epoch(1) };
+    let closed = (0..1_000_000).any(|_| {
+        backoff(&conn, &request, Epoch(1));
+        matches!(conn.send(&probe), Err(Error::Closed))
+    });
+    assert!(closed, "it would wait for the requests whose backoffs were lost");
+}
+
+impl Bench {
+    /// A client watches an object of its own; without a sign of life the watch lapses after 30 s. Returns the time.
+    fn watch(&self, tid: u64, conn: &Conn) -> u64 {
+        let object = self.request(tid, Op::Stat).object;
+        self.cell.with(|shard| {
+            let watch = (CLIENT, 7);
+            shard.watches.connect((0, &object), watch, 30, conn.clone(), shard.now_ns, &mut Vec::new());
+            shard.now_ns
+        })
+    }
+
+    /// At `now_ns` the watches lapse of which nothing was heard. Returns how many are being removed because of that.
+    fn lapsed_at(&self, now_ns: u64, answers: bool) -> usize {
+        self.cell.with(|shard| {
+            shard.now_ns = now_ns;
+            if answers {
+                shard.shared.heartbeats.lock().hold_lease(OTHER, now_ns);
+            }
+            let before = shard.ops.tokens_of(0).len();
+            shard.due_watches();
+            shard.ops.tokens_of(0).len() - before
+        })
+    }
+}
+
+#[test]
+fn a_ping_that_waits_for_its_pg_is_a_sign_of_life() {
+    let bench = Bench::new();
+    let clients = Clients::new(&bench.shared.config);
+    let conn = clients.connect();
+    let start_ns = bench.watch(1, &conn);
+    let request = bench.request(1, Op::WatchPing { cookie: 7 });
+    let arrival = Arrival { request, conn, permit: None, arrived_ns: 0 };
+    bench.cell.with(|shard| {
+        shard.now_ns = start_ns + 20 * SECOND;
+        shard.on_request(arrival);
+    });
+    assert_eq!(bench.unanswered(), 1, "no lease is held");
+    assert_eq!(bench.lapsed_at(start_ns + 49 * SECOND, true), 0);
+    assert_eq!(bench.lapsed_at(start_ns + 50 * SECOND, true), 1);
+}
+
+#[test]
+fn no_watch_lapses_while_its_pg_can_not_answer() {
+    let bench = Bench::new();
+    let clients = Clients::new(&bench.shared.config);
+    let start_ns = bench.watch(1, &clients.connect());
+    assert_eq!(bench.lapsed_at(start_ns + 30 * SECOND, false), 0);
+    assert_eq!(bench.lapsed_at(start_ns + 59 * SECOND, true), 0, "its client has its timeout again");
+    assert_eq!(bench.lapsed_at(start_ns + 60 * SECOND, true), 1);
+}
+
+#[test]
+fn a_watch_whose_removal_failed_lapses_again() {
+    let bench = Bench::new();
+    let clients = Clients::new(&bench.shared.config);
+    let start_ns = bench.watch(1, &clients.connect());
+    assert_eq!(bench.lapsed_at(start_ns + 30 * SECOND, true), 1);
+    bench.cell.with(|shard| {
+        shard.now_ns = start_ns + 30 * SECOND;
+        let token = shard.ops.tokens_of(0)[0];
+        shard.refuse(token, Errno::EIO);
+    });
+    bench.acknowledge();
+    assert_eq!(bench.lapsed_at(start_ns + 59 * SECOND, true), 0);
+    assert_eq!(bench.lapsed_at(start_ns + 60 * SECOND, true), 1);
+}
+
+#[test]
+fn requests_that_waited_do_not_nest() {
+    const REQUESTS: u64 = 4000;
+    // A small stack shows what a large one hides until there are more requests.
+    let small = std::thread::Builder::new().stack_size(512 << 10);
+    let run = || {
+        let mut bench = Bench::with(&[("osd_client_message_cap", "40000")]);
+        let mut membership = bench.map.membership(PG).unwrap().clone();
+        membership.interval = membership.interval.next();
+        bench.enter_interval(membership);
+        for tid in 1..=REQUESTS {
+            bench.read(tid);
+        }
+        assert_eq!(bench.unanswered(), REQUESTS as usize);
+        bench.peer();
+        bench.gain_lease();
+        bench.cell.enter(|_| ()).unwrap();
+        assert_eq!(bench.unanswered(), 0);
+    };
+    small.spawn(run).unwrap().join().unwrap();
 }
 
 #[test]
@@ -187,4 +442,18 @@ fn a_turn_ends_while_messages_keep_coming() {
         inbox.is_empty()
     });
     assert!(turns >= Some(3), "{count} messages in {turns:?} turns");
+}
+
+#[test]
+fn a_shard_whose_store_refuses_a_change_says_nothing_more() {
+    let bench = Bench::new();
+    let clients = Clients::new(&bench.shared.config);
+    let conn = clients.connect();
+    bench.store.refuse_once();
+    bench.arrive(bench.request(1, Op::Create { exclusive: false }), &conn, None);
+    assert!(matches!(*bench.shared.state.borrow(), RunState::Failed(_)));
+    // Whatever comes now, the machine takes that change for stored: it must not get a turn.
+    assert!(bench.cell.enter(|_| ()).is_none());
+    assert_eq!(bench.unanswered(), 1);
+    clients.end(&conn);
 }

@@ -26,6 +26,10 @@ type Happened = Action<Conn, Box<InflightOp>>;
 const MAX_NOTIFIES: usize = 4096;
 /// Bytes of their payloads and answers.
 const MAX_NOTIFY_BYTES: usize = 64 << 20;
+/// The removal of a watch that has lapsed is tried again after this, in nanoseconds, where it was sent back.
+pub(super) const REMOVE_SENT_BACK_NS: u64 = 1_000_000_000;
+/// Likewise where it failed: the object can't be read, which may last.
+pub(super) const REMOVE_FAILED_NS: u64 = 30_000_000_000;
 /// An empty table. Notifies of later runs of the process have higher numbers.
 pub(super) fn table(counts: &Arc<WatchCounts>) -> WatchTable {
     let limits = WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES };
@@ -101,9 +105,10 @@ impl Shard {
         // From here on the watchers are waited for, not the OSD; and the table counts the bytes.
         self.tracker.finish(op.track, self.now_ns);
         op.permit = None;
-        let (slot, reqid, object) = (op.slot, op.request.reqid, op.request.object.clone());
+        let (slot, object) = (op.slot, op.request.object.clone());
+        let attempt = (op.request.reqid, op.request.attempt);
         let when = (self.now_ns, u64::from(timeout_s) * 1_000_000_000);
-        match self.watches.notify((slot, &object), reqid, op, payload, when, out) {
+        match self.watches.notify((slot, &object), attempt, op, payload, when, out) {
             Ok(()) => self.inbox.nudge(),
             Err(TooMany(op)) => {
                 let refused = Outcome { result: Errno::EBUSY.negated(), ..Outcome::default() };
@@ -196,11 +201,12 @@ impl Shard {
         self.feed_new(slot, op, in_hand);
     }
 
-    /// A request of the OSD's own was sent back: its watch lapses again a little later.
-    pub(super) fn lapse_again(&mut self, op: &InflightOp) {
+    /// A request of the OSD's own came to nothing: its watch lapses again after `delay_ns`.
+    pub(super) fn lapse_again(&mut self, op: &InflightOp, delay_ns: u64) {
+        let at_ns = self.now_ns + delay_ns;
         for part in &op.request.ops {
             if let Op::Unwatch { cookie } = part.op {
-                self.watches.lapse_again(&op.request.object, (op.client, cookie), self.now_ns);
+                self.watches.lapse_again(&op.request.object, (op.client, cookie), at_ns);
             }
         }
         self.inbox.nudge();
@@ -259,8 +265,29 @@ impl Shard {
     pub(super) fn due_watches(&mut self) {
         if self.watches.next_ns().is_some_and(|at| at <= self.now_ns) {
             let mut out = Vec::new();
-            self.watches.on_time(self.now_ns, &mut out);
+            let heartbeats = self.shared.heartbeats.lock();
+            let leases = heartbeats.view(self.now_ns);
+            let slots = &self.slots;
+            let answers = |slot: u32| {
+                let hosted = slots.get(slot as usize).and_then(Option::as_ref);
+                hosted.is_some_and(|hosted| hosted.machine.answers(&leases))
+            };
+            self.watches.on_time(self.now_ns, answers, &mut out);
+            drop(heartbeats);
             self.carry_out_watches(out);
+        }
+    }
+
+    /// A request arrived whose answer may take long: a ping in it is a sign of life already.
+    pub(super) fn note_pings(&mut self, request: &OsdRequest, conn: &Conn) {
+        if self.watches.is_empty() {
+            return;
+        }
+        for part in &request.ops {
+            if let Op::WatchPing { cookie } = part.op {
+                let watch = (request.reqid.client, cookie);
+                self.watches.ping(&request.object, watch, self.now_ns, |own| own == conn);
+            }
         }
     }
 

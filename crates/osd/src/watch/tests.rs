@@ -56,10 +56,14 @@ impl Bench {
     }
 
     fn notify(&mut self, tid: u64, notifier: &'static str) -> Vec<String> {
+        self.attempt(tid, 0, notifier)
+    }
+
+    fn attempt(&mut self, tid: u64, attempt: u32, notifier: &'static str) -> Vec<String> {
         let mut out = Vec::new();
         let when = (self.now, 10 * SECOND);
         let payload = Bytes::from_static(b"hi");
-        self.table.notify((0, &oid()), reqid(tid), notifier, payload, when, &mut out).unwrap();
+        self.table.notify((0, &oid()), (reqid(tid), attempt), notifier, payload, when, &mut out).unwrap();
         text(out)
     }
 
@@ -72,7 +76,15 @@ impl Bench {
     fn pass(&mut self, seconds: u64) -> Vec<String> {
         self.now += seconds * SECOND;
         let mut out = Vec::new();
-        self.table.on_time(self.now, &mut out);
+        self.table.on_time(self.now, |_| true, &mut out);
+        text(out)
+    }
+
+    /// The same while no PG answers.
+    fn pass_unanswered(&mut self, seconds: u64) -> Vec<String> {
+        self.now += seconds * SECOND;
+        let mut out = Vec::new();
+        self.table.on_time(self.now, |_| false, &mut out);
         text(out)
     }
 }
@@ -176,7 +188,7 @@ fn resends_take_the_notifiers_place() {
     let mut b = Bench::new();
     b.connect(ANN, 1);
     b.notify(1, "first");
-    assert!(b.notify(1, "second").is_empty());
+    assert!(b.attempt(1, 1, "second").is_empty());
     assert_eq!(b.ack(1, ANN, "").len(), 1);
     let mut out = Vec::new();
     b.table.end_sessions(|client, conn| client == ClientId(1) && conn == Some(&1), &mut out);
@@ -188,11 +200,34 @@ fn a_removal_that_did_not_come_about_is_tried_again() {
     let mut b = Bench::new();
     b.connect(ANN, 1);
     assert_eq!(b.pass(30), ["lost 1: 10", "lapse 1"]);
-    b.table.lapse_again(&oid(), ANN, b.now);
+    b.table.lapse_again(&oid(), ANN, b.now + SECOND);
     assert_eq!(b.pass(1), ["lapse 1"]);
     assert!(b.pass(100).is_empty());
     b.connect(ANN, 2);
     assert_eq!(b.pass(30), ["lost 2: 10", "lapse 1"]);
+}
+
+#[test]
+fn a_late_earlier_attempt_does_not_take_the_notifiers_place() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.attempt(1, 1, "second");
+    assert!(b.attempt(1, 0, "first").is_empty());
+    assert!(b.attempt(1, 1, "again").is_empty());
+    assert_eq!(b.ack(1, ANN, "a"), [r#"second done 1: ["1=b\"a\""] missed [] false"#]);
+}
+
+#[test]
+fn watches_do_not_lapse_while_their_pg_does_not_answer() {
+    let mut b = Bench::new();
+    b.connect(ANN, 1);
+    b.table.adopt(0, &oid(), &[info(BOB)], b.now);
+    assert!(b.pass_unanswered(30).is_empty());
+    assert!(b.pass_unanswered(29).is_empty());
+    assert!(b.table.ping(&oid(), ANN, b.now, |_| true), "it is still there");
+    assert!(b.pass_unanswered(1000).is_empty());
+    assert!(b.pass(29).is_empty(), "the watchers have their timeout again");
+    assert_eq!(b.pass(1), ["lost 1: 10", "lapse 1", "lapse 2"]);
 }
 
 #[test]
@@ -215,11 +250,11 @@ fn notifies_and_their_bytes_are_bounded() {
         b.notify(tid, "n");
     }
     let mut out = Vec::new();
-    let refused = b.table.notify((0, &oid()), reqid(9), "m", Bytes::new(), (0, SECOND), &mut out);
+    let refused = b.table.notify((0, &oid()), (reqid(9), 0), "m", Bytes::new(), (0, SECOND), &mut out);
     assert_eq!(refused, Err(TooMany("m")));
     b.ack(1, ANN, "");
     let large = Bytes::from(vec![0; 995]);
-    let refused = b.table.notify((0, &oid()), reqid(9), "m", large, (0, SECOND), &mut out);
+    let refused = b.table.notify((0, &oid()), (reqid(9), 0), "m", large, (0, SECOND), &mut out);
     assert_eq!(refused, Err(TooMany("m")));
     b.table.ack(&oid(), 2, ANN, Bytes::from(vec![1; 2000]), &mut out);
     assert!(matches!(&out[..], [Action::Complete { reply, .. }] if reply.acks[0].2.is_empty()));
@@ -241,7 +276,7 @@ fn what_is_watched_is_counted() {
     other.adopt(0, &name(9), &[info(ANN)], 0);
     assert_eq!((counts.of(ANN.0), counts.of(BOB.0)), ((4, 5), (1, 5)));
     // What has lapsed counts until it is removed.
-    table.on_time(31 * SECOND, &mut out);
+    table.on_time(31 * SECOND, |_| true, &mut out);
     assert_eq!(counts.of(ANN.0), (4, 5));
     table.remove(&name(0), ANN, false, &mut out);
     table.remove(&name(0), ANN, false, &mut out);

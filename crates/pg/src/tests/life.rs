@@ -489,6 +489,50 @@ fn few_operations_wait_for_a_pg_that_is_not_active() {
 }
 
 #[test]
+fn few_operations_wait_below_min_size() {
+    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    c.run_clean();
+    write_some(&mut c, 2);
+    c.kill(osd(1), 0);
+    c.mon.down(osd(1));
+    c.run_for(20 * MS, &|_| false);
+    assert!(c.hosts[&osd(0)].pg.is_active(), "the set can't shrink, but the interval goes on");
+    let ops: Vec<_> = (0..12)
+        .map(|n| {
+            let mark = c.clients.mark();
+            let request = if n % 2 == 0 { Request::Append(mark) } else { Request::Read };
+            c.send(&format!("a{n}"), request)
+        })
+        .collect();
+    c.run_for(500 * MS, &|_| false);
+    let held = c.hosts[&osd(0)].ops.len();
+    assert!((1..=3).contains(&held), "{held} are held");
+    c.boot(osd(1));
+    c.run_until("all answers", |c| ops.iter().all(|op| c.clients.answer(*op).is_some()));
+    c.run_clean();
+}
+
+#[test]
+fn few_operations_wait_for_leases_that_do_not_come() {
+    let mut c = Cluster::new(2, 2, 2, Settings { max_waiting_inactive: 3, ..test_settings() });
+    c.believes_reports = false;
+    c.run_clean();
+    write_some(&mut c, 2);
+    c.kill(osd(1), 0);
+    c.run_for(2 * TERM, &|_| false);
+    let mut ops = vec![c.send("a0", Request::Read)];
+    c.run_for(150 * MS, &|_| false);
+    ops.extend((1..12).map(|n| c.send(&format!("a{n}"), Request::Read)));
+    c.run_for(20 * MS, &|_| false);
+    assert!(c.hosts[&osd(0)].pg.is_active());
+    let held = c.hosts[&osd(0)].ops.len();
+    assert!((1..=3).contains(&held), "{held} are held");
+    c.boot(osd(1));
+    c.run_until("all answers", |c| ops.iter().all(|op| c.clients.answer(*op).is_some()));
+    c.run_clean();
+}
+
+#[test]
 fn a_pair_serves_with_one_member_left() {
     let mut c = cluster(2, 2, 1);
     write_some(&mut c, 2);

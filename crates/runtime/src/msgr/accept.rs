@@ -19,8 +19,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-/// Lossless sessions that one entity may have here.
-const MAX_SESSIONS_PER_ENTITY: usize = 1024;
+/// How long a session that begins waits for the end of the entity's earlier ones.
+const SUPERSEDE_PATIENCE: Duration = Duration::from_secs(10);
 /// Peers whose refusal is remembered.
 const MAX_REFUSALS: usize = 1024;
 /// How long to wait when no connection can be accepted for lack of descriptors.
@@ -341,36 +341,40 @@ async fn admit(
     let outcome = if confirm.established { Outcome::Reset } else { Outcome::New };
     let stream = stream.into_std().map_err(broken)?;
     let mut attach = Attach { stream, transport, outcome, peer_has: 0, peer: peer.clone() };
-    let (conn, receiver) = {
-        let mut sessions = inner.sessions.lock();
-        let of_entity = sessions.0.entry(entity.clone()).or_default();
-        if let Some(session) = of_entity.get(&confirm.cookie)
-            && session.peer_nonce == confirm.nonce
-            && !session.attach.is_closed()
-            // What a session was let in for does not hold for other rights.
-            && session.conn.peer.load().as_ref().is_some_and(|before| before.caps == peer.caps)
-        {
-            attach.outcome = Outcome::Resumed;
-            attach.peer_has = confirm.in_seq;
-            // A session that has not yet taken the last socket: this one is dropped, and the peer tries again.
-            return session
-                .attach
-                .try_send(attach)
-                .map_err(|_| Error::Busy("session is being resumed".into()));
+    // An entity has one session: what comes on another one must not overtake, or be overtaken by, what its dispatcher has yet
+    // to hear of the one before.
+    let (conn, receiver) = loop {
+        let earlier: Vec<Arc<ConnInner>> = {
+            let mut sessions = inner.sessions.lock();
+            let of_entity = sessions.0.entry(entity.clone()).or_default();
+            if let Some(session) = of_entity.get(&confirm.cookie)
+                && session.peer_nonce == confirm.nonce
+                && !session.attach.is_closed()
+                // What a session was let in for does not hold for other rights.
+                && session.conn.peer.load().as_ref().is_some_and(|before| before.caps == peer.caps)
+            {
+                attach.outcome = Outcome::Resumed;
+                attach.peer_has = confirm.in_seq;
+                // A session that has not yet taken the last socket: this one is dropped, and the peer tries again.
+                return session
+                    .attach
+                    .try_send(attach)
+                    .map_err(|_| Error::Busy("session is being resumed".into()));
+            }
+            if of_entity.is_empty() {
+                let conn = make(peer);
+                let (sender, receiver) = mpsc::channel(1);
+                let session = Session { peer_nonce: confirm.nonce, conn: conn.clone(), attach: sender };
+                of_entity.insert(confirm.cookie, session);
+                break (conn, receiver);
+            }
+            of_entity.values().map(|session| session.conn.clone()).collect()
+        };
+        earlier.iter().for_each(|conn| conn.supersede());
+        for conn in earlier {
+            let over = tokio::time::timeout(SUPERSEDE_PATIENCE, conn.over()).await;
+            over.map_err(|_| Error::Busy(format!("an earlier session of {entity} is not over")))?;
         }
-        for session in of_entity.values().filter(|session| session.peer_nonce != confirm.nonce) {
-            session.conn.supersede();
-        }
-        if of_entity.len() >= MAX_SESSIONS_PER_ENTITY {
-            return Err(Error::Busy(format!("{entity} has too many sessions")));
-        }
-        let conn = make(peer);
-        let (sender, receiver) = mpsc::channel(1);
-        of_entity.insert(
-            confirm.cookie,
-            Session { peer_nonce: confirm.nonce, conn: conn.clone(), attach: sender },
-        );
-        (conn, receiver)
     };
     run_session(&conn, attach, receiver).await;
     // Only this session's own entry: a successor may have the same cookie.

@@ -1,8 +1,9 @@
 //! `nacre-sim`: simulates whole clusters, seed after seed, and prints one line that replays a failure.
 
 use nacre_sim::mutation::Mutation;
+use nacre_sim::notice;
 use nacre_sim::scenario::{Fault, Scenario};
-use nacre_sim::sweep::{Found, Runner, sweep};
+use nacre_sim::sweep::{Found, Runner, hashes, sweep};
 use nacre_sim::{Options, Report, run};
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::process::ExitCode;
@@ -16,6 +17,9 @@ usage: nacre-sim [options]
   --replay SEED      simulate one seed
   --faults A,B,...   only these kinds of fault
   --mutation NAME    with this rule broken
+  --mutations        break each rule, and print within how many seeds (--seeds, at most) that is noticed
+  --hashes           print a hash of all messages and disks of each seed
+  --reversed         the last seed first (with --hashes)
   --trace            print every event (with --replay)
   --list             print the kinds of fault and the mutations";
 
@@ -26,6 +30,9 @@ struct Arguments {
     replay: Option<u64>,
     faults: Option<Vec<Fault>>,
     mutation: Option<Mutation>,
+    measures: bool,
+    hashes: bool,
+    reversed: bool,
     trace: bool,
 }
 
@@ -42,6 +49,20 @@ fn main() -> ExitCode {
         // A panic is reported as the failure that it is, with its replay line.
         std::panic::set_hook(Box::new(|_| {}));
     }
+    if arguments.measures {
+        print!("{}", notice::table(arguments.seeds, arguments.jobs));
+        return ExitCode::SUCCESS;
+    }
+    if arguments.hashes {
+        let mut seeds: Vec<u64> = (arguments.first_seed..).take(arguments.seeds as usize).collect();
+        if arguments.reversed {
+            seeds.reverse();
+        }
+        for (seed, hash) in hashes(&arguments, &seeds, arguments.jobs) {
+            println!("{seed} {hash:016x}");
+        }
+        return ExitCode::SUCCESS;
+    }
     if arguments.replay.is_some() { replay(&arguments) } else { many(&arguments) }
 }
 
@@ -54,6 +75,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
         replay: None,
         faults: None,
         mutation: None,
+        measures: false,
+        hashes: false,
+        reversed: false,
         trace: false,
     };
     while let Some(option) = args.next() {
@@ -69,7 +93,10 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
                 let kinds = list.split(',').filter(|name| !name.is_empty()).map(str::parse);
                 parsed.faults = Some(kinds.collect::<Result<_, _>>()?);
             }
+            "--mutations" => parsed.measures = true,
             "--mutation" => parsed.mutation = Some(value()?.parse()?),
+            "--hashes" => parsed.hashes = true,
+            "--reversed" => parsed.reversed = true,
             "--trace" => parsed.trace = true,
             "--list" => {
                 let faults: Vec<_> = Fault::ALL.iter().map(|f| f.name()).collect();
@@ -87,6 +114,16 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Arguments>, St
     Ok(Some(parsed))
 }
 
+/// Seeds in which each kind of fault strikes.
+const WHOLE: u64 = 1000;
+
+impl Arguments {
+    /// Whether each kind of fault must strike in so many seeds.
+    fn is_whole(&self) -> bool {
+        self.seeds >= WHOLE && self.faults.is_none() && self.mutation.is_none()
+    }
+}
+
 impl Runner for Arguments {
     fn scenario(&self, seed: u64) -> Scenario {
         let scenario = Scenario::of(seed);
@@ -95,7 +132,7 @@ impl Runner for Arguments {
     }
 
     fn run(&self, scenario: &Scenario) -> Report {
-        run(scenario, &Options { mutation: self.mutation, trace: self.trace })
+        run(scenario, &Options { mutation: self.mutation, trace: self.trace, thorough: self.hashes })
     }
 }
 
@@ -147,6 +184,14 @@ fn many(arguments: &Arguments) -> ExitCode {
             totals.answered,
             started.elapsed().as_secs_f64(),
         );
+        let struck = |fault: &Fault| totals.struck.get(fault).copied().unwrap_or_default();
+        let kinds: Vec<_> = Fault::ALL.iter().map(|fault| format!("{fault} {}", struck(fault))).collect();
+        println!("faults: {}", kinds.join(", "));
+        let never = Fault::ALL.iter().find(|fault| struck(fault) == 0);
+        if let Some(fault) = never.filter(|_| arguments.is_whole()) {
+            println!("FAILED: no {fault} had an effect");
+            return ExitCode::FAILURE;
+        }
         return ExitCode::SUCCESS;
     };
     println!("{}", replay_line(arguments, &found));

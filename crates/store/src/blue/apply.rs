@@ -15,6 +15,7 @@ use nacre_objectstore::admission::{range_end, writes_no_data};
 use nacre_types::object::ObjectId;
 use nacre_types::txn::{Transaction, TxnOp};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A transaction being applied to a locked collection.
 pub(super) struct Txn<'a> {
@@ -402,7 +403,12 @@ impl<'a> Txn<'a> {
     fn discard(&mut self, onode: Onode) -> Result<()> {
         self.drop_omap(onode.omap);
         for blob in &onode.blobs {
-            self.release_blob(blob)?;
+            match self.release_blob(blob) {
+                // The record of a shared blob can't be read: others may hold its blocks, which stay taken until a scan. The
+                // object goes nevertheless: removing it is how its damage is mended.
+                Err(error) if error.is_damage() => self.inner.suspicious.store(true, Ordering::Relaxed),
+                other => other?,
+            }
         }
         Ok(())
     }

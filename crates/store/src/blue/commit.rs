@@ -80,6 +80,9 @@ struct State {
     bytes: u64,
     last_seq: u64,
     committed: u64,
+    /// The last transaction of the epochs of deferred data that have ended, and the one up to which nothing of it is about.
+    sealed: u64,
+    settled: u64,
     idle: bool,
     /// Threads waiting for progress.
     waiting: usize,
@@ -124,6 +127,8 @@ impl Queue {
             bytes: 0,
             last_seq: 0,
             committed: 0,
+            sealed: 0,
+            settled: 0,
             idle: false,
             waiting: 0,
             deferred: false,
@@ -188,12 +193,13 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits until everything queued so far is durable and in its place, and the blocks that it freed are free.
+    /// Waits until everything queued so far is durable and in its place, and the blocks that it freed are free. What is
+    /// queued meanwhile is not waited for.
     pub(super) fn flush(&self, inner: &Inner) -> Result<()> {
         let mut state = self.state.lock();
         let wanted = state.last_seq;
-        while state.committed < wanted || state.deferred {
-            if state.committed >= wanted {
+        while state.settled < wanted {
+            if state.committed >= wanted && state.sealed < wanted {
                 state.settle_wanted = true;
                 self.work.notify_one();
             }
@@ -271,12 +277,15 @@ impl Queue {
     }
 
     fn finish(&self, seq: u64, bytes: u64, deferred: &Deferred) {
-        let (deferred, placing) = (deferred.is_pending(), deferred.is_placing());
+        let (pending, placing) = (deferred.is_pending(), deferred.is_placing());
         self.committed.store(seq, Ordering::Release);
         let mut state = self.state.lock();
         state.committed = seq;
-        (state.deferred, state.placing) = (deferred, placing);
-        state.settle_wanted &= deferred;
+        (state.deferred, state.placing) = (pending, placing);
+        // An epoch that ends is what was asked for. Flushers whose transactions it does not have ask again.
+        state.settle_wanted &= pending && state.sealed == deferred.sealed();
+        state.sealed = deferred.sealed();
+        state.settled = if pending { deferred.settled() } else { seq };
         state.bytes -= bytes;
         if state.waiting > 0 {
             self.progress.notify_all();
@@ -356,7 +365,7 @@ impl Committer {
         while let Some((mut batch, last_seq, settle)) = inner.queue.take(self.wait()) {
             self.prefilling = false;
             if let Some(done) = inner.placer.take_done() {
-                self.deferred.placed(done.epoch);
+                self.deferred.placed(done.epoch, done.seq);
                 inner.queue.set_placed(done.seq);
             } else if batch.is_empty() && !settle && inner.check().is_ok() {
                 if let Err(error) = self.idle(inner) {

@@ -43,8 +43,12 @@ pub(super) struct Deferred {
     /// An epoch is being placed, and data of it with it.
     placing: bool,
     placing_data: bool,
-    /// The last epoch whose data is in its place and whose copies are to be removed.
-    flushed: Option<u64>,
+    /// The last epoch whose data is in its place and whose copies are to be removed, and its last transaction.
+    flushed: Option<(u64, u64)>,
+    /// The last transaction of the last epoch that ended.
+    sealed: u64,
+    /// Transactions up to this one are in their place, have no copies and hold no blocks back.
+    settled: u64,
     held: VecDeque<(u64, Vec<Run>)>,
     /// The current epoch's data.
     fresh: Vec<(u64, Bytes)>,
@@ -61,6 +65,8 @@ impl Deferred {
             placing: false,
             placing_data: false,
             flushed: None,
+            sealed: 0,
+            settled: 0,
             held: VecDeque::new(),
             fresh: Vec::new(),
             fresh_bytes: 0,
@@ -71,6 +77,16 @@ impl Deferred {
     /// Whether copies or blocks held back by them are about.
     pub(super) fn is_pending(&self) -> bool {
         self.bytes > 0 || self.placing || self.flushed.is_some() || !self.held.is_empty()
+    }
+
+    /// The last transaction of the epochs that have ended: these are being placed or were.
+    pub(super) fn sealed(&self) -> u64 {
+        self.sealed
+    }
+
+    /// The transaction up to which no copy and no block held back is about, where later ones have any.
+    pub(super) fn settled(&self) -> u64 {
+        self.settled
     }
 
     /// Whether data is not in its place yet.
@@ -152,20 +168,21 @@ impl Deferred {
             overwrites: std::mem::take(&mut self.overwrites),
         };
         self.epoch += 1;
+        self.sealed = seq;
         (self.bytes, self.since, self.placing) = (0, None, true);
         self.placing_data = !job.fresh.is_empty() || !job.overwrites.is_empty();
         self.fresh_bytes = 0;
         Some(job)
     }
 
-    /// The data of that epoch is in its place and durable there.
-    pub(super) fn placed(&mut self, epoch: u64) {
-        (self.placing, self.placing_data, self.flushed) = (false, false, Some(epoch));
+    /// The data of that epoch, whose last transaction was `seq`, is in its place and durable there.
+    pub(super) fn placed(&mut self, epoch: u64, seq: u64) {
+        (self.placing, self.placing_data, self.flushed) = (false, false, Some((epoch, seq)));
     }
 
     /// Removes the copies that are not needed any more with the batch that is about to be written.
     pub(super) fn remove_flushed(&self, ids: FamilyIds, batch: &mut RawBatch) {
-        if let Some(epoch) = self.flushed {
+        if let Some((epoch, _)) = self.flushed {
             batch.delete_range(ids, Family::Deferred, &key(0, 0), &key(epoch + 1, 0));
         }
     }
@@ -174,7 +191,8 @@ impl Deferred {
     /// that no copy holds back.
     pub(super) fn committed(&mut self, freed: Vec<Run>) -> Vec<Run> {
         let mut reusable = Vec::new();
-        if let Some(epoch) = self.flushed.take() {
+        if let Some((epoch, seq)) = self.flushed.take() {
+            self.settled = seq;
             while let Some((_, runs)) = self.held.pop_front_if(|(held, _)| *held <= epoch) {
                 reusable.extend(runs);
             }
@@ -296,13 +314,16 @@ mod tests {
         deferred.overwrite(write, ids, &mut batch);
         assert!(deferred.seal(8).is_none(), "one epoch at a time");
         assert_eq!(deferred.committed(run(4)), []);
-        deferred.placed(job.epoch);
+        deferred.placed(job.epoch, job.seq);
         deferred.remove_flushed(ids, &mut batch);
         assert_eq!(deferred.committed(run(5)), [run(2), run(3)].concat());
         assert!(deferred.is_pending() && deferred.has_unplaced());
+        // The first epoch's transactions have left nothing behind, whatever came since.
+        assert_eq!((deferred.sealed(), deferred.settled()), (7, 7));
         let job = deferred.seal(9).unwrap();
+        assert_eq!((deferred.sealed(), deferred.settled()), (9, 7));
         assert_eq!((job.fresh.len(), job.overwrites.len()), (0, 1));
-        deferred.placed(job.epoch);
+        deferred.placed(job.epoch, job.seq);
         deferred.remove_flushed(ids, &mut batch);
         assert_eq!(deferred.committed(run(6)), [run(4), run(5), run(6)].concat());
         assert!(!deferred.is_pending());

@@ -66,6 +66,10 @@ impl Device {
         if self.raw {
             return Ok(());
         }
+        fail::fail_point!("store::grow", |_| Err(StoreError::Io {
+            what: "allocate space (failpoint)".into(),
+            code: Errno::ENOSPC.0
+        }));
         provide_space(&self.file, from, to).map_err(|e| self.failed("allocate space in", &e))
     }
 
@@ -111,7 +115,7 @@ impl Device {
     /// Reads whole blocks at `offset`.
     pub(super) fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
         debug_assert!(is_aligned(buffer) && offset.is_multiple_of(BLOCK_BYTES));
-        self.file.read_exact_at(buffer, offset).map_err(|e| self.failed("read", &e))
+        self.file.read_exact_at(buffer, offset).map_err(|e| self.unreadable("read", &e))
     }
 
     /// Reads `len` bytes, whole blocks, at `offset` to the end of what is filled, and returns them.
@@ -122,7 +126,7 @@ impl Device {
         filling: &'a mut Filling,
     ) -> Result<&'a mut [u8]> {
         debug_assert!(offset.is_multiple_of(BLOCK_BYTES));
-        filling.read(&self.file, offset, len).map_err(|e| self.failed("read", &e))
+        filling.read(&self.file, offset, len).map_err(|e| self.unreadable("read", &e))
     }
 
     /// Writes `pieces`, each whole blocks, one after the other at `offset`.
@@ -177,6 +181,17 @@ impl Device {
             code: Errno::EIO.0
         }));
         self.file.sync_data().map_err(|e| self.failed("fsync", &e))
+    }
+
+    /// A read failed. What Linux says of blocks that can't be read is EIO (`blk_status_to_errno`; Ceph's `is_expected_ioerr`).
+    fn unreadable(&self, what: &str, error: &io::Error) -> StoreError {
+        let expected =
+            [libc::ENODATA, libc::EILSEQ, libc::EREMOTEIO, libc::ENOLINK, libc::EBADE, libc::ETIMEDOUT];
+        if error.raw_os_error().is_some_and(|code| expected.contains(&code)) {
+            tracing::error!(path = %self.path.display(), %error, what, "blocks can't be read");
+            return self.failed(what, &io::Error::from_raw_os_error(libc::EIO));
+        }
+        self.failed(what, error)
     }
 
     fn failed(&self, what: &str, error: &io::Error) -> StoreError {

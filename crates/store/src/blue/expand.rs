@@ -27,11 +27,12 @@ pub(super) fn expand(directory: &Path, config: &BlueStoreConfig) -> Result<(u64,
     }
     opened.label.size = after;
     opened.label.write(&opened.device)?;
+    let mut batch = RawBatch::default();
+    mount::raise(&mut opened, &known, &mut batch);
     let mut accounting = std::mem::take(&mut known.accounting);
     let mut used = bits::none(after / BLOCK_BYTES);
     used[..accounting.used.len()].copy_from_slice(&accounting.used);
     accounting.used = used;
-    let mut batch = RawBatch::default();
     start::note(&opened, config, accounting, opened.state.frontier, &mut batch)?;
     batch.finish();
     opened.db.write(&batch)?;

@@ -251,6 +251,10 @@ impl Check<'_> {
     }
 
     fn blob(&mut self, pool: PoolId, oid: &ObjectId, blob: &Blob) -> Result<()> {
+        // Wherever the blob lies, its checksums belong to it.
+        if !blob.inline_sums {
+            self.keyed_sums.insert(blob.id);
+        }
         if !self.in_bounds(blob.run) {
             self.found(Finding::OutOfBounds(oid.clone(), blob.run.start, blob.run.blocks));
             return Ok(());
@@ -275,7 +279,6 @@ impl Check<'_> {
         let sums = if blob.inline_sums {
             Some(blob.sums.clone())
         } else {
-            self.keyed_sums.insert(blob.id);
             let value = self.opened.db.get(Family::Csum, &keys::id(blob.id))?;
             value.and_then(|value| decode_sums(&value, blob.kind, blob.run.blocks))
         };

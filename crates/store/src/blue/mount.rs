@@ -2,7 +2,7 @@
 //! [`super::allocation::start`].
 
 use super::allocation::checkpoint::Ahead;
-use super::allocation::start;
+use super::allocation::start::{self, Known};
 use super::collection::Collection;
 use super::commit::ID_STEP;
 use super::db::{Db, DbConfig, Family, RawBatch};
@@ -205,6 +205,34 @@ pub(super) fn scan_collections(db: &Db) -> Result<BTreeMap<PgId, Collection>> {
         }
     }
     Ok(collections)
+}
+
+/// Raises what the database has of numbers and blocks given out to what a start found in use. Adds the records to `batch`.
+pub(super) fn raise(opened: &mut Opened, known: &Known, batch: &mut RawBatch) {
+    let (ids, state) = (opened.db.ids(), &mut opened.state);
+    if known.id_max > state.id_max {
+        tracing::warn!(
+            recorded = state.id_max,
+            found = known.id_max,
+            "bluestore: numbers in use were not recorded"
+        );
+        state.id_max = known.id_max;
+        batch.put(ids, Family::Super, state::ID_MAX, &state.id_max.to_le_bytes());
+    }
+    if known.frontier > state.frontier {
+        tracing::warn!(
+            recorded = state.frontier,
+            found = known.frontier,
+            "bluestore: blocks in use were not recorded"
+        );
+        // Once they had space; what was given back since the file system may lack by now.
+        let (from, to) = (state.frontier * BLOCK_BYTES, known.frontier * BLOCK_BYTES);
+        if let Err(error) = opened.device.grow(from, to) {
+            tracing::warn!(%error, "bluestore: can't take all space below the last used block");
+        }
+        state.frontier = known.frontier;
+        batch.put(ids, Family::Super, state::FRONTIER, &state.frontier.to_le_bytes());
+    }
 }
 
 /// Marks the store in use with what `batch` has already.

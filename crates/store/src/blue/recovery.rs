@@ -7,6 +7,8 @@
 //! # Invariants
 //! - A record that can't be decoded frees nothing: all free space below the frontier is withheld.
 //! - A block with two owners that don't share it is withheld from both.
+//! - The frontier that follows is at or above the end of every run within the device, and the highest number at or above
+//!   every one in use: after a repair of the database its own records of both may be older.
 
 mod compare;
 mod parallel;
@@ -14,10 +16,12 @@ mod simple;
 mod wire;
 
 use super::alloc::Allocator;
-use super::allocation::SpaceAccounting;
+use super::allocation::{SpaceAccounting, bits};
+use super::db::Family;
 use super::label::FIRST_DATA_BLOCK;
 use super::mount::Opened;
 use super::onode::{BLOCK_BYTES, Run};
+use super::state::MAX_ID;
 use crate::error::{Result, StoreError};
 use crate::{ScanProgress, StoreEvents};
 use std::time::{Duration, Instant};
@@ -94,9 +98,9 @@ impl Findings {
         }
     }
 
-    fn dispute(&mut self, run: Run, frontier: u64) {
+    fn dispute(&mut self, run: Run, limit: u64) {
         let start = run.start.max(FIRST_DATA_BLOCK);
-        let end = run.start.saturating_add(run.blocks).min(frontier);
+        let end = run.start.saturating_add(run.blocks).min(limit);
         if start < end {
             self.disputed.push(Run { start, blocks: end - start });
             if self.disputed.len() > MAX_DISPUTED {
@@ -119,8 +123,10 @@ impl Findings {
         }
     }
 
-    /// Brings the disputed runs in order.
-    fn settle(&mut self) {
+    /// Brings the disputed runs in order and cuts them off at the frontier.
+    fn settle(&mut self, frontier: u64) {
+        self.disputed.retain(|run| run.start < frontier);
+        self.disputed.iter_mut().for_each(|run| run.blocks = run.blocks.min(frontier - run.start));
         self.disputed.sort_unstable_by_key(|run| run.start);
         let mut joined: Vec<Run> = Vec::with_capacity(self.disputed.len());
         for run in std::mem::take(&mut self.disputed) {
@@ -170,28 +176,78 @@ impl Findings {
     }
 }
 
+/// The highest number in use, and the end of the last run of blocks that lies on the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Highest {
+    id: u64,
+    end: u64,
+}
+
+impl Highest {
+    fn see_id(&mut self, id: u64) {
+        if id < MAX_ID {
+            self.id = self.id.max(id);
+        }
+    }
+
+    fn see_run(&mut self, run: Run, device_blocks: u64) {
+        if let Some(end) = run.start.checked_add(run.blocks)
+            && end <= device_blocks
+        {
+            self.end = self.end.max(end);
+        }
+    }
+
+    fn add(&mut self, other: Highest) {
+        self.id = self.id.max(other.id);
+        self.end = self.end.max(other.end);
+    }
+}
+
+/// What a traversal of all records gives. Runs count as valid up to the end of the device.
+#[derive(Debug)]
+struct Traversed {
+    accounting: SpaceAccounting,
+    findings: Findings,
+    stats: ScanStats,
+    highest: Highest,
+}
+
 /// What a scan gives.
 #[derive(Debug)]
 pub(super) struct Scanned {
     pub(super) accounting: SpaceAccounting,
     pub(super) findings: Findings,
     pub(super) stats: ScanStats,
+    /// What the database has of these, or more where records have more.
+    pub(super) id_max: u64,
+    pub(super) frontier: u64,
 }
 
 /// Scans with so many threads; 0 for the simple scan.
 pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) -> Result<Scanned> {
     let begun = Instant::now();
     let progress = Progress::new(opened, events);
-    let scanned = match threads {
+    let traversed = match threads {
         0 => simple::scan(opened, progress),
         threads => parallel::scan(opened, threads, progress),
     };
     events.scanning(None);
-    let mut scanned = scanned?;
-    scanned.findings.settle();
-    let ScanStats { onode_count, extent_count, .. } = scanned.stats;
+    let Traversed { mut accounting, mut findings, stats, mut highest } = traversed?;
+    // Omaps and checksums may be left of objects whose records are lost or can't be decoded: a new object must not get them.
+    for family in [Family::Omap, Family::Csum, Family::Shared] {
+        let id = |key: &[u8]| key.first_chunk::<8>().map(|id| u64::from_be_bytes(*id));
+        let last = opened.db.last(family, |key, _| id(key).filter(|id| *id < MAX_ID))?;
+        highest.see_id(last.unwrap_or_default());
+    }
+    let (state, device_blocks) = (&opened.state, opened.label.size / BLOCK_BYTES);
+    let end = highest.end.next_multiple_of(state.unit_blocks).min(device_blocks);
+    let (id_max, frontier) = (state.id_max.max(highest.id + 1), state.frontier.max(end));
+    bits::clip(&mut accounting.used, FIRST_DATA_BLOCK, frontier);
+    findings.settle(frontier);
+    let ScanStats { onode_count, extent_count, .. } = stats;
     tracing::info!(threads, onode_count, extent_count, took = ?begun.elapsed(), "bluestore: scanned all objects");
-    Ok(scanned)
+    Ok(Scanned { accounting, findings, stats, id_max, frontier })
 }
 
 /// Tells how far a scan is, and whether it is to end.
@@ -205,12 +261,7 @@ struct Progress<'a> {
 impl<'a> Progress<'a> {
     fn new(opened: &Opened, events: &'a dyn StoreEvents) -> Progress<'a> {
         let now = Instant::now();
-        Progress {
-            events,
-            expected: opened.db.estimated_keys(super::db::Family::Onodes),
-            begun: now,
-            told: now,
-        }
+        Progress { events, expected: opened.db.estimated_keys(Family::Onodes), begun: now, told: now }
     }
 
     /// To be called often: tells once a second that `onodes` are scanned; fails where the scan is to end.

@@ -30,20 +30,27 @@ pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> 
     let opened = mount::open(directory, config)?;
     let mut batch = RawBatch::default();
     let mut repaired = Vec::new();
-    // What seems to belong to nothing may belong to an object that can't be read.
-    let unread = found.findings.iter().any(|finding| matches!(finding, Finding::Undecodable("onodes", _)));
+    // What seems to belong to nothing may belong to an object that can't be read, or to a blob that was not counted.
+    let unread = found
+        .findings
+        .iter()
+        .any(|finding| matches!(finding, Finding::Undecodable("onodes", _) | Finding::OutOfBounds(..)));
+    let mut id_max = opened.state.id_max;
     for finding in &found.findings {
         let needs_all = matches!(
             finding,
             Finding::StrayChecksums(_) | Finding::StrayOmap(_) | Finding::WrongReferences(..)
         );
-        if !(unread && needs_all) && mend(&opened, finding, &mut batch)? {
+        if !(unread && needs_all) && mend(&opened, finding, &mut id_max, &mut batch)? {
             repaired.push(finding.clone());
         }
     }
     if !repaired.is_empty() {
         // What the store noted of allocation is void: the next start reads all objects' records instead.
         let ids = opened.db.ids();
+        if id_max > opened.state.id_max {
+            batch.put(ids, Family::Super, state::ID_MAX, &id_max.to_le_bytes());
+        }
         batch.delete_range(ids, Family::AllocDelta, &[], &delta::END);
         batch.finish();
         opened.db.write(&batch)?;
@@ -56,8 +63,8 @@ pub(super) fn repair(directory: &Path, config: &BlueStoreConfig, deep: bool) -> 
     Ok(RepairReport { repaired, remaining })
 }
 
-/// Adds to `batch` what mends a finding; tells whether anything does.
-fn mend(opened: &Opened, finding: &Finding, batch: &mut RawBatch) -> Result<bool> {
+/// Adds to `batch` what mends a finding, or raises `id_max`; tells whether anything does.
+fn mend(opened: &Opened, finding: &Finding, id_max: &mut u64, batch: &mut RawBatch) -> Result<bool> {
     let ids = opened.db.ids();
     match finding {
         Finding::StrayChecksums(blob) => batch.delete(ids, Family::Csum, &keys::id(*blob)),
@@ -73,8 +80,10 @@ fn mend(opened: &Opened, finding: &Finding, batch: &mut RawBatch) -> Result<bool
             batch.put(ids, Family::Shared, &keys::id(*blob), &record.encode());
         }
         Finding::NumberTooHigh(number) => {
-            let Some(above) = number.checked_add(1) else { return Ok(false) };
-            batch.put(ids, Family::Super, state::ID_MAX, &above.max(opened.state.id_max).to_le_bytes());
+            if *number >= state::MAX_ID {
+                return Ok(false);
+            }
+            *id_max = (number + 1).max(*id_max);
         }
         // Counted anew by the scan of the next start.
         Finding::WrongUsage(..) | Finding::WrongObjects(..) | Finding::WrongAllocation(..) => {}

@@ -21,6 +21,8 @@ pub(super) const INCARNATION: &[u8] = b"m/incarnation";
 pub(super) const CLEAN: &[u8] = b"m/clean";
 /// Every nid, blob id and omap id in use is below this.
 pub(super) const ID_MAX: &[u8] = b"m/id_max";
+/// No number is this high: what a record has above is damage, whatever its checksum says.
+pub(super) const MAX_ID: u64 = 1 << 62;
 /// Every block that was ever allocated is below this.
 pub(super) const FRONTIER: &[u8] = b"m/frontier";
 /// 1 where used blocks are recorded in the database.

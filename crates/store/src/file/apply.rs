@@ -159,8 +159,9 @@ impl Applier {
                 match sys::set_xattr(&file, name, value) {
                     Ok(()) => Ok(()),
                     Err(error) if fits_not(&error) => {
-                        // More than the file system takes of one file: the database has room.
-                        sys::remove_xattr(&file, name).map_err(|e| failed(*index, e))?;
+                        // More than the file system takes of one file, or a name that it does not take: the
+                        // database has room.
+                        remove_xattr(&file, name).map_err(|e| failed(*index, e))?;
                         let number = record.files[*index as usize].1;
                         if here >= self.position {
                             let name = name.strip_prefix(ATTR_PREFIX).unwrap_or(name);
@@ -173,10 +174,7 @@ impl Applier {
             }
             Step::RemoveXattr { file: index, name } => {
                 let file = self.file(backend, record, *index)?;
-                match sys::remove_xattr(&file, name) {
-                    Err(error) if !fits_not(&error) => Err(failed(*index, error)),
-                    _ => Ok(()),
-                }
+                remove_xattr(&file, name).map_err(|e| failed(*index, e))
             }
             Step::Rename { from, to } => {
                 let (from, number) = &record.files[*from as usize];
@@ -231,8 +229,20 @@ impl Applier {
     }
 }
 
+/// Removes an attribute from a file, which need not be able to have it.
+fn remove_xattr(file: &File, name: &str) -> std::io::Result<()> {
+    match sys::remove_xattr(file, name) {
+        Err(error) if !fits_not(&error) => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the file system does not take the attribute with the file: its value, or with EINVAL and ERANGE its name.
 fn fits_not(error: &std::io::Error) -> bool {
-    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::E2BIG | libc::ENOTSUP | libc::ERANGE))
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENOSPC | libc::E2BIG | libc::ENOTSUP | libc::ERANGE | libc::EINVAL)
+    )
 }
 
 /// The file that says up to which record everything is durable in files and database.
@@ -332,4 +342,44 @@ fn sync(inner: &Inner, last: u64) -> Result<()> {
         tracing::warn!(?took, "filestore: syncing the file system takes long");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::FileStoreConfig;
+    use super::super::step::UsageChange;
+    use super::*;
+    use bytes::Bytes;
+    use nacre_types::ids::PgId;
+
+    #[test]
+    fn attributes_that_the_file_can_not_name_go_to_the_database() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join(super::super::backend::CLONES)).unwrap();
+        let backend = Backend::open(directory.path(), &FileStoreConfig::default(), true).unwrap();
+        let mut applier = Applier::new(&DbState::default());
+        let record = |steps: Vec<Step>| Record {
+            coll: PgId::new(PoolId(3), 0),
+            files: vec![(ObjectId::new(PoolId(3), "", "", "object"), 7)],
+            steps,
+            usage: UsageChange::default(),
+            next_number: 8,
+        };
+        let make = record(vec![Step::MakeCollection, Step::Create(0)]);
+        applier.record(&backend, 1, &make).unwrap();
+        let value = Bytes::from_static(b"value");
+        let names = ["with\0nul".to_owned(), "n".repeat(246)];
+        for (name, seq) in names.iter().zip(2..) {
+            let (xattr, value) = (format!("{ATTR_PREFIX}{name}"), value.clone());
+            let set = record(vec![Step::SetXattr { file: 0, name: xattr, value }]);
+            applier.record(&backend, seq, &set).unwrap();
+        }
+        applier.finish(&backend).unwrap();
+        for (name, seq) in names.iter().zip(4..) {
+            let kept = backend.db.get(Family::Attrs, &attr_key(7, name)).unwrap();
+            assert_eq!(kept.as_deref(), Some(&value[..]), "{name:?}");
+            let remove = Step::RemoveXattr { file: 0, name: format!("{ATTR_PREFIX}{name}") };
+            applier.record(&backend, seq, &record(vec![remove])).unwrap();
+        }
+    }
 }

@@ -142,18 +142,30 @@ impl Inner {
         Arc::clone(self.collections.write().entry(coll).or_insert_with(fresh))
     }
 
+    /// The most objects whose records a collection keeps. To be asked without a collection's lock.
+    pub(super) fn cache_limit(&self) -> usize {
+        let collections = self.collections.read().len().max(1);
+        (self.config.cached_objects / collections).max(64)
+    }
+
     /// Runs `f` on a locked, existing collection.
     pub(super) fn with<R>(
         &self,
         coll: PgId,
         f: impl FnOnce(&mut MutexGuard<'_, Collection>) -> Result<R>,
     ) -> Result<R> {
-        let collection = self.collection(coll)?;
+        let (collection, limit) = (self.collection(coll)?, self.cache_limit());
         let mut collection = collection.lock();
         if !collection.exists {
             return Err(StoreError::NoCollection(coll));
         }
-        f(&mut collection)
+        let before = collection.entries.len();
+        let result = f(&mut collection);
+        // Looking costs time where nothing can be evicted yet: only after a record came in.
+        if collection.entries.len() > before {
+            collection.trim(limit, self.queue.applied());
+        }
+        result
     }
 
     /// Runs `f` on a locked collection whose log and values are in the database.
@@ -196,13 +208,17 @@ impl Inner {
         }
     }
 
-    /// What is known of an object, loaded where it is not.
-    pub(super) fn entry<'a>(&self, collection: &'a mut Collection, oid: &ObjectId) -> Result<&'a mut Entry> {
+    /// What is known of an object, loaded where it is not; `None` for an absent one of which nothing is pending.
+    pub(super) fn entry<'a>(
+        &self,
+        collection: &'a mut Collection,
+        oid: &ObjectId,
+    ) -> Result<Option<&'a mut Entry>> {
         if !collection.entries.contains_key(oid) {
-            let object = self.load(collection.id, oid)?;
-            collection.entries.insert(oid.clone(), Entry { object, ..Entry::default() });
+            let Some(object) = self.load(collection.id, oid)? else { return Ok(None) };
+            collection.entries.insert(oid.clone(), Entry { object: Some(object), ..Entry::default() });
         }
-        Ok(collection.entries.get_mut(oid).expect("invariant: inserted above"))
+        Ok(collection.entries.get_mut(oid))
     }
 
     pub(super) fn existing<'a>(
@@ -210,8 +226,8 @@ impl Inner {
         collection: &'a mut Collection,
         oid: &ObjectId,
     ) -> Result<&'a mut Entry> {
-        let entry = self.entry(collection, oid)?;
-        if entry.object.is_some() { Ok(entry) } else { Err(StoreError::NotFound(oid.clone())) }
+        let entry = self.entry(collection, oid)?.filter(|entry| entry.object.is_some());
+        entry.ok_or_else(|| StoreError::NotFound(oid.clone()))
     }
 
     /// Reads an object's record and attributes.

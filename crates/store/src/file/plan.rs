@@ -8,7 +8,7 @@ use super::db::{attr_key, omap_header_key, omap_key, sums_key};
 use super::object::{Attr, BLOCK_BYTES, Object};
 use super::queue::Queued;
 use super::step::{Family, FileIndex, Record, Step, UsageChange};
-use super::{ATTR_PREFIX, Inner};
+use super::{ATTR_PREFIX, Inner, sys};
 use crate::Completion;
 use crate::blue::keys;
 use crate::error::{Result, StoreError};
@@ -113,8 +113,8 @@ impl<'a> Plan<'a> {
     }
 
     fn allocated(&mut self, oid: &ObjectId) -> Result<u64> {
-        let object = &self.inner.entry(self.collection, oid)?.object;
-        Ok(object.as_ref().map_or(0, Object::allocated_bytes))
+        let object = self.inner.entry(self.collection, oid)?.and_then(|entry| entry.object.as_ref());
+        Ok(object.map_or(0, Object::allocated_bytes))
     }
 
     fn resolve(&mut self, txn: &Transaction) -> Result<()> {
@@ -277,7 +277,7 @@ impl<'a> Plan<'a> {
     /// The draft of an object, as it is if the transaction has not touched it yet.
     fn draft(&mut self, oid: &ObjectId) -> Result<&mut Draft> {
         if !self.drafts.contains_key(oid) {
-            let entry = self.inner.entry(self.collection, oid)?.clone();
+            let entry = self.inner.entry(self.collection, oid)?.cloned().unwrap_or_default();
             let before = entry.object.as_ref().map(|object| (object.stored_bytes, object.allocated_bytes()));
             let draft = Draft { entry, before, changed: false, omap_changed: false, chunks: BTreeSet::new() };
             self.drafts.insert(oid.clone(), draft);
@@ -504,7 +504,9 @@ impl<'a> Plan<'a> {
         let place = object.attrs.binary_search_by(|attr| (*attr.name).cmp(name));
         let was_inline = place.is_ok_and(|at| object.attrs[at].inline);
         let inline_now = object.attrs.iter().filter(|attr| attr.inline).count();
-        let inline = value.len() <= limits.max_bytes && (was_inline || inline_now < limits.max_count);
+        let xattr = format!("{ATTR_PREFIX}{name}");
+        let fits = value.len() <= limits.max_bytes && sys::is_xattr_name(&xattr);
+        let inline = fits && (was_inline || inline_now < limits.max_count);
         // A copy of its own: this may be a slice of a large buffer and is kept.
         let kept = Bytes::copy_from_slice(value);
         let attr = Attr { name: name.into(), crc: crc32c(value), value: Some(kept.clone()), inline };
@@ -513,7 +515,7 @@ impl<'a> Plan<'a> {
             Err(at) => object.attrs.insert(at, attr),
         }
         let file = self.own_file(oid);
-        let (xattr, key) = (format!("{ATTR_PREFIX}{name}"), Bytes::from(attr_key(number, name)));
+        let key = Bytes::from(attr_key(number, name));
         if inline {
             if place.is_ok() && !was_inline {
                 self.steps.push(Step::Delete { family: Family::Attrs, key });
@@ -624,6 +626,10 @@ impl<'a> Plan<'a> {
         };
         let seq = self.inner.queue.push(queued, self.id.pool, usage)?;
         for (oid, mut draft) in std::mem::take(&mut self.drafts) {
+            if !draft.changed && draft.entry.object.is_none() {
+                // Nothing of it is new, and an absent object of which nothing is pending needs no entry.
+                continue;
+            }
             if draft.changed {
                 for (number, _) in &mut draft.entry.pending {
                     *number = (*number).min(seq);

@@ -104,12 +104,14 @@ impl Record {
         let step = |step: &Step| match step {
             Step::Write { data, .. } => data.len() + 32,
             Step::SetXattr { name, value, .. } => name.len() + value.len() + 32,
+            Step::RemoveXattr { name, .. } => name.len() + 32,
             Step::Put { key, value, .. } => key.len() + value.len() + 32,
             Step::DeleteRange { first, end, .. } => first.len() + end.len() + 32,
             Step::Delete { key, .. } => key.len() + 32,
             _ => 32,
         };
-        let names: usize = self.files.iter().map(|(oid, _)| oid.name().len() + 64).sum();
+        let text = |oid: &ObjectId| oid.namespace().len() + oid.locator().len() + oid.name().len();
+        let names: usize = self.files.iter().map(|(oid, _)| text(oid) + 64).sum();
         (names + self.steps.iter().map(step).sum::<usize>() + 64) as u64
     }
 }
@@ -192,6 +194,22 @@ mod tests {
             &split.data.iter().flat_map(|part| part.to_vec()).collect::<Vec<u8>>(),
         ]
         .concat()
+    }
+
+    #[test]
+    fn records_are_no_longer_in_the_journal_than_they_are_taken_for() {
+        let long = |byte: &str| byte.repeat(20_000);
+        let oid = ObjectId::new(PoolId(i64::MAX), &long("n"), &long("l"), &long("o"));
+        let record = Record {
+            files: vec![(oid.with_snap(u64::MAX - 1), u64::MAX)],
+            steps: vec![Step::RemoveXattr { file: 0, name: long("a") }],
+            ..records().swap_remove(1)
+        };
+        for record in records().iter().chain([&record]) {
+            let split = encode(&[record]);
+            let length = (split.meta.len() + split.data_len()) as u64;
+            assert!(length <= record.bytes(), "{length} bytes, taken for {}", record.bytes());
+        }
     }
 
     #[test]

@@ -12,11 +12,18 @@ use std::os::unix::fs::FileExt;
 
 /// The largest attribute that Linux takes, in bytes.
 const MAX_XATTR_BYTES: usize = 64 << 10;
+/// The longest name of an attribute that Linux takes, in bytes, with its namespace.
+const MAX_XATTR_NAME_BYTES: usize = 255;
 /// Holes shorter than this are written as zeros.
 const MIN_HOLE_BYTES: u64 = 64 << 10;
 
 fn c_name(name: &str) -> io::Result<CString> {
     CString::new(name).map_err(|_| io::Error::from_raw_os_error(Errno::EINVAL.0))
+}
+
+/// Whether an extended attribute can have this name.
+pub(super) fn is_xattr_name(name: &str) -> bool {
+    name.len() <= MAX_XATTR_NAME_BYTES && !name.as_bytes().contains(&0)
 }
 
 /// Sets an extended attribute. Durable with the file's next fsync.

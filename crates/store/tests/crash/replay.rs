@@ -2,7 +2,8 @@
 //!
 //! Per file, changes that completed before an fsync of it began, if that fsync returned, are there. Of later ones those
 //! within the file are each there, missing or, for writes, there in some of their sectors; of what was appended a prefix
-//! is there (file systems record a new size after the data). Names in a directory are durable by an fsync of the
+//! is there, and zeros behind it where the file system recorded the new size before all data. Not so in RocksDB's files: its
+//! manifest does not survive that. Names in a directory are durable by an fsync of the
 //! directory only; of later changes to names a random prefix is there.
 
 use crate::recorder::Event;
@@ -128,6 +129,8 @@ fn write_file(events: &[Event], node: u32, path: &Path, synced: usize, keep: Kee
     let file = OpenOptions::new().write(true).create_new(true).open(path).unwrap();
     let mut size = 0;
     let mut appends_lost = false;
+    let may_end_in_zeros =
+        !path.components().any(|part| ["db", "omap"].iter().any(|db| part.as_os_str() == *db));
     let mut attributes = BTreeMap::new();
     for (at, event) in events.iter().enumerate() {
         let sure = at < synced || keep == Keep::Everything;
@@ -141,12 +144,17 @@ fn write_file(events: &[Event], node: u32, path: &Path, synced: usize, keep: Kee
                     torn_write(&file, *offset, &data[..inside], rng);
                     let mut appended = &data[inside..];
                     if !appended.is_empty() && !appends_lost {
+                        let mut zeros = 0;
                         if rng.below(3) == 0 {
-                            appended = &appended[..rng.below(appended.len() as u64) as usize];
+                            let there = rng.below(appended.len() as u64) as usize;
+                            if may_end_in_zeros && rng.below(2) == 0 {
+                                zeros = appended.len() - there;
+                            }
+                            appended = &appended[..there];
                             appends_lost = true;
                         }
                         file.write_all_at(appended, offset + inside as u64).unwrap();
-                        size = size.max(offset + (inside + appended.len()) as u64);
+                        size = size.max(offset + (inside + appended.len() + zeros) as u64);
                     }
                 }
             }

@@ -104,6 +104,54 @@ fn contains(haystack: &[u8], needle: &[u8]) -> bool {
 }
 
 #[test]
+fn objects_whose_shared_blob_has_no_readable_record_can_be_removed_and_replaced() {
+    let directory = new_store();
+    let (store, _) = mount(directory.path());
+    let clone = |from: &str, to: &str| TxnOp::Clone { from: oid(from), to: oid(to) };
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection, write("good", 0, pattern(1, 100_000))])).unwrap();
+    for name in ["a", "b", "c", "d"] {
+        let copy = format!("copy of {name}");
+        store.commit(&txn(pg(0), vec![write(name, 0, pattern(2, 100_000)), clone(name, &copy)])).unwrap();
+    }
+    store.umount().unwrap();
+    let changed = put_in_database(directory.path(), "shared", |key, value| {
+        Some((key.to_vec(), value[..value.len() - 1].to_vec()))
+    });
+    assert_eq!(changed, 4);
+    let (store, _) = mount(directory.path());
+    // What else needs the record fails as before.
+    let error =
+        store.queue_transaction(&txn(pg(0), vec![write("a", 0, pattern(3, 100_000))]), None).unwrap_err();
+    assert!(matches!(error, StoreError::Corrupt { .. }), "{error}");
+    store.commit(&txn(pg(0), vec![TxnOp::Remove(oid("a"))])).unwrap();
+    store.commit(&txn(pg(0), vec![clone("good", "b")])).unwrap();
+    store.commit(&txn(pg(0), vec![TxnOp::Remove(oid("c")), write("c", 0, pattern(4, 5_000))])).unwrap();
+    let more = vec![write("new", 0, pattern(5, 9_000)), TxnOp::Rename { from: oid("new"), to: oid("d") }];
+    store.commit(&txn(pg(0), more)).unwrap();
+    let check = |store: &BlueStore| {
+        assert!(!store.exists(pg(0), &oid("a")).unwrap());
+        let read = |name: &str| store.read(pg(0), &oid(name), 0, u64::MAX).unwrap();
+        assert!(read("b") == pattern(1, 100_000) && read("good") == pattern(1, 100_000));
+        assert!(read("c") == pattern(4, 5_000) && read("d") == pattern(5, 9_000));
+        // The other holders keep their data.
+        assert!(
+            ["a", "b", "c", "d"].iter().all(|name| read(&format!("copy of {name}")) == pattern(2, 100_000))
+        );
+    };
+    check(&store);
+    store.commit(&txn(pg(0), vec![write("much", 0, pattern(6, 8 << 20))])).unwrap();
+    store.umount().unwrap();
+    let (store, _) = mount(directory.path());
+    check(&store);
+    store.umount().unwrap();
+    forget_allocation(directory.path());
+    let (store, report) = mount(directory.path());
+    assert!(report.quarantined_bytes > 0, "what the other holders name is withheld: {report:?}");
+    check(&store);
+    store.umount().unwrap();
+}
+
+#[test]
 fn garbage_record_withholds_free_space_and_can_be_removed() {
     let directory = new_store();
     let (store, _) = mount(directory.path());

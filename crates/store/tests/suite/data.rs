@@ -331,6 +331,69 @@ fn a_file_gives_freed_space_back() {
 }
 
 #[test]
+fn a_flush_does_not_wait_for_what_is_written_meanwhile() {
+    let config = blue_config();
+    let directory = new_store(&config);
+    let store = mount(directory.path(), &config, DataOptions::default());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let (told, flushed) = std::sync::mpsc::channel();
+    let in_time = std::thread::scope(|scope| {
+        let (store, stop) = (&store, &stop);
+        for writer in 0..4 {
+            scope.spawn(move || {
+                let mut round = 0;
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    put(store, vec![write(&format!("{writer}"), 0, pattern(round, 4096))]);
+                    round += 1;
+                }
+            });
+        }
+        scope.spawn(move || {
+            for round in 0..5 {
+                put(store, vec![write("flushed", 0, pattern(round, 4096))]);
+                store.flush().unwrap();
+            }
+            told.send(()).unwrap();
+        });
+        let in_time = flushed.recv_timeout(Duration::from_secs(30)).is_ok();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        in_time
+    });
+    assert!(in_time, "five flushes took longer than 30 s");
+    store.umount().unwrap();
+    sound(directory.path());
+}
+
+#[test]
+fn a_write_that_gets_no_space_from_the_file_system_keeps_no_blocks() {
+    let _faults = fail::FailScenario::setup();
+    let config = BlueStoreConfig { discard: true, ..blue_config() };
+    let directory = new_store(&config);
+    let store = mount(directory.path(), &config, DataOptions::default());
+    put(&store, vec![write("a", 0, pattern(1, 8 << 20))]);
+    put(&store, vec![TxnOp::Remove(oid("a"))]);
+    store.flush().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while store.counters().unwrap().discarded_bytes < 8 << 20 {
+        assert!(Instant::now() < deadline, "{:?}", store.counters());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let free = || store.free_space(0).unwrap().free_bytes;
+    let before = free();
+    fail::cfg("store::grow", "return").unwrap();
+    for _ in 0..4 {
+        let refused =
+            store.queue_transaction(&txn(pg(0), vec![write("b", 0, pattern(2, 2 << 20))]), None).unwrap_err();
+        assert!(matches!(refused, StoreError::NoSpace { .. }), "{refused}");
+    }
+    fail::remove("store::grow");
+    assert_eq!(free(), before);
+    put(&store, vec![write("b", 0, pattern(2, 2 << 20))]);
+    store.umount().unwrap();
+    sound(directory.path());
+}
+
+#[test]
 fn reads_beside_overwrites_find_no_damage() {
     const OBJECTS: usize = 16;
     const BYTES: usize = 1 << 20;

@@ -141,6 +141,39 @@ fn objects_are_files_that_anybody_can_read() {
 }
 
 #[test]
+fn attributes_are_kept_whatever_their_names() {
+    let directory = new_store();
+    let (store, _) = mount(directory.path());
+    let (longest, too_long) = ("n".repeat(245), "o".repeat(246));
+    for (name, attribute) in [("a", "with\0nul"), ("b", &*longest), ("c", &*too_long)] {
+        let attrs = vec![attr(attribute, 30)];
+        let ops = vec![
+            TxnOp::CreateCollection,
+            write(name, 0, "data"),
+            TxnOp::SetAttrs { oid: oid(name), attrs: attrs.clone() },
+            TxnOp::Clone { from: oid(name), to: oid(&format!("clone of {name}")) },
+            write(&format!("{name} without"), 0, "data"),
+            TxnOp::SetAttrs { oid: oid(&format!("{name} without")), attrs },
+        ];
+        store.commit(&txn(pg(0), ops)).unwrap();
+        let remove = TxnOp::RmAttr { oid: oid(&format!("{name} without")), name: attribute.to_owned() };
+        store.commit(&txn(pg(0), vec![remove])).unwrap();
+    }
+    store.umount().unwrap();
+    // The longest name that files take is with the file.
+    assert_eq!(xattr(&the_file(directory.path(), "b"), &format!("user.ceph.{longest}")).unwrap().len(), 30);
+    assert_eq!(fsck(directory.path()), []);
+    let (store, _) = mount(directory.path());
+    for (name, attribute) in [("a", "with\0nul"), ("b", &*longest), ("c", &*too_long)] {
+        for name in [name, &format!("clone of {name}")] {
+            assert_eq!(store.get_attrs(pg(0), &oid(name)).unwrap(), [attr(attribute, 30)]);
+        }
+        assert_eq!(store.get_attrs(pg(0), &oid(&format!("{name} without"))).unwrap(), []);
+    }
+    store.umount().unwrap();
+}
+
+#[test]
 fn directories_split_as_they_grow_and_merge_as_they_shrink() {
     let directory = new_store();
     let (store, _) = mount(directory.path());

@@ -310,8 +310,8 @@ fn a_read_never_takes_what_a_removal_left_for_a_hole() {
 /// An append that has its range and whose data is late, while another client cuts the object.
 #[test]
 fn a_late_append_puts_nothing_behind_a_cut() {
-    // Into a piece that is there already, and into one of its own.
-    for units in [7, 8] {
+    // Into a piece that is there already, and into one of its own, which the cut takes away or goes through.
+    for (units, cut) in [(7, 3 * UNIT + 10), (8, 3 * UNIT + 10), (8, 4 * UNIT + 10)] {
         let cluster = Cluster::default();
         let (writer, other) = (cluster.striper(0), cluster.striper(1));
         let size = units * UNIT / 2;
@@ -324,12 +324,39 @@ fn a_late_append_puts_nothing_behind_a_cut() {
             cluster.run_tasks();
         }
         let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
-        cluster.wait(other.truncate("o", 3 * UNIT + 10)).unwrap();
+        cluster.wait(other.truncate("o", cut)).unwrap();
         cluster.0.lock().queue = late;
         cluster.wait(append).unwrap();
         cluster.wait(other.write("o", 8 * UNIT, "end")).unwrap();
-        let hole = cluster.wait(other.read("o", 3 * UNIT + 10, 5 * UNIT - 10)).unwrap();
-        assert_eq!(hole.iter().position(|byte| *byte != 0), None, "{units} half units before");
+        let hole = cluster.wait(other.read("o", cut, 8 * UNIT - cut)).unwrap();
+        assert_eq!(hole.iter().position(|byte| *byte != 0), None, "{units} half units before, cut at {cut}");
+        cluster.wait(other.remove("o")).unwrap();
+        assert!(cluster.names().is_empty());
+    }
+}
+
+/// A client that begins to cut an object, and whose cuts of the pieces arrive when others have ended the truncation.
+#[test]
+fn a_cut_that_was_held_up_leaves_no_piece_of_an_object_that_is_gone() {
+    for remade in [false, true] {
+        let cluster = Cluster::default();
+        let (slow, other) = (cluster.striper(0), cluster.striper(1));
+        cluster.wait(other.write("o", 0, pattern(1, 8 * UNIT as usize))).unwrap();
+        cluster.0.lock().held = true;
+        let truncation = slow.truncate("o", 5 * UNIT);
+        let first = |queued: &Queued| queued.request.object.name() == "o.0000000000000000";
+        while cluster.0.lock().queue.iter().all(first) {
+            cluster.0.lock().carry_out(0);
+            cluster.run_tasks();
+        }
+        let late: Vec<_> = std::mem::take(&mut cluster.0.lock().queue);
+        cluster.wait(other.remove("o")).unwrap();
+        if remade {
+            cluster.wait(other.write("o", 0, "small")).unwrap();
+        }
+        cluster.0.lock().queue = late;
+        cluster.wait(truncation).unwrap();
+        assert_eq!(pieces(&cluster, "o"), if remade { vec![0] } else { vec![] });
     }
 }
 

@@ -4,6 +4,26 @@ use super::*;
 use nacre_types::ids::Epoch;
 
 #[test]
+fn an_osd_that_is_down_has_its_full_time_from_when_it_is_reweighted_in() {
+    let reweight = |desk: &mut Desk, weight: u32, many: bool| match many {
+        true => desk.ok("osd reweightn", json!({ "weights": format!("{{\"2\":{}}}", weight * 65_536) })),
+        false => desk.ok("osd reweight", json!({ "id": "2", "weight": weight })),
+    };
+    for many in [false, true] {
+        let mut desk = Desk::busy();
+        let since = |desk: &Desk| desk.state.down_since.get(&OsdId(2)).copied();
+        desk.now = at(1_000);
+        desk.ok("osd down", json!({ "ids": ["2"] }));
+        desk.now = at(500_000);
+        reweight(&mut desk, 0, many);
+        assert_eq!(since(&desk), None);
+        desk.now = at(550_000);
+        reweight(&mut desk, 1, many);
+        assert_eq!(since(&desk), Some(550_000));
+    }
+}
+
+#[test]
 fn osd_commands_answer_in_cephs_words() {
     let mut desk = Desk::busy();
     let ids = |ids: &[&str]| json!({ "ids": ids });

@@ -231,6 +231,39 @@ fn pool_variables_are_typed_and_checked_like_cephs() {
 }
 
 #[test]
+fn a_restart_takes_no_flag_of_a_full_pool_back_before_all_have_reported() {
+    use nacre_types::pool::flag::{FULL, FULL_QUOTA};
+    const CLEAN: u64 = pg_state::ACTIVE | pg_state::CLEAN;
+    let flags = |desk: &Desk| desk.state.map().pools[&PoolId(1)].flags & (FULL | FULL_QUOTA);
+    let free = 3 << 30;
+
+    let mut desk = Desk::busy();
+    desk.report_from(OsdId(2), CLEAN, 1 << 20);
+    assert_eq!(flags(&desk), FULL);
+    desk.restart();
+    assert_eq!(flags(&desk), FULL);
+    desk.report_from(OsdId(0), CLEAN, free);
+    desk.report_from(OsdId(1), CLEAN, free);
+    assert_eq!(flags(&desk), FULL, "osd.2 has not reported");
+    desk.report_from(OsdId(2), CLEAN, free);
+    assert_eq!(flags(&desk), 0);
+
+    desk.ok("osd pool set-quota", json!({ "pool": "p1", "field": "max_objects", "val": "8" }));
+    assert_eq!(flags(&desk), FULL | FULL_QUOTA);
+    desk.restart();
+    assert_eq!(flags(&desk), FULL | FULL_QUOTA);
+    desk.report_from(OsdId(0), CLEAN, free);
+    desk.report_from(OsdId(1), CLEAN, free);
+    desk.report_from(OsdId(2), CLEAN, free);
+    assert_eq!(flags(&desk), FULL | FULL_QUOTA, "it is full indeed");
+    desk.restart();
+    desk.ok("osd pool set-quota", json!({ "pool": "p1", "field": "max_objects", "val": "9" }));
+    assert_eq!(flags(&desk), FULL | FULL_QUOTA, "nobody has reported");
+    desk.report(CLEAN);
+    assert_eq!(flags(&desk), 0);
+}
+
+#[test]
 fn quotas_stop_a_pool_and_let_it_go_again() {
     let mut desk = Desk::busy();
     let quota = |val: &str| json!({ "pool": "p1", "field": "max_objects", "val": val });

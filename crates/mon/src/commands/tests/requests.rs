@@ -36,6 +36,17 @@ fn what_is_not_allowed_is_denied() {
 }
 
 #[test]
+fn a_command_that_does_not_fit_into_the_map_store_is_refused() {
+    let mut desk = Desk::busy();
+    let name = "x".repeat(1 << 20);
+    let (code, text, _) = desk.run("auth get-or-create", json!({ "entity": format!("client.{name}") }));
+    assert_eq!(code, Errno::E2BIG.negated());
+    assert!(text.ends_with(" bytes, the limit is 1048576"), "{text}");
+    let (code, _, _) = desk.run("health mute", json!({ "code": name, "sticky": true }));
+    assert_eq!(code, Errno::E2BIG.negated());
+}
+
+#[test]
 fn hostile_requests_are_refused_and_change_nothing() {
     let mut desk = Desk::busy();
     let before = desk.state.working.clone();

@@ -67,6 +67,9 @@ fn keys_are_made_once_and_caps_are_checked() {
         "couldn't find entry client.no",
     );
     assert_eq!(desk.status("auth caps", who("client.x", &["mon", "allow *"])), "updated caps for client.x");
+    let long = format!("allow r{}", ", allow r".repeat(4_000));
+    let text = "the capabilities have 36010 bytes, the limit is 32768";
+    desk.fails("auth caps", who("client.x", &["mon", &long]), Errno::EINVAL, text);
     let odd = "bad capabilities request; odd number of arguments";
     desk.fails("auth get-or-create", who("client.z", &["mon"]), Errno::EINVAL, odd);
     let exported = desk.ok("auth get", json!({ "entity": "client.x" }));

@@ -19,6 +19,7 @@ enum Step {
     Pool { create: bool },
     Flag { bit: u32, on: bool },
     Wait(u64),
+    Suspend(u64),
     Propose,
     Commit,
 }
@@ -38,6 +39,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(|create| Step::Pool { create }),
         1 => (5_u32..9, any::<bool>()).prop_map(|(bit, on)| Step::Flag { bit, on }),
         2 => (0_u64..700).prop_map(Step::Wait),
+        1 => (0_u64..700).prop_map(Step::Suspend),
         3 => Just(Step::Propose),
         4 => Just(Step::Commit),
     ]
@@ -117,7 +119,12 @@ impl World {
             Step::Flag { bit, on: true } => self.state.set_flags(1 << bit),
             Step::Flag { bit, on: false } => self.state.clear_flags(1 << bit),
             Step::Wait(seconds) => {
-                self.now = at(self.now.mono_ms + seconds * 1000);
+                let from = self.now.mono_ms;
+                self.now = at(from + seconds * 1000);
+                pass(&mut self.state, from, self.now.mono_ms);
+            }
+            Step::Suspend(seconds) => {
+                self.now = at(now.mono_ms + seconds * 1000);
                 self.state.handle(self.now, Event::Tick);
             }
             Step::Propose => {

@@ -97,7 +97,7 @@ impl BlueStore {
             health: scanned.findings.health(),
             used: scanned.accounting.used,
             findings: scanned.findings,
-            frontier: opened.state.frontier,
+            frontier: scanned.frontier,
             device_blocks: opened.label.size / BLOCK_BYTES,
         })
     }

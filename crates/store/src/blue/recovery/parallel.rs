@@ -5,7 +5,7 @@
 //! are gathered and their words touched first, many misses at a time, before each is marked.
 
 use super::wire::{self, Blob};
-use super::{Findings, Progress, ScanStats, Scanned, bytes_of};
+use super::{Findings, Highest, Progress, ScanStats, Traversed, bytes_of};
 use crate::PoolUsage;
 use crate::blue::allocation::SpaceAccounting;
 use crate::blue::allocation::bits;
@@ -35,7 +35,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 /// The set of used blocks, shared by all threads.
 struct Bitmap {
     words: Vec<AtomicU64>,
-    frontier: u64,
+    device_blocks: u64,
 }
 
 /// A shared blob's record, and whether it counts towards a pool already.
@@ -63,17 +63,17 @@ struct Scan<'a> {
 struct Part {
     stats: ScanStats,
     findings: Findings,
+    highest: Highest,
     usage: BTreeMap<PoolId, PoolUsage>,
     objects: BTreeMap<PgId, u64>,
 }
 
-pub(super) fn scan(opened: &Opened, threads: usize, mut progress: Progress<'_>) -> Result<Scanned> {
+pub(super) fn scan(opened: &Opened, threads: usize, mut progress: Progress<'_>) -> Result<Traversed> {
     let db = &opened.db;
     let mut whole = Part::default();
-    let bitmap = Bitmap {
-        words: (0..bits::words_of(opened.label.size / BLOCK_BYTES)).map(|_| AtomicU64::new(0)).collect(),
-        frontier: opened.state.frontier,
-    };
+    let device_blocks = opened.label.size / BLOCK_BYTES;
+    let words = (0..bits::words_of(device_blocks)).map(|_| AtomicU64::new(0)).collect();
+    let bitmap = Bitmap { words, device_blocks };
     let shared = scan_shared(db, &bitmap, &mut whole)?;
     let ranges = split(db, threads)?;
     let scan = Scan {
@@ -133,8 +133,9 @@ pub(super) fn scan(opened: &Opened, threads: usize, mut progress: Progress<'_>) 
         }
     }
     let used = scan.bitmap.words.into_iter().map(AtomicU64::into_inner).collect();
-    let accounting = SpaceAccounting { used, usage: whole.usage, objects };
-    Ok(Scanned { accounting, findings: whole.findings, stats: whole.stats })
+    let accounting = SpaceAccounting { used, usage: std::mem::take(&mut whole.usage), objects };
+    let Part { findings, stats, highest, .. } = whole;
+    Ok(Traversed { accounting, findings, stats, highest })
 }
 
 fn scan_shared(db: &Db, bitmap: &Bitmap, part: &mut Part) -> Result<HashMap<u64, Shared>> {
@@ -145,6 +146,7 @@ fn scan_shared(db: &Db, bitmap: &Bitmap, part: &mut Part) -> Result<HashMap<u64,
         match (<[u8; 8]>::try_from(&*key), SharedBlob::decode(&value)) {
             (Ok(id), Some(blob)) => {
                 let id = u64::from_be_bytes(id);
+                part.highest.see_run(blob.run, bitmap.device_blocks);
                 bitmap.own(blob.run, id, part);
                 shared.insert(id, Shared { run: blob.run, counted: AtomicBool::new(false) });
             }
@@ -201,7 +203,7 @@ fn middle(first: &[u8], end: &[u8]) -> Option<Vec<u8>> {
 impl Bitmap {
     fn holds(&self, run: Run) -> bool {
         run.start >= FIRST_DATA_BLOCK
-            && run.start.checked_add(run.blocks).is_some_and(|end| end <= self.frontier)
+            && run.start.checked_add(run.blocks).is_some_and(|end| end <= self.device_blocks)
     }
 
     /// Marks a run that a record owns; what of it is marked already is disputed.
@@ -213,7 +215,7 @@ impl Bitmap {
             if before == 0 {
                 part.stats.insert_count += 1;
             } else {
-                part.dispute(word, before, self.frontier);
+                part.dispute(word, before, self.device_blocks);
                 part.count(run, owner, true);
             }
         } else if self.holds(run) {
@@ -222,7 +224,7 @@ impl Bitmap {
                 let before = self.words[at].fetch_or(mask, Ordering::Relaxed) & mask;
                 if before != 0 {
                     taken = true;
-                    part.dispute(at, before, self.frontier);
+                    part.dispute(at, before, self.device_blocks);
                 }
             }
             part.count(run, owner, taken);
@@ -249,9 +251,9 @@ impl Bitmap {
 
     /// Withholds what of a run lies in the store.
     fn take(&self, run: Run, part: &mut Part) {
-        part.findings.dispute(run, self.frontier);
+        part.findings.dispute(run, self.device_blocks);
         let start = run.start.max(FIRST_DATA_BLOCK);
-        let end = run.start.saturating_add(run.blocks).min(self.frontier);
+        let end = run.start.saturating_add(run.blocks).min(self.device_blocks);
         if start < end {
             for (at, mask) in bits::masks(Run { start, blocks: end - start }) {
                 self.words[at].fetch_or(mask, Ordering::Relaxed);
@@ -270,10 +272,10 @@ impl Part {
         }
     }
 
-    fn dispute(&mut self, word: usize, mut blocks: u64, frontier: u64) {
+    fn dispute(&mut self, word: usize, mut blocks: u64, limit: u64) {
         while blocks != 0 {
             let block = word as u64 * 64 + u64::from(blocks.trailing_zeros());
-            self.findings.dispute(Run { start: block, blocks: 1 }, frontier);
+            self.findings.dispute(Run { start: block, blocks: 1 }, limit);
             blocks &= blocks - 1;
         }
     }
@@ -281,6 +283,7 @@ impl Part {
     fn add(&mut self, other: Part) {
         self.stats.add(&other.stats);
         self.findings.add(other.findings);
+        self.highest.add(other.highest);
         for (pool, usage) in other.usage {
             let sum = self.usage.entry(pool).or_default();
             sum.add(&usage);
@@ -358,6 +361,13 @@ impl<'a> Thread<'a> {
         stats.spanning_blob_count += totals.spanning;
         stats.shard_count += 1 + totals.keyed_sums;
         stats.compressed_blob_count += totals.packed_blobs;
+        let highest = &mut self.part.highest;
+        highest.see_id(totals.nid);
+        highest.see_id(totals.omap);
+        for blob in &self.gathered[first..] {
+            highest.see_id(blob.id);
+            highest.see_run(blob.run, self.scan.bitmap.device_blocks);
+        }
         self.usage.objects += 1;
         self.usage.stored_bytes += totals.stored_bytes;
         self.usage.allocated_bytes += bytes_of(totals.blocks);

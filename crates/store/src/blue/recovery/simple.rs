@@ -1,7 +1,7 @@
 //! The simple scan: one thread, one record after the other, each decoded as the store itself decodes it. Slow, and made
 //! to be obviously right: it is what the parallel scan is compared with.
 
-use super::{Findings, Progress, ScanStats, Scanned, bytes_of};
+use super::{Findings, Highest, Progress, ScanStats, Traversed, bytes_of};
 use crate::PoolUsage;
 use crate::blue::allocation::SpaceAccounting;
 use crate::blue::db::Family;
@@ -19,18 +19,20 @@ struct Simple {
     accounting: SpaceAccounting,
     findings: Findings,
     stats: ScanStats,
-    frontier: u64,
+    highest: Highest,
+    device_blocks: u64,
     shared: HashMap<u64, Run>,
     /// Shared blobs that count towards a pool already.
     counted: HashSet<u64>,
 }
 
-pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanned> {
+pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Traversed> {
     let mut scan = Simple {
         accounting: SpaceAccounting::empty(opened.label.size / BLOCK_BYTES),
         findings: Findings::default(),
         stats: ScanStats::default(),
-        frontier: opened.state.frontier,
+        highest: Highest::default(),
+        device_blocks: opened.label.size / BLOCK_BYTES,
         shared: HashMap::new(),
         counted: HashSet::new(),
     };
@@ -44,6 +46,7 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanne
         scan.stats.shared_blob_count += 1;
         match (key.as_ref().try_into().map(u64::from_be_bytes), SharedBlob::decode(&value)) {
             (Ok(id), Some(blob)) => {
+                scan.highest.see_run(blob.run, scan.device_blocks);
                 scan.own(blob.run, id);
                 scan.shared.insert(id, blob.run);
             }
@@ -70,7 +73,8 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Scanne
             }
         }
     }
-    Ok(Scanned { accounting: scan.accounting, findings: scan.findings, stats: scan.stats })
+    let Simple { accounting, findings, stats, highest, .. } = scan;
+    Ok(Traversed { accounting, findings, stats, highest })
 }
 
 /// What a blob takes of the device.
@@ -95,7 +99,11 @@ impl Simple {
         self.stats.spanning_blob_count += mapped.iter().filter(|extents| **extents > 1).count() as u64;
         self.stats.shard_count += 1 + onode.blobs.iter().filter(|blob| !blob.inline_sums).count() as u64;
         let mut sum = PoolUsage::default();
+        self.highest.see_id(onode.nid);
+        self.highest.see_id(onode.omap);
         for blob in &onode.blobs {
+            self.highest.see_id(blob.id);
+            self.highest.see_run(blob.run, self.device_blocks);
             self.stats.compressed_blob_count += u64::from(blob.kind.packed.is_some());
             if !blob.shared {
                 self.own(blob.run, onode.nid);
@@ -106,7 +114,7 @@ impl Simple {
                 }
             } else {
                 self.stats.skipped_illegal_extent += 1;
-                self.findings.dispute(blob.run, self.frontier);
+                self.findings.dispute(blob.run, self.device_blocks);
                 self.take(blob.run);
                 self.findings.shared_without_record(blob.id, onode.nid);
             }
@@ -119,17 +127,17 @@ impl Simple {
     /// Marks a run that a record owns, block by block.
     fn own(&mut self, run: Run, owner: u64) {
         let end = run.start.checked_add(run.blocks);
-        let inside = run.start >= FIRST_DATA_BLOCK && end.is_some_and(|end| end <= self.frontier);
+        let inside = run.start >= FIRST_DATA_BLOCK && end.is_some_and(|end| end <= self.device_blocks);
         let mut disputed = !inside;
         if inside {
             for block in run.start..run.start + run.blocks {
                 if self.has(block) {
                     disputed = true;
-                    self.findings.dispute(Run { start: block, blocks: 1 }, self.frontier);
+                    self.findings.dispute(Run { start: block, blocks: 1 }, self.device_blocks);
                 }
             }
         } else {
-            self.findings.dispute(run, self.frontier);
+            self.findings.dispute(run, self.device_blocks);
         }
         self.take(run);
         if disputed {
@@ -146,7 +154,7 @@ impl Simple {
 
     /// Marks what of a run lies in the store.
     fn take(&mut self, run: Run) {
-        let end = run.start.saturating_add(run.blocks).min(self.frontier);
+        let end = run.start.saturating_add(run.blocks).min(self.device_blocks);
         for block in run.start.max(FIRST_DATA_BLOCK)..end {
             self.accounting.used[(block / 64) as usize] |= 1 << (block % 64);
         }

@@ -25,6 +25,7 @@ pub(super) struct Blob {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) nid: u64,
+    pub(super) omap: u64,
     pub(super) stored_bytes: u64,
     /// Blocks of blobs that are not shared.
     pub(super) blocks: u64,
@@ -225,7 +226,7 @@ pub(super) fn onode(value: &[u8], blobs: &mut Vec<Blob>, holders: &mut Vec<u8>) 
     }
     let mut totals = Totals { nid: cursor.number()?, ..Totals::default() };
     let size = cursor.number()?;
-    cursor.number()?;
+    totals.omap = cursor.number()?;
     if flags & 1 != 0 {
         cursor.number()?;
         cursor.number()?;
@@ -434,7 +435,7 @@ mod tests {
             };
             assert_eq!(blobs, own.blobs.iter().map(runs).collect::<Vec<_>>());
             let stored = (totals.stored_bytes, totals.packed_stored_bytes);
-            assert_eq!((totals.nid, stored), (own.nid, own.stored_bytes()));
+            assert_eq!((totals.nid, totals.omap, stored), (own.nid, own.omap, own.stored_bytes()));
             assert_eq!(totals.extents, own.extents.len() as u64);
         }
         // What the scan takes, the store may still refuse for an attribute's name; never the other way round.

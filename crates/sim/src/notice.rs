@@ -1,0 +1,76 @@
+//! How soon broken rules are noticed.
+
+use crate::mutation::Mutation;
+use crate::scenario::Scenario;
+use crate::{Options, run};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Mutex;
+use std::thread;
+
+/// How often each mutation's seeds are counted, from different first seeds.
+pub const REPETITIONS: u64 = 9;
+/// From one repetition's first seed to the next one's.
+const APART: u64 = 1_000_000;
+
+/// A mutation that was noticed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Noticed {
+    /// The number of seeds that it took, 1 at least.
+    pub seeds: u64,
+    /// The invariant, as [`crate::Failure::rule`] names it.
+    pub by: String,
+}
+
+/// Breaks a rule in its scenarios of the seeds `first..first + most`; `None` where nothing notices.
+pub fn notice(mutation: Mutation, first: u64, most: u64) -> Option<Noticed> {
+    (first..first.saturating_add(most)).find_map(|seed| {
+        let scenario = mutation.shape(Scenario::of(seed));
+        let report = run(&scenario, &Options { mutation: Some(mutation), ..Options::default() });
+        report.failure.map(|failure| Noticed { seeds: seed - first + 1, by: failure.rule })
+    })
+}
+
+/// A Markdown table of all mutations that are to be noticed: what noticed them, and within how many of at most `most` seeds, as the
+/// median of [`REPETITIONS`].
+pub fn table(most: u64, jobs: usize) -> String {
+    let mutations: Vec<Mutation> = Mutation::ALL.iter().copied().filter(|m| !m.is_made_good()).collect();
+    let mut work: Vec<(Mutation, u64)> =
+        mutations.iter().flat_map(|m| (0..REPETITIONS).map(|number| (*m, number))).collect();
+    work.reverse();
+    let (work, found) = (Mutex::new(work), Mutex::new(Vec::new()));
+    let next = || work.lock().ok()?.pop();
+    thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some((mutation, number)) = next() {
+                    let noticed = notice(mutation, 1 + number * APART, most);
+                    if let Ok(mut found) = found.lock() {
+                        found.push((mutation, noticed));
+                    }
+                }
+            });
+        }
+    });
+    let found = found.into_inner().unwrap_or_default();
+    let mut text =
+        "| rule | mutation | noticed by | seeds, median | seeds, most |\n|---|---|---|---|---|\n".to_owned();
+    for mutation in mutations {
+        let of_it = found.iter().filter(|(of, _)| *of == mutation).map(|(_, noticed)| noticed.as_ref());
+        let mut seeds: Vec<u64> =
+            of_it.clone().map(|noticed| noticed.map_or(u64::MAX, |noticed| noticed.seeds)).collect();
+        seeds.sort_unstable();
+        let mut by: BTreeMap<&str, u64> = BTreeMap::new();
+        of_it.flatten().for_each(|noticed| *by.entry(noticed.by.as_str()).or_default() += 1);
+        let by: Vec<String> = by.into_iter().map(|(rule, count)| format!("{rule} ({count})")).collect();
+        let shown = |seeds: Option<&u64>| match seeds {
+            Some(seeds) if *seeds < u64::MAX => seeds.to_string(),
+            _ => format!("more than {most}"),
+        };
+        let (rule, name) = (mutation.rule(), mutation.name());
+        let (median, last) = (shown(seeds.get(seeds.len() / 2)), shown(seeds.last()));
+        // Writing to a string does not fail.
+        let _ = writeln!(text, "| {rule} | `{name}` | {} | {median} | {last} |", by.join("; "));
+    }
+    text
+}
