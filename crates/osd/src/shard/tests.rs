@@ -377,14 +377,19 @@ fn requests_that_waited_do_not_nest() {
     let small = std::thread::Builder::new().stack_size(512 << 10);
     let run = || {
         let mut bench = Bench::with(&[("osd_client_message_cap", "40000")]);
-        let mut membership = bench.map.membership(PG).unwrap().clone();
-        membership.interval = membership.interval.next();
-        bench.enter_interval(membership);
+        let membership = bench.map.membership(PG).unwrap().clone();
+        // With a higher min_size the PG does not serve for a while.
+        let pool = bench.map.pools[&PG.pool].clone();
+        let strict = Pool::replicated("p", 3, 3, 0, 1, Epoch(1));
+        bench.map.pools.insert(PG.pool, Arc::new(strict));
+        bench.enter_interval(membership.clone());
         for tid in 1..=REQUESTS {
             bench.read(tid);
         }
-        assert_eq!(bench.unanswered(), REQUESTS as usize);
-        bench.peer();
+        let executed = || bench.cell.inspect(|shard| shard.metrics.context_misses.get());
+        assert_eq!((bench.unanswered(), executed()), (REQUESTS as usize, 0));
+        bench.map.pools.insert(PG.pool, pool);
+        bench.enter_interval(membership);
         bench.gain_lease();
         bench.cell.enter(|_| ()).unwrap();
         assert_eq!(bench.unanswered(), 0);
