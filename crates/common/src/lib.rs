@@ -1,4 +1,5 @@
-//! Options, configuration, keys and capabilities, the records of handshakes, counters, and the seam for clocks.
+//! Options, configuration, keys and capabilities, the records of handshakes, counters, throttles, and the seams for clocks and
+//! connections.
 //!
 //! What daemons and clients stand on before they connect: no sockets, no threads, no asynchronous runtime. Those are
 //! in `nacre-runtime`. Nothing here knows of PGs, stores or maps.
@@ -6,6 +7,7 @@
 pub mod auth;
 pub mod clock;
 pub mod config;
+pub mod conn;
 pub mod error;
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -13,6 +15,7 @@ mod fuzz;
 pub mod lock;
 pub mod metrics;
 pub mod options;
+pub mod throttle;
 
 pub use config::Config;
 pub use error::{Error, Result};

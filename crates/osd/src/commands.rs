@@ -4,11 +4,11 @@ mod bench;
 mod unfound;
 
 use crate::clock;
-use crate::shard::{Shard, ShardCell};
 use crate::shared::Shared;
-use crate::tracker::Clocks;
 use nacre_runtime::admin::socket::Run;
 use nacre_runtime::admin::{Admin, Answer, Outcome, Refused, Reply};
+use nacre_shard::shard::{Shard, ShardCell};
+use nacre_shard::tracker::Clocks;
 use nacre_store::FreeSpace;
 use nacre_types::command::{self, Call};
 use nacre_types::errno::Errno;
@@ -221,7 +221,7 @@ fn reservations(shared: &Shared) -> Value {
     json!({
         "local_reservations": dump(&shared.backfills.lock(), options.osd.osd_max_backfills),
         "remote_reservations": dump(&shared.targets.lock(), options.osd.osd_max_backfills),
-        "recovery_reservations": dump(&shared.recoveries.lock(), crate::shared::recoveries_of(&options) as u64),
+        "recovery_reservations": dump(&shared.recoveries.lock(), nacre_shard::shared::recoveries_of(&options) as u64),
     })
 }
 

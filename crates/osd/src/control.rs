@@ -7,11 +7,7 @@ mod mon;
 mod slow;
 
 use crate::clock;
-use crate::heartbeats;
-use crate::inbox::ShardMessage;
-use crate::metrics;
-use crate::shard::ShardCell;
-use crate::shared::{RunState, Shared};
+use crate::shared::Shared;
 use crate::store_kind::{DATA_OPTIONS, data_options};
 use crate::superblock::{self, Superblock};
 use crate::up_sets::UpSets;
@@ -22,6 +18,11 @@ use nacre_common::error::Error;
 use nacre_pg::KnownOsds;
 use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HbMsg, HeartbeatMap};
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Messenger, Policy, Reset, Target};
+use nacre_shard::heartbeats;
+use nacre_shard::inbox::ShardMessage;
+use nacre_shard::metrics;
+use nacre_shard::shard::ShardCell;
+use nacre_shard::shared::RunState;
 use nacre_types::encoding::{DecodeError, decode};
 use nacre_types::ids::{EntityName, Epoch, OsdId};
 use nacre_types::msg::{MapPublish, MonSubscribe, OsdAlive, OsdBoot, OsdMarkMeDown, StatsReport};
@@ -162,9 +163,9 @@ impl Control {
         let state = &mut *self.state.lock();
         state.pings.clear();
         state.mon = MonSession::default();
-        self.shared.mon.store(None);
-        self.shared.peers.close();
-        self.shared.copier.close();
+        self.shared.outside.mon.store(None);
+        self.shared.outside.peers.close();
+        self.shared.outside.copier.close();
         for cell in self.cells.iter() {
             cell.with(|shard| shard.close());
         }
@@ -281,7 +282,7 @@ impl Control {
         let unlisted: Arc<[OsdId]> = state.known.unlisted().collect();
         // The fences stand before any PG acts on the map.
         shared.heartbeats.lock().feed(now_ns, HbEvent::Map(beat_map));
-        let changed = shared.peers.on_map(&map, whoami);
+        let changed = shared.outside.peers.on_map(&map, whoami);
         shared.map.store(Some(Arc::clone(&map)));
         if before.is_none_or(|before| before.pools != map.pools) {
             set_data_options(shared);
@@ -672,7 +673,7 @@ impl Control {
             "osd_op_history_slow_op_threshold",
         ];
         self.shared.config.observe(&names, move |options, _| {
-            let limits = crate::shard::tracker_limits(options);
+            let limits = nacre_shard::shard::tracker_limits(options);
             for cell in cells.upgrade().iter().flat_map(|cells| cells.iter()) {
                 cell.with(|shard| shard.tracker_mut().set_limits(limits.clone()));
             }
@@ -692,7 +693,7 @@ impl Control {
         ];
         self.shared.config.observe(&names, move |options, _| {
             if let Some(shared) = shared.upgrade() {
-                shared.limits.store(Arc::new(crate::shared::limits_of(options)));
+                shared.limits.store(Arc::new(nacre_shard::shared::limits_of(options)));
             }
         });
     }

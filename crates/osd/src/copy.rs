@@ -6,6 +6,7 @@
 use nacre_client::{Cluster, IoCtx, ReadOp};
 use nacre_common::config::Config;
 use nacre_exec::Copied;
+use nacre_shard::copy::Fetched;
 use nacre_types::encoding::decode;
 use nacre_types::errno::Errno;
 use nacre_types::object::{ObjectId, SNAP_HEAD};
@@ -28,21 +29,6 @@ pub(crate) struct Copier {
     cluster: OnceCell<Cluster>,
     copies: Arc<Semaphore>,
     room: Arc<Semaphore>,
-}
-
-/// What a request's copy-from ops need, with its share of the memory.
-#[derive(Default)]
-pub(crate) struct Fetched {
-    /// By op: the copy, or why there is none.
-    pub(crate) copies: Vec<Result<Copied, Errno>>,
-    rooms: Vec<OwnedSemaphorePermit>,
-}
-
-impl Fetched {
-    /// Bytes that the copies write.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.copies.iter().flatten().map(Copied::bytes).sum()
-    }
 }
 
 /// What is to be copied: the fields of [`Op::CopyFrom`].

@@ -2,14 +2,14 @@
 
 use crate::clock;
 use crate::commands;
-use crate::inbox::ShardMessage;
-use crate::session::{Arrival, Session};
-use crate::shard::ShardCell;
 use crate::shared::Shared;
 use nacre_common::error::Error;
 use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Policy, Reset};
+use nacre_shard::inbox::ShardMessage;
+use nacre_shard::session::{Arrival, Session};
+use nacre_shard::shard::ShardCell;
 use nacre_types::ids::OsdId;
 use nacre_types::msg::{DaemonCommand, Message, OsdRequest};
 use std::sync::Arc;
@@ -43,7 +43,7 @@ impl Dispatcher for LaneDispatcher {
 
     fn on_accept(&self, conn: &Conn) {
         if let Some(peer) = conn.peer() {
-            conn.set_context(Arc::new(Session::new(&peer, conn)));
+            conn.set_context(Arc::new(Session::new(&peer, conn.peer_addr())));
         }
     }
 
@@ -66,7 +66,7 @@ impl Dispatcher for LaneDispatcher {
         let Some(osd) = conn.peer_entity().and_then(|entity| entity.osd_id()) else { return };
         tracing::info!(peer = %osd, ?reset, "session with a peer is over");
         if conn.is_outgoing() && conn.is_over() {
-            self.shared.peers.drop_conn(osd);
+            self.shared.outside.peers.drop_conn(osd);
         }
         self.shared.post_all(|| ShardMessage::PeerReset(osd));
     }
@@ -76,7 +76,7 @@ impl LaneDispatcher {
     fn on_request(&self, conn: &Conn, frame: Frame) -> Result<(), Error> {
         let request: OsdRequest = frame.decode()?;
         let arrival = Arrival {
-            conn: conn.clone(),
+            conn: conn.to_ref(),
             permit: frame.into_permit(),
             arrived_ns: clock::boot_ns(),
             request,

@@ -1,10 +1,10 @@
-//! Object storage daemon: PG hosting, sessions, recovery I/O.
+//! Object storage daemon: threads, sockets, sessions and commands around the shards of `nacre-shard`.
 //!
 //! An [`Osd`] is a store, some shards and a control thread:
 //!
-//! - A *shard* is a thread that owns PGs outright: their replication machines (`nacre-pg`), the clients' requests in
-//!   their hands, the object contexts. It also runs connections, so that most messages are handled where they are read.
-//!   The store's completions come to it in batches.
+//! - A *shard* ([`nacre_shard`]) owns PGs outright: their replication machines (`nacre-pg`), the clients' requests in
+//!   their hands, the object contexts. Each has a thread, which also runs connections, so that most messages are handled where
+//!   they are read. The store's completions come to it in batches.
 //! - The *control thread* talks to the map authority, applies maps in order, sends heartbeats and reports.
 //! - The *watchdog* is a thread that looks whether the shards and the store make progress.
 //! - [`nacre_exec`] turns a request into results and one transaction; it knows nothing of replication.
@@ -16,31 +16,24 @@
 //! ordered stops the OSD, as does any failed write of the store; nothing here decides about membership.
 
 pub mod error;
-pub mod metrics;
 pub mod superblock;
-pub mod tracker;
 pub mod up_sets;
 
-mod access;
 mod clock;
 mod commands;
 mod control;
 mod copy;
 mod dispatch;
-mod heartbeats;
-mod inbox;
+mod outside;
 mod peers;
 mod server;
-mod session;
-mod shard;
 mod shared;
 mod starting;
 mod store_kind;
-mod watch;
 mod watchdog;
 
 pub use commands::dump_free_space;
 pub use error::OsdError;
+pub use nacre_shard::shared::RunState;
 pub use server::{Osd, mkfs};
-pub use shared::RunState;
 pub use store_kind::bluestore_config;

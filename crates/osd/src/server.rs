@@ -3,50 +3,42 @@
 use crate::clock;
 use crate::commands;
 use crate::control::{Control, ControlDispatcher, Identity, TicketCredentials, measure_space};
-use crate::copy::Copier;
 use crate::dispatch::LaneDispatcher;
 use crate::error::OsdError;
-use crate::heartbeats::Heartbeats;
-use crate::inbox::Inbox;
-use crate::metrics::{Gauges, Metrics};
-use crate::peers::PeerLinks;
-use crate::shard::ShardCell;
-use crate::shared::{RunState, Shared, limits_of, recoveries_of};
+use crate::shared::Shared;
 use crate::starting::Starting;
 use crate::store_kind;
 use crate::superblock::{Superblock, read_known};
-use crate::watchdog::{self, Progress};
-use arc_swap::{ArcSwap, ArcSwapOption};
+use crate::watchdog;
+use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use nacre_common::auth::{ConfiguredKey, ServiceKeys, Verifier};
 use nacre_common::config::Config;
 use nacre_common::metrics::Perf;
 use nacre_common::options::Options;
-use nacre_pg::Settings;
-use nacre_pg::reserve::Reserver;
 use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::msgr::{self, Messenger, Throttle};
 use nacre_runtime::signal::Stop;
-use nacre_store::{MountReport, ObjectStore, StoreError, StoreEvents};
+use nacre_shard::metrics::Gauges;
+use nacre_shard::shard::{ShardCell, Turn};
+use nacre_shard::shared::RunState;
+use nacre_store::{MountReport, ObjectStore, StoreEvents};
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::msg::{DaemonCommand, DaemonCommandReply};
 use nacre_types::osdmap::Member;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, oneshot, watch};
+use tokio::sync::oneshot;
 use uuid::Uuid;
 
+/// How long a shard sleeps where nothing is due.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// How long connections may write what they have queued when the OSD stops.
 const STOP_GRACE: Duration = Duration::from_millis(500);
-/// The most that recovery reads or sends at a time, so that requests come in between.
-const MAX_PUSH_BYTES: u64 = 1 << 20;
-
 /// Makes the store of the OSD that `config` speaks for (`osd.N`), in `osd_data`. Needs `fsid`. Fails where there is a
 /// store already, unless `force` says that it may be lost.
 pub fn mkfs(config: &Config, force: bool) -> Result<(), OsdError> {
@@ -226,6 +218,23 @@ impl std::fmt::Debug for Osd {
     }
 }
 
+/// The task of a shard: messages, completions, timers and background work, until dropped.
+async fn run_shard(cell: &ShardCell) {
+    while let Some(Turn { next_ns, busy }) = cell.turn() {
+        if busy {
+            // Readers have their turn between two pieces of background work, and between two turns.
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let wait =
+            next_ns.map_or(LONGEST_SLEEP, |at| Duration::from_nanos(at.saturating_sub(clock::boot_ns())));
+        tokio::select! {
+            () = cell.inbox().wait() => {}
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
 /// Everything but threads that run and sockets that listen.
 struct Prepared {
     shared: Arc<Shared>,
@@ -248,11 +257,12 @@ impl Prepared {
         tell_mount(whoami, &*store, &report);
         let me = Member { osd: whoami, incarnation: report.incarnation };
         let ticket = Arc::new(ArcSwapOption::empty());
-        let shared = share(config, me, superblock.uuid, store, &ticket);
+        let credentials = Arc::new(TicketCredentials(Arc::clone(&ticket)));
+        let shared = Shared::new(config, me, superblock.uuid, store, credentials);
         let shards = shared.inboxes.len();
         events.hand_over(Arc::downgrade(&shared));
         let cells: Arc<Vec<ShardCell>> =
-            Arc::new((0..shards).map(|index| ShardCell::new(&shared, index)).collect());
+            Arc::new((0..shards).map(|index| ShardCell::new(&shared.core, index)).collect());
         measure_space(&shared);
         load_pgs(&shared, &cells)?;
         let mut shard_threads = Vec::with_capacity(shards);
@@ -290,7 +300,7 @@ impl Prepared {
             lanes = lanes.lane(worker.handle.clone(), Arc::new(dispatcher));
         }
         let messenger = lanes.build()?;
-        shared.peers.set_messenger(messenger.clone());
+        shared.outside.peers.set_messenger(messenger.clone());
         let addr = bind(&messenger, options.global.public_addr)?;
         if control.identity.addr.set(addr).is_err() {
             tracing::error!("the OSD's address was given twice");
@@ -305,7 +315,7 @@ impl Prepared {
 
         for (index, worker) in shard_threads.iter().enumerate() {
             let cells = Arc::clone(&cells);
-            worker.handle.spawn(async move { cells[index].run().await });
+            worker.handle.spawn(async move { run_shard(&cells[index]).await });
         }
         control_thread.handle.spawn(Arc::clone(&control).run());
         watchdog::start(&shared.progress, &config, shared.whoami)
@@ -321,69 +331,10 @@ impl Prepared {
     }
 }
 
-/// What all threads of the OSD that `config` speaks for share: one process of it over its mounted store. `uuid` is the
-/// disk's id.
-pub(crate) fn share(
-    config: &Config,
-    me: Member,
-    uuid: Uuid,
-    store: Arc<dyn ObjectStore>,
-    ticket: &Arc<ArcSwapOption<nacre_common::auth::Ticket>>,
-) -> Arc<Shared> {
-    let options = config.snapshot();
-    let whoami = me.osd;
-    let shards = shards_of(&options);
-    let boot_nonce = Uuid::new_v4().as_u64_pair().0;
-    Arc::new_cyclic(|weak: &std::sync::Weak<Shared>| {
-        let inboxes = (0..shards).map(|_| {
-            let weak = weak.clone();
-            Arc::new(Inbox::new(move |error: &StoreError| {
-                if let Some(shared) = weak.upgrade() {
-                    shared.store_failed("a commit failed", error);
-                }
-            }))
-        });
-        Shared {
-            config: config.clone(),
-            whoami,
-            me,
-            boot_nonce,
-            uuid,
-            store,
-            settings: Arc::new(settings_of(&options)),
-            limits: ArcSwap::from_pointee(limits_of(&options)),
-            watch_counts: Arc::default(),
-            heartbeats: Mutex::new(Heartbeats::new(whoami, boot_nonce, &options, clock::boot_ns())),
-            inboxes: inboxes.collect(),
-            metrics: (0..shards).map(|_| Arc::new(Metrics::default())).collect(),
-            map: ArcSwapOption::empty(),
-            peers: PeerLinks::new(Arc::new(TicketCredentials(Arc::clone(ticket)))),
-            copier: Copier::new(config.clone()),
-            mon: ArcSwapOption::empty(),
-            next_tid: AtomicU64::new(1),
-            full: AtomicBool::new(false),
-            space_bytes: AtomicU64::new(u64::MAX),
-            backfill_full: AtomicBool::new(false),
-            early: early_throttle(&options),
-            map_asked_ns: AtomicU64::new(0),
-            compacting: AtomicBool::new(false),
-            benching: AtomicBool::new(false),
-            backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
-            targets: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
-            recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
-            perf: Perf::new(whoami),
-            options_changed: AtomicBool::new(true),
-            report: Notify::new(),
-            state: watch::Sender::new(RunState::Running),
-            progress: Arc::new(Progress::new(shards)),
-        }
-    })
-}
-
 /// What this OSD counts and measures. The sources keep nothing alive: what they look at holds them.
 fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
     let metrics = shared.metrics.clone();
-    shared.perf.add(move |out| out.extend(crate::metrics::collect(metrics.iter().map(|m| &**m))));
+    shared.perf.add(move |out| out.extend(nacre_shard::metrics::collect(metrics.iter().map(|m| &**m))));
     let (weak, cells) = (Arc::downgrade(shared), Arc::downgrade(cells));
     shared.perf.add(move |out| {
         let (Some(shared), Some(cells)) = (weak.upgrade(), cells.upgrade()) else { return };
@@ -433,37 +384,6 @@ fn tell_mount(osd: OsdId, store: &dyn ObjectStore, report: &MountReport) {
     if report.quarantined_bytes > 0 {
         tracing::error!(%osd, bytes = report.quarantined_bytes, "space is withheld: records can't be trusted");
     }
-}
-
-/// `osd_op_num_shards`; half of the cores where it is 0.
-fn shards_of(options: &Options) -> usize {
-    match options.osd.osd_op_num_shards as usize {
-        0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
-        given => given,
-    }
-}
-
-fn settings_of(options: &Options) -> Settings {
-    let osd = &options.osd;
-    Settings {
-        min_log_entries: osd.osd_min_pg_log_entries as usize,
-        max_log_entries: osd.osd_max_pg_log_entries as usize,
-        max_waiting_inactive: match osd.osd_client_message_cap as usize {
-            0 => Settings::default().max_waiting_inactive,
-            cap => (cap / 8).max(1),
-        },
-        // So many PGs recover at the same time: each gets a part, so that what is under way to one peer stays bounded.
-        max_recoveries: recoveries_of(options).div_ceil(3),
-        push_bytes: osd.osd_recovery_max_chunk.min(MAX_PUSH_BYTES) as usize,
-        scan_objects: (osd.osd_backfill_scan_max as usize).max(1),
-        ..Settings::default()
-    }
-}
-
-/// Bounds requests that wait for a map: an eighth of what clients may have in hand.
-fn early_throttle(options: &Options) -> Throttle {
-    let bytes = options.osd.osd_client_message_size_cap / 8;
-    Throttle::new(bytes, settings_of(options).max_waiting_inactive as u64)
 }
 
 /// Loads the store's PGs into their shards. One that can't be read stops the start: an OSD must not act as if it had

@@ -6,9 +6,9 @@
 //! nothing else ends a thread that hangs in a system call.
 
 use nacre_common::config::Config;
+use nacre_shard::progress::Progress;
 use nacre_types::ids::OsdId;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -16,47 +16,6 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(1);
 /// What counts of the time between two looks: a process that was suspended is not stuck.
 const LONGEST_LOOK: Duration = Duration::from_secs(2);
-
-/// What the shards of an OSD are at.
-pub(crate) struct Progress {
-    shards: Vec<ShardProgress>,
-    is_stalled: AtomicBool,
-}
-
-/// Times by CLOCK_BOOTTIME, 0 for none.
-#[derive(Default)]
-struct ShardProgress {
-    turn_since_ns: AtomicU64,
-    commit_since_ns: AtomicU64,
-}
-
-impl Progress {
-    pub(crate) fn new(shards: usize) -> Progress {
-        let shards = (0..shards).map(|_| ShardProgress::default()).collect();
-        Progress { shards, is_stalled: AtomicBool::new(false) }
-    }
-
-    /// A shard begins a turn.
-    pub(crate) fn begin_turn(&self, shard: usize, now_ns: u64) {
-        self.shards[shard].turn_since_ns.store(now_ns, Ordering::Relaxed);
-    }
-
-    /// It ended the turn; `commit_since_ns` is when its oldest change that is not durable was handed to the store.
-    pub(crate) fn end_turn(&self, shard: usize, commit_since_ns: Option<u64>) {
-        self.shards[shard].turn_since_ns.store(0, Ordering::Relaxed);
-        self.shards[shard].commit_since_ns.store(commit_since_ns.unwrap_or(0), Ordering::Relaxed);
-    }
-
-    #[cfg(test)]
-    pub(crate) fn is_in_turn(&self, shard: usize) -> bool {
-        self.shards[shard].turn_since_ns.load(Ordering::Relaxed) != 0
-    }
-
-    /// Whether a shard hangs, as far as the watchdog knows: the OSD does not speak for itself then.
-    pub(crate) fn is_stalled(&self) -> bool {
-        self.is_stalled.load(Ordering::Relaxed)
-    }
-}
 
 /// Something that a look found under way, and for how long looks have found the same.
 #[derive(Clone, Copy, Default)]
@@ -94,12 +53,13 @@ impl Watch {
     /// Looks at all shards, `passed` after the look before.
     fn look(&mut self, progress: &Progress, passed: Duration) -> Longest {
         let passed = passed.min(LONGEST_LOOK);
-        self.turns.resize(progress.shards.len(), Seen::default());
-        self.commits.resize(progress.shards.len(), Seen::default());
+        let under_way = progress.under_way();
+        self.turns.resize(under_way.len(), Seen::default());
+        self.commits.resize(under_way.len(), Seen::default());
         let mut longest = Longest::default();
-        for ((shard, turn), commit) in progress.shards.iter().zip(&mut self.turns).zip(&mut self.commits) {
-            let turn = turn.look(shard.turn_since_ns.load(Ordering::Relaxed), passed);
-            let commit = commit.look(shard.commit_since_ns.load(Ordering::Relaxed), passed);
+        for (((turn_ns, commit_ns), turn), commit) in under_way.zip(&mut self.turns).zip(&mut self.commits) {
+            let turn = turn.look(turn_ns, passed);
+            let commit = commit.look(commit_ns, passed);
             longest = Longest { turn: longest.turn.max(turn), commit: longest.commit.max(commit) };
         }
         longest
@@ -128,7 +88,7 @@ fn watch(progress: &Weak<Progress>, config: &Config, whoami: OsdId) {
         let (patience, limit) =
             (options.osd.osd_op_thread_timeout, options.osd.osd_op_thread_suicide_timeout);
         let stalls = !patience.is_zero() && longest.turn > patience;
-        if progress.is_stalled.swap(stalls, Ordering::Relaxed) != stalls {
+        if progress.set_stalled(stalls) != stalls {
             if stalls {
                 tracing::warn!(osd = %whoami, ?patience, "a shard hangs: pings are not answered");
             } else {

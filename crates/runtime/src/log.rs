@@ -30,7 +30,7 @@ const SUBSYSTEMS: &[Subsystem] = &[
     (&["nacre_runtime::msgr"], |o| o.debug.debug_ms),
     (&["nacre_mon", "nacre_monitor"], |o| o.debug.debug_mon),
     (&["nacre_client::native::mon"], |o| o.debug.debug_monc),
-    (&["nacre_osd", "nacre_exec", "nacre_pg"], |o| o.debug.debug_osd),
+    (&["nacre_osd", "nacre_shard", "nacre_exec", "nacre_pg"], |o| o.debug.debug_osd),
     (&["nacre_store::blue"], |o| o.debug.debug_bluestore),
     (&["nacre_store::blue::device"], |o| o.debug.debug_bdev),
     (&["nacre_store::blue::db"], |o| o.debug.debug_rocksdb),
@@ -255,8 +255,8 @@ mod tests {
             .build()
             .unwrap();
         let targets = filter(&config.get());
-        assert!(targets.would_enable("nacre_osd::shard", &Level::DEBUG));
-        assert!(!targets.would_enable("nacre_osd::shard", &Level::TRACE));
+        assert!(targets.would_enable("nacre_shard::shard", &Level::DEBUG));
+        assert!(!targets.would_enable("nacre_shard::shard", &Level::TRACE));
         assert!(targets.would_enable("nacre_store::bluestore::alloc", &Level::TRACE));
         assert!(!targets.would_enable("nacre_runtime::msgr::link", &Level::INFO));
         assert!(targets.would_enable("nacre_runtime::msgr::link", &Level::WARN));

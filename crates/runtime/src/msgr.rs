@@ -21,12 +21,12 @@ mod frame;
 mod link;
 pub mod metrics;
 mod queue;
-mod throttle;
 mod wire;
 
-pub use conn::{Conn, Encoded};
+pub use conn::Conn;
 pub use frame::{ALIGN_DATA_FROM_BYTES, DATA_ALIGNMENT, Frame};
-pub use throttle::{Permit, Throttle};
+pub use nacre_common::throttle::{Permit, Throttle};
+pub use nacre_types::msg::Encoded;
 
 pub(crate) use accept::{Handshakes, Slot};
 

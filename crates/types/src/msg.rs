@@ -3,10 +3,12 @@
 //! A message is sent as its kind and a [`crate::payload`] split; framing, checksums and authentication are the
 //! messenger's business. Kinds are never reused.
 
+use crate::encoding::DecodeError;
 use crate::ids::{Epoch, Incarnation, Interval, OsdId, PgId, ReqId};
 use crate::object::ObjectId;
 use crate::op::{OpResult, OsdOp};
 use crate::osdmap::{Member, PgMembership};
+use crate::payload::{self, Split};
 use crate::stats::{OsdStats, PgStats};
 use bytes::Bytes;
 use serde::de::{DeserializeOwned, SeqAccess, Visitor};
@@ -22,6 +24,36 @@ pub trait Message: Serialize + DeserializeOwned + Send + 'static {
     const KIND: u16;
     /// Its name in logs and errors.
     const NAME: &'static str;
+}
+
+/// A message as it is sent: encoded once, possibly for several connections.
+#[derive(Debug, Clone)]
+pub struct Encoded {
+    /// Its number on the wire.
+    pub kind: u16,
+    /// The description, and the payloads by reference.
+    pub split: Split,
+}
+
+impl Encoded {
+    /// Encodes `message`; its payloads are kept by reference.
+    pub fn new<M: Message>(message: &M) -> Encoded {
+        Encoded { kind: M::KIND, split: payload::encode(message) }
+    }
+
+    /// Decodes it again, as the receiver of the frame does; payloads are joined, which copies them where there are several.
+    pub fn decode<M: Message>(self) -> Result<M, DecodeError> {
+        if self.kind != M::KIND {
+            let detail = format!("expected kind {}, got {}", M::KIND, self.kind);
+            return Err(DecodeError::Corrupt { what: M::NAME, detail });
+        }
+        let Split { meta, mut data } = self.split;
+        let data = match data.len() {
+            0 | 1 => data.pop().unwrap_or_default().into_bytes(),
+            _ => data.iter().flat_map(|part| part.bytes()).copied().collect(),
+        };
+        payload::decode(M::NAME, &meta, data)
+    }
 }
 
 macro_rules! messages {

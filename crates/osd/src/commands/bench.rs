@@ -3,11 +3,11 @@
 //! The objects are in a collection of pool 0, which never exists. The collection is marked as being removed from the start, so
 //! that an OSD that ends during a bench removes it when it starts again.
 
-use crate::shard::REMOVING_KEY;
 use crate::shared::Shared;
 use bytes::Bytes;
 use nacre_common::options::OsdOptions;
 use nacre_runtime::admin::{Outcome, Refused};
+use nacre_shard::shard::REMOVING_KEY;
 use nacre_store::{ObjectStore, StoreError};
 use nacre_types::command::Call;
 use nacre_types::errno::Errno;

@@ -1,10 +1,10 @@
 //! `list_unfound` and `mark_unfound_lost`.
 
 use super::{required_pg, unknown_pg};
-use crate::inbox::ShardMessage;
-use crate::shard::ShardCell;
 use crate::shared::Shared;
 use nacre_runtime::admin::{Answer, Outcome, Output, Refused};
+use nacre_shard::inbox::ShardMessage;
+use nacre_shard::shard::ShardCell;
 use nacre_types::command::Call;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{Eversion, PgId};

@@ -2,11 +2,11 @@
 
 use super::{Control, SECOND_NS, State};
 use crate::clock;
-use crate::inbox::ShardMessage;
 use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, RotatingKeys, Ticket};
 use nacre_common::error::Error;
 use nacre_pg::heartbeat::HbEvent;
 use nacre_runtime::msgr::{Conn, Frame, Policy, Target};
+use nacre_shard::inbox::ShardMessage;
 use nacre_types::ids::{EntityName, Epoch};
 use nacre_types::msg::{ConfigPublish, MapPublish, Message, MonSubscribe, PgCasReply};
 use std::sync::Arc;
@@ -97,7 +97,7 @@ impl Control {
         tracing::info!(addr = %conn.peer_addr(), "connected to the monitor");
         state.mon.up = true;
         state.mon.backoff_ns = 0;
-        self.shared.mon.store(Some(Arc::new(conn.clone())));
+        self.shared.outside.mon.store(Some(Arc::new(conn.clone())));
         self.ask_ticket(state, now_ns);
         let next_epoch = self.shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch.next());
         self.shared.to_mon(&MonSubscribe { next_epoch, config: true });
@@ -116,7 +116,7 @@ impl Control {
         if state.mon.conn.as_ref() != Some(conn) {
             return;
         }
-        self.shared.mon.store(None);
+        self.shared.outside.mon.store(None);
         state.mon.conn = None;
         state.mon.up = false;
         state.mon.retry_ns = clock::boot_ns() + state.mon.backoff_ns;

@@ -2,7 +2,7 @@
 
 use super::Control;
 use crate::clock;
-use crate::tracker::Clocks;
+use nacre_shard::tracker::Clocks;
 use nacre_types::ids::PgId;
 use nacre_types::msg::LogAppend;
 use nacre_types::stats::SlowOps;

@@ -4,9 +4,10 @@ use super::queue::{OutFrame, Queue, header_of};
 use super::{Inner, Policy};
 use arc_swap::ArcSwapOption;
 use nacre_common::auth::Peer;
+use nacre_common::conn::{ConnRef, Connection};
 use nacre_common::error::{Error, Result};
 use nacre_types::ids::{ClientId, EntityName};
-use nacre_types::msg::Message;
+use nacre_types::msg::{Encoded, Message};
 use nacre_types::payload::{self, Payload};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -198,17 +199,30 @@ impl ConnInner {
     }
 }
 
-/// A message encoded once, to be sent on several connections.
-#[derive(Debug, Clone)]
-pub struct Encoded {
-    kind: u16,
-    split: payload::Split,
-}
+impl Connection for ConnInner {
+    fn send_encoded(&self, message: Encoded) -> Result<()> {
+        let frame = self.frame(message.kind, message.split.meta, message.split.data)?;
+        self.try_enqueue(frame)
+    }
 
-impl Encoded {
-    /// Encodes `message`; its payloads are kept by reference.
-    pub fn new<M: Message>(message: &M) -> Encoded {
-        Encoded { kind: M::KIND, split: payload::encode(message) }
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    fn is_over(&self) -> bool {
+        ConnInner::is_over(self)
+    }
+
+    fn abort(&self) {
+        ConnInner::abort(self);
+    }
+
+    fn context(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.context.get().map(|context| &**context)
     }
 }
 
@@ -246,8 +260,12 @@ impl Conn {
 
     /// As [`Conn::send`], of a message that was encoded before.
     pub fn send_encoded(&self, message: &Encoded) -> Result<()> {
-        let frame = self.0.frame(message.kind, message.split.meta.clone(), message.split.data.clone())?;
-        self.0.try_enqueue(frame)
+        self.0.send_encoded(message.clone())
+    }
+
+    /// The connection as code takes it that does not know the messenger.
+    pub fn to_ref(&self) -> ConnRef {
+        ConnRef::new(self.0.clone())
     }
 
     /// As [`Conn::send`], but waits for room. Messages of several waiting senders are queued in no certain order.

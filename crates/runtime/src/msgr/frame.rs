@@ -1,9 +1,9 @@
 //! A received message, not yet decoded.
 
-use super::throttle::Permit;
 use super::wire::{FLAG_DATA_CRC, HEADER_BYTES, Header};
 use bytes::{Bytes, BytesMut};
 use nacre_common::error::{Error, Result};
+use nacre_common::throttle::Permit;
 use nacre_types::crc32c::crc32c;
 use nacre_types::msg::Message;
 use nacre_types::payload::{self, Payload};

@@ -4,8 +4,8 @@
 
 use super::{Shard, Sums};
 use nacre_exec::pieces;
+use nacre_objectstore::StoreError;
 use nacre_pg::{Event, PieceCursor};
-use nacre_store::StoreError;
 use nacre_types::ids::PgId;
 use nacre_types::object::ObjectId;
 

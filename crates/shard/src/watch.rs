@@ -137,7 +137,7 @@ pub(crate) struct Watches<C, N> {
 
 /// Why a notify was not begun.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct TooMany<N>(pub(crate) N);
+pub(crate) struct TooMany<N>(pub N);
 
 impl<C: Clone, N> Watches<C, N> {
     /// Nothing watched yet. What is watched is counted in `counts` too; notifies are numbered from above `first_id`.

@@ -2,25 +2,24 @@
 
 use super::Shard;
 use super::ops::{InflightOp, Outcome, answer, backoff};
-use crate::clock;
 use crate::session::Session;
-use crate::watch::{Action, TooMany, WatchCounts, WatchId, WatchLimits, Watches};
+use crate::shared::Shared;
+use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches};
 use bytes::{BufMut, Bytes, BytesMut};
+use nacre_common::conn::ConnRef;
 use nacre_exec::{self as exec, Effect};
 use nacre_pg::ClientOp;
-use nacre_runtime::msgr::Conn;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, ReqId};
 use nacre_types::msg::{OsdRequest, WatchLost};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{NotifyReply, Op, OpResult, OsdOp, WatchInfo};
 use nacre_types::osdmap::OsdMap;
-use std::sync::Arc;
 
 /// The table as a shard has it: watchers by connection, notifiers by their requests.
-pub(super) type WatchTable = Watches<Conn, Box<InflightOp>>;
+pub(super) type WatchTable = Watches<ConnRef, Box<InflightOp>>;
 /// What has happened in the table.
-type Happened = Action<Conn, Box<InflightOp>>;
+type Happened = Action<ConnRef, Box<InflightOp>>;
 
 /// Notifies in progress on one shard.
 const MAX_NOTIFIES: usize = 4096;
@@ -31,9 +30,9 @@ pub(super) const REMOVE_SENT_BACK_NS: u64 = 1_000_000_000;
 /// Likewise where it failed: the object can't be read, which may last.
 pub(super) const REMOVE_FAILED_NS: u64 = 30_000_000_000;
 /// An empty table. Notifies of later runs of the process have higher numbers.
-pub(super) fn table(counts: &Arc<WatchCounts>) -> WatchTable {
+pub(super) fn table(shared: &Shared) -> WatchTable {
     let limits = WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES };
-    Watches::new(limits, counts.clone(), clock::wall_ns())
+    Watches::new(limits, shared.watch_counts.clone(), shared.world.wall_ns())
 }
 
 impl Shard {
@@ -50,7 +49,7 @@ impl Shard {
                     self.connect(&op, (op.client, cookie), timeout_s, &mut out);
                 }
                 Effect::Ping { cookie } => {
-                    let own = |conn: &Conn| op.conn.as_ref() == Some(conn);
+                    let own = |conn: &ConnRef| op.conn.as_ref() == Some(conn);
                     if !self.watches.ping(&object, (op.client, cookie), self.now_ns, own) {
                         let result = OpResult::error(Errno::ETIMEDOUT);
                         (outcome.result, outcome.ops) = (result.code, vec![result]);
@@ -79,7 +78,7 @@ impl Shard {
     /// The request's connection is the watch's from now on.
     fn connect(&mut self, op: &InflightOp, watch: WatchId, timeout_s: u32, out: &mut Vec<Happened>) {
         let (slot, object) = (op.slot, &op.request.object);
-        let known_lost = |conn: &&Conn| conn.is_over();
+        let known_lost = |conn: &&ConnRef| conn.is_over();
         match op.conn.as_ref().filter(|conn| !known_lost(conn)) {
             Some(conn) => {
                 if let Some(session) = conn.context::<Session>() {
@@ -249,9 +248,9 @@ impl Shard {
         if map.blocklist.is_empty() || self.watches.is_empty() {
             return;
         }
-        let now_ns = clock::wall_ns();
+        let now_ns = self.shared.world.wall_ns();
         let mut out = Vec::new();
-        let is_out = |client: ClientId, conn: Option<&Conn>| {
+        let is_out = |client: ClientId, conn: Option<&ConnRef>| {
             map.is_blocklisted(&format!("client.{client}"), now_ns)
                 || conn
                     .and_then(|conn| conn.context::<Session>())
@@ -279,7 +278,7 @@ impl Shard {
     }
 
     /// A request arrived whose answer may take long: a ping in it is a sign of life already.
-    pub(super) fn note_pings(&mut self, request: &OsdRequest, conn: &Conn) {
+    pub(super) fn note_pings(&mut self, request: &OsdRequest, conn: &ConnRef) {
         if self.watches.is_empty() {
             return;
         }

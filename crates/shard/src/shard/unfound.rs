@@ -7,7 +7,7 @@ use nacre_types::op::Op;
 
 impl Shard {
     /// The unfound objects of a PG in order, with the versions that are needed; `None` where this OSD is not its active primary.
-    pub(crate) fn unfound(&self, pg: PgId) -> Option<Vec<(ObjectId, Eversion)>> {
+    pub fn unfound(&self, pg: PgId) -> Option<Vec<(ObjectId, Eversion)>> {
         let hosted = self.slots[*self.by_pg.get(&pg)? as usize].as_ref()?;
         Some(hosted.machine.unfound()?.map(|(object, needed)| (object.clone(), needed)).collect())
     }

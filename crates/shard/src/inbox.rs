@@ -5,9 +5,9 @@
 
 use crate::copy::Fetched;
 use crate::session::Arrival;
+use nacre_common::throttle::Permit;
+use nacre_objectstore::{CommitSink, StoreError};
 use nacre_pg::PgEnvelope;
-use nacre_runtime::msgr::Permit;
-use nacre_store::{CommitSink, StoreError};
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::PgCasReply;
 use nacre_types::osdmap::OsdMap;
@@ -19,22 +19,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 /// Where CRUSH wants every PG.
-pub(crate) type UpMap = Arc<HashMap<PgId, Vec<OsdId>>>;
+pub type UpMap = Arc<HashMap<PgId, Vec<OsdId>>>;
 
 /// Something for a shard to do.
-pub(crate) enum ShardMessage {
-    /// A newer map, with OSDs that it does not list and earlier generations did.
-    Map { map: Arc<OsdMap>, up: UpMap, unlisted: Arc<[OsdId]> },
+pub enum ShardMessage {
+    /// A newer map.
+    Map {
+        /// The map.
+        map: Arc<OsdMap>,
+        /// Where it wants every PG.
+        up: UpMap,
+        /// OSDs that it does not list, and earlier generations did.
+        unlisted: Arc<[OsdId]>,
+    },
     /// A client's request for a PG of this shard that came in on another one.
     Client(Box<Arrival>),
     /// A peer's message about a PG of this shard that came in on another one.
-    Peer { from: OsdId, envelope: Box<PgEnvelope>, permit: Option<Permit> },
+    Peer {
+        /// The peer.
+        from: OsdId,
+        /// The message.
+        envelope: Box<PgEnvelope>,
+        /// Its share of the throttle.
+        permit: Option<Permit>,
+    },
     /// The map authority's answer to a proposal.
     Cas(PgCasReply),
     /// A peer was reset.
     PeerReset(OsdId),
     /// What a request's copy-from ops need was read.
-    Fetched { arrival: Box<Arrival>, fetched: Fetched },
+    Fetched {
+        /// The request.
+        arrival: Box<Arrival>,
+        /// What was read for it.
+        fetched: Fetched,
+    },
     /// The connection of that id, by which a client watched objects, is gone.
     WatchersGone(u64),
     /// A PG has a recovery slot now.
@@ -42,7 +61,12 @@ pub(crate) enum ShardMessage {
     /// A slot for a copy that another OSD fills.
     TargetReserved(PgId),
     /// What a peer's store may still take.
-    Space { from: OsdId, space_bytes: u64 },
+    Space {
+        /// The peer.
+        from: OsdId,
+        /// In bytes.
+        space_bytes: u64,
+    },
     /// The lease table changed for the better.
     Leases,
     /// An operator gives up the unfound objects of a PG.
@@ -61,7 +85,7 @@ thread_local! {
 }
 
 /// See the module's documentation.
-pub(crate) struct Inbox {
+pub struct Inbox {
     id: u64,
     contents: Mutex<Contents>,
     notify: Notify,
@@ -70,7 +94,7 @@ pub(crate) struct Inbox {
 }
 
 /// While it lives, the shard of `Inbox` is at work on this thread.
-pub(crate) struct AtWork(u64);
+pub struct AtWork(u64);
 
 impl Drop for AtWork {
     fn drop(&mut self) {
@@ -80,7 +104,7 @@ impl Drop for AtWork {
 
 impl Inbox {
     /// An empty inbox; `on_failure` hears of a store that stopped.
-    pub(crate) fn new(on_failure: impl Fn(&StoreError) + Send + Sync + 'static) -> Inbox {
+    pub fn new(on_failure: impl Fn(&StoreError) + Send + Sync + 'static) -> Inbox {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Inbox {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -92,12 +116,12 @@ impl Inbox {
     }
 
     /// Marks this thread as at work on the inbox's shard.
-    pub(crate) fn at_work(&self) -> AtWork {
+    pub fn at_work(&self) -> AtWork {
         AtWork(AT_WORK.replace(self.id))
     }
 
     /// Adds a message; the first one wakes the shard.
-    pub(crate) fn post(&self, message: ShardMessage) {
+    pub fn post(&self, message: ShardMessage) {
         let first = {
             let mut contents = self.contents.lock();
             contents.messages.push_back(message);
@@ -108,12 +132,7 @@ impl Inbox {
 
     /// Moves up to `max` messages, oldest first, and all completions into the caller's buffers, which must be empty.
     /// Returns whether there was anything.
-    pub(crate) fn take(
-        &self,
-        max: usize,
-        messages: &mut Vec<ShardMessage>,
-        committed: &mut Vec<u64>,
-    ) -> bool {
+    pub fn take(&self, max: usize, messages: &mut Vec<ShardMessage>, committed: &mut Vec<u64>) -> bool {
         let mut contents = self.contents.lock();
         let count = contents.messages.len().min(max);
         messages.extend(contents.messages.drain(..count));
@@ -122,18 +141,18 @@ impl Inbox {
     }
 
     /// Whether there is nothing to take.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let contents = self.contents.lock();
         contents.messages.is_empty() && contents.committed.is_empty()
     }
 
     /// Returns when somebody has posted.
-    pub(crate) async fn wait(&self) {
+    pub async fn wait(&self) {
         self.notify.notified().await;
     }
 
     /// Makes the shard's task look at its timers anew.
-    pub(crate) fn nudge(&self) {
+    pub fn nudge(&self) {
         self.notify.notify_one();
     }
 

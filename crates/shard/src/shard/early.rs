@@ -7,7 +7,7 @@
 use super::Shard;
 use super::ops::backoff;
 use crate::session::{Arrival, Session};
-use nacre_runtime::msgr::{Conn, Permit};
+use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_types::ids::Epoch;
 use nacre_types::msg::MonSubscribe;
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ struct Held {
 
 /// A request's part of what its OSD and its connection may have waiting; returned when dropped.
 struct Share {
-    conn: Conn,
+    conn: ConnRef,
     _permit: Permit,
 }
 

@@ -1,24 +1,24 @@
 //! Clients as an OSD sees them: what their connection may do, and requests on their way to a PG.
 
 use nacre_common::auth::Peer;
-use nacre_runtime::msgr::{Conn, Permit};
+use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_types::caps::osd::OsdCaps;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::ids::{ClientId, EntityName};
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// What is known of a connection's other side, attached to the connection.
 #[derive(Debug)]
-pub(crate) struct Session {
+pub struct Session {
     /// Who it is.
-    pub(crate) entity: EntityName,
+    pub entity: EntityName,
     /// Its session id; requests must carry it.
-    pub(crate) client: Option<ClientId>,
+    pub client: Option<ClientId>,
     /// What it may do.
-    pub(crate) caps: OsdCaps,
+    pub caps: OsdCaps,
     /// Its names on the blocklist: `client.ID`, the session's address (port 0, the session as nonce), the connection's
     /// address with and without port.
     names: [String; 4],
@@ -29,19 +29,18 @@ pub(crate) struct Session {
     /// Whether heartbeats come by it.
     beating: AtomicBool,
     /// Requests that wait for a map, on all shards.
-    pub(crate) early: AtomicUsize,
+    pub early: AtomicUsize,
 }
 
 impl Session {
-    /// The session of an authenticated peer. Capabilities that do not parse grant nothing, and are logged.
-    pub(crate) fn new(peer: &Peer, conn: &Conn) -> Session {
+    /// The session of an authenticated peer that connects from `addr`. Capabilities that do not parse grant nothing, and are logged.
+    pub fn new(peer: &Peer, addr: SocketAddr) -> Session {
         let caps = peer.caps.get("osd").map_or_else(OsdCaps::default, |text| {
             OsdCaps::parse(text).unwrap_or_else(|error| {
                 tracing::warn!(entity = %peer.entity, %error, "capabilities grant nothing");
                 OsdCaps::default()
             })
         });
-        let addr = conn.peer_addr();
         let id = peer.client.map(|id| format!("client.{id}")).unwrap_or_default();
         let own = peer.client.map(|id| SessionAddr::client(addr.ip(), id).to_string()).unwrap_or_default();
         Session {
@@ -57,27 +56,27 @@ impl Session {
     }
 
     /// Notes that the client watches an object over the connection.
-    pub(crate) fn set_watching(&self) {
+    pub fn set_watching(&self) {
         self.watching.store(true, Ordering::Relaxed);
     }
 
     /// Whether the client ever watched an object over the connection.
-    pub(crate) fn is_watching(&self) -> bool {
+    pub fn is_watching(&self) -> bool {
         self.watching.load(Ordering::Relaxed)
     }
 
     /// Notes that a peer's heartbeats come by the connection.
-    pub(crate) fn set_beating(&self) {
+    pub fn set_beating(&self) {
         self.beating.store(true, Ordering::Relaxed);
     }
 
     /// Whether a peer's heartbeats come by the connection.
-    pub(crate) fn is_beating(&self) -> bool {
+    pub fn is_beating(&self) -> bool {
         self.beating.load(Ordering::Relaxed)
     }
 
     /// Whether the client may not do I/O.
-    pub(crate) fn is_blocklisted(&self, map: &OsdMap, now_ns: u64) -> bool {
+    pub fn is_blocklisted(&self, map: &OsdMap, now_ns: u64) -> bool {
         !map.blocklist.is_empty()
             && (self.names.iter().any(|name| map.is_blocklisted(name, now_ns))
                 || map.is_range_blocklisted(self.ip, now_ns))
@@ -86,13 +85,13 @@ impl Session {
 
 /// A request with what it came on.
 #[derive(Debug)]
-pub(crate) struct Arrival {
+pub struct Arrival {
     /// The request.
-    pub(crate) request: OsdRequest,
+    pub request: OsdRequest,
     /// Where the answer goes.
-    pub(crate) conn: Conn,
+    pub conn: ConnRef,
     /// Its share of the throttles.
-    pub(crate) permit: Option<Permit>,
+    pub permit: Option<Permit>,
     /// When it came, CLOCK_BOOTTIME.
-    pub(crate) arrived_ns: u64,
+    pub arrived_ns: u64,
 }

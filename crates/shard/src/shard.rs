@@ -19,7 +19,6 @@ mod tests;
 mod unfound;
 mod watches;
 
-use crate::clock;
 use crate::inbox::{Inbox, ShardMessage, UpMap};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
@@ -28,11 +27,11 @@ use background::Work;
 use bytes::Bytes;
 use copies::Copies;
 use early::EarlyRequests;
+use nacre_common::conn::ConnRef;
 use nacre_common::options::Options;
 use nacre_exec::ContextCache;
+use nacre_objectstore::{CommitSink, Completion, Reservation, StoreError};
 use nacre_pg::{Command, Event, Executed, PeerMsg, Pg, PgEnvelope, Refusal};
-use nacre_runtime::msgr::Conn;
-use nacre_store::{CommitSink, Completion, Reservation, StoreError};
 use nacre_types::encoding::DecodeError;
 use nacre_types::id_map::IdMap;
 use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId};
@@ -47,7 +46,6 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use sums::Sums;
 use watches::WatchTable;
 
@@ -82,7 +80,7 @@ struct Hosted {
 }
 
 /// See the module's documentation.
-pub(crate) struct Shard {
+pub struct Shard {
     shared: Arc<Shared>,
     index: usize,
     inbox: Arc<Inbox>,
@@ -104,7 +102,7 @@ pub(crate) struct Shard {
     early: EarlyRequests,
     timers: BinaryHeap<Reverse<(u64, u32)>>,
     background: VecDeque<Work>,
-    links: IdMap<OsdId, Conn>,
+    links: IdMap<OsdId, ConnRef>,
     space: MemberSpace,
     inflight: VecDeque<(u64, u64)>,
     reservations: Vec<Reservation>,
@@ -119,7 +117,7 @@ pub(crate) struct Shard {
 }
 
 /// A shard as its thread and dispatcher hold it.
-pub(crate) struct ShardCell {
+pub struct ShardCell {
     inbox: Arc<Inbox>,
     shared: Arc<Shared>,
     /// A panic left the shard's state half changed, or its store refused a change: it must not be used any more.
@@ -141,7 +139,7 @@ impl Drop for Broken<'_> {
 
 impl ShardCell {
     /// Makes a shard that hosts nothing yet.
-    pub(crate) fn new(shared: &Arc<Shared>, index: usize) -> ShardCell {
+    pub fn new(shared: &Arc<Shared>, index: usize) -> ShardCell {
         let limits = tracker_limits(&shared.config.snapshot());
         let inbox = Arc::clone(&shared.inboxes[index]);
         let shard = Shard {
@@ -157,7 +155,7 @@ impl ShardCell {
             removing: IdMap::default(),
             ops: Ops::default(),
             contexts: ContextCache::new(CONTEXTS_PER_SHARD),
-            watches: watches::table(&shared.watch_counts),
+            watches: watches::table(shared),
             copies: Copies::default(),
             next_generation: 1,
             tracker: OpTracker::new(limits),
@@ -172,21 +170,21 @@ impl ShardCell {
             messages: Vec::new(),
             committed: Vec::new(),
             halted: false,
-            now_ns: clock::boot_ns(),
+            now_ns: shared.world.boot_ns(),
         };
         let shared = Arc::clone(shared);
         ShardCell { inbox, shared, broken: AtomicBool::new(false), shard: Mutex::new(shard) }
     }
 
     /// Runs `f` on the shard and then what came of it, as far as one turn goes; `None` where the shard is broken.
-    pub(crate) fn enter<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+    pub fn enter<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         let _at_work = self.inbox.at_work();
         let mut shard = self.shard.lock();
         if self.broken.load(Ordering::Acquire) {
             return None;
         }
         let _broken = Broken(self);
-        shard.now_ns = clock::boot_ns();
+        shard.now_ns = self.shared.world.boot_ns();
         self.shared.progress.begin_turn(shard.index, shard.now_ns);
         let result = f(&mut shard);
         shard.settle();
@@ -199,48 +197,48 @@ impl ShardCell {
     }
 
     /// Looks at the shard from another thread, changing nothing.
-    pub(crate) fn inspect<R>(&self, f: impl FnOnce(&Shard) -> R) -> R {
+    pub fn inspect<R>(&self, f: impl FnOnce(&Shard) -> R) -> R {
         f(&self.shard.lock())
     }
 
     /// Works on the shard from another thread, without running what comes of it: that is left to its own.
-    pub(crate) fn with<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
+    pub fn with<R>(&self, f: impl FnOnce(&mut Shard) -> R) -> R {
         f(&mut self.shard.lock())
     }
 
-    /// The shard's own task: messages, completions, timers and background work, until dropped.
-    pub(crate) async fn run(&self) {
-        loop {
-            let entered = self.enter(|shard| {
-                shard.due_ticks();
-                for _ in 0..WORK_PER_TURN {
-                    shard.work();
-                }
-                shard.due_watches();
-                shard.due_early();
-                let tick = shard.timers.peek().map(|Reverse((at, _))| *at);
-                let next = [tick, shard.watches.next_ns(), shard.early.next_ns()].into_iter().flatten().min();
-                (next, !shard.background.is_empty())
-            });
-            let Some((next_ns, busy)) = entered else { return };
-            if busy || !self.inbox.is_empty() {
-                // Readers have their turn between two pieces of background work, and between two turns.
-                tokio::task::yield_now().await;
-                continue;
+    /// What is due: ticks, one piece of background work, timeouts, and what the inbox has. `None` where the shard is broken.
+    pub fn turn(&self) -> Option<Turn> {
+        let (next_ns, busy) = self.enter(|shard| {
+            shard.due_ticks();
+            for _ in 0..WORK_PER_TURN {
+                shard.work();
             }
-            let wait = next_ns.map_or(Duration::from_secs(3600), |at| {
-                Duration::from_nanos(at.saturating_sub(clock::boot_ns()))
-            });
-            tokio::select! {
-                () = self.inbox.wait() => {}
-                () = tokio::time::sleep(wait) => {}
-            }
-        }
+            shard.due_watches();
+            shard.due_early();
+            let tick = shard.timers.peek().map(|Reverse((at, _))| *at);
+            let next = [tick, shard.watches.next_ns(), shard.early.next_ns()].into_iter().flatten().min();
+            (next, !shard.background.is_empty())
+        })?;
+        Some(Turn { next_ns, busy: busy || !self.inbox.is_empty() })
+    }
+
+    /// Where messages for the shard go; who drives it waits there.
+    pub fn inbox(&self) -> &Inbox {
+        &self.inbox
     }
 }
 
+/// When a shard wants its next turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// The time of the next deadline, CLOCK_BOOTTIME.
+    pub next_ns: Option<u64>,
+    /// Whether there is more to do at once: others have their turn in between.
+    pub busy: bool,
+}
+
 /// How ops are followed, as the options have it.
-pub(crate) fn tracker_limits(options: &Options) -> TrackerLimits {
+pub fn tracker_limits(options: &Options) -> TrackerLimits {
     let osd = &options.osd;
     TrackerLimits {
         complaint_ns: osd.osd_op_complaint_time.as_nanos() as u64,
@@ -278,7 +276,7 @@ impl Shard {
             }
             if handled - looked >= MESSAGES_PER_LOOK {
                 looked = handled;
-                self.now_ns = clock::boot_ns();
+                self.now_ns = self.shared.world.boot_ns();
             }
             if handled >= MESSAGES_PER_TURN || self.now_ns >= end_ns {
                 self.inbox.nudge();
@@ -367,7 +365,7 @@ impl Shard {
             let outcome = self.execute(slot, token, version);
             if matches!(outcome, Executed::Read) {
                 // However long the store took: leases are judged by a time at which it had been read (rule R4).
-                self.now_ns = clock::boot_ns();
+                self.now_ns = self.shared.world.boot_ns();
             }
             let mut said = self.spare.pop().unwrap_or_default();
             self.tell_machine(slot, Event::Executed { token, outcome }, &mut said);
@@ -534,7 +532,7 @@ impl Shard {
                 Err(error) => self.lose_link(to, &error),
             }
         }
-        match self.shared.peers.get(to, self.index) {
+        match self.shared.world.peer(to, self.index) {
             // The map shows no process: the machine hears of that by the map.
             Ok(None) => {}
             Ok(Some(conn)) => match conn.send(&envelope) {
@@ -551,7 +549,7 @@ impl Shard {
     fn lose_link(&mut self, to: OsdId, error: &nacre_common::error::Error) {
         tracing::warn!(%to, %error, "messages to a peer were lost");
         self.links.remove(&to);
-        self.shared.peers.drop_conn(to);
+        self.shared.world.drop_peer(to);
         self.shared.post_all(|| ShardMessage::PeerReset(to));
     }
 
@@ -629,7 +627,7 @@ impl Shard {
     }
 
     /// Hosts a PG from what the store has of it.
-    pub(crate) fn load(&mut self, pg: PgId) -> Result<(), LoadError> {
+    pub fn load(&mut self, pg: PgId) -> Result<(), LoadError> {
         let shared = Arc::clone(&self.shared);
         let meta = shared.store.collection_meta(pg)?;
         if meta.iter().any(|(name, _)| name == REMOVING_KEY) {
@@ -682,7 +680,7 @@ impl Shard {
     }
 
     /// A peer's message about a PG.
-    pub(crate) fn on_peer(&mut self, from: OsdId, envelope: PgEnvelope) {
+    pub fn on_peer(&mut self, from: OsdId, envelope: PgEnvelope) {
         self.metrics.subop.inc();
         let PgEnvelope { pg, space_bytes, msg } = envelope;
         self.space.heard(from, space_bytes);
@@ -749,14 +747,14 @@ impl Shard {
 }
 
 /// Marks a collection whose removal has begun: what is left of it is no copy of the PG any more.
-pub(crate) const REMOVING_KEY: &str = "removing";
+pub const REMOVING_KEY: &str = "removing";
 
 /// Log entries read from the store at a time.
 const LOG_PAGE: usize = 1024;
 
 /// Why a PG's copy can't be used.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LoadError {
+pub enum LoadError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -768,23 +766,23 @@ pub(crate) enum LoadError {
 /// What others ask of a shard.
 impl Shard {
     /// Forgets connections and requests: they hold on to what holds the shard.
-    pub(crate) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.links.clear();
         self.early = EarlyRequests::default();
         self.ops = Ops::default();
-        self.watches = watches::table(&self.shared.watch_counts);
+        self.watches = watches::table(&self.shared);
         self.copies = Copies::default();
         let (mut messages, mut committed) = (Vec::new(), Vec::new());
         self.inbox.take(usize::MAX, &mut messages, &mut committed);
     }
 
     /// Number of PGs hosted.
-    pub(crate) fn pg_count(&self) -> usize {
+    pub fn pg_count(&self) -> usize {
         self.by_pg.len()
     }
 
     /// OSDs that share a PG with this one.
-    pub(crate) fn neighbours(&self, into: &mut std::collections::BTreeSet<OsdId>) {
+    pub fn neighbours(&self, into: &mut std::collections::BTreeSet<OsdId>) {
         let Some(map) = &self.map else { return };
         for pg in self.by_pg.keys() {
             into.extend(self.up.get(pg).into_iter().flatten());
@@ -793,17 +791,17 @@ impl Shard {
     }
 
     /// The ops in flight and of late.
-    pub(crate) fn tracker(&self) -> &OpTracker {
+    pub fn tracker(&self) -> &OpTracker {
         &self.tracker
     }
 
     /// Likewise, to complain about some or to change how they are followed.
-    pub(crate) fn tracker_mut(&mut self) -> &mut OpTracker {
+    pub fn tracker_mut(&mut self) -> &mut OpTracker {
         &mut self.tracker
     }
 
     /// How many PGs this OSD is primary of, replica of, and holds without being a member.
-    pub(crate) fn pg_roles(&self) -> [u64; 3] {
+    pub fn pg_roles(&self) -> [u64; 3] {
         let whoami = self.shared.whoami;
         let mut roles = [0; 3];
         for pg in self.by_pg.keys() {
@@ -819,27 +817,27 @@ impl Shard {
     }
 
     /// Pools of which this OSD has PGs.
-    pub(crate) fn pools(&self) -> impl Iterator<Item = nacre_types::PoolId> {
+    pub fn pools(&self) -> impl Iterator<Item = nacre_types::PoolId> {
         self.by_pg.keys().map(|pg| pg.pool)
     }
 
     /// Who watches what (`dump_watchers`).
-    pub(crate) fn dump_watchers(&self) -> Vec<serde_json::Value> {
+    pub fn dump_watchers(&self) -> Vec<serde_json::Value> {
         self.watches.dump(|conn| conn.peer_addr().to_string())
     }
 
     /// `pg query`.
-    pub(crate) fn query(&mut self, pg: PgId) -> Option<nacre_pg::PgQuery> {
+    pub fn query(&mut self, pg: PgId) -> Option<nacre_pg::PgQuery> {
         let hosted = self.slots[*self.by_pg.get(&pg)? as usize].as_mut()?;
-        let mut query = hosted.machine.query(hosted.sums.current().objects, clock::wall_ns());
+        let mut query = hosted.machine.query(hosted.sums.current().objects, self.shared.world.wall_ns());
         hosted.complete(&mut query.stats);
         Some(query)
     }
 
     /// Statistics of PGs that this OSD is primary of: those that changed since the last call, or all.
-    pub(crate) fn report(&mut self, all: bool) -> Vec<PgStats> {
+    pub fn report(&mut self, all: bool) -> Vec<PgStats> {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
-        let now_ns = clock::wall_ns();
+        let now_ns = self.shared.world.wall_ns();
         let mut out = Vec::new();
         for slot in 0..self.slots.len() {
             let Some(hosted) = self.slots[slot].as_mut() else { continue };

@@ -4,17 +4,16 @@ use super::space::{Fit, MemberSpace};
 use super::watches::{REMOVE_FAILED_NS, REMOVE_SENT_BACK_NS};
 use super::{Hosted, Shard};
 use crate::access;
-use crate::clock;
 use crate::copy::Fetched;
 use crate::session::{Arrival, Session};
 use crate::tracker::{OpHandle, Stage};
 use bytes::Bytes;
 use nacre_common::error::Error;
+use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_exec::{self as exec, Effect, Environment, ObjectContext, Origin, SumsDelta};
+use nacre_objectstore::{ObjectStore, StoreError};
 use nacre_pg::log::MAX_DUP_RESULT_BYTES;
 use nacre_pg::{ClientOp, DropReason, Event, Executed};
-use nacre_runtime::msgr::{Conn, Permit};
-use nacre_store::{ObjectStore, StoreError};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
@@ -42,7 +41,7 @@ pub(super) struct Outcome {
 pub(super) struct InflightOp {
     pub(super) request: OsdRequest,
     /// Where the answer goes; `None` for the OSD's own requests.
-    pub(super) conn: Option<Conn>,
+    pub(super) conn: Option<ConnRef>,
     pub(super) permit: Option<Permit>,
     /// In whose name it is executed.
     pub(super) client: ClientId,
@@ -61,7 +60,7 @@ impl InflightOp {
     /// A request that is not executed yet.
     pub(super) fn new(
         request: OsdRequest,
-        conn: Option<Conn>,
+        conn: Option<ConnRef>,
         client: ClientId,
         slot: u32,
         track: OpHandle,
@@ -135,7 +134,7 @@ impl Ops {
 
 impl Shard {
     /// A client's request came in.
-    pub(crate) fn on_request(&mut self, arrival: Arrival) {
+    pub fn on_request(&mut self, arrival: Arrival) {
         let Some(map) = self.map.clone() else {
             self.hold_for_map(arrival);
             return;
@@ -163,7 +162,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn admit(&mut self, map: &OsdMap, request: &OsdRequest, conn: &Conn) -> Admission {
+    pub(super) fn admit(&mut self, map: &OsdMap, request: &OsdRequest, conn: &ConnRef) -> Admission {
         let Some(session) = conn.context::<Session>() else {
             return Admission::Answer(Errno::EPERM);
         };
@@ -196,7 +195,7 @@ impl Shard {
             self.metrics.op_denied.inc();
             return Admission::Answer(Errno::EPERM);
         }
-        if session.is_blocklisted(map, clock::wall_ns()) {
+        if session.is_blocklisted(map, self.shared.world.wall_ns()) {
             return Admission::Answer(Errno::ESHUTDOWN);
         }
         let forced = request.flags & request_flag::FULL_FORCE != 0;
@@ -335,8 +334,8 @@ impl Shard {
                 client: op.client,
                 ip: op.conn.as_ref().map_or(LOCALHOST, |c| c.peer_addr().ip()),
             },
-            wall_ns: &clock::wall_ns,
-            fresh_uuid: &uuid::Uuid::new_v4,
+            wall_ns: &|| shared.world.wall_ns(),
+            fresh_uuid: &|| shared.world.fresh_uuid(),
             watches: &|client| shared.watch_counts.of(client),
             copied: &op.fetched.copies,
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
@@ -463,7 +462,7 @@ impl Shard {
     }
 
     pub(super) fn finish(&mut self, op: &InflightOp, outcome: Outcome) {
-        let now = clock::boot_ns();
+        let now = self.shared.world.boot_ns();
         let took = self.tracker.finish(op.track, now).max(now.saturating_sub(op.arrived_ns));
         self.metrics.op.inc();
         self.metrics.op_latency.record(took);
@@ -579,7 +578,7 @@ fn count(
     }
 }
 
-pub(super) fn answer(conn: &Conn, request: &OsdRequest, epoch: Epoch, outcome: Outcome) {
+pub(super) fn answer(conn: &ConnRef, request: &OsdRequest, epoch: Epoch, outcome: Outcome) {
     let Outcome { result, user_version, mut ops } = outcome;
     if ops.is_empty() && result >= 0 {
         ops = vec![OpResult::default(); request.ops.len()];
@@ -588,14 +587,14 @@ pub(super) fn answer(conn: &Conn, request: &OsdRequest, epoch: Epoch, outcome: O
     tell(conn, &request.reqid, &reply);
 }
 
-pub(super) fn backoff(conn: &Conn, request: &OsdRequest, epoch: Epoch) {
+pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
     let message = OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch };
     tell(conn, &request.reqid, &message);
 }
 
 /// A client that is gone asks again on its next connection. One that does not read what it is sent has to ask again too:
 /// it would wait for ever for a message that was lost while its connection lived.
-fn tell<M: Message>(conn: &Conn, reqid: &ReqId, message: &M) {
+fn tell<M: Message>(conn: &ConnRef, reqid: &ReqId, message: &M) {
     if let Err(error) = conn.send(message) {
         tracing::debug!(%reqid, message = M::NAME, %error, "a client can't be told");
         if matches!(error, Error::Full) {

@@ -4,7 +4,6 @@
 use super::Shard;
 use super::ops::{Admission, Outcome, answer, backoff};
 use crate::copy::Fetched;
-use crate::inbox::ShardMessage;
 use crate::session::Arrival;
 use nacre_types::errno::Errno;
 use nacre_types::object::ObjectId;
@@ -46,13 +45,7 @@ impl Shard {
             return Some(arrival);
         }
         self.copies.0.insert(object.clone(), Vec::new());
-        let (shared, inbox) = (self.shared.clone(), self.inbox.clone());
-        let max_bytes = shared.limits.load().max_object_size_bytes;
-        // The shard's own runtime: its thread is the one that runs this.
-        tokio::spawn(async move {
-            let fetched = shared.copier.fetch(&arrival.request.ops, max_bytes).await;
-            inbox.post(ShardMessage::Fetched { arrival: Box::new(arrival), fetched });
-        });
+        self.shared.world.fetch(self.index, Box::new(arrival));
         None
     }
 

@@ -55,7 +55,7 @@ pub(crate) type Shown = (u64, Value);
 impl OpTracker {
     /// The ops in flight whose descriptions have one of `filters` in them, or all; only slow ones where `blocked` says
     /// so.
-    pub(crate) fn dump_in_flight(&self, clocks: Clocks, filters: &[&str], blocked: bool) -> Vec<Shown> {
+    pub fn dump_in_flight(&self, clocks: Clocks, filters: &[&str], blocked: bool) -> Vec<Shown> {
         self.slots
             .iter()
             .flatten()
@@ -69,7 +69,7 @@ impl OpTracker {
     }
 
     /// The slowest ops of late, those above the slow threshold alone where `slow` says so.
-    pub(crate) fn dump_history(&self, clocks: Clocks, filters: &[&str], slow: bool) -> Vec<(u64, Shown)> {
+    pub fn dump_history(&self, clocks: Clocks, filters: &[&str], slow: bool) -> Vec<(u64, Shown)> {
         let horizon = clocks.now_ns.saturating_sub(self.limits.history_ns);
         let kept: Vec<&Finished> = if slow {
             self.slow.iter().collect()

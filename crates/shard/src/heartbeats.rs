@@ -11,7 +11,7 @@ use nacre_types::ids::{Epoch, OsdId};
 const MAX_TERM_NS: u64 = 5_000_000_000;
 
 /// See the module's documentation.
-pub(crate) struct Heartbeats {
+pub struct Heartbeats {
     heartbeat: Heartbeat,
     leases: LeaseTable,
     /// Said and not yet carried out by the control thread.
@@ -19,7 +19,7 @@ pub(crate) struct Heartbeats {
 }
 
 /// Heartbeat intervals as the options have them.
-pub(crate) fn settings_of(options: &Options) -> HeartbeatSettings {
+pub fn settings_of(options: &Options) -> HeartbeatSettings {
     let osd = &options.osd;
     HeartbeatSettings {
         interval_ns: osd.osd_heartbeat_interval.as_nanos() as u64,
@@ -37,7 +37,7 @@ fn lease_settings_of(options: &Options) -> LeaseSettings {
 
 impl Heartbeats {
     /// The machines of a process that starts now.
-    pub(crate) fn new(me: OsdId, boot_nonce: u64, options: &Options, now_ns: u64) -> Heartbeats {
+    pub fn new(me: OsdId, boot_nonce: u64, options: &Options, now_ns: u64) -> Heartbeats {
         Heartbeats {
             heartbeat: Heartbeat::new(me, boot_nonce, settings_of(options)),
             leases: LeaseTable::new(lease_settings_of(options), boot_nonce, now_ns),
@@ -46,13 +46,13 @@ impl Heartbeats {
     }
 
     /// The leases as a PG sees them.
-    pub(crate) fn view(&self, now_ns: u64) -> LeasesAt<'_> {
+    pub fn view(&self, now_ns: u64) -> LeasesAt<'_> {
         self.leases.at(now_ns)
     }
 
     /// Makes it hold a lease from `from`, asked for at `now_ns`, which counts under every map.
     #[cfg(test)]
-    pub(crate) fn hold_lease(&mut self, from: OsdId, now_ns: u64) {
+    pub fn hold_lease(&mut self, from: OsdId, now_ns: u64) {
         let request = self.leases.request(from, now_ns);
         let grant = nacre_pg::lease::LeaseGrant {
             boot_nonce: 0,
@@ -64,12 +64,12 @@ impl Heartbeats {
     }
 
     /// Feeds an event; what comes of it waits for [`Heartbeats::take_said`].
-    pub(crate) fn feed(&mut self, now_ns: u64, event: HbEvent) {
+    pub fn feed(&mut self, now_ns: u64, event: HbEvent) {
         self.heartbeat.handle(now_ns, &mut self.leases, event, &mut self.said);
     }
 
     /// Takes a peer's message; returns the answer for the connection that it came on.
-    pub(crate) fn on_message(&mut self, now_ns: u64, from: OsdId, msg: HbMsg) -> Option<HbMsg> {
+    pub fn on_message(&mut self, now_ns: u64, from: OsdId, msg: HbMsg) -> Option<HbMsg> {
         self.feed(now_ns, HbEvent::Message { from, msg });
         let at = self
             .said
@@ -82,32 +82,32 @@ impl Heartbeats {
     }
 
     /// Notes that PGs are about to act on what `epoch` shows, though its map is not here yet.
-    pub(crate) fn acts_on(&mut self, epoch: Epoch) {
+    pub fn acts_on(&mut self, epoch: Epoch) {
         self.leases.acts_on(epoch);
     }
 
     /// What the machines said.
-    pub(crate) fn take_said(&mut self) -> Vec<HbCommand> {
+    pub fn take_said(&mut self) -> Vec<HbCommand> {
         std::mem::take(&mut self.said)
     }
 
     /// Whether something waits for the control thread.
-    pub(crate) fn has_said(&self) -> bool {
+    pub fn has_said(&self) -> bool {
         !self.said.is_empty()
     }
 
     /// When the machines want to hear of time again.
-    pub(crate) fn next_wake(&self) -> Option<u64> {
+    pub fn next_wake(&self) -> Option<u64> {
         self.heartbeat.next_wake(&self.leases)
     }
 
     /// Whom this OSD pings.
-    pub(crate) fn peers(&self) -> Vec<OsdId> {
+    pub fn peers(&self) -> Vec<OsdId> {
         self.heartbeat.peers().collect()
     }
 
     /// Changes intervals.
-    pub(crate) fn set_settings(&mut self, settings: HeartbeatSettings) {
+    pub fn set_settings(&mut self, settings: HeartbeatSettings) {
         self.heartbeat.set_settings(settings);
     }
 }

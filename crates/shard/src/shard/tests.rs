@@ -2,24 +2,28 @@
 
 use super::ops::{InflightOp, backoff};
 use super::*;
-use crate::server::share;
 use crate::session::{Arrival, Session};
-use crate::shared::RunState;
-use arc_swap::ArcSwapOption;
-use nacre_common::auth::{Credential, Key, Peer};
-use nacre_common::config::{Config, ConfigBuilder};
+use crate::shared::{RunState, settings_of};
+use crate::world::World;
+use nacre_common::auth::Peer;
+use nacre_common::clock::{Clock, SystemClock};
+use nacre_common::config::ConfigBuilder;
+use nacre_common::conn::Connection;
 use nacre_common::error::Error;
+use nacre_common::throttle::{Permit, Throttle};
 use nacre_exec::testing::Counting;
+use nacre_objectstore::MemStore;
 use nacre_pg::{ClientOp, MemberInfo};
-use nacre_runtime::msgr::{Dispatcher, Frame, Messenger, Permit, Policy, Reset, Target, Throttle};
-use nacre_store::MemStore;
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, Incarnation, PoolId, ReqId};
-use nacre_types::msg::{OsdBackoff, OsdRequest};
+use nacre_types::msg::{Encoded, OsdBackoff, OsdRequest};
 use nacre_types::object::{ObjectId, SNAP_HEAD};
 use nacre_types::op::{Op, OsdOp};
 use nacre_types::osdmap::{Member, OsdInfo, PgMembership};
 use nacre_types::pool::Pool;
+use std::any::Any;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::atomic::AtomicUsize;
 use uuid::Uuid;
 
 const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
@@ -55,9 +59,9 @@ impl Bench {
             .set("osd_op_num_shards", "1");
         let config = options.iter().fold(config, |config, (name, value)| config.set(name, *value));
         let me = Member { osd: OsdId(0), incarnation: report.incarnation };
-        let no_ticket = Arc::new(ArcSwapOption::empty());
         let config = config.build().unwrap();
-        let shared = share(&config, me, Uuid::nil(), store.clone(), &no_ticket);
+        let settings = settings_of(&config.snapshot());
+        let shared = Shared::new(&config, me, 5, store.clone(), Arc::new(Alone), settings);
         let other = Member { osd: OTHER, incarnation: Incarnation(Uuid::from_u128(7)) };
         let mut map = OsdMap::new(Uuid::nil(), 0, Default::default());
         map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 2, 2, 0, 1, Epoch(1))));
@@ -110,7 +114,7 @@ impl Bench {
 
     /// The other member grants a lease that was asked for just now.
     fn gain_lease(&self) {
-        self.shared.heartbeats.lock().hold_lease(OTHER, clock::boot_ns());
+        self.shared.heartbeats.lock().hold_lease(OTHER, self.shared.world.boot_ns());
         self.shared.post_all(|| ShardMessage::Leases);
     }
 
@@ -157,8 +161,9 @@ impl Bench {
         }
     }
 
-    fn arrive(&self, request: OsdRequest, conn: &Conn, permit: Option<Permit>) {
-        let arrival = Arrival { request, conn: conn.clone(), permit, arrived_ns: clock::boot_ns() };
+    fn arrive(&self, request: OsdRequest, conn: &ConnRef, permit: Option<Permit>) {
+        let arrival =
+            Arrival { request, conn: conn.clone(), permit, arrived_ns: self.shared.world.boot_ns() };
         self.cell.enter(|shard| shard.on_request(arrival)).unwrap();
     }
 
@@ -173,72 +178,94 @@ impl Drop for Bench {
     }
 }
 
-/// Connections of clients that are never up: what is sent is queued.
-struct Clients {
-    runtime: tokio::runtime::Runtime,
-    messenger: Messenger,
-    /// Where they connect to; accepts none of them.
-    listener: std::net::TcpListener,
+/// The machine's clocks; no peers, no map authority.
+struct Alone;
+
+impl World for Alone {
+    fn boot_ns(&self) -> u64 {
+        SystemClock.monotonic().as_nanos() as u64
+    }
+
+    fn wall_ns(&self) -> u64 {
+        SystemClock.wall_ns()
+    }
+
+    fn fresh_uuid(&self) -> Uuid {
+        Uuid::new_v4()
+    }
+
+    fn to_mon(&self, _message: Encoded) {}
+
+    fn peer(&self, _osd: OsdId, _shard: usize) -> Result<Option<ConnRef>, Error> {
+        Ok(None)
+    }
+
+    fn drop_peer(&self, _osd: OsdId) {}
+
+    fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
 }
 
-struct Nobody;
-
-impl Dispatcher for Nobody {
-    fn on_message(&self, _conn: &Conn, _frame: Frame) {}
-    fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+/// A client's connection, whose other end reads nothing.
+struct Silent {
+    session: Session,
+    room: AtomicUsize,
+    over: AtomicBool,
 }
 
-impl Clients {
-    fn new(config: &Config) -> Clients {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let lanes = Messenger::builder(config).lane(runtime.handle().clone(), Arc::new(Nobody));
-        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        Clients { messenger: lanes.build().unwrap(), runtime, listener }
+const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+impl Connection for Silent {
+    fn send_encoded(&self, _message: Encoded) -> Result<(), Error> {
+        if self.is_over() {
+            return Err(Error::Closed);
+        }
+        let sent = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |room| room.checked_sub(1));
+        sent.map(drop).map_err(|_| Error::Full)
     }
 
-    fn connect(&self) -> Conn {
-        let target = Target {
-            addr: self.listener.local_addr().unwrap(),
-            entity: None,
-            policy: Policy::Lossy,
-            lane: 0,
-            credentials: Arc::new(Credential::Key {
-                entity: EntityName::client("admin"),
-                key: Key::generate().unwrap(),
-            }),
-        };
-        let conn = self.messenger.connect(target).unwrap();
-        let peer = Peer {
-            entity: EntityName::client("admin"),
-            client: Some(CLIENT),
-            caps: [("osd".to_owned(), "allow *".to_owned())].into(),
-            nonce: 0,
-            key_fingerprint: 0,
-            expires_unix: None,
-        };
-        conn.set_context(Arc::new(Session::new(&peer, &conn)));
-        conn
+    fn id(&self) -> u64 {
+        std::ptr::from_ref(self).addr() as u64
     }
 
-    fn end(&self, conn: &Conn) {
-        conn.abort();
-        self.runtime.block_on(async {
-            while !conn.is_over() {
-                tokio::task::yield_now().await;
-            }
-        });
+    fn peer_addr(&self) -> SocketAddr {
+        ADDR
     }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn abort(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    fn context(&self) -> Option<&(dyn Any + Send + Sync)> {
+        Some(&self.session)
+    }
+}
+
+/// The client connects.
+fn connect() -> ConnRef {
+    let peer = Peer {
+        entity: EntityName::client("admin"),
+        client: Some(CLIENT),
+        caps: [("osd".to_owned(), "allow *".to_owned())].into(),
+        nonce: 0,
+        key_fingerprint: 0,
+        expires_unix: None,
+    };
+    let session = Session::new(&peer, ADDR);
+    ConnRef::new(Arc::new(Silent { session, room: AtomicUsize::new(1000), over: AtomicBool::new(false) }))
 }
 
 #[test]
 fn requests_of_future_maps_take_a_part_of_the_throttle_for_a_while() {
     const CAP: u64 = 128;
     let bench = Bench::with(&[("osd_client_message_cap", "128")]);
-    let clients = Clients::new(&bench.shared.config);
     let throttle = Throttle::new(u64::MAX, CAP);
     let free = || (0..CAP).map_while(|_| throttle.try_take(0)).collect::<Vec<_>>().len() as u64;
     let early = || bench.cell.inspect(|shard| shard.early.len());
-    let send = |conn: &Conn, count: u64| {
+    let send = |conn: &ConnRef, count: u64| {
         for tid in 1..=count {
             let request = bench.request(tid, Op::Read { offset: 0, len: 0 });
             let permit = throttle.try_take(0);
@@ -246,9 +273,7 @@ fn requests_of_future_maps_take_a_part_of_the_throttle_for_a_while() {
             bench.arrive(OsdRequest { epoch: Epoch(u32::MAX), ..request }, conn, permit);
         }
     };
-    // While connections are ended, others of the same messenger make progress, and fail.
-    let gone = Clients::new(&bench.shared.config);
-    let conns: Vec<Conn> = (0..6).map(|at| if at < 3 { gone.connect() } else { clients.connect() }).collect();
+    let conns: Vec<ConnRef> = (0..6).map(|_| connect()).collect();
     send(&conns[0], 2 * CAP);
     assert_eq!(early(), 4, "the part of one connection");
     for conn in &conns[1..5] {
@@ -256,7 +281,7 @@ fn requests_of_future_maps_take_a_part_of_the_throttle_for_a_while() {
     }
     assert_eq!((early(), free()), (16, CAP - 16), "the part of the OSD");
     // What clients that are gone have sent makes room.
-    conns[..3].iter().for_each(|conn| gone.end(conn));
+    conns[..3].iter().for_each(ConnRef::abort);
     send(&conns[5], 3);
     assert_eq!(early(), 7);
     bench
@@ -274,14 +299,12 @@ fn requests_of_future_maps_take_a_part_of_the_throttle_for_a_while() {
 #[test]
 fn requests_of_the_next_map_go_on_with_it() {
     let mut bench = Bench::new();
-    let clients = Clients::new(&bench.shared.config);
-    let others = Clients::new(&bench.shared.config);
-    let (conn, gone) = (clients.connect(), others.connect());
+    let (conn, gone) = (connect(), connect());
     for (tid, conn) in [(1, &conn), (2, &gone)] {
         let request = bench.request(tid, Op::Read { offset: 0, len: 0 });
         bench.arrive(OsdRequest { epoch: bench.map.epoch.next(), ..request }, conn, None);
     }
-    others.end(&gone);
+    gone.abort();
     assert_eq!((bench.cell.inspect(|shard| shard.early.len()), bench.unanswered()), (2, 0));
     let membership = bench.map.membership(PG).unwrap().clone();
     bench.enter_interval(membership);
@@ -290,12 +313,11 @@ fn requests_of_the_next_map_go_on_with_it() {
 
 #[test]
 fn a_client_that_takes_no_backoffs_loses_its_connection() {
-    let bench = Bench::with(&[("ms_out_queue_bytes", "1M")]);
-    let clients = Clients::new(&bench.shared.config);
-    let conn = clients.connect();
+    let bench = Bench::new();
+    let conn = connect();
     let request = bench.request(1, Op::Read { offset: 0, len: 0 });
     let probe = OsdBackoff { reqid: request.reqid, attempt: 0, epoch: Epoch(1) };
-    let closed = (0..1_000_000).any(|_| {
+    let closed = (0..2000).any(|_| {
         backoff(&conn, &request, Epoch(1));
         matches!(conn.send(&probe), Err(Error::Closed))
     });
@@ -304,7 +326,7 @@ fn a_client_that_takes_no_backoffs_loses_its_connection() {
 
 impl Bench {
     /// A client watches an object of its own; without a sign of life the watch lapses after 30 s. Returns the time.
-    fn watch(&self, tid: u64, conn: &Conn) -> u64 {
+    fn watch(&self, tid: u64, conn: &ConnRef) -> u64 {
         let object = self.request(tid, Op::Stat).object;
         self.cell.with(|shard| {
             let watch = (CLIENT, 7);
@@ -330,8 +352,7 @@ impl Bench {
 #[test]
 fn a_ping_that_waits_for_its_pg_is_a_sign_of_life() {
     let bench = Bench::new();
-    let clients = Clients::new(&bench.shared.config);
-    let conn = clients.connect();
+    let conn = connect();
     let start_ns = bench.watch(1, &conn);
     let request = bench.request(1, Op::WatchPing { cookie: 7 });
     let arrival = Arrival { request, conn, permit: None, arrived_ns: 0 };
@@ -347,8 +368,7 @@ fn a_ping_that_waits_for_its_pg_is_a_sign_of_life() {
 #[test]
 fn no_watch_lapses_while_its_pg_can_not_answer() {
     let bench = Bench::new();
-    let clients = Clients::new(&bench.shared.config);
-    let start_ns = bench.watch(1, &clients.connect());
+    let start_ns = bench.watch(1, &connect());
     assert_eq!(bench.lapsed_at(start_ns + 30 * SECOND, false), 0);
     assert_eq!(bench.lapsed_at(start_ns + 59 * SECOND, true), 0, "its client has its timeout again");
     assert_eq!(bench.lapsed_at(start_ns + 60 * SECOND, true), 1);
@@ -357,8 +377,7 @@ fn no_watch_lapses_while_its_pg_can_not_answer() {
 #[test]
 fn a_watch_whose_removal_failed_lapses_again() {
     let bench = Bench::new();
-    let clients = Clients::new(&bench.shared.config);
-    let start_ns = bench.watch(1, &clients.connect());
+    let start_ns = bench.watch(1, &connect());
     assert_eq!(bench.lapsed_at(start_ns + 30 * SECOND, true), 1);
     bench.cell.with(|shard| {
         shard.now_ns = start_ns + 30 * SECOND;
@@ -452,13 +471,12 @@ fn a_turn_ends_while_messages_keep_coming() {
 #[test]
 fn a_shard_whose_store_refuses_a_change_says_nothing_more() {
     let bench = Bench::new();
-    let clients = Clients::new(&bench.shared.config);
-    let conn = clients.connect();
+    let conn = connect();
     bench.store.refuse_once();
     bench.arrive(bench.request(1, Op::Create { exclusive: false }), &conn, None);
     assert!(matches!(*bench.shared.state.borrow(), RunState::Failed(_)));
     // Whatever comes now, the machine takes that change for stored: it must not get a turn.
     assert!(bench.cell.enter(|_| ()).is_none());
     assert_eq!(bench.unanswered(), 1);
-    clients.end(&conn);
+    conn.abort();
 }

@@ -1,0 +1,67 @@
+//! What lies beyond an OSD's shards: its peers, the map authority, the objects that it copies, and the machine's clocks.
+
+use crate::clock;
+use crate::copy::Copier;
+use crate::peers::PeerLinks;
+use arc_swap::ArcSwapOption;
+use nacre_common::conn::ConnRef;
+use nacre_common::error::Error;
+use nacre_runtime::msgr::{Conn, Encoded};
+use nacre_shard::inbox::ShardMessage;
+use nacre_shard::session::Arrival;
+use nacre_shard::shared::Shared;
+use nacre_shard::world::World;
+use nacre_types::ids::OsdId;
+use std::sync::{Arc, OnceLock, Weak};
+use uuid::Uuid;
+
+/// See the module's documentation.
+pub(crate) struct Outside {
+    pub(crate) peers: PeerLinks,
+    pub(crate) copier: Arc<Copier>,
+    /// The connection to the map authority, while there is one.
+    pub(crate) mon: ArcSwapOption<Conn>,
+    /// Whose outside it is.
+    pub(crate) shared: OnceLock<Weak<Shared>>,
+}
+
+impl World for Outside {
+    fn boot_ns(&self) -> u64 {
+        clock::boot_ns()
+    }
+
+    fn wall_ns(&self) -> u64 {
+        clock::wall_ns()
+    }
+
+    fn fresh_uuid(&self) -> Uuid {
+        Uuid::new_v4()
+    }
+
+    fn to_mon(&self, message: Encoded) {
+        if let Some(mon) = self.mon.load().as_ref()
+            && let Err(error) = mon.send_encoded(&message)
+        {
+            tracing::debug!(%error, kind = message.kind, "could not send to the monitor");
+        }
+    }
+
+    fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error> {
+        Ok(self.peers.get(osd, shard)?.map(|conn| conn.to_ref()))
+    }
+
+    fn drop_peer(&self, osd: OsdId) {
+        self.peers.drop_conn(osd);
+    }
+
+    fn fetch(&self, shard: usize, arrival: Box<Arrival>) {
+        let (copier, shared) = (Arc::clone(&self.copier), self.shared.get().cloned());
+        // The shard's own runtime: its thread is the one that calls this.
+        tokio::spawn(async move {
+            let Some(shared) = shared.and_then(|shared| shared.upgrade()) else { return };
+            let max_bytes = shared.limits.load().max_object_size_bytes;
+            let fetched = copier.fetch(&arrival.request.ops, max_bytes).await;
+            shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
+        });
+    }
+}

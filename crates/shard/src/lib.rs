@@ -1,0 +1,21 @@
+//! The shards of an OSD: its PGs with everything that is done for them, as a machine that can be simulated.
+//!
+//! A [`shard::ShardCell`] is entered with a message, or with [`shard::ShardCell::turn`] when time has passed, and does what
+//! follows before it returns. It reads clocks and sends messages by a [`world::World`], and keeps its PGs in an
+//! [`nacre_objectstore::ObjectStore`]; sockets, threads and timers belong to whoever drives it: `nacre-osd` with a loop for
+//! each shard's thread, `nacre-sim` with a virtual clock.
+
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
+mod access;
+pub mod copy;
+pub mod heartbeats;
+pub mod inbox;
+pub mod metrics;
+pub mod progress;
+pub mod session;
+pub mod shard;
+pub mod shared;
+pub mod tracker;
+mod watch;
+pub mod world;

@@ -1,0 +1,59 @@
+//! What the shards are at, for the watchdog.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// What the shards of an OSD are at.
+#[derive(Debug)]
+pub struct Progress {
+    shards: Vec<ShardProgress>,
+    is_stalled: AtomicBool,
+}
+
+/// Times by CLOCK_BOOTTIME, 0 for none.
+#[derive(Debug, Default)]
+struct ShardProgress {
+    turn_since_ns: AtomicU64,
+    commit_since_ns: AtomicU64,
+}
+
+impl Progress {
+    /// That of so many shards, which do nothing.
+    pub fn new(shards: usize) -> Progress {
+        let shards = (0..shards).map(|_| ShardProgress::default()).collect();
+        Progress { shards, is_stalled: AtomicBool::new(false) }
+    }
+
+    /// A shard begins a turn.
+    pub fn begin_turn(&self, shard: usize, now_ns: u64) {
+        self.shards[shard].turn_since_ns.store(now_ns, Ordering::Relaxed);
+    }
+
+    /// It ended the turn; `commit_since_ns` is when its oldest change that is not durable was handed to the store.
+    pub fn end_turn(&self, shard: usize, commit_since_ns: Option<u64>) {
+        self.shards[shard].turn_since_ns.store(0, Ordering::Relaxed);
+        self.shards[shard].commit_since_ns.store(commit_since_ns.unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Whether a shard is in a turn.
+    pub fn is_in_turn(&self, shard: usize) -> bool {
+        self.shards[shard].turn_since_ns.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether a shard hangs, as far as the watchdog knows: the OSD does not speak for itself then.
+    pub fn is_stalled(&self) -> bool {
+        self.is_stalled.load(Ordering::Relaxed)
+    }
+
+    /// Sets that.
+    pub fn set_stalled(&self, is_stalled: bool) -> bool {
+        self.is_stalled.swap(is_stalled, Ordering::Relaxed)
+    }
+
+    /// By shard: when its turn began, and when its oldest change that is not durable was handed to the store; 0 for none.
+    pub fn under_way(&self) -> impl ExactSizeIterator<Item = (u64, u64)> {
+        let times = |shard: &ShardProgress| {
+            (shard.turn_since_ns.load(Ordering::Relaxed), shard.commit_since_ns.load(Ordering::Relaxed))
+        };
+        self.shards.iter().map(times)
+    }
+}

@@ -1,0 +1,358 @@
+//! What all threads of one OSD share.
+
+use crate::heartbeats::Heartbeats;
+use crate::inbox::{Inbox, ShardMessage};
+use crate::metrics::Metrics;
+use crate::progress::Progress;
+use crate::watch::WatchCounts;
+use crate::world::World;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use nacre_common::config::Config;
+use nacre_common::options::Options;
+use nacre_common::throttle::Throttle;
+use nacre_exec::{ClassList, Limits};
+use nacre_objectstore::{ObjectStore, StoreError};
+use nacre_pg::Settings;
+use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
+use nacre_pg::reserve::{Reservation, Reserver};
+use nacre_types::ids::{OsdId, PgId};
+use nacre_types::msg::{Encoded, Message};
+use nacre_types::osdmap::{Member, OsdMap};
+use nacre_types::pool::Pool;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use tokio::sync::{Notify, watch};
+
+/// The most that recovery reads or sends at a time, so that requests come in between.
+const MAX_PUSH_BYTES: u64 = 1 << 20;
+
+/// The priority of recovering a PG of `pool`, which the pool variable `recovery_priority` (-10 to 10) moves. PGs of one priority
+/// recover in order of arrival.
+fn recovery_priority(pool: &Pool, urgency: u8) -> u8 {
+    let moved = pool.options.get("recovery_priority").and_then(|text| text.parse::<i8>().ok()).unwrap_or(0);
+    urgency.saturating_add_signed(moved)
+}
+
+/// How an OSD's run ended, or that it has not.
+#[derive(Clone, Debug, PartialEq)]
+pub enum RunState {
+    /// It runs.
+    Running,
+    /// It was asked to stop.
+    Stopping,
+    /// It has stopped because something that it can't go on without failed; the text says what.
+    Failed(String),
+}
+
+/// See the module's documentation.
+pub struct Shared {
+    /// Its configuration.
+    pub config: Config,
+    /// Its id.
+    pub whoami: OsdId,
+    /// It, with what is on its disk, as a member of PGs.
+    pub me: Member,
+    /// The process.
+    pub boot_nonce: u64,
+    /// Where its PGs are.
+    pub store: Arc<dyn ObjectStore>,
+    /// What lies beyond the OSD.
+    pub world: Arc<dyn World>,
+    /// What PGs' machines obey.
+    pub settings: Arc<Settings>,
+    /// Limits of requests.
+    pub limits: ArcSwap<Limits>,
+    /// What clients watch, on all shards.
+    pub(crate) watch_counts: Arc<WatchCounts>,
+    /// Heartbeats and leases. Shards take it while they work: whoever holds it asks no shard.
+    pub heartbeats: Mutex<Heartbeats>,
+    /// By shard: how it is reached.
+    pub inboxes: Vec<Arc<Inbox>>,
+    /// By shard: what it counts.
+    pub metrics: Vec<Arc<Metrics>>,
+    /// The newest map.
+    pub map: ArcSwapOption<OsdMap>,
+    next_tid: AtomicU64,
+    /// The store refused for lack of space, or is above the full ratio.
+    full: AtomicBool,
+    /// Bytes that the store may still take before it is full: as measured last, less what was written since.
+    pub space_bytes: AtomicU64,
+    /// Whether the store is above the map's backfillfull ratio: no copy here begins to be filled.
+    pub backfill_full: AtomicBool,
+    /// PGs that may make whole copies now, of those that this OSD is primary of.
+    pub backfills: Mutex<Reserver<PgId>>,
+    /// PGs of which other OSDs may fill the copy here now.
+    pub targets: Mutex<Reserver<PgId>>,
+    /// PGs that may recover missing objects now.
+    pub recoveries: Mutex<Reserver<PgId>>,
+    /// What requests that wait for a map may take of the client throttle.
+    pub(crate) early: Throttle,
+    /// When the map authority was last asked for a map because of a request, CLOCK_BOOTTIME.
+    pub(crate) map_asked_ns: AtomicU64,
+    /// Wakes who reports to the map authority: statistics or fullness changed.
+    pub report: Notify,
+    /// Whether the OSD runs.
+    pub state: watch::Sender<RunState>,
+    /// What the watchdog looks at.
+    pub progress: Arc<Progress>,
+}
+
+impl Shared {
+    /// What the shards of one process share, `boot_nonce` of the OSD `me`. Its PGs are in `store`.
+    pub fn new(
+        config: &Config,
+        me: Member,
+        boot_nonce: u64,
+        store: Arc<dyn ObjectStore>,
+        world: Arc<dyn World>,
+        settings: Settings,
+    ) -> Arc<Shared> {
+        let options = config.snapshot();
+        let whoami = me.osd;
+        let shards = shards_of(&options);
+        let heartbeats = Heartbeats::new(whoami, boot_nonce, &options, world.boot_ns());
+        Arc::new_cyclic(|weak: &Weak<Shared>| {
+            let inboxes = (0..shards).map(|_| {
+                let weak = weak.clone();
+                Arc::new(Inbox::new(move |error: &StoreError| {
+                    if let Some(shared) = weak.upgrade() {
+                        shared.store_failed("a commit failed", error);
+                    }
+                }))
+            });
+            Shared {
+                config: config.clone(),
+                whoami,
+                me,
+                boot_nonce,
+                store,
+                world,
+                early: early_throttle(&options, settings.max_waiting_inactive),
+                settings: Arc::new(settings),
+                limits: ArcSwap::from_pointee(limits_of(&options)),
+                watch_counts: Arc::default(),
+                heartbeats: Mutex::new(heartbeats),
+                inboxes: inboxes.collect(),
+                metrics: (0..shards).map(|_| Arc::new(Metrics::default())).collect(),
+                map: ArcSwapOption::empty(),
+                next_tid: AtomicU64::new(1),
+                full: AtomicBool::new(false),
+                space_bytes: AtomicU64::new(u64::MAX),
+                backfill_full: AtomicBool::new(false),
+                map_asked_ns: AtomicU64::new(0),
+                backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
+                targets: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
+                recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
+                report: Notify::new(),
+                state: watch::Sender::new(RunState::Running),
+                progress: Arc::new(Progress::new(shards)),
+            }
+        })
+    }
+
+    /// The shard that owns a PG.
+    pub fn shard_of(&self, pg: PgId) -> usize {
+        (pg.seed as usize).wrapping_add(pg.pool.0 as usize) % self.inboxes.len()
+    }
+
+    /// Posts a message to every shard.
+    pub fn post_all(&self, message: impl Fn() -> ShardMessage) {
+        for inbox in &self.inboxes {
+            inbox.post(message());
+        }
+    }
+
+    /// Asks for a slot for `pg`; its shard hears when it has one.
+    pub fn reserve(&self, pg: PgId, backfill: bool, urgency: u8) {
+        let slots = if backfill { &self.backfills } else { &self.recoveries };
+        if slots.lock().request(pg, self.priority(pg, urgency)) == Reservation::Granted {
+            self.inboxes[self.shard_of(pg)].post(ShardMessage::Reserved(pg));
+        }
+    }
+
+    fn priority(&self, pg: PgId, urgency: u8) -> u8 {
+        let map = self.map.load();
+        let pool = map.as_ref().and_then(|map| map.pools.get(&pg.pool));
+        pool.map_or(urgency, |pool| recovery_priority(pool, urgency))
+    }
+
+    /// Asks for a slot for the copy of `pg` here to be filled; its shard hears when it has one.
+    /// While the store is too full it gets none; the PG's primary repeats its question.
+    pub fn reserve_target(&self, pg: PgId, urgency: u8) {
+        if self.backfill_full.load(Ordering::Relaxed) {
+            return;
+        }
+        if self.targets.lock().request(pg, self.priority(pg, urgency)) == Reservation::Granted {
+            self.inboxes[self.shard_of(pg)].post(ShardMessage::TargetReserved(pg));
+        }
+    }
+
+    /// Gives that slot back, or withdraws the request.
+    pub fn release_target(&self, pg: PgId) {
+        for next in self.targets.lock().release(&pg) {
+            self.inboxes[self.shard_of(next)].post(ShardMessage::TargetReserved(next));
+        }
+    }
+
+    /// Follows the options that say how many slots there are.
+    pub fn set_slots(&self, options: &Options) {
+        let backfills = options.osd.osd_max_backfills as usize;
+        for (slots, count) in [(&self.backfills, backfills), (&self.recoveries, recoveries_of(options))] {
+            for next in slots.lock().set_slots(count) {
+                self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
+            }
+        }
+        for next in self.targets.lock().set_slots(backfills) {
+            self.inboxes[self.shard_of(next)].post(ShardMessage::TargetReserved(next));
+        }
+    }
+
+    /// Gives `pg`'s slots back, or withdraws its requests.
+    pub fn release(&self, pg: PgId) {
+        for slots in [&self.backfills, &self.recoveries] {
+            for next in slots.lock().release(&pg) {
+                self.inboxes[self.shard_of(next)].post(ShardMessage::Reserved(next));
+            }
+        }
+    }
+
+    /// As [`World::to_mon`].
+    pub fn to_mon<M: Message>(&self, message: &M) {
+        self.world.to_mon(Encoded::new(message));
+    }
+
+    /// A number for a message to the map authority.
+    pub fn next_tid(&self) -> u64 {
+        self.next_tid.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Stops the OSD: what it stands on is gone. Says so once, loudly.
+    pub fn fatal(&self, reason: &str) {
+        let first = self.state.send_if_modified(|state| {
+            let first = !matches!(state, RunState::Failed(_));
+            if first {
+                *state = RunState::Failed(reason.to_owned());
+            }
+            first
+        });
+        if first {
+            tracing::error!(osd = %self.whoami, reason, "the OSD stops: it can't go on safely");
+        }
+    }
+
+    /// Stops the OSD for an error of its store (rule B5: nothing is retried).
+    pub fn store_failed(&self, what: &str, error: &StoreError) {
+        self.fatal(&format!("{what}: {error}"));
+    }
+
+    /// A heartbeat as it is sent.
+    pub fn heartbeat(&self, msg: HbMsg) -> HbEnvelope {
+        HbEnvelope { space_bytes: self.space_bytes.load(Ordering::Relaxed), msg }
+    }
+
+    /// Whether the store is full, as last judged.
+    pub fn is_full(&self) -> bool {
+        self.full.load(Ordering::Relaxed)
+    }
+
+    /// Counts what a transaction takes off the space that is left, until it is measured again.
+    pub fn take_space(&self, bytes: u64) {
+        let take = |left: u64| Some(left.saturating_sub(bytes));
+        // It only fails where the closure returns nothing.
+        let _ = self.space_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+    }
+
+    /// Notes that the store is full, or no longer; the map authority hears of a change at once.
+    pub fn set_full(&self, full: bool) {
+        if self.full.swap(full, Ordering::Relaxed) != full {
+            tracing::warn!(osd = %self.whoami, full, "fullness of the store changed");
+        }
+    }
+}
+
+/// `osd_op_num_shards`; half of the cores where it is 0.
+fn shards_of(options: &Options) -> usize {
+    match options.osd.osd_op_num_shards as usize {
+        0 => (std::thread::available_parallelism().map_or(1, usize::from) / 2).max(1),
+        given => given,
+    }
+}
+
+/// What PGs' machines obey as the options have it.
+pub fn settings_of(options: &Options) -> Settings {
+    let osd = &options.osd;
+    Settings {
+        min_log_entries: osd.osd_min_pg_log_entries as usize,
+        max_log_entries: osd.osd_max_pg_log_entries as usize,
+        max_waiting_inactive: match osd.osd_client_message_cap as usize {
+            0 => Settings::default().max_waiting_inactive,
+            cap => (cap / 8).max(1),
+        },
+        // So many PGs recover at the same time: each gets a part, so that what is under way to one peer stays bounded.
+        max_recoveries: recoveries_of(options).div_ceil(3),
+        push_bytes: osd.osd_recovery_max_chunk.min(MAX_PUSH_BYTES) as usize,
+        scan_objects: (osd.osd_backfill_scan_max as usize).max(1),
+        ..Settings::default()
+    }
+}
+
+/// Bounds requests that wait for a map: an eighth of the bytes that clients may have in hand, and so many requests.
+fn early_throttle(options: &Options, requests: usize) -> Throttle {
+    Throttle::new(options.osd.osd_client_message_size_cap / 8, requests as u64)
+}
+
+/// PGs that may recover at a time.
+pub fn recoveries_of(options: &Options) -> usize {
+    match options.osd.osd_recovery_max_active as usize {
+        0 => options.osd.osd_recovery_max_active_ssd.max(1) as usize,
+        given => given,
+    }
+}
+
+/// Ceph's limits on requests as the options have them.
+pub fn limits_of(options: &Options) -> Limits {
+    let osd = &options.osd;
+    Limits {
+        max_object_size_bytes: osd.osd_max_object_size,
+        max_write_size_bytes: osd.osd_max_write_size << 20,
+        max_object_name_len: osd.osd_max_object_name_len as usize,
+        max_object_namespace_len: osd.osd_max_object_namespace_len as usize,
+        max_attr_name_len: osd.osd_max_attr_name_len as usize,
+        max_attr_size_bytes: osd.osd_max_attr_size,
+        max_omap_entries_per_request: osd.osd_max_omap_entries_per_request,
+        max_omap_bytes_per_request: osd.osd_max_omap_bytes_per_request,
+        max_pgls: osd.osd_max_pgls,
+        max_write_op_reply_len: osd.osd_max_write_op_reply_len as usize,
+        max_object_watches: osd.osd_max_object_watches as usize,
+        max_client_watches: osd.osd_max_client_watches as usize,
+        max_watches: osd.osd_max_watches as usize,
+        watch_timeout_s: u32::try_from(osd.osd_client_watch_timeout.as_secs()).unwrap_or(u32::MAX),
+        notify_timeout_s: u32::try_from(osd.osd_default_notify_timeout).unwrap_or(u32::MAX),
+        classes_offered: ClassList::parse(&osd.osd_class_load_list),
+        classes_by_default: ClassList::parse(&osd.osd_class_default_list),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_types::ids::{Epoch, PoolId};
+
+    #[test]
+    fn pools_of_a_higher_recovery_priority_go_first() {
+        const URGENCY: u8 = 180;
+        let mut pool = Pool::replicated("p", 3, 2, 0, 8, Epoch(1));
+        let mut priority = |text: &str| {
+            pool.options.insert("recovery_priority".into(), text.into());
+            recovery_priority(&pool, URGENCY)
+        };
+        let (low, high) = (priority("-10"), priority("10"));
+        let mut slots = Reserver::new(1);
+        let pg = |pool: i64| PgId::new(PoolId(pool), 0);
+        for (id, priority) in [(1, URGENCY), (2, low), (3, URGENCY), (4, high)] {
+            slots.request(pg(id), priority);
+        }
+        assert_eq!(slots.queued().copied().collect::<Vec<_>>(), [pg(4), pg(3), pg(2)]);
+    }
+}

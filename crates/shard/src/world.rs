@@ -1,0 +1,77 @@
+//! The seam between shards and the world: clocks, connections, the copier.
+
+use crate::session::Arrival;
+use nacre_common::conn::ConnRef;
+use nacre_common::error::Error;
+use nacre_types::ids::{Eversion, Interval, OsdId, PgId};
+use nacre_types::msg::Encoded;
+use nacre_types::object::ObjectId;
+use uuid::Uuid;
+
+/// What shards reach beyond their OSD. The daemon's is made of sockets and the machine's clocks; a simulation has its own.
+pub trait World: Send + Sync {
+    /// Nanoseconds of CLOCK_BOOTTIME: goes on through suspends, and is never set. Leases and deadlines run on it.
+    fn boot_ns(&self) -> u64;
+
+    /// Nanoseconds since 1970, for what people and other machines read.
+    fn wall_ns(&self) -> u64;
+
+    /// A number that was never used before.
+    fn fresh_uuid(&self) -> Uuid;
+
+    /// Sends to the map authority; without a connection nothing is sent, and who asked asks again.
+    fn to_mon(&self, message: Encoded);
+
+    /// The session with the process of `osd` that the map shows, for messages about PGs of the shard `shard`; made where there
+    /// is none. `None` while the map shows no process.
+    fn peer(&self, osd: OsdId, shard: usize) -> Result<Option<ConnRef>, Error>;
+
+    /// Ends the session with `osd`: something that was to be sent on it could not be.
+    fn drop_peer(&self, osd: OsdId);
+
+    /// Reads the sources of the request's copy-from ops; the shard `shard` hears of it by
+    /// [`ShardMessage::Fetched`](crate::inbox::ShardMessage::Fetched).
+    fn fetch(&self, shard: usize, arrival: Box<Arrival>);
+
+    /// What a shard does that nobody but a simulation wants to know.
+    fn observe(&self, _what: Observation<'_>) {}
+}
+
+/// See [`World::observe`].
+#[derive(Clone, Copy, Debug)]
+pub enum Observation<'a> {
+    /// A machine ordered an update: of this PG, under this interval.
+    Ordered {
+        /// The PG.
+        pg: PgId,
+        /// The version's interval.
+        interval: Interval,
+    },
+    /// A client was answered: of this PG, under this interval, with this version if it wrote.
+    Answered {
+        /// The PG.
+        pg: PgId,
+        /// The interval under which the machine answered.
+        interval: Interval,
+        /// The write's version; `None` for reads.
+        wrote: Option<Eversion>,
+    },
+    /// A client was told that an object can't be read.
+    Unreadable {
+        /// The PG.
+        pg: PgId,
+        /// The object.
+        object: &'a ObjectId,
+        /// The interval under which the machine said so.
+        interval: Interval,
+    },
+    /// A rule of the contract between a machine and its shard was broken.
+    Broken {
+        /// Which.
+        rule: &'static str,
+        /// The PG.
+        pg: PgId,
+        /// What the machine named.
+        token: u64,
+    },
+}
