@@ -7,7 +7,7 @@ use arc_swap::ArcSwapOption;
 use nacre_common::auth::Credentials;
 use nacre_common::config::Config;
 use nacre_common::metrics::Perf;
-use nacre_shard::shared::settings_of;
+use nacre_shard::shared::ShardSettings;
 use nacre_shard::world::World;
 use nacre_store::ObjectStore;
 use nacre_types::osdmap::Member;
@@ -59,8 +59,8 @@ impl Shared {
         });
         let boot_nonce = Uuid::new_v4().as_u64_pair().0;
         let world = Arc::clone(&outside) as Arc<dyn World>;
-        let settings = settings_of(&config.snapshot());
-        let core = nacre_shard::shared::Shared::new(config, me, boot_nonce, store, world, settings);
+        let settings = ShardSettings::of(&config.snapshot());
+        let core = nacre_shard::shared::Shared::new(config, me, boot_nonce, store, world, &settings);
         outside.shared.get_or_init(|| Arc::downgrade(&core));
         Arc::new(Shared {
             perf: Perf::new(core.whoami),

@@ -2,6 +2,7 @@
 //!
 //! Pings arrive on any lane and are answered there; everything else that the machines say goes to the control thread.
 
+use crate::shared::ShardSettings;
 use nacre_common::options::Options;
 use nacre_pg::heartbeat::{HbCommand, HbEvent, HbMsg, Heartbeat, HeartbeatSettings};
 use nacre_pg::lease::{LeaseSettings, LeaseTable, LeasesAt};
@@ -29,7 +30,7 @@ pub fn settings_of(options: &Options) -> HeartbeatSettings {
 }
 
 /// Leases last for Ceph's share of the heartbeat grace (`osd_pool_default_read_lease_ratio`), at most 5 s.
-fn lease_settings_of(options: &Options) -> LeaseSettings {
+pub(crate) fn lease_settings_of(options: &Options) -> LeaseSettings {
     let share = options.osd.osd_heartbeat_grace.mul_f64(options.mon.osd_pool_default_read_lease_ratio);
     let term_ns = (share.as_nanos() as u64).clamp(1, MAX_TERM_NS);
     LeaseSettings { term_ns, ..LeaseSettings::default() }
@@ -37,10 +38,10 @@ fn lease_settings_of(options: &Options) -> LeaseSettings {
 
 impl Heartbeats {
     /// The machines of a process that starts now.
-    pub fn new(me: OsdId, boot_nonce: u64, options: &Options, now_ns: u64) -> Heartbeats {
+    pub fn new(me: OsdId, boot_nonce: u64, settings: &ShardSettings, now_ns: u64) -> Heartbeats {
         Heartbeats {
-            heartbeat: Heartbeat::new(me, boot_nonce, settings_of(options)),
-            leases: LeaseTable::new(lease_settings_of(options), boot_nonce, now_ns),
+            heartbeat: Heartbeat::new(me, boot_nonce, settings.heartbeat),
+            leases: LeaseTable::new(settings.lease, boot_nonce, now_ns),
             said: Vec::new(),
         }
     }

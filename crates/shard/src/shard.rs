@@ -23,6 +23,7 @@ use crate::inbox::{Inbox, ShardMessage, UpMap};
 use crate::metrics::Metrics;
 use crate::shared::Shared;
 use crate::tracker::{OpTracker, TrackerLimits};
+use crate::world::Observation;
 use background::Work;
 use bytes::Bytes;
 use copies::Copies;
@@ -208,18 +209,21 @@ impl ShardCell {
 
     /// What is due: ticks, one piece of background work, timeouts, and what the inbox has. `None` where the shard is broken.
     pub fn turn(&self) -> Option<Turn> {
-        let (next_ns, busy) = self.enter(|shard| {
+        self.enter(|shard| {
             shard.due_ticks();
             for _ in 0..WORK_PER_TURN {
                 shard.work();
             }
             shard.due_watches();
             shard.due_early();
-            let tick = shard.timers.peek().map(|Reverse((at, _))| *at);
-            let next = [tick, shard.watches.next_ns(), shard.early.next_ns()].into_iter().flatten().min();
-            (next, !shard.background.is_empty())
         })?;
-        Some(Turn { next_ns, busy: busy || !self.inbox.is_empty() })
+        Some(self.pending())
+    }
+
+    /// What the shard waits for.
+    pub fn pending(&self) -> Turn {
+        let (next_ns, busy) = self.inspect(|shard| (shard.next_ns(), !shard.background.is_empty()));
+        Turn { next_ns, busy: busy || !self.inbox.is_empty() }
     }
 
     /// Where messages for the shard go; who drives it waits there.
@@ -363,6 +367,12 @@ impl Shard {
             // The changes of earlier executions are queued by now.
             self.reservations.clear();
             let outcome = self.execute(slot, token, version);
+            if !matches!(outcome, Executed::Read | Executed::Damaged { removal: None })
+                && let Some(hosted) = self.slots[slot as usize].as_ref()
+            {
+                let (pg, interval) = (hosted.pg, version.interval);
+                self.shared.world.observe(Observation::Ordered { pg, interval });
+            }
             if matches!(outcome, Executed::Read) {
                 // However long the store took: leases are judged by a time at which it had been read (rule R4).
                 self.now_ns = self.shared.world.boot_ns();
@@ -774,6 +784,28 @@ impl Shard {
         self.copies = Copies::default();
         let (mut messages, mut committed) = (Vec::new(), Vec::new());
         self.inbox.take(usize::MAX, &mut messages, &mut committed);
+    }
+
+    /// The time of the next deadline.
+    fn next_ns(&self) -> Option<u64> {
+        let tick = self.timers.peek().map(|Reverse((at, _))| *at);
+        [tick, self.watches.next_ns(), self.early.next_ns()].into_iter().flatten().min()
+    }
+
+    /// The PGs hosted, in no certain order.
+    pub fn pgs(&self) -> impl Iterator<Item = PgId> {
+        self.by_pg.keys().copied()
+    }
+
+    /// A hosted PG's machine.
+    pub fn machine(&self, pg: PgId) -> Option<&Pg> {
+        let slot = self.by_pg.get(&pg)?;
+        self.slots[*slot as usize].as_ref().map(|hosted| &hosted.machine)
+    }
+
+    /// Requests in the shard's hands.
+    pub fn held_requests(&self) -> usize {
+        self.ops.len() + self.early.len()
     }
 
     /// Number of PGs hosted.

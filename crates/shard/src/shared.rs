@@ -1,6 +1,6 @@
 //! What all threads of one OSD share.
 
-use crate::heartbeats::Heartbeats;
+use crate::heartbeats::{self, Heartbeats};
 use crate::inbox::{Inbox, ShardMessage};
 use crate::metrics::Metrics;
 use crate::progress::Progress;
@@ -13,7 +13,8 @@ use nacre_common::throttle::Throttle;
 use nacre_exec::{ClassList, Limits};
 use nacre_objectstore::{ObjectStore, StoreError};
 use nacre_pg::Settings;
-use nacre_pg::heartbeat::{HbEnvelope, HbMsg};
+use nacre_pg::heartbeat::{HbEnvelope, HbMsg, HeartbeatSettings};
+use nacre_pg::lease::LeaseSettings;
 use nacre_pg::reserve::{Reservation, Reserver};
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::{Encoded, Message};
@@ -106,12 +107,12 @@ impl Shared {
         boot_nonce: u64,
         store: Arc<dyn ObjectStore>,
         world: Arc<dyn World>,
-        settings: Settings,
+        settings: &ShardSettings,
     ) -> Arc<Shared> {
         let options = config.snapshot();
         let whoami = me.osd;
         let shards = shards_of(&options);
-        let heartbeats = Heartbeats::new(whoami, boot_nonce, &options, world.boot_ns());
+        let heartbeats = Heartbeats::new(whoami, boot_nonce, settings, world.boot_ns());
         Arc::new_cyclic(|weak: &Weak<Shared>| {
             let inboxes = (0..shards).map(|_| {
                 let weak = weak.clone();
@@ -128,8 +129,8 @@ impl Shared {
                 boot_nonce,
                 store,
                 world,
-                early: early_throttle(&options, settings.max_waiting_inactive),
-                settings: Arc::new(settings),
+                early: early_throttle(&options, settings.pg.max_waiting_inactive),
+                settings: Arc::new(settings.pg.clone()),
                 limits: ArcSwap::from_pointee(limits_of(&options)),
                 watch_counts: Arc::default(),
                 heartbeats: Mutex::new(heartbeats),
@@ -279,8 +280,29 @@ fn shards_of(options: &Options) -> usize {
     }
 }
 
-/// What PGs' machines obey as the options have it.
-pub fn settings_of(options: &Options) -> Settings {
+/// What the machines of an OSD obey.
+#[derive(Clone, Debug)]
+pub struct ShardSettings {
+    /// The PGs.
+    pub pg: Settings,
+    /// Heartbeats.
+    pub heartbeat: HeartbeatSettings,
+    /// Leases.
+    pub lease: LeaseSettings,
+}
+
+impl ShardSettings {
+    /// As the options have it.
+    pub fn of(options: &Options) -> ShardSettings {
+        ShardSettings {
+            pg: pg_settings_of(options),
+            heartbeat: heartbeats::settings_of(options),
+            lease: heartbeats::lease_settings_of(options),
+        }
+    }
+}
+
+fn pg_settings_of(options: &Options) -> Settings {
     let osd = &options.osd;
     Settings {
         min_log_entries: osd.osd_min_pg_log_entries as usize,

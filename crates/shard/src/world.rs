@@ -55,6 +55,8 @@ pub enum Observation<'a> {
         interval: Interval,
         /// The write's version; `None` for reads.
         wrote: Option<Eversion>,
+        /// The result.
+        result: i32,
     },
     /// A client was told that an object can't be read.
     Unreadable {
@@ -65,13 +67,11 @@ pub enum Observation<'a> {
         /// The interval under which the machine said so.
         interval: Interval,
     },
-    /// A rule of the contract between a machine and its shard was broken.
-    Broken {
-        /// Which.
-        rule: &'static str,
+    /// A machine named a request that it does not have.
+    UnknownRequest {
         /// The PG.
         pg: PgId,
-        /// What the machine named.
+        /// The request's token.
         token: u64,
     },
 }

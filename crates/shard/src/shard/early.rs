@@ -46,7 +46,6 @@ impl Drop for Share {
 
 impl EarlyRequests {
     /// Number of requests that wait.
-    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }

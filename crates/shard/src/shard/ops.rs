@@ -7,6 +7,7 @@ use crate::access;
 use crate::copy::Fetched;
 use crate::session::{Arrival, Session};
 use crate::tracker::{OpHandle, Stage};
+use crate::world::Observation;
 use bytes::Bytes;
 use nacre_common::error::Error;
 use nacre_common::{conn::ConnRef, throttle::Permit};
@@ -15,7 +16,7 @@ use nacre_objectstore::{ObjectStore, StoreError};
 use nacre_pg::log::MAX_DUP_RESULT_BYTES;
 use nacre_pg::{ClientOp, DropReason, Event, Executed};
 use nacre_types::errno::Errno;
-use nacre_types::ids::{ClientId, Epoch, Eversion, OsdId, PgId, ReqId};
+use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::{Op, OpResult, request_flag};
 use nacre_types::osdmap::{OsdMap, flag};
@@ -54,6 +55,8 @@ pub(super) struct InflightOp {
     pub(super) effects: Vec<Effect>,
     fetched: Fetched,
     pub(super) outcome: Option<Outcome>,
+    /// The version of its change.
+    wrote: Option<Eversion>,
 }
 
 impl InflightOp {
@@ -80,6 +83,7 @@ impl InflightOp {
             effects: Vec::new(),
             fetched: Fetched::default(),
             outcome: None,
+            wrote: None,
         }
     }
 }
@@ -120,6 +124,11 @@ impl Ops {
         *serial = serial.wrapping_add(1);
         self.free.push(at as u32);
         Some(op)
+    }
+
+    /// Number of requests.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
     }
 
     pub(super) fn tokens_of(&self, of: u32) -> Vec<u64> {
@@ -375,7 +384,7 @@ impl Shard {
             op.charged = Some((change.written_bytes, members));
         }
         let result = encode(&outcome);
-        op.outcome = Some(outcome);
+        (op.outcome, op.wrote) = (Some(outcome), Some(version));
         self.tracker.stage(op.track, Stage::WaitingForSubOps, self.now_ns);
         let (delete, user_version, mtime_ns) =
             (!change.context.exists, change.context.info.user_version, change.context.info.mtime_ns);
@@ -400,15 +409,16 @@ impl Shard {
     }
 
     /// Answers with what execution brought.
-    pub(super) fn reply(&mut self, _slot: u32, token: u64) {
+    pub(super) fn reply(&mut self, slot: u32, token: u64) {
         let Some(mut op) = self.take_op(token) else {
             tracing::error!(token, "answer to an unknown request");
-            return;
+            return self.observe_unknown(slot, token);
         };
         let Some(outcome) = op.outcome.take() else {
             tracing::error!(reqid = %op.request.reqid, "answer without an outcome");
-            return;
+            return self.observe_unknown(slot, token);
         };
+        self.observe_answer(&op, op.wrote, outcome.result);
         if !op.effects.is_empty() {
             return self.reply_with_effects(op, outcome);
         }
@@ -422,6 +432,7 @@ impl Shard {
             tracing::error!(reqid = %op.request.reqid, %version, %error, "a recorded reply is corrupt");
             Outcome { result: Errno::EIO.negated(), ..Outcome::default() }
         });
+        self.observe_answer(&op, Some(version), outcome.result);
         if outcome.result >= 0 {
             self.connect_again(&op);
         }
@@ -431,7 +442,34 @@ impl Shard {
     /// Answers with an error.
     pub(super) fn refuse(&mut self, token: u64, errno: Errno) {
         let Some(op) = self.take_op(token) else { return };
+        if errno == Errno::EIO
+            && let Some((pg, interval)) = self.place_of(op.slot)
+        {
+            let object = &op.request.object;
+            self.shared.world.observe(Observation::Unreadable { pg, object, interval });
+        }
         self.finish(&op, Outcome { result: errno.negated(), ..Outcome::default() });
+    }
+
+    /// The PG in a slot, and the interval that its machine is in.
+    fn place_of(&self, slot: u32) -> Option<(PgId, Interval)> {
+        let hosted = self.slots[slot as usize].as_ref()?;
+        Some((hosted.pg, hosted.machine.interval()))
+    }
+
+    fn observe_answer(&self, op: &InflightOp, wrote: Option<Eversion>, result: i32) {
+        if op.conn.is_some()
+            && let Some((pg, interval)) = self.place_of(op.slot)
+        {
+            self.shared.world.observe(Observation::Answered { pg, interval, wrote, result });
+        }
+    }
+
+    /// A machine named a request that it does not have.
+    fn observe_unknown(&self, slot: u32, token: u64) {
+        if let Some((pg, _)) = self.place_of(slot) {
+            self.shared.world.observe(Observation::UnknownRequest { pg, token });
+        }
     }
 
     /// Sends the request back to its client.

@@ -3,7 +3,7 @@
 use super::ops::{InflightOp, backoff};
 use super::*;
 use crate::session::{Arrival, Session};
-use crate::shared::{RunState, settings_of};
+use crate::shared::{RunState, ShardSettings};
 use crate::world::World;
 use nacre_common::auth::Peer;
 use nacre_common::clock::{Clock, SystemClock};
@@ -60,8 +60,8 @@ impl Bench {
         let config = options.iter().fold(config, |config, (name, value)| config.set(name, *value));
         let me = Member { osd: OsdId(0), incarnation: report.incarnation };
         let config = config.build().unwrap();
-        let settings = settings_of(&config.snapshot());
-        let shared = Shared::new(&config, me, 5, store.clone(), Arc::new(Alone), settings);
+        let settings = ShardSettings::of(&config.snapshot());
+        let shared = Shared::new(&config, me, 5, store.clone(), Arc::new(Alone), &settings);
         let other = Member { osd: OTHER, incarnation: Incarnation(Uuid::from_u128(7)) };
         let mut map = OsdMap::new(Uuid::nil(), 0, Default::default());
         map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 2, 2, 0, 1, Epoch(1))));
