@@ -191,6 +191,11 @@ impl Disk {
         self.capacity > 0 && self.used() + bytes > self.capacity
     }
 
+    /// Bytes that still fit.
+    pub fn left(&self) -> u64 {
+        if self.capacity == 0 { u64::MAX } else { self.capacity.saturating_sub(self.used()) }
+    }
+
     /// Bytes of object data.
     pub fn used(&self) -> u64 {
         self.seen.collections.values().flat_map(|c| c.objects.values()).map(|o| o.data.len() as u64).sum()

@@ -157,7 +157,8 @@ impl Invariants {
             let Some(osd) = osds.iter().find(|osd| osd.member() == *member) else { continue };
             let lacking = acknowledged.iter().rev().take(LAST_ACKNOWLEDGED).find(|v| !holds(osd, pg, **v));
             if let Some(version) = lacking {
-                let head = osd.disk.durable().collections.get(&pg).and_then(|c| c.log.keys().next_back());
+                let disk = osd.disk();
+                let head = disk.durable().collections.get(&pg).and_then(|c| c.log.keys().next_back());
                 let detail = format!(
                     "{pg}: {} is in sync in interval {} but lacks {version}; its durable log ends at {head:?}",
                     member.osd, membership.interval
@@ -176,8 +177,10 @@ impl Invariants {
                 continue;
             }
             if let Some(other) = osds.iter().find(|osd| osd.id != me.id && osd.serves(pg, now)) {
-                let intervals: Vec<_> =
-                    [me, other].iter().map(|osd| osd.machine(pg).map(|machine| machine.interval())).collect();
+                let intervals: Vec<_> = [me, other]
+                    .iter()
+                    .map(|osd| osd.with_machine(pg, |machine| machine.interval()))
+                    .collect();
                 let detail = format!("{pg}: {} and {} in intervals {intervals:?}", me.id, other.id);
                 return Err(("two primaries serve at one instant", detail));
             }
@@ -190,11 +193,11 @@ impl Invariants {
         for pg in view.up.keys().filter(|pg| !lost.contains(*pg)) {
             let Some(membership) = view.map.membership(*pg) else { continue };
             self.are_held(osds, *pg, membership)?;
-            let copies: Vec<(&Osd, &Collection)> = membership
+            let copies: Vec<(&Osd, Collection)> = membership
                 .in_sync
                 .iter()
                 .filter_map(|m| osds.iter().find(|osd| osd.member() == *m))
-                .filter_map(|osd| Some((osd, osd.disk.collection(*pg)?)))
+                .filter_map(|osd| Some((osd, osd.disk().collection(*pg)?.clone())))
                 .collect();
             if copies.len() != membership.in_sync.len() {
                 let detail = format!("{pg}: {} of {} copies", copies.len(), membership.in_sync.len());
@@ -203,7 +206,7 @@ impl Invariants {
             // Of an unfound object the members may have kept different versions.
             let is_unfound = |object: &ObjectId| copies.iter().all(|(osd, _)| osd.lacks(*pg, object));
             for pair in copies.windows(2) {
-                let ((a, first), (b, second)) = (pair[0], pair[1]);
+                let ((a, first), (b, second)) = (&pair[0], &pair[1]);
                 if let Some(difference) = difference(first, second, is_unfound) {
                     let detail = format!("{pg} on {} and {}: {difference}", a.id, b.id);
                     return Err(("replicas differ at rest", detail));
@@ -216,10 +219,13 @@ impl Invariants {
 
 /// Whether the write is durable on the disk: in the log, or so old that the log begins after it.
 fn holds(osd: &Osd, pg: PgId, version: Eversion) -> bool {
-    let Some(collection) = osd.disk.durable().collections.get(&pg) else { return false };
-    collection.log.contains_key(&version)
-        || version <= collection.trimmed
-        || collection.log.keys().next().is_some_and(|first| version < *first)
+    let in_log = |collection: &Collection| {
+        collection.log.contains_key(&version)
+            || version <= collection.trimmed
+            || collection.log.keys().next().is_some_and(|first| version < *first)
+    };
+    let Some(held) = osd.disk().durable().collections.get(&pg).map(in_log) else { return false };
+    held
         // A copy that was filled from one with an empty log has none either.
         || osd.durable_tail(pg).is_some_and(|tail| version <= tail)
 }

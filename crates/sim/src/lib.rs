@@ -58,6 +58,7 @@ pub mod packet;
 pub mod random;
 pub mod scenario;
 pub mod schedule;
+pub mod store;
 pub mod sweep;
 pub mod world;
 

@@ -221,7 +221,7 @@ impl World {
                 }
             }
             Fault::Restart => {
-                let pending = self.osds[osd as usize].disk.unflushed();
+                let pending = self.osds[osd as usize].disk().unflushed();
                 let nonce = self.osds[osd as usize].nonce();
                 if nonce != 0 {
                     let request = nacre_types::msg::OsdMarkMeDown { boot_nonce: nonce };
@@ -309,9 +309,10 @@ impl World {
             }
             Fault::Damage => return self.damage(osd, random),
             Fault::Full => {
-                let disk = &mut self.osds[osd as usize].disk;
+                let mut disk = self.osds[osd as usize].disk();
                 let room = disk.used() + random.range(0, 200);
                 disk.set_capacity(room.max(1));
+                drop(disk);
                 self.later(random.range(2 * SECOND, 12 * SECOND), FaultEvent::Room(osd));
             }
         }
@@ -440,7 +441,7 @@ impl World {
 
     fn kill(&mut self, osd: u32, random: &mut Random) {
         if self.osds[osd as usize].is_running() {
-            let surviving = random.index(self.osds[osd as usize].disk.unflushed() + 1);
+            let surviving = random.index(self.osds[osd as usize].disk().unflushed() + 1);
             self.say(format_args!("osd.{osd} dies; {surviving} unflushed changes survive"));
             self.osds[osd as usize].crash(surviving);
         }
@@ -532,13 +533,15 @@ impl World {
 
     /// An object of the OSD can't be read any more, of which another member in sync has a whole copy.
     fn damage(&mut self, osd: u32, random: &mut Random) -> bool {
-        let durable = self.osds[osd as usize].disk.durable();
-        let objects: Vec<(PgId, ObjectId)> = durable
+        let disk = self.osds[osd as usize].disk();
+        let objects: Vec<(PgId, ObjectId)> = disk
+            .durable()
             .collections
             .iter()
             .flat_map(|(pg, collection)| collection.objects.keys().map(|object| (*pg, object.clone())))
             .filter(|(_, object)| !nacre_pg::is_temp(object))
             .collect();
+        drop(disk);
         if objects.is_empty() {
             return false;
         }
@@ -553,7 +556,7 @@ impl World {
         let spares = memberships.is_empty() || !memberships.iter().all(has_other);
         if !spares {
             self.say(format_args!("{object} of {pg} is damaged on osd.{osd}: {kind:?}"));
-            self.osds[osd as usize].disk.damage(pg, &object, kind);
+            self.osds[osd as usize].disk().damage(pg, &object, kind);
         }
         !spares
     }
@@ -577,7 +580,7 @@ impl World {
     fn is_last_copy(&self, osd: u32) -> bool {
         let damages = self.scenario.faults.contains(&Fault::Damage);
         self.last_memberships(Some(osd)).into_iter().any(|(pg, membership)| {
-            let holds = |o: &Osd| o.disk.durable().collections.contains_key(&pg);
+            let holds = |o: &Osd| o.has_copy(pg);
             let intact = |o: &Osd| if damages { o.has_whole_copy(pg) } else { holds(o) };
             let mine =
                 membership.in_sync.iter().any(|m| m.osd.0 == osd && self.osds[osd as usize].member() == *m);
@@ -614,7 +617,7 @@ impl World {
     }
 
     fn make_room(&mut self, osd: u32) {
-        self.osds[osd as usize].disk.set_capacity(0);
+        self.osds[osd as usize].disk().set_capacity(0);
         if self.nemesis.stuck.remove(&osd) {
             self.schedule.after(100 * MILLI, Happening::OsdStart(osd));
         }

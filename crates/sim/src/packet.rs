@@ -1,8 +1,9 @@
 //! What travels between simulated machines.
 
 use nacre_mon::logic;
-use nacre_pg::PeerMsg;
-use nacre_pg::heartbeat::HbMsg;
+use nacre_pg::PgEnvelope;
+use nacre_pg::heartbeat::HbEnvelope;
+use nacre_shard::inbox::UpMap;
 use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest, PgCasReply};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::placement::PgMapper;
@@ -18,14 +19,17 @@ pub struct MapView {
     pub map: Arc<OsdMap>,
     /// CRUSH's up set of every PG, holes left out.
     pub up: BTreeMap<PgId, Vec<OsdId>>,
+    /// The same as shards take it.
+    pub up_sets: UpMap,
 }
 
 impl MapView {
     /// Maps every PG.
     pub fn new(map: OsdMap) -> MapView {
         let mut mapper = PgMapper::new(&map);
-        let up = map.pg_ids().map(|pg| (pg, mapper.up(pg))).collect();
-        MapView { map: Arc::new(map), up }
+        let up: BTreeMap<PgId, Vec<OsdId>> = map.pg_ids().map(|pg| (pg, mapper.up(pg))).collect();
+        let up_sets = Arc::new(up.clone().into_iter().collect());
+        MapView { map: Arc::new(map), up, up_sets }
     }
 }
 
@@ -39,9 +43,9 @@ pub enum Packet {
     /// OSD to client.
     Backoff(OsdBackoff),
     /// OSD to OSD, about a PG.
-    Peer(PgId, PeerMsg),
+    Peer(Box<PgEnvelope>),
     /// OSD to OSD, about leases and life.
-    Heartbeat(HbMsg),
+    Heartbeat(HbEnvelope),
     /// OSD to the map authority.
     ToMon(Box<logic::Event>),
     /// OSD or client to the map authority: send maps newer than this (generation, epoch), now and as they come.
@@ -60,11 +64,11 @@ impl Packet {
             Packet::Request(r) => (r.reqid, r.attempt, r.epoch, r.interval).hash(state),
             Packet::Reply(r) => (r.reqid, r.attempt, r.result, r.user_version).hash(state),
             Packet::Backoff(b) => (b.reqid, b.attempt, b.epoch).hash(state),
-            Packet::Peer(pg, msg) => {
-                pg.hash(state);
-                std::mem::discriminant(msg).hash(state);
+            Packet::Peer(envelope) => {
+                envelope.pg.hash(state);
+                std::mem::discriminant(&envelope.msg).hash(state);
             }
-            Packet::Heartbeat(msg) => std::mem::discriminant(msg).hash(state),
+            Packet::Heartbeat(beat) => std::mem::discriminant(&beat.msg).hash(state),
             Packet::ToMon(event) => std::mem::discriminant(&**event).hash(state),
             Packet::Subscribe(generation, epoch) => (generation, epoch).hash(state),
             Packet::Map(view) => (view.map.generation, view.map.epoch).hash(state),

@@ -7,12 +7,15 @@ use crate::mutation::Mutation;
 use crate::osd::OsdSettings;
 use crate::random::{Random, Stream};
 use crate::schedule::{MICRO, MILLI, Nanos, SECOND};
+use nacre_common::config::ConfigBuilder;
 use nacre_mon::logic::Tuning;
 use nacre_pg::Settings;
 use nacre_pg::heartbeat::HeartbeatSettings;
 use nacre_pg::lease::LeaseSettings;
+use nacre_shard::shared::ShardSettings;
 use nacre_types::PoolId;
 use nacre_types::crush::CrushMap;
+use nacre_types::ids::{EntityName, OsdId};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::pool::Pool;
 use std::collections::BTreeSet;
@@ -221,17 +224,21 @@ impl Scenario {
             session_expiry_ns: self.session_expiry,
             mutation: mutation.map_or(nacre_pg::Mutation::None, Mutation::of_pg),
         };
-        OsdSettings {
-            pg: Arc::new(pg),
+        let shards = ShardSettings {
+            pg,
             heartbeat: HeartbeatSettings {
                 interval_ns: SECOND,
                 grace_ns: 3 * SECOND,
                 report_interval_ns: SECOND,
             },
             lease: LeaseSettings { term_ns: 2 * SECOND, drift_ppm: 500 },
-            recoveries: 2,
-            limits: nacre_exec::Limits::default(),
-        }
+        };
+        let config = ConfigBuilder::new(EntityName::osd(OsdId(0)))
+            .set("osd_op_num_shards", "2")
+            .set("osd_max_backfills", "2")
+            .set("osd_recovery_max_active", "2")
+            .build();
+        OsdSettings { shards, config: config.expect("invariant: these options have these values") }
     }
 
     /// What the map authority obeys.

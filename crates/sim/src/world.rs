@@ -13,7 +13,7 @@ use crate::linearize;
 use crate::monitor::{MonOut, Monitor};
 use crate::nemesis::{FaultEvent, Nemesis};
 use crate::network::{Delays, Due, Link, Network, Node};
-use crate::osd::{Handle, Osd, Out, ReadRequest, show_membership};
+use crate::osd::{Osd, Out, show_membership};
 use crate::packet::{MapView, Packet};
 use crate::random::{Random, Stream};
 use crate::scenario::{Fault, Scenario};
@@ -21,12 +21,15 @@ use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::{Failure, Options, Report};
 use ending::Ending;
 use nacre_mon::logic::Event;
+use nacre_shard::shard::Turn;
 use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
+/// Shards of an OSD, as its options have it.
+const SHARDS: usize = 2;
 /// Requests that one OSD may hold for clients.
 const MAX_HELD: usize = 2_000;
 /// Events of one run; more mean that something spins.
@@ -41,12 +44,8 @@ pub enum Happening {
     Ghost(Link, Box<Packet>),
     /// A flush that began in this life ends: so many changes are durable.
     Flushed(u32, u32, usize),
-    /// A store's read is done.
-    ReadDone(u32, u32, Handle, ReadRequest),
-    /// A recovery slot is free.
-    Reserved(u32, u32, Handle),
-    /// The same for a copy that another OSD fills.
-    TargetReserved(u32, u32, Handle),
+    /// A shard's turn.
+    Turn(u32, u32, usize),
     /// An OSD wanted to be woken.
     OsdTick(u32, u32),
     /// An OSD finds that another one's process is gone.
@@ -96,6 +95,8 @@ pub struct World {
     flushing: Vec<bool>,
     /// When each OSD is woken next.
     wakes: Vec<Option<Nanos>>,
+    /// When each OSD's shards have their next turns.
+    turns: Vec<[Option<Nanos>; SHARDS]>,
     /// Directions cut by partitions.
     pub(crate) partitioned: BTreeSet<Link>,
     /// OSD pairs that are between two sessions.
@@ -147,6 +148,7 @@ impl World {
             maps: BTreeMap::new(),
             flushing: vec![false; count],
             wakes: vec![None; count],
+            turns: vec![[None; SHARDS]; count],
             partitioned: BTreeSet::new(),
             connecting: BTreeSet::new(),
             asked: 0,
@@ -206,7 +208,7 @@ impl World {
         }
         if self.thorough {
             for osd in &self.osds {
-                absorb(&mut self.hash, format_args!("{:?}", osd.disk));
+                absorb(&mut self.hash, format_args!("{:?}", *osd.disk()));
             }
         }
         Report {
@@ -259,19 +261,10 @@ impl World {
                     self.with_osd(osd, |osd, out| osd.on_flushed(now, count, out));
                 }
             }
-            Happening::ReadDone(osd, life, handle, request) => {
+            Happening::Turn(osd, life, shard) => {
                 if self.osds[osd as usize].life == life {
-                    self.with_osd(osd, |osd, out| osd.on_read(now, handle, request, out));
-                }
-            }
-            Happening::Reserved(osd, life, handle) => {
-                if self.osds[osd as usize].life == life {
-                    self.with_osd(osd, |osd, out| osd.on_reserved(now, handle, out));
-                }
-            }
-            Happening::TargetReserved(osd, life, handle) => {
-                if self.osds[osd as usize].life == life {
-                    self.with_osd(osd, |osd, out| osd.on_target_reserved(now, handle, out));
+                    self.turns[osd as usize][shard] = None;
+                    self.with_osd(osd, |osd, out| osd.on_turn(now, shard, out));
                 }
             }
             Happening::OsdTick(osd, life) => {
@@ -400,19 +393,6 @@ impl World {
                     }
                     self.send(Node::Osd(id), to, packet);
                 }
-                Out::Read(handle, request) => {
-                    let life = self.osds[id as usize].life;
-                    let wait = self.disk_random.range(10 * MICRO, 2 * MILLI);
-                    self.schedule.after(wait, Happening::ReadDone(id, life, handle, request));
-                }
-                Out::Reserved(handle) => {
-                    let life = self.osds[id as usize].life;
-                    self.schedule.after(MICRO, Happening::Reserved(id, life, handle));
-                }
-                Out::TargetReserved(handle) => {
-                    let life = self.osds[id as usize].life;
-                    self.schedule.after(MICRO, Happening::TargetReserved(id, life, handle));
-                }
                 Out::Ordered { pg, interval } => {
                     let checked = self.invariants.ordered(&self.osds[id as usize], pg, interval);
                     self.check(checked);
@@ -444,12 +424,26 @@ impl World {
         if !osd.is_running() {
             return;
         }
-        if !self.flushing[id as usize] && osd.disk.unflushed() > 0 {
+        let unflushed = osd.disk().unflushed();
+        if !self.flushing[id as usize] && unflushed > 0 {
             self.flushing[id as usize] = true;
             let slow = self.nemesis.flush_factor(id);
             let wait = (100 * MICRO + self.disk_random.range(0, self.scenario.flush)) * slow;
-            let count = osd.disk.unflushed();
-            self.schedule.after(wait, Happening::Flushed(id, osd.life, count));
+            self.schedule.after(wait, Happening::Flushed(id, osd.life, unflushed));
+        }
+        for (shard, (turn, has_messages)) in osd.pending().enumerate() {
+            let at = match turn {
+                // Threads are woken soon; background work waits for the store.
+                _ if has_messages => now + self.disk_random.range(MICRO, 20 * MICRO),
+                Turn { busy: true, .. } => now + self.disk_random.range(10 * MICRO, 2 * MILLI),
+                Turn { next_ns: Some(local), .. } => osd.clock.when(local).max(now + 1),
+                Turn { next_ns: None, .. } => continue,
+            };
+            let known = &mut self.turns[id as usize][shard];
+            if known.is_none_or(|known| at < known) {
+                *known = Some(at);
+                self.schedule.at(at, Happening::Turn(id, osd.life, shard));
+            }
         }
         let held = osd.waiting_requests();
         if let Some(at) = osd.next_tick() {
@@ -505,6 +499,7 @@ impl World {
         let view = self.osds[id as usize].stored_map().and_then(|stamp| self.maps.get(&stamp).cloned());
         self.flushing[id as usize] = false;
         self.wakes[id as usize] = None;
+        self.turns[id as usize] = [None; SHARDS];
         let me = Node::Osd(id);
         for other in 0..self.osds.len() as u32 {
             if other != id {
@@ -579,6 +574,9 @@ impl World {
                     .map()
                     .map_or((0, Epoch(0)), |map| (map.generation, map.epoch));
                 self.send(node, Node::Mon, Packet::Subscribe(generation, epoch.0));
+            }
+            (Node::Osd(osd), Node::Client(_)) => {
+                self.with_osd(osd, |osd, out| osd.on_client_reset(now, peer, out));
             }
             (Node::Osd(osd), Node::Mon) => self.with_osd(osd, |osd, out| osd.on_mon_reset(now, out)),
             (Node::Mon, _) => self.monitor.on_reset(peer),

@@ -8,6 +8,7 @@ use crate::network::Node;
 use crate::scenario::Fault;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use crate::world::Happening;
+use nacre_pg::Pg;
 use nacre_types::stats::pg_state;
 use nacre_types::{ObjectId, PgId};
 use std::collections::BTreeSet;
@@ -108,17 +109,19 @@ impl World {
         let mut unclean = Vec::new();
         for pg in map.pg_ids().filter(|pg| !lost.contains(pg)) {
             let primary = map.membership(pg).map(|m| m.primary);
-            let machine =
-                primary.and_then(|osd| self.osds.get(osd.0 as usize)).and_then(|osd| osd.machine(pg));
-            let state = machine.map_or(0, |machine| machine.state());
-            let wanted = pg_state::ACTIVE | pg_state::CLEAN;
             // A PG with an unfound object is never clean: its members are in sync, and its primary knows them.
             let may_lack = self.scenario.faults.contains(&Fault::Damage);
-            let is_settled = machine.filter(|_| may_lack).is_some_and(|machine| {
+            let look = |machine: &Pg| {
+                let state = machine.state();
                 let has_unfound = machine.unfound().is_some_and(|mut unfound| unfound.next().is_some());
                 let is_current = map.membership(pg).is_some_and(|m| m.interval == machine.interval());
-                has_unfound && is_current && state & (pg_state::UNDERSIZED | pg_state::REMAPPED) == 0
-            });
+                let is_whole = state & (pg_state::UNDERSIZED | pg_state::REMAPPED) == 0;
+                (state, may_lack && has_unfound && is_current && is_whole)
+            };
+            let primary = primary.and_then(|osd| self.osds.get(osd.0 as usize));
+            let (state, is_settled) =
+                primary.and_then(|osd| osd.with_machine(pg, look)).unwrap_or((0, false));
+            let wanted = pg_state::ACTIVE | pg_state::CLEAN;
             if is_settled {
                 continue;
             }
@@ -139,7 +142,7 @@ impl World {
         let mut text = format!("map: {}", describe_map(self.monitor.view()));
         for (pg, state) in self.unclean() {
             text += &format!("\n  {pg} is {state}");
-            for osd in &mut self.osds {
+            for osd in &self.osds {
                 if let Some(said) = osd.describe(pg) {
                     text += &format!("\n    {}: {said}", osd.id);
                 }

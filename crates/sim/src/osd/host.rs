@@ -1,0 +1,211 @@
+//! What lies beyond a simulated OSD process: its clock as it is read now, connections to other machines, and the simulation
+//! that watches it.
+
+use super::{Copies, Out};
+use crate::network::Node;
+use crate::packet::Packet;
+use crate::schedule::Nanos;
+use crate::store::Store;
+use nacre_common::auth::Peer;
+use nacre_common::conn::{ConnRef, Connection};
+use nacre_common::error::{Error, Result};
+use nacre_mon::logic;
+use nacre_pg::PgEnvelope;
+use nacre_shard::session::{Arrival, Session};
+use nacre_shard::world::{Observation, World};
+use nacre_types::errno::Errno;
+use nacre_types::ids::EntityName;
+use nacre_types::msg::{Encoded, Message, OsdBackoff, OsdReply, PgCas};
+use nacre_types::{ClientId, OsdId};
+use parking_lot::Mutex;
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use uuid::Uuid;
+
+const ADDR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 1);
+
+/// See the module's documentation.
+pub(super) struct Host {
+    copies: Copies,
+    store: Arc<Store>,
+    local_ns: AtomicU64,
+    uuids: AtomicU64,
+    out: Arc<Mutex<Vec<Out>>>,
+    conns: Mutex<BTreeMap<Node, (ClientId, ConnRef)>>,
+    next_conn: AtomicU64,
+}
+
+impl Host {
+    /// A process on `store`, whose clock shows `local_ns`.
+    pub(super) fn new(copies: Copies, store: Arc<Store>, local_ns: Nanos) -> Host {
+        Host {
+            copies,
+            store,
+            local_ns: AtomicU64::new(local_ns),
+            uuids: AtomicU64::new(1),
+            out: Arc::default(),
+            conns: Mutex::default(),
+            next_conn: AtomicU64::new(1),
+        }
+    }
+
+    /// The clock goes on.
+    pub(super) fn set_time(&self, local_ns: Nanos) {
+        self.local_ns.store(local_ns, Ordering::Relaxed);
+    }
+
+    /// What the process wants done or known since this was asked last.
+    pub(super) fn take(&self, out: &mut Vec<Out>) {
+        out.append(&mut self.out.lock());
+    }
+
+    fn connect(&self, to: Node, session: Option<Session>) -> ConnRef {
+        let id = self.next_conn.fetch_add(1, Ordering::Relaxed);
+        let out = Arc::clone(&self.out);
+        ConnRef::new(Arc::new(SimConnection { to, id, out, session, over: AtomicBool::new(false) }))
+    }
+
+    /// The connection that a client's requests come by; another one where it has begun a new session.
+    pub(super) fn conn_of_client(&self, client: Node, session: ClientId) -> ConnRef {
+        let mut conns = self.conns.lock();
+        if let Some((known, conn)) = conns.get(&client)
+            && *known == session
+        {
+            return conn.clone();
+        }
+        let peer = Peer {
+            entity: EntityName::client("admin"),
+            client: Some(session),
+            caps: [("osd".to_owned(), "allow *".to_owned())].into(),
+            nonce: 0,
+            key_fingerprint: 0,
+            expires_unix: None,
+        };
+        let conn = self.connect(client, Some(Session::new(&peer, ADDR)));
+        if let Some((_, former)) = conns.insert(client, (session, conn.clone())) {
+            former.abort();
+        }
+        conn
+    }
+
+    /// A client's connection is lost; returns its id.
+    pub(super) fn lose_client(&self, client: Node) -> Option<u64> {
+        let (_, conn) = self.conns.lock().remove(&client)?;
+        conn.abort();
+        Some(conn.id())
+    }
+}
+
+impl World for Host {
+    fn boot_ns(&self) -> u64 {
+        self.local_ns.load(Ordering::Relaxed)
+    }
+
+    fn wall_ns(&self) -> u64 {
+        0
+    }
+
+    fn fresh_uuid(&self) -> Uuid {
+        Uuid::from_u128(u128::from(self.uuids.fetch_add(1, Ordering::Relaxed)))
+    }
+
+    fn to_mon(&self, message: Encoded) {
+        let mut out = self.out.lock();
+        match message.kind {
+            PgCas::KIND => match message.decode::<PgCas>() {
+                Ok(cas) => {
+                    let event =
+                        logic::Event::Cas { origin: logic::Origin(0), osd: self.copies.member.osd, cas };
+                    out.push(Out::Send(Node::Mon, Packet::ToMon(Box::new(event))));
+                }
+                Err(error) => out.push(Out::Broken("a message that can't be decoded", error.to_string())),
+            },
+            // A subscription: the control thread of the simulation renews it.
+            _ => {}
+        }
+    }
+
+    fn peer(&self, osd: OsdId, _shard: usize) -> Result<Option<ConnRef>> {
+        Ok(Some(self.connect(Node::Osd(osd.0), None)))
+    }
+
+    fn drop_peer(&self, _osd: OsdId) {}
+
+    fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {
+        self.out.lock().push(Out::Broken("a copy that no client asked for", String::new()));
+    }
+
+    fn observe(&self, what: Observation<'_>) {
+        let osd = self.copies.member.osd;
+        let out = match what {
+            Observation::Ordered { pg, interval } => Out::Ordered { pg, interval },
+            Observation::Answered { pg, result, .. } if result == Errno::EIO.negated() => {
+                Out::Broken("an execution failed with EIO", format!("{pg} on {osd}"))
+            }
+            Observation::Answered { pg, interval, wrote, .. } => Out::Answered { pg, interval, wrote },
+            Observation::Unreadable { pg, object, interval } => {
+                let has_own = self.copies.has_stored(&self.store.disk(), pg, object);
+                Out::Unreadable { pg, object: object.clone(), interval, has_own }
+            }
+            Observation::UnknownRequest { pg, token } => {
+                Out::Broken("a command about an unknown request", format!("{pg} on {osd}: {token}"))
+            }
+        };
+        self.out.lock().push(out);
+    }
+}
+
+/// One end of a connection to another simulated machine.
+struct SimConnection {
+    to: Node,
+    id: u64,
+    out: Arc<Mutex<Vec<Out>>>,
+    session: Option<Session>,
+    over: AtomicBool,
+}
+
+impl Connection for SimConnection {
+    fn send_encoded(&self, message: Encoded) -> Result<()> {
+        if self.is_over() {
+            return Err(Error::Closed);
+        }
+        let kind = message.kind;
+        let packet = match kind {
+            PgEnvelope::KIND => message.decode().map(|envelope| Packet::Peer(Box::new(envelope))),
+            OsdReply::KIND => message.decode().map(Packet::Reply),
+            OsdBackoff::KIND => message.decode().map(Packet::Backoff),
+            _ => {
+                self.out.lock().push(Out::Broken("a message that nobody expects", format!("kind {kind}")));
+                return Ok(());
+            }
+        };
+        self.out.lock().push(match packet {
+            Ok(packet) => Out::Send(self.to, packet),
+            Err(error) => Out::Broken("a message that can't be decoded", error.to_string()),
+        });
+        Ok(())
+    }
+
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    fn peer_addr(&self) -> SocketAddr {
+        ADDR
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::Relaxed)
+    }
+
+    fn abort(&self) {
+        self.over.store(true, Ordering::Relaxed);
+    }
+
+    fn context(&self) -> Option<&(dyn Any + Send + Sync)> {
+        self.session.as_ref().map(|session| session as &(dyn Any + Send + Sync))
+    }
+}

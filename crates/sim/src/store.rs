@@ -1,0 +1,206 @@
+//! The simulated disk as the store of an OSD process.
+
+use crate::disk::Disk;
+use bytes::Bytes;
+use nacre_common::metrics::Metric;
+use nacre_objectstore::{
+    Completion, ObjectStat, ObjectStore, Page, ReadStore, Reservation, Result, Statfs, StoreError,
+};
+use nacre_types::txn::{Transaction, TxnOp};
+use nacre_types::{Eversion, Incarnation, ObjectId, PgId};
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Bytes that must be free for a write to be begun: much for objects of a simulation.
+pub(crate) const MARGIN_BYTES: u64 = 64;
+
+/// A disk, and whom to tell when its changes are durable.
+#[derive(Debug, Default)]
+pub struct Store {
+    disk: Mutex<Disk>,
+    /// For each unflushed change of the disk, oldest first.
+    completions: Mutex<VecDeque<Option<Completion>>>,
+}
+
+impl Store {
+    /// The disk. It must be given back before the OSD acts.
+    pub fn disk(&self) -> MutexGuard<'_, Disk> {
+        self.disk.lock()
+    }
+
+    /// Sets a value of the OSD's own, in order with its transactions.
+    pub fn set_superblock(&self, name: &str, value: Bytes) {
+        self.disk().set_superblock(name, value);
+        self.completions.lock().push_back(None);
+    }
+
+    /// The `count` oldest unflushed changes are durable.
+    pub fn flush(&self, count: usize) {
+        self.disk().flush(count);
+        let durable: Vec<Completion> = self.completions.lock().drain(..count).flatten().collect();
+        let is_same = |a: &Completion, b: &Completion| Arc::ptr_eq(&a.sink, &b.sink);
+        let mut told: Vec<&Completion> = Vec::new();
+        for completion in &durable {
+            if !told.iter().any(|other| is_same(other, completion)) {
+                told.push(completion);
+                let own = durable.iter().filter(|other| is_same(other, completion));
+                completion.sink.committed(&own.map(|other| other.token).collect::<Vec<_>>());
+            }
+        }
+    }
+
+    /// The process dies: nobody is told any more.
+    pub fn forget(&self) {
+        self.completions.lock().clear();
+    }
+}
+
+impl ObjectStore for Store {
+    fn kind(&self) -> &'static str {
+        "simulated"
+    }
+
+    fn incarnation(&self) -> Incarnation {
+        Incarnation::default()
+    }
+
+    fn queue_transaction(&self, txn: &Transaction, on_commit: Option<Completion>) -> Result<()> {
+        let mut disk = self.disk();
+        if disk.is_prevented(txn) {
+            return Err(StoreError::Corrupt { what: "an object".into(), detail: "it is damaged".into() });
+        }
+        let creates = matches!(txn.ops.first(), Some(TxnOp::CreateCollection));
+        if !creates {
+            disk.seen().existing(txn.collection)?;
+        }
+        let refused = |detail: String| StoreError::Database { what: "a transaction", detail };
+        disk.apply(txn.clone()).map_err(|error| refused(error.0))?;
+        self.completions.lock().push_back(on_commit);
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn umount(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn stopped(&self) -> Option<StoreError> {
+        None
+    }
+
+    fn health(&self) -> Vec<(String, String)> {
+        Vec::new()
+    }
+
+    fn metrics(&self, _out: &mut Vec<Metric>) {}
+
+    fn statfs(&self) -> Result<Statfs> {
+        Ok(Statfs::default())
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<Reservation> {
+        match self.disk().lacks_room(MARGIN_BYTES) {
+            true => Err(StoreError::NoSpace { wanted_bytes: bytes, available_bytes: 0 }),
+            false => Ok(Reservation::new(&Arc::default(), bytes)),
+        }
+    }
+
+    fn super_get(&self, key: &str) -> Result<Option<Bytes>> {
+        Ok(self.disk().seen().superblock.get(key).cloned())
+    }
+
+    fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
+        for (name, value) in values {
+            self.set_superblock(name, value.clone().unwrap_or_default());
+        }
+        Ok(())
+    }
+
+    fn super_list(&self, _prefix: &str) -> Result<Vec<(String, Bytes)>> {
+        Ok(Vec::new())
+    }
+}
+
+impl ReadStore for Store {
+    fn read(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Bytes> {
+        self.disk().seen().read(coll, oid, offset, len)
+    }
+
+    fn extents(&self, coll: PgId, oid: &ObjectId, offset: u64, len: u64) -> Result<Vec<(u64, u64)>> {
+        self.disk().seen().extents(coll, oid, offset, len)
+    }
+
+    fn stat(&self, coll: PgId, oid: &ObjectId) -> Result<ObjectStat> {
+        self.disk().seen().stat(coll, oid)
+    }
+
+    fn get_attr(&self, coll: PgId, oid: &ObjectId, name: &str) -> Result<Option<Bytes>> {
+        self.disk().seen().get_attr(coll, oid, name)
+    }
+
+    fn get_attrs(&self, coll: PgId, oid: &ObjectId) -> Result<Vec<(String, Bytes)>> {
+        self.disk().seen().get_attrs(coll, oid)
+    }
+
+    fn omap_get_header(&self, coll: PgId, oid: &ObjectId) -> Result<Bytes> {
+        self.disk().seen().omap_get_header(coll, oid)
+    }
+
+    fn omap_get(&self, coll: PgId, oid: &ObjectId, keys: &[Bytes]) -> Result<Vec<(Bytes, Bytes)>> {
+        self.disk().seen().omap_get(coll, oid, keys)
+    }
+
+    fn list_collections(&self) -> Result<Vec<PgId>> {
+        self.disk().seen().list_collections()
+    }
+
+    fn collection_exists(&self, coll: PgId) -> Result<bool> {
+        self.disk().seen().collection_exists(coll)
+    }
+
+    fn collection_meta(&self, coll: PgId) -> Result<Vec<(String, Bytes)>> {
+        self.disk().seen().collection_meta(coll)
+    }
+
+    fn read_log(&self, coll: PgId, after: Eversion, max: usize) -> Result<Vec<(Eversion, Bytes)>> {
+        self.disk().seen().read_log(coll, after, max)
+    }
+
+    fn omap_iterate(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<(Bytes, Bytes)>> {
+        self.disk().seen().omap_iterate(coll, oid, start_after, prefix, max, max_bytes)
+    }
+
+    fn omap_get_keys(
+        &self,
+        coll: PgId,
+        oid: &ObjectId,
+        start_after: Option<&[u8]>,
+        prefix: &[u8],
+        max: usize,
+        max_bytes: usize,
+    ) -> Result<Page<Bytes>> {
+        self.disk().seen().omap_get_keys(coll, oid, start_after, prefix, max, max_bytes)
+    }
+
+    fn list_objects(
+        &self,
+        coll: PgId,
+        from: &ObjectId,
+        to: Option<&ObjectId>,
+        max: usize,
+    ) -> Result<Page<ObjectId>> {
+        self.disk().seen().list_objects(coll, from, to, max)
+    }
+}
