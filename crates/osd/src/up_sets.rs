@@ -2,23 +2,23 @@
 //!
 //! Membership changes make most epochs of a busy cluster; none of them moves an up set.
 
+use nacre_types::id_map::IdMap;
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::placement::PgMapper;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The up sets of one map.
 #[derive(Debug, Default)]
 pub struct UpSets {
     of: Option<Arc<OsdMap>>,
-    sets: Arc<HashMap<PgId, Vec<OsdId>>>,
+    sets: Arc<IdMap<PgId, Vec<OsdId>>>,
 }
 
 impl UpSets {
     /// The up set, preferred primary first, of every PG that `map` has; shared with the call before where nothing
     /// that counts changed.
-    pub fn update(&mut self, map: &Arc<OsdMap>) -> Arc<HashMap<PgId, Vec<OsdId>>> {
+    pub fn update(&mut self, map: &Arc<OsdMap>) -> Arc<IdMap<PgId, Vec<OsdId>>> {
         let same = self.of.as_ref().is_some_and(|before| same_placement(before, map));
         if !same {
             let mut mapper = PgMapper::new(map);

@@ -8,18 +8,19 @@ use crate::session::Arrival;
 use nacre_common::throttle::Permit;
 use nacre_objectstore::{CommitSink, StoreError};
 use nacre_pg::PgEnvelope;
+use nacre_types::id_map::IdMap;
 use nacre_types::ids::{OsdId, PgId};
 use nacre_types::msg::PgCasReply;
 use nacre_types::osdmap::OsdMap;
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::Notify;
 
 /// Where CRUSH wants every PG.
-pub type UpMap = Arc<HashMap<PgId, Vec<OsdId>>>;
+pub type UpMap = Arc<IdMap<PgId, Vec<OsdId>>>;
 
 /// Something for a shard to do.
 pub enum ShardMessage {

@@ -18,8 +18,8 @@ use nacre_types::object::ObjectId;
 use nacre_types::op::{NotifyReply, WatchInfo};
 use parking_lot::Mutex;
 use std::cmp::Reverse;
-use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::sync::Arc;
 
 /// A watch whose PG does not answer lives at least so much longer, whatever its timeout: time must pass.
@@ -95,7 +95,7 @@ pub(crate) struct WatchCounts(Mutex<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
-    of_client: HashMap<ClientId, usize>,
+    of_client: BTreeMap<ClientId, usize>,
     all: usize,
 }
 
@@ -128,7 +128,7 @@ impl WatchCounts {
 pub(crate) struct Watches<C, N> {
     limits: WatchLimits,
     counts: Arc<WatchCounts>,
-    objects: HashMap<ObjectId, Watched<C, N>>,
+    objects: BTreeMap<ObjectId, Watched<C, N>>,
     timers: BinaryHeap<Reverse<(u64, Due)>>,
     notifies: usize,
     bytes: usize,
@@ -142,7 +142,7 @@ pub(crate) struct TooMany<N>(pub N);
 impl<C: Clone, N> Watches<C, N> {
     /// Nothing watched yet. What is watched is counted in `counts` too; notifies are numbered from above `first_id`.
     pub(crate) fn new(limits: WatchLimits, counts: Arc<WatchCounts>, first_id: u64) -> Watches<C, N> {
-        let (objects, timers) = (HashMap::new(), BinaryHeap::new());
+        let (objects, timers) = (BTreeMap::new(), BinaryHeap::new());
         Watches { limits, counts, objects, timers, notifies: 0, bytes: 0, next_id: first_id }
     }
 

@@ -42,7 +42,7 @@ mutations! {
     /// Members that a proposal would add are not waited for until a map confirms it.
     IgnoreProposedMembers = "ignore-proposed-members", "R1", ["an in-sync disk lacks an acknowledged write"];
     /// A wiped member is taken for an empty but valid copy.
-    TrustWipedMember = "trust-wiped-member", "R2", ["a transaction that does not apply"];
+    TrustWipedMember = "trust-wiped-member", "R2", ["an OSD stops"];
     /// A new primary does not adopt the longest log.
     SkipTailRepair = "skip-tail-repair", "R3", ["an in-sync disk lacks an acknowledged write"];
     /// Operations of the old interval are still accepted after the promotion was proposed.
@@ -90,9 +90,9 @@ mutations! {
     /// A primary answers before an update is durable on its own disk.
     ReplyBeforeDurable = "reply-before-durable", "R3", ["an in-sync disk lacks an acknowledged write"];
     /// Resends of requests that are forgotten are executed.
-    ExecuteForgotten = "execute-forgotten", "R6", ["not linearizable"];
+    ExecuteForgotten = "execute-forgotten", "R6", ["a resend was answered differently", "not linearizable"];
     /// A member is backfilled without the dup records.
-    FillWithoutDups = "fill-without-dups", "R6", ["not linearizable"];
+    FillWithoutDups = "fill-without-dups", "R6", ["a resend was answered differently", "not linearizable"];
     /// Objects of divergent updates are kept where a member is filled.
     KeepDivergent = "keep-divergent", "R8", ["not linearizable"];
     /// What is damaged on both sides counts as equal in a backfill.
@@ -175,7 +175,7 @@ impl Mutation {
             Mutation::DropBeforeFilled => &[OutIn, Crash],
             Mutation::ApplyPastCursor | Mutation::JoinWithMissing => &[OutIn, Wipe, Crash],
             Mutation::SkipMending => &[Damage, Crash],
-            Mutation::ForgetRefused => &[Crash, OutIn, SlowCas, MonCrash, Partition],
+            Mutation::ForgetRefused => &[Crash, OutIn, SlowCas],
             Mutation::IgnoreIncarnation => &[Wipe, Crash],
             Mutation::SkipLevelling => &[Crash, Partition, SlowDisk, Delay],
             Mutation::VolatilePromise => &[Crash, SlowDisk, Partition, SlowCas],

@@ -8,14 +8,14 @@ use crate::session::Arrival;
 use nacre_types::errno::Errno;
 use nacre_types::object::ObjectId;
 use nacre_types::op::Op;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 /// Requests that may wait for one object's copy; the throttle of clients' requests bounds them all.
 const MAX_WAITING: usize = 1024;
 
 /// Objects that are being replaced by copies, with the requests that wait for that, in order.
 #[derive(Default)]
-pub(super) struct Copies(HashMap<ObjectId, Vec<Arrival>>);
+pub(super) struct Copies(BTreeMap<ObjectId, Vec<Arrival>>);
 
 impl Copies {
     /// Whether there are any.
