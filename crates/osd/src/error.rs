@@ -1,5 +1,6 @@
 //! The crate's one error type: why an OSD can't be made or started.
 
+use nacre_shard::shard::LoadError;
 use nacre_store::StoreError;
 use nacre_types::encoding::DecodeError;
 use nacre_types::errno::Errno;
@@ -52,6 +53,15 @@ pub enum OsdError {
         /// Its answer.
         source: std::io::Error,
     },
+}
+
+impl From<LoadError> for OsdError {
+    fn from(error: LoadError) -> OsdError {
+        match error {
+            LoadError::Store(error) => OsdError::Store(error),
+            LoadError::Decode(error) => OsdError::Decode(error),
+        }
+    }
 }
 
 impl OsdError {

@@ -16,8 +16,6 @@
 //! ordered stops the OSD, as does any failed write of the store; nothing here decides about membership.
 
 pub mod error;
-pub mod superblock;
-pub mod up_sets;
 
 mod clock;
 mod commands;
@@ -26,6 +24,7 @@ mod copy;
 mod dispatch;
 mod outside;
 mod peers;
+mod pings;
 mod server;
 mod shared;
 mod starting;

@@ -3,26 +3,44 @@
 use crate::clock;
 use crate::copy::Copier;
 use crate::peers::PeerLinks;
+use crate::pings::PingLinks;
+use crate::store_kind;
 use arc_swap::ArcSwapOption;
+use nacre_common::auth::Ticket;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
+use nacre_pg::heartbeat::HbEnvelope;
 use nacre_runtime::msgr::{Conn, Encoded};
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::Arrival;
 use nacre_shard::shared::Shared;
 use nacre_shard::world::World;
+use nacre_store::ObjectStore;
 use nacre_types::ids::OsdId;
+use nacre_types::osdmap::OsdMap;
+use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
 use uuid::Uuid;
 
 /// See the module's documentation.
 pub(crate) struct Outside {
     pub(crate) peers: PeerLinks,
+    pub(crate) pings: PingLinks,
     pub(crate) copier: Arc<Copier>,
     /// The connection to the map authority, while there is one.
     pub(crate) mon: ArcSwapOption<Conn>,
+    /// Where this OSD listens.
+    pub(crate) addr: OnceLock<SocketAddr>,
+    /// Proves who this OSD is to its peers, once the map authority has given it.
+    pub(crate) ticket: Arc<ArcSwapOption<Ticket>>,
     /// Whose outside it is.
     pub(crate) shared: OnceLock<Weak<Shared>>,
+}
+
+impl Outside {
+    fn shared(&self) -> Option<Arc<Shared>> {
+        self.shared.get()?.upgrade()
+    }
 }
 
 impl World for Outside {
@@ -52,6 +70,36 @@ impl World for Outside {
 
     fn drop_peer(&self, osd: OsdId) {
         self.peers.drop_conn(osd);
+    }
+
+    fn follow_map(&self, map: &OsdMap) -> Vec<OsdId> {
+        let Some(shared) = self.shared() else { return Vec::new() };
+        self.pings.on_map(map);
+        self.peers.on_map(map, shared.whoami)
+    }
+
+    fn ping(&self, osd: OsdId, message: &HbEnvelope) {
+        if let Some(map) = self.shared().and_then(|shared| shared.map.load_full()) {
+            self.pings.ping(&map, osd, message);
+        }
+    }
+
+    fn public_addr(&self) -> Option<SocketAddr> {
+        self.ticket.load().as_ref()?;
+        self.addr.get().copied()
+    }
+
+    fn pools_changed(&self) {
+        if let Some(shared) = self.shared() {
+            store_kind::set_data_options(&shared);
+        }
+    }
+
+    fn health(&self, store: &dyn ObjectStore) -> Vec<(String, String)> {
+        let uses_database = store.kind() != "memstore";
+        let build = if uses_database { nacre_store::build_complaints() } else { &[] };
+        let build = build.iter().map(|text| ("KVSTORE_UNOPTIMIZED".to_owned(), text.clone()));
+        store.health().into_iter().chain(build).collect()
     }
 
     fn fetch(&self, shard: usize, arrival: Box<Arrival>) {

@@ -2,15 +2,13 @@
 
 use crate::clock;
 use crate::commands;
-use crate::control::{Control, ControlDispatcher, Identity, TicketCredentials, measure_space};
+use crate::control::{Control, ControlDispatcher};
 use crate::dispatch::LaneDispatcher;
 use crate::error::OsdError;
 use crate::shared::Shared;
 use crate::starting::Starting;
 use crate::store_kind;
-use crate::superblock::{Superblock, read_known};
 use crate::watchdog;
-use arc_swap::ArcSwapOption;
 use bytes::Bytes;
 use nacre_common::auth::{ConfiguredKey, ServiceKeys, Verifier};
 use nacre_common::config::Config;
@@ -19,16 +17,18 @@ use nacre_common::options::Options;
 use nacre_runtime::admin::socket::AdminSocket;
 use nacre_runtime::msgr::{self, Messenger, Throttle};
 use nacre_runtime::signal::Stop;
+use nacre_shard::control::{self, measure_space};
 use nacre_shard::metrics::Gauges;
 use nacre_shard::shard::{ShardCell, Turn};
 use nacre_shard::shared::RunState;
+use nacre_shard::superblock::{Superblock, read_known};
 use nacre_store::{MountReport, ObjectStore, StoreEvents};
 use nacre_types::ids::{Epoch, OsdId};
 use nacre_types::msg::{DaemonCommand, DaemonCommandReply};
 use nacre_types::osdmap::Member;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -242,7 +242,6 @@ struct Prepared {
     superblock: Superblock,
     shard_threads: Vec<Worker>,
     control_thread: Worker,
-    ticket: Arc<ArcSwapOption<nacre_common::auth::Ticket>>,
 }
 
 impl Prepared {
@@ -256,9 +255,7 @@ impl Prepared {
         let superblock = check_owner(&*store, &options, whoami)?;
         tell_mount(whoami, &*store, &report);
         let me = Member { osd: whoami, incarnation: report.incarnation };
-        let ticket = Arc::new(ArcSwapOption::empty());
-        let credentials = Arc::new(TicketCredentials(Arc::clone(&ticket)));
-        let shared = Shared::new(config, me, superblock.uuid, store, credentials);
+        let shared = Shared::new(config, me, superblock.uuid, store);
         let shards = shared.inboxes.len();
         events.hand_over(Arc::downgrade(&shared));
         let cells: Arc<Vec<ShardCell>> =
@@ -270,23 +267,28 @@ impl Prepared {
             shard_threads.push(Worker::start(format!("{whoami}-shard{index}"))?);
         }
         let control_thread = Worker::start(format!("{whoami}-control"))?;
-        Ok(Prepared { shared, cells, superblock, shard_threads, control_thread, ticket })
+        Ok(Prepared { shared, cells, superblock, shard_threads, control_thread })
     }
 
     fn launch(self) -> Result<Osd, OsdError> {
-        let Prepared { shared, cells, superblock, shard_threads, control_thread, ticket } = self;
+        let Prepared { shared, cells, superblock, shard_threads, control_thread } = self;
         let config = shared.config.clone();
         let options = config.snapshot();
         let service_keys = Arc::new(ServiceKeys::new(options.global.auth_clock_skew.as_secs()));
         let known = read_known(&*shared.store)?;
-        let identity = Identity { superblock, known, addr: OnceLock::new(), metadata: metadata_of(&shared) };
+        let machine = control::Control::new(
+            Arc::clone(&shared.core),
+            Arc::clone(&cells),
+            superblock,
+            known,
+            metadata_of(&shared),
+        );
         let key = Arc::new(ConfiguredKey::find(&config)?);
         let control = Arc::new(Control::new(
             Arc::clone(&shared),
             Arc::clone(&cells),
-            identity,
+            machine,
             key,
-            ticket,
             Arc::clone(&service_keys),
         ));
 
@@ -302,7 +304,7 @@ impl Prepared {
         let messenger = lanes.build()?;
         shared.outside.peers.set_messenger(messenger.clone());
         let addr = bind(&messenger, options.global.public_addr)?;
-        if control.identity.addr.set(addr).is_err() {
+        if shared.outside.addr.set(addr).is_err() {
             tracing::error!("the OSD's address was given twice");
         }
 
@@ -362,7 +364,7 @@ fn add_sources(shared: &Arc<Shared>, cells: &Arc<Vec<ShardCell>>) {
 }
 
 fn check_owner(store: &dyn ObjectStore, options: &Options, whoami: OsdId) -> Result<Superblock, OsdError> {
-    let superblock = Superblock::read(store)?;
+    let superblock = Superblock::read(store)?.ok_or(OsdError::NoSuperblock)?;
     let fsid = options.global.fsid.unwrap_or(superblock.fsid);
     if superblock.osd != whoami || superblock.fsid != fsid {
         return Err(OsdError::WrongOwner {

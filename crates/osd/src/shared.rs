@@ -1,8 +1,10 @@
 //! What all threads of one OSD share: what its shards do, and what the daemon around them has.
 
+use crate::control::TicketCredentials;
 use crate::copy::Copier;
 use crate::outside::Outside;
 use crate::peers::PeerLinks;
+use crate::pings::PingLinks;
 use arc_swap::ArcSwapOption;
 use nacre_common::auth::Credentials;
 use nacre_common::config::Config;
@@ -29,8 +31,6 @@ pub(crate) struct Shared {
     pub(crate) benching: AtomicBool,
     /// All counters of this OSD, its store's and its messengers' among them.
     pub(crate) perf: Perf,
-    /// The options changed since the map authority was told of them.
-    pub(crate) options_changed: AtomicBool,
 }
 
 impl Deref for Shared {
@@ -42,17 +42,15 @@ impl Deref for Shared {
 }
 
 impl Shared {
-    /// One process of the OSD that `config` speaks for, over its mounted store. `uuid` is the disk's id; to its peers it proves
-    /// who it is by `credentials`.
-    pub(crate) fn new(
-        config: &Config,
-        me: Member,
-        uuid: Uuid,
-        store: Arc<dyn ObjectStore>,
-        credentials: Arc<dyn Credentials>,
-    ) -> Arc<Shared> {
+    /// One process of the OSD that `config` speaks for, over its mounted store. `uuid` is the disk's id.
+    pub(crate) fn new(config: &Config, me: Member, uuid: Uuid, store: Arc<dyn ObjectStore>) -> Arc<Shared> {
+        let ticket = Arc::default();
+        let credentials = Arc::new(TicketCredentials(Arc::clone(&ticket)));
         let outside = Arc::new(Outside {
-            peers: PeerLinks::new(credentials),
+            peers: PeerLinks::new(Arc::clone(&credentials) as Arc<dyn Credentials>),
+            pings: PingLinks::new(credentials),
+            addr: OnceLock::new(),
+            ticket,
             copier: Arc::new(Copier::new(config.clone())),
             mon: ArcSwapOption::empty(),
             shared: OnceLock::new(),
@@ -69,7 +67,6 @@ impl Shared {
             uuid,
             compacting: AtomicBool::new(false),
             benching: AtomicBool::new(false),
-            options_changed: AtomicBool::new(true),
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::error::OsdError;
 use nacre_common::options::{ObjectStoreKind, Options};
+use nacre_shard::shared::Shared;
 use nacre_store::{
     BlueStore, BlueStoreConfig, CompressionMode, DataOptions, FileStore, FileStoreConfig, MemStore,
     MemStoreConfig, MountReport, ObjectStore, StoreEvents,
@@ -219,6 +220,15 @@ pub fn bluestore_config(options: &Options) -> BlueStoreConfig {
             .then(|| PathBuf::from(&blue.bluestore_block_db_path)),
         discard: blue.bdev_enable_discard,
         ..defaults
+    }
+}
+
+/// Tells the store how each pool's data is to be kept: as the pool says, else as the configuration does.
+pub(crate) fn set_data_options(shared: &Shared) {
+    if let Some(map) = &*shared.map.load() {
+        let options = shared.config.snapshot();
+        let pools = map.pools.iter().map(|(id, pool)| (*id, data_options(&options, &pool.options)));
+        shared.store.set_data_options(pools.collect());
     }
 }
 

@@ -8,6 +8,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod access;
+pub mod control;
 pub mod copy;
 pub mod heartbeats;
 pub mod inbox;
@@ -16,6 +17,8 @@ pub mod progress;
 pub mod session;
 pub mod shard;
 pub mod shared;
+pub mod superblock;
 pub mod tracker;
+pub mod up_sets;
 mod watch;
 pub mod world;

@@ -762,7 +762,7 @@ pub const REMOVING_KEY: &str = "removing";
 /// Log entries read from the store at a time.
 const LOG_PAGE: usize = 1024;
 
-/// Why a PG's copy can't be used.
+/// Why a PG's copy, or a record of the OSD's, can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The store failed.

@@ -91,6 +91,8 @@ pub struct Shared {
     pub(crate) early: Throttle,
     /// When the map authority was last asked for a map because of a request, CLOCK_BOOTTIME.
     pub(crate) map_asked_ns: AtomicU64,
+    /// The options changed since the map authority was told of them.
+    pub options_changed: AtomicBool,
     /// Wakes who reports to the map authority: statistics or fullness changed.
     pub report: Notify,
     /// Whether the OSD runs.
@@ -145,6 +147,7 @@ impl Shared {
                 backfills: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
                 targets: Mutex::new(Reserver::new(options.osd.osd_max_backfills as usize)),
                 recoveries: Mutex::new(Reserver::new(recoveries_of(&options))),
+                options_changed: AtomicBool::new(true),
                 report: Notify::new(),
                 state: watch::Sender::new(RunState::Running),
                 progress: Arc::new(Progress::new(shards)),

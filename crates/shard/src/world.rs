@@ -3,9 +3,13 @@
 use crate::session::Arrival;
 use nacre_common::conn::ConnRef;
 use nacre_common::error::Error;
+use nacre_objectstore::ObjectStore;
+use nacre_pg::heartbeat::HbEnvelope;
 use nacre_types::ids::{Eversion, Interval, OsdId, PgId};
 use nacre_types::msg::Encoded;
 use nacre_types::object::ObjectId;
+use nacre_types::osdmap::OsdMap;
+use std::net::SocketAddr;
 use uuid::Uuid;
 
 /// What shards reach beyond their OSD. The daemon's is made of sockets and the machine's clocks; a simulation has its own.
@@ -28,6 +32,24 @@ pub trait World: Send + Sync {
 
     /// Ends the session with `osd`: something that was to be sent on it could not be.
     fn drop_peer(&self, osd: OsdId);
+
+    /// The map is followed: sessions with processes that it does not show end. Returns peers whose process is another one than
+    /// before.
+    fn follow_map(&self, map: &OsdMap) -> Vec<OsdId>;
+
+    /// Sends a heartbeat to the process of `osd` that the map shows, by a connection of its own.
+    fn ping(&self, osd: OsdId, message: &HbEnvelope);
+
+    /// Where peers reach this OSD; `None` until it can take part.
+    fn public_addr(&self) -> Option<SocketAddr>;
+
+    /// The map's pools are others than before.
+    fn pools_changed(&self) {}
+
+    /// What operators must know of the store: (health code, text).
+    fn health(&self, store: &dyn ObjectStore) -> Vec<(String, String)> {
+        store.health()
+    }
 
     /// Reads the sources of the request's copy-from ops; the shard `shard` hears of it by
     /// [`ShardMessage::Fetched`](crate::inbox::ShardMessage::Fetched).

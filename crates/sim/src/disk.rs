@@ -86,16 +86,9 @@ pub struct Image {
 pub struct Disk {
     seen: Image,
     durable: Image,
-    unflushed: VecDeque<Change>,
+    unflushed: VecDeque<Transaction>,
     /// Bytes that the store can hold; 0 is no limit.
     capacity: u64,
-}
-
-/// One thing to be flushed.
-#[derive(Clone, Debug)]
-enum Change {
-    Transaction(Transaction),
-    Superblock(String, Bytes),
 }
 
 impl Disk {
@@ -139,14 +132,15 @@ impl Disk {
     /// Applies a transaction to what is seen and queues it for the next flush.
     pub fn apply(&mut self, transaction: Transaction) -> Result<(), BadTransaction> {
         self.seen.apply(&transaction)?;
-        self.unflushed.push_back(Change::Transaction(transaction));
+        self.unflushed.push_back(transaction);
         Ok(())
     }
 
-    /// Sets a value of the OSD's own, in order with its transactions.
+    /// Sets a value of the OSD's own; durable on return.
     pub fn set_superblock(&mut self, name: &str, value: Bytes) {
-        self.seen.superblock.insert(name.to_owned(), value.clone());
-        self.unflushed.push_back(Change::Superblock(name.to_owned(), value));
+        for image in [&mut self.seen, &mut self.durable] {
+            image.superblock.insert(name.to_owned(), value.clone());
+        }
     }
 
     /// Changes not yet flushed.
@@ -156,16 +150,8 @@ impl Disk {
 
     /// Makes the `count` oldest unflushed changes durable.
     pub fn flush(&mut self, count: usize) {
-        for change in self.unflushed.drain(..count.min(self.unflushed.len())) {
-            match change {
-                Change::Transaction(transaction) => self
-                    .durable
-                    .apply(&transaction)
-                    .expect("invariant: it applied to the same contents before"),
-                Change::Superblock(name, value) => {
-                    self.durable.superblock.insert(name, value);
-                }
-            }
+        for transaction in self.unflushed.drain(..count.min(self.unflushed.len())) {
+            self.durable.apply(&transaction).expect("invariant: it applied to the same contents before");
         }
     }
 
@@ -189,6 +175,11 @@ impl Disk {
     /// Whether `bytes` more would not fit.
     pub fn lacks_room(&self, bytes: u64) -> bool {
         self.capacity > 0 && self.used() + bytes > self.capacity
+    }
+
+    /// Bytes that the store can hold, where that is limited.
+    pub fn capacity(&self) -> Option<u64> {
+        (self.capacity > 0).then_some(self.capacity)
     }
 
     /// Bytes that still fit.

@@ -37,7 +37,6 @@ pub struct Monitor {
 
 /// What the map authority wants done.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are the large one")]
 pub enum MonOut {
     /// Send.
     Send(Node, Packet),
@@ -50,7 +49,7 @@ pub enum MonOut {
 impl Monitor {
     /// A map authority with its first map.
     pub fn new(now: Nanos, map: OsdMap, tuning: Tuning) -> Monitor {
-        let view = Arc::new(MapView::new(map));
+        let view = Arc::new(MapView::new(map, None));
         let mut monitor = Monitor {
             life: 0,
             state: None,
@@ -100,7 +99,7 @@ impl Monitor {
         let generation = self.view().map.generation + 1;
         let restored = new_generation(&self.stored[at].map, generation, time(now), osds);
         self.stored.truncate(at + 1);
-        self.store(Arc::new(MapView::new(restored)), out);
+        self.store(Arc::new(MapView::new(restored, None)), out);
     }
 
     fn store(&mut self, view: Arc<MapView>, out: &mut Vec<MonOut>) {
@@ -157,7 +156,8 @@ impl Monitor {
         let Some(proposal) = state.propose(time(now)) else { return };
         let view = proposal.incremental.map(|incremental| {
             let next = self.stored.last().expect("invariant: there is always a map").map.apply(&incremental);
-            Arc::new(MapView::new(next.expect("invariant: the incremental follows the committed map")))
+            let next = next.expect("invariant: the incremental follows the committed map");
+            Arc::new(MapView::new(next, Some(&incremental)))
         });
         self.committing = Some((proposal.number, view));
         out.push(MonOut::Commit);

@@ -74,7 +74,7 @@ mutations! {
     /// Writes past the backfill cursor are applied.
     ApplyPastCursor = "apply-past-cursor", "R8", [];
     /// A member enters the set before its missing objects have arrived.
-    JoinWithMissing = "join-with-missing", "R8", ["not linearizable"];
+    JoinWithMissing = "join-with-missing", "R8", ["not linearizable", "the cluster does not become whole again"];
     /// Nothing is fetched or sent for a damaged object.
     SkipMending = "skip-mending", "R10", ["an object is refused that a member in sync has"];
     /// A refused proposal does not count any more, though an earlier copy of it may be under way.

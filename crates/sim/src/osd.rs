@@ -1,43 +1,38 @@
-//! A simulated OSD: its real shards, on a simulated disk and a clock of its own.
+//! A simulated OSD: its real shards and control, on a simulated disk and a clock of its own.
 //!
-//! [`nacre_shard`] does for PGs and clients what it does in life. What the daemon's control thread does is done here: maps are
-//! handed on, heartbeats and reports sent, fullness judged. Nothing here knows of the network's or the disk's tempers: what is
-//! to be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
+//! [`nacre_shard`] does for PGs, clients, peers and the map authority what it does in life; here it is driven: messages are
+//! handed to it, and shards and control have their turns. Nothing here knows of the network's or the disk's tempers: what is to
+//! be sent, and what happened that the invariants want to know, goes to the caller ([`Out`]).
 
 mod host;
 
 use crate::disk::{Collection, Disk, Image};
 use crate::network::Node;
 use crate::packet::{MapView, Packet};
-use crate::schedule::{Clock, Nanos, SECOND};
-use crate::store::{MARGIN_BYTES, Store};
+use crate::scenario::FSID;
+use crate::schedule::{Clock, Nanos};
+use crate::store::Store;
 use bytes::Bytes;
 use host::Host;
 use nacre_common::Config;
-use nacre_mon::logic;
 use nacre_objectstore::ObjectStore;
-use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HeartbeatMap};
 use nacre_pg::{KnownOsds, Pg};
+use nacre_shard::control::Control;
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::Arrival;
 use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
+use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
-use nacre_types::encoding::{self, DecodeError};
-use nacre_types::msg::{OsdAlive, OsdBoot, OsdRequest, PgCasReply};
+use nacre_types::encoding::DecodeError;
+use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
 use nacre_types::{Epoch, Eversion, Incarnation, Interval, ObjectId, OsdId, PgId};
 use parking_lot::MutexGuard;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use uuid::Uuid;
-
-/// How often the map authority hears from an OSD.
-const BEACON: Nanos = 2 * SECOND;
-/// Names of the superblock's values.
-const NEWEST_MAP: &str = "map";
-const KNOWN_OSDS: &str = "known";
 
 /// What an OSD wants done or known.
 #[derive(Debug)]
@@ -99,17 +94,15 @@ pub struct Osd {
     pub life: u32,
     store: Arc<Store>,
     process: Option<Process>,
-    settings: Arc<OsdSettings>,
+    settings: OsdSettings,
 }
 
 /// A running OSD process.
 struct Process {
     shared: Arc<Shared>,
-    cells: Vec<ShardCell>,
+    cells: Arc<Vec<ShardCell>>,
     host: Arc<Host>,
-    view: Option<Arc<MapView>>,
-    known: KnownOsds,
-    next_beacon: Nanos,
+    control: Control,
 }
 
 impl std::fmt::Debug for Process {
@@ -120,7 +113,7 @@ impl std::fmt::Debug for Process {
 
 impl Osd {
     /// An OSD that never ran.
-    pub fn new(id: OsdId, clock: Clock, settings: Arc<OsdSettings>) -> Osd {
+    pub fn new(id: OsdId, clock: Clock, settings: OsdSettings) -> Osd {
         let number = u128::from(id.0);
         Osd {
             id,
@@ -149,12 +142,11 @@ impl Osd {
         self.process.is_some()
     }
 
-    /// Starts a process. `view` is the map that its superblock names, if any.
-    pub fn start(&mut self, now: Nanos, view: Option<Arc<MapView>>, out: &mut Vec<Out>) {
+    /// Starts a process.
+    pub fn start(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.life += 1;
         let nonce = (u64::from(self.id.0) + 1) << 32 | u64::from(self.life);
-        let local = self.clock.read(now);
-        let host = Arc::new(Host::new(self.copies(), Arc::clone(&self.store), local));
+        let host = Arc::new(Host::new(self.copies(), Arc::clone(&self.store), self.clock.read(now)));
         let world = Arc::clone(&host) as Arc<dyn World>;
         let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
         let settings = &self.settings;
@@ -167,16 +159,24 @@ impl Osd {
                 out.push(Out::Broken("a PG does not load", format!("{pg} on {}: {error}", self.id)));
             }
         }
-        let known = self.disk().seen().superblock.get(KNOWN_OSDS).map(|bytes| encoding::decode(bytes));
-        let known = known.unwrap_or(Ok(KnownOsds::default())).unwrap_or_else(|error| {
-            out.push(Out::Broken("a superblock does not load", format!("{}: {error}", self.id)));
-            KnownOsds::default()
-        });
-        self.process = Some(Process { shared, cells, host, view: None, known, next_beacon: local });
-        if let Some(view) = view {
-            self.on_map(now, &view, out);
-        }
-        self.hello(out);
+        let cells = Arc::new(cells);
+        let superblock = Superblock::read(&*self.store).map(|found| found.unwrap_or_else(|| self.mkfs()));
+        let (superblock, known) = match (superblock, read_known(&*self.store)) {
+            (Ok(superblock), Ok(known)) => (superblock, known),
+            (Err(error), _) | (_, Err(error)) => {
+                out.push(Out::Broken("a superblock does not load", format!("{}: {error}", self.id)));
+                (self.mkfs(), KnownOsds::default())
+            }
+        };
+        let control =
+            Control::new(Arc::clone(&shared), Arc::clone(&cells), superblock, known, BTreeMap::new());
+        self.process = Some(Process { shared, cells, host, control });
+        self.act(now, out, |process| process.control.on_connected());
+    }
+
+    /// The superblock of a disk that is new.
+    fn mkfs(&self) -> Superblock {
+        Superblock { fsid: FSID, osd: self.id, uuid: self.uuid, epoch: Epoch(0), generation: 0 }
     }
 
     fn copies(&self) -> Copies {
@@ -235,21 +235,6 @@ impl Osd {
         self.incarnation = Incarnation(Uuid::from_u128(self.incarnation.0.as_u128() + 1));
     }
 
-    /// The map (generation, epoch) that its superblock names.
-    pub fn stored_map(&self) -> Option<(u64, Epoch)> {
-        let bytes = self.disk().seen().superblock.get(NEWEST_MAP)?.clone();
-        let (generation, epoch) = bytes.split_at(8);
-        Some((
-            u64::from_le_bytes(generation.try_into().ok()?),
-            Epoch(u32::from_le_bytes(epoch.try_into().ok()?)),
-        ))
-    }
-
-    /// Its map.
-    pub fn view(&self) -> Option<&Arc<MapView>> {
-        self.process.as_ref()?.view.as_ref()
-    }
-
     /// Its process's nonce; 0 while none runs.
     pub fn nonce(&self) -> u64 {
         self.process.as_ref().map_or(0, |p| p.shared.boot_nonce)
@@ -296,7 +281,7 @@ impl Osd {
 
     /// The hosted PGs.
     pub fn hosted(&self) -> Vec<PgId> {
-        let cells = self.process.iter().flat_map(|process| &process.cells);
+        let cells = self.process.iter().flat_map(|process| process.cells.iter());
         let mut pgs: Vec<PgId> =
             cells.flat_map(|cell| cell.inspect(|s| s.pgs().collect::<Vec<_>>())).collect();
         pgs.sort_unstable();
@@ -305,13 +290,13 @@ impl Osd {
 
     /// Requests that the shards hold for clients.
     pub fn waiting_requests(&self) -> usize {
-        let cells = self.process.iter().flat_map(|process| &process.cells);
+        let cells = self.process.iter().flat_map(|process| process.cells.iter());
         cells.map(|cell| cell.inspect(Shard::held_requests)).sum()
     }
 
     /// What each shard waits for, and whether messages wait for it.
     pub fn pending(&self) -> impl Iterator<Item = (Turn, bool)> {
-        let cells = self.process.iter().flat_map(|process| &process.cells);
+        let cells = self.process.iter().flat_map(|process| process.cells.iter());
         cells.map(|cell| (cell.pending(), !cell.inbox().is_empty()))
     }
 
@@ -334,32 +319,6 @@ impl Osd {
         }
     }
 
-    /// Tells the map authority that it is up, as often as it takes, and asks for maps.
-    pub fn hello(&mut self, out: &mut Vec<Out>) {
-        let Some(process) = &self.process else { return };
-        let (generation, epoch) =
-            process.view.as_ref().map_or((0, Epoch(0)), |view| (view.map.generation, view.map.epoch));
-        out.push(Out::Send(Node::Mon, Packet::Subscribe(generation, epoch.0)));
-        if !process.is_up(self.id) {
-            let boot = OsdBoot {
-                osd: self.id,
-                uuid: self.uuid,
-                incarnation: self.incarnation,
-                boot_nonce: process.shared.boot_nonce,
-                addr: ([127, 0, 0, 1], 40_000 + self.id.0 as u16).into(),
-                epoch,
-                generation,
-                total_bytes: 1 << 40,
-                metadata: BTreeMap::new(),
-                location: [("root", "default".to_owned()), ("host", format!("host{}", self.id.0))]
-                    .map(|(kind, name)| (kind.to_owned(), name))
-                    .into(),
-                device_class: String::new(),
-            };
-            out.push(Out::Send(Node::Mon, Packet::ToMon(Box::new(logic::Event::Boot(boot)))));
-        }
-    }
-
     /// A packet arrived.
     pub fn on_packet(&mut self, now: Nanos, from: Node, packet: Packet, out: &mut Vec<Out>) {
         match (from, packet) {
@@ -370,15 +329,12 @@ impl Osd {
                     process.cell_of(envelope.pg).enter(|shard| shard.on_peer(from, *envelope));
                 });
             }
-            (Node::Osd(peer), Packet::Heartbeat(HbEnvelope { space_bytes, msg })) => {
+            (Node::Osd(peer), Packet::Heartbeat(beat)) => {
                 let from = OsdId(peer);
-                self.act(now, out, |process| {
-                    process.shared.post_all(|| ShardMessage::Space { from, space_bytes });
-                });
-                self.beat(now, HbEvent::Message { from, msg }, out);
+                self.act(now, out, |process| process.control.on_beat(from, beat));
             }
-            (Node::Mon, Packet::Map(view)) => self.on_map(now, &view, out),
-            (Node::Mon, Packet::Cas(reply)) => self.on_cas(now, reply, out),
+            (Node::Mon, Packet::Map(view)) => self.act(now, out, |process| process.on_map(&view)),
+            (Node::Mon, Packet::Cas(reply)) => self.act(now, out, |process| process.control.on_cas(reply)),
             (from, packet) => {
                 out.push(Out::Broken("a packet for somebody else", format!("{from}: {packet:?}")))
             }
@@ -403,53 +359,6 @@ impl Osd {
         });
     }
 
-    fn on_map(&mut self, now: Nanos, view: &Arc<MapView>, out: &mut Vec<Out>) {
-        let Some(process) = &mut self.process else { return };
-        let stamp = |view: &MapView| (view.map.generation, view.map.epoch);
-        if process.view.as_ref().is_some_and(|known| stamp(known) >= stamp(view)) {
-            return;
-        }
-        process.view = Some(view.clone());
-        let mut superblock = view.map.generation.to_le_bytes().to_vec();
-        superblock.extend_from_slice(&view.map.epoch.0.to_le_bytes());
-        self.store.set_superblock(NEWEST_MAP, superblock.into());
-        if process.known.on_map(&view.map) {
-            self.store.set_superblock(KNOWN_OSDS, encoding::encode(&process.known).into());
-        }
-        let sharing: BTreeSet<OsdId> = view
-            .up
-            .iter()
-            .filter_map(|(pg, up)| {
-                let members = view.map.membership(*pg).map(|m| m.acting()).unwrap_or_default();
-                let all: Vec<OsdId> = up.iter().copied().chain(members).collect();
-                all.contains(&self.id).then_some(all)
-            })
-            .flatten()
-            .collect();
-        let map = HeartbeatMap::new(&view.map, self.id, &sharing, 3);
-        // The fences stand before any PG acts on the map.
-        self.beat(now, HbEvent::Map(map), out);
-        self.act(now, out, |process| {
-            let unlisted: Arc<[OsdId]> = process.known.unlisted().collect();
-            process.shared.map.store(Some(view.map.clone()));
-            process.shared.post_all(|| ShardMessage::Map {
-                map: view.map.clone(),
-                up: view.up_sets.clone(),
-                unlisted: unlisted.clone(),
-            });
-        });
-        if self.process.as_ref().is_some_and(|process| !process.is_up(self.id)) {
-            self.hello(out);
-        }
-    }
-
-    fn on_cas(&mut self, now: Nanos, reply: PgCasReply, out: &mut Vec<Out>) {
-        self.act(now, out, |process| {
-            process.shared.heartbeats.lock().acts_on(reply.epoch);
-            process.inbox_of(reply.pg).post(ShardMessage::Cas(reply));
-        });
-    }
-
     /// The `count` oldest unflushed changes are durable.
     pub fn on_flushed(&mut self, now: Nanos, count: usize, out: &mut Vec<Out>) {
         let store = Arc::clone(&self.store);
@@ -463,80 +372,32 @@ impl Osd {
 
     /// The connection to the map authority was lost and made again: what had no answer is asked again by its owner.
     pub fn on_mon_reset(&mut self, now: Nanos, out: &mut Vec<Out>) {
-        self.hello(out);
-        if let Some(process) = &mut self.process {
-            process.next_beacon = 0;
-        }
-        self.beat(now, HbEvent::MonReset, out);
+        self.act(now, out, |process| {
+            process.control.on_disconnected();
+            process.control.on_connected();
+        });
     }
 
     /// A peer's process is gone, and the machine it ran on says so.
     pub fn on_refused(&mut self, now: Nanos, target: OsdId, out: &mut Vec<Out>) {
-        let Some(info) = self.view().and_then(|view| view.map.osds.get(&target)) else { return };
-        let boot_nonce = info.boot_nonce;
-        self.beat(now, HbEvent::Refused { target, boot_nonce }, out);
-    }
-
-    fn beat(&mut self, now: Nanos, event: HbEvent, out: &mut Vec<Out>) {
-        let (local, id) = (self.clock.read(now), self.id);
-        let Some(process) = &self.process else { return };
-        let commands = {
-            let mut heartbeats = process.shared.heartbeats.lock();
-            heartbeats.feed(local, event);
-            heartbeats.take_said()
-        };
-        for command in commands {
-            match command {
-                HbCommand::SendPing { to, msg } | HbCommand::SendReply { to, msg } => {
-                    out.push(Out::Send(Node::Osd(to.0), Packet::Heartbeat(process.shared.heartbeat(msg))));
-                }
-                HbCommand::ReportFailure(report) | HbCommand::CancelFailure(report) => {
-                    let event = logic::Event::Failure { reporter: id, report };
-                    out.push(Out::Send(Node::Mon, Packet::ToMon(Box::new(event))));
-                }
-                HbCommand::LeaseGained(_) => process.shared.post_all(|| ShardMessage::Leases),
-                HbCommand::NewerMap(_) => self.subscribe(out),
+        self.act(now, out, |process| {
+            let map = process.shared.map.load_full();
+            if let Some(info) = map.as_ref().and_then(|map| map.osds.get(&target)) {
+                process.control.on_refused(target, info.boot_nonce);
             }
-        }
+        });
     }
 
-    fn subscribe(&self, out: &mut Vec<Out>) {
-        let (generation, epoch) =
-            self.view().map_or((0, Epoch(0)), |view| (view.map.generation, view.map.epoch));
-        out.push(Out::Send(Node::Mon, Packet::Subscribe(generation, epoch.0)));
-    }
-
-    /// Time passed: heartbeats, fullness, and a word to the map authority. The shards have turns of their own.
+    /// A turn of the control thread. The shards have turns of their own.
     pub fn on_tick(&mut self, now: Nanos, out: &mut Vec<Out>) {
-        let (local, id) = (self.clock.read(now), self.id);
-        let (full, left) = {
-            let disk = self.disk();
-            (disk.lacks_room(MARGIN_BYTES), disk.left())
-        };
-        let Some(process) = &mut self.process else { return };
-        process.shared.set_full(full);
-        process.shared.space_bytes.store(left, std::sync::atomic::Ordering::Relaxed);
-        if process.next_beacon <= local {
-            process.next_beacon = local + BEACON;
-            if let Some(view) = process.view.clone().filter(|_| process.is_up(id)) {
-                let alive = OsdAlive { boot_nonce: process.shared.boot_nonce, epoch: view.map.epoch, full };
-                let event = logic::Event::Alive { osd: id, alive };
-                out.push(Out::Send(Node::Mon, Packet::ToMon(Box::new(event))));
-                // Ceph's OSDs renew their subscription too, in case a map got lost on the way.
-                out.push(Out::Send(Node::Mon, Packet::Subscribe(view.map.generation, view.map.epoch.0)));
-            } else {
-                self.hello(out);
-            }
-        }
-        self.beat(now, HbEvent::Tick, out);
+        self.act(now, out, |process| {
+            process.control.round();
+        });
     }
 
     /// The true time at which [`Osd::on_tick`] has something to do, at the latest.
     pub fn next_tick(&self) -> Option<Nanos> {
-        let process = self.process.as_ref()?;
-        let beat = process.shared.heartbeats.lock().next_wake();
-        let local = beat.into_iter().chain([process.next_beacon]).min()?;
-        Some(self.clock.when(local))
+        Some(self.clock.when(self.process.as_ref()?.control.next_ns()))
     }
 }
 
@@ -545,20 +406,19 @@ impl Process {
         &self.cells[self.shared.shard_of(pg)]
     }
 
-    fn inbox_of(&self, pg: PgId) -> &nacre_shard::inbox::Inbox {
-        &self.shared.inboxes[self.shared.shard_of(pg)]
-    }
-
-    /// Whether the map shows this very process as up.
-    fn is_up(&self, id: OsdId) -> bool {
-        let info = self.view.as_ref().and_then(|view| view.map.osds.get(&id));
-        info.is_some_and(|info| info.up && info.boot_nonce == self.shared.boot_nonce)
+    /// The map authority sends maps: what leads from the newest one here, or all of it.
+    fn on_map(&mut self, view: &MapView) {
+        let known = self.shared.map.load_full();
+        self.host.set_generation(view.map.generation);
+        if let Err(error) = self.control.on_maps(&view.publish(known.as_deref())) {
+            self.host.broken("a map that can't be decoded", error.to_string());
+        }
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        for cell in &self.cells {
+        for cell in self.cells.iter() {
             cell.with(Shard::close);
         }
     }

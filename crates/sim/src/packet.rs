@@ -1,16 +1,17 @@
 //! What travels between simulated machines.
 
+use bytes::Bytes;
 use nacre_mon::logic;
 use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
-use nacre_shard::inbox::UpMap;
-use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest, PgCasReply};
-use nacre_types::osdmap::OsdMap;
+use nacre_types::encoding;
+use nacre_types::msg::{MapBlob, MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply};
+use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::placement::PgMapper;
 use nacre_types::{OsdId, PgId};
 use std::collections::BTreeMap;
 use std::hash::{Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A map with what everybody computes from it, computed once.
 #[derive(Debug)]
@@ -19,17 +20,33 @@ pub struct MapView {
     pub map: Arc<OsdMap>,
     /// CRUSH's up set of every PG, holes left out.
     pub up: BTreeMap<PgId, Vec<OsdId>>,
-    /// The same as shards take it.
-    pub up_sets: UpMap,
+    /// How the map follows from the one before, encoded; `None` where it begins a generation.
+    incremental: Option<Bytes>,
+    /// The map, encoded once somebody needs it whole.
+    full: OnceLock<Bytes>,
 }
 
 impl MapView {
-    /// Maps every PG.
-    pub fn new(map: OsdMap) -> MapView {
+    /// Maps every PG. `incremental` leads to the map from the one before.
+    pub fn new(map: OsdMap, incremental: Option<&Incremental>) -> MapView {
         let mut mapper = PgMapper::new(&map);
         let up: BTreeMap<PgId, Vec<OsdId>> = map.pg_ids().map(|pg| (pg, mapper.up(pg))).collect();
-        let up_sets = Arc::new(up.clone().into_iter().collect());
-        MapView { map: Arc::new(map), up, up_sets }
+        let incremental = incremental.map(|incremental| encoding::encode(incremental).into());
+        MapView { map: Arc::new(map), up, incremental, full: OnceLock::new() }
+    }
+
+    /// What the map authority sends to somebody who has `known`.
+    pub fn publish(&self, known: Option<&OsdMap>) -> MapPublish {
+        let follows =
+            |known: &OsdMap| known.generation == self.map.generation && known.epoch.next() == self.map.epoch;
+        let (fsid, newest) = (self.map.fsid, self.map.epoch);
+        match self.incremental.clone().filter(|_| known.is_some_and(follows)) {
+            Some(step) => MapPublish { fsid, full: Bytes::new(), incrementals: vec![MapBlob(step)], newest },
+            None => {
+                let full = self.full.get_or_init(|| encoding::encode(&*self.map).into()).clone();
+                MapPublish { fsid, full, incrementals: Vec::new(), newest }
+            }
+        }
     }
 }
 

@@ -24,6 +24,9 @@ use std::str::FromStr;
 use std::sync::Arc;
 use uuid::Uuid;
 
+/// The cluster.
+pub const FSID: Uuid = Uuid::from_u128(0xf51d);
+
 macro_rules! faults {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $mean:expr;)*) => {
         /// Kinds of trouble.
@@ -207,8 +210,8 @@ impl Scenario {
         }
     }
 
-    /// What the OSDs' machines obey.
-    pub fn settings(&self, mutation: Option<Mutation>) -> OsdSettings {
+    /// What an OSD's machines obey.
+    pub fn settings(&self, osd: OsdId, mutation: Option<Mutation>) -> OsdSettings {
         let pg = Settings {
             min_log_entries: self.log_entries,
             max_log_entries: 4 * self.log_entries,
@@ -233,10 +236,13 @@ impl Scenario {
             },
             lease: LeaseSettings { term_ns: 2 * SECOND, drift_ppm: 500 },
         };
-        let config = ConfigBuilder::new(EntityName::osd(OsdId(0)))
+        let config = ConfigBuilder::new(EntityName::osd(osd))
             .set("osd_op_num_shards", "2")
             .set("osd_max_backfills", "2")
             .set("osd_recovery_max_active", "2")
+            .set("osd_beacon_report_interval", "2")
+            .set("osd_heartbeat_min_peers", "3")
+            .set("crush_location", format!("root=default host=host{}", osd.0))
             .build();
         OsdSettings { shards, config: config.expect("invariant: these options have these values") }
     }
@@ -256,7 +262,7 @@ impl Scenario {
     /// The map before any OSD has booted.
     pub fn first_map(&self) -> OsdMap {
         let crush = CrushMap::new_cluster("host").expect("invariant: 'host' is a type of new maps");
-        let mut map = OsdMap::new(Uuid::from_u128(0xf51d), 0, crush);
+        let mut map = OsdMap::new(FSID, 0, crush);
         for (number, spec) in self.pools.iter().enumerate() {
             let id = PoolId(number as i64 + 1);
             let name = format!("pool{}", id.0);

@@ -12,8 +12,10 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// The size of a disk that is not limited.
+const UNLIMITED_BYTES: u64 = 1 << 40;
 /// Bytes that must be free for a write to be begun: much for objects of a simulation.
-pub(crate) const MARGIN_BYTES: u64 = 64;
+const MARGIN_BYTES: u64 = 64;
 
 /// A disk, and whom to tell when its changes are durable.
 #[derive(Debug, Default)]
@@ -27,12 +29,6 @@ impl Store {
     /// The disk. It must be given back before the OSD acts.
     pub fn disk(&self) -> MutexGuard<'_, Disk> {
         self.disk.lock()
-    }
-
-    /// Sets a value of the OSD's own, in order with its transactions.
-    pub fn set_superblock(&self, name: &str, value: Bytes) {
-        self.disk().set_superblock(name, value);
-        self.completions.lock().push_back(None);
     }
 
     /// The `count` oldest unflushed changes are durable.
@@ -99,7 +95,9 @@ impl ObjectStore for Store {
     fn metrics(&self, _out: &mut Vec<Metric>) {}
 
     fn statfs(&self) -> Result<Statfs> {
-        Ok(Statfs::default())
+        let disk = self.disk();
+        let total_bytes = disk.capacity().unwrap_or(UNLIMITED_BYTES);
+        Ok(Statfs { total_bytes, available_bytes: disk.left().min(total_bytes), ..Statfs::default() })
     }
 
     fn reserve(&self, bytes: u64) -> Result<Reservation> {
@@ -115,7 +113,7 @@ impl ObjectStore for Store {
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
         for (name, value) in values {
-            self.set_superblock(name, value.clone().unwrap_or_default());
+            self.disk().set_superblock(name, value.clone().unwrap_or_default());
         }
         Ok(())
     }

@@ -23,10 +23,9 @@ use ending::Ending;
 use nacre_mon::logic::Event;
 use nacre_shard::shard::Turn;
 use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PoolId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
 
 /// Shards of an OSD, as its options have it.
 const SHARDS: usize = 2;
@@ -89,8 +88,6 @@ pub struct World {
     pub(crate) history: History,
     workload: Random,
     monitor_random: Random,
-    /// Maps that superblocks may name.
-    maps: BTreeMap<(u64, Epoch), Arc<MapView>>,
     /// Flush under way, per OSD.
     flushing: Vec<bool>,
     /// When each OSD is woken next.
@@ -121,10 +118,10 @@ impl World {
         let seed = scenario.seed;
         let mut clock_random = Random::new(seed, Stream::Clock);
         let mutation = options.mutation;
-        let settings = Arc::new(scenario.settings(mutation));
         let osds: Vec<Osd> = (0..scenario.osds)
             .map(|id| {
-                Osd::new(OsdId(id), Clock::new(&mut clock_random, 0, scenario.drift_ppm), settings.clone())
+                let clock = Clock::new(&mut clock_random, 0, scenario.drift_ppm);
+                Osd::new(OsdId(id), clock, scenario.settings(OsdId(id), mutation))
             })
             .collect();
         let clients =
@@ -145,7 +142,6 @@ impl World {
             history: History::default(),
             workload: Random::new(seed, Stream::Workload),
             monitor_random: Random::new(seed, Stream::Monitor),
-            maps: BTreeMap::new(),
             flushing: vec![false; count],
             wakes: vec![None; count],
             turns: vec![[None; SHARDS]; count],
@@ -168,8 +164,6 @@ impl World {
     }
 
     fn begin(&mut self) {
-        let view = self.monitor.view().clone();
-        self.maps.insert((view.map.generation, view.map.epoch), view);
         for osd in 0..self.osds.len() as u32 {
             self.schedule.at(u64::from(osd) * MILLI, Happening::OsdStart(osd));
         }
@@ -484,7 +478,6 @@ impl World {
                     }
                     let checked = self.invariants.published(&self.osds, &view);
                     self.check(checked);
-                    self.maps.insert((view.map.generation, view.map.epoch), view);
                 }
             }
         }
@@ -496,7 +489,6 @@ impl World {
         if self.osds[id as usize].is_running() || self.nemesis.keeps_down(id) {
             return;
         }
-        let view = self.osds[id as usize].stored_map().and_then(|stamp| self.maps.get(&stamp).cloned());
         self.flushing[id as usize] = false;
         self.wakes[id as usize] = None;
         self.turns[id as usize] = [None; SHARDS];
@@ -518,7 +510,7 @@ impl World {
         let late = self.network.cut(Link::new(me, Node::Mon));
         self.haunt(Link::new(me, Node::Mon), late);
         self.monitor.on_reset(me);
-        self.with_osd(id, |osd, out| osd.start(now, view, out));
+        self.with_osd(id, |osd, out| osd.start(now, out));
     }
 
     /// Some of what was under way on a session that has ended arrives after all, late, where there are ghosts.

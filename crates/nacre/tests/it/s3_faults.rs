@@ -189,7 +189,16 @@ fn becomes_sound(cluster: &TestCluster, bucket: &str) {
         // Changes that were under way, and uploads that were listed and had not started.
         let left = |line: &str| line.contains("stale_pending") || line.contains("missing_upload");
         let temporary = wrong.lines().filter(|line| line.contains("\"type\"")).all(left);
-        assert!(temporary, "{wrong}");
+        if !temporary {
+            // What a reader of the failure has to know: whether it lasts, and what is stored.
+            std::thread::sleep(Duration::from_secs(3));
+            let (later, map) = (problems(cluster, bucket), cluster.ok(&["osd", "dump"]));
+            let pool = ["rados", "-p", "default.rgw.buckets.index"];
+            let listed = cluster.ok(&[&pool[..], &["ls"]].concat());
+            let dump = |shard: &str| cluster.ok(&[&pool[..], &["listomapvals", shard]].concat());
+            let index: String = listed.lines().map(dump).collect();
+            panic!("{wrong}\nand 3 s later: {later}\nthe map: {map}\nthe index: {index}");
+        }
         assert!(Instant::now() < deadline, "what gateways left is never seen through: {wrong}");
         // Gateways look when they list; this does.
         cluster.run(&["bucket", "check", "--bucket", bucket, "--fix"]);

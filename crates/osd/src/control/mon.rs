@@ -4,11 +4,9 @@ use super::{Control, SECOND_NS, State};
 use crate::clock;
 use nacre_common::auth::{AuthTicketReply, AuthTicketRequest, RotatingKeys, Ticket};
 use nacre_common::error::Error;
-use nacre_pg::heartbeat::HbEvent;
 use nacre_runtime::msgr::{Conn, Frame, Policy, Target};
-use nacre_shard::inbox::ShardMessage;
-use nacre_types::ids::{EntityName, Epoch};
-use nacre_types::msg::{ConfigPublish, MapPublish, Message, MonSubscribe, PgCasReply};
+use nacre_types::ids::EntityName;
+use nacre_types::msg::{ConfigPublish, MapPublish, Message, PgCasReply};
 use std::sync::Arc;
 
 /// The first and the longest wait before the monitor is tried again.
@@ -26,39 +24,23 @@ pub(super) struct MonSession {
     backoff_ns: u64,
     retry_ns: u64,
     next_ticket_ns: u64,
-    asked_epoch: Epoch,
 }
 
 impl MonSession {
-    /// Whether messages reach the monitor now.
-    pub(super) fn is_up(&self) -> bool {
-        self.up
-    }
-
     /// When something is due.
     pub(super) fn next_ns(&self) -> u64 {
         if self.conn.is_none() { self.retry_ns } else { u64::MAX }
     }
-
-    /// Whether to ask for `epoch`: once per epoch.
-    pub(super) fn may_ask(&mut self, epoch: Epoch) -> bool {
-        let may = epoch > self.asked_epoch;
-        self.asked_epoch = self.asked_epoch.max(epoch);
-        may
-    }
 }
 
 impl Control {
-    /// Connects where there is no connection, renews the ticket in time, boots where the map does not show this OSD.
+    /// Connects where there is no connection, renews the ticket in time.
     pub(super) fn keep_session(&self, state: &mut State, now_ns: u64) {
         if state.mon.conn.is_none() && now_ns >= state.mon.retry_ns {
             self.connect(state, now_ns);
         }
         if state.mon.up && now_ns >= state.mon.next_ticket_ns {
             self.ask_ticket(state, now_ns);
-        }
-        if state.mon.up {
-            self.boot(state, now_ns);
         }
     }
 
@@ -99,15 +81,7 @@ impl Control {
         state.mon.backoff_ns = 0;
         self.shared.outside.mon.store(Some(Arc::new(conn.clone())));
         self.ask_ticket(state, now_ns);
-        let next_epoch = self.shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch.next());
-        self.shared.to_mon(&MonSubscribe { next_epoch, config: true });
-        state.next_boot_ns = 0;
-        state.next_beacon_ns = 0;
-        state.next_full_report_ns = 0;
-        state.next_round_ns = 0;
-        self.boot(state, now_ns);
-        self.shared.heartbeats.lock().feed(now_ns, HbEvent::MonReset);
-        self.shared.report.notify_one();
+        state.machine.on_connected();
     }
 
     /// The connection ended: another one is made, soon.
@@ -120,13 +94,12 @@ impl Control {
         state.mon.conn = None;
         state.mon.up = false;
         state.mon.retry_ns = clock::boot_ns() + state.mon.backoff_ns;
-        state.next_round_ns = 0;
-        self.shared.report.notify_one();
+        state.machine.on_disconnected();
     }
 
     fn ask_ticket(&self, state: &mut State, now_ns: u64) {
         state.mon.next_ticket_ns = now_ns + TICKET_RETRY_NS;
-        let renew = self.ticket.load().as_ref().map(|ticket| ticket.blob.clone());
+        let renew = self.shared.outside.ticket.load().as_ref().map(|ticket| ticket.blob.clone());
         self.shared.to_mon(&AuthTicketRequest { tid: self.shared.next_tid(), renew });
     }
 
@@ -138,13 +111,13 @@ impl Control {
         match frame.kind() {
             MapPublish::KIND => {
                 let publish: MapPublish = frame.decode()?;
-                self.on_maps(state, &publish)
+                state
+                    .machine
+                    .on_maps(&publish)
                     .map_err(|error| Error::Corrupt { what: "map", detail: error.to_string() })?;
             }
             PgCasReply::KIND => {
-                let reply: PgCasReply = frame.decode()?;
-                self.shared.heartbeats.lock().acts_on(reply.epoch);
-                self.shared.inboxes[self.shared.shard_of(reply.pg)].post(ShardMessage::Cas(reply));
+                state.machine.on_cas(frame.decode()?);
             }
             AuthTicketReply::KIND => self.on_ticket(state, frame.decode()?),
             RotatingKeys::KIND => {
@@ -189,12 +162,12 @@ impl Control {
         };
         // Renewed when three quarters of its life are over.
         state.mon.next_ticket_ns = now_ns + (life_s * SECOND_NS / 4 * 3).max(SECOND_NS);
-        self.ticket.store(Some(Arc::new(Ticket {
+        self.shared.outside.ticket.store(Some(Arc::new(Ticket {
             entity: EntityName::osd(self.shared.whoami),
             blob: grant.blob,
             session_key: grant.session_key,
             expires_unix: grant.expires_unix,
         })));
-        self.boot(state, now_ns);
+        state.machine.boot();
     }
 }

@@ -13,6 +13,7 @@ use nacre_common::error::Error;
 use nacre_common::throttle::{Permit, Throttle};
 use nacre_exec::testing::Counting;
 use nacre_objectstore::MemStore;
+use nacre_pg::heartbeat::HbEnvelope;
 use nacre_pg::{ClientOp, MemberInfo};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, EntityName, Incarnation, PoolId, ReqId};
@@ -87,7 +88,7 @@ impl Bench {
         self.map.epoch = self.map.epoch.next();
         self.map.pgs.insert(PG.pool, Arc::new(vec![Some(membership)]));
         let map = Arc::new(self.map.clone());
-        let up: UpMap = Arc::new([(PG, vec![OsdId(0), OTHER])].into());
+        let up: UpMap = Arc::new([(PG, vec![OsdId(0), OTHER])].into_iter().collect());
         self.cell.enter(|shard| shard.on_map(map, up, Arc::from([]))).unwrap();
     }
 
@@ -201,6 +202,16 @@ impl World for Alone {
     }
 
     fn drop_peer(&self, _osd: OsdId) {}
+
+    fn follow_map(&self, _map: &OsdMap) -> Vec<OsdId> {
+        Vec::new()
+    }
+
+    fn ping(&self, _osd: OsdId, _message: &HbEnvelope) {}
+
+    fn public_addr(&self) -> Option<SocketAddr> {
+        None
+    }
 
     fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {}
 }

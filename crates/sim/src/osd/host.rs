@@ -11,11 +11,16 @@ use nacre_common::conn::{ConnRef, Connection};
 use nacre_common::error::{Error, Result};
 use nacre_mon::logic;
 use nacre_pg::PgEnvelope;
+use nacre_pg::heartbeat::HbEnvelope;
 use nacre_shard::session::{Arrival, Session};
 use nacre_shard::world::{Observation, World};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
-use nacre_types::msg::{Encoded, Message, OsdBackoff, OsdReply, PgCas};
+use nacre_types::msg::{
+    ConfigReport, Encoded, LogAppend, Message, MonSubscribe, OsdAlive, OsdBackoff, OsdBoot, OsdFailure,
+    OsdReply, PgCas, StatsReport,
+};
+use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
 use parking_lot::Mutex;
 use std::any::Any;
@@ -32,6 +37,7 @@ pub(super) struct Host {
     copies: Copies,
     store: Arc<Store>,
     local_ns: AtomicU64,
+    generation: AtomicU64,
     uuids: AtomicU64,
     out: Arc<Mutex<Vec<Out>>>,
     conns: Mutex<BTreeMap<Node, (ClientId, ConnRef)>>,
@@ -45,6 +51,7 @@ impl Host {
             copies,
             store,
             local_ns: AtomicU64::new(local_ns),
+            generation: AtomicU64::new(0),
             uuids: AtomicU64::new(1),
             out: Arc::default(),
             conns: Mutex::default(),
@@ -60,6 +67,20 @@ impl Host {
     /// What the process wants done or known since this was asked last.
     pub(super) fn take(&self, out: &mut Vec<Out>) {
         out.append(&mut self.out.lock());
+    }
+
+    /// The generation of the newest map.
+    pub(super) fn set_generation(&self, generation: u64) {
+        self.generation.store(generation, Ordering::Relaxed);
+    }
+
+    /// A rule does not hold.
+    pub(super) fn broken(&self, rule: &'static str, detail: String) {
+        self.out.lock().push(Out::Broken(rule, detail));
+    }
+
+    fn send(&self, to: Node, packet: Packet) {
+        self.out.lock().push(Out::Send(to, packet));
     }
 
     fn connect(&self, to: Node, session: Option<Session>) -> ConnRef {
@@ -113,18 +134,32 @@ impl World for Host {
     }
 
     fn to_mon(&self, message: Encoded) {
-        let mut out = self.out.lock();
-        match message.kind {
-            PgCas::KIND => match message.decode::<PgCas>() {
-                Ok(cas) => {
-                    let event =
-                        logic::Event::Cas { origin: logic::Origin(0), osd: self.copies.member.osd, cas };
-                    out.push(Out::Send(Node::Mon, Packet::ToMon(Box::new(event))));
+        let kind = message.kind;
+        let osd = self.copies.member.osd;
+        let event = match kind {
+            PgCas::KIND => {
+                message.decode().map(|cas| logic::Event::Cas { origin: logic::Origin(0), osd, cas })
+            }
+            OsdFailure::KIND => {
+                message.decode().map(|report| logic::Event::Failure { reporter: osd, report })
+            }
+            OsdAlive::KIND => message.decode().map(|alive| logic::Event::Alive { osd, alive }),
+            OsdBoot::KIND => message.decode().map(logic::Event::Boot),
+            MonSubscribe::KIND => match message.decode::<MonSubscribe>() {
+                Ok(subscribe) => {
+                    let has = subscribe.next_epoch.0.saturating_sub(1);
+                    let generation = if has == 0 { 0 } else { self.generation.load(Ordering::Relaxed) };
+                    return self.send(Node::Mon, Packet::Subscribe(generation, has));
                 }
-                Err(error) => out.push(Out::Broken("a message that can't be decoded", error.to_string())),
+                Err(error) => Err(error),
             },
-            // A subscription: the control thread of the simulation renews it.
-            _ => {}
+            // The simulated map authority shows nobody statistics, options and the cluster log.
+            StatsReport::KIND | ConfigReport::KIND | LogAppend::KIND => return,
+            _ => return self.broken("a message that nobody expects", format!("kind {kind}")),
+        };
+        match event {
+            Ok(event) => self.send(Node::Mon, Packet::ToMon(Box::new(event))),
+            Err(error) => self.broken("a message that can't be decoded", error.to_string()),
         }
     }
 
@@ -134,8 +169,21 @@ impl World for Host {
 
     fn drop_peer(&self, _osd: OsdId) {}
 
+    /// Sessions begin and end in the simulated network.
+    fn follow_map(&self, _map: &OsdMap) -> Vec<OsdId> {
+        Vec::new()
+    }
+
+    fn ping(&self, osd: OsdId, message: &HbEnvelope) {
+        self.send(Node::Osd(osd.0), Packet::Heartbeat(*message));
+    }
+
+    fn public_addr(&self) -> Option<SocketAddr> {
+        Some(ADDR)
+    }
+
     fn fetch(&self, _shard: usize, _arrival: Box<Arrival>) {
-        self.out.lock().push(Out::Broken("a copy that no client asked for", String::new()));
+        self.broken("a copy that no client asked for", String::new());
     }
 
     fn observe(&self, what: Observation<'_>) {

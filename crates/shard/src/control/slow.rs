@@ -1,8 +1,7 @@
 //! Slow ops: complained about in the log and the cluster log, counted for health (SLOW_OPS).
 
 use super::Control;
-use crate::clock;
-use nacre_shard::tracker::Clocks;
+use crate::tracker::Clocks;
 use nacre_types::ids::PgId;
 use nacre_types::msg::LogAppend;
 use nacre_types::stats::SlowOps;
@@ -28,7 +27,7 @@ impl Control {
         if slow.count == 0 {
             return slow;
         }
-        let clocks = Clocks { now_ns, wall_ns: clock::wall_ns() };
+        let clocks = Clocks { now_ns, wall_ns: self.shared.world.wall_ns() };
         let mut complained = false;
         for (cell, metrics) in self.cells.iter().zip(&self.shared.metrics) {
             for line in cell.with(|shard| shard.tracker_mut().complaints(clocks, MAX_COMPLAINTS)) {

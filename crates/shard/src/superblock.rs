@@ -1,8 +1,8 @@
 //! The store's record of whose it is.
 
-use crate::error::OsdError;
+use crate::shard::LoadError;
+use nacre_objectstore::{ObjectStore, Result};
 use nacre_pg::KnownOsds;
-use nacre_store::ObjectStore;
 use nacre_types::encoding::{self, Versioned};
 use nacre_types::ids::{Epoch, OsdId};
 use serde::{Deserialize, Serialize};
@@ -31,20 +31,20 @@ impl Versioned for Superblock {
 }
 
 impl Superblock {
-    /// Reads a store's superblock.
-    pub fn read(store: &dyn ObjectStore) -> Result<Superblock, OsdError> {
-        let bytes = store.super_get(KEY)?.ok_or(OsdError::NoSuperblock)?;
-        Ok(encoding::decode(&bytes)?)
+    /// Reads a store's superblock; `None` where the store was never given to an OSD.
+    pub fn read(store: &dyn ObjectStore) -> Result<Option<Superblock>, LoadError> {
+        let Some(bytes) = store.super_get(KEY)? else { return Ok(None) };
+        Ok(Some(encoding::decode(&bytes)?))
     }
 
     /// Writes it; durable on return.
-    pub fn write(&self, store: &dyn ObjectStore) -> Result<(), OsdError> {
-        Ok(store.super_set(&[(KEY, Some(encoding::encode(self).into()))])?)
+    pub fn write(&self, store: &dyn ObjectStore) -> Result<()> {
+        store.super_set(&[(KEY, Some(encoding::encode(self).into()))])
     }
 }
 
 /// Which OSDs this one has heard of (rule R7); a store that never recorded any knows none.
-pub(crate) fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, OsdError> {
+pub fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, LoadError> {
     match store.super_get(KNOWN_KEY)? {
         Some(bytes) => Ok(encoding::decode(&bytes)?),
         None => Ok(KnownOsds::default()),
@@ -52,8 +52,8 @@ pub(crate) fn read_known(store: &dyn ObjectStore) -> Result<KnownOsds, OsdError>
 }
 
 /// Records that; durable on return.
-pub(crate) fn write_known(known: &KnownOsds, store: &dyn ObjectStore) -> Result<(), OsdError> {
-    Ok(store.super_set(&[(KNOWN_KEY, Some(encoding::encode(known).into()))])?)
+pub(crate) fn write_known(known: &KnownOsds, store: &dyn ObjectStore) -> Result<()> {
+    store.super_set(&[(KNOWN_KEY, Some(encoding::encode(known).into()))])
 }
 
 #[cfg(test)]

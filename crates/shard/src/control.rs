@@ -1,0 +1,468 @@
+//! What an OSD does beside its PGs: it follows maps in order, keeps its heartbeats, and tells the map authority what it has to
+//! know.
+//!
+//! It alone applies maps, and tells everybody else: first the lease table's fences, then the connections to peers, then the
+//! shards. It never touches a PG. Who drives it has the session with the map authority and calls [`Control::round`] when its
+//! time has come.
+
+mod slow;
+
+use crate::inbox::ShardMessage;
+use crate::metrics;
+use crate::shard::ShardCell;
+use crate::shared::{RunState, Shared};
+use crate::superblock::{self, Superblock};
+use crate::up_sets::UpSets;
+use nacre_pg::KnownOsds;
+use nacre_pg::heartbeat::{HbCommand, HbEnvelope, HbEvent, HeartbeatMap};
+use nacre_types::encoding::{DecodeError, decode};
+use nacre_types::ids::{Epoch, OsdId};
+use nacre_types::msg::{MapPublish, MonSubscribe, OsdAlive, OsdBoot, PgCasReply, StatsReport};
+use nacre_types::osdmap::{Incremental, OsdMap};
+use nacre_types::stats::{OsdStats, PoolCompression};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+const SECOND_NS: u64 = 1_000_000_000;
+/// How often statistics, fullness and the session are looked at when nothing else happens.
+const ROUND_NS: u64 = SECOND_NS;
+/// All statistics are sent again this often, in case the map authority lost some.
+const FULL_REPORT_NS: u64 = 60 * SECOND_NS;
+/// Until there is a map: `mon_osd_full_ratio`'s default.
+const DEFAULT_FULL_RATIO: f64 = 0.95;
+/// Space that must be left for an OSD not to count as full: a part of its size, at most so many bytes.
+const FULL_MARGIN_BYTES: u64 = 8 << 20;
+const FULL_MARGIN_PART: u64 = 64;
+
+/// See the module's documentation.
+pub struct Control {
+    shared: Arc<Shared>,
+    cells: Arc<Vec<ShardCell>>,
+    superblock: Superblock,
+    known: KnownOsds,
+    /// `osd metadata`.
+    metadata: BTreeMap<String, String>,
+    /// Whether messages reach the map authority.
+    connected: bool,
+    up_sets: UpSets,
+    /// The newest epoch that was asked for because somebody acts on it.
+    asked_epoch: Epoch,
+    next_round_ns: u64,
+    next_report_ns: u64,
+    next_full_report_ns: u64,
+    next_beacon_ns: u64,
+    next_boot_ns: u64,
+    told_full: bool,
+    told_slow: bool,
+}
+
+impl Control {
+    /// That of a process that has just loaded its PGs. `known` are the OSDs that it had heard of.
+    pub fn new(
+        shared: Arc<Shared>,
+        cells: Arc<Vec<ShardCell>>,
+        superblock: Superblock,
+        known: KnownOsds,
+        metadata: BTreeMap<String, String>,
+    ) -> Control {
+        Control {
+            shared,
+            cells,
+            superblock,
+            known,
+            metadata,
+            connected: false,
+            up_sets: UpSets::default(),
+            asked_epoch: Epoch(0),
+            next_round_ns: 0,
+            next_report_ns: 0,
+            next_full_report_ns: 0,
+            next_beacon_ns: 0,
+            next_boot_ns: 0,
+            told_full: false,
+            told_slow: false,
+        }
+    }
+
+    /// Does what is due; returns when to come again.
+    pub fn round(&mut self) -> u64 {
+        let now_ns = self.shared.world.boot_ns();
+        self.beat();
+        if now_ns >= self.next_round_ns {
+            self.next_round_ns = now_ns + ROUND_NS;
+            if self.connected {
+                self.boot();
+            }
+            self.judge_space();
+            self.report(now_ns);
+        }
+        self.next_ns()
+    }
+
+    /// When something is due.
+    pub fn next_ns(&self) -> u64 {
+        let beat_ns = self.shared.heartbeats.lock().next_wake().unwrap_or(u64::MAX);
+        beat_ns.min(self.next_round_ns)
+    }
+
+    /// Statistics or fullness changed: the next round reports.
+    pub fn hurry(&mut self) {
+        self.next_round_ns = 0;
+    }
+
+    /// Records the newest map seen in the store.
+    pub fn save_superblock(&mut self) -> nacre_objectstore::Result<()> {
+        if let Some(map) = self.shared.map.load_full() {
+            self.superblock.epoch = self.superblock.epoch.max(map.epoch);
+            self.superblock.generation = self.superblock.generation.max(map.generation);
+        }
+        self.superblock.write(&*self.shared.store)
+    }
+
+    /// Whether the map shows this very process as up.
+    pub fn is_up(&self) -> bool {
+        self.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &self.shared))
+    }
+}
+
+/// Whether `map` shows this very process as up.
+pub fn shows_up(map: &OsdMap, shared: &Shared) -> bool {
+    map.osds.get(&shared.whoami).is_some_and(|info| info.up && info.boot_nonce == shared.boot_nonce)
+}
+
+/// The session with the map authority.
+impl Control {
+    /// Messages reach the map authority from now on; it has heard nothing of what was sent before.
+    pub fn on_connected(&mut self) {
+        self.connected = true;
+        let next_epoch = self.shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch.next());
+        self.shared.to_mon(&MonSubscribe { next_epoch, config: true });
+        self.next_boot_ns = 0;
+        self.next_beacon_ns = 0;
+        self.next_full_report_ns = 0;
+        self.next_round_ns = 0;
+        self.boot();
+        self.shared.heartbeats.lock().feed(self.shared.world.boot_ns(), HbEvent::MonReset);
+        self.shared.report.notify_one();
+    }
+
+    /// The session has ended.
+    pub fn on_disconnected(&mut self) {
+        self.connected = false;
+        self.next_round_ns = 0;
+        self.shared.report.notify_one();
+    }
+
+    /// The map authority's answer to a proposal.
+    pub fn on_cas(&self, reply: PgCasReply) {
+        self.shared.heartbeats.lock().acts_on(reply.epoch);
+        self.shared.inboxes[self.shared.shard_of(reply.pg)].post(ShardMessage::Cas(reply));
+    }
+
+    /// Maps: a full one, or what changed since.
+    pub fn on_maps(&mut self, publish: &MapPublish) -> Result<(), DecodeError> {
+        let known = self.shared.map.load_full();
+        let fsid = self.superblock.fsid;
+        if known.as_ref().is_some_and(|map| map.fsid != publish.fsid) || publish.fsid != fsid {
+            let served = publish.fsid;
+            let reason = format!("the monitor serves cluster {served}, this OSD belongs to {fsid}");
+            self.shared.fatal(&reason);
+            return Ok(());
+        }
+        let mut map = known.clone();
+        if !publish.full.is_empty() {
+            let full: OsdMap = decode(&publish.full)?;
+            let newer = known
+                .as_ref()
+                .is_none_or(|known| (full.generation, full.epoch) > (known.generation, known.epoch));
+            if newer {
+                map = Some(Arc::new(full));
+            }
+        }
+        for blob in &publish.incrementals {
+            let incremental: Incremental = decode(&blob.0)?;
+            match &map {
+                Some(current) if incremental.epoch <= current.epoch => {}
+                Some(current) if incremental.epoch == current.epoch.next() => {
+                    map = Some(Arc::new(current.apply(&incremental)?));
+                }
+                _ => break,
+            }
+        }
+        if let Some(map) = &map
+            && known.as_ref().is_none_or(|known| !Arc::ptr_eq(known, map))
+        {
+            self.apply(Arc::clone(map), known.as_ref());
+        }
+        let behind = map.as_ref().is_none_or(|map| map.epoch < publish.newest);
+        let restored = map.as_ref().is_some_and(|map| map.epoch > publish.newest);
+        if behind || restored {
+            // A gap, or the authority's store went back in time: its full map decides.
+            let next_epoch = if restored { Epoch(0) } else { map.map_or(Epoch(0), |map| map.epoch.next()) };
+            self.shared.to_mon(&MonSubscribe { next_epoch, config: false });
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, map: Arc<OsdMap>, before: Option<&Arc<OsdMap>>) {
+        let shared = Arc::clone(&self.shared);
+        let now_ns = shared.world.boot_ns();
+        let up = self.up_sets.update(&map);
+        let whoami = shared.whoami;
+        let mut sharing: BTreeSet<OsdId> = BTreeSet::new();
+        for (pg, up) in up.iter() {
+            let members = map.membership(*pg).map(|m| &m.in_sync[..]).unwrap_or_default();
+            if up.contains(&whoami) || members.iter().any(|member| member.osd == whoami) {
+                sharing.extend(up.iter().copied().chain(members.iter().map(|member| member.osd)));
+            }
+        }
+        for cell in self.cells.iter() {
+            cell.inspect(|shard| shard.neighbours(&mut sharing));
+        }
+        sharing.remove(&whoami);
+        let min_peers = shared.config.get().osd.osd_heartbeat_min_peers as usize;
+        let beat_map = HeartbeatMap::new(&map, whoami, &sharing, min_peers);
+        // What the map tells of OSDs is durable before any PG acts on it (rule R7).
+        if self.known.on_map(&map)
+            && let Err(error) = superblock::write_known(&self.known, &*shared.store)
+        {
+            shared.fatal(&format!("can't record which OSDs there are: {error}"));
+            return;
+        }
+        let unlisted: Arc<[OsdId]> = self.known.unlisted().collect();
+        // The fences stand before any PG acts on the map.
+        shared.heartbeats.lock().feed(now_ns, HbEvent::Map(beat_map));
+        let changed = shared.world.follow_map(&map);
+        shared.map.store(Some(Arc::clone(&map)));
+        if before.is_none_or(|before| before.pools != map.pools) {
+            shared.world.pools_changed();
+        }
+        shared.post_all(|| ShardMessage::Map {
+            map: Arc::clone(&map),
+            up: Arc::clone(&up),
+            unlisted: Arc::clone(&unlisted),
+        });
+        for osd in changed {
+            shared.post_all(|| ShardMessage::PeerReset(osd));
+        }
+        self.beat();
+        let was_up = before.is_some_and(|before| shows_up(before, &shared));
+        let is_up = shows_up(&map, &shared);
+        if is_up != was_up {
+            tracing::info!(osd = %whoami, epoch = %map.epoch, up = is_up, "the map shows this OSD");
+            self.next_boot_ns = 0;
+            self.next_round_ns = 0;
+            self.next_full_report_ns = 0;
+        }
+        if before.is_none_or(|before| before.generation != map.generation)
+            && self.superblock.generation < map.generation
+        {
+            (self.superblock.generation, self.superblock.epoch) = (map.generation, map.epoch);
+            if let Err(error) = self.superblock.write(&*shared.store) {
+                shared.fatal(&format!("can't record the map's generation: {error}"));
+            }
+        }
+        if !is_up {
+            self.boot();
+        }
+    }
+
+    /// Tells the map authority that this OSD is up, again and again until the map shows it.
+    pub fn boot(&mut self) {
+        let shared = &self.shared;
+        let now_ns = shared.world.boot_ns();
+        let running = *shared.state.borrow() == RunState::Running;
+        let Some(map) = shared.map.load_full().filter(|_| running) else { return };
+        if shows_up(&map, shared) || now_ns < self.next_boot_ns {
+            return;
+        }
+        let Some(addr) = shared.world.public_addr() else { return };
+        self.next_boot_ns = now_ns + SECOND_NS;
+        let statfs = shared.store.statfs().unwrap_or_default();
+        let options = shared.config.snapshot();
+        shared.to_mon(&OsdBoot {
+            osd: shared.whoami,
+            uuid: self.superblock.uuid,
+            incarnation: shared.me.incarnation,
+            boot_nonce: shared.boot_nonce,
+            addr,
+            epoch: map.epoch,
+            generation: self.superblock.generation,
+            total_bytes: statfs.total_bytes,
+            metadata: self.metadata.clone(),
+            location: location_of(&options.osd.crush_location, shared.config.host()),
+            device_class: match options.osd.osd_device_class.as_str() {
+                "" => if shared.store.kind() == "memstore" { "mem" } else { "ssd" }.to_owned(),
+                class => class.to_owned(),
+            },
+        });
+    }
+}
+
+/// `crush_location` (`root=default host=a`); this host under the default root where it is empty.
+fn location_of(text: &str, host: &str) -> BTreeMap<String, String> {
+    let given: BTreeMap<String, String> = text
+        .split([' ', ',', ';'])
+        .filter_map(|pair| pair.split_once('='))
+        .map(|(kind, name)| (kind.trim().to_owned(), name.trim().to_owned()))
+        .collect();
+    if !given.is_empty() {
+        return given;
+    }
+    let host = host.split('.').next().unwrap_or(host);
+    [("root".to_owned(), "default".to_owned()), ("host".to_owned(), host.to_owned())].into()
+}
+
+/// Heartbeats.
+impl Control {
+    /// A peer's message; the answer to a ping goes by [`World::ping`](crate::world::World::ping), which a daemon that has the
+    /// peer's connection at hand does without.
+    pub fn on_beat(&mut self, from: OsdId, envelope: HbEnvelope) {
+        let HbEnvelope { space_bytes, msg } = envelope;
+        self.shared.post_all(|| ShardMessage::Space { from, space_bytes });
+        self.feed(HbEvent::Message { from, msg });
+    }
+
+    /// The machine on which the process of `target` ran says that it is gone.
+    pub fn on_refused(&mut self, target: OsdId, boot_nonce: u64) {
+        self.feed(HbEvent::Refused { target, boot_nonce });
+    }
+
+    fn feed(&mut self, event: HbEvent) {
+        self.shared.heartbeats.lock().feed(self.shared.world.boot_ns(), event);
+        self.beat();
+    }
+
+    /// Lets the machines look at the clock and carries out what they said.
+    pub fn beat(&mut self) {
+        let now_ns = self.shared.world.boot_ns();
+        let said = {
+            let mut heartbeats = self.shared.heartbeats.lock();
+            if heartbeats.next_wake().is_some_and(|at| at <= now_ns) {
+                heartbeats.feed(now_ns, HbEvent::Tick);
+            }
+            heartbeats.take_said()
+        };
+        let mut gained = false;
+        for command in said {
+            match command {
+                HbCommand::SendPing { to, msg } | HbCommand::SendReply { to, msg } => {
+                    self.shared.world.ping(to, &self.shared.heartbeat(msg));
+                }
+                HbCommand::ReportFailure(report) | HbCommand::CancelFailure(report) => {
+                    tracing::info!(target_osd = %report.target, silent_ms = report.silent_ms, refused = report.refused,
+                        "reporting a peer");
+                    self.shared.to_mon(&report);
+                }
+                HbCommand::LeaseGained(_) => gained = true,
+                HbCommand::NewerMap(epoch) => self.want_map(epoch),
+            }
+        }
+        if gained {
+            self.shared.post_all(|| ShardMessage::Leases);
+        }
+    }
+
+    /// Somebody acts by a newer map; the subscription brings it, unless something got lost. Asks once for each epoch.
+    fn want_map(&mut self, epoch: Epoch) {
+        let next_epoch = self.shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch.next());
+        if epoch >= next_epoch && epoch > self.asked_epoch {
+            self.asked_epoch = epoch;
+            self.shared.to_mon(&MonSubscribe { next_epoch, config: false });
+        }
+    }
+}
+
+/// Reports.
+impl Control {
+    /// Whether the store is too full for writes (`OSD_FULL`).
+    fn judge_space(&self) {
+        let shared = &self.shared;
+        let Some((left, total)) = measure_space(shared) else { return };
+        let margin = (total / FULL_MARGIN_PART).min(FULL_MARGIN_BYTES);
+        // Twice the margin must be free before a full store counts as usable again.
+        let wanted = if shared.is_full() { 2 * margin } else { margin };
+        let refused = shared.store.reserve(wanted).is_err();
+        shared.set_full(refused || left < wanted);
+    }
+
+    fn report(&mut self, now_ns: u64) {
+        let shared = Arc::clone(&self.shared);
+        if !self.connected || !self.is_up() {
+            return;
+        }
+        let options = shared.config.get();
+        let full = shared.is_full();
+        if now_ns >= self.next_beacon_ns || full != self.told_full {
+            self.next_beacon_ns = now_ns + options.osd.osd_beacon_report_interval.as_nanos() as u64;
+            self.told_full = full;
+            let epoch = shared.map.load().as_ref().map_or(Epoch(0), |map| map.epoch);
+            shared.to_mon(&OsdAlive { boot_nonce: shared.boot_nonce, epoch, full });
+        }
+        let slow = self.watch_slow_ops(now_ns);
+        // The first slow op, and the end of the last one, are told at once.
+        let news = (slow.count > 0) != self.told_slow;
+        self.told_slow = slow.count > 0;
+        let all = now_ns >= self.next_full_report_ns;
+        let pgs: Vec<_> = self.cells.iter().flat_map(|cell| cell.with(|shard| shard.report(all))).collect();
+        let news = news || shared.options_changed.load(Ordering::Relaxed);
+        if pgs.is_empty() && !all && !news && now_ns < self.next_report_ns {
+            return;
+        }
+        if all {
+            self.next_full_report_ns = now_ns + FULL_REPORT_NS;
+        }
+        if shared.options_changed.swap(false, Ordering::Relaxed) || all {
+            shared.to_mon(&shared.config.report());
+        }
+        self.next_report_ns = now_ns + options.osd.osd_mon_report_interval.as_nanos() as u64;
+        drop(options);
+        shared.to_mon(&StatsReport { osd: self.osd_stats(now_ns), pgs, starting: false });
+    }
+
+    fn osd_stats(&self, now_ns: u64) -> OsdStats {
+        let shared = &self.shared;
+        let statfs = shared.store.statfs().unwrap_or_default();
+        let compressed = statfs.pools.iter().filter(|(_, usage)| usage.compressed_original_bytes > 0);
+        let compressed = compressed
+            .map(|(pool, usage)| PoolCompression {
+                pool: *pool,
+                compressed_bytes: usage.compressed_bytes,
+                allocated_bytes: usage.compressed_allocated_bytes,
+                original_bytes: usage.compressed_original_bytes,
+            })
+            .collect();
+        let metrics = || shared.metrics.iter().map(|m| &**m);
+        // Not within the expression below: its lock would last until the shards are asked, and they take it too.
+        let heartbeat_peers = shared.heartbeats.lock().peers();
+        OsdStats {
+            // `Statfs::total_bytes` does not include the database. What the database takes counts as used.
+            total_bytes: statfs.total_bytes + statfs.omap_bytes + statfs.meta_bytes,
+            available_bytes: statfs.available_bytes,
+            data_bytes: statfs.allocated_bytes,
+            omap_bytes: statfs.omap_bytes,
+            meta_bytes: statfs.meta_bytes,
+            pgs: self.cells.iter().map(|cell| cell.inspect(|shard| shard.pg_count())).sum::<usize>() as u32,
+            commit_latency_ms: metrics::average_ms(metrics(), |m| &m.commit_latency),
+            apply_latency_ms: metrics::average_ms(metrics(), |m| &m.apply_latency),
+            heartbeat_peers,
+            health: shared.world.health(&*shared.store),
+            slow_ops: self.slow_ops(now_ns),
+            compressed,
+        }
+    }
+}
+
+/// Measures what the store may still take before it reaches the full ratio; returns that and the store's size.
+pub fn measure_space(shared: &Shared) -> Option<(u64, u64)> {
+    let statfs = shared.store.statfs().ok()?;
+    let map = shared.map.load();
+    let ratios = map.as_ref().map(|map| (f64::from(map.full_ratio), f64::from(map.backfillfull_ratio)));
+    let (full, backfillfull) = ratios.unwrap_or((DEFAULT_FULL_RATIO, DEFAULT_FULL_RATIO));
+    let kept = |ratio: f64| (statfs.total_bytes as f64 * (1.0 - ratio).clamp(0.0, 1.0)) as u64;
+    let left = statfs.available_bytes.saturating_sub(kept(full));
+    shared.backfill_full.store(statfs.available_bytes < kept(backfillfull), Ordering::Relaxed);
+    shared.space_bytes.store(left, Ordering::Relaxed);
+    Some((left, statfs.total_bytes))
+}
