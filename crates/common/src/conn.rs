@@ -27,7 +27,7 @@ pub trait Connection: Send + Sync {
     /// Ends it now; what is queued is lost.
     fn abort(&self);
 
-    /// What the owner attached to it when it was accepted.
+    /// What the owner attached to it.
     fn context(&self) -> Option<&(dyn Any + Send + Sync)>;
 }
 

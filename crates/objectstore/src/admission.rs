@@ -3,12 +3,10 @@
 use crate::MAX_OBJECT_BYTES;
 use crate::error::{Result, StoreError};
 use nacre_types::object::ObjectId;
+use nacre_types::op::OI_ATTR;
 use nacre_types::txn::{Transaction, TxnOp};
 
-/// Bytes of attributes that a change sets which writes no data: the object's info goes with every change of an object.
-const INFO_BYTES: usize = 4096;
-
-/// Whether `txn` writes nothing but bookkeeping (log, metadata, the object's info); it may remove data. Such a transaction is taken
+/// Whether `txn` writes nothing but bookkeeping (log, metadata, the object's info, that it exists); it may remove data. Such a transaction is taken
 /// even where the store is full (rule B6): its bookkeeping comes out of the ballast. A member of a PG can't do without it.
 pub fn writes_no_data(txn: &Transaction) -> bool {
     let frees = |op: &TxnOp| {
@@ -28,10 +26,9 @@ pub fn writes_no_data(txn: &Transaction) -> bool {
         )
     };
     let bookkeeping = |op: &TxnOp| match op {
-        TxnOp::MetaSet(_) | TxnOp::LogAppend(_) => true,
-        TxnOp::SetAttrs { attrs, .. } => {
-            attrs.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() <= INFO_BYTES
-        }
+        TxnOp::MetaSet(_) | TxnOp::LogAppend(_) | TxnOp::Touch(_) | TxnOp::AllocHint { .. } => true,
+        // The object's info goes with every change of an object, and grows with its watchers.
+        TxnOp::SetAttrs { attrs, .. } => attrs.iter().all(|(name, _)| name == OI_ATTR),
         _ => false,
     };
     txn.ops.iter().all(|op| frees(op) || bookkeeping(op))

@@ -143,6 +143,10 @@ impl LaneDispatcher {
             let reply = commands::run(&shared, &cells, &command, allowed);
             if let Err(error) = conn.send(&reply) {
                 tracing::debug!(%error, "could not answer a command");
+                // Its client would wait for ever for what is lost while the connection lives.
+                if matches!(error, Error::Full) {
+                    conn.abort();
+                }
             }
         };
         if !long {

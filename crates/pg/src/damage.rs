@@ -86,10 +86,11 @@ impl Pg {
     /// already, should not be there, or was mended too often.
     pub(crate) fn note_damaged(&mut self, object: &ObjectId, out: &mut Vec<Command>) -> bool {
         let newest = self.log.latest_for_object(object);
+        let mended = self.mended.get(object);
         if !self.exists
             || self.missing.contains_key(object)
             || newest.is_some_and(|e| e.kind == EntryKind::Delete)
-            || self.was_mended_too_often(object)
+            || mended.is_some_and(|(count, since)| *count >= MENDS.0 && self.now < since + MENDS.1)
         {
             return false;
         }
@@ -102,12 +103,6 @@ impl Pg {
         self.persist(txn, Durable::Nothing, out);
         out.push(Command::Invalidate { object: Some(object.clone()) });
         true
-    }
-
-    /// Whether what comes for an object is found damaged again and again: its next copy has to wait.
-    fn was_mended_too_often(&self, object: &ObjectId) -> bool {
-        let mended = self.mended.get(object);
-        mended.is_some_and(|(count, since)| *count >= MENDS.0 && self.now < since + MENDS.1)
     }
 
     /// A whole copy of an object has come.
@@ -157,10 +152,6 @@ impl Pg {
                     result: kept(result),
                 };
                 self.replicate(entry, txn, &op, out);
-            }
-            // Other members may have it: until it may be mended again its client has to ask again.
-            (None, None) if self.in_sync().len() > 1 && self.was_mended_too_often(&op.object) => {
-                out.push(Command::Drop { token: op.token, reason: DropReason::Full });
             }
             _ => out.push(Command::Refuse { token: op.token, errno: Errno::EIO }),
         }

@@ -624,8 +624,16 @@ impl Pg {
         self.outstanding().any(|m| m.in_sync.iter().any(|m| m.osd == osd))
     }
 
-    /// Up to where every required member has the log durable (R1).
+    /// Up to where updates may be acknowledged: every required member has them (R1), and so has a member that is about to join. That
+    /// one may never have all that is acknowledged, unless writers wait for it.
     fn agreed(&self) -> Eversion {
+        let Some(primary) = &self.primary else { return self.committed_to };
+        let joins = primary.catching_up.values().filter(|c| c.holds_writes(self.now, self.settings.retry_ns));
+        joins.map(|c| c.acked).fold(self.agreed_by_members(), Eversion::min)
+    }
+
+    /// Up to where every required member has the log durable (R1).
+    fn agreed_by_members(&self) -> Eversion {
         let Some(primary) = &self.primary else { return self.committed_to };
         let below = self.settings.breaks(Mutation::AckBelowMinSize);
         let head = |member: &Member| {
@@ -701,6 +709,7 @@ impl Pg {
     pub(crate) fn retry_primary(&mut self, out: &mut Vec<Command>) {
         let (now, settings) = (self.now, self.settings.clone());
         self.retry_peering(out);
+        let members_move = self.agreed_by_members() > self.committed_to;
         let Some(primary) = &mut self.primary else { return };
         if let Some((cas, sent)) = &mut primary.proposal
             && now >= *sent + settings.cas_retry_ns
@@ -720,7 +729,7 @@ impl Pg {
             return;
         }
         primary.retried_at = now;
-        let stuck = primary.phase == Phase::Active && !primary.inflight.is_empty();
+        let stuck = primary.phase == Phase::Active && !primary.inflight.is_empty() && !members_move;
         if stuck && self.in_sync().iter().all(|m| m.osd == self.me.osd || self.member_up(*m)) {
             // All are up, yet nothing moves: a connection swallowed something.
             self.start_peering(out);

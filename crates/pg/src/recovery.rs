@@ -99,6 +99,8 @@ pub(crate) struct CatchUp {
     /// Whether it was filled without objects that no member in sync had then.
     pub(crate) lacks_objects: bool,
     backfill: Option<Backfill>,
+    /// Since when it has everything but what its disk is behind.
+    ready_at: u64,
 }
 
 impl CatchUp {
@@ -115,6 +117,7 @@ impl CatchUp {
             unreadable: BTreeSet::new(),
             lacks_objects: false,
             backfill: None,
+            ready_at: now,
         }
     }
 
@@ -123,8 +126,19 @@ impl CatchUp {
         CatchUp { stage: Stage::Ready, acked: head, ..CatchUp::new(member, 0, now) }
     }
 
-    /// Whether it goes on only with an answer. What it is sent must become durable there up to `committed_to`.
-    fn is_awaited(&self, committed_to: Eversion) -> bool {
+    /// It has everything.
+    fn set_ready(&mut self, now: u64) {
+        (self.stage, self.ready_at) = (Stage::Ready, now);
+    }
+
+    /// Whether updates are acknowledged only once they are durable there too, though it is no member yet: it has everything for a
+    /// while, and clients write faster than its disk.
+    pub(crate) fn holds_writes(&self, now: u64, patience: u64) -> bool {
+        self.stage == Stage::Ready && now >= self.ready_at + patience
+    }
+
+    /// Whether it goes on only with an answer. What it is sent must become durable there up to `target`.
+    fn is_awaited(&self, target: Eversion) -> bool {
         let scanned = |b: &Backfill| b.scan.is_some() && b.theirs.is_none();
         match self.stage {
             Stage::Asked | Stage::Reserving | Stage::Log | Stage::Finishing => true,
@@ -133,7 +147,7 @@ impl CatchUp {
                     || self.pushing.values().any(|pushing| pushing.next.is_some())
                     || self.backfill.as_ref().is_some_and(scanned)
             }
-            Stage::Ready => self.acked < committed_to,
+            Stage::Ready => self.acked < target,
         }
     }
 
@@ -366,7 +380,7 @@ impl Pg {
                 catching_up.stage = Stage::Filling;
                 catching_up.missing.extend(missing);
             }
-            Stage::Finishing => catching_up.stage = Stage::Ready,
+            Stage::Finishing => catching_up.set_ready(self.now),
             _ => {}
         }
     }
@@ -474,7 +488,7 @@ impl Pg {
                 };
                 start.extend(catching_up.missing.keys().filter(idle).take(room).cloned());
                 if catching_up.missing.is_empty() && busy == 0 {
-                    catching_up.stage = Stage::Ready;
+                    catching_up.set_ready(now);
                 }
             }
         }
@@ -624,7 +638,8 @@ impl Pg {
     /// Repeats questions that were not answered; a member that stays silent begins anew.
     pub(crate) fn retry_recovery(&mut self, out: &mut Vec<Command>) {
         let (now, retry, interval) = (self.now, self.settings.retry_ns, self.interval());
-        let committed_to = self.committed_to;
+        let (committed_to, head) = (self.committed_to, self.log.head());
+        let target = |c: &CatchUp| if c.holds_writes(now, retry) { head } else { committed_to };
         let Some(primary) = &mut self.primary else { return };
         for (osd, _) in primary.catching_up.iter().filter(|(_, c)| c.stage == Stage::Reserving) {
             let msg = PeerMsg::ReserveBackfill { interval, priority: primary.slot_priority };
@@ -633,14 +648,14 @@ impl Pg {
         for catching_up in primary.catching_up.values_mut() {
             // What could not be read is tried again: the device may have recovered, or scrub repaired it.
             catching_up.unreadable.clear();
-            if !catching_up.is_awaited(committed_to) {
+            if !catching_up.is_awaited(target(catching_up)) {
                 catching_up.heard_at = now;
             }
         }
         let silent: Vec<OsdId> = primary
             .catching_up
             .iter()
-            .filter(|(_, c)| c.is_awaited(committed_to) && now >= c.heard_at + SILENT_RETRIES * retry)
+            .filter(|(_, c)| c.is_awaited(target(c)) && now >= c.heard_at + SILENT_RETRIES * retry)
             .map(|(osd, _)| *osd)
             .collect();
         for osd in silent {

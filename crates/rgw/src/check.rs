@@ -255,6 +255,10 @@ impl Gateway {
         let entry = value.as_ref().map(|value| record::decode::<Entry>(&shard, value));
         match (&entry, &head) {
             (None, Head::Absent) => return Ok(()),
+            // Its tidying has removed the head and not yet the entry.
+            (Some(Ok(Entry { object: None, .. })), Head::Absent) => {
+                return if fix { self.tidy_key(&bucket.id, &shard, key).await } else { Ok(()) };
+            }
             (Some(Ok(Entry { object: None, seq })), Head::Tombstone(last)) if seq == last => return Ok(()),
             (Some(Ok(entry)), Head::Object(head)) if agree(entry, head) => return Ok(()),
             _ => self.must_stand(bucket).await?,

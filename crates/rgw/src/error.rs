@@ -237,9 +237,13 @@ impl Error {
     }
 
     /// Whether the operation may have taken effect nevertheless. So may one of a session that is blocklisted: an OSD refuses it
-    /// when it is sent again, also where it was applied before and only its reply was lost.
+    /// when it is sent again, also where it was applied before and only its reply was lost. ESTALE says that an OSD can't
+    /// tell.
     pub(crate) fn is_unknown(&self) -> bool {
         use nacre_client::Error as Rados;
+        if matches!(self, Error::Rados(error) if error.errno() == nacre_types::errno::Errno::ESTALE) {
+            return true;
+        }
         matches!(
             self,
             Error::Rados(

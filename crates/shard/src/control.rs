@@ -120,8 +120,7 @@ impl Control {
         self.superblock.write(&*self.shared.store)
     }
 
-    /// Whether the map shows this very process as up.
-    pub fn is_up(&self) -> bool {
+    fn is_up(&self) -> bool {
         self.shared.map.load().as_ref().is_some_and(|map| shows_up(map, &self.shared))
     }
 }
@@ -316,8 +315,8 @@ fn location_of(text: &str, host: &str) -> BTreeMap<String, String> {
 
 /// Heartbeats.
 impl Control {
-    /// A peer's message; the answer to a ping goes by [`World::ping`](crate::world::World::ping), which a daemon that has the
-    /// peer's connection at hand does without.
+    /// A peer's message. Where it is a ping the answer goes by [`World::ping`](crate::world::World::ping); a driver that has the
+    /// connection which the ping came by answers it there, as `nacre-osd` does.
     pub fn on_beat(&mut self, from: OsdId, envelope: HbEnvelope) {
         let HbEnvelope { space_bytes, msg } = envelope;
         self.shared.post_all(|| ShardMessage::Space { from, space_bytes });
@@ -335,7 +334,7 @@ impl Control {
     }
 
     /// Lets the machines look at the clock and carries out what they said.
-    pub fn beat(&mut self) {
+    fn beat(&mut self) {
         let now_ns = self.shared.world.boot_ns();
         let said = {
             let mut heartbeats = self.shared.heartbeats.lock();

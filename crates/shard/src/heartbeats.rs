@@ -1,6 +1,6 @@
 //! Heartbeats and leases of one OSD: pg's pure machines behind one lock, and what comes out of them on its way.
 //!
-//! Pings arrive on any lane and are answered there; everything else that the machines say goes to the control thread.
+//! Pings arrive on any lane and are answered there; everything else that the machines say goes to control.
 
 use crate::shared::ShardSettings;
 use nacre_common::options::Options;

@@ -35,6 +35,7 @@ impl Progress {
     }
 
     /// Whether a shard is in a turn.
+    #[cfg(test)]
     pub fn is_in_turn(&self, shard: usize) -> bool {
         self.shards[shard].turn_since_ns.load(Ordering::Relaxed) != 0
     }

@@ -4,9 +4,11 @@ use nacre_common::auth::Peer;
 use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_types::caps::osd::OsdCaps;
 use nacre_types::ceph::SessionAddr;
-use nacre_types::ids::{ClientId, EntityName};
+use nacre_types::ids::{ClientId, EntityName, Interval, PgId};
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::OsdMap;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -30,6 +32,10 @@ pub struct Session {
     beating: AtomicBool,
     /// Requests that wait for a map, on all shards.
     pub early: AtomicUsize,
+    /// By PG: the oldest request that was sent back and has not come again, with its interval.
+    sent_back: Mutex<BTreeMap<PgId, (u64, Interval)>>,
+    /// Whether there is any.
+    has_sent_back: AtomicBool,
 }
 
 impl Session {
@@ -52,6 +58,8 @@ impl Session {
             watching: AtomicBool::new(false),
             beating: AtomicBool::new(false),
             early: AtomicUsize::new(0),
+            sent_back: Mutex::default(),
+            has_sent_back: AtomicBool::new(false),
         }
     }
 
@@ -73,6 +81,37 @@ impl Session {
     /// Whether a peer's heartbeats come by the connection.
     pub fn is_beating(&self) -> bool {
         self.beating.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a request of the current interval was sent back: until it comes again, later ones of its PG must not be
+    /// executed, since clients rely on the order of their operations.
+    pub fn note_sent_back(&self, request: &OsdRequest) {
+        let mut sent_back = self.sent_back.lock();
+        let own = (request.reqid.tid, request.interval);
+        let known = sent_back.entry(request.pg).or_insert(own);
+        if request.interval > known.1 || request.interval == known.1 && own.0 < known.0 {
+            *known = own;
+        }
+        self.has_sent_back.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a request has to be sent back since an earlier one of its PG was, and has not come again. The client's waiting for
+    /// that one may have ended, or an interval has begun in which it sends everything again.
+    pub fn overtakes(&self, request: &OsdRequest) -> bool {
+        if !self.has_sent_back.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut sent_back = self.sent_back.lock();
+        let Some((tid, interval)) = sent_back.get(&request.pg).copied() else { return false };
+        if request.interval < interval || request.interval == interval && request.reqid.tid < tid {
+            return false;
+        }
+        let is_settled = request.interval > interval || request.reqid.tid == tid || request.oldest_tid > tid;
+        if is_settled {
+            sent_back.remove(&request.pg);
+            self.has_sent_back.store(!sent_back.is_empty(), Ordering::Relaxed);
+        }
+        !is_settled
     }
 
     /// Whether the client may not do I/O.

@@ -421,10 +421,10 @@ impl Shard {
             Command::Persist { id, txn } => self.persist(slot, id, txn),
             Command::Send { to, msg } => self.send(slot, to, msg),
             Command::Reply { token } => self.reply(slot, token),
-            Command::ReplyDup { token, version, result } => self.reply_dup(token, version, &result),
-            Command::Drop { token, reason } => self.drop_request(token, reason),
-            Command::Refuse { token, errno } => self.refuse(token, errno),
-            Command::Forget { token } => self.forget(token),
+            Command::ReplyDup { token, version, result } => self.reply_dup(slot, token, version, &result),
+            Command::Drop { token, reason } => self.drop_request(slot, token, reason),
+            Command::Refuse { token, errno } => self.refuse(slot, token, errno),
+            Command::Forget { token } => self.forget(slot, token),
             Command::Propose(cas) => self.propose(cas),
             Command::ReadObject { read, object, cursor, max_bytes } => {
                 self.background.push_back(Work::Read { slot, read, object, cursor, max_bytes });

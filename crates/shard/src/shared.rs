@@ -1,4 +1,4 @@
-//! What all threads of one OSD share.
+//! What the shards of one OSD and its control share.
 
 use crate::heartbeats::{self, Heartbeats};
 use crate::inbox::{Inbox, ShardMessage};
@@ -267,7 +267,7 @@ impl Shared {
         let _ = self.space_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
     }
 
-    /// Notes that the store is full, or no longer; the map authority hears of a change at once.
+    /// Notes that the store is full, or no longer; the map authority hears of a change in the next round.
     pub fn set_full(&self, full: bool) {
         if self.full.swap(full, Ordering::Relaxed) != full {
             tracing::warn!(osd = %self.whoami, full, "fullness of the store changed");

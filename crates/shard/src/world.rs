@@ -1,4 +1,4 @@
-//! The seam between shards and the world: clocks, connections, the copier.
+//! The seam between an OSD and the world: clocks, sessions with peers and the map authority, heartbeats, the copier.
 
 use crate::session::Arrival;
 use nacre_common::conn::ConnRef;
@@ -91,8 +91,8 @@ pub enum Observation<'a> {
     },
     /// A machine named a request that it does not have.
     UnknownRequest {
-        /// The PG.
-        pg: PgId,
+        /// The PG, where it is hosted still.
+        pg: Option<PgId>,
         /// The request's token.
         token: u64,
     },

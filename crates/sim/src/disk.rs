@@ -136,10 +136,13 @@ impl Disk {
         Ok(())
     }
 
-    /// Sets a value of the OSD's own; durable on return.
-    pub fn set_superblock(&mut self, name: &str, value: Bytes) {
+    /// Sets or removes a value of the OSD's own; durable on return.
+    pub fn set_superblock(&mut self, name: &str, value: Option<Bytes>) {
         for image in [&mut self.seen, &mut self.durable] {
-            image.superblock.insert(name.to_owned(), value.clone());
+            match &value {
+                Some(value) => image.superblock.insert(name.to_owned(), value.clone()),
+                None => image.superblock.remove(name),
+            };
         }
     }
 

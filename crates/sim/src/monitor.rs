@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Wall clock at the start of the run, nanoseconds since 1970.
-const WALL: u64 = 1_700_000_000_000_000_000;
+pub const WALL: u64 = 1_700_000_000_000_000_000;
 /// Copies of the store kept for restores.
 const KEPT: usize = 64;
 

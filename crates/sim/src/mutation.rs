@@ -94,7 +94,7 @@ mutations! {
     /// A member is backfilled without the dup records.
     FillWithoutDups = "fill-without-dups", "R6", ["a resend was answered differently", "not linearizable"];
     /// Objects of divergent updates are kept where a member is filled.
-    KeepDivergent = "keep-divergent", "R8", ["not linearizable"];
+    KeepDivergent = "keep-divergent", "R8", ["not linearizable", "replicas differ at rest"];
     /// What is damaged on both sides counts as equal in a backfill.
     TakeDamagedForEqual = "take-damaged-for-equal", "R10", ["replicas differ at rest"];
 }

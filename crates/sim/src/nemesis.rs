@@ -43,6 +43,9 @@ pub enum FaultEvent {
     TimeOut(Link),
 }
 
+/// An object is not damaged again on an OSD before.
+const DAMAGE_INTERVAL: Nanos = 3 * SECOND;
+
 /// The state of the trouble.
 pub struct Nemesis {
     random: BTreeMap<Fault, Random>,
@@ -55,6 +58,8 @@ pub struct Nemesis {
     stopped: BTreeSet<u32>,
     ghosts: Option<Random>,
     pools_made: u32,
+    /// When objects were damaged last, by OSD.
+    damaged: BTreeMap<(u32, ObjectId), Nanos>,
     calm: bool,
     struck: BTreeMap<Fault, u64>,
 }
@@ -76,6 +81,7 @@ impl Nemesis {
                 .contains(&Fault::Ghost)
                 .then(|| Random::new(scenario.seed, Stream::Fault(200))),
             pools_made: 0,
+            damaged: BTreeMap::new(),
             calm: false,
             struck: BTreeMap::new(),
         }
@@ -553,10 +559,15 @@ impl World {
         };
         let memberships: Vec<PgMembership> =
             self.last_memberships(None).into_iter().filter(|(of, _)| *of == pg).map(|(_, m)| m).collect();
-        let spares = memberships.is_empty() || !memberships.iter().all(has_other);
+        // A member mends an object five times in 10 s at most.
+        let now = self.schedule.now();
+        let last = self.nemesis.damaged.get(&(osd, object.clone()));
+        let is_recent = last.is_some_and(|at| now < at + DAMAGE_INTERVAL);
+        let spares = is_recent || memberships.is_empty() || !memberships.iter().all(has_other);
         if !spares {
             self.say(format_args!("{object} of {pg} is damaged on osd.{osd}: {kind:?}"));
             self.osds[osd as usize].disk().damage(pg, &object, kind);
+            self.nemesis.damaged.insert((osd, object), now);
         }
         !spares
     }

@@ -146,7 +146,7 @@ impl Osd {
     pub fn start(&mut self, now: Nanos, out: &mut Vec<Out>) {
         self.life += 1;
         let nonce = (u64::from(self.id.0) + 1) << 32 | u64::from(self.life);
-        let host = Arc::new(Host::new(self.copies(), Arc::clone(&self.store), self.clock.read(now)));
+        let host = Arc::new(Host::new(self.copies(), Arc::clone(&self.store), nonce, self.clock.read(now)));
         let world = Arc::clone(&host) as Arc<dyn World>;
         let store = Arc::clone(&self.store) as Arc<dyn ObjectStore>;
         let settings = &self.settings;
@@ -353,7 +353,7 @@ impl Osd {
     /// A client has lost its connection.
     pub fn on_client_reset(&mut self, now: Nanos, client: Node, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
-            if let Some(conn) = process.host.lose_client(client) {
+            for conn in process.host.lose_client(client) {
                 process.shared.post_all(|| ShardMessage::WatchersGone(conn));
             }
         });

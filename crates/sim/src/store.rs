@@ -113,13 +113,15 @@ impl ObjectStore for Store {
 
     fn super_set(&self, values: &[(&str, Option<Bytes>)]) -> Result<()> {
         for (name, value) in values {
-            self.disk().set_superblock(name, value.clone().unwrap_or_default());
+            self.disk().set_superblock(name, value.clone());
         }
         Ok(())
     }
 
-    fn super_list(&self, _prefix: &str) -> Result<Vec<(String, Bytes)>> {
-        Ok(Vec::new())
+    fn super_list(&self, prefix: &str) -> Result<Vec<(String, Bytes)>> {
+        let disk = self.disk();
+        let named = disk.seen().superblock.iter().filter(|(name, _)| name.starts_with(prefix));
+        Ok(named.map(|(name, value)| (name.clone(), value.clone())).collect())
     }
 }
 

@@ -73,6 +73,14 @@ pub enum Happening {
     Look,
 }
 
+/// A shard's next turn.
+#[derive(Clone, Copy, Debug, Default)]
+struct NextTurn {
+    at: Option<Nanos>,
+    /// Its thread was woken by a message.
+    woken: bool,
+}
+
 /// What a seed's run consists of.
 pub struct World {
     pub(crate) scenario: Scenario,
@@ -93,7 +101,7 @@ pub struct World {
     /// When each OSD is woken next.
     wakes: Vec<Option<Nanos>>,
     /// When each OSD's shards have their next turns.
-    turns: Vec<[Option<Nanos>; SHARDS]>,
+    turns: Vec<[NextTurn; SHARDS]>,
     /// Directions cut by partitions.
     pub(crate) partitioned: BTreeSet<Link>,
     /// OSD pairs that are between two sessions.
@@ -144,7 +152,7 @@ impl World {
             monitor_random: Random::new(seed, Stream::Monitor),
             flushing: vec![false; count],
             wakes: vec![None; count],
-            turns: vec![[None; SHARDS]; count],
+            turns: vec![[NextTurn::default(); SHARDS]; count],
             partitioned: BTreeSet::new(),
             connecting: BTreeSet::new(),
             asked: 0,
@@ -256,14 +264,16 @@ impl World {
                 }
             }
             Happening::Turn(osd, life, shard) => {
-                if self.osds[osd as usize].life == life {
-                    self.turns[osd as usize][shard] = None;
+                let turn = &mut self.turns[osd as usize][shard];
+                // An earlier turn may have taken its place.
+                if self.osds[osd as usize].life == life && turn.at.is_some_and(|at| at <= now) {
+                    *turn = NextTurn::default();
                     self.with_osd(osd, |osd, out| osd.on_turn(now, shard, out));
                 }
             }
             Happening::OsdTick(osd, life) => {
-                if self.osds[osd as usize].life == life {
-                    self.wakes[osd as usize] = None;
+                let wake = &mut self.wakes[osd as usize];
+                if self.osds[osd as usize].life == life && wake.take_if(|at| *at <= now).is_some() {
                     self.with_osd(osd, |osd, out| osd.on_tick(now, out));
                 }
             }
@@ -426,16 +436,21 @@ impl World {
             self.schedule.after(wait, Happening::Flushed(id, osd.life, unflushed));
         }
         for (shard, (turn, has_messages)) in osd.pending().enumerate() {
+            let next = &mut self.turns[id as usize][shard];
+            if has_messages && std::mem::replace(&mut next.woken, has_messages) {
+                continue;
+            }
+            let random = &mut self.disk_random;
             let at = match turn {
-                // Threads are woken soon; background work waits for the store.
-                _ if has_messages => now + self.disk_random.range(MICRO, 20 * MICRO),
-                Turn { busy: true, .. } => now + self.disk_random.range(10 * MICRO, 2 * MILLI),
+                // Most threads are woken soon; some were at work, or get no CPU. Background work waits for the store.
+                _ if has_messages && random.chance(10) => now + random.range(20 * MICRO, 50 * MILLI),
+                _ if has_messages => now + random.range(MICRO, 20 * MICRO),
+                Turn { busy: true, .. } => now + random.range(10 * MICRO, 2 * MILLI),
                 Turn { next_ns: Some(local), .. } => osd.clock.when(local).max(now + 1),
                 Turn { next_ns: None, .. } => continue,
             };
-            let known = &mut self.turns[id as usize][shard];
-            if known.is_none_or(|known| at < known) {
-                *known = Some(at);
+            if next.at.is_none_or(|known| at < known) {
+                next.at = Some(at);
                 self.schedule.at(at, Happening::Turn(id, osd.life, shard));
             }
         }
@@ -491,7 +506,7 @@ impl World {
         }
         self.flushing[id as usize] = false;
         self.wakes[id as usize] = None;
-        self.turns[id as usize] = [None; SHARDS];
+        self.turns[id as usize] = [NextTurn::default(); SHARDS];
         let me = Node::Osd(id);
         for other in 0..self.osds.len() as u32 {
             if other != id {

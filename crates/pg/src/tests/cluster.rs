@@ -494,7 +494,7 @@ impl Cluster {
         }
     }
 
-    fn is_possible(&self, action: Action) -> bool {
+    pub fn is_possible(&self, action: Action) -> bool {
         self.actions().contains(&action)
     }
 

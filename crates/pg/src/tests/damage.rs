@@ -60,15 +60,6 @@ fn a_primary_fetches_what_it_cannot_read_before_it_answers() {
 }
 
 #[test]
-fn an_object_that_is_damaged_again_and_again_is_slow_and_never_refused() {
-    let mut c = cluster();
-    for reads in 0..8 {
-        damage(&mut c, "a1", &[0]);
-        assert_eq!(c.ask("a1", Request::Read).len(), 4, "after {reads} reads");
-    }
-}
-
-#[test]
 fn a_damaged_copy_becomes_known_only_when_it_is_needed_and_survives_a_restart() {
     let mut c = cluster();
     damage(&mut c, "a1", &[1]);

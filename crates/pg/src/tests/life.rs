@@ -787,3 +787,45 @@ fn a_pool_whose_min_size_falls_is_served_again() {
     c.boot(osd(2));
     c.run_clean();
 }
+
+/// Its disk flushes one change while the others flush twenty, and clients always have eight updates in flight.
+#[test]
+fn a_member_with_a_slow_disk_joins_while_clients_write() {
+    let mut c = Cluster::new(4, 3, 2, test_settings());
+    c.run_clean();
+    let slow = osd(2);
+    c.kill(slow, 0);
+    c.mon.down(slow);
+    let append = |c: &mut Cluster| {
+        let mark = c.clients.mark();
+        c.send("a", Request::Append(mark))
+    };
+    let write = append(&mut c);
+    c.run_until("an answer without it", |c| c.clients.answer(write).is_some());
+    c.boot(slow);
+    let (mut writes, mut answered, mut resend) = (Vec::new(), 0, c.now);
+    for step in 0.. {
+        if c.in_sync().contains(&slow.0) {
+            break;
+        }
+        assert!(step < 20_000, "{answered} writes were answered\n{}", c.describe());
+        let before = writes.len();
+        writes.retain(|write| c.clients.answer(*write).is_none());
+        answered += before - writes.len();
+        while writes.len() < 8 {
+            writes.push(append(&mut c));
+        }
+        for action in c.actions() {
+            if (action != Action::Flush(slow) || step % 20 == 0) && c.is_possible(action) {
+                c.act(action);
+            }
+        }
+        c.now += MS;
+        if c.now >= resend {
+            resend = c.now + 150 * MS;
+            c.clients.resend(&c.mon.map, c.pg);
+        }
+    }
+    assert!(answered > 50, "{answered} writes");
+    c.run_clean();
+}

@@ -23,7 +23,7 @@ const LOCK_TIME: Duration = Duration::from_secs(600);
 
 impl Gateway {
     /// Tidies a key, if that can be done now.
-    pub(super) async fn tidy_key(&self, id: &str, shard: &str, key: &str) -> Result<()> {
+    pub(crate) async fn tidy_key(&self, id: &str, shard: &str, key: &str) -> Result<()> {
         let index: &IoCtx = &self.pools.index;
         let Some(reply) = execute::read(index, shard, &tidy::read(key)).await? else { return Ok(()) };
         let Work::Remove { head, shard: records } = tidy::work(key, &reply)? else { return Ok(()) };

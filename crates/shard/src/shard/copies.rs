@@ -2,7 +2,7 @@
 //! waits.
 
 use super::Shard;
-use super::ops::{Admission, Outcome, answer, backoff};
+use super::ops::{Admission, Outcome, answer, send_back};
 use crate::copy::Fetched;
 use crate::session::Arrival;
 use nacre_types::errno::Errno;
@@ -37,7 +37,7 @@ impl Shard {
             if waiting.len() < MAX_WAITING {
                 waiting.push(arrival);
             } else {
-                backoff(&arrival.conn, &arrival.request, arrival.request.epoch);
+                send_back(&arrival.conn, &arrival.request, arrival.request.epoch);
             }
             return None;
         }
@@ -56,7 +56,7 @@ impl Shard {
             match self.admit(&map, &arrival.request, &arrival.conn) {
                 Admission::Pass { passed, .. } => self.start(arrival, passed, fetched),
                 Admission::Answer(errno) => refuse(&arrival, errno, map.epoch),
-                Admission::Backoff => backoff(&arrival.conn, &arrival.request, map.epoch),
+                Admission::Backoff => send_back(&arrival.conn, &arrival.request, map.epoch),
             }
         }
         for arrival in waiting {

@@ -5,7 +5,7 @@
 //! that are sent back.
 
 use super::Shard;
-use super::ops::backoff;
+use super::ops::send_back;
 use crate::session::{Arrival, Session};
 use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_types::ids::Epoch;
@@ -72,7 +72,7 @@ impl Shard {
         }
         let Some(share) = share else {
             self.metrics.op_backoffs.inc();
-            return backoff(&arrival.conn, &arrival.request, arrival.request.epoch);
+            return send_back(&arrival.conn, &arrival.request, arrival.request.epoch);
         };
         if self.early.0.is_empty() {
             // The shard's task has to learn of the new deadline.
@@ -125,7 +125,7 @@ impl Shard {
         while let Some(held) = self.early.0.pop_front_if(|held| held.until_ns <= self.now_ns) {
             if !held.arrival.conn.is_over() {
                 self.metrics.op_backoffs.inc();
-                backoff(&held.arrival.conn, &held.arrival.request, held.arrival.request.epoch);
+                send_back(&held.arrival.conn, &held.arrival.request, held.arrival.request.epoch);
             }
         }
     }

@@ -149,6 +149,10 @@ impl Shard {
             return;
         };
         let Arrival { request, conn, .. } = &arrival;
+        if conn.context::<Session>().is_some_and(|session| session.overtakes(request)) {
+            self.metrics.op_backoffs.inc();
+            return backoff(conn, request, map.epoch);
+        }
         if request.epoch > map.epoch {
             self.hold_for_map(arrival);
             return;
@@ -166,7 +170,7 @@ impl Shard {
             }
             Admission::Backoff => {
                 self.metrics.op_backoffs.inc();
-                backoff(conn, request, map.epoch);
+                send_back(conn, request, map.epoch);
             }
         }
     }
@@ -426,8 +430,8 @@ impl Shard {
     }
 
     /// Answers a resend with the recorded outcome.
-    pub(super) fn reply_dup(&mut self, token: u64, version: Eversion, result: &Bytes) {
-        let Some(op) = self.take_op(token) else { return };
+    pub(super) fn reply_dup(&mut self, slot: u32, token: u64, version: Eversion, result: &Bytes) {
+        let Some(op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
         let outcome = postcard::from_bytes(result).unwrap_or_else(|error| {
             tracing::error!(reqid = %op.request.reqid, %version, %error, "a recorded reply is corrupt");
             Outcome { result: Errno::EIO.negated(), ..Outcome::default() }
@@ -440,8 +444,8 @@ impl Shard {
     }
 
     /// Answers with an error.
-    pub(super) fn refuse(&mut self, token: u64, errno: Errno) {
-        let Some(op) = self.take_op(token) else { return };
+    pub(super) fn refuse(&mut self, slot: u32, token: u64, errno: Errno) {
+        let Some(op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
         if errno == Errno::EIO
             && let Some((pg, interval)) = self.place_of(op.slot)
         {
@@ -467,35 +471,38 @@ impl Shard {
 
     /// A machine named a request that it does not have.
     fn observe_unknown(&self, slot: u32, token: u64) {
-        if let Some((pg, _)) = self.place_of(slot) {
-            self.shared.world.observe(Observation::UnknownRequest { pg, token });
-        }
+        let pg = self.place_of(slot).map(|(pg, _)| pg);
+        self.shared.world.observe(Observation::UnknownRequest { pg, token });
     }
 
     /// Sends the request back to its client.
-    pub(super) fn drop_request(&mut self, token: u64, reason: DropReason) {
-        let Some(op) = self.take_op(token) else { return };
+    pub(super) fn drop_request(&mut self, slot: u32, token: u64, reason: DropReason) {
+        let Some(op) = self.take_op(token) else { return self.observe_unknown(slot, token) };
         self.tracker.finish(op.track, self.now_ns);
         self.metrics.op_dropped.inc();
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         tracing::debug!(reqid = %op.request.reqid, ?reason, %epoch, "request sent back");
         match &op.conn {
+            Some(conn) if reason == DropReason::Full => send_back(conn, &op.request, epoch),
             Some(conn) => backoff(conn, &op.request, epoch),
             None => self.lapse_again(&op, REMOVE_SENT_BACK_NS),
         }
     }
 
     /// Forgets a request whose resend has taken its place.
-    pub(super) fn forget(&mut self, token: u64) {
-        if let Some(op) = self.take_op(token) {
-            self.tracker.finish(op.track, self.now_ns);
+    pub(super) fn forget(&mut self, slot: u32, token: u64) {
+        match self.take_op(token) {
+            Some(op) => {
+                self.tracker.finish(op.track, self.now_ns);
+            }
+            None => self.observe_unknown(slot, token),
         }
     }
 
     /// Sends back all requests in the hands of a PG that is hosted no more.
     pub(super) fn fail_requests_of(&mut self, slot: u32) {
         for token in self.ops.tokens_of(slot) {
-            self.drop_request(token, DropReason::StaleInterval);
+            self.drop_request(slot, token, DropReason::StaleInterval);
         }
     }
 
@@ -628,6 +635,14 @@ pub(super) fn answer(conn: &ConnRef, request: &OsdRequest, epoch: Epoch, outcome
 pub(super) fn backoff(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
     let message = OsdBackoff { reqid: request.reqid, attempt: request.attempt, epoch };
     tell(conn, &request.reqid, &message);
+}
+
+/// As [`backoff`]; what the client sent after it to the PG must not overtake it.
+pub(super) fn send_back(conn: &ConnRef, request: &OsdRequest, epoch: Epoch) {
+    if let Some(session) = conn.context::<Session>() {
+        session.note_sent_back(request);
+    }
+    backoff(conn, request, epoch);
 }
 
 /// A client that is gone asks again on its next connection. One that does not read what it is sent has to ask again too:

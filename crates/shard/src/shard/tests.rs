@@ -393,7 +393,7 @@ fn a_watch_whose_removal_failed_lapses_again() {
     bench.cell.with(|shard| {
         shard.now_ns = start_ns + 30 * SECOND;
         let token = shard.ops.tokens_of(0)[0];
-        shard.refuse(token, Errno::EIO);
+        shard.refuse(0, token, Errno::EIO);
     });
     bench.acknowledge();
     assert_eq!(bench.lapsed_at(start_ns + 59 * SECOND, true), 0);
@@ -490,4 +490,36 @@ fn a_shard_whose_store_refuses_a_change_says_nothing_more() {
     assert!(bench.cell.enter(|_| ()).is_none());
     assert_eq!(bench.unanswered(), 1);
     conn.abort();
+}
+
+#[test]
+fn what_was_sent_after_a_request_that_was_sent_back_does_not_overtake_it() {
+    let mut bench = Bench::with(&[("osd_client_message_cap", "64")]);
+    let conn = connect();
+    let membership = bench.map.membership(PG).unwrap().clone();
+    let pool = bench.map.pools[&PG.pool].clone();
+    // With a higher min_size the PG does not serve: it keeps an eighth of what clients may have in hand.
+    bench.map.pools.insert(PG.pool, Arc::new(Pool::replicated("p", 3, 3, 0, 1, Epoch(1))));
+    bench.enter_interval(membership.clone());
+    let sent: Vec<OsdRequest> = (1..=12)
+        .map(|tid| OsdRequest { oldest_tid: 1, ..bench.request(tid, Op::Read { offset: 0, len: 0 }) })
+        .collect();
+    let send = |bench: &Bench, tid: usize| bench.arrive(sent[tid - 1].clone(), &conn, None);
+    (1..=10).for_each(|tid| send(&bench, tid));
+    assert_eq!(bench.unanswered(), 8);
+    bench.map.pools.insert(PG.pool, pool);
+    bench.enter_interval(membership);
+    assert_eq!(bench.unanswered(), 8, "they wait for a lease");
+    // These were in the socket when the PG began to serve.
+    send(&bench, 11);
+    send(&bench, 12);
+    assert_eq!(bench.unanswered(), 8, "9 was sent back and has not come again");
+    (9..=12).for_each(|tid| send(&bench, tid));
+    assert_eq!(bench.unanswered(), 12);
+    // A client that has given up on the ninth goes on with the others.
+    let session = conn.context::<Session>().unwrap();
+    session.note_sent_back(&sent[8]);
+    assert!(session.overtakes(&sent[9]) && !session.overtakes(&sent[7]));
+    assert!(!session.overtakes(&OsdRequest { oldest_tid: 10, ..sent[9].clone() }));
+    assert!(!session.overtakes(&sent[10]));
 }

@@ -2,6 +2,7 @@
 //! that watches it.
 
 use super::{Copies, Out};
+use crate::monitor::WALL;
 use crate::network::Node;
 use crate::packet::Packet;
 use crate::schedule::Nanos;
@@ -38,20 +39,23 @@ pub(super) struct Host {
     store: Arc<Store>,
     local_ns: AtomicU64,
     generation: AtomicU64,
+    /// The process.
+    nonce: u64,
     uuids: AtomicU64,
     out: Arc<Mutex<Vec<Out>>>,
-    conns: Mutex<BTreeMap<Node, (ClientId, ConnRef)>>,
+    conns: Mutex<BTreeMap<(Node, ClientId), ConnRef>>,
     next_conn: AtomicU64,
 }
 
 impl Host {
-    /// A process on `store`, whose clock shows `local_ns`.
-    pub(super) fn new(copies: Copies, store: Arc<Store>, local_ns: Nanos) -> Host {
+    /// The process `nonce` on `store`, whose clock shows `local_ns`.
+    pub(super) fn new(copies: Copies, store: Arc<Store>, nonce: u64, local_ns: Nanos) -> Host {
         Host {
             copies,
             store,
             local_ns: AtomicU64::new(local_ns),
             generation: AtomicU64::new(0),
+            nonce,
             uuids: AtomicU64::new(1),
             out: Arc::default(),
             conns: Mutex::default(),
@@ -89,12 +93,10 @@ impl Host {
         ConnRef::new(Arc::new(SimConnection { to, id, out, session, over: AtomicBool::new(false) }))
     }
 
-    /// The connection that a client's requests come by; another one where it has begun a new session.
+    /// The connection that the requests of a client's session come by.
     pub(super) fn conn_of_client(&self, client: Node, session: ClientId) -> ConnRef {
         let mut conns = self.conns.lock();
-        if let Some((known, conn)) = conns.get(&client)
-            && *known == session
-        {
+        if let Some(conn) = conns.get(&(client, session)) {
             return conn.clone();
         }
         let peer = Peer {
@@ -106,17 +108,17 @@ impl Host {
             expires_unix: None,
         };
         let conn = self.connect(client, Some(Session::new(&peer, ADDR)));
-        if let Some((_, former)) = conns.insert(client, (session, conn.clone())) {
-            former.abort();
-        }
+        conns.insert((client, session), conn.clone());
         conn
     }
 
-    /// A client's connection is lost; returns its id.
-    pub(super) fn lose_client(&self, client: Node) -> Option<u64> {
-        let (_, conn) = self.conns.lock().remove(&client)?;
-        conn.abort();
-        Some(conn.id())
+    /// A client's connections are lost; returns their ids.
+    pub(super) fn lose_client(&self, client: Node) -> Vec<u64> {
+        let mut conns = self.conns.lock();
+        let (lost, kept) = std::mem::take(&mut *conns).into_iter().partition(|((of, _), _)| *of == client);
+        *conns = kept;
+        let lost: BTreeMap<_, ConnRef> = lost;
+        lost.into_values().inspect(ConnRef::abort).map(|conn| conn.id()).collect()
     }
 }
 
@@ -126,11 +128,12 @@ impl World for Host {
     }
 
     fn wall_ns(&self) -> u64 {
-        0
+        WALL + self.boot_ns()
     }
 
     fn fresh_uuid(&self) -> Uuid {
-        Uuid::from_u128(u128::from(self.uuids.fetch_add(1, Ordering::Relaxed)))
+        let number = self.uuids.fetch_add(1, Ordering::Relaxed);
+        Uuid::from_u64_pair(self.nonce, number)
     }
 
     fn to_mon(&self, message: Encoded) {
@@ -199,7 +202,7 @@ impl World for Host {
                 Out::Unreadable { pg, object: object.clone(), interval, has_own }
             }
             Observation::UnknownRequest { pg, token } => {
-                Out::Broken("a command about an unknown request", format!("{pg} on {osd}: {token}"))
+                Out::Broken("a command about an unknown request", format!("{pg:?} on {osd}: {token}"))
             }
         };
         self.out.lock().push(out);

@@ -46,6 +46,15 @@ fn full_store_refuses_writes_and_takes_deletes() {
             capacity = capacity.max(stored);
             assert!(stored > capacity - (2 << 20), "{stored} of {capacity} in round {round}");
             let big = store.queue_transaction(&txn(pg(0), vec![write("keep", 0, pattern(1, 1 << 20))]), None);
+            // What members can't do without, with the info of an object that has many watchers.
+            let info = vec![("_".to_owned(), Bytes::from(vec![7; 32 << 10]))];
+            let kept = || oid("keep");
+            let ops = vec![
+                TxnOp::Touch(kept()),
+                TxnOp::SetAttrs { oid: kept(), attrs: info },
+                TxnOp::LogAppend(vec![(version(round, 1 << 20), Bytes::from_static(b"entry"))]),
+            ];
+            store.commit(&txn(pg(0), ops)).unwrap();
             assert!(matches!(big, Err(StoreError::NoSpace { .. })), "{big:?}");
             assert!(matches!(store.reserve(1 << 20), Err(StoreError::NoSpace { .. })));
             assert!(store.read(pg(0), &oid("keep"), 0, u64::MAX).unwrap() == pattern(77, 1 << 20));
