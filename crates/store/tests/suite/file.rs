@@ -596,7 +596,10 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     let (store, _) = FileStore::mount(directory.path(), config, Arc::new(IgnoreEvents)).unwrap();
     let refused = store.queue_transaction(&txn(pg(0), vec![write("b", 0, "x")]), None).unwrap_err();
     assert_eq!(refused.errno(), Errno::ENOSPC);
-    assert!(store.queue_transaction(&txn(pg(0), vec![TxnOp::Touch(oid("b"))]), None).is_err());
+    let attrs = |name: &str| TxnOp::SetAttrs { oid: oid("a"), attrs: vec![(name.into(), "x".into())] };
+    assert!(store.queue_transaction(&txn(pg(0), vec![attrs("_user")]), None).is_err());
+    // What a member of a PG can't do without: that the object exists, and its info.
+    store.commit(&txn(pg(0), vec![TxnOp::Touch(oid("a")), attrs("_")])).unwrap();
     assert!(store.reserve(4096).is_err() && store.health().iter().any(|(code, _)| code == "FILESTORE_FULL"));
     assert_eq!(store.read(pg(0), &oid("a"), 0, 9).unwrap(), "data");
     store.commit(&txn(pg(0), vec![TxnOp::Remove(oid("a"))])).unwrap();
