@@ -6,8 +6,9 @@ use nacre_types::object::ObjectId;
 use nacre_types::op::OI_ATTR;
 use nacre_types::txn::{Transaction, TxnOp};
 
-/// Whether `txn` writes nothing but bookkeeping (log, metadata, the object's info, that it exists); it may remove data. Such a transaction is taken
-/// even where the store is full (rule B6): its bookkeeping comes out of the ballast. A member of a PG can't do without it.
+/// Whether `txn` writes nothing but bookkeeping (log, metadata, the object's info, that it exists); it may remove data. Such a
+/// transaction is taken even where the store is full (rule B6): its bookkeeping comes out of the ballast. A member of a PG can't
+/// do without it. New objects of clients are refused before they are ordered.
 pub fn writes_no_data(txn: &Transaction) -> bool {
     let frees = |op: &TxnOp| {
         matches!(

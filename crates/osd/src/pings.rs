@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Whom a heartbeat connection is to: the connection's context.
+/// The peer process of a heartbeat connection: the connection's context.
 pub(crate) struct Pinged {
     pub(crate) osd: OsdId,
     pub(crate) boot_nonce: u64,

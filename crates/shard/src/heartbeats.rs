@@ -15,7 +15,7 @@ const MAX_TERM_NS: u64 = 5_000_000_000;
 pub struct Heartbeats {
     heartbeat: Heartbeat,
     leases: LeaseTable,
-    /// Said and not yet carried out by the control thread.
+    /// Said and not yet carried out by control.
     said: Vec<HbCommand>,
 }
 
@@ -92,7 +92,7 @@ impl Heartbeats {
         std::mem::take(&mut self.said)
     }
 
-    /// Whether something waits for the control thread.
+    /// Whether something waits for control.
     pub fn has_said(&self) -> bool {
         !self.said.is_empty()
     }

@@ -95,8 +95,8 @@ impl Session {
         self.has_sent_back.store(true, Ordering::Relaxed);
     }
 
-    /// Whether a request has to be sent back since an earlier one of its PG was, and has not come again. The client's waiting for
-    /// that one may have ended, or an interval has begun in which it sends everything again.
+    /// Whether a request has to be sent back since an earlier one of its PG was, and has not come again. It need not be
+    /// where the client waits for that one no longer, or where a later interval started: the client resends everything in it.
     pub fn overtakes(&self, request: &OsdRequest) -> bool {
         if !self.has_sent_back.load(Ordering::Relaxed) {
             return false;

@@ -11,6 +11,7 @@
 mod background;
 mod copies;
 mod early;
+mod hosting;
 mod ops;
 mod space;
 mod sums;
@@ -25,7 +26,6 @@ use crate::shared::Shared;
 use crate::tracker::{OpTracker, TrackerLimits};
 use crate::world::Observation;
 use background::Work;
-use bytes::Bytes;
 use copies::Copies;
 use early::EarlyRequests;
 use nacre_common::conn::ConnRef;
@@ -35,11 +35,11 @@ use nacre_objectstore::{CommitSink, Completion, Reservation, StoreError};
 use nacre_pg::{Command, Event, Executed, PeerMsg, Pg, PgEnvelope, Refusal};
 use nacre_types::encoding::DecodeError;
 use nacre_types::id_map::IdMap;
-use nacre_types::ids::{Epoch, Eversion, Interval, OsdId, PgId};
+use nacre_types::ids::{Epoch, Interval, OsdId, PgId};
 use nacre_types::msg::PgCas;
 use nacre_types::osdmap::OsdMap;
 use nacre_types::stats::{IoCounters, PgStats};
-use nacre_types::txn::{Transaction, TxnOp};
+use nacre_types::txn::Transaction;
 use ops::Ops;
 use parking_lot::Mutex;
 use space::MemberSpace;
@@ -580,178 +580,6 @@ impl Shard {
                 hosted.tick_ns = u64::MAX;
                 self.feed(slot, Event::Tick);
             }
-        }
-    }
-}
-
-/// Maps, peers and the life of PGs.
-impl Shard {
-    fn on_map(&mut self, map: Arc<OsdMap>, up: UpMap, unlisted: Arc<[OsdId]>) {
-        self.metrics.map_message_epochs.inc();
-        self.links.retain(|_, conn| !conn.is_over());
-        self.space.retain(|osd| map.is_up(osd));
-        (self.map, self.up, self.unlisted) = (Some(Arc::clone(&map)), Arc::clone(&up), unlisted);
-        for slot in 0..self.slots.len() as u32 {
-            if self.slots[slot as usize].is_some() {
-                self.feed_map(slot, &map, &up);
-            }
-        }
-        let whoami = self.shared.whoami;
-        let wanted: Vec<PgId> = map
-            .pg_ids()
-            .filter(|pg| self.shared.shard_of(*pg) == self.index && !self.by_pg.contains_key(pg))
-            .filter(|pg| {
-                up.get(pg).is_some_and(|up| up.contains(&whoami))
-                    || map.membership(*pg).is_some_and(|m| m.in_sync.iter().any(|m| m.osd == whoami))
-            })
-            .collect();
-        for pg in wanted {
-            self.host(pg);
-        }
-        self.end_blocklisted(&map);
-        self.resume_early(map.epoch);
-    }
-
-    fn feed_map(&mut self, slot: u32, map: &Arc<OsdMap>, up: &UpMap) {
-        let Some(hosted) = self.slots[slot as usize].as_mut() else { return };
-        let interval = map.interval(hosted.pg);
-        if interval != hosted.interval {
-            hosted.interval = interval;
-            hosted.generation = self.next_generation;
-            self.next_generation += 1;
-            self.drop_watches(slot);
-        }
-        let Some(hosted) = self.slots[slot as usize].as_ref() else { return };
-        let up = up.get(&hosted.pg).cloned().unwrap_or_default();
-        self.feed(slot, Event::Map { map: Arc::clone(map), up, unlisted: Arc::clone(&self.unlisted) });
-    }
-
-    /// Begins to host a PG of which the store has nothing; `None` while its old copy is being removed.
-    fn host(&mut self, pg: PgId) -> Option<u32> {
-        if self.removing.contains_key(&pg) {
-            return None;
-        }
-        let shared = &self.shared;
-        let machine = Pg::new(pg, shared.me, shared.boot_nonce, Arc::clone(&shared.settings));
-        Some(self.take_in(pg, machine))
-    }
-
-    /// Hosts a PG from what the store has of it.
-    pub fn load(&mut self, pg: PgId) -> Result<(), LoadError> {
-        let shared = Arc::clone(&self.shared);
-        let meta = shared.store.collection_meta(pg)?;
-        if meta.iter().any(|(name, _)| name == REMOVING_KEY) {
-            self.removing.insert(pg, ());
-            self.background.push_back(Work::Remove { pg });
-            return Ok(());
-        }
-        let mut log = Vec::new();
-        let mut after = Eversion::default();
-        loop {
-            let page = shared.store.read_log(pg, after, LOG_PAGE)?;
-            let full = page.len() == LOG_PAGE;
-            match page.last() {
-                Some((version, _)) => after = *version,
-                None => break,
-            }
-            log.extend(page);
-            if !full {
-                break;
-            }
-        }
-        let machine = Pg::load(pg, shared.me, shared.boot_nonce, Arc::clone(&shared.settings), &meta, log)?;
-        self.take_in(pg, machine);
-        Ok(())
-    }
-
-    fn take_in(&mut self, pg: PgId, machine: Pg) -> u32 {
-        let slot = self.slots.len() as u32;
-        let generation = self.next_generation;
-        self.next_generation += 1;
-        self.slots.push(Some(Box::new(Hosted {
-            pg,
-            machine,
-            generation,
-            interval: Interval(0),
-            tick_ns: u64::MAX,
-            active: false,
-            committed: None,
-            sums: Sums::default(),
-            io: IoCounters::default(),
-            reported: None,
-            report_seq: 0,
-        })));
-        self.by_pg.insert(pg, slot);
-        if let Some(map) = self.map.clone() {
-            let up = Arc::clone(&self.up);
-            self.feed_map(slot, &map, &up);
-        }
-        slot
-    }
-
-    /// A peer's message about a PG.
-    pub fn on_peer(&mut self, from: OsdId, envelope: PgEnvelope) {
-        self.metrics.subop.inc();
-        let PgEnvelope { pg, space_bytes, msg } = envelope;
-        self.space.heard(from, space_bytes);
-        tracing::trace!(%pg, %from, ?msg, "from a peer");
-        let slot = match self.by_pg.get(&pg) {
-            Some(slot) => *slot,
-            None => {
-                // Without its pool in the map there is nothing to host; the peer asks again.
-                let known = self
-                    .map
-                    .as_ref()
-                    .is_some_and(|map| map.pools.get(&pg.pool).is_some_and(|pool| pg.seed < pool.pg_num));
-                match known.then(|| self.host(pg)).flatten() {
-                    Some(slot) => slot,
-                    None => return,
-                }
-            }
-        };
-        self.feed(slot, Event::Peer { from, msg });
-    }
-
-    fn invalidate(&mut self, slot: u32, object: Option<&nacre_types::ObjectId>) {
-        match object {
-            Some(object) => self.contexts.forget(object),
-            None => {
-                if let Some(hosted) = self.slots[slot as usize].as_mut() {
-                    hosted.generation = self.next_generation;
-                    self.next_generation += 1;
-                }
-            }
-        }
-    }
-
-    /// Stops hosting a PG and removes its collection in the background.
-    fn retire(&mut self, slot: u32) {
-        let Some(hosted) = self.slots[slot as usize].take() else { return };
-        tracing::info!(pg = %hosted.pg, "removing the PG's copy");
-        self.by_pg.remove(&hosted.pg);
-        self.fail_requests_of(slot);
-        self.drop_watches(slot);
-        self.shared.release(hosted.pg);
-        self.shared.release_target(hosted.pg);
-        let mut txn = Transaction::new(hosted.pg);
-        txn.push(TxnOp::MetaSet(vec![(REMOVING_KEY.to_owned(), Bytes::from_static(b"1"))]));
-        match self.shared.store.queue_transaction(&txn, None) {
-            Ok(()) | Err(StoreError::NoCollection(_)) => {}
-            Err(error) => self.shared.store_failed(&format!("{}: beginning its removal", hosted.pg), &error),
-        }
-        self.removing.insert(hosted.pg, ());
-        self.background.push_back(Work::Remove { pg: hosted.pg });
-        self.inbox.nudge();
-        self.shared.report.notify_one();
-    }
-
-    /// A collection is gone; hosts its PG anew if the map wants it here.
-    fn removed(&mut self, pg: PgId) {
-        self.removing.remove(&pg);
-        let whoami = self.shared.whoami;
-        let wanted = self.up.get(&pg).is_some_and(|up| up.contains(&whoami));
-        if wanted && !self.by_pg.contains_key(&pg) {
-            self.host(pg);
         }
     }
 }

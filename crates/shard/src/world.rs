@@ -55,7 +55,7 @@ pub trait World: Send + Sync {
     /// [`ShardMessage::Fetched`](crate::inbox::ShardMessage::Fetched).
     fn fetch(&self, shard: usize, arrival: Box<Arrival>);
 
-    /// What a shard does that nobody but a simulation wants to know.
+    /// Tells of an event that only simulations observe.
     fn observe(&self, _what: Observation<'_>) {}
 }
 

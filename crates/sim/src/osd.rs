@@ -6,7 +6,7 @@
 
 mod host;
 
-use crate::disk::{Collection, Disk, Image};
+use crate::disk::{Disk, Image};
 use crate::network::Node;
 use crate::packet::{MapView, Packet};
 use crate::scenario::FSID;
@@ -24,7 +24,6 @@ use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
-use nacre_types::encoding::DecodeError;
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
@@ -409,10 +408,10 @@ impl Process {
     /// The map authority sends maps: what leads from the newest one here, or all of it.
     fn on_map(&mut self, view: &MapView) {
         let known = self.shared.map.load_full();
-        self.host.set_generation(view.map.generation);
         if let Err(error) = self.control.on_maps(&view.publish(known.as_deref())) {
             self.host.broken("a map that can't be decoded", error.to_string());
         }
+        self.host.set_generation(self.shared.map.load().as_ref().map_or(0, |map| map.generation));
     }
 }
 
@@ -438,14 +437,10 @@ impl Copies {
         if collection.meta.contains_key(REMOVING_KEY) {
             return None;
         }
-        self.parse(pg, collection).ok()
-    }
-
-    fn parse(&self, pg: PgId, collection: &Collection) -> Result<Pg, DecodeError> {
         let meta: Vec<(String, Bytes)> =
             collection.meta.iter().map(|(name, value)| (name.clone(), value.clone())).collect();
         let log = collection.log.iter().map(|(version, entry)| (*version, entry.clone())).collect();
-        Pg::load(pg, self.member, 0, Arc::new(self.settings.clone()), &meta, log)
+        Pg::load(pg, self.member, 0, Arc::new(self.settings.clone()), &meta, log).ok()
     }
 
     /// Whether the disk has a copy of the object that can be read, and no record that it is not the newest.

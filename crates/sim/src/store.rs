@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 /// The size of a disk that is not limited.
 const UNLIMITED_BYTES: u64 = 1 << 40;
-/// Bytes that must be free for a write to be begun: much for objects of a simulation.
+/// Bytes that must be free before a write starts: much for objects of a simulation.
 const MARGIN_BYTES: u64 = 64;
 
-/// A disk, and whom to tell when its changes are durable.
+/// A disk, and the completions of its changes that are not durable yet.
 #[derive(Debug, Default)]
 pub struct Store {
     disk: Mutex<Disk>,
@@ -46,7 +46,7 @@ impl Store {
         }
     }
 
-    /// The process dies: nobody is told any more.
+    /// The process dies: its completions are dropped.
     pub fn forget(&self) {
         self.completions.lock().clear();
     }

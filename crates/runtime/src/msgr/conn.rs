@@ -253,9 +253,7 @@ impl Conn {
     /// `TooBig`. On a lossy connection nothing is known of delivery; on a lossless one it is delivered unless a reset
     /// is reported.
     pub fn send<M: Message>(&self, message: &M) -> Result<()> {
-        let split = payload::encode(message);
-        let frame = self.0.frame(M::KIND, split.meta, split.data)?;
-        self.0.try_enqueue(frame)
+        self.0.send_encoded(Encoded::new(message))
     }
 
     /// As [`Conn::send`], of a message that was encoded before.

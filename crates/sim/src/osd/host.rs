@@ -156,9 +156,9 @@ impl World for Host {
                 }
                 Err(error) => Err(error),
             },
-            // The simulated map authority shows nobody statistics, options and the cluster log.
+            // The simulated map authority does not use statistics, options and the cluster log.
             StatsReport::KIND | ConfigReport::KIND | LogAppend::KIND => return,
-            _ => return self.broken("a message that nobody expects", format!("kind {kind}")),
+            _ => return self.broken("an unexpected message", format!("kind {kind}")),
         };
         match event {
             Ok(event) => self.send(Node::Mon, Packet::ToMon(Box::new(event))),
@@ -229,7 +229,7 @@ impl Connection for SimConnection {
             OsdReply::KIND => message.decode().map(Packet::Reply),
             OsdBackoff::KIND => message.decode().map(Packet::Backoff),
             _ => {
-                self.out.lock().push(Out::Broken("a message that nobody expects", format!("kind {kind}")));
+                self.out.lock().push(Out::Broken("an unexpected message", format!("kind {kind}")));
                 return Ok(());
             }
         };
