@@ -1,4 +1,4 @@
-//! The RADOS client: the native engine with its objecter, the striper, and the production environment of code above.
+//! The RADOS client: the native engine around the objecter, the striper, and the production environment of code above.
 //!
 //! [`Cluster`] and [`IoCtx`] stand on the [`engine::Engine`] trait (both of the engine crate, whose items this crate
 //! exports too); [`native`] is the engine that speaks Nacre's protocol. Every operation starts at once and returns a
@@ -14,7 +14,6 @@ static ALLOCATOR: nacre_fuzz::CountingAllocator = nacre_fuzz::CountingAllocator;
 
 mod environment;
 pub mod native;
-mod objecter;
 mod striper;
 mod throttle;
 

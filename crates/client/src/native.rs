@@ -13,7 +13,6 @@ mod ticket;
 
 pub use network::Network;
 
-use crate::objecter::{Answer, Submission};
 use crate::throttle::{Share, Throttle};
 use bytes::Bytes;
 use nacre_common::Config;
@@ -25,6 +24,7 @@ use nacre_engine::{
     Cluster, Completer, Error, OnDone, OpReply, Pending, Result, WatchHandler, block_on, on_engine_thread,
     pg_end,
 };
+use nacre_objecter::{Answer, Objecter, Sink, Submission};
 use nacre_runtime::msgr::Messenger;
 use nacre_types::ceph::SessionAddr;
 use nacre_types::encoding;
@@ -170,7 +170,7 @@ async fn tick(shared: Arc<Shared>) {
     loop {
         let wake = {
             let state = shared.state.lock();
-            state.objecter.next_wake_ms().into_iter().chain(state.lingers.next_ms()).min()
+            state.objecter.next_wake_ms().into_iter().chain(state.watches.next_wake_ms()).min()
         };
         let sleep = wake.map_or(LONGEST_SLEEP, |at| {
             Duration::from_millis(at.saturating_sub(shared.now_ms())).min(LONGEST_SLEEP)
@@ -181,7 +181,7 @@ async fn tick(shared: Arc<Shared>) {
         }
         let now_ms = shared.now_ms();
         shared.with_objecter(|objecter, sink| objecter.on_tick(now_ms, sink));
-        shared.watches_on_tick(now_ms);
+        shared.watches_on_tick();
         commands::expire(&shared, now_ms);
     }
 }
@@ -192,32 +192,37 @@ impl Shared {
         self.started.elapsed().as_millis() as u64 + 1
     }
 
-    /// Runs one step of the objecter and delivers, outside the lock, what it completed.
-    fn with_objecter<R>(
-        &self,
-        step: impl FnOnce(&mut crate::objecter::Objecter<Token>, &mut state::Outside<'_>) -> R,
-    ) -> R {
+    /// Runs one step under the lock and delivers, outside it, what that completed.
+    fn with_state<R>(&self, step: impl FnOnce(&mut State, &mut Batch) -> R) -> R {
         let mut batch = Batch::default();
-        let result = {
-            let mut state = self.state.lock();
-            let (objecter, mut outside) = state.split(&mut batch);
-            step(objecter, &mut outside)
-        };
+        let result = step(&mut self.state.lock(), &mut batch);
         batch.deliver();
         result
     }
 
-    /// Places and queues a request.
-    fn start(&self, request: ObjectRequest, token: Token) {
-        let now_ms = self.now_ms();
-        let deadline_ms = self.op_timeout.map(|timeout| {
+    /// Runs one step of the objecter.
+    fn with_objecter<R>(&self, step: impl FnOnce(&mut Objecter<Token>, &mut state::Outside<'_>) -> R) -> R {
+        self.with_state(|state, batch| {
+            let (objecter, mut outside) = state.split(batch);
+            step(objecter, &mut outside)
+        })
+    }
+
+    /// When an operation that starts now is given up, by `rados_osd_op_timeout`.
+    fn deadline_ms(&self, op: &Op) -> Option<u64> {
+        self.op_timeout.map(|timeout| {
             // What a notify waits for is its watchers.
-            let waits_s = match request.ops.first().map(|op| &op.op) {
-                Some(Op::Notify { timeout_s, .. }) => u64::from(*timeout_s),
+            let waits_s = match op {
+                Op::Notify { timeout_s, .. } => u64::from(*timeout_s),
                 _ => 0,
             };
-            now_ms + timeout.as_millis() as u64 + waits_s * 1000
-        });
+            self.now_ms() + timeout.as_millis() as u64 + waits_s * 1000
+        })
+    }
+
+    /// Places and queues a request.
+    fn start(&self, request: ObjectRequest, token: Token) {
+        let deadline_ms = request.ops.first().and_then(|op| self.deadline_ms(&op.op));
         let submission = Submission {
             object: request.object,
             ops: request.ops,
@@ -227,13 +232,17 @@ impl Shared {
             mtime_ns: request.mtime_ns.unwrap_or_else(now_ns),
             deadline_ms,
         };
-        self.with_objecter(|objecter, sink| {
-            if *self.stop.borrow() {
-                crate::objecter::Sink::complete(sink, token, Err(Error::ShutDown));
-            } else {
-                objecter.submit(submission, token, now_ms, sink);
-            }
-        });
+        self.with_state(|state, batch| self.submit(state, batch, submission, token));
+    }
+
+    /// As [`Shared::start`], under the lock.
+    fn submit(&self, state: &mut State, batch: &mut Batch, submission: Submission, token: Token) {
+        let (objecter, mut outside) = state.split(batch);
+        if *self.stop.borrow() {
+            outside.complete(token, Err(Error::ShutDown));
+        } else {
+            objecter.submit(submission, token, self.now_ms(), &mut outside);
+        }
     }
 
     fn map(&self) -> Option<Arc<OsdMap>> {
@@ -247,7 +256,7 @@ impl Shared {
         self.with_objecter(|objecter, sink| objecter.fail_all(&Error::ShutDown, sink));
         let (mon, daemons) = {
             let mut state = self.state.lock();
-            state.lingers.clear();
+            state.watches.clear();
             state.take_commands()
         };
         for command in mon.into_iter().chain(daemons) {

@@ -1,19 +1,26 @@
-//! A client that resends by rule R6: in tid order, after every reset and every new interval, with the same request id.
+//! A client of the cluster: the objecter of production, and what it asks.
 //!
-//! It has its own copy of the map and never gives up: a request ends with its answer, or with the client. What it asks
-//! and is told goes to the [`History`]; everything about the network and time is the caller's.
+//! Where requests go, when they go again and when they fail is decided by [`Objecter`] (rule R6). What is asked and answered
+//! goes to the [`History`]. A request ends with its answer, with its pool, with its session, or with its client; now and then
+//! one has a deadline, and the caller gives up. Everything about the network and time is the caller's.
 
 use crate::history::{Action, Broken, EntryId, History, Outcome, Token, Value};
+use crate::monitor::WALL;
 use crate::network::Node;
+use crate::packet::MapView;
+use crate::random::Random;
 use crate::schedule::{MILLI, Nanos};
 use bytes::Bytes;
+use nacre_engine::Error;
+use nacre_objecter::{Answer, Objecter, Sent, Sink, Submission, newest_map};
 use nacre_types::errno::Errno;
-use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::msg::{Encoded, OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
 use nacre_types::osdmap::OsdMap;
-use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, ReqId, encoding};
+use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, encoding};
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// The attribute that holds an object's mark.
@@ -21,103 +28,179 @@ pub const MARK: &str = "mark";
 /// The omap key that mirrors it.
 pub const MARK_KEY: &[u8] = b"mark";
 
-/// What a client sends.
-pub type Sent = Vec<(OsdId, OsdRequest)>;
+/// One in so many requests finds the connection's queue full.
+const FULL_QUEUE: u64 = 200;
+/// One in so many requests has a deadline.
+const IMPATIENT: u64 = 16;
 
-/// What an answer meant to its client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// A request is done.
-    New,
-    /// It was done before.
-    Known,
-    /// The session has expired: go on with [`Client::new_session`].
+/// What a client wants done to its connections.
+#[derive(Debug)]
+pub enum ClientOut {
+    /// Sends a request by a connection, which is new where it was not named before.
+    Send(OsdId, u64, Box<OsdRequest>),
+    /// Closes a connection to an OSD.
+    Close(OsdId, u64),
+    /// The map authority's publication does not follow the client's map: it needs a whole one.
+    NeedsMap,
+    /// It goes on under a new session.
     Expired,
+    /// A rule does not hold.
+    Broken(Broken),
 }
 
+/// A request without an answer.
 #[derive(Clone, Debug)]
-struct Pending {
+struct Asked {
     object: ObjectId,
     action: Action,
     entry: EntryId,
-    attempt: u32,
-    /// Where it was sent, in which interval; `None` while it must be sent (again).
-    sent: Option<(OsdId, Interval)>,
-    /// The map that it waits for.
-    epoch: Epoch,
-    /// Not sent again before this.
-    not_before: Nanos,
 }
 
-/// How long a client waits before it sends a request again that was refused although its map was new enough.
-const RETRY: Nanos = 300 * MILLI;
+/// What lies beyond the objecter.
+struct Outside<'a> {
+    out: &'a mut Vec<ClientOut>,
+    done: &'a mut Vec<(u64, Result<Answer, Error>)>,
+    random: &'a mut Random,
+    connections: &'a mut Connections,
+}
+
+/// Connections to OSDs, by numbers of which no two of the client's are equal.
+#[derive(Default)]
+struct Connections {
+    open: BTreeMap<OsdId, u64>,
+    last: u64,
+}
+
+impl Connections {
+    fn to(&mut self, osd: OsdId) -> u64 {
+        *self.open.entry(osd).or_insert_with(|| {
+            self.last += 1;
+            self.last
+        })
+    }
+}
+
+impl Sink<u64> for Outside<'_> {
+    fn send(&mut self, osd: OsdId, _: SocketAddr, request: &OsdRequest) -> Sent {
+        if self.random.range(0, FULL_QUEUE) == 0 {
+            return Sent::Full;
+        }
+        match Encoded::new(request).decode() {
+            Ok(request) => self.out.push(ClientOut::Send(osd, self.connections.to(osd), Box::new(request))),
+            Err(error) => {
+                let detail = error.to_string();
+                self.out.push(ClientOut::Broken(Broken { rule: "a request that can't be decoded", detail }));
+            }
+        }
+        Sent::Queued
+    }
+
+    fn close(&mut self, osd: OsdId) {
+        if let Some(conn) = self.connections.open.remove(&osd) {
+            self.out.push(ClientOut::Close(osd, conn));
+        }
+    }
+
+    fn complete(&mut self, number: u64, result: Result<Answer, Error>) {
+        self.done.push((number, result));
+    }
+}
 
 /// A client.
-#[derive(Debug)]
 pub struct Client {
     /// Its place in the network.
     pub node: Node,
-    /// Its session.
-    pub session: ClientId,
-    map: Option<Arc<OsdMap>>,
-    next_tid: u64,
-    pending: BTreeMap<u64, Pending>,
-    /// Answers of writes, to compare later answers of the same request with.
+    objecter: Objecter<u64>,
+    connections: Connections,
+    /// Full queues and deadlines.
+    random: Random,
+    last_number: u64,
+    asked: BTreeMap<u64, Asked>,
+    done: Vec<(u64, Result<Answer, Error>)>,
+    /// Answers of writes by their tids, to compare later answers of the same request with.
     answers: BTreeMap<u64, (i32, u64)>,
     /// The last mark that it saw of each object.
     marks: BTreeMap<ObjectId, Token>,
     /// Objects that could not be read when it last changed them: it does not change them until they can be.
     unreadable: BTreeSet<ObjectId>,
+    /// When it was last said that it has something to do.
+    wake: Option<Nanos>,
+}
+
+/// A client's clock, in milliseconds, which is never 0.
+fn millis(now: Nanos) -> u64 {
+    now / MILLI + 1
 }
 
 impl Client {
     /// A client without a map.
-    pub fn new(node: Node, session: ClientId) -> Client {
+    pub fn new(node: Node, session: ClientId, random: Random) -> Client {
         Client {
             node,
-            session,
-            map: None,
-            next_tid: 1,
-            pending: BTreeMap::new(),
+            objecter: Objecter::new(session),
+            connections: Connections::default(),
+            random,
+            last_number: 0,
+            asked: BTreeMap::new(),
+            done: Vec::new(),
             answers: BTreeMap::new(),
             marks: BTreeMap::new(),
             unreadable: BTreeSet::new(),
+            wake: None,
+        }
+    }
+
+    /// Lets the objecter take a step, and takes in what that completed.
+    fn step(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        out: &mut Vec<ClientOut>,
+        step: impl FnOnce(&mut Objecter<u64>, &mut Outside<'_>),
+    ) {
+        let Client { done, random, connections, .. } = self;
+        let mut outside = Outside { out, done, random, connections };
+        step(&mut self.objecter, &mut outside);
+        for (number, result) in std::mem::take(&mut self.done) {
+            if let Err(broken) = self.on_done(now, history, number, result, out) {
+                out.push(ClientOut::Broken(broken));
+            }
         }
     }
 
     /// Its map's epoch; 0 without a map.
     pub fn epoch(&self) -> Epoch {
-        self.map.as_ref().map_or(Epoch(0), |map| map.epoch)
+        self.map().map_or(Epoch(0), |map| map.epoch)
     }
 
     /// Its map.
     pub fn map(&self) -> Option<&Arc<OsdMap>> {
-        self.map.as_ref()
+        self.objecter.map()
     }
 
     /// Requests without an answer.
     pub fn outstanding(&self) -> usize {
-        self.pending.len()
+        self.asked.len()
+    }
+
+    /// How often requests were sent again.
+    pub fn resends(&self) -> u64 {
+        self.objecter.resends()
     }
 
     /// One line per request without an answer, for reports; those on PGs that are lost are left out.
     pub fn describe_pending(&self, lost: &BTreeSet<PgId>) -> Vec<String> {
-        let hopeless = |p: &Pending| {
-            let pool = self.map.as_ref().and_then(|map| map.pools.get(&p.object.pool()));
-            pool.is_some_and(|pool| lost.contains(&pool.pg_of(&p.object)))
+        let hopeless = |asked: &Asked| {
+            let pool = self.map().and_then(|map| map.pools.get(&asked.object.pool()));
+            pool.is_some_and(|pool| lost.contains(&pool.pg_of(&asked.object)))
         };
-        let line = |(tid, p): (&u64, &Pending)| {
-            format!(
-                "{}:{tid} {:?} on {} attempt {} sent {:?} needs epoch {}",
-                self.node, p.action, p.object, p.attempt, p.sent, p.epoch
-            )
+        let known = self.objecter.describe();
+        let sent = |number: u64| known.iter().find(|(tid, ..)| *tid == number);
+        let line = |(number, asked): (&u64, &Asked)| {
+            let Asked { action, object, .. } = asked;
+            format!("{}:{number} {action:?} on {object}: {:?}", self.node, sent(*number))
         };
-        self.pending.iter().filter(|(_, p)| !hopeless(p)).map(line).collect()
-    }
-
-    /// The map that its requests wait for, if it is newer than its own.
-    pub fn wants_epoch(&self) -> Option<Epoch> {
-        self.pending.values().map(|p| p.epoch).max().filter(|epoch| *epoch > self.epoch())
+        self.asked.iter().filter(|(_, asked)| !hopeless(asked)).map(line).collect()
     }
 
     /// The mark that it last saw of an object.
@@ -128,102 +211,134 @@ impl Client {
     /// A token that nobody else writes.
     pub fn next_token(&self) -> Token {
         let Node::Client(number) = self.node else { unreachable!("invariant: clients are client nodes") };
-        (u64::from(number) + 1) << 32 | self.next_tid
+        (u64::from(number) + 1) << 32 | (self.last_number + 1)
     }
 
     /// Asks something of an object.
-    pub fn ask(&mut self, now: Nanos, history: &mut History, object: ObjectId, action: Action) -> Sent {
+    pub fn ask(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        (object, action): (ObjectId, Action),
+        patient: bool,
+        out: &mut Vec<ClientOut>,
+    ) {
         let waits = self.unreadable.contains(&object) && action != Action::Remove;
         let action = if waits { Action::Read } else { action };
-        let tid = self.next_tid;
-        self.next_tid += 1;
-        let entry = history.begin(now, self.node, tid, &object, action);
-        let pending =
-            Pending { object, action, entry, attempt: 0, sent: None, epoch: Epoch(0), not_before: 0 };
-        self.pending.insert(tid, pending);
-        self.send_waiting(now)
-    }
-
-    /// A newer map came: requests whose PG has another primary or interval go again. Requests of pools that are gone end
-    /// without an outcome.
-    pub fn on_map(&mut self, now: Nanos, map: &Arc<OsdMap>) -> Sent {
-        let stamp = |map: &OsdMap| (map.generation, map.epoch);
-        if self.map.as_ref().is_some_and(|known| stamp(known) >= stamp(map)) {
-            return Vec::new();
-        }
-        self.map = Some(map.clone());
-        self.pending
-            .retain(|_, p| map.pools.contains_key(&p.object.pool()) || map.pool_max < p.object.pool());
-        for pending in self.pending.values_mut() {
-            let target = target(map, &pending.object).map(|(_, osd, interval)| (osd, interval));
-            if pending.sent.is_some() && pending.sent != target {
-                pending.sent = None;
-            }
-        }
-        self.send_waiting(now)
-    }
-
-    /// The connection to an OSD broke: what was sent there goes again, in tid order.
-    pub fn on_reset(&mut self, now: Nanos, osd: OsdId) -> Sent {
-        for pending in self.pending.values_mut() {
-            if pending.sent.is_some_and(|(to, _)| to == osd) {
-                pending.sent = None;
-            }
-        }
-        self.send_waiting(now)
-    }
-
-    /// The OSD wants the client to have a newer map first. Later requests on the same PG go again too, to keep their
-    /// order.
-    pub fn on_backoff(&mut self, now: Nanos, backoff: &OsdBackoff) -> Sent {
-        let tid = backoff.reqid.tid;
-        let Some(pending) = self.pending.get_mut(&tid).filter(|p| p.attempt == backoff.attempt + 1) else {
-            return Vec::new();
+        self.last_number += 1;
+        let number = self.last_number;
+        let entry = history.begin(now, self.node, number, &object, action);
+        let impatient = !patient && self.random.range(0, IMPATIENT) == 0;
+        let deadline_ms = impatient.then(|| millis(now) + self.random.range(1, 5_000));
+        let submission = Submission {
+            object: object.clone(),
+            ops: ops(action),
+            flags: 0,
+            snap: SNAP_HEAD,
+            snap_context: None,
+            mtime_ns: now,
+            deadline_ms,
         };
-        (pending.sent, pending.epoch) = (None, backoff.epoch);
-        if self.map.as_ref().is_some_and(|map| map.epoch >= backoff.epoch) {
-            pending.not_before = now + RETRY;
-        }
-        self.send_waiting(now)
+        self.asked.insert(number, Asked { object, action, entry });
+        self.step(now, history, out, |objecter, sink| objecter.submit(submission, number, millis(now), sink));
     }
 
-    /// An answer came. Late answers of earlier attempts count: the request was executed then.
+    /// The map authority publishes a newer map.
+    pub fn on_map(&mut self, now: Nanos, history: &mut History, view: &MapView, out: &mut Vec<ClientOut>) {
+        let have = self.map().cloned();
+        match newest_map(have.as_ref(), &view.publish(have.as_deref())) {
+            Ok(Some(map)) => self.step(now, history, out, |objecter, sink| {
+                objecter.on_map(map, WALL + now, millis(now), sink);
+            }),
+            Ok(None) => {}
+            Err(_) => out.push(ClientOut::NeedsMap),
+        }
+    }
+
+    /// The connection to an OSD, if there is one.
+    pub fn connection(&self, osd: OsdId) -> Option<u64> {
+        self.connections.open.get(&osd).copied()
+    }
+
+    /// A connection to an OSD broke.
+    pub fn on_reset(&mut self, now: Nanos, osd: OsdId, conn: u64) {
+        if self.connection(osd) == Some(conn) {
+            self.connections.open.remove(&osd);
+            self.objecter.on_reset(osd, millis(now));
+        }
+    }
+
+    /// The OSD wants the client to have a newer map first.
+    pub fn on_backoff(&mut self, now: Nanos, (osd, conn): (OsdId, u64), backoff: OsdBackoff) {
+        if self.connection(osd) == Some(conn) {
+            self.objecter.on_backoff(backoff, millis(now));
+        }
+    }
+
+    /// An answer came. One that comes by a connection that is over is looked at, but the objecter never sees it.
     pub fn on_reply(
         &mut self,
         now: Nanos,
         history: &mut History,
-        reply: &OsdReply,
-    ) -> Result<Answer, Broken> {
-        let tid = reply.reqid.tid;
-        if reply.reqid.client != self.session {
-            return Ok(Answer::Known);
+        (osd, conn): (OsdId, u64),
+        reply: OsdReply,
+        out: &mut Vec<ClientOut>,
+    ) {
+        if reply.reqid.client == self.objecter.client()
+            && let Err(broken) = self.compare_with_earlier(&reply)
+        {
+            return out.push(ClientOut::Broken(broken));
         }
-        let Some(pending) = self.pending.get(&tid) else {
-            return self.compare_with_earlier(reply).map(|()| Answer::Known);
+        if self.connection(osd) == Some(conn) {
+            self.step(now, history, out, |objecter, sink| objecter.on_reply(reply, sink));
+        }
+    }
+
+    fn on_done(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        number: u64,
+        result: Result<Answer, Error>,
+        out: &mut Vec<ClientOut>,
+    ) -> Result<(), Broken> {
+        let Some(Asked { object, action, entry }) = self.asked.remove(&number) else {
+            return Err(Broken {
+                rule: "a request is answered twice",
+                detail: format!("{}:{number}", self.node),
+            });
         };
-        if reply.result == Errno::EIO.negated() && pending.action.is_write() {
+        let reply = match result {
+            Ok(answer) => answer.reply,
+            // Nobody knows whether it took effect.
+            Err(Error::TimedOut(_) | Error::NoSuchPool(_)) => return Ok(()),
+            Err(error) => {
+                let detail = format!("{}:{number} {action:?} on {object}: {error}", self.node);
+                return Err(Broken { rule: "a request failed", detail });
+            }
+        };
+        if reply.result == Errno::EIO.negated() && action.is_write() {
             // It may have taken effect on a member that has the object, which others lack so far.
-            self.unreadable.insert(pending.object.clone());
-            self.pending.remove(&tid);
-            return Ok(Answer::New);
+            self.unreadable.insert(object);
+            return Ok(());
         }
-        let (outcome, version) = outcome(pending.action, reply)
+        let (outcome, version) = outcome(action, &reply)
             .map_err(|detail| Broken { rule: "malformed reply", detail: format!("{detail}: {reply:?}") })?;
         if let Outcome::Saw(Some(value)) = &outcome {
-            self.marks.insert(pending.object.clone(), value.mark);
+            self.marks.insert(object.clone(), value.mark);
         }
         if outcome == Outcome::Unknown {
-            return Ok(Answer::Expired);
+            out.push(ClientOut::Expired);
+            return Ok(());
         }
         if outcome != Outcome::Refused {
-            self.unreadable.remove(&pending.object);
+            self.unreadable.remove(&object);
         }
-        history.finish(now, &pending.entry, outcome, version)?;
-        if pending.action.is_write() {
-            self.answers.insert(tid, (reply.result, reply.user_version));
+        history.finish(now, &entry, outcome, version)?;
+        if action.is_write() {
+            self.answers.insert(reply.reqid.tid, (reply.result, reply.user_version));
         }
-        self.pending.remove(&tid);
-        Ok(Answer::New)
+        Ok(())
     }
 
     /// The answers to two attempts of one write must be the same (rule R6). A session that has expired is told so instead.
@@ -246,65 +361,37 @@ impl Client {
         })
     }
 
-    /// When [`Client::on_time`] has something to send.
-    pub fn next_retry(&self, now: Nanos) -> Option<Nanos> {
-        self.pending.values().filter(|p| p.sent.is_none() && p.not_before > now).map(|p| p.not_before).min()
+    /// Time passed: what had to wait is sent, what waited for too long fails.
+    pub fn on_time(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
+        self.wake = self.wake.filter(|wake| *wake > now);
+        self.step(now, history, out, |objecter, sink| objecter.on_tick(millis(now), sink));
     }
 
-    /// Time passed: what had to wait is sent.
-    pub fn on_time(&mut self, now: Nanos) -> Sent {
-        self.send_waiting(now)
-    }
-
-    /// Forgets everything that has no answer and goes on under a new session.
-    pub fn new_session(&mut self, session: ClientId) {
-        self.session = session;
-        self.pending.clear();
-        self.answers.clear();
-    }
-
-    /// Sends, in tid order, what must be sent and can be. A request that waits holds back later ones on its PG.
-    fn send_waiting(&mut self, now: Nanos) -> Sent {
-        let Some(map) = &self.map else { return Vec::new() };
-        let oldest_tid = self.pending.keys().next().copied().unwrap_or(self.next_tid);
-        let mut held: Vec<PgId> = Vec::new();
-        let mut sent = Vec::new();
-        for (tid, pending) in &mut self.pending {
-            let Some((pg, osd, interval)) = target(map, &pending.object) else { continue };
-            if held.contains(&pg) || pending.sent.is_some() {
-                continue;
-            }
-            if pending.epoch > map.epoch || pending.not_before > now {
-                held.push(pg);
-                continue;
-            }
-            let request = OsdRequest {
-                reqid: ReqId { client: self.session, tid: *tid },
-                oldest_tid,
-                attempt: pending.attempt,
-                epoch: map.epoch,
-                pg,
-                interval,
-                object: pending.object.clone(),
-                mtime_ns: now,
-                flags: 0,
-                snap: SNAP_HEAD,
-                snap_context: None,
-                ops: ops(pending.action),
-            };
-            pending.attempt += 1;
-            pending.sent = Some((osd, interval));
-            sent.push((osd, request));
+    /// When [`Client::on_time`] has something to do, where that is sooner than what was said before.
+    pub fn sooner_wake(&mut self, now: Nanos) -> Option<Nanos> {
+        let next = self.objecter.next_wake_ms()?;
+        // The clock shows `next` from then on.
+        let at = ((next - 1) * MILLI).max(now);
+        if self.wake.is_some_and(|wake| wake <= at) {
+            return None;
         }
-        sent
+        self.wake = Some(at);
+        Some(at)
     }
-}
 
-/// Where a request on the object goes: the PG, its primary, its interval. `None` while the PG has no living primary.
-fn target(map: &OsdMap, object: &ObjectId) -> Option<(PgId, OsdId, Interval)> {
-    let pg = map.pools.get(&object.pool())?.pg_of(object);
-    let membership = map.membership(pg)?;
-    map.is_up(membership.primary).then_some((pg, membership.primary, membership.interval))
+    /// Goes on under a new session: what has no answer fails.
+    pub fn new_session(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        session: ClientId,
+        out: &mut Vec<ClientOut>,
+    ) {
+        self.answers.clear();
+        self.step(now, history, out, |objecter, sink| {
+            objecter.set_client(session, sink);
+        });
+    }
 }
 
 fn token_bytes(token: Token) -> Bytes {
@@ -404,7 +491,7 @@ mod tests {
     use nacre_types::Eversion;
     use nacre_types::pool::Pool;
     use nacre_types::txn::{Transaction, TxnOp};
-    use nacre_types::{PoolId, ReqId};
+    use nacre_types::{Interval, PoolId, ReqId};
 
     const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 

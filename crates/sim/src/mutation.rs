@@ -64,7 +64,7 @@ mutations! {
     /// Dup records are not kept.
     ForgetDups = "forget-dups", "R6", ["a resend was answered differently"];
     /// Requests that succeeded without a change are not recorded.
-    ForgetUnchanged = "forget-unchanged", "R6", ["a resend was answered differently"];
+    ForgetUnchanged = "forget-unchanged", "R6", ["a resend was answered differently", "not linearizable"];
     /// Operations sent before the interval began are executed.
     ExecuteStaleOps = "execute-stale-ops", "R6", [];
     /// After a restore the map's record is trusted over a higher one on disk.
@@ -94,7 +94,8 @@ mutations! {
     /// A member is backfilled without the dup records.
     FillWithoutDups = "fill-without-dups", "R6", ["a resend was answered differently", "not linearizable"];
     /// Objects of divergent updates are kept where a member is filled.
-    KeepDivergent = "keep-divergent", "R8", ["not linearizable", "replicas differ at rest"];
+    KeepDivergent = "keep-divergent", "R8",
+        ["not linearizable", "write applied twice", "replicas differ at rest"];
     /// What is damaged on both sides counts as equal in a backfill.
     TakeDamagedForEqual = "take-damaged-for-equal", "R10", ["replicas differ at rest"];
 }

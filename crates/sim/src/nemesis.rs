@@ -185,7 +185,7 @@ impl World {
     fn inflict(&mut self, fault: Fault, random: &mut Random) -> bool {
         let osd = self.any_osd(random);
         match fault {
-            Fault::Reset => self.break_connection(random),
+            Fault::Reset => self.break_a_session(random),
             // Ghosts come with the resets and restarts of other kinds; this kind only lets them.
             Fault::Ghost => return false,
             Fault::Delay => {
@@ -330,7 +330,7 @@ impl World {
         osds.chain([Node::Mon]).flat_map(|other| [Link::new(node, other), Link::new(other, node)]).collect()
     }
 
-    fn break_connection(&mut self, random: &mut Random) {
+    fn break_a_session(&mut self, random: &mut Random) {
         let osd = self.any_osd(random);
         match random.range(0, 10) {
             0..3 => {
@@ -377,6 +377,9 @@ impl World {
 
     /// A lossy connection is lost with what is under way.
     fn lose(&mut self, a: Node, b: Node) {
+        if let (Node::Client(client), Node::Osd(osd)) | (Node::Osd(osd), Node::Client(client)) = (a, b) {
+            return self.lose_connection(client, osd, 300 * MILLI);
+        }
         let late = self.network.cut(Link::new(a, b));
         self.network.cut(Link::new(b, a));
         self.haunt(Link::new(a, b), late);

@@ -321,7 +321,9 @@ impl Osd {
     /// A packet arrived.
     pub fn on_packet(&mut self, now: Nanos, from: Node, packet: Packet, out: &mut Vec<Out>) {
         match (from, packet) {
-            (Node::Client(_), Packet::Request(request)) => self.on_request(now, from, request, out),
+            (Node::Client(_), Packet::Request(conn, request)) => {
+                self.on_request(now, (from, conn), request, out);
+            }
             (Node::Osd(peer), Packet::Peer(envelope)) => {
                 let from = OsdId(peer);
                 self.act(now, out, |process| {
@@ -340,19 +342,22 @@ impl Osd {
         }
     }
 
-    fn on_request(&mut self, now: Nanos, from: Node, request: OsdRequest, out: &mut Vec<Out>) {
+    fn on_request(&mut self, now: Nanos, from: (Node, u64), request: OsdRequest, out: &mut Vec<Out>) {
         self.act(now, out, |process| {
             let conn = process.host.conn_of_client(from, request.reqid.client);
             let arrived_ns = process.host.boot_ns();
-            let arrival = Arrival { conn, permit: None, arrived_ns, request };
+            let arrival = Arrival { conn: conn.clone(), permit: None, arrived_ns, request };
             process.cell_of(arrival.request.pg).enter(|shard| shard.on_request(arrival));
+            if conn.is_over() {
+                process.shared.post_all(|| ShardMessage::WatchersGone(conn.id()));
+            }
         });
     }
 
-    /// A client has lost its connection.
-    pub fn on_client_reset(&mut self, now: Nanos, client: Node, out: &mut Vec<Out>) {
+    /// A connection of a client is over.
+    pub fn on_client_reset(&mut self, now: Nanos, from: (Node, u64), out: &mut Vec<Out>) {
         self.act(now, out, |process| {
-            for conn in process.host.lose_client(client) {
+            if let Some(conn) = process.host.lose_client(from) {
                 process.shared.post_all(|| ShardMessage::WatchersGone(conn));
             }
         });

@@ -53,12 +53,12 @@ impl MapView {
 /// A message.
 #[derive(Clone, Debug)]
 pub enum Packet {
-    /// Client to OSD.
-    Request(OsdRequest),
+    /// Client to OSD, by a connection of the client's.
+    Request(u64, OsdRequest),
     /// OSD to client.
-    Reply(OsdReply),
+    Reply(u64, OsdReply),
     /// OSD to client.
-    Backoff(OsdBackoff),
+    Backoff(u64, OsdBackoff),
     /// OSD to OSD, about a PG.
     Peer(Box<PgEnvelope>),
     /// OSD to OSD, about leases and life.
@@ -74,13 +74,21 @@ pub enum Packet {
 }
 
 impl Packet {
+    /// The connection between a client and an OSD that it goes by.
+    pub fn connection(&self) -> Option<u64> {
+        match self {
+            Packet::Request(conn, _) | Packet::Reply(conn, _) | Packet::Backoff(conn, _) => Some(*conn),
+            _ => None,
+        }
+    }
+
     /// Folds what tells packets apart into a trace hash: cheap, since any difference soon shows in times and orders too.
     pub fn fold(&self, state: &mut impl Hasher) {
         std::mem::discriminant(self).hash(state);
         match self {
-            Packet::Request(r) => (r.reqid, r.attempt, r.epoch, r.interval).hash(state),
-            Packet::Reply(r) => (r.reqid, r.attempt, r.result, r.user_version).hash(state),
-            Packet::Backoff(b) => (b.reqid, b.attempt, b.epoch).hash(state),
+            Packet::Request(_, r) => (r.reqid, r.attempt, r.epoch, r.interval).hash(state),
+            Packet::Reply(_, r) => (r.reqid, r.attempt, r.result, r.user_version).hash(state),
+            Packet::Backoff(_, b) => (b.reqid, b.attempt, b.epoch).hash(state),
             Packet::Peer(envelope) => {
                 envelope.pg.hash(state);
                 std::mem::discriminant(&envelope.msg).hash(state);

@@ -27,6 +27,8 @@ pub enum Stream {
     Tasks,
     /// What a process draws itself.
     Process(u32),
+    /// Full queues and deadlines of a client.
+    Client(u32),
 }
 
 /// A deterministic source for one [`Stream`].
@@ -46,6 +48,7 @@ impl Random {
             Stream::Fault(kind) => 64 + u64::from(kind),
             Stream::Tasks => 6,
             Stream::Process(number) => 1024 + u64::from(number),
+            Stream::Client(number) => (1 << 40) + u64::from(number),
         };
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         rng.set_stream(number);

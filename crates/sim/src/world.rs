@@ -6,7 +6,7 @@
 
 mod ending;
 
-use crate::client::{Answer, Client, Sent};
+use crate::client::{Client, ClientOut};
 use crate::history::{Action, History};
 use crate::invariants::Invariants;
 use crate::linearize;
@@ -55,6 +55,8 @@ pub enum Happening {
     Session(u32, u32),
     /// Both ends notice that a lossy connection was lost.
     ResetSeen(Node, Node),
+    /// A client and an OSD notice that their connection is over.
+    ConnectionOver(u32, u32, u64),
     /// The map authority's commit is durable.
     Committed(u32),
     /// Time for the map authority.
@@ -63,8 +65,10 @@ pub enum Happening {
     MonStart,
     /// A client may ask something.
     Ask(u32),
-    /// A client may send again.
-    Retry(u32),
+    /// A client's timer.
+    ClientTime(u32),
+    /// A client goes on under another session.
+    NewSession(u32),
     /// Trouble.
     FaultEvent(FaultEvent),
     /// No more trouble from here on.
@@ -104,6 +108,8 @@ pub struct World {
     turns: Vec<[NextTurn; SHARDS]>,
     /// Directions cut by partitions.
     pub(crate) partitioned: BTreeSet<Link>,
+    /// Connections of clients that are over: nothing is sent by them any more.
+    broken: BTreeSet<(u32, u64)>,
     /// OSD pairs that are between two sessions.
     connecting: BTreeSet<(u32, u32)>,
     asked: u32,
@@ -132,8 +138,12 @@ impl World {
                 Osd::new(OsdId(id), clock, scenario.settings(OsdId(id), mutation))
             })
             .collect();
-        let clients =
-            (0..scenario.clients).map(|n| Client::new(Node::Client(n), ClientId(u64::from(n) + 1))).collect();
+        let clients = (0..scenario.clients)
+            .map(|n| {
+                let random = Random::new(seed, Stream::Client(n));
+                Client::new(Node::Client(n), ClientId(u64::from(n) + 1), random)
+            })
+            .collect();
         let monitor = Monitor::new(0, scenario.first_map(), scenario.tuning());
         let count = osds.len();
         let mut world = World {
@@ -154,6 +164,7 @@ impl World {
             wakes: vec![None; count],
             turns: vec![[NextTurn::default(); SHARDS]; count],
             partitioned: BTreeSet::new(),
+            broken: BTreeSet::new(),
             connecting: BTreeSet::new(),
             asked: 0,
             next_session: u64::from(scenario.clients) + 1,
@@ -290,6 +301,7 @@ impl World {
                 self.reset_seen(a, b);
                 self.reset_seen(b, a);
             }
+            Happening::ConnectionOver(client, osd, conn) => self.connection_over(client, osd, conn),
             Happening::Committed(life) => {
                 if self.monitor.life == life {
                     self.with_monitor(|monitor, out| monitor.committed(now, out));
@@ -303,9 +315,15 @@ impl World {
             }
             Happening::MonStart => self.start_monitor(),
             Happening::Ask(client) => self.ask(client),
-            Happening::Retry(client) => {
-                let sent = self.clients[client as usize].on_time(now);
-                self.send_requests(client, sent);
+            Happening::ClientTime(client) => {
+                self.with_client(client, |client, history, out| client.on_time(now, history, out));
+            }
+            Happening::NewSession(client) => {
+                let session = ClientId(self.next_session);
+                self.next_session += 1;
+                self.with_client(client, |client, history, out| {
+                    client.new_session(now, history, session, out);
+                });
             }
             Happening::FaultEvent(fault_event) => self.strike(fault_event),
             Happening::Calm => self.calm(),
@@ -325,6 +343,12 @@ impl World {
         if self.trace {
             self.say(format_args!("{from} > {to} {packet:?}"));
         }
+        if let (Some(conn), Node::Client(client), _) | (Some(conn), _, Node::Client(client)) =
+            (packet.connection(), from, to)
+            && self.broken.contains(&(client, conn))
+        {
+            return;
+        }
         let mut link = Link::new(from, to);
         link.beats = matches!(packet, Packet::Heartbeat(_));
         let due = self.network.send(self.schedule.now(), link, packet);
@@ -341,6 +365,12 @@ impl World {
         if self.trace {
             self.say(format_args!("{} < {} {}", link.to, link.from, short(&packet)));
         }
+        if let (Node::Client(client), Node::Osd(osd), Some(conn)) = (link.from, link.to, packet.connection())
+            && !self.osds[osd as usize].is_running()
+        {
+            // Nobody listens there.
+            return self.break_connection((client, osd), conn, 3 * MILLI);
+        }
         match link.to {
             Node::Mon => self.with_monitor(|monitor, out| monitor.on_packet(now, link.from, packet, out)),
             Node::Osd(osd) => self.with_osd(osd, |osd, out| osd.on_packet(now, link.from, packet, out)),
@@ -350,35 +380,78 @@ impl World {
 
     fn client_packet(&mut self, number: u32, from: Node, packet: Packet) {
         let now = self.schedule.now();
-        let client = &mut self.clients[number as usize];
-        let sent = match packet {
-            Packet::Map(view) => client.on_map(now, &view.map),
-            Packet::Backoff(backoff) => client.on_backoff(now, &backoff),
-            Packet::Reply(reply) => match client.on_reply(now, &mut self.history, &reply) {
-                Ok(Answer::New | Answer::Known) => Vec::new(),
-                Ok(Answer::Expired) => {
-                    client.new_session(ClientId(self.next_session));
-                    self.next_session += 1;
-                    Vec::new()
-                }
-                Err(broken) => return self.fail(broken.rule, broken.detail),
-            },
-            other => return self.fail("a packet for somebody else", format!("{from}: {other:?}")),
-        };
-        self.send_requests(number, sent);
+        let osd = if let Node::Osd(osd) = from { OsdId(osd) } else { OsdId(u32::MAX) };
+        match packet {
+            Packet::Map(view) => {
+                self.with_client(number, |client, history, out| client.on_map(now, history, &view, out));
+            }
+            Packet::Backoff(conn, backoff) => {
+                let conn = (osd, conn);
+                self.with_client(number, |client, _, _| client.on_backoff(now, conn, backoff));
+            }
+            Packet::Reply(conn, reply) => {
+                let conn = (osd, conn);
+                self.with_client(number, |client, history, out| {
+                    client.on_reply(now, history, conn, reply, out);
+                });
+            }
+            other => self.fail("a packet for somebody else", format!("{from}: {other:?}")),
+        }
     }
 
-    fn send_requests(&mut self, client: u32, sent: Sent) {
-        if self.nemesis.is_stopped(client) {
+    /// Lets a client act and carries out what it wants.
+    pub(crate) fn with_client(
+        &mut self,
+        number: u32,
+        act: impl FnOnce(&mut Client, &mut History, &mut Vec<ClientOut>),
+    ) {
+        if self.nemesis.is_stopped(number) {
             return;
         }
-        for (osd, request) in sent {
-            self.send(Node::Client(client), Node::Osd(osd.0), Packet::Request(request));
+        let (now, node) = (self.schedule.now(), Node::Client(number));
+        let mut out = Vec::new();
+        act(&mut self.clients[number as usize], &mut self.history, &mut out);
+        for wanted in out {
+            match wanted {
+                ClientOut::Send(osd, conn, request) => {
+                    self.send(node, Node::Osd(osd.0), Packet::Request(conn, *request));
+                }
+                ClientOut::Close(osd, conn) => self.break_connection((number, osd.0), conn, 20 * MILLI),
+                ClientOut::NeedsMap => self.send(node, Node::Mon, Packet::Subscribe(0, 0)),
+                ClientOut::Expired => self.schedule.after(0, Happening::NewSession(number)),
+                ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
+            }
         }
+        if let Some(at) = self.clients[number as usize].sooner_wake(now) {
+            self.schedule.at(at, Happening::ClientTime(number));
+        }
+    }
+
+    /// The connection between a client and an OSD is over with what is under way; they notice within `within`.
+    fn break_connection(&mut self, (client, osd): (u32, u32), conn: u64, within: Nanos) {
+        if !self.broken.insert((client, conn)) {
+            return;
+        }
+        let link = Link::new(Node::Client(client), Node::Osd(osd));
+        let late = self.network.cut(link);
+        self.network.cut(link.back());
+        self.haunt(link, late);
+        let wait = self.disk_random.range(MILLI, within);
+        self.schedule.after(wait, Happening::ConnectionOver(client, osd, conn));
+    }
+
+    /// The connection that a client has to an OSD now is lost.
+    pub(crate) fn lose_connection(&mut self, client: u32, osd: u32, within: Nanos) {
+        if let Some(conn) = self.clients[client as usize].connection(OsdId(osd)) {
+            self.break_connection((client, osd), conn, within);
+        }
+    }
+
+    fn connection_over(&mut self, client: u32, osd: u32, conn: u64) {
         let now = self.schedule.now();
-        if let Some(at) = self.clients[client as usize].next_retry(now) {
-            self.schedule.at(at, Happening::Retry(client));
-        }
+        self.with_client(client, |client, _, _| client.on_reset(now, OsdId(osd), conn));
+        let from = (Node::Client(client), conn);
+        self.with_osd(osd, |osd, out| osd.on_client_reset(now, from, out));
     }
 
     // Machines.
@@ -518,9 +591,7 @@ impl World {
             }
         }
         for client in 0..self.clients.len() as u32 {
-            self.network.cut(Link::new(me, Node::Client(client)));
-            let wait = self.disk_random.range(MILLI, 20 * MILLI);
-            self.schedule.after(wait, Happening::ResetSeen(Node::Client(client), me));
+            self.lose_connection(client, id, 20 * MILLI);
         }
         let late = self.network.cut(Link::new(me, Node::Mon));
         self.haunt(Link::new(me, Node::Mon), late);
@@ -572,18 +643,11 @@ impl World {
     fn reset_seen(&mut self, node: Node, peer: Node) {
         let now = self.schedule.now();
         match (node, peer) {
-            (Node::Client(client), Node::Osd(osd)) => {
-                let sent = self.clients[client as usize].on_reset(now, OsdId(osd));
-                self.send_requests(client, sent);
-            }
             (Node::Client(client), Node::Mon) => {
                 let (generation, epoch) = self.clients[client as usize]
                     .map()
                     .map_or((0, Epoch(0)), |map| (map.generation, map.epoch));
                 self.send(node, Node::Mon, Packet::Subscribe(generation, epoch.0));
-            }
-            (Node::Osd(osd), Node::Client(_)) => {
-                self.with_osd(osd, |osd, out| osd.on_client_reset(now, peer, out));
             }
             (Node::Osd(osd), Node::Mon) => self.with_osd(osd, |osd, out| osd.on_mon_reset(now, out)),
             (Node::Mon, _) => self.monitor.on_reset(peer),
@@ -668,8 +732,10 @@ impl World {
             _ => Action::Swap { expect: client.mark(&object), set: token },
         };
         self.asked += 1;
-        let sent = client.ask(self.schedule.now(), &mut self.history, object, action);
-        self.send_requests(number, sent);
+        let now = self.schedule.now();
+        self.with_client(number, |client, history, out| {
+            client.ask(now, history, (object, action), false, out);
+        });
     }
 
     fn object(&self, pool: PoolId, number: u64) -> ObjectId {

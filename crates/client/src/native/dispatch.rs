@@ -4,6 +4,7 @@ use super::state::Batch;
 use super::{Shared, mon};
 use nacre_common::auth::AuthTicketReply;
 use nacre_engine::command_result;
+use nacre_objecter::newest_map;
 use nacre_runtime::log::NOTICES;
 use nacre_runtime::msgr::{Conn, Dispatcher, Frame, Reset};
 use nacre_types::Epoch;
@@ -12,7 +13,6 @@ use nacre_types::msg::{
     ConfigPublish, DaemonCommandReply, LogPublish, MapPublish, Message, MonCommandReply, OsdBackoff,
     OsdReply, WatchLost, WatchNotify,
 };
-use nacre_types::osdmap::{Incremental, OsdMap};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -139,7 +139,7 @@ impl Shared {
         let now_ms = self.now_ms();
         let applied: Result<Option<Epoch>, encoding::DecodeError> = self.with_objecter(|objecter, sink| {
             let have = objecter.map().cloned();
-            let map = next_map(have.as_ref(), publish)?;
+            let map = newest_map(have.as_ref(), publish)?;
             if let Some(map) = map {
                 let epoch = map.epoch;
                 objecter.on_map(map, super::now_ns(), now_ms, sink);
@@ -179,41 +179,8 @@ impl Shared {
         }
     }
 
-    fn on_ticket(&self, conn: &Conn, reply: AuthTicketReply) {
+    fn on_ticket(self: &Arc<Self>, conn: &Conn, reply: AuthTicketReply) {
         mon::take_ticket(self, conn, reply);
         self.session_progress();
     }
-}
-
-/// The map that a publication leads to; `None` where it holds nothing new.
-fn next_map(
-    have: Option<&Arc<OsdMap>>,
-    publish: &MapPublish,
-) -> Result<Option<Arc<OsdMap>>, encoding::DecodeError> {
-    let mut map = have.cloned();
-    let mut changed = false;
-    if !publish.full.is_empty() {
-        let full: OsdMap = encoding::decode(&publish.full)?;
-        let newer =
-            map.as_ref().is_none_or(|map| map.epoch < full.epoch || map.generation != full.generation);
-        if newer {
-            map = Some(Arc::new(full));
-            changed = true;
-        }
-    }
-    for blob in &publish.incrementals {
-        let inc: Incremental = encoding::decode(&blob.0)?;
-        match &map {
-            Some(current) if inc.epoch <= current.epoch => {}
-            Some(current) => {
-                map = Some(Arc::new(current.apply(&inc)?));
-                changed = true;
-            }
-            None => {
-                let detail = format!("incremental {} without a map before it", inc.epoch);
-                return Err(encoding::DecodeError::Corrupt { what: "MapPublish", detail });
-            }
-        }
-    }
-    Ok(map.filter(|_| changed))
 }

@@ -226,7 +226,7 @@ pub(super) fn follow_log(conn: &Conn, follow: &LogFollow, seen: Option<u64>) {
 }
 
 /// Takes a granted ticket into use.
-pub(super) fn take_ticket(shared: &Shared, conn: &Conn, reply: AuthTicketReply) {
+pub(super) fn take_ticket(shared: &Arc<Shared>, conn: &Conn, reply: AuthTicketReply) {
     if let Err(error) = granted(shared, reply) {
         tracing::error!(monitor = %conn.peer_addr(), %error, "the monitor grants no ticket");
         shared.session.send_if_modified(|session| {
@@ -239,7 +239,7 @@ pub(super) fn take_ticket(shared: &Shared, conn: &Conn, reply: AuthTicketReply) 
     }
 }
 
-fn granted(shared: &Shared, reply: AuthTicketReply) -> Result<()> {
+fn granted(shared: &Arc<Shared>, reply: AuthTicketReply) -> Result<()> {
     let refused = |errno, detail| Error::Unreachable { errno, detail };
     if let Err(errno) = Errno::from_result(reply.code) {
         return Err(refused(errno, format!("no ticket: {}", reply.status)));

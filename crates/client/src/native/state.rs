@@ -1,11 +1,11 @@
 //! What the session's lock guards, and how completions leave it.
 
-use super::linger::Lingers;
-use crate::objecter::{Answer, Objecter, Sent, Sink};
+use super::linger::Watcher;
 use crate::throttle::Share;
 use nacre_common::auth::{Credential, Ticket};
 use nacre_engine::engine::{CommandReply, LogFollow, OnReply};
 use nacre_engine::{Completer, Error, OpReply, Result};
+use nacre_objecter::{Answer, Objecter, Sent, Sink, Watches};
 use nacre_runtime::msgr::{Conn, Messenger, Policy, Target};
 use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
@@ -53,6 +53,7 @@ pub(super) struct Batch {
     rest: Vec<(Token, Result<Answer>)>,
     /// Commands whose connection is over.
     lost_commands: Vec<(OsdId, Command)>,
+    lost_watches: Vec<(u64, Watcher, Error)>,
 }
 
 impl Batch {
@@ -63,6 +64,10 @@ impl Batch {
         }
     }
 
+    pub(super) fn lose_watch(&mut self, cookie: u64, watcher: Watcher, error: Error) {
+        self.lost_watches.push((cookie, watcher, error));
+    }
+
     /// Tells the callers; never called under the lock.
     pub(super) fn deliver(self) {
         for (token, result) in self.first.into_iter().chain(self.rest) {
@@ -71,6 +76,9 @@ impl Batch {
         for (osd, command) in self.lost_commands {
             let status = format!("the connection to {osd} was lost");
             command.done.complete(Err(Error::Command { errno: Errno::ENXIO, status }));
+        }
+        for (cookie, watcher, error) in self.lost_watches {
+            watcher.lost(cookie, error);
         }
     }
 }
@@ -88,7 +96,7 @@ pub(super) struct Command {
 /// Everything that more than one thread changes.
 pub(super) struct State {
     pub(super) objecter: Objecter<Token>,
-    pub(super) lingers: Lingers,
+    pub(super) watches: Watches<Watcher>,
     messenger: Option<Messenger>,
     osds: HashMap<OsdId, Conn>,
     /// Shared with the connections' handshakes, which take the newest one.
@@ -118,7 +126,7 @@ impl State {
     pub(super) fn new(client: ClientId) -> State {
         State {
             objecter: Objecter::new(client),
-            lingers: Lingers::default(),
+            watches: Watches::default(),
             messenger: None,
             osds: HashMap::new(),
             ticket: Arc::default(),
@@ -238,15 +246,18 @@ impl Sink<Token> for Outside<'_> {
 mod tests {
     use super::*;
     use crate::native::Network;
-    use crate::objecter::Submission;
     use bytes::Bytes;
     use nacre_common::config::ConfigBuilder;
     use nacre_engine::Pending;
+    use nacre_objecter::Submission;
     use nacre_runtime::msgr::{Dispatcher, Frame, Reset};
+    use nacre_types::crush::CrushMap;
     use nacre_types::object::SNAP_HEAD;
     use nacre_types::op::{Op, OsdOp};
-    use nacre_types::osdmap::OsdMap;
-    use nacre_types::{ObjectId, PoolId};
+    use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership, WEIGHT_ONE};
+    use nacre_types::pool::Pool;
+    use nacre_types::{Epoch, Incarnation, Interval, ObjectId, PoolId};
+    use uuid::Uuid;
 
     const OSD: OsdId = OsdId(0);
 
@@ -264,6 +275,37 @@ mod tests {
         _network: Arc<Network>,
     }
 
+    /// Three OSDs, the first of which leads the one PG of a pool.
+    fn map() -> OsdMap {
+        let incarnation = |osd: u32| Incarnation(Uuid::from_u128(100 + u128::from(osd)));
+        let mut map = OsdMap::new(Uuid::nil(), 0, CrushMap::default());
+        for osd in 0..3 {
+            let info = OsdInfo {
+                uuid: Uuid::from_u128(u128::from(osd)),
+                up: true,
+                weight: WEIGHT_ONE,
+                weight_before_auto_out: None,
+                primary_affinity: WEIGHT_ONE,
+                addr: Some(SocketAddr::from(([127, 0, 0, 1], 40_000 + osd as u16))),
+                incarnation: Some(incarnation(osd)),
+                boot_nonce: 1,
+                up_from: Epoch(1),
+                up_thru: Epoch(0),
+                down_at: Epoch(0),
+                lost_at: Epoch(0),
+                full: false,
+                metadata: Default::default(),
+            };
+            map.osds.insert(OsdId(osd), info);
+        }
+        let in_sync = (0..3).map(|osd| Member { osd: OsdId(osd), incarnation: incarnation(osd) }).collect();
+        let membership = PgMembership { interval: Interval(1), primary: OSD, in_sync };
+        map.pool_max = PoolId(1);
+        map.pools.insert(PoolId(1), Arc::new(Pool::replicated("p", 3, 2, 0, 1, Epoch(1))));
+        map.pgs.insert(PoolId(1), Arc::new(vec![Some(membership)]));
+        map
+    }
+
     impl World {
         /// A session with a map of OSDs that do not answer.
         fn new() -> World {
@@ -273,7 +315,7 @@ mod tests {
                 Messenger::builder(&config).lane(network.handle().clone(), Arc::new(Deaf)).build().unwrap();
             let mut state = State::new(ClientId(7));
             state.attach(messenger);
-            let map = crate::objecter::tests::map();
+            let map = map();
             let mut world = World { state, map, batch: Batch::default(), _network: network };
             world.publish(|_| {});
             world

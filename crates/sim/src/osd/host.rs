@@ -25,7 +25,7 @@ use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
 use parking_lot::Mutex;
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -43,7 +43,10 @@ pub(super) struct Host {
     nonce: u64,
     uuids: AtomicU64,
     out: Arc<Mutex<Vec<Out>>>,
-    conns: Mutex<BTreeMap<(Node, ClientId), ConnRef>>,
+    /// Connections of clients, by their numbers there.
+    conns: Mutex<BTreeMap<(Node, u64), ConnRef>>,
+    /// Those of them that are over.
+    over: Mutex<BTreeSet<(Node, u64)>>,
     next_conn: AtomicU64,
 }
 
@@ -59,6 +62,7 @@ impl Host {
             uuids: AtomicU64::new(1),
             out: Arc::default(),
             conns: Mutex::default(),
+            over: Mutex::default(),
             next_conn: AtomicU64::new(1),
         }
     }
@@ -87,16 +91,16 @@ impl Host {
         self.out.lock().push(Out::Send(to, packet));
     }
 
-    fn connect(&self, to: Node, session: Option<Session>) -> ConnRef {
+    fn connect(&self, to: Node, number: u64, session: Option<Session>) -> ConnRef {
         let id = self.next_conn.fetch_add(1, Ordering::Relaxed);
         let out = Arc::clone(&self.out);
-        ConnRef::new(Arc::new(SimConnection { to, id, out, session, over: AtomicBool::new(false) }))
+        ConnRef::new(Arc::new(SimConnection { to, number, id, out, session, over: AtomicBool::new(false) }))
     }
 
-    /// The connection that the requests of a client's session come by.
-    pub(super) fn conn_of_client(&self, client: Node, session: ClientId) -> ConnRef {
+    /// A connection of a client's. Where it is over, what comes by it was still in its socket.
+    pub(super) fn conn_of_client(&self, from: (Node, u64), session: ClientId) -> ConnRef {
         let mut conns = self.conns.lock();
-        if let Some(conn) = conns.get(&(client, session)) {
+        if let Some(conn) = conns.get(&from) {
             return conn.clone();
         }
         let peer = Peer {
@@ -107,18 +111,22 @@ impl Host {
             key_fingerprint: 0,
             expires_unix: None,
         };
-        let conn = self.connect(client, Some(Session::new(&peer, ADDR)));
-        conns.insert((client, session), conn.clone());
+        let (client, number) = from;
+        let conn = self.connect(client, number, Some(Session::new(&peer, ADDR)));
+        if self.over.lock().contains(&from) {
+            conn.abort();
+        } else {
+            conns.insert(from, conn.clone());
+        }
         conn
     }
 
-    /// A client's connections are lost; returns their ids.
-    pub(super) fn lose_client(&self, client: Node) -> Vec<u64> {
-        let mut conns = self.conns.lock();
-        let (lost, kept) = std::mem::take(&mut *conns).into_iter().partition(|((of, _), _)| *of == client);
-        *conns = kept;
-        let lost: BTreeMap<_, ConnRef> = lost;
-        lost.into_values().inspect(ConnRef::abort).map(|conn| conn.id()).collect()
+    /// A client's connection is over; returns its id here.
+    pub(super) fn lose_client(&self, from: (Node, u64)) -> Option<u64> {
+        self.over.lock().insert(from);
+        let conn = self.conns.lock().remove(&from)?;
+        conn.abort();
+        Some(conn.id())
     }
 }
 
@@ -156,8 +164,9 @@ impl World for Host {
                 }
                 Err(error) => Err(error),
             },
-            // The simulated map authority does not use statistics, options and the cluster log.
-            StatsReport::KIND | ConfigReport::KIND | LogAppend::KIND => return,
+            StatsReport::KIND => message.decode().map(|report| logic::Event::Stats { osd, report }),
+            // The simulated map authority does not use options and the cluster log.
+            ConfigReport::KIND | LogAppend::KIND => return,
             _ => return self.broken("an unexpected message", format!("kind {kind}")),
         };
         match event {
@@ -167,7 +176,7 @@ impl World for Host {
     }
 
     fn peer(&self, osd: OsdId, _shard: usize) -> Result<Option<ConnRef>> {
-        Ok(Some(self.connect(Node::Osd(osd.0), None)))
+        Ok(Some(self.connect(Node::Osd(osd.0), 0, None)))
     }
 
     fn drop_peer(&self, _osd: OsdId) {}
@@ -212,6 +221,8 @@ impl World for Host {
 /// One end of a connection to another simulated machine.
 struct SimConnection {
     to: Node,
+    /// A client's number of it.
+    number: u64,
     id: u64,
     out: Arc<Mutex<Vec<Out>>>,
     session: Option<Session>,
@@ -226,8 +237,8 @@ impl Connection for SimConnection {
         let kind = message.kind;
         let packet = match kind {
             PgEnvelope::KIND => message.decode().map(|envelope| Packet::Peer(Box::new(envelope))),
-            OsdReply::KIND => message.decode().map(Packet::Reply),
-            OsdBackoff::KIND => message.decode().map(Packet::Backoff),
+            OsdReply::KIND => message.decode().map(|reply| Packet::Reply(self.number, reply)),
+            OsdBackoff::KIND => message.decode().map(|backoff| Packet::Backoff(self.number, backoff)),
             _ => {
                 self.out.lock().push(Out::Broken("an unexpected message", format!("kind {kind}")));
                 return Ok(());

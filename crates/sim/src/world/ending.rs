@@ -85,9 +85,9 @@ impl World {
             .filter(|o| map.pools.get(&o.pool()).is_some_and(|pool| !lost.contains(&pool.pg_of(o))))
             .collect();
         for object in objects {
-            let client = &mut self.clients[number as usize];
-            let sent = client.ask(now, &mut self.history, object, Action::Read);
-            self.send_requests(number, sent);
+            self.with_client(number, |client, history, out| {
+                client.ask(now, history, (object, Action::Read), true, out);
+            });
         }
     }
 

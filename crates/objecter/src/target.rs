@@ -9,12 +9,18 @@ use std::net::SocketAddr;
 
 /// The one process that may execute a request, and the interval in which it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Target {
+pub struct Target {
+    /// The object's PG.
     pub pg: PgId,
+    /// How many PGs its pool has.
     pub pg_num: u32,
+    /// The PG's interval.
     pub interval: Interval,
+    /// Its primary.
     pub osd: OsdId,
+    /// Where that listens.
     pub addr: SocketAddr,
+    /// The primary's process.
     pub boot_nonce: u64,
 }
 

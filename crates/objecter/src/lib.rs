@@ -9,8 +9,13 @@
 //!   only for the newest attempt.
 //! - `oldest_tid` never passes a request that still waits.
 //! - The pool is resolved anew at each send: overlays of cache tiers come and go with the map.
+//!
+//! [`Watches`] keeps the watches of the session on top of it. The native engine of `nacre-client` drives both; so do the
+//! clients of the simulator.
 
+mod publication;
 mod target;
+mod watches;
 
 use nacre_engine::Error;
 use nacre_types::errno::Errno;
@@ -18,11 +23,14 @@ use nacre_types::msg::{OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::op::Op;
 use nacre_types::osdmap::{BLOCKLISTED_RANGE, OsdMap};
 use nacre_types::{ClientId, Epoch, Interval, ObjectId, OsdId, PgId, PoolId, ReqId};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use target::{Placement, place};
-pub(crate) use target::{Target, primary_of};
+
+pub use publication::newest_map;
+pub use target::Target;
+pub use watches::{Attempt, Effect, Step, Watches};
 
 /// The first delay before a refused request or a lost connection is tried again, in milliseconds; it doubles.
 const FIRST_RETRY_MS: u64 = 10;
@@ -32,7 +40,7 @@ const LONGEST_RETRY_MS: u64 = 2_000;
 const NO_DEADLINE: u64 = u64::MAX;
 
 /// The outside of the [`Objecter`].
-pub(crate) trait Sink<T> {
+pub trait Sink<T> {
     /// Sends on the connection to `osd`, opening it where there is none. Never blocks.
     fn send(&mut self, osd: OsdId, addr: SocketAddr, request: &OsdRequest) -> Sent;
     /// Closes the connection to `osd`: its process is gone or unreachable.
@@ -43,7 +51,7 @@ pub(crate) trait Sink<T> {
 
 /// What became of a request handed to [`Sink::send`].
 #[derive(Debug)]
-pub(crate) enum Sent {
+pub enum Sent {
     /// It is on its way, or its connection's reset will be reported.
     Queued,
     /// The connection's out-queue is full.
@@ -54,7 +62,7 @@ pub(crate) enum Sent {
 
 /// A request's answer.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Answer {
+pub struct Answer {
     /// What the OSD said.
     pub reply: OsdReply,
     /// Where it was sent.
@@ -63,8 +71,10 @@ pub(crate) struct Answer {
 
 /// A request as the caller gives it: the objecter adds where and when.
 #[derive(Debug)]
-pub(crate) struct Submission {
+pub struct Submission {
+    /// The object, in the pool that the caller means.
     pub object: ObjectId,
+    /// What is done to it.
     pub ops: Vec<nacre_types::op::OsdOp>,
     /// Bits of [`nacre_types::op::request_flag`].
     pub flags: u32,
@@ -124,47 +134,51 @@ struct Session {
 }
 
 /// The state of all requests of one client; `T` is what the caller gets back with the answer.
-pub(crate) struct Objecter<T> {
+pub struct Objecter<T> {
     client: ClientId,
     /// The only session that it may be, where it was bound to one.
     bound: Option<ClientId>,
     next_tid: u64,
     map: Option<Arc<OsdMap>>,
     ops: BTreeMap<u64, Box<Pending<T>>>,
-    sessions: HashMap<OsdId, Session>,
-    held_pgs: HashMap<PgId, Hold>,
+    sessions: BTreeMap<OsdId, Session>,
+    held_pgs: BTreeMap<PgId, Hold>,
     blocklisted: bool,
     resends: u64,
 }
 
 impl<T> Objecter<T> {
     /// Nothing in flight, no map yet.
-    pub(crate) fn new(client: ClientId) -> Objecter<T> {
+    pub fn new(client: ClientId) -> Objecter<T> {
         Objecter {
             client,
             bound: None,
             next_tid: 1,
             map: None,
             ops: BTreeMap::new(),
-            sessions: HashMap::new(),
-            held_pgs: HashMap::new(),
+            sessions: BTreeMap::new(),
+            held_pgs: BTreeMap::new(),
             blocklisted: false,
             resends: 0,
         }
     }
 
     /// The session's id.
-    pub(crate) fn client(&self) -> ClientId {
+    pub fn client(&self) -> ClientId {
         self.client
     }
 
     /// Goes on as another session: what is in flight belongs to the old one and fails, since nobody can tell any more
     /// whether it was executed. Returns whether it is another one.
-    pub(crate) fn set_client(&mut self, client: ClientId, sink: &mut impl Sink<T>) -> bool {
+    pub fn set_client(&mut self, client: ClientId, sink: &mut impl Sink<T>) -> bool {
         let changed = self.client != client;
         if changed {
             self.client = client;
             self.blocklisted |= self.is_over();
+            // Connections belong to the session that they were made in: OSDs refuse requests of another one by them.
+            for osd in std::mem::take(&mut self.sessions).into_keys() {
+                sink.close(osd);
+            }
             let lost = "the session was lost: writes in flight may or may not have taken effect";
             self.fail_all(&Error::TimedOut(lost.to_owned()), sink);
         }
@@ -172,7 +186,7 @@ impl<T> Objecter<T> {
     }
 
     /// Goes on as no other session: should it become one it is as if it were shut out. Returns the session's id.
-    pub(crate) fn bind(&mut self) -> ClientId {
+    pub fn bind(&mut self) -> ClientId {
         self.bound = Some(self.client);
         self.client
     }
@@ -183,28 +197,28 @@ impl<T> Objecter<T> {
     }
 
     /// Whether the map shuts this client out.
-    pub(crate) fn is_blocklisted(&self) -> bool {
+    pub fn is_blocklisted(&self) -> bool {
         self.blocklisted
     }
 
     /// How often requests were sent again.
-    pub(crate) fn resends(&self) -> u64 {
+    pub fn resends(&self) -> u64 {
         self.resends
     }
 
     /// The current map.
-    pub(crate) fn map(&self) -> Option<&Arc<OsdMap>> {
+    pub fn map(&self) -> Option<&Arc<OsdMap>> {
         self.map.as_ref()
     }
 
     /// Requests that are not answered yet.
-    pub(crate) fn in_flight(&self) -> usize {
+    pub fn in_flight(&self) -> usize {
         self.ops.len()
     }
 
     /// The address of an OSD that is up, for something else than requests: the connection to it is closed like those that
     /// carry requests when the map shows that its process is another one or gone.
-    pub(crate) fn open_session(&mut self, osd: OsdId) -> Option<SocketAddr> {
+    pub fn open_session(&mut self, osd: OsdId) -> Option<SocketAddr> {
         let info = self.map.as_ref()?.osds.get(&osd).filter(|info| info.up)?;
         let (addr, boot_nonce) = (info.addr?, info.boot_nonce);
         self.sessions.entry(osd).or_insert_with(|| Session { addr, boot_nonce, hold: Hold::default() });
@@ -212,7 +226,7 @@ impl<T> Objecter<T> {
     }
 
     /// Takes a request and sends it where nothing holds it back.
-    pub(crate) fn submit(&mut self, submission: Submission, token: T, now_ms: u64, sink: &mut impl Sink<T>) {
+    pub fn submit(&mut self, submission: Submission, token: T, now_ms: u64, sink: &mut impl Sink<T>) {
         if self.blocklisted {
             return sink.complete(token, Err(Error::Blocklisted));
         }
@@ -265,9 +279,9 @@ impl<T> Objecter<T> {
             return;
         }
         let request = &mut op.request;
-        if op.sent.is_some() {
+        let resent = op.sent.is_some();
+        if resent {
             request.attempt += 1;
-            self.resends += 1;
         }
         request.oldest_tid = oldest_tid;
         request.epoch = map.epoch;
@@ -276,11 +290,15 @@ impl<T> Objecter<T> {
         if request.object.pool() != target.pg.pool {
             request.object = request.object.with_pool(target.pg.pool);
         }
-        op.sent = Some(target);
-        op.waiting = false;
         match sink.send(target.osd, target.addr, request) {
-            Sent::Queued => {}
+            Sent::Queued => {
+                op.sent = Some(target);
+                op.waiting = false;
+                self.resends += u64::from(resent);
+            }
+            // Nothing was sent: a later try is no later attempt. An OSD that does not know the client refuses those.
             Sent::Full => {
+                request.attempt -= u32::from(resent);
                 op.waiting = true;
                 session.hold.delay(now_ms);
             }
@@ -295,7 +313,7 @@ impl<T> Objecter<T> {
     }
 
     /// An OSD answered.
-    pub(crate) fn on_reply(&mut self, reply: OsdReply, sink: &mut impl Sink<T>) {
+    pub fn on_reply(&mut self, reply: OsdReply, sink: &mut impl Sink<T>) {
         let tid = reply.reqid.tid;
         let current = reply.reqid.client == self.client;
         let Some(target) = self.ops.get(&tid).filter(|_| current).and_then(|op| op.sent) else { return };
@@ -311,7 +329,7 @@ impl<T> Objecter<T> {
     }
 
     /// An OSD refuses a request until the client has a newer map: its whole PG waits, then goes again in order.
-    pub(crate) fn on_backoff(&mut self, backoff: OsdBackoff, now_ms: u64) {
+    pub fn on_backoff(&mut self, backoff: OsdBackoff, now_ms: u64) {
         let op = self.ops.get(&backoff.reqid.tid).filter(|_| backoff.reqid.client == self.client);
         let Some(op) = op.filter(|op| op.request.attempt == backoff.attempt && !op.waiting) else { return };
         let (Some(target), Some(map)) = (op.sent, self.map.as_ref()) else { return };
@@ -326,7 +344,7 @@ impl<T> Objecter<T> {
     }
 
     /// The connection to `osd` was lost: its requests go again, in order, after a growing delay.
-    pub(crate) fn on_reset(&mut self, osd: OsdId, now_ms: u64) {
+    pub fn on_reset(&mut self, osd: OsdId, now_ms: u64) {
         let Some(session) = self.sessions.get_mut(&osd) else { return };
         session.hold.delay(now_ms);
         for op in self.ops.values_mut().filter(|op| op.sent.is_some_and(|sent| sent.osd == osd)) {
@@ -335,7 +353,7 @@ impl<T> Objecter<T> {
     }
 
     /// A newer map arrived. `now_ns` is the time of day, for the blocklist.
-    pub(crate) fn on_map(&mut self, map: Arc<OsdMap>, now_ns: u64, now_ms: u64, sink: &mut impl Sink<T>) {
+    pub fn on_map(&mut self, map: Arc<OsdMap>, now_ns: u64, now_ms: u64, sink: &mut impl Sink<T>) {
         // A map of another generation counts whatever its epoch: the map authority was restored from a copy (rule R7).
         let known =
             |current: &Arc<OsdMap>| map.generation == current.generation && map.epoch <= current.epoch;
@@ -378,7 +396,7 @@ impl<T> Objecter<T> {
     }
 
     /// Time passed: holds end, requests expire.
-    pub(crate) fn on_tick(&mut self, now_ms: u64, sink: &mut impl Sink<T>) {
+    pub fn on_tick(&mut self, now_ms: u64, sink: &mut impl Sink<T>) {
         let expired: Vec<u64> =
             self.ops.iter().filter(|(_, op)| op.deadline_ms <= now_ms).map(|(tid, _)| *tid).collect();
         for tid in expired {
@@ -397,7 +415,7 @@ impl<T> Objecter<T> {
     }
 
     /// When [`Objecter::on_tick`] has something to do at the latest, where it is known.
-    pub(crate) fn next_wake_ms(&self) -> Option<u64> {
+    pub fn next_wake_ms(&self) -> Option<u64> {
         let holds = self.held_pgs.values().chain(self.sessions.values().map(|s| &s.hold));
         let holds = holds.map(|hold| hold.until_ms).filter(|until| *until > 0);
         let deadlines =
@@ -406,14 +424,14 @@ impl<T> Objecter<T> {
     }
 
     /// Fails everything that is in flight.
-    pub(crate) fn fail_all(&mut self, error: &Error, sink: &mut impl Sink<T>) {
+    pub fn fail_all(&mut self, error: &Error, sink: &mut impl Sink<T>) {
         for op in std::mem::take(&mut self.ops).into_values() {
             sink.complete(op.token, Err(error.clone()));
         }
     }
 
     /// Requests that are not answered yet, described for people: `(tid, OSD, what)`.
-    pub(crate) fn describe(&self) -> Vec<(u64, Option<OsdId>, String)> {
+    pub fn describe(&self) -> Vec<(u64, Option<OsdId>, String)> {
         let osd = |op: &Pending<T>| op.sent.filter(|_| !op.waiting).map(|sent| sent.osd);
         self.ops.iter().map(|(tid, op)| (*tid, osd(op), op_text(op))).collect()
     }
@@ -445,4 +463,4 @@ fn is_blocklisted(map: &OsdMap, client: ClientId, now_ns: u64) -> bool {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

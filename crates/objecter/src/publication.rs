@@ -1,0 +1,40 @@
+//! What the map authority publishes.
+
+use nacre_types::encoding::{self, DecodeError};
+use nacre_types::msg::MapPublish;
+use nacre_types::osdmap::{Incremental, OsdMap};
+use std::sync::Arc;
+
+/// The map that a publication leads to; `None` where it holds nothing new. Fails where incrementals do not follow what is
+/// there: the whole map has to be asked for.
+pub fn newest_map(
+    have: Option<&Arc<OsdMap>>,
+    publish: &MapPublish,
+) -> Result<Option<Arc<OsdMap>>, DecodeError> {
+    let mut map = have.cloned();
+    let mut changed = false;
+    if !publish.full.is_empty() {
+        let full: OsdMap = encoding::decode(&publish.full)?;
+        let newer =
+            map.as_ref().is_none_or(|map| map.epoch < full.epoch || map.generation != full.generation);
+        if newer {
+            map = Some(Arc::new(full));
+            changed = true;
+        }
+    }
+    for blob in &publish.incrementals {
+        let inc: Incremental = encoding::decode(&blob.0)?;
+        match &map {
+            Some(current) if inc.epoch <= current.epoch => {}
+            Some(current) => {
+                map = Some(Arc::new(current.apply(&inc)?));
+                changed = true;
+            }
+            None => {
+                let detail = format!("incremental {} without a map before it", inc.epoch);
+                return Err(DecodeError::Corrupt { what: "MapPublish", detail });
+            }
+        }
+    }
+    Ok(map.filter(|_| changed))
+}
