@@ -354,10 +354,9 @@ impl<T> Objecter<T> {
 
     /// A newer map arrived. `now_ns` is the time of day, for the blocklist.
     pub fn on_map(&mut self, map: Arc<OsdMap>, now_ns: u64, now_ms: u64, sink: &mut impl Sink<T>) {
-        // A map of another generation counts whatever its epoch: the map authority was restored from a copy (rule R7).
-        let known =
-            |current: &Arc<OsdMap>| map.generation == current.generation && map.epoch <= current.epoch;
-        if self.map.as_ref().is_some_and(known) {
+        // A generation outranks all before it: the map authority was restored from a copy (rule R7).
+        let stamp = |map: &OsdMap| (map.generation, map.epoch);
+        if self.map.as_ref().is_some_and(|known| stamp(known) >= stamp(&map)) {
             return;
         }
         self.map = Some(map.clone());

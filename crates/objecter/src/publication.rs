@@ -15,9 +15,8 @@ pub fn newest_map(
     let mut changed = false;
     if !publish.full.is_empty() {
         let full: OsdMap = encoding::decode(&publish.full)?;
-        let newer =
-            map.as_ref().is_none_or(|map| map.epoch < full.epoch || map.generation != full.generation);
-        if newer {
+        let stamp = |map: &OsdMap| (map.generation, map.epoch);
+        if map.as_ref().is_none_or(|known| stamp(known) < stamp(&full)) {
             map = Some(Arc::new(full));
             changed = true;
         }

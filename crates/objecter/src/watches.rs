@@ -47,7 +47,8 @@ pub struct Attempt {
     pub step: Step,
     /// Rises whenever the watch has to be taken up again.
     number: u64,
-    sent_ms: u64,
+    /// When, on the owner's clock in milliseconds.
+    pub sent_ms: u64,
 }
 
 /// What the owner has to do.

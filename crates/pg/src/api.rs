@@ -77,6 +77,12 @@ pub enum Mutation {
     KeepDivergent,
     /// R10: what is damaged on both sides counts as equal in a backfill.
     TakeDamagedForEqual,
+    /// R9: a new primary does not know the watches in objects' infos.
+    ForgetWatchers,
+    /// R9: a notify that was executed in an earlier interval goes to the watchers that the table happens to have.
+    NotifyUnread,
+    /// R9: a watch lapses before its timeout.
+    LapseEarly,
 }
 
 /// What a host lets a [`crate::Pg`] do; from options.
@@ -113,13 +119,13 @@ pub struct Settings {
 impl Settings {
     /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
     #[cfg(feature = "mutations")]
-    pub(crate) fn breaks(&self, rule: Mutation) -> bool {
+    pub fn breaks(&self, rule: Mutation) -> bool {
         self.mutation == rule
     }
 
     /// Whether the simulator has this rule broken; without the feature `mutations` no rule can be.
     #[cfg(not(feature = "mutations"))]
-    pub(crate) const fn breaks(&self, _rule: Mutation) -> bool {
+    pub const fn breaks(&self, _rule: Mutation) -> bool {
         false
     }
 }

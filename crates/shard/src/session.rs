@@ -32,11 +32,23 @@ pub struct Session {
     beating: AtomicBool,
     /// Requests that wait for a map, on all shards.
     pub early: AtomicUsize,
-    /// By PG: the oldest request that was sent back and has not come again, with its interval.
-    sent_back: Mutex<BTreeMap<PgId, (u64, Interval)>>,
+    /// By PG: the oldest request that was sent back and has not come again.
+    sent_back: Mutex<BTreeMap<PgId, SentBack>>,
     /// Whether there is any.
     has_sent_back: AtomicBool,
 }
+
+/// A request that was sent back.
+#[derive(Debug)]
+struct SentBack {
+    tid: u64,
+    interval: Interval,
+    /// Requests of the PG that were sent back since, to not overtake it: their tids and attempts.
+    later: BTreeMap<u64, u32>,
+}
+
+/// Requests that [`SentBack::later`] knows at most. Any one of them that comes again does.
+const MAX_LATER: usize = 64;
 
 impl Session {
     /// The session of an authenticated peer that connects from `addr`. Capabilities that do not parse grant nothing, and are logged.
@@ -87,29 +99,40 @@ impl Session {
     /// executed, since clients rely on the order of their operations.
     pub fn note_sent_back(&self, request: &OsdRequest) {
         let mut sent_back = self.sent_back.lock();
-        let own = (request.reqid.tid, request.interval);
-        let known = sent_back.entry(request.pg).or_insert(own);
-        if request.interval > known.1 || request.interval == known.1 && own.0 < known.0 {
-            *known = own;
+        let (tid, interval) = (request.reqid.tid, request.interval);
+        let is_older =
+            |known: &SentBack| interval > known.interval || interval == known.interval && tid < known.tid;
+        if sent_back.get(&request.pg).is_none_or(is_older) {
+            sent_back.insert(request.pg, SentBack { tid, interval, later: BTreeMap::new() });
         }
         self.has_sent_back.store(true, Ordering::Relaxed);
     }
 
     /// Whether a request has to be sent back since an earlier one of its PG was, and has not come again. It need not be
     /// where the client waits for that one no longer, or where a later interval started: the client resends everything in it.
+    ///
+    /// That the client has given up the earlier one shows when a later one that was sent back comes again: a client resends
+    /// the requests of a PG in order.
     pub fn overtakes(&self, request: &OsdRequest) -> bool {
         if !self.has_sent_back.load(Ordering::Relaxed) {
             return false;
         }
         let mut sent_back = self.sent_back.lock();
-        let Some((tid, interval)) = sent_back.get(&request.pg).copied() else { return false };
-        if request.interval < interval || request.interval == interval && request.reqid.tid < tid {
+        let Some(earlier) = sent_back.get_mut(&request.pg) else { return false };
+        let (tid, interval) = (request.reqid.tid, request.interval);
+        if interval < earlier.interval || interval == earlier.interval && tid < earlier.tid {
             return false;
         }
-        let is_settled = request.interval > interval || request.reqid.tid == tid || request.oldest_tid > tid;
+        let comes_again = earlier.later.get(&tid).is_some_and(|attempt| request.attempt > *attempt);
+        let is_settled = interval > earlier.interval
+            || tid == earlier.tid
+            || request.oldest_tid > earlier.tid
+            || comes_again;
         if is_settled {
             sent_back.remove(&request.pg);
             self.has_sent_back.store(!sent_back.is_empty(), Ordering::Relaxed);
+        } else if earlier.later.len() < MAX_LATER {
+            earlier.later.insert(tid, request.attempt);
         }
         !is_settled
     }

@@ -4,19 +4,19 @@
 //! goes to the [`History`]. A request ends with its answer, with its pool, with its session, or with its client; now and then
 //! one has a deadline, and the caller gives up. Everything about the network and time is the caller's.
 
-use crate::history::{Action, Broken, EntryId, History, Outcome, Token, Value};
+use crate::history::{Action, Broken, EntryId, History, Outcome, Token as Mark, Value};
 use crate::monitor::WALL;
 use crate::network::Node;
 use crate::packet::MapView;
 use crate::random::Random;
-use crate::schedule::{MILLI, Nanos};
+use crate::schedule::{MILLI, Nanos, SECOND};
 use bytes::Bytes;
 use nacre_engine::Error;
-use nacre_objecter::{Answer, Objecter, Sent, Sink, Submission, newest_map};
+use nacre_objecter::{Answer, Attempt, Effect, Objecter, Sent, Sink, Step, Submission, Watches, newest_map};
 use nacre_types::errno::Errno;
-use nacre_types::msg::{Encoded, OsdBackoff, OsdReply, OsdRequest};
+use nacre_types::msg::{Encoded, OsdBackoff, OsdReply, OsdRequest, WatchLost, WatchNotify};
 use nacre_types::object::SNAP_HEAD;
-use nacre_types::op::{CmpOp, CmpValue, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
+use nacre_types::op::{CmpOp, CmpValue, NotifyReply, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, encoding};
 use std::collections::{BTreeMap, BTreeSet};
@@ -48,6 +48,26 @@ pub enum ClientOut {
     Broken(Broken),
 }
 
+/// What a request of the objecter's is.
+#[derive(Clone, Debug)]
+enum Token {
+    /// Asked of an object, by its number.
+    Asked(u64),
+    /// A step of a watch.
+    Step(Attempt),
+    /// A notify, by its number.
+    Notify(u64),
+    /// Whose outcome is of no interest: an answer to a notify, the end of a watch.
+    Silent,
+}
+
+/// A notify without an answer.
+#[derive(Clone, Debug)]
+struct Notifying {
+    object: ObjectId,
+    asked: Nanos,
+}
+
 /// A request without an answer.
 #[derive(Clone, Debug)]
 struct Asked {
@@ -59,7 +79,7 @@ struct Asked {
 /// What lies beyond the objecter.
 struct Outside<'a> {
     out: &'a mut Vec<ClientOut>,
-    done: &'a mut Vec<(u64, Result<Answer, Error>)>,
+    done: &'a mut Vec<(Token, Result<Answer, Error>)>,
     random: &'a mut Random,
     connections: &'a mut Connections,
 }
@@ -80,7 +100,7 @@ impl Connections {
     }
 }
 
-impl Sink<u64> for Outside<'_> {
+impl Sink<Token> for Outside<'_> {
     fn send(&mut self, osd: OsdId, _: SocketAddr, request: &OsdRequest) -> Sent {
         if self.random.range(0, FULL_QUEUE) == 0 {
             return Sent::Full;
@@ -101,8 +121,8 @@ impl Sink<u64> for Outside<'_> {
         }
     }
 
-    fn complete(&mut self, number: u64, result: Result<Answer, Error>) {
-        self.done.push((number, result));
+    fn complete(&mut self, token: Token, result: Result<Answer, Error>) {
+        self.done.push((token, result));
     }
 }
 
@@ -110,17 +130,22 @@ impl Sink<u64> for Outside<'_> {
 pub struct Client {
     /// Its place in the network.
     pub node: Node,
-    objecter: Objecter<u64>,
+    objecter: Objecter<Token>,
     connections: Connections,
-    /// Full queues and deadlines.
+    /// Watches, with their objects and timeouts.
+    watches: Watches<(ObjectId, Nanos)>,
+    notifying: BTreeMap<u64, Notifying>,
+    /// Cookies of watches that were registered and not ended.
+    cookies: Vec<u64>,
+    /// Full queues and deadlines, watches and notifies.
     random: Random,
     last_number: u64,
     asked: BTreeMap<u64, Asked>,
-    done: Vec<(u64, Result<Answer, Error>)>,
+    done: Vec<(Token, Result<Answer, Error>)>,
     /// Answers of writes by their tids, to compare later answers of the same request with.
     answers: BTreeMap<u64, (i32, u64)>,
     /// The last mark that it saw of each object.
-    marks: BTreeMap<ObjectId, Token>,
+    marks: BTreeMap<ObjectId, Mark>,
     /// Objects that could not be read when it last changed them: it does not change them until they can be.
     unreadable: BTreeSet<ObjectId>,
     /// When it was last said that it has something to do.
@@ -139,6 +164,9 @@ impl Client {
             node,
             objecter: Objecter::new(session),
             connections: Connections::default(),
+            watches: Watches::default(),
+            notifying: BTreeMap::new(),
+            cookies: Vec::new(),
             random,
             last_number: 0,
             asked: BTreeMap::new(),
@@ -156,15 +184,215 @@ impl Client {
         now: Nanos,
         history: &mut History,
         out: &mut Vec<ClientOut>,
-        step: impl FnOnce(&mut Objecter<u64>, &mut Outside<'_>),
+        step: impl FnOnce(&mut Objecter<Token>, &mut Outside<'_>),
     ) {
         let Client { done, random, connections, .. } = self;
         let mut outside = Outside { out, done, random, connections };
         step(&mut self.objecter, &mut outside);
-        for (number, result) in std::mem::take(&mut self.done) {
-            if let Err(broken) = self.on_done(now, history, number, result, out) {
-                out.push(ClientOut::Broken(broken));
+        // What is done may submit more, which may be done at once.
+        while !self.done.is_empty() {
+            for (token, result) in std::mem::take(&mut self.done) {
+                let taken = match token {
+                    Token::Asked(number) => self.on_done(now, history, number, result, out),
+                    Token::Step(attempt) => self.on_step(now, history, attempt, &result, out),
+                    Token::Notify(number) => self.on_notified(now, history, number, result),
+                    Token::Silent => Ok(()),
+                };
+                if let Err(broken) = taken {
+                    out.push(ClientOut::Broken(broken));
+                }
             }
+        }
+    }
+
+    /// Submits an operation of a watcher's or notifier's.
+    fn submit(&mut self, now: Nanos, (object, op): (ObjectId, Op), token: Token, out: &mut Vec<ClientOut>) {
+        let submission = Submission {
+            object,
+            ops: vec![OsdOp::from(op)],
+            flags: 0,
+            snap: SNAP_HEAD,
+            snap_context: None,
+            mtime_ns: now,
+            deadline_ms: None,
+        };
+        let Client { done, random, connections, .. } = self;
+        let mut outside = Outside { out, done, random, connections };
+        self.objecter.submit(submission, token, millis(now), &mut outside);
+    }
+
+    /// Carries out what the machine of the watches wants.
+    fn carry_out(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        effects: Vec<Effect<(ObjectId, Nanos)>>,
+        excused: bool,
+        out: &mut Vec<ClientOut>,
+    ) -> Result<(), Broken> {
+        for effect in effects {
+            match effect {
+                Effect::Send { attempt, object, op, .. } => {
+                    self.submit(now, (object, op), Token::Step(attempt), out);
+                }
+                Effect::Lost { cookie, watcher: (object, _), error } => {
+                    let pool_is_gone = self.map().is_none_or(|map| !map.pools.contains_key(&object.pool()));
+                    let excused = excused || pool_is_gone || error.errno() != Errno::ENOTCONN;
+                    history.watching.lost((self.objecter.client(), cookie), now, excused)?;
+                    self.end_watch(now, history, cookie, out);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A watch ends, by its client's will or because it is lost.
+    fn end_watch(&mut self, now: Nanos, history: &mut History, cookie: u64, out: &mut Vec<ClientOut>) {
+        history.watching.ended((self.objecter.client(), cookie));
+        self.cookies.retain(|own| *own != cookie);
+        if let Some((object, _)) = self.watches.remove(cookie) {
+            self.submit(now, (object, Op::Unwatch { cookie }), Token::Silent, out);
+        }
+    }
+
+    fn on_step(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        attempt: Attempt,
+        result: &Result<Answer, Error>,
+        out: &mut Vec<ClientOut>,
+    ) -> Result<(), Broken> {
+        let Attempt { cookie, step, sent_ms, .. } = attempt;
+        let (id, sent) = ((self.objecter.client(), cookie), (sent_ms - 1) * MILLI);
+        let watcher = self.watches.watcher(cookie).cloned();
+        let stands = self.watches.age_ms(cookie, millis(now)).is_ok();
+        if let (Ok(answer), Some((object, timeout))) = (result, watcher)
+            && answer.reply.result >= 0
+            && stands
+        {
+            match step {
+                Step::Register => history.watching.registered(id, object, timeout, (sent, now)),
+                step => history.watching.confirmed(id, sent, step == Step::Reconnect)?,
+            }
+        }
+        let map = self.map().cloned();
+        let effects = self.watches.on_step(attempt, result, map.as_deref(), millis(now));
+        if self.watches.watcher(cookie).is_none() {
+            self.cookies.retain(|own| *own != cookie);
+        }
+        self.carry_out(now, history, effects, false, out)
+    }
+
+    fn on_notified(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        number: u64,
+        result: Result<Answer, Error>,
+    ) -> Result<(), Broken> {
+        let Some(Notifying { object, asked }) = self.notifying.remove(&number) else {
+            let detail = format!("notify {}:{number}", self.node);
+            return Err(Broken { rule: "a request is answered twice", detail });
+        };
+        let Ok(answer) = result else { return Ok(()) };
+        let timed_out = answer.reply.result == Errno::ETIMEDOUT.negated();
+        let output = answer.reply.ops.first().map(|part| part.output.clone()).unwrap_or_default();
+        let Some((id, _)) = output.split_first_chunk().filter(|_| timed_out || answer.reply.result >= 0)
+        else {
+            return Ok(());
+        };
+        let malformed = |detail: String| Broken { rule: "malformed reply", detail };
+        let reply = NotifyReply::decode(u64::from_le_bytes(*id), &output.slice(8..))
+            .map_err(|error| malformed(error.to_string()))?;
+        if timed_out == reply.missed.is_empty() {
+            return Err(malformed(format!("notify {number}: {reply:?} with {}", answer.reply.result)));
+        }
+        history.watching.notified(&object, (asked, now), &reply)
+    }
+
+    /// Watches, notifies, or ends a watch of an object, as it falls out.
+    pub fn attend(&mut self, now: Nanos, history: &mut History, object: ObjectId, out: &mut Vec<ClientOut>) {
+        let ensured = history.objects().any(|(known, _)| *known == object);
+        if !ensured {
+            return self.ask(now, history, (object, Action::Ensure), true, out);
+        }
+        match self.random.range(0, 10) {
+            0..4 if self.cookies.len() < 3 => {
+                let timeout_s = self.random.range(4, 15);
+                let watcher = (object.clone(), timeout_s * SECOND);
+                let (cookie, effect) =
+                    self.watches.register(object, 0, timeout_s as u32, watcher, millis(now));
+                self.cookies.push(cookie);
+                self.apply(now, history, out, |_, _| vec![effect]);
+            }
+            0..8 if self.notifying.len() < 4 => {
+                self.last_number += 1;
+                let number = self.last_number;
+                self.notifying.insert(number, Notifying { object: object.clone(), asked: now });
+                let payload = Bytes::copy_from_slice(&number.to_le_bytes());
+                let timeout_s = self.random.range(2, 7) as u32;
+                let op = Op::Notify { timeout_s, payload };
+                self.submit(now, (object, op), Token::Notify(number), out);
+            }
+            8 => {
+                if let Some(cookie) = self.cookies.first().copied() {
+                    self.end_watch(now, history, cookie, out);
+                }
+            }
+            _ => {}
+        }
+        self.step(now, history, out, |_, _| {});
+    }
+
+    /// Lets the machine of the watches take a step.
+    fn apply(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        out: &mut Vec<ClientOut>,
+        step: impl FnOnce(&mut Watches<(ObjectId, Nanos)>, u64) -> Vec<Effect<(ObjectId, Nanos)>>,
+    ) {
+        let effects = step(&mut self.watches, millis(now));
+        if let Err(broken) = self.carry_out(now, history, effects, false, out) {
+            out.push(ClientOut::Broken(broken));
+        }
+        self.step(now, history, out, |_, _| {});
+    }
+
+    /// An OSD tells of a notify. Most are answered.
+    pub fn on_notify(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        (osd, conn): (OsdId, u64),
+        message: &WatchNotify,
+        out: &mut Vec<ClientOut>,
+    ) {
+        let WatchNotify { cookie, notify_id, .. } = *message;
+        let watcher = self.watches.watcher(cookie).cloned();
+        let Some((object, _)) = watcher.filter(|_| self.connection(osd) == Some(conn)) else { return };
+        if self.random.range(0, 8) > 0 {
+            let payload = Bytes::copy_from_slice(
+                &[message.payload.clone(), cookie.to_le_bytes().to_vec().into()].concat(),
+            );
+            history.watching.acked(notify_id, (self.objecter.client(), cookie), payload.clone());
+            self.submit(now, (object, Op::NotifyAck { notify_id, cookie, payload }), Token::Silent, out);
+        }
+        self.step(now, history, out, |_, _| {});
+    }
+
+    /// An OSD tells that a watch has lapsed.
+    pub fn on_watch_lost(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        (osd, conn): (OsdId, u64),
+        message: WatchLost,
+        out: &mut Vec<ClientOut>,
+    ) {
+        if self.connection(osd) == Some(conn) {
+            self.apply(now, history, out, |watches, _| watches.on_lost(message.cookie).into_iter().collect());
         }
     }
 
@@ -190,26 +418,30 @@ impl Client {
 
     /// One line per request without an answer, for reports; those on PGs that are lost are left out.
     pub fn describe_pending(&self, lost: &BTreeSet<PgId>) -> Vec<String> {
-        let hopeless = |asked: &Asked| {
-            let pool = self.map().and_then(|map| map.pools.get(&asked.object.pool()));
-            pool.is_some_and(|pool| lost.contains(&pool.pg_of(&asked.object)))
+        let hopeless = |object: &ObjectId| {
+            let pool = self.map().and_then(|map| map.pools.get(&object.pool()));
+            pool.is_some_and(|pool| lost.contains(&pool.pg_of(object)))
         };
-        let known = self.objecter.describe();
-        let sent = |number: u64| known.iter().find(|(tid, ..)| *tid == number);
-        let line = |(number, asked): (&u64, &Asked)| {
-            let Asked { action, object, .. } = asked;
-            format!("{}:{number} {action:?} on {object}: {:?}", self.node, sent(*number))
-        };
-        self.asked.iter().filter(|(_, asked)| !hopeless(asked)).map(line).collect()
+        let asked = self.asked.iter().filter(|(_, asked)| !hopeless(&asked.object));
+        let asked = asked
+            .map(|(number, asked)| format!("{}:{number} {:?} on {}", self.node, asked.action, asked.object));
+        let notifies = self.notifying.iter().filter(|(_, notifying)| !hopeless(&notifying.object));
+        let notifies = notifies.map(|(number, notifying)| format!("{}:{number} {notifying:?}", self.node));
+        let mut lines: Vec<String> = asked.chain(notifies).collect();
+        if !lines.is_empty() {
+            lines
+                .extend(self.objecter.describe().iter().map(|request| format!("{}: {request:?}", self.node)));
+        }
+        lines
     }
 
     /// The mark that it last saw of an object.
-    pub fn mark(&self, object: &ObjectId) -> Token {
+    pub fn mark(&self, object: &ObjectId) -> Mark {
         self.marks.get(object).copied().unwrap_or(0)
     }
 
     /// A token that nobody else writes.
-    pub fn next_token(&self) -> Token {
+    pub fn next_token(&self) -> Mark {
         let Node::Client(number) = self.node else { unreachable!("invariant: clients are client nodes") };
         (u64::from(number) + 1) << 32 | (self.last_number + 1)
     }
@@ -240,19 +472,30 @@ impl Client {
             deadline_ms,
         };
         self.asked.insert(number, Asked { object, action, entry });
-        self.step(now, history, out, |objecter, sink| objecter.submit(submission, number, millis(now), sink));
+        self.step(now, history, out, |objecter, sink| {
+            objecter.submit(submission, Token::Asked(number), millis(now), sink)
+        });
     }
 
     /// The map authority publishes a newer map.
     pub fn on_map(&mut self, now: Nanos, history: &mut History, view: &MapView, out: &mut Vec<ClientOut>) {
         let have = self.map().cloned();
         match newest_map(have.as_ref(), &view.publish(have.as_deref())) {
-            Ok(Some(map)) => self.step(now, history, out, |objecter, sink| {
-                objecter.on_map(map, WALL + now, millis(now), sink);
-            }),
+            Ok(Some(map)) => {
+                let known = map.clone();
+                self.step(now, history, out, |objecter, sink| {
+                    objecter.on_map(known, WALL + now, millis(now), sink);
+                });
+                self.apply(now, history, out, |watches, now_ms| watches.on_map(&map, now_ms));
+            }
             Ok(None) => {}
             Err(_) => out.push(ClientOut::NeedsMap),
         }
+    }
+
+    /// Its session.
+    pub fn session(&self) -> ClientId {
+        self.objecter.client()
     }
 
     /// The connection to an OSD, if there is one.
@@ -261,10 +504,17 @@ impl Client {
     }
 
     /// A connection to an OSD broke.
-    pub fn on_reset(&mut self, now: Nanos, osd: OsdId, conn: u64) {
+    pub fn on_reset(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        (osd, conn): (OsdId, u64),
+        out: &mut Vec<ClientOut>,
+    ) {
         if self.connection(osd) == Some(conn) {
             self.connections.open.remove(&osd);
             self.objecter.on_reset(osd, millis(now));
+            self.apply(now, history, out, |watches, now_ms| watches.on_reset(osd, now_ms));
         }
     }
 
@@ -365,11 +615,12 @@ impl Client {
     pub fn on_time(&mut self, now: Nanos, history: &mut History, out: &mut Vec<ClientOut>) {
         self.wake = self.wake.filter(|wake| *wake > now);
         self.step(now, history, out, |objecter, sink| objecter.on_tick(millis(now), sink));
+        self.apply(now, history, out, |watches, now_ms| watches.on_tick(now_ms, false));
     }
 
     /// When [`Client::on_time`] has something to do, where that is sooner than what was said before.
     pub fn sooner_wake(&mut self, now: Nanos) -> Option<Nanos> {
-        let next = self.objecter.next_wake_ms()?;
+        let next = self.objecter.next_wake_ms().into_iter().chain(self.watches.next_wake_ms()).min()?;
         // The clock shows `next` from then on.
         let at = ((next - 1) * MILLI).max(now);
         if self.wake.is_some_and(|wake| wake <= at) {
@@ -388,18 +639,22 @@ impl Client {
         out: &mut Vec<ClientOut>,
     ) {
         self.answers.clear();
+        for cookie in std::mem::take(&mut self.cookies) {
+            history.watching.ended((self.objecter.client(), cookie));
+        }
+        self.watches.clear();
         self.step(now, history, out, |objecter, sink| {
             objecter.set_client(session, sink);
         });
     }
 }
 
-fn token_bytes(token: Token) -> Bytes {
+fn token_bytes(token: Mark) -> Bytes {
     Bytes::copy_from_slice(&token.to_le_bytes())
 }
 
 /// The mark's stored form: nothing where there is none.
-fn mark_bytes(mark: Token) -> Bytes {
+fn mark_bytes(mark: Mark) -> Bytes {
     if mark == 0 { Bytes::new() } else { token_bytes(mark) }
 }
 
@@ -460,7 +715,7 @@ fn value(results: &[OpResult]) -> Result<Value, String> {
     let token = |bytes: &[u8]| match bytes {
         [] => Ok(0),
         _ => {
-            bytes.try_into().map(Token::from_le_bytes).map_err(|_| format!("a mark of {} bytes", bytes.len()))
+            bytes.try_into().map(Mark::from_le_bytes).map_err(|_| format!("a mark of {} bytes", bytes.len()))
         }
     };
     let pairs: Pairs = encoding::decode(&attrs.output).map_err(|e| e.to_string())?;
@@ -477,7 +732,7 @@ fn value(results: &[OpResult]) -> Result<Value, String> {
         return Err(format!("torn data of {} bytes", data.output.len()));
     }
     let tokens =
-        words.map(|w| Token::from_le_bytes(w.try_into().expect("invariant: chunks of eight"))).collect();
+        words.map(|w| Mark::from_le_bytes(w.try_into().expect("invariant: chunks of eight"))).collect();
     Ok(Value { tokens, mark })
 }
 

@@ -10,6 +10,7 @@
 
 use crate::network::Node;
 use crate::schedule::Nanos;
+use crate::watching::Watching;
 use nacre_types::{ObjectId, PoolId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -194,12 +195,15 @@ pub struct History {
     objects: BTreeMap<ObjectId, ObjectHistory>,
     /// Pools whose data an operator destroyed: what is asked of them since is not recorded.
     given_up: BTreeSet<PoolId>,
+    /// Watches and notifies.
+    pub watching: Watching,
 }
 
 impl History {
     /// An operator deletes the pool. No answer promises anything any more, even where a restored map has it again.
     pub fn give_up(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
+        self.watching.give_up(pool);
     }
 
     /// A client asks.

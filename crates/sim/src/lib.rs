@@ -60,6 +60,7 @@ pub mod scenario;
 pub mod schedule;
 pub mod store;
 pub mod sweep;
+pub mod watching;
 pub mod world;
 
 use mutation::Mutation;

@@ -1,7 +1,7 @@
 //! Rules broken on purpose, and the scenarios in which breaking them shows soon.
 //!
 //! A simulator that finds nothing proves nothing unless it is known to find what is there. For each rule of the design
-//! (R1 to R8, R10) at least one breach is built into the machines; `tests/mutations.rs` runs each and fails if it goes
+//! (R1 to R10) at least one breach is built into the machines; `tests/mutations.rs` runs each and fails if it goes
 //! unnoticed.
 
 use crate::scenario::{Fault, PoolSpec, Scenario};
@@ -98,6 +98,12 @@ mutations! {
         ["not linearizable", "write applied twice", "replicas differ at rest"];
     /// What is damaged on both sides counts as equal in a backfill.
     TakeDamagedForEqual = "take-damaged-for-equal", "R10", ["replicas differ at rest"];
+    /// A new primary does not know the watches in objects' infos.
+    ForgetWatchers = "forget-watchers", "R9", ["a notify completes without a watcher"];
+    /// A notify that was executed in an earlier interval goes to the watchers that the table happens to have.
+    NotifyUnread = "notify-unread", "R9", ["a notify completes without a watcher"];
+    /// A watch lapses before its timeout.
+    LapseEarly = "lapse-early", "R9", ["a watch is lost before its time", "a notify completes without a watcher"];
 }
 
 impl FromStr for Mutation {
@@ -149,6 +155,9 @@ impl Mutation {
             Mutation::FillWithoutDups => Pg::FillWithoutDups,
             Mutation::KeepDivergent => Pg::KeepDivergent,
             Mutation::TakeDamagedForEqual => Pg::TakeDamagedForEqual,
+            Mutation::ForgetWatchers => Pg::ForgetWatchers,
+            Mutation::NotifyUnread => Pg::NotifyUnread,
+            Mutation::LapseEarly => Pg::LapseEarly,
         }
     }
 
@@ -185,6 +194,8 @@ impl Mutation {
             Mutation::FillWithoutDups => &[OutIn, Reset, Crash, Partition],
             Mutation::KeepDivergent => &[Crash, Partition, SlowDisk, Delay],
             Mutation::TakeDamagedForEqual => &[Damage, OutIn, Crash],
+            Mutation::ForgetWatchers | Mutation::NotifyUnread => &[Crash, Partition, OneWay],
+            Mutation::LapseEarly => &[Reset, Partition, Delay],
         };
         let mut shaped = scenario.with_only(faults);
         // Nearly all OSDs must die at once, and again soon after.

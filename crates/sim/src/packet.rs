@@ -5,7 +5,9 @@ use nacre_mon::logic;
 use nacre_pg::PgEnvelope;
 use nacre_pg::heartbeat::HbEnvelope;
 use nacre_types::encoding;
-use nacre_types::msg::{MapBlob, MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply};
+use nacre_types::msg::{
+    MapBlob, MapPublish, OsdBackoff, OsdReply, OsdRequest, PgCasReply, WatchLost, WatchNotify,
+};
 use nacre_types::osdmap::{Incremental, OsdMap};
 use nacre_types::placement::PgMapper;
 use nacre_types::{OsdId, PgId};
@@ -59,6 +61,10 @@ pub enum Packet {
     Reply(u64, OsdReply),
     /// OSD to client.
     Backoff(u64, OsdBackoff),
+    /// OSD to client.
+    Notify(u64, WatchNotify),
+    /// OSD to client.
+    Lost(u64, WatchLost),
     /// OSD to OSD, about a PG.
     Peer(Box<PgEnvelope>),
     /// OSD to OSD, about leases and life.
@@ -77,7 +83,11 @@ impl Packet {
     /// The connection between a client and an OSD that it goes by.
     pub fn connection(&self) -> Option<u64> {
         match self {
-            Packet::Request(conn, _) | Packet::Reply(conn, _) | Packet::Backoff(conn, _) => Some(*conn),
+            Packet::Request(conn, _)
+            | Packet::Reply(conn, _)
+            | Packet::Backoff(conn, _)
+            | Packet::Notify(conn, _)
+            | Packet::Lost(conn, _) => Some(*conn),
             _ => None,
         }
     }
@@ -89,6 +99,8 @@ impl Packet {
             Packet::Request(_, r) => (r.reqid, r.attempt, r.epoch, r.interval).hash(state),
             Packet::Reply(_, r) => (r.reqid, r.attempt, r.result, r.user_version).hash(state),
             Packet::Backoff(_, b) => (b.reqid, b.attempt, b.epoch).hash(state),
+            Packet::Notify(_, n) => (n.cookie, n.notify_id).hash(state),
+            Packet::Lost(_, lost) => lost.cookie.hash(state),
             Packet::Peer(envelope) => {
                 envelope.pg.hash(state);
                 std::mem::discriminant(&envelope.msg).hash(state);

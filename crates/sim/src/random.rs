@@ -27,7 +27,9 @@ pub enum Stream {
     Tasks,
     /// What a process draws itself.
     Process(u32),
-    /// Full queues and deadlines of a client.
+    /// When clients watch and notify, and what.
+    Attendance,
+    /// Full queues and deadlines of a client, its watches and notifies.
     Client(u32),
 }
 
@@ -47,6 +49,7 @@ impl Random {
             Stream::Monitor => 5,
             Stream::Fault(kind) => 64 + u64::from(kind),
             Stream::Tasks => 6,
+            Stream::Attendance => 7,
             Stream::Process(number) => 1024 + u64::from(number),
             Stream::Client(number) => (1 << 40) + u64::from(number),
         };

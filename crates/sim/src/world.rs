@@ -65,6 +65,8 @@ pub enum Happening {
     MonStart,
     /// A client may ask something.
     Ask(u32),
+    /// A client may watch or notify.
+    Attend(u32),
     /// A client's timer.
     ClientTime(u32),
     /// A client goes on under another session.
@@ -99,6 +101,8 @@ pub struct World {
     pub(crate) invariants: Invariants,
     pub(crate) history: History,
     workload: Random,
+    /// When clients watch and notify, and what.
+    attendance: Random,
     monitor_random: Random,
     /// Flush under way, per OSD.
     flushing: Vec<bool>,
@@ -159,6 +163,7 @@ impl World {
             invariants: Invariants::default(),
             history: History::default(),
             workload: Random::new(seed, Stream::Workload),
+            attendance: Random::new(seed, Stream::Attendance),
             monitor_random: Random::new(seed, Stream::Monitor),
             flushing: vec![false; count],
             wakes: vec![None; count],
@@ -190,6 +195,7 @@ impl World {
             self.schedule.at(SECOND, Happening::ResetSeen(Node::Client(client), Node::Mon));
             let wait = self.workload.wait(self.scenario.think);
             self.schedule.at(2 * SECOND + wait, Happening::Ask(client));
+            self.schedule.at(3 * SECOND + wait, Happening::Attend(client));
         }
         self.schedule.at(0, Happening::MonTick(self.monitor.life));
         for (at, fault_event) in self.nemesis.first(3 * SECOND) {
@@ -315,6 +321,7 @@ impl World {
             }
             Happening::MonStart => self.start_monitor(),
             Happening::Ask(client) => self.ask(client),
+            Happening::Attend(client) => self.attend(client),
             Happening::ClientTime(client) => {
                 self.with_client(client, |client, history, out| client.on_time(now, history, out));
             }
@@ -389,6 +396,18 @@ impl World {
                 let conn = (osd, conn);
                 self.with_client(number, |client, _, _| client.on_backoff(now, conn, backoff));
             }
+            Packet::Notify(conn, notify) => {
+                let conn = (osd, conn);
+                self.with_client(number, |client, history, out| {
+                    client.on_notify(now, history, conn, &notify, out);
+                });
+            }
+            Packet::Lost(conn, lost) => {
+                let conn = (osd, conn);
+                self.with_client(number, |client, history, out| {
+                    client.on_watch_lost(now, history, conn, lost, out);
+                });
+            }
             Packet::Reply(conn, reply) => {
                 let conn = (osd, conn);
                 self.with_client(number, |client, history, out| {
@@ -449,7 +468,9 @@ impl World {
 
     fn connection_over(&mut self, client: u32, osd: u32, conn: u64) {
         let now = self.schedule.now();
-        self.with_client(client, |client, _, _| client.on_reset(now, OsdId(osd), conn));
+        self.with_client(client, |client, history, out| {
+            client.on_reset(now, history, (OsdId(osd), conn), out);
+        });
         let from = (Node::Client(client), conn);
         self.with_osd(osd, |osd, out| osd.on_client_reset(now, from, out));
     }
@@ -736,6 +757,24 @@ impl World {
         self.with_client(number, |client, history, out| {
             client.ask(now, history, (object, action), false, out);
         });
+    }
+
+    /// A client watches or notifies. The objects of that are not among those that requests change.
+    fn attend(&mut self, number: u32) {
+        if self.ending != Ending::Trouble {
+            return;
+        }
+        let now = self.schedule.now();
+        let wait = self.attendance.wait(700 * MILLI);
+        self.schedule.after(wait, Happening::Attend(number));
+        let Some(map) = self.clients[number as usize].map().cloned() else { return };
+        let pools: Vec<_> = map.pools.keys().copied().collect();
+        let Some(pool) = self.attendance.pick(&pools).copied() else { return };
+        if self.nemesis.is_silent(number) {
+            return;
+        }
+        let object = ObjectId::new(pool, "", "", &format!("w{}", self.attendance.range(0, 2)));
+        self.with_client(number, |client, history, out| client.attend(now, history, object, out));
     }
 
     fn object(&self, pool: PoolId, number: u64) -> ObjectId {

@@ -69,6 +69,11 @@ fn breaches_of_r8_are_noticed() {
 }
 
 #[test]
+fn breaches_of_r9_are_noticed() {
+    breaches_are_noticed("R9");
+}
+
+#[test]
 fn breaches_of_r10_are_noticed() {
     breaches_are_noticed("R10");
 }

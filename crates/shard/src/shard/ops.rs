@@ -14,7 +14,7 @@ use nacre_common::{conn::ConnRef, throttle::Permit};
 use nacre_exec::{self as exec, Effect, Environment, ObjectContext, Origin, SumsDelta};
 use nacre_objectstore::{ObjectStore, StoreError};
 use nacre_pg::log::MAX_DUP_RESULT_BYTES;
-use nacre_pg::{ClientOp, DropReason, Event, Executed};
+use nacre_pg::{ClientOp, DropReason, Event, Executed, Mutation};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
@@ -291,7 +291,8 @@ impl Shard {
                 self.metrics.context_misses.inc();
                 match exec::load_context(&*shared.store, hosted.pg, &request.object) {
                     Ok(context) => {
-                        if !context.info.watchers.is_empty() {
+                        let forgets = shared.settings.breaks(Mutation::ForgetWatchers);
+                        if !context.info.watchers.is_empty() && !forgets {
                             let infos = &context.info.watchers;
                             self.watches.adopt(slot, &request.object, infos, self.now_ns);
                             self.inbox.nudge();

@@ -323,6 +323,25 @@ fn requests_of_the_next_map_go_on_with_it() {
 }
 
 #[test]
+fn who_gives_up_a_request_that_was_sent_back_goes_on_with_later_ones() {
+    let bench = Bench::new();
+    let conn = connect();
+    let session = conn.context::<Session>().unwrap();
+    let request = |tid, attempt| {
+        let request = bench.request(tid, Op::Read { offset: 0, len: 0 });
+        // Another PG's request holds this back.
+        OsdRequest { oldest_tid: 1, attempt, ..request }
+    };
+    session.note_sent_back(&request(5, 0));
+    assert!(session.overtakes(&request(6, 0)) && session.overtakes(&request(7, 0)));
+    // The client resends in order: were it still there, the earlier one would have come first.
+    assert!(!session.overtakes(&request(7, 1)) && !session.overtakes(&request(8, 0)));
+    session.note_sent_back(&request(9, 0));
+    assert!(session.overtakes(&request(10, 0)) && !session.overtakes(&request(9, 1)));
+    assert!(!session.overtakes(&request(10, 1)));
+}
+
+#[test]
 fn a_client_that_takes_no_backoffs_loses_its_connection() {
     let bench = Bench::new();
     let conn = connect();

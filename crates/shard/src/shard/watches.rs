@@ -8,7 +8,8 @@ use crate::watch::{Action, TooMany, WatchId, WatchLimits, Watches};
 use bytes::{BufMut, Bytes, BytesMut};
 use nacre_common::conn::ConnRef;
 use nacre_exec::{self as exec, Effect};
-use nacre_pg::ClientOp;
+use nacre_objectstore::StoreError;
+use nacre_pg::{ClientOp, Mutation};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, ReqId};
 use nacre_types::msg::{OsdRequest, WatchLost};
@@ -78,6 +79,8 @@ impl Shard {
     /// The request's connection is the watch's from now on.
     fn connect(&mut self, op: &InflightOp, watch: WatchId, timeout_s: u32, out: &mut Vec<Happened>) {
         let (slot, object) = (op.slot, &op.request.object);
+        let early = self.shared.settings.breaks(Mutation::LapseEarly);
+        let timeout_s = if early { timeout_s / 2 } else { timeout_s };
         let known_lost = |conn: &&ConnRef| conn.is_over();
         match op.conn.as_ref().filter(|conn| !known_lost(conn)) {
             Some(conn) => {
@@ -105,6 +108,20 @@ impl Shard {
         self.tracker.finish(op.track, self.now_ns);
         op.permit = None;
         let (slot, object) = (op.slot, op.request.object.clone());
+        // It was executed in an earlier interval, perhaps: the table has been emptied since.
+        let broken = [Mutation::NotifyUnread, Mutation::ForgetWatchers];
+        let broken = broken.into_iter().any(|rule| self.shared.settings.breaks(rule));
+        match self.watchers_of(slot, &object) {
+            Ok(_) if broken => {}
+            Ok(infos) => self.watches.adopt(slot, &object, &infos, self.now_ns),
+            Err(error) => {
+                tracing::warn!(%object, %error, "the watchers of an object can't be read");
+                if let Some(conn) = &op.conn {
+                    backoff(conn, &op.request, self.epoch());
+                }
+                return;
+            }
+        }
         let attempt = (op.request.reqid, op.request.attempt);
         let when = (self.now_ns, u64::from(timeout_s) * 1_000_000_000);
         match self.watches.notify((slot, &object), attempt, op, payload, when, out) {
@@ -218,15 +235,10 @@ impl Shard {
             _ => None,
         });
         let cookies: Vec<u64> = cookies.collect();
-        let Some(hosted) = self.slots[op.slot as usize].as_ref().filter(|_| !cookies.is_empty()) else {
+        if cookies.is_empty() {
             return;
-        };
-        let infos = match self.contexts.get(&op.request.object, hosted.generation) {
-            Some(context) => context.info.watchers.clone(),
-            None => exec::load_context(&*self.shared.store, hosted.pg, &op.request.object)
-                .map(|context| context.info.watchers)
-                .unwrap_or_default(),
-        };
+        }
+        let infos = self.watchers_of(op.slot, &op.request.object).unwrap_or_default();
         let mut out = Vec::new();
         for cookie in cookies {
             let info = infos.iter().find(|info| info.client == op.client && info.cookie == cookie);
@@ -235,6 +247,22 @@ impl Shard {
             }
         }
         self.carry_out_watches(out);
+    }
+
+    /// The watches in an object's info; none where its PG is not here any more.
+    fn watchers_of(&mut self, slot: u32, object: &ObjectId) -> Result<Vec<WatchInfo>, StoreError> {
+        let Some(hosted) = self.slots.get(slot as usize).and_then(Option::as_ref) else {
+            return Ok(Vec::new());
+        };
+        if let Some(context) = self.contexts.get(object, hosted.generation) {
+            return Ok(context.info.watchers.clone());
+        }
+        match exec::load_context(&*self.shared.store, hosted.pg, object) {
+            Ok(context) => Ok(context.info.watchers),
+            // A PG that was never written to has no collection yet.
+            Err(StoreError::NoCollection(_)) => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
     }
 
     /// A connection of watchers is gone.

@@ -19,7 +19,7 @@ use nacre_types::errno::Errno;
 use nacre_types::ids::EntityName;
 use nacre_types::msg::{
     ConfigReport, Encoded, LogAppend, Message, MonSubscribe, OsdAlive, OsdBackoff, OsdBoot, OsdFailure,
-    OsdReply, PgCas, StatsReport,
+    OsdReply, PgCas, StatsReport, WatchLost, WatchNotify,
 };
 use nacre_types::osdmap::OsdMap;
 use nacre_types::{ClientId, OsdId};
@@ -239,6 +239,8 @@ impl Connection for SimConnection {
             PgEnvelope::KIND => message.decode().map(|envelope| Packet::Peer(Box::new(envelope))),
             OsdReply::KIND => message.decode().map(|reply| Packet::Reply(self.number, reply)),
             OsdBackoff::KIND => message.decode().map(|backoff| Packet::Backoff(self.number, backoff)),
+            WatchNotify::KIND => message.decode().map(|notify| Packet::Notify(self.number, notify)),
+            WatchLost::KIND => message.decode().map(|lost| Packet::Lost(self.number, lost)),
             _ => {
                 self.out.lock().push(Out::Broken("an unexpected message", format!("kind {kind}")));
                 return Ok(());

@@ -5,6 +5,7 @@ use super::{World, describe_map};
 use crate::client::Client;
 use crate::history::Action;
 use crate::network::Node;
+use crate::osd::Osd;
 use crate::scenario::Fault;
 use crate::schedule::{MILLI, Nanos, SECOND};
 use crate::world::Happening;
@@ -41,7 +42,10 @@ impl World {
 
     pub(super) fn look(&mut self) {
         let now = self.schedule.now();
-        let whole = self.unclean().is_empty() && self.unanswered().is_empty();
+        // Watches of clients that are gone lapse by updates that no client asked for.
+        let busy = |osd: &Osd| osd.waiting_requests() > 0;
+        let is_idle = self.ending != Ending::LastReads || !self.osds.iter().any(busy);
+        let whole = is_idle && self.unclean().is_empty() && self.unanswered().is_empty();
         if !whole {
             let began = 3 * SECOND + self.scenario.trouble;
             if now > began + self.scenario.patience {
@@ -61,6 +65,15 @@ impl World {
                 self.ending = Ending::Over;
                 let lost = self.lost_pgs();
                 let checked = self.invariants.at_rest(&self.osds, self.monitor.view(), &lost);
+                self.check(checked);
+                let checked = self.history.watching.at_rest(self.schedule.now(), |session, object| {
+                    let owner = self.clients.iter().find(|client| client.session() == session);
+                    let silent =
+                        |client: &Client| matches!(client.node, Node::Client(n) if self.nemesis.is_silent(n));
+                    let map = &self.monitor.view().map;
+                    owner.is_none_or(silent)
+                        || map.pools.get(&object.pool()).is_none_or(|pool| lost.contains(&pool.pg_of(object)))
+                });
                 self.check(checked);
                 if self.network.longest() > MAX_QUEUE {
                     let detail = format!("{} messages on one direction", self.network.longest());

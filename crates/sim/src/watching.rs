@@ -1,0 +1,202 @@
+//! What watchers and notifiers were told, and what must hold of it (rule R9).
+//!
+//! A watch stands from the answer to its registration until its client ends it or is told that it is lost. A notify that
+//! completes names each watch of its object that stood before it was asked, as one that answered or one that was waited for in
+//! vain. One that it does not name must have been silent for its timeout, and its client is told so: nothing that it sends
+//! later may confirm the watch.
+
+use crate::history::Broken;
+use crate::schedule::{MILLI, Nanos, SECOND};
+use bytes::Bytes;
+use nacre_types::op::NotifyReply;
+use nacre_types::{ClientId, ObjectId, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A watch: the session and the cookie.
+pub type WatchId = (ClientId, u64);
+
+/// What clocks may differ by over a watch's timeout.
+const SLACK: Nanos = 100 * MILLI;
+/// How long a watch that has lapsed may go on without being told, where nothing is in the way.
+const TOLD_WITHIN: Nanos = 20 * SECOND;
+
+#[derive(Clone, Debug)]
+struct Watch {
+    object: ObjectId,
+    timeout: Nanos,
+    registered: Nanos,
+    /// When the last sign of life that was answered was sent.
+    valid: Nanos,
+    /// When a notify completed without it.
+    missed: Option<Nanos>,
+}
+
+/// All watches that stand, and all answers to notifies.
+#[derive(Clone, Debug, Default)]
+pub struct Watching {
+    /// Pools whose data an operator destroyed.
+    given_up: BTreeSet<PoolId>,
+    watches: BTreeMap<WatchId, Watch>,
+    acks: BTreeMap<(u64, WatchId), Bytes>,
+    /// Watches that were taken up again, notifies that completed, watches that they named, and watches that lapsed.
+    pub counts: [u64; 4],
+}
+
+impl Watching {
+    /// An operator deletes the pool: nothing is promised any more.
+    pub fn give_up(&mut self, pool: PoolId) {
+        self.given_up.insert(pool);
+        self.watches.retain(|_, watch| watch.object.pool() != pool);
+    }
+
+    /// A registration that was sent at `sent` is answered.
+    pub fn registered(&mut self, id: WatchId, object: ObjectId, timeout: Nanos, (sent, now): (Nanos, Nanos)) {
+        if self.given_up.contains(&object.pool()) {
+            return;
+        }
+        let watch = Watch { object, timeout, registered: now, valid: sent, missed: None };
+        self.watches.insert(id, watch);
+    }
+
+    /// A ping or a reconnection that was sent at `sent` is answered.
+    pub fn confirmed(&mut self, id: WatchId, sent: Nanos, again: bool) -> Result<(), Broken> {
+        let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
+        self.counts[0] += u64::from(again);
+        watch.valid = watch.valid.max(sent);
+        match watch.missed {
+            Some(missed) if missed < sent => Err(Broken {
+                rule: "a watch goes on that missed a notify",
+                detail: format!(
+                    "{id:?} of {}: missed {missed}, confirmed what was sent {sent}",
+                    watch.object
+                ),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// The client ends its watch, or its session has ended.
+    pub fn ended(&mut self, id: WatchId) {
+        self.watches.remove(&id);
+    }
+
+    /// The client is told that its watch is lost; `excused` where its object is gone or can't be read.
+    pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), Broken> {
+        let Some(watch) = self.watches.remove(&id) else { return Ok(()) };
+        self.counts[3] += 1;
+        if excused || now + SLACK >= watch.valid + watch.timeout {
+            return Ok(());
+        }
+        Err(Broken { rule: "a watch is lost before its time", detail: format!("{id:?} at {now}: {watch:?}") })
+    }
+
+    /// A client answers a notify.
+    pub fn acked(&mut self, notify: u64, id: WatchId, payload: Bytes) {
+        self.acks.insert((notify, id), payload);
+    }
+
+    /// A notify that was asked at `asked` is over.
+    pub fn notified(
+        &mut self,
+        object: &ObjectId,
+        (asked, now): (Nanos, Nanos),
+        reply: &NotifyReply,
+    ) -> Result<(), Broken> {
+        self.counts[1] += 1;
+        let mut named = BTreeSet::new();
+        for (client, cookie, payload) in &reply.acks {
+            let id = (ClientId(*client), *cookie);
+            named.insert(id);
+            if self.acks.get(&(reply.notify_id, id)) != Some(payload) {
+                let detail = format!("notify {} of {object}: {id:?} said {payload:?}", reply.notify_id);
+                return Err(Broken { rule: "an answer to a notify that nobody gave", detail });
+            }
+        }
+        named.extend(reply.missed.iter().map(|(client, cookie)| (ClientId(*client), *cookie)));
+        self.counts[2] += named.len() as u64;
+        for (id, watch) in &mut self.watches {
+            if watch.object != *object || watch.registered >= asked || named.contains(id) {
+                continue;
+            }
+            if now + SLACK < watch.valid + watch.timeout {
+                let detail = format!("notify {}, {asked} to {now}: {id:?} {watch:?}", reply.notify_id);
+                return Err(Broken { rule: "a notify completes without a watcher", detail });
+            }
+            watch.missed = watch.missed.or(Some(now));
+        }
+        Ok(())
+    }
+
+    /// Everything has been mended for long: who missed a notify was told, unless `excused` says that it can't be.
+    pub fn at_rest(
+        &self,
+        now: Nanos,
+        excused: impl Fn(ClientId, &ObjectId) -> bool,
+    ) -> Result<(), (&'static str, String)> {
+        for (id, watch) in &self.watches {
+            if watch.missed.is_some_and(|missed| missed + TOLD_WITHIN < now) && !excused(id.0, &watch.object)
+            {
+                let detail = format!("{id:?} {watch:?}");
+                return Err(("a watcher is not told that it missed a notify", detail));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: WatchId = (ClientId(1), 7);
+
+    fn object() -> ObjectId {
+        ObjectId::new(PoolId(1), "", "", "w")
+    }
+
+    /// A watch of five seconds, registered after one.
+    fn watching() -> Watching {
+        let mut watching = Watching::default();
+        watching.registered(ID, object(), 5 * SECOND, (SECOND, SECOND));
+        watching
+    }
+
+    fn without_it() -> NotifyReply {
+        NotifyReply { notify_id: 3, ..NotifyReply::default() }
+    }
+
+    #[test]
+    fn a_notify_waits_for_each_watch_that_stood_before_it() {
+        let broken = watching().notified(&object(), (2 * SECOND, 3 * SECOND), &without_it()).unwrap_err();
+        assert_eq!(broken.rule, "a notify completes without a watcher");
+        watching().notified(&object(), (SECOND, 3 * SECOND), &without_it()).unwrap();
+        let named = NotifyReply { missed: vec![(1, 7)], ..without_it() };
+        watching().notified(&object(), (2 * SECOND, 3 * SECOND), &named).unwrap();
+    }
+
+    #[test]
+    fn a_watch_that_missed_a_notify_is_over() {
+        let mut watching = watching();
+        watching.notified(&object(), (2 * SECOND, 7 * SECOND), &without_it()).unwrap();
+        watching.confirmed(ID, 6 * SECOND, false).unwrap();
+        assert!(watching.at_rest(60 * SECOND, |_, _| false).is_err());
+        assert_eq!(
+            watching.confirmed(ID, 8 * SECOND, false).unwrap_err().rule,
+            "a watch goes on that missed a notify"
+        );
+        watching.lost(ID, 8 * SECOND, true).unwrap();
+        watching.at_rest(60 * SECOND, |_, _| false).unwrap();
+    }
+
+    #[test]
+    fn a_watch_lives_for_its_timeout_and_nobody_answers_in_its_name() {
+        let broken = watching().lost(ID, 5 * SECOND, false).unwrap_err();
+        assert_eq!(broken.rule, "a watch is lost before its time");
+        watching().lost(ID, 6 * SECOND, false).unwrap();
+        let mut watching = watching();
+        let reply = NotifyReply { acks: vec![(1, 7, Bytes::from_static(b"a"))], ..without_it() };
+        assert!(watching.notified(&object(), (2 * SECOND, 3 * SECOND), &reply).is_err());
+        watching.acked(3, ID, Bytes::from_static(b"a"));
+        watching.notified(&object(), (2 * SECOND, 3 * SECOND), &reply).unwrap();
+    }
+}
