@@ -308,9 +308,11 @@ impl Pg {
         let Some(primary) = &mut self.primary else { return };
         let departure = primary.departure.take();
         let Some(primary) = &self.primary else { return };
-        // The copies come into being in the first interval (R2): nothing follows before all that are up have theirs.
+        // The copies come into being in the first interval (R2): nothing follows before all that are up have theirs. Who
+        // bid for the next one in vain has its copy, and takes no part in this one any more.
         let equal = matches!(primary.phase, Phase::Peered | Phase::Active);
-        let created = self.exists && (!current.interval.is_creation() || equal && self.pending.is_empty());
+        let begun = self.pending.is_empty() && (equal || primary.outbid > current.interval);
+        let created = self.exists && (!current.interval.is_creation() || begun);
         if primary.proposal.is_some() || self.restoring.is_some() || !created {
             return;
         }

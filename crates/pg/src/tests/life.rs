@@ -57,6 +57,32 @@ fn a_pg_whose_creator_is_lost_at_once_comes_into_being_without_it() {
 }
 
 #[test]
+fn a_creator_ends_the_first_interval_though_a_member_bid_for_the_next_one() {
+    let mut c = Cluster::new(2, 2, 1, test_settings());
+    c.run_until("creation", |c| c.mon.membership().is_some());
+    // The creator does not hear that the other member has its copy.
+    c.cut(osd(0), osd(1));
+    c.run_for(200 * MS, &|_| false);
+    assert!(c.hosts[&osd(1)].pg.has_copy() && c.mon.membership().unwrap().interval.is_creation());
+    // The other member takes it for dead. Its bid is refused: it is down itself when that arrives.
+    c.mon.down(osd(0));
+    let (map, up) = (c.mon.map.clone(), c.mon.up.clone());
+    c.mon.up_again(osd(0));
+    let now = c.now;
+    c.host(osd(1)).take_map(now, &map, &up);
+    c.collect(osd(1));
+    assert!(!c.to_mon.is_empty(), "a bid");
+    c.cut_from_mon(osd(0));
+    c.mon.down(osd(1));
+    c.run_for(50 * MS, &|_| false);
+    c.mon.up_again(osd(1));
+    assert!(c.mon.membership().unwrap().interval.is_creation());
+    c.heal();
+    c.run_clean();
+    assert_eq!((c.primary(), c.in_sync()), (osd(0), set(&[0, 1])));
+}
+
+#[test]
 fn a_member_that_lost_its_copy_does_not_begin_another() {
     let mut c = cluster(2, 2, 1);
     write_some(&mut c, 3);
