@@ -40,13 +40,14 @@ impl Pg {
         }
     }
 
-    /// Adds to a listing the versions of objects that this copy lacks: what a member has of them is not taken for equal.
+    /// Adds to a listing the versions of objects that this copy lacks: what a member has of them is not taken for equal, and
+    /// one that has nothing does not take them for absent. Where the version is not known, what the disk shows stays.
     fn list_missing(&self, objects: &mut Vec<(ObjectId, Eversion)>, end: bool) {
         let last = objects.last().map(|(object, _)| object.clone()).filter(|_| !end);
-        let lacked = self.missing.iter().filter(|(_, needed)| **needed > UNKNOWN);
-        for (object, needed) in lacked {
+        for (object, needed) in &self.missing {
             match objects.binary_search_by(|(listed, _)| listed.cmp(object)) {
-                Ok(at) => objects[at].1 = *needed,
+                Ok(at) if *needed > UNKNOWN => objects[at].1 = *needed,
+                Ok(_) => {}
                 Err(at) if end || last.as_ref().is_some_and(|last| object < last) => {
                     objects.insert(at, (object.clone(), *needed));
                 }

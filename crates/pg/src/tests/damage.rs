@@ -2,6 +2,7 @@
 
 use super::cluster::{Cluster, osd, test_settings};
 use super::host::{MS, Request};
+use crate::api::Settings;
 use nacre_types::stats::pg_state;
 
 /// Three members with some objects.
@@ -183,6 +184,37 @@ fn an_unfound_object_holds_up_neither_recovery_nor_backfill() {
         c.ask("d0", Request::Delete);
         c.run_clean();
     }
+}
+
+#[test]
+fn a_member_that_is_filled_learns_of_unfound_objects_that_nobody_has_on_disk() {
+    let settings = Settings { min_log_entries: 4, max_log_entries: 8, ..test_settings() };
+    let mut c = Cluster::new(2, 2, 1, settings);
+    c.run_clean();
+    append(&mut c, "a1");
+    append(&mut c, "d0");
+    c.run_clean();
+    for _ in 0..20 {
+        append(&mut c, "a1");
+    }
+    damage(&mut c, "d0", &[0, 1]);
+    let refusals = c.clients.refusals;
+    c.ask("d0", Request::Read);
+    // Each is filled by the other: the second one from a disk that has nothing of the object.
+    for member in [1, 0] {
+        c.kill(osd(member), 0);
+        c.mon.down(osd(member));
+        c.wipe(osd(member));
+        append(&mut c, "a1");
+        c.boot(osd(member));
+        let all = |c: &Cluster| c.in_sync().len() == 2 && c.is_served();
+        c.run_until("all members in sync", all);
+    }
+    c.note_losses();
+    c.ask("d0", Request::Read);
+    assert_eq!(c.clients.refusals, refusals + 2, "it is not absent");
+    c.ask("d0", Request::Delete);
+    c.run_clean();
 }
 
 #[test]
