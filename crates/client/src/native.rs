@@ -37,6 +37,7 @@ use parking_lot::Mutex;
 use state::{Batch, Done, State, Token};
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot, watch};
@@ -81,6 +82,8 @@ pub(crate) struct Shared {
     epoch: watch::Sender<Epoch>,
     /// How far the session is.
     session: watch::Sender<mon::Session>,
+    /// The id of the connection to a monitor that is in use or being made; 0 before the first.
+    mon_conn: AtomicU64,
     /// The connection to a monitor that broke last, by its id, and why.
     mon_lost: watch::Sender<(u64, nacre_common::Error)>,
     /// Wakes the timer: something was put off.
@@ -131,6 +134,7 @@ fn start(config: &Config, network: Arc<Network>) -> Result<Native> {
         started: Instant::now(),
         epoch: watch::Sender::new(Epoch(0)),
         session: watch::Sender::new(mon::Session::Connecting),
+        mon_conn: AtomicU64::new(0),
         mon_lost: watch::Sender::new((0, nacre_common::Error::Closed)),
         timer: Notify::new(),
         renew: Notify::new(),

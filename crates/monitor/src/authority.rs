@@ -529,5 +529,9 @@ fn speaks_as_osd(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
 fn send<M: Message>(conn: &Conn, message: &M) {
     if let Err(error) = conn.send(message) {
         tracing::debug!(peer = %conn.peer_addr(), message = M::NAME, %error, "not sent");
+        // Who does not read what it is sent would wait for this for ever: it asks again by its next connection.
+        if matches!(error, nacre_common::Error::Full) {
+            conn.abort();
+        }
     }
 }

@@ -301,9 +301,7 @@ impl<C: Clone, N> Watches<C, N> {
         self.next_id += 1;
         let id = self.next_id;
         let watched = self.watched(slot, object);
-        // What has lapsed does not answer any more.
-        let live = watched.watches.iter().filter(|(_, live)| !live.lapsed);
-        let waiting = live.map(|(watch, _)| *watch).collect();
+        let waiting = watched.watches.keys().copied().collect();
         let notify = Notify { id, reqid, attempt, notifier, payload, waiting, acks: Vec::new() };
         for watch in &notify.waiting {
             if let Some(conn) = watched.watches[watch].conn.clone() {
@@ -436,7 +434,8 @@ impl<C: Clone, N> Watches<C, N> {
             out.push(Action::TellLost(conn, watch.1));
         }
         out.push(Action::Lapse { slot: watched.slot, object: object.clone(), watch });
-        self.give_up(object, watch, out);
+        // Notifies go on waiting for it until it is removed: a removal that is lost with this primary lets the watcher come back,
+        // which then has missed nothing.
     }
 
     /// Nobody waits for a watch any more. Its watcher neither answered nor missed anything, as Ceph has it.

@@ -13,6 +13,7 @@ use nacre_types::msg::{
     ConfigPublish, DaemonCommandReply, LogPublish, MapPublish, Message, MonCommandReply, OsdBackoff,
     OsdReply, WatchLost, WatchNotify,
 };
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -94,7 +95,10 @@ impl Shared {
             Reset::Failed(error) => error.clone(),
             _ => nacre_common::Error::Closed,
         };
-        self.mon_lost.send_replace((conn.id(), reason));
+        // Others are of OSDs, and no longer in use.
+        if conn.id() == self.mon_conn.load(Ordering::Relaxed) {
+            self.mon_lost.send_replace((conn.id(), reason));
+        }
     }
 
     fn on_mon_reply(&self, reply: MonCommandReply) {

@@ -12,6 +12,7 @@ use nacre_types::errno::Errno;
 use nacre_types::msg::{LogSubscribe, MonSubscribe};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -123,6 +124,7 @@ async fn serve(
         Ok(conn) => conn,
         Err(error) => return Ended::Again(error),
     };
+    shared.mon_conn.store(conn.id(), Ordering::Relaxed);
     let mut lost = shared.mon_lost.subscribe();
     match timeout(HANDSHAKE, conn.ready()).await {
         Ok(Ok(())) => *up = true,
@@ -159,6 +161,8 @@ async fn serve(
         error = keep_ticket(shared, &conn) => error,
         error = first_map(shared, give_up) => error,
     };
+    // Where it still stands, nothing that comes by it counts beside what the next one brings.
+    conn.abort();
     Ended::Again(error)
 }
 

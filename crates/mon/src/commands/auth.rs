@@ -12,6 +12,8 @@ use std::path::Path;
 
 /// Longest capabilities of an entity; no ticket holds more.
 const MAX_CAPS: usize = 32 << 10;
+/// Bytes of an entity's name: it is part of a key of the map store.
+const MAX_NAME: usize = 1 << 10;
 
 impl MapState {
     pub(super) fn auth_command(&mut self, call: &Call<'_>, ctx: &Context) -> Outcome {
@@ -106,7 +108,7 @@ impl MapState {
             }
             return Ok(Answer::default());
         }
-        check_caps(&record.caps)?;
+        check_entry(entity, &record.caps)?;
         self.put_auth(entity.clone(), record);
         Ok(Answer::status(format!("added key for {entity}")))
     }
@@ -126,7 +128,7 @@ impl MapState {
                 )));
             }
         } else {
-            check_caps(caps)?;
+            check_entry(entity, caps)?;
             self.put_auth(entity.clone(), KeyRecord { key: ctx.fresh_key.clone(), caps: caps.clone() });
         }
         let record = self.auth.get(entity).expect("invariant: it exists now");
@@ -183,7 +185,7 @@ impl MapState {
             .iter()
             .map(|(entity, e)| (entity.clone(), KeyRecord { key: e.key.clone(), caps: e.caps.clone() }))
             .collect();
-        entries.iter().try_for_each(|(_, record)| check_caps(&record.caps))?;
+        entries.iter().try_for_each(|(entity, record)| check_entry(entity, &record.caps))?;
         for (entity, record) in entries {
             self.put_auth(entity, record);
         }
@@ -207,6 +209,16 @@ fn parse_caps(call: &Call<'_>) -> Result<Caps, Failure> {
         return Err(Failure::invalid("bad capabilities request; odd number of arguments"));
     }
     Ok(words.chunks_exact(2).map(|pair| (pair[0].to_owned(), pair[1].to_owned())).collect())
+}
+
+fn check_entry(entity: &EntityName, caps: &Caps) -> Result<(), Failure> {
+    let bytes = entity.to_string().len();
+    if bytes > MAX_NAME {
+        return Err(Failure::invalid(format!(
+            "the entity's name has {bytes} bytes, the limit is {MAX_NAME}"
+        )));
+    }
+    check_caps(caps)
 }
 
 fn check_caps(caps: &Caps) -> Result<(), Failure> {

@@ -133,11 +133,11 @@ fn a_watcher_that_stays_away_lapses_and_holds_nobody_up() {
     b.table.adopt(0, &oid(), &[info(ANN)], b.now);
     assert!(b.pass(25).is_empty());
     assert!(b.notify(1, "n").is_empty());
-    assert_eq!(b.pass(5), ["lapse 1", "n done 1: [] missed [] false"]);
-    assert_eq!(b.notify(2, "m"), ["m done 2: [] missed [] false"], "it is not asked any more");
+    assert_eq!(b.pass(5), ["lapse 1"]);
+    assert!(b.notify(2, "m").is_empty(), "it may come back until it is removed");
     let mut out = Vec::new();
     b.table.remove(&oid(), ANN, true, &mut out);
-    assert!(text(out).is_empty());
+    assert_eq!(text(out), ["n done 1: [] missed [] false", "m done 2: [] missed [] false"]);
     assert_eq!(b.table.len(), (0, 0));
 }
 
