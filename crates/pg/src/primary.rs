@@ -745,8 +745,14 @@ impl Pg {
             && primary.proposals().next().is_none()
             && self.missing.is_empty()
             && set.len() >= self.size()
-            && set.iter().all(|m| self.up.contains(&m.osd))
             && self.up.iter().all(|osd| set.iter().any(|m| m.osd == *osd))
+            // Where CRUSH finds fewer OSDs than the pool's size, as many others as are needed stay.
+            && (!self.is_remapped() || set.len() == self.size() && !self.up.is_empty())
+    }
+
+    /// Whether there are members that CRUSH does not want.
+    fn is_remapped(&self) -> bool {
+        self.in_sync().iter().any(|m| !self.up.contains(&m.osd))
     }
 
     pub(crate) fn primary_state(&self, primary: &Primary) -> u64 {
@@ -757,6 +763,9 @@ impl Pg {
             Phase::Active | Phase::Peered => pg_state::PEERED,
             Phase::Peering => pg_state::PEERING,
         };
+        if self.is_remapped() {
+            state |= pg_state::REMAPPED;
+        }
         if self.is_clean() {
             return state | pg_state::CLEAN;
         }
@@ -765,9 +774,6 @@ impl Pg {
             if primary.phase != Phase::Peering {
                 state |= pg_state::DEGRADED;
             }
-        }
-        if set.iter().any(|m| !self.up.contains(&m.osd)) {
-            state |= pg_state::REMAPPED;
         }
         state | self.recovery_state(primary)
     }

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A watch: the session and the cookie.
 pub type WatchId = (ClientId, u64);
 
-/// What clocks may differ by over a watch's timeout.
+/// How late anything may be noticed; what clocks drift comes to it.
 const SLACK: Nanos = 100 * MILLI;
 /// How long a watch that has lapsed may go on without being told, where nothing is in the way.
 const TOLD_WITHIN: Nanos = 20 * SECOND;
@@ -31,6 +31,13 @@ struct Watch {
     missed: Option<Nanos>,
 }
 
+impl Watch {
+    /// Whether nothing was heard of the watcher for its timeout.
+    fn may_have_lapsed(&self, now: Nanos, drift_ppm: u64) -> bool {
+        now + SLACK + self.timeout * 2 * drift_ppm / 1_000_000 >= self.valid + self.timeout
+    }
+}
+
 /// All watches that stand, and all answers to notifies.
 #[derive(Clone, Debug, Default)]
 pub struct Watching {
@@ -38,6 +45,8 @@ pub struct Watching {
     given_up: BTreeSet<PoolId>,
     watches: BTreeMap<WatchId, Watch>,
     acks: BTreeMap<(u64, WatchId), Bytes>,
+    /// What clocks drift by at most.
+    pub drift_ppm: u64,
     /// Watches that were taken up again, notifies that completed, watches that they named, and watches that lapsed.
     pub counts: [u64; 4],
 }
@@ -84,7 +93,7 @@ impl Watching {
     pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), Broken> {
         let Some(watch) = self.watches.remove(&id) else { return Ok(()) };
         self.counts[3] += 1;
-        if excused || now + SLACK >= watch.valid + watch.timeout {
+        if excused || watch.may_have_lapsed(now, self.drift_ppm) {
             return Ok(());
         }
         Err(Broken { rule: "a watch is lost before its time", detail: format!("{id:?} at {now}: {watch:?}") })
@@ -118,7 +127,7 @@ impl Watching {
             if watch.object != *object || watch.registered >= asked || named.contains(id) {
                 continue;
             }
-            if now + SLACK < watch.valid + watch.timeout {
+            if !watch.may_have_lapsed(now, self.drift_ppm) {
                 let detail = format!("notify {}, {asked} to {now}: {id:?} {watch:?}", reply.notify_id);
                 return Err(Broken { rule: "a notify completes without a watcher", detail });
             }

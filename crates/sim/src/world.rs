@@ -183,6 +183,7 @@ impl World {
             out: Vec::new(),
             mon_out: Vec::new(),
         };
+        world.history.watching.drift_ppm = scenario.drift_ppm;
         world.begin();
         world
     }

@@ -458,6 +458,18 @@ fn a_move_fills_the_target_before_the_source_goes() {
 }
 
 #[test]
+fn a_pg_is_clean_where_crush_finds_too_few_osds() {
+    let mut c = cluster(3, 3, 2);
+    c.mon.set_up(&[2, 0]);
+    let wanted = pg_state::ACTIVE | pg_state::CLEAN | pg_state::REMAPPED;
+    c.run_until("clean", |c| {
+        let host = &c.hosts[&c.primary()];
+        c.primary() == osd(2) && host.pg.state() == wanted
+    });
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
 fn nobody_leaves_while_those_that_stay_are_silent() {
     let mut c = cluster(2, 1, 1);
     write_some(&mut c, 12);
