@@ -19,7 +19,7 @@ const LONGEST_PING_MS: u64 = 5_000;
 /// How far a watch is.
 #[derive(Debug)]
 enum Phase {
-    /// Being registered, or taken up again.
+    /// A registration or reconnection is in flight.
     Connecting,
     /// Registered at this primary.
     Connected(Target),
@@ -45,8 +45,8 @@ pub struct Attempt {
     pub cookie: u64,
     /// What was tried.
     pub step: Step,
-    /// Rises whenever the watch has to be taken up again.
-    number: u64,
+    /// The watch's round in which it was sent.
+    round: u64,
     /// When, on the owner's clock in milliseconds.
     pub sent_ms: u64,
 }
@@ -54,7 +54,7 @@ pub struct Attempt {
 /// What the owner has to do.
 #[derive(Debug)]
 pub enum Effect<W> {
-    /// Submit an operation without a deadline of its own; its answer goes to [`Watches::on_step`].
+    /// Submit an operation, with the deadline that the owner chooses; its outcome goes to [`Watches::on_step`].
     Send {
         /// Names it.
         attempt: Attempt,
@@ -83,8 +83,8 @@ struct Watch<W> {
     ping_ms: u64,
     watcher: W,
     phase: Phase,
-    /// Rises whenever the watch is to be taken up again: answers to earlier attempts do not count.
-    attempt: u64,
+    /// Rises with every disconnect: outcomes of earlier rounds are ignored.
+    round: u64,
     /// When the last ping that was answered was sent, or the registration.
     valid_ms: u64,
     next_ping_ms: u64,
@@ -96,12 +96,12 @@ impl<W: Clone> Watch<W> {
     /// must not keep later ones from being sent.
     fn disconnect(&mut self) {
         self.phase = Phase::Connecting;
-        self.attempt += 1;
+        self.round += 1;
         self.pinging = false;
     }
 
     fn send(&self, cookie: u64, step: Step, now_ms: u64, op: Op) -> Effect<W> {
-        let attempt = Attempt { cookie, step, number: self.attempt, sent_ms: now_ms };
+        let attempt = Attempt { cookie, step, round: self.round, sent_ms: now_ms };
         Effect::Send { attempt, object: self.object.clone(), flags: self.flags, op }
     }
 
@@ -117,7 +117,7 @@ impl<W: Clone> Watch<W> {
         Some(Effect::Lost { cookie, watcher: self.watcher.clone(), error })
     }
 
-    /// Takes in the outcome of a step of the current attempt. Returns whether the watch is to be taken up again.
+    /// Takes in the outcome of a step of the current round. Returns whether the watch is to be taken up again.
     fn on_outcome(&mut self, attempt: Attempt, outcome: &Result<Target>) -> bool {
         if attempt.step == Step::Ping {
             self.pinging = false;
@@ -181,7 +181,7 @@ impl<W: Clone> Watches<W> {
             ping_ms: third.clamp(100, LONGEST_PING_MS),
             watcher,
             phase: Phase::Connecting,
-            attempt: 0,
+            round: 0,
             valid_ms: 0,
             next_ping_ms: 0,
             pinging: false,
@@ -206,7 +206,7 @@ impl<W: Clone> Watches<W> {
         self.watches.get(&cookie).map(|watch| &watch.watcher)
     }
 
-    /// For how many milliseconds it has not been known that the watch stands. Fails with ENOTCONN where there is none, and with
+    /// Milliseconds since the last confirmed sign that the watch stands. Fails with ENOTCONN where there is none, and with
     /// the reason where it is lost.
     pub fn age_ms(&self, cookie: u64, now_ms: u64) -> Result<u64> {
         let watch = self.watches.get(&cookie).ok_or(Error::from(Errno::ENOTCONN))?;
@@ -222,7 +222,8 @@ impl<W: Clone> Watches<W> {
         self.watches.values().filter(due).map(|watch| watch.next_ping_ms).min()
     }
 
-    /// A step has its outcome; `map` is the newest one. A watch whose registration fails is gone.
+    /// A step has its outcome; `map` is the newest one. A watch whose registration fails is removed: the owner tells the watcher
+    /// itself, and no [`Effect::Lost`] follows.
     pub fn on_step(
         &mut self,
         attempt: Attempt,
@@ -230,7 +231,7 @@ impl<W: Clone> Watches<W> {
         map: Option<&OsdMap>,
         now_ms: u64,
     ) -> Vec<Effect<W>> {
-        let Attempt { cookie, step, number, .. } = attempt;
+        let Attempt { cookie, step, round, .. } = attempt;
         let outcome = match outcome {
             Ok(answer) => match Errno::from_result(answer.reply.result) {
                 Ok(_) => Ok(answer.target),
@@ -238,9 +239,9 @@ impl<W: Clone> Watches<W> {
             },
             Err(error) => Err(error.clone()),
         };
-        let is_current = |w: &&mut Watch<W>| w.attempt == number && !matches!(w.phase, Phase::Lost(_));
+        let is_current = |w: &&mut Watch<W>| w.round == round && !matches!(w.phase, Phase::Lost(_));
         let Some(watch) = self.watches.get_mut(&cookie).filter(is_current) else {
-            // A later attempt decides what becomes of the watch, or it is over.
+            // A later round decides what becomes of the watch, or it is over.
             if step == Step::Register && outcome.is_err() {
                 self.watches.remove(&cookie);
             }

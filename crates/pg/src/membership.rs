@@ -293,10 +293,11 @@ impl Pg {
 
     /// A member has promised a later interval to somebody whose proposal came to nothing: only a change of the interval
     /// lets it take part again.
-    pub(crate) fn on_promised(&mut self, interval: Interval, promised: Interval) {
+    pub(crate) fn on_promised(&mut self, from: OsdId, interval: Interval, promised: Interval) {
         let current = self.interval();
         if let Some(primary) = self.primary.as_mut().filter(|_| interval == current) {
             primary.outbid = primary.outbid.max(promised);
+            primary.outbidders.insert(from);
         }
     }
 
@@ -308,10 +309,15 @@ impl Pg {
         let Some(primary) = &mut self.primary else { return };
         let departure = primary.departure.take();
         let Some(primary) = &self.primary else { return };
-        // The copies come into being in the first interval (R2): nothing follows before all that are up have theirs. Who
-        // bid for the next one in vain has its copy, and takes no part in this one any more.
+        // The copies come into being in the first interval (R2): nothing follows before all that are up have theirs. A member
+        // that bid for the next interval has its copy, but answers no questions of this one, so that peering can't end.
         let equal = matches!(primary.phase, Phase::Peered | Phase::Active);
-        let begun = self.pending.is_empty() && (equal || primary.outbid > current.interval);
+        let has_copy = |m: &Member| {
+            let exists = primary.peering.infos.get(&m.osd).is_some_and(|info| info.exists);
+            *m == self.me || exists || primary.outbidders.contains(&m.osd) || !self.member_up(*m)
+        };
+        let all_have = equal || primary.outbid > current.interval && current.in_sync.iter().all(has_copy);
+        let begun = self.pending.is_empty() && all_have;
         let created = self.exists && (!current.interval.is_creation() || begun);
         if primary.proposal.is_some() || self.restoring.is_some() || !created {
             return;

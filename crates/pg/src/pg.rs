@@ -279,7 +279,7 @@ impl Pg {
             PeerMsg::TailObject { interval, object, piece } => {
                 self.on_tail_object(from, interval, object, piece, out);
             }
-            PeerMsg::Promised { interval, promised } => self.on_promised(interval, promised),
+            PeerMsg::Promised { interval, promised } => self.on_promised(from, interval, promised),
             PeerMsg::TailDone { interval, head } => self.on_tail_done(from, interval, head),
             PeerMsg::CatchUp { interval, common, tail, entries, dups, backfill } => {
                 self.on_catch_up(from, interval, common, tail, entries, &dups, backfill, out);

@@ -69,6 +69,8 @@ pub(crate) struct Primary {
     pub(crate) must_bump: bool,
     /// The highest interval that a member has promised to somebody else.
     pub(crate) outbid: Interval,
+    /// The members that did.
+    pub(crate) outbidders: BTreeSet<OsdId>,
     /// Required members in whose place another store runs by now: nothing that comes from there is theirs.
     pub(crate) replaced: Vec<Member>,
     /// Required members that turned out not to have what they must have.
@@ -124,6 +126,7 @@ impl Primary {
             peering: Peering::default(),
             must_bump,
             outbid: Interval(0),
+            outbidders: BTreeSet::new(),
             replaced: Vec::new(),
             lacking: BTreeSet::new(),
             heads: BTreeMap::new(),

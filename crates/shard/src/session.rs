@@ -47,7 +47,7 @@ struct SentBack {
     later: BTreeMap<u64, u32>,
 }
 
-/// Requests that [`SentBack::later`] knows at most. Any one of them that comes again does.
+/// Most requests in [`SentBack::later`], those with the highest tids: seeing any one of them again is enough.
 const MAX_LATER: usize = 64;
 
 impl Session {
@@ -112,7 +112,7 @@ impl Session {
     /// where the client waits for that one no longer, or where a later interval started: the client resends everything in it.
     ///
     /// That the client has given up the earlier one shows when a later one that was sent back comes again: a client resends
-    /// the requests of a PG in order.
+    /// the requests of a PG in order. (It passes over those that a full or paused pool holds back; they may be overtaken.)
     pub fn overtakes(&self, request: &OsdRequest) -> bool {
         if !self.has_sent_back.load(Ordering::Relaxed) {
             return false;
@@ -131,8 +131,11 @@ impl Session {
         if is_settled {
             sent_back.remove(&request.pg);
             self.has_sent_back.store(!sent_back.is_empty(), Ordering::Relaxed);
-        } else if earlier.later.len() < MAX_LATER {
+        } else {
             earlier.later.insert(tid, request.attempt);
+            if earlier.later.len() > MAX_LATER {
+                earlier.later.pop_first();
+            }
         }
         !is_settled
     }

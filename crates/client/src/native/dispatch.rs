@@ -95,7 +95,7 @@ impl Shared {
             Reset::Failed(error) => error.clone(),
             _ => nacre_common::Error::Closed,
         };
-        // Others are of OSDs, and no longer in use.
+        // Others are replaced connections to OSDs, or earlier ones to monitors.
         if conn.id() == self.mon_conn.load(Ordering::Relaxed) {
             self.mon_lost.send_replace((conn.id(), reason));
         }

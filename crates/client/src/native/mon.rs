@@ -161,7 +161,7 @@ async fn serve(
         error = keep_ticket(shared, &conn) => error,
         error = first_map(shared, give_up) => error,
     };
-    // Where it still stands, nothing that comes by it counts beside what the next one brings.
+    // Late messages must not be mixed with those of the next connection.
     conn.abort();
     Ended::Again(error)
 }

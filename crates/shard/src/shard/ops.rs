@@ -546,6 +546,7 @@ fn damaged(hosted: &mut Hosted, op: &mut InflightOp, store: &dyn ObjectStore) ->
     }
     let outcome = Outcome::default();
     let removal = Some(Bytes::from(encode(&outcome)));
+    op.effects.push(Effect::DisconnectAll);
     op.outcome = Some(outcome);
     Executed::Damaged { removal }
 }

@@ -108,7 +108,7 @@ impl Shard {
         self.tracker.finish(op.track, self.now_ns);
         op.permit = None;
         let (slot, object) = (op.slot, op.request.object.clone());
-        // It was executed in an earlier interval, perhaps: the table has been emptied since.
+        // The request may have been executed before a change of the interval that emptied the table: read the watchers again.
         let broken = [Mutation::NotifyUnread, Mutation::ForgetWatchers];
         let broken = broken.into_iter().any(|rule| self.shared.settings.breaks(rule));
         match self.watchers_of(slot, &object) {
