@@ -1,7 +1,7 @@
 use super::*;
 use nacre_types::crush::CrushMap;
 use nacre_types::op::{Op, OsdOp, request_flag};
-use nacre_types::osdmap::{Member, OsdInfo, PgMembership, WEIGHT_ONE, flag};
+use nacre_types::osdmap::{Member, OsdInfo, PgMembership, flag};
 use nacre_types::pool::Pool;
 use nacre_types::{Incarnation, object::SNAP_HEAD};
 use uuid::Uuid;
@@ -56,20 +56,11 @@ fn address(osd: u32) -> SocketAddr {
 
 fn osd_info(osd: u32) -> OsdInfo {
     OsdInfo {
-        uuid: Uuid::from_u128(u128::from(osd)),
         up: true,
-        weight: WEIGHT_ONE,
-        weight_before_auto_out: None,
-        primary_affinity: WEIGHT_ONE,
         addr: Some(address(osd)),
         incarnation: Some(Incarnation(Uuid::from_u128(100 + u128::from(osd)))),
         boot_nonce: 1,
-        up_from: Epoch(1),
-        up_thru: Epoch(0),
-        down_at: Epoch(0),
-        lost_at: Epoch(0),
-        full: false,
-        metadata: Default::default(),
+        ..OsdInfo::absent()
     }
 }
 

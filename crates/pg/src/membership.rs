@@ -317,8 +317,8 @@ impl Pg {
             *m == self.me || exists || primary.outbidders.contains(&m.osd) || !self.member_up(*m)
         };
         let all_have = equal || primary.outbid > current.interval && current.in_sync.iter().all(has_copy);
-        let begun = self.pending.is_empty() && all_have;
-        let created = self.exists && (!current.interval.is_creation() || begun);
+        let copies_exist = self.pending.is_empty() && all_have;
+        let created = self.exists && (!current.interval.is_creation() || copies_exist);
         if primary.proposal.is_some() || self.restoring.is_some() || !created {
             return;
         }

@@ -18,7 +18,7 @@ use nacre_types::msg::{Encoded, OsdBackoff, OsdReply, OsdRequest, WatchLost, Wat
 use nacre_types::object::SNAP_HEAD;
 use nacre_types::op::{CmpOp, CmpValue, NotifyReply, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
 use nacre_types::osdmap::OsdMap;
-use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, encoding};
+use nacre_types::{ClientId, ObjectId, OsdId, PgId, encoding};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -227,7 +227,6 @@ impl Client {
         now: Nanos,
         history: &mut History,
         effects: Vec<Effect<(ObjectId, Nanos)>>,
-        excused: bool,
         out: &mut Vec<ClientOut>,
     ) -> Result<(), Broken> {
         for effect in effects {
@@ -237,7 +236,7 @@ impl Client {
                 }
                 Effect::Lost { cookie, watcher: (object, _), error } => {
                     let pool_is_gone = self.map().is_none_or(|map| !map.pools.contains_key(&object.pool()));
-                    let excused = excused || pool_is_gone || error.errno() != Errno::ENOTCONN;
+                    let excused = pool_is_gone || error.errno() != Errno::ENOTCONN;
                     history.watching.lost((self.objecter.client(), cookie), now, excused)?;
                     self.end_watch(now, history, cookie, out);
                 }
@@ -273,7 +272,7 @@ impl Client {
         {
             match step {
                 Step::Register => history.watching.registered(id, object, timeout, (sent, now)),
-                step => history.watching.confirmed(id, sent, step == Step::Reconnect)?,
+                _ => history.watching.confirmed(id, sent)?,
             }
         }
         let map = self.map().cloned();
@@ -281,7 +280,7 @@ impl Client {
         if self.watches.watcher(cookie).is_none() {
             self.cookies.retain(|own| *own != cookie);
         }
-        self.carry_out(now, history, effects, false, out)
+        self.carry_out(now, history, effects, out)
     }
 
     fn on_notified(
@@ -354,7 +353,7 @@ impl Client {
         step: impl FnOnce(&mut Watches<(ObjectId, Nanos)>, u64) -> Vec<Effect<(ObjectId, Nanos)>>,
     ) {
         let effects = step(&mut self.watches, millis(now));
-        if let Err(broken) = self.carry_out(now, history, effects, false, out) {
+        if let Err(broken) = self.carry_out(now, history, effects, out) {
             out.push(ClientOut::Broken(broken));
         }
         self.step(now, history, out, |_, _| {});
@@ -396,11 +395,6 @@ impl Client {
         }
     }
 
-    /// Its map's epoch; 0 without a map.
-    pub fn epoch(&self) -> Epoch {
-        self.map().map_or(Epoch(0), |map| map.epoch)
-    }
-
     /// Its map.
     pub fn map(&self) -> Option<&Arc<OsdMap>> {
         self.objecter.map()
@@ -409,11 +403,6 @@ impl Client {
     /// Requests without an answer.
     pub fn outstanding(&self) -> usize {
         self.asked.len()
-    }
-
-    /// How often requests were sent again.
-    pub fn resends(&self) -> u64 {
-        self.objecter.resends()
     }
 
     /// One line per request without an answer, for reports; those on PGs that are lost are left out.
@@ -560,7 +549,7 @@ impl Client {
         };
         let reply = match result {
             Ok(answer) => answer.reply,
-            // Nobody knows whether it took effect.
+            // Its outcome is unknown.
             Err(Error::TimedOut(_) | Error::NoSuchPool(_)) => return Ok(()),
             Err(error) => {
                 let detail = format!("{}:{number} {action:?} on {object}: {error}", self.node);
@@ -746,7 +735,7 @@ mod tests {
     use nacre_types::Eversion;
     use nacre_types::pool::Pool;
     use nacre_types::txn::{Transaction, TxnOp};
-    use nacre_types::{Interval, PoolId, ReqId};
+    use nacre_types::{Epoch, Interval, PoolId, ReqId};
 
     const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
 

@@ -47,8 +47,6 @@ pub struct Watching {
     acks: BTreeMap<(u64, WatchId), Bytes>,
     /// What clocks drift by at most.
     pub drift_ppm: u64,
-    /// Watches that were taken up again, notifies that completed, watches that they named, and watches that lapsed.
-    pub counts: [u64; 4],
 }
 
 impl Watching {
@@ -68,9 +66,8 @@ impl Watching {
     }
 
     /// A ping or a reconnection that was sent at `sent` is answered.
-    pub fn confirmed(&mut self, id: WatchId, sent: Nanos, again: bool) -> Result<(), Broken> {
+    pub fn confirmed(&mut self, id: WatchId, sent: Nanos) -> Result<(), Broken> {
         let Some(watch) = self.watches.get_mut(&id) else { return Ok(()) };
-        self.counts[0] += u64::from(again);
         watch.valid = watch.valid.max(sent);
         match watch.missed {
             Some(missed) if missed < sent => Err(Broken {
@@ -92,7 +89,6 @@ impl Watching {
     /// The client is told that its watch is lost; `excused` where its object is gone or can't be read.
     pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), Broken> {
         let Some(watch) = self.watches.remove(&id) else { return Ok(()) };
-        self.counts[3] += 1;
         if excused || watch.may_have_lapsed(now, self.drift_ppm) {
             return Ok(());
         }
@@ -111,18 +107,16 @@ impl Watching {
         (asked, now): (Nanos, Nanos),
         reply: &NotifyReply,
     ) -> Result<(), Broken> {
-        self.counts[1] += 1;
         let mut named = BTreeSet::new();
         for (client, cookie, payload) in &reply.acks {
             let id = (ClientId(*client), *cookie);
             named.insert(id);
             if self.acks.get(&(reply.notify_id, id)) != Some(payload) {
                 let detail = format!("notify {} of {object}: {id:?} said {payload:?}", reply.notify_id);
-                return Err(Broken { rule: "an answer to a notify that nobody gave", detail });
+                return Err(Broken { rule: "an answer to a notify that no watcher gave", detail });
             }
         }
         named.extend(reply.missed.iter().map(|(client, cookie)| (ClientId(*client), *cookie)));
-        self.counts[2] += named.len() as u64;
         for (id, watch) in &mut self.watches {
             if watch.object != *object || watch.registered >= asked || named.contains(id) {
                 continue;
@@ -187,10 +181,10 @@ mod tests {
     fn a_watch_that_missed_a_notify_is_over() {
         let mut watching = watching();
         watching.notified(&object(), (2 * SECOND, 7 * SECOND), &without_it()).unwrap();
-        watching.confirmed(ID, 6 * SECOND, false).unwrap();
+        watching.confirmed(ID, 6 * SECOND).unwrap();
         assert!(watching.at_rest(60 * SECOND, |_, _| false).is_err());
         assert_eq!(
-            watching.confirmed(ID, 8 * SECOND, false).unwrap_err().rule,
+            watching.confirmed(ID, 8 * SECOND).unwrap_err().rule,
             "a watch goes on that missed a notify"
         );
         watching.lost(ID, 8 * SECOND, true).unwrap();

@@ -376,7 +376,7 @@ impl World {
         if let (Node::Client(client), Node::Osd(osd), Some(conn)) = (link.from, link.to, packet.connection())
             && !self.osds[osd as usize].is_running()
         {
-            // Nobody listens there.
+            // The port is closed.
             return self.break_connection((client, osd), conn, 3 * MILLI);
         }
         match link.to {

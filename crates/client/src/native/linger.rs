@@ -176,9 +176,9 @@ mod tests {
     use nacre_types::ids::EntityName;
     use std::sync::mpsc;
 
-    struct Nobody;
+    struct Silent;
 
-    impl WatchHandler for Nobody {
+    impl WatchHandler for Silent {
         fn notified(&self, _: Notification) {}
         fn lost(&self, _: u64, _: Error) {}
     }
@@ -195,7 +195,7 @@ mod tests {
         let done = Box::new(move |outcome| sender.send(outcome).unwrap());
         native.shared.shut_down();
         let object = ObjectId::new(nacre_types::PoolId(1), "", "", "name");
-        native.shared.watch(object, 0, 0, Arc::new(Nobody), done);
+        native.shared.watch(object, 0, 0, Arc::new(Silent), done);
         assert!(matches!(receiver.try_recv(), Ok(Err(Error::ShutDown))));
     }
 }

@@ -254,7 +254,7 @@ mod tests {
     use nacre_types::crush::CrushMap;
     use nacre_types::object::SNAP_HEAD;
     use nacre_types::op::{Op, OsdOp};
-    use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership, WEIGHT_ONE};
+    use nacre_types::osdmap::{Member, OsdInfo, OsdMap, PgMembership};
     use nacre_types::pool::Pool;
     use nacre_types::{Epoch, Incarnation, Interval, ObjectId, PoolId};
     use uuid::Uuid;
@@ -281,20 +281,11 @@ mod tests {
         let mut map = OsdMap::new(Uuid::nil(), 0, CrushMap::default());
         for osd in 0..3 {
             let info = OsdInfo {
-                uuid: Uuid::from_u128(u128::from(osd)),
                 up: true,
-                weight: WEIGHT_ONE,
-                weight_before_auto_out: None,
-                primary_affinity: WEIGHT_ONE,
                 addr: Some(SocketAddr::from(([127, 0, 0, 1], 40_000 + osd as u16))),
                 incarnation: Some(incarnation(osd)),
                 boot_nonce: 1,
-                up_from: Epoch(1),
-                up_thru: Epoch(0),
-                down_at: Epoch(0),
-                lost_at: Epoch(0),
-                full: false,
-                metadata: Default::default(),
+                ..OsdInfo::absent()
             };
             map.osds.insert(OsdId(osd), info);
         }

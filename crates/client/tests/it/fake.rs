@@ -17,7 +17,7 @@ use nacre_types::msg::{
     MonSubscribe, OsdBackoff, OsdReply, OsdRequest,
 };
 use nacre_types::op::{ListReply, Op, OpResult, StatReply};
-use nacre_types::osdmap::{Incremental, Member, OsdInfo, OsdMap, PgChange, PgMembership, WEIGHT_ONE};
+use nacre_types::osdmap::{Incremental, Member, OsdInfo, OsdMap, PgChange, PgMembership};
 use nacre_types::pool::Pool;
 use nacre_types::{ClientId, Epoch, Incarnation, Interval, ObjectId, OsdId, PgId, PoolId, ReqId, encoding};
 use parking_lot::Mutex;
@@ -297,22 +297,7 @@ fn membership(interval: u64, osd: OsdId) -> PgMembership {
 }
 
 fn osd_info(addr: SocketAddr) -> OsdInfo {
-    OsdInfo {
-        uuid: Uuid::nil(),
-        up: true,
-        weight: WEIGHT_ONE,
-        weight_before_auto_out: None,
-        primary_affinity: WEIGHT_ONE,
-        addr: Some(addr),
-        incarnation: None,
-        boot_nonce: 1,
-        up_from: Epoch(1),
-        up_thru: Epoch(0),
-        down_at: Epoch(0),
-        lost_at: Epoch(0),
-        full: false,
-        metadata: BTreeMap::new(),
-    }
+    OsdInfo { up: true, addr: Some(addr), boot_nonce: 1, ..OsdInfo::absent() }
 }
 
 struct FakeMon {
