@@ -78,6 +78,8 @@ pub struct Environment<'a> {
     pub copied: &'a [Result<Copied, Errno>],
     /// Clients' requests that changed an object of late, newest first, with the user version that each left.
     pub recent_requests: &'a dyn Fn(&ObjectId) -> Vec<(ReqId, u64)>,
+    /// Objects that exist and that the store has no copy of, or one that can't be read, as far as is known: listings show them.
+    pub missing: &'a dyn Fn() -> Vec<ObjectId>,
 }
 
 /// Whose request it is.

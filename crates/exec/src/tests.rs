@@ -27,6 +27,8 @@ pub(crate) struct Bench {
     /// Watches on the OSD, of who asks and all.
     pub(crate) watches: (usize, usize),
     copied: Vec<Result<Copied, Errno>>,
+    /// Objects that the store has no copy of, or none that can be read.
+    pub(crate) missing: Vec<ObjectId>,
 }
 
 thread_local! {
@@ -69,6 +71,7 @@ impl Bench {
             client: ClientId(4),
             watches: (0, 0),
             copied: Vec::new(),
+            missing: Vec::new(),
         }
     }
 
@@ -103,6 +106,7 @@ impl Bench {
             watches: &|_| self.watches,
             copied: &self.copied,
             recent_requests: &|_| vec![(ReqId { client: ClientId(77), tid: 5 }, 3)],
+            missing: &|| self.missing.clone(),
         };
         let mut executed = execute(&env, request, &context);
         let counted = count(&self.store);
@@ -617,6 +621,12 @@ fn listing_resumes_in_hash_order_and_hides_internal_objects() {
             all.push(object);
         }
     }
+    // The store has no copies of these any more, or ones that can't be read.
+    b.missing = vec![ObjectId::new(PoolId(1), "ns", "", "missing"), all[3].clone(), all[4].clone()];
+    let mut lose = Transaction::new(PG);
+    lose.push(TxnOp::Remove(all[3].clone()));
+    b.store.queue_transaction(&lose, None).unwrap();
+    all.push(b.missing[0].clone());
     all.sort();
     let mut list = |namespace: Option<&str>, max| {
         let (mut found, mut cursor) = (Vec::new(), None);

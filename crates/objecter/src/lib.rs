@@ -174,7 +174,9 @@ impl<T> Objecter<T> {
         let changed = self.client != client;
         if changed {
             self.client = client;
-            self.blocklisted |= self.is_over();
+            // Whether an entry has run out shows with the next map; the blocklist rarely has a session that is new.
+            let shuts_out = |map: &Arc<OsdMap>| is_blocklisted(map, client, 0);
+            self.blocklisted = self.is_over() || self.map.as_ref().is_some_and(shuts_out);
             // Connections belong to the session that they were made in: OSDs refuse requests of another one by them.
             for osd in std::mem::take(&mut self.sessions).into_keys() {
                 sink.close(osd);

@@ -513,6 +513,21 @@ fn another_session_fails_what_the_old_one_had_in_flight() {
 }
 
 #[test]
+fn another_session_is_not_shut_out_with_the_old_one() {
+    let mut world = World::new();
+    world.objecter.set_client(ClientId(7), &mut world.sink);
+    world.map.epoch = Epoch(world.map.epoch.0 + 1);
+    world.map.blocklist.insert("client.7".into(), u64::MAX);
+    world.objecter.on_map(Arc::new(world.map.clone()), 0, 0, &mut world.sink);
+    world.write();
+    assert_eq!(world.take(), [Event::Done(1, Err(Error::Blocklisted.errno()))]);
+    world.objecter.set_client(ClientId(8), &mut world.sink);
+    world.write();
+    assert_eq!(world.take().len(), 1);
+    assert_eq!(world.objecter.in_flight(), 1);
+}
+
+#[test]
 fn who_is_bound_to_a_session_ends_with_it() {
     let mut world = World::new();
     world.objecter.set_client(ClientId(7), &mut world.sink);

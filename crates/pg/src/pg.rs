@@ -481,6 +481,11 @@ impl Pg {
         !self.missing.is_empty() && self.missing.contains_key(object)
     }
 
+    /// Objects that exist and that the copy lacks, or can't read, in order.
+    pub fn missing(&self) -> impl Iterator<Item = &ObjectId> {
+        self.missing.keys()
+    }
+
     /// Whether an object that can't be read here is on no other member in sync either, as far as is known: it can only be removed.
     pub fn is_unfound(&self, object: &ObjectId) -> bool {
         self.is_active() && !self.mend && (self.lacks(object) || self.in_sync().len() < 2)

@@ -1,37 +1,48 @@
 //! A client of the cluster: the objecter of production, and what it asks.
 //!
+//! Clients change and read objects ([`requests`]), watch and notify ([`watches`]), and list pools. The session by which an OSD
+//! reads the sources of copies is a client too ([`reading`]).
+//!
 //! Where requests go, when they go again and when they fail is decided by [`Objecter`] (rule R6). What is asked and answered
 //! goes to the [`History`]. A request ends with its answer, with its pool, with its session, or with its client; now and then
 //! one has a deadline, and the caller gives up. Everything about the network and time is the caller's.
 
-use crate::history::{Action, Broken, EntryId, History, Outcome, Token as Mark, Value};
+mod reading;
+pub mod requests;
+mod watches;
+
+use crate::history::{
+    Action, Asker, Broken, EntryId, History, Outcome, Source, Stamp, Token as Mark, Value, is_copy,
+};
+use crate::listing::Listing;
 use crate::monitor::WALL;
 use crate::network::Node;
 use crate::packet::MapView;
 use crate::random::Random;
-use crate::schedule::{MILLI, Nanos, SECOND};
-use bytes::Bytes;
+use crate::schedule::{MILLI, Nanos};
 use nacre_engine::Error;
-use nacre_objecter::{Answer, Attempt, Effect, Objecter, Sent, Sink, Step, Submission, Watches, newest_map};
+use nacre_exec::Copied;
+use nacre_objecter::{Answer, Attempt, Objecter, Sent, Sink, Submission, Watches, newest_map};
+use nacre_shard::copy::CopyReader;
 use nacre_types::errno::Errno;
-use nacre_types::msg::{Encoded, OsdBackoff, OsdReply, OsdRequest, WatchLost, WatchNotify};
+use nacre_types::msg::{Encoded, OsdBackoff, OsdReply, OsdRequest};
 use nacre_types::object::SNAP_HEAD;
-use nacre_types::op::{CmpOp, CmpValue, NotifyReply, OmapValsReply, Op, OpResult, OsdOp, Pairs, op_flag};
+use nacre_types::op::{ListReply, Op, OsdOp, request_flag};
 use nacre_types::osdmap::OsdMap;
-use nacre_types::{ClientId, ObjectId, OsdId, PgId, encoding};
+use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PgId, PoolId, encoding};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// The attribute that holds an object's mark.
-pub const MARK: &str = "mark";
-/// The omap key that mirrors it.
-pub const MARK_KEY: &[u8] = b"mark";
+use watches::Notifying;
 
 /// One in so many requests finds the connection's queue full.
 const FULL_QUEUE: u64 = 200;
 /// One in so many requests has a deadline.
 const IMPATIENT: u64 = 16;
+/// One in so many requests has a flag that need not change what it does.
+const FLAGGED: u64 = 6;
+/// Data of one piece of a copy, in bytes: few, so that copies have several.
+const PIECE_BYTES: u64 = 16;
 
 /// What a client wants done to its connections.
 #[derive(Debug)]
@@ -44,6 +55,8 @@ pub enum ClientOut {
     NeedsMap,
     /// It goes on under a new session.
     Expired,
+    /// The source of a copy is read, or can't be.
+    Copied(u64, Result<Copied, Errno>),
     /// A rule does not hold.
     Broken(Broken),
 }
@@ -57,15 +70,12 @@ enum Token {
     Step(Attempt),
     /// A notify, by its number.
     Notify(u64),
+    /// A page of the listing.
+    Page,
+    /// A piece of a copy, by its number.
+    Piece(u64),
     /// Whose outcome is of no interest: an answer to a notify, the end of a watch.
     Silent,
-}
-
-/// A notify without an answer.
-#[derive(Clone, Debug)]
-struct Notifying {
-    object: ObjectId,
-    asked: Nanos,
 }
 
 /// A request without an answer.
@@ -144,8 +154,12 @@ pub struct Client {
     done: Vec<(Token, Result<Answer, Error>)>,
     /// Answers of writes by their tids, to compare later answers of the same request with.
     answers: BTreeMap<u64, (i32, u64)>,
-    /// The last mark that it saw of each object.
-    marks: BTreeMap<ObjectId, Mark>,
+    /// What it saw of each object last, with the version.
+    seen: BTreeMap<ObjectId, (u64, Value)>,
+    /// The listing that is under way.
+    listing: Option<Listing>,
+    /// Sources that are read for copies.
+    reading: BTreeMap<u64, CopyReader>,
     /// Objects that could not be read when it last changed them: it does not change them until they can be.
     unreadable: BTreeSet<ObjectId>,
     /// When it was last said that it has something to do.
@@ -172,7 +186,9 @@ impl Client {
             asked: BTreeMap::new(),
             done: Vec::new(),
             answers: BTreeMap::new(),
-            marks: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            listing: None,
+            reading: BTreeMap::new(),
             unreadable: BTreeSet::new(),
             wake: None,
         }
@@ -196,6 +212,11 @@ impl Client {
                     Token::Asked(number) => self.on_done(now, history, number, result, out),
                     Token::Step(attempt) => self.on_step(now, history, attempt, &result, out),
                     Token::Notify(number) => self.on_notified(now, history, number, result),
+                    Token::Page => self.on_page(now, history, result, out),
+                    Token::Piece(number) => {
+                        self.on_piece(now, number, result, out);
+                        Ok(())
+                    }
                     Token::Silent => Ok(()),
                 };
                 if let Err(broken) = taken {
@@ -205,194 +226,19 @@ impl Client {
         }
     }
 
-    /// Submits an operation of a watcher's or notifier's.
-    fn submit(&mut self, now: Nanos, (object, op): (ObjectId, Op), token: Token, out: &mut Vec<ClientOut>) {
-        let submission = Submission {
-            object,
-            ops: vec![OsdOp::from(op)],
-            flags: 0,
-            snap: SNAP_HEAD,
-            snap_context: None,
-            mtime_ns: now,
-            deadline_ms: None,
-        };
+    /// Submits an operation other than those on objects that the history knows.
+    fn submit(
+        &mut self,
+        now: Nanos,
+        (object, ops): (ObjectId, Vec<Op>),
+        token: Token,
+        out: &mut Vec<ClientOut>,
+    ) {
+        let ops = ops.into_iter().map(OsdOp::from).collect();
+        let submission = submission(now, object, ops, 0, None);
         let Client { done, random, connections, .. } = self;
         let mut outside = Outside { out, done, random, connections };
         self.objecter.submit(submission, token, millis(now), &mut outside);
-    }
-
-    /// Carries out what the machine of the watches wants.
-    fn carry_out(
-        &mut self,
-        now: Nanos,
-        history: &mut History,
-        effects: Vec<Effect<(ObjectId, Nanos)>>,
-        out: &mut Vec<ClientOut>,
-    ) -> Result<(), Broken> {
-        for effect in effects {
-            match effect {
-                Effect::Send { attempt, object, op, .. } => {
-                    self.submit(now, (object, op), Token::Step(attempt), out);
-                }
-                Effect::Lost { cookie, watcher: (object, _), error } => {
-                    let pool_is_gone = self.map().is_none_or(|map| !map.pools.contains_key(&object.pool()));
-                    let excused = pool_is_gone || error.errno() != Errno::ENOTCONN;
-                    history.watching.lost((self.objecter.client(), cookie), now, excused)?;
-                    self.end_watch(now, history, cookie, out);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A watch ends, by its client's will or because it is lost.
-    fn end_watch(&mut self, now: Nanos, history: &mut History, cookie: u64, out: &mut Vec<ClientOut>) {
-        history.watching.ended((self.objecter.client(), cookie));
-        self.cookies.retain(|own| *own != cookie);
-        if let Some((object, _)) = self.watches.remove(cookie) {
-            self.submit(now, (object, Op::Unwatch { cookie }), Token::Silent, out);
-        }
-    }
-
-    fn on_step(
-        &mut self,
-        now: Nanos,
-        history: &mut History,
-        attempt: Attempt,
-        result: &Result<Answer, Error>,
-        out: &mut Vec<ClientOut>,
-    ) -> Result<(), Broken> {
-        let Attempt { cookie, step, sent_ms, .. } = attempt;
-        let (id, sent) = ((self.objecter.client(), cookie), (sent_ms - 1) * MILLI);
-        let watcher = self.watches.watcher(cookie).cloned();
-        let stands = self.watches.age_ms(cookie, millis(now)).is_ok();
-        if let (Ok(answer), Some((object, timeout))) = (result, watcher)
-            && answer.reply.result >= 0
-            && stands
-        {
-            match step {
-                Step::Register => history.watching.registered(id, object, timeout, (sent, now)),
-                _ => history.watching.confirmed(id, sent)?,
-            }
-        }
-        let map = self.map().cloned();
-        let effects = self.watches.on_step(attempt, result, map.as_deref(), millis(now));
-        if self.watches.watcher(cookie).is_none() {
-            self.cookies.retain(|own| *own != cookie);
-        }
-        self.carry_out(now, history, effects, out)
-    }
-
-    fn on_notified(
-        &mut self,
-        now: Nanos,
-        history: &mut History,
-        number: u64,
-        result: Result<Answer, Error>,
-    ) -> Result<(), Broken> {
-        let Some(Notifying { object, asked }) = self.notifying.remove(&number) else {
-            let detail = format!("notify {}:{number}", self.node);
-            return Err(Broken { rule: "a request is answered twice", detail });
-        };
-        let Ok(answer) = result else { return Ok(()) };
-        let timed_out = answer.reply.result == Errno::ETIMEDOUT.negated();
-        let output = answer.reply.ops.first().map(|part| part.output.clone()).unwrap_or_default();
-        let Some((id, _)) = output.split_first_chunk().filter(|_| timed_out || answer.reply.result >= 0)
-        else {
-            return Ok(());
-        };
-        let malformed = |detail: String| Broken { rule: "malformed reply", detail };
-        let reply = NotifyReply::decode(u64::from_le_bytes(*id), &output.slice(8..))
-            .map_err(|error| malformed(error.to_string()))?;
-        if timed_out == reply.missed.is_empty() {
-            return Err(malformed(format!("notify {number}: {reply:?} with {}", answer.reply.result)));
-        }
-        history.watching.notified(&object, (asked, now), &reply)
-    }
-
-    /// Watches, notifies, or ends a watch of an object, as it falls out.
-    pub fn attend(&mut self, now: Nanos, history: &mut History, object: ObjectId, out: &mut Vec<ClientOut>) {
-        let ensured = history.objects().any(|(known, _)| *known == object);
-        if !ensured {
-            return self.ask(now, history, (object, Action::Ensure), true, out);
-        }
-        match self.random.range(0, 10) {
-            0..4 if self.cookies.len() < 3 => {
-                let timeout_s = self.random.range(4, 15);
-                let watcher = (object.clone(), timeout_s * SECOND);
-                let (cookie, effect) =
-                    self.watches.register(object, 0, timeout_s as u32, watcher, millis(now));
-                self.cookies.push(cookie);
-                self.apply(now, history, out, |_, _| vec![effect]);
-            }
-            0..8 if self.notifying.len() < 4 => {
-                self.last_number += 1;
-                let number = self.last_number;
-                self.notifying.insert(number, Notifying { object: object.clone(), asked: now });
-                let payload = Bytes::copy_from_slice(&number.to_le_bytes());
-                let timeout_s = self.random.range(2, 7) as u32;
-                let op = Op::Notify { timeout_s, payload };
-                self.submit(now, (object, op), Token::Notify(number), out);
-            }
-            8 => {
-                if let Some(cookie) = self.cookies.first().copied() {
-                    self.end_watch(now, history, cookie, out);
-                }
-            }
-            _ => {}
-        }
-        self.step(now, history, out, |_, _| {});
-    }
-
-    /// Lets the machine of the watches take a step.
-    fn apply(
-        &mut self,
-        now: Nanos,
-        history: &mut History,
-        out: &mut Vec<ClientOut>,
-        step: impl FnOnce(&mut Watches<(ObjectId, Nanos)>, u64) -> Vec<Effect<(ObjectId, Nanos)>>,
-    ) {
-        let effects = step(&mut self.watches, millis(now));
-        if let Err(broken) = self.carry_out(now, history, effects, out) {
-            out.push(ClientOut::Broken(broken));
-        }
-        self.step(now, history, out, |_, _| {});
-    }
-
-    /// An OSD tells of a notify. Most are answered.
-    pub fn on_notify(
-        &mut self,
-        now: Nanos,
-        history: &mut History,
-        (osd, conn): (OsdId, u64),
-        message: &WatchNotify,
-        out: &mut Vec<ClientOut>,
-    ) {
-        let WatchNotify { cookie, notify_id, .. } = *message;
-        let watcher = self.watches.watcher(cookie).cloned();
-        let Some((object, _)) = watcher.filter(|_| self.connection(osd) == Some(conn)) else { return };
-        if self.random.range(0, 8) > 0 {
-            let payload = Bytes::copy_from_slice(
-                &[message.payload.clone(), cookie.to_le_bytes().to_vec().into()].concat(),
-            );
-            history.watching.acked(notify_id, (self.objecter.client(), cookie), payload.clone());
-            self.submit(now, (object, Op::NotifyAck { notify_id, cookie, payload }), Token::Silent, out);
-        }
-        self.step(now, history, out, |_, _| {});
-    }
-
-    /// An OSD tells that a watch has lapsed.
-    pub fn on_watch_lost(
-        &mut self,
-        now: Nanos,
-        history: &mut History,
-        (osd, conn): (OsdId, u64),
-        message: WatchLost,
-        out: &mut Vec<ClientOut>,
-    ) {
-        if self.connection(osd) == Some(conn) {
-            self.apply(now, history, out, |watches, _| watches.on_lost(message.cookie).into_iter().collect());
-        }
     }
 
     /// Its map.
@@ -405,12 +251,24 @@ impl Client {
         self.asked.len()
     }
 
-    /// One line per request without an answer, for reports; those on PGs that are lost are left out.
-    pub fn describe_pending(&self, lost: &BTreeSet<PgId>) -> Vec<String> {
-        let hopeless = |object: &ObjectId| {
-            let pool = self.map().and_then(|map| map.pools.get(&object.pool()));
-            pool.is_some_and(|pool| lost.contains(&pool.pg_of(object)))
-        };
+    /// Whether requests on the object can't be answered since its PG is lost.
+    fn is_lost(&self, lost: &BTreeSet<PgId>, object: &ObjectId) -> bool {
+        let pool = self.map().and_then(|map| map.pools.get(&object.pool()));
+        pool.is_some_and(|pool| lost.contains(&pool.pg_of(object)))
+    }
+
+    /// Targets of copies that wait for sources in PGs that are lost: what is asked of them waits too.
+    pub fn stuck_copies(&self, lost: &BTreeSet<PgId>) -> impl Iterator<Item = ObjectId> {
+        let copies = self.asked.values().filter(|asked| match &asked.action {
+            Action::Copy(source) => self.is_lost(lost, &source.object),
+            _ => false,
+        });
+        copies.map(|asked| asked.object.clone())
+    }
+
+    /// One line per request without an answer, for reports; those on PGs that are lost, and on `stuck` objects, are left out.
+    pub fn describe_pending(&self, lost: &BTreeSet<PgId>, stuck: &BTreeSet<ObjectId>) -> Vec<String> {
+        let hopeless = |object: &ObjectId| self.is_lost(lost, object) || stuck.contains(object);
         let asked = self.asked.iter().filter(|(_, asked)| !hopeless(&asked.object));
         let asked = asked
             .map(|(number, asked)| format!("{}:{number} {:?} on {}", self.node, asked.action, asked.object));
@@ -424,9 +282,21 @@ impl Client {
         lines
     }
 
-    /// The mark that it last saw of an object.
-    pub fn mark(&self, object: &ObjectId) -> Mark {
-        self.marks.get(object).copied().unwrap_or(0)
+    /// What it saw of an object last, and of which version that was; nothing where there was none.
+    pub fn last_seen(&self, object: &ObjectId) -> (u64, Value) {
+        self.seen.get(object).cloned().unwrap_or_default()
+    }
+
+    /// The object of the pool of which it saw something last, but for targets of copies, if that comes `skip` before the last.
+    pub fn source_in(&self, pool: PoolId, skip: usize) -> Option<Source> {
+        let mut seen = self.seen.iter().filter(|(object, _)| object.pool() == pool && !is_copy(object));
+        let (object, (version, value)) = seen.nth(skip)?;
+        Some(Source { object: object.clone(), version: *version, value: value.clone() })
+    }
+
+    /// Its map's generation and epoch.
+    pub fn stamp(&self) -> Stamp {
+        self.map().map_or((0, Epoch(0)), |map| (map.generation, map.epoch))
     }
 
     /// A token that nobody else writes.
@@ -446,24 +316,94 @@ impl Client {
     ) {
         let waits = self.unreadable.contains(&object) && action != Action::Remove;
         let action = if waits { Action::Read } else { action };
+        let flags = self.flags(&action);
+        let ops = requests::ops(&action);
         self.last_number += 1;
         let number = self.last_number;
-        let entry = history.begin(now, self.node, number, &object, action);
+        let asker = Asker { client: self.node, session: self.session(), map: self.stamp() };
+        let entry = history.begin(now, asker, number, &object, action.clone());
         let impatient = !patient && self.random.range(0, IMPATIENT) == 0;
         let deadline_ms = impatient.then(|| millis(now) + self.random.range(1, 5_000));
-        let submission = Submission {
-            object: object.clone(),
-            ops: ops(action),
-            flags: 0,
-            snap: SNAP_HEAD,
-            snap_context: None,
-            mtime_ns: now,
-            deadline_ms,
-        };
+        let submission = submission(now, object.clone(), ops, flags, deadline_ms);
         self.asked.insert(number, Asked { object, action, entry });
         self.step(now, history, out, |objecter, sink| {
             objecter.submit(submission, Token::Asked(number), millis(now), sink)
         });
+    }
+
+    /// The flags of a request: those that it needs, and now and then one that must not matter.
+    fn flags(&mut self, action: &Action) -> u32 {
+        let harmless = match self.random.range(0, FLAGGED) {
+            0 if action.is_write() => request_flag::FULL_TRY,
+            0 => *self
+                .random
+                .pick(&[
+                    request_flag::BALANCE_READS,
+                    request_flag::LOCALIZE_READS,
+                    request_flag::ORDER_READS_WRITES,
+                ])
+                .unwrap_or(&0),
+            _ => 0,
+        };
+        requests::flags(action) | harmless
+    }
+
+    /// Lists a pool in pages of `page` names, where no listing is under way.
+    pub fn list(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        pool: PoolId,
+        page: u64,
+        out: &mut Vec<ClientOut>,
+    ) {
+        let pg_num = self.map().and_then(|map| map.pools.get(&pool)).map(|pool| pool.pg_num);
+        if let (None, Some(pg_num)) = (&self.listing, pg_num) {
+            self.listing = Some(Listing::new(now, pool, pg_num, page));
+            self.next_page(now, out);
+            self.step(now, history, out, |_, _| {});
+        }
+    }
+
+    /// Asks for the listing's next page. Returns whether there is one.
+    fn next_page(&mut self, now: Nanos, out: &mut Vec<ClientOut>) -> bool {
+        let begin = |pg: PgId| ObjectId::min_at_hash(pg.pool, pg.seed);
+        let Some((position, op)) = self.listing.as_ref().and_then(|listing| listing.next(begin)) else {
+            return false;
+        };
+        self.submit(now, (position, vec![op]), Token::Page, out);
+        true
+    }
+
+    fn on_page(
+        &mut self,
+        now: Nanos,
+        history: &mut History,
+        result: Result<Answer, Error>,
+        out: &mut Vec<ClientOut>,
+    ) -> Result<(), Broken> {
+        // It ends with its pool, with the session, and where the listing is refused.
+        let answer = result.ok().filter(|answer| answer.reply.result >= 0);
+        let Some(answer) = answer else {
+            self.listing = None;
+            return Ok(());
+        };
+        let page = answer.reply.ops.first().map(|part| encoding::decode::<ListReply>(&part.output));
+        let Some(Ok(page)) = page else {
+            return Err(Broken {
+                rule: "malformed reply",
+                detail: format!("of a listing: {:?}", answer.reply),
+            });
+        };
+        if let Some(listing) = &mut self.listing {
+            listing.add(page)?;
+        }
+        if !self.next_page(now, out)
+            && let Some(listing) = self.listing.take()
+        {
+            history.listed(now, &listing)?;
+        }
+        Ok(())
     }
 
     /// The map authority publishes a newer map.
@@ -551,6 +491,10 @@ impl Client {
             Ok(answer) => answer.reply,
             // Its outcome is unknown.
             Err(Error::TimedOut(_) | Error::NoSuchPool(_)) => return Ok(()),
+            Err(Error::Blocklisted) => {
+                out.push(ClientOut::Expired);
+                return Ok(());
+            }
             Err(error) => {
                 let detail = format!("{}:{number} {action:?} on {object}: {error}", self.node);
                 return Err(Broken { rule: "a request failed", detail });
@@ -561,10 +505,10 @@ impl Client {
             self.unreadable.insert(object);
             return Ok(());
         }
-        let (outcome, version) = outcome(action, &reply)
+        let (outcome, version) = requests::outcome(&action, &reply)
             .map_err(|detail| Broken { rule: "malformed reply", detail: format!("{detail}: {reply:?}") })?;
-        if let Outcome::Saw(Some(value)) = &outcome {
-            self.marks.insert(object.clone(), value.mark);
+        if let (Outcome::Saw(Some(value)), Some(version)) = (&outcome, version) {
+            self.seen.insert(object.clone(), (version, value.clone()));
         }
         if outcome == Outcome::Unknown {
             out.push(ClientOut::Expired);
@@ -628,6 +572,8 @@ impl Client {
         out: &mut Vec<ClientOut>,
     ) {
         self.answers.clear();
+        self.listing = None;
+        self.reading.clear();
         for cookie in std::mem::take(&mut self.cookies) {
             history.watching.ended((self.objecter.client(), cookie));
         }
@@ -638,174 +584,12 @@ impl Client {
     }
 }
 
-fn token_bytes(token: Mark) -> Bytes {
-    Bytes::copy_from_slice(&token.to_le_bytes())
-}
-
-/// The mark's stored form: nothing where there is none.
-fn mark_bytes(mark: Mark) -> Bytes {
-    if mark == 0 { Bytes::new() } else { token_bytes(mark) }
-}
-
-/// The request that does `action`.
-pub fn ops(action: Action) -> Vec<OsdOp> {
-    let ops = match action {
-        Action::Read => vec![
-            Op::Read { offset: 0, len: 0 },
-            Op::GetXattrs,
-            Op::OmapGetVals { start_after: Bytes::new(), filter_prefix: Bytes::new(), max: 16 },
-        ],
-        Action::WriteFull(token) => vec![Op::WriteFull { data: token_bytes(token).into() }],
-        Action::Append(token) => vec![Op::Append { data: token_bytes(token).into() }],
-        Action::WriteAt(at, token) => {
-            vec![Op::Write { offset: 8 * u64::from(at), data: token_bytes(token).into() }]
-        }
-        Action::Truncate(len) => vec![Op::Truncate { size: 8 * u64::from(len) }],
-        Action::Remove => vec![Op::Remove],
-        Action::Ensure => {
-            return vec![OsdOp { op: Op::Create { exclusive: true }, flags: op_flag::FAILOK }];
-        }
-        Action::Swap { expect, set } => vec![
-            Op::AssertExists,
-            Op::CmpXattr { name: MARK.into(), op: CmpOp::Eq, value: CmpValue::Bytes(mark_bytes(expect)) },
-            Op::SetXattr { name: MARK.into(), value: mark_bytes(set) },
-            Op::OmapSet { entries: vec![(Bytes::from_static(MARK_KEY), mark_bytes(set))] },
-        ],
-    };
-    ops.into_iter().map(OsdOp::from).collect()
-}
-
-/// What an answer means, and its version where that means something.
-fn outcome(action: Action, reply: &OsdReply) -> Result<(Outcome, Option<u64>), String> {
-    let version = Some(reply.user_version);
-    if reply.result >= 0 {
-        return Ok(match action {
-            Action::Read => (Outcome::Saw(Some(value(&reply.ops)?)), version),
-            // A removal's is the version before; where the others changed nothing, it is that of another write.
-            Action::Ensure | Action::Truncate(_) | Action::Remove => (Outcome::Done, None),
-            _ => (Outcome::Done, version),
-        });
-    }
-    match Errno(-reply.result) {
-        Errno::ENOENT if action == Action::Read => Ok((Outcome::Saw(None), None)),
-        Errno::ENOENT => Ok((Outcome::Absent, None)),
-        Errno::ECANCELED => Ok((Outcome::Mismatch, None)),
-        // Whether it may is judged where the OSD refuses.
-        Errno::ENOSPC | Errno::EIO => Ok((Outcome::Refused, None)),
-        // The session has expired: whether an earlier attempt was executed is not known any more.
-        Errno::ESTALE | Errno::EBLOCKLISTED => Ok((Outcome::Unknown, None)),
-        other => Err(format!("unexpected result {other:?} of {action:?}")),
-    }
-}
-
-/// What a read returned.
-fn value(results: &[OpResult]) -> Result<Value, String> {
-    let [data, attrs, omap] = results else { return Err(format!("{} results of a read", results.len())) };
-    let token = |bytes: &[u8]| match bytes {
-        [] => Ok(0),
-        _ => {
-            bytes.try_into().map(Mark::from_le_bytes).map_err(|_| format!("a mark of {} bytes", bytes.len()))
-        }
-    };
-    let pairs: Pairs = encoding::decode(&attrs.output).map_err(|e| e.to_string())?;
-    let entries: OmapValsReply = encoding::decode(&omap.output).map_err(|e| e.to_string())?;
-    let find = |list: &[(Bytes, Bytes)], name: &[u8]| {
-        list.iter().find(|(key, _)| key == name).map_or(Ok(0), |(_, bytes)| token(bytes))
-    };
-    let mark = find(&pairs.0, MARK.as_bytes())?;
-    if find(&entries.entries, MARK_KEY)? != mark {
-        return Err(format!("torn object: attribute {mark:x} and omap {:?} disagree", entries.entries));
-    }
-    let words = data.output.chunks_exact(8);
-    if !words.remainder().is_empty() {
-        return Err(format!("torn data of {} bytes", data.output.len()));
-    }
-    let tokens =
-        words.map(|w| Mark::from_le_bytes(w.try_into().expect("invariant: chunks of eight"))).collect();
-    Ok(Value { tokens, mark })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::disk::Disk;
-    use crate::interpreter::{self, Setting};
-    use crate::random::{Random, Stream};
-    use nacre_exec::{Change, Limits};
-    use nacre_types::Eversion;
-    use nacre_types::pool::Pool;
-    use nacre_types::txn::{Transaction, TxnOp};
-    use nacre_types::{Epoch, Interval, PoolId, ReqId};
-
-    const PG: PgId = PgId { pool: PoolId(1), seed: 0 };
-
-    /// Executes a request as an OSD does: the answer, and what changes.
-    fn execute(disk: &Disk, request: &OsdRequest, version: u64) -> (OsdReply, Option<Change>) {
-        let pool = Pool::replicated("p", 3, 2, 0, 1, Epoch(1));
-        let setting = Setting {
-            pool: &pool,
-            limits: &Limits::default(),
-            full: false,
-            at: Eversion::new(Interval(1), version),
-            wall_ns: 0,
-            recent_requests: &|_| Vec::new(),
-        };
-        let done = interpreter::execute(disk.seen(), &setting, request);
-        let reply = OsdReply {
-            reqid: request.reqid,
-            attempt: request.attempt,
-            epoch: request.epoch,
-            result: done.result,
-            user_version: done.user_version,
-            ops: done.ops,
-        };
-        (reply, done.change)
-    }
-
-    #[test]
-    fn requests_do_to_a_disk_what_the_model_says() {
-        let object = ObjectId::new(PoolId(1), "", "", "o");
-        let mut disk = Disk::default();
-        let mut create = Transaction::new(PG);
-        create.push(TxnOp::CreateCollection);
-        disk.apply(create).unwrap();
-        let mut random = Random::new(5, Stream::Workload);
-        let mut model = None;
-        for token in 1..400 {
-            let action = match random.range(0, 9) {
-                0..2 => Action::Append(token),
-                2 => Action::WriteFull(token),
-                3 => Action::WriteAt(random.range(0, 5) as u8, token),
-                4 => Action::Truncate(random.range(0, 5) as u8),
-                5 => Action::Remove,
-                6 => Action::Ensure,
-                _ => Action::Swap { expect: random.range(0, 2) * token.saturating_sub(1), set: token },
-            };
-            let request = |ops| OsdRequest {
-                reqid: ReqId { client: ClientId(4), tid: token },
-                oldest_tid: token,
-                attempt: 0,
-                epoch: Epoch(1),
-                pg: PG,
-                interval: Interval(1),
-                object: object.clone(),
-                mtime_ns: 0,
-                flags: 0,
-                snap: SNAP_HEAD,
-                snap_context: None,
-                ops,
-            };
-            let (reply, change) = execute(&disk, &request(ops(action)), token);
-            let (next, expected) = action.apply(&model);
-            model = next;
-            assert_eq!(outcome(action, &reply).unwrap().0, expected, "{action:?}");
-            if let Some(change) = change {
-                assert_eq!(change.context.exists, model.is_some(), "{action:?}");
-                disk.apply(change.transaction).unwrap();
-            }
-            let (reply, _) = execute(&disk, &request(ops(Action::Read)), token);
-            let saw = outcome(Action::Read, &reply).unwrap().0;
-            assert_eq!(saw, Outcome::Saw(model.clone()), "{action:?}");
-        }
-    }
+fn submission(
+    now: Nanos,
+    object: ObjectId,
+    ops: Vec<OsdOp>,
+    flags: u32,
+    deadline_ms: Option<u64>,
+) -> Submission {
+    Submission { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns: now, deadline_ms }
 }

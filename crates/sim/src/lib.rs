@@ -48,6 +48,7 @@ pub mod history;
 pub mod interpreter;
 pub mod invariants;
 pub mod linearize;
+pub mod listing;
 pub mod monitor;
 pub mod mutation;
 pub mod nemesis;

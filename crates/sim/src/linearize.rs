@@ -13,8 +13,9 @@
 //! The answer of a request that succeeds with or without a change ([`Action::Ensure`], [`Action::Truncate`]) carries no version
 //! of its own, and neither does that of a removal: they are tried at every place where they may be.
 
-use crate::history::{Action, Broken, Entry, History, Outcome, Value};
+use crate::history::{Action, Broken, Entry, History, Outcome, Stamp, Value};
 use crate::schedule::Nanos;
+use nacre_types::Epoch;
 use std::collections::{BTreeSet, HashSet};
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 
@@ -72,6 +73,8 @@ struct Configuration {
     placed: Vec<bool>,
     /// Which unanswered requests have been placed.
     unknown: u64,
+    /// The newest map that anything placed was asked with.
+    seen: Stamp,
 }
 
 impl Configuration {
@@ -82,10 +85,12 @@ impl Configuration {
             first: 0,
             placed: vec![false; definite],
             unknown: 0,
+            seen: (0, Epoch(0)),
         }
     }
 
-    fn place(&mut self, index: usize) {
+    fn place(&mut self, index: usize, entry: &Entry) {
+        self.seen = self.seen.max(entry.asked_at);
         self.placed[index] = true;
         while self.placed.get(self.first) == Some(&true) {
             self.first += 1;
@@ -94,8 +99,18 @@ impl Configuration {
 
     fn key(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (&self.state, self.version, self.first, &self.placed[self.first..], self.unknown).hash(&mut hasher);
+        (&self.state, self.version, self.first, &self.placed[self.first..], self.unknown, self.seen)
+            .hash(&mut hasher);
         hasher.finish()
+    }
+}
+
+/// Whether an action may take effect on a state of this version.
+fn fits(action: &Action, version: Version) -> bool {
+    match (action, version) {
+        (Action::Replace { version, .. }, Version::Exactly(known)) => *version == known,
+        (Action::Replace { version, .. }, Version::Above(low)) => *version > low,
+        _ => true,
     }
 }
 
@@ -137,7 +152,14 @@ impl<'a> Search<'a> {
         if let Some((index, state, version)) = next_write {
             let mut next = at.clone();
             (next.state, next.version) = (state, version);
-            next.place(index);
+            next.place(index, self.definite[index]);
+            if self.explains(&next) {
+                return true;
+            }
+        }
+        for index in self.fencing(&at, horizon) {
+            let mut next = at.clone();
+            next.place(index, self.definite[index]);
             if self.explains(&next) {
                 return true;
             }
@@ -145,14 +167,14 @@ impl<'a> Search<'a> {
         for (index, version) in self.telling_reads(&at, horizon) {
             let mut next = at.clone();
             next.version = Version::Exactly(version);
-            next.place(index);
+            next.place(index, self.definite[index]);
             if self.explains(&next) {
                 return true;
             }
         }
         for index in self.anywhere(&at, horizon) {
             let (state, outcome) = self.definite[index].action.apply(&at.state);
-            if outcome != Outcome::Done {
+            if outcome != self.definite[index].outcome {
                 continue;
             }
             // Cutting an object is a change, however long it was before.
@@ -162,24 +184,25 @@ impl<'a> Search<'a> {
                 let (Version::Exactly(low) | Version::Above(low)) = at.version;
                 (next.state, next.version) = (state, Version::Above(low));
             }
-            next.place(index);
+            next.place(index, self.definite[index]);
             if self.explains(&next) {
                 return true;
             }
         }
         for bit in 0..self.unknown.len() {
             let entry = self.unknown[bit];
-            if at.unknown & (1 << bit) != 0 || entry.call > horizon {
+            if !self.may_happen(&at, bit) || entry.call > horizon {
                 continue;
             }
             let (state, outcome) = entry.action.apply(&at.state);
-            if outcome != Outcome::Done {
+            if !outcome.took_effect() || !fits(&entry.action, at.version) {
                 continue;
             }
             let (Version::Exactly(low) | Version::Above(low)) = at.version;
             let mut next = at.clone();
             (next.state, next.version) = (state, Version::Above(low));
             next.unknown |= 1 << bit;
+            next.seen = next.seen.max(entry.asked_at);
             if self.explains(&next) {
                 return true;
             }
@@ -203,7 +226,7 @@ impl<'a> Search<'a> {
                     continue;
                 }
                 let (_, outcome) = entry.action.apply(&at.state);
-                if entry.outcome == Outcome::Done || outcome != entry.outcome {
+                if entry.outcome.took_effect() || outcome != entry.outcome || self.fences(at, entry) {
                     continue;
                 }
                 if let (Outcome::Saw(Some(_)), Some(version)) = (&entry.outcome, entry.version) {
@@ -215,7 +238,7 @@ impl<'a> Search<'a> {
                         _ => at.version = Version::Exactly(version),
                     }
                 }
-                at.place(index);
+                at.place(index, entry);
                 took = true;
             }
             if !took {
@@ -228,7 +251,7 @@ impl<'a> Search<'a> {
     fn comes_later(&self, at: &Configuration, version: u64) -> bool {
         (at.first..self.definite.len()).any(|index| {
             let entry = self.definite[index];
-            let is_write = entry.outcome == Outcome::Done;
+            let is_write = entry.outcome.took_effect();
             !at.placed[index] && entry.version.is_some_and(|v| v < version || is_write && v == version)
         })
     }
@@ -260,11 +283,39 @@ impl<'a> Search<'a> {
         open.filter_map(fits).collect()
     }
 
+    /// Whether an unanswered request may take effect yet: nothing is placed that was asked with a map by which its session is
+    /// on the blocklist.
+    fn may_happen(&self, at: &Configuration, bit: usize) -> bool {
+        at.unknown & (1 << bit) == 0 && self.unknown[bit].fenced_at.is_none_or(|map| at.seen < map)
+    }
+
+    /// Whether an unanswered request that may take effect now could not do so after `entry`.
+    fn fences(&self, at: &Configuration, entry: &Entry) -> bool {
+        let is_fenced = |bit: usize| self.unknown[bit].fenced_at.is_some_and(|map| entry.asked_at >= map);
+        (0..self.unknown.len()).any(|bit| is_fenced(bit) && self.may_happen(at, bit))
+    }
+
+    /// Requests that change nothing, may come now and fit, and that end what unanswered requests of a session on the blocklist
+    /// may do. (A read that tells a version is among them only where that version is known.)
+    fn fencing(&self, at: &Configuration, horizon: Nanos) -> Vec<usize> {
+        let fits = |index: &usize| {
+            let entry = self.definite[*index];
+            let known = match (at.version, entry.version, &entry.outcome) {
+                (Version::Exactly(known), Some(version), Outcome::Saw(Some(_))) => known == version,
+                (Version::Above(_), Some(_), Outcome::Saw(Some(_))) => false,
+                _ => true,
+            };
+            let is_free = !at.placed[*index] && entry.call <= horizon && !entry.outcome.took_effect();
+            is_free && known && entry.action.apply(&at.state).1 == entry.outcome && self.fences(at, entry)
+        };
+        (at.first..self.definite.len()).filter(fits).collect()
+    }
+
     /// Requests that may come now and that no version gives a place.
     fn anywhere(&self, at: &Configuration, horizon: Nanos) -> Vec<usize> {
         let open = (at.first..self.definite.len()).filter(|index| {
             let entry = self.definite[*index];
-            let is_free = entry.outcome == Outcome::Done && entry.version.is_none();
+            let is_free = entry.outcome.took_effect() && entry.version.is_none();
             !at.placed[*index] && is_free && entry.call <= horizon
         });
         open.collect()
@@ -273,12 +324,12 @@ impl<'a> Search<'a> {
     /// The acknowledged write of the lowest version, if it may come now and fits.
     fn next_write(&self, at: &Configuration, horizon: Nanos) -> Option<(usize, Option<Value>, Version)> {
         let open = (at.first..self.definite.len())
-            .filter(|index| !at.placed[*index] && self.definite[*index].outcome == Outcome::Done)
+            .filter(|index| !at.placed[*index] && self.definite[*index].outcome.took_effect())
             .filter(|index| self.definite[*index].version.is_some());
         let index = open.min_by_key(|index| (self.definite[*index].version, self.definite[*index].call))?;
         let entry = self.definite[index];
         let (state, outcome) = entry.action.apply(&at.state);
-        if entry.call > horizon || outcome != Outcome::Done {
+        if entry.call > horizon || outcome != entry.outcome || !fits(&entry.action, at.version) {
             return None;
         }
         let (Version::Exactly(low) | Version::Above(low)) = at.version;

@@ -286,7 +286,7 @@ impl World {
                 };
             }
             Fault::ClientPause => {
-                let client = random.index(self.clients.len()) as u32;
+                let client = random.index(self.scenario.clients as usize) as u32;
                 if self.nemesis.is_silent(client) {
                     return false;
                 }
@@ -298,8 +298,8 @@ impl World {
                 self.later(random.range(SECOND, long * SECOND), FaultEvent::Resume(client));
             }
             Fault::ClientStop => {
-                let client = random.index(self.clients.len()) as u32;
-                let alive = (0..self.clients.len() as u32).filter(|c| !self.nemesis.is_stopped(*c)).count();
+                let client = random.index(self.scenario.clients as usize) as u32;
+                let alive = (0..self.scenario.clients).filter(|c| !self.nemesis.is_stopped(*c)).count();
                 if alive <= 1 || self.nemesis.is_stopped(client) {
                     return false;
                 }
@@ -314,6 +314,14 @@ impl World {
                 }
             }
             Fault::Damage => return self.damage(osd, random),
+            Fault::Fence => {
+                let client = random.index(self.scenario.clients as usize);
+                let session = self.clients[client].session();
+                self.operate(|state, now| {
+                    state.add_to_blocklist(format!("client.{session}"), now.wall_ns + 3_600 * SECOND);
+                });
+                return self.monitor.is_running();
+            }
             Fault::Full => {
                 let mut disk = self.osds[osd as usize].disk();
                 let room = disk.used() + random.range(0, 200);
@@ -389,7 +397,7 @@ impl World {
 
     fn partition(&mut self, random: &mut Random, one_way: bool) -> bool {
         let osds = (0..self.osds.len() as u32).map(Node::Osd);
-        let clients = (0..self.clients.len() as u32).map(Node::Client);
+        let clients = (0..self.scenario.clients).map(Node::Client);
         let nodes: Vec<Node> = osds.chain(clients).chain([Node::Mon]).collect();
         let side: BTreeSet<Node> = nodes.iter().copied().filter(|_| random.chance(350)).collect();
         let links = nodes

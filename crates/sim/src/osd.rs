@@ -15,15 +15,18 @@ use crate::store::Store;
 use bytes::Bytes;
 use host::Host;
 use nacre_common::Config;
+use nacre_exec::Copied;
 use nacre_objectstore::ObjectStore;
 use nacre_pg::{KnownOsds, Pg};
 use nacre_shard::control::Control;
+use nacre_shard::copy::Fetched;
 use nacre_shard::inbox::ShardMessage;
 use nacre_shard::session::Arrival;
 use nacre_shard::shard::{REMOVING_KEY, Shard, ShardCell, Turn};
 use nacre_shard::shared::{RunState, ShardSettings, Shared};
 use nacre_shard::superblock::{Superblock, read_known};
 use nacre_shard::world::World;
+use nacre_types::errno::Errno;
 use nacre_types::msg::OsdRequest;
 use nacre_types::osdmap::{Member, PgMembership};
 use nacre_types::stats::pg_state;
@@ -64,6 +67,13 @@ pub enum Out {
         interval: Interval,
         /// Whether the OSD itself has a copy that can be read.
         has_own: bool,
+    },
+    /// A shard wants the source of a request's copy read.
+    Fetch {
+        /// The shard.
+        shard: usize,
+        /// The request.
+        arrival: Box<Arrival>,
     },
     /// A rule of the contract between machine and host was broken.
     Broken(&'static str, String),
@@ -351,6 +361,20 @@ impl Osd {
             if conn.is_over() {
                 process.shared.post_all(|| ShardMessage::WatchersGone(conn.id()));
             }
+        });
+    }
+
+    /// The source of a shard's copy is read, or can't be.
+    pub fn on_fetched(
+        &mut self,
+        now: Nanos,
+        (shard, arrival): (usize, Box<Arrival>),
+        copied: Result<Copied, Errno>,
+        out: &mut Vec<Out>,
+    ) {
+        self.act(now, out, |process| {
+            let fetched = Fetched { copies: vec![copied], rooms: Vec::new() };
+            process.shared.inboxes[shard].post(ShardMessage::Fetched { arrival, fetched });
         });
     }
 

@@ -31,6 +31,8 @@ pub enum Stream {
     Attendance,
     /// Full queues and deadlines of a client, its watches and notifies.
     Client(u32),
+    /// When clients list and copy, and what.
+    Chores,
 }
 
 /// A deterministic source for one [`Stream`].
@@ -50,6 +52,7 @@ impl Random {
             Stream::Fault(kind) => 64 + u64::from(kind),
             Stream::Tasks => 6,
             Stream::Attendance => 7,
+            Stream::Chores => 8,
             Stream::Process(number) => 1024 + u64::from(number),
             Stream::Client(number) => (1 << 40) + u64::from(number),
         };

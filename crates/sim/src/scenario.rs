@@ -101,6 +101,8 @@ faults! {
     Full = "full", 20 * SECOND;
     /// An object of one copy can't be read any more.
     Damage = "damage", 3 * SECOND;
+    /// An operator, or another client, puts a client's session on the blocklist.
+    Fence = "fence", 10 * SECOND;
 }
 
 impl fmt::Display for Fault {

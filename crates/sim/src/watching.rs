@@ -86,6 +86,11 @@ impl Watching {
         self.watches.remove(&id);
     }
 
+    /// A session is on the blocklist: its watches are over.
+    pub fn fenced(&mut self, session: ClientId) {
+        self.watches.retain(|(of, _), _| *of != session);
+    }
+
     /// The client is told that its watch is lost; `excused` where its object is gone or can't be read.
     pub fn lost(&mut self, id: WatchId, now: Nanos, excused: bool) -> Result<(), Broken> {
         let Some(watch) = self.watches.remove(&id) else { return Ok(()) };

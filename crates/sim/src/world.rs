@@ -5,9 +5,10 @@
 //! answered and every object was read once more, or with the first invariant that does not hold.
 
 mod ending;
+mod workload;
 
 use crate::client::{Client, ClientOut};
-use crate::history::{Action, History};
+use crate::history::History;
 use crate::invariants::Invariants;
 use crate::linearize;
 use crate::monitor::{MonOut, Monitor};
@@ -20,10 +21,13 @@ use crate::scenario::{Fault, Scenario};
 use crate::schedule::{Clock, MICRO, MILLI, Nanos, SECOND, Schedule};
 use crate::{Failure, Options, Report};
 use ending::Ending;
+use nacre_exec::Copied;
 use nacre_mon::logic::Event;
+use nacre_shard::session::Arrival;
 use nacre_shard::shard::Turn;
-use nacre_types::{ClientId, Epoch, ObjectId, OsdId, PoolId};
-use std::collections::BTreeSet;
+use nacre_types::errno::Errno;
+use nacre_types::{ClientId, Epoch, OsdId, PoolId};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -67,10 +71,14 @@ pub enum Happening {
     Ask(u32),
     /// A client may watch or notify.
     Attend(u32),
+    /// A client may list a pool or copy an object.
+    Chore(u32),
     /// A client's timer.
     ClientTime(u32),
     /// A client goes on under another session.
     NewSession(u32),
+    /// The source of a copy is read, or can't be.
+    Copied(u64, Box<Result<Copied, Errno>>),
     /// Trouble.
     FaultEvent(FaultEvent),
     /// No more trouble from here on.
@@ -103,6 +111,13 @@ pub struct World {
     workload: Random,
     /// When clients watch and notify, and what.
     attendance: Random,
+    /// When clients list and copy, and what.
+    chores: Random,
+    /// Requests whose sources are being read, by numbers: their OSD, its life, their shard.
+    copying: BTreeMap<u64, (u32, u32, usize, Box<Arrival>)>,
+    last_copy: u64,
+    /// The generation of the last map that was published.
+    generation: u64,
     monitor_random: Random,
     /// Flush under way, per OSD.
     flushing: Vec<bool>,
@@ -142,7 +157,8 @@ impl World {
                 Osd::new(OsdId(id), clock, scenario.settings(OsdId(id), mutation))
             })
             .collect();
-        let clients = (0..scenario.clients)
+        // OSDs have sessions of their own to read the sources of copies.
+        let clients = (0..scenario.clients + scenario.osds)
             .map(|n| {
                 let random = Random::new(seed, Stream::Client(n));
                 Client::new(Node::Client(n), ClientId(u64::from(n) + 1), random)
@@ -164,6 +180,10 @@ impl World {
             history: History::default(),
             workload: Random::new(seed, Stream::Workload),
             attendance: Random::new(seed, Stream::Attendance),
+            chores: Random::new(seed, Stream::Chores),
+            copying: BTreeMap::new(),
+            last_copy: 0,
+            generation: 0,
             monitor_random: Random::new(seed, Stream::Monitor),
             flushing: vec![false; count],
             wakes: vec![None; count],
@@ -172,7 +192,7 @@ impl World {
             broken: BTreeSet::new(),
             connecting: BTreeSet::new(),
             asked: 0,
-            next_session: u64::from(scenario.clients) + 1,
+            next_session: u64::from(scenario.clients + scenario.osds) + 1,
             ending: Ending::Trouble,
             deleted: BTreeSet::new(),
             failure: None,
@@ -194,9 +214,12 @@ impl World {
         }
         for client in 0..self.clients.len() as u32 {
             self.schedule.at(SECOND, Happening::ResetSeen(Node::Client(client), Node::Mon));
+        }
+        for client in 0..self.scenario.clients {
             let wait = self.workload.wait(self.scenario.think);
             self.schedule.at(2 * SECOND + wait, Happening::Ask(client));
             self.schedule.at(3 * SECOND + wait, Happening::Attend(client));
+            self.schedule.at(4 * SECOND + wait, Happening::Chore(client));
         }
         self.schedule.at(0, Happening::MonTick(self.monitor.life));
         for (at, fault_event) in self.nemesis.first(3 * SECOND) {
@@ -221,6 +244,7 @@ impl World {
                 self.fail("events without end", unfinished);
             }
         }
+        self.history.note_fences();
         if self.failure.is_none()
             && let Err(broken) = linearize::check_all(&self.history)
         {
@@ -323,6 +347,7 @@ impl World {
             Happening::MonStart => self.start_monitor(),
             Happening::Ask(client) => self.ask(client),
             Happening::Attend(client) => self.attend(client),
+            Happening::Chore(client) => self.do_chore(client),
             Happening::ClientTime(client) => {
                 self.with_client(client, |client, history, out| client.on_time(now, history, out));
             }
@@ -333,6 +358,7 @@ impl World {
                     client.new_session(now, history, session, out);
                 });
             }
+            Happening::Copied(copy, copied) => self.copied(copy, *copied),
             Happening::FaultEvent(fault_event) => self.strike(fault_event),
             Happening::Calm => self.calm(),
             Happening::Look => self.look(),
@@ -430,6 +456,7 @@ impl World {
         }
         let (now, node) = (self.schedule.now(), Node::Client(number));
         let mut out = Vec::new();
+        let mut expired = false;
         act(&mut self.clients[number as usize], &mut self.history, &mut out);
         for wanted in out {
             match wanted {
@@ -438,7 +465,14 @@ impl World {
                 }
                 ClientOut::Close(osd, conn) => self.break_connection((number, osd.0), conn, 20 * MILLI),
                 ClientOut::NeedsMap => self.send(node, Node::Mon, Packet::Subscribe(0, 0)),
-                ClientOut::Expired => self.schedule.after(0, Happening::NewSession(number)),
+                ClientOut::Expired if expired => {}
+                ClientOut::Expired => {
+                    expired = true;
+                    self.schedule.after(0, Happening::NewSession(number));
+                }
+                ClientOut::Copied(copy, copied) => {
+                    self.schedule.after(0, Happening::Copied(copy, Box::new(copied)))
+                }
                 ClientOut::Broken(broken) => return self.fail(broken.rule, broken.detail),
             }
         }
@@ -510,6 +544,7 @@ impl World {
                     let checked = self.invariants.unreadable(&self.osds, id, pg, &object, interval);
                     self.check(checked);
                 }
+                Out::Fetch { shard, arrival } => self.fetch(id, shard, arrival),
                 Out::Broken(rule, detail) => self.fail(rule, detail),
             }
         }
@@ -586,6 +621,7 @@ impl World {
                     if self.trace {
                         self.say(format_args!("published {}", describe_map(&view)));
                     }
+                    self.note_blocklist(&view);
                     let checked = self.invariants.published(&self.osds, &view);
                     self.check(checked);
                 }
@@ -618,6 +654,7 @@ impl World {
         let late = self.network.cut(Link::new(me, Node::Mon));
         self.haunt(Link::new(me, Node::Mon), late);
         self.monitor.on_reset(me);
+        self.handle(Happening::NewSession(self.scenario.clients + id));
         self.with_osd(id, |osd, out| osd.start(now, out));
     }
 
@@ -721,65 +758,6 @@ impl World {
         }
         let due = self.network.unblock(self.schedule.now(), link);
         self.due(due);
-    }
-
-    // Work.
-
-    fn ask(&mut self, number: u32) {
-        if self.ending != Ending::Trouble || self.asked >= self.scenario.requests {
-            return;
-        }
-        let wait = self.workload.wait(self.scenario.think);
-        self.schedule.after(wait, Happening::Ask(number));
-        if self.nemesis.is_silent(number)
-            || self.clients[number as usize].outstanding() >= self.scenario.outstanding
-        {
-            return;
-        }
-        let Some(map) = self.clients[number as usize].map().cloned() else { return };
-        let pools: Vec<_> = map.pools.keys().copied().collect();
-        let Some(pool) = self.workload.pick(&pools).copied() else { return };
-        let object = self.object(pool, self.workload.clone().range(0, u64::from(self.scenario.objects)));
-        self.workload.bits();
-        let client = &mut self.clients[number as usize];
-        let token = client.next_token();
-        let action = match self.workload.range(0, 100) {
-            0..38 => Action::Read,
-            38..52 => Action::WriteFull(token),
-            52..70 => Action::Append(token),
-            70..78 => Action::WriteAt(self.workload.range(0, 6) as u8, token),
-            78..82 => Action::Truncate(self.workload.range(0, 5) as u8),
-            82..88 => Action::Remove,
-            88..91 => Action::Ensure,
-            _ => Action::Swap { expect: client.mark(&object), set: token },
-        };
-        self.asked += 1;
-        let now = self.schedule.now();
-        self.with_client(number, |client, history, out| {
-            client.ask(now, history, (object, action), false, out);
-        });
-    }
-
-    /// A client watches or notifies. The objects of that are not among those that requests change.
-    fn attend(&mut self, number: u32) {
-        if self.ending != Ending::Trouble {
-            return;
-        }
-        let now = self.schedule.now();
-        let wait = self.attendance.wait(700 * MILLI);
-        self.schedule.after(wait, Happening::Attend(number));
-        let Some(map) = self.clients[number as usize].map().cloned() else { return };
-        let pools: Vec<_> = map.pools.keys().copied().collect();
-        let Some(pool) = self.attendance.pick(&pools).copied() else { return };
-        if self.nemesis.is_silent(number) {
-            return;
-        }
-        let object = ObjectId::new(pool, "", "", &format!("w{}", self.attendance.range(0, 2)));
-        self.with_client(number, |client, history, out| client.attend(now, history, object, out));
-    }
-
-    fn object(&self, pool: PoolId, number: u64) -> ObjectId {
-        ObjectId::new(pool, "", "", &format!("o{number}"))
     }
 }
 

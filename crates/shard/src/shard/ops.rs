@@ -353,6 +353,7 @@ impl Shard {
             watches: &|client| shared.watch_counts.of(client),
             copied: &op.fetched.copies,
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
+            missing: &|| hosted.machine.missing().cloned().collect(),
         };
         let mut executed = exec::execute(&env, request, &context);
         if executed.damaged {
@@ -463,7 +464,10 @@ impl Shard {
     }
 
     fn observe_answer(&self, op: &InflightOp, wrote: Option<Eversion>, result: i32) {
+        // A copy may fail since its source can't be read.
+        let lacks_source = op.fetched.copies.iter().any(Result::is_err);
         if op.conn.is_some()
+            && !lacks_source
             && let Some((pg, interval)) = self.place_of(op.slot)
         {
             self.shared.world.observe(Observation::Answered { pg, interval, wrote, result });

@@ -6,7 +6,7 @@ use crate::history::Token;
 use crate::random::{Random, Stream};
 
 fn saw(tokens: &[Token]) -> Outcome {
-    Outcome::Saw(Some(Value { tokens: tokens.to_vec(), mark: 0 }))
+    Outcome::Saw(Some(Value { tokens: tokens.to_vec(), ..Value::default() }))
 }
 
 fn op(client: u32, action: Action, call: Nanos, reply: Nanos, outcome: Outcome) -> Entry {
@@ -38,7 +38,7 @@ fn concurrent_writes_in_either_order_are_accepted() {
             _ => e.at_version(2),
         });
         assert_eq!(rule(&in_order), Ok(()));
-        let swapped = in_order.map(|e| match (e.action, e.version) {
+        let swapped = in_order.map(|e| match (&e.action, e.version) {
             (WriteFull(_), Some(v)) => e.at_version(3 - v),
             _ => e,
         });
@@ -121,7 +121,7 @@ fn an_unknown_outcome_may_show_late_or_never_but_not_come_and_go() {
 #[test]
 fn removes_and_swaps_follow_the_state() {
     let swap = |expect, set, call, outcome| op(0, Swap { expect, set }, call, call + 5, outcome);
-    let value = |mark| Outcome::Saw(Some(Value { tokens: vec![1], mark }));
+    let value = |mark| Outcome::Saw(Some(Value { tokens: vec![1], mark, count: 0 }));
     let good = [
         swap(0, 5, 0, Outcome::Absent),
         done(WriteFull(1), 10, 1),

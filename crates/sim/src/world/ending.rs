@@ -148,7 +148,8 @@ impl World {
     fn unanswered(&self) -> Vec<String> {
         let lost = self.lost_pgs();
         let silent = |client: &Client| matches!(client.node, Node::Client(n) if self.nemesis.is_silent(n));
-        self.clients.iter().filter(|c| !silent(c)).flat_map(|c| c.describe_pending(&lost)).collect()
+        let stuck = self.clients.iter().flat_map(|client| client.stuck_copies(&lost)).collect();
+        self.clients.iter().filter(|c| !silent(c)).flat_map(|c| c.describe_pending(&lost, &stuck)).collect()
     }
 
     pub(super) fn describe_unfinished(&mut self) -> String {

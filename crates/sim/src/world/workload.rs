@@ -1,0 +1,150 @@
+//! What clients do, and what is done for them.
+
+use super::ending::Ending;
+use super::{Happening, World};
+use crate::history::Action;
+use crate::packet::MapView;
+use crate::schedule::{MILLI, SECOND};
+use nacre_exec::Copied;
+use nacre_shard::session::Arrival;
+use nacre_types::errno::Errno;
+use nacre_types::op::Op;
+use nacre_types::{ClientId, ObjectId, PoolId};
+use std::sync::Arc;
+
+impl World {
+    pub(super) fn ask(&mut self, number: u32) {
+        if self.ending != Ending::Trouble || self.asked >= self.scenario.requests {
+            return;
+        }
+        let wait = self.workload.wait(self.scenario.think);
+        self.schedule.after(wait, Happening::Ask(number));
+        if self.nemesis.is_silent(number)
+            || self.clients[number as usize].outstanding() >= self.scenario.outstanding
+        {
+            return;
+        }
+        let Some(map) = self.clients[number as usize].map().cloned() else { return };
+        let pools: Vec<_> = map.pools.keys().copied().collect();
+        let Some(pool) = self.workload.pick(&pools).copied() else { return };
+        let object = self.object(pool, self.workload.clone().range(0, u64::from(self.scenario.objects)));
+        self.workload.bits();
+        let client = &mut self.clients[number as usize];
+        let token = client.next_token();
+        let (version, seen) = client.last_seen(&object);
+        let first = seen.tokens.first().copied().unwrap_or(0);
+        let action = match self.workload.range(0, 100) {
+            0..34 => Action::Read,
+            34..45 => Action::WriteFull(token),
+            45..59 => Action::Append(token),
+            59..65 => Action::WriteAt(self.workload.range(0, 6) as u8, token),
+            65..69 => Action::Truncate(self.workload.range(0, 5) as u8),
+            69..75 => Action::Remove,
+            75..78 => Action::Ensure,
+            78..85 => Action::Swap { expect: seen.mark, set: token },
+            85..87 => Action::Create(token),
+            87..90 => Action::AppendTelling { expect: seen.mark, token },
+            90..92 => Action::AppendAfter { first, token },
+            92 => Action::Unmark,
+            93..96 => Action::Count,
+            _ if version > 0 => Action::Replace { version, token },
+            _ => Action::Read,
+        };
+        self.asked += 1;
+        let now = self.schedule.now();
+        self.with_client(number, |client, history, out| {
+            client.ask(now, history, (object, action), false, out);
+        });
+    }
+
+    /// A client watches or notifies. The objects of that are not among those that requests change.
+    pub(super) fn attend(&mut self, number: u32) {
+        if self.ending != Ending::Trouble {
+            return;
+        }
+        let now = self.schedule.now();
+        let wait = self.attendance.wait(700 * MILLI);
+        self.schedule.after(wait, Happening::Attend(number));
+        let Some(map) = self.clients[number as usize].map().cloned() else { return };
+        let pools: Vec<_> = map.pools.keys().copied().collect();
+        let Some(pool) = self.attendance.pick(&pools).copied() else { return };
+        if self.nemesis.is_silent(number) {
+            return;
+        }
+        let object = ObjectId::new(pool, "", "", &format!("w{}", self.attendance.range(0, 2)));
+        self.with_client(number, |client, history, out| client.attend(now, history, object, out));
+    }
+
+    fn object(&self, pool: PoolId, number: u64) -> ObjectId {
+        ObjectId::new(pool, "", "", &format!("o{number}"))
+    }
+
+    /// A client lists a pool, or reads, removes or makes a copy.
+    pub(super) fn do_chore(&mut self, number: u32) {
+        if self.ending != Ending::Trouble {
+            return;
+        }
+        let now = self.schedule.now();
+        let wait = self.chores.wait(SECOND);
+        self.schedule.after(wait, Happening::Chore(number));
+        let client = &self.clients[number as usize];
+        let Some(map) = client.map().cloned() else { return };
+        let pools: Vec<_> = map.pools.keys().copied().collect();
+        let Some(pool) = self.chores.pick(&pools).copied() else { return };
+        let draws = [0; 3].map(|_| self.chores.range(0, 1 << 16));
+        if self.nemesis.is_silent(number) {
+            return;
+        }
+        if draws[0] % 3 == 0 {
+            let page = 1 + draws[1] % 4;
+            return self
+                .with_client(number, |client, history, out| client.list(now, history, pool, page, out));
+        }
+        let source = client.source_in(pool, draws[1] as usize % self.scenario.objects as usize);
+        let action = match (draws[0] % 8, source) {
+            (0..5, Some(source)) => Action::Copy(Arc::new(source)),
+            (5, _) => Action::Remove,
+            _ => Action::Read,
+        };
+        let object = ObjectId::new(pool, "", "", &format!("c{}", draws[2] % 2));
+        self.with_client(number, |client, history, out| {
+            client.ask(now, history, (object, action), false, out);
+        });
+    }
+
+    /// An OSD wants the source of a copy read.
+    pub(super) fn fetch(&mut self, osd: u32, shard: usize, arrival: Box<Arrival>) {
+        self.last_copy += 1;
+        let (now, number) = (self.schedule.now(), self.last_copy);
+        let op = arrival.request.ops.iter().map(|op| &op.op).find(|op| matches!(op, Op::CopyFrom { .. }));
+        let Some(op) = op.cloned() else {
+            return self.fail("a copy without a source", format!("{:?}", arrival.request));
+        };
+        self.copying.insert(number, (osd, self.osds[osd as usize].life, shard, arrival));
+        self.with_client(self.scenario.clients + osd, |client, history, out| {
+            client.read_source(now, history, (number, &op), out);
+        });
+    }
+
+    /// The source of a copy is read, or can't be. Its OSD's process may have ended since it asked.
+    pub(super) fn copied(&mut self, number: u64, copied: Result<Copied, Errno>) {
+        let Some((osd, life, shard, arrival)) = self.copying.remove(&number) else { return };
+        let now = self.schedule.now();
+        if self.osds[osd as usize].life == life {
+            self.with_osd(osd, |osd, out| osd.on_fetched(now, (shard, arrival), copied, out));
+        }
+    }
+
+    /// A map is published: sessions that it has on the blocklist do nothing more from where others have it.
+    pub(super) fn note_blocklist(&mut self, view: &MapView) {
+        let map = &view.map;
+        if map.generation != self.generation {
+            self.generation = map.generation;
+            self.history.forget_fences();
+        }
+        let sessions = map.blocklist.keys().filter_map(|who| who.strip_prefix("client.")?.parse().ok());
+        for session in sessions {
+            self.history.fence(ClientId(session), (map.generation, map.epoch));
+        }
+    }
+}
