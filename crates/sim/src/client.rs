@@ -55,6 +55,10 @@ pub enum ClientOut {
     NeedsMap,
     /// It goes on under a new session.
     Expired,
+    /// It was told that its session is over, of a request that was asked at this time (ESTALE).
+    Stale(Nanos),
+    /// It was told that there is no space for an object (ENOSPC).
+    NoSpace(ObjectId),
     /// The source of a copy is read, or can't be.
     Copied(u64, Result<Copied, Errno>),
     /// A rule does not hold.
@@ -500,6 +504,13 @@ impl Client {
                 return Err(Broken { rule: "a request failed", detail });
             }
         };
+        if reply.result == Errno::ESTALE.negated() {
+            let asked = history.asked(&entry);
+            out.push(ClientOut::Stale(asked));
+        }
+        if reply.result == Errno::ENOSPC.negated() {
+            out.push(ClientOut::NoSpace(object.clone()));
+        }
         if reply.result == Errno::EIO.negated() && action.is_write() {
             // It may have taken effect on a member that has the object, which others lack so far.
             self.unreadable.insert(object);

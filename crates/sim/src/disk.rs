@@ -11,7 +11,7 @@ use bytes::Bytes;
 use nacre_objectstore::{ObjectStat, Page, ReadStore, Result, StoreError};
 use nacre_types::txn::{Transaction, TxnOp};
 use nacre_types::{Eversion, ObjectId, PgId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -87,6 +87,8 @@ pub struct Disk {
     seen: Image,
     durable: Image,
     unflushed: VecDeque<Transaction>,
+    /// Objects that flushes have touched since that was asked last.
+    touched: BTreeSet<(PgId, ObjectId)>,
     /// Bytes that the store can hold; 0 is no limit.
     capacity: u64,
 }
@@ -154,8 +156,15 @@ impl Disk {
     /// Makes the `count` oldest unflushed changes durable.
     pub fn flush(&mut self, count: usize) {
         for transaction in self.unflushed.drain(..count.min(self.unflushed.len())) {
+            let objects = transaction.ops.iter().flat_map(objects_of).flatten();
+            self.touched.extend(objects.map(|oid| (transaction.collection, oid.clone())));
             self.durable.apply(&transaction).expect("invariant: it applied to the same contents before");
         }
+    }
+
+    /// Objects that have become durable, or were removed for good, since this was asked last.
+    pub fn take_touched(&mut self) -> BTreeSet<(PgId, ObjectId)> {
+        std::mem::take(&mut self.touched)
     }
 
     /// Power fails: the `surviving` oldest unflushed changes made it, the others did not.
@@ -193,6 +202,29 @@ impl Disk {
     /// Bytes of object data.
     pub fn used(&self) -> u64 {
         self.seen.collections.values().flat_map(|c| c.objects.values()).map(|o| o.data.len() as u64).sum()
+    }
+}
+
+/// The objects that a step changes.
+fn objects_of(op: &TxnOp) -> [Option<&ObjectId>; 2] {
+    match op {
+        TxnOp::Touch(oid)
+        | TxnOp::Write { oid, .. }
+        | TxnOp::Zero { oid, .. }
+        | TxnOp::Truncate { oid, .. }
+        | TxnOp::Remove(oid)
+        | TxnOp::SetAttrs { oid, .. }
+        | TxnOp::RmAttr { oid, .. }
+        | TxnOp::RmAttrs(oid)
+        | TxnOp::OmapSet { oid, .. }
+        | TxnOp::OmapRm { oid, .. }
+        | TxnOp::OmapRmRange { oid, .. }
+        | TxnOp::OmapClear(oid)
+        | TxnOp::OmapSetHeader { oid, .. }
+        | TxnOp::AllocHint { oid, .. } => [Some(oid), None],
+        TxnOp::Clone { to, .. } | TxnOp::CloneRange { to, .. } => [Some(to), None],
+        TxnOp::Rename { from, to } => [Some(from), Some(to)],
+        _ => [None, None],
     }
 }
 
@@ -264,7 +296,8 @@ impl Image {
         }
     }
 
-    fn object_of(&self, pg: PgId, oid: &ObjectId) -> Option<&Object> {
+    /// An object, whether it can be read or not.
+    pub fn object_of(&self, pg: PgId, oid: &ObjectId) -> Option<&Object> {
         self.collections.get(&pg)?.objects.get(oid).map(|object| &**object)
     }
 

@@ -361,6 +361,11 @@ impl History {
         EntryId { object: object.clone(), index: of.entries.len() - 1 }
     }
 
+    /// When an entry was asked.
+    pub fn asked(&self, id: &EntryId) -> Nanos {
+        self.objects.get(&id.object).and_then(|of| of.entries.get(id.index)).map_or(0, |entry| entry.call)
+    }
+
     /// The answer comes, with the object's user version where the answer carries one that means something.
     pub fn finish(
         &mut self,

@@ -2,6 +2,7 @@
 //!
 //! The simulator sees what no machine can see: all disks, all clocks, all memberships at one instant.
 
+use crate::contents::{Contents, lacking};
 use crate::disk::{Collection, Object};
 use crate::osd::Osd;
 use crate::packet::MapView;
@@ -32,6 +33,7 @@ pub struct Invariants {
     proposed: BTreeMap<PgId, Vec<PgMembership>>,
     /// Pools whose data an operator destroyed.
     given_up: BTreeSet<PoolId>,
+    contents: Contents,
 }
 
 impl Invariants {
@@ -56,6 +58,21 @@ impl Invariants {
     /// An operator deletes the pool. Its copies go, and a restored map that has it again brings none back.
     pub fn give_up(&mut self, pool: PoolId) {
         self.given_up.insert(pool);
+        self.contents.give_up(pool);
+    }
+
+    /// Changes have become durable on an OSD.
+    pub fn flushed(&mut self, osd: &Osd) -> Result<(), Violation> {
+        let mut disk = osd.disk();
+        for (pg, oid) in disk.take_touched() {
+            let stored = disk.durable().object_of(pg, &oid);
+            if let Some(object) =
+                stored.filter(|_| !nacre_pg::is_temp(&oid) && !self.given_up.contains(&pg.pool))
+            {
+                self.contents.durable(osd.id, pg, &oid, object)?;
+            }
+        }
+        Ok(())
     }
 
     /// A process ordered an update in `interval`. Only where it orders all of the interval's, a version names one update.
@@ -155,8 +172,8 @@ impl Invariants {
         };
         for member in &membership.in_sync {
             let Some(osd) = osds.iter().find(|osd| osd.member() == *member) else { continue };
-            let lacking = acknowledged.iter().rev().take(LAST_ACKNOWLEDGED).find(|v| !holds(osd, pg, **v));
-            if let Some(version) = lacking {
+            let absent = acknowledged.iter().rev().take(LAST_ACKNOWLEDGED).find(|v| !holds(osd, pg, **v));
+            if let Some(version) = absent {
                 let disk = osd.disk();
                 let head = disk.durable().collections.get(&pg).and_then(|c| c.log.keys().next_back());
                 let detail = format!(
@@ -164,6 +181,15 @@ impl Invariants {
                     member.osd, membership.interval
                 );
                 return Err(("an in-sync disk lacks an acknowledged write", detail));
+            }
+            let latest = acknowledged.iter().rev().take(LAST_ACKNOWLEDGED);
+            for (version, (object, has)) in
+                latest.filter_map(|v| Some((v, lacking(osd.disk().durable(), pg, *v)?)))
+            {
+                if !osd.durably_lacks(pg, &object) {
+                    let detail = format!("{object} of {pg} at {version} on {}: {has}", member.osd);
+                    return Err(("an in-sync disk lacks an acknowledged content", detail));
+                }
             }
         }
         Ok(())

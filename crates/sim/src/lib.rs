@@ -42,6 +42,7 @@
 //! machines that a bounded number of seeds must notice. `docs/simulation.md` says how to work with it.
 
 pub mod client;
+pub mod contents;
 pub mod disk;
 pub mod gateway;
 pub mod history;

@@ -60,6 +60,8 @@ pub struct Nemesis {
     pools_made: u32,
     /// When objects were damaged last, by OSD.
     damaged: BTreeMap<(u32, ObjectId), Nanos>,
+    /// When a full disk got room again last.
+    last_full: Option<Nanos>,
     calm: bool,
     struck: BTreeMap<Fault, u64>,
 }
@@ -82,6 +84,7 @@ impl Nemesis {
                 .then(|| Random::new(scenario.seed, Stream::Fault(200))),
             pools_made: 0,
             damaged: BTreeMap::new(),
+            last_full: None,
             calm: false,
             struck: BTreeMap::new(),
         }
@@ -129,6 +132,11 @@ impl Nemesis {
             *self.struck.entry(Fault::Ghost).or_default() += 1;
         }
         later
+    }
+
+    /// When a full disk got room again last.
+    pub fn last_full(&self) -> Option<Nanos> {
+        self.last_full
     }
 
     /// How often each kind had an effect.
@@ -234,6 +242,7 @@ impl World {
                     let event = nacre_mon::logic::Event::MarkMeDown { osd: OsdId(osd), request };
                     self.send(Node::Osd(osd), Node::Mon, Packet::ToMon(Box::new(event)));
                     self.osds[osd as usize].crash(pending);
+                    self.check_contents(osd);
                 }
                 self.schedule.after(random.range(200 * MILLI, 5 * SECOND), Happening::OsdStart(osd));
                 return nonce != 0;
@@ -461,6 +470,7 @@ impl World {
             let surviving = random.index(self.osds[osd as usize].disk().unflushed() + 1);
             self.say(format_args!("osd.{osd} dies; {surviving} unflushed changes survive"));
             self.osds[osd as usize].crash(surviving);
+            self.check_contents(osd);
         }
         let refuses = !random.chance(400);
         if refuses {
@@ -639,7 +649,12 @@ impl World {
     }
 
     fn make_room(&mut self, osd: u32) {
-        self.osds[osd as usize].disk().set_capacity(0);
+        let mut disk = self.osds[osd as usize].disk();
+        if disk.capacity().is_some() {
+            self.nemesis.last_full = Some(self.schedule.now());
+        }
+        disk.set_capacity(0);
+        drop(disk);
         if self.nemesis.stuck.remove(&osd) {
             self.schedule.after(100 * MILLI, Happening::OsdStart(osd));
         }

@@ -229,6 +229,11 @@ impl Osd {
             || self.copies().load(disk.seen(), pg).is_some_and(|copy| copy.lacks(object))
     }
 
+    /// Whether the durable copy is known to lack the object.
+    pub fn durably_lacks(&self, pg: PgId, object: &ObjectId) -> bool {
+        self.copies().load(self.disk().durable(), pg).is_some_and(|copy| copy.lacks(object))
+    }
+
     /// The process dies. The disk keeps what was flushed and `surviving` more changes.
     pub fn crash(&mut self, surviving: usize) {
         self.process = None;

@@ -173,6 +173,8 @@ pub struct Scenario {
     pub log_entries: usize,
     /// Sessions without contact for so long expire.
     pub session_expiry: Nanos,
+    /// Clients go on while the cluster heals.
+    pub busy: bool,
 }
 
 impl Scenario {
@@ -209,6 +211,7 @@ impl Scenario {
             restore_depth: 40,
             log_entries: random.range(3, 60) as usize,
             session_expiry: random.range(25, 200) * SECOND,
+            busy: random.chance(500),
         }
     }
 

@@ -132,6 +132,8 @@ pub struct World {
     /// OSD pairs that are between two sessions.
     connecting: BTreeSet<(u32, u32)>,
     asked: u32,
+    /// Clients go on while the cluster heals.
+    busy: bool,
     next_session: u64,
     ending: Ending,
     /// Pools that an operator deleted: their copies may be gone even where a restored map has them again.
@@ -192,6 +194,7 @@ impl World {
             broken: BTreeSet::new(),
             connecting: BTreeSet::new(),
             asked: 0,
+            busy: scenario.busy,
             next_session: u64::from(scenario.clients + scenario.osds) + 1,
             ending: Ending::Trouble,
             deleted: BTreeSet::new(),
@@ -303,6 +306,7 @@ impl World {
                 if self.osds[osd as usize].life == life {
                     self.flushing[osd as usize] = false;
                     self.with_osd(osd, |osd, out| osd.on_flushed(now, count, out));
+                    self.check_contents(osd);
                 }
             }
             Happening::Turn(osd, life, shard) => {
@@ -470,6 +474,8 @@ impl World {
                     expired = true;
                     self.schedule.after(0, Happening::NewSession(number));
                 }
+                ClientOut::Stale(asked) => self.judge_stale(number, asked),
+                ClientOut::NoSpace(object) => self.judge_no_space(&object),
                 ClientOut::Copied(copy, copied) => {
                     self.schedule.after(0, Happening::Copied(copy, Box::new(copied)))
                 }
@@ -550,6 +556,12 @@ impl World {
         }
         self.out = out;
         self.after_osd(id);
+    }
+
+    /// Looks at what has become durable on an OSD.
+    pub(crate) fn check_contents(&mut self, osd: u32) {
+        let checked = self.invariants.flushed(&self.osds[osd as usize]);
+        self.check(checked);
     }
 
     fn after_osd(&mut self, id: u32) {

@@ -18,7 +18,7 @@ use nacre_pg::{ClientOp, DropReason, Event, Executed, Mutation};
 use nacre_types::errno::Errno;
 use nacre_types::ids::{ClientId, Epoch, Eversion, Interval, OsdId, PgId, ReqId};
 use nacre_types::msg::{Message, OsdBackoff, OsdReply, OsdRequest};
-use nacre_types::op::{Op, OpResult, request_flag};
+use nacre_types::op::{Op, OpResult, OsdOp, request_flag};
 use nacre_types::osdmap::{OsdMap, flag};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
@@ -187,7 +187,7 @@ impl Shard {
         if request.object.pool() != request.pg.pool || request.pg.seed >= pool.pg_num {
             return Admission::Answer(Errno::EINVAL);
         }
-        let special = |op: &nacre_types::op::OsdOp| matches!(op.op, Op::PgList { .. } | Op::CopyFrom { .. });
+        let special = |op: &OsdOp| matches!(op.op, Op::PgList { .. } | Op::CopyFrom { .. });
         let special = request.ops.iter().find(|op| special(op));
         let copies = special.is_some_and(|op| matches!(op.op, Op::CopyFrom { .. }));
         let listing = special.is_some() && !copies;
@@ -465,7 +465,8 @@ impl Shard {
 
     fn observe_answer(&self, op: &InflightOp, wrote: Option<Eversion>, result: i32) {
         // A copy may fail since its source can't be read.
-        let lacks_source = op.fetched.copies.iter().any(Result::is_err);
+        let copies = |op: &OsdOp| matches!(op.op, Op::CopyFrom { .. });
+        let lacks_source = result == Errno::EIO.negated() && op.request.ops.iter().any(copies);
         if op.conn.is_some()
             && !lacks_source
             && let Some((pg, interval)) = self.place_of(op.slot)

@@ -140,7 +140,9 @@ pub fn outcome(action: &Action, reply: &OsdReply) -> Result<(Outcome, Option<u64
 fn told(results: &[OpResult]) -> Result<bool, String> {
     match results {
         [compared, _] if compared.code >= 0 => Ok(true),
-        [compared, _] if [Errno::ECANCELED, Errno::ENOENT].map(Errno::negated).contains(&compared.code) => Ok(false),
+        [compared, _] if [Errno::ECANCELED, Errno::ENOENT].map(Errno::negated).contains(&compared.code) => {
+            Ok(false)
+        }
         _ => Err(format!("results {results:?}")),
     }
 }

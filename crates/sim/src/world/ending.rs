@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 
 /// Longest queue that a direction of a connection may build up.
 const MAX_QUEUE: usize = 20_000;
+/// How long after the last fault each PG must be active.
+const ACTIVE_WITHIN: Nanos = 30 * SECOND;
 /// How often it is looked whether the cluster is whole again.
 const LOOK: Nanos = 500 * MILLI;
 
@@ -45,9 +47,17 @@ impl World {
         // Watches of clients that are gone lapse by updates that no client asked for.
         let busy = |osd: &Osd| osd.waiting_requests() > 0;
         let is_idle = self.ending != Ending::LastReads || !self.osds.iter().any(busy);
-        let whole = is_idle && self.unclean().is_empty() && self.unanswered().is_empty();
+        let unclean = self.unclean();
+        let whole = is_idle && unclean.is_empty() && self.unanswered().is_empty();
+        let began = 3 * SECOND + self.scenario.trouble;
+        let inactive = unclean.iter().find(|(_, state)| !state.starts_with("active"));
+        if let Some((pg, state)) = inactive.filter(|_| now > began + ACTIVE_WITHIN) {
+            let detail = format!("{pg} is {state}: {}", self.describe_unfinished());
+            return self.fail("a PG is not active in time", detail);
+        }
+        // It must become clean while clients go on.
+        self.busy &= !unclean.is_empty();
         if !whole {
-            let began = 3 * SECOND + self.scenario.trouble;
             if now > began + self.scenario.patience {
                 let unfinished = self.describe_unfinished();
                 self.fail("the cluster does not become whole again", unfinished);

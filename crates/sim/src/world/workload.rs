@@ -3,8 +3,9 @@
 use super::ending::Ending;
 use super::{Happening, World};
 use crate::history::Action;
+use crate::osd::Osd;
 use crate::packet::MapView;
-use crate::schedule::{MILLI, SECOND};
+use crate::schedule::{MILLI, Nanos, SECOND};
 use nacre_exec::Copied;
 use nacre_shard::session::Arrival;
 use nacre_types::errno::Errno;
@@ -12,13 +13,28 @@ use nacre_types::op::Op;
 use nacre_types::{ClientId, ObjectId, PoolId};
 use std::sync::Arc;
 
+/// How long the map may say that an OSD is full whose disk has room again: statistics come every few seconds, and only by way
+/// of a map authority that lives.
+const FULL_MAY_LAST: Nanos = 30 * SECOND;
+
+/// Requests over all clients while the cluster heals, where they go on.
+const HEALING_REQUESTS: u32 = 150;
+
 impl World {
     pub(super) fn ask(&mut self, number: u32) {
-        if self.ending != Ending::Trouble || self.asked >= self.scenario.requests {
+        let most = match self.ending {
+            Ending::Trouble => self.scenario.requests,
+            Ending::Healing if self.busy => self.scenario.requests + HEALING_REQUESTS,
+            _ => return,
+        };
+        if self.asked >= most && !self.busy {
             return;
         }
         let wait = self.workload.wait(self.scenario.think);
         self.schedule.after(wait, Happening::Ask(number));
+        if self.asked >= most {
+            return;
+        }
         if self.nemesis.is_silent(number)
             || self.clients[number as usize].outstanding() >= self.scenario.outstanding
         {
@@ -145,6 +161,27 @@ impl World {
         let sessions = map.blocklist.keys().filter_map(|who| who.strip_prefix("client.")?.parse().ok());
         for session in sessions {
             self.history.fence(ClientId(session), (map.generation, map.epoch));
+        }
+    }
+
+    /// Sessions end after silence only. What was asked less than `session_expiry` ago is no silence.
+    pub(super) fn judge_stale(&mut self, client: u32, asked: Nanos) {
+        let silence = self.schedule.now() - asked;
+        let drift = self.scenario.session_expiry / 1_000_000 * self.scenario.drift_ppm;
+        if silence + drift < self.scenario.session_expiry {
+            self.fail(
+                "a session ends although its client is heard",
+                format!("client.{client}: {silence} ns"),
+            );
+        }
+    }
+
+    /// There is no space only where some disk was full of late.
+    pub(super) fn judge_no_space(&mut self, object: &ObjectId) {
+        let is_full = |osd: &Osd| osd.disk().capacity().is_some();
+        let since = self.nemesis.last_full().map_or(Nanos::MAX, |at| self.schedule.now() - at);
+        if since > FULL_MAY_LAST && !self.osds.iter().any(is_full) {
+            self.fail("there is no space although no disk is full", object.to_string());
         }
     }
 }
