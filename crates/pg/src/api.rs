@@ -83,6 +83,14 @@ pub enum Mutation {
     NotifyUnread,
     /// R9: a watch lapses before its timeout.
     LapseEarly,
+    /// R3: a member records an update in its log, and does not apply it.
+    LogWithoutChange,
+    /// R6: sessions expire although their clients are heard.
+    ExpireEarly,
+    /// R6: requests of sessions on the blocklist are executed.
+    IgnoreBlocklist,
+    /// R10: listings leave out what the primary lacks.
+    ListWithoutMissing,
 }
 
 /// What a host lets a [`crate::Pg`] do; from options.

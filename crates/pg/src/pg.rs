@@ -573,7 +573,9 @@ impl Pg {
         self.release_lease_waiters(leases, out);
         self.announce_stray(out);
         if self.primary.is_some() {
-            self.log.expire_sessions(self.now, self.settings.session_expiry_ns);
+            let early = self.settings.breaks(Mutation::ExpireEarly);
+            let expiry_ns = self.settings.session_expiry_ns / if early { 20 } else { 1 };
+            self.log.expire_sessions(self.now, expiry_ns);
         }
     }
 

@@ -41,6 +41,8 @@ const FULL_QUEUE: u64 = 200;
 const IMPATIENT: u64 = 16;
 /// One in so many requests has a flag that need not change what it does.
 const FLAGGED: u64 = 6;
+/// One in so many objects that are read is copied.
+const COPIED: u64 = 10;
 /// Data of one piece of a copy, in bytes: few, so that copies have several.
 const PIECE_BYTES: u64 = 16;
 
@@ -57,8 +59,8 @@ pub enum ClientOut {
     Expired,
     /// It was told that its session is over, of a request that was asked at this time (ESTALE).
     Stale(Nanos),
-    /// It was told that there is no space for an object (ENOSPC).
-    NoSpace(ObjectId),
+    /// It was told that there is no space for an object (ENOSPC), of a request that was asked at this time.
+    NoSpace(ObjectId, Nanos),
     /// The source of a copy is read, or can't be.
     Copied(u64, Result<Copied, Errno>),
     /// A rule does not hold.
@@ -88,6 +90,8 @@ struct Asked {
     object: ObjectId,
     action: Action,
     entry: EntryId,
+    /// Asked at the end of the run, where nothing more comes of it.
+    patient: bool,
 }
 
 /// What lies beyond the objecter.
@@ -291,13 +295,6 @@ impl Client {
         self.seen.get(object).cloned().unwrap_or_default()
     }
 
-    /// The object of the pool of which it saw something last, but for targets of copies, if that comes `skip` before the last.
-    pub fn source_in(&self, pool: PoolId, skip: usize) -> Option<Source> {
-        let mut seen = self.seen.iter().filter(|(object, _)| object.pool() == pool && !is_copy(object));
-        let (object, (version, value)) = seen.nth(skip)?;
-        Some(Source { object: object.clone(), version: *version, value: value.clone() })
-    }
-
     /// Its map's generation and epoch.
     pub fn stamp(&self) -> Stamp {
         self.map().map_or((0, Epoch(0)), |map| (map.generation, map.epoch))
@@ -329,7 +326,7 @@ impl Client {
         let impatient = !patient && self.random.range(0, IMPATIENT) == 0;
         let deadline_ms = impatient.then(|| millis(now) + self.random.range(1, 5_000));
         let submission = submission(now, object.clone(), ops, flags, deadline_ms);
-        self.asked.insert(number, Asked { object, action, entry });
+        self.asked.insert(number, Asked { object, action, entry, patient });
         self.step(now, history, out, |objecter, sink| {
             objecter.submit(submission, Token::Asked(number), millis(now), sink)
         });
@@ -485,7 +482,7 @@ impl Client {
         result: Result<Answer, Error>,
         out: &mut Vec<ClientOut>,
     ) -> Result<(), Broken> {
-        let Some(Asked { object, action, entry }) = self.asked.remove(&number) else {
+        let Some(Asked { object, action, entry, patient }) = self.asked.remove(&number) else {
             return Err(Broken {
                 rule: "a request is answered twice",
                 detail: format!("{}:{number}", self.node),
@@ -509,7 +506,7 @@ impl Client {
             out.push(ClientOut::Stale(asked));
         }
         if reply.result == Errno::ENOSPC.negated() {
-            out.push(ClientOut::NoSpace(object.clone()));
+            out.push(ClientOut::NoSpace(object.clone(), history.asked(&entry)));
         }
         if reply.result == Errno::EIO.negated() && action.is_write() {
             // It may have taken effect on a member that has the object, which others lack so far.
@@ -520,6 +517,12 @@ impl Client {
             .map_err(|detail| Broken { rule: "malformed reply", detail: format!("{detail}: {reply:?}") })?;
         if let (Outcome::Saw(Some(value)), Some(version)) = (&outcome, version) {
             self.seen.insert(object.clone(), (version, value.clone()));
+            if !patient && !is_copy(&object) && self.random.range(0, COPIED) == 0 {
+                let source = Source { object: object.clone(), version, value: value.clone() };
+                let target = format!("c{}", self.random.range(0, 2));
+                let target = ObjectId::new(object.pool(), "", "", &target);
+                self.ask(now, history, (target, Action::Copy(Arc::new(source))), false, out);
+            }
         }
         if outcome == Outcome::Unknown {
             out.push(ClientOut::Expired);

@@ -104,6 +104,16 @@ mutations! {
     NotifyUnread = "notify-unread", "R9", ["a notify completes without a watcher"];
     /// A watch lapses before its timeout.
     LapseEarly = "lapse-early", "R9", ["a watch is lost before its time", "a notify completes without a watcher"];
+    /// A member records an update in its log, and does not apply it.
+    LogWithoutChange = "log-without-change", "R3",
+        ["an in-sync disk lacks an acknowledged content", "one version, two contents"];
+    /// Sessions expire although their clients are heard.
+    ExpireEarly = "expire-early", "R6", ["a session ends although its client is heard"];
+    /// Requests of sessions on the blocklist are executed.
+    IgnoreBlocklist = "ignore-blocklist", "R6",
+        ["not linearizable", "a notify completes without a watcher"];
+    /// Listings leave out what the primary lacks.
+    ListWithoutMissing = "list-without-missing", "R10", ["a listing misses an object"];
 }
 
 impl FromStr for Mutation {
@@ -158,14 +168,18 @@ impl Mutation {
             Mutation::ForgetWatchers => Pg::ForgetWatchers,
             Mutation::NotifyUnread => Pg::NotifyUnread,
             Mutation::LapseEarly => Pg::LapseEarly,
+            Mutation::LogWithoutChange => Pg::LogWithoutChange,
+            Mutation::ExpireEarly => Pg::ExpireEarly,
+            Mutation::IgnoreBlocklist => Pg::IgnoreBlocklist,
+            Mutation::ListWithoutMissing => Pg::ListWithoutMissing,
         }
     }
 
     /// Bends a seed's scenario so that the breach shows soon: the faults that bring it out, often, on a small cluster.
     pub fn shape(self, scenario: Scenario) -> Scenario {
         use Fault::{
-            Blackout, Crash, Damage, Delay, Drift, Ghost, MonCrash, MonPartition, OneWay, OutIn, Partition,
-            Reset, Restore, SlowCas, SlowDisk, Wipe,
+            Blackout, Crash, Damage, Delay, Drift, Fence, Ghost, MonCrash, MonPartition, OneWay, OutIn,
+            Partition, Reset, Restore, SlowCas, SlowDisk, Wipe,
         };
         let faults: &[Fault] = match self {
             Mutation::AckBeforeCasOutcome => &[Crash, Partition, SlowCas, MonCrash],
@@ -196,6 +210,10 @@ impl Mutation {
             Mutation::TakeDamagedForEqual => &[Damage, OutIn, Crash],
             Mutation::ForgetWatchers | Mutation::NotifyUnread => &[Crash, Partition, OneWay],
             Mutation::LapseEarly => &[Reset, Partition, Delay],
+            Mutation::LogWithoutChange => &[Crash],
+            Mutation::ExpireEarly => &[Ghost, Reset, Partition, Delay],
+            Mutation::IgnoreBlocklist => &[Fence, Delay, Partition, OneWay],
+            Mutation::ListWithoutMissing => &[Damage, Crash, OutIn],
         };
         let mut shaped = scenario.with_only(faults);
         // Nearly all OSDs must die at once, and again soon after.

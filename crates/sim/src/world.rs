@@ -475,7 +475,7 @@ impl World {
                     self.schedule.after(0, Happening::NewSession(number));
                 }
                 ClientOut::Stale(asked) => self.judge_stale(number, asked),
-                ClientOut::NoSpace(object) => self.judge_no_space(&object),
+                ClientOut::NoSpace(object, asked) => self.judge_no_space(&object, asked),
                 ClientOut::Copied(copy, copied) => {
                     self.schedule.after(0, Happening::Copied(copy, Box::new(copied)))
                 }

@@ -208,7 +208,9 @@ impl Shard {
             self.metrics.op_denied.inc();
             return Admission::Answer(Errno::EPERM);
         }
-        if session.is_blocklisted(map, self.shared.world.wall_ns()) {
+        if session.is_blocklisted(map, self.shared.world.wall_ns())
+            && !self.shared.settings.breaks(Mutation::IgnoreBlocklist)
+        {
             return Admission::Answer(Errno::ESHUTDOWN);
         }
         let forced = request.flags & request_flag::FULL_FORCE != 0;
@@ -353,7 +355,10 @@ impl Shard {
             watches: &|client| shared.watch_counts.of(client),
             copied: &op.fetched.copies,
             recent_requests: &|oid| hosted.machine.requests_of(oid, exec::MAX_COPIED_REQUESTS),
-            missing: &|| hosted.machine.missing().cloned().collect(),
+            missing: &|| match shared.settings.breaks(Mutation::ListWithoutMissing) {
+                true => Vec::new(),
+                false => hosted.machine.missing().cloned().collect(),
+            },
         };
         let mut executed = exec::execute(&env, request, &context);
         if executed.damaged {

@@ -11,7 +11,6 @@ use nacre_shard::session::Arrival;
 use nacre_types::errno::Errno;
 use nacre_types::op::Op;
 use nacre_types::{ClientId, ObjectId, PoolId};
-use std::sync::Arc;
 
 /// How long the map may say that an OSD is full whose disk has room again: statistics come every few seconds, and only by way
 /// of a map authority that lives.
@@ -95,7 +94,7 @@ impl World {
         ObjectId::new(pool, "", "", &format!("o{number}"))
     }
 
-    /// A client lists a pool, or reads, removes or makes a copy.
+    /// A client lists a pool, or reads or removes a copy.
     pub(super) fn do_chore(&mut self, number: u32) {
         if self.ending != Ending::Trouble {
             return;
@@ -116,12 +115,7 @@ impl World {
             return self
                 .with_client(number, |client, history, out| client.list(now, history, pool, page, out));
         }
-        let source = client.source_in(pool, draws[1] as usize % self.scenario.objects as usize);
-        let action = match (draws[0] % 8, source) {
-            (0..5, Some(source)) => Action::Copy(Arc::new(source)),
-            (5, _) => Action::Remove,
-            _ => Action::Read,
-        };
+        let action = if draws[1] % 4 == 0 { Action::Remove } else { Action::Read };
         let object = ObjectId::new(pool, "", "", &format!("c{}", draws[2] % 2));
         self.with_client(number, |client, history, out| {
             client.ask(now, history, (object, action), false, out);
@@ -176,10 +170,10 @@ impl World {
         }
     }
 
-    /// There is no space only where some disk was full of late.
-    pub(super) fn judge_no_space(&mut self, object: &ObjectId) {
+    /// There is no space only where some disk was full shortly before the request was asked, or since.
+    pub(super) fn judge_no_space(&mut self, object: &ObjectId, asked: Nanos) {
         let is_full = |osd: &Osd| osd.disk().capacity().is_some();
-        let since = self.nemesis.last_full().map_or(Nanos::MAX, |at| self.schedule.now() - at);
+        let since = self.nemesis.last_full().map_or(Nanos::MAX, |at| asked.saturating_sub(at));
         if since > FULL_MAY_LAST && !self.osds.iter().any(is_full) {
             self.fail("there is no space although no disk is full", object.to_string());
         }
