@@ -43,6 +43,8 @@ impl Watch {
 pub struct Watching {
     /// Pools whose data an operator destroyed.
     given_up: BTreeSet<PoolId>,
+    /// Sessions that are, or were, on the blocklist.
+    fenced: BTreeSet<ClientId>,
     watches: BTreeMap<WatchId, Watch>,
     acks: BTreeMap<(u64, WatchId), Bytes>,
     /// What clocks drift by at most.
@@ -58,7 +60,7 @@ impl Watching {
 
     /// A registration that was sent at `sent` is answered.
     pub fn registered(&mut self, id: WatchId, object: ObjectId, timeout: Nanos, (sent, now): (Nanos, Nanos)) {
-        if self.given_up.contains(&object.pool()) {
+        if self.given_up.contains(&object.pool()) || self.fenced.contains(&id.0) {
             return;
         }
         let watch = Watch { object, timeout, registered: now, valid: sent, missed: None };
@@ -88,6 +90,7 @@ impl Watching {
 
     /// A session is on the blocklist: its watches are over.
     pub fn fenced(&mut self, session: ClientId) {
+        self.fenced.insert(session);
         self.watches.retain(|(of, _), _| *of != session);
     }
 
