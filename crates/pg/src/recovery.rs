@@ -75,8 +75,12 @@ struct Pushing {
     read: u64,
     /// Whether several pieces are needed, so that writes wait.
     in_pieces: bool,
+    /// The piece that is read or was sent last.
+    at: PieceCursor,
     /// The next piece, which is read when the member has stored the one before it.
     next: Option<PieceCursor>,
+    /// When the piece was sent. The member may give signs of life in between that tell nothing of it.
+    sent_at: u64,
 }
 
 /// A member that catches up.
@@ -514,9 +518,11 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let purpose = ReadFor::Push { to, object: object.clone() };
+        let at = cursor.clone();
         let read = self.read_object(purpose, object.clone(), cursor, out);
+        let sent_at = self.now;
         if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) {
-            catching_up.pushing.insert(object, Pushing { read, in_pieces, next: None });
+            catching_up.pushing.insert(object, Pushing { read, in_pieces, at, next: None, sent_at });
         }
     }
 
@@ -551,9 +557,8 @@ impl Pg {
         let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) else {
             return;
         };
-        if catching_up.pushing.get(&object).is_none_or(|pushing| pushing.read != read) {
-            return;
-        }
+        let pushing = catching_up.pushing.get(&object).filter(|pushing| pushing.read == read);
+        let Some(at) = pushing.map(|pushing| pushing.at.clone()) else { return };
         catching_up.heard_at = self.now;
         // What was read of an object that is known to be damaged by now is not used.
         let piece = match piece {
@@ -582,7 +587,7 @@ impl Pg {
         });
         match next {
             Some(cursor) => {
-                let waiting = Pushing { read, in_pieces: true, next: Some(cursor) };
+                let waiting = Pushing { read, in_pieces: true, at, next: Some(cursor), sent_at: self.now };
                 catching_up.pushing.insert(object, waiting);
             }
             None => {
@@ -645,7 +650,12 @@ impl Pg {
             let msg = PeerMsg::ReserveBackfill { interval, priority: primary.slot_priority };
             out.push(Command::Send { to: *osd, msg });
         }
-        for catching_up in primary.catching_up.values_mut() {
+        let mut lost = Vec::new();
+        for (osd, catching_up) in &mut primary.catching_up {
+            // A piece that comes twice is stored twice, with the same outcome.
+            let is_lost = |p: &Pushing| p.next.is_some() && now >= p.sent_at + SILENT_RETRIES * retry;
+            let pieces = catching_up.pushing.iter().filter(|(_, pushing)| is_lost(pushing));
+            lost.extend(pieces.map(|(object, pushing)| (*osd, object.clone(), pushing.at.clone())));
             // What could not be read is tried again: the device may have recovered, or scrub repaired it.
             catching_up.unreadable.clear();
             if !catching_up.is_awaited(target(catching_up)) {
@@ -663,6 +673,11 @@ impl Pg {
                 && let Some(primary) = &mut self.primary
             {
                 primary.catching_up.remove(&osd);
+            }
+        }
+        for (osd, object, at) in lost {
+            if self.primary.as_ref().is_some_and(|p| p.catching_up.contains_key(&osd)) {
+                self.read_push(osd, object, at, true, out);
             }
         }
         self.step_recovery(out);

@@ -287,6 +287,37 @@ fn a_lost_question_to_a_member_is_repeated_while_clients_write() {
 }
 
 #[test]
+fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
+    let mut c = cluster(3, 3, 2);
+    // Longer than a piece.
+    for _ in 0..3 {
+        write_some(&mut c, 8);
+    }
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    for _ in 0..2 {
+        write_some(&mut c, 8);
+    }
+    c.boot(osd(2));
+    let is_copied =
+        |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")));
+    c.run_until("an object in pieces", |c| (0..8).any(|n| is_copied(c, n)));
+    let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
+    let is_done = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::PieceDone { .. }, .. });
+    c.run_until("an answer to a piece", |c| c.links.values().any(|wires| wires.iter().any(is_done)));
+    let mark = c.clients.mark();
+    let held = c.send(&format!("a{copied}"), Request::Append(mark));
+    c.links.values_mut().for_each(|wires| wires.retain(|wire| !is_done(wire)));
+    // The member acknowledges writes all the time.
+    for _ in 0..40 {
+        append(&mut c, "b0");
+        c.run_for(c.settings.retry_ns / 3, &|_| false);
+    }
+    assert!(c.clients.answer(held).is_some(), "the write waits for a copy that does not go on");
+    c.run_clean();
+}
+
+#[test]
 fn a_write_that_waits_for_a_copy_holds_up_its_object_alone() {
     let mut c = cluster(3, 3, 2);
     // Longer than a piece.
