@@ -343,12 +343,31 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let known = self.reign_includes(interval);
+        let is_proposed = self.proposed(from);
         let Some(primary) = &mut self.primary else { return };
-        let reserving = |c: &&mut CatchUp| known && c.stage == Stage::Reserving;
-        let Some(catching_up) = primary.catching_up.get_mut(&from).filter(reserving) else { return };
-        catching_up.heard_at = self.now;
-        if granted {
-            self.send_catch_up(from, None, out);
+        let Some(catching_up) = primary.catching_up.get_mut(&from).filter(|_| known) else { return };
+        match catching_up.stage {
+            Stage::Reserving => {
+                catching_up.heard_at = self.now;
+                if granted {
+                    primary.backfill_full.remove(&from);
+                    self.send_catch_up(from, None, out);
+                }
+            }
+            // It took its slot back. It is asked anew, and the backfill skips what it has.
+            Stage::Log | Stage::Filling if !granted && catching_up.backfill.is_some() && !is_proposed => {
+                primary.backfill_full.insert(from);
+                primary.catching_up.remove(&from);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells which members' stores take no more objects, by what the host hears of them: copying to those rests, also of objects
+    /// without any data.
+    pub fn set_too_full(&mut self, is_full: impl Fn(OsdId) -> bool) {
+        if let Some(primary) = &mut self.primary {
+            primary.too_full = primary.catching_up.keys().copied().filter(|osd| is_full(*osd)).collect();
         }
     }
 
@@ -409,9 +428,9 @@ impl Pg {
         let paused = self.map.as_ref().is_some_and(|map| map.has_flag(flag::NORECOVER));
         let no_backfill = self.map.as_ref().is_some_and(|map| self.backfill_is_forbidden(map));
         let (now, next_scan) = (self.now, self.next_read);
-        let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&osd)) else {
-            return;
-        };
+        let Some(primary) = &mut self.primary else { return };
+        let too_full = primary.too_full.contains(&osd);
+        let Some(catching_up) = primary.catching_up.get_mut(&osd) else { return };
         if catching_up.stage != Stage::Filling {
             return;
         }
@@ -421,7 +440,7 @@ impl Pg {
         let mut unfound: Vec<(ObjectId, Eversion)> = Vec::new();
         let mut start: Vec<ObjectId> = Vec::new();
         let busy = catching_up.pushing.len() + catching_up.unconfirmed.len();
-        let halted = paused || no_backfill && catching_up.backfill.is_some();
+        let halted = paused || too_full || no_backfill && catching_up.backfill.is_some();
         let room = if halted { 0 } else { max.saturating_sub(busy) };
         match &mut catching_up.backfill {
             Some(backfill) => {
@@ -685,9 +704,13 @@ impl Pg {
 
     pub(crate) fn recovery_state(&self, primary: &Primary) -> u64 {
         let mut state = 0;
-        for catching_up in primary.catching_up.values() {
+        for (osd, catching_up) in &primary.catching_up {
+            let too_full = primary.too_full.contains(osd);
             state |= match catching_up.stage {
+                Stage::Reserving if primary.backfill_full.contains(osd) => pg_state::BACKFILL_TOOFULL,
                 Stage::Reserving => pg_state::BACKFILL_WAIT,
+                Stage::Filling if too_full && catching_up.backfill.is_some() => pg_state::BACKFILL_TOOFULL,
+                Stage::Filling if too_full => pg_state::RECOVERY_TOOFULL,
                 _ if catching_up.backfill.is_some() => pg_state::BACKFILLING,
                 _ => pg_state::RECOVERING,
             };

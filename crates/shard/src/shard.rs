@@ -340,9 +340,18 @@ impl Shard {
                 None => self.shared.release(pg),
             },
             ShardMessage::TargetReserved(pg) => match self.by_pg.get(&pg) {
+                // Its primary repeats the question until there is room.
+                Some(_) if self.shared.backfill_full.load(Ordering::Relaxed) => {
+                    self.shared.release_target(pg)
+                }
                 Some(slot) => self.feed(*slot, Event::TargetReserved),
                 None => self.shared.release_target(pg),
             },
+            ShardMessage::TargetTooFull(pg) => {
+                if let Some(slot) = self.by_pg.get(&pg) {
+                    self.feed(*slot, Event::TargetTooFull);
+                }
+            }
             ShardMessage::Space { from, space_bytes } => self.space.heard(from, space_bytes),
             ShardMessage::Leases => self.feed_all(|| Event::Leases),
         }
@@ -625,6 +634,7 @@ impl Shard {
             // A timer that an earlier one replaced.
             if hosted.tick_ns == at {
                 hosted.tick_ns = u64::MAX;
+                hosted.machine.set_too_full(|osd| self.space.is_full(osd));
                 self.feed(slot, Event::Tick);
             }
         }
