@@ -444,7 +444,8 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     assert!(store.reserve(1).is_err());
     // What a member of a PG has to note is taken all the same.
     let noted = vec![("interval".to_owned(), Bytes::from_static(b"2"))];
-    store.commit(&txn(pg(0), vec![TxnOp::MetaSet(noted)])).unwrap();
+    store.commit(&txn(pg(0), vec![TxnOp::MetaSet(noted.clone())])).unwrap();
+    store.commit(&txn(pg(1), vec![TxnOp::CreateCollection, TxnOp::MetaSet(noted)])).unwrap();
     store.commit(&txn(pg(0), Vec::new())).unwrap();
     assert!(store.health().iter().any(|(code, _)| code == "BLUESTORE_DB_FULL"));
     store.commit(&txn(pg(0), vec![TxnOp::Remove(oid("a"))])).unwrap();
