@@ -140,6 +140,12 @@ impl IoCtx {
         Ok(ObjectRequest { object, ops, flags, snap: SNAP_HEAD, snap_context: None, mtime_ns })
     }
 
+    fn write_request(&self, name: &str, op: WriteOp) -> Result<ObjectRequest> {
+        let calls = op.ops.iter().any(|op| matches!(op.op, Op::Call { .. }));
+        let flags = if calls { op.flags | request_flag::WRITE } else { op.flags };
+        self.request(name, op.ops, flags, op.mtime_ns)
+    }
+
     fn start(&self, request: Result<ObjectRequest>) -> Pending<OpReply> {
         match request {
             Ok(request) => self.engine.operate(request),
@@ -149,7 +155,7 @@ impl IoCtx {
 
     /// Starts a compound write. The reply may hold a negative result: see [`OpReply::success`].
     pub fn operate(&self, name: &str, op: WriteOp) -> Pending<OpReply> {
-        self.start(self.request(name, op.ops, op.flags, op.mtime_ns))
+        self.start(self.write_request(name, op))
     }
 
     /// Starts a compound read. The reply may hold a negative result: see [`OpReply::success`].
@@ -159,7 +165,7 @@ impl IoCtx {
 
     /// Starts a compound write and calls `done` with its outcome (see [`Engine::submit`]).
     pub fn aio_operate(&self, name: &str, op: WriteOp, done: OnReply) {
-        match self.request(name, op.ops, op.flags, op.mtime_ns) {
+        match self.write_request(name, op) {
             Ok(request) => self.engine.submit(request, done),
             Err(error) => done(Err(error)),
         }

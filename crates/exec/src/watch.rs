@@ -83,8 +83,9 @@ pub(super) fn run(object: &mut Pending<'_>, op: &Op) -> Result<OpResult, Errno> 
         Op::Unwatch { cookie } => {
             if let Some(at) = position(object, *cookie) {
                 object.watchers_mut().remove(at);
-                object.push_effect(Effect::Disconnect { cookie: *cookie });
             }
+            // Also where there is none: the host must know of no watch that is not in the object's info.
+            object.push_effect(Effect::Disconnect { cookie: *cookie });
         }
         Op::Notify { timeout_s, payload } => {
             let timeout_s = if *timeout_s == 0 { object.limits().notify_timeout_s } else { *timeout_s };

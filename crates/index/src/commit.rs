@@ -174,6 +174,18 @@ pub(crate) fn removed(tag: &str, last: Seq) -> Evidence {
     Evidence { seq, tag, content: Content::Removed, subject: None, tails: None, untidy: false }
 }
 
+/// What proves that a change took effect, though an attempt to commit it was refused or not answered: an OSD may have executed the
+/// attempt, and have forgotten that when it came again. `head` was read after the attempt. `removal` is the evidence of the last
+/// attempt that removed the head ([`Content::Removed`]), if there was one: the slot names the only change that can have done so.
+///
+/// `None` where the head proves nothing. An attempt that was not answered may still take effect then.
+pub fn made(tag: &str, removal: Option<&Evidence>, head: Option<&Head>) -> Option<Evidence> {
+    match head {
+        Some(head) => head.find(tag).cloned(),
+        None => removal.filter(|removal| removal.tag == tag && removal.content == Content::Removed).cloned(),
+    }
+}
+
 fn build(
     change: Change<'_>,
     base: &Base,
@@ -240,6 +252,31 @@ mod tests {
 
     fn object() -> Content {
         Content::Object(Listed::default())
+    }
+
+    #[test]
+    fn a_refused_change_that_took_effect_is_found_in_the_head() {
+        let seq = Seq::first(AT);
+        let own = Evidence { tag: "t".into(), ..evidence(seq.successor(), object()) };
+        let made_last = Head { last: Some(own.clone()), ..*head(None) };
+        let overtaken = Head { earlier: vec![own.clone()], ..*head(Some(evidence(seq, object()))) };
+        assert_eq!(made("t", None, Some(&made_last)), Some(own.clone()));
+        assert_eq!(made("t", None, Some(&overtaken)), Some(own));
+        assert_eq!(made("t", None, Some(&head(Some(evidence(seq, object()))))), None);
+    }
+
+    #[test]
+    fn a_head_that_is_gone_proves_its_removal_by_the_slot() {
+        let view = view(Seq::first(AT), true);
+        let Removal::Commit(commit) =
+            remove(change(&view, true), &Base::Entry(Seq::first(AT)), Vec::new(), Vec::new()).unwrap()
+        else {
+            panic!("the entry tells what is removed");
+        };
+        let removal = commit.evidence;
+        assert_eq!(made("t", Some(&removal), None), Some(removal.clone()));
+        assert_eq!(made("t", Some(&removal), Some(&head(None))), None, "it is there");
+        assert_eq!(made("t", None, None), None, "it was a tombstone that was to be left");
     }
 
     fn put(view: &View, base: &Base) -> Commit {

@@ -156,11 +156,12 @@ impl Authority {
                 let metrics = self.admin.expose(&self.state, &self.sessions, self.now());
                 let _ = answer.send((metrics, self.state.metrics_targets()));
             }
+            // What arrived before this side ended the connection would be remembered for ever: no reset follows.
+            Input::Message(conn, _) if Sessions::was_ended(&conn) => {}
             Input::Message(conn, frame) => {
                 if let Err(error) = self.message(&conn, &frame)? {
                     tracing::warn!(peer = %conn.peer_addr(), kind = frame.kind(), %error, "message can't be read");
-                    conn.abort();
-                    self.sessions.remove(conn.id());
+                    self.sessions.end(&conn);
                 }
                 self.held.push(frame);
             }
@@ -286,7 +287,7 @@ impl Authority {
     }
 
     /// `tell mon.a …`: for those who may do everything.
-    fn daemon_command(&self, conn: &Conn, entity: &EntityName, caps: &MonCaps, command: &DaemonCommand) {
+    fn daemon_command(&mut self, conn: &Conn, entity: &EntityName, caps: &MonCaps, command: &DaemonCommand) {
         let wanted = MonAccess {
             service: "mon",
             command: "tell",
@@ -301,7 +302,8 @@ impl Authority {
             Refused(Errno::EACCES, "access denied".into()).into()
         };
         let Reply { code, status, output } = reply;
-        send(conn, &DaemonCommandReply { tid: command.tid, code, status, output: output.into() });
+        self.sessions
+            .send(conn, &DaemonCommandReply { tid: command.tid, code, status, output: output.into() });
     }
 
     fn ticket(
@@ -364,7 +366,7 @@ impl Authority {
         if speaks_as_osd(caps, entity, addr) {
             self.sessions.keep_keys_fresh(conn);
         }
-        send(conn, &reply);
+        self.sessions.send(conn, &reply);
         Ok(())
     }
 
@@ -408,8 +410,7 @@ impl Authority {
             self.sessions.connections().filter(denied).map(|(conn, _)| conn.clone()).collect();
         for conn in gone {
             tracing::info!(peer = ?conn.peer_entity(), "connection ended: its key or what it may do has changed");
-            conn.abort();
-            self.sessions.remove(conn.id());
+            self.sessions.end(&conn);
         }
     }
 
@@ -523,15 +524,4 @@ fn may_follow_log(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
 /// Whether `entity` may boot, report and change membership: an OSD by name that may do all in service `osd`.
 fn speaks_as_osd(caps: &MonCaps, entity: &EntityName, peer: IpAddr) -> bool {
     entity.osd_id().is_some() && caps.allows_service(entity, peer, "osd", Perm::ALL)
-}
-
-/// Sends to a peer that may have gone; its reset is reported on its own.
-fn send<M: Message>(conn: &Conn, message: &M) {
-    if let Err(error) = conn.send(message) {
-        tracing::debug!(peer = %conn.peer_addr(), message = M::NAME, %error, "not sent");
-        // Who does not read what it is sent would wait for this for ever: it asks again by its next connection.
-        if matches!(error, nacre_common::Error::Full) {
-            conn.abort();
-        }
-    }
 }

@@ -10,7 +10,8 @@ use nacre_types::encoding;
 use nacre_types::ids::{EntityKind, EntityName, Epoch};
 use nacre_types::msg::{ConfigPublish, LogPublish, LogSubscribe, MapBlob, MapPublish, Message, MonSubscribe};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 /// Bytes of incrementals in one message, some.
 const PUBLISH_BYTES: usize = 4 << 20;
@@ -43,6 +44,9 @@ pub(super) enum Use {
     Log,
 }
 
+/// Marks connections that this side has ended.
+struct Ended;
+
 struct Subscriber {
     conn: Conn,
     entity: EntityName,
@@ -53,6 +57,19 @@ struct Subscriber {
 }
 
 impl Sessions {
+    /// Ends a connection and forgets it: no reset is reported of what this side ends.
+    pub(super) fn end(&mut self, conn: &Conn) {
+        conn.set_context(Arc::new(Ended));
+        conn.abort();
+        self.remove(conn.id());
+    }
+
+    /// Whether this side has ended a connection. Messages that it brought before may still come.
+    pub(super) fn was_ended(conn: &Conn) -> bool {
+        conn.context::<Ended>().is_some()
+    }
+
+    /// Forgets a connection that is over.
     pub(super) fn remove(&mut self, id: u64) {
         self.waiting.remove(&id);
         self.subscribers.remove(&id);
@@ -88,24 +105,33 @@ impl Sessions {
         self.subscribers.values().map(entry).collect()
     }
 
+    /// Sends to a peer. One that takes too little, or has gone, loses its connection: what it misses can't be made good on
+    /// this one. It asks again by its next.
+    pub(super) fn send<M: Message>(&mut self, conn: &Conn, message: &M) {
+        if let Err(error) = conn.send(message) {
+            tracing::debug!(peer = %conn.peer_addr(), message = M::NAME, %error, "not sent");
+            self.end(conn);
+        }
+    }
+
     /// Sends lines of the log that were missed, and those to come.
     pub(super) fn follow_log(&mut self, conn: &Conn, wanted: LogSubscribe, state: &MapState) {
         if let Some(after) = wanted.after {
             let missed: Vec<LogEntry> = state.log().stored_after(after).cloned().collect();
-            tell_log(conn, &wanted, &missed);
+            if !tell_log(conn, &wanted, &missed) {
+                self.end(conn);
+                return;
+            }
         }
         self.followers.insert(conn.id(), (conn.clone(), wanted));
     }
 
     /// Sends lines that are durable now to those who follow the log.
     pub(super) fn publish_log(&mut self, lines: &[LogEntry]) {
-        let gone: Vec<u64> = self
-            .followers
-            .iter()
-            .filter(|(_, (conn, wanted))| !tell_log(conn, wanted, lines))
-            .map(|(id, _)| *id)
-            .collect();
-        gone.into_iter().for_each(|id| self.remove(id));
+        let missed = |(_, (conn, wanted)): &(&u64, &(Conn, LogSubscribe))| !tell_log(conn, wanted, lines);
+        let gone: Vec<Conn> =
+            self.followers.iter().filter(missed).map(|(_, (conn, _))| conn.clone()).collect();
+        gone.iter().for_each(|conn| self.end(conn));
     }
 
     /// All that are known, once for each use.
@@ -123,12 +149,8 @@ impl Sessions {
     }
 
     pub(super) fn answer<M: Message>(&mut self, to: Origin, reply: &M) {
-        let Some(conn) = self.waiting.get(&to.0) else { return };
-        if let Err(error) = conn.send(reply) {
-            // It asks for more than it takes, or has gone: what it misses can't be made good on this connection.
-            tracing::debug!(peer = %conn.peer_addr(), %error, "answer not sent");
-            conn.abort();
-            self.remove(to.0);
+        if let Some(conn) = self.waiting.get(&to.0).cloned() {
+            self.send(&conn, reply);
         }
     }
 
@@ -137,9 +159,8 @@ impl Sessions {
     }
 
     pub(super) fn send_keys(&mut self, keys: &RotatingKeys) {
-        let gone: Vec<u64> =
-            self.keyholders.iter().filter(|(_, conn)| conn.send(keys).is_err()).map(|(id, _)| *id).collect();
-        gone.into_iter().for_each(|id| self.remove(id));
+        let holders: Vec<Conn> = self.keyholders.values().cloned().collect();
+        holders.iter().for_each(|conn| self.send(conn, keys));
     }
 
     pub(super) fn subscribe(&mut self, conn: &Conn, entity: &EntityName, wanted: MonSubscribe) {
@@ -158,22 +179,21 @@ impl Sessions {
     pub(super) fn publish(&mut self, state: &MapState, persistence: &Persistence) {
         let newest = state.map().epoch;
         let mut encoded: HashMap<Epoch, (Encoded, Epoch)> = HashMap::new();
-        let mut gone = HashSet::new();
+        let mut gone = Vec::new();
         let full = &mut self.full;
-        for (id, subscriber) in &mut self.subscribers {
+        for subscriber in self.subscribers.values_mut() {
             while subscriber.next <= newest {
                 let (message, next) = encoded
                     .entry(subscriber.next)
                     .or_insert_with(|| maps_from(subscriber.next, state, persistence, full));
                 if subscriber.conn.send_encoded(message).is_err() {
-                    subscriber.conn.abort();
-                    gone.insert(*id);
+                    gone.push(subscriber.conn.clone());
                     break;
                 }
                 subscriber.next = *next;
             }
         }
-        gone.into_iter().for_each(|id| self.remove(id));
+        gone.iter().for_each(|conn| self.end(conn));
         if self.config_basis != config_basis(state) {
             self.publish_config(state);
         }
@@ -182,6 +202,7 @@ impl Sessions {
     /// Sends everybody whose configuration changed what applies to them.
     pub(super) fn publish_config(&mut self, state: &MapState) {
         self.config_basis = config_basis(state);
+        let mut gone = Vec::new();
         for subscriber in self.subscribers.values_mut() {
             let Some(sent) = &mut subscriber.config else { continue };
             let values = state.config_of(&subscriber.entity);
@@ -189,11 +210,13 @@ impl Sessions {
                 let message = ConfigPublish { values: values.clone() };
                 if let Err(error) = subscriber.conn.send(&message) {
                     tracing::debug!(entity = %subscriber.entity, %error, "configuration not sent");
+                    gone.push(subscriber.conn.clone());
                     continue;
                 }
                 *sent = Some(values);
             }
         }
+        gone.iter().for_each(|conn| self.end(conn));
     }
 
     /// Lines for the cluster log: checks that came, changed or went, in Ceph's words.
@@ -225,7 +248,8 @@ impl Sessions {
     }
 }
 
-/// Sends what a follower wants of `lines`; whether it could be sent.
+/// Sends what a follower wants of `lines`. Where that fails, its connection is to be ended: by its next one it asks for what it
+/// missed.
 fn tell_log(conn: &Conn, wanted: &LogSubscribe, lines: &[LogEntry]) -> bool {
     let least = LogLevel::parse(&wanted.level);
     let fits = |line: &&LogEntry| line.level >= least && line.channel.matches(&wanted.channel);
@@ -235,9 +259,7 @@ fn tell_log(conn: &Conn, wanted: &LogSubscribe, lines: &[LogEntry]) -> bool {
     }
     let sent = conn.send(&LogPublish { lines });
     if let Err(error) = &sent {
-        // It reads too slowly, or has gone: on its next connection it asks for what it missed.
         tracing::debug!(peer = %conn.peer_addr(), %error, "log lines not sent");
-        conn.abort();
     }
     sent.is_ok()
 }
@@ -272,5 +294,53 @@ fn maps_from(
             message.full = full.as_ref().map(|(_, bytes)| bytes.clone()).unwrap_or_default();
             (Encoded::new(&message), map.epoch.next())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nacre_common::auth::{Credential, Key};
+    use nacre_common::config::ConfigBuilder;
+    use nacre_runtime::msgr::{Dispatcher, Frame, Messenger, Policy, Reset, Target};
+    use nacre_types::msg::DaemonCommandReply;
+
+    struct Deaf;
+
+    impl Dispatcher for Deaf {
+        fn on_message(&self, _conn: &Conn, _frame: Frame) {}
+        fn on_reset(&self, _conn: &Conn, _reset: Reset) {}
+    }
+
+    #[test]
+    fn a_peer_that_reads_nothing_is_forgotten_and_what_it_sent_is_ignored() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let entity = EntityName::mon();
+        let config = ConfigBuilder::new(entity.clone()).set("ms_out_queue_bytes", "64Ki").build().unwrap();
+        let lane = Messenger::builder(&config).lane(runtime.handle().clone(), Arc::new(Deaf));
+        let messenger = lane.build().unwrap();
+        // The runtime does not run: nothing that is queued is ever sent.
+        let guard = runtime.enter();
+        let conn = messenger
+            .connect(Target {
+                addr: "127.0.0.1:1".parse().unwrap(),
+                entity: None,
+                policy: Policy::Lossy,
+                lane: 0,
+                credentials: Arc::new(Credential::Key { entity, key: Key::generate().unwrap() }),
+            })
+            .unwrap();
+        drop(guard);
+        let mut sessions = Sessions::default();
+        sessions.expect_answer(&conn);
+        sessions.keep_keys_fresh(&conn);
+        let output = Bytes::from(vec![0; 40 << 10]);
+        let reply = DaemonCommandReply { tid: 1, code: 0, status: String::new(), output };
+        sessions.send(&conn, &reply);
+        assert_eq!(sessions.connections().count(), 2);
+        assert!(!Sessions::was_ended(&conn));
+        sessions.send(&conn, &reply);
+        assert_eq!(sessions.connections().count(), 0);
+        assert!(Sessions::was_ended(&conn));
     }
 }

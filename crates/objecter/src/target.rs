@@ -125,5 +125,6 @@ fn only_frees_space(request: &OsdRequest) -> bool {
             Op::Remove | Op::RmXattr { .. } | Op::OmapRmKeys { .. } | Op::OmapRmRange { .. } | Op::OmapClear
         )
     };
-    request.ops.iter().filter(|op| op.op.is_write()).all(|op| frees(&op.op))
+    let writes = |op: &Op| op.is_write() || matches!(op, Op::Call { .. });
+    request.ops.iter().filter(|op| writes(&op.op)).all(|op| frees(&op.op))
 }

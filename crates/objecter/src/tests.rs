@@ -386,6 +386,21 @@ fn pause_flags_hold_reads_and_writes_apart() {
 }
 
 #[test]
+fn calls_in_compound_writes_are_held_back_like_writes() {
+    let call = || Op::Call { class: "lock".into(), method: "lock".into(), input: Default::default() };
+    for flags in [flag::PAUSEWR, flag::FULL] {
+        let mut world = World::new();
+        world.publish(|map| map.flags |= flags);
+        world.submit_op(call(), 0, None);
+        assert_eq!(world.take().len(), 1, "a read, as far as the client knows");
+        world.submit_op(call(), request_flag::WRITE, None);
+        assert_eq!(world.take(), []);
+        world.publish(|map| map.flags &= !flags);
+        assert_eq!(world.take().len(), 1);
+    }
+}
+
+#[test]
 fn a_full_pool_holds_writes_but_not_deletes_or_those_that_try() {
     let mut world = World::new();
     world.publish(|map| change_pool(map, BASE, |pool| pool.flags |= pool_flag_full()));

@@ -6,7 +6,7 @@ use nacre_types::object::ObjectId;
 use nacre_types::op::OI_ATTR;
 use nacre_types::txn::{Transaction, TxnOp};
 
-/// Whether `txn` writes nothing but bookkeeping (log, metadata, the object's info, that it exists); it may remove data. Such a
+/// Whether `txn` writes nothing but bookkeeping (log, metadata, the object's info, that it or a collection exists); it may remove data. Such a
 /// transaction is taken even where the store is full (rule B6): its bookkeeping comes out of the ballast. A member of a PG can't
 /// do without it. New objects of clients are refused before they are ordered.
 pub fn writes_no_data(txn: &Transaction) -> bool {
@@ -27,6 +27,8 @@ pub fn writes_no_data(txn: &Transaction) -> bool {
         )
     };
     let bookkeeping = |op: &TxnOp| match op {
+        // A new PG of an OSD that is full already.
+        TxnOp::CreateCollection => true,
         TxnOp::MetaSet(_) | TxnOp::LogAppend(_) | TxnOp::Touch(_) | TxnOp::AllocHint { .. } => true,
         // The object's info goes with every change of an object, and grows with its watchers.
         TxnOp::SetAttrs { attrs, .. } => attrs.iter().all(|(name, _)| name == OI_ATTR),

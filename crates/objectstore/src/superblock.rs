@@ -1,7 +1,7 @@
 //! The own small values of a MemStore or FileStore, journalled to `super.log` at once so that they survive a crash.
 //!
 //! A record is `length u32 | crc32c u32 | postcard of [(key, Option value)]`; a torn last record was never acknowledged
-//! and is dropped, also where zeros stand for its end. The journal is rewritten at mount and when it has outgrown its contents.
+//! and is dropped, whatever part of it was written. The journal is rewritten at mount and when it has outgrown its contents.
 
 use crate::error::{Result, StoreError};
 use crate::files::{read_if_present, write_atomically};
@@ -97,27 +97,33 @@ fn encode<'a>(values: impl Iterator<Item = (&'a str, Option<&'a Bytes>)>) -> Vec
 
 type Changes = Vec<(String, Option<Bytes>)>;
 
-/// The next record and what follows it; `None` at the end or at a torn last record.
-fn next_record<'a>(journal: &'a [u8], path: &Path) -> Result<Option<(Changes, &'a [u8])>> {
-    let Some((header, rest)) = journal.split_at_checked(8) else { return Ok(None) };
+/// A whole record at the begin of `journal`, and what follows it.
+fn whole_record(journal: &[u8]) -> Option<(Changes, &[u8])> {
+    let (header, rest) = journal.split_at_checked(8)?;
     let length = u32::from_le_bytes([header[0], header[1], header[2], header[3]]) as usize;
     let crc = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-    let Some((body, after)) = rest.split_at_checked(length) else { return Ok(None) };
-    // A file system may record a new size before the data: what a torn append did not write then reads as zeros. No record
-    // is empty.
-    if (length == 0 || crc32c(body) != crc) && rest.iter().all(|byte| *byte == 0) {
-        return Ok(None);
-    }
+    // No record is empty.
+    let (body, after) = rest.split_at_checked(length).filter(|_| length > 0)?;
     if crc32c(body) != crc {
-        // Followed by a further record it can't be a torn append.
-        if after.is_empty() {
-            return Ok(None);
-        }
-        return Err(StoreError::corrupt(path.display().to_string(), "checksum mismatch"));
+        return None;
     }
-    let changes = postcard::from_bytes(body)
-        .map_err(|error| StoreError::corrupt(path.display().to_string(), error.to_string()))?;
-    Ok(Some((changes, after)))
+    Some((postcard::from_bytes(body).ok()?, after))
+}
+
+/// The next record and what follows it; `None` at the end or at a torn last record.
+fn next_record<'a>(journal: &'a [u8], path: &Path) -> Result<Option<(Changes, &'a [u8])>> {
+    if let Some(found) = whole_record(journal) {
+        return Ok(Some(found));
+    }
+    // A file system may record a new size before the data, and write blocks in any order: zeros stand for what a torn append did
+    // not write, in its length too. Followed by a further record it can't be one, since each is durable before the next begins.
+    if (1..journal.len()).any(|at| whole_record(&journal[at..]).is_some()) {
+        return Err(StoreError::corrupt(
+            path.display().to_string(),
+            "a record before the last one is damaged",
+        ));
+    }
+    Ok(None)
 }
 
 /// Replaces the journal by one record of all values and opens it for appending.
@@ -162,7 +168,25 @@ mod tests {
             let log = SuperblockLog::open(directory.path()).unwrap();
             assert_eq!(log.list(""), [("a".to_owned(), kept.clone())], "{written} bytes");
         }
+        // Any part of it may be missing, its head too.
+        for first in 0..torn.len() {
+            for missing in [4, 100, torn.len()] {
+                let mut journal = [&whole[..], &torn[..]].concat();
+                let from = whole.len() + first;
+                let to = (from + missing).min(journal.len());
+                let lost = journal[from..to].iter().any(|byte| *byte != 0);
+                journal[from..to].fill(0);
+                std::fs::write(&path, journal).unwrap();
+                let log = SuperblockLog::open(directory.path()).unwrap();
+                assert_eq!(log.get("a"), Some(kept.clone()));
+                assert_eq!(log.get("b"), (!lost).then(|| late.clone()), "{missing} bytes at {first}");
+            }
+        }
         // Behind a record that is damaged there is another: not torn.
+        let mut cut = [&whole[..], &torn[..]].concat();
+        cut[..8].fill(0);
+        std::fs::write(&path, cut).unwrap();
+        assert!(matches!(SuperblockLog::open(directory.path()), Err(StoreError::Corrupt { .. })));
         let mut damaged = [&whole[..], &torn[..]].concat();
         damaged[10] ^= 1;
         std::fs::write(&path, damaged).unwrap();

@@ -296,6 +296,8 @@ pub enum Event {
     Reserved,
     /// The answer to [`Command::ReserveTarget`]: this copy may be filled.
     TargetReserved,
+    /// The store has become too full for copies to be filled: a backfill of this one is to wait.
+    TargetTooFull,
     /// The lease table changed for the better, or a peer restarted.
     Leases,
     /// Time has passed; at least as often as [`crate::Pg::next_wake`] asks for.

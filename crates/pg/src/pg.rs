@@ -202,6 +202,7 @@ impl Pg {
             Event::Listed { list, objects, end } => self.on_listed(list, objects, end, out),
             Event::Reserved => self.on_reserved(),
             Event::TargetReserved => self.on_target_reserved(out),
+            Event::TargetTooFull => self.on_target_too_full(out),
             Event::Leases => self.release_lease_waiters(leases, out),
             Event::Tick => self.on_tick(leases, out),
         }

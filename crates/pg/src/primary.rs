@@ -100,6 +100,10 @@ pub(crate) struct Primary {
     pub(crate) slot_priority: u8,
     /// Members that need a backfill, for which the slot that is held is none.
     pub(crate) wait_backfill: BTreeSet<Member>,
+    /// OSDs whose stores take no more objects: nothing is copied to them.
+    pub(crate) too_full: BTreeSet<OsdId>,
+    /// OSDs that became too full for a backfill while it ran.
+    pub(crate) backfill_full: BTreeSet<OsdId>,
     /// By earlier primary, when its leases from before this reign have run out.
     pub(crate) quiet: BTreeMap<OsdId, u64>,
     /// When the last of those that are waited for runs out.
@@ -148,6 +152,8 @@ impl Primary {
             slot_backfill: false,
             slot_priority: 0,
             wait_backfill: BTreeSet::new(),
+            too_full: BTreeSet::new(),
+            backfill_full: BTreeSet::new(),
             quiet: BTreeMap::new(),
             quiet_at: None,
             retried_at: 0,

@@ -75,8 +75,12 @@ struct Pushing {
     read: u64,
     /// Whether several pieces are needed, so that writes wait.
     in_pieces: bool,
+    /// The piece that is read or was sent last.
+    at: PieceCursor,
     /// The next piece, which is read when the member has stored the one before it.
     next: Option<PieceCursor>,
+    /// When the piece was sent. The member may give signs of life in between that tell nothing of it.
+    sent_at: u64,
 }
 
 /// A member that catches up.
@@ -339,12 +343,31 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let known = self.reign_includes(interval);
+        let is_proposed = self.proposed(from);
         let Some(primary) = &mut self.primary else { return };
-        let reserving = |c: &&mut CatchUp| known && c.stage == Stage::Reserving;
-        let Some(catching_up) = primary.catching_up.get_mut(&from).filter(reserving) else { return };
-        catching_up.heard_at = self.now;
-        if granted {
-            self.send_catch_up(from, None, out);
+        let Some(catching_up) = primary.catching_up.get_mut(&from).filter(|_| known) else { return };
+        match catching_up.stage {
+            Stage::Reserving => {
+                catching_up.heard_at = self.now;
+                if granted {
+                    primary.backfill_full.remove(&from);
+                    self.send_catch_up(from, None, out);
+                }
+            }
+            // It took its slot back. It is asked anew, and the backfill skips what it has.
+            Stage::Log | Stage::Filling if !granted && catching_up.backfill.is_some() && !is_proposed => {
+                primary.backfill_full.insert(from);
+                primary.catching_up.remove(&from);
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells which members' stores take no more objects, by what the host hears of them: copying to those rests, also of objects
+    /// without any data.
+    pub fn set_too_full(&mut self, is_full: impl Fn(OsdId) -> bool) {
+        if let Some(primary) = &mut self.primary {
+            primary.too_full = primary.catching_up.keys().copied().filter(|osd| is_full(*osd)).collect();
         }
     }
 
@@ -405,9 +428,9 @@ impl Pg {
         let paused = self.map.as_ref().is_some_and(|map| map.has_flag(flag::NORECOVER));
         let no_backfill = self.map.as_ref().is_some_and(|map| self.backfill_is_forbidden(map));
         let (now, next_scan) = (self.now, self.next_read);
-        let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&osd)) else {
-            return;
-        };
+        let Some(primary) = &mut self.primary else { return };
+        let too_full = primary.too_full.contains(&osd);
+        let Some(catching_up) = primary.catching_up.get_mut(&osd) else { return };
         if catching_up.stage != Stage::Filling {
             return;
         }
@@ -417,7 +440,7 @@ impl Pg {
         let mut unfound: Vec<(ObjectId, Eversion)> = Vec::new();
         let mut start: Vec<ObjectId> = Vec::new();
         let busy = catching_up.pushing.len() + catching_up.unconfirmed.len();
-        let halted = paused || no_backfill && catching_up.backfill.is_some();
+        let halted = paused || too_full || no_backfill && catching_up.backfill.is_some();
         let room = if halted { 0 } else { max.saturating_sub(busy) };
         match &mut catching_up.backfill {
             Some(backfill) => {
@@ -514,9 +537,11 @@ impl Pg {
         out: &mut Vec<Command>,
     ) {
         let purpose = ReadFor::Push { to, object: object.clone() };
+        let at = cursor.clone();
         let read = self.read_object(purpose, object.clone(), cursor, out);
+        let sent_at = self.now;
         if let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) {
-            catching_up.pushing.insert(object, Pushing { read, in_pieces, next: None });
+            catching_up.pushing.insert(object, Pushing { read, in_pieces, at, next: None, sent_at });
         }
     }
 
@@ -551,9 +576,8 @@ impl Pg {
         let Some(catching_up) = self.primary.as_mut().and_then(|p| p.catching_up.get_mut(&to)) else {
             return;
         };
-        if catching_up.pushing.get(&object).is_none_or(|pushing| pushing.read != read) {
-            return;
-        }
+        let pushing = catching_up.pushing.get(&object).filter(|pushing| pushing.read == read);
+        let Some(at) = pushing.map(|pushing| pushing.at.clone()) else { return };
         catching_up.heard_at = self.now;
         // What was read of an object that is known to be damaged by now is not used.
         let piece = match piece {
@@ -582,7 +606,7 @@ impl Pg {
         });
         match next {
             Some(cursor) => {
-                let waiting = Pushing { read, in_pieces: true, next: Some(cursor) };
+                let waiting = Pushing { read, in_pieces: true, at, next: Some(cursor), sent_at: self.now };
                 catching_up.pushing.insert(object, waiting);
             }
             None => {
@@ -645,7 +669,12 @@ impl Pg {
             let msg = PeerMsg::ReserveBackfill { interval, priority: primary.slot_priority };
             out.push(Command::Send { to: *osd, msg });
         }
-        for catching_up in primary.catching_up.values_mut() {
+        let mut lost = Vec::new();
+        for (osd, catching_up) in &mut primary.catching_up {
+            // A piece that comes twice is stored twice, with the same outcome.
+            let is_lost = |p: &Pushing| p.next.is_some() && now >= p.sent_at + SILENT_RETRIES * retry;
+            let pieces = catching_up.pushing.iter().filter(|(_, pushing)| is_lost(pushing));
+            lost.extend(pieces.map(|(object, pushing)| (*osd, object.clone(), pushing.at.clone())));
             // What could not be read is tried again: the device may have recovered, or scrub repaired it.
             catching_up.unreadable.clear();
             if !catching_up.is_awaited(target(catching_up)) {
@@ -665,14 +694,23 @@ impl Pg {
                 primary.catching_up.remove(&osd);
             }
         }
+        for (osd, object, at) in lost {
+            if self.primary.as_ref().is_some_and(|p| p.catching_up.contains_key(&osd)) {
+                self.read_push(osd, object, at, true, out);
+            }
+        }
         self.step_recovery(out);
     }
 
     pub(crate) fn recovery_state(&self, primary: &Primary) -> u64 {
         let mut state = 0;
-        for catching_up in primary.catching_up.values() {
+        for (osd, catching_up) in &primary.catching_up {
+            let too_full = primary.too_full.contains(osd);
             state |= match catching_up.stage {
+                Stage::Reserving if primary.backfill_full.contains(osd) => pg_state::BACKFILL_TOOFULL,
                 Stage::Reserving => pg_state::BACKFILL_WAIT,
+                Stage::Filling if too_full && catching_up.backfill.is_some() => pg_state::BACKFILL_TOOFULL,
+                Stage::Filling if too_full => pg_state::RECOVERY_TOOFULL,
                 _ if catching_up.backfill.is_some() => pg_state::BACKFILLING,
                 _ => pg_state::RECOVERING,
             };

@@ -385,6 +385,14 @@ impl Pg {
         out.push(Command::Send { to: session.primary, msg });
     }
 
+    /// The slot is given back. The primary asks for one again, and gets it when there is room.
+    pub(crate) fn on_target_too_full(&mut self, out: &mut Vec<Command>) {
+        let Some((session, true)) = self.replica.target else { return };
+        self.release_target(out);
+        let msg = PeerMsg::BackfillReserved { interval: session.since, granted: false };
+        out.push(Command::Send { to: session.primary, msg });
+    }
+
     /// Gives the slot back once no primary fills this copy.
     pub(crate) fn check_target(&mut self, out: &mut Vec<Command>) {
         let Some((session, _)) = self.replica.target else { return };

@@ -461,7 +461,7 @@ pub fn measure_space(shared: &Shared) -> Option<(u64, u64)> {
     let (full, backfillfull) = ratios.unwrap_or((DEFAULT_FULL_RATIO, DEFAULT_FULL_RATIO));
     let kept = |ratio: f64| (statfs.total_bytes as f64 * (1.0 - ratio).clamp(0.0, 1.0)) as u64;
     let left = statfs.available_bytes.saturating_sub(kept(full));
-    shared.backfill_full.store(statfs.available_bytes < kept(backfillfull), Ordering::Relaxed);
+    shared.set_backfill_full(statfs.available_bytes < kept(backfillfull));
     shared.space_bytes.store(left, Ordering::Relaxed);
     Some((left, statfs.total_bytes))
 }

@@ -61,6 +61,8 @@ pub enum ShardMessage {
     Reserved(PgId),
     /// A slot for a copy that another OSD fills.
     TargetReserved(PgId),
+    /// The store has become too full for copies to be filled here.
+    TargetTooFull(PgId),
     /// What a peer's store may still take.
     Space {
         /// The peer.

@@ -61,6 +61,26 @@ const TURN_NS: u64 = 10_000_000;
 /// Messages taken from the inbox at a time, and handled between two looks at the clock.
 const MESSAGES_PER_LOOK: usize = 16;
 
+/// A transaction that the store has not reported, or not all before it.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    /// The PG's slot and the machine's persist id.
+    token: u64,
+    queued_ns: u64,
+    /// It is durable, and an earlier one of the PG is not.
+    overtakes: bool,
+}
+
+impl Queued {
+    fn slot(self) -> u32 {
+        (self.token >> PERSIST_BITS) as u32
+    }
+
+    fn id(self) -> u64 {
+        self.token & ((1 << PERSIST_BITS) - 1)
+    }
+}
+
 /// A PG on this OSD.
 struct Hosted {
     pg: PgId,
@@ -105,7 +125,9 @@ pub struct Shard {
     background: VecDeque<Work>,
     links: IdMap<OsdId, ConnRef>,
     space: MemberSpace,
-    inflight: VecDeque<(u64, u64)>,
+    inflight: VecDeque<Queued>,
+    /// How many of them are durable.
+    overtaking: usize,
     reservations: Vec<Reservation>,
     /// Buffers for machines' commands.
     spare: Vec<Vec<Command>>,
@@ -166,6 +188,7 @@ impl ShardCell {
             links: IdMap::default(),
             space: MemberSpace::default(),
             inflight: VecDeque::new(),
+            overtaking: 0,
             reservations: Vec::new(),
             spare: Vec::new(),
             messages: Vec::new(),
@@ -192,7 +215,7 @@ impl ShardCell {
         if shard.halted {
             self.broken.store(true, Ordering::Release);
         }
-        let oldest = shard.inflight.front().map(|(_, queued_ns)| *queued_ns);
+        let oldest = shard.inflight.front().map(|queued| queued.queued_ns);
         self.shared.progress.end_turn(shard.index, oldest);
         Some(result)
     }
@@ -317,9 +340,18 @@ impl Shard {
                 None => self.shared.release(pg),
             },
             ShardMessage::TargetReserved(pg) => match self.by_pg.get(&pg) {
+                // Its primary repeats the question until there is room.
+                Some(_) if self.shared.backfill_full.load(Ordering::Relaxed) => {
+                    self.shared.release_target(pg)
+                }
                 Some(slot) => self.feed(*slot, Event::TargetReserved),
                 None => self.shared.release_target(pg),
             },
+            ShardMessage::TargetTooFull(pg) => {
+                if let Some(slot) = self.by_pg.get(&pg) {
+                    self.feed(*slot, Event::TargetTooFull);
+                }
+            }
             ShardMessage::Space { from, space_bytes } => self.space.heard(from, space_bytes),
             ShardMessage::Leases => self.feed_all(|| Event::Leases),
         }
@@ -462,14 +494,14 @@ impl Shard {
     fn persist(&mut self, slot: u32, id: u64, txn: Transaction) {
         debug_assert!(id < 1 << PERSIST_BITS);
         let token = u64::from(slot) << PERSIST_BITS | id;
-        if txn.ops.is_empty() && !self.inflight.iter().any(|(of, _)| (of >> PERSIST_BITS) as u32 == slot) {
+        if txn.ops.is_empty() && !self.inflight.iter().any(|queued| queued.slot() == slot) {
             // A machine without a copy waits for nothing: there is no collection to write to.
             self.inbox.committed(&[token]);
             return;
         }
         self.metrics.transactions.inc();
         self.shared.take_space(txn.payload_bytes() as u64);
-        self.inflight.push_back((token, self.now_ns));
+        self.inflight.push_back(Queued { token, queued_ns: self.now_ns, overtakes: false });
         let sink = Arc::clone(&self.inbox);
         if let Err(error) = self.shared.store.queue_transaction(&txn, Some(Completion { sink, token })) {
             self.inflight.pop_back();
@@ -509,13 +541,8 @@ impl Shard {
         self.metrics.commit_batches.inc();
         let mut slots: Vec<u32> = Vec::with_capacity(8);
         for token in tokens.drain(..) {
-            // Completions come in the order of queueing, but for those of stores with several commit threads.
-            let queued = self.inflight.iter().position(|(of, _)| *of == token);
-            if let Some((_, queued_ns)) = queued.and_then(|at| self.inflight.remove(at)) {
-                self.metrics.commit_latency.record(self.now_ns.saturating_sub(queued_ns));
-            }
             let slot = (token >> PERSIST_BITS) as u32;
-            let id = token & ((1 << PERSIST_BITS) - 1);
+            let Some(id) = self.durable_up_to(token) else { continue };
             if let Some(hosted) = self.slots[slot as usize].as_mut()
                 && hosted.committed.replace(id).is_none()
             {
@@ -529,6 +556,35 @@ impl Shard {
                 self.feed(slot, Event::Committed { persist });
             }
         }
+    }
+
+    /// A transaction is durable. Returns the persist id of its PG up to which all are now. A machine takes an id for the word
+    /// that all before it are durable too, so one that overtook an earlier one is reported with that; stores complete the
+    /// transactions of a collection in order, so none does.
+    fn durable_up_to(&mut self, token: u64) -> Option<u64> {
+        let reported = Queued { token, queued_ns: 0, overtakes: false };
+        let slot = reported.slot();
+        let Some(at) = self.inflight.iter().position(|queued| queued.token == token) else {
+            // It was never handed to the store.
+            return Some(reported.id());
+        };
+        self.metrics.commit_latency.record(self.now_ns.saturating_sub(self.inflight[at].queued_ns));
+        if self.inflight.iter().take(at).any(|queued| queued.slot() == slot) {
+            self.inflight[at].overtakes = true;
+            self.overtaking += 1;
+            return None;
+        }
+        self.inflight.remove(at);
+        let mut newest = reported.id();
+        while self.overtaking > 0
+            && let Some(at) = self.inflight.iter().position(|queued| queued.slot() == slot)
+            && self.inflight[at].overtakes
+        {
+            newest = self.inflight[at].id();
+            self.inflight.remove(at);
+            self.overtaking -= 1;
+        }
+        Some(newest)
     }
 
     fn send(&mut self, slot: u32, to: OsdId, msg: PeerMsg) {
@@ -578,6 +634,7 @@ impl Shard {
             // A timer that an earlier one replaced.
             if hosted.tick_ns == at {
                 hosted.tick_ns = u64::MAX;
+                hosted.machine.set_too_full(|osd| self.space.is_full(osd));
                 self.feed(slot, Event::Tick);
             }
         }

@@ -192,6 +192,16 @@ impl Shared {
         }
     }
 
+    /// Notes whether the store is too full for copies to be filled. Once it is, those who fill copies have to wait.
+    pub fn set_backfill_full(&self, full: bool) {
+        if full && !self.backfill_full.swap(full, Ordering::Relaxed) {
+            for pg in self.targets.lock().holders() {
+                self.inboxes[self.shard_of(*pg)].post(ShardMessage::TargetTooFull(*pg));
+            }
+        }
+        self.backfill_full.store(full, Ordering::Relaxed);
+    }
+
     /// Gives that slot back, or withdraws the request.
     pub fn release_target(&self, pg: PgId) {
         for next in self.targets.lock().release(&pg) {

@@ -25,6 +25,11 @@ use std::sync::Arc;
 /// A watch whose PG does not answer lives at least so much longer, whatever its timeout: time must pass.
 const MIN_EXTENSION_NS: u64 = 1_000_000_000;
 
+/// The removal of a watch that has lapsed is tried again after this.
+const REMOVE_AGAIN_NS: u64 = 1_000_000_000;
+/// The longest time between two attempts where it failed again and again.
+const REMOVE_FAILED_NS: u64 = 30_000_000_000;
+
 /// A watch within an object: session and cookie.
 pub(crate) type WatchId = (ClientId, u64);
 
@@ -57,6 +62,8 @@ struct Live<C> {
     deadline_ns: u64,
     /// It has lapsed, and its removal is on its way.
     lapsed: bool,
+    /// How often its removal has failed.
+    failures: u32,
 }
 
 struct Notify<N> {
@@ -196,7 +203,9 @@ impl<C: Clone, N> Watches<C, N> {
                 continue;
             }
             let deadline_ns = now_ns + timeout_ns;
-            watched.watches.insert(watch, Live { conn: None, timeout_ns, deadline_ns, lapsed: false });
+            watched
+                .watches
+                .insert(watch, Live { conn: None, timeout_ns, deadline_ns, lapsed: false, failures: 0 });
             self.counts.add(watch.0);
             self.timers.push(Reverse((deadline_ns, Due::Watch(object.clone(), watch))));
         }
@@ -214,7 +223,7 @@ impl<C: Clone, N> Watches<C, N> {
     ) {
         let timeout_ns = timeout_ns(timeout_s);
         let deadline_ns = now_ns + timeout_ns;
-        let live = Live { conn: Some(conn.clone()), timeout_ns, deadline_ns, lapsed: false };
+        let live = Live { conn: Some(conn.clone()), timeout_ns, deadline_ns, lapsed: false, failures: 0 };
         let watched = self.watched(slot, object);
         // What has lapsed has no timer any more.
         let before = watched.watches.insert(watch, live);
@@ -366,11 +375,14 @@ impl<C: Clone, N> Watches<C, N> {
         }
     }
 
-    /// A watch that has lapsed could not be removed: it lapses again at `at_ns`.
-    pub(crate) fn lapse_again(&mut self, object: &ObjectId, watch: WatchId, at_ns: u64) {
+    /// A watch that has lapsed could not be removed: it lapses again in a while. Notifies wait for that. Where its removal `failed`
+    /// the object can't be read, which may last: then it is tried less and less often.
+    pub(crate) fn lapse_again(&mut self, object: &ObjectId, watch: WatchId, now_ns: u64, failed: bool) {
         let live = self.objects.get_mut(object).and_then(|watched| watched.watches.get_mut(&watch));
         if let Some(live) = live.filter(|live| live.lapsed) {
-            (live.lapsed, live.deadline_ns) = (false, at_ns);
+            live.failures = if failed { live.failures.saturating_add(1) } else { 0 };
+            let delay_ns = (REMOVE_AGAIN_NS << live.failures.saturating_sub(1).min(6)).min(REMOVE_FAILED_NS);
+            (live.lapsed, live.deadline_ns) = (false, now_ns + delay_ns);
             self.timers.push(Reverse((live.deadline_ns, Due::Watch(object.clone(), watch))));
         }
     }

@@ -530,10 +530,10 @@ impl Inner {
             let (from, to) = (run.start * BLOCK_BYTES, (run.start + run.blocks) * BLOCK_BYTES);
             if let Err(error) = self.device.grow(from, to) {
                 tracing::warn!(%error, "bluestore: no space for blocks that were given back");
-                // The blocks belong to nobody.
+                // The blocks belong to nobody, and the file system gets back what it gave for them.
                 let taken: Vec<Run> = out.drain(first..).collect();
                 let wanted_bytes = taken.iter().map(|run| run.blocks * BLOCK_BYTES).sum();
-                self.release(taken);
+                self.give_back(taken);
                 return Err(StoreError::NoSpace { wanted_bytes, available_bytes: self.available_bytes() });
             }
         }
@@ -592,8 +592,9 @@ impl Inner {
     /// Leaves everything as a quick start wants it, after all is committed.
     fn save(&self) -> Result<()> {
         self.check()?;
+        let suspicious = self.suspicious.load(Ordering::Relaxed);
         if self.config.allocation_from_file
-            && !self.suspicious.load(Ordering::Relaxed)
+            && !suspicious
             && let Err(error) = self.save_allocation()
         {
             // The next start has the checkpoint and deltas, or scans.
@@ -601,6 +602,9 @@ impl Inner {
         }
         let (ids, mut batch) = (self.ids, RawBatch::default());
         batch.put(ids, Family::Super, state::CLEAN, &[1]);
+        if suspicious {
+            start::void(&self.db, &mut batch)?;
+        }
         batch.finish();
         self.db.write(&batch)?;
         let newest = label::Watermark::read(&self.device, self.uuid)?;

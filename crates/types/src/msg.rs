@@ -130,9 +130,10 @@ fn limited_ops<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<OsdOp>, D::Erro
 }
 
 impl OsdRequest {
-    /// Whether any of its ops changes the object. Class calls declare it in their registry; the OSD knows.
+    /// Whether any of its ops changes the object, as far as the client knows: class calls declare it in their registry, which the
+    /// OSD has; the client tells by [`crate::op::request_flag::WRITE`] what it takes them for.
     pub fn may_write(&self) -> bool {
-        self.ops.iter().any(|op| op.op.is_write())
+        self.flags & crate::op::request_flag::WRITE != 0 || self.ops.iter().any(|op| op.op.is_write())
     }
 
     /// Bytes that it writes at most, as throttles count them.

@@ -531,6 +531,9 @@ pub mod request_flag {
     pub const ORDERSNAP: u32 = 0x80;
     /// Return values and outputs of write ops too.
     pub const RETURNVEC: u32 = 0x100;
+    /// The client takes the request for a write, though none of its ops says so: it calls methods of object classes, which only the
+    /// OSD knows to write or not. It is held back as writes are (`CEPH_OSD_FLAG_WRITE`).
+    pub const WRITE: u32 = 0x200;
 }
 
 /// What one op of a request brought.

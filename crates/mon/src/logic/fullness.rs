@@ -6,7 +6,7 @@
 use super::{LogLevel, MapState, Now};
 use nacre_types::ids::{OsdId, PgId, PoolId};
 use nacre_types::osdmap::OsdInfo;
-use nacre_types::pool::flag;
+use nacre_types::pool::{Pool, flag};
 use nacre_types::stats::ObjectSums;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl MapState {
                 let sums = self.pool_sums(*id);
                 (pool.quota_max_bytes > 0 && sums.bytes >= pool.quota_max_bytes)
                     || (pool.quota_max_objects > 0 && sums.objects >= pool.quota_max_objects)
-                    || (pool.has_flag(flag::FULL_QUOTA) && !self.all_pgs_reported(*id, pool.pg_num))
+                    || (pool.has_flag(flag::FULL_QUOTA) && !self.is_below_quota(*id, pool, sums))
             };
             let stays_full = || pool.has_flag(flag::FULL) && !self.all_osds_reported(&devices);
             let mut flags =
@@ -127,9 +127,25 @@ impl MapState {
         counting.peek().is_some() && counting.all(|(osd, _)| self.stats.osds.contains_key(osd))
     }
 
-    /// Whether all PGs of a pool have been reported since this map authority started.
-    fn all_pgs_reported(&self, pool: PoolId, pg_num: u32) -> bool {
-        (0..pg_num).all(|seed| self.stats.pgs.contains_key(&PgId::new(pool, seed)))
+    /// Whether a pool whose reported PGs come to `sums` is below its quota. All PGs whose primary is up must have been reported
+    /// since this map authority started. Who might have reported the others may never come back: they count as last reported, or
+    /// where that is not known with the average of the pool, since objects are spread over PGs by their hash.
+    fn is_below_quota(&self, id: PoolId, pool: &Pool, sums: ObjectSums) -> bool {
+        let (mut reported, mut unknown) = (0_u128, 0_u128);
+        for seed in 0..pool.pg_num {
+            let pg = PgId::new(id, seed);
+            if self.stats.pgs.contains_key(&pg) {
+                reported += 1;
+            } else if self.working.membership(pg).is_some_and(|m| !self.working.is_up(m.primary)) {
+                unknown += 1;
+            } else {
+                return false;
+            }
+        }
+        let below = |quota: u64, sum: u64| {
+            quota == 0 || u128::from(sum) * (reported + unknown) < u128::from(quota) * reported
+        };
+        reported > 0 && below(pool.quota_max_bytes, sums.bytes) && below(pool.quota_max_objects, sums.objects)
     }
 
     /// The devices that a rule can choose.

@@ -4,6 +4,9 @@
 //! Invariant: the tid of every request ever executed is in its session's `in_log` or `retained`, or below the
 //! session's `floor`, or the session was forgotten and its client is at or below `forgotten`. All maps are bounded:
 //! `retained` by [`DupLimits`], `in_log` by the log, sessions without records by [`DupLimits::clients`].
+//!
+//! What a forgotten client sends again is refused, and so is what a client with a smaller id sends again that is not known here.
+//! So sessions of idle clients are forgotten first.
 
 use super::{LogError, MAX_DUP_RESULT_BYTES};
 use bytes::Bytes;
@@ -30,14 +33,17 @@ pub struct DupLimits {
     pub total: usize,
     /// Bytes of all retained dups.
     pub total_bytes: usize,
-    /// Sessions of which only the floor is left.
+    /// Sessions of which only the floor is left; more than that only of clients that are not idle.
     pub clients: usize,
+    /// Sessions of which only the floor is left, whether their clients are idle or not.
+    pub all_clients: usize,
 }
 
 impl Default for DupLimits {
-    /// One client's `objecter_inflight_ops`, Ceph's 3000 tracked dups, 4 MiB, 4096 clients.
+    /// One client's `objecter_inflight_ops`, Ceph's 3000 tracked dups, 4 MiB, 4096 idle clients (about 1 MiB), 65536 in all.
     fn default() -> Self {
-        DupLimits { per_client: 1024, total: 3000, total_bytes: 4 << 20, clients: 4096 }
+        let (clients, all_clients) = (4096, 65_536);
+        DupLimits { per_client: 1024, total: 3000, total_bytes: 4 << 20, clients, all_clients }
     }
 }
 
@@ -190,6 +196,8 @@ pub(super) struct Dups {
     retained_bytes: usize,
     /// Clients without any record, of which only the floor is kept.
     bare: BTreeSet<ClientId>,
+    /// Those of them whose sessions have expired.
+    idle: BTreeSet<ClientId>,
     forgotten: ClientId,
     dirty: BTreeSet<MetaKey>,
 }
@@ -211,6 +219,7 @@ impl Dups {
             by_age: BTreeMap::new(),
             retained_bytes: 0,
             bare: BTreeSet::new(),
+            idle: BTreeSet::new(),
             forgotten: ClientId(0),
             dirty: BTreeSet::new(),
         }
@@ -245,7 +254,7 @@ impl Dups {
         if is_internal(reqid) {
             return 0;
         }
-        self.bare.remove(&reqid.client);
+        self.not_bare(reqid.client);
         let session = self.session(reqid);
         if session.expired {
             (session.expired, session.contact_ns) = (false, None);
@@ -329,31 +338,42 @@ impl Dups {
         self.settle(reqid.client);
     }
 
-    /// Keeps account of sessions without records, and forgets the least client of them at the bound.
+    /// Keeps account of sessions without records. At the bounds the least client among the idle ones is forgotten, or among all.
     fn settle(&mut self, client: ClientId) {
         let Some(session) = self.clients.get(&client) else { return };
         if !session.is_bare() {
-            self.bare.remove(&client);
-            return;
+            return self.not_bare(client);
         }
         if session.floor == 0 {
             self.clients.remove(&client);
-            self.bare.remove(&client);
-            return;
+            return self.not_bare(client);
         }
         self.bare.insert(client);
+        if session.expired {
+            self.idle.insert(client);
+        }
         while self.bare.len() > self.limits.clients {
-            let Some(least) = self.bare.pop_first() else { break };
+            let overfull = self.bare.len() > self.limits.all_clients;
+            let least = self.idle.first().or(if overfull { self.bare.first() } else { None });
+            let Some(least) = least.copied() else { break };
             self.clients.remove(&least);
+            self.not_bare(least);
             self.forgotten = self.forgotten.max(least);
             self.dirty.extend([MetaKey::Floor(least), MetaKey::Forgotten]);
         }
     }
 
+    fn not_bare(&mut self, client: ClientId) {
+        self.bare.remove(&client);
+        self.idle.remove(&client);
+    }
+
     pub(super) fn note_oldest(&mut self, client: ClientId, oldest_tid: u64, now_ns: u64) {
         let Some(session) = self.clients.get_mut(&client) else { return };
         session.contact_ns = Some(now_ns);
-        session.expired = false;
+        if std::mem::take(&mut session.expired) {
+            self.idle.remove(&client);
+        }
         if oldest_tid <= session.oldest {
             return;
         }

@@ -5,7 +5,7 @@ use nacre_types::{Interval, PoolId};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-const SMALL: DupLimits = DupLimits { per_client: 2, total: 3, total_bytes: 700, clients: 2 };
+const SMALL: DupLimits = DupLimits { per_client: 2, total: 3, total_bytes: 700, clients: 2, all_clients: 4 };
 
 fn object(n: u8) -> ObjectId {
     ObjectId::new(PoolId(1), "", "", &format!("object{n}"))
@@ -112,8 +112,26 @@ fn bounds_drop_the_oldest_dups_and_refuse_their_resends() {
 }
 
 #[test]
+fn idle_clients_are_forgotten_before_others() {
+    let mut log = PgLog::new(Eversion::default(), DupLimits { total: 0, ..SMALL });
+    for client in 1..=4 {
+        log.append(entry(at(1, client), 1, request(client, 1)));
+    }
+    log.trim_to(at(1, 4));
+    log.note_oldest(ClientId(1), 2, 0);
+    assert_eq!(log.expire_sessions(0, 100), []);
+    log.note_oldest(ClientId(1), 2, 150);
+    assert_eq!(log.expire_sessions(150, 100), [ClientId(2), ClientId(3), ClientId(4)]);
+    for (client, admission) in
+        [(1, Admission::Execute), (2, Admission::Refused), (3, Admission::Refused), (4, Admission::Execute)]
+    {
+        assert_eq!(log.admit(request(client, 2), 1), admission, "client {client}");
+    }
+}
+
+#[test]
 fn forgotten_clients_may_send_anew_but_not_resend() {
-    let mut log = PgLog::new(Eversion::default(), SMALL);
+    let mut log = PgLog::new(Eversion::default(), DupLimits { all_clients: 2, ..SMALL });
     for client in 1..=8 {
         log.append(entry(at(1, client), 1, request(client, 1)));
     }
@@ -397,7 +415,7 @@ impl Model {
         let snapshot = log.dup_snapshot();
         assert_eq!(snapshot.records.len(), count);
         let with_records = self.entries.len() + count;
-        assert!(snapshot.floors.len() <= self.limits.clients + with_records);
+        assert!(snapshot.floors.len() <= self.limits.all_clients + with_records);
     }
 }
 

@@ -79,6 +79,8 @@ pub struct Host {
     pub reserved: Option<bool>,
     /// Whether it has, or waits for, the slot of a copy that is filled.
     pub target: bool,
+    /// It gives no slots for copies that others fill.
+    pub backfill_full: bool,
     /// Whether it has no space for objects.
     pub full: bool,
     pub output: Vec<Output>,
@@ -124,6 +126,7 @@ impl Host {
             ops: BTreeMap::new(),
             reserved: None,
             target: false,
+            backfill_full: false,
             full: false,
             output: Vec::new(),
             now,
@@ -249,13 +252,13 @@ impl Host {
                 self.reserved = None;
             }
             Command::ReserveTarget { .. } => {
-                if !self.target {
+                if !self.target && !self.backfill_full {
                     self.target = true;
                     self.answers.push_back(Event::TargetReserved);
                 }
             }
             Command::ReleaseTarget => {
-                assert!(self.target, "gave back a slot that it does not have");
+                // One that was asked for in vain is withdrawn.
                 self.target = false;
             }
             Command::Invalidate { .. } => {}

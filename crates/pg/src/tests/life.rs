@@ -287,6 +287,37 @@ fn a_lost_question_to_a_member_is_repeated_while_clients_write() {
 }
 
 #[test]
+fn a_piece_whose_answer_is_lost_is_sent_again_though_others_are_written() {
+    let mut c = cluster(3, 3, 2);
+    // Longer than a piece.
+    for _ in 0..3 {
+        write_some(&mut c, 8);
+    }
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    for _ in 0..2 {
+        write_some(&mut c, 8);
+    }
+    c.boot(osd(2));
+    let is_copied =
+        |c: &Cluster, n: u32| c.hosts[&osd(0)].pg.is_being_copied(&c.clients.object(&format!("a{n}")));
+    c.run_until("an object in pieces", |c| (0..8).any(|n| is_copied(c, n)));
+    let copied = (0..8).find(|n| is_copied(&c, *n)).unwrap();
+    let is_done = |wire: &Wire| matches!(wire, Wire::Peer { msg: PeerMsg::PieceDone { .. }, .. });
+    c.run_until("an answer to a piece", |c| c.links.values().any(|wires| wires.iter().any(is_done)));
+    let mark = c.clients.mark();
+    let held = c.send(&format!("a{copied}"), Request::Append(mark));
+    c.links.values_mut().for_each(|wires| wires.retain(|wire| !is_done(wire)));
+    // The member acknowledges writes all the time.
+    for _ in 0..40 {
+        append(&mut c, "b0");
+        c.run_for(c.settings.retry_ns / 3, &|_| false);
+    }
+    assert!(c.clients.answer(held).is_some(), "the write waits for a copy that does not go on");
+    c.run_clean();
+}
+
+#[test]
 fn a_write_that_waits_for_a_copy_holds_up_its_object_alone() {
     let mut c = cluster(3, 3, 2);
     // Longer than a piece.
@@ -416,6 +447,50 @@ fn nobackfill_holds_backfills_back_and_lets_missing_objects_through() {
     set_flags(&mut c, flag::NOBACKFILL);
     append(&mut c, "a0");
     c.boot(osd(2));
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 2]));
+}
+
+#[test]
+fn a_store_that_becomes_too_full_for_a_backfill_gets_the_rest_when_it_has_room() {
+    let settings = Settings { min_log_entries: 3, max_log_entries: 5, ..test_settings() };
+    let mut c = Cluster::new(4, 3, 2, settings);
+    c.run_clean();
+    write_some(&mut c, 20);
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    c.mon.set_up(&[0, 1, 3]);
+    let filling = |c: &Cluster| c.hosts[&c.primary()].pg.catching_up().iter().any(|row| row.2.is_some());
+    c.run_until("a backfill", filling);
+    let now = c.now;
+    let target = c.hosts.get_mut(&osd(3)).unwrap();
+    target.backfill_full = true;
+    target.feed(now, Event::TargetTooFull);
+    c.collect(osd(3));
+    c.run_until("no backfill", |c| !filling(c));
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&3) || filling(c)));
+    let state = c.hosts[&c.primary()].pg.state();
+    assert!(state & pg_state::BACKFILL_TOOFULL != 0, "{state:x}");
+    c.hosts.get_mut(&osd(3)).unwrap().backfill_full = false;
+    c.run_clean();
+    assert_eq!(c.in_sync(), set(&[0, 1, 3]));
+}
+
+#[test]
+fn missing_objects_are_not_copied_to_a_store_that_takes_nothing() {
+    let mut c = cluster(3, 3, 2);
+    write_some(&mut c, 8);
+    c.kill(osd(2), 0);
+    c.mon.down(osd(2));
+    write_some(&mut c, 8);
+    c.boot(osd(2));
+    c.run_until("a recovery", |c| !c.hosts[&osd(0)].pg.catching_up().is_empty());
+    let set_full = |c: &mut Cluster, full: bool| c.hosts.get_mut(&osd(0)).unwrap().pg.set_too_full(|_| full);
+    set_full(&mut c, true);
+    assert!(!c.run_for(3000 * MS, &|c| c.in_sync().contains(&2)));
+    let state = c.hosts[&osd(0)].pg.state();
+    assert!(state & pg_state::RECOVERY_TOOFULL != 0, "{state:x}");
+    set_full(&mut c, false);
     c.run_clean();
     assert_eq!(c.in_sync(), set(&[0, 1, 2]));
 }

@@ -11,15 +11,18 @@ use nacre_client::IoCtx;
 use nacre_index::op::Fetched;
 use nacre_index::tidy::{self, Work};
 use nacre_types::errno::Errno;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Keys read at a time, and how many of them are tidied at the same time.
 const PAGE: u64 = 256;
 const KEYS: usize = 8;
-/// The lock of who tidies all buckets, its object in the pool of garbage, and how long it lasts.
+/// The lock of who tidies all buckets, and its object in the pool of garbage.
 const LOCK: &str = "tidy";
 const LOCK_OBJECT: &str = "tidy.0";
-const LOCK_TIME: Duration = Duration::from_secs(600);
+/// How long the lock of a gateway lasts that tidies: so long does one that died hinder others. It is renewed in a third of that.
+const LOCK_TIME: Duration = Duration::from_secs(45);
+/// How long it lasts once all is tidied: others need not do the same again.
+const DONE_TIME: Duration = Duration::from_secs(600);
 
 impl Gateway {
     /// Tidies a key, if that can be done now.
@@ -55,10 +58,24 @@ impl Gateway {
 
     /// Tidies all keys of a bucket that can be tidied now.
     pub(crate) async fn tidy_bucket(&self, bucket: &Bucket) -> Result<()> {
+        self.tidy_shards(bucket, None).await.map(drop)
+    }
+
+    /// As [`Gateway::tidy_bucket`], under the lock of who tidies all buckets, which was renewed at `renewed`. Returns `false` where
+    /// another gateway has got it.
+    async fn tidy_shards(&self, bucket: &Bucket, mut renewed: Option<&mut Instant>) -> Result<bool> {
         for number in 0..bucket.shards.max(1) {
             let shard = shard_name(bucket, number);
             let mut after = Bytes::new();
             loop {
+                if let Some(renewed) = renewed.as_deref_mut()
+                    && renewed.elapsed() >= LOCK_TIME / 3
+                {
+                    *renewed = Instant::now();
+                    if !self.lock_tidying(LOCK_TIME).await? {
+                        return Ok(false);
+                    }
+                }
                 let reply = execute::read(&self.pools.index, &shard, &tidy::scan(after, PAGE)).await?;
                 let Some(Fetched::Page(page)) = reply.and_then(|reply| reply.parts.into_iter().next()) else {
                     break;
@@ -70,27 +87,34 @@ impl Gateway {
                 }
             }
         }
-        Ok(())
+        Ok(true)
+    }
+
+    /// Takes the lock of who tidies all buckets, or renews it; `false` if another gateway has it.
+    async fn lock_tidying(&self, time: Duration) -> Result<bool> {
+        let renew = nacre_types::cls::lock::MAY_RENEW;
+        let taken = self.pools.garbage.lock_exclusive(LOCK_OBJECT, LOCK, self.session(), "", time, renew);
+        match taken.await {
+            Ok(()) => Ok(true),
+            Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Tidies all buckets, unless another gateway does: what was left by finishes that ended before they had tidied.
     pub(crate) async fn tidy_all(&self) -> Result<()> {
-        let renew = nacre_types::cls::lock::MAY_RENEW;
-        let pool = &self.pools.garbage;
-        match pool.lock_exclusive(LOCK_OBJECT, LOCK, self.session(), "", LOCK_TIME, renew).await {
-            Ok(()) => {}
-            Err(error) if matches!(error.errno(), Errno::EBUSY | Errno::EEXIST) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        let mut renewed = Instant::now();
+        if !self.lock_tidying(LOCK_TIME).await? {
+            return Ok(());
         }
         for name in self.buckets().await? {
             match self.bucket(&name).await {
-                Ok(bucket) => self.tidy_bucket(&bucket).await?,
+                Ok(bucket) if !self.tidy_shards(&bucket, Some(&mut renewed)).await? => return Ok(()),
                 // Removed, or its index is being converted: nothing to be tidied.
-                Err(Error::NoSuchBucket(_) | Error::IndexBusy(_)) => {}
+                Ok(_) | Err(Error::NoSuchBucket(_) | Error::IndexBusy(_)) => {}
                 Err(error) => tracing::warn!(%error, bucket = name, "rgw: a bucket is not tidied"),
             }
         }
-        // The lock lasts until its time is over: others need not do the same again.
-        Ok(())
+        self.lock_tidying(DONE_TIME).await.map(drop)
     }
 }

@@ -5,14 +5,15 @@
 //! gateway, or the tidying of the head, only costs a refusal and a read.
 
 use super::head_name;
+use super::head_state::HeadState;
 use super::index_op::IndexOp;
 use crate::bucket::Bucket;
 use crate::error::{Error, Result};
 use crate::gateway::Gateway;
 use crate::index::execute;
-use nacre_index::commit::{Base, Commit};
+use nacre_index::commit::{self, Base, Commit};
 use nacre_index::prepare::View;
-use nacre_index::record::Evidence;
+use nacre_index::record::{Content, Evidence};
 use nacre_types::hash::ceph_str_hash_rjenkins;
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -136,15 +137,32 @@ pub(super) struct CommitTurn {
     gateway: Arc<Gateway>,
     name: String,
     last: OwnedMutexGuard<Option<Base>>,
+    /// The last attempt to remove the head, which leaves no evidence in it.
+    removal: Option<Evidence>,
     attempts: u32,
     crowded: u32,
+}
+
+/// What a read of a head for a commit found.
+pub(super) enum HeadRead {
+    /// The change took effect already: an OSD executed an attempt and forgot that before it was sent again.
+    Made(Box<Evidence>),
+    /// The commit is to be built on this.
+    State(Box<HeadState>),
 }
 
 impl CommitTurn {
     /// Waits for the turn of a commit of the head `name`.
     pub(super) async fn wait(gateway: &Arc<Gateway>, name: &str) -> CommitTurn {
         let last = gateway.commits.of(name).lock_owned().await;
-        CommitTurn { gateway: Arc::clone(gateway), name: name.to_owned(), last, attempts: 0, crowded: 0 }
+        CommitTurn {
+            gateway: Arc::clone(gateway),
+            name: name.to_owned(),
+            last,
+            removal: None,
+            attempts: 0,
+            crowded: 0,
+        }
     }
 
     /// What the commit before left, unless the index knows of later changes.
@@ -162,6 +180,16 @@ impl CommitTurn {
         }
     }
 
+    /// Reads the head, and looks for `op` itself in it.
+    pub(super) async fn read_head(&self, op: &IndexOp) -> Result<HeadRead> {
+        let state = self.gateway.head_state(&self.name).await?;
+        let made = commit::made(op.tag(), self.removal.as_ref(), state.protocol.as_ref());
+        Ok(match made {
+            Some(evidence) => HeadRead::Made(Box::new(evidence)),
+            None => HeadRead::State(Box::new(state)),
+        })
+    }
+
     /// Executes a commit of `op`; `None` where it has to be built again: the head is not what it was built on, or too many
     /// changes of the key wait to be finished. Fails with [`Error::Contended`] after many attempts.
     pub(super) async fn commit(
@@ -174,14 +202,17 @@ impl CommitTurn {
             op.refresh_view().await?;
             return Ok(None);
         }
-        self.execute(built?).await
+        self.execute(op, built?).await
     }
 
     /// As [`CommitTurn::commit`], of a commit that could be built.
-    async fn execute(&mut self, commit: Commit) -> Result<Option<Evidence>> {
+    async fn execute(&mut self, op: &IndexOp, commit: Commit) -> Result<Option<Evidence>> {
         *self.last = None;
         let mut commit = commit;
         let write = std::mem::take(&mut commit.write);
+        if commit.evidence.content == Content::Removed {
+            self.removal = Some(commit.evidence.clone());
+        }
         let written = execute::write(&self.gateway.pools.data, &self.name, write).await;
         match written {
             Ok(version) => {
@@ -193,6 +224,10 @@ impl CommitTurn {
                 self.retry().await?;
                 Ok(None)
             }
+            Err(error) if error.is_unknown() => match self.read_head(op).await {
+                Ok(HeadRead::Made(evidence)) => Ok(Some(*evidence)),
+                Ok(HeadRead::State(_)) | Err(_) => Err(error),
+            },
             Err(error) => Err(error),
         }
     }

@@ -113,6 +113,11 @@ impl IndexOp {
         }
     }
 
+    /// Its tag.
+    pub(super) fn tag(&self) -> &str {
+        &self.change.tag
+    }
+
     /// What the shard had of the key.
     pub(super) fn view(&self) -> &View {
         &self.view

@@ -1,6 +1,6 @@
 //! Writing an object: its data as it arrives, then its head.
 
-use super::commit::CommitTurn;
+use super::commit::{CommitTurn, HeadRead};
 use super::index_op::{Committed, Intent};
 use super::{Body, Condition, Data, Digests, Head, INLINE_BYTES, IndexOp, Pieces, STRIPE_BYTES};
 use super::{head_name, tail_count, tails_name, versions, written};
@@ -130,7 +130,10 @@ async fn commit_plain(
         let (base, guards) = match guess.take() {
             Some(base) => (base, condition.guards()),
             None => {
-                let state = gateway.head_state(&name).await?;
+                let state = match turn.read_head(op).await? {
+                    HeadRead::Made(evidence) => return Ok(((), *evidence, subject)),
+                    HeadRead::State(state) => *state,
+                };
                 condition.check(state.object.as_ref().map(|object| (&object.head, object.mark)))?;
                 (state.base(), Vec::new())
             }

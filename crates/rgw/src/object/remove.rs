@@ -1,6 +1,6 @@
 //! Removes objects of buckets without versions; in others hides them behind delete markers.
 
-use super::commit::CommitTurn;
+use super::commit::{CommitTurn, HeadRead};
 use super::head_state::{HeadState, VERSIONS};
 use super::index_op::{Committed, Intent, subject_of};
 use super::{Condition, ETAG, HEAD, Head, IndexOp, Pieces, Put, head_name};
@@ -130,6 +130,7 @@ async fn commit_removal(
         None => turn.last_base(op.view()).or_else(|| op.view().guess_removal()),
     };
     guess = guess.filter(|base| condition.is_decided_on(base));
+    let mut tried = Subject::default();
     loop {
         let told = guess.take().and_then(|base| {
             let listed = op.told(&base)?;
@@ -144,7 +145,10 @@ async fn commit_removal(
             None => {
                 let read = match state.take() {
                     Some(read) => read,
-                    None => gateway.head_state(name).await?,
+                    None => match turn.read_head(op).await? {
+                        HeadRead::Made(evidence) => return Ok(Some(((), *evidence, tried))),
+                        HeadRead::State(read) => *read,
+                    },
                 };
                 condition.check(read.object.as_ref().map(|object| (&object.head, object.mark)))?;
                 let Some(object) = &read.object else { return Ok(None) };
@@ -164,5 +168,6 @@ async fn commit_removal(
         if let Some(evidence) = turn.commit(op, built).await? {
             return Ok(Some(((), evidence, subject)));
         }
+        tried = subject;
     }
 }

@@ -4,7 +4,7 @@
 //! Every change is one compare-and-swap of the head, and made again on what is there where somebody else was faster. What an
 //! object without versions was becomes the version `null` with the first write that makes another.
 
-use super::commit::CommitTurn;
+use super::commit::{CommitTurn, HeadRead};
 use super::head_state::{CurrentObject, HeadState, VERSIONS};
 use super::index_op::{Committed, Intent};
 use super::read_size::SMALLEST;
@@ -20,6 +20,7 @@ use bytes::Bytes;
 use nacre_client::{OpReply, ReadOp};
 use nacre_index::commit::{self, New};
 use nacre_index::op::Step;
+use nacre_index::record::{Evidence, Subject};
 use nacre_topics::event::EventType;
 use nacre_types::encoding::Versioned;
 use nacre_types::errno::Errno;
@@ -227,10 +228,14 @@ async fn commit_version(
     let mut turn = CommitTurn::wait(gateway, name).await;
     let is_current = turn.is_current(state.version());
     let mut known = Some(state).filter(|_| is_current);
+    let mut tried = None;
     loop {
         let state = match known.take() {
             Some(state) => state,
-            None => gateway.head_state(name).await?,
+            None => match turn.read_head(op).await? {
+                HeadRead::Made(evidence) => return made(tried, *evidence),
+                HeadRead::State(state) => *state,
+            },
         };
         let base = state.base();
         let mut head = put.head.clone();
@@ -248,7 +253,14 @@ async fn commit_version(
         if let Some(evidence) = turn.commit(op, commit).await? {
             return Ok((head, evidence, subject));
         }
+        tried = Some((head, subject));
     }
+}
+
+/// A change of a version that took effect with its attempt `tried`, though that was refused.
+fn made(tried: Option<(Head, Subject)>, evidence: Evidence) -> Result<Committed<Head>> {
+    let (head, subject) = tried.ok_or_else(|| Error::Contended(evidence.tag.clone()))?;
+    Ok((head, evidence, subject))
 }
 
 /// The steps that make `head` the newest version on what is there, and the tails that they leave unreferenced; `None` where the
@@ -475,10 +487,14 @@ impl Gateway {
         let mut turn = CommitTurn::wait(self, name).await;
         let is_current = turn.is_current(state.version());
         let mut known = Some(state).filter(|_| is_current);
+        let mut tried = None;
         loop {
             let state = match known.take() {
                 Some(state) => state,
-                None => self.head_state(name).await?,
+                None => match turn.read_head(op).await? {
+                    HeadRead::Made(evidence) => return made(tried, *evidence),
+                    HeadRead::State(state) => *state,
+                },
             };
             let base = state.base();
             let absent = if id.is_some() { Error::NoSuchVersion } else { Error::NoSuchKey };
@@ -489,6 +505,7 @@ impl Gateway {
             if let Some(evidence) = turn.commit(op, commit).await? {
                 return Ok((head, evidence, subject));
             }
+            tried = Some((head, subject));
         }
     }
 
@@ -592,11 +609,15 @@ impl Gateway {
         let mut turn = CommitTurn::wait(self, name).await;
         let is_current = turn.is_current(first.0.version());
         let mut known = Some(first).filter(|_| is_current);
+        let mut tried = None;
         loop {
             let (state, removal) = match known.take() {
                 Some(known) => known,
                 None => {
-                    let state = self.head_state(name).await?;
+                    let state = match turn.read_head(op).await? {
+                        HeadRead::Made(evidence) => return made(tried, *evidence).map(Some),
+                        HeadRead::State(state) => *state,
+                    };
                     match self.removal_of(name, id, &state, may).await? {
                         Removable::Changed => {
                             turn.retry().await?;
@@ -629,6 +650,7 @@ impl Gateway {
             if let Some(evidence) = turn.commit(op, commit).await? {
                 return Ok(Some((head, evidence, subject)));
             }
+            tried = Some((head, subject));
         }
     }
 

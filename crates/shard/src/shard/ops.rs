@@ -1,7 +1,6 @@
 //! Clients' requests from arrival to answer.
 
 use super::space::{Fit, MemberSpace};
-use super::watches::{REMOVE_FAILED_NS, REMOVE_SENT_BACK_NS};
 use super::{Hosted, Shard};
 use crate::access;
 use crate::copy::Fetched;
@@ -496,7 +495,7 @@ impl Shard {
         match &op.conn {
             Some(conn) if reason == DropReason::Full => send_back(conn, &op.request, epoch),
             Some(conn) => backoff(conn, &op.request, epoch),
-            None => self.lapse_again(&op, REMOVE_SENT_BACK_NS),
+            None => self.lapse_again(&op, false),
         }
     }
 
@@ -535,7 +534,7 @@ impl Shard {
         let epoch = self.map.as_ref().map_or(Epoch(0), |map| map.epoch);
         match &op.conn {
             Some(conn) => answer(conn, &op.request, epoch, outcome),
-            None if outcome.result < 0 => self.lapse_again(op, REMOVE_FAILED_NS),
+            None if outcome.result < 0 => self.lapse_again(op, true),
             None => {}
         }
     }

@@ -59,6 +59,11 @@ impl MemberSpace {
         self.scarce > 0
     }
 
+    /// Whether a member's store takes nothing more, as far as is known.
+    pub(super) fn is_full(&self, osd: OsdId) -> bool {
+        self.scarce > 0 && self.members.get(&osd).is_some_and(|member| member.left_bytes == 0)
+    }
+
     /// Whether `bytes` more fit `members`.
     pub(super) fn fits(&self, members: impl Iterator<Item = OsdId>, bytes: u64) -> Fit {
         let mut fit = Fit::Yes;
@@ -120,7 +125,11 @@ mod tests {
         space.heard(A, PLENTY_BYTES);
         assert!(!space.is_scarce());
         space.heard(B, 5);
+        assert!(!space.is_full(B));
+        space.heard(B, 0);
+        assert!(space.is_full(B) && !space.is_full(A));
         space.retain(|osd| osd != B);
+        assert!(!space.is_full(B));
         assert!(!space.is_scarce());
     }
 }

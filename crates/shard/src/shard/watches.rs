@@ -26,10 +26,7 @@ type Happened = Action<ConnRef, Box<InflightOp>>;
 const MAX_NOTIFIES: usize = 4096;
 /// Bytes of their payloads and answers.
 const MAX_NOTIFY_BYTES: usize = 64 << 20;
-/// The removal of a watch that has lapsed is tried again after this, in nanoseconds, where it was sent back.
-pub(super) const REMOVE_SENT_BACK_NS: u64 = 1_000_000_000;
-/// Likewise where it failed: the object can't be read, which may last.
-pub(super) const REMOVE_FAILED_NS: u64 = 30_000_000_000;
+
 /// An empty table. Notifies of later runs of the process have higher numbers.
 pub(super) fn table(shared: &Shared) -> WatchTable {
     let limits = WatchLimits { notifies: MAX_NOTIFIES, bytes: MAX_NOTIFY_BYTES };
@@ -217,12 +214,11 @@ impl Shard {
         self.feed_new(slot, op, in_hand);
     }
 
-    /// A request of the OSD's own came to nothing: its watch lapses again after `delay_ns`.
-    pub(super) fn lapse_again(&mut self, op: &InflightOp, delay_ns: u64) {
-        let at_ns = self.now_ns + delay_ns;
+    /// A request of the OSD's own came to nothing, or `failed`: its watch lapses again.
+    pub(super) fn lapse_again(&mut self, op: &InflightOp, failed: bool) {
         for part in &op.request.ops {
             if let Op::Unwatch { cookie } = part.op {
-                self.watches.lapse_again(&op.request.object, (op.client, cookie), at_ns);
+                self.watches.lapse_again(&op.request.object, (op.client, cookie), self.now_ns, failed);
             }
         }
         self.inbox.nudge();

@@ -200,9 +200,15 @@ fn a_removal_that_did_not_come_about_is_tried_again() {
     let mut b = Bench::new();
     b.connect(ANN, 1);
     assert_eq!(b.pass(30), ["lost 1: 10", "lapse 1"]);
-    b.table.lapse_again(&oid(), ANN, b.now + SECOND);
+    b.table.lapse_again(&oid(), ANN, b.now, false);
     assert_eq!(b.pass(1), ["lapse 1"]);
     assert!(b.pass(100).is_empty());
+    // Where it fails, first soon, since notifies wait for it, then less and less often.
+    for seconds in [1, 2, 4, 8, 16, 30, 30] {
+        b.table.lapse_again(&oid(), ANN, b.now, true);
+        assert!(b.pass(seconds - 1).is_empty());
+        assert_eq!(b.pass(1), ["lapse 1"]);
+    }
     b.connect(ANN, 2);
     assert_eq!(b.pass(30), ["lost 2: 10", "lapse 1"]);
 }

@@ -16,6 +16,8 @@ pub(super) const FIRST_DATA_BLOCK: u64 = 16;
 const LABEL_MAGIC: &[u8; 16] = b"nacre bluestore\n";
 const LABEL_VERSION: u32 = 1;
 const WATERMARK_MAGIC: &[u8; 16] = b"nacre watermark\n";
+/// Holds a copy of the label, which is written first: it stands in for a label that was torn.
+const LABEL_COPY_BLOCK: u64 = 3;
 /// Two slots, written in turn, so that a torn write spares the other.
 const WATERMARK_BLOCKS: [u64; 2] = [1, 2];
 
@@ -58,9 +60,13 @@ impl LabelInfo {
 }
 
 impl Label {
+    /// Writes the label. At each moment the old or the new one can be read.
     pub(super) fn write(&self, device: &Device) -> Result<()> {
-        device.write(0, &[self.block()])?;
-        device.flush()
+        for block in [LABEL_COPY_BLOCK, 0] {
+            device.write(block * BLOCK_BYTES, &[self.block()])?;
+            device.flush()?;
+        }
+        Ok(())
     }
 
     fn block(&self) -> bytes::Bytes {
@@ -83,7 +89,13 @@ impl Label {
         }
         let mut block = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
         device.read(0, &mut block)?;
-        let label = Label::parse(&block, path)?;
+        let label = match Label::parse(&block, path) {
+            Err(error @ StoreError::Corrupt { .. }) => {
+                device.read(LABEL_COPY_BLOCK * BLOCK_BYTES, &mut block)?;
+                Label::parse(&block, path).map_err(|_| error)?
+            }
+            label => label?,
+        };
         if device.size()? < label.size {
             return Err(wrong("the device is smaller than the store on it"));
         }
@@ -177,6 +189,32 @@ fn u64_at(block: &[u8], at: usize) -> u64 {
 mod tests {
     use super::*;
     use nacre_fuzz::Target;
+
+    #[test]
+    fn a_torn_label_is_read_from_its_copy() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("block");
+        super::super::device::create(&path, FIRST_DATA_BLOCK * BLOCK_BYTES).unwrap();
+        let device = Device::open(&path).unwrap();
+        let [old, new] = [4, 8].map(|blocks| Label { uuid: Uuid::from_u128(5), size: blocks * BLOCK_BYTES });
+        let read = || Label::read(&device, "device");
+        old.write(&device).unwrap();
+        // The first sector is of the new one, the checksum of the old one.
+        let torn = || {
+            let mut torn = AlignedBuffer::zeroed(BLOCK_BYTES as usize);
+            torn.copy_from_slice(&old.block());
+            torn[..512].copy_from_slice(&new.block()[..512]);
+            torn.freeze()
+        };
+        device.write(LABEL_COPY_BLOCK * BLOCK_BYTES, &[torn()]).unwrap();
+        assert_eq!(read().unwrap(), old);
+        device.write(LABEL_COPY_BLOCK * BLOCK_BYTES, &[new.block()]).unwrap();
+        device.write(0, &[torn()]).unwrap();
+        assert_eq!(read().unwrap(), new);
+        // A device whose first block was cleared holds no store.
+        device.write(0, &[AlignedBuffer::zeroed(BLOCK_BYTES as usize).freeze()]).unwrap();
+        assert!(matches!(read(), Err(StoreError::WrongStore { .. })));
+    }
 
     #[test]
     fn fuzz_labels() {

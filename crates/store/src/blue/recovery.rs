@@ -24,6 +24,7 @@ use super::onode::{BLOCK_BYTES, Run};
 use super::state::MAX_ID;
 use crate::error::{Result, StoreError};
 use crate::{ScanProgress, StoreEvents};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 pub use compare::Recovery;
@@ -78,6 +79,12 @@ pub(super) struct Findings {
     pub(super) disputed: Vec<Run>,
     /// Records that can't be decoded: all free space is withheld.
     pub(super) undecodable: u64,
+    /// Keys of shared blobs' records that can't be decoded and that no object needs: they may be deleted.
+    pub(super) needless: Vec<Vec<u8>>,
+    /// Keys of shared blobs' records that can't be decoded.
+    unreadable: Vec<Vec<u8>>,
+    /// Shared blobs that objects name without a fitting record.
+    wanted: BTreeSet<u64>,
     /// Findings beyond what the lists hold.
     dropped: u64,
     texts: Vec<String>,
@@ -98,6 +105,25 @@ impl Findings {
         }
     }
 
+    /// Decides which records that can't be decoded are damage. What an object's record can't be decoded may need them all.
+    fn judge_unreadable(&mut self) {
+        let unreadable = std::mem::take(&mut self.unreadable);
+        let id = |key: &[u8]| key.try_into().map(u64::from_be_bytes);
+        let all_known = self.undecodable == 0;
+        let needed = |key: &Vec<u8>| !all_known || id(key).is_ok_and(|id| self.wanted.contains(&id));
+        let (needed, needless): (Vec<_>, Vec<_>) = unreadable.into_iter().partition(needed);
+        for key in needed {
+            self.tell(|| format!("shared blob record {key:?} can't be decoded"));
+        }
+        for key in &needless {
+            tracing::warn!(
+                ?key,
+                "bluestore: a shared blob's record that can't be decoded is needed by nobody"
+            );
+        }
+        self.needless = needless;
+    }
+
     fn dispute(&mut self, run: Run, limit: u64) {
         let start = run.start.max(FIRST_DATA_BLOCK);
         let end = run.start.saturating_add(run.blocks).min(limit);
@@ -113,6 +139,8 @@ impl Findings {
     fn add(&mut self, other: Findings) {
         self.disputed.extend(other.disputed);
         self.undecodable += other.undecodable;
+        self.unreadable.extend(other.unreadable);
+        self.wanted.extend(other.wanted);
         self.dropped += other.dropped;
         for text in other.texts {
             if self.texts.len() < MAX_TEXTS {
@@ -162,6 +190,7 @@ impl Findings {
     }
 
     fn shared_without_record(&mut self, id: u64, nid: u64) {
+        self.wanted.insert(id);
         self.tell(|| format!("blob {id} of onode {nid} is shared but has no such record"));
     }
 
@@ -245,6 +274,7 @@ pub(super) fn scan(opened: &Opened, threads: usize, events: &dyn StoreEvents) ->
     let (id_max, frontier) = (state.id_max.max(highest.id + 1), state.frontier.max(end));
     bits::clip(&mut accounting.used, FIRST_DATA_BLOCK, frontier);
     findings.settle(frontier);
+    findings.judge_unreadable();
     let ScanStats { onode_count, extent_count, .. } = stats;
     tracing::info!(threads, onode_count, extent_count, took = ?begun.elapsed(), "bluestore: scanned all objects");
     Ok(Scanned { accounting, findings, stats, id_max, frontier })

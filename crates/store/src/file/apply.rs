@@ -40,6 +40,9 @@ pub(super) struct Applier {
     changed_pools: BTreeSet<PoolId>,
     /// While recovering: all names that files have in the journal, by number.
     aliases: HashMap<u64, Vec<ObjectId>>,
+    /// While recovering: keys of attributes that a file took before, and does not take now. They were put into the database by
+    /// steps that it is beyond, so later steps on them count too.
+    moved: BTreeSet<Vec<u8>>,
 }
 
 impl Applier {
@@ -52,6 +55,7 @@ impl Applier {
             usage: state.usage.clone(),
             changed_pools: BTreeSet::new(),
             aliases: HashMap::new(),
+            moved: BTreeSet::new(),
         }
     }
 
@@ -69,6 +73,7 @@ impl Applier {
     /// Ends recovery.
     pub(super) fn forget_aliases(&mut self) {
         self.aliases = HashMap::new();
+        self.moved = BTreeSet::new();
     }
 
     pub(super) fn state(&self) -> DbState {
@@ -82,6 +87,8 @@ impl Applier {
             self.file_step(backend, record, step, here)?;
             if here >= self.position {
                 self.database_step(backend, step, here)?;
+            } else if !self.moved.is_empty() {
+                self.moved_step(backend, step);
             }
         }
         self.next_number = self.next_number.max(record.next_number);
@@ -163,9 +170,10 @@ impl Applier {
                         // database has room.
                         remove_xattr(&file, name).map_err(|e| failed(*index, e))?;
                         let number = record.files[*index as usize].1;
-                        if here >= self.position {
-                            let name = name.strip_prefix(ATTR_PREFIX).unwrap_or(name);
-                            backend.db.put(&mut self.batch, Family::Attrs, &attr_key(number, name), value);
+                        let key = attr_key(number, name.strip_prefix(ATTR_PREFIX).unwrap_or(name));
+                        backend.db.put(&mut self.batch, Family::Attrs, &key, value);
+                        if here < self.position {
+                            self.moved.insert(key);
                         }
                         Ok(())
                     }
@@ -208,6 +216,26 @@ impl Applier {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A step that the database is beyond, as far as it is on attributes that came there since.
+    fn moved_step(&mut self, backend: &Backend, step: &Step) {
+        match step {
+            Step::Put { family: Family::Attrs, key, value } if self.moved.contains(&key[..]) => {
+                backend.db.put(&mut self.batch, Family::Attrs, key, value);
+            }
+            Step::Delete { family: Family::Attrs, key } if self.moved.remove(&key[..]) => {
+                backend.db.delete(&mut self.batch, Family::Attrs, key);
+            }
+            Step::DeleteRange { family: Family::Attrs, first, end } => {
+                let gone: Vec<_> = self.moved.range(first.to_vec()..end.to_vec()).cloned().collect();
+                for key in gone {
+                    backend.db.delete(&mut self.batch, Family::Attrs, &key);
+                    self.moved.remove(&key);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Copies an omap as it is at this step: everything before must be in the database first.
@@ -381,5 +409,39 @@ mod tests {
             let remove = Step::RemoveXattr { file: 0, name: format!("{ATTR_PREFIX}{name}") };
             applier.record(&backend, seq, &record(vec![remove])).unwrap();
         }
+    }
+
+    #[test]
+    fn attributes_that_a_file_takes_no_more_when_they_are_replayed_go_to_the_database() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join(super::super::backend::CLONES)).unwrap();
+        let backend = Backend::open(directory.path(), &FileStoreConfig::default(), true).unwrap();
+        // The database has all that the journal has.
+        let state = DbState { position: Position { seq: 9, step: 0 }, ..DbState::default() };
+        let mut applier = Applier::new(&state);
+        let record = |steps: Vec<Step>| Record {
+            coll: PgId::new(PoolId(3), 0),
+            files: vec![(ObjectId::new(PoolId(3), "", "", "object"), 7)],
+            steps,
+            usage: UsageChange::default(),
+            next_number: 8,
+        };
+        // No file takes such names: it stands for a file system that is full now.
+        let names = ["kept\0", "removed\0", "replaced\0"];
+        let set = |name: &str, value: &'static str| Step::SetXattr {
+            file: 0,
+            name: format!("{ATTR_PREFIX}{name}"),
+            value: Bytes::from_static(value.as_bytes()),
+        };
+        let mut steps = vec![Step::MakeCollection, Step::Create(0)];
+        steps.extend(names.map(|name| set(name, "first")));
+        let remove = Step::RemoveXattr { file: 0, name: format!("{ATTR_PREFIX}{}", names[1]) };
+        let delete = Step::Delete { family: Family::Attrs, key: attr_key(7, names[1]).into() };
+        steps.extend([remove, delete, set(names[2], "second")]);
+        applier.record(&backend, 1, &record(steps)).unwrap();
+        applier.finish(&backend).unwrap();
+        let kept = names.map(|name| backend.db.get(Family::Attrs, &attr_key(7, name)).unwrap());
+        let kept = kept.each_ref().map(|value| value.as_deref());
+        assert_eq!(kept, [Some(&b"first"[..]), None, Some(b"second")]);
     }
 }

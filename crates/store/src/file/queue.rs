@@ -215,7 +215,8 @@ impl Queue {
         complete(waiting.into(), Some(error));
     }
 
-    fn take_for_journal(&self) -> Option<Vec<Queued>> {
+    /// Transactions of up to `limit` bytes, or a single larger one.
+    fn take_for_journal(&self, limit: u64) -> Option<Vec<Queued>> {
         let mut state = self.state.lock();
         loop {
             if state.end == End::Abandoned || state.failed.is_some() {
@@ -226,7 +227,7 @@ impl Queue {
                 let mut count = 0;
                 for queued in state.waiting.iter().take(MAX_RECORDS) {
                     bytes += queued.bytes;
-                    if count > 0 && bytes > MAX_ENTRY_BYTES {
+                    if count > 0 && bytes > limit {
                         break;
                     }
                     count += 1;
@@ -315,7 +316,9 @@ impl Queue {
 pub(super) fn run_journal(inner: &Inner) {
     let mut watermark_at = Instant::now();
     let mut durable = inner.queue.state.lock().durable;
-    while let Some(mut batch) = inner.queue.take_for_journal() {
+    // What is larger than the ring would wait for room for ever; no transaction is larger than half of it.
+    let limit = MAX_ENTRY_BYTES.min(inner.journal.max_entry());
+    while let Some(mut batch) = inner.queue.take_for_journal(limit) {
         let due = watermark_at.elapsed() >= WATERMARK_INTERVAL;
         if due {
             watermark_at = Instant::now();

@@ -152,6 +152,31 @@ fn objects_whose_shared_blob_has_no_readable_record_can_be_removed_and_replaced(
 }
 
 #[test]
+fn a_shared_blobs_record_that_nobody_needs_is_deleted_and_its_blocks_come_back() {
+    let directory = new_store();
+    let (store, _) = mount(directory.path());
+    let clone = TxnOp::Clone { from: oid("a"), to: oid("copy") };
+    let ops = vec![TxnOp::CreateCollection, write("a", 0, pattern(2, 100_000)), clone];
+    store.commit(&txn(pg(0), ops)).unwrap();
+    store.umount().unwrap();
+    let cut = |key: &[u8], value: &[u8]| Some((key.to_vec(), value[..value.len() - 1].to_vec()));
+    assert_eq!(put_in_database(directory.path(), "shared", cut), 1);
+    let (store, _) = mount(directory.path());
+    store.commit(&txn(pg(0), vec![TxnOp::Remove(oid("a")), TxnOp::Remove(oid("copy"))])).unwrap();
+    store.umount().unwrap();
+    // Its blocks belong to nobody: only a scan of all objects shows that.
+    let (store, report) = mount(directory.path());
+    assert!(matches!(report.allocation, Some(AllocationSource::Scan { .. })), "{report:?}");
+    assert_eq!(report.quarantined_bytes, 0);
+    assert_eq!(store.health(), []);
+    store.umount().unwrap();
+    assert_eq!(fsck(directory.path()), []);
+    let (store, report) = mount(directory.path());
+    assert_eq!(report.allocation, Some(AllocationSource::File));
+    store.umount().unwrap();
+}
+
+#[test]
 fn garbage_record_withholds_free_space_and_can_be_removed() {
     let directory = new_store();
     let (store, _) = mount(directory.path());
@@ -444,7 +469,8 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     assert!(store.reserve(1).is_err());
     // What a member of a PG has to note is taken all the same.
     let noted = vec![("interval".to_owned(), Bytes::from_static(b"2"))];
-    store.commit(&txn(pg(0), vec![TxnOp::MetaSet(noted)])).unwrap();
+    store.commit(&txn(pg(0), vec![TxnOp::MetaSet(noted.clone())])).unwrap();
+    store.commit(&txn(pg(1), vec![TxnOp::CreateCollection, TxnOp::MetaSet(noted)])).unwrap();
     store.commit(&txn(pg(0), Vec::new())).unwrap();
     assert!(store.health().iter().any(|(code, _)| code == "BLUESTORE_DB_FULL"));
     store.commit(&txn(pg(0), vec![TxnOp::Remove(oid("a"))])).unwrap();

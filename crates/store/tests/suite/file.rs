@@ -586,6 +586,22 @@ fn transactions_beyond_half_the_journal_are_refused() {
 }
 
 #[test]
+fn a_small_journal_takes_many_transactions_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = FileStoreConfig { journal_bytes: 2 << 20, ..config() };
+    FileStore::mkfs(directory.path(), &config).unwrap();
+    let (store, _) = FileStore::mount(directory.path(), config, Arc::new(IgnoreEvents)).unwrap();
+    store.commit(&txn(pg(0), vec![TxnOp::CreateCollection])).unwrap();
+    // Together they are larger than the journal, and than what it writes at once.
+    for i in 0..40 {
+        store.queue_transaction(&txn(pg(0), vec![write("a", 0, vec![i; 700 << 10])]), None).unwrap();
+    }
+    store.flush().unwrap();
+    assert!(store.read(pg(0), &oid("a"), 5, 1).unwrap() == [39][..]);
+    store.umount().unwrap();
+}
+
+#[test]
 fn full_file_system_refuses_writes_and_takes_deletes() {
     let directory = new_store();
     let (store, _) = mount(directory.path());
@@ -598,7 +614,8 @@ fn full_file_system_refuses_writes_and_takes_deletes() {
     assert_eq!(refused.errno(), Errno::ENOSPC);
     let attrs = |name: &str| TxnOp::SetAttrs { oid: oid("a"), attrs: vec![(name.into(), "x".into())] };
     assert!(store.queue_transaction(&txn(pg(0), vec![attrs("_user")]), None).is_err());
-    // What a member of a PG can't do without: that the object exists, and its info.
+    // What a member of a PG can't do without: that it exists, that the object exists, and its info.
+    store.commit(&txn(pg(1), vec![TxnOp::CreateCollection])).unwrap();
     store.commit(&txn(pg(0), vec![TxnOp::Touch(oid("a")), attrs("_")])).unwrap();
     assert!(store.reserve(4096).is_err() && store.health().iter().any(|(code, _)| code == "FILESTORE_FULL"));
     assert_eq!(store.read(pg(0), &oid("a"), 0, 9).unwrap(), "data");

@@ -264,6 +264,25 @@ fn a_restart_takes_no_flag_of_a_full_pool_back_before_all_have_reported() {
 }
 
 #[test]
+fn a_pg_without_a_primary_does_not_keep_a_pool_full() {
+    use nacre_types::pool::flag::{FULL, FULL_QUOTA};
+    const CLEAN: u64 = pg_state::ACTIVE | pg_state::CLEAN;
+    let flags = |desk: &Desk| desk.state.map().pools[&PoolId(1)].flags & (FULL | FULL_QUOTA);
+    let quota = |val: &str| json!({ "pool": "p1", "field": "max_objects", "val": val });
+    let mut desk = Desk::busy();
+    desk.ok("osd pool set-quota", quota("8"));
+    desk.ok("osd down", json!({ "ids": ["2"] }));
+    let led_by_2 = |pg: &PgId| desk.state.map().membership(*pg).is_some_and(|m| m.primary == OsdId(2));
+    assert!(desk.state.map().pg_ids().filter(|pg| pg.pool == PoolId(1)).any(|pg| led_by_2(&pg)));
+    desk.restart();
+    desk.report_from(OsdId(0), CLEAN, 3 << 30);
+    desk.report_from(OsdId(1), CLEAN, 3 << 30);
+    assert_eq!(flags(&desk), FULL | FULL_QUOTA, "its PGs count as the others do");
+    desk.ok("osd pool set-quota", quota("9"));
+    assert_eq!(flags(&desk), 0);
+}
+
+#[test]
 fn quotas_stop_a_pool_and_let_it_go_again() {
     let mut desk = Desk::busy();
     let quota = |val: &str| json!({ "pool": "p1", "field": "max_objects", "val": val });

@@ -289,6 +289,9 @@ pub(in crate::blue) fn begin(
     let limit_bytes =
         if config.checkpoint_bytes == 0 { FALLBACK_LIMIT_BYTES } else { config.checkpoint_bytes };
     let kind = if scheme == Scheme::Records { Kind::Totals } else { Kind::Checkpoint };
+    for key in std::mem::take(&mut known.findings.needless) {
+        batch.delete(ids, Family::Shared, &key);
+    }
     let mut checkpoint = known.checkpoint.take();
     if scheme != Scheme::Off
         && !matches!(known.source, AllocationSource::Scan { .. })
@@ -347,6 +350,13 @@ pub(in crate::blue) fn note(
         void,
     };
     begin(opened, config, frontier, &mut known, batch).map(drop)
+}
+
+/// Has the next start of a store that is being closed scan: its notes say less than what is free.
+pub(in crate::blue) fn void(db: &Db, batch: &mut RawBatch) -> Result<()> {
+    let position = last_delta(db)?.map_or(0, |(position, _)| position + 1);
+    batch.put(db.ids(), Family::AllocDelta, &delta::key(position), &delta::empty(true));
+    Ok(())
 }
 
 /// Writes the allocation file of a store that is being closed and has committed everything.

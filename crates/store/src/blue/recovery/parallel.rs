@@ -150,7 +150,7 @@ fn scan_shared(db: &Db, bitmap: &Bitmap, part: &mut Part) -> Result<HashMap<u64,
                 bitmap.own(blob.run, id, part);
                 shared.insert(id, Shared { run: blob.run, counted: AtomicBool::new(false) });
             }
-            _ => part.findings.tell(|| format!("shared blob record {key:?} can't be decoded")),
+            _ => part.findings.unreadable.push(key.to_vec()),
         }
     }
     Ok(shared)

@@ -51,7 +51,7 @@ pub(super) fn scan(opened: &Opened, mut progress: Progress<'_>) -> Result<Traver
                 scan.shared.insert(id, blob.run);
             }
             // Its blocks are disputed by the onodes that name it.
-            _ => scan.findings.tell(|| format!("shared blob record {key:?} can't be decoded")),
+            _ => scan.findings.unreadable.push(key.to_vec()),
         }
     }
     for entry in opened.db.scan(Family::Onodes) {
