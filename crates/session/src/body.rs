@@ -40,7 +40,7 @@ impl Body {
     }
 
     /// The buffer to fill next and how many bytes it still takes; `None` when complete.
-    pub fn next(&mut self) -> Option<(&mut BytesMut, usize)> {
+    pub fn next_buffer(&mut self) -> Option<(&mut BytesMut, usize)> {
         let first = self.meta_len + if self.shared() { self.data_len } else { 0 };
         if self.meta.len() < first {
             let missing = first - self.meta.len();
@@ -57,7 +57,7 @@ impl Body {
     pub fn fill(&mut self, bytes: &[u8]) -> usize {
         let mut taken = 0;
         while taken < bytes.len() {
-            let Some((buffer, missing)) = self.next() else { break };
+            let Some((buffer, missing)) = self.next_buffer() else { break };
             let part = missing.min(bytes.len() - taken);
             buffer.extend_from_slice(&bytes[taken..taken + part]);
             taken += part;

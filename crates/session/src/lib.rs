@@ -104,8 +104,8 @@ pub enum Mutation {
     /// All rules hold.
     #[default]
     None,
-    /// What comes a second time, after a reconnect, is handled again.
-    HandleDuplicates,
+    /// A message counts as received as soon as its header is there.
+    CountUnread,
     /// What was not acknowledged is not sent again after a reconnect.
     ForgetUnacked,
     /// A reset that the connecting side may not have heard of is not said again.

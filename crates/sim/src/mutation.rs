@@ -104,6 +104,12 @@ mutations! {
     NotifyUnread = "notify-unread", "R9", ["a notify completes without a watcher"];
     /// A watch lapses before its timeout.
     LapseEarly = "lapse-early", "R9", ["a watch is lost before its time", "a notify completes without a watcher"];
+    /// A message counts as received as soon as its header is there.
+    CountUnread = "count-unread", "sessions", ["a session repeats or skips a message"];
+    /// What was not acknowledged is not sent again after a reconnect.
+    ForgetUnacked = "forget-unacked", "sessions", ["the cluster does not become whole again"];
+    /// A reset that the connecting side may not have heard of is not said again.
+    ForgetReset = "forget-reset", "sessions", ["a session repeats or skips a message"];
 }
 
 impl FromStr for Mutation {
@@ -158,6 +164,17 @@ impl Mutation {
             Mutation::ForgetWatchers => Pg::ForgetWatchers,
             Mutation::NotifyUnread => Pg::NotifyUnread,
             Mutation::LapseEarly => Pg::LapseEarly,
+            Mutation::CountUnread | Mutation::ForgetUnacked | Mutation::ForgetReset => Pg::None,
+        }
+    }
+
+    /// What the sessions between OSDs break.
+    pub fn of_session(self) -> nacre_session::Mutation {
+        match self {
+            Mutation::CountUnread => nacre_session::Mutation::CountUnread,
+            Mutation::ForgetUnacked => nacre_session::Mutation::ForgetUnacked,
+            Mutation::ForgetReset => nacre_session::Mutation::ForgetReset,
+            _ => nacre_session::Mutation::None,
         }
     }
 
@@ -196,6 +213,9 @@ impl Mutation {
             Mutation::TakeDamagedForEqual => &[Damage, OutIn, Crash],
             Mutation::ForgetWatchers | Mutation::NotifyUnread => &[Crash, Partition, OneWay],
             Mutation::LapseEarly => &[Reset, Partition, Delay],
+            Mutation::CountUnread | Mutation::ForgetUnacked => &[Reset, Partition, Delay],
+            // The peer must not hear of the new process by the map.
+            Mutation::ForgetReset => &[Crash, OneWay, Partition, MonPartition, MonCrash, Reset],
         };
         let mut shaped = scenario.with_only(faults);
         // Nearly all OSDs must die at once, and again soon after.

@@ -416,7 +416,7 @@ async fn run_session(conn: &Arc<ConnInner>, first: Attach, mut sockets: mpsc::Re
             None => Input::Lost(Loss::Fault),
             Some(stream) => match link::run(conn, stream, &attach.transport, Some(&mut sockets)).await {
                 End::Stopped => stopped(conn),
-                End::Replaced(attach) => Input::Attached(next.insert(attach).confirm),
+                End::Replaced(attach) => Input::Attached(next.insert(*attach).confirm),
                 end => {
                     if let End::Fault(error) = &end
                         && !conn.closed.load(Ordering::Acquire)

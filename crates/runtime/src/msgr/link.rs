@@ -42,7 +42,7 @@ pub(super) enum End {
     Stopped,
     Idle,
     /// The peer came back to its session on another socket.
-    Replaced(Attach),
+    Replaced(Box<Attach>),
     Fault(Error),
 }
 
@@ -104,7 +104,7 @@ pub(super) async fn run(
         let replaced = async {
             match replacements {
                 Some(receiver) => match receiver.recv().await {
-                    Some(attach) => End::Replaced(attach),
+                    Some(attach) => End::Replaced(Box::new(attach)),
                     None => std::future::pending().await,
                 },
                 None => std::future::pending().await,
@@ -480,7 +480,7 @@ impl<'a> Source<'a> {
     async fn read_body(&mut self, body: &mut Body, heard: &AtomicBool) -> io::Result<()> {
         loop {
             self.start += body.fill(&self.buffer[self.start..self.end]);
-            let Some((buffer, missing)) = body.next() else { return Ok(()) };
+            let Some((buffer, missing)) = body.next_buffer() else { return Ok(()) };
             if self.opener.is_some() || missing <= BUFFERED_REST_BYTES {
                 self.fill().await?;
             } else if self.half.read_buf(&mut buffer.limit(missing)).await? == 0 {

@@ -68,7 +68,7 @@ fn fuzz_frames() {
                 break;
             }
         }
-        assert!(read.next().is_none(), "all of the body is taken");
+        assert!(read.next_buffer().is_none(), "all of the body is taken");
         let (meta, data) = read.finish(&header).ok()?;
         assert_eq!((meta.len(), data.len()), (header.meta_len as usize, header.data_len as usize));
         Some([&header.encode()[..], &meta, &data].concat())
