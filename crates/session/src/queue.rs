@@ -51,6 +51,10 @@ pub struct Queue {
     last_seq: u64,
     /// Everything up to here was acknowledged.
     acked: u64,
+    /// More than half of the bound is taken.
+    is_half_full: bool,
+    /// The other side was asked to say what it has, for the sake of room.
+    ack_asked: bool,
     ack_due: bool,
     keepalive_due: bool,
     keepalive_ack_due: bool,
@@ -100,6 +104,7 @@ impl Queue {
         self.last_seq += 1;
         frame.header.seq = self.last_seq;
         self.grow(bytes);
+        self.is_half_full = self.bytes > limit / 2;
         self.waiting.push_back(frame);
         None
     }
@@ -145,7 +150,11 @@ impl Queue {
             let freed = self.unacked.pop_front().map_or(0, |frame| frame.bytes());
             self.shrink(freed);
         }
-        Ok(self.bytes < before)
+        let made_room = self.bytes < before;
+        if made_room {
+            (self.is_half_full, self.ack_asked) = (false, false);
+        }
+        Ok(made_room)
     }
 
     /// A new socket: everything that the other side, which has all up to `peer_has`, lacks is to be written again.
@@ -169,6 +178,7 @@ impl Queue {
         }
         self.acked = self.acked.max(peer_has);
         (self.ack_due, self.keepalive_due, self.keepalive_ack_due) = (false, false, false);
+        self.ack_asked = false;
         self.close_written = false;
         Ok(())
     }
@@ -199,6 +209,10 @@ impl Queue {
         }
         if batch.frames > 0 {
             self.ack_due = false;
+        }
+        // Acknowledgements come late; the answer to a keepalive carries one.
+        if lossless && self.is_half_full && !self.ack_asked {
+            (self.ack_asked, self.keepalive_due) = (true, true);
         }
         let controls = [
             (&mut self.ack_due, ACK),
@@ -346,5 +360,61 @@ pub fn header_of(kind: u16, meta: &[u8], data: &[Payload], crc_data: bool) -> He
         data_len: data_len as u32,
         meta_crc: crc32c(meta),
         data_crc,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(bytes: usize) -> OutFrame {
+        let meta = vec![7; bytes];
+        OutFrame { header: header_of(60_000, &meta, &[], true), meta, data: Vec::new() }
+    }
+
+    /// The (kind, sequence number) of each frame of the batch.
+    fn frames(batch: &Batch) -> Vec<(u16, u64)> {
+        let bytes: Vec<u8> = batch.chunks(usize::MAX).flatten().copied().collect();
+        let mut rest = &bytes[..];
+        let mut found = Vec::new();
+        while let Some((head, body)) = rest.split_first_chunk() {
+            let header = Header::decode(head).unwrap();
+            rest = &body[header.body_len() as usize..];
+            found.push((header.kind, header.seq));
+        }
+        found
+    }
+
+    #[test]
+    fn what_the_other_side_lacks_is_written_again() {
+        let (mut queue, mut batch) = (Queue::default(), Batch::default());
+        for _ in 0..4 {
+            assert!(queue.push(frame(10), 1 << 20, usize::MAX).is_none());
+        }
+        assert!(queue.take(&mut batch, true, 0));
+        assert!(queue.acknowledge(1).unwrap());
+        assert!(queue.push(frame(10), 1 << 20, usize::MAX).is_none());
+        queue.resume(2).unwrap();
+        assert!(queue.take(&mut batch, true, 0));
+        assert_eq!(frames(&batch), [(60_000, 3), (60_000, 4), (60_000, 5)]);
+        assert!(queue.resume(1).is_err() && queue.resume(6).is_err());
+    }
+
+    #[test]
+    fn a_queue_that_is_half_full_asks_for_an_acknowledgement() {
+        let (mut queue, mut batch) = (Queue::default(), Batch::default());
+        let limit = 3 * frame(100).bytes();
+        assert!(queue.push(frame(100), limit, usize::MAX).is_none());
+        assert!(queue.take(&mut batch, true, 0));
+        assert_eq!(frames(&batch), [(60_000, 1)]);
+        assert!(queue.push(frame(100), limit, usize::MAX).is_none());
+        assert!(queue.take(&mut batch, true, 0));
+        assert_eq!(frames(&batch), [(60_000, 2), (KEEPALIVE, 0)]);
+        assert!(queue.push(frame(100), limit, usize::MAX).is_none());
+        assert!(queue.take(&mut batch, true, 0));
+        assert_eq!(frames(&batch), [(60_000, 3)], "it was asked already");
+        assert!(queue.push(frame(100), limit, usize::MAX).is_some());
+        assert!(queue.acknowledge(3).unwrap());
+        assert!(queue.push(frame(100), limit, usize::MAX).is_none());
     }
 }

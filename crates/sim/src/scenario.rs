@@ -214,7 +214,7 @@ impl Scenario {
             restore_depth: 40,
             log_entries: random.range(3, 60) as usize,
             session_expiry: random.range(25, 200) * SECOND,
-            peer_queue_bytes: if random.chance(300) { 16 << 10 } else { 1 << 20 },
+            peer_queue_bytes: if random.chance(300) { 8 << 10 } else { 1 << 20 },
             peer_throttle_bytes: if random.chance(300) { 16 << 10 } else { 1 << 20 },
             peer_timeout: random.range(10, 60) * SECOND,
         }
@@ -256,6 +256,7 @@ impl Scenario {
             .build();
         let sessions = SessionSettings {
             queue_bytes: self.peer_queue_bytes,
+            full_one_in: if self.peer_queue_bytes < 1 << 20 { 400 } else { 0 },
             throttle: (self.peer_throttle_bytes, 0),
             timeout: self.peer_timeout,
             rules: Rules { mutation: mutation.map_or(nacre_session::Mutation::None, Mutation::of_session) },

@@ -43,6 +43,8 @@ const READY_TIMEOUT: Nanos = 3 * SECOND;
 pub struct SessionSettings {
     /// Bytes that may wait for one peer.
     pub queue_bytes: usize,
+    /// One message of so many finds its queue full whatever is in it; 0 for none.
+    pub full_one_in: u64,
     /// Bytes and messages of peers that may be worked on at a time.
     pub throttle: (u64, u64),
     /// A session waits so long for its peer.
@@ -184,6 +186,7 @@ pub(super) struct Sessions {
     table: Table<u64, ()>,
     throttle: Throttle,
     accepted: usize,
+    sent: u64,
     next_end: u64,
     next_socket: u64,
     events: VecDeque<Event>,
@@ -210,6 +213,7 @@ impl Sessions {
             table: Table::new(settings.rules),
             throttle: Throttle::new(settings.throttle.0, settings.throttle.1),
             accepted: 0,
+            sent: 0,
             next_end: 1,
             next_socket: nonce << 24,
             events: VecDeque::new(),
@@ -623,13 +627,21 @@ impl Sessions {
         self.flush();
     }
 
+    /// Whether the next message finds its queue full.
+    fn is_unlucky(&mut self) -> bool {
+        self.sent += 1;
+        let mixed = (self.nonce ^ self.sent << 20).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        self.settings.full_one_in > 0 && mixed.is_multiple_of(self.settings.full_one_in)
+    }
+
     fn send(&mut self, id: u64, message: Encoded) -> Result<()> {
+        let chance = self.is_unlucky();
         let Some(end) = self.ends.get_mut(&id) else { return Err(Error::Closed) };
         let said = self.settings.trace.then(|| message.clone().decode::<PgEnvelope>());
         let (kind, split) = (message.kind, message.split);
         let header = header_of(kind, &split.meta, &split.data, true);
         let frame = OutFrame { header, meta: split.meta, data: split.data };
-        if end.queue.push(frame, self.settings.queue_bytes, usize::MAX).is_some() {
+        if chance || end.queue.push(frame, self.settings.queue_bytes, usize::MAX).is_some() {
             self.suffer(SessionTrouble::Full);
             return Err(Error::Full);
         }
